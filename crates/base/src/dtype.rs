@@ -1,0 +1,362 @@
+//! Element types and single elements.
+//!
+//! [`Scalar`] is the interpreter's element: wide enough to hold any value of any [`DType`] exactly.
+//! It is not fast and is not meant to be.
+
+use half::{bf16, f16};
+use std::fmt;
+
+/// Type of one element, named as in StableHLO text (`i1`, `ui8`, `bf16`, …).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum DType {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F16,
+    BF16,
+    F32,
+    F64,
+}
+
+use DType::*;
+
+impl DType {
+    /// Every element type, in declaration order.
+    pub const ALL: [DType; 13] = [Bool, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64];
+
+    /// Bytes per element. `Bool` takes one byte, 0 or 1.
+    pub const fn size(self) -> usize {
+        match self {
+            Bool | I8 | U8 => 1,
+            I16 | U16 | F16 | BF16 => 2,
+            I32 | U32 | F32 => 4,
+            I64 | U64 | F64 => 8,
+        }
+    }
+
+    /// Bits of the value: 1 for `Bool`, else eight times [`DType::size`].
+    pub const fn bits(self) -> u32 {
+        match self {
+            Bool => 1,
+            _ => self.size() as u32 * 8,
+        }
+    }
+
+    /// `f16`, `bf16`, `f32` or `f64`.
+    pub const fn is_float(self) -> bool {
+        matches!(self, F16 | BF16 | F32 | F64)
+    }
+
+    /// Signed integer.
+    pub const fn is_signed_int(self) -> bool {
+        matches!(self, I8 | I16 | I32 | I64)
+    }
+
+    /// Unsigned integer; `Bool` is not one.
+    pub const fn is_unsigned_int(self) -> bool {
+        matches!(self, U8 | U16 | U32 | U64)
+    }
+
+    /// Signed or unsigned integer; `Bool` is not one.
+    pub const fn is_int(self) -> bool {
+        self.is_signed_int() || self.is_unsigned_int()
+    }
+
+    /// The StableHLO spelling: `i1`, `i8`, `ui8`, `f16`, `bf16`, `f32`, …
+    pub const fn name(self) -> &'static str {
+        match self {
+            Bool => "i1",
+            I8 => "i8",
+            I16 => "i16",
+            I32 => "i32",
+            I64 => "i64",
+            U8 => "ui8",
+            U16 => "ui16",
+            U32 => "ui32",
+            U64 => "ui64",
+            F16 => "f16",
+            BF16 => "bf16",
+            F32 => "f32",
+            F64 => "f64",
+        }
+    }
+
+    /// Reads a StableHLO spelling, or the NumPy one (`bool`, `int32`, `uint8`, `bfloat16`, `float32`, …).
+    pub fn parse(name: &str) -> Option<DType> {
+        let numpy = match name {
+            "bool" => Bool,
+            "int8" => I8,
+            "int16" => I16,
+            "int32" => I32,
+            "int64" => I64,
+            "uint8" => U8,
+            "uint16" => U16,
+            "uint32" => U32,
+            "uint64" => U64,
+            "float16" => F16,
+            "bfloat16" => BF16,
+            "float32" => F32,
+            "float64" => F64,
+            _ => return DType::ALL.into_iter().find(|d| d.name() == name),
+        };
+        Some(numpy)
+    }
+
+    /// Largest finite value, as f64 (exact for all but 64-bit integers).
+    pub fn max_value(self) -> Scalar {
+        match self {
+            Bool => Scalar::Bool(true),
+            I8 => Scalar::Int(i8::MAX.into()),
+            I16 => Scalar::Int(i16::MAX.into()),
+            I32 => Scalar::Int(i32::MAX.into()),
+            I64 => Scalar::Int(i64::MAX),
+            U8 => Scalar::Uint(u8::MAX.into()),
+            U16 => Scalar::Uint(u16::MAX.into()),
+            U32 => Scalar::Uint(u32::MAX.into()),
+            U64 => Scalar::Uint(u64::MAX),
+            F16 => Scalar::Float(f16::MAX.to_f64()),
+            BF16 => Scalar::Float(bf16::MAX.to_f64()),
+            F32 => Scalar::Float(f32::MAX.into()),
+            F64 => Scalar::Float(f64::MAX),
+        }
+    }
+
+    /// Smallest value: `-inf` for floats, the minimum of integers, `false`.
+    pub fn lowest(self) -> Scalar {
+        match self {
+            Bool => Scalar::Bool(false),
+            I8 => Scalar::Int(i8::MIN.into()),
+            I16 => Scalar::Int(i16::MIN.into()),
+            I32 => Scalar::Int(i32::MIN.into()),
+            I64 => Scalar::Int(i64::MIN),
+            U8 | U16 | U32 | U64 => Scalar::Uint(0),
+            F16 | BF16 | F32 | F64 => Scalar::Float(f64::NEG_INFINITY),
+        }
+    }
+
+    /// Greatest value: `+inf` for floats, the maximum of integers, `true`.
+    pub fn highest(self) -> Scalar {
+        if self.is_float() { Scalar::Float(f64::INFINITY) } else { self.max_value() }
+    }
+}
+
+impl fmt::Debug for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One element of any [`DType`]: every value of the type is represented exactly.
+///
+/// Floats of all widths are held as f64. Arithmetic on them in f64 followed by [`Scalar::round_to`] gives the
+/// correctly rounded result of f32, f16 and bf16 `+ - * / sqrt` (f64 has more than twice their digits).
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[allow(missing_docs)]
+pub enum Scalar {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Float(f64),
+}
+
+impl Scalar {
+    /// The value as f64 (64-bit integers round).
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Scalar::Bool(b) => b as u8 as f64,
+            Scalar::Int(i) => i as f64,
+            Scalar::Uint(u) => u as f64,
+            Scalar::Float(f) => f,
+        }
+    }
+
+    /// The value as i64: floats truncate and saturate, unsigned values wrap.
+    pub fn as_i64(self) -> i64 {
+        match self {
+            Scalar::Bool(b) => b as i64,
+            Scalar::Int(i) => i,
+            Scalar::Uint(u) => u as i64,
+            Scalar::Float(f) => f as i64,
+        }
+    }
+
+    /// True when not zero. NaN is true.
+    pub fn as_bool(self) -> bool {
+        match self {
+            Scalar::Bool(b) => b,
+            Scalar::Int(i) => i != 0,
+            Scalar::Uint(u) => u != 0,
+            Scalar::Float(f) => f != 0.0,
+        }
+    }
+
+    /// Brings a value of the right family into `dtype`: floats round to nearest even, integers wrap.
+    pub fn round_to(self, dtype: DType) -> Scalar {
+        match (dtype, self) {
+            (Bool, s) => Scalar::Bool(s.as_bool()),
+            (F16, s) => Scalar::Float(f16::from_f64(s.as_f64()).to_f64()),
+            (BF16, s) => Scalar::Float(round_bf16(s.as_f64())),
+            (F32, s) => Scalar::Float(s.as_f64() as f32 as f64),
+            (F64, s) => Scalar::Float(s.as_f64()),
+            (d, s) if d.is_signed_int() => {
+                let shift = 64 - d.bits();
+                Scalar::Int((s.as_i64() << shift) >> shift)
+            }
+            (d, s) => {
+                let shift = 64 - d.bits();
+                let bits = match s {
+                    Scalar::Uint(u) => u,
+                    Scalar::Float(f) => f as u64,
+                    other => other.as_i64() as u64,
+                };
+                Scalar::Uint((bits << shift) >> shift)
+            }
+        }
+    }
+
+    /// StableHLO `convert`: float → integer truncates toward zero and saturates, anything → bool is `!= 0`.
+    pub fn convert_to(self, dtype: DType) -> Scalar {
+        match self {
+            Scalar::Float(f) if dtype.is_int() => match dtype {
+                I8 => Scalar::Int(f as i8 as i64),
+                I16 => Scalar::Int(f as i16 as i64),
+                I32 => Scalar::Int(f as i32 as i64),
+                I64 => Scalar::Int(f as i64),
+                U8 => Scalar::Uint(f as u8 as u64),
+                U16 => Scalar::Uint(f as u16 as u64),
+                U32 => Scalar::Uint(f as u32 as u64),
+                _ => Scalar::Uint(f as u64),
+            },
+            // 64-bit integers go to f32 directly: through f64 they would round twice.
+            Scalar::Int(i) if dtype == F32 => Scalar::Float(i as f32 as f64),
+            Scalar::Uint(u) if dtype == F32 => Scalar::Float(u as f32 as f64),
+            s => s.round_to(dtype),
+        }
+    }
+
+    /// `value` as an element of `dtype`, converted as by [`Scalar::convert_to`].
+    pub fn of(dtype: DType, value: f64) -> Scalar {
+        Scalar::Float(value).convert_to(dtype)
+    }
+
+    /// Raw little-endian bits of the value stored as `dtype`, in the low bytes.
+    pub fn to_bits(self, dtype: DType) -> u64 {
+        match dtype {
+            Bool => self.as_bool() as u64,
+            F16 => f16::from_f64(self.as_f64()).to_bits() as u64,
+            BF16 => bf16_bits(self.as_f64()) as u64,
+            F32 => (self.as_f64() as f32).to_bits() as u64,
+            F64 => self.as_f64().to_bits(),
+            d => {
+                let shift = 64 - d.bits();
+                let bits = match self {
+                    Scalar::Uint(u) => u,
+                    s => s.as_i64() as u64,
+                };
+                (bits << shift) >> shift
+            }
+        }
+    }
+
+    /// The inverse of [`Scalar::to_bits`]; bits above the type's width are ignored.
+    pub fn from_bits(dtype: DType, bits: u64) -> Scalar {
+        match dtype {
+            Bool => Scalar::Bool(bits & 1 != 0),
+            F16 => Scalar::Float(f16::from_bits(bits as u16).to_f64()),
+            BF16 => Scalar::Float(bf16::from_bits(bits as u16).to_f64()),
+            F32 => Scalar::Float(f32::from_bits(bits as u32) as f64),
+            F64 => Scalar::Float(f64::from_bits(bits)),
+            d if d.is_signed_int() => Scalar::Int(bits as i64).round_to(d),
+            d => Scalar::Uint(bits).round_to(d),
+        }
+    }
+}
+
+/// f64 → bf16 with one rounding (going through f32 would round twice).
+fn bf16_bits(x: f64) -> u16 {
+    let nearest = x as f32;
+    if !nearest.is_finite() || nearest as f64 == x {
+        return bf16::from_f32(nearest).to_bits();
+    }
+    // Round to odd in f32: keeps the information "not exactly here" for the second rounding.
+    let bits = nearest.to_bits();
+    let toward_zero = if (nearest as f64).abs() > x.abs() { bits - 1 } else { bits };
+    bf16::from_f32(f32::from_bits(toward_zero | 1)).to_bits()
+}
+
+fn round_bf16(x: f64) -> f64 {
+    bf16::from_bits(bf16_bits(x)).to_f64()
+}
+
+/// Rust types that are elements of a [`crate::Literal`].
+///
+/// `Bool` literals are bytes: read them with [`crate::Literal::bytes`] or [`crate::Literal::to_bools`].
+pub trait Element: bytemuck::Pod + PartialEq + PartialOrd + fmt::Debug + Send + Sync {
+    /// The element type that this Rust type stands for.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($t:ty => $d:ident),*) => { $(impl Element for $t { const DTYPE: DType = DType::$d; })* };
+}
+elements!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+          f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_round_trip_for_every_16_bit_pattern() {
+        for dtype in [F16, BF16, I16, U16] {
+            for bits in 0..=u16::MAX as u64 {
+                let s = Scalar::from_bits(dtype, bits);
+                if !s.as_f64().is_nan() {
+                    assert_eq!(s.to_bits(dtype), bits, "{dtype} {bits:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bf16_rounds_once() {
+        // Just above a tie: via f32 it would land on the tie and go to even.
+        let x = 1.0 + 1.0 / 256.0 + 1e-12;
+        assert_eq!(round_bf16(x), 1.0 + 1.0 / 128.0);
+        assert_eq!(round_bf16(1.0 + 1.0 / 256.0), 1.0);
+        assert_eq!(round_bf16(-x), -(1.0 + 1.0 / 128.0));
+        assert!(round_bf16(f64::NAN).is_nan());
+        assert_eq!(round_bf16(1e300), f64::INFINITY);
+    }
+
+    #[test]
+    fn integers_wrap_and_conversions_saturate() {
+        assert_eq!(Scalar::Int(200).round_to(I8), Scalar::Int(-56));
+        assert_eq!(Scalar::Int(-1).round_to(U16), Scalar::Uint(65535));
+        assert_eq!(Scalar::Float(300.7).convert_to(U8), Scalar::Uint(255));
+        assert_eq!(Scalar::Float(f64::NAN).convert_to(I32), Scalar::Int(0));
+        assert_eq!(Scalar::Float(-2.9).convert_to(I64), Scalar::Int(-2));
+    }
+
+    #[test]
+    fn names_parse_back() {
+        for d in DType::ALL {
+            assert_eq!(DType::parse(d.name()), Some(d));
+        }
+        assert_eq!(DType::parse("bfloat16"), Some(BF16));
+        assert_eq!(DType::parse("complex64"), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! Static shapes and tensor types. Shapes are row-major; the last dimension is contiguous.
+
+use crate::DType;
+use smallvec::SmallVec;
+use std::fmt;
+use std::ops::Deref;
+
+/// Inline storage for up to four dimensions.
+pub type Dims = SmallVec<[usize; 4]>;
+
+/// Sizes of the dimensions, outermost first. Rank 0 is a scalar; a size of 0 is legal.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Shape(Dims);
+
+impl Shape {
+    /// A shape from its sizes.
+    pub fn new(dims: impl AsRef<[usize]>) -> Shape {
+        Shape(SmallVec::from_slice(dims.as_ref()))
+    }
+
+    /// The shape of a single element.
+    pub fn scalar() -> Shape {
+        Shape::default()
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The sizes.
+    pub fn dims(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// Number of elements; 1 for a scalar.
+    pub fn elements(&self) -> usize {
+        self.0.iter().product()
+    }
+
+    /// Number of elements, or `None` where it does not fit a `usize` (hostile input).
+    pub fn checked_elements(&self) -> Option<usize> {
+        self.0.iter().try_fold(1usize, |a, &d| a.checked_mul(d))
+    }
+
+    /// Distance, in elements, between neighbours along each dimension.
+    pub fn strides(&self) -> Dims {
+        let mut strides: Dims = SmallVec::from_elem(1, self.rank());
+        for i in (0..self.rank().saturating_sub(1)).rev() {
+            strides[i] = strides[i + 1] * self.0[i + 1];
+        }
+        strides
+    }
+
+    /// Coordinates of the element at row-major position `linear`.
+    pub fn unravel(&self, linear: usize) -> Dims {
+        let mut rest = linear;
+        let mut index: Dims = SmallVec::from_elem(0, self.rank());
+        for i in (0..self.rank()).rev() {
+            index[i] = rest % self.0[i];
+            rest /= self.0[i];
+        }
+        index
+    }
+
+    /// Row-major position of the element at `index`. Coordinates must be in range.
+    pub fn ravel(&self, index: &[usize]) -> usize {
+        debug_assert_eq!(index.len(), self.rank());
+        index.iter().zip(self.0.iter()).fold(0, |at, (&i, &d)| at * d + i)
+    }
+
+    /// Every index in row-major order.
+    pub fn indices(&self) -> impl Iterator<Item = Dims> + use<> {
+        let shape = self.clone();
+        (0..self.elements()).map(move |i| shape.unravel(i))
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(dims: [usize; N]) -> Shape {
+        Shape::new(dims)
+    }
+}
+
+impl From<&[usize]> for Shape {
+    fn from(dims: &[usize]) -> Shape {
+        Shape::new(dims)
+    }
+}
+
+impl From<Vec<usize>> for Shape {
+    fn from(dims: Vec<usize>) -> Shape {
+        Shape(SmallVec::from_vec(dims))
+    }
+}
+
+impl From<&Shape> for Shape {
+    fn from(shape: &Shape) -> Shape {
+        shape.clone()
+    }
+}
+
+impl FromIterator<usize> for Shape {
+    fn from_iter<I: IntoIterator<Item = usize>>(dims: I) -> Shape {
+        Shape(dims.into_iter().collect())
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (i, d) in self.0.iter().enumerate() {
+            write!(f, "{}{d}", if i == 0 { "" } else { ", " })?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Element type and shape of a value. Nothing else rides here. Shown as `f32[2, 3]`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    /// Type of each element.
+    pub dtype: DType,
+    /// Sizes of the dimensions.
+    pub shape: Shape,
+}
+
+impl TensorType {
+    /// A type from its parts.
+    pub fn new(dtype: DType, shape: impl Into<Shape>) -> TensorType {
+        TensorType { dtype, shape: shape.into() }
+    }
+
+    /// A rank-0 type.
+    pub fn scalar(dtype: DType) -> TensorType {
+        TensorType::new(dtype, Shape::scalar())
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.rank()
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.elements()
+    }
+
+    /// Size in bytes, without padding.
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.size()
+    }
+
+    /// The same shape with another element type.
+    pub fn with_dtype(&self, dtype: DType) -> TensorType {
+        TensorType { dtype, shape: self.shape.clone() }
+    }
+
+    /// The same element type with another shape.
+    pub fn with_shape(&self, shape: impl Into<Shape>) -> TensorType {
+        TensorType { dtype: self.dtype, shape: shape.into() }
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
+}
+
+impl fmt::Debug for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ravel_inverts_unravel() {
+        let shape = Shape::new([2, 3, 5]);
+        assert_eq!(&shape.strides()[..], [15, 5, 1]);
+        for i in 0..shape.elements() {
+            assert_eq!(shape.ravel(&shape.unravel(i)), i);
+        }
+        assert_eq!(Shape::new([2, 0, 5]).indices().count(), 0);
+        assert_eq!(Shape::scalar().indices().count(), 1);
+    }
+
+    #[test]
+    fn overflowing_sizes_are_seen() {
+        assert_eq!(Shape::new([usize::MAX, 2]).checked_elements(), None);
+        assert_eq!(TensorType::new(DType::BF16, [2, 3]).bytes(), 12);
+        assert_eq!(TensorType::new(DType::F32, [2, 3]).to_string(), "f32[2, 3]");
+    }
+}

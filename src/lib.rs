@@ -1,0 +1,1 @@
+//! Systole (being built).

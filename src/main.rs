@@ -1,0 +1,2 @@
+//! The command-line program (being built).
+fn main() {}
