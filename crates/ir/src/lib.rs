@@ -1,1 +1,39 @@
-//! (being built)
+//! The IR of Systole is StableHLO: same op names, attribute names and constraint labels as its specification.
+//!
+//! A [`Graph`] is a list of typed nodes. [`Tensor`] is a value in a graph that is being built by a
+//! [`GraphBuilder`]. Each op keeps all its rules in one place under [`op`]; the interpreter ([`interp`]),
+//! autodiff ([`grad`](mod@grad)), the text form ([`text`]) and the cost model ([`cost`]) are generated from those rules.
+//!
+//! This crate does no I/O, starts no threads and has no `unsafe` code.
+//!
+//! ```
+//! use systole_ir::{grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
+//! let g = GraphBuilder::new("main");
+//! let x = g.parameter(TensorType::new(F32, [3]), "x");
+//! let y = (&x * &x).sum(&[0]);
+//! let dx = grad(&y, &[&x]).remove(0);
+//! let graph = g.finish(&[y, dx]).unwrap();
+//! let x = Literal::from_slice([3], &[1f32, 2., 3.]).unwrap();
+//! let out = interp::run(&graph, &[&x]).unwrap();
+//! assert_eq!(out[0].to_f32s(), [14.0]);
+//! assert_eq!(out[1].to_f32s(), [2.0, 4.0, 6.0]);
+//! ```
+
+mod build;
+pub mod compose;
+pub mod cost;
+pub mod grad;
+mod graph;
+pub mod interp;
+pub mod op;
+pub mod text;
+mod verify;
+
+pub use build::{GraphBuilder, Tensor};
+pub use grad::{grad, vjp};
+pub use graph::{Graph, Loc, Node, ValueId};
+pub use op::Op;
+pub use systole_base::{
+    DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,
+    TensorType, bf16, bug, f16, knobs, rng,
+};

@@ -1,0 +1,124 @@
+//! Reverse-mode differentiation: walks the nodes back from a value and appends the derivative's nodes to the
+//! same graph, each op contributing its own `vjp` rule.
+
+use crate::build::{GraphBuilder, Tensor};
+use crate::graph::ValueId;
+use crate::op::Grad;
+use std::collections::{BTreeMap, HashSet};
+use systole_base::{Error, ErrorKind, TensorType};
+
+/// Gradients of the scalar `y: T[]` with respect to each of `xs`, of their types.
+///
+/// Values that `y` does not depend on get zeros. An op without a derivative on the way is an error of the graph
+/// that names the op and says why.
+#[track_caller]
+pub fn grad(y: &Tensor, xs: &[&Tensor]) -> Vec<Tensor> {
+    if y.rank() != 0 && !y.is_poisoned() {
+        let error = Error::new(ErrorKind::Graph, format!("grad needs a scalar, this is {}", y.ty()))
+            .hint("sum or average it first, or use vjp with a cotangent");
+        return xs.iter().map(|_| y.fail(error.clone())).collect();
+    }
+    vjp(&[y], &[&y.ones_like()], xs)
+}
+
+/// Cotangents of `xs` from cotangents `dys` of `ys`: one vector–Jacobian product.
+#[track_caller]
+pub fn vjp(ys: &[&Tensor], dys: &[&Tensor], xs: &[&Tensor]) -> Vec<Tensor> {
+    let Some(first) = ys.first() else { return xs.iter().map(|x| x.zeros_like()).collect() };
+    let g = first.builder().clone();
+    if ys.iter().chain(xs).chain(dys).any(|t| t.is_poisoned()) {
+        return xs.iter().map(|_| poisoned(&g)).collect();
+    }
+    let last = ys.iter().map(|y| y.id().index()).max().unwrap_or(0);
+    let active = reachable_from(&g, xs, last);
+    let mut cotangents: BTreeMap<ValueId, Tensor> = BTreeMap::new();
+    for (y, dy) in ys.iter().zip(dys) {
+        accumulate(&mut cotangents, y.id(), (*dy).clone());
+    }
+    for node in (0..=last).rev() {
+        back_through(&g, node, &active, &mut cotangents);
+        if g.error().is_some() {
+            return xs.iter().map(|_| poisoned(&g)).collect();
+        }
+    }
+    xs.iter().map(|x| cotangents.get(&x.id()).cloned().unwrap_or_else(|| x.zeros_like())).collect()
+}
+
+/// Nodes up to `last` that depend on any of `xs` through floating-point values.
+fn reachable_from(g: &GraphBuilder, xs: &[&Tensor], last: usize) -> HashSet<ValueId> {
+    let mut active: HashSet<ValueId> = xs.iter().map(|x| x.id()).collect();
+    for i in 0..=last {
+        g.with_node(i, |n| {
+            if n.inputs.iter().any(|v| active.contains(v)) {
+                let floats = n.outs.iter().enumerate().filter(|(_, t)| t.dtype.is_float());
+                active.extend(floats.map(|(k, _)| ValueId::new(i, k)));
+            }
+        });
+    }
+    active
+}
+
+fn back_through(
+    g: &GraphBuilder,
+    node: usize,
+    active: &HashSet<ValueId>,
+    cotangents: &mut BTreeMap<ValueId, Tensor>,
+) {
+    let (mut op, inputs, outs) = g.with_node(node, |n| (n.op.clone(), n.inputs.clone(), n.outs.len()));
+    let mut dy: Vec<Option<Tensor>> =
+        (0..outs).map(|k| cotangents.get(&ValueId::new(node, k)).cloned()).collect();
+    if dy.iter().all(Option::is_none) || !inputs.iter().any(|v| active.contains(v)) {
+        return;
+    }
+    let x: Vec<Tensor> = inputs.iter().map(|&v| g.value(v)).collect();
+    let types: Vec<&TensorType> = x.iter().map(|t| t.ty()).collect();
+    if let Some(augmented) = op.rule().augment(&types) {
+        match augmented.rule().infer(&types) {
+            Ok(outs) => g.augment_node(node, augmented.clone(), outs),
+            Err(c) => systole_base::bug!("augmented {} does not type: {}", op.name(), c.message),
+        }
+        op = augmented;
+    }
+    let outs = g.with_node(node, |n| n.outs.len());
+    dy.resize(outs, None);
+    let y: Vec<Tensor> = (0..outs).map(|k| g.value(ValueId::new(node, k))).collect();
+    let grads = g.in_scope_of(node, || op.rule().vjp(&x, &y, &dy));
+    debug_assert_eq!(grads.len(), x.len(), "{}: one gradient per operand", op.name());
+    for (v, grad) in inputs.iter().zip(grads) {
+        if !active.contains(v) {
+            continue;
+        }
+        match grad {
+            Grad::Of(t) => {
+                debug_assert!(t.is_poisoned() || t.ty() == g.value(*v).ty(), "{}: {:?}", op.name(), t);
+                accumulate(cotangents, *v, t);
+            }
+            Grad::Zero => {}
+            Grad::None { why } => g.in_scope_of(node, || {
+                let loc = g.with_node(node, |n| n.loc);
+                let mut e = Error::new(ErrorKind::Graph, format!("{} has no derivative here", op.name()))
+                    .because(why)
+                    .hint("stop_gradient the value, or write the loss without it");
+                if let Some(loc) = loc {
+                    e = e.at(format!("{}:{}", loc.file, loc.line));
+                }
+                g.fail(e);
+            }),
+        }
+    }
+}
+
+fn accumulate(cotangents: &mut BTreeMap<ValueId, Tensor>, v: ValueId, t: Tensor) {
+    let sum = match cotangents.remove(&v) {
+        Some(before) => before + t,
+        None => t,
+    };
+    cotangents.insert(v, sum);
+}
+
+fn poisoned(g: &GraphBuilder) -> Tensor {
+    g.scalar(systole_base::DType::F32, 0.0).fail(
+        g.error()
+            .unwrap_or_else(|| Error::new(ErrorKind::Graph, "a gradient of a poisoned tensor was asked for")),
+    )
+}

@@ -1,0 +1,139 @@
+//! A finished graph: nodes in an order in which every value is made before it is used.
+//!
+//! Immutable once built; passes make new graphs. Source locations and layer paths ride along for messages
+//! and are not part of a graph's identity.
+
+use crate::op::Op;
+use smallvec::SmallVec;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use systole_base::TensorType;
+
+/// One result of one node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ValueId {
+    /// Index into [`Graph::nodes`].
+    pub node: u32,
+    /// Which of the node's results.
+    pub out: u32,
+}
+
+impl ValueId {
+    /// Result `out` of node `node`.
+    pub fn new(node: usize, out: usize) -> ValueId {
+        ValueId { node: node as u32, out: out as u32 }
+    }
+
+    /// The node's index.
+    pub fn index(self) -> usize {
+        self.node as usize
+    }
+}
+
+/// The user's file and line that made a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loc {
+    /// Source file.
+    pub file: &'static str,
+    /// Line, from 1.
+    pub line: u32,
+}
+
+/// One operation with its operands and result types.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it computes.
+    pub op: Op,
+    /// Its operands, made by earlier nodes.
+    pub inputs: SmallVec<[ValueId; 2]>,
+    /// Types of its results.
+    pub outs: SmallVec<[TensorType; 1]>,
+    /// Where the user asked for it. Not part of identity.
+    pub loc: Option<Loc>,
+    /// Path of the layer it belongs to (index into [`Graph::scopes`]). Not part of identity.
+    pub scope: u32,
+}
+
+/// A function over tensors: typed nodes, parameters, results.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    /// Name of the function, `main` for whole programs.
+    pub name: String,
+    /// Nodes, each after those it uses.
+    pub nodes: Vec<Node>,
+    /// The parameters, in order.
+    pub params: Vec<ValueId>,
+    /// A name for each parameter, for messages and text.
+    pub param_names: Vec<String>,
+    /// The results, in order.
+    pub results: Vec<ValueId>,
+    /// Layer paths that nodes refer to; entry 0 is the empty path.
+    pub scopes: Vec<String>,
+}
+
+impl Graph {
+    /// The type of a value.
+    pub fn ty(&self, v: ValueId) -> &TensorType {
+        &self.nodes[v.index()].outs[v.out as usize]
+    }
+
+    /// The node that makes a value.
+    pub fn node(&self, v: ValueId) -> &Node {
+        &self.nodes[v.index()]
+    }
+
+    /// Types of the parameters.
+    pub fn param_types(&self) -> Vec<TensorType> {
+        self.params.iter().map(|&p| self.ty(p).clone()).collect()
+    }
+
+    /// Types of the results.
+    pub fn result_types(&self) -> Vec<TensorType> {
+        self.results.iter().map(|&r| self.ty(r).clone()).collect()
+    }
+
+    /// The layer path of a node, empty when it belongs to none.
+    pub fn scope(&self, node: &Node) -> &str {
+        self.scopes.get(node.scope as usize).map_or("", |s| s.as_str())
+    }
+
+    /// A hash of what the graph computes; names, locations and layer paths do not count.
+    pub fn structural_hash(&self) -> u64 {
+        let mut h = DefaultHasher::new();
+        self.hash(&mut h);
+        h.finish()
+    }
+
+    /// How many times each node's values are used by other nodes or as results.
+    pub fn use_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.nodes.len()];
+        for v in self.nodes.iter().flat_map(|n| n.inputs.iter()).chain(&self.results) {
+            counts[v.index()] += 1;
+        }
+        counts
+    }
+}
+
+impl PartialEq for Graph {
+    fn eq(&self, other: &Graph) -> bool {
+        self.params == other.params
+            && self.results == other.results
+            && self.nodes.len() == other.nodes.len()
+            && self
+                .nodes
+                .iter()
+                .zip(&other.nodes)
+                .all(|(a, b)| a.op == b.op && a.inputs == b.inputs && a.outs == b.outs)
+    }
+}
+
+impl Eq for Graph {}
+
+impl Hash for Graph {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.params.hash(state);
+        self.results.hash(state);
+        for n in &self.nodes {
+            (&n.op, &n.inputs, &n.outs).hash(state);
+        }
+    }
+}

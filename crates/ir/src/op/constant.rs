@@ -1,0 +1,111 @@
+//! Values without operands: parameters of the graph, constants, iota.
+
+use super::*;
+use crate::require;
+use smallvec::smallvec;
+use systole_base::{LiteralBuilder, Scalar, bug};
+
+/// A parameter of the graph. Printed as a function argument, not as an op.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Parameter {
+    /// Position among the parameters.
+    pub index: usize,
+    /// Its type.
+    pub ty: TensorType,
+}
+
+impl OpRule for Parameter {
+    fn name(&self) -> &'static str {
+        "parameter"
+    }
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        expect_args(args, 0)?;
+        Ok(smallvec![self.ty.clone()])
+    }
+    fn eval(&self, _: &mut EvalCx, _: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+        bug!("parameters are bound by the interpreter")
+    }
+    fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
+        vec![]
+    }
+    fn lower(&self) -> Lowering {
+        Lowering::Leaf
+    }
+    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
+        Cost::default()
+    }
+}
+
+/// `() → value`: a constant array. Spec: constant.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Constant {
+    /// The array.
+    pub value: Literal,
+}
+
+impl OpRule for Constant {
+    fn name(&self) -> &'static str {
+        "constant"
+    }
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        expect_args(args, 0)?;
+        Ok(smallvec![self.value.ty().clone()])
+    }
+    fn eval(&self, _: &mut EvalCx, _: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+        Ok(vec![self.value.clone()])
+    }
+    fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
+        vec![]
+    }
+    fn lower(&self) -> Lowering {
+        Lowering::Leaf
+    }
+    fn attrs(&self) -> Attrs {
+        vec![("value", Attr::Dense(self.value.clone()))]
+    }
+    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
+        Cost::default()
+    }
+}
+
+/// `() → T[…]`: each element is its coordinate along `dim`. Spec: iota.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Iota {
+    /// The dimension along which values count up.
+    pub dim: usize,
+    /// Result type.
+    pub ty: TensorType,
+}
+
+impl OpRule for Iota {
+    fn name(&self) -> &'static str {
+        "iota"
+    }
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        expect_args(args, 0)?;
+        require!(
+            self.dim < self.ty.rank(),
+            "C1",
+            "iota_dimension {} is not below rank {}",
+            self.dim,
+            self.ty.rank()
+        );
+        Ok(smallvec![self.ty.clone()])
+    }
+    fn eval(&self, _: &mut EvalCx, _: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+        let mut b = LiteralBuilder::new(outs[0].clone());
+        for (i, index) in outs[0].shape.indices().enumerate() {
+            b.set(i, Scalar::Int(index[self.dim] as i64).convert_to(self.ty.dtype));
+        }
+        Ok(vec![b.finish()])
+    }
+    fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
+        vec![]
+    }
+    fn lower(&self) -> Lowering {
+        Lowering::Map
+    }
+    fn attrs(&self) -> Attrs {
+        vec![("iota_dimension", Attr::Int(self.dim as i64))]
+    }
+}

@@ -1,0 +1,1 @@
+//! StableHLO text: the one dump format of graphs, printed and parsed here.
