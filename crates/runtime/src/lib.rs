@@ -1,1 +1,19 @@
-//! (being built)
+//! What every backend is to the rest of Systole: [`Backend`] compiles a graph into an [`Executable`] that runs on
+//! [`Buffer`]s. Also [`jit`] for functions over trees of tensors, the list of backends, and the reference backend.
+//!
+//! This crate knows no particular device. The facade registers the backends it was built with.
+
+mod backend;
+mod buffer;
+pub mod event;
+mod jit;
+mod reference;
+mod registry;
+mod tree;
+
+pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable, Report};
+pub use buffer::{Buffer, DeviceData};
+pub use jit::{Jit, jit, value_and_grad};
+pub use reference::{NullBackend, ReferenceBackend};
+pub use registry::{Provider, backend, provider_names, register};
+pub use tree::{Params, Skeleton, Tree};

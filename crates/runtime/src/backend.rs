@@ -1,0 +1,89 @@
+//! The interface between a finished graph and a machine.
+
+use crate::Buffer;
+use std::sync::Arc;
+use systole_ir::{Graph, Literal, Result, TensorType};
+
+/// A device of a backend, numbered from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
+pub struct DeviceId(pub usize);
+
+/// What a backend says of one of its devices.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Its number.
+    pub id: DeviceId,
+    /// One line for people: `2 cores, avx512`.
+    pub description: String,
+}
+
+/// An argument of a run.
+pub enum Arg<'a> {
+    /// Given away: the executable may overwrite it in place and hand it back as a result.
+    Donate(Buffer),
+    /// Lent: it is the same afterwards.
+    Borrow(&'a Buffer),
+}
+
+impl Arg<'_> {
+    /// The array, whoever owns it.
+    pub fn buffer(&self) -> &Buffer {
+        match self {
+            Arg::Donate(b) => b,
+            Arg::Borrow(b) => b,
+        }
+    }
+}
+
+/// Choices for one compilation. Results of a run do not depend on them.
+#[derive(Clone, Debug, Default)]
+pub struct CompileOptions {
+    /// Parameters that runs will usually donate, so that results may be planned into their memory.
+    pub donated: Vec<usize>,
+    /// Name for messages and profiles.
+    pub label: String,
+    /// Whether tiny numbers may be flushed to zero (training may, op tests may not).
+    pub flush_denormals: bool,
+}
+
+/// What a compilation produced, for people and programs.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Milliseconds spent compiling.
+    pub compile_ms: f64,
+    /// Bytes of working memory beside arguments and results.
+    pub arena_bytes: usize,
+    /// Kernels in the schedule.
+    pub kernels: usize,
+    /// Arithmetic operations of one run.
+    pub flops: f64,
+    /// The compiled program in readable form, where there is one.
+    pub listing: String,
+}
+
+/// A compiled graph.
+pub trait Executable: Send + Sync {
+    /// Types of the parameters.
+    fn param_types(&self) -> &[TensorType];
+
+    /// Runs once. Arguments must have the parameters' types; donated ones are consumed.
+    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>>;
+
+    /// What compiling found out.
+    fn report(&self) -> &Report;
+}
+
+/// A way to run graphs: an engine and its devices.
+pub trait Backend: Send + Sync {
+    /// `cpu`, `ref`, …
+    fn name(&self) -> &str;
+
+    /// Its devices, never empty.
+    fn devices(&self) -> Vec<DeviceInfo>;
+
+    /// Compiles a graph.
+    fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>>;
+
+    /// Copies a host array to a device.
+    fn put(&self, value: &Literal, device: DeviceId) -> Result<Buffer>;
+}

@@ -1,0 +1,86 @@
+//! Arrays on devices.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use systole_ir::{DType, Literal, Result, TensorType};
+
+/// A backend's storage of one array.
+pub trait DeviceData: Any + Send + Sync {
+    /// A host copy.
+    fn to_literal(&self, ty: &TensorType) -> Result<Literal>;
+}
+
+/// An array on a device (or on the host, until a run brings it to one). Clones share the storage; the last owner may
+/// donate it.
+#[derive(Clone)]
+pub struct Buffer {
+    ty: TensorType,
+    data: Arc<dyn DeviceData>,
+}
+
+impl Buffer {
+    /// Wraps a backend's storage.
+    pub fn new(ty: TensorType, data: Arc<dyn DeviceData>) -> Buffer {
+        Buffer { ty, data }
+    }
+
+    /// A rank-0 array.
+    pub fn scalar(dtype: DType, value: f64) -> Buffer {
+        Literal::scalar(dtype, value).into()
+    }
+
+    /// Element type and shape.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// A host copy.
+    pub fn to_literal(&self) -> Result<Literal> {
+        self.data.to_literal(&self.ty)
+    }
+
+    /// The single element, as f64. Errors when it cannot be fetched; NaN when there is none.
+    pub fn to_f64(&self) -> Result<f64> {
+        Ok(self.to_literal()?.to_f64s().first().copied().unwrap_or(f64::NAN))
+    }
+
+    /// True when no clone shares the storage: then it may be donated.
+    pub fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.data) == 1
+    }
+
+    /// The storage, when it is of type `T`.
+    pub fn data<T: DeviceData>(&self) -> Option<&T> {
+        let any: &dyn Any = &*self.data;
+        any.downcast_ref()
+    }
+
+    /// The storage for writing, when it is of type `T` and not shared.
+    pub fn data_mut<T: DeviceData>(&mut self) -> Option<&mut T> {
+        let any: &mut dyn Any = Arc::get_mut(&mut self.data)?;
+        any.downcast_mut()
+    }
+}
+
+impl DeviceData for Literal {
+    fn to_literal(&self, _: &TensorType) -> Result<Literal> {
+        Ok(self.clone())
+    }
+}
+
+impl From<Literal> for Buffer {
+    /// A host array; each run that uses it brings it to its device.
+    fn from(value: Literal) -> Buffer {
+        Buffer { ty: value.ty().clone(), data: Arc::new(value) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_literal() {
+            Ok(value) => value.fmt(f),
+            Err(_) => write!(f, "{} (not readable)", self.ty),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! `jit`: traces a function over trees of tensors once for each type of its arguments, compiles it and runs it.
+
+use crate::{Arg, Backend, Buffer, CompileOptions, Executable, Skeleton, Tree, backend, event};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Result, Tensor, TensorType, grad};
+
+/// A traced function of `I` to `O`. Make it with [`jit`].
+pub struct Jit<I, O, F> {
+    f: F,
+    label: String,
+    backend: Option<Arc<dyn Backend>>,
+    flush_denormals: bool,
+    cache: Mutex<HashMap<Signature, Arc<Compiled>>>,
+    marker: std::marker::PhantomData<fn(I) -> O>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Signature {
+    structure: Skeleton,
+    types: Vec<TensorType>,
+}
+
+struct Compiled {
+    executable: Arc<dyn Executable>,
+    results: Skeleton,
+}
+
+/// Makes a function over trees of tensors callable on buffers.
+///
+/// It is traced and compiled once for each structure and type of its arguments. Arguments that the call owns alone
+/// are donated: state that goes in by value is updated in place.
+///
+/// ```
+/// use systole_runtime::{jit, Buffer};
+/// use systole_ir::{DType::F32, Literal, Tensor};
+/// let axpy = jit(|(a, x, y): (Tensor, Tensor, Tensor)| a * x + y);
+/// let x: Buffer = Literal::from_slice([2], &[1f32, 2.]).unwrap().into();
+/// let y = axpy.call((Buffer::scalar(F32, 3.0), x.clone(), x)).unwrap();
+/// assert_eq!(y.to_literal().unwrap().to_f32s(), [4.0, 8.0]);
+/// ```
+pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
+    Jit {
+        f,
+        label: "jit".into(),
+        backend: None,
+        flush_denormals: false,
+        cache: Mutex::default(),
+        marker: std::marker::PhantomData,
+    }
+}
+
+impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
+    /// Sets the backend; otherwise the best registered one.
+    pub fn on(mut self, backend: Arc<dyn Backend>) -> Self {
+        self.backend = Some(backend);
+        self
+    }
+
+    /// Sets the name in messages and profiles.
+    pub fn named(mut self, label: &str) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Allows tiny numbers to be flushed to zero.
+    pub fn flush_denormals(mut self, yes: bool) -> Self {
+        self.flush_denormals = yes;
+        self
+    }
+
+    /// Runs the function, compiling it first where these argument types are new.
+    pub fn call(&self, args: I::Host) -> Result<O::Host> {
+        let mut leaves = Vec::new();
+        let structure = I::flatten_host(args, &mut leaves);
+        let types = leaves.iter().map(|b| b.ty().clone()).collect();
+        let compiled = self.compiled(Signature { structure, types })?;
+        let args = leaves.into_iter().map(Arg::Donate).collect();
+        let results = compiled.executable.run(args)?;
+        Ok(O::unflatten_host(&compiled.results, &mut results.into_iter()))
+    }
+
+    /// The graph for the types of `args`, without compiling it.
+    pub fn trace(&self, args: I::Host) -> Result<Arc<Graph>> {
+        let mut leaves = Vec::new();
+        let structure = I::flatten_host(args, &mut leaves);
+        let types = leaves.iter().map(|b| b.ty().clone()).collect();
+        Ok(self.trace_signature(&Signature { structure, types })?.0)
+    }
+
+    /// Number of programs compiled so far: one for each type of the arguments.
+    pub fn compiled_programs(&self) -> usize {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// The compiled program for the types of `args`, compiling it where it is new.
+    pub fn executable(&self, args: I::Host) -> Result<Arc<dyn Executable>> {
+        let mut leaves = Vec::new();
+        let structure = I::flatten_host(args, &mut leaves);
+        let types = leaves.iter().map(|b| b.ty().clone()).collect();
+        Ok(self.compiled(Signature { structure, types })?.executable.clone())
+    }
+
+    fn trace_signature(&self, signature: &Signature) -> Result<(Arc<Graph>, Skeleton)> {
+        let g = GraphBuilder::new("main");
+        let names = signature.structure.leaf_names();
+        let params: Vec<Tensor> =
+            signature.types.iter().zip(&names).map(|(t, n)| g.parameter(t.clone(), n)).collect();
+        let out = (self.f)(I::unflatten(&signature.structure, &mut params.into_iter()));
+        let mut results = Vec::new();
+        let skeleton = out.flatten(&mut results);
+        Ok((g.finish(&results)?, skeleton))
+    }
+
+    fn compiled(&self, signature: Signature) -> Result<Arc<Compiled>> {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hit) = cache.get(&signature) {
+            return Ok(hit.clone());
+        }
+        if let Some(changed) = self.first_change(&signature, cache.keys()) {
+            event::emit(1, || format!("{} compiles again: {changed}", self.label));
+        }
+        let (graph, results) = self.trace_signature(&signature)?;
+        let backend = match &self.backend {
+            Some(b) => b.clone(),
+            None => backend("auto")?,
+        };
+        let options = CompileOptions {
+            donated: (0..graph.params.len()).collect(),
+            label: self.label.clone(),
+            flush_denormals: self.flush_denormals,
+        };
+        let executable = backend.compile(&graph, &options)?;
+        event::emit(1, || {
+            let r = executable.report();
+            format!(
+                "{} compiled for {} in {:.1} ms: {} kernels, {:.1} MFLOP, arena {:.1} MiB",
+                self.label,
+                backend.name(),
+                r.compile_ms,
+                r.kernels,
+                r.flops / 1e6,
+                r.arena_bytes as f64 / (1 << 20) as f64
+            )
+        });
+        let compiled = Arc::new(Compiled { executable, results });
+        cache.insert(signature, compiled.clone());
+        Ok(compiled)
+    }
+
+    /// Names the first argument whose type differs from an earlier compilation of the same structure.
+    fn first_change<'a>(
+        &self,
+        new: &Signature,
+        known: impl Iterator<Item = &'a Signature>,
+    ) -> Option<String> {
+        let old = known.into_iter().find(|k| k.structure == new.structure)?;
+        let names = new.structure.leaf_names();
+        let i = (0..new.types.len()).find(|&i| old.types[i] != new.types[i])?;
+        Some(format!("argument {} was {} and is now {}", names[i], old.types[i], new.types[i]))
+    }
+}
+
+/// The value of a scalar function of a tree and its gradient, a tree of the same structure. For use while tracing.
+///
+/// ```
+/// use systole_runtime::{jit, value_and_grad, Buffer};
+/// use systole_ir::{DType::F32, Tensor};
+/// let f = jit(|(x,): (Tensor,)| value_and_grad(|x: &Tensor| x * x, &x));
+/// let (value, slope) = f.call((Buffer::scalar(F32, 3.0),)).unwrap();
+/// assert_eq!((value.to_f64().unwrap(), slope.to_f64().unwrap()), (9.0, 6.0));
+/// ```
+#[track_caller]
+pub fn value_and_grad<P: Tree>(f: impl FnOnce(&P) -> Tensor, params: &P) -> (Tensor, P) {
+    let loss = f(params);
+    let mut leaves = Vec::new();
+    let skeleton = params.flatten(&mut leaves);
+    let refs: Vec<&Tensor> = leaves.iter().collect();
+    if let Some(bad) = refs.iter().find(|t| !t.dtype().is_float()) {
+        bad.fail(
+            Error::new(ErrorKind::Graph, format!("there is no gradient with respect to {}", bad.ty()))
+                .hint("only floating-point values have gradients; keep counters out of the parameter tree"),
+        );
+    }
+    let grads = grad(&loss, &refs);
+    (loss, P::unflatten(&skeleton, &mut grads.into_iter()))
+}
+
+impl<I, O, F> std::fmt::Debug for Jit<I, O, F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Jit({})", self.label)
+    }
+}
+
+/// A buffer of zeros of a type, on the host until used.
+impl Buffer {
+    /// Zeros.
+    pub fn zeros(ty: TensorType) -> Buffer {
+        systole_ir::Literal::zeros(ty).into()
+    }
+}

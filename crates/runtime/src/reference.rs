@@ -1,0 +1,87 @@
+//! The reference backend (`ref`): the interpreter behind the backend interface; and `null`, which runs nothing and
+//! returns zeros, to time everything but kernels.
+
+use crate::{Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Report};
+use std::sync::Arc;
+use std::time::Instant;
+use systole_ir::{Graph, Literal, Result, TensorType, cost, interp};
+
+/// Runs graphs by the interpreter: slow, exact, everywhere.
+pub struct ReferenceBackend;
+
+/// Runs nothing: every result is zeros of its type.
+pub struct NullBackend;
+
+struct Interpreted {
+    graph: Arc<Graph>,
+    params: Vec<TensorType>,
+    report: Report,
+    zeros: bool,
+}
+
+fn prepare(graph: &Arc<Graph>, zeros: bool) -> Result<Arc<dyn Executable>> {
+    let start = Instant::now();
+    graph.verify()?;
+    let report = Report {
+        compile_ms: start.elapsed().as_secs_f64() * 1e3,
+        kernels: graph.nodes.len(),
+        flops: cost::cost(graph).flops,
+        ..Report::default()
+    };
+    Ok(Arc::new(Interpreted { graph: graph.clone(), params: graph.param_types(), report, zeros }))
+}
+
+impl Executable for Interpreted {
+    fn param_types(&self) -> &[TensorType] {
+        &self.params
+    }
+
+    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+        if self.zeros {
+            let types: Vec<&TensorType> = args.iter().map(|a| a.buffer().ty()).collect();
+            interp::check_args(&self.graph, &types)?;
+            return Ok(self.graph.result_types().into_iter().map(|t| Literal::zeros(t).into()).collect());
+        }
+        let values: Vec<Literal> = args.iter().map(|a| a.buffer().to_literal()).collect::<Result<_>>()?;
+        let refs: Vec<&Literal> = values.iter().collect();
+        Ok(interp::run(&self.graph, &refs)?.into_iter().map(Buffer::from).collect())
+    }
+
+    fn report(&self) -> &Report {
+        &self.report
+    }
+}
+
+fn one_device(description: &str) -> Vec<DeviceInfo> {
+    vec![DeviceInfo { id: DeviceId(0), description: description.into() }]
+}
+
+impl Backend for ReferenceBackend {
+    fn name(&self) -> &str {
+        "ref"
+    }
+    fn devices(&self) -> Vec<DeviceInfo> {
+        one_device("reference interpreter")
+    }
+    fn compile(&self, graph: &Arc<Graph>, _: &CompileOptions) -> Result<Arc<dyn Executable>> {
+        prepare(graph, false)
+    }
+    fn put(&self, value: &Literal, _: DeviceId) -> Result<Buffer> {
+        Ok(value.clone().into())
+    }
+}
+
+impl Backend for NullBackend {
+    fn name(&self) -> &str {
+        "null"
+    }
+    fn devices(&self) -> Vec<DeviceInfo> {
+        one_device("runs nothing, returns zeros")
+    }
+    fn compile(&self, graph: &Arc<Graph>, _: &CompileOptions) -> Result<Arc<dyn Executable>> {
+        prepare(graph, true)
+    }
+    fn put(&self, value: &Literal, _: DeviceId) -> Result<Buffer> {
+        Ok(value.clone().into())
+    }
+}

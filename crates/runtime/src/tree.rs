@@ -1,0 +1,243 @@
+//! Trees: nested values that hold tensors while a function is traced and buffers when it runs.
+//!
+//! `Tensor`, tuples, `Vec` and [`Params`] are trees; so a function may take and return
+//! `(Params<Tensor>, Vec<Tensor>, Tensor)` and is called with `(Params<Buffer>, Vec<Buffer>, Buffer)`.
+
+use crate::Buffer;
+use systole_ir::Tensor;
+
+/// The structure of a tree without its leaves.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Skeleton {
+    /// One tensor.
+    Leaf,
+    /// A tuple or list.
+    List(Vec<Skeleton>),
+    /// Named subtrees.
+    Named(Vec<(String, Skeleton)>),
+}
+
+impl Skeleton {
+    fn list(&self, i: usize) -> &Skeleton {
+        match self {
+            Skeleton::List(parts) => &parts[i],
+            _ => systole_ir::bug!("a tree changed its structure"),
+        }
+    }
+
+    /// A name for each leaf: `0/dense/kernel`.
+    pub fn leaf_names(&self) -> Vec<String> {
+        let join = |prefix: &str, inner: String| {
+            if inner.is_empty() { prefix.to_string() } else { format!("{prefix}/{inner}") }
+        };
+        match self {
+            Skeleton::Leaf => vec![String::new()],
+            Skeleton::List(parts) => parts
+                .iter()
+                .enumerate()
+                .flat_map(|(i, p)| p.leaf_names().into_iter().map(move |n| join(&i.to_string(), n)))
+                .collect(),
+            Skeleton::Named(parts) => parts
+                .iter()
+                .flat_map(|(name, p)| p.leaf_names().into_iter().map(move |n| join(name, n)))
+                .collect(),
+        }
+    }
+}
+
+/// A nested value of tensors with a counterpart of buffers.
+pub trait Tree: Sized {
+    /// The same structure holding buffers.
+    type Host;
+
+    /// Takes the tensors out, in a fixed order.
+    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton;
+
+    /// Puts tensors in, in the same order.
+    fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self;
+
+    /// Takes the buffers out.
+    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton;
+
+    /// Puts buffers in.
+    fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host;
+}
+
+fn next<T>(leaves: &mut dyn Iterator<Item = T>) -> T {
+    leaves.next().unwrap_or_else(|| systole_ir::bug!("a tree lacks a leaf"))
+}
+
+impl Tree for Tensor {
+    type Host = Buffer;
+    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
+        out.push(self.clone());
+        Skeleton::Leaf
+    }
+    fn unflatten(_: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Tensor {
+        next(leaves)
+    }
+    fn flatten_host(host: Buffer, out: &mut Vec<Buffer>) -> Skeleton {
+        out.push(host);
+        Skeleton::Leaf
+    }
+    fn unflatten_host(_: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Buffer {
+        next(leaves)
+    }
+}
+
+macro_rules! tuple_trees {
+    ($(($($t:ident $i:tt),*));* $(;)?) => { $(
+        impl<$($t: Tree),*> Tree for ($($t,)*) {
+            type Host = ($($t::Host,)*);
+            fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
+                let _ = &out;
+                Skeleton::List(vec![$(self.$i.flatten(out)),*])
+            }
+            fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
+                let _ = (skeleton, &leaves);
+                ($($t::unflatten(skeleton.list($i), leaves),)*)
+            }
+            fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
+                let _ = (&host, &out);
+                Skeleton::List(vec![$($t::flatten_host(host.$i, out)),*])
+            }
+            fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
+                let _ = (skeleton, &leaves);
+                ($($t::unflatten_host(skeleton.list($i), leaves),)*)
+            }
+        }
+    )* };
+}
+
+tuple_trees!(
+    (); (A 0); (A 0, B 1); (A 0, B 1, C 2); (A 0, B 1, C 2, D 3); (A 0, B 1, C 2, D 3, E 4);
+    (A 0, B 1, C 2, D 3, E 4, F 5); (A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+);
+
+impl<A: Tree> Tree for Vec<A> {
+    type Host = Vec<A::Host>;
+    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
+        Skeleton::List(self.iter().map(|a| a.flatten(out)).collect())
+    }
+    fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
+        let Skeleton::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+        parts.iter().map(|p| A::unflatten(p, leaves)).collect()
+    }
+    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
+        Skeleton::List(host.into_iter().map(|a| A::flatten_host(a, out)).collect())
+    }
+    fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
+        let Skeleton::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+        parts.iter().map(|p| A::unflatten_host(p, leaves)).collect()
+    }
+}
+
+/// Named values in a fixed order: a model's parameters (`dense/kernel`), gradients, optimizer state.
+#[derive(Clone, Debug, Default)]
+pub struct Params<T = Tensor>(Vec<(String, T)>);
+
+impl<T> Params<T> {
+    /// No values.
+    pub fn new() -> Params<T> {
+        Params(Vec::new())
+    }
+
+    /// Sets the value of a name, keeping its place when it exists.
+    pub fn insert(&mut self, name: impl Into<String>, value: T) {
+        let name = name.into();
+        match self.0.iter_mut().find(|(n, _)| *n == name) {
+            Some(slot) => slot.1 = value,
+            None => self.0.push((name, value)),
+        }
+    }
+
+    /// The value of a name.
+    pub fn get(&self, name: &str) -> Option<&T> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v)
+    }
+
+    /// Names and values in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
+        self.0.iter().map(|(n, v)| (n.as_str(), v))
+    }
+
+    /// Values in order.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|(_, v)| v)
+    }
+
+    /// Names in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(n, _)| n.as_str())
+    }
+
+    /// How many values.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The same names with values made by `f`.
+    pub fn map<U>(&self, mut f: impl FnMut(&str, &T) -> U) -> Params<U> {
+        Params(self.0.iter().map(|(n, v)| (n.clone(), f(n, v))).collect())
+    }
+
+    /// The same names with values made from two trees of the same names.
+    pub fn zip<U, V>(&self, other: &Params<U>, mut f: impl FnMut(&T, &U) -> V) -> Params<V> {
+        Params(self.0.iter().zip(&other.0).map(|((n, a), (_, b))| (n.clone(), f(a, b))).collect())
+    }
+}
+
+impl<T> FromIterator<(String, T)> for Params<T> {
+    fn from_iter<I: IntoIterator<Item = (String, T)>>(values: I) -> Params<T> {
+        Params(values.into_iter().collect())
+    }
+}
+
+impl<T> IntoIterator for Params<T> {
+    type Item = (String, T);
+    type IntoIter = std::vec::IntoIter<(String, T)>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<T> std::ops::Index<&str> for Params<T> {
+    type Output = T;
+
+    /// The value of a name.
+    ///
+    /// # Panics
+    /// When there is none; [`Params::get`] does not.
+    fn index(&self, name: &str) -> &T {
+        match self.get(name) {
+            Some(v) => v,
+            None => {
+                panic!("no parameter `{name}`; there are: {}", self.names().collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
+impl<A: Tree> Tree for Params<A> {
+    type Host = Params<A::Host>;
+    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
+        Skeleton::Named(self.0.iter().map(|(n, a)| (n.clone(), a.flatten(out))).collect())
+    }
+    fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
+        let Skeleton::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+        Params(parts.iter().map(|(n, p)| (n.clone(), A::unflatten(p, leaves))).collect())
+    }
+    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
+        Skeleton::Named(host.0.into_iter().map(|(n, a)| (n, A::flatten_host(a, out))).collect())
+    }
+    fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
+        let Skeleton::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+        Params(parts.iter().map(|(n, p)| (n.clone(), A::unflatten_host(p, leaves))).collect())
+    }
+}
