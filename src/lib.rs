@@ -1,1 +1,2 @@
 //! Systole (being built).
+pub mod datasets;

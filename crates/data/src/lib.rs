@@ -1,1 +1,42 @@
-//! (being built)
+//! Input pipelines: sources, transforms with tf.data's names, batches; and the file formats they read.
+//!
+//! A [`Dataset`] is a description, cheap to clone and immutable; [`Dataset::iter`] runs it. Elements are
+//! [`Sample`]s: named host arrays. The order of elements is a pure function of (seed, epoch, index), so the
+//! place in any pipeline is two integers ([`Position`]) and [`Dataset::iter_at`] continues there exactly.
+//!
+//! Nothing here knows of graphs, layers or devices.
+//!
+//! ```
+//! use systole_base::{DType, Literal};
+//! use systole_data::{AUTOTUNE, Dataset, Sample};
+//!
+//! let image = Literal::from_slice([4, 2], &[0u8, 51, 102, 153, 204, 255, 0, 255])?;
+//! let label = Literal::from_slice([4], &[0i32, 1, 2, 3])?;
+//! let batches = Dataset::from_tensor_slices([("image", image), ("label", label)])?
+//!     .map(|s: Sample| s.map("image", |x| x.cast(DType::F32) / 255.0))
+//!     .shuffle(4, 7)
+//!     .repeat()
+//!     .batch(2)
+//!     .prefetch(AUTOTUNE);
+//! for batch in batches.iter().take(3) {
+//!     assert_eq!(batch?.get("image")?.ty().to_string(), "f32[2, 2]");
+//! }
+//! # Ok::<(), systole_base::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod arith;
+mod array;
+mod dataset;
+pub mod format;
+mod image;
+mod sample;
+mod source;
+pub mod stage;
+
+pub use arith::Operand;
+pub use array::HostArray;
+pub use dataset::{AUTOTUNE, Cardinality, Dataset, DatasetIter, Position};
+pub use sample::{ElementSpec, IntoSample, Sample};
+pub use stage::shuffle::Shuffle;

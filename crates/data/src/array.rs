@@ -1,0 +1,265 @@
+//! Eager host arrays for pipeline functions: cast, reshape, arithmetic and the like, on data at hand.
+//!
+//! Not a tensor of a graph: nothing is traced or differentiated. The first error is carried along (no
+//! `Result` at every step) and surfaces when the element is pulled from the pipeline.
+
+use crate::{arith::Operand, image};
+use systole_base::{DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16};
+
+/// A host array, or the error that the first failing operation on it left behind.
+///
+/// Operators take scalars and arrays (broadcast as NumPy does) and keep the array's element type; a scalar is
+/// first rounded to it. Integers do not divide, and do not mix with fractions: cast first.
+///
+/// ```
+/// use systole_base::{DType, Literal};
+/// use systole_data::HostArray;
+/// let x = HostArray::from(Literal::from_slice([2, 2], &[0u8, 51, 102, 255])?);
+/// let y = (x.cast(DType::F32) / 255.0).flatten();
+/// assert_eq!(y.get()?.as_slice::<f32>()?, [0.0, 0.2, 0.4, 1.0]);
+///
+/// let wrong = y.reshape([3, 3]) + 1.0;
+/// assert!(wrong.get().unwrap_err().to_string().contains("cannot reshape"));
+/// # Ok::<(), systole_base::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HostArray(Result<Literal>);
+
+impl HostArray {
+    /// An array that is only an error.
+    pub fn poisoned(error: Error) -> HostArray {
+        HostArray(Err(error))
+    }
+
+    /// A rank-0 array; `value` is converted to `dtype`.
+    pub fn scalar(dtype: DType, value: f64) -> HostArray {
+        Literal::scalar(dtype, value).into()
+    }
+
+    /// The array, or the first error on its way here.
+    pub fn get(&self) -> Result<&Literal> {
+        self.0.as_ref().map_err(Clone::clone)
+    }
+
+    /// The array itself, or the first error on its way here.
+    pub fn into_literal(self) -> Result<Literal> {
+        self.0
+    }
+
+    /// Element type and shape, or the error.
+    pub fn ty(&self) -> Result<&TensorType> {
+        self.get().map(Literal::ty)
+    }
+
+    /// Any function of the data: `f` runs unless an error is already carried.
+    pub fn then(self, f: impl FnOnce(Literal) -> Result<Literal>) -> HostArray {
+        HostArray(self.0.and_then(f))
+    }
+
+    /// `x: T[…] → U[…]`: float to integer truncates toward zero and saturates, integers wrap, anything to
+    /// bool is `!= 0`.
+    pub fn cast(self, dtype: DType) -> HostArray {
+        self.then(|x| Ok(cast(&x, dtype)))
+    }
+
+    /// The same elements, row-major, under another shape.
+    pub fn reshape(self, shape: impl Into<Shape>) -> HostArray {
+        self.then(|x| x.reshape(shape))
+    }
+
+    /// `x: T[a, b, …] → T[a·b·…]`.
+    pub fn flatten(self) -> HostArray {
+        self.then(|x| x.reshape([x.ty().elements()]))
+    }
+
+    /// Inserts a dimension of size 1 at `axis`; negative axes count from the end (-1: a new last one).
+    pub fn expand_dims(self, axis: isize) -> HostArray {
+        self.then(|x| {
+            let at = resolve_axis(axis, x.ty().rank() + 1, x.ty())?;
+            let mut dims = x.shape().dims().to_vec();
+            dims.insert(at, 1);
+            x.reshape(dims)
+        })
+    }
+
+    /// Removes the dimension of size 1 at `axis`; negative axes count from the end.
+    pub fn squeeze(self, axis: isize) -> HostArray {
+        self.then(|x| {
+            let at = resolve_axis(axis, x.ty().rank(), x.ty())?;
+            let mut dims = x.shape().dims().to_vec();
+            if dims.remove(at) != 1 {
+                return Err(bad(format!("cannot squeeze axis {axis} of {}", x.ty()), "its size is not 1"));
+            }
+            x.reshape(dims)
+        })
+    }
+
+    /// `(x - mean) / std`, each a number or an array that broadcasts (one value per channel).
+    pub fn normalize(self, mean: impl Into<Operand>, std: impl Into<Operand>) -> HostArray {
+        (self - mean) / std
+    }
+
+    /// `x: integer[…] → f32[…, depth]`: 1 at the element's value, 0 elsewhere (all 0 where out of range, as in tf).
+    pub fn one_hot(self, depth: usize) -> HostArray {
+        self.then(|x| {
+            if !x.dtype().is_int() {
+                return Err(bad(format!("one_hot of {}", x.ty()), "it takes integers"));
+            }
+            let mut dims = x.shape().dims().to_vec();
+            dims.push(depth);
+            let mut out = zeros(TensorType::new(DType::F32, dims))?;
+            let row = out.as_mut_slice::<f32>()?;
+            for (i, value) in (0..x.ty().elements()).map(|i| x.get(i).as_i64()).enumerate() {
+                if let Some(k) = usize::try_from(value).ok().filter(|&k| k < depth) {
+                    row[i * depth + k] = 1.0;
+                }
+            }
+            Ok(out)
+        })
+    }
+
+    /// `x: T[H, W, C] → T[height, width, C]`, u8 or f32: bilinear where it grows, area average where it shrinks.
+    pub fn resize(self, height: usize, width: usize) -> HostArray {
+        self.then(|x| image::resize(&x, height, width))
+    }
+
+    /// `x: T[H, W, C] → T[H, W, 1]`, u8 or f32: 3 and 4 channels by ITU-R 601 luma (alpha over black), else unchanged.
+    pub fn rgb_to_grayscale(self) -> HostArray {
+        self.then(|x| image::grayscale(&x))
+    }
+}
+
+impl From<Literal> for HostArray {
+    fn from(x: Literal) -> HostArray {
+        HostArray(Ok(x))
+    }
+}
+
+impl From<Result<Literal>> for HostArray {
+    fn from(x: Result<Literal>) -> HostArray {
+        HostArray(x)
+    }
+}
+
+/// An error about an operation's argument.
+pub(crate) fn bad(what: impl Into<String>, why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Data, what).because(why)
+}
+
+/// Zeros of a type whose size was computed from input: overflow is an error.
+pub(crate) fn zeros(ty: TensorType) -> Result<Literal> {
+    match ty.shape.checked_elements().and_then(|n| n.checked_mul(ty.dtype.size())) {
+        Some(bytes) if bytes <= isize::MAX as usize => Ok(Literal::zeros(ty)),
+        _ => Err(bad(format!("an array of type {ty} is too large"), "its size overflows")),
+    }
+}
+
+fn resolve_axis(axis: isize, rank: usize, ty: &TensorType) -> Result<usize> {
+    let at = if axis < 0 { axis + rank as isize } else { axis };
+    if (0..rank as isize).contains(&at) {
+        return Ok(at as usize);
+    }
+    Err(bad(
+        format!("axis {axis} is out of range for {ty}"),
+        format!("-{rank} to {} would do", rank as isize - 1),
+    ))
+}
+
+/// Runs `$body` with `$T` as the Rust type of a number type with native arithmetic; `$other` for bool, f16, bf16.
+macro_rules! native {
+    ($dtype:expr, $T:ident => $body:expr, $other:expr) => {{
+        use systole_base::DType::*;
+        macro_rules! with {
+            ($t:ty) => {{
+                type $T = $t;
+                $body
+            }};
+        }
+        match $dtype {
+            I8 => with!(i8),
+            I16 => with!(i16),
+            I32 => with!(i32),
+            I64 => with!(i64),
+            U8 => with!(u8),
+            U16 => with!(u16),
+            U32 => with!(u32),
+            U64 => with!(u64),
+            F32 => with!(f32),
+            F64 => with!(f64),
+            _ => $other,
+        }
+    }};
+}
+pub(crate) use native;
+
+/// Rust's `as` is StableHLO's convert for native types, so typed loops replace the element-wise path there.
+fn cast(x: &Literal, to: DType) -> Literal {
+    fn each<S: Element, D: Element>(x: &Literal, f: impl Fn(S) -> D) -> Result<Literal> {
+        let mut out = Literal::zeros(x.ty().with_dtype(D::DTYPE));
+        for (d, &s) in out.as_mut_slice::<D>()?.iter_mut().zip(x.as_slice::<S>()?) {
+            *d = f(s);
+        }
+        Ok(out)
+    }
+    let done = match (x.dtype(), to) {
+        (a, b) if a == b => return x.clone(),
+        (DType::F32, DType::BF16) => each(x, bf16::from_f32),
+        (DType::F32, DType::F16) => each(x, f16::from_f32),
+        (DType::BF16, DType::F32) => each(x, bf16::to_f32),
+        (DType::F16, DType::F32) => each(x, f16::to_f32),
+        _ => {
+            native!(x.dtype(), S => native!(to, D => each(x, |s: S| s as D), Ok(x.convert(to))), Ok(x.convert(to)))
+        }
+    };
+    done.unwrap_or_else(|_| x.convert(to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cast_agrees_with_convert_for_every_pair() {
+        let values = [0.0, 1.0, -1.0, 2.5, -2.5, 127.5, 255.9, 300.0, -129.0, 7e4, 5e9, -5e9, 1e20, f64::NAN];
+        for from in DType::ALL {
+            let x = Literal::from_slice([values.len()], &values).unwrap().convert(from);
+            for to in DType::ALL {
+                assert_eq!(
+                    cast(&x, to).to_f64s().map_nan(),
+                    x.convert(to).to_f64s().map_nan(),
+                    "{from} to {to}"
+                );
+            }
+        }
+    }
+
+    trait MapNan {
+        fn map_nan(self) -> Vec<Option<f64>>;
+    }
+    impl MapNan for Vec<f64> {
+        fn map_nan(self) -> Vec<Option<f64>> {
+            self.into_iter().map(|v| (!v.is_nan()).then_some(v)).collect()
+        }
+    }
+
+    #[test]
+    fn shapes() {
+        let x = || HostArray::from(Literal::from_slice([2, 3], &[1u8, 2, 3, 4, 5, 6]).unwrap());
+        assert_eq!(x().expand_dims(-1).ty().unwrap().to_string(), "ui8[2, 3, 1]");
+        assert_eq!(x().expand_dims(0).squeeze(0).ty().unwrap().to_string(), "ui8[2, 3]");
+        assert_eq!(x().flatten().ty().unwrap().to_string(), "ui8[6]");
+        assert!(x().expand_dims(3).get().unwrap_err().to_string().contains("axis 3"));
+        assert!(x().expand_dims(-4).get().is_err());
+        assert!(x().squeeze(1).get().unwrap_err().to_string().contains("not 1"));
+        assert!(HostArray::scalar(DType::F32, 1.0).squeeze(0).get().is_err());
+    }
+
+    #[test]
+    fn one_hot_leaves_unknown_classes_empty() {
+        let x = HostArray::from(Literal::from_slice([3], &[2i32, 0, -1]).unwrap());
+        let y = x.one_hot(3).into_literal().unwrap();
+        assert_eq!(y.as_slice::<f32>().unwrap(), [0., 0., 1., 1., 0., 0., 0., 0., 0.]);
+        assert!(HostArray::scalar(DType::F32, 1.0).one_hot(3).get().is_err());
+        assert!(HostArray::scalar(DType::I32, 1.0).one_hot(usize::MAX).get().is_err());
+    }
+}

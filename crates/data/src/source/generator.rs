@@ -1,0 +1,74 @@
+//! `from_generator`: samples from a closure that starts an iterator, once for each epoch.
+
+use crate::dataset::Cardinality;
+use crate::sample::{Origin, Sample};
+use crate::stage::{Cursor, Stage};
+use std::sync::Arc;
+use systole_base::Result;
+
+type Samples = Box<dyn Iterator<Item = Result<Sample>> + Send>;
+
+pub(crate) struct Generator {
+    start: Box<dyn Fn() -> Samples + Send + Sync>,
+}
+
+impl Generator {
+    pub fn new(start: impl Fn() -> Samples + Send + Sync + 'static) -> Generator {
+        Generator { start: Box::new(start) }
+    }
+}
+
+impl Stage for Generator {
+    fn name(&self) -> String {
+        "from_generator".into()
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        Cardinality::Unknown
+    }
+
+    fn stream(&self, _epoch: u64) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Running { samples: (self.start)(), source: self.name().into(), at: 0 }))
+    }
+}
+
+struct Running {
+    samples: Samples,
+    source: Arc<str>,
+    at: u64,
+}
+
+impl Cursor for Running {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let item = self.samples.next()?;
+        let origin = Origin { source: self.source.clone(), index: self.at };
+        self.at += 1;
+        Some(match item {
+            Ok(sample) => sample.with_origin(Some(origin)).check(),
+            Err(e) => Err(Sample::default().with_origin(Some(origin)).locate(e)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{stream, values};
+    use crate::{Dataset, Sample};
+    use systole_base::{Error, ErrorKind};
+
+    #[test]
+    fn starts_anew_for_each_run() {
+        let d = stream(3);
+        assert_eq!(values(&d), [0, 1, 2]);
+        assert_eq!(values(&d.repeat_n(2)), [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn errors_of_the_iterator_are_located() {
+        let d = Dataset::from_generator(|| {
+            [Ok(Sample::default()), Err(Error::new(ErrorKind::Data, "lost"))].into_iter()
+        });
+        let e = d.iter().nth(1).unwrap().unwrap_err().to_string();
+        assert!(e.contains("lost") && e.contains("element 1 of from_generator"), "{e}");
+    }
+}

@@ -1,0 +1,103 @@
+//! `from_tensor_slices`: the rows of arrays in memory.
+
+use crate::HostArray;
+use crate::dataset::Cardinality;
+use crate::sample::{Origin, Sample};
+use crate::stage::{Access, Stage};
+use std::sync::Arc;
+use systole_base::{Error, ErrorKind, Literal, Result};
+
+pub(crate) struct Slices {
+    data: Arc<Data>,
+}
+
+struct Data {
+    source: Arc<str>,
+    fields: Vec<(Arc<str>, Literal)>,
+    rows: usize,
+}
+
+impl Slices {
+    pub fn new(source: Arc<str>, fields: Vec<(Arc<str>, Literal)>) -> Result<Slices> {
+        let rows =
+            rows(fields.iter().map(|(n, x)| (&**n, x)).collect()).map_err(|e| e.at(source.to_string()))?;
+        Ok(Slices { data: Arc::new(Data { source, fields, rows }) })
+    }
+}
+
+/// The common first dimension of some arrays.
+pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
+    let Some((first, rest)) = fields.split_first() else {
+        return Err(Error::new(ErrorKind::Data, "there are no fields to take rows of"));
+    };
+    for (name, x) in &fields {
+        if x.ty().rank() == 0 {
+            return Err(Error::new(ErrorKind::Data, format!("field {name} has no rows"))
+                .because(format!("{} has rank 0", x.ty())));
+        }
+    }
+    match rest.iter().find(|(_, x)| x.shape()[0] != first.1.shape()[0]) {
+        None => Ok(first.1.shape()[0]),
+        Some((name, x)) => Err(Error::new(
+            ErrorKind::Data,
+            format!("{} and {name} have different numbers of elements", first.0),
+        )
+        .because(format!("{} is {}, {name} is {}", first.0, first.1.ty(), x.ty()))
+        .hint("the first dimensions must agree: one row of each makes an element")),
+    }
+}
+
+/// Row `i`, copied.
+pub(crate) fn slice(x: &Literal, i: usize) -> Result<Literal> {
+    let ty = x.ty().with_shape(&x.shape().dims()[1..]);
+    let size = ty.bytes();
+    Literal::from_bytes(ty, &x.bytes()[i * size..][..size])
+}
+
+impl Stage for Slices {
+    fn name(&self) -> String {
+        self.data.source.to_string()
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        Cardinality::Finite(self.data.rows as u64)
+    }
+
+    fn access(&self, _epoch: u64) -> Result<Option<Box<dyn Access>>> {
+        Ok(Some(Box::new(Reader(self.data.clone()))))
+    }
+}
+
+struct Reader(Arc<Data>);
+
+impl Access for Reader {
+    fn len(&self) -> Option<u64> {
+        Some(self.0.rows as u64)
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        let fields = self.0.fields.iter();
+        let fields =
+            fields.map(|(name, x)| (name.clone(), HostArray::from(slice(x, index as usize)))).collect();
+        Ok(Sample::from_parts(fields, Some(Origin { source: self.0.source.clone(), index })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Dataset;
+    use systole_base::{DType, Literal, TensorType};
+
+    #[test]
+    fn lengths_must_agree() {
+        let zeros = |dims: &[usize]| Literal::zeros(TensorType::new(DType::U8, dims));
+        let e = Dataset::from_tensor_slices([("image", zeros(&[3, 2])), ("label", zeros(&[4]))]).unwrap_err();
+        let text = e.to_string();
+        assert!(text.contains("image") && text.contains("label") && text.contains("ui8[4]"), "{text}");
+        assert!(Dataset::from_tensor_slices([("image", zeros(&[]))]).is_err());
+        assert!(Dataset::from_tensor_slices([] as [(&str, Literal); 0]).is_err());
+        let empty = Dataset::from_tensor_slices([("image", zeros(&[0, 2]))]).unwrap();
+        assert_eq!(empty.iter().count(), 0);
+        assert!(empty.element_spec().unwrap_err().to_string().contains("no elements"));
+    }
+}

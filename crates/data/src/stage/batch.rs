@@ -1,0 +1,240 @@
+//! `batch`: consecutive samples stacked along a new first dimension.
+
+use super::{Access, Cursor, Node, Stage, open};
+use crate::HostArray;
+use crate::array::zeros;
+use crate::dataset::Cardinality;
+use crate::sample::{ElementSpec, Sample};
+use std::sync::Arc;
+use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
+
+pub(crate) struct Batch {
+    pub up: Node,
+    pub size: usize,
+    pub drop_remainder: bool,
+}
+
+impl Batch {
+    fn check(&self) -> Result<()> {
+        if self.size > 0 {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Config, "the batch size is 0").at(self.name()).hint("use at least 1"))
+    }
+
+    fn batches(&self, n: u64) -> u64 {
+        let size = self.size.max(1) as u64;
+        if self.drop_remainder { n / size } else { n.div_ceil(size) }
+    }
+}
+
+impl Stage for Batch {
+    fn name(&self) -> String {
+        let name = if self.drop_remainder { "batch_drop_remainder" } else { "batch" };
+        format!("{}.{name}({})", self.up.name(), self.size)
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality().map(|n| self.batches(n))
+    }
+
+    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
+        self.check()?;
+        let Some(up) = self.up.access(epoch)? else { return Ok(None) };
+        let len = up.len().map(|n| self.batches(n));
+        Ok(Some(Box::new(Gathered { up, size: self.size as u64, len })))
+    }
+
+    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
+        self.check()?;
+        let up = open(&self.up, epoch)?;
+        Ok(Box::new(Collected { up, size: self.size, drop_remainder: self.drop_remainder, at: 0 }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.check()?;
+        let one = self.up.spec()?;
+        match self.up.cardinality() {
+            Cardinality::Finite(n) if n < self.size as u64 && !self.drop_remainder => {
+                Ok(one.stacked(n as usize))
+            }
+            _ => Ok(one.stacked(self.size)),
+        }
+    }
+}
+
+struct Gathered {
+    up: Box<dyn Access>,
+    size: u64,
+    len: Option<u64>,
+}
+
+impl Access for Gathered {
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        // Saturating: a damaged checkpoint may ask for any place in an endless pipeline.
+        let start = index.saturating_mul(self.size);
+        let count = self.size.min(self.up.len().map_or(u64::MAX, |n| n - start));
+        let up = &mut self.up;
+        let mut gather = || {
+            let mut stack = Stack::new(up.get(start)?, count as usize)?;
+            for i in 1..count {
+                stack.push(up.get(start.saturating_add(i))?)?;
+            }
+            Ok(stack.finish())
+        };
+        gather().map_err(|e| place(e, index))
+    }
+}
+
+struct Collected {
+    up: Box<dyn Cursor>,
+    size: usize,
+    drop_remainder: bool,
+    at: u64,
+}
+
+impl Cursor for Collected {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let items: Vec<Result<Sample>> = std::iter::from_fn(|| self.up.next()).take(self.size).collect();
+        if items.is_empty() || (self.drop_remainder && items.len() < self.size) {
+            return None;
+        }
+        self.at += 1;
+        Some(stack(items).map_err(|e| place(e, self.at - 1)))
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        let size = self.size as u64;
+        let elements = self.up.skip(n.saturating_mul(size));
+        let skipped = if self.drop_remainder { elements / size } else { elements.div_ceil(size) };
+        self.at += skipped;
+        skipped
+    }
+}
+
+/// One bad element makes a bad batch; the others of the batch are used up with it, so that places stay fixed.
+fn stack(items: Vec<Result<Sample>>) -> Result<Sample> {
+    let count = items.len();
+    let mut items = items.into_iter();
+    let Some(first) = items.next() else { return Ok(Sample::default()) };
+    let mut stack = Stack::new(first?, count)?;
+    for item in items {
+        stack.push(item?)?;
+    }
+    Ok(stack.finish())
+}
+
+fn place(e: Error, batch: u64) -> Error {
+    e.at(format!("batch {batch}"))
+}
+
+/// Batches in the making: one array per field, filled row by row.
+struct Stack {
+    fields: Vec<(Arc<str>, TensorType, Literal)>,
+    filled: usize,
+}
+
+impl Stack {
+    fn new(first: Sample, count: usize) -> Result<Stack> {
+        let first = first.check()?;
+        let mut fields = Vec::new();
+        for (i, (_, array)) in first.fields().enumerate() {
+            let ty = array.ty()?;
+            let dims: Vec<usize> = std::iter::once(count).chain(ty.shape.iter().copied()).collect();
+            fields.push((first.shared_name(i), ty.clone(), zeros(ty.with_shape(dims))?));
+        }
+        let mut stack = Stack { fields, filled: 0 };
+        stack.push(first)?;
+        Ok(stack)
+    }
+
+    fn push(&mut self, sample: Sample) -> Result<()> {
+        let mut given = 0;
+        for ((name, array), (expected, ty, out)) in sample.fields().zip(&mut self.fields) {
+            let x = array.get()?;
+            if name != &**expected || x.ty() != ty {
+                return Err(sample.locate(mismatch(self.filled, name, x.ty(), expected, ty)));
+            }
+            let bytes = x.bytes();
+            out.bytes_mut()[self.filled * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
+            given += 1;
+        }
+        if given != self.fields.len() || sample.fields().count() != given {
+            return Err(sample.locate(Error::new(
+                ErrorKind::Data,
+                format!("element {} of the batch has other fields than the first", self.filled),
+            )));
+        }
+        self.filled += 1;
+        Ok(())
+    }
+
+    fn finish(self) -> Sample {
+        let fields = self.fields.into_iter().map(|(name, _, x)| (name, HostArray::from(x))).collect();
+        Sample::from_parts(fields, None)
+    }
+}
+
+fn mismatch(at: usize, name: &str, ty: &TensorType, expected: &str, expected_ty: &TensorType) -> Error {
+    Error::new(ErrorKind::Data, format!("element {at} of the batch does not fit the first one"))
+        .because(format!("it has {name}: {ty}, the first has {expected}: {expected_ty}"))
+        .hint("make the types equal with map (cast, resize) before batch")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, stream, values};
+    use crate::{Cardinality, Dataset, HostArray, Sample};
+    use systole_base::{DType, Literal};
+
+    fn sizes(d: &Dataset) -> Vec<usize> {
+        d.iter().map(|b| b.unwrap().get("x").unwrap().shape()[0]).collect()
+    }
+
+    #[test]
+    fn the_last_batch_may_be_smaller_or_dropped() {
+        for d in [ints(7), stream(7)] {
+            assert_eq!(sizes(&d.batch(3)), [3, 3, 1]);
+            assert_eq!(sizes(&d.batch_drop_remainder(3)), [3, 3]);
+            assert_eq!(sizes(&d.batch(usize::MAX)), [7]);
+            assert_eq!(values(&d.batch(3)), [0, 1, 2, 3, 4, 5, 6]);
+            assert_eq!(sizes(&d.repeat().batch(5).take(4)), [5; 4], "batches cross the rounds");
+        }
+        assert_eq!(ints(7).batch(3).cardinality(), Cardinality::Finite(3));
+        assert_eq!(ints(7).batch(3).element_spec().unwrap().to_string(), "x: i32[3]");
+        assert_eq!(ints(2).batch(3).element_spec().unwrap().to_string(), "x: i32[2]");
+        assert_eq!(ints(7).batch(3).batch(2).element_spec().unwrap().to_string(), "x: i32[2, 3]");
+    }
+
+    #[test]
+    fn rows_are_the_elements() {
+        let x = Literal::from_slice([3, 2], &[1u8, 2, 3, 4, 5, 6]).unwrap();
+        let d = Dataset::from_tensor_slices([("x", x)]).unwrap();
+        let b = d.batch(2).iter().next().unwrap().unwrap();
+        assert_eq!(b.get("x").unwrap().ty().to_string(), "ui8[2, 2]");
+        assert_eq!(b.get("x").unwrap().as_slice::<u8>().unwrap(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn elements_that_differ_are_named() {
+        for d in [ints(4), stream(4)] {
+            let d = d.map(|s| {
+                let i = s.get("x").unwrap().get(0).as_i64();
+                if i == 3 { s.map("x", |x| x.cast(DType::F32)) } else { s }
+            });
+            let items: Vec<_> = d.batch(2).iter().collect();
+            let e = items[1].as_ref().unwrap_err().to_string();
+            assert!(items.len() == 2 && items[0].is_ok());
+            assert!(e.contains("f32[]") && e.contains("i32[]") && e.contains("batch 1"), "{e}");
+            let more = d.map(|s: Sample| {
+                let extra = s.get("x").unwrap().get(0).as_i64() == 1;
+                if extra { s.with("y", HostArray::scalar(DType::F32, 0.0)) } else { s }
+            });
+            assert!(more.batch(2).iter().next().unwrap().unwrap_err().to_string().contains("other fields"));
+        }
+    }
+}

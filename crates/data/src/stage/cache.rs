@@ -1,0 +1,157 @@
+//! `cache`: keeps the elements of epoch 0 in memory, shared by all iterators of the dataset, and yields them in
+//! every epoch. What is random above it is frozen, as in tf.data. Errors are not kept.
+//!
+//! Over random access each element is kept when it is first read, so a shuffle below still seeks; over a
+//! stream the elements are kept once somebody has walked to its end.
+
+use super::{Access, Cursor, Node, Stage, open};
+use crate::dataset::Cardinality;
+use crate::sample::{ElementSpec, Sample};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use systole_base::Result;
+
+type Slots = Arc<RwLock<HashMap<u64, Sample>>>;
+
+pub(crate) struct Cache {
+    up: Node,
+    slots: Slots,
+    walked: Arc<OnceLock<Vec<Sample>>>,
+}
+
+impl Cache {
+    pub fn new(up: Node) -> Cache {
+        Cache { up, slots: Arc::default(), walked: Arc::default() }
+    }
+}
+
+impl Stage for Cache {
+    fn name(&self) -> String {
+        format!("{}.cache", self.up.name())
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality()
+    }
+
+    fn access(&self, _epoch: u64) -> Result<Option<Box<dyn Access>>> {
+        let Some(up) = self.up.access(0)? else { return Ok(None) };
+        Ok(Some(Box::new(Kept { up, slots: self.slots.clone() })))
+    }
+
+    fn stream(&self, _epoch: u64) -> Result<Box<dyn Cursor>> {
+        if self.walked.get().is_some() {
+            return Ok(Box::new(Replay { kept: self.walked.clone(), at: 0 }));
+        }
+        Ok(Box::new(Recording { up: open(&self.up, 0)?, kept: self.walked.clone(), seen: Some(Vec::new()) }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.up.spec()
+    }
+}
+
+struct Kept {
+    up: Box<dyn Access>,
+    slots: Slots,
+}
+
+impl Access for Kept {
+    fn len(&self) -> Option<u64> {
+        self.up.len()
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        // A writer cannot leave the map half changed, so a poisoned lock is as good as any.
+        if let Some(sample) = self.slots.read().unwrap_or_else(PoisonError::into_inner).get(&index) {
+            return Ok(sample.clone());
+        }
+        let sample = self.up.get(index)?;
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(slots.entry(index).or_insert(sample).clone())
+    }
+}
+
+struct Recording {
+    up: Box<dyn Cursor>,
+    kept: Arc<OnceLock<Vec<Sample>>>,
+    /// `None` once an element failed: an incomplete epoch must not be taken for the whole.
+    seen: Option<Vec<Sample>>,
+}
+
+impl Cursor for Recording {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        match self.up.next() {
+            Some(Ok(sample)) => {
+                if let Some(seen) = &mut self.seen {
+                    seen.push(sample.clone());
+                }
+                Some(Ok(sample))
+            }
+            Some(Err(e)) => {
+                self.seen = None;
+                Some(Err(e))
+            }
+            None => {
+                if let Some(seen) = self.seen.take() {
+                    self.kept.get_or_init(|| seen);
+                }
+                None
+            }
+        }
+    }
+}
+
+struct Replay {
+    kept: Arc<OnceLock<Vec<Sample>>>,
+    at: usize,
+}
+
+impl Cursor for Replay {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let sample = self.kept.get()?.get(self.at)?.clone();
+        self.at += 1;
+        Some(Ok(sample))
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        let left = (self.kept.get().map_or(0, Vec::len) - self.at) as u64;
+        self.at += n.min(left) as usize;
+        n.min(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, stream, values};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn computes_each_element_once() {
+        for d in [ints(10), stream(10)] {
+            let calls = Arc::new(AtomicUsize::new(0));
+            let seen = calls.clone();
+            let cached = d
+                .map(move |s| {
+                    seen.fetch_add(1, Ordering::Relaxed);
+                    s
+                })
+                .cache();
+            let shuffled = cached.shuffle(10, 1).repeat_n(3);
+            assert_eq!(values(&shuffled).len(), 30);
+            assert_eq!(values(&cached), (0..10).collect::<Vec<_>>());
+            assert_eq!(calls.load(Ordering::Relaxed), 10);
+        }
+    }
+
+    #[test]
+    fn an_epoch_with_an_error_is_not_kept() {
+        let d = stream(3).map(|s| if s.get("x").unwrap().get(0).as_i64() == 1 { s.without("?") } else { s });
+        let c = d.cache();
+        for _ in 0..2 {
+            let ok: Vec<bool> = c.iter().map(|s| s.is_ok()).collect();
+            assert_eq!(ok, [true, false, true]);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `enumerate`: adds a field `index: i64[]`, counting from 0 in each epoch.
+
+use super::{Access, Cursor, Node, Stage, open};
+use crate::HostArray;
+use crate::dataset::Cardinality;
+use crate::sample::Sample;
+use systole_base::{Error, ErrorKind, Literal, Result};
+
+pub(crate) struct Enumerate {
+    pub up: Node,
+}
+
+impl Stage for Enumerate {
+    fn name(&self) -> String {
+        format!("{}.enumerate", self.up.name())
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality()
+    }
+
+    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
+        Ok(self.up.access(epoch)?.map(|up| Box::new(Counted { up, at: 0 }) as _))
+    }
+
+    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Counted { up: open(&self.up, epoch)?, at: 0 }))
+    }
+}
+
+struct Counted<U> {
+    up: U,
+    at: u64,
+}
+
+fn count(sample: Sample, index: u64) -> Result<Sample> {
+    if sample.names().any(|n| n == "index") {
+        return Err(Error::new(ErrorKind::Data, "enumerate would replace the field index")
+            .hint("rename that field before enumerate"));
+    }
+    let index = Literal::from_slice([], &[index as i64]);
+    Ok(sample.with("index", HostArray::from(index)))
+}
+
+impl Access for Counted<Box<dyn Access>> {
+    fn len(&self) -> Option<u64> {
+        self.up.len()
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        count(self.up.get(index)?, index)
+    }
+}
+
+impl Cursor for Counted<Box<dyn Cursor>> {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let item = self.up.next()?;
+        self.at += 1;
+        Some(item.and_then(|s| count(s, self.at - 1)))
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        let skipped = self.up.skip(n);
+        self.at += skipped;
+        skipped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, stream};
+
+    #[test]
+    fn counts_what_comes() {
+        for d in [ints(9), stream(9)] {
+            let d = d.skip(5).enumerate();
+            let got: Vec<i64> = d.iter().map(|s| s.unwrap().get("index").unwrap().get(0).as_i64()).collect();
+            assert_eq!(got, [0, 1, 2, 3]);
+            assert_eq!(d.element_spec().unwrap().to_string(), "x: i32[], index: i64[]");
+            assert!(d.enumerate().iter().next().unwrap().unwrap_err().to_string().contains("rename"));
+        }
+    }
+}

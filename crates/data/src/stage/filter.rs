@@ -1,0 +1,64 @@
+//! `filter`: keeps the samples for which a predicate holds. Cannot seek: which elements stay is not known ahead.
+
+use super::{Cursor, Node, Stage, open};
+use crate::dataset::Cardinality;
+use crate::sample::{ElementSpec, Sample};
+use std::sync::Arc;
+use systole_base::Result;
+
+type Predicate = Arc<dyn Fn(&Sample) -> bool + Send + Sync>;
+
+pub(crate) struct Filter {
+    pub up: Node,
+    pub keep: Predicate,
+}
+
+impl Stage for Filter {
+    fn name(&self) -> String {
+        format!("{}.filter", self.up.name())
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        match self.up.cardinality() {
+            Cardinality::Finite(0) => Cardinality::Finite(0),
+            _ => Cardinality::Unknown,
+        }
+    }
+
+    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Filtered { up: open(&self.up, epoch)?, keep: self.keep.clone() }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.up.spec()
+    }
+}
+
+struct Filtered {
+    up: Box<dyn Cursor>,
+    keep: Predicate,
+}
+
+impl Cursor for Filtered {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        loop {
+            match self.up.next()? {
+                Ok(sample) if !(self.keep)(&sample) => continue,
+                item => return Some(item),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, values};
+
+    #[test]
+    fn keeps_what_the_predicate_keeps() {
+        let even = ints(7).filter(|s| s.get("x").unwrap().get(0).as_i64() % 2 == 0);
+        assert_eq!(values(&even), [0, 2, 4, 6]);
+        assert_eq!(values(&even.batch(3)), [0, 2, 4, 6]);
+        assert_eq!(values(&ints(3).filter(|_| false).repeat()), [] as [i64; 0], "an endless search ends");
+    }
+}

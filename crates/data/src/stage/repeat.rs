@@ -1,0 +1,176 @@
+//! `repeat`: the stages above again and again; each round is their next epoch.
+
+use super::{Access, Cursor, Node, Stage, open};
+use crate::dataset::Cardinality;
+use crate::sample::{ElementSpec, Sample};
+use systole_base::Result;
+
+pub(crate) struct Repeat {
+    pub up: Node,
+    /// `None`: without end.
+    pub count: Option<u64>,
+}
+
+impl Repeat {
+    /// The epoch of the stages above with which an epoch of this one begins.
+    fn first_round(&self, epoch: u64) -> u64 {
+        epoch.saturating_mul(self.count.unwrap_or(1))
+    }
+}
+
+impl Stage for Repeat {
+    fn name(&self) -> String {
+        match self.count {
+            Some(n) => format!("{}.repeat_n({n})", self.up.name()),
+            None => format!("{}.repeat", self.up.name()),
+        }
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        match (self.up.cardinality(), self.count) {
+            (Cardinality::Finite(0), _) | (_, Some(0)) => Cardinality::Finite(0),
+            (Cardinality::Finite(n), Some(k)) => Cardinality::Finite(n.saturating_mul(k)),
+            (up, Some(_)) => up,
+            // Above may turn out to be empty.
+            (Cardinality::Unknown, None) => Cardinality::Unknown,
+            (_, None) => Cardinality::Infinite,
+        }
+    }
+
+    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
+        let base = self.first_round(epoch);
+        let Some(up) = self.up.access(base)? else { return Ok(None) };
+        let Some(n) = up.len().filter(|&n| n > 0) else { return Ok(Some(up)) };
+        let len = self.count.map(|k| n.saturating_mul(k));
+        Ok(Some(Box::new(Rounds { node: self.up.clone(), up, base, round: 0, n, len })))
+    }
+
+    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
+        let base = self.first_round(epoch);
+        Ok(Box::new(Repeated {
+            up: open(&self.up, base)?,
+            node: self.up.clone(),
+            base,
+            round: 0,
+            rounds: self.count.unwrap_or(u64::MAX),
+            at: 0,
+        }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.up.spec()
+    }
+}
+
+struct Rounds {
+    node: Node,
+    up: Box<dyn Access>,
+    base: u64,
+    round: u64,
+    n: u64,
+    len: Option<u64>,
+}
+
+impl Access for Rounds {
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        let round = index / self.n;
+        if round != self.round {
+            if let Some(up) = self.node.access(self.base.saturating_add(round))? {
+                self.up = up;
+            }
+            self.round = round;
+        }
+        self.up.get(index % self.n)
+    }
+}
+
+struct Repeated {
+    node: Node,
+    up: Box<dyn Cursor>,
+    base: u64,
+    round: u64,
+    rounds: u64,
+    /// Elements of this round so far.
+    at: u64,
+}
+
+impl Repeated {
+    fn go_to(&mut self, round: u64) -> Result<()> {
+        self.round = round;
+        self.at = 0;
+        if round < self.rounds {
+            self.up = open(&self.node, self.base.saturating_add(round))?;
+        }
+        Ok(())
+    }
+}
+
+impl Cursor for Repeated {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        while self.round < self.rounds {
+            if let Some(item) = self.up.next() {
+                self.at += 1;
+                return Some(item);
+            }
+            if self.at == 0 {
+                // An empty round: the next would be empty too, and an endless search would follow.
+                self.rounds = 0;
+            } else if let Err(e) = self.go_to(self.round + 1) {
+                self.rounds = 0;
+                return Some(Err(e));
+            }
+        }
+        None
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        let Cardinality::Finite(size @ 1..) = self.node.cardinality() else {
+            return (0..n).take_while(|_| self.next().is_some()).count() as u64;
+        };
+        let done = self.round.saturating_mul(size) + self.at;
+        let target = done.saturating_add(n).min(self.rounds.saturating_mul(size));
+        if target / size != self.round && self.go_to(target / size).is_err() {
+            return 0;
+        }
+        if self.round < self.rounds {
+            self.at += self.up.skip(target % size - self.at);
+        }
+        self.round.saturating_mul(size) + self.at - done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, stream, values, values_of};
+    use crate::{Cardinality, Dataset};
+
+    #[test]
+    fn counts_rounds() {
+        for d in [ints(3), stream(3)] {
+            assert_eq!(values(&d.repeat_n(2)), [0, 1, 2, 0, 1, 2]);
+            assert_eq!(values(&d.repeat_n(0)), [] as [i64; 0]);
+            assert_eq!(values_of(d.repeat().iter().take(7)), [0, 1, 2, 0, 1, 2, 0]);
+        }
+        assert_eq!(ints(3).repeat().cardinality(), Cardinality::Infinite);
+        assert_eq!(ints(3).repeat_n(4).cardinality(), Cardinality::Finite(12));
+    }
+
+    #[test]
+    fn nothing_repeated_is_nothing() {
+        assert_eq!(ints(0).repeat().iter().count(), 0);
+        assert_eq!(stream(0).repeat().iter().count(), 0);
+        assert_eq!(Dataset::range(0).repeat_n(5).batch(2).iter().count(), 0);
+    }
+
+    #[test]
+    fn epochs_of_the_whole_continue_the_rounds() {
+        let s = ints(20).shuffle(20, 1);
+        let twice = s.repeat_n(2);
+        let expected = [values_of(s.iter_epoch(6)), values_of(s.iter_epoch(7))].concat();
+        assert_eq!(values_of(twice.iter_epoch(3)), expected);
+    }
+}

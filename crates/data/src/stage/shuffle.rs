@@ -1,0 +1,185 @@
+//! `shuffle`: tf.data's buffer, driven by counter-based draws, so that the order is a pure function of
+//! (seed, epoch, index).
+//!
+//! Over random access the same algorithm runs on indices alone and gives a table: the order is the one that a
+//! stream of the same elements would get, but nothing is buffered and any place is reached in constant time.
+
+use super::{Access, Cursor, Node, Stage, open};
+use crate::dataset::Cardinality;
+use crate::sample::{ElementSpec, Sample};
+use systole_base::rng::{Stream, hash_name};
+use systole_base::{Error, ErrorKind, Result};
+
+/// Options of [`crate::Dataset::shuffle_with`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shuffle {
+    /// Elements to draw from at a time; at least the size of the dataset gives a uniform permutation.
+    pub buffer_size: usize,
+    /// Two shuffles with the same seed give the same order.
+    pub seed: u64,
+    /// Another order in each epoch (tf.data's default); false: the order of epoch 0 in all.
+    pub reshuffle_each_iteration: bool,
+}
+
+pub(crate) struct ShuffleStage {
+    pub up: Node,
+    pub options: Shuffle,
+}
+
+impl ShuffleStage {
+    fn draws(&self, epoch: u64) -> Result<Stream> {
+        if self.options.buffer_size == 0 {
+            return Err(Error::new(ErrorKind::Config, "shuffle with a buffer of 0 elements")
+                .at(self.name())
+                .because("each element is drawn from the buffer, so it must hold at least one")
+                .hint("use the number of elements for a full shuffle, or leave shuffle out"));
+        }
+        let epoch = if self.options.reshuffle_each_iteration { epoch } else { 0 };
+        Ok(Stream::new(self.options.seed, hash_name("shuffle"), epoch))
+    }
+}
+
+impl Stage for ShuffleStage {
+    fn name(&self) -> String {
+        format!("{}.shuffle({})", self.up.name(), self.options.buffer_size)
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality()
+    }
+
+    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
+        let draws = self.draws(epoch)?;
+        let Some(up) = self.up.access(epoch)? else { return Ok(None) };
+        // An endless source, or one whose table would not fit 32-bit indices, goes through the buffer.
+        let Some(n) = up.len().and_then(|n| u32::try_from(n).ok()) else { return Ok(None) };
+        let mut indices = 0..n;
+        let mut buffer = Buffer::new(self.options.buffer_size, draws);
+        let order = std::iter::from_fn(|| buffer.next(|| indices.next())).collect();
+        Ok(Some(Box::new(Ordered { up, order })))
+    }
+
+    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
+        let buffer = Buffer::new(self.options.buffer_size, self.draws(epoch)?);
+        Ok(Box::new(Buffered { up: open(&self.up, epoch)?, buffer }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.draws(0)?;
+        self.up.spec()
+    }
+}
+
+/// The algorithm: keep up to `size` items, hand out a random one, put the next of the source in its place.
+struct Buffer<T> {
+    items: Vec<T>,
+    size: usize,
+    draws: Stream,
+    ended: bool,
+}
+
+impl<T> Buffer<T> {
+    fn new(size: usize, draws: Stream) -> Buffer<T> {
+        Buffer { items: Vec::new(), size, draws, ended: false }
+    }
+
+    fn next(&mut self, mut source: impl FnMut() -> Option<T>) -> Option<T> {
+        while !self.ended && self.items.len() < self.size {
+            match source() {
+                Some(item) => self.items.push(item),
+                None => self.ended = true,
+            }
+        }
+        if self.items.is_empty() {
+            return None;
+        }
+        let at = self.draws.below(self.items.len() as u64) as usize;
+        Some(self.items.swap_remove(at))
+    }
+}
+
+struct Ordered {
+    up: Box<dyn Access>,
+    order: Vec<u32>,
+}
+
+impl Access for Ordered {
+    fn len(&self) -> Option<u64> {
+        Some(self.order.len() as u64)
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        self.up.get(self.order[index as usize].into())
+    }
+}
+
+struct Buffered {
+    up: Box<dyn Cursor>,
+    buffer: Buffer<Result<Sample>>,
+}
+
+impl Cursor for Buffered {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        self.buffer.next(|| self.up.next())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::test::{ints, stream, values, values_of};
+
+    fn sorted(mut v: Vec<i64>) -> Vec<i64> {
+        v.sort();
+        v
+    }
+
+    #[test]
+    fn is_a_permutation_that_changes_with_seed_and_epoch() {
+        let n = 1000;
+        for d in [ints(n), stream(n)] {
+            for buffer in [1, 10, 1000, usize::MAX] {
+                let s = d.shuffle(buffer, 7);
+                assert_eq!(sorted(values(&s)), (0..n as i64).collect::<Vec<_>>());
+                assert_eq!(values(&s), values(&s));
+            }
+            let s = d.shuffle(1000, 7);
+            let (a, b) = (values(&s), values_of(s.iter_epoch(1)));
+            assert!(a != b && a != values(&d.shuffle(1000, 8)) && a != values(&d));
+            assert_eq!(values(&s.repeat_n(2)), [a, b].concat(), "repeat moves to the next epoch");
+            assert_eq!(values(&d.shuffle(1, 7)), values(&d));
+        }
+    }
+
+    #[test]
+    fn streams_and_random_access_agree() {
+        for buffer in [2, 17, 50] {
+            assert_eq!(values(&ints(50).shuffle(buffer, 3)), values(&stream(50).shuffle(buffer, 3)));
+        }
+    }
+
+    #[test]
+    fn an_element_never_comes_before_the_buffer_could_hold_it() {
+        for (place, value) in values(&ints(500).shuffle(20, 5)).into_iter().enumerate() {
+            assert!(value < place as i64 + 20);
+        }
+    }
+
+    #[test]
+    fn every_place_is_equally_likely() {
+        // 2000 shuffles of 4 elements: 24 orders, 83 each expected; chi-square with 23 degrees, p = 1e-4 at 57.
+        let mut counts = std::collections::HashMap::new();
+        let d = ints(4).shuffle(4, 1);
+        (0..2000).for_each(|e| *counts.entry(values_of(d.iter_epoch(e))).or_insert(0) += 1);
+        let expected = 2000.0 / 24.0;
+        let chi: f64 = counts.values().map(|&c: &i32| (c as f64 - expected).powi(2) / expected).sum();
+        assert!(counts.len() == 24 && chi < 57.0, "{chi}");
+    }
+
+    #[test]
+    fn reshuffling_can_be_turned_off() {
+        let o = Shuffle { buffer_size: 50, seed: 1, reshuffle_each_iteration: false };
+        let s = ints(50).shuffle_with(o);
+        assert_eq!(values(&s), values_of(s.iter_epoch(9)));
+    }
+}

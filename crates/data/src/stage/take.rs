@@ -1,0 +1,82 @@
+//! `take`: at most the first n elements.
+
+use super::{Access, Cursor, Node, Stage, open};
+use crate::dataset::Cardinality;
+use crate::sample::{ElementSpec, Sample};
+use systole_base::Result;
+
+pub(crate) struct Take {
+    pub up: Node,
+    pub n: u64,
+}
+
+impl Stage for Take {
+    fn name(&self) -> String {
+        format!("{}.take({})", self.up.name(), self.n)
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        match self.up.cardinality() {
+            Cardinality::Finite(n) => Cardinality::Finite(n.min(self.n)),
+            Cardinality::Infinite => Cardinality::Finite(self.n),
+            Cardinality::Unknown => Cardinality::Unknown,
+        }
+    }
+
+    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
+        Ok(self.up.access(epoch)?.map(|up| Box::new(Taken { up, left: self.n }) as _))
+    }
+
+    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Taken { up: open(&self.up, epoch)?, left: self.n }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.up.spec()
+    }
+}
+
+struct Taken<U> {
+    up: U,
+    left: u64,
+}
+
+impl Access for Taken<Box<dyn Access>> {
+    fn len(&self) -> Option<u64> {
+        Some(self.up.len().map_or(self.left, |n| n.min(self.left)))
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        self.up.get(index)
+    }
+}
+
+impl Cursor for Taken<Box<dyn Cursor>> {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        self.left = self.left.checked_sub(1)?;
+        self.up.next()
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        let skipped = self.up.skip(n.min(self.left));
+        self.left -= skipped;
+        skipped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Cardinality;
+    use crate::stage::test::{ints, stream, values};
+
+    #[test]
+    fn takes_no_more_than_there_is() {
+        for d in [ints(5), stream(5)] {
+            assert_eq!(values(&d.take(3)), [0, 1, 2]);
+            assert_eq!(values(&d.take(9)), [0, 1, 2, 3, 4]);
+            assert_eq!(values(&d.take(0)), [] as [i64; 0]);
+            assert_eq!(values(&d.repeat().take(7)), [0, 1, 2, 3, 4, 0, 1]);
+        }
+        assert_eq!(ints(5).repeat().take(7).cardinality(), Cardinality::Finite(7));
+    }
+}

@@ -1,0 +1,105 @@
+//! `zip`: the elements of several datasets side by side, their fields merged.
+
+use super::{Access, Cursor, Node, Stage, open};
+use crate::dataset::Cardinality;
+use crate::sample::Sample;
+use systole_base::{Error, ErrorKind, Result};
+
+pub(crate) struct Zip {
+    pub up: Vec<Node>,
+}
+
+impl Zip {
+    fn check(&self) -> Result<()> {
+        if self.up.is_empty() {
+            return Err(Error::new(ErrorKind::Config, "zip of no datasets").hint("give it at least one"));
+        }
+        Ok(())
+    }
+}
+
+impl Stage for Zip {
+    fn name(&self) -> String {
+        let names: Vec<String> = self.up.iter().map(|n| n.name()).collect();
+        format!("zip({})", names.join(", "))
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        let all = self.up.iter().map(|n| n.cardinality());
+        all.reduce(|a, b| match (a, b) {
+            (Cardinality::Finite(0), _) | (_, Cardinality::Finite(0)) => Cardinality::Finite(0),
+            (Cardinality::Unknown, _) | (_, Cardinality::Unknown) => Cardinality::Unknown,
+            (Cardinality::Finite(m), Cardinality::Finite(n)) => Cardinality::Finite(m.min(n)),
+            (Cardinality::Infinite, other) | (other, Cardinality::Infinite) => other,
+        })
+        .unwrap_or(Cardinality::Finite(0))
+    }
+
+    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
+        self.check()?;
+        let all = self.up.iter().map(|n| n.access(epoch)).collect::<Result<Option<Vec<_>>>>()?;
+        Ok(all.map(|up| Box::new(Zipped { up }) as _))
+    }
+
+    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
+        self.check()?;
+        Ok(Box::new(Zipped { up: self.up.iter().map(|n| open(n, epoch)).collect::<Result<Vec<_>>>()? }))
+    }
+}
+
+struct Zipped<U> {
+    up: Vec<U>,
+}
+
+fn merge(samples: Vec<Sample>) -> Result<Sample> {
+    let origin = samples.first().and_then(Sample::origin);
+    let fields: Vec<_> = samples.into_iter().flat_map(Sample::into_fields).collect();
+    let clash = fields.iter().enumerate().find(|(i, (name, _))| fields[..*i].iter().any(|(n, _)| n == name));
+    if let Some((_, (name, _))) = clash {
+        return Err(Error::new(ErrorKind::Data, format!("two of the zipped datasets have a field {name}"))
+            .hint("rename one of them with map before zip"));
+    }
+    Ok(Sample::from_parts(fields, origin))
+}
+
+impl Access for Zipped<Box<dyn Access>> {
+    fn len(&self) -> Option<u64> {
+        self.up.iter().filter_map(|a| a.len()).min()
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        merge(self.up.iter_mut().map(|a| a.get(index)).collect::<Result<_>>()?)
+    }
+}
+
+impl Cursor for Zipped<Box<dyn Cursor>> {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        // All step even where one has an error: otherwise they would be out of step after it.
+        let items: Vec<Result<Sample>> = self.up.iter_mut().map(|c| c.next()).collect::<Option<_>>()?;
+        Some(items.into_iter().collect::<Result<_>>().and_then(merge))
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        self.up.iter_mut().map(|c| c.skip(n)).min().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, stream};
+    use crate::{Cardinality, Dataset};
+
+    #[test]
+    fn ends_with_the_shortest_and_refuses_clashes() {
+        for d in [ints(3), stream(3)] {
+            let z = Dataset::zip([d.clone(), Dataset::range(5)]);
+            let pairs: Vec<_> = z.iter().map(|s| s.unwrap().get("value").unwrap().get(0).as_i64()).collect();
+            assert_eq!(pairs, [0, 1, 2]);
+            assert_eq!(z.element_spec().unwrap().to_string(), "x: i32[], value: i64[]");
+            let clash = Dataset::zip([d.clone(), d.clone()]);
+            assert!(clash.iter().next().unwrap().unwrap_err().to_string().contains("a field x"));
+        }
+        let both = Dataset::zip([ints(3), Dataset::range(5).repeat()]);
+        assert_eq!(both.cardinality(), Cardinality::Finite(3));
+    }
+}

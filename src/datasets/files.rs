@@ -1,0 +1,378 @@
+//! Data sets that are four IDX files: finding them, fetching them, checking that they belong together.
+
+use super::download::{self, Remote};
+use super::{Arrays, ImageDataset};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use systole_base::{DType, Error, ErrorKind, Result, knobs};
+use systole_data::format::idx;
+
+/// Where a data set's files are looked for: a folder that you name, or else the folder of the knob
+/// `SYSTOLE_DATA`, or else the cache (`SYSTOLE_CACHE`), or else the network, once.
+///
+/// A named folder is the data set's own or its parent; nothing else is tried then.
+#[derive(Clone)]
+pub struct DataDir {
+    dir: Option<PathBuf>,
+    cache: Option<PathBuf>,
+    download: bool,
+    timeout: Duration,
+    progress: Progress,
+}
+
+/// Called with the file's name, bytes so far, bytes in all.
+pub(super) type Progress = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
+
+impl Default for DataDir {
+    fn default() -> DataDir {
+        DataDir {
+            dir: None,
+            cache: None,
+            download: true,
+            timeout: Duration::from_secs(3),
+            progress: Arc::new(|_, _, _| ()),
+        }
+    }
+}
+
+impl DataDir {
+    /// Only this folder: the data set's own, or its parent.
+    pub fn at(path: impl Into<PathBuf>) -> DataDir {
+        DataDir { dir: Some(path.into()), download: false, ..DataDir::default() }
+    }
+
+    /// Never downloads.
+    pub fn offline(self) -> DataDir {
+        DataDir { download: false, ..self }
+    }
+
+    /// Keeps downloads in this folder instead of the cache folder.
+    pub fn cache(self, path: impl Into<PathBuf>) -> DataDir {
+        DataDir { cache: Some(path.into()), ..self }
+    }
+
+    /// Gives up a download when nothing answers for so long (3 seconds unless told).
+    pub fn timeout(self, timeout: Duration) -> DataDir {
+        DataDir { timeout, ..self }
+    }
+
+    /// Calls `f` with file name, bytes so far and bytes in all while downloading.
+    pub fn progress(self, f: impl Fn(&str, u64, u64) + Send + Sync + 'static) -> DataDir {
+        DataDir { progress: Arc::new(f), ..self }
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for DataDir {
+    fn from(path: P) -> DataDir {
+        DataDir::at(path)
+    }
+}
+
+/// Fashion-MNIST: 60,000 + 10,000 grey pictures of clothes, `u8[28, 28, 1]`, ten classes.
+///
+/// Xiao, Rasul, Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms", 2017.
+///
+/// # Errors
+/// `Io` when the files are nowhere to be had (says where it looked); `Data` when they are damaged or do not
+/// belong together.
+pub fn fashion_mnist(dir: impl Into<DataDir>) -> Result<ImageDataset> {
+    load(&FASHION_MNIST, &dir.into())
+}
+
+/// MNIST: 60,000 + 10,000 grey pictures of handwritten digits, `u8[28, 28, 1]`, ten classes.
+///
+/// # Errors
+/// As [`fashion_mnist`].
+pub fn mnist(dir: impl Into<DataDir>) -> Result<ImageDataset> {
+    load(&MNIST, &dir.into())
+}
+
+/// A published set: its files in the order of [`STEMS`].
+struct Known {
+    name: &'static str,
+    class_names: [&'static str; 10],
+    /// Folders on the network, the official one first; https goes through the system's curl.
+    sources: &'static [&'static str],
+    files: [Remote; 4],
+}
+
+const STEMS: [&str; 4] = ["train-images", "train-labels", "t10k-images", "t10k-labels"];
+
+const FASHION_MNIST: Known = Known {
+    name: "fashion-mnist",
+    class_names: [
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ],
+    sources: &[
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    ],
+    files: [
+        Remote {
+            file: "train-images-idx3-ubyte.gz",
+            size: 26_421_880,
+            sha256: "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        },
+        Remote {
+            file: "train-labels-idx1-ubyte.gz",
+            size: 29_515,
+            sha256: "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        },
+        Remote {
+            file: "t10k-images-idx3-ubyte.gz",
+            size: 4_422_102,
+            sha256: "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        },
+        Remote {
+            file: "t10k-labels-idx1-ubyte.gz",
+            size: 5_148,
+            sha256: "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
+    ],
+};
+
+const MNIST: Known = Known {
+    name: "mnist",
+    class_names: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+    sources: &[
+        "http://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    ],
+    files: [
+        Remote {
+            file: "train-images-idx3-ubyte.gz",
+            size: 9_912_422,
+            sha256: "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        },
+        Remote {
+            file: "train-labels-idx1-ubyte.gz",
+            size: 28_881,
+            sha256: "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        },
+        Remote {
+            file: "t10k-images-idx3-ubyte.gz",
+            size: 1_648_877,
+            sha256: "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        },
+        Remote {
+            file: "t10k-labels-idx1-ubyte.gz",
+            size: 4_542,
+            sha256: "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+    ],
+};
+
+fn load(known: &Known, dir: &DataDir) -> Result<ImageDataset> {
+    let files = find(known, dir)?;
+    let train = arrays(known, &files[0], &files[1])?;
+    let test = arrays(known, &files[2], &files[3])?;
+    let sizes = |a: &Arrays| a.images.shape().dims()[1..].to_vec();
+    if sizes(&train) != sizes(&test) {
+        return Err(Error::new(ErrorKind::Data, "training and test pictures have different sizes")
+            .at(format!("{} and {}", files[0].display(), files[2].display()))
+            .because(format!("{} and {}", train.images.ty(), test.images.ty())));
+    }
+    let folder = files[0].parent().unwrap_or(Path::new("")).display().to_string();
+    ImageDataset::new(known.name, folder, &known.class_names, train, test)
+}
+
+fn arrays(known: &Known, images: &Path, labels: &Path) -> Result<Arrays> {
+    let (images_name, labels_name) = (images.display().to_string(), labels.display().to_string());
+    let (images, labels) = (idx::read(images)?, idx::read(labels)?);
+    idx::check_labels((&images_name, &images), (&labels_name, &labels), known.class_names.len())?;
+    let wrong = || {
+        Error::new(ErrorKind::Data, format!("these are not the pictures of {}", known.name))
+            .at(images_name.clone())
+            .because(format!("expected ui8[N, height, width] with N at least 1, found {}", images.ty()))
+            .hint("check that the files are not interchanged")
+    };
+    let [n, h, w] = *images.shape().dims() else { return Err(wrong()) };
+    if images.dtype() != DType::U8 || n * h * w == 0 {
+        return Err(wrong());
+    }
+    Ok(Arrays { images: images.reshape([n, h, w, 1])?, labels: labels.convert(DType::I32) })
+}
+
+/// The four files, from the first place that has them.
+fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
+    if let Some(root) = &dir.dir {
+        return look(known, root)?.ok_or_else(|| missing(known, std::slice::from_ref(root), None));
+    }
+    let cache = dir.cache.clone().or_else(cache_folder);
+    let data = Some(knobs::DATA.get()).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let places: Vec<PathBuf> = data.into_iter().chain(cache.clone()).collect();
+    for root in &places {
+        if let Some(files) = look(known, root)? {
+            return Ok(files);
+        }
+    }
+    let (true, Some(cache)) = (dir.download, cache) else { return Err(missing(known, &places, None)) };
+    let folder = cache.join(known.name);
+    download::fetch_all(&known.files, known.sources, &folder, dir.timeout, &*dir.progress)
+        .map_err(|e| missing(known, &places, Some(e)))?;
+    look(known, &cache)?.ok_or_else(|| missing(known, &places, None))
+}
+
+/// The files in `root` or its subfolder of the set's name; an error when only some are there.
+fn look(known: &Known, root: &Path) -> Result<Option<[PathBuf; 4]>> {
+    for folder in [root.to_path_buf(), root.join(known.name)] {
+        let found = STEMS.map(|stem| variants(stem).map(|f| folder.join(f)).find(|p| p.is_file()));
+        let here = found.iter().flatten().count();
+        if let [Some(a), Some(b), Some(c), Some(d)] = found {
+            return Ok(Some([a, b, c, d]));
+        }
+        // A download that was interrupted leaves some files in the cache; those are no reason to stop.
+        if here > 0 && !folder.join(download::MARK).exists() {
+            let lacking: Vec<&str> =
+                STEMS.iter().zip(&found).filter(|(_, f)| f.is_none()).map(|(s, _)| *s).collect();
+            return Err(Error::new(ErrorKind::Io, format!("{} is incomplete", known.name))
+                .at(folder.display().to_string())
+                .because(format!("found {here} of its 4 files, missing {}", lacking.join(", ")))
+                .hint("get the missing ones, for example train-images-idx3-ubyte.gz, .gz or unpacked"));
+        }
+    }
+    Ok(None)
+}
+
+fn variants(stem: &str) -> impl Iterator<Item = String> {
+    let rank = if stem.ends_with("images") { 3 } else { 1 };
+    [format!("{stem}-idx{rank}-ubyte"), format!("{stem}.idx{rank}-ubyte")]
+        .into_iter()
+        .flat_map(|name| [format!("{name}.gz"), name])
+}
+
+fn missing(known: &Known, places: &[PathBuf], download: Option<Error>) -> Error {
+    let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    let e = Error::new(ErrorKind::Io, format!("the files of {} are not there", known.name));
+    let e = if places.is_empty() { e } else { e.because(format!("looked in {}", places.join(", "))) };
+    let e = match &download {
+        Some(d) => e.because(d.to_string().replace("\n  why: ", " from ")),
+        None => e,
+    };
+    e.hint(format!(
+        "check the network; or give the folder with {} and its three companions (--data-dir, or the variable {}); or use glyphs, \
+         which needs no files",
+        known.files[0].file,
+        knobs::DATA.name
+    ))
+}
+
+/// The user's cache folder for our downloads.
+fn cache_folder() -> Option<PathBuf> {
+    let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(path) = Some(knobs::CACHE.get()).filter(|v| !v.is_empty()) {
+        return Some(PathBuf::from(path));
+    }
+    let base = if cfg!(windows) {
+        var("LOCALAPPDATA")?
+    } else if cfg!(target_os = "macos") {
+        var("HOME")?.join("Library/Caches")
+    } else {
+        var("XDG_CACHE_HOME").or_else(|| Some(var("HOME")?.join(".cache")))?
+    };
+    Some(base.join("systole"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_base::Literal;
+
+    struct Temp(PathBuf);
+    impl Temp {
+        fn new(name: &str) -> Temp {
+            let dir = std::env::temp_dir().join(format!("systole-files-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&dir).unwrap();
+            Temp(dir)
+        }
+    }
+    impl Drop for Temp {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn write_set(folder: &Path, names: [&str; 4], gzip: bool) {
+        std::fs::create_dir_all(folder).unwrap();
+        let images = |n: usize| Literal::from_slice([n, 2, 3], &vec![7u8; n * 6]).unwrap();
+        let labels = |n: usize| Literal::from_slice([n], &(0..n as u8).collect::<Vec<_>>()).unwrap();
+        for (name, x) in names.iter().zip([images(5), labels(5), images(3), labels(3)]) {
+            idx::write(folder.join(name), &x, gzip).unwrap();
+        }
+    }
+
+    const DASHES: [&str; 4] = [
+        "train-images-idx3-ubyte.gz",
+        "train-labels-idx1-ubyte.gz",
+        "t10k-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte.gz",
+    ];
+    const DOTS: [&str; 4] = [
+        "train-images.idx3-ubyte",
+        "train-labels.idx1-ubyte",
+        "t10k-images.idx3-ubyte",
+        "t10k-labels.idx1-ubyte",
+    ];
+
+    #[test]
+    fn finds_a_folder_or_its_parent_packed_or_not() {
+        let temp = Temp::new("find");
+        write_set(&temp.0.join("mnist"), DASHES, true);
+        write_set(&temp.0.join("plain"), DOTS, false);
+        for dir in [temp.0.clone(), temp.0.join("mnist"), temp.0.join("plain")] {
+            let d = mnist(dir).unwrap();
+            assert_eq!((d.train_len, d.test_len, d.image_shape, d.num_classes), (5, 3, [2, 3, 1], 10));
+            assert_eq!(d.train.element_spec().unwrap().to_string(), "image: ui8[2, 3, 1], label: i32[]");
+        }
+        let e = fashion_mnist(temp.0.clone()).unwrap_err().to_string();
+        assert!(
+            e.contains(&temp.0.display().to_string()) && e.contains("--data-dir") && e.contains("glyphs"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn incomplete_and_interchanged_sets_are_named() {
+        let temp = Temp::new("incomplete");
+        write_set(&temp.0, DASHES, true);
+        std::fs::remove_file(temp.0.join(DASHES[3])).unwrap();
+        let e = mnist(temp.0.clone()).unwrap_err().to_string();
+        assert!(e.contains("incomplete") && e.contains("missing t10k-labels"), "{e}");
+        std::fs::copy(temp.0.join(DASHES[1]), temp.0.join(DASHES[3])).unwrap();
+        let e = mnist(temp.0.clone()).unwrap_err().to_string();
+        assert!(e.contains(DASHES[2]) && e.contains(DASHES[3]) && e.contains("ui8[3, 2, 3]"), "{e}");
+        std::fs::copy(temp.0.join(DASHES[0]), temp.0.join(DASHES[1])).unwrap();
+        assert!(mnist(temp.0.clone()).unwrap_err().to_string().contains("do not belong together"));
+    }
+
+    #[test]
+    #[allow(clippy::print_stderr)]
+    fn the_real_sets_load_when_they_are_here() {
+        let root = knobs::DATA.get();
+        for (name, load) in [("fashion-mnist", fashion_mnist as fn(String) -> _), ("mnist", mnist)] {
+            if root.is_empty() || !Path::new(&root).join(name).is_dir() {
+                eprintln!("SKIPPED the_real_sets_load_when_they_are_here: SYSTOLE_DATA has no folder {name}");
+                continue;
+            }
+            let d: ImageDataset = load(root.clone()).unwrap();
+            assert_eq!((d.train_len, d.test_len, d.image_shape), (60_000, 10_000, [28, 28, 1]));
+            let mean =
+                d.train_arrays.images.bytes().iter().map(|&b| b as f64).sum::<f64>() / 47_040_000.0 / 255.0;
+            let expected = if name == "mnist" { 0.13066 } else { 0.28604 };
+            assert!((mean - expected).abs() < 5e-6, "{name}: {mean}");
+            let first = d.train_arrays.labels.to_f64s()[..3].to_vec();
+            assert_eq!(first, if name == "mnist" { [5., 0., 4.] } else { [9., 0., 0.] });
+        }
+    }
+}
