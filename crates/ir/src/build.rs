@@ -24,6 +24,8 @@ struct Inner {
     state: RefCell<State>,
     /// 0 for a whole program, one more inside each region.
     depth: usize,
+    /// The region that is being traced inside this graph: new nodes go there.
+    region: RefCell<Option<GraphBuilder>>,
 }
 
 #[derive(Default)]
@@ -57,20 +59,42 @@ impl GraphBuilder {
 
     /// Starts a region inside this graph: it may use this graph's tensors, which become captures.
     pub fn child(&self, name: &str) -> GraphBuilder {
-        GraphBuilder::at_depth(name, self.0.depth + 1)
+        GraphBuilder::at_depth(name, self.active().0.depth + 1)
+    }
+
+    /// Runs `f`, during which every new node goes to `region`, also where only tensors of this graph are used.
+    pub(crate) fn in_region<R>(&self, region: &GraphBuilder, f: impl FnOnce() -> R) -> R {
+        let outer = self.active();
+        *outer.0.region.borrow_mut() = Some(region.clone());
+        let result = f();
+        *outer.0.region.borrow_mut() = None;
+        result
+    }
+
+    /// The builder that new nodes go to: this one, or the innermost region that is being traced.
+    pub(crate) fn active(&self) -> GraphBuilder {
+        match &*self.0.region.borrow() {
+            Some(region) => region.active(),
+            None => self.clone(),
+        }
+    }
+
+    /// The builder that an op over `tensors` goes to; `None` when there are none.
+    pub(crate) fn of(tensors: &[&Tensor]) -> Option<GraphBuilder> {
+        tensors.iter().max_by_key(|t| t.builder.0.depth).map(|t| t.builder.active())
     }
 
     fn at_depth(name: &str, depth: usize) -> GraphBuilder {
         let state =
             State { name: name.into(), scopes: vec![String::new()], scope: vec![0], ..State::default() };
-        GraphBuilder(Rc::new(Inner { state: RefCell::new(state), depth }))
+        GraphBuilder(Rc::new(Inner { state: RefCell::new(state), depth, region: RefCell::default() }))
     }
 
     /// Adds a parameter.
     #[track_caller]
     pub fn parameter(&self, ty: TensorType, name: &str) -> Tensor {
         let index = self.0.state.borrow().params.len();
-        let t = self.emit(Parameter { index, ty }, &[]).remove(0);
+        let t = self.emit_here(Parameter { index, ty }.into(), &[]).remove(0);
         let mut state = self.0.state.borrow_mut();
         state.params.push(t.id);
         state.param_names.push(name.into());
@@ -104,7 +128,11 @@ impl GraphBuilder {
     /// Appends a node and returns its results. The general form behind every method of [`Tensor`].
     #[track_caller]
     pub fn emit(&self, op: impl Into<Op>, inputs: &[&Tensor]) -> Vec<Tensor> {
-        let op = op.into();
+        self.active().emit_here(op.into(), inputs)
+    }
+
+    #[track_caller]
+    fn emit_here(&self, op: Op, inputs: &[&Tensor]) -> Vec<Tensor> {
         let loc = Location::caller();
         let count = op.result_count(inputs.len());
         let inputs: Vec<Tensor> = inputs.iter().map(|t| self.bring_in(t)).collect();
@@ -151,6 +179,16 @@ impl GraphBuilder {
         vec![Tensor { builder: self.clone(), id, ty }; count]
     }
 
+    /// `count` tensors without meaning, after an error.
+    pub(crate) fn poisoned(&self, count: usize, like: &[&Tensor]) -> Vec<Tensor> {
+        self.poison(count, &like.iter().map(|&t| t.clone()).collect::<Vec<_>>())
+    }
+
+    /// A tensor of this or an enclosing graph as a tensor of this graph.
+    pub(crate) fn capture(&self, t: &Tensor) -> Tensor {
+        self.bring_in(t)
+    }
+
     /// Makes a tensor of an enclosing graph usable here, as a captured parameter.
     fn bring_in(&self, t: &Tensor) -> Tensor {
         if Rc::ptr_eq(&t.builder.0, &self.0) || t.id.node == POISON {
@@ -164,9 +202,7 @@ impl GraphBuilder {
             );
             return self.poison(1, std::slice::from_ref(t)).remove(0);
         }
-        let known = |(outer, inner): &(Tensor, Tensor)| {
-            (Rc::ptr_eq(&outer.builder.0, &t.builder.0) && outer.id == t.id).then(|| inner.clone())
-        };
+        let known = |(outer, inner): &(Tensor, Tensor)| outer.same_as(t).then(|| inner.clone());
         let found = self.0.state.borrow().captures.iter().find_map(known);
         found.unwrap_or_else(|| {
             let inner = self.push(
@@ -229,7 +265,7 @@ impl GraphBuilder {
     pub fn finish_region(&self, results: &[Tensor], captures: &[Tensor]) -> Result<Arc<Graph>> {
         let results: Vec<Tensor> = results.iter().map(|t| self.bring_in(t)).collect();
         let inner: Vec<Tensor> = captures.iter().map(|t| self.bring_in(t)).collect();
-        let mut state = self.0.state.borrow_mut();
+        let state = self.0.state.borrow();
         if let Some(e) = &state.first_error {
             return Err(e.clone());
         }
@@ -240,19 +276,12 @@ impl GraphBuilder {
         }
         let params: Vec<ValueId> = inner.iter().map(|t| t.id).chain(state.params.iter().copied()).collect();
         let names = (0..inner.len()).map(|i| format!("capture{i}")).chain(state.param_names.clone());
-        let param_names = names.collect();
-        for (index, p) in params.iter().enumerate() {
-            if let Op::Parameter(param) = &mut state.nodes[p.index()].op {
-                param.index = index;
-            }
-        }
+        let results: Vec<ValueId> = results.iter().map(|t| t.id).collect();
         Ok(Arc::new(Graph {
             name: state.name.clone(),
-            nodes: state.nodes.clone(),
-            params,
-            param_names,
-            results: results.iter().map(|t| t.id).collect(),
+            param_names: names.collect(),
             scopes: state.scopes.clone(),
+            ..in_order(&state.nodes, &params, &results)
         }))
     }
 
@@ -293,11 +322,30 @@ impl GraphBuilder {
         f(&self.0.state.borrow().nodes[i])
     }
 
-    /// Replaces the op of node `i` by one with more results after the old ones.
-    pub(crate) fn augment_node(&self, i: usize, op: Op, outs: Outs) {
+    /// Replaces the op of node `i` by one with `extra` operands after the old ones and more results likewise.
+    /// The extra operands may be made later than node `i`: [`GraphBuilder::finish`] puts nodes in order.
+    pub(crate) fn augment_node(&self, i: usize, op: Op, extra: &[Tensor], outs: Outs) {
+        if extra.iter().any(|t| !Rc::ptr_eq(&t.builder.0, &self.0)) {
+            self.fail(
+                Error::new(ErrorKind::Graph, format!("{} cannot be differentiated from here", op.name()))
+                    .because("it lies outside of the body that asks for the derivative")
+                    .hint("take the gradient outside of the loop or branch"),
+            );
+            return;
+        }
         let mut state = self.0.state.borrow_mut();
         state.nodes[i].op = op;
+        state.nodes[i].inputs.extend(extra.iter().map(|t| t.id));
         state.nodes[i].outs = outs;
+    }
+
+    /// Whether a value is zeros by its making: a constant 0, broadcast or not.
+    pub(crate) fn is_zeros(&self, v: ValueId) -> bool {
+        self.with_node(v.index(), |n| match &n.op {
+            Op::Constant(c) => c.value.bytes().iter().all(|&b| b == 0),
+            Op::BroadcastInDim(_) => self.is_zeros(n.inputs[0]),
+            _ => false,
+        })
     }
 
     /// The tensor that stands for a result of one of this builder's nodes.
@@ -316,11 +364,51 @@ impl GraphBuilder {
     }
 }
 
-/// The builder of the innermost of several tensors.
+/// A graph of `nodes` with the parameters first and every other node after those it uses, else in the given order.
+fn in_order(nodes: &[Node], params: &[ValueId], results: &[ValueId]) -> Graph {
+    let mut order: Vec<usize> = params.iter().map(|p| p.index()).collect();
+    let mut placed = vec![false; nodes.len()];
+    order.iter().for_each(|&i| placed[i] = true);
+    for i in 0..nodes.len() {
+        place(i, nodes, &mut placed, &mut order);
+    }
+    let mut new_index = vec![0; nodes.len()];
+    order.iter().enumerate().for_each(|(new, &old)| new_index[old] = new);
+    let renumber = |v: &ValueId| ValueId::new(new_index[v.index()], v.out as usize);
+    let mut graph = Graph {
+        nodes: order.iter().map(|&i| nodes[i].clone()).collect(),
+        params: params.iter().map(renumber).collect(),
+        results: results.iter().map(renumber).collect(),
+        ..Graph::default()
+    };
+    for node in &mut graph.nodes {
+        node.inputs.iter_mut().for_each(|v| *v = renumber(v));
+    }
+    for (index, p) in graph.params.iter().enumerate() {
+        if let Op::Parameter(param) = &mut graph.nodes[p.index()].op {
+            param.index = index;
+        }
+    }
+    graph
+}
+
+/// Places what node `i` uses, then node `i`. Recursion ends early: only operands that autodiff added come later
+/// than their user, and those are constants.
+fn place(i: usize, nodes: &[Node], placed: &mut [bool], order: &mut Vec<usize>) {
+    if placed[i] {
+        return;
+    }
+    placed[i] = true;
+    for v in &nodes[i].inputs {
+        place(v.index(), nodes, placed, order);
+    }
+    order.push(i);
+}
+
+/// The builder that an op over `tensors` goes to.
 fn innermost(tensors: &[&Tensor]) -> GraphBuilder {
-    let deepest = tensors.iter().max_by_key(|t| t.builder.0.depth);
-    match deepest {
-        Some(t) => t.builder.clone(),
+    match GraphBuilder::of(tensors) {
+        Some(g) => g,
         None => systole_base::bug!("an op over tensors needs at least one"),
     }
 }
@@ -371,6 +459,11 @@ impl Tensor {
     /// Its place in the graph.
     pub fn id(&self) -> ValueId {
         self.id
+    }
+
+    /// Whether this is the same value of the same graph.
+    pub(crate) fn same_as(&self, other: &Tensor) -> bool {
+        Rc::ptr_eq(&self.builder.0, &other.builder.0) && self.id == other.id
     }
 
     /// True when an earlier error made it meaningless.

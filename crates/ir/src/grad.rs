@@ -24,8 +24,12 @@ pub fn grad(y: &Tensor, xs: &[&Tensor]) -> Vec<Tensor> {
 /// Cotangents of `xs` from cotangents `dys` of `ys`: one vector–Jacobian product.
 #[track_caller]
 pub fn vjp(ys: &[&Tensor], dys: &[&Tensor], xs: &[&Tensor]) -> Vec<Tensor> {
-    let Some(first) = ys.first() else { return xs.iter().map(|x| x.zeros_like()).collect() };
-    let g = first.builder().clone();
+    let Some(g) = ys.first().map(|y| y.builder().clone()) else {
+        return xs.iter().map(|x| x.zeros_like()).collect();
+    };
+    // In the body of a loop, derivatives by outer tensors are those by their captures.
+    let xs: Vec<Tensor> = xs.iter().map(|x| g.capture(x)).collect();
+    let xs: &[&Tensor] = &xs.iter().collect::<Vec<_>>();
     if ys.iter().chain(xs).chain(dys).any(|t| t.is_poisoned()) {
         return xs.iter().map(|_| poisoned(&g)).collect();
     }
@@ -70,13 +74,17 @@ fn back_through(
     if dy.iter().all(Option::is_none) || !inputs.iter().any(|v| active.contains(v)) {
         return;
     }
-    let x: Vec<Tensor> = inputs.iter().map(|&v| g.value(v)).collect();
-    let types: Vec<&TensorType> = x.iter().map(|t| t.ty()).collect();
-    if let Some(augmented) = op.rule().augment(&types) {
+    let mut x: Vec<Tensor> = inputs.iter().map(|&v| g.value(v)).collect();
+    if let Some((augmented, extra)) = g.in_scope_of(node, || op.rule().augment(&x)) {
+        let types: Vec<&TensorType> = x.iter().chain(&extra).map(|t| t.ty()).collect();
         match augmented.rule().infer(&types) {
-            Ok(outs) => g.augment_node(node, augmented.clone(), outs),
+            Ok(outs) => g.augment_node(node, augmented.clone(), &extra, outs),
             Err(c) => systole_base::bug!("augmented {} does not type: {}", op.name(), c.message),
         }
+        if g.error().is_some() {
+            return;
+        }
+        x.extend(extra);
         op = augmented;
     }
     let outs = g.with_node(node, |n| n.outs.len());

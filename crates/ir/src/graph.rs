@@ -54,7 +54,9 @@ pub struct Node {
 }
 
 /// A function over tensors: typed nodes, parameters, results.
-#[derive(Clone, Debug)]
+///
+/// Finished graphs hold their parameters first.
+#[derive(Clone, Default, Debug)]
 pub struct Graph {
     /// Name of the function, `main` for whole programs.
     pub name: String,
@@ -101,6 +103,42 @@ impl Graph {
         let mut h = DefaultHasher::new();
         self.hash(&mut h);
         h.finish()
+    }
+
+    /// For each node, whether any of `results` depends on it.
+    pub fn live(&self, results: &[ValueId]) -> Vec<bool> {
+        let mut live = vec![false; self.nodes.len()];
+        results.iter().for_each(|r| live[r.index()] = true);
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            if live[i] {
+                node.inputs.iter().for_each(|v| live[v.index()] = true);
+            }
+        }
+        live
+    }
+
+    /// The part of this graph that makes `results` out of the first `params` parameters. The results must not
+    /// depend on others.
+    pub(crate) fn pruned(&self, results: &[ValueId], params: usize) -> Graph {
+        let mut keep = self.live(results);
+        self.params[..params].iter().for_each(|p| keep[p.index()] = true);
+        let mut new_index = vec![0; self.nodes.len()];
+        let mut nodes: Vec<Node> = Vec::new();
+        for (i, node) in self.nodes.iter().enumerate().filter(|&(i, _)| keep[i]) {
+            new_index[i] = nodes.len();
+            let mut node = node.clone();
+            node.inputs.iter_mut().for_each(|v| v.node = new_index[v.index()] as u32);
+            nodes.push(node);
+        }
+        let renumber = |v: &ValueId| ValueId::new(new_index[v.index()], v.out as usize);
+        Graph {
+            name: self.name.clone(),
+            nodes,
+            params: self.params[..params].iter().map(renumber).collect(),
+            param_names: self.param_names[..params].to_vec(),
+            results: results.iter().map(renumber).collect(),
+            scopes: self.scopes.clone(),
+        }
     }
 
     /// How many times each node's values are used by other nodes or as results.

@@ -22,6 +22,7 @@
 mod build;
 pub mod compose;
 pub mod cost;
+pub mod flow;
 pub mod grad;
 mod graph;
 pub mod interp;

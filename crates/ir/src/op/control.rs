@@ -1,9 +1,14 @@
 //! Ops whose bodies run any number of times: while, case; and optimization_barrier.
 //!
 //! Operands that the bodies capture come first among the operands; bodies take them as their first parameters.
+//! In text bodies name the outer values instead, as StableHLO does.
+//!
+//! The builders are in [`flow`](crate::flow).
 
 use super::*;
+use crate::{GraphBuilder, flow, require};
 use std::sync::Arc;
+use systole_base::{DType, Dims, Error};
 
 /// `captures…, state₀, … → state₀, …`: runs `body` while `cond`. Spec: while.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -16,9 +21,12 @@ pub struct While {
     pub body: Arc<Graph>,
     /// Number of trips when it is known while building; its derivative needs it.
     pub trip_count: Option<usize>,
+    /// Set by autodiff: the state ends in a trip counter `i32[]` and, for each state value named here, an array
+    /// `[trips, …]` of its values at the start of each trip.
+    pub recorded: Option<Dims>,
 }
 
-/// `index: i32[], captures… → results…`: runs the branch that `index` names, the last when it is out of range.
+/// `captures…, index: i32[] → results…`: runs the branch that `index` names, the last when it is out of range.
 /// Spec: case.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Case {
@@ -37,35 +45,346 @@ impl OpRule for While {
     fn name(&self) -> &'static str {
         "while"
     }
-    fn infer(&self, _args: &[&TensorType]) -> Result<Outs, Constraint> {
-        Err(Constraint::new("-", "is not built yet"))
+
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        require!(
+            self.captures <= args.len(),
+            "-",
+            "{} captures do not fit {} operands",
+            self.captures,
+            args.len()
+        );
+        let state = &args[self.captures..];
+        let cond = self.cond.result_types();
+        require!(
+            takes(&self.cond, args) && cond == [TensorType::scalar(DType::Bool)],
+            "C1",
+            "the condition {:?} → {cond:?} is no predicate of the state {state:?}",
+            self.cond.param_types()
+        );
+        let results = self.body.result_types();
+        require!(
+            takes(&self.body, args) && results.iter().eq(state.iter().copied()),
+            "C2",
+            "the body {:?} → {results:?} does not step the state {state:?}",
+            self.body.param_types()
+        );
+        if let Some(recorded) = &self.recorded {
+            require!(
+                self.records(recorded, state),
+                "-",
+                "recorded state {recorded:?} does not fit {state:?}"
+            );
+        }
+        Ok(results.into())
     }
-    fn eval(&self, _cx: &mut EvalCx, _args: &[&Literal], _outs: &Outs) -> Result<Vec<Literal>> {
-        systole_base::bug!("not built yet")
+
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+        let (captures, init) = args.split_at(self.captures);
+        let mut state: Vec<Literal> = init.iter().map(|&l| l.clone()).collect();
+        loop {
+            let all: Vec<&Literal> = captures.iter().copied().chain(&state).collect();
+            if !cx.run(&self.cond, &all)?[0].get(0).as_bool() {
+                return Ok(state);
+            }
+            state = cx.run(&self.body, &all)?;
+        }
     }
-    fn vjp(&self, x: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
-        vec![Grad::Zero; x.len()]
+
+    /// Adds a trip counter and the arrays that keep what the derivative needs of each trip's state.
+    fn augment(&self, x: &[Tensor]) -> Option<(Op, Vec<Tensor>)> {
+        let trips = self.trip_count.filter(|&n| n > 0)?;
+        if self.recorded.is_some() {
+            return None;
+        }
+        // A body without derivative is reported by vjp.
+        let recorded = self.needed_state().ok()?;
+        let state = self.body.result_types();
+        let g = x.first()?.builder();
+        let buffers = recorded.iter().map(|&k| g.full(&stacked(&state[k], trips), 0.0));
+        let extra: Vec<Tensor> = std::iter::once(g.scalar(DType::I32, 0.0)).chain(buffers).collect();
+        let op = self.recording(recorded, &extra).ok()?;
+        Some((op.into(), extra))
     }
+
+    fn vjp(&self, x: &[Tensor], y: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
+        let Some(trips) = self.trip_count else {
+            let why = "the number of trips is not known when the graph is built; fori_loop and scan know it";
+            return vec![Grad::None { why }; x.len()];
+        };
+        if trips == 0 {
+            let through = dy.iter().map(|d| d.clone().map_or(Grad::Zero, Grad::Of));
+            return std::iter::repeat_n(Grad::Zero, self.captures).chain(through).collect();
+        }
+        match &self.recorded {
+            Some(recorded) => self.backward(trips, recorded, x, y, dy),
+            None => {
+                let why = Error::new(systole_base::ErrorKind::Graph, "this loop has no derivative");
+                let error = self.needed_state().err().unwrap_or(why).at("the body of while");
+                x.iter().map(|x| Grad::Of(x.fail(error.clone()))).collect()
+            }
+        }
+    }
+
     fn lower(&self) -> Lowering {
         Lowering::Control
     }
+
+    fn attrs(&self) -> Attrs {
+        let trips = self.trip_count.map(|n| ("systole.trip_count", Attr::Int(n as i64)));
+        let recorded = self.recorded.as_ref().map(|r| ("systole.recorded", attr::ints(r)));
+        trips.into_iter().chain(recorded).collect()
+    }
+
+    fn regions(&self) -> SmallVec<[&Arc<Graph>; 2]> {
+        SmallVec::from_slice(&[&self.cond, &self.body])
+    }
+
+    fn captures(&self) -> usize {
+        self.captures
+    }
+
+    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
+        let trips = self.trip_count.unwrap_or(1) as f64;
+        let (cond, body) = (crate::cost::cost(&self.cond), crate::cost::cost(&self.body));
+        Cost { flops: trips * (cond.flops + body.flops), bytes: trips * (cond.bytes + body.bytes) }
+    }
+}
+
+/// Whether the parameters of `graph` are of the types `args`.
+fn takes(graph: &Graph, args: &[&TensorType]) -> bool {
+    graph.params.len() == args.len() && graph.params.iter().zip(args).all(|(&p, &t)| graph.ty(p) == t)
+}
+
+/// `T[…] → T[trips, …]`
+fn stacked(ty: &TensorType, trips: usize) -> TensorType {
+    ty.with_shape([&[trips], ty.shape.dims()].concat())
+}
+
+/// The first of equal tensors: what a value contributes through several captures counts once.
+fn is_first(x: &[Tensor], i: usize) -> bool {
+    x[..i].iter().all(|t| t.id() != x[i].id())
+}
+
+impl While {
+    /// How many state values are the user's.
+    fn own_state(&self) -> usize {
+        let recorded = self.recorded.as_ref().map_or(0, |r| r.len() + 1);
+        self.body.results.len().saturating_sub(recorded)
+    }
+
+    fn records(&self, recorded: &Dims, state: &[&TensorType]) -> bool {
+        let Some(own) = state.len().checked_sub(recorded.len() + 1) else { return false };
+        let Some(trips) = self.trip_count else { return false };
+        *state[own] == TensorType::scalar(DType::I32)
+            && recorded
+                .iter()
+                .zip(&state[own + 1..])
+                .all(|(&k, &t)| k < own && stacked(state[k], trips) == *t)
+    }
+
+    /// The body without what autodiff added to it.
+    fn own_body(&self) -> Graph {
+        let own = self.own_state();
+        self.body.pruned(&self.body.results[..own], self.captures + own)
+    }
+
+    /// Which state values the derivative of the body reads: only these must be kept for each trip.
+    fn needed_state(&self) -> Result<Dims> {
+        let g = GraphBuilder::new("backward");
+        let args: Vec<Tensor> = self.body.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
+        let refs: Vec<&Tensor> = args.iter().collect();
+        let ys = g.inline(&self.body, &refs);
+        let ys: Vec<&Tensor> = ys.iter().filter(|y| y.dtype().is_float()).collect();
+        let dys: Vec<Tensor> = ys.iter().map(|y| g.parameter(y.ty().clone(), "dy")).collect();
+        let xs: Vec<&Tensor> = args.iter().filter(|x| x.dtype().is_float()).collect();
+        let graph = g.finish(&crate::vjp(&ys, &dys.iter().collect::<Vec<_>>(), &xs))?;
+        let live = graph.live(&graph.results);
+        let state = self.captures..self.captures + self.own_state();
+        Ok(state.filter(|&k| live[graph.params[k].index()]).map(|k| k - self.captures).collect())
+    }
+
+    /// This loop with `extra` state: a counter, and an array for each state value in `recorded`.
+    fn recording(&self, recorded: Dims, extra: &[Tensor]) -> Result<While> {
+        let start = |graph: &Graph| {
+            let g = GraphBuilder::new(&graph.name);
+            let types = graph.param_types().into_iter().chain(extra.iter().map(|t| t.ty().clone()));
+            let params: Vec<Tensor> = types.map(|t| g.parameter(t, "state")).collect();
+            let own: Vec<&Tensor> = params[..graph.params.len()].iter().collect();
+            let results = g.inline(graph, &own);
+            (g, params, results)
+        };
+        let (g, _, results) = start(&self.cond);
+        let cond = g.finish(&results)?;
+        let (g, params, mut results) = start(&self.body);
+        let (own, extra) = params.split_at(self.body.params.len());
+        results.push(&extra[0] + 1.0);
+        for (&k, stack) in recorded.iter().zip(&extra[1..]) {
+            results.push(write_trip(stack, &own[self.captures + k], &extra[0]));
+        }
+        let body = g.finish(&results)?;
+        Ok(While { cond, body, recorded: Some(recorded), ..self.clone() })
+    }
+
+    /// The loop that runs the trips backwards: its state is the cotangents of the state and, summed, of captures.
+    fn backward(
+        &self,
+        trips: usize,
+        recorded: &Dims,
+        x: &[Tensor],
+        y: &[Tensor],
+        dy: &[Option<Tensor>],
+    ) -> Vec<Grad> {
+        let (nc, own, body) = (self.captures, self.own_state(), self.own_body());
+        let g = x[0].builder().clone();
+        let state: Vec<usize> = (0..own).filter(|&k| y[k].dtype().is_float()).collect();
+        let captures: Vec<usize> =
+            (0..nc).filter(|&k| x[k].dtype().is_float() && is_first(&x[..nc], k)).collect();
+        let cotangents = state.iter().map(|&k| dy[k].clone().unwrap_or_else(|| y[k].zeros_like()));
+        let sums = captures.iter().map(|&k| x[k].zeros_like());
+        let init: Vec<Tensor> = cotangents.chain(sums).collect();
+        let init: Vec<&Tensor> = init.iter().collect();
+
+        let outs = flow::fori_in(&g, trips, &init, |r, trip, carried| {
+            let at = r.scalar(DType::I32, trips as f64 - 1.0) - trip;
+            let kept = |k: usize| recorded.iter().position(|&s| s == k).map(|p| own + 1 + p);
+            let value = |k: usize| match kept(k) {
+                Some(s) => read_trip(&y[s], &at),
+                None => r.full(y[k].ty(), 0.0), // the derivative does not read it
+            };
+            let args: Vec<Tensor> = x[..nc].iter().map(|t| r.capture(t)).chain((0..own).map(value)).collect();
+            let ys = r.inline(&body, &args.iter().collect::<Vec<_>>());
+            let ys: Vec<&Tensor> = state.iter().map(|&k| &ys[k]).collect();
+            let xs: Vec<&Tensor> =
+                state.iter().map(|&k| &args[nc + k]).chain(captures.iter().map(|&k| &args[k])).collect();
+            let (dys, sums) = carried.split_at(state.len());
+            let mut grads = crate::vjp(&ys, &dys.iter().collect::<Vec<_>>(), &xs);
+            for (grad, &k) in grads.iter_mut().zip(&state) {
+                // Second derivatives: the kept values have cotangents of their own.
+                if let Some(d) = kept(k).and_then(|s| dy[s].as_ref()) {
+                    *grad = &*grad + &read_trip(d, &at);
+                }
+            }
+            for (grad, sum) in grads[state.len()..].iter_mut().zip(sums) {
+                *grad = add_to(sum, grad);
+            }
+            grads
+        });
+        let mut grads = vec![Grad::Zero; x.len()];
+        let places = state.iter().map(|k| nc + k).chain(captures);
+        places.zip(outs).for_each(|(place, d)| grads[place] = Grad::Of(d));
+        grads
+    }
+}
+
+fn trip_start(trip: &Tensor, rank: usize) -> Vec<Tensor> {
+    let zero = trip.scalar_like(0.0);
+    std::iter::once(trip.clone()).chain(std::iter::repeat_n(zero, rank)).collect()
+}
+
+/// `stack: T[trips, …] → T[…]`: entry `trip`.
+pub(crate) fn read_trip(stack: &Tensor, trip: &Tensor) -> Tensor {
+    let shape: Dims = stack.shape().iter().skip(1).copied().collect();
+    let sizes: Dims = std::iter::once(1).chain(shape.iter().copied()).collect();
+    let start = trip_start(trip, shape.len());
+    stack.dynamic_slice(&start.iter().collect::<Vec<_>>(), &sizes).reshape(&shape[..])
+}
+
+/// `stack: T[trips, …], value: T[…] → T[trips, …]`: with entry `trip` set.
+pub(crate) fn write_trip(stack: &Tensor, value: &Tensor, trip: &Tensor) -> Tensor {
+    let sizes: Dims = std::iter::once(1).chain(value.shape().iter().copied()).collect();
+    let start = trip_start(trip, value.rank());
+    stack.dynamic_update_slice(&value.reshape(&sizes[..]), &start.iter().collect::<Vec<_>>())
+}
+
+/// `sum + grad`; where `grad` is a block in an array of zeros, only that block is read and written. Without this,
+/// a loop over slices of one array would take time quadratic in the number of trips.
+fn add_to(sum: &Tensor, grad: &Tensor) -> Tensor {
+    let g = grad.builder();
+    let in_zeros = !grad.is_poisoned()
+        && g.with_node(grad.id().index(), |n| matches!(n.op, Op::DynamicUpdateSlice(_)))
+        && g.is_zeros(g.with_node(grad.id().index(), |n| n.inputs[0]));
+    if !in_zeros {
+        return sum + grad;
+    }
+    let operands: Vec<Tensor> =
+        g.with_node(grad.id().index(), |n| n.inputs.clone()).iter().map(|&v| g.value(v)).collect();
+    let start: Vec<&Tensor> = operands[2..].iter().collect();
+    let block = sum.dynamic_slice(&start, operands[1].shape()) + &operands[1];
+    sum.dynamic_update_slice(&block, &start)
 }
 
 impl OpRule for Case {
     fn name(&self) -> &'static str {
         "case"
     }
-    fn infer(&self, _args: &[&TensorType]) -> Result<Outs, Constraint> {
-        Err(Constraint::new("-", "is not built yet"))
+
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        let Some(first) = self.branches.first() else {
+            return Err(Constraint::new("C1", "needs at least one branch"));
+        };
+        let Some((index, captures)) = args.split_last() else {
+            return Err(Constraint::new("-", "needs an index"));
+        };
+        require!(**index == TensorType::scalar(DType::I32), "I1", "the index is {index}, not i32[]");
+        let results = first.result_types();
+        for (i, branch) in self.branches.iter().enumerate() {
+            let types = branch.param_types();
+            require!(takes(branch, captures), "C2", "branch {i} takes {types:?}, not {captures:?}");
+            let these = branch.result_types();
+            require!(these == results, "C3", "branch {i} results in {these:?}, branch 0 in {results:?}");
+        }
+        Ok(results.into())
     }
-    fn eval(&self, _cx: &mut EvalCx, _args: &[&Literal], _outs: &Outs) -> Result<Vec<Literal>> {
-        systole_base::bug!("not built yet")
+
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+        let (captures, last) = (&args[..args.len() - 1], self.branches.len() - 1);
+        let index = usize::try_from(args[args.len() - 1].get(0).as_i64()).unwrap_or(last);
+        cx.run(&self.branches[index.min(last)], captures)
     }
-    fn vjp(&self, x: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
-        vec![Grad::Zero; x.len()]
+
+    fn vjp(&self, x: &[Tensor], y: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
+        let nc = x.len() - 1;
+        let captures: Vec<usize> =
+            (0..nc).filter(|&k| x[k].dtype().is_float() && is_first(&x[..nc], k)).collect();
+        let mut grads = vec![Grad::Zero; x.len()];
+        if captures.is_empty() {
+            return grads;
+        }
+        let with_cotangent: Vec<usize> = (0..y.len()).filter(|&k| dy[k].is_some()).collect();
+        let backward = |branch: &Graph, r: &GraphBuilder| {
+            let args: Vec<Tensor> = x[..nc].iter().map(|t| r.capture(t)).collect();
+            let ys = r.inline(branch, &args.iter().collect::<Vec<_>>());
+            let ys: Vec<&Tensor> = with_cotangent.iter().map(|&k| &ys[k]).collect();
+            let dys: Vec<&Tensor> = dy.iter().flatten().collect();
+            crate::vjp(&ys, &dys, &captures.iter().map(|&k| &args[k]).collect::<Vec<_>>())
+        };
+        let branches: Vec<flow::Branch<'_>> = self
+            .branches
+            .iter()
+            .map(|b| Box::new(move |r: &GraphBuilder| backward(b, r)) as flow::Branch<'_>)
+            .collect();
+        let outs = flow::case_in(x[nc].builder(), &x[nc], branches);
+        captures.iter().zip(outs).for_each(|(&k, d)| grads[k] = Grad::Of(d));
+        grads
     }
+
     fn lower(&self) -> Lowering {
         Lowering::Control
+    }
+
+    fn regions(&self) -> SmallVec<[&Arc<Graph>; 2]> {
+        self.branches.iter().collect()
+    }
+
+    fn captures(&self) -> usize {
+        self.branches.first().map_or(0, |b| b.params.len())
+    }
+
+    /// The most expensive branch.
+    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
+        let costs = self.branches.iter().map(|b| crate::cost::cost(b));
+        costs.fold(Cost::default(), |a, b| Cost { flops: a.flops.max(b.flops), bytes: a.bytes.max(b.bytes) })
     }
 }
 
@@ -73,16 +392,55 @@ impl OpRule for OptimizationBarrier {
     fn name(&self) -> &'static str {
         "optimization_barrier"
     }
-    fn infer(&self, _args: &[&TensorType]) -> Result<Outs, Constraint> {
-        Err(Constraint::new("-", "is not built yet"))
+
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        Ok(args.iter().map(|&t| t.clone()).collect())
     }
-    fn eval(&self, _cx: &mut EvalCx, _args: &[&Literal], _outs: &Outs) -> Result<Vec<Literal>> {
-        systole_base::bug!("not built yet")
+
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+        Ok(args.iter().map(|&l| l.clone()).collect())
     }
-    fn vjp(&self, x: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
-        vec![Grad::Zero; x.len()]
+
+    fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
+        if self.stop_gradient {
+            return vec![Grad::Zero; x.len()];
+        }
+        dy.iter().map(|d| d.clone().map_or(Grad::Zero, Grad::Of)).collect()
     }
+
     fn lower(&self) -> Lowering {
         Lowering::Map
+    }
+
+    fn attrs(&self) -> Attrs {
+        if self.stop_gradient { vec![("systole.stop_gradient", Attr::Bool(true))] } else { vec![] }
+    }
+
+    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
+        Cost::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    #[test]
+    fn labels_name_what_does_not_fit() {
+        let g = GraphBuilder::new("body");
+        let x = g.parameter(TensorType::scalar(DType::F32), "x");
+        let body = g.finish(&[x]).unwrap();
+        let f32 = TensorType::scalar(DType::F32);
+        let op =
+            While { captures: 0, cond: body.clone(), body: body.clone(), trip_count: None, recorded: None };
+        assert_eq!(op.infer(&[&f32]).unwrap_err().label, "C1");
+        assert_eq!(Case { branches: vec![] }.infer(&[&f32]).unwrap_err().label, "C1");
+        let case = Case { branches: vec![body] };
+        assert_eq!(case.infer(&[&f32, &f32]).unwrap_err().label, "I1");
+        let index = TensorType::scalar(DType::I32);
+        assert_eq!(case.infer(&[&index]).unwrap_err().label, "C2");
+        let outs: Outs = smallvec![f32.clone()];
+        assert_eq!(case.infer(&[&f32, &index]), Ok(outs));
     }
 }

@@ -136,8 +136,9 @@ pub trait OpRule {
     /// Gradients with respect to each operand `x` from results `y` and their cotangents `dy` (`None`: zero).
     fn vjp(&self, x: &[Tensor], y: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad>;
 
-    /// The op to run instead when its derivative needs more results. Those come after the op's own results.
-    fn augment(&self, _args: &[&TensorType]) -> Option<Op> {
+    /// The op to run instead when its derivative needs more results, and the operands that it takes after the op's
+    /// own ones. The new results come after the op's own results.
+    fn augment(&self, _x: &[Tensor]) -> Option<(Op, Vec<Tensor>)> {
         None
     }
 

@@ -1,7 +1,9 @@
 //! sort: several operands together along one dimension by any comparator.
 
 use super::*;
+use crate::{GraphBuilder, require};
 use std::sync::Arc;
+use systole_base::{DType, Error, LiteralBuilder, Scalar};
 
 /// `x₀: T₀[…], … → T₀[…], …`. Spec: sort.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -18,16 +20,191 @@ impl OpRule for Sort {
     fn name(&self) -> &'static str {
         "sort"
     }
-    fn infer(&self, _args: &[&TensorType]) -> Result<Outs, Constraint> {
-        Err(Constraint::new("-", "is not built yet"))
+
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        require!(!args.is_empty(), "C1", "needs at least one operand");
+        for x in args {
+            require!(x.shape == args[0].shape, "C2", "operand shapes differ: {} and {x}", args[0]);
+        }
+        require!(
+            self.dim < args[0].rank(),
+            "C4",
+            "dimension {} is not below rank {}",
+            self.dim,
+            args[0].rank()
+        );
+        let params = self.comparator.param_types();
+        let pairs = args.iter().flat_map(|x| [x.dtype; 2]).map(TensorType::scalar);
+        let fits = params.iter().cloned().eq(pairs)
+            && self.comparator.result_types() == [TensorType::scalar(DType::Bool)];
+        require!(fits, "C5", "the comparator takes {params:?}, which does not compare elements of {args:?}");
+        Ok(args.iter().map(|&x| x.clone()).collect())
     }
-    fn eval(&self, _cx: &mut EvalCx, _args: &[&Literal], _outs: &Outs) -> Result<Vec<Literal>> {
-        systole_base::bug!("not built yet")
+
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+        let shape = args[0].shape();
+        let (size, step) = (shape[self.dim], shape.strides()[self.dim]);
+        let mut sorted: Vec<LiteralBuilder> = outs.iter().map(|t| LiteralBuilder::new(t.clone())).collect();
+        for (first, index) in shape.indices().enumerate() {
+            if index[self.dim] != 0 {
+                continue;
+            }
+            let mut places: Vec<usize> = (0..size).map(|j| first + j * step).collect();
+            merge_sort(&mut places, &mut |a, b| {
+                let pairs: Vec<Scalar> = args.iter().flat_map(|x| [x.get(a), x.get(b)]).collect();
+                Ok(cx.run_scalars(&self.comparator, &pairs)?[0].as_bool())
+            })?;
+            for (out, x) in sorted.iter_mut().zip(args) {
+                places.iter().enumerate().for_each(|(j, &from)| out.set(first + j * step, x.get(from)));
+            }
+        }
+        Ok(sorted.into_iter().map(LiteralBuilder::finish).collect())
     }
-    fn vjp(&self, x: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
-        vec![Grad::Zero; x.len()]
+
+    /// Sorts an iota alongside, unless one is there: it becomes the order that the derivative undoes.
+    fn augment(&self, x: &[Tensor]) -> Option<(Op, Vec<Tensor>)> {
+        if self.place_of_iota(x).is_some() {
+            return None;
+        }
+        let ty = x[0].ty().with_dtype(DType::I32);
+        let iota = x[0].builder().iota(ty, self.dim);
+        let g = GraphBuilder::new("comparator");
+        let param = |t: &Tensor| g.parameter(TensorType::scalar(t.dtype()), "element");
+        let pairs: Vec<Tensor> = x.iter().flat_map(|t| [param(t), param(t)]).collect();
+        (param(&iota), param(&iota));
+        let before = g.inline(&self.comparator, &pairs.iter().collect::<Vec<_>>());
+        let comparator = g.finish(&before).ok()?;
+        Some((Sort { comparator, ..self.clone() }.into(), vec![iota]))
     }
+
+    fn vjp(&self, x: &[Tensor], y: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
+        let Some(k) = self.place_of_iota(x) else {
+            systole_base::bug!("sort was not augmented before its derivative")
+        };
+        let differentiated: Vec<usize> = (0..x.len()).filter(|&i| dy[i].is_some()).collect();
+        // Sorting the order itself puts every cotangent back where its element came from.
+        let operands: Vec<&Tensor> = std::iter::once(&y[k]).chain(dy.iter().flatten()).collect();
+        let dtypes: Vec<DType> = operands.iter().map(|t| t.dtype()).collect();
+        let back = Tensor::sort_by(&operands, self.dim, false, first_less(&dtypes, false));
+        let mut grads = vec![Grad::Zero; x.len()];
+        for (&i, dx) in differentiated.iter().zip(&back[1..]) {
+            grads[i] = Grad::Of(dx.clone());
+        }
+        grads
+    }
+
     fn lower(&self) -> Lowering {
         Lowering::Move
+    }
+
+    fn attrs(&self) -> Attrs {
+        vec![("dimension", Attr::Int(self.dim as i64)), ("is_stable", Attr::Bool(self.stable))]
+    }
+
+    fn regions(&self) -> SmallVec<[&Arc<Graph>; 2]> {
+        SmallVec::from_slice(&[&self.comparator])
+    }
+
+    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+        let n = args[0].elements() as f64;
+        let depth = (args[0].shape[self.dim].max(2) as f64).log2();
+        Cost { flops: n * depth, bytes: moved_bytes(args, outs) }
+    }
+}
+
+impl Sort {
+    /// An operand that counts along the sorted dimension: sorted, it is the order of all.
+    fn place_of_iota(&self, x: &[Tensor]) -> Option<usize> {
+        let counts = |t: &Tensor| {
+            let counts_along =
+                |op: &Op| matches!(op, Op::Iota(i) if i.dim == self.dim && i.ty.dtype == DType::I32);
+            !t.is_poisoned() && t.builder().with_node(t.id().index(), |n| counts_along(&n.op))
+        };
+        x.iter().position(counts)
+    }
+}
+
+/// Merge sort: stable, and defined for any comparator, even one that is no order.
+fn merge_sort(
+    items: &mut [usize],
+    before: &mut dyn FnMut(usize, usize) -> Result<bool, Error>,
+) -> Result<()> {
+    if items.len() < 2 {
+        return Ok(());
+    }
+    let middle = items.len() / 2;
+    merge_sort(&mut items[..middle], before)?;
+    merge_sort(&mut items[middle..], before)?;
+    let (left, right) = (items[..middle].to_vec(), items[middle..].to_vec());
+    let (mut l, mut r) = (0, 0);
+    for slot in items.iter_mut() {
+        let take_right = l == left.len() || (r < right.len() && before(right[r], left[l])?);
+        *slot = if take_right { right[r] } else { left[l] };
+        (l, r) = if take_right { (l, r + 1) } else { (l + 1, r) };
+    }
+    Ok(())
+}
+
+/// The comparator of operands of `dtypes` by the first one alone; floats in total order, where NaN is greatest.
+fn first_less(dtypes: &[DType], descending: bool) -> Arc<Graph> {
+    let g = GraphBuilder::new("comparator");
+    let param = |&d: &DType| g.parameter(TensorType::scalar(d), "element");
+    let pairs: Vec<Tensor> = dtypes.iter().flat_map(|d| [param(d), param(d)]).collect();
+    let compare_type = match CompareType::of(dtypes[0]) {
+        CompareType::Float => CompareType::TotalOrder,
+        integers => integers,
+    };
+    let direction = if descending { Direction::Gt } else { Direction::Lt };
+    let before = g.emit(Compare { direction, compare_type }, &[&pairs[0], &pairs[1]]);
+    match g.finish(&before) {
+        Ok(comparator) => comparator,
+        Err(e) => systole_base::bug!("comparator of {dtypes:?}: {e}"),
+    }
+}
+
+/// Sorting by value. Stable; floats in total order (−0 before 0, NaN after all when ascending).
+impl Tensor {
+    /// `x: T[…] → T[…]`: sorted along `dim`.
+    ///
+    /// ```
+    /// use systole_ir::{interp, DType::F32, GraphBuilder, Literal, TensorType};
+    /// let g = GraphBuilder::new("main");
+    /// let x = g.parameter(TensorType::new(F32, [4]), "x");
+    /// let (top, places) = x.top_k(2);
+    /// let graph = g.finish(&[x.sort(0, false), x.argsort(0, false), top, places]).unwrap();
+    /// let x = Literal::from_slice([4], &[3f32, 1., 4., 2.]).unwrap();
+    /// let out = interp::run(&graph, &[&x]).unwrap();
+    /// assert_eq!(out[0].to_f32s(), [1., 2., 3., 4.]);
+    /// assert_eq!(out[1].as_slice::<i32>().unwrap(), [1, 3, 0, 2]);
+    /// assert_eq!(out[2].to_f32s(), [4., 3.]);
+    /// assert_eq!(out[3].as_slice::<i32>().unwrap(), [2, 0]);
+    /// ```
+    #[track_caller]
+    pub fn sort(&self, dim: usize, descending: bool) -> Tensor {
+        Tensor::sort_by(&[self], dim, true, first_less(&[self.dtype()], descending)).remove(0)
+    }
+
+    /// `x: T[…] → i32[…]`: for each place of the sorted array, where its element came from.
+    #[track_caller]
+    pub fn argsort(&self, dim: usize, descending: bool) -> Tensor {
+        self.sort_with_places(dim, descending).1
+    }
+
+    /// `x: T[…, N] → (T[…, k], i32[…, k])`: the greatest `k` of the last dimension, greatest first, and their
+    /// places.
+    #[track_caller]
+    pub fn top_k(&self, k: usize) -> (Tensor, Tensor) {
+        let last = self.rank().saturating_sub(1);
+        let (values, places) = self.sort_with_places(last, true);
+        (values.slice_dim(last, 0, k), places.slice_dim(last, 0, k))
+    }
+
+    #[track_caller]
+    fn sort_with_places(&self, dim: usize, descending: bool) -> (Tensor, Tensor) {
+        let iota = self.builder().iota(self.ty().with_dtype(DType::I32), dim);
+        let comparator = first_less(&[self.dtype(), DType::I32], descending);
+        let mut sorted = Tensor::sort_by(&[self, &iota], dim, true, comparator);
+        let places = sorted.remove(1);
+        (sorted.remove(0), places)
     }
 }

@@ -1,0 +1,260 @@
+//! Builders of loops and branches over [`While`] and [`Case`].
+//!
+//! Bodies are traced once, into graphs of their own. They may use any tensor of the enclosing graph: those become
+//! captures of the op. Everything that a body builds belongs to the body, even where it only uses outer tensors.
+
+use crate::op::{Case, Op, While, control::read_trip, control::write_trip};
+use crate::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, Tensor};
+use std::sync::Arc;
+
+/// The body of one branch of [`case_in`].
+pub(crate) type Branch<'a> = Box<dyn FnOnce(&GraphBuilder) -> Vec<Tensor> + 'a>;
+
+/// Runs `body` on the state while `cond: state → bool[]` holds; returns the last state.
+///
+/// The number of trips is not known while building, so it has no derivative; see [`fori_loop`].
+///
+/// ```
+/// use systole_ir::{flow, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// let g = GraphBuilder::new("main");
+/// let x = g.parameter(TensorType::scalar(F32), "x");
+/// let limit = g.scalar(F32, 100.0);
+/// let y = flow::while_loop(&[&x], |s| s[0].less(&limit), |s| vec![&s[0] * 2.0]);
+/// let graph = g.finish(&y).unwrap();
+/// let out = interp::run(&graph, &[&Literal::scalar(F32, 3.0)]).unwrap();
+/// assert_eq!(out[0].to_f32s(), [192.0]);
+/// ```
+#[track_caller]
+pub fn while_loop(
+    init: &[&Tensor],
+    cond: impl FnOnce(&[Tensor]) -> Tensor,
+    body: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+) -> Vec<Tensor> {
+    // A loop without state computes nothing.
+    let Some(g) = GraphBuilder::of(init) else { return Vec::new() };
+    while_in(&g, init, None, |_, s| cond(s), |_, s| body(s))
+}
+
+/// Runs `body(i, state)` for `i: i32[]` from 0 to `n` − 1; returns the last state. Differentiable.
+///
+/// ```
+/// use systole_ir::{flow, grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// let g = GraphBuilder::new("main");
+/// let x = g.parameter(TensorType::scalar(F32), "x");
+/// let y = flow::fori_loop(3, &[&x.ones_like()], |_, s| vec![&s[0] * &x]).remove(0); // x³
+/// let dx = grad(&y, &[&x]).remove(0);
+/// let graph = g.finish(&[y, dx]).unwrap();
+/// let out = interp::run(&graph, &[&Literal::scalar(F32, 2.0)]).unwrap();
+/// assert_eq!((out[0].to_f32s()[0], out[1].to_f32s()[0]), (8.0, 12.0));
+/// ```
+#[track_caller]
+pub fn fori_loop(
+    n: usize,
+    init: &[&Tensor],
+    body: impl FnOnce(&Tensor, &[Tensor]) -> Vec<Tensor>,
+) -> Vec<Tensor> {
+    let Some(g) = GraphBuilder::of(init) else { return Vec::new() };
+    fori_in(&g, n, init, |_, i, s| body(i, s))
+}
+
+/// Folds `body(carry, x) → (carry, y)` over the leading dimension of `xs`: `T[N, …]` each; returns the last carry
+/// and the `ys`, stacked to `[N, …]`. Differentiable.
+///
+/// ```
+/// use systole_ir::{flow, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// let g = GraphBuilder::new("main");
+/// let xs = g.parameter(TensorType::new(F32, [4]), "xs");
+/// let zero = g.scalar(F32, 0.0);
+/// let (_, sums) = flow::scan(&[&zero], &[&xs], |carry, x| {
+///     let sum = &carry[0] + &x[0];
+///     (vec![sum.clone()], vec![sum])
+/// });
+/// let graph = g.finish(&sums).unwrap();
+/// let xs = Literal::from_slice([4], &[1f32, 2., 3., 4.]).unwrap();
+/// assert_eq!(interp::run(&graph, &[&xs]).unwrap()[0].to_f32s(), [1., 3., 6., 10.]);
+/// ```
+#[track_caller]
+pub fn scan(
+    init: &[&Tensor],
+    xs: &[&Tensor],
+    body: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
+) -> (Vec<Tensor>, Vec<Tensor>) {
+    let Some(g) = GraphBuilder::of(&[xs, init].concat()) else { return Default::default() };
+    let n = xs.first().filter(|x| x.rank() > 0).map_or(0, |x| x.shape()[0]);
+    if xs.is_empty() || xs.iter().any(|x| x.shape().first() != Some(&n)) {
+        let types: Vec<String> = xs.iter().map(|x| x.ty().to_string()).collect();
+        g.fail(
+            Error::new(ErrorKind::Graph, "scan needs arrays of one leading size")
+                .because(format!("they are {}", types.join(", "))),
+        );
+        return (g.poisoned(init.len(), init), Vec::new());
+    }
+    // The step is traced first, on its own: the types of its ys are those of the loop's state.
+    let step = g.child("step");
+    let param = |t: &Tensor, shape: &[usize]| step.parameter(t.ty().with_shape(shape), "step");
+    let carry: Vec<Tensor> = init.iter().map(|t| param(t, t.shape())).collect();
+    let x: Vec<Tensor> = xs.iter().map(|t| param(t, &t.shape()[1..])).collect();
+    let (carry, ys) = g.in_region(&step, || body(&carry, &x));
+    let (carried, captured) = (carry.len(), step.captured());
+    let step = match step.finish_region(&[carry, ys.clone()].concat(), &captured) {
+        Ok(step) => step,
+        Err(e) => {
+            g.fail(e);
+            return (g.poisoned(init.len(), init), g.poisoned(ys.len(), init));
+        }
+    };
+    let buffers: Vec<Tensor> =
+        ys.iter().map(|y| g.full(&y.ty().with_shape([&[n], y.shape().dims()].concat()), 0.0)).collect();
+    let state: Vec<&Tensor> = init.iter().copied().chain(&buffers).collect();
+    let mut last = fori_in(&g, n, &state, |r, i, s| {
+        let slices: Vec<Tensor> = if n > 0 {
+            xs.iter().map(|x| read_trip(x, i)).collect()
+        } else {
+            xs.iter().map(|x| r.full(&x.ty().with_shape(&x.shape()[1..]), 0.0)).collect()
+        };
+        let args: Vec<&Tensor> = captured.iter().chain(&s[..init.len()]).chain(&slices).collect();
+        let mut results = r.inline(&step, &args);
+        for (result, buffer) in results.iter_mut().skip(carried).zip(s.iter().skip(init.len())) {
+            *result = if n > 0 { write_trip(buffer, result, i) } else { buffer.clone() };
+        }
+        results
+    });
+    let stacked = last.split_off(init.len().min(last.len()));
+    (last, stacked)
+}
+
+/// The results of the branch that `index: i32[]` names; of the last one when it is out of range. Only that branch
+/// runs. All branches return the same types. Differentiable.
+///
+/// ```
+/// use systole_ir::{flow, interp, DType::{F32, I32}, GraphBuilder, Literal, TensorType};
+/// let g = GraphBuilder::new("main");
+/// let (i, x) = (g.parameter(TensorType::scalar(I32), "i"), g.parameter(TensorType::scalar(F32), "x"));
+/// let y = flow::case(&i, &[&|| vec![x.clone()], &|| vec![&x * 10.0], &|| vec![x.exp()]]);
+/// let graph = g.finish(&y).unwrap();
+/// let out = interp::run(&graph, &[&Literal::scalar(I32, 1.0), &Literal::scalar(F32, 3.0)]).unwrap();
+/// assert_eq!(out[0].to_f32s(), [30.0]);
+/// ```
+#[track_caller]
+pub fn case(index: &Tensor, branches: &[&dyn Fn() -> Vec<Tensor>]) -> Vec<Tensor> {
+    let branches = branches.iter().map(|f| Box::new(move |_: &GraphBuilder| f()) as Branch<'_>).collect();
+    case_in(index.builder(), index, branches)
+}
+
+/// The results of `on_true` where `pred: bool[]` holds, else of `on_false`. Only that one runs. Differentiable.
+///
+/// ```
+/// use systole_ir::{flow, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// let g = GraphBuilder::new("main");
+/// let x = g.parameter(TensorType::scalar(F32), "x");
+/// let y = flow::cond(&x.less(&x.scalar_like(0.0)), || vec![-&x], || vec![x.sqrt()]);
+/// let graph = g.finish(&y).unwrap();
+/// assert_eq!(interp::run(&graph, &[&Literal::scalar(F32, 9.0)]).unwrap()[0].to_f32s(), [3.0]);
+/// ```
+#[track_caller]
+pub fn cond(
+    pred: &Tensor,
+    on_true: impl FnOnce() -> Vec<Tensor>,
+    on_false: impl FnOnce() -> Vec<Tensor>,
+) -> Vec<Tensor> {
+    // Branch 0 is for false, as false converts to 0.
+    let branches: Vec<Branch<'_>> = vec![Box::new(|_| on_false()), Box::new(|_| on_true())];
+    case_in(pred.builder(), &pred.convert(DType::I32), branches)
+}
+
+/// [`fori_loop`] in a named builder; the body also gets its own builder.
+#[track_caller]
+pub(crate) fn fori_in(
+    g: &GraphBuilder,
+    n: usize,
+    init: &[&Tensor],
+    body: impl FnOnce(&GraphBuilder, &Tensor, &[Tensor]) -> Vec<Tensor>,
+) -> Vec<Tensor> {
+    let zero = g.scalar(DType::I32, 0.0);
+    let init: Vec<&Tensor> = std::iter::once(&zero).chain(init.iter().copied()).collect();
+    let step = |r: &GraphBuilder, s: &[Tensor]| {
+        let mut next = vec![&s[0] + 1.0];
+        next.extend(body(r, &s[0], &s[1..]));
+        next
+    };
+    let mut last = while_in(g, &init, Some(n), |r, s| s[0].less(&r.scalar(DType::I32, n as f64)), step);
+    if !last.is_empty() {
+        last.remove(0);
+    }
+    last
+}
+
+#[track_caller]
+fn while_in(
+    g: &GraphBuilder,
+    init: &[&Tensor],
+    trip_count: Option<usize>,
+    cond: impl FnOnce(&GraphBuilder, &[Tensor]) -> Tensor,
+    body: impl FnOnce(&GraphBuilder, &[Tensor]) -> Vec<Tensor>,
+) -> Vec<Tensor> {
+    let (test, step) = (g.child("cond"), g.child("body"));
+    let state = |r: &GraphBuilder| -> Vec<Tensor> {
+        init.iter().map(|t| r.parameter(t.ty().clone(), "state")).collect()
+    };
+    let (tested, stepped) = (state(&test), state(&step));
+    let tested = g.in_region(&test, || vec![cond(&test, &tested)]);
+    let stepped = g.in_region(&step, || body(&step, &stepped));
+    let count = stepped.len();
+    match finish(&[(test, tested), (step, stepped)]) {
+        Ok((captured, regions)) => {
+            let [cond, body] = [&regions[0], &regions[1]].map(Arc::clone);
+            let op = While { captures: captured.len(), cond, body, trip_count, recorded: None };
+            emit(g, op.into(), captured.iter().chain(init.iter().copied()).collect())
+        }
+        Err(e) => {
+            g.fail(e);
+            g.poisoned(count, init)
+        }
+    }
+}
+
+/// [`case`] in a named builder; the branches also get their own builders.
+#[track_caller]
+pub(crate) fn case_in(g: &GraphBuilder, index: &Tensor, branches: Vec<Branch<'_>>) -> Vec<Tensor> {
+    let mut count = 0;
+    let mut trace = |f: Branch<'_>| {
+        let r = g.child("branch");
+        let results = g.in_region(&r, || f(&r));
+        count = results.len();
+        (r, results)
+    };
+    let traced: Vec<(GraphBuilder, Vec<Tensor>)> = branches.into_iter().map(&mut trace).collect();
+    match finish(&traced) {
+        Ok((captured, branches)) => {
+            emit(g, Case { branches }.into(), captured.iter().chain([index]).collect())
+        }
+        Err(e) => {
+            g.fail(e);
+            g.poisoned(count, &[index])
+        }
+    }
+}
+
+#[track_caller]
+fn emit(g: &GraphBuilder, op: Op, inputs: Vec<&Tensor>) -> Vec<Tensor> {
+    g.emit(op, &inputs)
+}
+
+/// Finishes the regions of one op with the union of their captures, in order of first use.
+pub(crate) fn finish(regions: &[(GraphBuilder, Vec<Tensor>)]) -> Result<(Vec<Tensor>, Vec<Arc<Graph>>)> {
+    // A result that is an outer tensor counts as a use.
+    for (r, results) in regions {
+        results.iter().for_each(|t| {
+            r.capture(t);
+        });
+    }
+    let mut captured: Vec<Tensor> = Vec::new();
+    for t in regions.iter().flat_map(|(r, _)| r.captured()) {
+        if !captured.iter().any(|c| c.same_as(&t)) {
+            captured.push(t);
+        }
+    }
+    let finish = |(r, results): &(GraphBuilder, Vec<Tensor>)| r.finish_region(results, &captured);
+    let graphs = regions.iter().map(finish).collect::<Result<_>>()?;
+    Ok((captured, graphs))
+}
