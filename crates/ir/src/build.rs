@@ -14,7 +14,7 @@ use std::ops;
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, Shape, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
 /// A graph under construction. Clones share it. Not `Send`: finish it to get an `Arc<Graph>` that is.
 #[derive(Clone)]
