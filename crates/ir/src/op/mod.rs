@@ -22,6 +22,7 @@ pub mod scatter;
 pub mod shape;
 pub mod sort;
 mod table;
+pub(crate) mod tiny;
 pub mod unary;
 pub mod window;
 

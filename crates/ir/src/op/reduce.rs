@@ -110,7 +110,11 @@ impl OpRule for Reduce {
     }
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
-        require!(!args.is_empty() && args.len() % 2 == 0, "C3", "takes as many inputs as initial values");
+        require!(
+            !args.is_empty() && args.len().is_multiple_of(2),
+            "C3",
+            "takes as many inputs as initial values"
+        );
         let (xs, inits) = args.split_at(args.len() / 2);
         for (x, init) in xs.iter().zip(inits) {
             require!(x.shape == xs[0].shape, "C1", "input shapes differ: {x} and {}", xs[0]);

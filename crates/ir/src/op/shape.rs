@@ -399,7 +399,7 @@ impl OpRule for Pad {
         let flip = |v: &[i64]| v.iter().map(|&p| -p).collect::<Vec<_>>();
         let inner = dy.pad(&dy.scalar_like(0.0), &flip(&self.low), &flip(&self.high), &vec![0; x[0].rank()]);
         let strides: Vec<usize> = self.interior.iter().map(|&i| i + 1).collect();
-        let dx = inner.slice(&vec![0; x[0].rank()], &inner.shape().to_vec(), &strides);
+        let dx = inner.slice(&vec![0; x[0].rank()], inner.shape(), &strides);
         let dx_kept = dx.sum_all();
         vec![Grad::Of(dx), Grad::Of(dy.sum_all() - dx_kept)]
     }
