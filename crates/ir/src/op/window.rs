@@ -210,6 +210,10 @@ impl ReduceWindow {
     /// window's goes to its first extreme element in row-major order, as in XLA and TensorFlow.
     fn extreme_gradient(&self, monoid: Monoid, x: &Tensor, y: &Tensor, dy: &Tensor) -> Tensor {
         let w = &self.window;
+        if x.rank() == 0 {
+            // One window of one element. (XLA's CPU backend aborts on a select_and_scatter of rank 0.)
+            return dy.clone();
+        }
         if !w.has_holes() {
             let direction = if monoid == Monoid::Maximum { Direction::Ge } else { Direction::Le };
             let op = SelectAndScatter {
@@ -248,9 +252,14 @@ impl ReduceWindow {
     fn product_vjp(&self, x: &[Tensor], dy: &Tensor) -> Vec<Grad> {
         let (x, init) = (&x[0], &x[1]);
         let patches = x.patches(&self.window, Scalar::of(x.dtype(), 1.0));
-        let body = self.body.clone();
-        let product = Tensor::reduce(&[&patches], &[init], &[0], body).remove(0);
-        grad::vjp(&[&product], &[dy], &[x, init]).into_iter().map(Grad::Of).collect()
+        let fold = Reduce { dims: smallvec![0], body: self.body.clone() };
+        let product = x.builder().emit(fold.clone(), &[&patches, init]);
+        // The rule itself, not a walk back: operand and initial value may depend on each other.
+        let mut grads = fold.vjp(&[patches.clone(), init.clone()], &product, &[Some(dy.clone())]);
+        if let Grad::Of(dp) = &grads[0] {
+            grads[0] = Grad::Of(grad::vjp(&[&patches], &[dp], &[x]).remove(0));
+        }
+        grads
     }
 }
 
@@ -742,6 +751,20 @@ mod tests {
     fn samples_and_their_derivatives() {
         tiny::check::all(&reduce_window_samples());
         tiny::check::all(&select_and_scatter_samples());
+    }
+
+    /// An initial value that is made from the operand gets its gradient once.
+    #[test]
+    fn initial_values_may_depend_on_the_operand() {
+        let monoids = [Monoid::Add, Monoid::Maximum, Monoid::Minimum, Monoid::Multiply];
+        let samples = monoids.map(|m| {
+            let params = [(TensorType::new(DType::F64, [5]), Domain::Distinct(0.5))];
+            tiny::sample(format!("dependent_{}", m.name()), &params, 16, true, |x| {
+                let init = x[0].mean_all();
+                Tensor::reduce_window(&[&x[0]], &[&init], line(2, 1, [0, 1]), m.body(DType::F64))
+            })
+        });
+        tiny::check::all(&samples);
     }
 
     /// y and dΣ(w·y)/dx for weights 1, 2, 3, …
