@@ -29,6 +29,11 @@ fn judge(logits: &Tensor, real: bool) -> Tensor {
     if real { (-logits).softplus().mean_all() } else { logits.softplus().mean_all() }
 }
 
+/// Learning rate and step number for an update.
+fn inputs(step: &Tensor) -> UpdateInputs {
+    UpdateInputs { learning_rate: step.builder().scalar(F32, 1e-3), step: step.clone() }
+}
+
 /// Normal draws; real samples are draws scaled onto the circle of radius 2.
 fn draw(step: u64, what: u64, circle: bool) -> Result<Buffer> {
     let mut s = Stream::new(7, what, step);
@@ -43,7 +48,7 @@ fn draw(step: u64, what: u64, circle: bool) -> Result<Buffer> {
 }
 
 fn main() -> Result<()> {
-    let make = || adam(1e-3).beta_1(0.5).gradient_accumulation_steps(2);
+    let make = || adam(1e-3).betas(0.5, 0.999).gradient_accumulation_steps(2);
     let (g_opt, d_opt) = (make(), make());
     let (mut g, mut d) = (weights([2, 32, 32, 2], 1), weights([2, 32, 32, 1], 2));
     let (mut g_state, mut d_state) = (g_opt.init(&g)?, d_opt.init(&d)?);
@@ -52,12 +57,12 @@ fn main() -> Result<()> {
         let fake = network(&g, &noise);
         let loss = |d: &Params| judge(&network(d, &real), true) + judge(&network(d, &fake), false);
         let (loss, grads) = value_and_grad(loss, &d);
-        let (d, state) = d_opt.update(&UpdateInputs::at(&d_opt, &at), &d, &grads, &state);
+        let (d, state) = d_opt.update(&inputs(&at), &d, &grads, &state);
         (d, state, loss)
     });
     let g_step = jit(|(g, state, d, noise, at): (Params, Params, Params, Tensor, Tensor)| {
         let (loss, grads) = value_and_grad(|g: &Params| judge(&network(&d, &network(g, &noise)), true), &g);
-        let (g, state) = g_opt.update(&UpdateInputs::at(&g_opt, &at), &g, &grads, &state);
+        let (g, state) = g_opt.update(&inputs(&at), &g, &grads, &state);
         (g, state, loss)
     });
     let sample = jit(|(g, noise): (Params, Tensor)| network(&g, &noise));

@@ -1,2 +1,41 @@
-//! Systole (being built).
+//! Systole trains deep-learning models on CPU, GPU and TPU from one small Rust program, with the names that people
+//! know from Keras and tf.data.
+//!
+//! ```
+//! use systole::prelude::*;
+//!
+//! # fn main() -> Result<()> {
+//! let data = datasets::glyphs(0)?; // ten classes of 28×28 pictures, drawn by code
+//! let scale = |s: Sample| s.map("image", |x| x.cast(F32) / 255.0);
+//! let train = data.train.map(scale).shuffle(60_000, 7).repeat().batch(100).prefetch(AUTOTUNE);
+//!
+//! let mut model = Sequential::new([
+//!     flatten(), dense(32).activation("relu"), dense(10).activation("softmax"),
+//! ]);
+//! model.compile(Compile {
+//!     optimizer: adam(1e-2),
+//!     loss: sparse_categorical_crossentropy(),
+//!     metrics: vec![sparse_categorical_accuracy()],
+//!     ..default()
+//! })?;
+//! let history = model.fit(&train, Fit { epochs: 1, steps_per_epoch: Some(30), ..default() })?;
+//! assert!(history.last()["sparse_categorical_accuracy"] > 0.3);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! This crate is the facade: it re-exports the parts, registers the backends it is built with, loads data sets, and
+//! holds the command-line program. `ARCHITECTURE.md` shows how the parts fit together.
+
 pub mod datasets;
+mod entry;
+pub mod prelude;
+pub mod progress;
+
+pub use entry::{Sequential, functional, jit, load_model, load_model_with, register};
+pub use systole_compile as compile;
+pub use systole_cpu as cpu;
+pub use systole_data as data;
+pub use systole_ir as ir;
+pub use systole_nn as nn;
+pub use systole_runtime as runtime;

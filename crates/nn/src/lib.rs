@@ -1,3 +1,32 @@
 //! Models with Keras's names: layers, losses, optimizers, metrics, `compile`, `fit`, callbacks, model files.
 //!
 //! Knows no backend: graphs go to whichever one [`systole_runtime::backend`] gives.
+
+mod activation;
+mod architecture;
+mod batch;
+pub mod callback;
+mod file;
+mod fit;
+mod history;
+mod initializer;
+mod layer;
+pub mod layers;
+pub mod loss;
+pub mod metric;
+mod model;
+pub mod optimizer;
+mod persist;
+pub mod progress;
+pub mod schedule;
+mod step;
+
+pub use activation::{Activation, nearest};
+pub use architecture::{Architecture, InputSpec, Place, Source, Symbol, input, input_of};
+pub use batch::{Batch, LABEL_FIELDS, WEIGHT_FIELD};
+pub use file::ModelFile;
+pub use fit::Fit;
+pub use history::{History, Logs};
+pub use initializer::Initializer;
+pub use layer::{Cx, Layer, Precision, WeightSpec};
+pub use model::{Compile, Model, SummaryRow, TrainState};

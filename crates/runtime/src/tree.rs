@@ -85,24 +85,33 @@ impl Tree for Tensor {
     }
 }
 
+/// No values: for functions that take or return nothing.
+impl Tree for () {
+    type Host = ();
+    fn flatten(&self, _: &mut Vec<Tensor>) -> Skeleton {
+        Skeleton::List(Vec::new())
+    }
+    fn unflatten(_: &Skeleton, _: &mut dyn Iterator<Item = Tensor>) {}
+    fn flatten_host(_: (), _: &mut Vec<Buffer>) -> Skeleton {
+        Skeleton::List(Vec::new())
+    }
+    fn unflatten_host(_: &Skeleton, _: &mut dyn Iterator<Item = Buffer>) {}
+}
+
 macro_rules! tuple_trees {
     ($(($($t:ident $i:tt),*));* $(;)?) => { $(
         impl<$($t: Tree),*> Tree for ($($t,)*) {
             type Host = ($($t::Host,)*);
             fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
-                let _ = &out;
                 Skeleton::List(vec![$(self.$i.flatten(out)),*])
             }
             fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
-                let _ = (skeleton, &leaves);
                 ($($t::unflatten(skeleton.list($i), leaves),)*)
             }
             fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
-                let _ = (&host, &out);
                 Skeleton::List(vec![$($t::flatten_host(host.$i, out)),*])
             }
             fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
-                let _ = (skeleton, &leaves);
                 ($($t::unflatten_host(skeleton.list($i), leaves),)*)
             }
         }
@@ -110,7 +119,7 @@ macro_rules! tuple_trees {
 }
 
 tuple_trees!(
-    (); (A 0); (A 0, B 1); (A 0, B 1, C 2); (A 0, B 1, C 2, D 3); (A 0, B 1, C 2, D 3, E 4);
+    (A 0); (A 0, B 1); (A 0, B 1, C 2); (A 0, B 1, C 2, D 3); (A 0, B 1, C 2, D 3, E 4);
     (A 0, B 1, C 2, D 3, E 4, F 5); (A 0, B 1, C 2, D 3, E 4, F 5, G 6);
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
 );
@@ -134,8 +143,14 @@ impl<A: Tree> Tree for Vec<A> {
 }
 
 /// Named values in a fixed order: a model's parameters (`dense/kernel`), gradients, optimizer state.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Params<T = Tensor>(Vec<(String, T)>);
+
+impl<T> Default for Params<T> {
+    fn default() -> Params<T> {
+        Params(Vec::new())
+    }
+}
 
 impl<T> Params<T> {
     /// No values.

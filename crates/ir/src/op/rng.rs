@@ -143,7 +143,7 @@ fn threefry(state: &[u64], ty: &TensorType) -> (Vec<u64>, Literal) {
 }
 
 fn split_dim(shape: &Shape) -> Option<usize> {
-    let even = (0..shape.rank()).find(|&d| shape[d] % 2 == 0);
+    let even = (0..shape.rank()).find(|&d| shape[d].is_multiple_of(2));
     even.or_else(|| (0..shape.rank()).rev().max_by_key(|&d| shape[d]))
 }
 

@@ -1,0 +1,319 @@
+//! The structure of a model: layers with names and what feeds them. Serialisable; holds no weights.
+
+use crate::layer::Cx;
+use crate::layers::{CustomLayers, LayerSpec};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType};
+
+/// An input of a model: its name and the type of one sample, where known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputSpec {
+    /// Name of the field of the data that feeds it.
+    pub name: String,
+    /// Type of one sample, without the batch dimension; a sequential model learns it from its first data.
+    pub ty: Option<TensorType>,
+}
+
+/// What feeds a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An input of the model.
+    Input(usize),
+    /// The output of an earlier layer.
+    Layer(usize),
+}
+
+/// A layer in its place. Places with one name share their weights.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Unique name, first part of the weights' paths.
+    pub name: String,
+    /// The layer.
+    pub layer: LayerSpec,
+    /// What feeds it.
+    pub inputs: Vec<Source>,
+}
+
+/// The structure of a model.
+#[derive(Clone, Debug)]
+pub struct Architecture {
+    /// The inputs.
+    pub inputs: Vec<InputSpec>,
+    /// The layers, each after those that feed it.
+    pub places: Vec<Place>,
+    /// What the model returns.
+    pub output: Source,
+}
+
+impl Architecture {
+    /// A chain of layers.
+    pub fn sequential(layers: impl IntoIterator<Item = LayerSpec>) -> Architecture {
+        let mut names = Names::default();
+        let mut places: Vec<Place> = Vec::new();
+        let mut output = Source::Input(0);
+        for layer in layers {
+            let name = names.unique(&layer);
+            places.push(Place { name, layer, inputs: vec![output] });
+            output = Source::Layer(places.len() - 1);
+        }
+        Architecture { inputs: vec![InputSpec { name: "image".into(), ty: None }], places, output }
+    }
+
+    /// Everything that `output` depends on, with `inputs` in the given order.
+    ///
+    /// # Errors
+    /// When `output` depends on an input that is not listed.
+    pub fn functional(inputs: &[Symbol], output: &Symbol) -> Result<Architecture> {
+        let mut specs = Vec::new();
+        for s in inputs {
+            match &*s.0 {
+                SymbolNode::Input(spec) => specs.push(spec.clone()),
+                SymbolNode::Layer { layer, .. } => {
+                    let what = format!("the output of layer {} is listed as an input", layer.default_name());
+                    return Err(Error::new(ErrorKind::Config, what).hint("list what input(…) returned"));
+                }
+            }
+        }
+        let mut walk = Walk { inputs, places: Vec::new(), seen: Vec::new(), names: Names::default() };
+        let output = walk.visit(output)?;
+        Ok(Architecture { inputs: specs, places: walk.places, output })
+    }
+
+    /// Applies the model to `inputs` and returns its output.
+    pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        self.call_with(cx, inputs, |_, _| {})
+    }
+
+    /// As [`Architecture::call`], showing each layer's output on the way.
+    pub fn call_with(&self, cx: &mut Cx, inputs: &[Tensor], mut each: impl FnMut(&Place, &Tensor)) -> Tensor {
+        let mut outputs: Vec<Tensor> = Vec::with_capacity(self.places.len());
+        for place in &self.places {
+            let args: Vec<Tensor> = place
+                .inputs
+                .iter()
+                .map(|s| match s {
+                    Source::Input(i) => inputs[*i].clone(),
+                    Source::Layer(i) => outputs[*i].clone(),
+                })
+                .collect();
+            let y = cx.scope(&place.name, |cx| place.layer.call(cx, &args));
+            each(place, &y);
+            outputs.push(y);
+        }
+        match self.output {
+            Source::Input(i) => inputs[i].clone(),
+            Source::Layer(i) => outputs[i].clone(),
+        }
+    }
+
+    /// Errors with the first layer argument that was given wrongly, or when two different layers have one name.
+    pub fn check(&self) -> Result<()> {
+        for (i, place) in self.places.iter().enumerate() {
+            place.layer.check().at(|| format!("layer {}", place.name))?;
+            let namesake = self.places[..i].iter().find(|p| p.name == place.name);
+            if namesake.is_some_and(|p| p.layer.to_json() != place.layer.to_json()) {
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    format!("two different layers are named {}", place.name),
+                )
+                .because("layers of one name share their weights, so they must be the same layer")
+                .hint("give one of them another name"));
+            }
+        }
+        Ok(())
+    }
+
+    /// For model files.
+    pub fn to_json(&self) -> Value {
+        let source = |s: &Source| match s {
+            Source::Input(i) => json!({ "input": i }),
+            Source::Layer(i) => json!({ "layer": i }),
+        };
+        let inputs: Vec<Value> = self
+            .inputs
+            .iter()
+            .map(|i| match &i.ty {
+                Some(t) => json!({"name": i.name, "dtype": t.dtype.name(), "shape": t.shape.dims()}),
+                None => json!({"name": i.name}),
+            })
+            .collect();
+        let layers: Vec<Value> = self
+            .places
+            .iter()
+            .map(|p| {
+                let feeds: Vec<Value> = p.inputs.iter().map(source).collect();
+                json!({"name": p.name, "layer": p.layer.to_json(), "inputs": feeds})
+            })
+            .collect();
+        json!({"inputs": inputs, "layers": layers, "output": source(&self.output)})
+    }
+
+    /// From a model file. Every reference is checked: a file cannot make this panic.
+    pub fn from_json(value: &Value, custom: &CustomLayers) -> Result<Architecture> {
+        let inputs =
+            list(value, "inputs")?.iter().map(input_from_json).collect::<Result<Vec<InputSpec>>>()?;
+        let mut places: Vec<Place> = Vec::new();
+        for (i, entry) in list(value, "layers")?.iter().enumerate() {
+            let layer =
+                entry.get("layer").ok_or_else(|| broken(format!("layer {i} has no `layer` entry")))?;
+            let name = text(entry, "name")?;
+            let feeds = list(entry, "inputs")?
+                .iter()
+                .map(|s| source_from_json(s, inputs.len(), i))
+                .collect::<Result<Vec<Source>>>()?;
+            if feeds.is_empty() {
+                return Err(broken(format!("nothing feeds layer {name}")));
+            }
+            let layer = LayerSpec::from_json(layer, custom).at(|| format!("layer {name}"))?;
+            places.push(Place { name, layer, inputs: feeds });
+        }
+        let output = value.get("output").ok_or_else(|| broken("there is no `output` entry".into()))?;
+        let output = source_from_json(output, inputs.len(), places.len())?;
+        Ok(Architecture { inputs, places, output })
+    }
+}
+
+fn broken(why: String) -> Error {
+    Error::new(ErrorKind::Data, "the model file's architecture is not readable").because(why)
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
+    value.get(key).and_then(Value::as_array).ok_or_else(|| broken(format!("`{key}` is not a list")))
+}
+
+fn text(value: &Value, key: &str) -> Result<String> {
+    let found = value.get(key).and_then(Value::as_str).map(str::to_string);
+    found.ok_or_else(|| broken(format!("`{key}` is not a text")))
+}
+
+fn input_from_json(value: &Value) -> Result<InputSpec> {
+    let name = text(value, "name")?;
+    let Some(dtype) = value.get("dtype").and_then(Value::as_str) else {
+        return Ok(InputSpec { name, ty: None });
+    };
+    let dtype = DType::parse(dtype).ok_or_else(|| broken(format!("`{dtype}` is not an element type")))?;
+    let dims = list(value, "shape")?
+        .iter()
+        .map(|d| d.as_u64().and_then(|d| usize::try_from(d).ok()))
+        .collect::<Option<Vec<usize>>>();
+    let dims = dims.ok_or_else(|| broken(format!("the shape of input {name} is not a list of sizes")))?;
+    let ty = TensorType::new(dtype, dims);
+    match ty.shape.checked_elements() {
+        Some(n) if n < 1 << 40 => Ok(InputSpec { name, ty: Some(ty) }),
+        _ => Err(broken(format!("input {name} of type {ty} is absurdly large"))),
+    }
+}
+
+fn source_from_json(value: &Value, inputs: usize, before: usize) -> Result<Source> {
+    let index = |key: &str| value.get(key).and_then(Value::as_u64).map(|i| i as usize);
+    match (index("input"), index("layer")) {
+        (Some(i), None) if i < inputs => Ok(Source::Input(i)),
+        (None, Some(i)) if i < before => Ok(Source::Layer(i)),
+        _ => Err(broken(format!("{value} is no input and no earlier layer"))),
+    }
+}
+
+/// Gives layers Keras's names: the class in snake case, numbered from the second on.
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl Names {
+    fn unique(&mut self, layer: &LayerSpec) -> String {
+        if let Some(name) = layer.given_name() {
+            self.0.push(name.to_string());
+            return name.to_string();
+        }
+        let base = layer.default_name();
+        let mut name = base.clone();
+        let mut n = 0;
+        while self.0.contains(&name) {
+            n += 1;
+            name = format!("{base}_{n}");
+        }
+        self.0.push(name.clone());
+        name
+    }
+}
+
+/// A value of a functional model that is being described: an input, or the output of a layer.
+///
+/// ```no_run
+/// use systole_nn::{input, layers::{add, dense}, Model};
+/// let x = input("image", [784]);
+/// let a = x.apply(dense(64).activation("relu"));
+/// let b = a.apply(dense(64));
+/// let y = add().on(&[&a, &b]).apply(dense(10));
+/// let model = Model::functional(&[x], &y)?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Symbol(Arc<SymbolNode>);
+
+#[derive(Debug)]
+enum SymbolNode {
+    Input(InputSpec),
+    Layer { layer: LayerSpec, inputs: Vec<Symbol> },
+}
+
+/// An f32 input of a functional model; `shape` is that of one sample.
+pub fn input(name: &str, shape: impl AsRef<[usize]>) -> Symbol {
+    input_of(name, DType::F32, shape)
+}
+
+/// An input of any element type (integers for embeddings).
+pub fn input_of(name: &str, dtype: DType, shape: impl AsRef<[usize]>) -> Symbol {
+    let ty = Some(TensorType::new(dtype, shape.as_ref()));
+    Symbol(Arc::new(SymbolNode::Input(InputSpec { name: name.into(), ty })))
+}
+
+impl Symbol {
+    /// The output of `layer` applied to this value.
+    pub fn apply(&self, layer: impl Into<LayerSpec>) -> Symbol {
+        layer.into().on(&[self])
+    }
+}
+
+impl LayerSpec {
+    /// The output of this layer applied to several values. A layer with a name that is applied twice shares its
+    /// weights.
+    pub fn on(self, inputs: &[&Symbol]) -> Symbol {
+        let inputs = inputs.iter().map(|s| (*s).clone()).collect();
+        Symbol(Arc::new(SymbolNode::Layer { layer: self, inputs }))
+    }
+}
+
+struct Walk<'a> {
+    inputs: &'a [Symbol],
+    places: Vec<Place>,
+    seen: Vec<(Symbol, Source)>,
+    names: Names,
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, s: &Symbol) -> Result<Source> {
+        if let Some((_, at)) = self.seen.iter().find(|(seen, _)| Arc::ptr_eq(&seen.0, &s.0)) {
+            return Ok(*at);
+        }
+        let at = match &*s.0 {
+            SymbolNode::Input(spec) => {
+                let listed = self.inputs.iter().position(|i| Arc::ptr_eq(&i.0, &s.0));
+                Source::Input(listed.ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::Config,
+                        format!("the model depends on input {}, which is not listed", spec.name),
+                    )
+                    .hint("add it to the model's inputs")
+                })?)
+            }
+            SymbolNode::Layer { layer, inputs } => {
+                let feeds = inputs.iter().map(|i| self.visit(i)).collect::<Result<Vec<Source>>>()?;
+                let name = self.names.unique(layer);
+                self.places.push(Place { name, layer: layer.clone(), inputs: feeds });
+                Source::Layer(self.places.len() - 1)
+            }
+        };
+        self.seen.push((s.clone(), at));
+        Ok(at)
+    }
+}

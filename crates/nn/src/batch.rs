@@ -1,0 +1,93 @@
+//! A batch taken apart: inputs, labels, sample weights.
+
+use systole_data::Sample;
+use systole_ir::{Error, ErrorKind, Literal, Result, TensorType};
+
+/// Field names that hold what a model is to predict, in order of preference.
+pub const LABEL_FIELDS: [&str; 4] = ["label", "labels", "y", "target"];
+/// Field name that holds the weight of each sample.
+pub const WEIGHT_FIELD: &str = "sample_weight";
+
+/// The arrays of one step.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// One array for each input of the model: `T[B, …]`.
+    pub inputs: Vec<Literal>,
+    /// What to predict.
+    pub label: Option<Literal>,
+    /// Weight of each sample: `f32[B]`.
+    pub weight: Option<Literal>,
+}
+
+impl Batch {
+    /// Takes a batch of the pipeline apart. Fields with the inputs' names feed them; a model of one input takes the
+    /// first field that is neither label nor weight.
+    pub fn from_sample(sample: &Sample, inputs: &[String]) -> Result<Batch> {
+        let mut batch = Batch::inputs_only(sample, inputs)?;
+        let label = LABEL_FIELDS.iter().find(|f| sample.names().any(|n| n == **f));
+        let label = label.ok_or_else(|| {
+            Error::new(ErrorKind::Data, "the data has no labels")
+                .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .hint(format!("name the field with the labels one of: {}", LABEL_FIELDS.join(", ")))
+        })?;
+        batch.label = Some(sample.get(label)?.clone());
+        if sample.names().any(|n| n == WEIGHT_FIELD) {
+            batch.weight = Some(sample.get(WEIGHT_FIELD)?.convert(systole_ir::DType::F32));
+        }
+        batch.check()?;
+        Ok(batch)
+    }
+
+    /// Only the inputs, for prediction.
+    pub fn inputs_only(sample: &Sample, inputs: &[String]) -> Result<Batch> {
+        let known = |n: &str| LABEL_FIELDS.contains(&n) || n == WEIGHT_FIELD;
+        let mut arrays = Vec::new();
+        for name in inputs {
+            let field = match sample.names().find(|n| n == name) {
+                Some(field) => Some(field),
+                None if inputs.len() == 1 => sample.names().find(|n| !known(n)),
+                None => None,
+            };
+            let field = field.ok_or_else(|| {
+                Error::new(ErrorKind::Data, format!("the data has no field for the model's input {name}"))
+                    .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                    .hint("rename a field of the data, or the input")
+            })?;
+            arrays.push(sample.get(field)?.clone());
+        }
+        Ok(Batch { inputs: arrays, label: None, weight: None })
+    }
+
+    /// Number of samples.
+    pub fn size(&self) -> usize {
+        self.inputs.first().and_then(|x| x.shape().first().copied()).unwrap_or(0)
+    }
+
+    /// Types of one sample of each input.
+    pub fn sample_types(&self) -> Result<Vec<TensorType>> {
+        self.inputs
+            .iter()
+            .map(|x| match x.shape().rank() {
+                0 => Err(Error::new(ErrorKind::Data, "a batch must have a first dimension of samples")
+                    .because("the data are single values")
+                    .hint("add .batch(n) to the pipeline")),
+                _ => Ok(crate::model::without_batch(x.ty())),
+            })
+            .collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        let n = self.size();
+        let others = self.inputs.iter().chain(&self.label).chain(&self.weight);
+        for array in others {
+            if array.shape().first() != Some(&n) {
+                return Err(Error::new(
+                    ErrorKind::Data,
+                    format!("the arrays of a batch differ in length: {n} samples and {}", array.ty()),
+                )
+                .hint("images, labels and weights must be batched together"));
+            }
+        }
+        Ok(())
+    }
+}

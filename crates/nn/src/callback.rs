@@ -1,0 +1,413 @@
+//! Callbacks with Keras's names and arguments.
+
+use crate::history::Logs;
+use crate::model::Model;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::{Buffer, Params};
+
+/// What a callback may see and change.
+pub struct FitCx<'a> {
+    /// The model.
+    pub model: &'a mut Model,
+    /// Loss and metrics so far in this epoch; at the epoch's end with `val_…`.
+    pub logs: &'a Logs,
+    /// The epoch, from 0.
+    pub epoch: usize,
+    /// Set it to end training after this step or epoch.
+    pub stop_because: &'a mut Option<String>,
+}
+
+/// Hooks into `fit`. Every method does nothing unless written.
+pub trait Callback: Send {
+    /// Before the first epoch.
+    fn on_train_begin(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
+        Ok(())
+    }
+    /// Before each epoch.
+    fn on_epoch_begin(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
+        Ok(())
+    }
+    /// After each step.
+    fn on_train_batch_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
+        Ok(())
+    }
+    /// After each epoch, validation included.
+    fn on_epoch_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
+        Ok(())
+    }
+    /// After the last epoch.
+    fn on_train_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Which direction of a watched value is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// From the name: accuracies, precision, recall and AUC grow; everything else falls.
+    #[default]
+    Auto,
+    /// Lower is better.
+    Min,
+    /// Higher is better.
+    Max,
+}
+
+/// A watched value and its best so far.
+#[derive(Clone, Debug)]
+struct Best {
+    monitor: String,
+    higher: bool,
+    min_delta: f64,
+    best: Option<f64>,
+}
+
+impl Best {
+    fn new(monitor: &str, mode: Mode, min_delta: f64) -> Best {
+        let grows = ["acc", "precision", "recall", "auc", "top_k"].iter().any(|w| monitor.contains(w));
+        let higher = mode == Mode::Max || (mode == Mode::Auto && grows);
+        Best { monitor: monitor.into(), higher, min_delta: min_delta.abs(), best: None }
+    }
+
+    /// Whether this epoch's value is the best so far; `None` when it was not measured this epoch.
+    fn improved(&mut self, logs: &Logs) -> Result<Option<bool>> {
+        let Some(value) = logs.get(&self.monitor) else {
+            // Validation may run every few epochs only: then the value is absent now and then.
+            if self.monitor.starts_with("val_") && logs.get(&self.monitor[4..]).is_some() {
+                return Ok(None);
+            }
+            let known: Vec<&str> = logs.iter().map(|(n, _)| n).collect();
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("a callback watches {}, which is not measured", self.monitor),
+            )
+            .hint(format!("measured are: {}", known.join(", "))));
+        };
+        let better = match self.best {
+            None => !value.is_nan(),
+            Some(best) if self.higher => value > best + self.min_delta,
+            Some(best) => value < best - self.min_delta,
+        };
+        if better {
+            self.best = Some(value);
+        }
+        Ok(Some(better))
+    }
+}
+
+/// Ends training when a value has stopped improving.
+pub struct EarlyStopping {
+    watch: Best,
+    patience: usize,
+    start_from_epoch: usize,
+    restore_best_weights: bool,
+    baseline: Option<f64>,
+    wait: usize,
+    best_weights: Option<(Params<Buffer>, Params<Buffer>)>,
+}
+
+impl EarlyStopping {
+    /// Watches `monitor` (Keras's default: `val_loss`) and waits `patience` epochs.
+    pub fn new(monitor: &str, patience: usize) -> EarlyStopping {
+        EarlyStopping {
+            watch: Best::new(monitor, Mode::Auto, 0.0),
+            patience,
+            start_from_epoch: 0,
+            restore_best_weights: false,
+            baseline: None,
+            wait: 0,
+            best_weights: None,
+        }
+    }
+
+    /// Sets the direction.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.watch = Best::new(&self.watch.monitor, mode, self.watch.min_delta);
+        self
+    }
+
+    /// Changes smaller than this are no improvement.
+    pub fn min_delta(mut self, min_delta: f64) -> Self {
+        self.watch.min_delta = min_delta.abs();
+        self
+    }
+
+    /// Puts the weights of the best epoch back at the end.
+    pub fn restore_best_weights(mut self, yes: bool) -> Self {
+        self.restore_best_weights = yes;
+        self
+    }
+
+    /// Epochs before this one do not count.
+    pub fn start_from_epoch(mut self, epoch: usize) -> Self {
+        self.start_from_epoch = epoch;
+        self
+    }
+
+    /// A value that must be beaten for waiting to start over.
+    pub fn baseline(mut self, baseline: f64) -> Self {
+        self.baseline = Some(baseline);
+        self
+    }
+}
+
+impl Callback for EarlyStopping {
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if cx.epoch < self.start_from_epoch {
+            return Ok(());
+        }
+        let Some(improved) = self.watch.improved(cx.logs)? else { return Ok(()) };
+        if improved {
+            if self.restore_best_weights {
+                self.best_weights = Some(owned_weights(cx.model)?);
+            }
+            let best = self.watch.best.unwrap_or(f64::NAN);
+            let beats = self.baseline.is_none_or(|b| if self.watch.higher { best > b } else { best < b });
+            self.wait = if beats { 0 } else { self.wait + 1 };
+        } else {
+            self.wait += 1;
+        }
+        if self.wait >= self.patience && cx.epoch > 0 {
+            *cx.stop_because = Some(format!(
+                "{} has not improved on {:.4} for {} epochs",
+                self.watch.monitor,
+                self.watch.best.unwrap_or(f64::NAN),
+                self.wait
+            ));
+        }
+        Ok(())
+    }
+
+    fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if let Some((trainable, frozen)) = self.best_weights.take() {
+            cx.model.state.trainable = trainable;
+            cx.model.state.frozen = frozen;
+        }
+        Ok(())
+    }
+}
+
+/// Weights that share no storage with the model's: the next step would otherwise have to copy its state.
+fn owned_weights(model: &Model) -> Result<(Params<Buffer>, Params<Buffer>)> {
+    let copy = |p: &Params<Buffer>| -> Result<Params<Buffer>> {
+        p.iter()
+            .map(|(n, b)| Ok((n.to_string(), b.to_literal()?.into())))
+            .collect::<Result<Vec<_>>>()
+            .map(|v| v.into_iter().collect())
+    };
+    Ok((copy(&model.state.trainable)?, copy(&model.state.frozen)?))
+}
+
+/// Saves the model after epochs. `{epoch}` and names of values in the path are filled in.
+pub struct ModelCheckpoint {
+    path: String,
+    watch: Best,
+    save_best_only: bool,
+}
+
+impl ModelCheckpoint {
+    /// Saves to `path` after every epoch: `"runs/{epoch:02}-{val_loss:.2}.safetensors"`.
+    pub fn new(path: &str) -> ModelCheckpoint {
+        ModelCheckpoint {
+            path: path.into(),
+            watch: Best::new("val_loss", Mode::Auto, 0.0),
+            save_best_only: false,
+        }
+    }
+
+    /// Saves only when `monitor` is the best so far.
+    pub fn save_best_only(mut self, monitor: &str, mode: Mode) -> Self {
+        self.watch = Best::new(monitor, mode, 0.0);
+        self.save_best_only = true;
+        self
+    }
+}
+
+impl Callback for ModelCheckpoint {
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if self.save_best_only && self.watch.improved(cx.logs)? != Some(true) {
+            return Ok(());
+        }
+        cx.model.save(fill_in(&self.path, cx.epoch, cx.logs)?)
+    }
+}
+
+/// Replaces `{epoch}`, `{epoch:02}`, `{val_loss:.2}` in a path template; epochs count from 1, as in Keras.
+fn fill_in(template: &str, epoch: usize, logs: &Logs) -> Result<PathBuf> {
+    let mut out = String::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        let bad = || {
+            Error::new(ErrorKind::Config, format!("the path `{template}` has a field that is not known"))
+                .hint("fields are {epoch}, {epoch:02} and values such as {val_loss:.2}")
+        };
+        let (field, tail) = after.split_once('}').ok_or_else(bad)?;
+        let (name, format) = field.split_once(':').unwrap_or((field, ""));
+        out.push_str(before);
+        if name == "epoch" {
+            let width: usize = format.trim_matches('d').parse().unwrap_or(0);
+            out.push_str(&format!("{:0width$}", epoch + 1));
+        } else {
+            let digits: usize = format.trim_matches(['.', 'f']).parse().unwrap_or(4);
+            out.push_str(&format!("{:.digits$}", logs.get(name).ok_or_else(bad)?));
+        }
+        rest = tail;
+    }
+    out.push_str(rest);
+    Ok(out.into())
+}
+
+/// Sets the learning rate before each epoch by a function of (epoch, current rate).
+pub struct LearningRateScheduler<F>(pub F);
+
+impl<F: FnMut(usize, f64) -> f64 + Send> Callback for LearningRateScheduler<F> {
+    fn on_epoch_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        let rate = (self.0)(cx.epoch, cx.model.learning_rate());
+        cx.model.set_learning_rate(rate);
+        Ok(())
+    }
+}
+
+/// Lowers the learning rate when a value has stopped improving.
+pub struct ReduceLROnPlateau {
+    watch: Best,
+    factor: f64,
+    patience: usize,
+    cooldown: usize,
+    min_lr: f64,
+    wait: usize,
+    cooling: usize,
+}
+
+impl ReduceLROnPlateau {
+    /// Watches `monitor`; multiplies the rate by 0.1 after 10 epochs without improvement (Keras's defaults).
+    pub fn new(monitor: &str) -> ReduceLROnPlateau {
+        ReduceLROnPlateau {
+            watch: Best::new(monitor, Mode::Auto, 1e-4),
+            factor: 0.1,
+            patience: 10,
+            cooldown: 0,
+            min_lr: 0.0,
+            wait: 0,
+            cooling: 0,
+        }
+    }
+
+    /// Sets the factor, below 1.
+    pub fn factor(mut self, factor: f64) -> Self {
+        self.factor = factor;
+        self
+    }
+
+    /// Sets how many epochs to wait.
+    pub fn patience(mut self, patience: usize) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Sets how many epochs after a change do not count.
+    pub fn cooldown(mut self, epochs: usize) -> Self {
+        self.cooldown = epochs;
+        self
+    }
+
+    /// Sets the lowest rate.
+    pub fn min_lr(mut self, min_lr: f64) -> Self {
+        self.min_lr = min_lr;
+        self
+    }
+}
+
+impl Callback for ReduceLROnPlateau {
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        let Some(improved) = self.watch.improved(cx.logs)? else { return Ok(()) };
+        if self.cooling > 0 {
+            self.cooling -= 1;
+            self.wait = 0;
+        }
+        if improved {
+            self.wait = 0;
+        } else if self.cooling == 0 {
+            self.wait += 1;
+            let rate = cx.model.learning_rate();
+            if self.wait >= self.patience && rate > self.min_lr {
+                cx.model.set_learning_rate((rate * self.factor).max(self.min_lr));
+                self.cooling = self.cooldown;
+                self.wait = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes a line for each epoch to a CSV file.
+pub struct CsvLogger {
+    path: PathBuf,
+    append: bool,
+    file: Option<File>,
+    columns: Vec<String>,
+}
+
+impl CsvLogger {
+    /// Starts the file anew.
+    pub fn new(path: impl AsRef<Path>) -> CsvLogger {
+        CsvLogger { path: path.as_ref().into(), append: false, file: None, columns: Vec::new() }
+    }
+
+    /// Adds to the file where it exists.
+    pub fn append(mut self, yes: bool) -> Self {
+        self.append = yes;
+        self
+    }
+}
+
+impl Callback for CsvLogger {
+    fn on_train_begin(&mut self, _: &mut FitCx<'_>) -> Result<()> {
+        let mut options = OpenOptions::new();
+        options.create(true).write(true);
+        if self.append {
+            options.append(true)
+        } else {
+            options.truncate(true)
+        };
+        self.file = Some(options.open(&self.path).map_err(|e| Error::io("cannot write", &self.path, e))?);
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let mut text = String::new();
+        if self.columns.is_empty() {
+            self.columns = cx.logs.iter().map(|(n, _)| n.to_string()).collect();
+            // Values that only some epochs have (validation) need their column from the start.
+            let validated: Vec<String> = self.columns.iter().map(|c| format!("val_{c}")).collect();
+            if !self.columns.iter().any(|c| c.starts_with("val_")) {
+                self.columns.extend(validated);
+            }
+            let has_header = self.append && file.metadata().is_ok_and(|m| m.len() > 0);
+            if !has_header {
+                text = format!("epoch,learning_rate,{}\n", self.columns.join(","));
+            }
+        }
+        let cells: Vec<String> =
+            self.columns.iter().map(|c| cx.logs.get(c).map_or(String::new(), |v| v.to_string())).collect();
+        text += &format!("{},{},{}\n", cx.epoch, cx.model.learning_rate(), cells.join(","));
+        file.write_all(text.as_bytes()).map_err(|e| Error::io("cannot write", &self.path, e))
+    }
+}
+
+/// Ends training as soon as the loss is NaN or infinite.
+#[derive(Default)]
+pub struct TerminateOnNaN;
+
+impl Callback for TerminateOnNaN {
+    fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if cx.logs.get("loss").is_some_and(|v| !v.is_finite()) {
+            *cx.stop_because = Some(format!("the loss is not finite at step {}", cx.model.steps()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! `fit`: epochs of training steps over a pipeline, with validation, callbacks and progress.
+
+use crate::batch::Batch;
+use crate::callback::{Callback, FitCx};
+use crate::history::{History, Logs};
+use crate::model::Model;
+use crate::progress::{Progress, report};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use systole_data::{Cardinality, Dataset, DatasetIter};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+
+/// The arguments of Keras's `fit`.
+pub struct Fit {
+    /// Number of the last epoch plus one; training runs epochs `initial_epoch..epochs`.
+    pub epochs: usize,
+    /// The first epoch's number.
+    pub initial_epoch: usize,
+    /// Steps in an epoch; `None`: until the data end.
+    pub steps_per_epoch: Option<usize>,
+    /// Data to evaluate on.
+    pub validation: Option<Dataset>,
+    /// Evaluate after every so many epochs.
+    pub validation_freq: usize,
+    /// Evaluate on at most so many batches.
+    pub validation_steps: Option<usize>,
+    /// Weight of each class in the loss.
+    pub class_weight: BTreeMap<i64, f64>,
+    /// Called as training goes on, in order.
+    pub callbacks: Vec<Box<dyn Callback>>,
+    /// 1: report progress; 0: be silent.
+    pub verbose: usize,
+    /// Set by another thread (a signal handler) to stop after the current step.
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+impl Default for Fit {
+    fn default() -> Fit {
+        Fit {
+            epochs: 1,
+            initial_epoch: 0,
+            steps_per_epoch: None,
+            validation: None,
+            validation_freq: 1,
+            validation_steps: None,
+            class_weight: BTreeMap::new(),
+            callbacks: Vec::new(),
+            verbose: 1,
+            stop: None,
+        }
+    }
+}
+
+impl Fit {
+    fn check(&self) -> Result<()> {
+        let zero = |name: &str| {
+            Error::new(ErrorKind::Config, format!("{name} is 0")).hint(format!("{name} must be at least 1"))
+        };
+        if self.validation_freq == 0 {
+            return Err(zero("validation_freq"));
+        }
+        if self.steps_per_epoch == Some(0) {
+            return Err(zero("steps_per_epoch"));
+        }
+        Ok(())
+    }
+
+    fn asked_to_stop(&self) -> bool {
+        self.stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed))
+    }
+}
+
+impl Model {
+    /// Trains on `data`, batches of samples with a `label` field.
+    ///
+    /// With `steps_per_epoch` one pass over `data` goes on through the epochs (use `repeat`); without, each epoch is
+    /// one pass, shuffled anew.
+    ///
+    /// # Errors
+    /// When the model is not compiled, data and model do not fit, the data end before the steps do, or a callback
+    /// fails. Weights of the last finished step stay.
+    pub fn fit(&mut self, data: &Dataset, mut options: Fit) -> Result<History> {
+        options.check()?;
+        self.compiled()?;
+        let mut run = Run {
+            history: History { initial_epoch: options.initial_epoch, ..History::default() },
+            callbacks: std::mem::take(&mut options.callbacks),
+            stop_because: None,
+        };
+        let mut endless = options.steps_per_epoch.map(|_| data.iter_epoch(options.initial_epoch as u64));
+        run.each(self, &Logs::new(), 0, |c, cx| c.on_train_begin(cx))?;
+        for epoch in options.initial_epoch..options.epochs {
+            let mut fresh;
+            let iter = match &mut endless {
+                Some(iter) => iter,
+                None => {
+                    fresh = data.iter_epoch(epoch as u64);
+                    &mut fresh
+                }
+            };
+            let steps = options.steps_per_epoch.or(steps_in(data));
+            run.epoch(self, &options, epoch, iter, steps)?;
+            if run.history.interrupted || run.stop_because.is_some() {
+                break;
+            }
+        }
+        let logs = run.history.last();
+        run.each(self, &logs, options.epochs, |c, cx| c.on_train_end(cx))?;
+        run.history.stopped_because = run.stop_because;
+        Ok(run.history)
+    }
+
+    /// One optimizer step on one batch; returns the loss and metrics of this batch alone.
+    pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
+        self.ready_for(batch)?;
+        self.state.metrics = self.compiled()?.train.fresh_metrics();
+        self.take_step(batch)?;
+        self.compiled()?.train.logs(&self.state.metrics)
+    }
+
+    /// How many programs the training step was compiled into: one for each batch size.
+    pub fn compiled_programs(&self) -> usize {
+        self.compiled.as_ref().map_or(0, |c| c.train.compiled_programs())
+    }
+
+    fn take_step(&mut self, batch: &Batch) -> Result<()> {
+        let controls = self.controls();
+        let mut state = std::mem::take(&mut self.state);
+        let result = self.compiled().and_then(|c| {
+            c.train.prepare(&state, batch, controls.clone())?;
+            c.train.run(&mut state, batch, controls)
+        });
+        self.state = state;
+        result?;
+        self.step += 1;
+        Ok(())
+    }
+}
+
+fn steps_in(data: &Dataset) -> Option<usize> {
+    match data.cardinality() {
+        Cardinality::Finite(n) => usize::try_from(n).ok(),
+        _ => None,
+    }
+}
+
+struct Run {
+    history: History,
+    callbacks: Vec<Box<dyn Callback>>,
+    stop_because: Option<String>,
+}
+
+impl Run {
+    /// Calls every callback with what it may see and change.
+    fn each(
+        &mut self,
+        model: &mut Model,
+        logs: &Logs,
+        epoch: usize,
+        mut f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
+    ) -> Result<()> {
+        for callback in &mut self.callbacks {
+            let mut cx = FitCx { model, logs, epoch, stop_because: &mut self.stop_because };
+            f(callback.as_mut(), &mut cx)?;
+        }
+        Ok(())
+    }
+
+    fn epoch(
+        &mut self,
+        model: &mut Model,
+        options: &Fit,
+        epoch: usize,
+        iter: &mut DatasetIter,
+        steps: Option<usize>,
+    ) -> Result<()> {
+        let began = Instant::now();
+        self.each(model, &Logs::new(), epoch, |c, cx| c.on_epoch_begin(cx))?;
+        let progress = Progress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
+        report(&progress.begin());
+        model.state.metrics = model.compiled()?.train.fresh_metrics();
+        let done = self.steps(model, options, &progress, iter, steps, began)?;
+        if done == 0 {
+            return match self.history.interrupted {
+                true => Ok(()),
+                false => Err(out_of_data(epoch, 0, steps)),
+            };
+        }
+        if let Some(wanted) = options.steps_per_epoch.filter(|&n| done < n)
+            && !self.history.interrupted
+            && self.stop_because.is_none()
+        {
+            return Err(out_of_data(epoch, done, Some(wanted)));
+        }
+        let mut logs = model.compiled()?.train.logs(&model.state.metrics)?;
+        if !self.history.interrupted && (epoch + 1).is_multiple_of(options.validation_freq) {
+            if let Some(data) = &options.validation {
+                let values = model.evaluate_steps(data, options.validation_steps)?;
+                logs.extend_with_prefix("val_", &values);
+            }
+            model.epoch = epoch + 1;
+        } else if !self.history.interrupted {
+            model.epoch = epoch + 1;
+        }
+        self.history.epochs.push(logs.clone());
+        report(&progress.end(done, began.elapsed(), &logs));
+        if self.history.interrupted {
+            return Ok(());
+        }
+        self.each(model, &logs, epoch, |c, cx| c.on_epoch_end(cx))
+    }
+
+    fn steps(
+        &mut self,
+        model: &mut Model,
+        options: &Fit,
+        progress: &Progress,
+        iter: &mut DatasetIter,
+        steps: Option<usize>,
+        began: Instant,
+    ) -> Result<usize> {
+        let names = model.input_names();
+        let mut done = 0;
+        while options.steps_per_epoch.is_none_or(|n| done < n) {
+            let start = Instant::now();
+            let Some(sample) = iter.next() else { break };
+            let waited = start.elapsed();
+            let mut batch = Batch::from_sample(&sample?, &names)?;
+            apply_class_weight(&mut batch, &options.class_weight)?;
+            if done == 0 {
+                model.ready_for(&batch)?;
+            } else {
+                model.check_batch(&batch)?;
+            }
+            model.take_step(&batch)?;
+            done += 1;
+            self.history.samples += batch.size() as u64;
+            self.history.step_ms.push(start.elapsed().as_secs_f32() * 1e3);
+            self.history.wait_ms.push(waited.as_secs_f32() * 1e3);
+            let wants_logs = !self.callbacks.is_empty() || progress.wants_batch(done, steps, began.elapsed());
+            if wants_logs {
+                let logs = model.compiled()?.train.logs(&model.state.metrics)?;
+                report(&progress.batch(done, began.elapsed(), &logs));
+                self.each(model, &logs, progress.epoch, |c, cx| c.on_train_batch_end(cx))?;
+            }
+            if options.asked_to_stop() {
+                self.history.interrupted = true;
+            }
+            if self.history.interrupted || self.stop_because.is_some() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}
+
+fn out_of_data(epoch: usize, done: usize, wanted: Option<usize>) -> Error {
+    let what = match wanted {
+        Some(n) => format!("the data ended after {done} of the {n} steps of epoch {}", epoch + 1),
+        None => format!("the data of epoch {} are empty", epoch + 1),
+    };
+    Error::new(ErrorKind::Data, what)
+        .hint("add .repeat() before .batch(n), lower steps_per_epoch, or check take/skip/filter stages")
+}
+
+/// Multiplies each sample's weight by that of its class (labels as numbers or one-hot).
+fn apply_class_weight(batch: &mut Batch, weights: &BTreeMap<i64, f64>) -> Result<()> {
+    if weights.is_empty() {
+        return Ok(());
+    }
+    let Some(label) = &batch.label else { return Ok(()) };
+    let n = batch.size();
+    let classes: Vec<i64> = match label.shape().elements() / n.max(1) {
+        1 => (0..n).map(|i| label.get(i).as_i64()).collect(),
+        k => (0..n)
+            .map(|i| {
+                let row = (0..k).map(|j| label.get(i * k + j).as_f64());
+                row.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(j, _)| j as i64)
+            })
+            .collect(),
+    };
+    let old = batch.weight.as_ref().map(|w| w.convert(DType::F32).to_f32s());
+    let new: Vec<f32> = classes
+        .iter()
+        .enumerate()
+        .map(|(i, c)| weights.get(c).copied().unwrap_or(1.0) as f32 * old.as_ref().map_or(1.0, |w| w[i]))
+        .collect();
+    batch.weight = Some(Literal::from_slice([n], &new)?);
+    Ok(())
+}

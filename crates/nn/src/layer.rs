@@ -1,0 +1,297 @@
+//! What a layer is: a function from tensors to tensors that asks its context for weights by name.
+//!
+//! The same [`Layer::call`] serves shape inference, initialisation, training and prediction. A first trace, with
+//! [`Cx::collecting`], records which weights the layers ask for; later traces bind them.
+
+use crate::activation::Activation;
+use crate::initializer::Initializer;
+use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
+use std::str::FromStr;
+use systole_ir::op::{RngAlgorithm, RngBitGenerator};
+use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, Tensor, TensorType, ValueId, rng};
+use systole_runtime::Params;
+
+/// A building block of models. Implement it for layers of your own.
+///
+/// ```
+/// use systole_nn::{Cx, Layer, Initializer};
+/// use systole_ir::Tensor;
+/// /// `x: T[B, K] → T[B, K]`: a learned scale for each feature.
+/// #[derive(Debug)]
+/// struct Scale;
+/// impl Layer for Scale {
+///     fn class_name(&self) -> &'static str { "Scale" }
+///     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+///         let features = inputs[0].dim(-1);
+///         let scale = cx.weight("scale", &[features], &Initializer::Ones);
+///         &inputs[0] * scale
+///     }
+/// }
+/// ```
+pub trait Layer: Debug + Send + Sync {
+    /// Its name in model files and, in snake case and numbered, of its weights.
+    fn class_name(&self) -> &'static str;
+
+    /// Builds the layer's part of the graph. Weights come from `cx`; their shapes may depend on the inputs' shapes.
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor;
+
+    /// Its arguments, for model files. A user-written layer gets them back when its model is loaded.
+    fn config(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}
+
+/// Element types of a model: what weights are kept in and what products are computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// Everything in f32.
+    #[default]
+    Float32,
+    /// f32 weights, bf16 computation.
+    #[serde(rename = "mixed_bfloat16")]
+    MixedBfloat16,
+    /// f32 weights, f16 computation, dynamic loss scaling.
+    #[serde(rename = "mixed_float16")]
+    MixedFloat16,
+}
+
+impl Precision {
+    /// The names that [`Precision::from_str`] takes.
+    pub const NAMES: [&'static str; 3] = ["float32", "mixed_bfloat16", "mixed_float16"];
+
+    /// What layers compute in.
+    pub fn compute_dtype(self) -> DType {
+        match self {
+            Precision::Float32 => DType::F32,
+            Precision::MixedBfloat16 => DType::BF16,
+            Precision::MixedFloat16 => DType::F16,
+        }
+    }
+
+    /// Keras's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Float32 => "float32",
+            Precision::MixedBfloat16 => "mixed_bfloat16",
+            Precision::MixedFloat16 => "mixed_float16",
+        }
+    }
+}
+
+impl FromStr for Precision {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Precision> {
+        Ok(match name {
+            "float32" => Precision::Float32,
+            "mixed_bfloat16" => Precision::MixedBfloat16,
+            "mixed_float16" => Precision::MixedFloat16,
+            _ => {
+                return Err(Error::new(ErrorKind::Config, format!("there is no precision policy `{name}`"))
+                    .hint(format!("one of: {}", Precision::NAMES.join(", "))));
+            }
+        })
+    }
+}
+
+/// A weight that a layer asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightSpec {
+    /// `dense/kernel`.
+    pub path: String,
+    /// Shape; weights are f32.
+    pub shape: Vec<usize>,
+    /// How it starts.
+    pub initializer: Initializer,
+    /// Whether the optimizer changes it.
+    pub trainable: bool,
+}
+
+/// Where a layer's call happens: the graph, the weights, whether it trains, the precision, random numbers.
+pub struct Cx {
+    builder: GraphBuilder,
+    weights: Params,
+    specs: Vec<WeightSpec>,
+    collecting: bool,
+    training: bool,
+    precision: Precision,
+    path: Vec<String>,
+    draw_key: Option<Tensor>,
+    draws: usize,
+    updates: Params,
+    logits: Vec<(ValueId, Tensor)>,
+}
+
+impl Cx {
+    /// A context that records what weights are asked for, with parameters of the graph standing for them.
+    pub fn collecting(builder: &GraphBuilder, precision: Precision) -> Cx {
+        Cx { collecting: true, ..Cx::new(builder, Params::new(), precision) }
+    }
+
+    /// A context that binds `weights`, for prediction.
+    pub fn new(builder: &GraphBuilder, weights: Params, precision: Precision) -> Cx {
+        Cx {
+            builder: builder.clone(),
+            weights,
+            specs: Vec::new(),
+            collecting: false,
+            training: false,
+            precision,
+            path: Vec::new(),
+            draw_key: None,
+            draws: 0,
+            updates: Params::new(),
+            logits: Vec::new(),
+        }
+    }
+
+    /// Makes it a training context whose random draws are functions of `seed: u64[]` and `step: u64[]`.
+    pub fn training_with(mut self, seed: &Tensor, step: &Tensor) -> Cx {
+        self.training = true;
+        self.draw_key = Some(mix(&(mix(seed) + step)));
+        self
+    }
+
+    /// The graph that is being built.
+    pub fn builder(&self) -> &GraphBuilder {
+        &self.builder
+    }
+
+    /// Whether this call trains (dropout drops, batch normalisation uses the batch).
+    pub fn training(&self) -> bool {
+        self.training
+    }
+
+    /// The precision policy.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// The path of the layer being called.
+    pub fn path(&self) -> String {
+        self.path.join("/")
+    }
+
+    /// Runs `f` with `name` appended to the path of weights and graph nodes.
+    pub fn scope<R>(&mut self, name: &str, f: impl FnOnce(&mut Cx) -> R) -> R {
+        self.path.push(name.to_string());
+        let builder = self.builder.clone();
+        let result = builder.scope(name, || f(self));
+        self.path.pop();
+        result
+    }
+
+    /// `→ T[shape]`: a trainable weight of the current layer in the compute type.
+    pub fn weight(&mut self, name: &str, shape: &[usize], initializer: &Initializer) -> Tensor {
+        self.variable(name, shape, initializer, true).convert(self.precision.compute_dtype())
+    }
+
+    /// `→ f32[shape]`: a weight of the current layer as it is stored.
+    pub fn variable(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        initializer: &Initializer,
+        trainable: bool,
+    ) -> Tensor {
+        let path =
+            if self.path.is_empty() { name.to_string() } else { format!("{}/{name}", self.path.join("/")) };
+        let ty = TensorType::new(DType::F32, shape);
+        if let Some(known) = self.weights.get(&path) {
+            let known = known.clone();
+            if *known.ty() != ty {
+                return known.fail(
+                    Error::new(
+                        ErrorKind::Graph,
+                        format!("weight {path} is {}, this call needs {ty}", known.ty()),
+                    )
+                    .because("a layer keeps the weights of the first input shape it saw")
+                    .hint("feed the shapes the model was built with, or build a new model"),
+                );
+            }
+            return known;
+        }
+        if !self.collecting {
+            let t = self.builder.scalar(DType::F32, 0.0);
+            return t.fail(
+                Error::new(ErrorKind::Graph, format!("weight {path} is missing"))
+                    .because("the layer did not ask for it when the model was built")
+                    .hint("ask for the same weights whether training or not"),
+            );
+        }
+        let t = self.builder.parameter(ty, &path);
+        let spec = WeightSpec {
+            path: path.clone(),
+            shape: shape.into(),
+            initializer: initializer.clone(),
+            trainable,
+        };
+        self.specs.push(spec);
+        self.weights.insert(path, t.clone());
+        t
+    }
+
+    /// Sets the value that a non-trainable weight of the current layer has after this step.
+    pub fn update(&mut self, name: &str, value: Tensor) {
+        let path =
+            if self.path.is_empty() { name.to_string() } else { format!("{}/{name}", self.path.join("/")) };
+        self.updates.insert(path, value);
+    }
+
+    /// `→ u32[shape]`: random bits, a function of (seed, step, layer, how many draws the layer made before).
+    /// `None` when not training.
+    pub fn random_bits(&mut self, shape: &[usize]) -> Option<Tensor> {
+        let key = self.draw_key.clone()?;
+        let place = rng::hash_name(&self.path.join("/")) ^ rng::mix(self.draws as u64);
+        self.draws += 1;
+        let place = Literal::from_slice([], &[place]).ok()?;
+        let key = key.xor(&self.builder.constant(place)).reshape([1]);
+        let state = Tensor::concatenate(&[&key, &key.zeros_like()], 0);
+        let op = RngBitGenerator { algorithm: RngAlgorithm::Philox, ty: TensorType::new(DType::U32, shape) };
+        Some(self.builder.emit(op, &[&state]).remove(1))
+    }
+
+    /// Applies an activation, remembering softmax's and sigmoid's inputs as the logits of their outputs.
+    #[track_caller]
+    pub fn activate(&mut self, activation: Activation, x: &Tensor) -> Tensor {
+        let y = activation.apply(x);
+        if activation.has_logits() {
+            self.logits.push((y.id(), x.clone()));
+        }
+        y
+    }
+
+    /// The logits of a softmax's or sigmoid's output.
+    pub fn logits_of(&self, y: &Tensor) -> Option<Tensor> {
+        self.logits.iter().find(|(id, _)| *id == y.id()).map(|(_, x)| x.clone())
+    }
+
+    /// Records that a layer cannot take what it was given; surfaces with the layer's path when the graph is finished.
+    pub fn fail(&self, x: &Tensor, error: Error) -> Tensor {
+        x.fail(error)
+    }
+
+    /// What was asked for while collecting, in order.
+    pub fn into_specs(self) -> Vec<WeightSpec> {
+        self.specs
+    }
+
+    /// New values of non-trainable weights, by path.
+    pub fn take_updates(&mut self) -> Params {
+        std::mem::take(&mut self.updates)
+    }
+}
+
+/// SplitMix64's finaliser over `u64[]`, the graph form of [`rng::mix`].
+fn mix(z: &Tensor) -> Tensor {
+    let g = z.builder();
+    let word = |v: u64| match Literal::from_slice([], &[v]) {
+        Ok(l) => g.constant(l),
+        Err(e) => z.fail(e),
+    };
+    let step = |z: &Tensor, shift: u64| z.xor(&z.shift_right_logical(&word(shift)));
+    let z = step(z, 30) * word(0xbf58_476d_1ce4_e5b9);
+    let z = step(&z, 27) * word(0x94d0_49bb_1331_11eb);
+    step(&z, 31)
+}

@@ -1,0 +1,203 @@
+//! Activation functions as layers.
+
+use super::*;
+use crate::activation::Activation;
+use serde::Deserialize;
+
+/// `x: T[…] → T[…]`: any [`Activation`]. Its class is `Activation`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ActivationLayer {
+    /// The function. Required in Keras, linear here.
+    #[serde(deserialize_with = "argument::activation")]
+    pub activation: Activation,
+}
+
+impl Arguments for ActivationLayer {}
+
+impl Layer for ActivationLayer {
+    fn class_name(&self) -> &'static str {
+        "Activation"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if self.activation == Activation::Softmax {
+                check_last("Activation", x)?;
+            }
+            Ok(cx.activate(self.activation, &cast(cx, x)))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[…] → T[…]`: 0 below `threshold`, x above it, at most `max_value`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReLU {
+    /// Greatest output. Default: none.
+    pub max_value: Option<f64>,
+    /// Slope of `negative_slope · (x − threshold)` below the threshold. Default: 0.
+    pub negative_slope: f64,
+    /// Where the function starts to be x. Default: 0.
+    pub threshold: f64,
+}
+
+impl Arguments for ReLU {
+    fn check(&self) -> Result<()> {
+        if let Some(limit) = self.max_value.filter(|m| m.is_nan() || *m < 0.0) {
+            return Err(wrong("ReLU", "max_value of at least 0", limit));
+        }
+        at_least_0("ReLU", "negative_slope", self.negative_slope)?;
+        at_least_0("ReLU", "threshold", self.threshold)
+    }
+}
+
+impl Layer for ReLU {
+    fn class_name(&self) -> &'static str {
+        "ReLU"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let x = cast(cx, x);
+            let below = match self.negative_slope {
+                0.0 => x.zeros_like(),
+                slope => (&x - self.threshold) * slope,
+            };
+            let y = x.greater(&x.scalar_like(self.threshold)).select(&x, &below);
+            // As select: the derivative beyond the limit is 0.
+            let limited = self.max_value.map(|m| {
+                let limit = y.builder().full(y.ty(), m);
+                y.less(&limit).select(&y, &limit)
+            });
+            Ok(limited.unwrap_or(y))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[…] → T[…]`: x where positive, else `negative_slope · x`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LeakyReLU {
+    /// Slope for negative x. Default: 0.3 (the function `leaky_relu` has 0.2, as in Keras).
+    pub negative_slope: f64,
+}
+
+impl Default for LeakyReLU {
+    fn default() -> LeakyReLU {
+        LeakyReLU { negative_slope: 0.3 }
+    }
+}
+
+impl Arguments for LeakyReLU {
+    fn check(&self) -> Result<()> {
+        at_least_0("LeakyReLU", "negative_slope", self.negative_slope)
+    }
+}
+
+impl Layer for LeakyReLU {
+    fn class_name(&self) -> &'static str {
+        "LeakyReLU"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x).leaky_relu(self.negative_slope)))
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[…] → T[…]`: x where positive, else `alpha · (eˣ − 1)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ELU {
+    /// Limit for negative x is −alpha. Default: 1.
+    pub alpha: f64,
+}
+
+impl Default for ELU {
+    fn default() -> ELU {
+        ELU { alpha: 1.0 }
+    }
+}
+
+impl Arguments for ELU {
+    fn check(&self) -> Result<()> {
+        if !self.alpha.is_finite() {
+            return Err(wrong("ELU", "a finite alpha", self.alpha));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for ELU {
+    fn class_name(&self) -> &'static str {
+        "ELU"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x).elu(self.alpha)))
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[…] → T[…]`: `eˣ / Σ eˣ` along `axis`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Softmax {
+    /// The dimension that sums to 1. Default: −1, the last.
+    pub axis: i64,
+}
+
+impl Default for Softmax {
+    fn default() -> Softmax {
+        Softmax { axis: -1 }
+    }
+}
+
+impl Arguments for Softmax {}
+
+impl Layer for Softmax {
+    fn class_name(&self) -> &'static str {
+        "Softmax"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let axis = dim_index("Softmax", self.axis, x)?;
+            let x = cast(cx, x);
+            if axis + 1 == x.rank() {
+                return Ok(cx.activate(Activation::Softmax, &x));
+            }
+            let mut swapped: Vec<usize> = (0..x.rank()).collect();
+            swapped.swap(axis, x.rank() - 1);
+            Ok(x.transpose(&swapped).softmax().transpose(&swapped))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// Errors when there is no last dimension to normalise over.
+fn check_last(class: &str, x: &Tensor) -> Result<()> {
+    if x.rank() == 0 {
+        return Err(unfit(class, "a last dimension for softmax [B, …, N]", x.ty())
+            .hint("feed batches: data.batch(32)"));
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Convolutions over images, channels last.
+
+use super::sliding::{Sliding, check_images};
+use super::*;
+use crate::activation::Activation;
+use serde::Deserialize;
+use systole_ir::op::Convolution;
+
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: a learned weighted sum of each window's pixels.
+///
+/// With `padding` "valid", `H' = ⌊(H − (kh − 1)·dilation − 1) / stride⌋ + 1`; with "same", `⌈H / stride⌉`.
+/// Weights: `kernel: f32[kh, kw, C / groups, filters]`, `bias: f32[filters]`.
+///
+/// ```
+/// use systole_nn::layers::conv2d;
+/// let c = conv2d(64, (3, 3)).strides(2).padding("same").use_bias(false);
+/// assert!(c.check().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Conv2D {
+    /// Number of output channels. Required.
+    pub filters: usize,
+    /// Height and width of the window. Required.
+    pub kernel_size: Pair,
+    /// Steps of the window. Default: (1, 1).
+    pub strides: Pair,
+    /// What happens at the border. Default: "valid".
+    pub padding: Padding,
+    /// Distance between the window's elements. Default: (1, 1).
+    pub dilation_rate: Pair,
+    /// Groups of channels that do not see each other. Default: 1.
+    pub groups: usize,
+    /// Applied at the end. Default: linear.
+    #[serde(deserialize_with = "argument::activation")]
+    pub activation: Activation,
+    /// Whether a bias is added. Default: true.
+    pub use_bias: bool,
+    /// How the kernel starts. Default: `glorot_uniform`.
+    #[serde(deserialize_with = "argument::named")]
+    pub kernel_initializer: Initializer,
+    /// How the bias starts. Default: `zeros`.
+    #[serde(deserialize_with = "argument::named")]
+    pub bias_initializer: Initializer,
+}
+
+impl Default for Conv2D {
+    fn default() -> Conv2D {
+        Conv2D {
+            filters: 0,
+            kernel_size: Pair(0, 0),
+            strides: Pair(1, 1),
+            padding: Padding::Valid,
+            dilation_rate: Pair(1, 1),
+            groups: 1,
+            activation: Activation::Linear,
+            use_bias: true,
+            kernel_initializer: Initializer::GlorotUniform,
+            bias_initializer: Initializer::Zeros,
+        }
+    }
+}
+
+impl Conv2D {
+    fn sliding(&self) -> Sliding {
+        Sliding {
+            class: "Conv2D",
+            argument: "kernel_size",
+            size: self.kernel_size,
+            strides: self.strides,
+            dilation: self.dilation_rate,
+            padding: self.padding,
+        }
+    }
+}
+
+impl Arguments for Conv2D {
+    fn check(&self) -> Result<()> {
+        if self.filters == 0 {
+            return Err(wrong("Conv2D", "filters of at least 1", self.filters));
+        }
+        if self.groups == 0 || !self.filters.is_multiple_of(self.groups) {
+            let needs = format!("groups of at least 1 that divide its {} filters", self.filters);
+            return Err(wrong("Conv2D", &needs, self.groups));
+        }
+        self.sliding().check()
+    }
+}
+
+impl Layer for Conv2D {
+    fn class_name(&self) -> &'static str {
+        "Conv2D"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_images("Conv2D", x)?;
+            let channels = x.dim(3);
+            if channels == 0 || !channels.is_multiple_of(self.groups) {
+                let needs = format!("channels that {} groups divide", self.groups);
+                return Err(unfit("Conv2D", &needs, x.ty()).hint("choose groups that divide the channels"));
+            }
+            let sliding = self.sliding();
+            let padding = sliding.padding_for(x)?;
+            let Pair(kh, kw) = self.kernel_size;
+            let shape = [kh, kw, channels / self.groups, self.filters];
+            let kernel = weight(cx, "Conv2D", "kernel", &shape, &self.kernel_initializer)?;
+            let mut y = convolve(&cast(cx, x), &kernel, &sliding, &padding, self.groups);
+            if self.use_bias {
+                y = y + weight(cx, "Conv2D", "bias", &[self.filters], &self.bias_initializer)?;
+            }
+            Ok(cx.activate(self.activation, &y))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: each channel convolved on its own.
+///
+/// Output channel `c · depth_multiplier + m` is input channel `c` under its kernel `m`.
+/// Weights: `kernel: f32[kh, kw, C, depth_multiplier]`, `bias: f32[C · depth_multiplier]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DepthwiseConv2D {
+    /// Height and width of the window. Required.
+    pub kernel_size: Pair,
+    /// Steps of the window. Default: (1, 1).
+    pub strides: Pair,
+    /// What happens at the border. Default: "valid".
+    pub padding: Padding,
+    /// Output channels for each input channel. Default: 1.
+    pub depth_multiplier: usize,
+    /// Distance between the window's elements. Default: (1, 1).
+    pub dilation_rate: Pair,
+    /// Applied at the end. Default: linear.
+    #[serde(deserialize_with = "argument::activation")]
+    pub activation: Activation,
+    /// Whether a bias is added. Default: true.
+    pub use_bias: bool,
+    /// How the kernel starts. Default: `glorot_uniform`.
+    #[serde(deserialize_with = "argument::named")]
+    pub depthwise_initializer: Initializer,
+    /// How the bias starts. Default: `zeros`.
+    #[serde(deserialize_with = "argument::named")]
+    pub bias_initializer: Initializer,
+}
+
+impl Default for DepthwiseConv2D {
+    fn default() -> DepthwiseConv2D {
+        DepthwiseConv2D {
+            kernel_size: Pair(0, 0),
+            strides: Pair(1, 1),
+            padding: Padding::Valid,
+            depth_multiplier: 1,
+            dilation_rate: Pair(1, 1),
+            activation: Activation::Linear,
+            use_bias: true,
+            depthwise_initializer: Initializer::GlorotUniform,
+            bias_initializer: Initializer::Zeros,
+        }
+    }
+}
+
+impl DepthwiseConv2D {
+    fn sliding(&self) -> Sliding {
+        Sliding {
+            class: "DepthwiseConv2D",
+            argument: "kernel_size",
+            size: self.kernel_size,
+            strides: self.strides,
+            dilation: self.dilation_rate,
+            padding: self.padding,
+        }
+    }
+}
+
+impl Arguments for DepthwiseConv2D {
+    fn check(&self) -> Result<()> {
+        if self.depth_multiplier == 0 {
+            return Err(wrong("DepthwiseConv2D", "depth_multiplier of at least 1", self.depth_multiplier));
+        }
+        self.sliding().check()
+    }
+}
+
+impl Layer for DepthwiseConv2D {
+    fn class_name(&self) -> &'static str {
+        "DepthwiseConv2D"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_images("DepthwiseConv2D", x)?;
+            let channels = x.dim(3);
+            if channels == 0 {
+                let hint = "look at the layers before it: one of them leaves no channels";
+                return Err(unfit("DepthwiseConv2D", "at least one channel [B, H, W, C]", x.ty()).hint(hint));
+            }
+            let sliding = self.sliding();
+            let padding = sliding.padding_for(x)?;
+            let Pair(kh, kw) = self.kernel_size;
+            let shape = [kh, kw, channels, self.depth_multiplier];
+            let kernel = weight(cx, "DepthwiseConv2D", "kernel", &shape, &self.depthwise_initializer)?;
+            let filters = channels * self.depth_multiplier;
+            let kernel = kernel.reshape([kh, kw, 1, filters]);
+            let mut y = convolve(&cast(cx, x), &kernel, &sliding, &padding, channels);
+            if self.use_bias {
+                y = y + weight(cx, "DepthwiseConv2D", "bias", &[filters], &self.bias_initializer)?;
+            }
+            Ok(cx.activate(self.activation, &y))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[B, H, W, C], kernel: T[kh, kw, C / groups, F] → T[B, H', W', F]`.
+fn convolve(x: &Tensor, kernel: &Tensor, s: &Sliding, padding: &[[i64; 2]], groups: usize) -> Tensor {
+    let (strides, dilation) = (s.strides.dims(), s.dilation.dims());
+    x.convolution(kernel, Convolution::channels_last(&strides, padding, &dilation, groups, x.dtype()))
+}

@@ -1,0 +1,83 @@
+//! Dense: every output feature is a weighted sum of every input feature.
+
+use super::*;
+use crate::activation::Activation;
+use serde::Deserialize;
+
+/// `x: T[B, …, K] → T[B, …, units]`: `activation(x · kernel + bias)`.
+///
+/// Weights: `kernel: f32[K, units]`, `bias: f32[units]`.
+///
+/// ```
+/// use systole_nn::layers::dense;
+/// let hidden = dense(128).activation("relu").kernel_initializer("he_normal");
+/// assert!(hidden.check().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Dense {
+    /// Number of output features. Required.
+    pub units: usize,
+    /// Applied at the end. Default: linear.
+    #[serde(deserialize_with = "argument::activation")]
+    pub activation: Activation,
+    /// Whether a bias is added. Default: true.
+    pub use_bias: bool,
+    /// How the kernel starts. Default: `glorot_uniform`.
+    #[serde(deserialize_with = "argument::named")]
+    pub kernel_initializer: Initializer,
+    /// How the bias starts. Default: `zeros`.
+    #[serde(deserialize_with = "argument::named")]
+    pub bias_initializer: Initializer,
+}
+
+impl Default for Dense {
+    fn default() -> Dense {
+        Dense {
+            units: 0,
+            activation: Activation::Linear,
+            use_bias: true,
+            kernel_initializer: Initializer::GlorotUniform,
+            bias_initializer: Initializer::Zeros,
+        }
+    }
+}
+
+impl Arguments for Dense {
+    fn check(&self) -> Result<()> {
+        if self.units == 0 {
+            return Err(wrong("Dense", "units of at least 1", self.units));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for Dense {
+    fn class_name(&self) -> &'static str {
+        "Dense"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if x.rank() < 2 {
+                let hint = "give each sample at least one feature dimension: reshape([1]) before it";
+                return Err(unfit("Dense", "features in a last dimension [B, …, K]", x.ty()).hint(hint));
+            }
+            let features = x.dim(-1);
+            if features == 0 {
+                let hint = "look at the layers before it: one of them leaves no elements";
+                return Err(unfit("Dense", "at least one input feature [B, …, K]", x.ty()).hint(hint));
+            }
+            let kernel = weight(cx, "Dense", "kernel", &[features, self.units], &self.kernel_initializer)?;
+            let mut y = cast(cx, x).dot(&kernel);
+            if self.use_bias {
+                y = y + weight(cx, "Dense", "bias", &[self.units], &self.bias_initializer)?;
+            }
+            Ok(cx.activate(self.activation, &y))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}

@@ -1,0 +1,214 @@
+//! Normalisations: features shifted and scaled to mean 0 and variance 1, then to a learned mean and scale.
+//!
+//! Statistics are f32 under every precision policy: half precision loses the variance of features far from zero.
+
+use super::*;
+use serde::Deserialize;
+
+/// `x: T[…, C, …] → T[…]`: each feature along `axis` normalised over all other dimensions.
+///
+/// While training the batch's own mean and (biased) variance are used, and the moving ones follow them:
+/// `moving · momentum + batch · (1 − momentum)`. Otherwise the moving ones are used; so too in a layer that is not
+/// trainable. Weights: `gamma`, `beta`, and, not trained, `moving_mean`, `moving_variance`: all `f32[C]`.
+/// Source: Ioffe and Szegedy 2015.
+///
+/// ```
+/// use systole_nn::layers::batch_normalization;
+/// assert!(batch_normalization().momentum(0.9).epsilon(1e-5).check().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BatchNormalization {
+    /// The feature dimension. Default: −1, the last.
+    pub axis: i64,
+    /// How much of the moving statistics a step keeps. Default: 0.99.
+    pub momentum: f64,
+    /// Added to the variance. Default: 1e-3.
+    pub epsilon: f64,
+    /// Whether `beta` is added. Default: true.
+    pub center: bool,
+    /// Whether the result is multiplied by `gamma`. Default: true.
+    pub scale: bool,
+    /// How `beta` starts. Default: `zeros`.
+    #[serde(deserialize_with = "argument::named")]
+    pub beta_initializer: Initializer,
+    /// How `gamma` starts. Default: `ones`.
+    #[serde(deserialize_with = "argument::named")]
+    pub gamma_initializer: Initializer,
+    /// How `moving_mean` starts. Default: `zeros`.
+    #[serde(deserialize_with = "argument::named")]
+    pub moving_mean_initializer: Initializer,
+    /// How `moving_variance` starts. Default: `ones`.
+    #[serde(deserialize_with = "argument::named")]
+    pub moving_variance_initializer: Initializer,
+}
+
+impl Default for BatchNormalization {
+    fn default() -> BatchNormalization {
+        BatchNormalization {
+            axis: -1,
+            momentum: 0.99,
+            epsilon: 1e-3,
+            center: true,
+            scale: true,
+            beta_initializer: Initializer::Zeros,
+            gamma_initializer: Initializer::Ones,
+            moving_mean_initializer: Initializer::Zeros,
+            moving_variance_initializer: Initializer::Ones,
+        }
+    }
+}
+
+impl BatchNormalization {
+    /// As [`Layer::call`], with the choice between the batch's statistics and the moving ones.
+    pub(super) fn call_as(&self, cx: &mut Cx, inputs: &[Tensor], training: bool) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let axis = feature_dim("BatchNormalization", self.axis, x)?;
+            let features = [x.dim(axis as isize)];
+            sized("BatchNormalization", "gamma", &features)?;
+            let mut variable = |wanted: bool, name: &str, initializer: &Initializer, trains: bool| {
+                wanted.then(|| cx.variable(name, &features, initializer, trains))
+            };
+            let gamma = variable(self.scale, "gamma", &self.gamma_initializer, true);
+            let beta = variable(self.center, "beta", &self.beta_initializer, true);
+            let moving_mean = cx.variable("moving_mean", &features, &self.moving_mean_initializer, false);
+            let moving_variance =
+                cx.variable("moving_variance", &features, &self.moving_variance_initializer, false);
+            let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[axis]);
+            let x32 = cast(cx, x).convert(DType::F32);
+            let (centred, variance) = if training {
+                let others: Vec<usize> = (0..x.rank()).filter(|d| *d != axis).collect();
+                let mean = x32.mean(&others);
+                let centred = &x32 - wide(&mean);
+                let variance = (&centred * &centred).mean(&others);
+                cx.update("moving_mean", self.follow(&moving_mean, &mean));
+                cx.update("moving_variance", self.follow(&moving_variance, &variance));
+                (centred, variance)
+            } else {
+                (&x32 - wide(&moving_mean), moving_variance)
+            };
+            let inverse = (variance + self.epsilon).rsqrt();
+            let factor = gamma.map_or(inverse.clone(), |g| &inverse * g);
+            let y = centred * wide(&factor);
+            Ok(cast(cx, &beta.map_or(y.clone(), |b| &y + wide(&b))))
+        })
+    }
+
+    /// The moving statistic after a step.
+    fn follow(&self, moving: &Tensor, batch: &Tensor) -> Tensor {
+        moving * self.momentum + batch.stop_gradient() * (1.0 - self.momentum)
+    }
+}
+
+impl Arguments for BatchNormalization {
+    fn check(&self) -> Result<()> {
+        if !(0.0..=1.0).contains(&self.momentum) {
+            return Err(wrong("BatchNormalization", "a momentum from 0 to 1", self.momentum));
+        }
+        at_least_0("BatchNormalization", "epsilon", self.epsilon)
+    }
+}
+
+impl Layer for BatchNormalization {
+    fn class_name(&self) -> &'static str {
+        "BatchNormalization"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let training = cx.training();
+        self.call_as(cx, inputs, training)
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[B, …] → T[B, …]`: each sample normalised over the dimensions `axis`.
+///
+/// Weights: `gamma`, `beta`, of the shape of those dimensions. Source: Ba, Kiros and Hinton 2016.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LayerNormalization {
+    /// The dimensions to normalise over. Default: −1, the last.
+    pub axis: Axes,
+    /// Added to the variance. Default: 1e-3.
+    pub epsilon: f64,
+    /// Whether `beta` is added. Default: true.
+    pub center: bool,
+    /// Whether the result is multiplied by `gamma`. Default: true.
+    pub scale: bool,
+    /// How `beta` starts. Default: `zeros`.
+    #[serde(deserialize_with = "argument::named")]
+    pub beta_initializer: Initializer,
+    /// How `gamma` starts. Default: `ones`.
+    #[serde(deserialize_with = "argument::named")]
+    pub gamma_initializer: Initializer,
+}
+
+impl Default for LayerNormalization {
+    fn default() -> LayerNormalization {
+        LayerNormalization {
+            axis: Axes(vec![-1]),
+            epsilon: 1e-3,
+            center: true,
+            scale: true,
+            beta_initializer: Initializer::Zeros,
+            gamma_initializer: Initializer::Ones,
+        }
+    }
+}
+
+impl Arguments for LayerNormalization {
+    fn check(&self) -> Result<()> {
+        if self.axis.0.is_empty() {
+            return Err(wrong("LayerNormalization", "an axis or several", "an empty list"));
+        }
+        at_least_0("LayerNormalization", "epsilon", self.epsilon)
+    }
+}
+
+impl Layer for LayerNormalization {
+    fn class_name(&self) -> &'static str {
+        "LayerNormalization"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let dims = self.axis.0.iter().map(|&a| feature_dim("LayerNormalization", a, x));
+            let mut dims = dims.collect::<Result<Vec<usize>>>()?;
+            dims.sort_unstable();
+            dims.dedup();
+            let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
+            sized("LayerNormalization", "gamma", &shape)?;
+            let x32 = cast(cx, x).convert(DType::F32);
+            let wide = |t: Tensor| t.broadcast_except(x.shape(), &dims);
+            let centred = &x32 - wide(x32.mean(&dims));
+            let variance = (&centred * &centred).mean(&dims);
+            let mut y = &centred * wide((variance + self.epsilon).rsqrt());
+            if self.scale {
+                let gamma = cx.variable("gamma", &shape, &self.gamma_initializer, true);
+                y = y * gamma.broadcast_in_dim(x.shape(), &dims);
+            }
+            if self.center {
+                let beta = cx.variable("beta", &shape, &self.beta_initializer, true);
+                y = y + beta.broadcast_in_dim(x.shape(), &dims);
+            }
+            Ok(cast(cx, &y))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// A dimension of samples: not the batch, whose size no weight can have.
+fn feature_dim(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
+    match dim_index(class, axis, x)? {
+        0 => Err(unfit(class, "a feature dimension after the batch [B, …]", x.ty())
+            .because(format!("its axis {axis} is the batch"))
+            .hint("choose another axis; −1 is the last")),
+        d => Ok(d),
+    }
+}

@@ -1,0 +1,196 @@
+//! Poolings: each window of an image, or the whole image, becomes one pixel.
+
+use super::sliding::{Sliding, check_images};
+use super::*;
+use serde::Deserialize;
+use systole_ir::Literal;
+use systole_ir::op::{Monoid, Window};
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: the greatest pixel of each window, for each channel.
+///
+/// With `padding` "valid", `H' = ⌊(H − ph) / stride⌋ + 1`; with "same", `⌈H / stride⌉`, and what lies outside the
+/// image never wins.
+///
+/// ```
+/// use systole_nn::layers::max_pooling2d;
+/// assert!(max_pooling2d((2, 2)).padding("same").check().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MaxPooling2D {
+    /// Height and width of the window. Default: (2, 2).
+    pub pool_size: Pair,
+    /// Steps of the window. Default: `pool_size`.
+    pub strides: Option<Pair>,
+    /// What happens at the border. Default: "valid".
+    pub padding: Padding,
+}
+
+impl Default for MaxPooling2D {
+    fn default() -> MaxPooling2D {
+        MaxPooling2D { pool_size: Pair(2, 2), strides: None, padding: Padding::Valid }
+    }
+}
+
+impl Arguments for MaxPooling2D {
+    fn check(&self) -> Result<()> {
+        pooling("MaxPooling2D", self.pool_size, self.strides, self.padding).check()
+    }
+}
+
+impl Layer for MaxPooling2D {
+    fn class_name(&self) -> &'static str {
+        "MaxPooling2D"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_images("MaxPooling2D", x)?;
+            let sliding = pooling("MaxPooling2D", self.pool_size, self.strides, self.padding);
+            let padding = sliding.padding_for(x)?;
+            Ok(fold_windows(&cast(cx, x), &sliding, &padding, Monoid::Maximum))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: the mean pixel of each window, for each channel.
+///
+/// Sizes are those of [`MaxPooling2D`]. With `padding` "same", what lies outside the image is left out of the mean.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AveragePooling2D {
+    /// Height and width of the window. Default: (2, 2).
+    pub pool_size: Pair,
+    /// Steps of the window. Default: `pool_size`.
+    pub strides: Option<Pair>,
+    /// What happens at the border. Default: "valid".
+    pub padding: Padding,
+}
+
+impl Default for AveragePooling2D {
+    fn default() -> AveragePooling2D {
+        AveragePooling2D { pool_size: Pair(2, 2), strides: None, padding: Padding::Valid }
+    }
+}
+
+impl Arguments for AveragePooling2D {
+    fn check(&self) -> Result<()> {
+        pooling("AveragePooling2D", self.pool_size, self.strides, self.padding).check()
+    }
+}
+
+impl Layer for AveragePooling2D {
+    fn class_name(&self) -> &'static str {
+        "AveragePooling2D"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_images("AveragePooling2D", x)?;
+            let sliding = pooling("AveragePooling2D", self.pool_size, self.strides, self.padding);
+            let padding = sliding.padding_for(x)?;
+            // Sums of half-precision numbers lose digits and overflow: fold in f32.
+            let wide = cast(cx, x).convert(DType::F32);
+            let sum = fold_windows(&wide, &sliding, &padding, Monoid::Add);
+            let mean = sum / sliding.counts(&wide, &padding);
+            Ok(cast(cx, &mean))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+fn pooling(class: &'static str, size: Pair, strides: Option<Pair>, padding: Padding) -> Sliding {
+    Sliding {
+        class,
+        argument: "pool_size",
+        size,
+        strides: strides.unwrap_or(size),
+        dilation: Pair(1, 1),
+        padding,
+    }
+}
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: each window folded by `monoid`.
+fn fold_windows(x: &Tensor, s: &Sliding, padding: &[[i64; 2]], monoid: Monoid) -> Tensor {
+    let padding = [[0, 0], padding[0], padding[1], [0, 0]];
+    let window = Window::new(&[1, s.size.0, s.size.1, 1], &[1, s.strides.0, s.strides.1, 1], &padding);
+    let identity = Literal::splat(TensorType::scalar(x.dtype()), monoid.identity(x.dtype()));
+    let init = x.builder().constant(identity);
+    Tensor::reduce_window(&[x], &[&init], window, monoid.body(x.dtype())).remove(0)
+}
+
+/// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: the mean of each channel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GlobalAveragePooling2D {
+    /// Whether height and width stay, as 1. Default: false.
+    pub keepdims: bool,
+}
+
+impl Arguments for GlobalAveragePooling2D {}
+
+impl Layer for GlobalAveragePooling2D {
+    fn class_name(&self) -> &'static str {
+        "GlobalAveragePooling2D"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_pixels("GlobalAveragePooling2D", x)?;
+            let mean = cast(cx, x).convert(DType::F32).mean(&[1, 2]);
+            Ok(with_dims(&cast(cx, &mean), self.keepdims))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: the greatest value of each channel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GlobalMaxPooling2D {
+    /// Whether height and width stay, as 1. Default: false.
+    pub keepdims: bool,
+}
+
+impl Arguments for GlobalMaxPooling2D {}
+
+impl Layer for GlobalMaxPooling2D {
+    fn class_name(&self) -> &'static str {
+        "GlobalMaxPooling2D"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_pixels("GlobalMaxPooling2D", x)?;
+            Ok(with_dims(&cast(cx, x).reduce_max(&[1, 2]), self.keepdims))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// Errors unless `x` holds images of at least one pixel.
+fn check_pixels(class: &str, x: &Tensor) -> Result<()> {
+    check_images(class, x)?;
+    if x.dim(1) == 0 || x.dim(2) == 0 {
+        return Err(unfit(class, "images of at least one pixel [B, H, W, C]", x.ty())
+            .hint("look at the layers before it: one of them leaves no pixels"));
+    }
+    Ok(())
+}
+
+fn with_dims(x: &Tensor, keepdims: bool) -> Tensor {
+    if keepdims { x.reshape([x.dim(0), 1, 1, x.dim(1)]) } else { x.clone() }
+}

@@ -1,0 +1,51 @@
+//! Rescaling: pixels to the range a network likes, as part of the model.
+
+use super::*;
+use serde::Deserialize;
+
+/// `x: U[…] → T[…]`: `x · scale + offset`. Takes integers too.
+///
+/// ```
+/// use systole_nn::layers::rescaling;
+/// let to_unit = rescaling(1.0 / 255.0);
+/// let to_signed = rescaling(1.0 / 127.5).offset(-1.0);
+/// assert!(to_unit.check().is_ok() && to_signed.check().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rescaling {
+    /// The factor. Required in Keras, 1 here.
+    pub scale: f64,
+    /// What is added. Default: 0.
+    pub offset: f64,
+}
+
+impl Default for Rescaling {
+    fn default() -> Rescaling {
+        Rescaling { scale: 1.0, offset: 0.0 }
+    }
+}
+
+impl Arguments for Rescaling {
+    fn check(&self) -> Result<()> {
+        if !self.scale.is_finite() || !self.offset.is_finite() {
+            let is = format!("{} and {}", self.scale, self.offset);
+            return Err(wrong("Rescaling", "a finite scale and offset", is));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for Rescaling {
+    fn class_name(&self) -> &'static str {
+        "Rescaling"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x) * self.scale + self.offset))
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}

@@ -1,0 +1,102 @@
+//! Layers that only move elements. The batch dimension stays as it is.
+
+use super::*;
+use serde::Deserialize;
+
+/// `x: T[B, …] → T[B, N]`: all features of a sample in one dimension.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Flatten {}
+
+impl Arguments for Flatten {}
+
+impl Layer for Flatten {
+    fn class_name(&self) -> &'static str {
+        "Flatten"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let (batch, features) = split_batch("Flatten", x)?;
+            Ok(cast_floats(cx, x).reshape([batch, features]))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: T[B, …] → T[B, target_shape…]`: the same elements in row-major order.
+///
+/// ```
+/// use systole_nn::layers::reshape;
+/// assert!(reshape([28, 28, 1]).check().is_ok());
+/// assert!(reshape([-1, 8]).check().is_ok());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Reshape {
+    /// The shape of a sample; one entry may be −1: whatever is left. Required.
+    pub target_shape: Vec<i64>,
+}
+
+impl Reshape {
+    /// The target with −1 resolved, or an error where `features` elements do not fit.
+    fn resolve(&self, features: usize, x: &Tensor) -> Result<Vec<usize>> {
+        let mut known = self.target_shape.iter().filter(|d| **d >= 0).map(|d| *d as usize);
+        let known = known.try_fold(1, usize::checked_mul);
+        let inferred = self.target_shape.contains(&-1);
+        let rest = known.filter(|k| *k > 0).map_or(0, |k| features / k);
+        let fits = if inferred {
+            known.is_some_and(|k| k * rest == features && k > 0)
+        } else {
+            known == Some(features)
+        };
+        if !fits {
+            let needs = format!("samples that fill {:?}", self.target_shape);
+            return Err(unfit("Reshape", &needs, x.ty())
+                .because(format!("a sample has {features} elements"))
+                .hint("choose sizes whose product is that, or one −1"));
+        }
+        Ok(self.target_shape.iter().map(|&d| usize::try_from(d).unwrap_or(rest)).collect())
+    }
+}
+
+impl Arguments for Reshape {
+    fn check(&self) -> Result<()> {
+        let unknown = self.target_shape.iter().filter(|d| **d == -1).count();
+        if unknown > 1 || self.target_shape.iter().any(|d| *d < -1) {
+            let needs = "a target_shape of sizes with at most one −1";
+            return Err(wrong("Reshape", needs, format!("{:?}", self.target_shape)));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for Reshape {
+    fn class_name(&self) -> &'static str {
+        "Reshape"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let (batch, features) = split_batch("Reshape", x)?;
+            let mut shape = self.resolve(features, x)?;
+            shape.insert(0, batch);
+            Ok(cast_floats(cx, x).reshape(shape))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// Batch size and elements of a sample.
+fn split_batch(class: &str, x: &Tensor) -> Result<(usize, usize)> {
+    match x.shape().dims() {
+        [batch, features @ ..] => Ok((*batch, features.iter().product())),
+        [] => Err(unfit(class, "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")),
+    }
+}

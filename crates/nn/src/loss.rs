@@ -1,0 +1,476 @@
+//! Losses with Keras's names, formulas and clipping. A loss gives one value for each sample (or pixel, or token);
+//! [`Loss::reduce`] averages them. All arithmetic is f32, whatever layers compute in.
+
+use crate::activation::nearest;
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
+
+/// What a model says: its output and, where that is a softmax's or sigmoid's, what went into it.
+///
+/// Cross-entropies then work on the logits, as Keras does with TensorFlow: the logarithm of a softmax is exact where
+/// that of its rounded result is not. Other losses use the value.
+#[derive(Clone, Copy, Debug)]
+pub struct Prediction<'a> {
+    /// The output.
+    pub value: &'a Tensor,
+    /// The input of the softmax or sigmoid that made it, of the same shape.
+    pub logits: Option<&'a Tensor>,
+}
+
+impl<'a> From<&'a Tensor> for Prediction<'a> {
+    fn from(value: &'a Tensor) -> Prediction<'a> {
+        Prediction { value, logits: None }
+    }
+}
+
+impl<'a> From<&Prediction<'a>> for Prediction<'a> {
+    fn from(p: &Prediction<'a>) -> Prediction<'a> {
+        *p
+    }
+}
+
+/// A measure of how wrong a prediction is.
+///
+/// ```
+/// use systole_nn::loss::sparse_categorical_crossentropy;
+/// use systole_ir::{Literal, Tensor};
+/// use systole_runtime::jit;
+/// let loss = jit(|(y, p): (Tensor, Tensor)| sparse_categorical_crossentropy().value(&y, &p, None));
+/// let y = Literal::from_slice([2], &[0i32, 1]).unwrap();
+/// let p = Literal::from_slice([2, 2], &[0.5f32, 0.5, 0.75, 0.25]).unwrap();
+/// let value = loss.call((y.into(), p.into())).unwrap().to_f64().unwrap();
+/// assert!((value - (2f64.ln() + 4f64.ln()) / 2.0).abs() < 1e-6);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "class_name", content = "config", deny_unknown_fields)]
+pub enum Loss {
+    /// −ln p\[y\] for class numbers y: I\[…\] or I\[…, 1\] and predictions T\[…, C\].
+    SparseCategoricalCrossentropy {
+        /// Predictions are logits, not probabilities.
+        #[serde(default)]
+        from_logits: bool,
+        /// Labels of this class count for nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ignore_class: Option<i64>,
+    },
+    /// −Σ t·ln p over the last axis, for distributions t of the predictions' shape.
+    CategoricalCrossentropy {
+        /// Predictions are logits, not probabilities.
+        #[serde(default)]
+        from_logits: bool,
+        /// s: targets become t(1 − s) + s / C.
+        #[serde(default)]
+        label_smoothing: f64,
+    },
+    /// Mean over the last axis of −t·ln p − (1 − t)·ln(1 − p).
+    BinaryCrossentropy {
+        /// Predictions are logits, not probabilities.
+        #[serde(default)]
+        from_logits: bool,
+        /// s: targets become t(1 − s) + s / 2.
+        #[serde(default)]
+        label_smoothing: f64,
+    },
+    /// Mean over the last axis of (t − p)².
+    MeanSquaredError,
+    /// Mean over the last axis of |t − p|.
+    MeanAbsoluteError,
+    /// Mean over the last axis of ½e² where |e| ≤ δ, else δ|e| − ½δ².
+    Huber {
+        /// δ.
+        delta: f64,
+    },
+}
+
+/// How values for each sample become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reduction {
+    /// Σ w·l / number of values: weights of mean 1 keep the loss's size. Keras's default.
+    #[default]
+    SumOverBatchSize,
+    /// Σ w·l.
+    Sum,
+    /// Σ w·l / Σ w.
+    MeanWithSampleWeight,
+}
+
+/// For class numbers as labels and probabilities (or a softmax) as predictions.
+pub fn sparse_categorical_crossentropy() -> Loss {
+    Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None }
+}
+
+/// For one-hot labels and probabilities (or a softmax) as predictions.
+pub fn categorical_crossentropy() -> Loss {
+    Loss::CategoricalCrossentropy { from_logits: false, label_smoothing: 0.0 }
+}
+
+/// For labels 0 and 1 and probabilities (or a sigmoid) as predictions.
+pub fn binary_crossentropy() -> Loss {
+    Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 }
+}
+
+/// Mean of squared differences.
+pub fn mean_squared_error() -> Loss {
+    Loss::MeanSquaredError
+}
+
+/// Mean of absolute differences.
+pub fn mean_absolute_error() -> Loss {
+    Loss::MeanAbsoluteError
+}
+
+/// Squared near 0, absolute beyond 1.
+pub fn huber() -> Loss {
+    Loss::Huber { delta: 1.0 }
+}
+
+/// The names that [`Loss::from_str`] takes, beside the abbreviations `mse` and `mae`.
+pub const NAMES: [&str; 6] = [
+    "sparse_categorical_crossentropy",
+    "categorical_crossentropy",
+    "binary_crossentropy",
+    "mean_squared_error",
+    "mean_absolute_error",
+    "huber",
+];
+
+impl FromStr for Loss {
+    type Err = Error;
+
+    /// Keras's defaults: predictions are probabilities, nothing is smoothed.
+    fn from_str(name: &str) -> Result<Loss> {
+        Ok(match name {
+            "sparse_categorical_crossentropy" => sparse_categorical_crossentropy(),
+            "categorical_crossentropy" => categorical_crossentropy(),
+            "binary_crossentropy" | "bce" => binary_crossentropy(),
+            "mean_squared_error" | "mse" | "MSE" => mean_squared_error(),
+            "mean_absolute_error" | "mae" | "MAE" => mean_absolute_error(),
+            "huber" => huber(),
+            _ => {
+                return Err(Error::new(ErrorKind::Config, format!("there is no loss `{name}`"))
+                    .hint(format!("did you mean `{}`? All: {}", nearest(name, &NAMES), NAMES.join(", "))));
+            }
+        })
+    }
+}
+
+/// Probabilities are kept this far from 0 and 1 before their logarithm is taken.
+const EPSILON: f64 = 1e-7;
+
+/// Settings, to be chained. One that the loss does not have changes nothing.
+impl Loss {
+    /// Takes predictions as logits.
+    pub fn from_logits(mut self, yes: bool) -> Loss {
+        if let Loss::SparseCategoricalCrossentropy { from_logits, .. }
+        | Loss::CategoricalCrossentropy { from_logits, .. }
+        | Loss::BinaryCrossentropy { from_logits, .. } = &mut self
+        {
+            *from_logits = yes;
+        }
+        self
+    }
+
+    /// Moves targets of categorical and binary cross-entropy this far towards the uniform distribution.
+    pub fn label_smoothing(mut self, amount: f64) -> Loss {
+        if let Loss::CategoricalCrossentropy { label_smoothing, .. }
+        | Loss::BinaryCrossentropy { label_smoothing, .. } = &mut self
+        {
+            *label_smoothing = amount;
+        }
+        self
+    }
+
+    /// Labels of this class count for nothing in sparse categorical cross-entropy.
+    pub fn ignore_class(mut self, class: i64) -> Loss {
+        if let Loss::SparseCategoricalCrossentropy { ignore_class, .. } = &mut self {
+            *ignore_class = Some(class);
+        }
+        self
+    }
+
+    /// Keras's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Loss::SparseCategoricalCrossentropy { .. } => "sparse_categorical_crossentropy",
+            Loss::CategoricalCrossentropy { .. } => "categorical_crossentropy",
+            Loss::BinaryCrossentropy { .. } => "binary_crossentropy",
+            Loss::MeanSquaredError => "mean_squared_error",
+            Loss::MeanAbsoluteError => "mean_absolute_error",
+            Loss::Huber { .. } => "huber",
+        }
+    }
+}
+
+/// Graph nodes.
+impl Loss {
+    /// `y_true, y_pred: T[B, …, C] → f32[]`: the weighted mean over the batch, as Keras's `loss(y_true, y_pred)`.
+    #[track_caller]
+    pub fn value<'a>(
+        &self,
+        y_true: &Tensor,
+        y_pred: impl Into<Prediction<'a>>,
+        sample_weight: Option<&Tensor>,
+    ) -> Tensor {
+        let values = self.per_sample(y_true, y_pred);
+        let Some(mask) = self.mask(y_true, &values) else { return Loss::reduce(&values, sample_weight) };
+        // Ignored labels leave the denominator too; Keras's ε keeps a batch of nothing else from 0 / 0.
+        let (count, total) = (values.shape().elements() as f64, mask.sum_all());
+        let mask = mask * (total.scalar_like(count) / (total + EPSILON));
+        let weight = sample_weight.map(|w| aligned(&values, w));
+        Loss::reduce(&values, Some(&weight.map_or(mask.clone(), |w| w * mask)))
+    }
+
+    /// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the loss of each sample, pixel or token.
+    ///
+    /// Labels may lack the last axis (sparse cross-entropy) or have it as 1. Labels that cannot fit are an error of the
+    /// graph; a class number outside 0..C gives NaN.
+    #[track_caller]
+    pub fn per_sample<'a>(&self, y_true: &Tensor, y_pred: impl Into<Prediction<'a>>) -> Tensor {
+        let pred: Prediction = y_pred.into();
+        let last = |x: &Tensor| [x.rank().saturating_sub(1)];
+        match *self {
+            Loss::SparseCategoricalCrossentropy { from_logits, ignore_class } => {
+                let (x, is_logits) = scores(pred, from_logits);
+                let Some(y) = self.class_numbers(y_true, &x) else { return poisoned(y_true) };
+                sparse_crossentropy(&y, &x, is_logits, ignore_class)
+            }
+            Loss::CategoricalCrossentropy { from_logits, label_smoothing } => {
+                let (x, is_logits) = scores(pred, from_logits);
+                let Some((t, x)) = self.same_shape(y_true, &x) else { return poisoned(y_true) };
+                let classes = x.dim(-1) as f64;
+                let t = smoothed(&t, label_smoothing, 1.0 / classes);
+                if is_logits {
+                    return -(t * x.log_softmax()).sum(&last(&x));
+                }
+                let sum = x.sum(&last(&x)).broadcast_except(x.shape(), &last(&x));
+                -(t * clipped(&(&x / sum)).log()).sum(&last(&x))
+            }
+            Loss::BinaryCrossentropy { from_logits, label_smoothing } => {
+                let (x, is_logits) = scores(pred, from_logits);
+                let Some((t, x)) = self.same_shape(y_true, &x) else { return poisoned(y_true) };
+                let t = smoothed(&t, label_smoothing, 0.5);
+                mean_last(&if is_logits {
+                    binary_from_logits(&t, &x)
+                } else {
+                    binary_from_probabilities(&t, &x)
+                })
+            }
+            Loss::MeanSquaredError => self.of_difference(y_true, pred, |e| e * e),
+            Loss::MeanAbsoluteError => self.of_difference(y_true, pred, |e| e.abs()),
+            Loss::Huber { delta } => self.of_difference(y_true, pred, |e| {
+                let size = e.abs();
+                let (near, far) = ((e * e) * 0.5, &size * delta - 0.5 * delta * delta);
+                size.less_equal(&size.scalar_like(delta)).select(&near, &far)
+            }),
+        }
+    }
+
+    /// `values: f32[B, …], sample_weight: T[B] or longer → f32[]`: Σ w·l / number of values.
+    #[track_caller]
+    pub fn reduce(values: &Tensor, sample_weight: Option<&Tensor>) -> Tensor {
+        Loss::reduce_by(Reduction::SumOverBatchSize, values, sample_weight)
+    }
+
+    /// As [`Loss::reduce`], in another way.
+    #[track_caller]
+    pub fn reduce_by(how: Reduction, values: &Tensor, sample_weight: Option<&Tensor>) -> Tensor {
+        let weight = sample_weight.map(|w| aligned(values, w));
+        let sum = weight.as_ref().map_or(values.clone(), |w| values * w).sum_all();
+        let count = values.shape().elements() as f64;
+        match (how, weight) {
+            (Reduction::Sum, _) => sum,
+            (Reduction::MeanWithSampleWeight, Some(w)) => {
+                let total = w.broadcast_to(values.shape()).sum_all();
+                let zero = total.zeros_like();
+                let is_zero = total.equal(&zero);
+                is_zero.select(&zero, &(sum / is_zero.select(&total.ones_like(), &total)))
+            }
+            _ => sum / count,
+        }
+    }
+
+    /// `→ f32[…]` like `values`: 0 where the label is of the ignored class, else 1. `None` when none is ignored.
+    #[track_caller]
+    pub fn mask(&self, y_true: &Tensor, values: &Tensor) -> Option<Tensor> {
+        let Loss::SparseCategoricalCrossentropy { ignore_class: Some(class), .. } = *self else {
+            return None;
+        };
+        if values.is_poisoned() {
+            return Some(values.clone());
+        }
+        let y = as_index(y_true).reshape(values.shape());
+        Some(y.not_equal(&y.scalar_like(class as f64)).convert(DType::F32))
+    }
+
+    #[track_caller]
+    fn of_difference(&self, y_true: &Tensor, pred: Prediction, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+        match self.same_shape(y_true, &pred.value.convert(DType::F32)) {
+            Some((t, p)) => mean_last(&f(&(t - p))),
+            None => poisoned(y_true),
+        }
+    }
+
+    /// Labels as integers of the predictions' shape without its last axis.
+    fn class_numbers(&self, y_true: &Tensor, x: &Tensor) -> Option<Tensor> {
+        let expected = &x.shape()[..x.rank().saturating_sub(1)];
+        let labels = match y_true.shape().dims() {
+            [rest @ .., 1] if rest == expected => y_true.reshape(rest),
+            dims if dims == expected && x.rank() > 0 => y_true.clone(),
+            dims => {
+                let hint = if x.rank() > 0 && dims == x.shape().dims() {
+                    "use categorical_crossentropy for one-hot labels"
+                } else {
+                    "give one class number for each prediction"
+                };
+                return self.refuse(
+                    y_true,
+                    x,
+                    "labels must be class numbers, one for each row of predictions",
+                    hint,
+                );
+            }
+        };
+        if x.dim(-1) == 1 {
+            let hint =
+                "use binary_crossentropy for one output, or give the last layer one unit for each class";
+            return self.refuse(y_true, x, "over a single class it is always 0", hint);
+        }
+        Some(as_index(&labels))
+    }
+
+    /// Labels and predictions in f32 and one shape, where they differ by a last axis of 1 only.
+    fn same_shape(&self, y_true: &Tensor, x: &Tensor) -> Option<(Tensor, Tensor)> {
+        let t = y_true.convert(DType::F32);
+        match squeezed_or_expanded(&t, x) {
+            (t, x) if t.shape() == x.shape() && x.rank() > 0 => Some((t, x)),
+            _ => {
+                let hint = match self {
+                    Loss::CategoricalCrossentropy { .. } => {
+                        "use sparse_categorical_crossentropy for class numbers"
+                    }
+                    _ => "give the last layer as many units as a label has values",
+                };
+                self.refuse(y_true, x, "labels must have the shape of the predictions", hint)
+            }
+        }
+    }
+
+    fn refuse<T>(&self, y_true: &Tensor, x: &Tensor, why: &str, hint: &str) -> Option<T> {
+        let what = format!("labels {} and predictions {} do not fit", y_true.ty(), x.ty());
+        let error = Error::new(ErrorKind::Graph, what).at(format!("loss {}", self.name()));
+        y_true.fail(error.because(why).hint(hint));
+        None
+    }
+}
+
+/// What a cross-entropy works on, in f32, and whether it is logits.
+fn scores(pred: Prediction, from_logits: bool) -> (Tensor, bool) {
+    match pred.logits {
+        Some(x) => (x.convert(DType::F32), true),
+        None => (pred.value.convert(DType::F32), from_logits),
+    }
+}
+
+/// A poisoned tensor for a graph whose error is already recorded.
+fn poisoned(like: &Tensor) -> Tensor {
+    like.fail(Error::new(ErrorKind::Graph, "labels and predictions do not fit"))
+}
+
+/// Labels as signed integers wide enough to be compared with any class number.
+pub(crate) fn as_index(y: &Tensor) -> Tensor {
+    match y.dtype() {
+        DType::I32 | DType::I64 => y.clone(),
+        DType::U32 | DType::U64 => y.convert(DType::I64),
+        _ => y.convert(DType::I32),
+    }
+}
+
+/// `y: I[…], x: T[…, C] → T[…]`: the score of the named class, and bool\[…\] whether there is such a class.
+///
+/// By comparison and sum, not gather: it fuses with what surrounds it and its derivative is a select.
+pub(crate) fn score_of(y: &Tensor, x: &Tensor) -> (Tensor, Tensor) {
+    let last = [x.rank().saturating_sub(1)];
+    let wide = y.broadcast_except(x.shape(), &last);
+    let places = x.builder().iota(wide.ty().clone(), last[0]);
+    let picked = wide.equal(&places).select(x, &x.zeros_like()).sum(&last);
+    let classes = y.scalar_like(x.dim(-1) as f64);
+    let known = y.greater_equal(&y.zeros_like()).and(&y.less(&classes));
+    (picked, known)
+}
+
+fn sparse_crossentropy(y: &Tensor, x: &Tensor, is_logits: bool, ignore_class: Option<i64>) -> Tensor {
+    let last = [x.rank() - 1];
+    // From probabilities: renormalised after clipping, because Keras feeds their logarithm to the logits' formula.
+    let x = if is_logits { x.clone() } else { clipped(x).log() };
+    let top = x.stop_gradient().reduce_max(&last).broadcast_except(x.shape(), &last);
+    let shifted = &x - top;
+    let (picked, known) = score_of(y, &shifted);
+    let values = shifted.exp().sum(&last).log() - picked;
+    let values = known.select(&values, &values.builder().full(values.ty(), f64::NAN));
+    match ignore_class {
+        Some(class) => y.equal(&y.scalar_like(class as f64)).select(&values.zeros_like(), &values),
+        None => values,
+    }
+}
+
+fn binary_from_probabilities(t: &Tensor, p: &Tensor) -> Tensor {
+    let p = clipped(p);
+    -(t * p.log() + (1.0 - t) * (1.0 - &p).log())
+}
+
+/// max(x, 0) − x·t + ln(1 + e^−|x|), whose derivative at 0 is ½ − t because both selects use `≥`.
+fn binary_from_logits(t: &Tensor, x: &Tensor) -> Tensor {
+    let zero = x.zeros_like();
+    let positive = x.greater_equal(&zero);
+    let above = positive.select(x, &zero);
+    let minus_size = positive.select(&-x, x);
+    above - x * t + minus_size.exp().log1p()
+}
+
+fn clipped(p: &Tensor) -> Tensor {
+    p.clamp(&p.scalar_like(EPSILON), &p.scalar_like(1.0 - EPSILON))
+}
+
+fn smoothed(t: &Tensor, amount: f64, centre: f64) -> Tensor {
+    if amount == 0.0 { t.clone() } else { t * (1.0 - amount) + amount * centre }
+}
+
+pub(crate) fn mean_last(x: &Tensor) -> Tensor {
+    x.sum(&[x.rank() - 1]) / x.dim(-1) as f64
+}
+
+/// Keras's rule for ranks that differ by one: a last axis of 1 is dropped, or added to the tensor of rank 1.
+pub(crate) fn squeezed_or_expanded(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
+    let adapt = |long: &Tensor, short: &Tensor| match (long.shape().dims(), short.rank()) {
+        ([_, 1], 1) => (long.clone(), short.reshape([short.dim(0), 1])),
+        ([rest @ .., 1], n) if rest.len() == n => (long.reshape(rest), short.clone()),
+        _ => (long.clone(), short.clone()),
+    };
+    if a.rank() > b.rank() {
+        adapt(a, b)
+    } else {
+        let (b, a) = adapt(b, a);
+        (a, b)
+    }
+}
+
+/// Sample weights in f32, broadcastable to `values`: axes of values that weights lack are taken to be the last ones.
+#[track_caller]
+pub(crate) fn aligned(values: &Tensor, weight: &Tensor) -> Tensor {
+    let weight = weight.convert(DType::F32);
+    let mut dims = weight.shape().to_vec();
+    while dims.len() > values.rank() && dims.last() == Some(&1) {
+        dims.pop();
+    }
+    let fits =
+        dims.len() <= values.rank() && dims.iter().zip(values.shape().iter()).all(|(w, v)| w == v || *w == 1);
+    if !fits {
+        let what = format!("sample weights {} do not fit values of shape {}", weight.ty(), values.shape());
+        let error = Error::new(ErrorKind::Graph, what).hint("give one weight for each sample: shape [batch]");
+        return weight.fail(error);
+    }
+    dims.resize(values.rank(), 1);
+    let shape = Shape::from(dims);
+    if shape == *weight.shape() { weight } else { weight.reshape(TensorType::new(DType::F32, shape).shape) }
+}

@@ -1,0 +1,399 @@
+//! Metrics with Keras's names: small running sums on the device, turned into one number on the host.
+//!
+//! Sums are f64: a count in f32 stops at 2²⁴ samples, and a mean over an epoch must not depend on how many there were.
+
+use crate::activation::nearest;
+use crate::loss::{self, Loss, Prediction, aligned, as_index, score_of, squeezed_or_expanded};
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType};
+use systole_runtime::Params;
+
+/// A number that describes how good predictions are, over any number of batches.
+///
+/// ```
+/// use systole_nn::metric::sparse_categorical_accuracy;
+/// use systole_ir::{Literal, Tensor};
+/// use systole_runtime::{jit, Buffer, Params};
+/// let metric = sparse_categorical_accuracy();
+/// let update = jit(|(state, y, p): (Params, Tensor, Tensor)| metric.update(&state, &y, &p, None));
+/// let mut state = metric.state().map(|_, ty| Buffer::zeros(ty.clone()));
+/// let y = Literal::from_slice([2], &[0i32, 1]).unwrap();
+/// let p = Literal::from_slice([2, 2], &[0.9f32, 0.1, 0.6, 0.4]).unwrap();
+/// state = update.call((state, y.into(), p.into())).unwrap();
+/// assert_eq!(metric.result(&state.map(|_, b| b.to_literal().unwrap())), 0.5);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "class_name", content = "config", deny_unknown_fields)]
+pub enum Metric {
+    /// How often the greatest score is that of the class number.
+    SparseCategoricalAccuracy,
+    /// How often the greatest score is where the one-hot label is 1.
+    CategoricalAccuracy,
+    /// How often `score > threshold` agrees with the label, 0 or 1.
+    BinaryAccuracy {
+        /// Scores above it mean 1. Keras: 0.5.
+        threshold: f64,
+    },
+    /// How often label and prediction are equal.
+    Accuracy,
+    /// How often the class number is among the k greatest scores.
+    SparseTopKCategoricalAccuracy {
+        /// k. Keras: 5.
+        k: usize,
+    },
+    /// How often the one-hot label's class is among the k greatest scores.
+    TopKCategoricalAccuracy {
+        /// k. Keras: 5.
+        k: usize,
+    },
+    /// Of the scores above the threshold, the share that is labelled 1.
+    Precision {
+        /// One result for each. Keras: 0.5.
+        thresholds: Vec<f64>,
+    },
+    /// Of what is labelled 1, the share of scores above the threshold.
+    Recall {
+        /// One result for each. Keras: 0.5.
+        thresholds: Vec<f64>,
+    },
+    /// The mean of a loss.
+    Loss(Loss),
+    /// The mean of given values; labels are not looked at.
+    Mean {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// For class numbers as labels.
+pub fn sparse_categorical_accuracy() -> Metric {
+    Metric::SparseCategoricalAccuracy
+}
+
+/// For one-hot labels.
+pub fn categorical_accuracy() -> Metric {
+    Metric::CategoricalAccuracy
+}
+
+/// For labels 0 and 1; scores above 0.5 mean 1.
+pub fn binary_accuracy() -> Metric {
+    Metric::BinaryAccuracy { threshold: 0.5 }
+}
+
+/// For class numbers as labels.
+pub fn sparse_top_k_categorical_accuracy(k: usize) -> Metric {
+    Metric::SparseTopKCategoricalAccuracy { k }
+}
+
+/// For one-hot labels.
+pub fn top_k_categorical_accuracy(k: usize) -> Metric {
+    Metric::TopKCategoricalAccuracy { k }
+}
+
+/// For labels 0 and 1; scores above 0.5 mean 1.
+pub fn precision() -> Metric {
+    Metric::Precision { thresholds: vec![0.5] }
+}
+
+/// For labels 0 and 1; scores above 0.5 mean 1.
+pub fn recall() -> Metric {
+    Metric::Recall { thresholds: vec![0.5] }
+}
+
+/// The mean of given values.
+pub fn mean(name: &str) -> Metric {
+    Metric::Mean { name: name.into() }
+}
+
+impl From<Loss> for Metric {
+    fn from(loss: Loss) -> Metric {
+        Metric::Loss(loss)
+    }
+}
+
+/// The names that [`Metric::resolve`] takes, beside those of losses.
+pub const NAMES: [&str; 8] = [
+    "accuracy",
+    "sparse_categorical_accuracy",
+    "categorical_accuracy",
+    "binary_accuracy",
+    "sparse_top_k_categorical_accuracy",
+    "top_k_categorical_accuracy",
+    "precision",
+    "recall",
+];
+
+impl FromStr for Metric {
+    type Err = Error;
+
+    /// Keras's defaults. `accuracy` and `acc` need [`Metric::resolve`].
+    fn from_str(name: &str) -> Result<Metric> {
+        Ok(match name {
+            "sparse_categorical_accuracy" => sparse_categorical_accuracy(),
+            "categorical_accuracy" => categorical_accuracy(),
+            "binary_accuracy" => binary_accuracy(),
+            "sparse_top_k_categorical_accuracy" => sparse_top_k_categorical_accuracy(5),
+            "top_k_categorical_accuracy" => top_k_categorical_accuracy(5),
+            "precision" | "Precision" => precision(),
+            "recall" | "Recall" => recall(),
+            "accuracy" | "acc" => {
+                return Err(Error::new(ErrorKind::Config, format!("`{name}` depends on the loss"))
+                    .hint("resolve it with Metric::resolve, or name the accuracy you mean"));
+            }
+            _ => match name.parse::<Loss>() {
+                Ok(loss) => Metric::Loss(loss),
+                Err(_) => return Err(unknown(name)),
+            },
+        })
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    let all: Vec<&str> = NAMES.into_iter().chain(loss::NAMES).collect();
+    Error::new(ErrorKind::Config, format!("there is no metric `{name}`")).hint(format!(
+        "did you mean `{}`? All: {}",
+        nearest(name, &all),
+        all.join(", ")
+    ))
+}
+
+impl Metric {
+    /// The metric of a name as Keras's `compile` finds it: `accuracy` and `acc` are the binary accuracy for one output,
+    /// the sparse one for class numbers, else the categorical one. `output` is the predictions' shape.
+    pub fn resolve(name: &str, loss: &Loss, output: &[usize]) -> Result<Metric> {
+        if !matches!(name, "accuracy" | "acc") {
+            return name.parse();
+        }
+        Ok(match (loss, output.last()) {
+            (_, Some(1)) => binary_accuracy(),
+            (Loss::SparseCategoricalCrossentropy { .. }, _) => sparse_categorical_accuracy(),
+            _ => categorical_accuracy(),
+        })
+    }
+
+    /// Keras's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Metric::SparseCategoricalAccuracy => "sparse_categorical_accuracy",
+            Metric::CategoricalAccuracy => "categorical_accuracy",
+            Metric::BinaryAccuracy { .. } => "binary_accuracy",
+            Metric::Accuracy => "accuracy",
+            Metric::SparseTopKCategoricalAccuracy { .. } => "sparse_top_k_categorical_accuracy",
+            Metric::TopKCategoricalAccuracy { .. } => "top_k_categorical_accuracy",
+            Metric::Precision { .. } => "precision",
+            Metric::Recall { .. } => "recall",
+            Metric::Loss(loss) => loss.name(),
+            Metric::Mean { name } => name,
+        }
+    }
+
+    /// Types of the running sums; they start at 0.
+    pub fn state(&self) -> Params<TensorType> {
+        let (names, ty) = match self {
+            Metric::Precision { thresholds } => {
+                (["true_positives", "false_positives"], TensorType::new(DType::F64, [thresholds.len()]))
+            }
+            Metric::Recall { thresholds } => {
+                (["true_positives", "false_negatives"], TensorType::new(DType::F64, [thresholds.len()]))
+            }
+            _ => (["total", "count"], TensorType::scalar(DType::F64)),
+        };
+        names.into_iter().map(|name| (name.to_string(), ty.clone())).collect()
+    }
+
+    /// Traced: the sums after one more batch. `y_true, y_pred: T[B, …]`, weights `T[B]` or longer.
+    #[track_caller]
+    pub fn update<'a>(
+        &self,
+        state: &Params,
+        y_true: &Tensor,
+        y_pred: impl Into<Prediction<'a>>,
+        sample_weight: Option<&Tensor>,
+    ) -> Params {
+        let pred: Prediction = y_pred.into();
+        let added = match self {
+            Metric::Precision { thresholds } => {
+                self.confusion(thresholds, y_true, pred.value, sample_weight, false)
+            }
+            Metric::Recall { thresholds } => {
+                self.confusion(thresholds, y_true, pred.value, sample_weight, true)
+            }
+            _ => {
+                let (values, mask) = self.values(y_true, pred);
+                weighted_sums(&values, mask.as_ref(), sample_weight)
+            }
+        };
+        let mut added = added.into_iter();
+        state.map(|_, sum| added.next().map_or(sum.clone(), |a| sum + a))
+    }
+
+    /// The number that the sums stand for; with several thresholds, that of the first.
+    pub fn result(&self, state: &Params<Literal>) -> f64 {
+        self.results(state).first().copied().unwrap_or(f64::NAN)
+    }
+
+    /// The numbers that the sums stand for: one, or one for each threshold.
+    pub fn results(&self, state: &Params<Literal>) -> Vec<f64> {
+        let sums: Vec<Vec<f64>> = state.values().map(|l| l.to_f64s()).collect();
+        let [a, b] = sums.as_slice() else { return Vec::new() };
+        // As Keras: nothing seen, or nothing positive, is 0.
+        let share = |part: f64, whole: f64| if whole == 0.0 { 0.0 } else { part / whole };
+        let is_confusion = matches!(self, Metric::Precision { .. } | Metric::Recall { .. });
+        a.iter().zip(b).map(|(&a, &b)| share(a, if is_confusion { a + b } else { b })).collect()
+    }
+
+    /// `→ f32[B, …]`: what is averaged, and which of it counts.
+    #[track_caller]
+    fn values(&self, y_true: &Tensor, pred: Prediction) -> (Tensor, Option<Tensor>) {
+        let p = pred.value.convert(DType::F32);
+        let as_f32 = |b: Tensor| b.convert(DType::F32);
+        let values = match self {
+            Metric::SparseCategoricalAccuracy => self.labelled(y_true, &p, false, &|y, p| {
+                // Class numbers may come as floats: 1.5 is no class.
+                let best = p.argmax(p.rank() - 1);
+                y.convert(wide(y.dtype())).equal(&best.convert(wide(y.dtype())))
+            }),
+            Metric::CategoricalAccuracy => {
+                self.labelled(y_true, &p, true, &|t, p| t.argmax(t.rank() - 1).equal(&p.argmax(p.rank() - 1)))
+            }
+            Metric::SparseTopKCategoricalAccuracy { k } => {
+                self.labelled(y_true, &p, false, &|y, p| in_top_k(&as_index(y), p, *k))
+            }
+            Metric::TopKCategoricalAccuracy { k } => {
+                self.labelled(y_true, &p, true, &|t, p| in_top_k(&t.argmax(t.rank() - 1), p, *k))
+            }
+            Metric::BinaryAccuracy { threshold } => match self.same_shape(y_true, &p) {
+                Some((t, p)) => as_f32(as_f32(p.greater(&p.scalar_like(*threshold))).equal(&t)),
+                None => p.clone(),
+            },
+            Metric::Accuracy => match self.same_shape(y_true, &p) {
+                Some((t, p)) => as_f32(t.equal(&p)),
+                None => p.clone(),
+            },
+            Metric::Loss(loss) => {
+                let values = loss.per_sample(y_true, pred);
+                let mask = loss.mask(y_true, &values);
+                return (values, mask);
+            }
+            Metric::Mean { .. } | Metric::Precision { .. } | Metric::Recall { .. } => p.clone(),
+        };
+        (values, None)
+    }
+
+    /// `f` of labels and scores, as f32\[…\], once their shapes are known to fit: equal for one-hot labels, else without
+    /// the last axis of the scores.
+    #[track_caller]
+    fn labelled(
+        &self,
+        y_true: &Tensor,
+        p: &Tensor,
+        one_hot: bool,
+        f: &dyn Fn(&Tensor, &Tensor) -> Tensor,
+    ) -> Tensor {
+        let rows = &p.shape()[..p.rank().saturating_sub(1)];
+        let labels = match y_true.shape().dims() {
+            dims if one_hot && dims == p.shape().dims() => Some(y_true.clone()),
+            [rest @ .., 1] if !one_hot && rest == rows => Some(y_true.reshape(rest)),
+            dims if !one_hot && dims == rows => Some(y_true.clone()),
+            _ => None,
+        };
+        match labels {
+            Some(y) if p.rank() > 0 => f(&y, p).convert(DType::F32),
+            _ if one_hot => self.refuse(y_true, p, "for class numbers use the sparse metric"),
+            _ => self.refuse(y_true, p, "for one-hot labels use the metric without `sparse`"),
+        }
+    }
+
+    fn same_shape(&self, y_true: &Tensor, p: &Tensor) -> Option<(Tensor, Tensor)> {
+        match squeezed_or_expanded(&y_true.convert(DType::F32), p) {
+            (t, p) if t.shape() == p.shape() => Some((t, p)),
+            _ => {
+                self.refuse(y_true, p, "labels must have the shape of the predictions");
+                None
+            }
+        }
+    }
+
+    fn refuse(&self, y_true: &Tensor, p: &Tensor, hint: &str) -> Tensor {
+        let what = format!("labels {} and predictions {} do not fit", y_true.ty(), p.ty());
+        p.fail(Error::new(ErrorKind::Graph, what).at(format!("metric {}", self.name())).hint(hint))
+    }
+
+    /// `→ [f64[T], f64[T]]`: weights of true positives and, by threshold, of false negatives or false positives.
+    #[track_caller]
+    fn confusion(
+        &self,
+        thresholds: &[f64],
+        y_true: &Tensor,
+        p: &Tensor,
+        sample_weight: Option<&Tensor>,
+        missed: bool,
+    ) -> Vec<Tensor> {
+        let Some((t, p)) = self.same_shape(y_true, &p.convert(DType::F32)) else {
+            return vec![p.convert(DType::F64); 2];
+        };
+        let n = p.shape().elements();
+        let weight = match sample_weight {
+            Some(w) => aligned(&p, w).broadcast_to(p.shape()),
+            None => p.ones_like(),
+        };
+        let limits: Vec<f32> = thresholds.iter().map(|&t| t as f32).collect();
+        let limits = match Literal::from_slice([1, limits.len()], &limits) {
+            Ok(l) => p.builder().constant(l),
+            Err(e) => p.fail(e),
+        };
+        let column = |x: &Tensor| x.reshape([n, 1]);
+        let positive = column(&t.not_equal(&t.zeros_like()));
+        let above = column(&p).greater(&limits);
+        let (hit, other) = if missed {
+            (above.and(&positive), above.not().and(&positive))
+        } else {
+            (above.and(&positive), above.and(&positive.not()))
+        };
+        let sum = |which: Tensor| {
+            let zero = weight.scalar_like(0.0);
+            which.select(&column(&weight), &zero).sum(&[0]).convert(DType::F64)
+        };
+        vec![sum(hit), sum(other)]
+    }
+}
+
+/// The type to compare labels in: integers as they are meant, floats as floats.
+fn wide(labels: DType) -> DType {
+    match labels {
+        d if d.is_float() => DType::F32,
+        DType::I64 | DType::U32 | DType::U64 => DType::I64,
+        _ => DType::I32,
+    }
+}
+
+/// `y: I[…], p: f32[…, C] → bool[…]`: fewer than k scores are greater than that of class y. Ties count in its favour;
+/// scores that are not finite count as a miss, as in TensorFlow.
+fn in_top_k(y: &Tensor, p: &Tensor, k: usize) -> Tensor {
+    let last = [p.rank() - 1];
+    let (own, known) = score_of(y, p);
+    let greater = p.greater(&own.broadcast_except(p.shape(), &last));
+    let count = greater.convert(DType::I32).sum(&last);
+    let finite = p.is_finite().all(&last);
+    count.less(&count.scalar_like(k as f64)).and(&known).and(&finite)
+}
+
+/// `values: f32[B, …] → [f64[], f64[]]`: Σ w·v and Σ w, each averaged over all axes but the first.
+#[track_caller]
+fn weighted_sums(values: &Tensor, mask: Option<&Tensor>, sample_weight: Option<&Tensor>) -> Vec<Tensor> {
+    let samples = if values.rank() == 0 { 1 } else { values.dim(0) };
+    let rest = (values.shape().elements() / samples.max(1)).max(1) as f64;
+    let weight = match (mask, sample_weight.map(|w| aligned(values, w))) {
+        (Some(m), Some(w)) => Some(m * w),
+        (Some(m), None) => Some(m.clone()),
+        (None, w) => w,
+    };
+    let Some(weight) = weight else {
+        let count = values.builder().scalar(DType::F64, samples as f64);
+        return vec![values.sum_all().convert(DType::F64) / rest, count];
+    };
+    let weight = weight.broadcast_to(values.shape());
+    let sum = |x: &Tensor| x.sum_all().convert(DType::F64) / rest;
+    vec![sum(&(values * &weight)), sum(&weight)]
+}

@@ -1,0 +1,571 @@
+//! [`Model`]: an architecture with its weights; `compile`, `evaluate`, `predict`, `summary`. Training is in `fit`.
+
+use crate::architecture::{Architecture, InputSpec, Source, Symbol};
+use crate::batch::Batch;
+use crate::history::Logs;
+use crate::layer::{Cx, Precision, WeightSpec};
+use crate::layers::LayerSpec;
+use crate::loss::Loss;
+use crate::metric::Metric;
+use crate::optimizer::Optimizer;
+use crate::step::{EvaluateStep, PredictStep, TrainStep, controls};
+use std::fmt::Write;
+use std::sync::Arc;
+use systole_data::{Dataset, Sample};
+use systole_ir::{
+    DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, TensorType,
+};
+use systole_runtime::{Backend, Buffer, Params, backend};
+
+/// How a model is trained: the arguments of Keras's `compile`.
+#[derive(Clone)]
+pub struct Compile {
+    /// The optimizer. Keras's default: RMSprop.
+    pub optimizer: Optimizer,
+    /// The loss.
+    pub loss: Loss,
+    /// Metrics over samples, each weighing the same.
+    pub metrics: Vec<Metric>,
+    /// Metrics that sample and class weights weigh.
+    pub weighted_metrics: Vec<Metric>,
+    /// Element types.
+    pub precision: Precision,
+    /// Seed of initial weights and of dropout.
+    pub seed: u64,
+    /// The backend; the best registered one when `None`.
+    pub backend: Option<Arc<dyn Backend>>,
+}
+
+impl Default for Compile {
+    fn default() -> Compile {
+        Compile {
+            optimizer: crate::optimizer::rmsprop(1e-3),
+            loss: Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None },
+            metrics: Vec::new(),
+            weighted_metrics: Vec::new(),
+            precision: Precision::Float32,
+            seed: 0,
+            backend: None,
+        }
+    }
+}
+
+/// Everything that a training step reads and replaces. Donated to the step and put back from its results.
+#[derive(Clone, Default, Debug)]
+pub struct TrainState {
+    /// Weights that the optimizer changes.
+    pub trainable: Params<Buffer>,
+    /// Other weights: moving statistics, frozen layers.
+    pub frozen: Params<Buffer>,
+    /// The optimizer's slots.
+    pub optimizer: Params<Buffer>,
+    /// Accumulators of loss and metrics over the current epoch.
+    pub metrics: Params<Buffer>,
+}
+
+pub(crate) struct Compiled {
+    pub(crate) config: Compile,
+    pub(crate) train: TrainStep,
+    pub(crate) evaluate: EvaluateStep,
+    pub(crate) predict: PredictStep,
+}
+
+/// One line of [`Model::summary`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct SummaryRow {
+    /// Name and class: `conv2d (Conv2D)`.
+    pub layer: String,
+    /// Shape of the output without the batch dimension.
+    pub output_shape: Shape,
+    /// Number of weights.
+    pub params: usize,
+}
+
+/// A model: layers, weights and, once compiled, what training needs.
+///
+/// ```no_run
+/// use systole_nn::{layers::*, metric::Metric, optimizer::adam, Compile, Fit, Model};
+/// # fn data() -> systole_data::Dataset { unimplemented!() }
+/// let mut model = Model::sequential([flatten(), dense(128).activation("relu"), dense(10).activation("softmax")]);
+/// model.compile(Compile { optimizer: adam(1e-3), metrics: vec![Metric::SparseCategoricalAccuracy], ..Default::default() })?;
+/// let history = model.fit(&data().batch(32), Fit { epochs: 5, ..Default::default() })?;
+/// model.save("model.safetensors")?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub struct Model {
+    pub(crate) architecture: Arc<Architecture>,
+    pub(crate) specs: Vec<WeightSpec>,
+    pub(crate) rows: Vec<SummaryRow>,
+    pub(crate) output: Option<TensorType>,
+    pub(crate) state: TrainState,
+    pub(crate) compiled: Option<Compiled>,
+    pub(crate) seed: u64,
+    /// Optimizer steps taken so far.
+    pub(crate) step: u64,
+    /// Epochs finished so far.
+    pub(crate) epoch: usize,
+    /// Names of the classes, for predictions and reports.
+    pub class_names: Vec<String>,
+    /// Notes kept with the model file (how data were scaled, which data set); free text by key.
+    pub notes: std::collections::BTreeMap<String, String>,
+}
+
+impl Model {
+    /// A chain of layers. Its input shape is learned from the first data it sees.
+    pub fn sequential(layers: impl IntoIterator<Item = LayerSpec>) -> Model {
+        Model::new(Architecture::sequential(layers))
+    }
+
+    /// A graph of layers from `inputs` to `output`; see [`crate::input`].
+    pub fn functional(inputs: &[Symbol], output: &Symbol) -> Result<Model> {
+        Ok(Model::new(Architecture::functional(inputs, output)?))
+    }
+
+    /// A model of a given structure.
+    pub fn new(architecture: Architecture) -> Model {
+        Model {
+            architecture: Arc::new(architecture),
+            specs: Vec::new(),
+            rows: Vec::new(),
+            output: None,
+            state: TrainState::default(),
+            compiled: None,
+            seed: 0,
+            step: 0,
+            epoch: 0,
+            class_names: Vec::new(),
+            notes: Default::default(),
+        }
+    }
+
+    /// The structure.
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// Whether the input shapes are known and the weights exist.
+    pub fn is_built(&self) -> bool {
+        self.output.is_some()
+    }
+
+    /// Type of the output of one sample, once built.
+    pub fn output_type(&self) -> Option<&TensorType> {
+        self.output.as_ref()
+    }
+
+    /// Optimizer steps taken so far.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Epochs finished so far.
+    pub fn epochs(&self) -> usize {
+        self.epoch
+    }
+
+    /// How the model was compiled.
+    pub fn compile_config(&self) -> Option<&Compile> {
+        self.compiled.as_ref().map(|c| &c.config)
+    }
+
+    /// Infers all shapes from the inputs' types (of one sample) and makes the initial weights.
+    ///
+    /// # Errors
+    /// When a layer cannot take the shape it gets; names the layer.
+    pub fn build(&mut self, inputs: &[TensorType]) -> Result<()> {
+        self.architecture.check()?;
+        let mut architecture = (*self.architecture).clone();
+        if inputs.len() != architecture.inputs.len() {
+            let names: Vec<&str> = architecture.inputs.iter().map(|i| i.name.as_str()).collect();
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!(
+                    "the model has {} inputs ({}), the data has {}",
+                    names.len(),
+                    names.join(", "),
+                    inputs.len()
+                ),
+            ));
+        }
+        for (spec, ty) in architecture.inputs.iter_mut().zip(inputs) {
+            check_input(spec, ty)?;
+            spec.ty.get_or_insert(ty.clone());
+        }
+        let precision = self.compiled.as_ref().map_or(Precision::Float32, |c| c.config.precision);
+        let built = infer(&architecture, precision)?;
+        self.architecture = Arc::new(architecture);
+        self.rows = built.rows;
+        self.output = Some(built.output);
+        self.adopt(built.specs, |spec, seed| Ok(spec.initializer.make(&spec.shape, seed, &spec.path)))
+    }
+
+    /// Output shapes of an architecture whose input types are known, without making weights.
+    pub(crate) fn build_shapes(&mut self, precision: Precision) -> Result<()> {
+        let built = infer(&self.architecture, precision)?;
+        self.rows = built.rows;
+        self.output = Some(built.output);
+        Ok(())
+    }
+
+    /// Takes over weight specs and makes each weight by `make`.
+    pub(crate) fn adopt(
+        &mut self,
+        specs: Vec<WeightSpec>,
+        mut make: impl FnMut(&WeightSpec, u64) -> Result<Literal>,
+    ) -> Result<()> {
+        let mut state = TrainState::default();
+        for spec in &specs {
+            let value = Buffer::from(make(spec, self.seed)?);
+            let trains = spec.trainable && self.layer_trains(&spec.path);
+            if trains { &mut state.trainable } else { &mut state.frozen }.insert(spec.path.clone(), value);
+        }
+        self.specs = specs;
+        self.state = state;
+        Ok(())
+    }
+
+    fn layer_trains(&self, path: &str) -> bool {
+        let layer = path.split('/').next().unwrap_or(path);
+        self.architecture.places.iter().find(|p| p.name == layer).is_none_or(|p| p.layer.is_trainable())
+    }
+
+    /// Sets optimizer, loss, metrics and precision. Weights stay when they exist.
+    pub fn compile(&mut self, config: Compile) -> Result<()> {
+        self.architecture.check()?;
+        if !self.is_built() {
+            self.seed = config.seed;
+        }
+        let backend = match &config.backend {
+            Some(b) => b.clone(),
+            None => backend("auto")?,
+        };
+        let a = &self.architecture;
+        self.state.optimizer = Params::new();
+        self.compiled = Some(Compiled {
+            train: TrainStep::new(a, &config, &backend),
+            evaluate: EvaluateStep::new(a, &config, &backend),
+            predict: PredictStep::new(a, config.precision, &backend),
+            config,
+        });
+        Ok(())
+    }
+
+    pub(crate) fn compiled(&self) -> Result<&Compiled> {
+        self.compiled.as_ref().ok_or_else(|| {
+            Error::new(ErrorKind::Config, "the model is not compiled")
+                .hint("call compile(Compile { optimizer, loss, metrics, ..default() }) first")
+        })
+    }
+
+    /// Builds from the first data, where that has not happened, and makes the optimizer's slots.
+    pub(crate) fn ready_for(&mut self, batch: &Batch) -> Result<()> {
+        if !self.is_built() {
+            self.build(&batch.sample_types()?)?;
+        }
+        self.check_batch(batch)?;
+        if self.state.optimizer.is_empty() {
+            let slots = self.compiled()?.train.optimizer_state(&self.state.trainable)?;
+            self.state.optimizer = slots;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_batch(&self, batch: &Batch) -> Result<()> {
+        for (spec, ty) in self.architecture.inputs.iter().zip(batch.sample_types()?) {
+            check_input(spec, &ty)?;
+        }
+        Ok(())
+    }
+
+    /// Names of the model's inputs, for taking batches apart.
+    pub(crate) fn input_names(&self) -> Vec<String> {
+        self.architecture.inputs.iter().map(|i| i.name.clone()).collect()
+    }
+
+    /// Learning rate, step and seed of the next step.
+    pub(crate) fn controls(&self) -> (Buffer, Buffer, Buffer) {
+        let seed = self.compiled.as_ref().map_or(self.seed, |c| c.config.seed);
+        controls(self.learning_rate(), self.step, seed)
+    }
+
+    /// Loss and metrics over `data` (batches of samples), in inference mode.
+    ///
+    /// # Errors
+    /// When the model is not compiled, or the data does not fit it.
+    pub fn evaluate(&mut self, data: &Dataset) -> Result<Logs> {
+        self.evaluate_steps(data, None)
+    }
+
+    /// As [`Model::evaluate`], over at most `steps` batches.
+    pub fn evaluate_steps(&mut self, data: &Dataset, steps: Option<usize>) -> Result<Logs> {
+        let names = self.input_names();
+        let mut metrics = self.compiled()?.evaluate.fresh_metrics();
+        let mut seen = 0;
+        for sample in data.iter().take(steps.unwrap_or(usize::MAX)) {
+            let batch = Batch::from_sample(&sample?, &names)?;
+            if !self.is_built() {
+                self.build(&batch.sample_types()?)?;
+            }
+            self.check_batch(&batch)?;
+            metrics = self.compiled()?.evaluate.run(&self.state, metrics, &batch)?;
+            seen += 1;
+        }
+        if seen == 0 {
+            return Err(Error::new(ErrorKind::Data, "there is no batch to evaluate")
+                .hint("check the data set's take/skip/filter stages"));
+        }
+        self.compiled()?.evaluate.logs(&metrics)
+    }
+
+    /// Outputs for every sample of `data` (batches), joined: `→ f32[N, …]`.
+    pub fn predict(&mut self, data: &Dataset) -> Result<Literal> {
+        let mut parts = Vec::new();
+        for sample in data.iter() {
+            parts.push(self.predict_sample(&sample?)?);
+        }
+        join(&parts)
+    }
+
+    /// Outputs for one batch `x: T[B, …] → f32[B, …]`.
+    pub fn predict_on_batch(&mut self, x: &Literal) -> Result<Literal> {
+        let name = self.input_names().into_iter().next().unwrap_or_default();
+        self.predict_sample(&Sample::new([(name, x.clone())]))
+    }
+
+    fn predict_sample(&mut self, sample: &Sample) -> Result<Literal> {
+        let batch = Batch::inputs_only(sample, &self.input_names())?;
+        if !self.is_built() {
+            self.build(&batch.sample_types()?)?;
+        }
+        self.check_batch(&batch)?;
+        let step = match &self.compiled {
+            Some(c) => c.predict.run(&self.state, &batch)?,
+            None => {
+                let step = PredictStep::new(&self.architecture, Precision::Float32, &backend("auto")?);
+                step.run(&self.state, &batch)?
+            }
+        };
+        Ok(step.to_literal()?.convert(DType::F32))
+    }
+
+    /// A weight by its path (`conv2d/kernel`).
+    pub fn weight(&self, path: &str) -> Result<Literal> {
+        let found = self.state.trainable.get(path).or_else(|| self.state.frozen.get(path));
+        found.ok_or_else(|| self.no_weight(path))?.to_literal()
+    }
+
+    /// Replaces a weight.
+    pub fn set_weight(&mut self, path: &str, value: Literal) -> Result<()> {
+        let missing = self.no_weight(path);
+        let group = if self.state.trainable.get(path).is_some() {
+            &mut self.state.trainable
+        } else {
+            &mut self.state.frozen
+        };
+        let Some(old) = group.get(path) else { return Err(missing) };
+        if old.ty() != value.ty() {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("weight {path} is {}, not {}", old.ty(), value.ty()),
+            ));
+        }
+        group.insert(path, value.into());
+        Ok(())
+    }
+
+    /// Paths and values of all weights, in the order the layers asked for them.
+    pub fn weights(&self) -> Vec<(&str, &Buffer)> {
+        let find = |p: &str| self.state.trainable.get(p).or_else(|| self.state.frozen.get(p));
+        self.specs.iter().filter_map(|s| Some((s.path.as_str(), find(&s.path)?))).collect()
+    }
+
+    fn no_weight(&self, path: &str) -> Error {
+        let all: Vec<&str> = self.specs.iter().map(|s| s.path.as_str()).collect();
+        Error::new(ErrorKind::Config, format!("the model has no weight {path}")).hint(if all.is_empty() {
+            "build the model first".into()
+        } else {
+            format!("its weights: {}", all.join(", "))
+        })
+    }
+
+    /// Sets a constant learning rate from now on.
+    pub fn set_learning_rate(&mut self, learning_rate: f64) {
+        if let Some(c) = &mut self.compiled {
+            c.config.optimizer.learning_rate = crate::schedule::Schedule::Constant(learning_rate);
+        }
+    }
+
+    /// The learning rate of the next step.
+    pub fn learning_rate(&self) -> f64 {
+        self.compiled.as_ref().map_or(0.0, |c| c.config.optimizer.learning_rate.at(self.step))
+    }
+
+    /// Layers, output shapes and numbers of weights as a table.
+    pub fn summary(&self) -> String {
+        if !self.is_built() {
+            return "The model has no shapes yet: fit, evaluate or build it first.\n".into();
+        }
+        let mut table = vec![["Layer (class)".to_string(), "Output shape".into(), "Params".into()]];
+        for row in &self.rows {
+            let shape: Vec<String> = std::iter::once("None".into())
+                .chain(row.output_shape.iter().map(|d| d.to_string()))
+                .collect();
+            table.push([row.layer.clone(), format!("({})", shape.join(", ")), grouped(row.params)]);
+        }
+        let width = |k: usize| table.iter().map(|r| r[k].chars().count()).max().unwrap_or(0);
+        let (a, b, c) = (width(0), width(1), width(2));
+        let mut out = String::new();
+        for (i, row) in table.iter().enumerate() {
+            let _ = writeln!(out, "{:<a$}  {:<b$}  {:>c$}", row[0], row[1], row[2]);
+            if i == 0 {
+                let _ = writeln!(out, "{}", "-".repeat(a + b + c + 4));
+            }
+        }
+        let count = |p: &Params<Buffer>| p.values().map(|b| b.ty().elements()).sum::<usize>();
+        let (t, f) = (count(&self.state.trainable), count(&self.state.frozen));
+        let _ = writeln!(out, "{}", "-".repeat(a + b + c + 4));
+        let _ = writeln!(out, "Weights: {} ({:.2} MB)", grouped(t + f), (t + f) as f64 * 4e-6);
+        let _ = writeln!(out, "Trainable: {}; not trainable: {}", grouped(t), grouped(f));
+        out
+    }
+
+    /// The rows of the summary, for programs.
+    pub fn summary_rows(&self) -> &[SummaryRow] {
+        &self.rows
+    }
+
+    /// The graph of the forward pass for a batch of `batch_size`.
+    pub fn forward_graph(&self, batch_size: usize) -> Result<Arc<Graph>> {
+        let precision = self.compiled.as_ref().map_or(Precision::Float32, |c| c.config.precision);
+        let step = PredictStep::new(&self.architecture, precision, &backend("ref")?);
+        step.trace(&self.state, &self.example_batch(batch_size)?)
+    }
+
+    /// The graph of a whole training step (forward, loss, backward, update, metrics) for a batch of `batch_size`.
+    pub fn train_graph(&mut self, batch_size: usize) -> Result<Arc<Graph>> {
+        let batch = self.example_batch(batch_size)?;
+        self.ready_for(&batch)?;
+        let c = self.compiled()?;
+        c.train.trace(&self.state, &batch, self.controls())
+    }
+
+    /// Zeros of the model's input and label types: label shapes follow the loss.
+    fn example_batch(&self, batch_size: usize) -> Result<Batch> {
+        let output = self.output.as_ref().ok_or_else(|| {
+            Error::new(ErrorKind::Config, "the model has no shapes yet")
+                .hint("build it, or load a trained one")
+        })?;
+        let with_batch = |t: &TensorType| {
+            t.with_shape(std::iter::once(batch_size).chain(t.shape.iter().copied()).collect::<Shape>())
+        };
+        let inputs = self.architecture.inputs.iter().filter_map(|i| i.ty.as_ref()).map(with_batch);
+        let sparse = self
+            .compiled
+            .as_ref()
+            .is_some_and(|c| matches!(c.config.loss, Loss::SparseCategoricalCrossentropy { .. }));
+        let label = if sparse { TensorType::new(DType::I32, [batch_size]) } else { with_batch(output) };
+        Ok(Batch {
+            inputs: inputs.map(Literal::zeros).collect(),
+            label: Some(Literal::zeros(label)),
+            weight: None,
+        })
+    }
+}
+
+struct Inferred {
+    specs: Vec<WeightSpec>,
+    rows: Vec<SummaryRow>,
+    output: TensorType,
+}
+
+/// One trace of the model on a batch of two: collects weights and output shapes.
+pub(crate) fn infer_specs(architecture: &Architecture, precision: Precision) -> Result<Vec<WeightSpec>> {
+    Ok(infer(architecture, precision)?.specs)
+}
+
+fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> {
+    let g = GraphBuilder::new("build");
+    let mut cx = Cx::collecting(&g, precision);
+    let mut inputs = Vec::new();
+    for spec in &architecture.inputs {
+        let Some(ty) = &spec.ty else {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("the shape of input {} is not known", spec.name),
+            )
+            .hint("fit the model on data, or build it with the type of one sample"));
+        };
+        let shape: Shape = std::iter::once(2).chain(ty.shape.iter().copied()).collect();
+        inputs.push(g.parameter(ty.with_shape(shape), &spec.name));
+    }
+    let mut shapes = Vec::new();
+    let y = architecture.call_with(&mut cx, &inputs, |place, y| {
+        shapes.push((place.name.clone(), place.layer.class_name(), y.ty().clone()));
+    });
+    g.finish(std::slice::from_ref(&y)).at(|| "building the model".into())?;
+    let specs = cx.into_specs();
+    let rows = shapes
+        .into_iter()
+        .map(|(name, class, ty)| {
+            let prefix = format!("{name}/");
+            let own = specs.iter().filter(|s| s.path.starts_with(&prefix));
+            let params = own.map(|s| s.shape.iter().product::<usize>()).sum();
+            SummaryRow { layer: format!("{name} ({class})"), output_shape: without_batch(&ty).shape, params }
+        })
+        .collect();
+    Ok(Inferred { specs, rows, output: without_batch(y.ty()) })
+}
+
+pub(crate) fn without_batch(ty: &TensorType) -> TensorType {
+    ty.with_shape(ty.shape.get(1..).unwrap_or(&[]))
+}
+
+fn check_input(spec: &InputSpec, ty: &TensorType) -> Result<()> {
+    match &spec.ty {
+        Some(known) if known.shape != ty.shape => Err(Error::new(
+            ErrorKind::Data,
+            format!(
+                "samples of input {} have shape {}, the model takes {}",
+                spec.name, ty.shape, known.shape
+            ),
+        )
+        .hint("resize or reshape the data in the pipeline, or build the model for this shape")),
+        _ => Ok(()),
+    }
+}
+
+/// Joins batches of outputs along the first dimension.
+fn join(parts: &[Literal]) -> Result<Literal> {
+    let Some(first) = parts.first() else {
+        return Err(Error::new(ErrorKind::Data, "there is no batch to predict"));
+    };
+    let rows = parts.iter().map(|p| p.shape()[0]).sum::<usize>();
+    let mut dims = first.shape().to_vec();
+    dims[0] = rows;
+    let bytes: Vec<u8> = parts.iter().flat_map(|p| p.bytes().iter().copied()).collect();
+    Literal::from_bytes(first.ty().with_shape(dims), &bytes)
+}
+
+/// 1234567 → 1,234,567
+pub(crate) fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let layers: Vec<&str> = self.architecture.places.iter().map(|p| p.name.as_str()).collect();
+        let output = match self.architecture.output {
+            Source::Input(i) => format!("input {i}"),
+            Source::Layer(i) => layers[i].to_string(),
+        };
+        write!(f, "Model({} → {output})", layers.join(", "))
+    }
+}

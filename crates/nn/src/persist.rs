@@ -1,0 +1,228 @@
+//! Saving and loading models: what goes into a model file and what is believed of one.
+
+use crate::architecture::Architecture;
+use crate::file::ModelFile;
+use crate::layer::Precision;
+use crate::layers::CustomLayers;
+use crate::loss::Loss;
+use crate::metric::Metric;
+use crate::model::{Compile, Model, infer_specs};
+use crate::optimizer::Optimizer;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+
+const WEIGHTS: &str = "weights/";
+const OPTIMIZER: &str = "optimizer/";
+
+/// The part of a file's metadata beside the architecture.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Training {
+    step: u64,
+    epoch: usize,
+    seed: u64,
+    compile: Option<CompileConfig>,
+    #[serde(default)]
+    class_names: Vec<String>,
+    #[serde(default)]
+    notes: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CompileConfig {
+    optimizer: Optimizer,
+    loss: Loss,
+    metrics: Vec<Metric>,
+    weighted_metrics: Vec<Metric>,
+    precision: Precision,
+    seed: u64,
+}
+
+impl CompileConfig {
+    fn of(c: &Compile) -> CompileConfig {
+        CompileConfig {
+            optimizer: c.optimizer.clone(),
+            loss: c.loss.clone(),
+            metrics: c.metrics.clone(),
+            weighted_metrics: c.weighted_metrics.clone(),
+            precision: c.precision,
+            seed: c.seed,
+        }
+    }
+
+    fn into_compile(self) -> Compile {
+        Compile {
+            optimizer: self.optimizer,
+            loss: self.loss,
+            metrics: self.metrics,
+            weighted_metrics: self.weighted_metrics,
+            precision: self.precision,
+            seed: self.seed,
+            backend: None,
+        }
+    }
+}
+
+impl Model {
+    /// Writes architecture, weights, optimizer state and step to one `.safetensors` file, atomically: an earlier file
+    /// of that name stays whole until the new one is.
+    ///
+    /// # Errors
+    /// When the model has no weights yet, or the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.to_file()?.save(path.as_ref())
+    }
+
+    /// What [`Model::save`] writes.
+    pub fn to_file(&self) -> Result<ModelFile> {
+        if !self.is_built() {
+            return Err(Error::new(ErrorKind::Config, "the model has no weights to save")
+                .hint("fit, evaluate or build it first"));
+        }
+        let mut tensors = Vec::new();
+        for (path, value) in self.weights() {
+            tensors.push((format!("{WEIGHTS}{path}"), value.to_literal()?));
+        }
+        for (name, value) in self.state.optimizer.iter() {
+            tensors.push((format!("{OPTIMIZER}{name}"), value.to_literal()?));
+        }
+        let training = Training {
+            step: self.step,
+            epoch: self.epoch,
+            seed: self.seed,
+            compile: self.compile_config().map(CompileConfig::of),
+            class_names: self.class_names.clone(),
+            notes: self.notes.clone(),
+        };
+        let json = |v: std::result::Result<String, serde_json::Error>| {
+            v.map_err(|e| {
+                Error::new(ErrorKind::Bug, "a model's metadata does not serialise").because(e.to_string())
+            })
+        };
+        let metadata = BTreeMap::from([
+            ("architecture".to_string(), json(serde_json::to_string(&self.architecture.to_json()))?),
+            ("training".to_string(), json(serde_json::to_string(&training))?),
+        ]);
+        Ok(ModelFile { tensors, metadata })
+    }
+
+    /// Reads a model of built-in layers, compiled as it was saved. Nothing in a file is ever executed.
+    ///
+    /// # Errors
+    /// Names what is wrong: a length, a checksum, a missing weight, an unknown layer.
+    pub fn load(path: impl AsRef<Path>) -> Result<Model> {
+        Model::load_with(path, &CustomLayers::default())
+    }
+
+    /// Reads a model that has layers of the user's own, made again by `custom`'s constructors.
+    pub fn load_with(path: impl AsRef<Path>, custom: &CustomLayers) -> Result<Model> {
+        let path = path.as_ref();
+        ModelFile::load(path).and_then(|f| Model::from_file(f, custom)).at(|| path.display().to_string())
+    }
+
+    /// The model that a file holds.
+    pub fn from_file(file: ModelFile, custom: &CustomLayers) -> Result<Model> {
+        let architecture: Value = parse(&file, "architecture")?;
+        let training: Training = parse(&file, "training")?;
+        let architecture = Architecture::from_json(&architecture, custom)?;
+        let precision = training.compile.as_ref().map_or(Precision::Float32, |c| c.precision);
+        let (mut weights, mut slots) = (BTreeMap::new(), Vec::new());
+        for (name, value) in file.tensors {
+            if let Some(path) = name.strip_prefix(WEIGHTS) {
+                weights.insert(path.to_string(), value);
+            } else if let Some(slot) = name.strip_prefix(OPTIMIZER) {
+                slots.push((slot.to_string(), value));
+            }
+        }
+        let mut model = Model::new(architecture);
+        if let Some(config) = training.compile {
+            model.compile(config.into_compile())?;
+        }
+        model.seed = training.seed;
+        model.adopt_file_weights(weights, precision)?;
+        model.adopt_slots(slots)?;
+        model.step = training.step;
+        model.epoch = training.epoch;
+        model.class_names = training.class_names;
+        model.notes = training.notes;
+        Ok(model)
+    }
+
+    fn adopt_file_weights(
+        &mut self,
+        mut weights: BTreeMap<String, Literal>,
+        precision: Precision,
+    ) -> Result<()> {
+        self.architecture.check()?;
+        self.build_shapes(precision)?;
+        let specs = infer_specs(&self.architecture, precision)?;
+        self.adopt(specs, |spec, _| {
+            let value = weights.remove(&spec.path).ok_or_else(|| {
+                Error::new(ErrorKind::Data, format!("the file lacks weight {}", spec.path))
+                    .because("the architecture in the file needs it")
+            })?;
+            if value.shape().dims() != spec.shape || value.dtype() != systole_ir::DType::F32 {
+                return Err(Error::new(
+                    ErrorKind::Data,
+                    format!(
+                        "weight {} is {}, the architecture needs f32{:?}",
+                        spec.path,
+                        value.ty(),
+                        spec.shape
+                    ),
+                ));
+            }
+            Ok(value)
+        })?;
+        match weights.keys().next() {
+            Some(extra) => Err(Error::new(
+                ErrorKind::Data,
+                format!("the file holds weight {extra}, which no layer uses"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Optimizer slots must be exactly those that the optimizer would make.
+    fn adopt_slots(&mut self, slots: Vec<(String, Literal)>) -> Result<()> {
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let expected = self.compiled()?.train.optimizer_state(&self.state.trainable)?;
+        let mut found: BTreeMap<String, Literal> = slots.into_iter().collect();
+        let mut state = systole_runtime::Params::new();
+        for (name, zero) in expected.iter() {
+            let value = found.remove(name).filter(|v| v.ty() == zero.ty()).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Data,
+                    format!("the optimizer state {name} is missing or not {}", zero.ty()),
+                )
+            })?;
+            state.insert(name, value.into());
+        }
+        if let Some(extra) = found.keys().next() {
+            return Err(Error::new(
+                ErrorKind::Data,
+                format!("the file holds optimizer state {extra}, which is not used"),
+            ));
+        }
+        self.state.optimizer = state;
+        Ok(())
+    }
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {
+    let text = file.metadata.get(key).ok_or_else(|| {
+        Error::new(ErrorKind::Data, format!("the file has no `{key}` entry in its metadata"))
+            .because("it was not written by Systole, or by a version that is too old")
+            .hint("train and save the model with this version")
+    })?;
+    serde_json::from_str(text).map_err(|e| {
+        Error::new(ErrorKind::Data, format!("the `{key}` entry of the metadata is not readable"))
+            .because(e.to_string())
+    })
+}

@@ -1,0 +1,97 @@
+//! Progress of training as events. The library prints nothing: the program installs a function that shows them.
+
+use crate::history::Logs;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum ProgressEvent<'a> {
+    /// An epoch begins: its number from 0, how many there are, its steps where known.
+    EpochBegin {
+        /// From 0.
+        epoch: usize,
+        /// All epochs.
+        epochs: usize,
+        /// Steps in it.
+        steps: Option<usize>,
+    },
+    /// A step was taken.
+    Batch {
+        /// Steps taken in this epoch.
+        step: usize,
+        /// Steps in it.
+        steps: Option<usize>,
+        /// Time since it began.
+        elapsed: Duration,
+        /// Loss and metrics since it began.
+        logs: &'a Logs,
+    },
+    /// The epoch is over, validation included.
+    EpochEnd {
+        /// Steps taken.
+        step: usize,
+        /// Time since it began.
+        elapsed: Duration,
+        /// Loss, metrics, and `val_…` of them.
+        logs: &'a Logs,
+    },
+}
+
+static SHOW: OnceLock<fn(&ProgressEvent<'_>)> = OnceLock::new();
+
+/// Installs what shows progress; the first call wins.
+pub fn install(show: fn(&ProgressEvent<'_>)) {
+    let _ = SHOW.set(show);
+}
+
+pub(crate) fn report(event: &Option<ProgressEvent<'_>>) {
+    if let (Some(show), Some(event)) = (SHOW.get(), event) {
+        show(event);
+    }
+}
+
+/// The epoch that is being reported.
+pub(crate) struct Progress {
+    pub(crate) epoch: usize,
+    pub(crate) epochs: usize,
+    pub(crate) steps: Option<usize>,
+    pub(crate) verbose: usize,
+}
+
+impl Progress {
+    fn shown(&self) -> bool {
+        self.verbose > 0 && SHOW.get().is_some()
+    }
+
+    /// Reading metrics back costs a little: a few times a second is enough for the eye.
+    pub(crate) fn wants_batch(&self, step: usize, steps: Option<usize>, elapsed: Duration) -> bool {
+        let rate = step as f64 / elapsed.as_secs_f64().max(1e-6);
+        let every = (rate / 5.0).ceil().max(1.0) as usize;
+        self.shown() && (step.is_multiple_of(every) || step == 1 || Some(step) == steps)
+    }
+
+    pub(crate) fn begin(&self) -> Option<ProgressEvent<'static>> {
+        let event = ProgressEvent::EpochBegin { epoch: self.epoch, epochs: self.epochs, steps: self.steps };
+        self.shown().then_some(event)
+    }
+
+    pub(crate) fn batch<'a>(
+        &self,
+        step: usize,
+        elapsed: Duration,
+        logs: &'a Logs,
+    ) -> Option<ProgressEvent<'a>> {
+        let wanted = self.wants_batch(step, self.steps, elapsed);
+        wanted.then_some(ProgressEvent::Batch { step, steps: self.steps, elapsed, logs })
+    }
+
+    pub(crate) fn end<'a>(
+        &self,
+        step: usize,
+        elapsed: Duration,
+        logs: &'a Logs,
+    ) -> Option<ProgressEvent<'a>> {
+        self.shown().then_some(ProgressEvent::EpochEnd { step, elapsed, logs })
+    }
+}

@@ -1,0 +1,358 @@
+//! The compiled functions of a model: one training step as one graph, one evaluation step, one prediction.
+
+use crate::architecture::Architecture;
+use crate::batch::Batch;
+use crate::history::Logs;
+use crate::layer::{Cx, Precision};
+use crate::loss::{Loss, Prediction};
+use crate::metric::Metric;
+use crate::model::{Compile, TrainState};
+use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
+use std::sync::Arc;
+use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
+use systole_runtime::{Backend, Buffer, Jit, Params, jit};
+
+/// Learning rate `f32[]`, step `u64[]` and seed `u64[]`: inputs of the graph, so that changing them compiles nothing.
+pub(crate) type Controls = (Tensor, Tensor, Tensor);
+
+/// The controls of one step.
+pub(crate) fn controls(learning_rate: f64, step: u64, seed: u64) -> (Buffer, Buffer, Buffer) {
+    let word = |v: u64| {
+        let mut l = Literal::zeros(TensorType::scalar(DType::U64));
+        l.bytes_mut().copy_from_slice(&v.to_le_bytes());
+        Buffer::from(l)
+    };
+    (Buffer::scalar(DType::F32, learning_rate), word(step), word(seed))
+}
+
+/// Inputs, label, and the weight of each sample where there is one.
+type BatchTree = (Vec<Tensor>, Tensor, Vec<Tensor>);
+type TrainIn = (Params, Params, Params, Params, BatchTree, Controls);
+type TrainOut = (Params, Params, Params, Params);
+type EvaluateIn = (Params, Params, Params, BatchTree);
+type PredictIn = (Params, Params, Vec<Tensor>);
+type Traced<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
+
+fn batch_buffers(batch: &Batch) -> (Vec<Buffer>, Buffer, Vec<Buffer>) {
+    let label = batch.label.clone().unwrap_or_else(|| Literal::zeros(TensorType::new(DType::I32, [0])));
+    let inputs = batch.inputs.iter().cloned().map(Buffer::from).collect();
+    (inputs, label.into(), batch.weight.iter().cloned().map(Buffer::from).collect())
+}
+
+fn union(a: &Params, b: &Params) -> Params {
+    a.iter().chain(b.iter()).map(|(n, t)| (n.to_string(), t.clone())).collect()
+}
+
+/// Forward, loss, backward, optimizer update and metrics in one graph.
+pub(crate) struct TrainStep {
+    function: Traced<TrainIn, TrainOut>,
+    optimizer: Optimizer,
+    metrics: MetricSet,
+    loss_scale: Option<LossScale>,
+}
+
+impl TrainStep {
+    pub(crate) fn new(
+        architecture: &Arc<Architecture>,
+        config: &Compile,
+        backend: &Arc<dyn Backend>,
+    ) -> TrainStep {
+        let metrics = MetricSet::new(config);
+        let loss_scale = (config.precision == Precision::MixedFloat16).then(LossScale::default);
+        let recipe = Recipe {
+            architecture: architecture.clone(),
+            optimizer: config.optimizer.clone(),
+            loss: config.loss.clone(),
+            precision: config.precision,
+            metrics: metrics.clone(),
+            loss_scale: loss_scale.clone(),
+        };
+        let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| recipe.trace(args));
+        let function = jit(traced).on(backend.clone()).named("train step").flush_denormals(true);
+        TrainStep { function, optimizer: config.optimizer.clone(), metrics, loss_scale }
+    }
+
+    /// Zeroed slots for the optimizer (and the loss scale).
+    pub(crate) fn optimizer_state(&self, trainable: &Params<Buffer>) -> Result<Params<Buffer>> {
+        let mut state = self.optimizer.init(trainable)?;
+        if let Some(scale) = &self.loss_scale {
+            scale.init().into_iter().for_each(|(n, b)| state.insert(n, b));
+        }
+        Ok(state)
+    }
+
+    pub(crate) fn fresh_metrics(&self) -> Params<Buffer> {
+        self.metrics.zeros()
+    }
+
+    pub(crate) fn logs(&self, state: &Params<Buffer>) -> Result<Logs> {
+        self.metrics.logs(state)
+    }
+
+    /// Takes one step; the state is donated and replaced.
+    pub(crate) fn run(
+        &self,
+        state: &mut TrainState,
+        batch: &Batch,
+        controls: (Buffer, Buffer, Buffer),
+    ) -> Result<()> {
+        let taken = std::mem::take(state);
+        let args =
+            (taken.trainable, taken.frozen, taken.optimizer, taken.metrics, batch_buffers(batch), controls);
+        let (trainable, frozen, optimizer, metrics) = self.function.call(args)?;
+        *state = TrainState { trainable, frozen, optimizer, metrics };
+        Ok(())
+    }
+
+    /// Compiles for a batch's types, so that errors of the graph come before any state is given away.
+    pub(crate) fn prepare(
+        &self,
+        state: &TrainState,
+        batch: &Batch,
+        controls: (Buffer, Buffer, Buffer),
+    ) -> Result<()> {
+        let s = state.clone();
+        self.function
+            .executable((s.trainable, s.frozen, s.optimizer, s.metrics, batch_buffers(batch), controls))
+            .map(|_| ())
+    }
+
+    pub(crate) fn trace(
+        &self,
+        state: &TrainState,
+        batch: &Batch,
+        controls: (Buffer, Buffer, Buffer),
+    ) -> Result<Arc<Graph>> {
+        let s = state.clone();
+        let metrics = self.fresh_metrics();
+        self.function.trace((s.trainable, s.frozen, s.optimizer, metrics, batch_buffers(batch), controls))
+    }
+
+    pub(crate) fn compiled_programs(&self) -> usize {
+        self.function.compiled_programs()
+    }
+}
+
+/// What a training step is traced from.
+struct Recipe {
+    architecture: Arc<Architecture>,
+    optimizer: Optimizer,
+    loss: Loss,
+    precision: Precision,
+    metrics: MetricSet,
+    loss_scale: Option<LossScale>,
+}
+
+impl Recipe {
+    fn trace(&self, (trainable, frozen, slots, metrics, batch, controls): TrainIn) -> TrainOut {
+        let (inputs, label, weight) = batch;
+        let (learning_rate, step, seed) = controls;
+        let builder = learning_rate.builder().clone();
+        let mut cx =
+            Cx::new(&builder, union(&trainable, &frozen), self.precision).training_with(&seed, &step);
+        let y = self.architecture.call(&mut cx, &inputs);
+        let weight = weight.first();
+        let logits = cx.logits_of(&y);
+        let prediction = Prediction { value: &y, logits: logits.as_ref() };
+        let loss = builder.scope("loss", || self.loss.value(&label, prediction, weight));
+        let update = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
+        let (new, slots) = self.descend(&loss, &update, &trainable, &slots);
+        let changed = cx.take_updates();
+        let frozen = frozen.map(|name, old| changed.get(name).cloned().unwrap_or_else(|| old.clone()));
+        let metrics = builder.scope("metrics", || self.metrics.update(&metrics, &label, &y, weight, &loss));
+        (new, frozen, slots, metrics)
+    }
+
+    /// Backward pass and update; under `mixed_float16` of the scaled loss.
+    fn descend(
+        &self,
+        loss: &Tensor,
+        at: &UpdateInputs,
+        weights: &Params,
+        slots: &Params,
+    ) -> (Params, Params) {
+        let leaves: Vec<&Tensor> = weights.values().collect();
+        let scaled = self.loss_scale.as_ref().map_or(loss.clone(), |s| s.scale(loss, slots));
+        let grads: Params = weights.names().map(str::to_string).zip(grad(&scaled, &leaves)).collect();
+        loss.builder().scope("optimizer", || match &self.loss_scale {
+            Some(scale) => scale.update(&self.optimizer, at, weights, &grads, slots),
+            None => self.optimizer.update(at, weights, &grads, slots),
+        })
+    }
+}
+
+/// Loss and metrics of a batch in inference mode.
+pub(crate) struct EvaluateStep {
+    function: Traced<EvaluateIn, Params>,
+    metrics: MetricSet,
+}
+
+impl EvaluateStep {
+    pub(crate) fn new(
+        architecture: &Arc<Architecture>,
+        config: &Compile,
+        backend: &Arc<dyn Backend>,
+    ) -> EvaluateStep {
+        let metrics = MetricSet::new(config);
+        let (set, architecture) = (metrics.clone(), architecture.clone());
+        let (loss, precision) = (config.loss.clone(), config.precision);
+        let traced: Box<dyn Fn(EvaluateIn) -> Params + Send + Sync> =
+            Box::new(move |(trainable, frozen, state, (inputs, label, weight))| {
+                let mut cx = Cx::new(label.builder(), union(&trainable, &frozen), precision);
+                let y = architecture.call(&mut cx, &inputs);
+                let logits = cx.logits_of(&y);
+                let prediction = Prediction { value: &y, logits: logits.as_ref() };
+                let total = loss.value(&label, prediction, weight.first());
+                set.update(&state, &label, &y, weight.first(), &total)
+            });
+        let function = jit(traced).on(backend.clone()).named("evaluate step").flush_denormals(true);
+        EvaluateStep { function, metrics }
+    }
+
+    pub(crate) fn fresh_metrics(&self) -> Params<Buffer> {
+        self.metrics.zeros()
+    }
+
+    pub(crate) fn logs(&self, state: &Params<Buffer>) -> Result<Logs> {
+        self.metrics.logs(state)
+    }
+
+    pub(crate) fn run(
+        &self,
+        state: &TrainState,
+        metrics: Params<Buffer>,
+        batch: &Batch,
+    ) -> Result<Params<Buffer>> {
+        self.function.call((state.trainable.clone(), state.frozen.clone(), metrics, batch_buffers(batch)))
+    }
+}
+
+/// Outputs of a batch.
+pub(crate) struct PredictStep {
+    function: Traced<PredictIn, Tensor>,
+}
+
+impl PredictStep {
+    pub(crate) fn new(
+        architecture: &Arc<Architecture>,
+        precision: Precision,
+        backend: &Arc<dyn Backend>,
+    ) -> PredictStep {
+        let architecture = architecture.clone();
+        let traced: Box<dyn Fn(PredictIn) -> Tensor + Send + Sync> =
+            Box::new(move |(trainable, frozen, inputs)| {
+                let builder = inputs[0].builder().clone();
+                let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision);
+                architecture.call(&mut cx, &inputs)
+            });
+        PredictStep { function: jit(traced).on(backend.clone()).named("predict step").flush_denormals(true) }
+    }
+
+    fn args(state: &TrainState, batch: &Batch) -> (Params<Buffer>, Params<Buffer>, Vec<Buffer>) {
+        (state.trainable.clone(), state.frozen.clone(), batch_buffers(batch).0)
+    }
+
+    pub(crate) fn run(&self, state: &TrainState, batch: &Batch) -> Result<Buffer> {
+        self.function.call(PredictStep::args(state, batch))
+    }
+
+    pub(crate) fn trace(&self, state: &TrainState, batch: &Batch) -> Result<Arc<Graph>> {
+        self.function.trace(PredictStep::args(state, batch))
+    }
+}
+
+/// The running mean of the loss and all metrics, as accumulators in the graph.
+#[derive(Clone)]
+struct MetricSet {
+    members: Vec<Member>,
+}
+
+#[derive(Clone)]
+struct Member {
+    name: String,
+    metric: Metric,
+    weighted: bool,
+}
+
+const LOSS_TOTAL: &str = "loss/total";
+const LOSS_COUNT: &str = "loss/count";
+
+impl MetricSet {
+    fn new(config: &Compile) -> MetricSet {
+        let plain = config.metrics.iter().map(|m| (m, false));
+        let weighted = config.weighted_metrics.iter().map(|m| (m, true));
+        let mut members: Vec<Member> = Vec::new();
+        for (metric, weighted) in plain.chain(weighted) {
+            let base = metric.name();
+            let mut name = base.to_string();
+            let mut n = 0;
+            while members.iter().any(|m| m.name == name) {
+                n += 1;
+                name = format!("{base}_{n}");
+            }
+            members.push(Member { name, metric: metric.clone(), weighted });
+        }
+        MetricSet { members }
+    }
+
+    fn zeros(&self) -> Params<Buffer> {
+        let scalar = TensorType::scalar(DType::F64);
+        let mut state = Params::new();
+        state.insert(LOSS_TOTAL, Buffer::zeros(scalar.clone()));
+        state.insert(LOSS_COUNT, Buffer::zeros(scalar));
+        for m in &self.members {
+            for (slot, ty) in m.metric.state() {
+                state.insert(format!("{}/{slot}", m.name), Buffer::zeros(ty));
+            }
+        }
+        state
+    }
+
+    /// Each batch's loss weighs as many samples as the batch has, as Keras's `fit` reports it.
+    fn update(
+        &self,
+        state: &Params,
+        label: &Tensor,
+        y: &Tensor,
+        weight: Option<&Tensor>,
+        loss: &Tensor,
+    ) -> Params {
+        let mut new = state.clone();
+        let size = y.dim(0) as f64;
+        new.insert(LOSS_TOTAL, &state[LOSS_TOTAL] + loss.convert(DType::F64) * size);
+        new.insert(LOSS_COUNT, &state[LOSS_COUNT] + size);
+        for m in &self.members {
+            let own = own_slots(state, &format!("{}/", m.name));
+            let weight = if m.weighted { weight } else { None };
+            for (slot, value) in m.metric.update(&own, label, y, weight) {
+                new.insert(format!("{}/{slot}", m.name), value);
+            }
+        }
+        new
+    }
+
+    fn logs(&self, state: &Params<Buffer>) -> Result<Logs> {
+        let mut logs = Logs::new();
+        let value = |name: &str| state.get(name).map_or(Ok(0.0), Buffer::to_f64);
+        let count = value(LOSS_COUNT)?;
+        logs.insert("loss", if count == 0.0 { 0.0 } else { value(LOSS_TOTAL)? / count });
+        for m in &self.members {
+            let own: Params<Literal> = own_slots(state, &format!("{}/", m.name))
+                .into_iter()
+                .map(|(n, b)| Ok((n, b.to_literal()?)))
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .collect();
+            for (i, value) in m.metric.results(&own).into_iter().enumerate() {
+                logs.insert(if i == 0 { m.name.clone() } else { format!("{}_{i}", m.name) }, value);
+            }
+        }
+        Ok(logs)
+    }
+}
+
+/// The entries whose names begin with `prefix`, with it taken off.
+fn own_slots<T: Clone>(state: &Params<T>, prefix: &str) -> Params<T> {
+    let own = state.iter().filter_map(|(n, v)| Some((n.strip_prefix(prefix)?.to_string(), v.clone())));
+    own.collect()
+}

@@ -1,0 +1,727 @@
+//! Every built-in layer against Keras's values and gradients (fixtures/keras/layers.safetensors), and through a
+//! fixed battery: output shapes, JSON, precisions, determinism, and errors that name the layer.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use systole_ir::{DType, Error, GraphBuilder, Literal, Result, Tensor, TensorType, vjp};
+use systole_nn::layers::*;
+use systole_nn::{Activation, Cx, Initializer, Layer, Precision, WeightSpec};
+use systole_runtime::{Buffer, Params, backend, jit};
+
+/// Backends that all cases run on.
+const BACKENDS: &[&str] = &["ref"];
+
+/// A layer called once: with which weights, on what, how.
+struct Call<'a> {
+    spec: &'a LayerSpec,
+    name: &'a str,
+    weights: Params<Buffer>,
+    inputs: Vec<Literal>,
+    precision: Precision,
+    /// Seed and step of a training call.
+    training: Option<(u64, u64)>,
+}
+
+/// What a call gives.
+struct Outcome {
+    y: Literal,
+    /// Cotangents of the inputs that have one.
+    dx: Vec<Literal>,
+    /// Cotangents of all weights, by variable.
+    dw: BTreeMap<String, Literal>,
+    /// New values of variables that training updates.
+    after: BTreeMap<String, Literal>,
+}
+
+impl<'a> Call<'a> {
+    fn new(spec: &'a LayerSpec, inputs: &[Literal]) -> Call<'a> {
+        Call {
+            spec,
+            name: "layer",
+            weights: Params::new(),
+            inputs: inputs.to_vec(),
+            precision: Precision::Float32,
+            training: None,
+        }
+    }
+
+    /// With weights as its initializers make them.
+    fn initialised(mut self) -> Result<Call<'a>> {
+        let types: Vec<TensorType> = self.inputs.iter().map(|x| x.ty().clone()).collect();
+        let (_, specs) = infer(self.spec, self.name, &types, self.precision)?;
+        for w in specs {
+            self.weights.insert(w.path.clone(), w.initializer.make(&w.shape, 11, &w.path).into());
+        }
+        Ok(self)
+    }
+
+    /// `dy` absent: ones.
+    fn run(self, backend_name: &str, dy: Option<Literal>) -> Result<Outcome> {
+        let Call { spec, name, weights, inputs, precision, training } = self;
+        let f = jit(|(weights, inputs, dy): (Params, Vec<Tensor>, Vec<Tensor>)| {
+            let g = some_builder(&weights, &inputs);
+            let mut cx = Cx::new(&g, weights.clone(), precision);
+            if let Some((seed, step)) = training {
+                let word = |v: u64| g.constant(Literal::from_slice([], &[v]).unwrap());
+                cx = cx.training_with(&word(seed), &word(step));
+            }
+            let y = cx.scope(name, |cx| spec.call(cx, &inputs));
+            let after = cx.take_updates();
+            let dy = dy.first().cloned().unwrap_or_else(|| y.ones_like());
+            let floats: Vec<&Tensor> =
+                inputs.iter().filter(|x| x.dtype().is_float()).chain(weights.values()).collect();
+            let mut grads = vjp(&[&y], &[&dy], &floats);
+            let dw = grads.split_off(floats.len() - weights.len());
+            (y, grads, dw, after)
+        });
+        let names: Vec<String> = weights.names().map(variable).collect();
+        let inputs: Vec<Buffer> = inputs.into_iter().map(Buffer::from).collect();
+        let dy: Vec<Buffer> = dy.into_iter().map(Buffer::from).collect();
+        let (y, dx, dw, after) = f.on(backend(backend_name)?).call((weights, inputs, dy))?;
+        let literal = |b: Buffer| b.to_literal();
+        Ok(Outcome {
+            y: y.to_literal()?,
+            dx: dx.into_iter().map(literal).collect::<Result<_>>()?,
+            dw: names.into_iter().zip(dw).map(|(n, b)| Ok((n, b.to_literal()?))).collect::<Result<_>>()?,
+            after: after.iter().map(|(n, b)| Ok((variable(n), b.to_literal()?))).collect::<Result<_>>()?,
+        })
+    }
+}
+
+fn some_builder(weights: &Params, inputs: &[Tensor]) -> GraphBuilder {
+    let first = inputs.first().or(weights.values().next());
+    first.expect("a layer has inputs").builder().clone()
+}
+
+/// `layer/kernel` → `kernel`.
+fn variable(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_string()
+}
+
+/// Output type and weights of a layer for inputs of these types.
+fn infer(
+    spec: &LayerSpec,
+    name: &str,
+    inputs: &[TensorType],
+    precision: Precision,
+) -> Result<(TensorType, Vec<WeightSpec>)> {
+    spec.check()?;
+    let g = GraphBuilder::new("main");
+    let inputs: Vec<Tensor> = inputs.iter().map(|t| g.parameter(t.clone(), "x")).collect();
+    let mut cx = Cx::collecting(&g, precision);
+    let y = cx.scope(name, |cx| spec.call(cx, &inputs));
+    g.finish(std::slice::from_ref(&y))?;
+    Ok((y.ty().clone(), cx.into_specs()))
+}
+
+fn refusal(spec: &LayerSpec, inputs: &[TensorType]) -> String {
+    match infer(spec, "the_layer", inputs, Precision::Float32) {
+        Err(e) => e.to_string(),
+        Ok((ty, _)) => panic!("{} took {inputs:?} and gave {ty}", spec.class_name()),
+    }
+}
+
+fn f32s(shape: &[usize]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+// ---- Keras's values ----
+
+struct Fixture {
+    tensors: BTreeMap<String, Literal>,
+    cases: Vec<Value>,
+}
+
+fn fixture() -> Fixture {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/keras/layers.safetensors");
+    let bytes = std::fs::read(path).expect("the fixture is committed");
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).expect("a safetensors file");
+    let cases = metadata.metadata().as_ref().expect("metadata")["cases"].clone();
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let literal = |view: &safetensors::tensor::TensorView| {
+        let dtype = DType::parse(&format!("{:?}", view.dtype()).to_lowercase()).expect("a known type");
+        Literal::from_bytes(TensorType::new(dtype, view.shape()), view.data()).expect("whole tensor")
+    };
+    let tensors = file.tensors().iter().map(|(name, view)| (name.clone(), literal(view))).collect();
+    Fixture { tensors, cases: serde_json::from_str(&cases).expect("cases are JSON") }
+}
+
+/// The layer of a case: a class with Keras's arguments, or an activation function with its own.
+fn layer_of(case: &Value) -> LayerSpec {
+    let class = case["class"].as_str().expect("class");
+    let kwargs = &case["kwargs"];
+    let Some(function) = class.strip_prefix("activations.") else {
+        return LayerSpec::from_table(class, kwargs).unwrap_or_else(|e| panic!("{case}: {e}"));
+    };
+    if kwargs.get("axis").is_some() {
+        return LayerSpec::from_table("Softmax", kwargs).expect("softmax takes an axis");
+    }
+    let plain = kwargs.as_object().expect("kwargs").is_empty();
+    let value = if plain { json!(function) } else { json!({ function: kwargs }) };
+    LayerSpec::from_table("Activation", &json!({ "activation": value }))
+        .unwrap_or_else(|e| panic!("{case}: {e}"))
+}
+
+/// Greatest difference over the greatest magnitude of what is expected.
+fn deviation(got: &Literal, expected: &Literal) -> f64 {
+    assert_eq!(got.shape(), expected.shape());
+    let (got, expected) = (got.to_f64s(), expected.to_f64s());
+    let scale = expected.iter().fold(0.0, |m: f64, e| m.max(e.abs()));
+    let difference = got.iter().zip(&expected).fold(0.0, |m: f64, (g, e)| {
+        // A NaN must not pass as "not greater".
+        if (g - e).is_nan() { f64::INFINITY } else { m.max((g - e).abs()) }
+    });
+    if difference == 0.0 { 0.0 } else { difference / scale.max(f64::MIN_POSITIVE) }
+}
+
+/// The tolerance of a case. Inputs of mean 100 lose two of f32's seven digits in Keras's own subtraction of the mean.
+fn tolerance(name: &str) -> f64 {
+    if name.ends_with("_offset") { 1e-4 } else { 1e-5 }
+}
+
+/// Everything the fixture holds of a case, compared; returns deviations by what was compared.
+fn compare(f: &Fixture, case: &Value, backend_name: &str) -> Vec<(String, f64)> {
+    let name = case["name"].as_str().expect("name");
+    let spec = layer_of(case);
+    let of = |part: &str| f.tensors.get(&format!("{name}/{part}")).cloned();
+    let mut call = Call::new(&spec, &[of("x").expect("x")]);
+    let prefix = format!("{name}/w/");
+    for (key, value) in f.tensors.iter().filter(|(k, _)| k.starts_with(&prefix)) {
+        call.weights.insert(format!("layer/{}", variable(key)), value.clone().into());
+    }
+    if case["training"] == json!(true) {
+        call.training = Some((1, 2));
+    }
+    let out = call.run(backend_name, of("dy")).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let mut found = vec![("y".to_string(), deviation(&out.y, &of("y").expect("y")))];
+    if let Some(dx) = of("dx") {
+        found.push(("dx".into(), deviation(&out.dx[0], &dx)));
+    }
+    for (group, got) in [("dw", &out.dw), ("after", &out.after)] {
+        let prefix = format!("{name}/{group}/");
+        for (key, expected) in f.tensors.iter().filter(|(k, _)| k.starts_with(&prefix)) {
+            let var = variable(key);
+            let got = got.get(&var).unwrap_or_else(|| panic!("{name}: no {group}/{var}"));
+            found.push((format!("{group}/{var}"), deviation(got, expected)));
+        }
+        let expected = f.tensors.keys().filter(|k| k.starts_with(&prefix)).count();
+        assert!(group == "dw" || got.len() == expected, "{name}: updates {:?}", got.keys());
+    }
+    found
+}
+
+#[test]
+fn layers_match_keras() {
+    let f = fixture();
+    assert!(f.cases.len() > 90, "{} cases", f.cases.len());
+    for backend_name in BACKENDS {
+        let mut wrong = Vec::new();
+        for case in &f.cases {
+            let name = case["name"].as_str().expect("name");
+            for (what, d) in compare(&f, case, backend_name) {
+                if d > tolerance(name) {
+                    wrong.push(format!("{backend_name} {name} {what}: {d:.2e}"));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+#[test]
+fn a_wrong_layer_does_not_match_keras() {
+    let f = fixture();
+    let mut case = f.cases.iter().find(|c| c["name"] == "conv2d_same_s2").expect("the case").clone();
+    case["kwargs"]["use_bias"] = json!(false);
+    assert!(compare_is_off(&f, &case));
+    let mut case = f.cases.iter().find(|c| c["name"] == "layer_norm").expect("the case").clone();
+    case["kwargs"]["epsilon"] = json!(2e-3);
+    assert!(compare_is_off(&f, &case));
+}
+
+fn compare_is_off(f: &Fixture, case: &Value) -> bool {
+    compare(f, case, "ref").iter().any(|(_, d)| *d > 1e-5)
+}
+
+// ---- the battery ----
+
+/// A layer with inputs that it takes, what it gives, and an input that it refuses.
+struct Trial {
+    spec: LayerSpec,
+    inputs: Vec<TensorType>,
+    output: Vec<usize>,
+    weights: &'static [&'static str],
+    /// Absent for layers that take anything.
+    refused: Option<Vec<TensorType>>,
+}
+
+fn trial(
+    spec: LayerSpec,
+    input: &[usize],
+    output: &[usize],
+    weights: &'static [&'static str],
+    refused: Option<&[usize]>,
+) -> Trial {
+    let refused = refused.map(|shape| vec![f32s(shape)]);
+    Trial { spec, inputs: vec![f32s(input)], output: output.into(), weights, refused }
+}
+
+fn two_inputs(spec: LayerSpec, output: &[usize]) -> Trial {
+    let inputs = vec![f32s(&[2, 3, 4]), f32s(&[2, 3, 4])];
+    let refused = Some(vec![f32s(&[2, 3, 4]), f32s(&[2, 5, 4])]);
+    Trial { spec, inputs, output: output.into(), weights: &[], refused }
+}
+
+const BOTH: &[&str] = &["kernel", "bias"];
+const MOVING: &[&str] = &["gamma", "beta", "moving_mean", "moving_variance"];
+
+fn trials() -> Vec<Trial> {
+    let image: &[usize] = &[2, 6, 5, 3];
+    let flat: Option<&[usize]> = Some(&[2, 30]);
+    let mut all = vec![
+        trial(dense(4), &[2, 5], &[2, 4], BOTH, Some(&[5])),
+        trial(dense(4).use_bias(false), &[2, 3, 5], &[2, 3, 4], &["kernel"], Some(&[2, 0])),
+        trial(conv2d(4, 3), image, &[2, 4, 3, 4], BOTH, flat),
+        trial(conv2d(4, (2, 3)).padding("same").strides((2, 1)), image, &[2, 3, 5, 4], BOTH, flat),
+        trial(conv2d(6, 2).groups(3).dilation_rate(2), image, &[2, 4, 3, 6], BOTH, Some(&[2, 6, 5, 4])),
+        trial(depthwise_conv2d((3, 3)).depth_multiplier(2), image, &[2, 4, 3, 6], BOTH, flat),
+        trial(max_pooling2d((2, 2)), image, &[2, 3, 2, 3], &[], Some(&[2, 1, 5, 3])),
+        trial(average_pooling2d(2).padding("same"), image, &[2, 3, 3, 3], &[], flat),
+        trial(global_average_pooling2d(), image, &[2, 3], &[], Some(&[2, 0, 5, 3])),
+        trial(global_max_pooling2d().keepdims(true), image, &[2, 1, 1, 3], &[], flat),
+        trial(flatten(), image, &[2, 90], &[], Some(&[])),
+        trial(flatten(), &[2], &[2, 1], &[], Some(&[])),
+        trial(reshape([-1, 15]), image, &[2, 6, 15], &[], Some(&[2, 7])),
+        trial(reshape([90]), image, &[2, 90], &[], Some(&[2, 7])),
+        trial(activation("softmax"), &[2, 5], &[2, 5], &[], Some(&[])),
+        trial(relu().max_value(6.0).negative_slope(0.1).threshold(0.5), &[2, 5], &[2, 5], &[], None),
+        trial(leaky_relu(), &[2, 5], &[2, 5], &[], None),
+        trial(elu().alpha(0.5), &[2, 5], &[2, 5], &[], None),
+        trial(softmax().axis(1), &[2, 5, 3], &[2, 5, 3], &[], Some(&[2])),
+        trial(dropout(0.5), &[2, 5], &[2, 5], &[], None),
+        trial(batch_normalization(), image, image, MOVING, Some(&[2])),
+        trial(batch_normalization().axis(1), image, image, MOVING, Some(&[2])),
+        trial(layer_normalization(), &[2, 5], &[2, 5], &["gamma", "beta"], Some(&[2])),
+        trial(layer_normalization().axis([1, 2]), image, image, &["gamma", "beta"], Some(&[2, 3])),
+        trial(embedding(7, 3), &[2, 4], &[2, 4, 3], &["embeddings"], Some(&[2, 4])),
+        trial(rescaling(1.0 / 255.0).offset(-0.5), image, image, &[], None),
+        two_inputs(add(), &[2, 3, 4]),
+        two_inputs(subtract(), &[2, 3, 4]),
+        two_inputs(multiply(), &[2, 3, 4]),
+        two_inputs(average(), &[2, 3, 4]),
+        two_inputs(maximum(), &[2, 3, 4]),
+        two_inputs(minimum(), &[2, 3, 4]),
+        two_inputs(concatenate(-1), &[2, 3, 8]),
+    ];
+    for t in all.iter_mut().filter(|t| t.spec.class_name() == "Embedding") {
+        t.inputs = vec![TensorType::new(DType::I32, [2, 4])];
+    }
+    all
+}
+
+/// Numbers around zero, or small indices, that differ between elements.
+fn sample(ty: &TensorType, salt: usize) -> Literal {
+    let n = ty.elements();
+    let value = |i: usize| ((i * 37 + salt * 17 + 5) % 101) as f32 / 40.0 - 1.2;
+    if ty.dtype.is_float() {
+        let values: Vec<f32> = (0..n).map(value).collect();
+        return Literal::from_slice(ty.shape.clone(), &values).unwrap().convert(ty.dtype);
+    }
+    let values: Vec<i32> = (0..n).map(|i| (i % 7) as i32).collect();
+    Literal::from_slice(ty.shape.clone(), &values).unwrap().convert(ty.dtype)
+}
+
+fn samples(t: &Trial) -> Vec<Literal> {
+    t.inputs.iter().enumerate().map(|(i, ty)| sample(ty, i)).collect()
+}
+
+#[test]
+fn the_battery_has_every_layer() {
+    let tried: Vec<&str> = trials().iter().map(|t| t.spec.class_name()).collect();
+    for class in LAYER_NAMES {
+        assert!(tried.contains(class), "{class}");
+    }
+    assert_eq!(tried.iter().filter(|c| !LAYER_NAMES.contains(c)).count(), 0);
+}
+
+#[test]
+fn output_shapes_and_weights_are_as_documented() {
+    for t in trials() {
+        let (ty, weights) = infer(&t.spec, "l", &t.inputs, Precision::Float32).unwrap();
+        assert_eq!(ty, f32s(&t.output), "{:?}", t.spec);
+        let names: Vec<String> = weights.iter().map(|w| w.path.clone()).collect();
+        let expected: Vec<String> = t.weights.iter().map(|w| format!("l/{w}")).collect();
+        assert_eq!(names, expected, "{:?}", t.spec);
+        for w in weights {
+            assert_eq!(w.trainable, !w.path.contains("moving"), "{}", w.path);
+        }
+    }
+}
+
+#[test]
+fn a_layer_survives_its_json_form() {
+    for t in trials() {
+        let spec = t.spec.name("a_name").trainable(false);
+        let text = spec.to_json().to_string();
+        let again =
+            LayerSpec::from_json(&serde_json::from_str(&text).unwrap(), &CustomLayers::new()).unwrap();
+        assert_eq!(again.to_json().to_string(), text);
+        assert_eq!((again.given_name(), again.is_trainable()), (Some("a_name"), false));
+        let (Kind::BuiltIn(a), Kind::BuiltIn(b)) = (spec.kind(), again.kind()) else { panic!("{text}") };
+        assert_eq!(a, b, "{text}");
+        let derived = serde_json::to_value(a).unwrap();
+        assert_eq!(
+            (&derived["class_name"], &derived["config"]),
+            (&spec.to_json()["class_name"], &a.layer().config())
+        );
+        assert_eq!(serde_json::from_value::<BuiltIn>(derived).unwrap(), *a);
+    }
+}
+
+#[test]
+fn layers_run_under_every_precision_and_twice_alike() {
+    for backend_name in BACKENDS {
+        for t in trials() {
+            let run = |precision| {
+                let mut call = Call::new(&t.spec, &samples(&t));
+                (call.precision, call.training) = (precision, Some((3, 4)));
+                call.initialised().unwrap().run(backend_name, None).unwrap()
+            };
+            let exact = run(Precision::Float32);
+            assert_eq!(run(Precision::Float32).y, exact.y, "{:?}", t.spec);
+            // Eight bits of bf16's mantissa, eleven of f16's, over sums of a few dozen products.
+            for (precision, tolerance) in [(Precision::MixedBfloat16, 0.03), (Precision::MixedFloat16, 4e-3)]
+            {
+                let mixed = run(precision);
+                assert_eq!(mixed.y.dtype(), precision.compute_dtype(), "{:?}", t.spec);
+                let d = deviation(&mixed.y, &exact.y);
+                assert!(d < tolerance, "{:?} {}: {d}", t.spec, precision.name());
+                for (name, grad) in &mixed.dw {
+                    assert_eq!(grad.dtype(), DType::F32, "{name}: weights and their gradients stay f32");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn inputs_of_a_wrong_shape_are_refused_by_name() {
+    for t in trials() {
+        let class = t.spec.class_name();
+        let too_many = [t.inputs.clone(), vec![f32s(&[1]), f32s(&[1])]].concat();
+        for inputs in t.refused.iter().chain([&too_many]) {
+            let e = refusal(&t.spec, inputs);
+            assert!(e.contains(class) && e.contains("layer the_layer") && e.contains("try: "), "{e}");
+        }
+        assert!(refusal(&t.spec, &[]).contains(class));
+    }
+}
+
+#[test]
+fn byte_images_are_cast() {
+    let bytes = TensorType::new(DType::U8, [1, 6, 5, 3]);
+    let x = sample(&bytes, 0);
+    for spec in [conv2d(2, 3), max_pooling2d(2), batch_normalization(), rescaling(2.0), activation("relu")] {
+        let run = |x: &Literal| Call::new(&spec, std::slice::from_ref(x)).initialised()?.run("ref", None);
+        assert_eq!(run(&x).unwrap().y, run(&x.convert(DType::F32)).unwrap().y, "{spec:?}");
+    }
+    let lookup = embedding(256, 2);
+    let run = |x: &Literal| Call::new(&lookup, std::slice::from_ref(x)).initialised()?.run("ref", None);
+    assert_eq!(run(&x).unwrap().y, run(&x.convert(DType::I64)).unwrap().y);
+    // On the way to an embedding integers stay integers.
+    for spec in [flatten(), reshape([-1]), concatenate(-1)] {
+        let (ty, _) = infer(&spec, "l", std::slice::from_ref(&bytes), Precision::MixedBfloat16).unwrap();
+        assert_eq!(ty.dtype, DType::U8, "{spec:?}");
+    }
+}
+
+// ---- single layers ----
+
+fn ones(shape: &[usize]) -> Literal {
+    let n = shape.iter().product();
+    Literal::from_slice(shape, &vec![1f32; n]).unwrap()
+}
+
+fn drop_ones(rate: f64, name: &str, seed: u64, step: u64) -> Vec<f32> {
+    let spec = dropout(rate);
+    let mut call = Call::new(&spec, &[ones(&[100, 200])]);
+    (call.name, call.training) = (name, Some((seed, step)));
+    call.run("ref", None).unwrap().y.to_f32s()
+}
+
+#[test]
+fn dropout_keeps_its_share_and_the_mean() {
+    for rate in [0.1, 0.5, 0.8] {
+        let y = drop_ones(rate, "d", 1, 1);
+        let scale = (1.0 / (1.0 - rate)) as f32;
+        assert!(y.iter().all(|v| *v == 0.0 || *v == scale), "{rate}");
+        let kept = y.iter().filter(|v| **v != 0.0).count() as f64 / y.len() as f64;
+        // Four standard deviations of a binomial share.
+        let sigma = (rate * (1.0 - rate) / y.len() as f64).sqrt();
+        assert!((kept - (1.0 - rate)).abs() < 4.0 * sigma, "rate {rate} kept {kept}");
+    }
+}
+
+#[test]
+fn dropout_is_a_function_of_seed_step_and_layer() {
+    let base = drop_ones(0.5, "d", 1, 1);
+    assert_eq!(base, drop_ones(0.5, "d", 1, 1));
+    for (name, seed, step) in [("d", 2, 1), ("d", 1, 2), ("d_1", 1, 1)] {
+        let other = drop_ones(0.5, name, seed, step);
+        let same = base.iter().zip(&other).filter(|(a, b)| a == b).count() as f64 / base.len() as f64;
+        assert!((same - 0.5).abs() < 0.02, "{name} {seed} {step}: {same} of the elements agree");
+    }
+}
+
+#[test]
+fn dropout_rests_outside_training_and_at_its_ends() {
+    let x = sample(&f32s(&[4, 5]), 0);
+    let spec = dropout(0.5);
+    assert_eq!(Call::new(&spec, std::slice::from_ref(&x)).run("ref", None).unwrap().y, x);
+    assert!(drop_ones(0.0, "d", 1, 1).iter().all(|v| *v == 1.0));
+    assert!(drop_ones(1.0, "d", 1, 1).iter().all(|v| *v == 0.0));
+}
+
+#[test]
+fn dropout_sends_gradients_where_it_let_values_pass() {
+    let spec = dropout(0.25);
+    let mut call = Call::new(&spec, &[ones(&[8, 9])]);
+    call.training = Some((5, 6));
+    let out = call.run("ref", None).unwrap();
+    assert_eq!(out.dx[0], out.y);
+}
+
+#[test]
+fn a_frozen_batch_normalisation_uses_its_moving_statistics() {
+    let x = sample(&f32s(&[6, 3]), 1);
+    let run = |spec: &LayerSpec, training| {
+        let mut call = Call::new(spec, std::slice::from_ref(&x)).initialised().unwrap();
+        call.training = training;
+        call.run("ref", None).unwrap()
+    };
+    let frozen = batch_normalization().trainable(false);
+    let out = run(&frozen, Some((1, 1)));
+    assert_eq!(out.y, run(&batch_normalization(), None).y);
+    assert!(out.after.is_empty());
+    assert_eq!(run(&batch_normalization(), Some((1, 1))).after.len(), 2);
+}
+
+#[test]
+fn means_do_not_overflow_half_precision() {
+    // 64 · 64 · 100 is beyond f16's 65,504.
+    let x = Literal::from_slice([1, 64, 64, 1], &[100f32; 4096]).unwrap();
+    for spec in [global_average_pooling2d(), average_pooling2d(64)] {
+        let mut call = Call::new(&spec, std::slice::from_ref(&x));
+        call.precision = Precision::MixedFloat16;
+        assert_eq!(call.run("ref", None).unwrap().y.to_f32s(), [100.0], "{spec:?}");
+    }
+}
+
+#[test]
+fn relu_s_options_are_keras_s() {
+    let x = Literal::from_slice([1, 5], &[-2f32, 0.5, 1.0, 3.0, 9.0]).unwrap();
+    let spec = relu().max_value(6.0).negative_slope(0.5).threshold(1.0);
+    let out = Call::new(&spec, &[x]).run("ref", None).unwrap();
+    assert_eq!(out.y.to_f32s(), [-1.5, -0.25, 0.0, 3.0, 6.0]);
+    assert_eq!(out.dx[0].to_f32s(), [0.5, 0.5, 0.5, 1.0, 0.0]);
+}
+
+#[test]
+fn merges_fold_and_repeat() {
+    let a = Literal::from_slice([2, 2], &[1f32, 2., 3., 4.]).unwrap();
+    let b = Literal::from_slice([2, 1], &[10f32, -10.]).unwrap();
+    let run =
+        |spec: &LayerSpec| Call::new(spec, &[a.clone(), b.clone()]).run("ref", None).unwrap().y.to_f32s();
+    assert_eq!(run(&add()), [11., 12., -7., -6.]);
+    assert_eq!(run(&subtract()), [-9., -8., 13., 14.]);
+    assert_eq!(run(&multiply()), [10., 20., -30., -40.]);
+    assert_eq!(run(&average()), [5.5, 6., -3.5, -3.]);
+    assert_eq!(run(&maximum()), [10., 10., 3., 4.]);
+    assert_eq!(run(&minimum()), [1., 2., -10., -10.]);
+    assert_eq!(run(&concatenate(1)), [1., 2., 10., 3., 4., -10.]);
+}
+
+// ---- what users see when something is wrong ----
+
+#[test]
+fn refusals_say_what_to_put_before_the_layer() {
+    let e = refusal(&conv2d(64, (3, 3)), &[f32s(&[1000, 784])]);
+    assert!(e.contains("Conv2D needs images [B, H, W, C], got f32[1000, 784]"), "{e}");
+    assert!(e.contains("put reshape([28, 28, 1]) before it"), "{e}");
+    let e = refusal(&conv2d(64, (3, 3)), &[f32s(&[1000, 3072])]);
+    assert!(e.contains("reshape([32, 32, 3])"), "{e}");
+    let e = refusal(&max_pooling2d(2), &[f32s(&[1000, 28, 20])]);
+    assert!(e.contains("reshape([28, 20, 1])"), "{e}");
+    let e = refusal(&conv2d(8, 5).dilation_rate(2), &[f32s(&[1, 8, 20, 1])]);
+    assert!(e.contains("images of at least 9×9 (its kernel_size), got f32[1, 8, 20, 1]"), "{e}");
+    let e = refusal(&dense(1 << 62), &[f32s(&[1, 1 << 20])]);
+    assert!(e.contains("more than 2⁴⁰ elements"), "{e}");
+}
+
+/// The mistake that building a model would report.
+fn mistake(spec: LayerSpec) -> String {
+    spec.check().expect_err("the mistake is found").to_string()
+}
+
+#[test]
+fn wrong_arguments_surface_with_the_nearest_right_one_and_the_users_line() {
+    let e = mistake(conv2d(64, 3).padding("smae"));
+    assert!(e.contains("Conv2D's argument `padding` cannot be \"smae\""), "{e}");
+    assert!(e.contains("did you mean `same`") && e.contains("tests/layers.rs:"), "{e}");
+    let e = mistake(dense(10).strides(2));
+    assert!(e.contains("Dense has no argument `strides`") && e.contains("did you mean `units`"), "{e}");
+    let e = mistake(activation("rleu"));
+    assert!(e.contains("did you mean `relu`") && e.contains("tests/layers.rs:"), "{e}");
+    let e = mistake(dense(10).kernel_initializer("glorot_unifrom"));
+    assert!(e.contains("glorot_uniform"), "{e}");
+    assert!(mistake(flatten().axis(1)).contains("it takes none"));
+    // The first mistake counts.
+    assert!(mistake(dense(1).groups(1).padding("x")).contains("groups"));
+}
+
+#[test]
+fn impossible_argument_values_are_found_before_any_input() {
+    let cases = [
+        (dense(0), "units"),
+        (conv2d(0, 3), "filters"),
+        (conv2d(4, (3, 0)), "kernel_size"),
+        (conv2d(4, 3).strides(0), "strides"),
+        (conv2d(4, 3).dilation_rate((1, 0)), "dilation_rate"),
+        (conv2d(4, 3).groups(0), "groups"),
+        (conv2d(4, 3).groups(3), "groups"),
+        (depthwise_conv2d(3).depth_multiplier(0), "depth_multiplier"),
+        (max_pooling2d(0), "pool_size"),
+        (average_pooling2d(2).strides(0), "strides"),
+        (reshape([-1, -1]), "target_shape"),
+        (reshape([-2]), "target_shape"),
+        (dropout(1.5), "rate"),
+        (dropout(f64::NAN), "rate"),
+        (batch_normalization().momentum(1.1), "momentum"),
+        (layer_normalization().epsilon(-1.0), "epsilon"),
+        (layer_normalization().axis([]), "axis"),
+        (embedding(0, 4), "input_dim"),
+        (embedding(4, 0), "output_dim"),
+        (rescaling(f64::INFINITY), "scale"),
+        (leaky_relu().negative_slope(-1.0), "negative_slope"),
+        (relu().max_value(-1.0), "max_value"),
+        (relu().threshold(-1.0), "threshold"),
+        (ELU { alpha: f64::NAN }.into(), "alpha"),
+        (dense(4).name("a/b"), "a/b"),
+    ];
+    for (spec, argument) in cases {
+        let class = spec.class_name();
+        // Used in spite of it, the layer refuses as well instead of panicking.
+        if argument != "a/b" {
+            let g = GraphBuilder::new("main");
+            let x = g.parameter(f32s(&[2, 6, 6, 3]), "x");
+            let y = spec.call(&mut Cx::collecting(&g, Precision::Float32), &[x]);
+            assert!(g.finish(&[y]).is_err(), "{class} {argument}");
+        }
+        let e = mistake(spec);
+        assert!(e.contains(class) && e.contains(argument), "{e}");
+    }
+}
+
+#[test]
+fn default_names_are_keras_s() {
+    let cases = [
+        (conv2d(1, 1), "conv2d"),
+        (depthwise_conv2d(1), "depthwise_conv2d"),
+        (max_pooling2d(2), "max_pooling2d"),
+        (global_average_pooling2d(), "global_average_pooling2d"),
+        (batch_normalization(), "batch_normalization"),
+        (dense(1), "dense"),
+        (relu(), "re_lu"),
+        (leaky_relu(), "leaky_re_lu"),
+        (elu(), "elu"),
+        (activation("relu"), "activation"),
+    ];
+    for (spec, name) in cases {
+        assert_eq!(spec.default_name(), name);
+    }
+}
+
+#[test]
+fn setters_take_names_and_values() {
+    let by_name = dense(3).activation("gelu").kernel_initializer("he_normal").bias_initializer("ones");
+    let by_value = dense(3)
+        .activation(Activation::Gelu { approximate: false })
+        .kernel_initializer(Initializer::HeNormal)
+        .bias_initializer(Initializer::Ones);
+    assert_eq!(by_name.to_json(), by_value.to_json());
+    by_name.check().unwrap();
+    let plain = Dense { units: 3, use_bias: false, ..Default::default() };
+    assert_eq!(LayerSpec::from(plain).to_json(), dense(3).use_bias(false).to_json());
+}
+
+#[test]
+fn tables_of_a_configuration_take_keras_s_spellings() {
+    let table = json!({
+        "filters": 8, "kernel_size": [3, 5], "strides": 2, "padding": "same", "activation": "relu",
+        "kernel_initializer": "he_normal", "name": "c1", "trainable": false,
+    });
+    let spec = LayerSpec::from_table("Conv2D", &table).unwrap();
+    let same =
+        conv2d(8, (3, 5)).strides(2).padding("same").activation("relu").kernel_initializer("he_normal");
+    assert_eq!(spec.to_json(), same.name("c1").trainable(false).to_json());
+    let error = |class: &str, table: Value| LayerSpec::from_table(class, &table).unwrap_err().to_string();
+    assert!(error("Conv2d", json!({})).contains("did you mean `Conv2D`"));
+    assert!(error("dense", json!({"unit": 3})).contains("did you mean `units`"));
+    assert!(error("Dense", json!({"units": "many"})).contains("Dense's argument `units` cannot be \"many\""));
+    assert!(error("Dense", json!({"units": 3, "trainable": "no"})).contains("true or false"));
+    assert!(error("Dense", json!({"units": 3, "name": 7})).contains("name"));
+    assert!(error("Dense", json!({})).contains("units of at least 1"));
+    assert!(error("Dense", json!([1])).contains("no table"));
+}
+
+/// `x: T[…] → T[…]`: a factor that is a setting.
+#[derive(Debug)]
+struct Times(f64);
+
+impl Layer for Times {
+    fn class_name(&self) -> &'static str {
+        "Times"
+    }
+    fn call(&self, _: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        &inputs[0] * self.0
+    }
+    fn config(&self) -> Value {
+        json!({ "factor": self.0 })
+    }
+}
+
+fn make_times(config: &Value) -> Result<Arc<dyn Layer>> {
+    let factor = config["factor"].as_f64();
+    let factor = factor.ok_or_else(|| Error::new(systole_ir::ErrorKind::Config, "Times needs a factor"))?;
+    Ok(Arc::new(Times(factor)))
+}
+
+#[test]
+fn layers_of_ones_own_are_saved_and_loaded_by_their_constructor() {
+    let spec = LayerSpec::custom(Times(3.0)).name("t");
+    assert_eq!(spec.default_name(), "times");
+    let saved = spec.to_json();
+    let custom = CustomLayers::new().with("Times", make_times);
+    let loaded = LayerSpec::from_json(&saved, &custom).unwrap();
+    assert_eq!(loaded.to_json(), saved);
+    let y = Call::new(&loaded, &[ones(&[2])]).run("ref", None).unwrap().y;
+    assert_eq!(y.to_f32s(), [3.0, 3.0]);
+    let e = LayerSpec::from_json(&saved, &CustomLayers::new()).unwrap_err().to_string();
+    assert!(e.contains("no layer class `Times`") && e.contains("CustomLayers"), "{e}");
+    assert!(mistake(LayerSpec::custom(Times(1.0)).strides(2)).contains("Times"));
+}
+
+#[test]
+fn model_files_with_wrong_layers_are_refused() {
+    let error = |value: Value| LayerSpec::from_json(&value, &CustomLayers::new()).unwrap_err().to_string();
+    assert!(error(json!(3)).contains("a layer is an object"));
+    assert!(error(json!({"config": {}})).contains("class_name"));
+    assert!(error(json!({"class_name": "Desne"})).contains("did you mean `Dense`"));
+    assert!(error(json!({"class_name": "Dense", "confg": {}})).contains("did you mean `config`"));
+    assert!(error(json!({"class_name": "Dense", "config": {"unts": 3}})).contains("did you mean `units`"));
+    assert!(error(json!({"class_name": "Dense", "config": 3})).contains("no object"));
+    assert!(error(json!({"class_name": "Dense", "config": {"units": -3}})).contains("units"));
+    assert!(error(json!({"class_name": "Dense", "config": {}})).contains("units of at least 1"));
+}

@@ -1,0 +1,306 @@
+//! Optimizers and schedules against Keras, step by step; gradient accumulation; loss scaling.
+
+mod keras;
+
+use keras::{Fixture, Worst, config, max_relative, name, relative_l2};
+use serde_json::{Map, Value, json};
+use systole_ir::{DType, Literal, Tensor, TensorType};
+use systole_nn::optimizer::*;
+use systole_nn::schedule::Schedule;
+use systole_runtime::{Buffer, Jit, Params, backend, jit};
+
+const PARAMS: [&str; 2] = ["p0", "p1"];
+
+fn schedule_of(value: &Value) -> Schedule {
+    match value.as_f64() {
+        Some(rate) => Schedule::Constant(rate),
+        None => serde_json::from_value(config(&value["class"], &value["kwargs"])).unwrap(),
+    }
+}
+
+/// The optimizer of a case, from Keras's complete configuration.
+fn optimizer_of(case: &Value) -> Optimizer {
+    let full = &case["config"];
+    let keys: &[&str] = match case["class"].as_str().unwrap() {
+        "SGD" => &["momentum", "nesterov"],
+        "RMSprop" => &["rho", "momentum", "epsilon", "centered"],
+        _ => &["beta_1", "beta_2", "epsilon", "amsgrad"],
+    };
+    let own: Map<String, Value> = keys.iter().map(|k| (k.to_string(), full[*k].clone())).collect();
+    let number = |key: &str| full[key].as_f64();
+    Optimizer {
+        kind: serde_json::from_value(config(&case["class"], &own.into())).unwrap(),
+        learning_rate: schedule_of(&full["learning_rate"]),
+        weight_decay: number("weight_decay"),
+        clipnorm: number("clipnorm"),
+        clipvalue: number("clipvalue"),
+        global_clipnorm: number("global_clipnorm"),
+        ..sgd(0.0)
+    }
+}
+
+type StepIn = (Params, Params, Params, Tensor, Tensor);
+type Step = Jit<StepIn, (Params, Params), Box<dyn Fn(StepIn) -> (Params, Params)>>;
+
+fn step_of(optimizer: &Optimizer) -> Step {
+    let optimizer = optimizer.clone();
+    let f: Box<dyn Fn(StepIn) -> (Params, Params)> =
+        Box::new(move |(params, grads, state, learning_rate, step)| {
+            optimizer.update(&UpdateInputs { learning_rate, step }, &params, &grads, &state)
+        });
+    jit(f).on(backend("ref").unwrap())
+}
+
+/// A run of an optimizer from given starting values.
+struct Run {
+    optimizer: Optimizer,
+    step: Step,
+    params: Params<Buffer>,
+    state: Params<Buffer>,
+    steps: u64,
+}
+
+impl Run {
+    fn new(optimizer: Optimizer, params: Params<Buffer>) -> Run {
+        let state = optimizer.init(&params).unwrap();
+        Run { step: step_of(&optimizer), optimizer, params, state, steps: 0 }
+    }
+
+    fn take(&mut self, grads: Params<Buffer>) {
+        let rate = Buffer::scalar(DType::F32, self.optimizer.learning_rate.at(self.steps));
+        let step = Buffer::scalar(DType::I64, self.steps as f64);
+        let args = (self.params.clone(), grads, self.state.clone(), rate, step);
+        (self.params, self.state) = self.step.call(args).unwrap();
+        self.steps += 1;
+    }
+
+    fn param(&self, name: &str) -> Literal {
+        self.params[name].to_literal().unwrap()
+    }
+}
+
+fn tree(of: impl Fn(&str) -> Literal) -> Params<Buffer> {
+    PARAMS.iter().map(|p| (p.to_string(), of(p).into())).collect()
+}
+
+#[test]
+fn every_optimizer_is_keras_s_at_each_step() {
+    let fixture = Fixture::open("optimizers");
+    let (mut params, mut slots) = (Worst::below(2e-7), Worst::below(4e-7));
+    for case in fixture.list("cases") {
+        let case_name = name(case);
+        let mut run = Run::new(optimizer_of(case), tree(|p| fixture.get(&format!("init/{p}")).clone()));
+        for step in 1..=6 {
+            run.take(tree(|p| fixture.get(&format!("grad/{p}/step{step}")).clone()));
+            for p in PARAMS {
+                let place = format!("{case_name}/{p}/step{step}");
+                params.see(&place, relative_l2(&run.param(p), fixture.get(&place)));
+            }
+        }
+        for (slot, value) in run.state.iter() {
+            let (kind, p) = slot.split_once('/').unwrap();
+            let place = format!("{case_name}/slot/{kind}/{p}");
+            slots.see(&place, relative_l2(&value.to_literal().unwrap(), fixture.get(&place)));
+        }
+    }
+    params.report("parameters");
+    slots.report("slots");
+}
+
+#[test]
+fn every_schedule_is_keras_s() {
+    let fixture = Fixture::open("optimizers");
+    let mut worst = Worst::below(1e-6);
+    for case in fixture.list("schedules") {
+        let schedule = schedule_of(case);
+        schedule.check().unwrap();
+        let expected = fixture.get(&format!("schedule/{}", name(case))).to_f64s();
+        // Against the highest rate: near its end Keras's cosine is a difference of rounded numbers.
+        let highest = expected.iter().copied().fold(0.0, f64::max);
+        for (step, expected) in expected.into_iter().enumerate() {
+            let deviation = (schedule.at(step as u64) - expected).abs() / highest;
+            worst.see(&format!("{} step {step}", name(case)), deviation);
+        }
+    }
+    worst.report("schedules");
+}
+
+#[test]
+fn warm_up_leads_into_the_schedule_it_precedes() {
+    let schedule = Schedule::cosine_decay(0.4, 100).after_warmup(4);
+    let rates: Vec<f64> = (0..5).map(|s| schedule.at(s)).collect();
+    assert!(max_relative(&rates, &[0.0, 0.1, 0.2, 0.3, 0.4]) < 1e-12, "{rates:?}");
+    assert_eq!(schedule.at(104), 0.0);
+}
+
+fn random(shape: &[usize], seed: u64) -> Literal {
+    systole_nn::Initializer::RandomNormal { mean: 0.0, stddev: 1.0 }.make(shape, seed, "test")
+}
+
+/// Rows of a least-squares problem y = x·w, its gradient for a part of the rows.
+fn gradient(rows: std::ops::Range<usize>, w: &Literal) -> Params<Buffer> {
+    let (x, y) = (random(&[12, 3], 1), random(&[12, 1], 2));
+    let f = jit(|(w, x, y): (Tensor, Tensor, Tensor)| {
+        let e = x.dot(&w) - y;
+        systole_ir::grad(&(&e * &e).mean_all(), &[&w]).remove(0)
+    });
+    let part = |l: &Literal, width: usize| {
+        let values = &l.to_f32s()[rows.start * width..rows.end * width];
+        Buffer::from(Literal::from_slice([rows.len(), width], values).unwrap())
+    };
+    let g = f.on(backend("ref").unwrap()).call((w.clone().into(), part(&x, 3), part(&y, 1))).unwrap();
+    [("w".to_string(), g)].into_iter().collect()
+}
+
+fn one(w: &Literal) -> Params<Buffer> {
+    [("w".to_string(), w.clone().into())].into_iter().collect()
+}
+
+#[test]
+fn accumulated_micro_batches_equal_one_large_batch() {
+    let mut worst = Worst::below(1e-6);
+    let start = random(&[3, 1], 3);
+    let optimizers = [
+        sgd(0.1).momentum(0.9),
+        adam(0.01),
+        adamw(0.01),
+        rmsprop(0.01).momentum(0.5).centered(true),
+        adam(0.01).global_clipnorm(0.5),
+        sgd(0.1).clipnorm(0.5),
+    ];
+    for optimizer in optimizers {
+        let mut whole = Run::new(optimizer.clone(), one(&start));
+        let mut parts = Run::new(optimizer.clone().gradient_accumulation_steps(3), one(&start));
+        for _ in 0..4 {
+            whole.take(gradient(0..12, &whole.param("w")));
+            for k in 0..3 {
+                let before = parts.param("w");
+                parts.take(gradient(4 * k..4 * k + 4, &before));
+                assert_eq!(parts.param("w") != before, k == 2, "parameters change at every third step only");
+            }
+            worst.see(optimizer.name(), relative_l2(&parts.param("w"), &whole.param("w")));
+        }
+        let sums = parts.state["gradient_accumulator/w"].to_literal().unwrap();
+        assert!(sums.to_f64s().iter().all(|&s| s == 0.0), "accumulators start again");
+    }
+    worst.report("accumulation");
+}
+
+#[test]
+fn excluded_parameters_do_not_decay() {
+    let optimizer = sgd(0.1).weight_decay(0.5).exclude_from_weight_decay(["bias"]);
+    let ones = || Buffer::from(Literal::from_slice([1], &[1f32]).unwrap());
+    let params: Params<Buffer> =
+        ["dense/kernel", "dense/bias"].into_iter().map(|n| (n.to_string(), ones())).collect();
+    let zeros = params.map(|_, b| Buffer::zeros(b.ty().clone()));
+    let mut run = Run::new(optimizer, params);
+    run.take(zeros);
+    assert_eq!(run.param("dense/kernel").to_f32s(), [0.95]);
+    assert_eq!(run.param("dense/bias").to_f32s(), [1.0]);
+}
+
+/// Takes steps with a gradient that is a given multiple of the loss scale; returns the run's traces.
+fn scaled_steps(optimizer: &Optimizer, scale: &LossScale, grads: &[f32]) -> (Vec<f32>, Params<Buffer>) {
+    let f = jit(|(params, grads, state, learning_rate, step): StepIn| {
+        let grads = grads.map(|_, g| scale.scale(g, &state));
+        scale.update(optimizer, &UpdateInputs { learning_rate, step }, &params, &grads, &state)
+    })
+    .on(backend("ref").unwrap());
+    let value = |v: f32| one(&Literal::from_slice([1], &[v]).unwrap());
+    let mut params = value(1.0);
+    let mut state = optimizer.init(&params).unwrap();
+    scale.init().into_iter().for_each(|(n, b)| state.insert(n, b));
+    let mut seen = Vec::new();
+    for (step, &g) in grads.iter().enumerate() {
+        let rate = Buffer::scalar(DType::F32, optimizer.learning_rate.at(0));
+        let step = Buffer::scalar(DType::I64, step as f64);
+        (params, state) = f.call((params, value(g), state, rate, step)).unwrap();
+        seen.push(params["w"].to_f64().unwrap() as f32);
+    }
+    (seen, state)
+}
+
+#[test]
+fn loss_scale_skips_overflows_and_grows_after_good_steps() {
+    let scale = LossScale { initial_scale: 1024.0, dynamic_growth_steps: 3 };
+    let optimizer = adam(0.1).gradient_accumulation_steps(2);
+    let good = [0.5, 0.25, 0.75, -0.5];
+    let (expected, _) = scaled_steps(&optimizer, &LossScale::default(), &good);
+    let (seen, state) = scaled_steps(&optimizer, &scale, &[0.5, f32::INFINITY, 0.25, f32::NAN, 0.75, -0.5]);
+    // Skipped steps leave no trace: neither in parameters and slots nor in the counts of Adam and accumulation.
+    assert_eq!([seen[0], seen[2], seen[4], seen[5]], expected[..]);
+    assert_eq!((seen[1], seen[3]), (seen[0], seen[2]));
+    let number = |name: &str| state[&format!("loss_scale/{name}")[..]].to_f64().unwrap();
+    assert_eq!((number("scale"), number("good_steps"), number("skipped")), (256.0, 2.0, 2.0));
+    let (_, state) = scaled_steps(&optimizer, &scale, &[0.5; 4]);
+    assert_eq!(state["loss_scale/scale"].to_f64().unwrap(), 2048.0);
+    assert_eq!(state["loss_scale/good_steps"].to_f64().unwrap(), 1.0);
+}
+
+#[test]
+fn a_scale_never_reaches_zero_or_infinity() {
+    let scale = LossScale { initial_scale: 1.0, dynamic_growth_steps: 1 };
+    let (_, state) = scaled_steps(&sgd(0.1), &scale, &[f32::NAN; 200]);
+    assert_eq!(state["loss_scale/scale"].to_f64().unwrap(), f32::MIN_POSITIVE as f64);
+    let (_, state) = scaled_steps(&sgd(0.1), &scale, &[0.0; 200]);
+    assert_eq!(state["loss_scale/scale"].to_f64().unwrap(), 2f64.powi(127));
+}
+
+/// A norm that is not finite must reach the parameters: a scale of zero would hide it.
+#[test]
+fn clipping_by_global_norm_does_not_hide_infinities() {
+    let mut run = Run::new(sgd(0.1).global_clipnorm(1.0), one(&random(&[3, 1], 3)));
+    run.take(one(&Literal::from_slice([3, 1], &[1.0, f32::INFINITY, 1.0]).unwrap()));
+    assert!(run.param("w").to_f32s().iter().all(|x| x.is_nan()));
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let cases = [
+        (adam(1e-3).clipnorm(1.0).clipvalue(1.0), "clipnorm and clipvalue are all set"),
+        (adam(1e-3).clipnorm(0.0), "clipnorm is not above 0"),
+        (adam(1e-3).clipvalue(f64::NAN), "clipvalue is not above 0"),
+        (adam(1e-3).betas(1.5, 0.9), "beta_1 is 1.5"),
+        (sgd(1e-3).gradient_accumulation_steps(0), "gradient_accumulation_steps is 0"),
+        (sgd(f64::NAN), "the learning rate is not finite"),
+        (sgd(Schedule::cosine_decay(0.1, 0)), "decay_steps 0"),
+        (
+            sgd(Schedule::PiecewiseConstantDecay { boundaries: vec![1], values: vec![0.1] }),
+            "1 boundaries and 1",
+        ),
+    ];
+    for (optimizer, part) in cases {
+        let message = optimizer.init(&Params::new()).unwrap_err().to_string();
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn names_and_configurations_read_back() {
+    for name in NAMES {
+        let optimizer: Optimizer = name.parse().unwrap();
+        assert_eq!(optimizer.name(), name);
+        let text = serde_json::to_string(&optimizer).unwrap();
+        assert_eq!(serde_json::from_str::<Optimizer>(&text).unwrap(), optimizer, "{text}");
+    }
+    assert_eq!("Adam".parse::<Optimizer>().unwrap(), adam(0.001));
+    let message = "adm".parse::<Optimizer>().unwrap_err().to_string();
+    assert!(message.contains("did you mean `adam`"), "{message}");
+    let mut unknown = serde_json::to_value(adam(0.1)).unwrap();
+    unknown["clip_norm"] = json!(1.0);
+    assert!(serde_json::from_value::<Optimizer>(unknown).unwrap_err().to_string().contains("clip_norm"));
+}
+
+#[test]
+fn slots_have_their_parameter_s_type_and_name() {
+    let ty = TensorType::new(DType::F32, [2, 3]);
+    let params: Params<TensorType> = [("a/kernel".to_string(), ty.clone())].into_iter().collect();
+    let slots = adam(0.1).amsgrad(true).gradient_accumulation_steps(4).slots(&params);
+    let names: Vec<&str> = slots.names().collect();
+    assert_eq!(
+        names,
+        ["momentum/a/kernel", "velocity/a/kernel", "velocity_hat/a/kernel", "gradient_accumulator/a/kernel"]
+    );
+    assert!(slots.values().all(|t| *t == ty));
+    assert!(sgd(0.1).slots(&params).is_empty());
+}

@@ -1,0 +1,51 @@
+//! The doors through which user programs come in. Each registers the backends first, so that nothing needs a
+//! start-up call.
+
+use std::path::Path;
+use systole_ir::Result;
+use systole_nn::layers::{CustomLayers, LayerSpec};
+use systole_nn::{Model, Symbol};
+use systole_runtime::{Jit, Tree};
+
+/// Registers the backends this program was built with and the progress display. Every door below calls it; programs
+/// that use the member crates directly call it once themselves.
+pub fn register() {
+    systole_runtime::register(systole_cpu::provider());
+    systole_nn::progress::install(crate::progress::show);
+}
+
+/// A chain of layers: Keras's `Sequential`.
+pub struct Sequential;
+
+impl Sequential {
+    /// A model of the layers in order; its input shape is learned from the first data it sees.
+    #[allow(clippy::new_ret_no_self, reason = "reads as in Keras; a chain and a graph of layers are one type of model")]
+    pub fn new(layers: impl IntoIterator<Item = LayerSpec>) -> Model {
+        register();
+        Model::sequential(layers)
+    }
+}
+
+/// A graph of layers from `inputs` to `output`: Keras's functional `Model(inputs, outputs)`.
+pub fn functional(inputs: &[Symbol], output: &Symbol) -> Result<Model> {
+    register();
+    Model::functional(inputs, output)
+}
+
+/// Reads a saved model of built-in layers. Nothing in a file is ever executed.
+pub fn load_model(path: impl AsRef<Path>) -> Result<Model> {
+    register();
+    Model::load(path)
+}
+
+/// Reads a saved model that has layers of the user's own.
+pub fn load_model_with(path: impl AsRef<Path>, custom: &CustomLayers) -> Result<Model> {
+    register();
+    Model::load_with(path, custom)
+}
+
+/// Makes a function over trees of tensors callable on buffers; see [`systole_runtime::jit`].
+pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
+    register();
+    systole_runtime::jit(f)
+}

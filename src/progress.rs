@@ -1,0 +1,99 @@
+//! Shows training progress on standard error: a line like Keras's that redraws itself on a terminal, one plain line
+//! per epoch elsewhere.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::sync::Mutex;
+use std::time::Duration;
+use systole_nn::Logs;
+use systole_nn::progress::ProgressEvent;
+
+/// The epoch that is being shown: its heading and number of steps.
+static CURRENT: Mutex<(String, Option<usize>)> = Mutex::new((String::new(), None));
+
+/// Shows one event. Write errors (a closed terminal) do not end training.
+pub fn show(event: &ProgressEvent<'_>) {
+    let Ok(mut current) = CURRENT.lock() else { return };
+    let mut out = stderr().lock();
+    let live = out.is_terminal();
+    let _ = match event {
+        ProgressEvent::EpochBegin { epoch, epochs, steps } => {
+            *current = (format!("Epoch {}/{epochs}", epoch + 1), *steps);
+            Ok(())
+        }
+        ProgressEvent::Batch { step, steps, elapsed, logs } if live => {
+            write!(out, "\r\x1b[2K{}", line(&current.0, *step, *steps, *elapsed, logs, true))
+        }
+        ProgressEvent::Batch { .. } => Ok(()),
+        ProgressEvent::EpochEnd { step, elapsed, logs } => {
+            let text = line(&current.0, *step, Some(*step), *elapsed, logs, false);
+            if live { writeln!(out, "\r\x1b[2K{text}") } else { writeln!(out, "{text}") }
+        }
+    };
+    let _ = out.flush();
+}
+
+/// `Epoch 1/5  30/60 [=====>    ] 1s 23ms/step, 1s left  loss: 0.7155  accuracy: 0.71`
+pub fn line(
+    heading: &str,
+    step: usize,
+    steps: Option<usize>,
+    elapsed: Duration,
+    logs: &Logs,
+    running: bool,
+) -> String {
+    let per_step = elapsed.as_secs_f64() / step.max(1) as f64;
+    let mut text = match steps {
+        Some(n) => format!("{heading}  {step:>w$}/{n} {}", bar(step, n), w = n.to_string().len()),
+        None => format!("{heading}  {step} steps"),
+    };
+    text += &format!(" {} {}/step", seconds(elapsed.as_secs_f64()), short_time(per_step));
+    if let (true, Some(n)) = (running, steps) {
+        text += &format!(", {} left", seconds(per_step * n.saturating_sub(step) as f64));
+    }
+    for (name, value) in logs.iter() {
+        text += &if value != 0.0 && value.abs() < 1e-3 { format!("  {name}: {value:.3e}") } else { format!("  {name}: {value:.4}") };
+    }
+    text
+}
+
+fn bar(step: usize, steps: usize) -> String {
+    const WIDTH: usize = 20;
+    let full = (step * WIDTH).checked_div(steps).unwrap_or(WIDTH).min(WIDTH);
+    let head = if full < WIDTH { ">" } else { "" };
+    format!("[{}{head}{}]", "=".repeat(full), " ".repeat(WIDTH - full - head.len()))
+}
+
+fn seconds(s: f64) -> String {
+    match s as u64 {
+        s if s >= 3600 => format!("{}h{:02}m", s / 3600, s % 3600 / 60),
+        s if s >= 60 => format!("{}m{:02}s", s / 60, s % 60),
+        s => format!("{s}s"),
+    }
+}
+
+fn short_time(s: f64) -> String {
+    if s >= 1.0 {
+        format!("{s:.1}s")
+    } else if s >= 1e-3 {
+        format!("{:.0}ms", s * 1e3)
+    } else {
+        format!("{:.0}us", s * 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_read_like_keras() {
+        let mut logs = Logs::new();
+        logs.insert("loss", 0.71554);
+        let text = line("Epoch 1/5", 30, Some(60), Duration::from_millis(690), &logs, true);
+        assert_eq!(text, "Epoch 1/5  30/60 [==========>         ] 0s 23ms/step, 0s left  loss: 0.7155");
+        let done = line("Epoch 1/5", 7, None, Duration::from_secs(70), &logs, false);
+        assert_eq!(done, "Epoch 1/5  7 steps 1m10s 10.0s/step  loss: 0.7155");
+        assert_eq!(bar(60, 60), format!("[{}]", "=".repeat(20)));
+        assert_eq!(bar(0, 0), format!("[{}]", "=".repeat(20)));
+    }
+}
