@@ -170,3 +170,13 @@ fn batch_normalisation_is_as_near_to_keras_as_its_backends_are_to_each_other() {
         &Tolerance { losses: &|_| losses, gradient: &|_| gradient, weight: &|_| weight },
     );
 }
+
+/// bf16 keeps 8 bits, so each product is off by up to 2⁻⁹. Each network's bounds are about twice what was measured:
+/// unscaled pixels make the tutorial's network the more sensitive one.
+#[test]
+fn mixed_bfloat16_stays_within_its_bounds() {
+    let scaled = Tolerance { losses: &|_| 3e-3, gradient: &|_| 5e-2, weight: &|_| 2e-2 };
+    check("mlp", Precision::MixedBfloat16, &scaled);
+    let unscaled = Tolerance { losses: &|_| 6e-2, gradient: &|_| 0.2, weight: &|_| 6e-2 };
+    check("tutorial_cnn", Precision::MixedBfloat16, &unscaled);
+}

@@ -593,51 +593,51 @@ fn save_error(path: &Path, size: usize, step: &str, e: &io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::cell::RefCell;
 
     /// The disk, with one call (or all from it on) failing; a failing write leaves half of its bytes.
     struct Faulty {
         fails_at: usize,
         forever: bool,
-        calls: Cell<usize>,
-        kind: io::ErrorKind,
+        calls: RefCell<Vec<&'static str>>,
     }
 
     impl Faulty {
         fn at(fails_at: usize) -> Faulty {
-            Faulty { fails_at, forever: false, calls: Cell::new(0), kind: io::ErrorKind::StorageFull }
+            Faulty { fails_at, forever: false, calls: RefCell::default() }
         }
 
-        fn check(&self) -> io::Result<()> {
-            let call = self.calls.replace(self.calls.get() + 1);
-            let fails = call == self.fails_at || (self.forever && call > self.fails_at);
-            if fails { Err(self.kind.into()) } else { Ok(()) }
+        fn check(&self, call: &'static str) -> io::Result<()> {
+            let n = self.calls.borrow().len();
+            self.calls.borrow_mut().push(call);
+            let fails = n == self.fails_at || (self.forever && n > self.fails_at);
+            if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
         }
     }
 
     impl FileSystem for Faulty {
         type File = fs::File;
         fn create(&self, path: &Path) -> io::Result<fs::File> {
-            self.check().and_then(|()| Disk.create(path))
+            self.check("create").and_then(|()| Disk.create(path))
         }
         fn write(&self, file: &mut fs::File, bytes: &[u8]) -> io::Result<()> {
-            if let Err(e) = self.check() {
+            if let Err(e) = self.check("write") {
                 Disk.write(file, &bytes[..bytes.len() / 2])?;
                 return Err(e);
             }
             Disk.write(file, bytes)
         }
         fn sync(&self, file: &mut fs::File) -> io::Result<()> {
-            self.check().and_then(|()| Disk.sync(file))
+            self.check("sync").and_then(|()| Disk.sync(file))
         }
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            self.check().and_then(|()| Disk.rename(from, to))
+            self.check("rename").and_then(|()| Disk.rename(from, to))
         }
         fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-            self.check().and_then(|()| Disk.sync_dir(dir))
+            self.check("sync_dir").and_then(|()| Disk.sync_dir(dir))
         }
         fn remove(&self, path: &Path) -> io::Result<()> {
-            self.check().and_then(|()| Disk.remove(path))
+            self.check("remove").and_then(|()| Disk.remove(path))
         }
     }
 
@@ -667,14 +667,15 @@ mod tests {
         let (dir, path) = folder("faults");
         let healthy = Faulty::at(usize::MAX);
         model(2.0).save_with(&healthy, &path).unwrap();
-        let calls = healthy.calls.get();
-        assert!(calls > 6, "create, writes, sync, rename, sync_dir: {calls}");
-        for n in 0..calls {
+        let calls = healthy.calls.into_inner();
+        // Length, header and two arrays; nothing takes the earlier file's place before it is on the disk.
+        assert_eq!(calls, ["create", "write", "write", "write", "write", "sync", "rename", "sync_dir"]);
+        for n in 0..calls.len() {
             model(1.0).save(&path).unwrap();
             let message = model(2.0).save_with(&Faulty::at(n), &path).unwrap_err().to_string();
             assert!(message.contains("model.safetensors") && message.contains("try: free"), "{message}");
             // Only the last call, syncing the folder, comes after the new file is in place.
-            let expected = if n + 1 == calls { model(2.0) } else { model(1.0) };
+            let expected = if n + 1 == calls.len() { model(2.0) } else { model(1.0) };
             assert_eq!(ModelFile::load(&path).unwrap(), expected, "call {n}");
             assert_eq!(entries(&dir), ["model.safetensors"], "call {n}");
         }

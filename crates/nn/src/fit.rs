@@ -195,14 +195,13 @@ impl Run {
             return Err(out_of_data(epoch, done, Some(wanted)));
         }
         let mut logs = model.compiled()?.train.logs(&model.state.metrics)?;
-        if !self.history.interrupted && (epoch + 1).is_multiple_of(options.validation_freq) {
-            if let Some(data) = &options.validation {
+        if !self.history.interrupted {
+            model.epoch = epoch + 1;
+            let due = (epoch + 1).is_multiple_of(options.validation_freq);
+            if let Some(data) = options.validation.as_ref().filter(|_| due) {
                 let values = model.evaluate_steps(data, options.validation_steps)?;
                 logs.extend_with_prefix("val_", &values);
             }
-            model.epoch = epoch + 1;
-        } else if !self.history.interrupted {
-            model.epoch = epoch + 1;
         }
         self.history.epochs.push(logs.clone());
         report(&progress.end(done, began.elapsed(), &logs));

@@ -4,7 +4,7 @@ use crate::activation::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::rng::{Stream, hash_name};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 
 /// A distribution of starting values, by Keras's names and rules.
 ///
@@ -103,9 +103,7 @@ impl Initializer {
     pub fn make(&self, shape: &[usize], seed: u64, path: &str) -> Literal {
         let stream = hash_name(path);
         match self.law(shape) {
-            Law::Constant(value) => {
-                Literal::splat(TensorType::new(DType::F32, shape), Scalar::of(DType::F32, value))
-            }
+            Law::Constant(value) => filled(shape, |_| value),
             Law::Uniform { low, high } => {
                 let mut draws = Stream::new(seed, stream, 0);
                 // Half a step off zero keeps the draws symmetric.
@@ -185,12 +183,10 @@ fn orthogonal(shape: &[usize], gain: f64, mut draws: Stream) -> Literal {
     let mut frame: Vec<Vec<f64>> = Vec::with_capacity(short);
     for _ in 0..short {
         let mut v: Vec<f64> = (0..long).map(|_| draws.normal()).collect();
-        // Twice: one pass leaves a residue of the order of the cancellation.
-        for _ in 0..2 {
-            for q in &frame {
-                let along: f64 = q.iter().zip(&v).map(|(a, b)| a * b).sum();
-                v.iter_mut().zip(q).for_each(|(x, q)| *x -= along * q);
-            }
+        // In f64, so that what this loses of orthogonality is below f32's rounding.
+        for q in &frame {
+            let along: f64 = q.iter().zip(&v).map(|(a, b)| a * b).sum();
+            v.iter_mut().zip(q).for_each(|(x, q)| *x -= along * q);
         }
         let norm = v.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
         v.iter_mut().for_each(|x| *x /= norm);

@@ -419,7 +419,7 @@ fn binary_from_probabilities(t: &Tensor, p: &Tensor) -> Tensor {
     -(t * p.log() + (1.0 - t) * (1.0 - &p).log())
 }
 
-/// max(x, 0) − x·t + ln(1 + e^−|x|), whose derivative at 0 is ½ − t because both selects use `≥`.
+/// max(x, 0) − x·t + ln(1 + e^−|x|). Both parts choose by one comparison, so that the derivative at 0 is ½ − t.
 fn binary_from_logits(t: &Tensor, x: &Tensor) -> Tensor {
     let zero = x.zeros_like();
     let positive = x.greater_equal(&zero);
@@ -437,7 +437,7 @@ fn smoothed(t: &Tensor, amount: f64, centre: f64) -> Tensor {
 }
 
 pub(crate) fn mean_last(x: &Tensor) -> Tensor {
-    x.sum(&[x.rank() - 1]) / x.dim(-1) as f64
+    x.sum(&[x.rank().saturating_sub(1)]) / x.dim(-1) as f64
 }
 
 /// Keras's rule for ranks that differ by one: a last axis of 1 is dropped, or added to the tensor of rank 1.

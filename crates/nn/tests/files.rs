@@ -284,19 +284,15 @@ impl Drop for Mount {
     }
 }
 
-/// A model of 80 KiB fits once on a disk of 128 KiB, not twice. Where no disk can be mounted, `/dev/full` stands for it
-/// as far as a device can, and the tests in `src/file.rs` for the rest.
+/// A model of 80 KiB fits once on a disk of 128 KiB, not twice. Where this process may not mount one, the tests in
+/// `src/file.rs`, which fail each call with the same error, are all there is.
 #[test]
 fn a_full_disk_leaves_the_earlier_file_whole() {
     let of = |value: f32| ModelFile {
         tensors: vec![("w".into(), Literal::from_slice([20_000], &vec![value; 20_000]).unwrap())],
         ..Default::default()
     };
-    let Some(disk) = Mount::tiny(place("disk")) else {
-        // The folder /dev takes no new file, or takes it: either way `/dev/full` must not become a file.
-        assert!(of(1.0).save(Path::new("/dev/full/model")).is_err());
-        return;
-    };
+    let Some(disk) = Mount::tiny(place("disk")) else { return };
     let path = disk.0.join("model");
     of(1.0).save(&path).unwrap();
     let text = of(2.0).save(&path).unwrap_err().to_string();

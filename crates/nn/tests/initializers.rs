@@ -83,8 +83,15 @@ fn draws_keep_to_the_rule_s_limits() {
 
 #[test]
 fn orthogonal_frames_are_orthonormal() {
-    for shape in [vec![300, 200], vec![40, 90], vec![3, 3, 16, 8], vec![2, 2, 3, 40], vec![5, 1], vec![1, 5]]
-    {
+    for shape in [
+        vec![300, 200],
+        vec![150, 150],
+        vec![40, 90],
+        vec![3, 3, 16, 8],
+        vec![2, 2, 3, 40],
+        vec![5, 1],
+        vec![1, 5],
+    ] {
         let q = Initializer::Orthogonal { gain: 2.0 }.make(&shape, 4, "w").to_f64s();
         let columns = *shape.last().unwrap();
         let rows = q.len() / columns;

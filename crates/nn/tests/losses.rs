@@ -4,8 +4,9 @@ mod keras;
 
 use keras::{Fixture, Worst, config, max_relative, name, relative_l2};
 use serde_json::{Value, json};
-use systole_ir::{DType, GraphBuilder, Literal, Tensor, TensorType, grad};
+use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Tensor, TensorType, grad};
 use systole_nn::loss::*;
+use systole_nn::metric::Metric;
 use systole_runtime::{Buffer, backend, jit};
 
 fn loss_of(case: &Value) -> (Loss, Reduction) {
@@ -94,6 +95,17 @@ fn a_class_number_out_of_range_is_nan_not_silence() {
     assert!(value(&sparse_categorical_crossentropy(), bytes.into(), f32s(&[2, 3], &p), vec![]).is_nan());
 }
 
+#[test]
+fn the_binary_logits_formula_has_its_derivative_at_zero() {
+    let f = jit(|(t, x): (Tensor, Tensor)| {
+        let loss = binary_crossentropy().from_logits(true).value(&t, &x, None);
+        grad(&loss, &[&x]).remove(0)
+    });
+    let slope =
+        f.on(backend("ref").unwrap()).call((f32s(&[1, 2], &[0., 1.]), f32s(&[1, 2], &[0., 0.]))).unwrap();
+    assert_eq!(slope.to_literal().unwrap().to_f32s(), [0.25, -0.25]);
+}
+
 /// With more than 256 classes a byte label must not be compared as a byte.
 #[test]
 fn byte_labels_name_the_right_one_of_many_classes() {
@@ -143,6 +155,24 @@ fn labels_that_cannot_fit_say_what_to_change() {
     }
     let message = error_of(&huber(), float(&[8]), float(&[8, 1]), Some(float(&[7])));
     assert!(message.contains("sample weights f32[7] do not fit values of shape [8]"), "{message}");
+}
+
+/// The first error is the one to show; what follows from it must neither replace it nor panic.
+#[test]
+fn losses_and_metrics_of_a_poisoned_prediction_keep_its_error() {
+    for name in NAMES {
+        for rank in 0..=2 {
+            let g = GraphBuilder::new("main");
+            let y = g.parameter(TensorType::new(DType::F32, &[2, 3][..rank]), "y");
+            let p = y.fail(Error::new(ErrorKind::Graph, "the first error"));
+            let loss: Loss = name.parse().unwrap();
+            let value = loss.value(&y, &p, Some(&y));
+            let metric = Metric::from(loss);
+            let state = metric.state().map(|name, ty| g.parameter(ty.clone(), name));
+            metric.update(&state, &y, &p, None);
+            assert_eq!(g.finish(&[value]).unwrap_err().what(), "the first error", "{name} {rank}");
+        }
+    }
 }
 
 #[test]

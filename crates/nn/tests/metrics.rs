@@ -109,9 +109,10 @@ fn names_and_configurations_read_back() {
 /// Class numbers that are not among the scores, and scores that are no numbers, are misses.
 #[test]
 fn what_cannot_be_right_is_a_miss() {
-    let nan = f32::NAN;
-    let p = Literal::from_slice([3, 3], &[0.1f32, 0.7, 0.2, 0.1, 0.7, 0.2, nan, 0.7, 0.2]).unwrap();
-    let y = Literal::from_slice([3], &[9i32, -1, 1]).unwrap();
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let p = [[0.1, 0.7, 0.2], [0.1, 0.7, 0.2], [nan, 0.7, 0.2], [0.1, inf, 0.2]];
+    let p = Literal::from_slice([4, 3], p.as_flattened()).unwrap();
+    let y = Literal::from_slice([4], &[9i32, -1, 1, 0]).unwrap();
     for metric in [sparse_categorical_accuracy(), sparse_top_k_categorical_accuracy(3)] {
         let step = jit(|(state, y, p): (Params, Tensor, Tensor)| metric.update(&state, &y, &p, None));
         let args = (zeros(&metric), y.clone().into(), p.clone().into());

@@ -104,6 +104,7 @@ impl Worst {
     }
 
     /// The number and where, for the test's output.
+    #[allow(clippy::print_stdout)]
     pub fn report(&self, what: &str) {
         println!("{what}: at most {:.2e} ({}), allowed {:.0e}", self.value, self.place, self.bound);
     }

@@ -1,0 +1,335 @@
+//! What `fit` promises: steps and epochs, compilation counts, weights of classes and samples, callbacks, stopping, model
+//! files, functional models and layers of the user's own. On the reference backend and tiny data.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use systole_data::Dataset;
+use systole_ir::{DType, Literal, Result, Tensor, TensorType};
+use systole_nn::callback::*;
+use systole_nn::layers::*;
+use systole_nn::loss::sparse_categorical_crossentropy;
+use systole_nn::metric::sparse_categorical_accuracy;
+use systole_nn::optimizer::{adam, sgd};
+use systole_nn::{Compile, Cx, Fit, Initializer, Layer, Logs, Model, Precision, input};
+use systole_runtime::backend;
+
+/// 20 points of two classes, one on each side of a line; `sample_weight` where given.
+fn points(weights: Option<&[f32]>) -> Dataset {
+    let mut s = systole_ir::rng::Stream::new(3, 1, 4);
+    let labels: Vec<i32> = (0..20).map(|i| i % 2).collect();
+    let x: Vec<f32> = labels
+        .iter()
+        .flat_map(|&l| [l as f32 * 2.0 - 1.0 + s.range(-0.5, 0.5), s.range(-1.0, 1.0)])
+        .collect();
+    let mut fields = vec![
+        ("x", Literal::from_slice([20, 2], &x).unwrap()),
+        ("label", Literal::from_slice([20], &labels).unwrap()),
+    ];
+    if let Some(w) = weights {
+        fields.push(("sample_weight", Literal::from_slice([20], w).unwrap()));
+    }
+    Dataset::from_tensor_slices(fields).unwrap()
+}
+
+fn model(layers: Vec<LayerSpec>) -> Model {
+    let mut model = Model::sequential(layers);
+    model
+        .compile(Compile {
+            optimizer: adam(0.05),
+            loss: sparse_categorical_crossentropy(),
+            metrics: vec![sparse_categorical_accuracy()],
+            backend: Some(backend("ref").unwrap()),
+            seed: 5,
+            ..Default::default()
+        })
+        .unwrap();
+    model
+}
+
+fn classifier() -> Model {
+    model(vec![dense(4).activation("tanh"), dense(2).activation("softmax")])
+}
+
+fn quiet() -> Fit {
+    Fit { verbose: 0, ..Default::default() }
+}
+
+#[test]
+fn learns_and_reports_each_epoch() {
+    let mut m = classifier();
+    let options = Fit { epochs: 15, validation: Some(points(None).batch(20)), validation_freq: 5, ..quiet() };
+    let history = m.fit(&points(None).shuffle(20, 1).batch(5), options).unwrap();
+    assert_eq!(history.epochs.len(), 15);
+    assert_eq!(history.step_ms.len(), 60);
+    assert_eq!((history.samples, m.steps(), m.epochs()), (300, 60, 15));
+    assert_eq!(history.get("val_loss").len(), 3, "validated in epochs 5, 10 and 15");
+    assert!(history.last()["loss"] < 0.5 * history.epochs[0]["loss"]);
+    assert_eq!(history.last()["val_sparse_categorical_accuracy"], 1.0);
+    let logs = m.evaluate(&points(None).batch(7)).unwrap();
+    assert!(
+        (logs["loss"] - history.last()["val_loss"]).abs() < 1e-6,
+        "batches of any size give the same mean"
+    );
+}
+
+#[test]
+fn a_smaller_last_batch_compiles_once_more_and_changed_inputs_never() {
+    let mut m = classifier();
+    let decay = LearningRateScheduler(|epoch, _| 0.1 / (epoch + 1) as f64);
+    m.fit(&points(None).batch(8), Fit { epochs: 3, callbacks: vec![Box::new(decay)], ..quiet() }).unwrap();
+    assert_eq!(m.compiled_programs(), 2, "batches of 8 and of 4");
+    assert!((m.learning_rate() - 0.1 / 3.0).abs() < 1e-12);
+    m.set_learning_rate(0.5);
+    m.fit(&points(None).batch(8), Fit { epochs: 1, ..quiet() }).unwrap();
+    assert_eq!(m.compiled_programs(), 2);
+}
+
+#[test]
+fn steps_per_epoch_goes_on_through_the_data_and_says_when_they_end() {
+    let mut m = classifier();
+    let endless = points(None).repeat().batch(8);
+    let history = m.fit(&endless, Fit { epochs: 2, steps_per_epoch: Some(4), ..quiet() }).unwrap();
+    assert_eq!(history.step_ms.len(), 8);
+    let e =
+        m.fit(&points(None).batch(8), Fit { epochs: 2, steps_per_epoch: Some(2), ..quiet() }).unwrap_err();
+    assert!(
+        e.to_string().contains("after 1 of the 2 steps of epoch 2") && e.to_string().contains(".repeat()"),
+        "{e}"
+    );
+    assert_eq!(m.steps(), 11, "weights of the last finished step stay");
+}
+
+#[test]
+fn class_weights_are_sample_weights_by_label() {
+    let class = [(0, 0.25), (1, 3.0)].into();
+    let by_label: Vec<f32> = (0..20).map(|i| if i % 2 == 0 { 0.25 } else { 3.0 }).collect();
+    let (mut a, mut b, mut plain) = (classifier(), classifier(), classifier());
+    let run =
+        |m: &mut Model, data: Dataset, options: Fit| m.fit(&data.batch(10), options).unwrap().last()["loss"];
+    let with_class = run(&mut a, points(None), Fit { epochs: 2, class_weight: class, ..quiet() });
+    let with_sample = run(&mut b, points(Some(&by_label)), Fit { epochs: 2, ..quiet() });
+    let without = run(&mut plain, points(None), Fit { epochs: 2, ..quiet() });
+    assert_eq!(with_class, with_sample);
+    assert_ne!(with_class, without);
+    assert_eq!(a.weight("dense/kernel").unwrap(), b.weight("dense/kernel").unwrap());
+}
+
+#[test]
+fn a_saved_model_goes_on_exactly_where_it_was() {
+    let dir = tempdir("resume");
+    let path = dir.join("m.safetensors");
+    let data = points(None).batch(5);
+    let mut straight = classifier();
+    straight.fit(&data, Fit { epochs: 4, ..quiet() }).unwrap();
+
+    let mut first = classifier();
+    first.fit(&data, Fit { epochs: 2, ..quiet() }).unwrap();
+    first.class_names = vec!["left".into(), "right".into()];
+    first.save(&path).unwrap();
+    let mut second = Model::load(&path).unwrap();
+    assert_eq!((second.steps(), second.epochs()), (8, 2));
+    assert_eq!(second.class_names, first.class_names);
+    assert_eq!(second.summary(), first.summary());
+    second.fit(&data, Fit { epochs: 4, initial_epoch: 2, ..quiet() }).unwrap();
+    for (path, value) in straight.weights() {
+        assert_eq!(value.to_literal().unwrap(), second.weight(path).unwrap(), "{path}");
+    }
+}
+
+#[test]
+fn early_stopping_waits_and_restores() {
+    let mut m = classifier();
+    m.set_learning_rate(0.0);
+    let stop = EarlyStopping::new("loss", 3).restore_best_weights(true);
+    let history = m
+        .fit(&points(None).batch(20), Fit { epochs: 50, callbacks: vec![Box::new(stop)], ..quiet() })
+        .unwrap();
+    assert_eq!(history.epochs.len(), 4, "the first epoch is the best, three more do not beat it");
+    assert!(history.stopped_because.unwrap().contains("loss has not improved"));
+    let wrong = EarlyStopping::new("val_accuracy", 3);
+    let e = m.fit(&points(None).batch(20), Fit { callbacks: vec![Box::new(wrong)], ..quiet() }).unwrap_err();
+    assert!(
+        e.to_string().contains("val_accuracy") && e.to_string().contains("sparse_categorical_accuracy"),
+        "{e}"
+    );
+}
+
+#[test]
+fn plateau_lowers_the_rate_and_nan_ends_training() {
+    let mut m = classifier();
+    let plateau = || Box::new(ReduceLROnPlateau::new("loss").factor(0.5).patience(2).min_lr(0.3));
+    m.compile(Compile { optimizer: sgd(0.0), backend: Some(backend("ref").unwrap()), ..Default::default() })
+        .unwrap();
+    m.set_learning_rate(1.0);
+    // The learning rate does not move these weights: every gradient is multiplied by a zero sample weight.
+    let still = points(Some(&[0.0; 20])).batch(20);
+    m.fit(&still, Fit { epochs: 6, callbacks: vec![plateau()], ..quiet() }).unwrap();
+    assert_eq!(m.learning_rate(), 0.3, "1 → 0.5 → 0.3, not below the least rate");
+
+    let mut m = classifier();
+    let broken = points(Some(&[f32::NAN; 20])).batch(5);
+    let history =
+        m.fit(&broken, Fit { epochs: 9, callbacks: vec![Box::new(TerminateOnNaN)], ..quiet() }).unwrap();
+    assert_eq!(history.step_ms.len(), 1);
+    assert!(history.stopped_because.unwrap().contains("not finite at step 1"));
+}
+
+#[test]
+fn checkpoints_and_csv_lines_are_written() {
+    let dir = tempdir("files");
+    let template = dir.join("{epoch:02}-{loss:.1}.safetensors");
+    let csv = dir.join("log.csv");
+    let mut m = classifier();
+    let callbacks: Vec<Box<dyn Callback>> =
+        vec![Box::new(ModelCheckpoint::new(template.to_str().unwrap())), Box::new(CsvLogger::new(&csv))];
+    let options =
+        Fit { epochs: 2, callbacks, validation: Some(points(None).batch(20)), validation_freq: 2, ..quiet() };
+    let history = m.fit(&points(None).batch(20), options).unwrap();
+    for (i, logs) in history.epochs.iter().enumerate() {
+        let path = dir.join(format!("{:02}-{:.1}.safetensors", i + 1, logs["loss"]));
+        assert_eq!(Model::load(&path).unwrap().epochs(), i + 1);
+    }
+    let text = std::fs::read_to_string(csv).unwrap();
+    let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split(',').collect()).collect();
+    assert_eq!(lines.len(), 3);
+    assert_eq!(
+        lines[0],
+        [
+            "epoch",
+            "learning_rate",
+            "loss",
+            "sparse_categorical_accuracy",
+            "val_loss",
+            "val_sparse_categorical_accuracy"
+        ]
+    );
+    assert!(lines[1][4].is_empty() && lines[2][4].parse::<f64>().is_ok(), "{text}");
+    assert_eq!(lines[2][2].parse::<f64>().unwrap(), history.epochs[1]["loss"]);
+}
+
+#[test]
+fn a_stop_flag_ends_after_the_step_with_the_history_so_far() {
+    struct StopAt(usize, Arc<AtomicBool>);
+    impl Callback for StopAt {
+        fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+            if cx.model.steps() as usize == self.0 {
+                self.1.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        }
+    }
+    let flag = Arc::new(AtomicBool::new(false));
+    let mut m = classifier();
+    let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(StopAt(6, flag.clone()))];
+    let history =
+        m.fit(&points(None).batch(5), Fit { epochs: 9, callbacks, stop: Some(flag), ..quiet() }).unwrap();
+    assert!(history.interrupted);
+    assert_eq!((m.steps(), history.epochs.len(), m.epochs()), (6, 2, 1));
+}
+
+#[test]
+fn functional_models_join_branches_and_share_layers() {
+    let x = input("x", [2]);
+    let shared = dense(3).name("shared").activation("tanh");
+    let (a, b) = (x.apply(shared.clone()), x.apply(rescaling(-1.0)).apply(shared));
+    let joined = concatenate(-1).on(&[&add().on(&[&a, &b]), &x]);
+    let y = joined.apply(dense(2).activation("softmax"));
+    let mut m = Model::functional(&[x], &y).unwrap();
+    m.compile(Compile {
+        optimizer: adam(0.05),
+        backend: Some(backend("ref").unwrap()),
+        ..Default::default()
+    })
+    .unwrap();
+    let history = m.fit(&points(None).batch(10), Fit { epochs: 12, ..quiet() }).unwrap();
+    assert!(history.last()["loss"] < history.epochs[0]["loss"]);
+    let paths: Vec<&str> = m.weights().iter().map(|(p, _)| *p).collect();
+    assert_eq!(paths, ["shared/kernel", "shared/bias", "dense/kernel", "dense/bias"]);
+    let again = Model::from_file(m.to_file().unwrap(), &CustomLayers::default()).unwrap();
+    assert_eq!(again.weight("shared/kernel").unwrap(), m.weight("shared/kernel").unwrap());
+}
+
+/// `x: T[B, K] → T[B, K]`: a learned scale for each feature, times a fixed factor.
+#[derive(Debug)]
+struct Scale {
+    factor: f64,
+}
+
+impl Layer for Scale {
+    fn class_name(&self) -> &'static str {
+        "Scale"
+    }
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let scale = cx.weight("scale", &[inputs[0].dim(-1)], &Initializer::Ones);
+        &inputs[0] * scale * self.factor
+    }
+    fn config(&self) -> serde_json::Value {
+        serde_json::json!({ "factor": self.factor })
+    }
+}
+
+#[test]
+fn layers_of_the_users_own_train_save_and_load() {
+    let mut m = model(vec![LayerSpec::custom(Scale { factor: 2.0 }), dense(2).activation("softmax")]);
+    m.fit(&points(None).batch(10), Fit { epochs: 3, ..quiet() }).unwrap();
+    assert_ne!(m.weight("scale/scale").unwrap().to_f32s(), [1.0, 1.0], "it trains");
+    let path = tempdir("custom").join("m.safetensors");
+    m.save(&path).unwrap();
+    let e = Model::load(&path).unwrap_err();
+    assert!(e.to_string().contains("Scale"), "{e}");
+    let custom = CustomLayers::new().with("Scale", |c| {
+        Ok(Arc::new(Scale { factor: c["factor"].as_f64().unwrap_or(1.0) }) as Arc<dyn Layer>)
+    });
+    let mut again = Model::load_with(&path, &custom).unwrap();
+    let x = Literal::from_slice([1, 2], &[0.3f32, -0.7]).unwrap();
+    assert_eq!(again.predict_on_batch(&x).unwrap(), m.predict_on_batch(&x).unwrap());
+}
+
+#[test]
+fn mistakes_name_the_layer_the_data_and_the_cure() {
+    let mut m = model(vec![conv2d(4, (3, 3)), flatten(), dense(2)]);
+    let e = m.fit(&points(None).batch(5), quiet()).unwrap_err().to_string();
+    assert!(e.contains("conv2d"), "{e}");
+    let mut m = classifier();
+    let e = m.fit(&points(None), quiet()).unwrap_err().to_string();
+    assert!(e.contains(".batch(") || e.contains("batch"), "{e}");
+    let unlabelled = points(None).map(|s: systole_data::Sample| s.without("label")).batch(5);
+    let e = m.fit(&unlabelled, quiet()).unwrap_err().to_string();
+    assert!(e.contains("no labels") && e.contains("x"), "{e}");
+    let mut raw = Model::sequential([dense(2)]);
+    assert!(raw.fit(&points(None).batch(5), quiet()).unwrap_err().to_string().contains("compile"));
+    m.fit(&points(None).batch(5), quiet()).unwrap();
+    let wide = Literal::zeros(TensorType::new(DType::F32, [1, 3]));
+    let e = m.predict_on_batch(&wide).unwrap_err().to_string();
+    assert!(e.contains("[3]") && e.contains("[2]"), "{e}");
+}
+
+#[test]
+fn float16_trains_under_its_loss_scale() {
+    for precision in [Precision::MixedFloat16, Precision::MixedBfloat16] {
+        let mut m = Model::sequential([dense(4).activation("tanh"), dense(2).activation("softmax")]);
+        let backend = Some(backend("ref").unwrap());
+        m.compile(Compile { optimizer: adam(0.05), precision, backend, ..Default::default() }).unwrap();
+        let history = m.fit(&points(None).batch(5), Fit { epochs: 10, ..quiet() }).unwrap();
+        let losses: Vec<f64> = history.get("loss");
+        assert!(losses[9] < 0.6 * losses[0], "{precision:?}: {losses:?}");
+        assert_eq!(m.weight("dense/kernel").unwrap().dtype(), DType::F32, "weights stay f32");
+    }
+}
+
+/// A fresh folder for files of one test.
+fn tempdir(name: &str) -> std::path::PathBuf {
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fit-{name}"));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+#[test]
+fn logs_keep_order() {
+    let mut logs = Logs::new();
+    logs.insert("b", 1.0);
+    logs.insert("a", 2.0);
+    logs.insert("b", 3.0);
+    assert_eq!(logs.iter().collect::<Vec<_>>(), [("b", 3.0), ("a", 2.0)]);
+}

@@ -1,0 +1,251 @@
+//! Bad input ends in one clear error that says what, where and what to try; nothing is half-written. The real
+//! program, on small generated data sets that are then damaged.
+
+mod program;
+
+use program::{Folder, TINY};
+use std::fs;
+use systole_data::format::idx;
+use systole_ir::Literal;
+
+const SET: &str = "data/fashion-mnist";
+
+/// Trains on a data set that `damage` has spoiled; it must fail with `parts` and write nothing.
+#[track_caller]
+fn spoiled(name: &str, damage: impl Fn(&Folder), parts: &[&str]) {
+    let f = Folder::with_data(&format!("bad-{name}"));
+    damage(&f);
+    let mut args = vec!["train", "fashion-mnist", "--data-dir=data", "--out=out"];
+    args.extend(TINY);
+    f.run(&args).fails(1, &[parts, &["where: ", "try: "]].concat());
+    assert!(f.files("out").is_empty(), "{name} left {:?}", f.files("out"));
+}
+
+fn change(f: &Folder, file: &str, edit: impl Fn(&mut Vec<u8>)) {
+    let path = f.path(SET).join(file);
+    let mut bytes = fs::read(&path).unwrap();
+    edit(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+const IMAGES: &str = "train-images-idx3-ubyte.gz";
+const LABELS: &str = "train-labels-idx1-ubyte";
+
+#[test]
+fn missing_files() {
+    let f = Folder::new("bad-nothing");
+    let done = f.run(&["train", "fashion-mnist", "--data-dir", "nowhere", "--out=out"]);
+    done.fails(1, &["the files of fashion-mnist are not there", "nowhere", "--data-dir", "try: "]);
+    assert!(f.files("out").is_empty());
+    let remove = |file: &'static str| move |f: &Folder| fs::remove_file(f.path(SET).join(file)).unwrap();
+    spoiled("missing", remove(LABELS), &["fashion-mnist is incomplete", "train-labels"]);
+    spoiled(
+        "missing-test",
+        remove("t10k-images-idx3-ubyte.gz"),
+        &["fashion-mnist is incomplete", "t10k-images"],
+    );
+}
+
+#[test]
+fn truncated_files() {
+    let cut = |file: &'static str, n: usize| move |f: &Folder| change(f, file, |b| b.truncate(n));
+    spoiled("cut-packed", cut(IMAGES, 1000), &["cut short", IMAGES]);
+    spoiled("cut-plain", cut(LABELS, 40), &[LABELS, "byte 8", "64"]);
+    spoiled("cut-header", cut(LABELS, 6), &["cut short", LABELS]);
+    spoiled("empty", cut(LABELS, 0), &["empty", LABELS]);
+    let longer = |f: &Folder| change(f, LABELS, |b| b.push(0));
+    spoiled("longer", longer, &["more data", LABELS]);
+}
+
+#[test]
+fn flipped_bits() {
+    // Gzip's own checksum finds any flipped bit of the images.
+    for at in [20, 500, 1500] {
+        let flip = move |f: &Folder| change(f, IMAGES, |b| b[at] ^= 0x10);
+        spoiled(&format!("flip-{at}"), flip, &[IMAGES]);
+    }
+    spoiled("flip-magic", |f| change(f, LABELS, |b| b[2] ^= 0x40), &["not an IDX file", LABELS]);
+}
+
+#[test]
+fn mislabelled_files() {
+    spoiled("label-range", |f| change(f, LABELS, |b| b[8 + 5] = 10), &["label 10", LABELS, "10 classes"]);
+    spoiled("count", |f| change(f, LABELS, |b| b[7] = 63), &[LABELS, "63"]);
+    spoiled(
+        "labels-as-images",
+        |f| {
+            fs::copy(f.path(SET).join(LABELS), f.path(SET).join(IMAGES)).unwrap();
+        },
+        &[IMAGES],
+    );
+    spoiled(
+        "lengths",
+        |f| {
+            let labels = Literal::from_slice([63], &[1u8; 63]).unwrap();
+            idx::write(f.path(SET).join(LABELS), &labels, false).unwrap();
+        },
+        &["ui8[63]", "ui8[64, 28, 28]"],
+    );
+    spoiled(
+        "sizes",
+        |f| {
+            let images = Literal::from_slice([32, 20, 20], &vec![9u8; 32 * 400]).unwrap();
+            idx::write(f.path(SET).join("t10k-images-idx3-ubyte.gz"), &images, true).unwrap();
+        },
+        &["different sizes", "28", "20"],
+    );
+    spoiled(
+        "text",
+        |f| fs::write(f.path(SET).join(IMAGES), "<html>not found</html>").unwrap(),
+        &["not an IDX file"],
+    );
+}
+
+#[test]
+fn wrong_configurations() {
+    let f = Folder::with_data("bad-config");
+    let preset = f.run(&["init"]).ok().out;
+    let cases: [(&str, &str, &[&str]); 9] = [
+        ("epochs = 5", "epoch = 5", &["there is no key `epoch`", "did you mean `epochs`", "run.toml, line "]),
+        ("[fit]", "[fti]", &["did you mean `fit`", "run.toml, line "]),
+        ("batch_size = 1000", "batch_size = 0", &["batch_size is 0", "run.toml, line "]),
+        ("epochs = 5", "epochs = 0", &["epochs is 0", "run.toml, line "]),
+        ("filters = 64", "filtres = 64", &["did you mean `filters`", "run.toml, line "]),
+        ("type = \"Conv2D\"", "type = \"Conv3D\"", &["there is no layer `Conv3D`", "did you mean `Conv2D`"]),
+        ("kernel_size = [3, 3]", "kernel_size = [30, 3]", &["conv2d", "30", "28"]),
+        ("units = 10", "units = 7", &["7 values", "10 classes"]),
+        ("seed = 0", "seed = zero", &["this is not TOML", "run.toml, line "]),
+    ];
+    for (from, to, parts) in cases {
+        assert!(preset.contains(from), "{from}");
+        f.write("run.toml", preset.replacen(from, to, 1));
+        let done = f.run(&["train", "run.toml", "--data-dir=data", "--out=out"]);
+        done.fails(1, &[parts, &["try: "]].concat());
+        assert!(f.files("out").is_empty(), "{to}");
+    }
+    f.write("run.toml", preset.split("[compile]").next().unwrap());
+    f.run(&["train", "run.toml"]).fails(1, &["compile", "run.toml", "systole init"]);
+    f.run(&["train", "absent.toml"]).fails(1, &["absent.toml"]);
+    f.run(&["train", "fashion-mnist", "--data-dir=data", "--batch-size=0", "--out=out"])
+        .fails(2, &["--batch-size"]);
+    f.run(&["train", "fashion-mnist", "--set=fit.batch_size=0", "--out=out"])
+        .fails(2, &["batch_size is 0", "try: "]);
+    assert!(f.files("out").is_empty());
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_told_before_training() {
+    let f = Folder::with_data("bad-out");
+    f.write("file", "");
+    let mut args = vec!["train", "fashion-mnist", "--data-dir=data", "--out=file/out"];
+    args.extend(TINY);
+    let done = f.run(&args).fails(1, &["cannot make the folder", "file/out", "try: "]);
+    assert!(!done.err.contains("Epoch "), "{}", done.err);
+}
+
+/// A limit on file sizes stands in for a full disk: the write fails half-way in the same manner.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_the_earlier_file_whole() {
+    let f = Folder::with_data("bad-full");
+    let model = f.train("out");
+    let (before, files) = (fs::read(&model).unwrap(), f.files("out"));
+    let program = env!("CARGO_BIN_EXE_systole");
+    let line = format!(
+        "trap '' XFSZ; ulimit -f 4; exec {program} train fashion-mnist --data-dir=data --out=out --seed=9 {}",
+        TINY.iter().filter(|a| !a.contains("seed")).copied().collect::<Vec<_>>().join(" ")
+    );
+    let output = std::process::Command::new("sh").arg("-c").arg(&line).current_dir(&f.0).output().unwrap();
+    let done = program::Done::of(output, &[&line]).fails(1, &["fashion-mnist.safetensors", "try: "]);
+    assert!(!done.out.contains("Test: "), "{}", done.out);
+    assert_eq!(fs::read(&model).unwrap(), before);
+    assert_eq!(f.files("out"), files, "something was left behind");
+    f.run(&["evaluate", "out/fashion-mnist.safetensors", "--data-dir=data"]).ok();
+}
+
+#[test]
+fn model_files_that_are_cut_or_lie() {
+    let f = Folder::with_data("bad-model");
+    let good = fs::read(f.train("out")).unwrap();
+    let header = u64::from_le_bytes(good[..8].try_into().unwrap()) as usize;
+    let refused = |what: &str, bytes: &[u8]| {
+        f.write("bad.safetensors", bytes);
+        let done = f.run(&["summary", "bad.safetensors"]);
+        assert_eq!(done.code, Some(1), "{what}: {}\n{}", done.out, done.err);
+        done.fails(1, &["bad.safetensors"]);
+    };
+    let cuts =
+        [0, 1, 7, 8, 9, 100, header / 2, header + 7, header + 8, header + 9, good.len() / 2, good.len() - 1];
+    for cut in cuts {
+        refused(&format!("cut at {cut}"), &good[..cut]);
+    }
+    for at in [0, 3, 7, 9, 40, header / 2, header + 4, header + 8, (header + good.len()) / 2, good.len() - 1]
+    {
+        let mut bad = good.clone();
+        bad[at] ^= 0x04;
+        refused(&format!("bit flipped at {at}"), &bad);
+    }
+    refused("longer", &[&good[..], b"more"].concat());
+    refused("text", b"hello");
+    for length in [0, u64::MAX, header as u64 + 1, good.len() as u64] {
+        let mut bad = good.clone();
+        bad[..8].copy_from_slice(&length.to_le_bytes());
+        refused(&format!("header length {length}"), &bad);
+    }
+    let swap = |from: &str, to: &str| {
+        let text = String::from_utf8(good[8..8 + header].to_vec()).unwrap();
+        assert!(text.contains(from) && from.len() == to.len(), "{text}");
+        [&good[..8], text.replacen(from, to, 1).as_bytes(), &good[8 + header..]].concat()
+    };
+    refused("other type", &swap("\"F32\"", "\"I32\""));
+    refused("other layer", &swap("MaxPooling2D", "MaxPooling3D"));
+    for command in ["evaluate", "show"] {
+        f.run(&[command, "bad.safetensors"]).fails(1, &["bad.safetensors"]);
+    }
+    f.run(&["predict", "bad.safetensors", "x.png"]).fails(1, &["bad.safetensors"]);
+    f.run(&["train", "--from", "bad.safetensors"]).fails(1, &["bad.safetensors"]);
+    f.run(&["evaluate", "absent.safetensors"]).fails(1, &["absent.safetensors"]);
+    f.run(&["evaluate", "out"]).fails(1, &["out"]);
+}
+
+#[test]
+fn pictures_that_are_none() {
+    let f = Folder::with_data("bad-picture");
+    f.train("out");
+    let png = fs::read(f.path("out/fashion-mnist-example.png")).unwrap();
+    f.write("text.png", "not a picture");
+    f.write("cut.png", &png[..png.len() / 2]);
+    f.write("empty.png", "");
+    let labels = format!("{SET}/{LABELS}");
+    let cases = [
+        ("absent.png", "cannot read"),
+        ("text.png", "neither PNG nor IDX"),
+        ("cut.png", "cut.png"),
+        ("empty.png", "empty.png"),
+        (labels.as_str(), "holds no pictures"),
+    ];
+    for (file, part) in cases {
+        // A good picture before the bad one gives no half of an answer.
+        let args = ["predict", "out/fashion-mnist.safetensors", "out/fashion-mnist-example.png", file];
+        let done = f.run(&args).fails(1, &[part, "try: "]);
+        assert_eq!(done.out, "");
+    }
+}
+
+#[test]
+fn data_that_does_not_fit_the_model() {
+    let f = Folder::with_data("bad-fit");
+    f.train("out");
+    let model = "out/fashion-mnist.safetensors";
+    for stem in ["train", "t10k"] {
+        let images = Literal::from_slice([10, 20, 20], &vec![9u8; 4000]).unwrap();
+        let labels = Literal::from_slice([10], &[0u8, 1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
+        fs::create_dir_all(f.path("small")).unwrap();
+        idx::write(f.path(&format!("small/{stem}-images-idx3-ubyte")), &images, false).unwrap();
+        idx::write(f.path(&format!("small/{stem}-labels-idx1-ubyte")), &labels, false).unwrap();
+    }
+    f.run(&["evaluate", model, "--data-dir=small"])
+        .fails(1, &["does not fit", "[28, 28, 1]", "[20, 20, 1]", "try: "]);
+    f.run(&["train", "--from", model, "--data-dir=small"]).fails(1, &["does not fit", "try: "]);
+    f.run(&["evaluate", model, "--dataset=minst"]).fails(2, &["did you mean `mnist`"]);
+}
