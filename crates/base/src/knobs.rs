@@ -2,6 +2,7 @@
 //! `systole knobs` lists this table; nothing else in the code reads an environment variable of ours.
 
 use std::env;
+use std::sync::{Mutex, PoisonError};
 
 /// A declared switch.
 #[derive(Clone, Copy, Debug)]
@@ -69,9 +70,23 @@ pub const BACKEND: Knob = Knob {
 /// All knobs, in the order `systole knobs` shows them.
 pub const KNOBS: &[Knob] = &[LOG, THREADS, ISA, BACKEND, DATA, CACHE, PARANOID];
 
+/// Values that the program's own arguments gave: setting environment variables is not safe once threads run.
+static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
+
+/// Sets a knob for this process, stronger than the environment. For programs' arguments, before anything starts.
+pub fn override_value(knob: Knob, value: impl Into<String>) {
+    let mut overrides = OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner);
+    overrides.retain(|(name, _)| *name != knob.name);
+    overrides.push((knob.name, value.into()));
+}
+
 impl Knob {
-    /// The value set in the environment, else the default.
+    /// The overriding value, else the one set in the environment, else the default.
     pub fn get(&self) -> String {
+        let overrides = OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, value)) = overrides.iter().find(|(name, _)| *name == self.name) {
+            return value.clone();
+        }
         env::var(self.name).ok().filter(|v| !v.is_empty()).unwrap_or_else(|| self.default.to_string())
     }
 
@@ -84,6 +99,15 @@ impl Knob {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_override_is_stronger_than_the_default() {
+        let knob = Knob { name: "SYSTOLE_TEST_KNOB", values: "0..9", default: "3", doc: "for this test" };
+        assert_eq!(knob.get_usize(), 3);
+        override_value(knob, "5");
+        override_value(knob, "7");
+        assert_eq!(knob.get_usize(), 7);
+    }
 
     #[test]
     fn table_is_well_formed() {

@@ -213,7 +213,8 @@ impl Model {
         specs: Vec<WeightSpec>,
         mut make: impl FnMut(&WeightSpec, u64) -> Result<Literal>,
     ) -> Result<()> {
-        let mut state = TrainState { metrics: std::mem::take(&mut self.state.metrics), ..TrainState::default() };
+        let mut state =
+            TrainState { metrics: std::mem::take(&mut self.state.metrics), ..TrainState::default() };
         for spec in &specs {
             let value = Buffer::from(make(spec, self.seed)?);
             let trains = spec.trainable && self.layer_trains(&spec.path);

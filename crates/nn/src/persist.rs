@@ -121,7 +121,7 @@ impl Model {
     /// Reads a model that has layers of the user's own, made again by `custom`'s constructors.
     pub fn load_with(path: impl AsRef<Path>, custom: &CustomLayers) -> Result<Model> {
         let path = path.as_ref();
-        ModelFile::load(path).and_then(|f| Model::from_file(f, custom)).at(|| path.display().to_string())
+        Model::from_file(ModelFile::load(path)?, custom).at(|| path.display().to_string())
     }
 
     /// The model that a file holds.

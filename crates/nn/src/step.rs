@@ -159,7 +159,8 @@ impl Recipe {
         let (new, slots) = self.descend(&loss, &update, &trainable, &slots);
         let changed = cx.take_updates();
         let frozen = frozen.map(|name, old| changed.get(name).cloned().unwrap_or_else(|| old.clone()));
-        let metrics = builder.scope("metrics", || self.metrics.update(&metrics, &label, &y, weight, &loss));
+        let metrics =
+            builder.scope("metrics", || self.metrics.update(&metrics, &label, prediction, weight, &loss));
         (new, frozen, slots, metrics)
     }
 
@@ -203,7 +204,7 @@ impl EvaluateStep {
                 let logits = cx.logits_of(&y);
                 let prediction = Prediction { value: &y, logits: logits.as_ref() };
                 let total = loss.value(&label, prediction, weight.first());
-                set.update(&state, &label, &y, weight.first(), &total)
+                set.update(&state, &label, prediction, weight.first(), &total)
             });
         let function = jit(traced).on(backend.clone()).named("evaluate step").flush_denormals(true);
         EvaluateStep { function, metrics }
@@ -313,18 +314,18 @@ impl MetricSet {
         &self,
         state: &Params,
         label: &Tensor,
-        y: &Tensor,
+        prediction: Prediction<'_>,
         weight: Option<&Tensor>,
         loss: &Tensor,
     ) -> Params {
         let mut new = state.clone();
-        let size = y.dim(0) as f64;
+        let size = prediction.value.dim(0) as f64;
         new.insert(LOSS_TOTAL, &state[LOSS_TOTAL] + loss.convert(DType::F64) * size);
         new.insert(LOSS_COUNT, &state[LOSS_COUNT] + size);
         for m in &self.members {
             let own = own_slots(state, &format!("{}/", m.name));
             let weight = if m.weighted { weight } else { None };
-            for (slot, value) in m.metric.update(&own, label, y, weight) {
+            for (slot, value) in m.metric.update(&own, label, prediction, weight) {
                 new.insert(format!("{}/{slot}", m.name), value);
             }
         }

@@ -11,7 +11,12 @@ use systole_nn::{Activation, Cx, Initializer, Layer, Precision, WeightSpec};
 use systole_runtime::{Buffer, Params, backend, jit};
 
 /// Backends that all cases run on.
-const BACKENDS: &[&str] = &["ref"];
+const BACKENDS: &[&str] = &["ref", "cpu"];
+
+fn open(name: &str) -> std::sync::Arc<dyn systole_runtime::Backend> {
+    systole_runtime::register(systole_cpu::provider());
+    backend(name).unwrap()
+}
 
 /// A layer called once: with which weights, on what, how.
 struct Call<'a> {
@@ -79,7 +84,7 @@ impl<'a> Call<'a> {
         let names: Vec<String> = weights.names().map(variable).collect();
         let inputs: Vec<Buffer> = inputs.into_iter().map(Buffer::from).collect();
         let dy: Vec<Buffer> = dy.into_iter().map(Buffer::from).collect();
-        let (y, dx, dw, after) = f.on(backend(backend_name)?).call((weights, inputs, dy))?;
+        let (y, dx, dw, after) = f.on(open(backend_name)).call((weights, inputs, dy))?;
         let literal = |b: Buffer| b.to_literal();
         Ok(Outcome {
             y: y.to_literal()?,
