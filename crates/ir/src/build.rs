@@ -217,9 +217,17 @@ impl GraphBuilder {
         })
     }
 
-    /// The outer tensors that this region uses so far, in order of first use.
-    pub fn captured(&self) -> Vec<Tensor> {
-        self.0.state.borrow().captures.iter().map(|(outer, _)| outer.clone()).collect()
+    /// The outer tensors that this region's nodes and `results` use, in order of first use.
+    pub fn captured(&self, results: &[Tensor]) -> Vec<Tensor> {
+        let results: Vec<ValueId> = results.iter().map(|t| self.bring_in(t).id).collect();
+        let state = self.0.state.borrow();
+        let mut used: Vec<&(Tensor, Tensor)> = Vec::new();
+        for &id in state.nodes.iter().flat_map(|n| &n.inputs).chain(&results) {
+            if used.iter().all(|(_, inner)| inner.id != id) {
+                used.extend(state.captures.iter().find(|(_, inner)| inner.id == id));
+            }
+        }
+        used.into_iter().map(|(outer, _)| outer.clone()).collect()
     }
 
     /// Records an error; the first one is kept and surfaces from [`GraphBuilder::finish`].
@@ -269,7 +277,7 @@ impl GraphBuilder {
         if let Some(e) = &state.first_error {
             return Err(e.clone());
         }
-        if state.captures.len() > captures.len() {
+        if self.captured(&results).iter().any(|t| captures.iter().all(|c| !c.same_as(t))) {
             return Err(Error::new(ErrorKind::Graph, format!("the body `{}` uses outer values", state.name))
                 .because("only while and case bodies may capture values of the enclosing graph")
                 .hint("pass the value as an operand of the op"));
@@ -365,10 +373,12 @@ impl GraphBuilder {
 }
 
 /// A graph of `nodes` with the parameters first and every other node after those it uses, else in the given order.
+/// Captures that nothing uses are no parameters and disappear.
 fn in_order(nodes: &[Node], params: &[ValueId], results: &[ValueId]) -> Graph {
     let mut order: Vec<usize> = params.iter().map(|p| p.index()).collect();
     let mut placed = vec![false; nodes.len()];
     order.iter().for_each(|&i| placed[i] = true);
+    nodes.iter().zip(&mut placed).for_each(|(n, placed)| *placed |= matches!(n.op, Op::Parameter(_)));
     for i in 0..nodes.len() {
         place(i, nodes, &mut placed, &mut order);
     }

@@ -95,8 +95,9 @@ pub fn scan(
     let carry: Vec<Tensor> = init.iter().map(|t| param(t, t.shape())).collect();
     let x: Vec<Tensor> = xs.iter().map(|t| param(t, &t.shape()[1..])).collect();
     let (carry, ys) = g.in_region(&step, || body(&carry, &x));
-    let (carried, captured) = (carry.len(), step.captured());
-    let step = match step.finish_region(&[carry, ys.clone()].concat(), &captured) {
+    let (carried, results) = (carry.len(), [carry, ys.clone()].concat());
+    let captured = step.captured(&results);
+    let step = match step.finish_region(&results, &captured) {
         Ok(step) => step,
         Err(e) => {
             g.fail(e);
@@ -242,14 +243,8 @@ fn emit(g: &GraphBuilder, op: Op, inputs: Vec<&Tensor>) -> Vec<Tensor> {
 
 /// Finishes the regions of one op with the union of their captures, in order of first use.
 pub(crate) fn finish(regions: &[(GraphBuilder, Vec<Tensor>)]) -> Result<(Vec<Tensor>, Vec<Arc<Graph>>)> {
-    // A result that is an outer tensor counts as a use.
-    for (r, results) in regions {
-        results.iter().for_each(|t| {
-            r.capture(t);
-        });
-    }
     let mut captured: Vec<Tensor> = Vec::new();
-    for t in regions.iter().flat_map(|(r, _)| r.captured()) {
+    for t in regions.iter().flat_map(|(r, results)| r.captured(results)) {
         if !captured.iter().any(|c| c.same_as(&t)) {
             captured.push(t);
         }

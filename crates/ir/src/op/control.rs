@@ -3,7 +3,7 @@
 //! Operands that the bodies capture come first among the operands; bodies take them as their first parameters.
 //! In text bodies name the outer values instead, as StableHLO does.
 //!
-//! The builders are in [`flow`](crate::flow).
+//! The builders are in [`flow`].
 
 use super::*;
 use crate::{GraphBuilder, flow, require};

@@ -15,6 +15,7 @@ pub mod convert;
 pub mod dot;
 pub mod dynamic;
 pub mod gather;
+mod read;
 pub mod reduce;
 pub mod rng;
 pub mod sample;
@@ -22,7 +23,7 @@ pub mod scatter;
 pub mod shape;
 pub mod sort;
 mod table;
-pub(crate) mod tiny;
+mod tiny;
 pub mod unary;
 pub mod window;
 
@@ -32,7 +33,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use systole_base::{Literal, Result, TensorType};
 
-pub use attr::{Attr, Attrs};
+pub use attr::{Attr, Attrs, Field, Source};
 pub use binary::Binary;
 pub use compare::{Clamp, Compare, CompareType, Direction, Select};
 pub use constant::{Constant, Iota, Parameter};
@@ -183,6 +184,16 @@ macro_rules! ops {
             /// The rules of this op.
             pub fn rule(&self) -> &dyn OpRule {
                 match self { $(Op::$variant(op) => op),* }
+            }
+        }
+
+        impl Op {
+            /// The name of every variant.
+            pub const VARIANTS: &[&str] = &[$(stringify!($variant)),*];
+
+            /// The name of this variant: its family.
+            pub fn variant(&self) -> &'static str {
+                match self { $(Op::$variant(_) => stringify!($variant)),* }
             }
         }
 

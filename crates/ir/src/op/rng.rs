@@ -33,7 +33,7 @@ impl RngAlgorithm {
 pub struct RngBitGenerator {
     /// The generator.
     pub algorithm: RngAlgorithm,
-    /// Type of the bits: unsigned or signed integers.
+    /// Type of the bits: unsigned integers. (XLA draws unsigned ones for signed types too, and mislabels them.)
     pub ty: TensorType,
 }
 
@@ -51,7 +51,7 @@ impl OpRule for RngBitGenerator {
             RngAlgorithm::ThreeFry => state.shape[0] == 2,
         };
         require!(fits, "C2", "{} does not take the state {state}", self.algorithm.name());
-        require!(self.ty.dtype.is_int(), "-", "draws integers, not {}", self.ty.dtype);
+        require!(self.ty.dtype.is_unsigned_int(), "-", "draws unsigned integers, not {}", self.ty.dtype);
         Ok(smallvec![state.clone(), self.ty.clone()])
     }
 
@@ -240,7 +240,8 @@ mod tests {
     fn bits_are_those_of_xla() {
         // jax.lax.rng_bit_generator(uint64([5, 7]), shape, dtype, algorithm) of JAX 0.10.2 on a CPU.
         use RngAlgorithm::*;
-        let cases: &[(RngAlgorithm, DType, &[usize], u64, &[u64])] = &[
+        type Case<'a> = (RngAlgorithm, DType, &'a [usize], u64, &'a [u64]);
+        let cases: &[Case<'_>] = &[
             (Philox, DType::U8, &[2, 3], 9, &[241, 168, 167, 57, 60, 177]),
             (Philox, DType::U16, &[3], 8, &[20977, 23464, 2727]),
             (Philox, DType::U32, &[], 8, &[1957188081]),

@@ -71,7 +71,8 @@ impl OpRule for Sort {
         let g = GraphBuilder::new("comparator");
         let param = |t: &Tensor| g.parameter(TensorType::scalar(t.dtype()), "element");
         let pairs: Vec<Tensor> = x.iter().flat_map(|t| [param(t), param(t)]).collect();
-        param(&iota); param(&iota);
+        param(&iota);
+        param(&iota);
         let before = g.inline(&self.comparator, &pairs.iter().collect::<Vec<_>>());
         let comparator = g.finish(&before).ok()?;
         Some((Sort { comparator, ..self.clone() }.into(), vec![iota]))

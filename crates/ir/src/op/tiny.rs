@@ -31,30 +31,11 @@ pub(crate) const WIDE: Domain = Domain::Uniform(-4.0, 4.0);
 pub(crate) mod check {
     use super::*;
     use crate::{grad, interp};
-    use systole_base::{DType, Literal, LiteralBuilder, Scalar, rng::Stream};
-
-    /// An array of `ty` with elements from `domain`.
-    pub(crate) fn draw(ty: &TensorType, domain: Domain, rng: &mut Stream) -> Literal {
-        let n = ty.elements();
-        let mut values: Vec<f64> = match domain {
-            Domain::Uniform(a, b) => (0..n).map(|_| a + (b - a) * rng.uniform_f64()).collect(),
-            Domain::Distinct(gap) => {
-                (0..n).map(|i| gap * (i as f64 - n as f64 / 2.0) * (1.0 + rng.uniform_f64() / 1e3)).collect()
-            }
-        };
-        if matches!(domain, Domain::Distinct(_)) {
-            (1..n).rev().for_each(|i| values.swap(i, rng.below(i as u64 + 1) as usize));
-        }
-        let mut b = LiteralBuilder::new(ty.clone());
-        for (i, v) in values.into_iter().enumerate() {
-            b.set(i, Scalar::of(ty.dtype, if ty.dtype.is_float() { v } else { v.round() }));
-        }
-        b.finish()
-    }
+    use systole_base::{DType, Literal, rng::Stream};
 
     /// Arguments of a sample.
     pub(crate) fn arguments(s: &Sample, rng: &mut Stream) -> Vec<Literal> {
-        s.graph.param_types().iter().zip(&s.domains).map(|(t, &d)| draw(t, d, rng)).collect()
+        s.graph.param_types().iter().zip(&s.domains).map(|(t, d)| d.draw(t, rng)).collect()
     }
 
     /// Runs every sample, and for those over f64 compares the derivative in a random direction with a difference.
@@ -83,7 +64,7 @@ pub(crate) mod check {
         let ys = g.inline(&s.graph, &xs.iter().collect::<Vec<_>>());
         let mut loss = g.scalar(DType::F64, 0.0);
         for y in ys.iter().filter(|y| y.dtype() == DType::F64) {
-            let w = g.constant(draw(y.ty(), Domain::Uniform(0.5, 1.5), rng));
+            let w = g.constant(Domain::Uniform(0.5, 1.5).draw(y.ty(), rng));
             loss = loss + (y * &w).sum_all();
         }
         let floats: Vec<&Tensor> = xs.iter().filter(|x| x.dtype() == DType::F64).collect();
@@ -95,7 +76,7 @@ pub(crate) mod check {
         let graph = with_gradients(s, rng);
         let is_float: Vec<bool> = args.iter().map(|a| a.dtype() == DType::F64).collect();
         let toward: Vec<Literal> =
-            args.iter().map(|a| draw(a.ty(), Domain::Uniform(-1.0, 1.0), rng)).collect();
+            args.iter().map(|a| Domain::Uniform(-1.0, 1.0).draw(a.ty(), rng)).collect();
         let run = |t: f64| {
             let moved: Vec<Literal> = (0..args.len())
                 .map(|k| if is_float[k] { shifted(&args[k], &toward[k], t) } else { args[k].clone() })

@@ -1,0 +1,397 @@
+//! Text → graph. Reads what [`print`](super::print) writes, with other spacing and comments; hostile text ends in
+//! an error with its line and column.
+
+mod values;
+
+use super::lex::{Lexer, Token};
+use crate::flow;
+use crate::graph::Graph;
+use crate::op::attr::Value;
+use crate::op::{Op, Source, entry};
+use crate::{GraphBuilder, Tensor};
+use std::collections::HashMap;
+use std::sync::Arc;
+use systole_base::{Error, Result, TensorType};
+
+/// Bodies and lists nested deeper are refused. Below the interpreter's own limit.
+const MAX_DEPTH: usize = 32;
+/// Results of one op.
+const MAX_RESULTS: usize = 1 << 16;
+
+/// Reads a module of one function. See the [module](super) for the form.
+///
+/// Errors say what is wrong at which line and column.
+pub fn parse(text: &str) -> Result<Arc<Graph>> {
+    let mut lexer = Lexer::new(text);
+    let (token, at) = lexer.next()?;
+    let mut p = Parser { lexer, token, at, depth: 0, splat_bytes: 0 };
+    p.named_locations()?;
+    let wrapped = p.eat_word("module")?;
+    if wrapped {
+        if matches!(p.token, Token::Symbol(_)) {
+            p.advance()?;
+        }
+        if p.eat_word("attributes")? {
+            p.dictionary()?;
+        }
+        p.expect('{')?;
+    }
+    let graph = p.function()?;
+    if wrapped {
+        p.expect('}')?;
+    }
+    p.location()?;
+    p.named_locations()?;
+    match p.token {
+        Token::End => Ok(graph),
+        _ => Err(p.unexpected("one function and then the end")),
+    }
+}
+
+struct Parser<'a> {
+    lexer: Lexer<'a>,
+    /// The current token, and where it starts.
+    token: Token<'a>,
+    at: usize,
+    depth: usize,
+    splat_bytes: usize,
+}
+
+/// A graph that is being read, and the values that its text may name.
+struct Frame<'a> {
+    builder: GraphBuilder,
+    values: HashMap<&'a str, Vec<Tensor>>,
+}
+
+/// What stands between the name of an op and its types.
+#[derive(Default)]
+struct Parts {
+    operands: Vec<Tensor>,
+    attrs: Vec<(String, Value)>,
+    regions: Vec<(GraphBuilder, Vec<Tensor>)>,
+}
+
+impl<'a> Parser<'a> {
+    fn error(&self, what: impl Into<String>) -> Error {
+        self.lexer.error(self.at, what)
+    }
+
+    fn unexpected(&self, wanted: &str) -> Error {
+        self.error(format!("expected {wanted}, found {}", self.token.show()))
+    }
+
+    fn advance(&mut self) -> Result<Token<'a>> {
+        let (token, at) = self.lexer.next()?;
+        self.at = at;
+        Ok(std::mem::replace(&mut self.token, token))
+    }
+
+    fn is(&self, mark: char) -> bool {
+        self.token == Token::Mark(mark)
+    }
+
+    fn eat(&mut self, mark: char) -> Result<bool> {
+        let found = self.is(mark);
+        if found {
+            self.advance()?;
+        }
+        Ok(found)
+    }
+
+    fn expect(&mut self, mark: char) -> Result<()> {
+        if self.eat(mark)? { Ok(()) } else { Err(self.unexpected(&format!("`{mark}`"))) }
+    }
+
+    fn eat_word(&mut self, word: &str) -> Result<bool> {
+        let found = self.token == Token::Word(word);
+        if found {
+            self.advance()?;
+        }
+        Ok(found)
+    }
+
+    fn word(&mut self) -> Result<&'a str> {
+        match self.token {
+            Token::Word(w) => {
+                self.advance()?;
+                Ok(w)
+            }
+            _ => Err(self.unexpected("a word")),
+        }
+    }
+
+    fn deeper(&mut self) -> Result<()> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(self.error(format!("nested deeper than {MAX_DEPTH}")));
+        }
+        Ok(())
+    }
+
+    /// `open item, item, … close`
+    fn list<T>(
+        &mut self,
+        open: char,
+        close: char,
+        mut item: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.expect(open)?;
+        let mut items = Vec::new();
+        if self.eat(close)? {
+            return Ok(items);
+        }
+        loop {
+            items.push(item(self)?);
+            if !self.eat(',')? {
+                self.expect(close)?;
+                return Ok(items);
+            }
+        }
+    }
+}
+
+/// Functions, bodies and ops.
+impl<'a> Parser<'a> {
+    fn function(&mut self) -> Result<Arc<Graph>> {
+        if !self.eat_word("func.func")? {
+            return Err(self.unexpected("`func.func`"));
+        }
+        let _ = self.eat_word("public")? || self.eat_word("private")?;
+        let Token::Symbol(name) = self.advance()? else {
+            return Err(self.unexpected("the function's name"));
+        };
+        let mut frame = Frame { builder: GraphBuilder::new(&name), values: HashMap::new() };
+        let args = self.list('(', ')', Self::argument)?;
+        for (name, ty, label) in args {
+            self.define(&mut frame, name, |b| vec![b.parameter(ty, &label)])?;
+        }
+        let mut declared = Vec::new();
+        if self.token == Token::Arrow {
+            self.advance()?;
+            declared = if self.is('(') {
+                self.list('(', ')', Self::annotated_type)?
+            } else {
+                vec![self.tensor_type()?]
+            };
+        }
+        if self.eat_word("attributes")? {
+            self.dictionary()?;
+        }
+        self.expect('{')?;
+        let at = self.at;
+        let mut frames = vec![frame];
+        let results = self.ops(&mut frames)?;
+        self.expect('}')?;
+        self.location()?;
+        if !results.iter().map(Tensor::ty).eq(&declared) {
+            return Err(self.lexer.error(at, "the function does not return what it declares"));
+        }
+        frames[0].builder.finish(&results)
+    }
+
+    /// `%arg0: tensor<2xf32> {…} loc("x")`
+    fn argument(&mut self) -> Result<(&'a str, TensorType, String)> {
+        let Token::Value(name) = self.token else { return Err(self.unexpected("an argument")) };
+        self.advance()?;
+        self.expect(':')?;
+        let ty = self.annotated_type()?;
+        Ok((name, ty, self.location()?))
+    }
+
+    fn annotated_type(&mut self) -> Result<TensorType> {
+        let ty = self.tensor_type()?;
+        if self.is('{') {
+            self.dictionary()?;
+        }
+        Ok(ty)
+    }
+
+    fn define(
+        &mut self,
+        frame: &mut Frame<'a>,
+        name: &'a str,
+        make: impl FnOnce(&GraphBuilder) -> Vec<Tensor>,
+    ) -> Result<()> {
+        if frame.values.contains_key(name) {
+            return Err(self.error(format!("`%{name}` is defined twice")));
+        }
+        frame.values.insert(name, make(&frame.builder));
+        Ok(())
+    }
+
+    /// Ops up to the terminator; returns what that returns.
+    fn ops(&mut self, frames: &mut Vec<Frame<'a>>) -> Result<Vec<Tensor>> {
+        loop {
+            match &self.token {
+                Token::Word("return" | "func.return") if frames.len() == 1 => {
+                    self.advance()?;
+                    return self.plain_return(frames);
+                }
+                Token::Str(name) if name == "stablehlo.return" || name == "func.return" => {
+                    if (name == "func.return") != (frames.len() == 1) {
+                        return Err(self.error(format!("`{name}` cannot end this body")));
+                    }
+                    self.advance()?;
+                    let at = self.at;
+                    let results = self.list('(', ')', |p| p.value(frames))?;
+                    let (from, to) = self.function_type()?;
+                    if !results.iter().map(Tensor::ty).eq(&from) || !to.is_empty() {
+                        return Err(self.lexer.error(at, "the types are not those of the values"));
+                    }
+                    self.location()?;
+                    return Ok(results);
+                }
+                Token::Str(_) | Token::Value(_) => self.op(frames)?,
+                _ => return Err(self.unexpected("an op or the end of the body")),
+            }
+        }
+    }
+
+    /// `return %0, %1 : tensor<…>, tensor<…>`
+    fn plain_return(&mut self, frames: &[Frame<'a>]) -> Result<Vec<Tensor>> {
+        let mut results = Vec::new();
+        if !matches!(self.token, Token::Value(_)) {
+            return Ok(results);
+        }
+        results.push(self.value(frames)?);
+        while self.eat(',')? {
+            results.push(self.value(frames)?);
+        }
+        self.expect(':')?;
+        for (i, t) in results.iter().enumerate() {
+            if i > 0 {
+                self.expect(',')?;
+            }
+            let at = self.at;
+            if self.tensor_type()? != *t.ty() {
+                return Err(self.lexer.error(at, format!("the value is of type {}", t.ty())));
+            }
+        }
+        self.location()?;
+        Ok(results)
+    }
+
+    /// `%0` or `%0#1`
+    fn value(&mut self, frames: &[Frame<'a>]) -> Result<Tensor> {
+        let Token::Value(name) = self.token else { return Err(self.unexpected("a value")) };
+        let at = self.at;
+        self.advance()?;
+        let mut part = 0;
+        if let Token::Part(digits) = self.token {
+            part = digits.parse().map_err(|_| self.error("a result number that is too large"))?;
+            self.advance()?;
+        }
+        let known = frames.iter().rev().find_map(|f| f.values.get(name));
+        let found = known.and_then(|outs| outs.get(part)).cloned();
+        found.ok_or_else(|| self.lexer.error(at, format!("`%{name}` has no value {part} here")))
+    }
+
+    /// `%0:2 = "stablehlo.name"(…) <{…}> ({…}, {…}) {…} : (…) -> …`
+    fn op(&mut self, frames: &mut Vec<Frame<'a>>) -> Result<()> {
+        let (target, count) = self.target()?;
+        let at = self.at;
+        let Token::Str(name) = self.advance()? else {
+            return Err(self.lexer.error(at, "expected the quoted name of an op"));
+        };
+        let mut parts = Parts { operands: self.list('(', ')', |p| p.value(frames))?, ..Parts::default() };
+        if self.eat('<')? {
+            parts.attrs = self.dictionary()?;
+            self.expect('>')?;
+        }
+        if self.is('(') {
+            self.deeper()?;
+            parts.regions = self.list('(', ')', |p| p.region(frames))?;
+            self.depth -= 1;
+        }
+        if self.is('{') {
+            parts.attrs.extend(self.dictionary()?);
+        }
+        let (from, to) = self.function_type()?;
+        self.location()?;
+        let outs = self.build(frames, &name, parts, (from, to), at)?;
+        if outs.len() != count {
+            return Err(self
+                .lexer
+                .error(at, format!("{name} has {} results, {count} are named", outs.len())));
+        }
+        if let (Some(target), Some(frame)) = (target, frames.last_mut()) {
+            self.define(frame, target, |_| outs)?;
+        }
+        Ok(())
+    }
+
+    fn target(&mut self) -> Result<(Option<&'a str>, usize)> {
+        let Token::Value(name) = self.token else { return Ok((None, 0)) };
+        self.advance()?;
+        let mut count = 1;
+        if self.eat(':')? {
+            count = self.size(MAX_RESULTS as i64)?;
+        }
+        self.expect('=')?;
+        Ok((Some(name), count))
+    }
+
+    /// `{ ^bb0(%arg0: tensor<…>): … "stablehlo.return"(…) … }`
+    fn region(&mut self, frames: &mut Vec<Frame<'a>>) -> Result<(GraphBuilder, Vec<Tensor>)> {
+        self.expect('{')?;
+        let Some(outer) = frames.last() else { return Err(self.error("a body outside of a function")) };
+        let mut frame = Frame { builder: outer.builder.child("body"), values: HashMap::new() };
+        if let Token::Block(_) = self.token {
+            self.advance()?;
+            let args = if self.is('(') { self.list('(', ')', Self::argument)? } else { Vec::new() };
+            for (name, ty, label) in args {
+                self.define(&mut frame, name, |b| vec![b.parameter(ty, &label)])?;
+            }
+            self.expect(':')?;
+        }
+        frames.push(frame);
+        let results = self.ops(frames)?;
+        self.expect('}')?;
+        match frames.pop() {
+            Some(frame) => Ok((frame.builder, results)),
+            None => Err(self.error("a body without beginning")),
+        }
+    }
+
+    fn build(
+        &mut self,
+        frames: &[Frame<'a>],
+        name: &str,
+        parts: Parts,
+        (from, to): (Vec<TensorType>, Vec<TensorType>),
+        at: usize,
+    ) -> Result<Vec<Tensor>> {
+        let wrong = |what: String| self.lexer.error(at, format!("{name}: {what}"));
+        let Some(entry) = entry(name.strip_prefix("stablehlo.").unwrap_or(name)) else {
+            return Err(wrong("there is no such op here".into()));
+        };
+        if !parts.operands.iter().map(Tensor::ty).eq(&from) {
+            return Err(wrong("the operand types are not those of the operands".into()));
+        }
+        let (captured, regions) = flow::finish(&parts.regions).map_err(|e| wrong(e.to_string()))?;
+        let operands: Vec<&Tensor> = captured.iter().chain(&parts.operands).collect();
+        let types: Vec<&TensorType> = operands.iter().map(|t| t.ty()).collect();
+        let source = Source {
+            attrs: &parts.attrs,
+            regions,
+            captures: captured.len(),
+            operands: types.iter().map(|&t| t.clone()).collect(),
+            results: to,
+        };
+        let op: Op = (entry.parse)(&source).map_err(wrong)?;
+        if op.rule().regions().len() != source.regions.len() {
+            return Err(wrong(format!("it has no {} bodies", source.regions.len())));
+        }
+        if op.rule().captures() != captured.len() {
+            return Err(wrong("its bodies cannot use outer values".into()));
+        }
+        let outs = op.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
+        if outs[..] != source.results[..] {
+            return Err(wrong(format!("the results are {outs:?}, not {:?}", source.results)));
+        }
+        match frames.last() {
+            Some(frame) => Ok(frame.builder.emit(op, &operands)),
+            None => Err(wrong("stands outside of a function".into())),
+        }
+    }
+}

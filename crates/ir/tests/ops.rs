@@ -1,0 +1,282 @@
+//! Tests that every row of the op table must pass; `fixtures/ops/generate.py` makes the results of XLA.
+
+use systole_ir::op::{Op, Sample, TABLE};
+use systole_ir::rng::Stream;
+use systole_ir::{
+    DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, cost, grad, interp, op,
+    text,
+};
+
+/// Every sample with its name, `op/label`.
+fn samples() -> Vec<(&'static str, String, Sample)> {
+    let named = |e: &'static op::Entry| {
+        (e.samples)().into_iter().map(|s| (e.name, format!("{}/{}", e.name, s.label), s))
+    };
+    TABLE.iter().flat_map(named).collect()
+}
+
+fn run(graph: &Graph, args: &[Literal]) -> Vec<Literal> {
+    match interp::run(graph, &args.iter().collect::<Vec<_>>()) {
+        Ok(out) => out,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn infer_agrees_with_eval() {
+    for (_, name, s) in samples() {
+        s.graph.verify().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let out = run(&s.graph, &s.arguments(1));
+        let types: Vec<TensorType> = out.iter().map(|l| l.ty().clone()).collect();
+        assert_eq!(types, s.graph.result_types(), "{name}");
+        let c = cost::cost(&s.graph);
+        assert!(c.flops >= 0.0 && c.bytes >= 0.0 && (c.flops + c.bytes).is_finite(), "{name}: {c:?}");
+    }
+}
+
+#[test]
+fn text_round_trips() {
+    for (_, name, s) in samples() {
+        let written = text::print(&s.graph);
+        let read = text::parse(&written).unwrap_or_else(|e| panic!("{name}: {e}\n{written}"));
+        assert!(read == s.graph, "{name} reads back as another graph:\n{written}");
+        assert_eq!(text::print(&read), written, "{name}");
+    }
+}
+
+/// One graph of the loss y·w and its gradients by the f64 parameters.
+fn with_gradients(name: &str, s: &Sample) -> std::sync::Arc<Graph> {
+    let g = GraphBuilder::new("main");
+    let xs: Vec<Tensor> = s.graph.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
+    let ys = g.inline(&s.graph, &xs.iter().collect::<Vec<_>>());
+    let mut loss = g.scalar(DType::F64, 0.0);
+    let mut weights = Stream::new(2, 3, 4);
+    for y in ys.iter().filter(|y| y.dtype() == DType::F64) {
+        let w = g.constant(op::Domain::Uniform(0.5, 1.5).draw(y.ty(), &mut weights));
+        loss = loss + (y * &w).sum_all();
+    }
+    let floats: Vec<&Tensor> = xs.iter().filter(|x| x.dtype() == DType::F64).collect();
+    let grads = grad(&loss, &floats);
+    g.finish(&[vec![loss], grads].concat()).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+#[test]
+fn vjp_agrees_with_central_differences() {
+    for (_, name, s) in samples().into_iter().filter(|(_, _, s)| s.differentiable) {
+        let graph = with_gradients(&name, &s);
+        graph.verify().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let args = s.arguments(5);
+        let mut rng = Stream::new(6, 7, 8);
+        let toward: Vec<Literal> =
+            args.iter().map(|a| op::Domain::Uniform(-1.0, 1.0).draw(a.ty(), &mut rng)).collect();
+        let at = |t: f64| {
+            let moved = |(x, d): (&Literal, &Literal)| {
+                let mut b = LiteralBuilder::new(x.ty().clone());
+                for i in 0..x.ty().elements() {
+                    let step = if x.dtype() == DType::F64 { t * d.get(i).as_f64() } else { 0.0 };
+                    b.set(i, if step == 0.0 { x.get(i) } else { Scalar::Float(x.get(i).as_f64() + step) });
+                }
+                b.finish()
+            };
+            run(&graph, &args.iter().zip(&toward).map(moved).collect::<Vec<_>>())
+        };
+        let step = 1e-6;
+        let difference = (at(step)[0].get(0).as_f64() - at(-step)[0].get(0).as_f64()) / (2.0 * step);
+        let directions = toward.iter().filter(|d| d.dtype() == DType::F64);
+        let dot = |(g, d): (&Literal, &Literal)| -> f64 {
+            g.to_f64s().iter().zip(d.to_f64s()).map(|(g, d)| g * d).sum()
+        };
+        let derivative: f64 = at(0.0)[1..].iter().zip(directions).map(dot).sum();
+        let scale = 1.0 + derivative.abs().max(difference.abs());
+        let close = (derivative - difference).abs() < 1e-6 * scale;
+        assert!(close, "{name}: derivative {derivative}, differences {difference}");
+    }
+}
+
+/// Ops without a sample whose derivative is checked, and why.
+const NOT_DIFFERENTIABLE: &[(&str, &str)] = &[
+    ("and", "takes no floats"),
+    ("bitcast_convert", "the value is no smooth function of the bits; the gradient is zero"),
+    ("compare", "results in bool"),
+    ("constant", "has no operands"),
+    ("count_leading_zeros", "takes no floats"),
+    ("iota", "has no operands"),
+    ("is_finite", "results in bool"),
+    ("not", "takes no floats"),
+    ("or", "takes no floats"),
+    ("popcnt", "takes no floats"),
+    ("reduce_precision", "steps; its gradient is that of the identity by intention"),
+    ("rng_bit_generator", "draws integers from integers"),
+    ("shift_left", "takes no floats"),
+    ("shift_right_arithmetic", "takes no floats"),
+    ("shift_right_logical", "takes no floats"),
+    ("xor", "takes no floats"),
+];
+
+#[test]
+fn every_op_has_a_checked_derivative_or_a_reason() {
+    for e in TABLE {
+        let checked = (e.samples)().iter().any(|s| s.differentiable);
+        let excused = NOT_DIFFERENTIABLE.iter().any(|(name, _)| *name == e.name);
+        assert!(checked != excused, "{}: checked {checked}, excused {excused}", e.name);
+    }
+    assert!(NOT_DIFFERENTIABLE.iter().all(|(name, _)| op::entry(name).is_some()));
+}
+
+#[test]
+fn the_table_is_sorted_and_documented() {
+    assert!(TABLE.windows(2).all(|w| w[0].name < w[1].name), "sorted by name, each name once");
+    for e in TABLE {
+        assert!(op::entry(e.name).is_some_and(|found| found.name == e.name), "{}", e.name);
+        assert!(e.doc.len() > 3 && e.doc.ends_with('.') && e.doc.len() <= 90, "{}: doc {:?}", e.name, e.doc);
+        let section = e.name.strip_prefix("chlo.").unwrap_or(e.name);
+        let (_, named) = e.spec.split_once(": ").unwrap_or_else(|| panic!("{}: spec {:?}", e.name, e.spec));
+        assert_eq!(named, section, "{}", e.name);
+    }
+}
+
+#[test]
+fn samples_are_of_their_op_and_named_once() {
+    let all = samples();
+    for e in TABLE {
+        let own: Vec<_> = all.iter().filter(|(op, ..)| *op == e.name).collect();
+        assert!(!own.is_empty(), "{} has no sample", e.name);
+        for (i, (_, name, s)) in own.iter().enumerate() {
+            assert!(own[..i].iter().all(|(_, other, _)| other != name), "{name} is there twice");
+            assert!(s.graph.nodes.iter().any(|n| n.op.name() == e.name), "{name} does not use its op");
+            assert_eq!(s.domains.len(), s.graph.params.len(), "{name}");
+        }
+        let empty = |s: &Sample| s.graph.nodes.iter().any(|n| n.outs.iter().any(|t| t.elements() == 0));
+        assert!(own.iter().any(|(_, _, s)| empty(s)), "{} has no sample with a dimension of size 0", e.name);
+    }
+    for variant in Op::VARIANTS.iter().filter(|v| **v != "Parameter") {
+        let used = |g: &Graph| g.nodes.iter().any(|n| n.op.variant() == *variant);
+        assert!(all.iter().any(|(_, _, s)| used(&s.graph)), "no entry for {variant}");
+    }
+}
+
+/// Every element type that an op accepts in place of a sample's own has a sample.
+#[test]
+fn every_accepted_element_type_is_sampled() {
+    for e in TABLE {
+        let own = (e.samples)();
+        let nodes = || {
+            own.iter()
+                .flat_map(|s| s.graph.nodes.iter().map(move |n| (s, n)))
+                .filter(|(_, n)| n.op.name() == e.name)
+        };
+        let types = |s: &Sample, n: &systole_ir::Node| -> Vec<DType> {
+            n.inputs.iter().map(|&v| s.graph.ty(v).dtype).chain(n.outs.iter().map(|t| t.dtype)).collect()
+        };
+        let sampled: Vec<DType> = nodes().flat_map(|(s, n)| types(s, n)).collect();
+        for (s, n) in nodes() {
+            let args: Vec<TensorType> = n.inputs.iter().map(|&v| s.graph.ty(v).clone()).collect();
+            let Some(first) = args.first().map(|t| t.dtype) else { continue };
+            for dtype in DType::ALL {
+                let swap = |t: &TensorType| if t.dtype == first { t.with_dtype(dtype) } else { t.clone() };
+                let args: Vec<TensorType> = args.iter().map(swap).collect();
+                let accepted = n.op.rule().infer(&args.iter().collect::<Vec<_>>()).is_ok();
+                assert!(
+                    !accepted || sampled.contains(&dtype),
+                    "{} accepts {dtype} and has no sample",
+                    e.name
+                );
+            }
+        }
+    }
+}
+
+/// Results of XLA's CPU compiler that are not Systole's, and why that is right. `*` stands for anything.
+const UNLIKE_XLA: &[(&str, &str)] = &[(
+    "reduce/*_no_dims_*",
+    "XLA drops the initial value when nothing is folded: it takes it for the identity",
+)];
+
+/// Whether a name is of a pattern with at most two `*`.
+fn is_like(name: &str, pattern: &str) -> bool {
+    let mut rest = name;
+    pattern.split('*').enumerate().all(|(i, part)| match rest.find(part) {
+        Some(at) if i > 0 || at == 0 => {
+            rest = &rest[at + part.len()..];
+            true
+        }
+        _ => false,
+    })
+}
+
+/// The seed of the arguments that the fixtures were made from; as in `examples/dump_samples.rs`.
+const SEED: u64 = 9;
+
+/// Distance of two floats of one type in units in the last place of the greater one or of `at_least`. The zeros
+/// coincide, and so do all NaNs.
+fn ulps(dtype: DType, a: f64, b: f64, at_least: f64) -> f64 {
+    if a == b || (a.is_nan() && b.is_nan()) {
+        return 0.0;
+    }
+    if !a.is_finite() || !b.is_finite() {
+        return f64::INFINITY;
+    }
+    // Bits of the significand and the exponent of the smallest normal value.
+    let (digits, smallest) = match dtype {
+        DType::F16 => (11, -14),
+        DType::BF16 => (8, -126),
+        DType::F32 => (24, -126),
+        _ => (53, -1022),
+    };
+    let magnitude = a.abs().max(b.abs()).max(at_least);
+    let exponent = (magnitude.log2().floor() as i32).max(smallest);
+    (a - b).abs() / 2f64.powi(exponent - digits + 1)
+}
+
+/// The first element that is further than `ulp` from XLA's. Of a sum only the size of the summands bounds the error:
+/// there the greatest element of the array gives the unit.
+fn difference(ours: &Literal, theirs: &Literal, ulp: u32, is_sum: bool) -> Option<String> {
+    let greatest =
+        theirs.to_f64s().into_iter().filter(|v| v.is_finite()).fold(0.0, |m: f64, v| m.max(v.abs()));
+    let at_least = if is_sum { greatest } else { 0.0 };
+    let dtype = ours.dtype();
+    (0..ours.ty().elements()).find_map(|i| {
+        let (a, b) = (ours.get(i), theirs.get(i));
+        let distance = match (a, b) {
+            (Scalar::Float(a), Scalar::Float(b)) => ulps(dtype, a, b, at_least),
+            _ => return (a != b).then(|| format!("element {i} is {a:?}, XLA's {b:?}")),
+        };
+        (distance > ulp as f64)
+            .then(|| format!("element {i} is {a:?}, XLA's {b:?}, {distance} ulp of {dtype}"))
+    })
+}
+
+fn sums(s: &Sample) -> bool {
+    s.graph.nodes.iter().any(|n| matches!(n.op.rule().lower(), op::Lowering::Fold | op::Lowering::Contract))
+}
+
+#[test]
+fn eval_agrees_with_xla() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/ops/outputs.safetensors");
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let stored = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut used = 0;
+    let mut wrong: Vec<String> = Vec::new();
+    let mut excused = vec![false; UNLIKE_XLA.len()];
+    for (_, name, s) in samples() {
+        let out = run(&s.graph, &s.arguments(SEED));
+        for (k, ours) in out.iter().enumerate() {
+            let Ok(theirs) = stored.tensor(&format!("{name}#{k}")) else {
+                panic!("{name} is not in the fixture: run fixtures/ops/generate.py");
+            };
+            assert_eq!(theirs.shape(), &ours.shape()[..], "{name}");
+            used += 1;
+            let theirs = Literal::from_bytes(ours.ty().clone(), theirs.data()).unwrap();
+            let Some(what) = difference(ours, &theirs, s.ulp, sums(&s)) else { continue };
+            match UNLIKE_XLA.iter().position(|(pattern, _)| is_like(&name, pattern)) {
+                Some(i) => excused[i] = true,
+                None => wrong.push(format!("{name}#{k}: {what}")),
+            }
+        }
+    }
+    assert_eq!(used, stored.len(), "the fixture holds samples that are no more");
+    assert!(wrong.is_empty(), "{} results differ:\n{}", wrong.len(), wrong.join("\n"));
+    let stale: Vec<_> =
+        UNLIKE_XLA.iter().zip(&excused).filter(|(_, used)| !**used).map(|(e, _)| e.0).collect();
+    assert!(stale.is_empty(), "these agree after all: {stale:?}");
+}
