@@ -19,7 +19,10 @@ pub struct Sequential;
 
 impl Sequential {
     /// A model of the layers in order; its input shape is learned from the first data it sees.
-    #[allow(clippy::new_ret_no_self, reason = "reads as in Keras; a chain and a graph of layers are one type of model")]
+    #[allow(
+        clippy::new_ret_no_self,
+        reason = "reads as in Keras; a chain and a graph of layers are one type of model"
+    )]
     pub fn new(layers: impl IntoIterator<Item = LayerSpec>) -> Model {
         register();
         Model::sequential(layers)

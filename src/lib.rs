@@ -27,6 +27,7 @@
 //! This crate is the facade: it re-exports the parts, registers the backends it is built with, loads data sets, and
 //! holds the command-line program. `ARCHITECTURE.md` shows how the parts fit together.
 
+pub mod config;
 pub mod datasets;
 mod entry;
 pub mod prelude;

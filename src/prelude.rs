@@ -3,19 +3,26 @@
 pub use crate::datasets::{self, DataDir};
 pub use crate::{Sequential, functional, jit, load_model, load_model_with};
 pub use systole_data::{AUTOTUNE, Dataset, HostArray, Sample};
-pub use systole_ir::DType::{self, Bool, BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+pub use systole_ir::DType::{self, BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
 pub use systole_ir::{Error, ErrorKind, Literal, Result, Scalar, Shape, Tensor, TensorType, grad};
 pub use systole_nn::callback::{
-    Callback, CsvLogger, EarlyStopping, FitCx, LearningRateScheduler, Mode, ModelCheckpoint, ReduceLROnPlateau,
-    TerminateOnNaN,
+    Callback, CsvLogger, EarlyStopping, FitCx, LearningRateScheduler, Mode, ModelCheckpoint,
+    ReduceLROnPlateau, TerminateOnNaN,
 };
 pub use systole_nn::layers::*;
-pub use systole_nn::loss::*;
-pub use systole_nn::metric::*;
-pub use systole_nn::optimizer::*;
-pub use systole_nn::schedule::*;
+pub use systole_nn::loss::{
+    Loss, binary_crossentropy, categorical_crossentropy, huber, mean_absolute_error, mean_squared_error,
+    sparse_categorical_crossentropy,
+};
+pub use systole_nn::metric::{
+    Metric, binary_accuracy, categorical_accuracy, precision, recall, sparse_categorical_accuracy,
+    sparse_top_k_categorical_accuracy, top_k_categorical_accuracy,
+};
+pub use systole_nn::optimizer::{Optimizer, UpdateInputs, adam, adamw, rmsprop, sgd};
+pub use systole_nn::schedule::Schedule;
 pub use systole_nn::{
-    Activation, Compile, Cx, Fit, History, Initializer, Layer, Logs, Model, Precision, Symbol, input, input_of,
+    Activation, Compile, Cx, Fit, History, Initializer, Layer, Logs, Model, Precision, Symbol, input,
+    input_of,
 };
 pub use systole_runtime::{Buffer, Params, value_and_grad};
 

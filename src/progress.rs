@@ -21,7 +21,8 @@ pub fn show(event: &ProgressEvent<'_>) {
             Ok(())
         }
         ProgressEvent::Batch { step, steps, elapsed, logs } if live => {
-            write!(out, "\r\x1b[2K{}", line(&current.0, *step, *steps, *elapsed, logs, true))
+            // No wrapping while drawing: a long line on a narrow terminal could not be drawn over.
+            write!(out, "\r\x1b[2K\x1b[?7l{}\x1b[?7h", line(&current.0, *step, *steps, *elapsed, logs, true))
         }
         ProgressEvent::Batch { .. } => Ok(()),
         ProgressEvent::EpochEnd { step, elapsed, logs } => {
@@ -51,7 +52,11 @@ pub fn line(
         text += &format!(", {} left", seconds(per_step * n.saturating_sub(step) as f64));
     }
     for (name, value) in logs.iter() {
-        text += &if value != 0.0 && value.abs() < 1e-3 { format!("  {name}: {value:.3e}") } else { format!("  {name}: {value:.4}") };
+        text += &if value != 0.0 && value.abs() < 1e-3 {
+            format!("  {name}: {value:.3e}")
+        } else {
+            format!("  {name}: {value:.4}")
+        };
     }
     text
 }

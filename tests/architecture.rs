@@ -46,7 +46,8 @@ fn arrows_between_crates_are_those_of_the_table() {
     assert_eq!(packages.len(), ARROWS.len(), "a crate is missing from the table");
     for package in packages {
         let name = package["name"].as_str().expect("name");
-        let (_, allowed) = ARROWS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name} is not in the table"));
+        let (_, allowed) =
+            ARROWS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name} is not in the table"));
         for dependency in package["dependencies"].as_array().expect("dependencies") {
             let on = dependency["name"].as_str().expect("name");
             let is_test_only = dependency["kind"].as_str() == Some("dev");
@@ -88,7 +89,9 @@ fn unsafe_code_lives_only_in_its_rooms_and_says_why() {
 fn the_spine_stays_under_five_thousand_lines() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
     let mut files = rust_files(&root.join("base/src"));
-    files.extend(rust_files(&root.join("ir/src")).into_iter().filter(|f| !f.to_string_lossy().contains("/op/")));
+    files.extend(
+        rust_files(&root.join("ir/src")).into_iter().filter(|f| !f.to_string_lossy().contains("/op/")),
+    );
     let lines: usize =
         files.iter().map(|f| std::fs::read_to_string(f).expect("readable").lines().count()).sum();
     assert!(lines < 5_000, "base and ir without op/ have {lines} lines");

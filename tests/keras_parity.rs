@@ -21,7 +21,9 @@ impl Fixture {
         let (_, header) = SafeTensors::read_metadata(&bytes).expect("a safetensors file");
         let config = header.metadata().as_ref().expect("metadata")["config"].clone();
         let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-        let dtype = |d: safetensors::Dtype| DType::parse(&format!("{d:?}").to_lowercase().replace('u', "ui")).expect("dtype");
+        let dtype = |d: safetensors::Dtype| {
+            DType::parse(&format!("{d:?}").to_lowercase().replace('u', "ui")).expect("dtype")
+        };
         let tensors = file.tensors().into_iter().map(|(name, t)| {
             let ty = TensorType::new(dtype(t.dtype()), t.shape());
             (name, Literal::from_bytes(ty, t.data()).expect("a whole tensor"))
@@ -58,12 +60,15 @@ impl Fixture {
     /// The model of the fixture with Keras's initial weights.
     fn model(&self, precision: Precision) -> Model {
         let layers = self.config["layers"].as_array().expect("layers").iter().map(|l| {
-            let spec = LayerSpec::from_table(l["class"].as_str().expect("class"), &l["kwargs"]).expect("a layer");
+            let spec =
+                LayerSpec::from_table(l["class"].as_str().expect("class"), &l["kwargs"]).expect("a layer");
             spec.name(l["name"].as_str().expect("name"))
         });
         let mut model = Sequential::new(layers);
         let loss = sparse_categorical_crossentropy();
-        model.compile(Compile { optimizer: self.optimizer(), loss, precision, ..default() }).expect("compiles");
+        model
+            .compile(Compile { optimizer: self.optimizer(), loss, precision, ..default() })
+            .expect("compiles");
         let dims = self.config["input_shape"].as_array().expect("input_shape").iter();
         let dims: Vec<usize> = dims.map(|d| d.as_u64().expect("size") as usize).collect();
         model.build(&[TensorType::new(F32, dims)]).expect("builds");
@@ -134,7 +139,11 @@ fn check(name: &str, precision: Precision, tolerance: &Tolerance<'_>) {
     for (i, expected) in expected.iter().enumerate() {
         let logs = model.train_on_batch(&fixture.batch(i)).expect("a step");
         let off = (logs["loss"] / expected - 1.0).abs();
-        assert!(off <= (tolerance.losses)(i), "{name}: loss {i} is {}, Keras {expected}: off by {off:.2e}", logs["loss"]);
+        assert!(
+            off <= (tolerance.losses)(i),
+            "{name}: loss {i} is {}, Keras {expected}: off by {off:.2e}",
+            logs["loss"]
+        );
         worst.0 = worst.0.max(off);
     }
     for (path, reference) in fixture.under("final/") {
@@ -142,7 +151,13 @@ fn check(name: &str, precision: Precision, tolerance: &Tolerance<'_>) {
         assert!(off <= (tolerance.weight)(&path), "{name}: {path} after ten steps is off by {off:.2e}");
         worst.2 = worst.2.max(off);
     }
-    println!("{name} {}: losses {:.1e}, gradients {:.1e}, weights {:.1e}", precision.name(), worst.0, worst.1, worst.2);
+    println!(
+        "{name} {}: losses {:.1e}, gradients {:.1e}, weights {:.1e}",
+        precision.name(),
+        worst.0,
+        worst.1,
+        worst.2
+    );
 }
 
 const F32_BOUNDS: Tolerance<'_> = Tolerance { losses: &|_| 1e-5, gradient: &|_| 1e-4, weight: &|_| 1e-4 };

@@ -38,7 +38,8 @@ fn blocks(file: &str) -> Vec<Block> {
 /// Commands of the shell blocks, comments taken off, with the program that `cargo run` would start.
 fn commands(file: &str) -> Vec<String> {
     let shell = blocks(file).into_iter().filter(|b| b.language == "sh");
-    let lines: Vec<String> = shell.flat_map(|b| b.text.lines().map(str::to_string).collect::<Vec<_>>()).collect();
+    let lines: Vec<String> =
+        shell.flat_map(|b| b.text.lines().map(str::to_string).collect::<Vec<_>>()).collect();
     lines
         .iter()
         .map(|l| l.split(" #").next().unwrap_or("").trim().to_string())
@@ -85,7 +86,10 @@ fn every_command_of_the_readme_runs() {
         if line.contains("--json") {
             let last = out.lines().last().unwrap_or("");
             let parsed: Result<serde_json::Value, _> = serde_json::from_str(last);
-            assert!(parsed.is_ok_and(|v| v["epochs"].is_u64()), "{line}: the last line is not the result: {last}");
+            assert!(
+                parsed.is_ok_and(|v| v["epochs"].is_u64()),
+                "{line}: the last line is not the result: {last}"
+            );
         }
         ran += 1;
     }

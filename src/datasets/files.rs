@@ -181,7 +181,8 @@ fn load(known: &Known, dir: &DataDir) -> Result<ImageDataset> {
     if sizes(&train) != sizes(&test) {
         return Err(Error::new(ErrorKind::Data, "training and test pictures have different sizes")
             .at(format!("{} and {}", files[0].display(), files[2].display()))
-            .because(format!("{} and {}", train.images.ty(), test.images.ty())));
+            .because(format!("{} and {}", train.images.ty(), test.images.ty()))
+            .hint("check that all four files are of one data set"));
     }
     let folder = files[0].parent().unwrap_or(Path::new("")).display().to_string();
     ImageDataset::new(known.name, folder, &known.class_names, train, test)

@@ -120,13 +120,14 @@ impl FromStr for Activation {
     }
 }
 
-/// The candidate with the least edit distance to what was typed.
+/// The candidate nearest to what was typed, by edit distance; letters missing at the end count little, so that the
+/// beginning of a long name finds it.
 pub fn nearest<'a>(typed: &str, candidates: &[&'a str]) -> &'a str {
-    candidates.iter().copied().min_by_key(|c| edit_distance(typed, c)).unwrap_or("")
+    candidates.iter().copied().min_by_key(|c| distance(typed, c)).unwrap_or("")
 }
 
-/// Insertions, deletions, replacements that turn `a` into `b`.
-fn edit_distance(a: &str, b: &str) -> usize {
+/// Four for each insertion, deletion or replacement that turns `a` into a beginning of `b`, one for each letter after.
+fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, ca) in a.chars().enumerate() {
@@ -138,7 +139,8 @@ fn edit_distance(a: &str, b: &str) -> usize {
             row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
         }
     }
-    row[b.len()]
+    let beginnings = row.iter().enumerate().map(|(j, edits)| 4 * edits + (b.len() - j));
+    beginnings.min().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -152,5 +154,7 @@ mod tests {
         }
         let e = "rleu".parse::<Activation>().unwrap_err().to_string();
         assert!(e.contains("did you mean `relu`"), "{e}");
+        assert_eq!(nearest("fashon", &["mnist", "fashion-mnist", "glyphs"]), "fashion-mnist");
+        assert_eq!(nearest("filterz", &["filters", "kernel_size", "use_bias"]), "filters");
     }
 }

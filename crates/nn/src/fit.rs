@@ -194,6 +194,7 @@ impl Run {
         {
             return Err(out_of_data(epoch, done, Some(wanted)));
         }
+        let trained = began.elapsed();
         let mut logs = model.compiled()?.train.logs(&model.state.metrics)?;
         if !self.history.interrupted {
             model.epoch = epoch + 1;
@@ -204,7 +205,7 @@ impl Run {
             }
         }
         self.history.epochs.push(logs.clone());
-        report(&progress.end(done, began.elapsed(), &logs));
+        report(&progress.end(done, trained, &logs));
         if self.history.interrupted {
             return Ok(());
         }

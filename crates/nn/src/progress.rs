@@ -31,7 +31,7 @@ pub enum ProgressEvent<'a> {
     EpochEnd {
         /// Steps taken.
         step: usize,
-        /// Time since it began.
+        /// Time that the steps took, validation left out.
         elapsed: Duration,
         /// Loss, metrics, and `val_…` of them.
         logs: &'a Logs,

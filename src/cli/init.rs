@@ -1,0 +1,54 @@
+//! `systole init`: a commented TOML file to start from.
+
+use super::screen::{Screen, program, quoted};
+use super::{Failure, Outcome};
+use clap::Args;
+use serde_json::json;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use systole::config::{Config, Draft};
+use systole_ir::{Error, ErrorKind};
+
+#[derive(Args)]
+pub(crate) struct InitArgs {
+    /// fashion-mnist, mnist or glyphs
+    #[arg(default_value = "fashion-mnist")]
+    preset: String,
+    /// The file to write [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Replace the file when it exists
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(args: &InitArgs, screen: &Screen) -> Outcome {
+    Draft::preset(&args.preset).map_err(Failure::usage)?;
+    let text = Config::preset_text(&args.preset).unwrap_or_default();
+    let Some(path) = &args.out else {
+        match screen.json {
+            true => screen.object(&json!({"preset": args.preset, "toml": text})),
+            false => screen.line(text.trim_end()),
+        }
+        return Ok(0);
+    };
+    if path.exists() && !args.force {
+        let e = Error::new(ErrorKind::Io, format!("{} exists already", path.display()));
+        return Err(e.hint("choose another file with --out, or --force to replace it").into());
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    let written = options.open(path).and_then(|mut f| f.write_all(text.as_bytes()));
+    written.map_err(|e| Error::io("cannot write", path, e))?;
+    if screen.json {
+        screen.object(&json!({"preset": args.preset, "file": path}));
+    }
+    screen.line(format!(
+        "{} holds the whole run. Next:\n  {} train {}",
+        path.display(),
+        program(),
+        quoted(path)
+    ));
+    Ok(0)
+}

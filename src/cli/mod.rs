@@ -1,0 +1,170 @@
+//! The command line: arguments, dispatch, exit codes. One file for each command.
+
+mod evaluate;
+mod init;
+mod listing;
+mod ops;
+mod predict;
+mod report;
+mod screen;
+mod show;
+mod stop;
+mod target;
+mod train;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use screen::Screen;
+use serde_json::json;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use systole::config::Refused;
+use systole_ir::{Error, ErrorKind, knobs};
+
+/// Documented in `--help`; 130 and 143 are what shells report for these signals.
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failure; 2 wrong usage; 130 interrupted (Ctrl-C), 143 terminated: \
+    training stops after the current step and the model so far is saved; a second signal ends it at once.\n\
+    Environment: `systole knobs` lists the variables.";
+
+#[derive(Parser)]
+#[command(name = "systole", version, about = "Train deep-learning models on CPU, GPU and TPU", after_help = EXIT_CODES)]
+#[command(arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of every command.
+#[derive(Args)]
+struct Common {
+    /// Write JSON to standard output, and everything else to standard error
+    #[arg(long, global = true)]
+    json: bool,
+    /// Worker threads; 0: one for each core. Results do not depend on it
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    threads: Option<u32>,
+    /// Show no progress
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Say more: devices and compile times; twice: each kernel (see the variable SYSTOLE_LOG)
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train a model: from a preset, a TOML file, or a saved model
+    Train(train::TrainArgs),
+    /// Measure a saved model on test data
+    Evaluate(evaluate::EvaluateArgs),
+    /// Say what is in pictures (PNG or IDX files)
+    Predict(predict::PredictArgs),
+    /// Show a model's layers, shapes and numbers of weights
+    Summary {
+        /// A model file, a preset or a TOML file
+        target: String,
+    },
+    /// Write a commented TOML file with a whole training run
+    Init(init::InitArgs),
+    /// Print the graphs that a model is compiled from
+    Show(show::ShowArgs),
+    /// List the operations of the intermediate representation
+    Ops,
+    /// List the environment variables and their values
+    Knobs,
+}
+
+/// Why a command did not succeed.
+pub(crate) struct Failure {
+    error: Error,
+    code: u8,
+}
+
+/// What a command that was not refused exits with: 0, or 128 and the number of the signal that ended it.
+type Outcome = Result<u8, Failure>;
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure { error, code: 1 }
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Failure {
+        Failure { code: if refused.in_setting { 2 } else { 1 }, error: refused.error }
+    }
+}
+
+impl Failure {
+    /// An argument makes no sense.
+    fn usage(error: Error) -> Failure {
+        Failure { error, code: 2 }
+    }
+}
+
+/// Runs the program on the process's arguments.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let screen = Screen::new(cli.common.json, cli.common.quiet);
+    start(&cli.common);
+    // A panic has printed its message; it must not end in an undocumented exit code.
+    let outcome = catch_unwind(AssertUnwindSafe(|| dispatch(cli.command, &screen)));
+    match outcome.unwrap_or_else(|panic| Err(defect(panic.as_ref()).into())) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            report_failure(&screen, &failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn start(common: &Common) {
+    if let Some(n) = common.threads {
+        knobs::override_value(knobs::THREADS, n.to_string());
+    }
+    let level = knobs::LOG.get_usize().max(common.verbose.into());
+    if level > 0 {
+        systole_runtime::event::install(level, screen::log_event);
+    }
+    systole::register();
+}
+
+fn dispatch(command: Command, screen: &Screen) -> Outcome {
+    match command {
+        Command::Train(args) => train::run(args, screen),
+        Command::Evaluate(args) => evaluate::run(&args, screen),
+        Command::Predict(args) => predict::run(&args, screen),
+        Command::Summary { target } => show::summary(&target, screen),
+        Command::Init(args) => init::run(&args, screen),
+        Command::Show(args) => show::run(&args, screen),
+        Command::Ops => ops::ops(screen),
+        Command::Knobs => ops::knobs(screen),
+    }
+}
+
+fn defect(panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
+    Error::new(ErrorKind::Bug, text).hint("please report this, with the command and its input")
+}
+
+fn report_failure(screen: &Screen, failure: &Failure) {
+    let e = &failure.error;
+    screen.error(&e.to_string());
+    if screen.json {
+        let kind = format!("{:?}", e.kind()).to_lowercase();
+        let place = (!e.places().is_empty()).then(|| e.places().join(", in "));
+        screen.object(&json!({"error": e.what(), "kind": kind, "where": place, "try": e.hint_text(), "exit_code": failure.code}));
+    }
+}
+
+/// Where data sets lie; shared by commands.
+#[derive(Args, Clone, Default)]
+struct DataArgs {
+    /// Folder of the data set, or its parent
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}

@@ -1,0 +1,202 @@
+//! What a training run reports when it is over: to people, to programs, and into the model file.
+
+use super::screen::{Screen, grouped, program, quoted, values};
+use super::stop::Stop;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use systole::config::Config;
+use systole::datasets::ImageDataset;
+use systole_ir::knobs;
+use systole_nn::{History, Logs, Model};
+use systole_runtime::backend;
+
+/// A finished (or interrupted) run.
+pub(crate) struct Run<'a> {
+    config: &'a Config,
+    data: &'a ImageDataset,
+    reason: String,
+    history: History,
+    steps: u64,
+    epochs: usize,
+    interrupted: bool,
+    seconds: f64,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(
+        config: &'a Config,
+        data: &'a ImageDataset,
+        reason: String,
+        history: History,
+        model: &Model,
+        stop: &Stop,
+        began: Instant,
+    ) -> Run<'a> {
+        Run {
+            config,
+            data,
+            reason,
+            steps: history.step_ms.len() as u64,
+            epochs: model.epochs().saturating_sub(history.initial_epoch),
+            // A signal that came too late to stop anything still ends the program as interrupted.
+            interrupted: history.interrupted || stop.exit_code() != 0,
+            history,
+            seconds: began.elapsed().as_secs_f64(),
+        }
+    }
+
+    /// One object for each epoch, after those of earlier runs.
+    pub(crate) fn history_with(&self, earlier: Option<&String>) -> Value {
+        let before = earlier.and_then(|text| serde_json::from_str::<Vec<Value>>(text).ok());
+        let mut all = before.unwrap_or_default();
+        for (i, logs) in self.history.epochs.iter().enumerate() {
+            let mut epoch = Map::new();
+            epoch.insert("epoch".into(), json!(self.history.initial_epoch + i + 1));
+            epoch.extend(entries(logs));
+            all.push(epoch.into());
+        }
+        all.into()
+    }
+
+    /// Milliseconds of all steps, the first left out where there are others: it compiles.
+    fn total_ms(&self, each: &[f32]) -> f64 {
+        each.iter().skip(usize::from(each.len() > 1)).map(|m| f64::from(*m)).sum()
+    }
+
+    /// Samples a second while training, compiling left out.
+    fn samples_per_second(&self) -> f64 {
+        let (h, ms) = (&self.history, self.total_ms(&self.history.step_ms));
+        let compiling = if h.step_ms.len() > 1 { self.config.fit.batch_size as u64 } else { 0 };
+        if ms > 0.0 { h.samples.saturating_sub(compiling) as f64 / ms * 1e3 } else { 0.0 }
+    }
+
+    /// Which part of the time of the steps went by waiting for data.
+    fn data_wait(&self) -> f64 {
+        let all = self.total_ms(&self.history.step_ms);
+        if all > 0.0 { self.total_ms(&self.history.wait_ms) / all } else { 0.0 }
+    }
+
+    /// The last line of `--json`.
+    fn object(&self, model: &Model, file: &Path) -> Value {
+        let mut o = Map::new();
+        let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
+        put("dataset", json!(self.data.name));
+        put("dataset_reason", json!(self.reason));
+        put("epochs", json!(self.epochs));
+        for (name, value) in entries(&self.history.last()) {
+            put(&name, value);
+        }
+        put("steps", json!(self.steps));
+        put("ms_per_step", json!(self.history.median_step_ms()));
+        put("samples_per_second", json!(self.samples_per_second()));
+        put("data_wait", json!(self.data_wait()));
+        put("peak_rss_mib", json!(peak_rss_mib()));
+        put("seconds", json!(self.seconds));
+        put("seed", json!(self.config.seed));
+        put("precision", json!(self.config.compile.precision));
+        put("batch_size", json!(self.config.fit.batch_size));
+        put("learning_rate", json!(model.learning_rate()));
+        let backend = backend("auto").ok();
+        let device = backend.as_ref().and_then(|b| b.devices().into_iter().next());
+        put("backend", json!(backend.as_ref().map(|b| b.name().to_string())));
+        put("device", json!(device.map(|d| d.description)));
+        put("threads", json!(threads()));
+        put("interrupted", json!(self.interrupted));
+        put("total_epochs", json!(model.epochs()));
+        put("total_steps", json!(model.steps()));
+        put("model_file", json!(file.display().to_string()));
+        put("history", self.history_with(None));
+        put("config", serde_json::to_value(self.config).unwrap_or(Value::Null));
+        o.into()
+    }
+
+    /// Everything at the end, and the next commands.
+    pub(crate) fn show(
+        &self,
+        model: &Model,
+        file: &Path,
+        example: &Path,
+        data_dir: &Option<PathBuf>,
+        out: &Option<PathBuf>,
+        screen: &Screen,
+    ) {
+        screen.line(self.result(model));
+        let memory = peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));
+        screen.detail(format!(
+            "  {:.1} ms a step, {} samples a second, {:.1} % of the time waiting for data{memory}",
+            self.history.median_step_ms(),
+            grouped(self.samples_per_second() as u64),
+            100.0 * self.data_wait(),
+        ));
+        screen.line(format!("Model: {}", file.display()));
+        let option = |name: &str, path: &Option<PathBuf>| match path {
+            Some(p) => format!(" {name} {}", quoted(p)),
+            None => String::new(),
+        };
+        let (program, file_name) = (program(), quoted(file));
+        let left = self.config.fit.epochs.saturating_sub(self.epochs);
+        let (what, epochs) = match self.interrupted && left > 0 {
+            true => ("go on where it stopped", left),
+            false => ("train longer", self.config.fit.epochs),
+        };
+        let data = option("--data-dir", data_dir);
+        screen.detail(format!(
+            "\nNext:\n  {program} predict {file_name} {}   # what is in a picture\n  \
+             {program} train --from {file_name} --epochs {epochs}{data}{}   # {what}\n  \
+             {program} evaluate {file_name}{data}   # measure it again",
+            quoted(example),
+            option("--out", out),
+        ));
+        if screen.json {
+            screen.object(&self.object(model, file));
+        }
+    }
+
+    /// `Test: sparse_categorical_accuracy 0.8690, loss 0.3921; after 5 epochs, 300 steps, 12.3 s`
+    fn result(&self, model: &Model) -> String {
+        let last = self.history.last();
+        let tested = values(&last, |n| n.strip_prefix("val_").map(str::to_string));
+        let trained = values(&last, |n| (!n.starts_with("val_")).then(|| n.to_string()));
+        let measured = match (tested.is_empty(), trained.is_empty()) {
+            (false, _) => format!("Test: {tested} on {} pictures", grouped(self.tested())),
+            (true, false) => format!("Training: {trained}"),
+            (true, true) => "Nothing was measured".into(),
+        };
+        let stopped = if self.interrupted { "Stopped as asked. " } else { "" };
+        let diverged = match last.get("loss") {
+            Some(v) if !v.is_finite() => "\n  The loss is not a finite number: try a smaller --learning-rate",
+            _ => "",
+        };
+        format!(
+            "{stopped}{measured}; after {} epochs, {} steps, {:.1} s{diverged}",
+            model.epochs(),
+            grouped(model.steps()),
+            self.seconds
+        )
+    }
+
+    fn tested(&self) -> u64 {
+        let all = self.data.test_len as u64;
+        self.config.data.test_samples.map_or(all, |n| n.min(all))
+    }
+}
+
+fn entries(logs: &Logs) -> Vec<(String, Value)> {
+    logs.iter().map(|(n, v)| (n.to_string(), json!(v))).collect()
+}
+
+/// Worker threads of the CPU backend.
+fn threads() -> usize {
+    match knobs::THREADS.get_usize() {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    }
+}
+
+/// The most memory this process has used; where the system says so.
+fn peak_rss_mib() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib / 1024.0)
+}

@@ -1,0 +1,140 @@
+//! Writing to the two streams: what is for people goes to standard output, or to standard error where `--json` keeps
+//! that for programs.
+
+use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
+use std::path::Path;
+use systole_nn::Logs;
+
+/// Where output goes.
+pub(crate) struct Screen {
+    /// Whether standard output is for JSON only.
+    pub(crate) json: bool,
+    /// Whether to leave progress out.
+    pub(crate) quiet: bool,
+}
+
+impl Screen {
+    pub(crate) fn new(json: bool, quiet: bool) -> Screen {
+        Screen { json, quiet }
+    }
+
+    /// A line (or several) for people.
+    pub(crate) fn line(&self, text: impl AsRef<str>) {
+        let text = text.as_ref();
+        if self.json {
+            note(text);
+        } else {
+            out(text);
+        }
+    }
+
+    /// A line that `--quiet` leaves out.
+    pub(crate) fn detail(&self, text: impl AsRef<str>) {
+        if !self.quiet {
+            self.line(text);
+        }
+    }
+
+    /// One line of JSON for programs.
+    pub(crate) fn object(&self, value: &serde_json::Value) {
+        out(&value.to_string());
+    }
+
+    /// An error, the first word in red on a terminal.
+    pub(crate) fn error(&self, text: &str) {
+        let colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+        let head = if colours { "\x1b[1;31merror\x1b[0m" } else { "error" };
+        note(&format!("{head}: {text}"));
+    }
+}
+
+/// To standard output. A reader that has gone away (`systole ops | head`) ends the program quietly.
+fn out(text: &str) {
+    let written = writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush());
+    if let Err(e) = written {
+        if e.kind() == ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        note(&format!("error: cannot write to standard output: {e}"));
+        std::process::exit(1);
+    }
+}
+
+/// To standard error; where even that fails there is nobody to tell.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(stderr().lock(), "{text}");
+}
+
+/// Shows what `SYSTOLE_LOG` asks for.
+pub(crate) fn log_event(level: usize, message: &str) {
+    note(&format!("[{level}] {message}"));
+}
+
+/// `loss 0.3921, sparse_categorical_accuracy 0.8690` of the values that `pick` renames.
+pub(crate) fn values(logs: &Logs, pick: impl Fn(&str) -> Option<String>) -> String {
+    let shown = logs.iter().filter_map(|(name, v)| Some(format!("{} {v:.4}", pick(name)?)));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// A number with commas: 60,000.
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// A path or argument as a shell takes it.
+pub(crate) fn quoted(argument: impl AsRef<Path>) -> String {
+    let text = argument.as_ref().display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:+,@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+/// This program as it was called, for commands to paste.
+pub(crate) fn program() -> String {
+    let called = std::env::args_os().next();
+    quoted(called.map_or_else(|| "systole".into(), std::path::PathBuf::from))
+}
+
+/// Rows as columns, the last one ragged.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |k: usize| rows.iter().filter_map(|r| r.get(k)).map(|c| c.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(c, &w)| format!("{c:<w$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_survive_a_shell() {
+        assert_eq!(quoted("runs/a-b_1.png"), "runs/a-b_1.png");
+        assert_eq!(quoted("my runs"), "'my runs'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+        assert_eq!(quoted(""), "''");
+        assert_eq!(quoted("$HOME;x"), "'$HOME;x'");
+    }
+
+    #[test]
+    fn numbers_and_columns_read_well() {
+        assert_eq!([7, 60_000, 1_234_567].map(grouped), ["7", "60,000", "1,234,567"]);
+        let rows = [["a", "long", "x"], ["bbb", "c", ""]].map(|r| r.map(String::from).to_vec());
+        assert_eq!(table(&rows), "a    long  x\nbbb  c");
+    }
+}

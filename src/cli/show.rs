@@ -1,0 +1,84 @@
+//! `systole show` and `systole summary`: a model's graphs and layers.
+
+use super::Outcome;
+use super::listing::listing;
+use super::screen::Screen;
+use super::target::{Target, config_of};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use systole_ir::Result;
+use systole_nn::Model;
+
+#[derive(Args)]
+pub(crate) struct ShowArgs {
+    /// A model file, a preset or a TOML file
+    target: String,
+    /// Which graph
+    #[arg(long, value_enum, default_value_t = Stage::Traced)]
+    stage: Stage,
+    /// Samples in a step [default: as in training]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batch_size: Option<u64>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Stage {
+    /// The layers' forward pass, as they built it
+    Traced,
+    /// A whole training step: forward, loss, backward, update, metrics
+    Grad,
+    /// The training step after the compiler's passes
+    Optimized,
+    /// The training step as StableHLO text
+    Stablehlo,
+}
+
+pub(crate) fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
+    let target = Target::of(&args.target)?;
+    let mut model = target.model()?;
+    let trained = config_of(&model, &args.target)?.map_or(32, |c| c.fit.batch_size);
+    let text = graph_text(&mut model, args.stage, args.batch_size.map_or(trained, |n| n as usize))?;
+    let text = text.trim_end();
+    match screen.json {
+        true => screen.object(&json!({"target": args.target, "stage": stage_name(args.stage), "text": text})),
+        false => screen.line(text),
+    }
+    Ok(0)
+}
+
+fn graph_text(model: &mut Model, stage: Stage, batch_size: usize) -> Result<String> {
+    Ok(match stage {
+        Stage::Traced => listing(&*model.forward_graph(batch_size)?),
+        Stage::Grad => listing(&*model.train_graph(batch_size)?),
+        Stage::Optimized => {
+            let (graph, stats) = systole_compile::optimize(&*model.train_graph(batch_size)?)?;
+            let steps: Vec<String> =
+                stats.iter().map(|s| format!("# {}: {} nodes to {}\n", s.name, s.before, s.after)).collect();
+            format!("{}{}", steps.concat(), listing(&graph))
+        }
+        Stage::Stablehlo => systole_ir::text::print(&*model.train_graph(batch_size)?),
+    })
+}
+
+fn stage_name(stage: Stage) -> String {
+    stage.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
+}
+
+/// Layers, output shapes, numbers of weights.
+pub(crate) fn summary(target: &str, screen: &Screen) -> Outcome {
+    let model = Target::of(target)?.model()?;
+    if !screen.json {
+        screen.line(model.summary().trim_end());
+        return Ok(0);
+    }
+    let rows = model.summary_rows().iter();
+    let layers: Value = rows
+        .map(|r| json!({"layer": r.layer, "output_shape": r.output_shape.dims(), "params": r.params}))
+        .collect();
+    let params: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
+    screen.object(&json!({
+        "target": target, "layers": layers, "params": params, "classes": model.class_names,
+        "steps": model.steps(), "epochs": model.epochs(), "notes": model.notes,
+    }));
+    Ok(0)
+}

@@ -1,0 +1,35 @@
+//! Ctrl-C and SIGTERM: the first asks training to stop after the current step, the second ends the program at once.
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// Whether, and by which signal, the user asked to stop.
+pub(crate) struct Stop {
+    /// For `Fit::stop`.
+    pub(crate) asked: Arc<AtomicBool>,
+    code: Arc<AtomicUsize>,
+}
+
+impl Stop {
+    /// Takes the two signals over from here on.
+    pub(crate) fn install() -> Result<Stop> {
+        let stop = Stop { asked: Arc::default(), code: Arc::default() };
+        for signal in [SIGINT, SIGTERM] {
+            let code = 128 + signal;
+            // Actions run in the order they are registered: the first signal finds `asked` unset, and passes.
+            flag::register_conditional_shutdown(signal, code, stop.asked.clone())
+                .and_then(|_| flag::register_usize(signal, stop.code.clone(), code as usize))
+                .and_then(|_| flag::register(signal, stop.asked.clone()))
+                .map_err(|e| Error::new(ErrorKind::Io, "cannot listen for Ctrl-C").because(e.to_string()))?;
+        }
+        Ok(stop)
+    }
+
+    /// 130 or 143 when asked to stop, else 0.
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.code.load(Ordering::SeqCst) as u8
+    }
+}

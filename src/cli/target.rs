@@ -1,0 +1,48 @@
+//! What a command works on: a model file, a preset, or a TOML file.
+
+use std::path::Path;
+use systole::config::{Config, DATASETS, Draft};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::{Model, nearest};
+
+/// A name on the command line, told apart.
+pub(crate) enum Target {
+    Preset(&'static str),
+    Toml(String),
+    Model(String),
+}
+
+impl Target {
+    /// By its name: a preset's, `….toml`, or else a file, which must be there.
+    pub(crate) fn of(name: &str) -> Result<Target> {
+        if let Some(preset) = DATASETS.iter().find(|d| **d == name) {
+            return Ok(Target::Preset(preset));
+        }
+        let path = Path::new(name);
+        if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
+            return Ok(Target::Toml(name.into()));
+        }
+        if path.is_file() {
+            return Ok(Target::Model(name.into()));
+        }
+        let e = Error::new(ErrorKind::Io, format!("`{name}` is neither a file nor a preset"));
+        Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &DATASETS), DATASETS.join(", "))))
+    }
+
+    /// A compiled model: loaded, or built from a configuration for its data set's usual pictures.
+    pub(crate) fn model(&self) -> Result<Model> {
+        let draft = match self {
+            Target::Model(path) => return Model::load(path),
+            Target::Preset(name) => Draft::preset(name)?,
+            Target::Toml(path) => Draft::read(path)?,
+        };
+        let config = draft.finish().map_err(|r| r.error)?;
+        config.model(config.usual_image_shape(), &[])
+    }
+}
+
+/// The configuration that a model was trained with, where it says so.
+pub(crate) fn config_of(model: &Model, path: &str) -> Result<Option<Config>> {
+    let Some(text) = model.notes.get("config") else { return Ok(None) };
+    Config::parse(text, &format!("the configuration kept in {path}")).map(Some)
+}

@@ -1,0 +1,380 @@
+//! `systole train`: from arguments to a trained, saved and tested model.
+
+use super::report::Run;
+use super::screen::{Screen, grouped, note};
+use super::stop::Stop;
+use super::target::{Target, config_of};
+use super::{DataArgs, Failure, Outcome};
+use clap::Args;
+use std::io::{IsTerminal, stderr};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use systole::config::{Config, Draft};
+use systole::datasets::ImageDataset;
+use systole_data::format::png;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::schedule::Schedule;
+use systole_nn::{Compile, Fit, History, Model};
+use systole_runtime::backend;
+
+#[derive(Args)]
+pub(crate) struct TrainArgs {
+    /// A TOML file (see `systole init`), or fashion-mnist, mnist, glyphs. Without: fashion-mnist where its files are
+    /// found or can be downloaded, else glyphs
+    #[arg(value_name = "CONFIG.toml | PRESET")]
+    target: Option<String>,
+    #[command(flatten)]
+    data: DataArgs,
+    /// Epochs to train; with --from: more epochs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: Option<u64>,
+    /// Steps in an epoch; `none`: one pass over the data
+    #[arg(long, value_name = "N")]
+    steps_per_epoch: Option<String>,
+    /// Samples in a step
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batch_size: Option<u64>,
+    /// Learning rate of the optimizer
+    #[arg(long, value_name = "X")]
+    learning_rate: Option<String>,
+    /// float32, mixed_bfloat16 or mixed_float16
+    #[arg(long, value_name = "POLICY")]
+    precision: Option<String>,
+    /// Seed of initial weights, dropout and the order of samples
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: Option<u64>,
+    /// Folder for what is written [default: runs/DATASET]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Set any key of the TOML: data.scale=1/255, layers.0.filters=48, optimizer.type=sgd; `none` takes it out
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Continue from a saved model: its weights, optimizer state and step
+    #[arg(long, value_name = "MODEL")]
+    from: Option<String>,
+    /// Print the configuration with all arguments applied as TOML, and train nothing
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// What to train on, and why that.
+struct Plan {
+    config: Config,
+    data: ImageDataset,
+    reason: String,
+}
+
+pub(crate) fn run(args: TrainArgs, screen: &Screen) -> Outcome {
+    let began = Instant::now();
+    let earlier = args.from.as_ref().map(Model::load).transpose()?;
+    let draft = args.draft(earlier.as_ref())?;
+    if args.print_config {
+        return print_config(&args.apply(draft)?.finish()?, screen);
+    }
+    let Plan { config, data, reason } = args.plan(draft, screen)?;
+    let mut model = match (earlier, &args.from) {
+        (Some(earlier), Some(path)) => continued(earlier, path, &config, &data, screen)?,
+        _ => config.model(data.image_shape, &data.class_names)?,
+    };
+    announce(&model, &config, screen)?;
+    let stop = Stop::install()?;
+    let folder = Folder::make(args.out.clone(), data.name)?;
+    let history = train(&mut model, &config, &data, &stop, screen).inspect_err(|_| folder.undo())?;
+    let run = Run::new(&config, &data, reason, history, &model, &stop, began);
+    model.notes.insert("config".into(), portable(&config).to_toml()?);
+    model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
+    folder.save(&model, &data).inspect_err(|_| folder.undo())?;
+    run.show(&model, &folder.model, &folder.example, &args.data.data_dir, &args.out, screen);
+    Ok(stop.exit_code())
+}
+
+impl TrainArgs {
+    /// The configuration to start from.
+    fn draft(&self, earlier: Option<&Model>) -> Result<Draft, Failure> {
+        match (&self.target, earlier, &self.from) {
+            (Some(name), _, _) => match Target::of(name).map_err(Failure::usage)? {
+                Target::Preset(preset) => Ok(Draft::preset(preset)?),
+                Target::Toml(path) => Ok(Draft::read(path)?),
+                Target::Model(path) => {
+                    let e =
+                        Error::new(ErrorKind::Config, format!("{path} is neither a preset nor a .toml file"));
+                    Err(Failure::usage(e.hint(format!("to go on with a saved model: train --from {path}"))))
+                }
+            },
+            (None, Some(model), Some(path)) => match config_of(model, path)? {
+                Some(config) => {
+                    Ok(Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?)
+                }
+                None => {
+                    let e = Error::new(ErrorKind::Config, format!("{path} does not say how it was trained"));
+                    Err(Failure::usage(e.hint("name a preset or a TOML file beside --from")))
+                }
+            },
+            _ => Ok(Draft::preset("fashion-mnist")?),
+        }
+    }
+
+    /// The arguments on top of a configuration, `--set` last.
+    fn apply(&self, mut draft: Draft) -> Result<Draft, Failure> {
+        if let Some(dir) = &self.data.data_dir {
+            draft.set_text(format!("--data-dir {}", dir.display()), "data.dir", &dir.display().to_string());
+        }
+        let number = |n: Option<u64>| n.map(|n| n.to_string());
+        let flags = [
+            ("--epochs", "fit.epochs", number(self.epochs)),
+            ("--steps-per-epoch", "fit.steps_per_epoch", self.steps_per_epoch.clone()),
+            ("--batch-size", "fit.batch_size", number(self.batch_size)),
+            ("--learning-rate", "optimizer.learning_rate", self.learning_rate.clone()),
+            ("--precision", "compile.precision", self.precision.clone()),
+            ("--seed", "seed", number(self.seed)),
+        ];
+        for (flag, key, value) in flags {
+            if let Some(value) = value {
+                draft.set(format!("{flag} {value}"), key, &value);
+            }
+        }
+        for set in &self.sets {
+            let Some((key, value)) = set.split_once('=') else {
+                let e = Error::new(ErrorKind::Config, format!("--set {set} has no `=`"));
+                return Err(Failure::usage(
+                    e.hint("write it as --set key=value, for example --set data.scale=1/255"),
+                ));
+            };
+            draft.set(format!("--set {set}"), key.trim(), value.trim());
+        }
+        Ok(draft)
+    }
+
+    /// Configuration and data. Only where nothing was asked for may glyphs stand in for Fashion-MNIST.
+    fn plan(&self, draft: Draft, screen: &Screen) -> Result<Plan, Failure> {
+        let config = self.apply(draft)?.finish()?;
+        let free = self.target.is_none() && self.from.is_none() && self.data.data_dir.is_none();
+        let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
+        if !free {
+            let data = load_data(&config, screen)?;
+            return Ok(announced(config, data, "as asked".into(), screen));
+        }
+        match load_data(&config, screen) {
+            Ok(data) => Ok(announced(config, data, "the default".into(), screen)),
+            // Files that are there but damaged are told, not passed over.
+            Err(e) if e.kind() != ErrorKind::Io => Err(e.into()),
+            Err(e) => {
+                let config = self.apply(Draft::preset("glyphs")?)?.finish()?;
+                let data = load_data(&config, screen)?;
+                let plan = announced(config, data, format!("because {}", e.what()), screen);
+                let rest = e.to_string();
+                rest.lines().skip(1).for_each(|line| screen.detail(line));
+                Ok(plan)
+            }
+        }
+    }
+}
+
+/// Says in the first line what is learned from, and why.
+fn announced(config: Config, data: ImageDataset, reason: String, screen: &Screen) -> Plan {
+    let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
+    let from = match data.name {
+        "glyphs" => data.origin.clone(),
+        _ => format!("from {}", data.origin),
+    };
+    screen.line(format!("Data: {}, {reason}; {train} + {test} pictures {from}", data.name));
+    Plan { config, data, reason }
+}
+
+/// Loads the data set, with the progress of a download on a terminal.
+pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<ImageDataset> {
+    let live = stderr().is_terminal() && !screen.quiet;
+    config.load_data(move |dir| {
+        if !live {
+            return dir;
+        }
+        dir.progress(|file, have, all| {
+            let end = if have == all { "\n" } else { "" };
+            eprint_part(&format!("\r\x1b[2Kdownloading {file}: {} %{end}", have * 100 / all.max(1)));
+        })
+    })
+}
+
+fn eprint_part(text: &str) {
+    use std::io::Write;
+    let mut err = stderr().lock();
+    // A closed terminal does not end a download.
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// An error when a model was made for pictures of another size.
+pub(crate) fn check_pictures(model: &Model, data: &ImageDataset, path: &str) -> Result<()> {
+    let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map(|t| t.shape.to_vec());
+    if takes.as_deref().is_none_or(|t| t == data.image_shape) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Data, format!("{path} does not fit the pictures of {}", data.name))
+        .because(format!("it takes {:?}, they are {:?}", takes.unwrap_or_default(), data.image_shape))
+        .hint("use the data set that the model was trained on"))
+}
+
+/// A saved model, ready to be trained further by `config`.
+fn continued(
+    mut model: Model,
+    path: &str,
+    config: &Config,
+    data: &ImageDataset,
+    screen: &Screen,
+) -> Result<Model> {
+    let layers = |m: &Model| {
+        m.architecture().places.iter().map(|p| (p.name.clone(), p.layer.to_json())).collect::<Vec<_>>()
+    };
+    if layers(&config.layers_only()?) != layers(&model) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("the layers of the configuration are not those of {path}"),
+        )
+        .hint(format!("leave the preset or TOML file out: train --from {path}")));
+    }
+    check_pictures(&model, data, path)?;
+    let output = model.output_type().map(|t| t.shape.to_vec()).unwrap_or_default();
+    let wanted = config.compile_config(&output)?;
+    match model.compile_config() {
+        Some(had) if same_but_rate(had, &wanted) => {
+            if let (true, Schedule::Constant(rate)) = (
+                had.optimizer.learning_rate != wanted.optimizer.learning_rate,
+                &wanted.optimizer.learning_rate,
+            ) {
+                model.set_learning_rate(*rate);
+            }
+        }
+        _ => {
+            screen.line("The optimizer starts afresh: loss, metrics, precision or optimizer are not those of the saved model");
+            model.compile(wanted)?;
+        }
+    }
+    Ok(model)
+}
+
+/// Whether optimizer state of `had` can go on under `wanted`.
+fn same_but_rate(had: &Compile, wanted: &Compile) -> bool {
+    let mut optimizer = had.optimizer.clone();
+    let constant = matches!(wanted.optimizer.learning_rate, Schedule::Constant(_));
+    if constant {
+        optimizer.learning_rate = wanted.optimizer.learning_rate.clone();
+    }
+    optimizer == wanted.optimizer
+        && had.loss == wanted.loss
+        && had.metrics == wanted.metrics
+        && had.precision == wanted.precision
+}
+
+fn announce(model: &Model, config: &Config, screen: &Screen) -> Result<()> {
+    let weights: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
+    let backend = backend("auto")?;
+    let device = backend.devices().first().map(|d| d.description.clone()).unwrap_or_default();
+    let start = match model.steps() {
+        0 => String::new(),
+        n => format!(", after {} steps", grouped(n)),
+    };
+    screen.detail(format!(
+        "Model: {} layers, {} weights{start}; {}, {}; on {} ({device})",
+        model.architecture().places.len(),
+        grouped(weights as u64),
+        model.compile_config().map_or("", |c| c.optimizer.name()),
+        config.compile.precision,
+        backend.name(),
+    ));
+    Ok(())
+}
+
+/// The epochs, and the test that the last one is owed.
+fn train(
+    model: &mut Model,
+    config: &Config,
+    data: &ImageDataset,
+    stop: &Stop,
+    screen: &Screen,
+) -> Result<History> {
+    let test = config.test_pipeline(data);
+    let first = model.epochs();
+    let fit = Fit {
+        epochs: first + config.fit.epochs,
+        initial_epoch: first,
+        steps_per_epoch: config.fit.steps_per_epoch,
+        validation: Some(test.clone()),
+        validation_freq: config.fit.validation_freq,
+        verbose: usize::from(!screen.quiet),
+        stop: Some(stop.asked.clone()),
+        ..Fit::default()
+    };
+    let mut history = model.fit(&config.train_pipeline(data), fit)?;
+    if let Some(why) = &history.stopped_because {
+        note(why);
+    }
+    let tested = history.last().get("val_loss").is_some();
+    if !history.interrupted && !tested {
+        let values = model.evaluate(&test)?;
+        if let Some(last) = history.epochs.last_mut() {
+            last.extend_with_prefix("val_", &values);
+        }
+    }
+    Ok(history)
+}
+
+/// The configuration as it goes into the model file: without this machine's folders.
+fn portable(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.data.dir = None;
+    config
+}
+
+fn print_config(config: &Config, screen: &Screen) -> Outcome {
+    match screen.json {
+        true => screen.object(&serde_json::to_value(config).map_err(|e| {
+            Error::new(ErrorKind::Bug, "a configuration does not serialise").because(e.to_string())
+        })?),
+        false => screen.line(config.to_toml()?.trim_end()),
+    }
+    Ok(0)
+}
+
+/// Where the run's files go.
+struct Folder {
+    folder: PathBuf,
+    made: bool,
+    model: PathBuf,
+    example: PathBuf,
+}
+
+impl Folder {
+    /// Before training, so that a folder that cannot be made costs no hours.
+    fn make(out: Option<PathBuf>, dataset: &str) -> Result<Folder> {
+        let folder = out.unwrap_or_else(|| Path::new("runs").join(dataset));
+        let made = !folder.exists();
+        let hint = "choose a folder that you may write to with --out";
+        std::fs::create_dir_all(&folder)
+            .map_err(|e| Error::io("cannot make the folder", &folder, e).hint(hint))?;
+        let trial = folder.join(format!(".systole-{}", std::process::id()));
+        std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", &folder, e).hint(hint))?;
+        std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))?;
+        let file = |end: &str| folder.join(format!("{dataset}{end}"));
+        Ok(Folder { model: file(".safetensors"), example: file("-example.png"), made, folder })
+    }
+
+    /// The model, then a test picture to try it on.
+    fn save(&self, model: &Model, data: &ImageDataset) -> Result<()> {
+        model.save(&self.model).map_err(|e| {
+            e.hint(
+                "make room or choose another folder with --out; a file that was there before is still whole",
+            )
+        })?;
+        if let Some(first) = data.test.iter().next() {
+            png::write(&self.example, first?.get("image")?)?;
+        }
+        Ok(())
+    }
+
+    /// After a failure: leaves no empty folder behind.
+    fn undo(&self) {
+        if self.made {
+            // Refuses, rightly, where anything is in it.
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! From a checked configuration to live objects: the data set, its two pipelines, the model.
+
+use super::{Config, settings};
+use crate::datasets::{self, DataDir, ImageDataset};
+use systole_data::{AUTOTUNE, Dataset, Sample};
+use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
+use systole_nn::loss::Loss;
+use systole_nn::{Compile, Model};
+
+impl Config {
+    /// Finds (or fetches, or draws) the data set. `customise` may set where downloads report to.
+    pub fn load_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<ImageDataset> {
+        let given = self.data.dir.as_ref().filter(|d| !d.as_os_str().is_empty());
+        let dir = customise(given.map_or_else(DataDir::default, DataDir::at));
+        match self.data.dataset.as_str() {
+            "fashion-mnist" => datasets::fashion_mnist(dir),
+            "mnist" => datasets::mnist(dir),
+            _ => datasets::glyphs(0),
+        }
+    }
+
+    /// Batches for training: shuffled, repeated where `steps_per_epoch` is set, scaled, made ahead on a thread.
+    pub fn train_pipeline(&self, data: &ImageDataset) -> Dataset {
+        let mut train = data.train.clone();
+        if let Some(n) = self.data.train_samples {
+            train = train.take(n);
+        }
+        if self.data.shuffle {
+            train = train.shuffle(data.train_len, self.seed);
+        }
+        if self.fit.steps_per_epoch.is_some() {
+            train = train.repeat();
+        }
+        // Scaling whole batches is the same and costs less than scaling each sample.
+        train.batch(self.fit.batch_size).map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+    }
+
+    /// Batches for testing, in order.
+    pub fn test_pipeline(&self, data: &ImageDataset) -> Dataset {
+        let test = match self.data.test_samples {
+            Some(n) => data.test.take(n),
+            None => data.test.clone(),
+        };
+        test.batch(self.fit.batch_size).map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+    }
+
+    /// Height, width and channels of the pictures, as published; files of another size are possible.
+    pub fn usual_image_shape(&self) -> [usize; 3] {
+        [28, 28, 1]
+    }
+
+    /// The layers as a model without weights.
+    pub fn layers_only(&self) -> Result<Model> {
+        let layers = self.layers.iter().enumerate().map(|(i, t)| settings::layer(i, t).map_err(|w| w.error));
+        Ok(Model::sequential(layers.collect::<Result<Vec<_>>>()?))
+    }
+
+    /// What `Model::compile` is given.
+    pub fn compile_config(&self, output: &[usize]) -> Result<Compile> {
+        let loss = settings::loss(&self.compile.loss).map_err(|w| w.error)?;
+        let metrics = self.compile.metrics.iter().enumerate();
+        let metrics = metrics.map(|(i, m)| settings::metric(i, m, &loss, output).map_err(|w| w.error));
+        Ok(Compile {
+            optimizer: settings::optimizer(&self.optimizer).map_err(|w| w.error)?,
+            metrics: metrics.collect::<Result<Vec<_>>>()?,
+            loss,
+            precision: self.precision(),
+            seed: self.seed,
+            ..Compile::default()
+        })
+    }
+
+    /// A compiled model with fresh weights for pictures of `image: [H, W, C]` in classes of these names.
+    ///
+    /// # Errors
+    /// When a layer cannot take the shape it gets (names the layer), or the output does not fit the classes.
+    pub fn model(&self, image: [usize; 3], class_names: &[String]) -> Result<Model> {
+        let sample = TensorType::new(DType::F32, image);
+        let mut probe = self.layers_only()?;
+        probe.build(std::slice::from_ref(&sample))?;
+        let output = probe.output_type().map(|t| t.shape.to_vec()).unwrap_or_default();
+        let compile = self.compile_config(&output)?;
+        check_output(&output, &compile.loss, class_names.len())?;
+        let mut model = self.layers_only()?;
+        model.compile(compile)?;
+        model.build(std::slice::from_ref(&sample))?;
+        model.class_names = class_names.to_vec();
+        model.notes.insert("config".into(), self.to_toml()?);
+        Ok(model)
+    }
+}
+
+fn check_output(output: &[usize], loss: &Loss, classes: usize) -> Result<()> {
+    let sparse = matches!(loss, Loss::SparseCategoricalCrossentropy { .. });
+    match output {
+        [n] if !sparse || classes == 0 || *n >= classes => Ok(()),
+        [n] => Err(Error::new(
+            ErrorKind::Config,
+            format!("the last layer gives {n} values, the data has {classes} classes"),
+        )
+        .hint(format!("end the model with a Dense layer of {classes} units"))),
+        other => Err(Error::new(
+            ErrorKind::Config,
+            format!("the last layer gives arrays of shape {other:?} for one picture"),
+        )
+        .because("a classifier gives one value for each class")
+        .hint("put a Flatten or GlobalAveragePooling2D layer before the last Dense layer")),
+    }
+}
+
+/// A pipeline stage: `image: u8[…] → f32[…]`, times `scale`.
+pub fn scale_pixels(scale: f64) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
+    // A factor of 1/n divides by n: `x / 255` and `x * (1/255)` round differently, and tutorials divide.
+    let divisor = (1.0 / scale).round();
+    let divides = (1.0 / scale - divisor).abs() < 1e-9 * divisor;
+    move |s| {
+        s.map("image", move |x| {
+            let x = x.cast(DType::F32);
+            match (scale == 1.0, divides) {
+                (true, _) => x,
+                (false, true) => x / divisor,
+                (false, false) => x * scale,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::Literal;
+
+    #[test]
+    fn a_fraction_divides_exactly() {
+        let pixels = Literal::from_slice([4], &[0u8, 1, 77, 255]).unwrap();
+        let of = |scale: f64| {
+            let s = scale_pixels(scale)(Sample::new([("image", pixels.clone())]));
+            s.get("image").unwrap().to_f32s()
+        };
+        assert_eq!(of(1.0), [0.0, 1.0, 77.0, 255.0]);
+        assert_eq!(of(1.0 / 255.0), [0.0, 1.0 / 255.0, 77.0 / 255.0, 1.0]);
+        assert_eq!(of(0.3)[1], 0.3);
+    }
+
+    #[test]
+    fn outputs_that_do_not_fit_are_explained() {
+        let names: Vec<String> = (0..10).map(|i| i.to_string()).collect();
+        let with = |key: &str, value: &str| {
+            let mut draft = super::super::Draft::preset("glyphs").unwrap();
+            draft.set("--set", key, value);
+            draft.finish().unwrap().model([28, 28, 1], &names)
+        };
+        assert!(with("seed", "1").is_ok());
+        let e = with("layers.4.units", "5").unwrap_err().to_string();
+        assert!(e.contains("5 values") && e.contains("10 classes"), "{e}");
+        let e = with("layers.0.kernel_size", "40").unwrap_err().to_string();
+        assert!(e.contains("conv2d"), "{e}");
+        let e = with("layers.3.type", "ReLU").unwrap_err().to_string();
+        assert!(e.contains("Flatten"), "{e}");
+    }
+}

@@ -1,0 +1,291 @@
+//! A training run as data: which data set, which layers, how to train. Read from TOML, from presets, and changed key
+//! by key from the command line.
+//!
+//! Every error names the key, where it came from (file and line, or the flag), and the nearest key that exists.
+//! Nothing here loads data or trains; see [`Config::load_data`] and [`Config::model`] for the step to live objects.
+
+mod blame;
+mod build;
+mod draft;
+mod settings;
+
+pub use build::scale_pixels;
+pub use draft::{Draft, Refused};
+
+use crate::config::blame::Wrong;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::path::PathBuf;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::{Precision, nearest};
+use toml::{Table, Value};
+
+/// Names of the data sets, which are also those of the presets.
+pub const DATASETS: [&str; 3] = ["fashion-mnist", "mnist", "glyphs"];
+
+/// A whole training run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Seed of initial weights, dropout and the order of samples.
+    #[serde(default)]
+    pub seed: u64,
+    /// What is learned from.
+    pub data: Data,
+    /// The layers in order: tables with a `type` and Keras's arguments.
+    pub layers: Vec<Table>,
+    /// `type`, `learning_rate` (a number or a schedule) and the optimizer's arguments.
+    pub optimizer: Table,
+    /// Loss, metrics, precision.
+    pub compile: CompileSection,
+    /// How long and in what portions.
+    pub fit: FitSection,
+}
+
+/// The `data` table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// One of [`DATASETS`].
+    pub dataset: String,
+    /// The data set's folder or its parent; otherwise it is looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Pixels, 0 to 255, are multiplied by this: a number, or a fraction as text (`"1/255"`).
+    #[serde(default = "one", deserialize_with = "number_or_fraction")]
+    pub scale: f64,
+    /// Whether every epoch has an order of its own.
+    #[serde(default = "yes")]
+    pub shuffle: bool,
+    /// Only the first so many training samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_samples: Option<u64>,
+    /// Only the first so many test samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_samples: Option<u64>,
+}
+
+/// The `compile` table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompileSection {
+    /// A name, or a table with `type` and arguments.
+    pub loss: Value,
+    /// Names or tables.
+    #[serde(default)]
+    pub metrics: Vec<Value>,
+    /// One of [`Precision::NAMES`].
+    #[serde(default = "float32")]
+    pub precision: String,
+}
+
+/// The `fit` table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FitSection {
+    /// Epochs of this run.
+    pub epochs: usize,
+    /// Samples in a step.
+    pub batch_size: usize,
+    /// Steps in an epoch; none: one pass over the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_per_epoch: Option<usize>,
+    /// Test after every so many epochs; the last one is always tested.
+    #[serde(default = "once")]
+    pub validation_freq: usize,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn once() -> usize {
+    1
+}
+
+fn float32() -> String {
+    Precision::Float32.name().into()
+}
+
+fn number_or_fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a number or a fraction such as \"1/255\"")]
+    enum Scale {
+        Number(f64),
+        Fraction(String),
+    }
+    match Scale::deserialize(deserializer)? {
+        Scale::Number(x) => Ok(x),
+        Scale::Fraction(text) => fraction(&text).map_err(|e| serde::de::Error::custom(e.what())),
+    }
+}
+
+/// The value of `0.5` or `1/255`.
+pub fn fraction(text: &str) -> Result<f64> {
+    let number = |s: &str| s.trim().parse::<f64>().ok();
+    let value = match text.split_once('/') {
+        Some((above, below)) => number(above).zip(number(below)).map(|(a, b)| a / b),
+        None => number(text),
+    };
+    value.filter(|v| v.is_finite()).ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("`{text}` is neither a number nor a fraction such as 1/255"))
+    })
+}
+
+impl Config {
+    /// The commented TOML of a preset.
+    pub fn preset_text(name: &str) -> Option<&'static str> {
+        Some(match name {
+            "fashion-mnist" => include_str!("presets/fashion-mnist.toml"),
+            "mnist" => include_str!("presets/mnist.toml"),
+            "glyphs" => include_str!("presets/glyphs.toml"),
+            _ => return None,
+        })
+    }
+
+    /// Reads TOML; `origin` is the file's name in messages.
+    pub fn parse(text: &str, origin: &str) -> Result<Config> {
+        Draft::parse(text, origin)?.finish().map_err(|r| r.error)
+    }
+
+    /// The preset of a name.
+    pub fn preset(name: &str) -> Result<Config> {
+        Draft::preset(name)?.finish().map_err(|r| r.error)
+    }
+
+    /// TOML that reads back as this, without comments.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string(self).map_err(|e| {
+            Error::new(ErrorKind::Bug, "a configuration does not serialise").because(e.to_string())
+        })
+    }
+
+    /// The first key whose value makes no sense.
+    fn check(&self) -> Result<(), Wrong> {
+        self.data.check()?;
+        if self.layers.is_empty() {
+            return Err(Wrong::new("layers", "there are no layers")
+                .hint("add [[layers]] tables; `systole init` writes some"));
+        }
+        for (i, layer) in self.layers.iter().enumerate() {
+            settings::layer(i, layer)?;
+        }
+        settings::optimizer(&self.optimizer)?;
+        let loss = settings::loss(&self.compile.loss)?;
+        for (i, metric) in self.compile.metrics.iter().enumerate() {
+            settings::metric(i, metric, &loss, &[10])?;
+        }
+        let precision = self.compile.precision.parse::<Precision>();
+        precision.map_err(|e| Wrong::of("compile.precision", e))?;
+        self.fit.check()
+    }
+
+    fn precision(&self) -> Precision {
+        // Checked when the configuration was read.
+        self.compile.precision.parse().unwrap_or_default()
+    }
+}
+
+impl Data {
+    fn check(&self) -> Result<(), Wrong> {
+        if !DATASETS.contains(&self.dataset.as_str()) {
+            let hint =
+                format!("did you mean `{}`? All: {}", nearest(&self.dataset, &DATASETS), DATASETS.join(", "));
+            return Err(
+                Wrong::new("data.dataset", format!("there is no data set `{}`", self.dataset)).hint(hint)
+            );
+        }
+        // Pixels are bytes: a larger factor is a divisor by mistake.
+        if !(self.scale > 0.0 && self.scale <= 1.0) {
+            let what = format!("pixels cannot be multiplied by {}", self.scale);
+            return Err(Wrong::new("data.scale", what).hint(
+                "choose a factor above 0 and up to 1: \"1/255\" brings pixels to 0..1, 1 leaves them as they are",
+            ));
+        }
+        at_least_one("data.train_samples", self.train_samples)?;
+        at_least_one("data.test_samples", self.test_samples)
+    }
+}
+
+impl FitSection {
+    fn check(&self) -> Result<(), Wrong> {
+        at_least_one("fit.epochs", Some(self.epochs as u64))?;
+        at_least_one("fit.batch_size", Some(self.batch_size as u64))?;
+        at_least_one("fit.steps_per_epoch", self.steps_per_epoch.map(|n| n as u64))?;
+        at_least_one("fit.validation_freq", Some(self.validation_freq as u64))
+    }
+}
+
+fn at_least_one(path: &str, value: Option<u64>) -> Result<(), Wrong> {
+    let name = path.rsplit('.').next().unwrap_or(path);
+    match value {
+        Some(0) => Err(Wrong::new(path, format!("{name} is 0")).hint(format!("{name} must be at least 1"))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_whole_and_survive_a_round_trip() {
+        for name in DATASETS {
+            let config = Config::preset(name).unwrap();
+            assert_eq!(config.data.dataset, name);
+            assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn fashion_mnist_is_the_tutorials_recipe() {
+        let c = Config::preset("fashion-mnist").unwrap();
+        assert_eq!((c.data.scale, c.fit.epochs, c.fit.batch_size), (1.0, 5, 1000));
+        assert_eq!((c.fit.steps_per_epoch, c.fit.validation_freq), (Some(60), 5));
+        let types: Vec<&str> = c.layers.iter().filter_map(|l| l["type"].as_str()).collect();
+        assert_eq!(types, ["Conv2D", "MaxPooling2D", "Activation", "Flatten", "Dense", "Activation"]);
+        assert_eq!(settings::optimizer(&c.optimizer).unwrap(), systole_nn::optimizer::adam(1e-3));
+    }
+
+    #[test]
+    fn mistakes_in_a_file_are_told_with_line_and_nearest_key() {
+        let preset = Config::preset_text("fashion-mnist").unwrap();
+        let line = |needle: &str| preset.lines().position(|l| l.starts_with(needle)).unwrap() + 1;
+        let cases = [
+            ("epochs = 5", "epoch = 5", line("epochs"), "did you mean `epochs`"),
+            ("epochs = 5", "epochs = 0", line("epochs"), "epochs is 0"),
+            ("epochs = 5", "epochs = \"five\"", line("epochs"), "invalid type"),
+            ("[compile]", "[compiel]", line("[compile]"), "did you mean `compile`"),
+            ("filters = 64", "filtres = 64", line("filters"), "did you mean `filters`"),
+            ("type = \"Flatten\"", "type = \"Flaten\"", line("type = \"Flatten\""), "did you mean `Flatten`"),
+            ("padding = \"valid\"", "padding = \"vald\"", line("padding"), "did you mean `valid`"),
+            ("type = \"adam\"", "type = \"adm\"", line("type = \"adam\""), "did you mean `adam`"),
+            ("learning_rate = 0.001", "learning_rate = -1.0", line("learning_rate"), "not above 0"),
+            ("learning_rate", "lerning_rate", line("learning_rate"), "did you mean `learning_rate`"),
+            ("\"float32\"", "\"float23\"", line("precision"), "float32"),
+            ("scale = 1 ", "scale = 255 ", line("scale"), "1/255"),
+            (
+                "dataset = \"fashion-mnist\"",
+                "dataset = \"fashion-mnst\"",
+                line("dataset"),
+                "did you mean `fashion-mnist`",
+            ),
+            ("seed = 0", "seed = = 0", line("seed"), "TOML"),
+        ];
+        for (from, to, line, part) in cases {
+            let e = Config::parse(&preset.replacen(from, to, 1), "my.toml").unwrap_err();
+            let text = e.to_string();
+            assert!(text.contains(&format!("my.toml, line {line}")) && text.contains(part), "{to}: {text}");
+        }
+    }
+
+    #[test]
+    fn fractions_are_numbers() {
+        assert_eq!(fraction("1/255").unwrap(), 1.0 / 255.0);
+        assert_eq!(fraction(" 0.5 ").unwrap(), 0.5);
+        assert!(fraction("1/0").is_err() && fraction("x").is_err() && fraction("1/2/3").is_err());
+    }
+}

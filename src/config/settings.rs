@@ -1,0 +1,166 @@
+//! From tables of the configuration to layers, optimizers, losses and metrics. A thing is its name, or a table with
+//! `type` and arguments.
+
+use super::blame::{Wrong, from_serde, unknown};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value as Json, json};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::layers::LayerSpec;
+use systole_nn::loss::Loss;
+use systole_nn::metric::Metric;
+use systole_nn::optimizer::Optimizer;
+use systole_nn::schedule::Schedule;
+use toml::{Table, Value};
+
+/// Arguments that every optimizer has.
+const COMMON: [&str; 7] = [
+    "learning_rate",
+    "weight_decay",
+    "exclude_from_weight_decay",
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "gradient_accumulation_steps",
+];
+
+/// Layer `index` of the list.
+pub(super) fn layer(index: usize, table: &Table) -> Result<LayerSpec, Wrong> {
+    let path = format!("layers.{index}");
+    let class = kind(&path, table)?;
+    let arguments = |keep: &dyn Fn(&str) -> bool| -> Json {
+        table
+            .iter()
+            .filter(|(k, _)| *k != "type" && keep(k))
+            .map(|(k, v)| (k.clone(), to_json(v)))
+            .collect::<Map<_, _>>()
+            .into()
+    };
+    LayerSpec::from_table(class, &arguments(&|_| true)).map_err(|error| {
+        // The first argument that is refused on its own is to blame; otherwise the layer as a whole.
+        let base = LayerSpec::from_table(class, &arguments(&|_| false)).err().map(|e| e.what().to_string());
+        let alone = |key: &&String| {
+            let e = LayerSpec::from_table(class, &arguments(&|k| k == *key)).err();
+            e.is_some_and(|e| Some(e.what()) != base.as_deref() && e.what() == error.what())
+        };
+        let class_is_wrong =
+            base.as_deref() == Some(error.what()) && error.what().starts_with("there is no layer");
+        match table.keys().filter(|k| *k != "type").find(alone) {
+            Some(key) => Wrong::of(&format!("{path}.{key}"), error.at(path.clone())),
+            None if class_is_wrong => Wrong::of(&format!("{path}.type"), error.at(path.clone())),
+            None => Wrong::of(&path, error.at(path.clone())),
+        }
+    })
+}
+
+/// The `optimizer` table.
+pub(super) fn optimizer(table: &Table) -> Result<Optimizer, Wrong> {
+    let name = kind("optimizer", table)?;
+    let base: Optimizer = name.parse().map_err(|e| Wrong::of("optimizer.type", e))?;
+    let mut json = serde_json::to_value(&base).map_err(|e| Wrong::new("optimizer", e.to_string()))?;
+    let mut done = base;
+    for (key, value) in table.iter().filter(|(k, _)| *k != "type") {
+        let path = format!("optimizer.{key}");
+        let own: Vec<String> =
+            json["kind"]["config"].as_object().map(|m| m.keys().cloned().collect()).unwrap_or_default();
+        let slot = match key.as_str() {
+            own_key if own.iter().any(|k| k == own_key) => &mut json["kind"]["config"][own_key],
+            common if COMMON.contains(&common) => &mut json[common],
+            _ => {
+                let known: Vec<&str> = COMMON.into_iter().chain(own.iter().map(String::as_str)).collect();
+                let what = format!("{} has no argument", done.name());
+                return Err(Wrong::of(&path, unknown(&what, key, &known)));
+            }
+        };
+        *slot = if key == "learning_rate" { schedule(&to_json(value)) } else { to_json(value) };
+        done = read(&path, json.clone())?;
+        done.check().map_err(|e| Wrong::of(&path, e))?;
+    }
+    let rate = &done.learning_rate;
+    if matches!(rate, Schedule::Constant(r) if *r <= 0.0) || rate.at(0) < 0.0 {
+        let what = format!("the learning rate {} is not above 0", rate.at(0));
+        return Err(
+            Wrong::new("optimizer.learning_rate", what).hint("0.001 is a usual start for adam, 0.01 for sgd")
+        );
+    }
+    Ok(done)
+}
+
+/// `0.001`, or `{ type = "CosineDecay", … }`, as serde wants a [`Schedule`].
+fn schedule(value: &Json) -> Json {
+    match value {
+        Json::Object(map) => {
+            let rest = map.iter().filter(|(k, _)| *k != "type");
+            let config: Map<String, Json> =
+                rest.map(|(k, v)| (k.clone(), if k == "then" { schedule(v) } else { v.clone() })).collect();
+            json!({"class_name": map.get("type").cloned().unwrap_or(Json::Null), "config": config})
+        }
+        rate => json!({"class_name": "Constant", "config": rate}),
+    }
+}
+
+/// `compile.loss`.
+pub(super) fn loss(value: &Value) -> Result<Loss, Wrong> {
+    named("compile.loss", value, |name| name.parse())
+}
+
+/// Item `index` of `compile.metrics`; `output` is the shape of the model's output.
+pub(super) fn metric(index: usize, value: &Value, loss: &Loss, output: &[usize]) -> Result<Metric, Wrong> {
+    named(&format!("compile.metrics.{index}"), value, |name| Metric::resolve(name, loss, output))
+}
+
+/// A name alone, or a table with `type` and arguments.
+fn named<T: Serialize + DeserializeOwned>(
+    path: &str,
+    value: &Value,
+    parse: impl Fn(&str) -> Result<T>,
+) -> Result<T, Wrong> {
+    let table = match value {
+        Value::String(name) => return parse(name).map_err(|e| Wrong::of(path, e)),
+        Value::Table(table) => table,
+        other => {
+            return Err(Wrong::new(path, format!("{other} is neither a name nor a table with `type`")));
+        }
+    };
+    let base = parse(kind(path, table)?).map_err(|e| Wrong::of(&format!("{path}.type"), e))?;
+    let mut json = serde_json::to_value(&base).map_err(|e| Wrong::new(path, e.to_string()))?;
+    for (key, value) in table.iter().filter(|(k, _)| *k != "type") {
+        json["config"][key] = to_json(value);
+        read::<T>(&format!("{path}.{key}"), json.clone())?;
+    }
+    read(path, json)
+}
+
+fn kind<'a>(path: &str, table: &'a Table) -> Result<&'a str, Wrong> {
+    let found = table.get("type").and_then(Value::as_str);
+    found.ok_or_else(|| {
+        Wrong::new(path, format!("{path} has no `type`")).hint("`systole init` shows how it is written")
+    })
+}
+
+fn read<T: DeserializeOwned>(path: &str, json: Json) -> Result<T, Wrong> {
+    serde_json::from_value(json).map_err(|e| {
+        let error = from_serde(&e.to_string());
+        let what = format!("{path} cannot have this value");
+        let whole = Error::new(ErrorKind::Config, what).because(error.what());
+        Wrong::of(
+            path,
+            match error.hint_text() {
+                Some(hint) => whole.hint(hint),
+                None => whole,
+            },
+        )
+    })
+}
+
+fn to_json(value: &Value) -> Json {
+    match value {
+        Value::String(s) => s.clone().into(),
+        Value::Integer(i) => (*i).into(),
+        Value::Float(f) => (*f).into(),
+        Value::Boolean(b) => (*b).into(),
+        Value::Datetime(d) => d.to_string().into(),
+        Value::Array(items) => items.iter().map(to_json).collect(),
+        Value::Table(t) => t.iter().map(|(k, v)| (k.clone(), to_json(v))).collect::<Map<_, _>>().into(),
+    }
+}
