@@ -3,6 +3,8 @@
 //!
 //! Run it: `cargo run --release --example axpy`
 
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
 use systole::prelude::*;
 
 fn main() -> Result<()> {

@@ -3,6 +3,8 @@
 //!
 //! Run it: `cargo run --release --example custom_loop`
 
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
 use systole::prelude::*;
 
 /// `x: f32[B, 784] → f32[B, 10]`: the forward pass, in plain tensor operations.

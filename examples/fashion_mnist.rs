@@ -4,6 +4,8 @@
 //! Run it: `cargo run --release --example fashion_mnist`
 //! (with the data set's folder as argument, in SYSTOLE_DATA, or downloaded once).
 
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
 use systole::prelude::*;
 
 fn main() -> Result<()> {

@@ -3,6 +3,8 @@
 //!
 //! The generator learns to turn noise into points on a circle. Run it: `cargo run --release --example gan`
 
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
 use systole::ir::rng::Stream;
 use systole::prelude::*;
 
@@ -74,7 +76,11 @@ fn main() -> Result<()> {
             d_step.call((d, d_state, g.clone(), draw(step, 1, true)?, draw(step, 2, false)?, at.clone()))?;
         (g, g_state, g_loss) = g_step.call((g, g_state, d.clone(), draw(step, 3, false)?, at))?;
         if step % 500 == 0 {
-            println!("step {step:4}  discriminator {:.3}  generator {:.3}", d_loss.to_f64()?, g_loss.to_f64()?);
+            println!(
+                "step {step:4}  discriminator {:.3}  generator {:.3}",
+                d_loss.to_f64()?,
+                g_loss.to_f64()?
+            );
         }
     }
     let points = sample.call((g, draw(0, 4, false)?))?.to_literal()?.to_f32s();

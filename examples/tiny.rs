@@ -6,6 +6,8 @@
 //!
 //! Run it: `cargo run --release --example tiny`
 
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -2,6 +2,8 @@
 //! tutorial's network, a multi-layer perceptron and a network with batch normalisation. The reference is Keras with its
 //! TensorFlow backend; `fixtures/keras/README.md` says how the fixtures were made.
 
+#![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
+
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::collections::BTreeMap;

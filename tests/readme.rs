@@ -1,6 +1,8 @@
 //! What the README says works as printed: every command runs in an empty folder, every Rust block is built and run as
 //! the program of a user's crate outside this workspace.
 
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

@@ -20,9 +20,9 @@ pub struct Knob {
 /// Verbosity ladder.
 pub const LOG: Knob = Knob {
     name: "SYSTOLE_LOG",
-    values: "0..5",
+    values: "0..4",
     default: "0",
-    doc: "1 devices and compile times; 2 each kernel with its time; 3 passes; 4 graph text per stage; 5 every rewrite",
+    doc: "1 devices and compile times; 2 each kernel with its time and rate; 3 what each pass did; 4 the schedule of every program",
 };
 /// Worker threads of the CPU backend.
 pub const THREADS: Knob = Knob {

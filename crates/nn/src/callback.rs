@@ -344,17 +344,17 @@ impl Callback for ReduceLROnPlateau {
 }
 
 /// Writes a line for each epoch to a CSV file.
-pub struct CsvLogger {
+pub struct CSVLogger {
     path: PathBuf,
     append: bool,
     file: Option<File>,
     columns: Vec<String>,
 }
 
-impl CsvLogger {
+impl CSVLogger {
     /// Starts the file anew.
-    pub fn new(path: impl AsRef<Path>) -> CsvLogger {
-        CsvLogger { path: path.as_ref().into(), append: false, file: None, columns: Vec::new() }
+    pub fn new(path: impl AsRef<Path>) -> CSVLogger {
+        CSVLogger { path: path.as_ref().into(), append: false, file: None, columns: Vec::new() }
     }
 
     /// Adds to the file where it exists.
@@ -364,7 +364,7 @@ impl CsvLogger {
     }
 }
 
-impl Callback for CsvLogger {
+impl Callback for CSVLogger {
     fn on_train_begin(&mut self, _: &mut FitCx<'_>) -> Result<()> {
         let mut options = OpenOptions::new();
         options.create(true).write(true);

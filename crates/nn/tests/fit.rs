@@ -181,7 +181,7 @@ fn checkpoints_and_csv_lines_are_written() {
     let csv = dir.join("log.csv");
     let mut m = classifier();
     let callbacks: Vec<Box<dyn Callback>> =
-        vec![Box::new(ModelCheckpoint::new(template.to_str().unwrap())), Box::new(CsvLogger::new(&csv))];
+        vec![Box::new(ModelCheckpoint::new(template.to_str().unwrap())), Box::new(CSVLogger::new(&csv))];
     let options =
         Fit { epochs: 2, callbacks, validation: Some(points(None).batch(20)), validation_freq: 2, ..quiet() };
     let history = m.fit(&points(None).batch(20), options).unwrap();
