@@ -6,7 +6,7 @@ pub use systole_data::{AUTOTUNE, Dataset, HostArray, Sample};
 pub use systole_ir::DType::{self, BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
 pub use systole_ir::{Error, ErrorKind, Literal, Result, Scalar, Shape, Tensor, TensorType, grad};
 pub use systole_nn::callback::{
-    Callback, CSVLogger, EarlyStopping, FitCx, LearningRateScheduler, Mode, ModelCheckpoint,
+    CSVLogger, Callback, EarlyStopping, FitCx, LearningRateScheduler, Mode, ModelCheckpoint,
     ReduceLROnPlateau, TerminateOnNaN,
 };
 pub use systole_nn::layers::*;

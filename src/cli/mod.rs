@@ -2,7 +2,6 @@
 
 mod evaluate;
 mod init;
-mod listing;
 mod ops;
 mod predict;
 mod report;

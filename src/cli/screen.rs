@@ -76,18 +76,7 @@ pub(crate) fn values(logs: &Logs, pick: impl Fn(&str) -> Option<String>) -> Stri
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// A number with commas: 60,000.
-pub(crate) fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
-}
+pub(crate) use systole_nn::grouped;
 
 /// A path or argument as a shell takes it.
 pub(crate) fn quoted(argument: impl AsRef<Path>) -> String {

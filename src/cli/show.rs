@@ -1,12 +1,12 @@
 //! `systole show` and `systole summary`: a model's graphs and layers.
 
 use super::Outcome;
-use super::listing::listing;
 use super::screen::Screen;
 use super::target::{Target, config_of};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use systole_ir::Result;
+use systole_ir::text::{print, print_annotated};
 use systole_nn::Model;
 
 #[derive(Args)]
@@ -29,7 +29,7 @@ enum Stage {
     Grad,
     /// The training step after the compiler's passes
     Optimized,
-    /// The training step as StableHLO text
+    /// The training step as StableHLO text without comments, for other compilers
     Stablehlo,
 }
 
@@ -48,15 +48,15 @@ pub(crate) fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
 
 fn graph_text(model: &mut Model, stage: Stage, batch_size: usize) -> Result<String> {
     Ok(match stage {
-        Stage::Traced => listing(&*model.forward_graph(batch_size)?),
-        Stage::Grad => listing(&*model.train_graph(batch_size)?),
+        Stage::Traced => print_annotated(&*model.forward_graph(batch_size)?),
+        Stage::Grad => print_annotated(&*model.train_graph(batch_size)?),
         Stage::Optimized => {
             let (graph, stats) = systole_compile::optimize(&*model.train_graph(batch_size)?)?;
             let steps: Vec<String> =
-                stats.iter().map(|s| format!("# {}: {} nodes to {}\n", s.name, s.before, s.after)).collect();
-            format!("{}{}", steps.concat(), listing(&graph))
+                stats.iter().map(|s| format!("// {}: {} nodes to {}\n", s.name, s.before, s.after)).collect();
+            steps.concat() + &print_annotated(&graph)
         }
-        Stage::Stablehlo => systole_ir::text::print(&*model.train_graph(batch_size)?),
+        Stage::Stablehlo => print(&*model.train_graph(batch_size)?),
     })
 }
 

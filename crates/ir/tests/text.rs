@@ -49,6 +49,17 @@ fn a_training_step_round_trips() {
 }
 
 #[test]
+fn layer_paths_are_comments() {
+    let g = GraphBuilder::new("main");
+    let x = g.parameter(TensorType::new(DType::F32, [2]), "x");
+    let y = g.scope("dense", || g.scope("inner", || x.exp()));
+    let graph = g.finish(&[y]).unwrap();
+    let written = text::print_annotated(&graph);
+    assert!(written.contains("tensor<2xf32> // dense/inner\n"), "{written}");
+    assert!(*parse(&written) == *graph);
+}
+
+#[test]
 fn arrays_round_trip_to_the_bit() {
     for dtype in DType::ALL {
         let bits: Vec<u64> = match dtype.size() {

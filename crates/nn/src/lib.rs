@@ -29,4 +29,4 @@ pub use fit::Fit;
 pub use history::{History, Logs};
 pub use initializer::Initializer;
 pub use layer::{Cx, Layer, Precision, WeightSpec};
-pub use model::{Compile, Model, SummaryRow, TrainState};
+pub use model::{Compile, Model, SummaryRow, TrainState, grouped};

@@ -411,7 +411,7 @@ impl Model {
             let shape: Vec<String> = std::iter::once("None".into())
                 .chain(row.output_shape.iter().map(|d| d.to_string()))
                 .collect();
-            table.push([row.layer.clone(), format!("({})", shape.join(", ")), grouped(row.params)]);
+            table.push([row.layer.clone(), format!("({})", shape.join(", ")), grouped(row.params as u64)]);
         }
         let width = |k: usize| table.iter().map(|r| r[k].chars().count()).max().unwrap_or(0);
         let (a, b, c) = (width(0), width(1), width(2));
@@ -425,8 +425,8 @@ impl Model {
         let count = |p: &Params<Buffer>| p.values().map(|b| b.ty().elements()).sum::<usize>();
         let (t, f) = (count(&self.state.trainable), count(&self.state.frozen));
         let _ = writeln!(out, "{}", "-".repeat(a + b + c + 4));
-        let _ = writeln!(out, "Weights: {} ({:.2} MB)", grouped(t + f), (t + f) as f64 * 4e-6);
-        let _ = writeln!(out, "Trainable: {}; not trainable: {}", grouped(t), grouped(f));
+        let _ = writeln!(out, "Weights: {} ({:.2} MB)", grouped((t + f) as u64), (t + f) as f64 * 4e-6);
+        let _ = writeln!(out, "Trainable: {}; not trainable: {}", grouped(t as u64), grouped(f as u64));
         out
     }
 
@@ -547,8 +547,8 @@ fn join(parts: &[Literal]) -> Result<Literal> {
     Literal::from_bytes(first.ty().with_shape(dims), &bytes)
 }
 
-/// 1234567 → 1,234,567
-pub(crate) fn grouped(n: usize) -> String {
+/// A number with commas, for people: `1,234,567`.
+pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (i, c) in digits.chars().enumerate() {

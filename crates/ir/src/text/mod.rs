@@ -5,7 +5,8 @@
 //! values that they capture.
 //!
 //! What StableHLO has no word for (the trip count of a loop, barriers that stop gradients) rides in attributes of
-//! the dialect `systole`, which other readers skip. Source locations and layer paths are not written.
+//! the dialect `systole`, which other readers skip. Source locations are not written; layer paths only as
+//! comments, by [`print_annotated`].
 //!
 //! ```
 //! use systole_ir::{text, DType::F32, GraphBuilder, TensorType};
@@ -23,4 +24,4 @@ mod parse;
 mod print;
 
 pub use parse::parse;
-pub use print::print;
+pub use print::{print, print_annotated};

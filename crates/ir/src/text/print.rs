@@ -9,8 +9,18 @@ use systole_base::TensorType;
 
 /// The graph as a module of one function. [`parse`](super::parse) reads it back to an equal graph.
 pub fn print(graph: &Graph) -> String {
+    print_with(graph, false)
+}
+
+/// As [`print`], with the layer path of each op in a comment behind it.
+pub fn print_annotated(graph: &Graph) -> String {
+    print_with(graph, true)
+}
+
+fn print_with(graph: &Graph, annotate: bool) -> String {
     let name = symbol(&graph.name);
-    let mut p = Printer { out: format!("module @{name} {{\n"), indent: 1, next_arg: 0, next_value: 0 };
+    let out = format!("module @{name} {{\n");
+    let mut p = Printer { out, indent: 1, next_arg: 0, next_value: 0, annotate };
     let params: Vec<String> = graph.params.iter().map(|_| p.fresh_arg()).collect();
     let args = params.iter().enumerate().map(|(i, name)| {
         let label = graph.param_names.get(i).filter(|n| !n.is_empty());
@@ -39,6 +49,7 @@ struct Printer {
     indent: usize,
     next_arg: usize,
     next_value: usize,
+    annotate: bool,
 }
 
 impl Printer {
@@ -104,7 +115,9 @@ impl Printer {
         let from: Vec<TensorType> =
             node.inputs[captured.len()..].iter().map(|&v| graph.ty(v).clone()).collect();
         let to = if let [one] = &node.outs[..] { tensor(one) } else { format!("({})", types(&node.outs)) };
-        let _ = writeln!(self.out, " : ({}) -> {to}", types(&from));
+        let layer = graph.scope(node);
+        let comment = if self.annotate && !layer.is_empty() { format!(" // {layer}") } else { String::new() };
+        let _ = writeln!(self.out, " : ({}) -> {to}{comment}", types(&from));
     }
 
     /// A body; names inside may repeat those of sibling bodies and of later outer values, as MLIR allows.
