@@ -1,1 +1,22 @@
-//! (being built)
+//! The CPU engine: runs a compiled schedule with its own kernels, threads and memory, behind the backend interface.
+//!
+//! Reading order: [`backend`](mod@backend) (compile and run), `exec` (a schedule with kernels bound to its steps),
+//! `kernels/` (one file for each family), `team` (threads), `detect` (instruction sets).
+//!
+//! Results depend on the graph and the instruction-set level, never on the number of threads: blocks and trees of
+//! partial sums are functions of shapes.
+//!
+//! This crate has `unsafe` code. The rule behind most of it is stated once, in `kernels/mod.rs`: a kernel gets
+//! pointers to arrays of its step's types, which the buffer plan keeps apart or legally in place.
+#![allow(unsafe_code)]
+
+mod arena;
+pub mod backend;
+mod detect;
+mod exec;
+mod kernels;
+mod team;
+
+pub use backend::{CpuBackend, provider};
+pub use detect::Level;
+pub use team::Team;

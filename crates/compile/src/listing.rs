@@ -1,0 +1,66 @@
+//! The schedule for people: one line for each step.
+
+use crate::schedule::*;
+use std::fmt;
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "schedule `{}`: {} steps, arena {} bytes",
+            self.name,
+            self.steps.len(),
+            self.arena_bytes
+        )?;
+        for (i, step) in self.steps.iter().enumerate() {
+            let show = |slots: &[Slot], types: &[systole_ir::TensorType]| {
+                let each = slots.iter().zip(types).map(|(&s, t)| format!("{t} @{}", self.place(s)));
+                each.collect::<Vec<_>>().join(", ")
+            };
+            let outs = show(&step.outputs, &step.output_types);
+            let ins = show(&step.inputs, &step.input_types);
+            let scope = if step.scope.is_empty() { String::new() } else { format!("  # {}", step.scope) };
+            writeln!(f, "{i:4} {outs} = {}({ins}){scope}", step.kernel.name())?;
+            if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &step.kernel {
+                write_map(f, m)?;
+            }
+        }
+        for (k, r) in self.results.iter().enumerate() {
+            let reuse = r.reuse.map_or(String::new(), |p| format!(", into parameter {p} where donated"));
+            writeln!(f, "result {k}: {} @{}{reuse}", r.ty, self.place(r.slot))?;
+        }
+        Ok(())
+    }
+}
+
+impl Schedule {
+    fn place(&self, slot: Slot) -> String {
+        match self.slots[slot].place {
+            Place::Param(p) => format!("param{p}"),
+            Place::Constant(c) => format!("const{c}"),
+            Place::Arena(at) => format!("{at}"),
+            Place::Result(k) => format!("result{k}"),
+        }
+    }
+}
+
+fn write_map(f: &mut fmt::Formatter<'_>, m: &Map) -> fmt::Result {
+    if m.instrs.len() < 2 {
+        return Ok(());
+    }
+    write!(f, "       over {}:", m.shape)?;
+    for (k, load) in m.loads.iter().enumerate() {
+        match load {
+            Load::Array { input, .. } if m.is_linear(load) => write!(f, " r{k}=in{input};")?,
+            Load::Array { input, strides, .. } => write!(f, " r{k}=in{input}{:?};", &strides[..])?,
+            Load::Splat { value, .. } => write!(f, " r{k}={};", value.as_f64())?,
+            Load::Iota { inner, size, .. } => write!(f, " r{k}=i/{inner}%{size};")?,
+        }
+    }
+    for (k, instr) in m.instrs.iter().enumerate() {
+        let args: Vec<String> = instr.args.iter().map(|a| format!("r{a}")).collect();
+        write!(f, " r{}={}({});", m.loads.len() + k, instr.op.name(), args.join(","))?;
+    }
+    let stores: Vec<String> = m.stores.iter().map(|s| format!("r{s}")).collect();
+    writeln!(f, " → {}", stores.join(", "))
+}

@@ -1,0 +1,53 @@
+//! The list of passes, and running them.
+
+use systole_ir::{Graph, Result, ResultExt, knobs};
+
+/// A function from graph to graph that keeps what the graph computes.
+pub struct Pass {
+    /// Its name in listings.
+    pub name: &'static str,
+    /// What it does, one line.
+    pub doc: &'static str,
+    /// The function.
+    pub run: fn(&Graph) -> Graph,
+}
+
+/// What one pass did.
+#[derive(Clone, Debug)]
+pub struct PassStat {
+    /// The pass.
+    pub name: &'static str,
+    /// Nodes before it.
+    pub before: usize,
+    /// Nodes after it.
+    pub after: usize,
+}
+
+/// All passes, in the order they run. `simplify` runs again because merged values show it new identities.
+pub const PASSES: &[Pass] = &[
+    Pass { name: "prune", doc: "drops nodes that no result needs", run: crate::prune::run },
+    Pass {
+        name: "simplify",
+        doc: "exact identities, constant folding, chains of moves",
+        run: crate::simplify::run,
+    },
+    Pass { name: "cse", doc: "computes equal expressions once", run: crate::cse::run },
+    Pass { name: "simplify", doc: "once more, on merged values", run: crate::simplify::run },
+    Pass { name: "prune", doc: "drops what the others made superfluous", run: crate::prune::run },
+];
+
+/// Runs [`PASSES`]. Debug builds and the knob `SYSTOLE_PARANOID` verify the graph after each.
+pub fn optimize(graph: &Graph) -> Result<(Graph, Vec<PassStat>)> {
+    let check = cfg!(debug_assertions) || knobs::PARANOID.get_usize() != 0;
+    let mut stats = Vec::with_capacity(PASSES.len());
+    let mut graph = graph.clone();
+    for pass in PASSES {
+        let before = graph.nodes.len();
+        graph = (pass.run)(&graph);
+        if check {
+            graph.verify().at(|| format!("the graph after pass {}", pass.name))?;
+        }
+        stats.push(PassStat { name: pass.name, before, after: graph.nodes.len() });
+    }
+    Ok((graph, stats))
+}

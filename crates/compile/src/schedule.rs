@@ -1,0 +1,238 @@
+//! The compiled program as data: steps over storage slots.
+//!
+//! A slot is a run of bytes with a lifetime; types ride on the steps, so that reshapes cost nothing.
+
+use smallvec::SmallVec;
+use systole_ir::{DType, Error, ErrorKind, Literal, Op, Result, Scalar, Shape, TensorType};
+
+/// Index into [`Schedule::slots`].
+pub type Slot = usize;
+
+/// What a schedule may assume about its runs.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Parameters whose memory runs may overwrite.
+    pub donated: Vec<usize>,
+    /// For bodies of loops: result `k` may be written into parameter `state_at + k` only, so that states stay put.
+    pub state_at: Option<usize>,
+}
+
+/// A program: what to compute, in order, and where every array lies.
+#[derive(Clone, Debug, Default)]
+pub struct Schedule {
+    /// Name of the graph.
+    pub name: String,
+    /// Kernels in order.
+    pub steps: Vec<Step>,
+    /// Storage of every array that exists.
+    pub slots: Vec<Storage>,
+    /// Arrays known at compile time.
+    pub constants: Vec<Literal>,
+    /// Types of the parameters.
+    pub params: Vec<TensorType>,
+    /// Where the results come from.
+    pub results: Vec<ResultPlan>,
+    /// Bytes of the arena.
+    pub arena_bytes: usize,
+}
+
+/// One kernel call.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What it computes.
+    pub kernel: Kernel,
+    /// Slots that it reads.
+    pub inputs: Vec<Slot>,
+    /// How it sees them.
+    pub input_types: Vec<TensorType>,
+    /// Slots that it writes; one may be an input's where that is legal (see [`Storage::place`]).
+    pub outputs: Vec<Slot>,
+    /// Types of the results.
+    pub output_types: Vec<TensorType>,
+    /// Layer path, for profiles.
+    pub scope: String,
+    /// Arithmetic operations.
+    pub flops: f64,
+}
+
+/// Storage of one array.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// Size.
+    pub bytes: usize,
+    /// Where it lies.
+    pub place: Place,
+    /// The step that writes it (0 for parameters and constants).
+    pub first: usize,
+    /// The last step that reads it.
+    pub last: usize,
+}
+
+/// Where an array lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// The caller's argument.
+    Param(usize),
+    /// [`Schedule::constants`].
+    Constant(usize),
+    /// At this byte of the arena. Slots whose lifetimes do not overlap share bytes; an element-wise step may write
+    /// over an operand that it is the last to read.
+    Arena(usize),
+    /// The memory of a result.
+    Result(usize),
+}
+
+/// One result.
+#[derive(Clone, Debug)]
+pub struct ResultPlan {
+    /// Its type.
+    pub ty: TensorType,
+    /// The slot that holds it: its own, another result's, a parameter's or a constant's.
+    pub slot: Slot,
+    /// A donated parameter of the same size into whose memory it may be written.
+    pub reuse: Option<usize>,
+}
+
+/// What a step computes.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // There are few steps, and no arrays of them are moved about.
+pub enum Kernel {
+    /// Fused element-wise work: one output for each store.
+    Map(Map),
+    /// Folds `dims` of the one value that `map` yields; inputs are those of `map`, then the initial value.
+    Reduce {
+        /// Computes the elements to fold; one store.
+        map: Map,
+        /// Which of `map`'s dimensions are folded.
+        folded: Vec<bool>,
+        /// How.
+        monoid: systole_ir::op::Monoid,
+    },
+    /// One op; with `bias` the last input is added along the result's last dimension.
+    Op {
+        /// The op.
+        op: Op,
+        /// Whether a bias follows the op's own operands.
+        bias: bool,
+    },
+    /// `captures…, state…`: runs `body` while `cond`.
+    While {
+        /// Leading inputs that do not change.
+        captures: usize,
+        /// `(captures…, state…) → bool[]`.
+        cond: Box<Schedule>,
+        /// `(captures…, state…) → state…`, in place where legal.
+        body: Box<Schedule>,
+    },
+    /// `index, captures…`: runs one branch.
+    Case {
+        /// The branches.
+        branches: Vec<Schedule>,
+    },
+}
+
+impl Kernel {
+    /// A short name for listings and profiles.
+    pub fn name(&self) -> String {
+        match self {
+            Kernel::Map(m) => match &m.instrs[..] {
+                [] => "copy".into(),
+                [one] => one.op.name().into(),
+                many => format!("map[{}]", many.len()),
+            },
+            Kernel::Reduce { monoid, map, .. } if map.instrs.is_empty() => {
+                format!("reduce_{}", monoid.op().row().name)
+            }
+            Kernel::Reduce { monoid, map, .. } => {
+                format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().row().name)
+            }
+            Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
+            Kernel::While { .. } => "while".into(),
+            Kernel::Case { .. } => "case".into(),
+        }
+    }
+}
+
+/// A register of a [`Map`]: first the loads, then the instructions' results.
+pub type Expr = usize;
+
+/// An element-wise program over a common index space.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// The index space, neighbouring dimensions joined where all loads allow it.
+    pub shape: Shape,
+    /// Registers `0..loads.len()`.
+    pub loads: Vec<Load>,
+    /// The registers after them.
+    pub instrs: Vec<Instr>,
+    /// The register that each output holds.
+    pub stores: Vec<Expr>,
+}
+
+impl Map {
+    /// Element type of a register.
+    pub fn dtype(&self, e: Expr) -> DType {
+        match self.loads.get(e) {
+            Some(Load::Array { dtype, .. } | Load::Iota { dtype, .. } | Load::Splat { dtype, .. }) => *dtype,
+            None => self.instrs[e - self.loads.len()].to,
+        }
+    }
+
+    /// Whether a load reads element `i` for index `i`.
+    pub fn is_linear(&self, load: &Load) -> bool {
+        let Load::Array { strides, .. } = load else { return false };
+        let own = self.shape.strides();
+        (0..self.shape.rank()).all(|d| self.shape[d] == 1 || strides[d] == own[d])
+    }
+}
+
+/// Where a register's value comes from.
+#[derive(Clone, Debug)]
+pub enum Load {
+    /// An array, with the distance in elements between neighbours along each dimension of the index space.
+    Array {
+        /// Which input of the step.
+        input: usize,
+        /// Its element type.
+        dtype: DType,
+        /// Strides; 0 repeats.
+        strides: SmallVec<[usize; 4]>,
+    },
+    /// One value everywhere.
+    Splat {
+        /// The value.
+        value: Scalar,
+        /// Its element type.
+        dtype: DType,
+    },
+    /// The coordinate along a dimension: `index / inner % size`.
+    Iota {
+        /// Elements per step of the coordinate.
+        inner: usize,
+        /// Size of the dimension.
+        size: usize,
+        /// Element type.
+        dtype: DType,
+    },
+}
+
+/// One element-wise op on registers.
+#[derive(Clone, Debug)]
+pub struct Instr {
+    /// The op.
+    pub op: Op,
+    /// Operands.
+    pub args: SmallVec<[Expr; 3]>,
+    /// Element type of the first operand that is not a predicate.
+    pub from: DType,
+    /// Element type of the result.
+    pub to: DType,
+}
+
+/// Bytes of an array; an error where they overflow.
+pub fn array_bytes(ty: &TensorType) -> Result<usize> {
+    ty.shape.checked_elements().and_then(|n| n.checked_mul(ty.dtype.size())).ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, format!("an array of type {ty} does not fit an address space"))
+            .hint("use smaller shapes")
+    })
+}

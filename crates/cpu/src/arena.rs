@@ -1,0 +1,137 @@
+//! Aligned memory and the device's arrays.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use systole_ir::{Error, ErrorKind, Literal, Result, TensorType};
+use systole_runtime::DeviceData;
+
+/// Owned bytes, aligned to cache lines (large ones to huge pages), zero at first.
+pub struct Memory {
+    ptr: *mut u8,
+    bytes: usize,
+    layout: Layout,
+}
+
+// SAFETY: plain bytes with one owner; sharing and mutation follow Rust's rules for the `Memory` itself.
+unsafe impl Send for Memory {}
+// SAFETY: as above; a shared `Memory` is only read.
+unsafe impl Sync for Memory {}
+
+const HUGE: usize = 2 << 20;
+
+impl Memory {
+    /// `bytes` zero bytes, or an error that says how much was asked for.
+    pub fn new(bytes: usize) -> Result<Memory> {
+        let align = if bytes >= 2 * HUGE { HUGE } else { systole_compile::ALIGN };
+        let layout = Layout::from_size_align(bytes.max(1), align).map_err(|_| out_of_memory(bytes))?;
+        // SAFETY: the size is not zero.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        if ptr.is_null() {
+            return Err(out_of_memory(bytes));
+        }
+        if bytes >= 2 * HUGE {
+            advise_huge(ptr, bytes);
+        }
+        Ok(Memory { ptr, bytes, layout })
+    }
+
+    /// The first byte.
+    pub fn ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `ptr` points to `bytes` initialised (zeroed) bytes that live as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout and freed once.
+        unsafe { dealloc(self.ptr, self.layout) };
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn advise_huge(ptr: *mut u8, bytes: usize) {
+    unsafe extern "C" {
+        fn madvise(addr: *mut std::ffi::c_void, length: usize, advice: i32) -> i32;
+    }
+    const MADV_HUGEPAGE: i32 = 14;
+    // SAFETY: advice about memory that we own; it changes no contents, and a refusal is harmless.
+    unsafe { madvise(ptr.cast(), bytes, MADV_HUGEPAGE) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_huge(_: *mut u8, _: usize) {}
+
+fn out_of_memory(bytes: usize) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("cannot get {:.1} MiB of memory", bytes as f64 / (1 << 20) as f64),
+    )
+    .hint("use a smaller batch")
+}
+
+/// Refuses what could only end in the system killing the process: `bytes` beyond what is available now.
+pub fn check_available(bytes: usize, what: &str) -> Result<()> {
+    // Small programs are not worth the look at the system's files.
+    if bytes < 256 << 20 {
+        return Ok(());
+    }
+    match available() {
+        Some(free) if bytes > free => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{what} needs {} MiB of memory, {} MiB are available", bytes >> 20, free >> 20),
+        )
+        .hint("use a smaller batch, or give the process more memory")),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that this process may still use: the machine's, or its control group's limit where that is lower.
+fn available() -> Option<usize> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find(|l| l.starts_with("MemAvailable:"))?;
+    let machine = line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)?;
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+    let left = |limit: &str, used: &str| Some(number(limit)?.saturating_sub(number(used)?));
+    let group = left("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current").or_else(|| {
+        left("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
+    });
+    Some(group.map_or(machine, |g| g.min(machine)))
+}
+
+/// An array of this backend.
+pub struct CpuData {
+    /// Its bytes; at least those of its type.
+    pub memory: Memory,
+}
+
+impl DeviceData for CpuData {
+    fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
+        Literal::from_bytes(ty.clone(), &self.memory.bytes()[..ty.bytes()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zero_and_aligned() {
+        for bytes in [0, 1, 100, 5 << 20] {
+            let m = Memory::new(bytes).unwrap();
+            assert!((m.ptr() as usize).is_multiple_of(64) && m.bytes().iter().all(|&b| b == 0));
+        }
+        assert!(Memory::new(usize::MAX / 2).is_err());
+        let e = check_available(usize::MAX / 4, "this program").unwrap_err();
+        assert!(e.to_string().contains("available") && e.to_string().contains("smaller batch"));
+    }
+}

@@ -1,0 +1,236 @@
+//! The backend interface: compile a graph, run it on buffers.
+
+use crate::arena::{CpuData, Memory, check_available};
+use crate::detect::Level;
+use crate::exec::{Cx, Executor};
+use crate::team::{Team, flush_denormals, restore_denormals};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use systole_compile::{Options, Place, array_bytes, optimize, schedule};
+use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp};
+use systole_runtime::{
+    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
+};
+
+/// This machine's cores.
+pub struct CpuBackend {
+    team: Arc<Team>,
+    level: Level,
+}
+
+/// How to open this backend: `cpu`, preferred to the interpreter.
+pub fn provider() -> Provider {
+    Provider { name: "cpu", rank: 10, open: || Ok(Arc::new(CpuBackend::new()?)) }
+}
+
+impl CpuBackend {
+    /// A backend with the threads and the instruction-set level that the knobs ask for.
+    pub fn new() -> Result<CpuBackend> {
+        CpuBackend::with(Team::from_knob(), Level::from_knob()?)
+    }
+
+    /// A backend with a given team and level; an error where this machine lacks the level.
+    pub fn with(team: Team, level: Level) -> Result<CpuBackend> {
+        if !level.is_available() {
+            return Err(level.lacking());
+        }
+        Ok(CpuBackend { team: Arc::new(team), level })
+    }
+
+    fn build(&self, graph: &Graph, options: &CompileOptions) -> Result<CpuExecutable> {
+        let start = Instant::now();
+        graph.verify()?;
+        let (optimized, stats) = optimize(graph)?;
+        event::emit(3, || {
+            let each = stats.iter().map(|s| format!("{} {}→{}", s.name, s.before, s.after));
+            format!("{}: {}", options.label, each.collect::<Vec<_>>().join(", "))
+        });
+        let plan = schedule(&optimized, &Options { donated: options.donated.clone(), state_at: None })?;
+        event::emit(4, || plan.to_string());
+        let listing = plan.to_string();
+        let executor = Executor::new(plan, self.level)?;
+        let arena_bytes = executor.memory_bytes()?;
+        let mut needed = arena_bytes;
+        for r in &executor.schedule().results {
+            needed = needed.saturating_add(array_bytes(&r.ty)?);
+        }
+        check_available(needed, "this program")?;
+        let report = Report {
+            compile_ms: start.elapsed().as_secs_f64() * 1e3,
+            arena_bytes,
+            kernels: executor.schedule().steps.len(),
+            flops: cost::cost(graph).flops,
+            listing,
+        };
+        Ok(CpuExecutable {
+            params: graph.param_types(),
+            param_names: graph.param_names.clone(),
+            name: graph.name.clone(),
+            executor,
+            team: self.team.clone(),
+            arenas: Mutex::default(),
+            flush: options.flush_denormals,
+            label: options.label.clone(),
+            report,
+        })
+    }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        let description = format!("{} threads, {}", self.team.threads(), self.level.name());
+        vec![DeviceInfo { id: DeviceId(0), description }]
+    }
+
+    fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
+        Ok(Arc::new(self.build(graph, options).at(|| format!("compiling {} for cpu", options.label))?))
+    }
+
+    fn put(&self, value: &Literal, _: DeviceId) -> Result<Buffer> {
+        let bytes = value.bytes();
+        let memory = Memory::new(bytes.len())?;
+        // SAFETY: `memory` has that many bytes and is new.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.ptr(), bytes.len()) };
+        Ok(Buffer::new(value.ty().clone(), Arc::new(CpuData { memory })))
+    }
+}
+
+/// A compiled graph. Runs may overlap: each takes its own arena.
+struct CpuExecutable {
+    params: Vec<TensorType>,
+    param_names: Vec<String>,
+    name: String,
+    executor: Executor,
+    team: Arc<Team>,
+    arenas: Mutex<Vec<Memory>>,
+    flush: bool,
+    label: String,
+    report: Report,
+}
+
+/// Restores the floating-point mode of the calling thread when a run ends, however it ends.
+struct FloatMode(Option<u32>);
+
+impl Drop for FloatMode {
+    fn drop(&mut self) {
+        restore_denormals(self.0);
+    }
+}
+
+impl CpuExecutable {
+    fn check(&self, args: &[Arg<'_>]) -> Result<()> {
+        let fits = args.len() == self.params.len()
+            && args.iter().zip(&self.params).all(|(a, t)| a.buffer().ty() == t);
+        if fits {
+            return Ok(());
+        }
+        // The interpreter's check words the error; it needs a graph's signature only.
+        let g = systole_ir::GraphBuilder::new(&self.name);
+        for (t, name) in self.params.iter().zip(&self.param_names) {
+            g.parameter(t.clone(), name);
+        }
+        let types: Vec<&TensorType> = args.iter().map(|a| a.buffer().ty()).collect();
+        interp::check_args(&*g.finish(&[])?, &types)
+    }
+
+    /// Memory for each result that owns some: a donated parameter's where the plan allows and the argument is unique.
+    fn result_memory(&self, args: &mut [Arg<'_>]) -> Result<Vec<(Option<Memory>, Option<usize>)>> {
+        let s = self.executor.schedule();
+        let mut out = Vec::with_capacity(s.results.len());
+        for (k, r) in s.results.iter().enumerate() {
+            if s.slots[r.slot].place != Place::Result(k) {
+                out.push((None, None));
+                continue;
+            }
+            let bytes = s.slots[r.slot].bytes;
+            let donated = r.reuse.and_then(|p| {
+                let Arg::Donate(buffer) = &mut args[p] else { return None };
+                let data = buffer.data_mut::<CpuData>()?;
+                if data.memory.len() < bytes {
+                    return None;
+                }
+                let empty = Memory::new(0).ok()?;
+                Some((Some(std::mem::replace(&mut data.memory, empty)), Some(p)))
+            });
+            out.push(match donated {
+                Some(taken) => taken,
+                None => (Some(Memory::new(bytes)?), None),
+            });
+        }
+        Ok(out)
+    }
+
+    fn arena(&self) -> Result<Memory> {
+        let pooled = self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        pooled.map_or_else(|| Memory::new(self.report.arena_bytes), Ok)
+    }
+}
+
+impl Executable for CpuExecutable {
+    fn param_types(&self) -> &[TensorType] {
+        &self.params
+    }
+
+    fn run(&self, mut args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+        self.check(&args)?;
+        let mut memories = self.result_memory(&mut args)?;
+        let mut copies: Vec<Literal> = Vec::new();
+        let mut params: Vec<*const u8> = Vec::with_capacity(args.len());
+        for arg in &args {
+            let buffer = arg.buffer();
+            params.push(if let Some(data) = buffer.data::<CpuData>() {
+                data.memory.ptr().cast_const()
+            } else if let Some(host) = buffer.data::<Literal>() {
+                host.bytes().as_ptr()
+            } else {
+                copies.push(buffer.to_literal()?);
+                copies.last().map_or(std::ptr::null(), |c| c.bytes().as_ptr())
+            });
+        }
+        for (memory, taken_from) in &memories {
+            if let (Some(m), Some(p)) = (memory, taken_from) {
+                params[*p] = m.ptr().cast_const();
+            }
+        }
+        let results: Vec<*mut u8> =
+            memories.iter().map(|(m, _)| m.as_ref().map_or(std::ptr::null_mut(), Memory::ptr)).collect();
+        let arena = self.arena()?;
+        let cx = Cx { team: &self.team, flush: self.flush };
+        {
+            let _mode = FloatMode(flush_denormals(self.flush));
+            // SAFETY: arguments have the parameters' types (checked) and live until the end; results have memory of
+            // their sizes, a parameter's only where planned; the arena is this run's alone.
+            unsafe { self.executor.run(&cx, &params, &results, arena.ptr())? };
+        }
+        self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena);
+        let s = self.executor.schedule();
+        let mut buffers: Vec<Buffer> = Vec::with_capacity(s.results.len());
+        for (k, r) in s.results.iter().enumerate() {
+            buffers.push(match (memories[k].0.take(), s.slots[r.slot].place) {
+                (Some(memory), _) => Buffer::new(r.ty.clone(), Arc::new(CpuData { memory })),
+                (None, Place::Param(p)) => args[p].buffer().clone(),
+                (None, Place::Constant(c)) => s.constants[c].clone().into(),
+                (None, Place::Result(j)) => buffers[j].clone(),
+                (None, Place::Arena(_)) => systole_ir::bug!("result {k} lies in the arena"),
+            });
+        }
+        Ok(buffers)
+    }
+
+    fn report(&self) -> &Report {
+        &self.report
+    }
+}
+
+impl Drop for CpuExecutable {
+    fn drop(&mut self) {
+        let table = self.executor.profile();
+        if !table.is_empty() {
+            event::emit(2, || format!("kernels of {}:\n{table}", self.label));
+        }
+    }
+}

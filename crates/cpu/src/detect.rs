@@ -1,0 +1,156 @@
+//! Which instruction sets this machine has, and how kernels are instantiated for each.
+//!
+//! Kernels are written once, as inlined generic functions over an [`Isa`]. [`Level`] picks one of three wrappers whose
+//! target features let the compiler vectorise the same code for that level.
+
+use systole_ir::{Error, ErrorKind, Result, knobs};
+
+/// Instruction-set level of all kernels of a program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Level {
+    /// What every machine of this architecture has.
+    Portable,
+    /// x86-64-v3: AVX2 and FMA.
+    Avx2,
+    /// x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
+    Avx512,
+}
+
+impl Level {
+    /// All levels, lowest first.
+    pub const ALL: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
+
+    /// The spelling in the knob `SYSTOLE_ISA`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Portable => "portable",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this machine can run it.
+    pub fn is_available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2");
+            match self {
+                Level::Portable => true,
+                Level::Avx2 => avx2,
+                Level::Avx512 => {
+                    avx2 && is_x86_feature_detected!("avx512f")
+                        && is_x86_feature_detected!("avx512bw")
+                        && is_x86_feature_detected!("avx512cd")
+                        && is_x86_feature_detected!("avx512dq")
+                        && is_x86_feature_detected!("avx512vl")
+                }
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Level::Portable
+        }
+    }
+
+    /// The highest level of this machine.
+    pub fn best() -> Level {
+        Level::ALL.into_iter().rev().find(|l| l.is_available()).unwrap_or(Level::Portable)
+    }
+
+    /// The error that this machine does not have this level.
+    pub(crate) fn lacking(self) -> Error {
+        Error::new(ErrorKind::Unsupported, format!("this machine lacks {}", self.name()))
+            .hint(format!("the highest level here is {}", Level::best().name()))
+    }
+
+    /// The level that the knob `SYSTOLE_ISA` asks for.
+    pub fn from_knob() -> Result<Level> {
+        let asked = knobs::ISA.get();
+        if asked == "auto" {
+            return Ok(Level::best());
+        }
+        match Level::ALL.into_iter().find(|l| l.name() == asked) {
+            Some(level) if level.is_available() => Ok(level),
+            Some(level) => Err(level.lacking().at(knobs::ISA.name)),
+            None => Err(Error::new(ErrorKind::Config, format!("`{asked}` is no instruction-set level"))
+                .at(knobs::ISA.name)
+                .hint(format!("one of {}", knobs::ISA.values))),
+        }
+    }
+}
+
+/// What generic kernels may ask about the level they are instantiated for.
+pub trait Isa: Copy + Send + Sync + 'static {
+    /// Whether fused multiply-add is one instruction. Without it `mul_add` would be a slow call.
+    const FMA: bool;
+}
+
+/// See [`Level::Portable`].
+#[derive(Clone, Copy)]
+pub struct Portable;
+/// See [`Level::Avx2`].
+#[derive(Clone, Copy)]
+pub struct Avx2;
+/// See [`Level::Avx512`].
+#[derive(Clone, Copy)]
+pub struct Avx512;
+
+impl Isa for Portable {
+    const FMA: bool = false;
+}
+impl Isa for Avx2 {
+    const FMA: bool = true;
+}
+impl Isa for Avx512 {
+    const FMA: bool = true;
+}
+
+/// A loop over at most one tile: result, three operands (unused ones dangle), number of elements.
+pub type TileFn = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize);
+
+/// A loop that is instantiated for each level.
+pub trait Tile {
+    /// The loop.
+    ///
+    /// # Safety
+    /// `dst` and the operands that the loop uses hold `n` elements of its lane types; `dst` overlaps none of them
+    /// unless the loop says that it accumulates into `dst`.
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize);
+}
+
+unsafe fn tile_portable<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+    // SAFETY: the caller's promises are those of `Tile::run`.
+    unsafe { T::run::<Portable>(dst, a, b, c, n) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
+unsafe fn tile_avx2<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+    // SAFETY: the caller's promises are those of `Tile::run`.
+    unsafe { T::run::<Avx2>(dst, a, b, c, n) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
+unsafe fn tile_avx512<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+    // SAFETY: the caller's promises are those of `Tile::run`.
+    unsafe { T::run::<Avx512>(dst, a, b, c, n) }
+}
+
+impl Level {
+    /// The instance of a loop for this level. The level must be available where it is called.
+    pub fn tile<T: Tile>(self) -> TileFn {
+        match self {
+            Level::Portable => tile_portable::<T>,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => tile_avx2::<T>,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => tile_avx512::<T>,
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => tile_portable::<T>,
+        }
+    }
+}

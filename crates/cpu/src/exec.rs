@@ -1,0 +1,321 @@
+//! A schedule with kernels bound to its steps, and its run over raw memory.
+
+use crate::arena::Memory;
+use crate::detect::Level;
+use crate::kernels::{Io, Kernel, bind};
+use crate::team::Team;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+use systole_compile::{ALIGN, Place, Schedule, Step};
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_runtime::event;
+
+/// What kernels may use while they run.
+pub struct Cx<'a> {
+    /// Threads.
+    pub team: &'a Team,
+    /// Whether tiny numbers are flushed to zero.
+    pub flush: bool,
+}
+
+thread_local! {
+    /// Working memory of this thread, reused from call to call; several while calls nest.
+    static SCRATCH: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lends `bytes` of this thread's working memory to `f`. Its contents are left over from earlier use.
+pub fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
+    let mine = SCRATCH.with(|s| s.borrow_mut().pop());
+    let memory = match mine {
+        Some(m) if m.len() >= bytes => m,
+        _ => match Memory::new(bytes.next_power_of_two()) {
+            Ok(m) => m,
+            // A few MiB at most; without them nothing can go on.
+            Err(e) => panic!("{e}"),
+        },
+    };
+    let result = f(memory.ptr());
+    SCRATCH.with(|s| s.borrow_mut().push(memory));
+    result
+}
+
+/// A program ready to run.
+pub struct Executor {
+    schedule: Schedule,
+    kernels: Vec<Box<dyn Kernel>>,
+    scratch: usize,
+    profile: Mutex<Vec<StepTime>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct StepTime {
+    calls: u64,
+    seconds: f64,
+}
+
+impl Executor {
+    /// Binds each step to a kernel.
+    pub fn new(schedule: Schedule, level: Level) -> Result<Executor> {
+        let mut kernels = Vec::with_capacity(schedule.steps.len());
+        for step in &schedule.steps {
+            kernels.push(bind(step, level)?);
+        }
+        let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
+        let profile = Mutex::new(vec![StepTime::default(); kernels.len()]);
+        Ok(Executor { schedule, kernels, scratch, profile })
+    }
+
+    /// The program.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// Bytes of working memory that [`Executor::run`] needs.
+    pub fn memory_bytes(&self) -> Result<usize> {
+        let arena = self.schedule.arena_bytes.checked_next_multiple_of(ALIGN);
+        arena.and_then(|a| a.checked_add(self.scratch)).ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "the program's working memory does not fit an address space")
+        })
+    }
+
+    /// Runs all steps.
+    ///
+    /// # Safety
+    /// `params` point to arrays of the parameters' types; `results` has an address for each result that owns its
+    /// memory (see [`Place::Result`]), which is a parameter's only where the plan's `reuse` says so; `memory` points
+    /// to [`Executor::memory_bytes`] bytes that nothing else uses.
+    pub unsafe fn run(
+        &self,
+        cx: &Cx<'_>,
+        params: &[*const u8],
+        results: &[*mut u8],
+        memory: *mut u8,
+    ) -> Result<()> {
+        let s = &self.schedule;
+        let scratch = memory.wrapping_add(s.arena_bytes.next_multiple_of(ALIGN));
+        let address = |slot: usize| match s.slots[slot].place {
+            Place::Param(p) => params[p].cast_mut(),
+            Place::Constant(c) => s.constants[c].bytes().as_ptr().cast_mut(),
+            Place::Arena(at) => memory.wrapping_add(at),
+            Place::Result(k) => results[k],
+        };
+        let profiling = event::wanted(2);
+        for (i, (step, kernel)) in s.steps.iter().zip(&self.kernels).enumerate() {
+            let inputs: SmallVec<[*const u8; 8]> =
+                step.inputs.iter().map(|&x| address(x).cast_const()).collect();
+            let outputs: SmallVec<[*mut u8; 4]> = step.outputs.iter().map(|&x| address(x)).collect();
+            let start = profiling.then(Instant::now);
+            let io = Io { inputs: &inputs, outputs: &outputs, scratch };
+            // SAFETY: the plan gives every slot memory of its size, apart from others alive at the same time.
+            unsafe { kernel.run(cx, &io) }.at(|| place_of(step))?;
+            if let Some(start) = start {
+                self.note(i, start.elapsed().as_secs_f64());
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs as [`Executor::run`] and copies the results that have no memory of their own (arguments and constants
+    /// passed through, and repeated ones) to `results` too.
+    ///
+    /// # Safety
+    /// As for [`Executor::run`], with an address for every result that is not a parameter's.
+    pub unsafe fn run_raw(
+        &self,
+        cx: &Cx<'_>,
+        params: &[*const u8],
+        results: &[*mut u8],
+        memory: *mut u8,
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run(cx, params, results, memory)? };
+        let s = &self.schedule;
+        for (k, r) in s.results.iter().enumerate() {
+            let from = match s.slots[r.slot].place {
+                Place::Param(p) => params[p],
+                Place::Constant(c) => s.constants[c].bytes().as_ptr(),
+                Place::Result(j) if j != k => results[j].cast_const(),
+                _ => continue,
+            };
+            if !std::ptr::eq(from, results[k]) {
+                // SAFETY: both hold arrays of the result's type, in different memory.
+                unsafe { std::ptr::copy_nonoverlapping(from, results[k], r.ty.bytes()) };
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&self, i: usize, seconds: f64) {
+        let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        profile[i].calls += 1;
+        profile[i].seconds += seconds;
+    }
+
+    /// A table of the time that each kernel took so far; empty unless runs were profiled (`SYSTOLE_LOG=2`).
+    pub fn profile(&self) -> String {
+        let profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows: Vec<(usize, StepTime)> =
+            profile.iter().copied().enumerate().filter(|(_, t)| t.calls > 0).collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
+        let total: f64 = rows.iter().map(|(_, t)| t.seconds).sum();
+        let mut text = format!(
+            "{:<28} {:>6} {:>9} {:>6} {:>8} {:>8}  result\n",
+            "kernel", "calls", "ms/call", "share", "GFLOP/s", "GB/s"
+        );
+        for (i, t) in rows {
+            let step = &self.schedule.steps[i];
+            let each = t.seconds / t.calls as f64;
+            let types = step.input_types.iter().chain(&step.output_types);
+            let bytes: f64 = types.map(|t| t.bytes() as f64).sum();
+            text += &format!(
+                "{:<28} {:>6} {:>9.3} {:>5.1}% {:>8.1} {:>8.1}  {}{}{}\n",
+                format!("{i} {}", step.kernel.name()),
+                t.calls,
+                each * 1e3,
+                100.0 * t.seconds / total,
+                step.flops / each / 1e9,
+                bytes / each / 1e9,
+                step.output_types.first().map_or(String::new(), |t| t.to_string()),
+                if step.scope.is_empty() { "" } else { " of " },
+                step.scope,
+            );
+        }
+        text
+    }
+}
+
+fn place_of(step: &Step) -> String {
+    match step.scope.as_str() {
+        "" => step.kernel.name(),
+        scope => format!("{} of layer {scope}", step.kernel.name()),
+    }
+}
+
+/// `while`: the state lives in the outputs; results that cannot be written in place go to a second set of arrays.
+pub struct WhileKernel {
+    captures: usize,
+    cond: Executor,
+    body: Executor,
+    /// Where each state's second array lies in scratch, if it needs one.
+    second: Vec<Option<usize>>,
+    bytes: Vec<usize>,
+    cond_at: usize,
+    body_at: usize,
+    flag_at: usize,
+    scratch: usize,
+}
+
+impl WhileKernel {
+    pub fn new(
+        captures: usize,
+        cond: &Schedule,
+        body: &Schedule,
+        step: &Step,
+        level: Level,
+    ) -> Result<WhileKernel> {
+        let (cond, body) = (Executor::new(cond.clone(), level)?, Executor::new(body.clone(), level)?);
+        let mut total = 0usize;
+        let mut take = |bytes: usize| {
+            let at = total;
+            total =
+                at.checked_add(bytes).and_then(|t| t.checked_next_multiple_of(ALIGN)).ok_or_else(|| {
+                    Error::new(ErrorKind::Unsupported, "the loop's memory does not fit an address space")
+                })?;
+            Ok::<usize, Error>(at)
+        };
+        let bytes: Vec<usize> = step.output_types.iter().map(|t| t.bytes()).collect();
+        let mut second = Vec::new();
+        for (k, r) in body.schedule.results.iter().enumerate() {
+            let stays = body.schedule.slots[r.slot].place == Place::Param(captures + k);
+            let in_place = r.reuse == Some(captures + k);
+            second.push(if stays || in_place { None } else { Some(take(bytes[k])?) });
+        }
+        let (cond_at, body_at) = (take(cond.memory_bytes()?)?, take(body.memory_bytes()?)?);
+        let flag_at = take(1)?;
+        Ok(WhileKernel { captures, cond, body, second, bytes, cond_at, body_at, flag_at, scratch: total })
+    }
+}
+
+impl Kernel for WhileKernel {
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let (captured, initial) = io.inputs.split_at(self.captures);
+        let mut state: Vec<*mut u8> = io.outputs.to_vec();
+        for (k, (&from, &to)) in initial.iter().zip(&state).enumerate() {
+            // SAFETY: operand and result of one type, in different memory.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, self.bytes[k]) };
+        }
+        let mut other: Vec<Option<*mut u8>> =
+            self.second.iter().map(|at| at.map(|at| io.scratch.wrapping_add(at))).collect();
+        let flag = io.scratch.wrapping_add(self.flag_at);
+        loop {
+            let params: Vec<*const u8> =
+                captured.iter().copied().chain(state.iter().map(|p| p.cast_const())).collect();
+            // SAFETY: states and captures have the bodies' types; each part of scratch is used by one of them.
+            unsafe {
+                self.cond.run_raw(cx, &params, &[flag], io.scratch.wrapping_add(self.cond_at))?;
+                if *flag == 0 {
+                    break;
+                }
+                let results: Vec<*mut u8> = state.iter().zip(&other).map(|(&s, o)| o.unwrap_or(s)).collect();
+                self.body.run_raw(cx, &params, &results, io.scratch.wrapping_add(self.body_at))?;
+            }
+            for (s, o) in state.iter_mut().zip(&mut other) {
+                if let Some(o) = o {
+                    std::mem::swap(s, o);
+                }
+            }
+        }
+        for (k, (&from, &to)) in state.iter().zip(io.outputs).enumerate() {
+            if !std::ptr::eq(from, to) {
+                // SAFETY: the second array and the result, of one type.
+                unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), to, self.bytes[k]) };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `case`: one of several programs.
+pub struct CaseKernel {
+    branches: Vec<Executor>,
+    scratch: usize,
+}
+
+impl CaseKernel {
+    pub fn new(branches: &[Schedule], _: &Step, level: Level) -> Result<CaseKernel> {
+        let branches =
+            branches.iter().map(|b| Executor::new(b.clone(), level)).collect::<Result<Vec<Executor>>>()?;
+        let mut scratch = 0;
+        for b in &branches {
+            scratch = scratch.max(b.memory_bytes()?);
+        }
+        Ok(CaseKernel { branches, scratch })
+    }
+}
+
+impl Kernel for CaseKernel {
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let Some((index, captures)) = io.inputs.split_last() else {
+            systole_ir::bug!("case without an index")
+        };
+        // SAFETY: the index is an i32 scalar.
+        let index = unsafe { *index.cast::<i32>() };
+        let last = self.branches.len() - 1;
+        let chosen = usize::try_from(index).map_or(last, |i| i.min(last));
+        // SAFETY: captures and results have the branch's types.
+        unsafe { self.branches[chosen].run_raw(cx, captures, io.outputs, io.scratch) }
+    }
+}

@@ -1,0 +1,547 @@
+//! Fused element-wise kernels: an interpreter over tiles.
+//!
+//! A tile is [`TILE`] elements. Each instruction is one vectorised loop over the tile's registers, which are short
+//! slices that stay in the nearest cache. Arrays that are read at the running index are used where they lie.
+
+use super::lanes::{lane_size, lanes_mut, loop_of, narrow, widen};
+use super::{Io, Kernel, Ptr};
+use crate::arena::Memory;
+use crate::detect::{Level, TileFn};
+use crate::exec::{Cx, with_scratch};
+use smallvec::SmallVec;
+use systole_compile::{Load, Map};
+use systole_ir::interp::EvalCx;
+use systole_ir::op::Lowering;
+use systole_ir::{DType, Literal, LiteralBuilder, Op, Result, Scalar, TensorType};
+
+/// Elements of one tile.
+pub(crate) const TILE: usize = 512;
+
+/// Bytes from one register to the next. Not a power of two: registers must not fall into the same cache sets.
+fn register_bytes(lane: usize) -> usize {
+    TILE * lane + 2 * 64
+}
+
+/// Elements that one block of the parallel loop takes.
+const BLOCK: usize = 16 * TILE;
+
+/// An element-wise program ready to run tile by tile.
+pub struct Program {
+    loads: Vec<Fetch>,
+    code: Vec<Code>,
+    /// Where each register's value lies in scratch, or that it lies elsewhere.
+    homes: Vec<Home>,
+    scratch_registers: usize,
+    /// See [`register_bytes`].
+    register: usize,
+    /// Constant lanes, one register for each splat.
+    splats: Memory,
+    pub stores: Vec<usize>,
+    dims: SmallVec<[usize; 4]>,
+    dtypes: Vec<DType>,
+}
+
+#[derive(Clone, Copy)]
+enum Home {
+    /// Number of a scratch register.
+    Scratch(usize),
+    /// Byte offset in the splats.
+    Splat(usize),
+}
+
+enum Fetch {
+    /// Read where it lies.
+    Direct {
+        input: usize,
+        size: usize,
+    },
+    /// Repeated, permuted or widened into a register.
+    Copied {
+        input: usize,
+        size: usize,
+        strides: SmallVec<[usize; 4]>,
+        linear: bool,
+        widen: Option<TileFn>,
+    },
+    Splat,
+    Iota {
+        inner: usize,
+        size: usize,
+        dtype: DType,
+    },
+}
+
+struct Code {
+    run: Run,
+    args: [usize; 3],
+}
+
+enum Run {
+    Loop(TileFn),
+    /// Element by element, by the op's own rule.
+    Scalar {
+        op: Box<Op>,
+        arity: usize,
+        types: SmallVec<[DType; 3]>,
+        to: DType,
+    },
+}
+
+impl Program {
+    pub fn new(map: &Map, level: Level) -> Program {
+        let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
+        let register = register_bytes(dtypes.iter().map(|&d| lane_size(d)).max().unwrap_or(8));
+        let mut loads = Vec::new();
+        let mut splats: Vec<(Scalar, DType)> = Vec::new();
+        let mut homes = Vec::new();
+        let mut next = 0;
+        let mut fresh = || {
+            next += 1;
+            Home::Scratch(next - 1)
+        };
+        for load in &map.loads {
+            let (fetch, home) = match load {
+                Load::Array { input, dtype, strides } => {
+                    let (widen, linear, size) = (widen(*dtype, level), map.is_linear(load), dtype.size());
+                    let fetch = if linear && widen.is_none() {
+                        Fetch::Direct { input: *input, size }
+                    } else {
+                        Fetch::Copied { input: *input, size, strides: strides.clone(), linear, widen }
+                    };
+                    (fetch, fresh())
+                }
+                Load::Splat { value, dtype } => {
+                    splats.push((*value, *dtype));
+                    (Fetch::Splat, Home::Splat((splats.len() - 1) * register))
+                }
+                Load::Iota { inner, size, dtype } => {
+                    (Fetch::Iota { inner: *inner, size: *size, dtype: *dtype }, fresh())
+                }
+            };
+            loads.push(fetch);
+            homes.push(home);
+        }
+        let code: Vec<Code> = map.instrs.iter().map(|i| Code::new(i, map, level)).collect();
+        let scratch_registers = assign_registers(map, &code, &mut homes, next);
+        Program {
+            loads,
+            code,
+            homes,
+            scratch_registers,
+            register,
+            splats: splat_lanes(&splats, register),
+            stores: map.stores.clone(),
+            dims: map.shape.dims().iter().copied().collect(),
+            dtypes,
+        }
+    }
+
+    /// Bytes of scratch for one thread.
+    pub fn scratch(&self) -> usize {
+        // One more register for widening.
+        (self.scratch_registers + 1) * self.register
+    }
+
+    pub fn dtype(&self, register: usize) -> DType {
+        self.dtypes[register]
+    }
+
+    /// Instructions, for estimates of time.
+    pub fn weight(&self) -> f64 {
+        1.0 + self.code.len() as f64
+    }
+
+    /// The input that register 0 is, when the program is nothing but that array.
+    pub fn is_plain(&self) -> Option<usize> {
+        match (&self.loads[..], &self.code[..]) {
+            ([Fetch::Direct { input, .. }], []) => Some(*input),
+            _ => None,
+        }
+    }
+
+    /// Registers' addresses before the first tile.
+    pub fn start(&self, scratch: *mut u8) -> Vec<*mut u8> {
+        let at = |h: &Home| match *h {
+            Home::Scratch(k) => scratch.wrapping_add(k * self.register),
+            Home::Splat(k) => self.splats.ptr().wrapping_add(k),
+        };
+        self.homes.iter().map(at).collect()
+    }
+
+    /// Fills the registers for elements `start..start + n`, `n ≤ TILE`. Inputs for which `must_copy` holds are moved
+    /// to registers before anything is written.
+    ///
+    /// # Safety
+    /// `inputs` are the arrays of the map's loads; `regs` came from [`Program::start`] on scratch of
+    /// [`Program::scratch`] bytes that this thread owns; `outputs`, where given, are the addresses of the stores'
+    /// lanes for this tile.
+    pub unsafe fn tile(
+        &self,
+        regs: &mut [*mut u8],
+        inputs: &[*const u8],
+        copies: &[bool],
+        scratch: *mut u8,
+        start: usize,
+        n: usize,
+    ) {
+        let spare = scratch.wrapping_add(self.scratch_registers * self.register);
+        for (k, load) in self.loads.iter().enumerate() {
+            match load {
+                Fetch::Direct { input, size } => {
+                    let from = inputs[*input].wrapping_add(start * size);
+                    if copies.get(*input).copied().unwrap_or(false) {
+                        let Home::Scratch(home) = self.homes[k] else { continue };
+                        regs[k] = scratch.wrapping_add(home * self.register);
+                        // SAFETY: `n` elements of the array, `n ≤ TILE` lanes of the register.
+                        unsafe { std::ptr::copy_nonoverlapping(from, regs[k], n * size) };
+                    } else {
+                        regs[k] = from.cast_mut();
+                    }
+                }
+                Fetch::Copied { input, size, strides, linear, widen } => {
+                    let raw = if widen.is_some() { spare } else { regs[k] };
+                    let mut source = raw.cast_const();
+                    // SAFETY: strides address elements inside the array for every index of the map's shape.
+                    unsafe {
+                        if *linear {
+                            source = inputs[*input].wrapping_add(start * size);
+                        } else {
+                            self.gather(raw, inputs[*input], *size, strides, start, n);
+                        }
+                        if let Some(widen) = widen {
+                            widen(regs[k], source, source, source, n);
+                        }
+                    }
+                }
+                Fetch::Splat => {}
+                // SAFETY: `n` lanes of the register.
+                Fetch::Iota { inner, size, dtype } => unsafe {
+                    iota(regs[k], *dtype, *inner, *size, start, n)
+                },
+            }
+        }
+        for (k, code) in self.code.iter().enumerate() {
+            let dst = regs[self.loads.len() + k];
+            let [a, b, c] = code.args.map(|r| regs[r].cast_const());
+            match &code.run {
+                // SAFETY: registers hold `n` lanes of the types that the loop was chosen for, and the allocation of
+                // registers never gives an instruction one of its operands' as destination.
+                Run::Loop(f) => unsafe { f(dst, a, b, c, n) },
+                Run::Scalar { op, arity, types, to } => {
+                    // SAFETY: as above.
+                    unsafe { scalar_loop(op, *arity, types, *to, dst, [a, b, c], n) }
+                }
+            }
+        }
+    }
+
+    /// Copies `n` elements of a repeated or permuted array, running along the last dimension.
+    unsafe fn gather(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        size: usize,
+        strides: &[usize],
+        start: usize,
+        n: usize,
+    ) {
+        let rank = self.dims.len();
+        if rank == 0 {
+            // SAFETY: one element each.
+            unsafe { std::ptr::copy_nonoverlapping(src, dst, size) };
+            return;
+        }
+        let mut index: SmallVec<[usize; 6]> = SmallVec::from_elem(0, rank);
+        let mut rest = start;
+        for d in (0..rank).rev() {
+            index[d] = rest % self.dims[d];
+            rest /= self.dims[d];
+        }
+        let last = rank - 1;
+        let mut done = 0;
+        while done < n {
+            let at: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
+            let run = (self.dims[last] - index[last]).min(n - done);
+            let (to, from) = (dst.wrapping_add(done * size), src.wrapping_add(at * size));
+            // SAFETY: the run stays within the last dimension, and `done + run ≤ n`.
+            unsafe { copy_run(to, from, size, strides[last], run) };
+            done += run;
+            index[last] += run;
+            let mut d = last;
+            while index[d] == self.dims[d] && d > 0 {
+                index[d] = 0;
+                d -= 1;
+                index[d] += 1;
+            }
+        }
+    }
+}
+
+impl Code {
+    fn new(instr: &systole_compile::Instr, map: &Map, level: Level) -> Code {
+        let mut args = [0; 3];
+        let arity = instr.args.len().min(3);
+        args[..arity].copy_from_slice(&instr.args[..arity]);
+        let run = match loop_of(&instr.op, instr.from, instr.to, level) {
+            Some(f) => Run::Loop(f),
+            None => Run::Scalar {
+                op: Box::new(instr.op.clone()),
+                arity,
+                types: instr.args.iter().map(|&e| map.dtype(e)).collect(),
+                to: instr.to,
+            },
+        };
+        Code { run, args }
+    }
+}
+
+/// Gives each instruction a scratch register, using those whose last reader is past again. Loads keep theirs.
+fn assign_registers(map: &Map, code: &[Code], homes: &mut Vec<Home>, loads: usize) -> usize {
+    let count = map.loads.len() + code.len();
+    let mut last_use = vec![0; count];
+    for (k, instr) in map.instrs.iter().enumerate() {
+        instr.args.iter().for_each(|&a| last_use[a] = map.loads.len() + k);
+    }
+    map.stores.iter().for_each(|&s| last_use[s] = usize::MAX);
+    let mut free: Vec<usize> = Vec::new();
+    let mut total = loads;
+    for k in 0..code.len() {
+        let me = map.loads.len() + k;
+        let home = free.pop().unwrap_or_else(|| {
+            total += 1;
+            total - 1
+        });
+        homes.push(Home::Scratch(home));
+        let mut args: SmallVec<[usize; 3]> = map.instrs[k].args.clone();
+        args.sort_unstable();
+        args.dedup();
+        for a in args {
+            if let (Home::Scratch(h), true) = (homes[a], last_use[a] == me && a >= map.loads.len()) {
+                free.push(h);
+            }
+        }
+        if last_use[me] == 0 {
+            free.push(home);
+        }
+    }
+    total
+}
+
+fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> Memory {
+    let memory = match Memory::new(splats.len() * register) {
+        Ok(m) => m,
+        Err(e) => systole_ir::bug!("{e}"),
+    };
+    for (k, (value, dtype)) in splats.iter().enumerate() {
+        // SAFETY: each splat owns one register: `TILE` lanes.
+        unsafe {
+            let dst = memory.ptr().add(k * register);
+            (0..TILE).for_each(|i| write_lane(dst, *dtype, i, *value));
+        }
+    }
+    memory
+}
+
+/// Stores a value, already of type `dtype`, into lane `i`.
+unsafe fn write_lane(dst: *mut u8, dtype: DType, i: usize, value: Scalar) {
+    // SAFETY: the caller has a lane there.
+    unsafe {
+        match dtype {
+            DType::F16 | DType::BF16 => *dst.cast::<f32>().add(i) = value.as_f64() as f32,
+            _ => {
+                let size = dtype.size();
+                let bytes = value.to_bits(dtype).to_le_bytes();
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst.add(i * size), size);
+            }
+        }
+    }
+}
+
+/// The value in lane `i`.
+unsafe fn read_lane(src: *const u8, dtype: DType, i: usize) -> Scalar {
+    // SAFETY: the caller has a lane there.
+    unsafe {
+        match dtype {
+            DType::F16 | DType::BF16 => Scalar::Float(*src.cast::<f32>().add(i) as f64),
+            _ => {
+                let mut raw = [0u8; 8];
+                let size = dtype.size();
+                std::ptr::copy_nonoverlapping(src.add(i * size), raw.as_mut_ptr(), size);
+                Scalar::from_bits(dtype, u64::from_le_bytes(raw))
+            }
+        }
+    }
+}
+
+unsafe fn scalar_loop(
+    op: &Op,
+    arity: usize,
+    types: &[DType],
+    to: DType,
+    dst: *mut u8,
+    args: [*const u8; 3],
+    n: usize,
+) {
+    // SAFETY: the registers hold `n` lanes of these types.
+    let arg = |k: usize, i: usize| unsafe { read_lane(args[k], types[k], i) };
+    for i in 0..n {
+        let value = match op {
+            Op::Unary(op) => op.apply(types[0], arg(0, i)),
+            Op::Binary(op) => op.apply(to, arg(0, i), arg(1, i)),
+            Op::Compare(op) => Scalar::Bool(op.apply(arg(0, i), arg(1, i))),
+            Op::Convert(op) => arg(0, i).convert_to(op.to),
+            Op::ReducePrecision(op) => Scalar::Float(op.apply(arg(0, i).as_f64())).round_to(to),
+            _ => break,
+        };
+        // SAFETY: as above.
+        unsafe { write_lane(dst, to, i, value) };
+    }
+    if !matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Convert(_) | Op::ReducePrecision(_))
+    {
+        let read = |k: usize| {
+            let mut b = LiteralBuilder::new(TensorType::new(types[k], [n]));
+            (0..n).for_each(|i| b.set(i, arg(k, i)));
+            b.finish()
+        };
+        let values: Vec<Literal> = (0..arity).map(read).collect();
+        let refs: Vec<&Literal> = values.iter().collect();
+        debug_assert_eq!(op.rule().lower(), Lowering::Map);
+        let outs = smallvec::smallvec![TensorType::new(to, [n])];
+        match op.rule().eval(&mut EvalCx::default(), &refs, &outs) {
+            // SAFETY: as above.
+            Ok(y) => (0..n).for_each(|i| unsafe { write_lane(dst, to, i, y[0].get(i)) }),
+            Err(e) => systole_ir::bug!("{} on one tile: {e}", op.name()),
+        }
+    }
+}
+
+unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usize, n: usize) {
+    let (mut at, mut left) = ((start / inner) % size, inner - start % inner);
+    for i in 0..n {
+        // SAFETY: the caller has `n` lanes at `dst`.
+        unsafe {
+            match dtype {
+                DType::I32 | DType::U32 => *dst.cast::<u32>().add(i) = at as u32,
+                DType::F32 if at < 1 << 24 => *dst.cast::<f32>().add(i) = at as f32,
+                _ => write_lane(dst, dtype, i, Scalar::Int(at as i64).convert_to(dtype)),
+            }
+        }
+        left -= 1;
+        if left == 0 {
+            left = inner;
+            at = if at + 1 == size { 0 } else { at + 1 };
+        }
+    }
+}
+
+/// `run` elements that lie `stride` apart.
+#[inline]
+unsafe fn copy_run(to: *mut u8, from: *const u8, size: usize, stride: usize, run: usize) {
+    // SAFETY: the caller has `run` elements at both ends.
+    unsafe {
+        match (size, stride) {
+            (_, 1) => std::ptr::copy_nonoverlapping(from, to, run * size),
+            (1, s) => strided::<u8>(to, from, s, run),
+            (2, s) => strided::<u16>(to, from, s, run),
+            (4, s) => strided::<u32>(to, from, s, run),
+            (_, s) => strided::<u64>(to, from, s, run),
+        }
+    }
+}
+
+#[inline]
+unsafe fn strided<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usize) {
+    // SAFETY: by the caller's promise.
+    let to = unsafe { lanes_mut::<T>(to, run) };
+    if stride == 0 {
+        // SAFETY: one element.
+        to.fill(unsafe { *from.cast::<T>() });
+        return;
+    }
+    for (i, t) in to.iter_mut().enumerate() {
+        // SAFETY: element `i · stride` exists by the caller's promise.
+        *t = unsafe { *from.cast::<T>().add(i * stride) };
+    }
+}
+
+/// Writes a register's `n` lanes as array elements.
+///
+/// # Safety
+/// `dst` has room for `n` elements of `dtype`, `src` holds `n` lanes; they do not overlap.
+pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<TileFn>, n: usize) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match narrow {
+            Some(f) => f(dst, src, src, src, n),
+            None => std::ptr::copy_nonoverlapping(src, dst, n * lane_size(dtype)),
+        }
+    }
+}
+
+/// A fused element-wise step.
+pub struct MapKernel {
+    program: Program,
+    elements: usize,
+    outputs: Vec<Output>,
+}
+
+struct Output {
+    register: usize,
+    dtype: DType,
+    narrow: Option<TileFn>,
+    /// The register's loop may write straight into the array.
+    direct: bool,
+}
+
+impl MapKernel {
+    pub fn new(map: &Map, level: Level) -> MapKernel {
+        let program = Program::new(map, level);
+        let outputs = map.stores.iter().enumerate().map(|(k, &register)| {
+            let dtype = program.dtype(register);
+            let narrow = narrow(dtype, level);
+            let first = map.stores[..k].iter().all(|&s| s != register);
+            let direct = narrow.is_none() && register >= map.loads.len() && first;
+            Output { register, dtype, narrow, direct }
+        });
+        MapKernel { outputs: outputs.collect(), program, elements: map.shape.elements() }
+    }
+}
+
+impl Kernel for MapKernel {
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let copies: SmallVec<[bool; 8]> =
+            io.inputs.iter().map(|&i| io.outputs.iter().any(|&o| std::ptr::eq(o, i))).collect();
+        let inputs: SmallVec<[Ptr; 8]> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
+        let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
+        let n = self.elements;
+        let body = |block: usize| {
+            let raw: SmallVec<[*const u8; 8]> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
+            with_scratch(self.program.scratch(), |scratch| {
+                let mut regs = self.program.start(scratch);
+                let end = ((block + 1) * BLOCK).min(n);
+                let mut start = block * BLOCK;
+                while start < end {
+                    let len = TILE.min(end - start);
+                    for (o, out) in self.outputs.iter().zip(&outputs) {
+                        if o.direct {
+                            regs[o.register] = out.at(start * o.dtype.size());
+                        }
+                    }
+                    // SAFETY: the module's contract; this thread owns the scratch; blocks write disjoint ranges of
+                    // the outputs, and inputs that lie in an output are copied before that range is written.
+                    unsafe {
+                        self.program.tile(&mut regs, &raw, &copies, scratch, start, len);
+                        for (o, out) in self.outputs.iter().zip(&outputs).filter(|(o, _)| !o.direct) {
+                            let dst = out.at(start * o.dtype.size());
+                            store(dst, regs[o.register], o.dtype, o.narrow, len);
+                        }
+                    }
+                    start += len;
+                }
+            });
+        };
+        let work = n as f64 * 0.15 * self.program.weight();
+        cx.team.run_with(n.div_ceil(BLOCK), work, cx.flush, &body);
+        Ok(())
+    }
+}

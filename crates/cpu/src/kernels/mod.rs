@@ -1,0 +1,119 @@
+//! Kernels: one file for each family. [`bind`] turns a step of a schedule into something that runs.
+//!
+//! The contract of every kernel ([`Kernel::run`]): `inputs` and `outputs` point to arrays of the step's types, aligned
+//! to their elements. Outputs overlap neither each other nor the inputs, except where the buffer plan lets a step
+//! write in place (element-wise steps on inputs they read at the same index; `dynamic_update_slice` on its operand);
+//! those kernels look for equal pointers themselves. `scratch` points to as many bytes as the kernel asked for.
+
+mod conv;
+mod depthwise;
+mod dot;
+mod fallback;
+mod gemm;
+mod lanes;
+mod map;
+pub mod math;
+mod moves;
+mod pool;
+mod reduce;
+mod rng;
+mod scatter;
+mod sort;
+mod widened;
+
+use crate::detect::Level;
+use crate::exec::Cx;
+use systole_compile::{Kernel as Plan, Step};
+use systole_ir::{Op, Result};
+
+/// Addresses of one call's arrays.
+pub struct Io<'a> {
+    /// Operands.
+    pub inputs: &'a [*const u8],
+    /// Results.
+    pub outputs: &'a [*mut u8],
+    /// Working memory of the size that [`Kernel::scratch`] names.
+    pub scratch: *mut u8,
+}
+
+/// A step bound to this machine.
+pub trait Kernel: Send + Sync {
+    /// Computes the outputs.
+    ///
+    /// # Safety
+    /// See the module text.
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()>;
+
+    /// Bytes of working memory that all threads of one call share.
+    fn scratch(&self) -> usize {
+        0
+    }
+}
+
+/// An address that may cross threads: blocks of one kernel touch disjoint parts of what it points to.
+#[derive(Clone, Copy)]
+pub(crate) struct Ptr(pub *mut u8);
+
+// SAFETY: an address is data; what is done with it is justified where it is used.
+unsafe impl Send for Ptr {}
+// SAFETY: as above.
+unsafe impl Sync for Ptr {}
+
+impl Ptr {
+    pub(crate) fn of(p: *const u8) -> Ptr {
+        Ptr(p.cast_mut())
+    }
+
+    /// The address `bytes` further on. A method, so that closures capture the whole `Ptr`.
+    #[inline(always)]
+    pub(crate) fn at(self, bytes: usize) -> *mut u8 {
+        self.0.wrapping_add(bytes)
+    }
+
+    /// The address of element `i` of type `T`.
+    #[inline(always)]
+    pub(crate) fn elem<T>(self, i: usize) -> *mut T {
+        self.0.cast::<T>().wrapping_add(i)
+    }
+}
+
+/// The kernel for a step.
+pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
+    Ok(match &step.kernel {
+        Plan::Map(m) => Box::new(map::MapKernel::new(m, level)),
+        Plan::Reduce { map, folded, monoid } => {
+            Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, level))
+        }
+        Plan::While { captures, cond, body } => {
+            Box::new(crate::exec::WhileKernel::new(*captures, cond, body, step, level)?)
+        }
+        Plan::Case { branches } => Box::new(crate::exec::CaseKernel::new(branches, step, level)?),
+        Plan::Op { op, bias } => bind_op(op, *bias, step, level)?,
+    })
+}
+
+fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
+    if let Op::DotGeneral(d) = op
+        && let Some(k) = dot::DotKernel::new(d, bias, step, level)
+    {
+        return Ok(Box::new(k));
+    }
+    if let Some(k) = widened::Widened::new(op, bias, step, level)? {
+        return Ok(Box::new(k));
+    }
+    let fast: Option<Box<dyn Kernel>> = match op {
+        Op::Convolution(c) => conv::bind(c, bias, step, level),
+        Op::ReduceWindow(r) => pool::Pool::new(r, step, level).map(|k| Box::new(k) as _),
+        Op::SelectAndScatter(s) => {
+            pool::Unpool::new(s, step, step.output_types[0].dtype, level).map(|k| Box::new(k) as _)
+        }
+        Op::RngBitGenerator(r) => rng::Philox::new(r, step).map(|k| Box::new(k) as _),
+        Op::Scatter(s) => scatter::ScatterRows::new(s, step, level).map(|k| Box::new(k) as _),
+        Op::Sort(s) => Some(Box::new(sort::SortKernel::new(s, step))),
+        op => moves::bind(op, step),
+    };
+    if let Some(k) = fast {
+        return Ok(k);
+    }
+    Ok(Box::new(fallback::Reference::new(op, bias, step)))
+}

@@ -1,0 +1,503 @@
+//! Folds with one associative op, over any dimensions, of an array or of element-wise work done on the way.
+//!
+//! The order of a fold is a function of the shape: fixed lanes, fixed parts, and a tree over the parts. Narrow floats
+//! are folded in f32 and rounded once.
+
+use super::lanes::{lane_size, lanes, lanes_mut, narrow, widen};
+use super::map::{Program, TILE, store};
+use super::{Io, Kernel, Ptr, math};
+use crate::detect::{Isa, Level, Tile, TileFn};
+use crate::exec::{Cx, with_scratch};
+use std::marker::PhantomData;
+use systole_compile::{Map, Step};
+use systole_ir::op::Monoid;
+use systole_ir::{DType, Result};
+
+/// Accumulators of a fold along contiguous elements.
+const LANES: usize = 64;
+/// Elements of one part: what one block folds.
+const PART: usize = 1 << 16;
+/// Longest run along a row that is one unit of work.
+const CHUNK: usize = 1 << 14;
+/// Columns of one block.
+const COLUMNS: usize = 4 * TILE;
+
+/// An associative, commutative function of lanes.
+pub trait Fold<T> {
+    fn f(a: T, b: T) -> T;
+}
+
+pub struct Add;
+pub struct Mul;
+pub struct Min;
+pub struct Max;
+pub struct And;
+pub struct Or;
+
+macro_rules! int_folds {
+    ($($t:ty),*) => { $(
+        impl Fold<$t> for Add { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.wrapping_add(b) } }
+        impl Fold<$t> for Mul { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.wrapping_mul(b) } }
+        impl Fold<$t> for Min { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.min(b) } }
+        impl Fold<$t> for Max { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.max(b) } }
+        impl Fold<$t> for And { #[inline(always)] fn f(a: $t, b: $t) -> $t { a & b } }
+        impl Fold<$t> for Or { #[inline(always)] fn f(a: $t, b: $t) -> $t { a | b } }
+    )* };
+}
+int_folds!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+macro_rules! float_folds {
+    ($($t:ty, $max:path, $min:path;)*) => { $(
+        impl Fold<$t> for Add { #[inline(always)] fn f(a: $t, b: $t) -> $t { a + b } }
+        impl Fold<$t> for Mul { #[inline(always)] fn f(a: $t, b: $t) -> $t { a * b } }
+        impl Fold<$t> for Min { #[inline(always)] fn f(a: $t, b: $t) -> $t { $min(a, b) } }
+        impl Fold<$t> for Max { #[inline(always)] fn f(a: $t, b: $t) -> $t { $max(a, b) } }
+    )* };
+}
+float_folds!(f32, math::maximum, math::minimum; f64, math::maximum64, math::minimum64;);
+
+/// Folds `n` elements into [`LANES`] accumulators at `dst`.
+struct Along<T, F>(PhantomData<(T, F)>);
+impl<T: Copy, F: Fold<T>> Tile for Along<T, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`; the accumulators are apart from the elements.
+        let (d, a) = unsafe { (&mut *dst.cast::<[T; LANES]>(), lanes::<T>(a, n)) };
+        let mut acc = *d;
+        let chunks = a.chunks_exact(LANES);
+        let rest = chunks.remainder();
+        for chunk in chunks {
+            for (x, y) in acc.iter_mut().zip(chunk) {
+                *x = F::f(*x, *y);
+            }
+        }
+        for (x, y) in acc.iter_mut().zip(rest) {
+            *x = F::f(*x, *y);
+        }
+        *d = acc;
+    }
+}
+
+/// Folds `n` elements into `n` accumulators.
+struct Across<T, F>(PhantomData<(T, F)>);
+impl<T: Copy, F: Fold<T>> Tile for Across<T, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`; the accumulators are apart from the elements.
+        let (d, a) = unsafe { (lanes_mut::<T>(dst, n), lanes::<T>(a, n)) };
+        for (x, y) in d.iter_mut().zip(a) {
+            *x = F::f(*x, *y);
+        }
+    }
+}
+
+fn loops<T: Copy, F: Fold<T>>(level: Level) -> (TileFn, TileFn) {
+    (level.tile::<Along<T, F>>(), level.tile::<Across<T, F>>())
+}
+
+fn float_loops<T: Copy>(monoid: Monoid, level: Level) -> (TileFn, TileFn)
+where
+    Add: Fold<T>,
+    Mul: Fold<T>,
+    Min: Fold<T>,
+    Max: Fold<T>,
+{
+    match monoid {
+        Monoid::Multiply => loops::<T, Mul>(level),
+        Monoid::Minimum => loops::<T, Min>(level),
+        Monoid::Maximum => loops::<T, Max>(level),
+        // Bitwise folds of floats do not type.
+        Monoid::Add | Monoid::And | Monoid::Or => loops::<T, Add>(level),
+    }
+}
+
+fn int_loops<T: Copy>(monoid: Monoid, level: Level) -> (TileFn, TileFn)
+where
+    Add: Fold<T>,
+    Mul: Fold<T>,
+    Min: Fold<T>,
+    Max: Fold<T>,
+    And: Fold<T>,
+    Or: Fold<T>,
+{
+    match monoid {
+        Monoid::And => loops::<T, And>(level),
+        Monoid::Or => loops::<T, Or>(level),
+        other => match other {
+            Monoid::Multiply => loops::<T, Mul>(level),
+            Monoid::Minimum => loops::<T, Min>(level),
+            Monoid::Maximum => loops::<T, Max>(level),
+            _ => loops::<T, Add>(level),
+        },
+    }
+}
+
+fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> (TileFn, TileFn) {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => float_loops::<f32>(monoid, level),
+        DType::F64 => float_loops::<f64>(monoid, level),
+        DType::I8 => int_loops::<i8>(monoid, level),
+        DType::I16 => int_loops::<i16>(monoid, level),
+        DType::I32 => int_loops::<i32>(monoid, level),
+        DType::I64 => int_loops::<i64>(monoid, level),
+        DType::U8 => int_loops::<u8>(monoid, level),
+        DType::U16 => int_loops::<u16>(monoid, level),
+        DType::U32 => int_loops::<u32>(monoid, level),
+        DType::U64 => int_loops::<u64>(monoid, level),
+        DType::Bool => match monoid {
+            Monoid::Add | Monoid::Maximum | Monoid::Or => loops::<u8, Or>(level),
+            Monoid::Multiply | Monoid::Minimum | Monoid::And => loops::<u8, And>(level),
+        },
+    }
+}
+
+/// The loop that folds `n` elements into `n` accumulators, for kernels that fold rows.
+pub fn across_loop(monoid: Monoid, dtype: DType, level: Level) -> TileFn {
+    loops_of(monoid, dtype, level).1
+}
+
+/// As [`across_loop`], on elements as they are stored: narrow floats are rounded after every fold.
+pub fn across_stored(monoid: Monoid, dtype: DType, level: Level) -> TileFn {
+    match dtype {
+        DType::BF16 => float_loops::<StoredBf16>(monoid, level).1,
+        DType::F16 => float_loops::<StoredF16>(monoid, level).1,
+        _ => across_loop(monoid, dtype, level),
+    }
+}
+
+/// A bf16 in memory.
+#[derive(Clone, Copy)]
+struct StoredBf16(u16);
+/// An f16 in memory.
+#[derive(Clone, Copy)]
+struct StoredF16(u16);
+
+impl<F: Fold<f32>> Fold<StoredBf16> for F {
+    #[inline(always)]
+    fn f(a: StoredBf16, b: StoredBf16) -> StoredBf16 {
+        StoredBf16(math::to_bf16(<F as Fold<f32>>::f(math::from_bf16(a.0), math::from_bf16(b.0))))
+    }
+}
+
+impl<F: Fold<f32>> Fold<StoredF16> for F {
+    #[inline(always)]
+    fn f(a: StoredF16, b: StoredF16) -> StoredF16 {
+        StoredF16(math::to_f16(<F as Fold<f32>>::f(math::from_f16(a.0), math::from_f16(b.0))))
+    }
+}
+
+/// A mixed-radix walk over some dimensions: sizes and distances.
+#[derive(Default)]
+struct Walk(Vec<(usize, usize)>);
+
+impl Walk {
+    fn count(&self) -> usize {
+        self.0.iter().map(|d| d.0).product()
+    }
+
+    /// Distance of combination `i`.
+    fn at(&self, mut i: usize) -> usize {
+        let mut at = 0;
+        for &(size, stride) in self.0.iter().rev() {
+            at += i % size * stride;
+            i /= size;
+        }
+        at
+    }
+}
+
+/// A fold step.
+pub struct ReduceKernel {
+    program: Program,
+    along: TileFn,
+    across: TileFn,
+    dtype: DType,
+    lane: usize,
+    identity: [u8; 8],
+    widen: Option<TileFn>,
+    narrow: Option<TileFn>,
+    /// Dimensions that stay, without the innermost run.
+    kept: Walk,
+    /// Dimensions that are folded, without the innermost run.
+    folded: Walk,
+    /// The innermost run, and whether it is folded.
+    inner: usize,
+    inner_folded: bool,
+}
+
+impl ReduceKernel {
+    pub fn new(map: &Map, folded: &[bool], monoid: Monoid, step: &Step, level: Level) -> ReduceKernel {
+        let dtype = step.output_types[0].dtype;
+        let (along, across) = loops_of(monoid, dtype, level);
+        let identity = monoid.identity(dtype);
+        let bytes = match dtype {
+            DType::F16 | DType::BF16 => ((identity.as_f64() as f32).to_bits() as u64).to_le_bytes(),
+            _ => identity.to_bits(dtype).to_le_bytes(),
+        };
+        let mut runs: Vec<(usize, bool)> = Vec::new();
+        for (&size, &f) in map.shape.iter().zip(folded) {
+            match runs.last_mut() {
+                Some(last) if last.1 == f => last.0 *= size,
+                _ => runs.push((size, f)),
+            }
+        }
+        let (inner, inner_folded) = runs.pop().unwrap_or((1, false));
+        let mut stride = inner;
+        let (mut kept_walk, mut folded_walk) = (Walk::default(), Walk::default());
+        for &(size, f) in runs.iter().rev() {
+            if f { &mut folded_walk } else { &mut kept_walk }.0.insert(0, (size, stride));
+            stride *= size;
+        }
+        ReduceKernel {
+            program: Program::new(map, level),
+            along,
+            across,
+            dtype,
+            lane: lane_size(dtype),
+            identity: bytes,
+            widen: widen(dtype, level),
+            narrow: narrow(dtype, level),
+            kept: kept_walk,
+            folded: folded_walk,
+            inner,
+            inner_folded,
+        }
+    }
+
+    /// Units of one output of a row fold: chunks of its contiguous runs; and how many make a part.
+    fn row_parts(&self) -> (usize, usize, usize) {
+        let chunks = self.inner.div_ceil(CHUNK);
+        let units = self.folded.count() * chunks;
+        let per_part = (PART / self.inner.clamp(1, CHUNK)).max(1);
+        (chunks, units, per_part)
+    }
+
+    /// Rows of one part of a column fold, and rows that one pass takes together.
+    fn column_parts(&self) -> (usize, usize) {
+        let adjacent = self.folded.0.last().map_or(1, |d| d.0);
+        let together =
+            if self.inner < 256 { (TILE / self.inner.max(1)).clamp(1, adjacent.max(1)) } else { 1 };
+        let width = self.inner.clamp(1, COLUMNS);
+        ((PART / width).max(together), together)
+    }
+
+    fn parts(&self) -> usize {
+        if self.inner_folded {
+            let (_, units, per_part) = self.row_parts();
+            units.div_ceil(per_part).max(1)
+        } else {
+            self.folded.count().div_ceil(self.column_parts().0).max(1)
+        }
+    }
+
+    /// Lanes of one part's partial results.
+    fn outputs(&self) -> usize {
+        self.kept.count() * if self.inner_folded { 1 } else { self.inner }
+    }
+
+    /// Repeats one lane `n` times, doubling what is there.
+    unsafe fn fill(&self, dst: *mut u8, value: &[u8; 8], n: usize) {
+        if n == 0 {
+            return;
+        }
+        let (end, mut done) = (n * self.lane, self.lane);
+        // SAFETY: the caller has `n` lanes at `dst`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(value.as_ptr(), dst, self.lane);
+            while done < end {
+                let more = done.min(end - done);
+                std::ptr::copy_nonoverlapping(dst.cast_const(), dst.add(done), more);
+                done += more;
+            }
+        }
+    }
+
+    fn scratch_each(&self) -> usize {
+        // Lanes for accumulators of a row fold or of a column block, then the program's registers.
+        COLUMNS.max(LANES) * 8 + self.program.scratch()
+    }
+}
+
+/// What one thread needs while it folds.
+struct Worker<'a> {
+    k: &'a ReduceKernel,
+    acc: *mut u8,
+    scratch: *mut u8,
+    regs: Vec<*mut u8>,
+    inputs: Vec<*const u8>,
+    plain: Option<*const u8>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(k: &'a ReduceKernel, inputs: &[Ptr], memory: *mut u8) -> Worker<'a> {
+        let scratch = memory.wrapping_add(COLUMNS.max(LANES) * 8);
+        let inputs: Vec<*const u8> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
+        let plain = k.program.is_plain().map(|i| inputs[i]);
+        Worker { k, acc: memory, scratch, regs: k.program.start(scratch), inputs, plain }
+    }
+
+    /// Calls `f` with lanes of elements `start..start + n`, piece by piece: address, offset in the range, length.
+    unsafe fn elements(&mut self, start: usize, n: usize, mut f: impl FnMut(*const u8, usize, usize)) {
+        if let Some(base) = self.plain {
+            return f(base.wrapping_add(start * self.k.lane), 0, n);
+        }
+        let register = self.k.program.stores[0];
+        let mut done = 0;
+        while done < n {
+            let len = TILE.min(n - done);
+            // SAFETY: inputs and registers are those of the program, on this thread's scratch.
+            unsafe {
+                self.k.program.tile(&mut self.regs, &self.inputs, &[], self.scratch, start + done, len);
+            }
+            f(self.regs[register], done, len);
+            done += len;
+        }
+    }
+
+    /// Folds units `range` of output `o` and leaves the value in lane 0 of `dst`.
+    unsafe fn row(&mut self, o: usize, units: std::ops::Range<usize>, chunks: usize, dst: *mut u8) {
+        let k = self.k;
+        let acc = self.acc;
+        // SAFETY: `acc` has `LANES` lanes; elements are those of the map's shape; `dst` has a lane.
+        unsafe {
+            k.fill(acc, &k.identity, LANES);
+            let base = k.kept.at(o);
+            for unit in units {
+                let (segment, chunk) = (unit / chunks, unit % chunks);
+                let from = chunk * CHUNK;
+                let n = CHUNK.min(k.inner - from);
+                let start = base + k.folded.at(segment) + from;
+                self.elements(start, n, |p, _, n| (k.along)(acc, p, p, p, n));
+            }
+            let mut half = LANES / 2;
+            while half > 0 {
+                let high = acc.add(half * k.lane).cast_const();
+                (k.across)(acc, high, high, high, half);
+                half /= 2;
+            }
+            std::ptr::copy_nonoverlapping(acc.cast_const(), dst, k.lane);
+        }
+    }
+
+    /// Folds `rows` of columns `from..from + width` of kept combination `o` into `width` lanes at `dst`.
+    unsafe fn columns(
+        &mut self,
+        o: usize,
+        rows: std::ops::Range<usize>,
+        from: usize,
+        width: usize,
+        dst: *mut u8,
+    ) {
+        let k = self.k;
+        let acc = self.acc;
+        let (_, together) = k.column_parts();
+        let adjacent = k.folded.0.last().map_or(1, |d| d.0).max(1);
+        // SAFETY: `acc` has `together · width ≤ COLUMNS` lanes; elements are those of the map's shape; `dst` has
+        // `width` lanes.
+        unsafe {
+            k.fill(acc, &k.identity, together * width);
+            let base = k.kept.at(o) + from;
+            let mut row = rows.start;
+            while row < rows.end {
+                let left_in_run = adjacent - row % adjacent;
+                let take = together.min(left_in_run).min(rows.end - row);
+                let start = base + k.folded.at(row);
+                let lane = k.lane;
+                self.elements(start, take * width, |p, at, n| {
+                    (k.across)(acc.add(at * lane), p, p, p, n);
+                });
+                row += take;
+            }
+            for slot in 1..together {
+                let other = acc.add(slot * width * k.lane).cast_const();
+                (k.across)(acc, other, other, other, width);
+            }
+            std::ptr::copy_nonoverlapping(acc.cast_const(), dst, width * k.lane);
+        }
+    }
+}
+
+impl Kernel for ReduceKernel {
+    fn scratch(&self) -> usize {
+        self.parts() * self.outputs() * self.lane + 64
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let (operands, init) = io.inputs.split_at(io.inputs.len() - 1);
+        let inputs: Vec<Ptr> = operands.iter().map(|&p| Ptr::of(p)).collect();
+        let (partial, parts, outputs) = (Ptr(io.scratch), self.parts(), self.outputs());
+        let elements = self.inner * self.kept.count() * self.folded.count();
+        let work = elements as f64 * 0.1 * self.program.weight() + outputs as f64 * 20.0;
+        let per_output = elements / self.kept.count().max(1);
+        // Kept combinations that one block takes, when one part holds them whole.
+        let group =
+            if parts == 1 { (PART / per_output.max(1)).clamp(1, self.kept.count().max(1)) } else { 1 };
+        let groups = self.kept.count().div_ceil(group);
+        let strips = if self.inner_folded { 1 } else { self.inner.div_ceil(COLUMNS) };
+        let each = self.scratch_each();
+        let body = |block: usize| {
+            let (o_block, rest) = (block / (parts * strips), block % (parts * strips));
+            let (part, strip) = (rest / strips, rest % strips);
+            with_scratch(each, |memory| {
+                let mut w = Worker::new(self, &inputs, memory);
+                for o in o_block * group..((o_block + 1) * group).min(self.kept.count()) {
+                    // SAFETY: scratch holds `parts · outputs` lanes; this block's are its own.
+                    unsafe {
+                        if self.inner_folded {
+                            let (chunks, units, per_part) = self.row_parts();
+                            let range = part * per_part..((part + 1) * per_part).min(units);
+                            w.row(o, range, chunks, partial.at((part * outputs + o) * self.lane));
+                        } else {
+                            let (rows, _) = self.column_parts();
+                            let range = part * rows..((part + 1) * rows).min(self.folded.count());
+                            let from = strip * COLUMNS;
+                            let width = COLUMNS.min(self.inner - from);
+                            let at = part * outputs + o * self.inner + from;
+                            w.columns(o, range, from, width, partial.at(at * self.lane));
+                        }
+                    }
+                }
+            });
+        };
+        cx.team.run_with(groups * parts * strips, work, cx.flush, &body);
+        // SAFETY: as above; the initial value is a scalar of the element type.
+        unsafe { self.finish(partial, parts, outputs, init[0], io.outputs[0]) };
+        Ok(())
+    }
+}
+
+impl ReduceKernel {
+    /// Folds the parts in a tree, then the initial value, and stores.
+    unsafe fn finish(&self, partial: Ptr, parts: usize, outputs: usize, init: *const u8, out: *mut u8) {
+        let row = |p: usize| partial.at(p * outputs * self.lane);
+        let mut step = 1;
+        // SAFETY: the parts' rows are disjoint.
+        unsafe {
+            while step < parts {
+                for p in (0..parts - step).step_by(2 * step) {
+                    let other = row(p + step).cast_const();
+                    (self.across)(row(p), other, other, other, outputs);
+                }
+                step *= 2;
+            }
+            let mut first = 0u64;
+            let lane = (&raw mut first).cast::<u8>();
+            match self.widen {
+                Some(widen) => widen(lane, init, init, init, 1),
+                None => std::ptr::copy_nonoverlapping(init, lane, self.lane),
+            }
+            let first = first.to_ne_bytes();
+            let mut at = 0;
+            let mut lanes = [0u64; TILE];
+            let lanes = lanes.as_mut_ptr().cast::<u8>();
+            while at < outputs {
+                let n = TILE.min(outputs - at);
+                self.fill(lanes, &first, n);
+                let p = row(0).wrapping_add(at * self.lane).cast_const();
+                (self.across)(lanes, p, p, p, n);
+                store(out.wrapping_add(at * self.dtype.size()), lanes, self.dtype, self.narrow, n);
+                at += n;
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Narrow floats in kernels that know f32: operands are widened, the f32 kernel runs, results are rounded once.
+
+use super::dot::convert;
+use super::lanes::{narrow, widen};
+use super::pool::Unpool;
+use super::{Io, Kernel, bind};
+use crate::detect::{Level, TileFn};
+use crate::exec::Cx;
+use systole_compile::{Kernel as Plan, Step};
+use systole_ir::op::{Monoid, ReduceWindow, SelectAndScatter};
+use systole_ir::{DType, Op, Result, TensorType};
+
+/// A kernel for f32 between conversions.
+pub struct Widened {
+    inner: Box<dyn Kernel>,
+    inputs: Vec<Side>,
+    outputs: Vec<Side>,
+    scratch: usize,
+}
+
+/// One operand or result: elements, where its f32 form lies in scratch, and how to convert.
+struct Side {
+    elements: usize,
+    at: usize,
+    convert: Option<TileFn>,
+}
+
+fn is_narrow(t: &TensorType) -> bool {
+    matches!(t.dtype, DType::F16 | DType::BF16)
+}
+
+impl Widened {
+    /// `None` where nothing is narrow or the op is not one that takes this way.
+    pub fn new(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Option<Widened>> {
+        if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
+            return Ok(None);
+        }
+        let wide_op = match op {
+            Op::Convolution(c) => {
+                Op::from(systole_ir::op::Convolution { element_type: DType::F32, ..c.clone() })
+            }
+            Op::ReduceWindow(r) => match Monoid::of(&r.body) {
+                // Repeated rounding of sums and products is not what one rounding gives; close enough is not equal,
+                // but backends may group folds as they like.
+                Some(m) => Op::from(ReduceWindow { body: m.body(DType::F32), ..r.clone() }),
+                None => return Ok(None),
+            },
+            Op::SelectAndScatter(s) => match (super::pool::direction(&s.select), Monoid::of(&s.scatter)) {
+                (Some(d), Some(m)) => Op::from(SelectAndScatter {
+                    select: super::pool::comparison(d),
+                    scatter: m.body(DType::F32),
+                    ..s.clone()
+                }),
+                _ => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        let stored = step.output_types[0].dtype;
+        let mut at = 0;
+        let mut side = |t: &TensorType, convert: Option<TileFn>| {
+            let side = Side { elements: t.elements(), at, convert };
+            at += if convert.is_some() { (t.elements() * 4).next_multiple_of(64) } else { 0 };
+            side
+        };
+        let inputs = step.input_types.iter().map(|t| side(t, widen(t.dtype, level))).collect();
+        let outputs = step.output_types.iter().map(|t| side(t, narrow(t.dtype, level))).collect();
+        let wide = |t: &TensorType| if is_narrow(t) { t.with_dtype(DType::F32) } else { t.clone() };
+        let step = Step {
+            kernel: Plan::Op { op: wide_op, bias },
+            input_types: step.input_types.iter().map(wide).collect(),
+            output_types: step.output_types.iter().map(wide).collect(),
+            ..step.clone()
+        };
+        let unpool = match &step.kernel {
+            Plan::Op { op: Op::SelectAndScatter(s), .. } => Unpool::new(s, &step, stored, level),
+            _ => None,
+        };
+        let inner = match unpool {
+            Some(k) => Box::new(k),
+            None => bind(&step, level)?,
+        };
+        Ok(Some(Widened { scratch: at + inner.scratch(), inner, inputs, outputs }))
+    }
+}
+
+impl Kernel for Widened {
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let mut end = 0;
+        let mut inputs = io.inputs.to_vec();
+        let mut outputs = io.outputs.to_vec();
+        // SAFETY: scratch has the parts laid out in `new`.
+        unsafe {
+            for (side, p) in self.inputs.iter().zip(&mut inputs) {
+                if let Some(f) = side.convert {
+                    let to = io.scratch.wrapping_add(side.at);
+                    convert(cx, f, (*p, 2), (to, 4), side.elements);
+                    *p = to;
+                    end = side.at + (side.elements * 4).next_multiple_of(64);
+                }
+            }
+            for (side, p) in self.outputs.iter().zip(&mut outputs) {
+                if side.convert.is_some() {
+                    *p = io.scratch.wrapping_add(side.at);
+                    end = side.at + (side.elements * 4).next_multiple_of(64);
+                }
+            }
+            let scratch = io.scratch.wrapping_add(end);
+            self.inner.run(cx, &Io { inputs: &inputs, outputs: &outputs, scratch })?;
+            for ((side, &from), &to) in self.outputs.iter().zip(&outputs).zip(io.outputs) {
+                if let Some(f) = side.convert {
+                    convert(cx, f, (from.cast_const(), 4), (to, 2), side.elements);
+                }
+            }
+        }
+        Ok(())
+    }
+}
