@@ -89,7 +89,7 @@ impl Fixture {
                 |w: &Params| {
                     let all = w.clone().into_iter().chain(other.clone()).collect();
                     let mut cx = Cx::new(y.builder(), all, precision).training_with(&seed, &seed);
-                    let out = architecture.call(&mut cx, &[x.clone()]);
+                    let out = architecture.call(&mut cx, std::slice::from_ref(&x));
                     let logits = cx.logits_of(&out);
                     let prediction = Prediction { value: &out, logits: logits.as_ref() };
                     sparse_categorical_crossentropy().value(&y, prediction, None)

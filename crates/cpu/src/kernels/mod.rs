@@ -5,6 +5,7 @@
 //! write in place (element-wise steps on inputs they read at the same index; `dynamic_update_slice` on its operand);
 //! those kernels look for equal pointers themselves. `scratch` points to as many bytes as the kernel asked for.
 
+mod cells;
 mod conv;
 mod depthwise;
 mod dot;
@@ -14,12 +15,12 @@ mod lanes;
 mod map;
 pub mod math;
 mod moves;
-mod pool;
 mod reduce;
 mod rng;
 mod scatter;
 mod sort;
 mod widened;
+mod window;
 
 use crate::detect::Level;
 use crate::exec::Cx;
@@ -101,15 +102,12 @@ fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Ker
     if let Some(k) = widened::Widened::new(op, bias, step, level)? {
         return Ok(Box::new(k));
     }
-    let fast: Option<Box<dyn Kernel>> = match op {
+    let fast = match op {
         Op::Convolution(c) => conv::bind(c, bias, step, level),
-        Op::ReduceWindow(r) => pool::Pool::new(r, step, level).map(|k| Box::new(k) as _),
-        Op::SelectAndScatter(s) => {
-            pool::Unpool::new(s, step, step.output_types[0].dtype, level).map(|k| Box::new(k) as _)
-        }
-        Op::RngBitGenerator(r) => rng::Philox::new(r, step).map(|k| Box::new(k) as _),
-        Op::Scatter(s) => scatter::ScatterRows::new(s, step, level).map(|k| Box::new(k) as _),
-        Op::Sort(s) => Some(Box::new(sort::SortKernel::new(s, step))),
+        Op::ReduceWindow(_) | Op::SelectAndScatter(_) => window::bind(op, step, level),
+        Op::RngBitGenerator(_) => rng::bind(op, step, level),
+        Op::Scatter(_) => scatter::bind(op, step, level),
+        Op::Sort(s) => Some(Box::new(sort::SortKernel::new(s, step)) as Box<dyn Kernel>),
         op => moves::bind(op, step),
     };
     if let Some(k) = fast {

@@ -151,20 +151,6 @@ fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> (TileFn, TileFn) {
     }
 }
 
-/// The loop that folds `n` elements into `n` accumulators, for kernels that fold rows.
-pub fn across_loop(monoid: Monoid, dtype: DType, level: Level) -> TileFn {
-    loops_of(monoid, dtype, level).1
-}
-
-/// As [`across_loop`], on elements as they are stored: narrow floats are rounded after every fold.
-pub fn across_stored(monoid: Monoid, dtype: DType, level: Level) -> TileFn {
-    match dtype {
-        DType::BF16 => float_loops::<StoredBf16>(monoid, level).1,
-        DType::F16 => float_loops::<StoredF16>(monoid, level).1,
-        _ => across_loop(monoid, dtype, level),
-    }
-}
-
 /// A bf16 in memory.
 #[derive(Clone, Copy)]
 struct StoredBf16(u16);

@@ -1,13 +1,12 @@
-//! Narrow floats in kernels that know f32: operands are widened, the f32 kernel runs, results are rounded once.
+//! Narrow floats in convolutions, which know f32: operands are widened, the f32 kernel runs, results are rounded once.
 
 use super::dot::convert;
 use super::lanes::{narrow, widen};
-use super::pool::Unpool;
 use super::{Io, Kernel, bind};
 use crate::detect::{Level, TileFn};
 use crate::exec::Cx;
 use systole_compile::{Kernel as Plan, Step};
-use systole_ir::op::{Monoid, ReduceWindow, SelectAndScatter};
+use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, Result, TensorType};
 
 /// A kernel for f32 between conversions.
@@ -30,32 +29,13 @@ fn is_narrow(t: &TensorType) -> bool {
 }
 
 impl Widened {
-    /// `None` where nothing is narrow or the op is not one that takes this way.
+    /// `None` where nothing is narrow or the op is no convolution.
     pub fn new(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Option<Widened>> {
         if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
             return Ok(None);
         }
-        let wide_op = match op {
-            Op::Convolution(c) => {
-                Op::from(systole_ir::op::Convolution { element_type: DType::F32, ..c.clone() })
-            }
-            Op::ReduceWindow(r) => match Monoid::of(&r.body) {
-                // Repeated rounding of sums and products is not what one rounding gives; close enough is not equal,
-                // but backends may group folds as they like.
-                Some(m) => Op::from(ReduceWindow { body: m.body(DType::F32), ..r.clone() }),
-                None => return Ok(None),
-            },
-            Op::SelectAndScatter(s) => match (super::pool::direction(&s.select), Monoid::of(&s.scatter)) {
-                (Some(d), Some(m)) => Op::from(SelectAndScatter {
-                    select: super::pool::comparison(d),
-                    scatter: m.body(DType::F32),
-                    ..s.clone()
-                }),
-                _ => return Ok(None),
-            },
-            _ => return Ok(None),
-        };
-        let stored = step.output_types[0].dtype;
+        let Op::Convolution(c) = op else { return Ok(None) };
+        let wide_op = Op::from(Convolution { element_type: DType::F32, ..c.clone() });
         let mut at = 0;
         let mut side = |t: &TensorType, convert: Option<TileFn>| {
             let side = Side { elements: t.elements(), at, convert };
@@ -71,14 +51,7 @@ impl Widened {
             output_types: step.output_types.iter().map(wide).collect(),
             ..step.clone()
         };
-        let unpool = match &step.kernel {
-            Plan::Op { op: Op::SelectAndScatter(s), .. } => Unpool::new(s, &step, stored, level),
-            _ => None,
-        };
-        let inner = match unpool {
-            Some(k) => Box::new(k),
-            None => bind(&step, level)?,
-        };
+        let inner = bind(&step, level)?;
         Ok(Some(Widened { scratch: at + inner.scratch(), inner, inputs, outputs }))
     }
 }
