@@ -12,7 +12,7 @@ pub fn print(graph: &Graph) -> String {
     print_with(graph, false)
 }
 
-/// As [`print`], with the layer path of each op in a comment behind it.
+/// As [`print`](fn@print), with the layer path of each op in a comment behind it.
 pub fn print_annotated(graph: &Graph) -> String {
     print_with(graph, true)
 }
