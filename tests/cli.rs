@@ -244,7 +244,7 @@ fn show_prints_each_stage() {
     let stages = [
         ("traced", "convolution"),
         ("grad", "convolution"),
-        ("optimized", "# simplify"),
+        ("optimized", "// simplify"),
         ("stablehlo", "func.func"),
     ];
     for target in ["fashion-mnist", "run.toml"] {
