@@ -115,9 +115,9 @@ impl Model {
     /// One optimizer step on one batch; returns the loss and metrics of this batch alone.
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.ready_for(batch)?;
-        self.state.metrics = self.compiled()?.train.fresh_metrics();
+        self.state.metrics = self.compiled()?.train.metrics.zeros();
         self.take_step(batch)?;
-        self.compiled()?.train.logs(&self.state.metrics)
+        self.compiled()?.train.metrics.logs(&self.state.metrics)
     }
 
     /// How many programs the training step was compiled into: one for each batch size.
@@ -180,7 +180,7 @@ impl Run {
         self.each(model, &Logs::new(), epoch, |c, cx| c.on_epoch_begin(cx))?;
         let progress = Progress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
         report(&progress.begin());
-        model.state.metrics = model.compiled()?.train.fresh_metrics();
+        model.state.metrics = model.compiled()?.train.metrics.zeros();
         let done = self.steps(model, options, &progress, iter, steps, began)?;
         if done == 0 {
             return match self.history.interrupted {
@@ -195,7 +195,7 @@ impl Run {
             return Err(out_of_data(epoch, done, Some(wanted)));
         }
         let trained = began.elapsed();
-        let mut logs = model.compiled()?.train.logs(&model.state.metrics)?;
+        let mut logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
         if !self.history.interrupted {
             model.epoch = epoch + 1;
             let due = (epoch + 1).is_multiple_of(options.validation_freq);
@@ -241,7 +241,7 @@ impl Run {
             self.history.wait_ms.push(waited.as_secs_f32() * 1e3);
             let wants_logs = !self.callbacks.is_empty() || progress.wants_batch(done, steps, began.elapsed());
             if wants_logs {
-                let logs = model.compiled()?.train.logs(&model.state.metrics)?;
+                let logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
                 report(&progress.batch(done, began.elapsed(), &logs));
                 self.each(model, &logs, progress.epoch, |c, cx| c.on_train_batch_end(cx))?;
             }

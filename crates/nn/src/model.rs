@@ -83,13 +83,18 @@ pub struct SummaryRow {
 
 /// A model: layers, weights and, once compiled, what training needs.
 ///
-/// ```no_run
+/// ```
+/// use systole_data::Dataset;
+/// use systole_ir::Literal;
 /// use systole_nn::{layers::*, metric::Metric, optimizer::adam, Compile, Fit, Model};
-/// # fn data() -> systole_data::Dataset { unimplemented!() }
-/// let mut model = Model::sequential([flatten(), dense(128).activation("relu"), dense(10).activation("softmax")]);
-/// model.compile(Compile { optimizer: adam(1e-3), metrics: vec![Metric::SparseCategoricalAccuracy], ..Default::default() })?;
-/// let history = model.fit(&data().batch(32), Fit { epochs: 5, ..Default::default() })?;
-/// model.save("model.safetensors")?;
+/// let points = Literal::from_slice([4, 2], &[-1f32, 0., 1., 0., -1., 1., 1., 1.])?;
+/// let labels = Literal::from_slice([4], &[0i32, 1, 0, 1])?;
+/// let data = Dataset::from_tensor_slices([("points", points), ("label", labels)])?.batch(4);
+///
+/// let mut model = Model::sequential([dense(8).activation("relu"), dense(2).activation("softmax")]);
+/// model.compile(Compile { optimizer: adam(0.1), metrics: vec![Metric::SparseCategoricalAccuracy], ..Default::default() })?;
+/// let history = model.fit(&data, Fit { epochs: 20, ..Default::default() })?;
+/// assert_eq!(history.last()["sparse_categorical_accuracy"], 1.0);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub struct Model {
@@ -300,7 +305,7 @@ impl Model {
     /// As [`Model::evaluate`], over at most `steps` batches.
     pub fn evaluate_steps(&mut self, data: &Dataset, steps: Option<usize>) -> Result<Logs> {
         let names = self.input_names();
-        let mut metrics = self.compiled()?.evaluate.fresh_metrics();
+        let mut metrics = self.compiled()?.evaluate.metrics.zeros();
         let mut seen = 0;
         for sample in data.iter().take(steps.unwrap_or(usize::MAX)) {
             let batch = Batch::from_sample(&sample?, &names)?;
@@ -315,7 +320,7 @@ impl Model {
             return Err(Error::new(ErrorKind::Data, "there is no batch to evaluate")
                 .hint("check the data set's take/skip/filter stages"));
         }
-        self.compiled()?.evaluate.logs(&metrics)
+        self.compiled()?.evaluate.metrics.logs(&metrics)
     }
 
     /// Outputs for every sample of `data` (batches), joined: `→ f32[N, …]`.

@@ -47,7 +47,7 @@ fn union(a: &Params, b: &Params) -> Params {
 pub(crate) struct TrainStep {
     function: Traced<TrainIn, TrainOut>,
     optimizer: Optimizer,
-    metrics: MetricSet,
+    pub(crate) metrics: MetricSet,
     loss_scale: Option<LossScale>,
 }
 
@@ -79,14 +79,6 @@ impl TrainStep {
             scale.init().into_iter().for_each(|(n, b)| state.insert(n, b));
         }
         Ok(state)
-    }
-
-    pub(crate) fn fresh_metrics(&self) -> Params<Buffer> {
-        self.metrics.zeros()
-    }
-
-    pub(crate) fn logs(&self, state: &Params<Buffer>) -> Result<Logs> {
-        self.metrics.logs(state)
     }
 
     /// Takes one step; the state is donated and replaced.
@@ -124,7 +116,7 @@ impl TrainStep {
         controls: (Buffer, Buffer, Buffer),
     ) -> Result<Arc<Graph>> {
         let s = state.clone();
-        let metrics = self.fresh_metrics();
+        let metrics = self.metrics.zeros();
         self.function.trace((s.trainable, s.frozen, s.optimizer, metrics, batch_buffers(batch), controls))
     }
 
@@ -185,7 +177,7 @@ impl Recipe {
 /// Loss and metrics of a batch in inference mode.
 pub(crate) struct EvaluateStep {
     function: Traced<EvaluateIn, Params>,
-    metrics: MetricSet,
+    pub(crate) metrics: MetricSet,
 }
 
 impl EvaluateStep {
@@ -208,14 +200,6 @@ impl EvaluateStep {
             });
         let function = jit(traced).on(backend.clone()).named("evaluate step").flush_denormals(true);
         EvaluateStep { function, metrics }
-    }
-
-    pub(crate) fn fresh_metrics(&self) -> Params<Buffer> {
-        self.metrics.zeros()
-    }
-
-    pub(crate) fn logs(&self, state: &Params<Buffer>) -> Result<Logs> {
-        self.metrics.logs(state)
     }
 
     pub(crate) fn run(
@@ -264,7 +248,7 @@ impl PredictStep {
 
 /// The running mean of the loss and all metrics, as accumulators in the graph.
 #[derive(Clone)]
-struct MetricSet {
+pub(crate) struct MetricSet {
     members: Vec<Member>,
 }
 
@@ -296,7 +280,8 @@ impl MetricSet {
         MetricSet { members }
     }
 
-    fn zeros(&self) -> Params<Buffer> {
+    /// Accumulators of a fresh epoch.
+    pub(crate) fn zeros(&self) -> Params<Buffer> {
         let scalar = TensorType::scalar(DType::F64);
         let mut state = Params::new();
         state.insert(LOSS_TOTAL, Buffer::zeros(scalar.clone()));
@@ -332,7 +317,8 @@ impl MetricSet {
         new
     }
 
-    fn logs(&self, state: &Params<Buffer>) -> Result<Logs> {
+    /// The values that accumulators stand for.
+    pub(crate) fn logs(&self, state: &Params<Buffer>) -> Result<Logs> {
         let mut logs = Logs::new();
         let value = |name: &str| state.get(name).map_or(Ok(0.0), Buffer::to_f64);
         let count = value(LOSS_COUNT)?;
