@@ -295,7 +295,9 @@ fn a_full_disk_leaves_the_earlier_file_whole() {
         ..Default::default()
     };
     let Some(disk) = Mount::tiny(place("disk")) else {
-        println!("SKIPPED a_full_disk_leaves_the_earlier_file_whole: this process may not mount a small disk");
+        println!(
+            "SKIPPED a_full_disk_leaves_the_earlier_file_whole: this process may not mount a small disk"
+        );
         return;
     };
     let path = disk.0.join("model");
