@@ -19,8 +19,8 @@ use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct TrainArgs {
-    /// A TOML file (see `systole init`), or fashion-mnist, mnist, glyphs. Without: fashion-mnist where its files are
-    /// found or can be downloaded, else glyphs
+    /// A TOML file (see `systole init`), or fashion-mnist, mnist, glyphs, mlp, cifar-cnn, resnet50, gpt2-small, lstm.
+    /// Without: fashion-mnist where its files are found or can be downloaded, else glyphs
     #[arg(value_name = "CONFIG.toml | PRESET")]
     target: Option<String>,
     #[command(flatten)]
