@@ -8,6 +8,7 @@
 mod cse;
 mod fuse;
 mod listing;
+mod order;
 mod pass;
 mod plan;
 mod prune;
