@@ -12,6 +12,7 @@ mod order;
 mod pass;
 mod plan;
 mod prune;
+mod remat;
 mod rewrite;
 mod schedule;
 mod simplify;
@@ -19,6 +20,7 @@ mod simplify;
 pub use fuse::schedule;
 pub use pass::{PASSES, Pass, PassStat, optimize};
 pub use plan::ALIGN;
+pub use remat::remat;
 pub use schedule::{
     Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step, Storage, array_bytes,
 };
