@@ -36,16 +36,16 @@ BATCHES = {
 
 GEMM_SIZES = (512, 1024, 2048, 4096)
 
-# Arrays of the element-wise workload: elements of Adam's weights and gelu's input, rows and columns of the other two.
-ELEMENTS = 8 << 20
-ROWS, COLUMNS = 8192, 1024
-# Bytes that must pass between processor and memory for one element, with every operand read or written once.
-# Adam reads weight, gradient and both moments and writes all but the gradient; the others read one and write one array.
-ADAM_BYTES = 7 * 4
-PASS_ELEMENTS = 2
+# The element-wise workload: rows and columns of the input of gelu, softmax and layernorm, and weights that Adam updates.
+ROWS, COLUMNS = 16384, 1024
+WEIGHTS = 8 << 20
+# Bytes that must pass between processor and memory, every operand read or written once: Adam reads weights, gradients
+# and both moments and writes all but the gradients, the others read one array and write one.
+ADAM_BYTES = 7 * 4 * WEIGHTS
+PASSED_ELEMENTS = 2 * ROWS * COLUMNS
 
 VOCABULARY, TOKENS, WIDTH, HEADS, BLOCKS = 50257, 256, 768, 12, 12
-LSTM_STEPS, LSTM_UNITS, LSTM_FEATURES, LSTM_CLASSES = 100, 256, 256, 10
+LSTM_TOKENS, LSTM_UNITS, LSTM_VOCABULARY = 100, 256, 256
 RESNET_STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 
 
@@ -57,7 +57,7 @@ def arguments():
     """The command line of every peer; also sets the number of threads of OpenMP and its like."""
     p = argparse.ArgumentParser()
     p.add_argument("workload")
-    p.add_argument("--precision", choices=["float32", "mixed_bfloat16"], default="float32")
+    p.add_argument("--precision", default="float32", help="float32 or mixed_bfloat16; of gemm: float32, bfloat16 or int8")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--seconds", type=float, default=10, help="time for the measured steps, warm-up not counted")
     p.add_argument("--batch", type=int)
@@ -114,7 +114,23 @@ def time_steps(step, seconds, warm=3, least=3, most=2000):
     return taken, round(max(0.0, others / wall), 2)
 
 
-def report(a, peer, settings, timed, workload=None, precision=None, rate=None):
+def gemm(a, peer, prepare):
+    """Products of all sizes; `prepare(n, precision)` gives the step for n × n matrices."""
+    for n in GEMM_SIZES:
+        timed = time_steps(prepare(n, a.precision), a.seconds / len(GEMM_SIZES))
+        report(a, peer, [], timed, f"gemm-{n}", (2 * n**3 / 1e9, "GFLOP/s"))
+
+
+def elementwise(a, peer, steps):
+    """`steps`: for each of adam, gelu, softmax and layernorm the step."""
+    for op, step in steps.items():
+        if op == "adam" and a.bf16:
+            continue  # weights and moments are f32 in either precision
+        amount = ADAM_BYTES if op == "adam" else PASSED_ELEMENTS * (2 if a.bf16 else 4)
+        report(a, peer, [], time_steps(step, a.seconds / len(steps)), f"elementwise-{op}", (amount / 1e9, "GB/s"))
+
+
+def report(a, peer, settings, timed, workload=None, rate=None):
     """Prints the line of one measurement. `rate` is (amount in a step, unit) where the value is a rate."""
     taken, others = timed
     median, best = statistics.median(taken), min(taken)
@@ -124,7 +140,7 @@ def report(a, peer, settings, timed, workload=None, precision=None, rate=None):
     value, unit = (rate[0] / median, rate[1]) if rate else (median * 1e3, "ms/step")
     line = {
         "workload": workload or a.workload,
-        "precision": precision or a.precision,
+        "precision": a.precision,
         "value": round(value, 3),
         "unit": unit,
         "ms_per_step": round(median * 1e3, 4),

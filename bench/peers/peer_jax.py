@@ -20,7 +20,9 @@ RANDOM = np.random.default_rng(0)
 
 
 def run():
-    {"gemm": gemm, "elementwise": elementwise}.get(a.workload, model)()
+    if a.workload == "gemm":
+        return measure.gemm(a, PEER, gemm)
+    elementwise() if a.workload == "elementwise" else model()
 
 
 # XLA's CPU compiler takes its fast bf16 kernel only for products with an f32 result, so ask for that in both directions.
@@ -63,7 +65,7 @@ def model():
         step = lambda: predict(state, x).block_until_ready()
         return measure.report(a, PEER, settings[:1], measure.time_steps(step, a.seconds))
 
-    y = jnp.asarray(RANDOM.integers(0, classes, x.shape[:2] if a.workload == "gpt2-small" else x.shape[:1]))
+    y = jnp.asarray(RANDOM.integers(0, classes, x.shape if x.dtype == jnp.int32 else x.shape[:1]))
     optimizer = make_optimizer()
     weights = state.pop("params")
 
@@ -170,14 +172,19 @@ class Gpt2(nn.Module):
 
 class Lstm(nn.Module):
     @nn.compact
-    def __call__(self, x, train):
+    def __call__(self, tokens, train):
+        x = nn.Embed(measure.LSTM_VOCABULARY, measure.LSTM_UNITS, dtype=DTYPE)(tokens)
         for _ in range(2):
             x = nn.RNN(nn.OptimizedLSTMCell(measure.LSTM_UNITS, dtype=DTYPE))(x)
-        return Dense(measure.LSTM_CLASSES)(x[:, -1])
+        return Dense(measure.LSTM_VOCABULARY)(x)
 
 
 def uniform(*shape):
     return RANDOM.random(shape, dtype="float32")
+
+
+def words(tokens, vocabulary):
+    return RANDOM.integers(0, vocabulary, (a.batch, tokens)), vocabulary
 
 
 MODELS = {
@@ -185,40 +192,29 @@ MODELS = {
     "mlp": lambda: (Mlp(), uniform(a.batch, 784), 10),
     "cifar-cnn": lambda: (CifarCnn(), uniform(a.batch, 32, 32, 3), 10),
     "resnet50": lambda: (ResNet50(), uniform(a.batch, 224, 224, 3), 1000),
-    "gpt2-small": lambda: (
-        Gpt2(),
-        RANDOM.integers(0, measure.VOCABULARY, (a.batch, measure.TOKENS)),
-        measure.VOCABULARY,
-    ),
-    "lstm": lambda: (
-        Lstm(),
-        uniform(a.batch, measure.LSTM_STEPS, measure.LSTM_FEATURES),
-        measure.LSTM_CLASSES,
-    ),
+    "gpt2-small": lambda: (Gpt2(), *words(measure.TOKENS, measure.VOCABULARY)),
+    "lstm": lambda: (Lstm(), *words(measure.LSTM_TOKENS, measure.LSTM_VOCABULARY)),
 }
 
 
 # Kernels.
 
 
-def gemm():
-    results = {"float32": jnp.float32, "bfloat16": jnp.float32, "int8": jnp.int32}
-    for n in measure.GEMM_SIZES:
-        for precision, result in results.items():
-            x, y = (jnp.asarray(RANDOM.integers(-100, 100, (n, n)), precision) for _ in range(2))
-            f = jax.jit(lambda x, y, result=result: jax.lax.dot(x, y, preferred_element_type=result))
-            timed = measure.time_steps(lambda: f(x, y).block_until_ready(), a.seconds / 12)
-            measure.report(a, PEER, [], timed, f"gemm-{n}", precision, (2 * n**3 / 1e9, "GFLOP/s"))
+def gemm(n, precision):
+    x, y = (jnp.asarray(RANDOM.integers(-100, 100, (n, n)), precision) for _ in range(2))
+    if precision == "int8":
+        f = jax.jit(lambda x, y: jax.lax.dot(x, y, preferred_element_type=jnp.int32))
+    else:
+        f = jax.jit(product)
+    return lambda: f(x, y).block_until_ready()
 
 
 def elementwise():
-    size = 2 if a.bf16 else 4
-    flat = jnp.asarray(RANDOM.standard_normal(measure.ELEMENTS), DTYPE)
-    rows = flat.reshape(measure.ROWS, measure.COLUMNS)
-    adam, weight = optax.adam(1e-3), jnp.ones(measure.ELEMENTS)
-    gradient = jnp.asarray(RANDOM.standard_normal(measure.ELEMENTS), jnp.float32)
+    x = jnp.asarray(RANDOM.standard_normal((measure.ROWS, measure.COLUMNS)), DTYPE)
+    adam, weight = optax.adam(1e-3), jnp.ones(measure.WEIGHTS)
+    gradient = jnp.asarray(RANDOM.standard_normal(measure.WEIGHTS), jnp.float32)
     norm = nn.LayerNorm(dtype=DTYPE)
-    state = norm.init(jax.random.key(0), rows)
+    state = norm.init(jax.random.key(0), x)
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def update(weight, moments, gradient):
@@ -231,21 +227,17 @@ def elementwise():
         carried[:] = update(*carried, gradient)
         jax.block_until_ready(carried)
 
-    def forward(f, x):
-        compiled = jax.jit(f)
-        return lambda: compiled(x).block_until_ready()
+    def forward(f):
+        f = jax.jit(f)
+        return lambda: f(x).block_until_ready()
 
-    passes = measure.ELEMENTS * measure.PASS_ELEMENTS * size
-    for op, step, amount in (
-        ("adam", adam_step, measure.ELEMENTS * measure.ADAM_BYTES),
-        ("gelu", forward(partial(nn.gelu, approximate=True), flat), passes),
-        ("softmax", forward(nn.softmax, rows), passes),
-        ("layernorm", forward(partial(norm.apply, state), rows), passes),
-    ):
-        if op == "adam" and a.bf16:
-            continue  # weights and moments are f32 in either precision
-        timed = measure.time_steps(step, a.seconds / 4)
-        measure.report(a, PEER, [], timed, f"elementwise-{op}", None, (amount / 1e9, "GB/s"))
+    steps = {
+        "adam": adam_step,
+        "gelu": forward(partial(nn.gelu, approximate=False)),
+        "softmax": forward(nn.softmax),
+        "layernorm": forward(partial(norm.apply, state)),
+    }
+    measure.elementwise(a, PEER, steps)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,10 @@ def run():
     tf.config.threading.set_intra_op_parallelism_threads(a.threads)
     tf.config.threading.set_inter_op_parallelism_threads(a.threads)
     keras.utils.set_random_seed(0)
+    if a.workload == "gemm":
+        return measure.gemm(a, PEER, gemm)
     keras.config.set_dtype_policy(a.precision)
-    {"gemm": gemm, "elementwise": elementwise}.get(a.workload, model)()
+    elementwise() if a.workload == "elementwise" else model()
 
 
 def function(f):
@@ -45,7 +47,7 @@ def model():
         predict = function(lambda x: tf.reduce_sum(tf.cast(net(x, training=False)[..., 0], tf.float32)))
         return measure.report(a, PEER, settings, measure.time_steps(lambda: float(predict(x)), a.seconds))
 
-    y = tf.constant(RANDOM.integers(0, classes, x.shape[:2] if a.workload == "gpt2-small" else x.shape[:1]))
+    y = tf.constant(RANDOM.integers(0, classes, x.shape if x.dtype.is_integer else x.shape[:1]))
     optimizer = make_optimizer()
     optimizer.build(net.trainable_variables)
     loss_function = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -177,15 +179,17 @@ def gpt2_small():
 
 
 def lstm():
+    units, vocabulary, tokens = measure.LSTM_UNITS, measure.LSTM_VOCABULARY, measure.LSTM_TOKENS
     net = keras.Sequential(
         [
-            L.Input((measure.LSTM_STEPS, measure.LSTM_FEATURES)),
-            L.LSTM(measure.LSTM_UNITS, return_sequences=True),
-            L.LSTM(measure.LSTM_UNITS),
-            logits(measure.LSTM_CLASSES),
+            L.Input((tokens,)),
+            L.Embedding(vocabulary, units),
+            L.LSTM(units, return_sequences=True),
+            L.LSTM(units, return_sequences=True),
+            logits(vocabulary),
         ]
     )
-    return net, uniform(a.batch, measure.LSTM_STEPS, measure.LSTM_FEATURES), measure.LSTM_CLASSES
+    return net, RANDOM.integers(0, vocabulary, (a.batch, tokens)), vocabulary
 
 
 MODELS = {
@@ -201,43 +205,38 @@ MODELS = {
 # Kernels. An eager operator returns when its result is there.
 
 
-def gemm():
-    for n in measure.GEMM_SIZES:
-        for precision in ("float32", "bfloat16", "int8"):
-            if precision == "int8":
-                if n > 1024:
-                    continue  # its int8 product is a plain loop, 50 GOP/s
-                x, y = (tf.constant(RANDOM.integers(-100, 100, (n, n)), tf.int8) for _ in range(2))
-                product = tf.function(lambda x, y: tf.matmul(x, y, output_type=tf.int32))
-            else:
-                x, y = (tf.cast(RANDOM.standard_normal((n, n)), precision) for _ in range(2))
-                product = tf.function(tf.matmul)
-            timed = measure.time_steps(lambda: product(x, y), a.seconds / 12)
-            measure.report(a, PEER, [], timed, f"gemm-{n}", precision, (2 * n**3 / 1e9, "GFLOP/s"))
+def gemm(n, precision):
+    if precision == "int8":
+        if n > 1024:
+            raise measure.Skip("its int8 product is a plain loop, 50 GOP/s")
+        x, y = (tf.constant(RANDOM.integers(-100, 100, (n, n)), tf.int8) for _ in range(2))
+        product = tf.function(lambda x, y: tf.matmul(x, y, output_type=tf.int32))
+    else:
+        x, y = (tf.cast(RANDOM.standard_normal((n, n)), precision) for _ in range(2))
+        product = tf.function(tf.matmul)
+    return lambda: product(x, y)
 
 
 def elementwise():
-    dtype, size = (tf.bfloat16, 2) if a.bf16 else (tf.float32, 4)
-    flat = tf.cast(RANDOM.standard_normal(measure.ELEMENTS), dtype)
-    rows = tf.cast(RANDOM.standard_normal((measure.ROWS, measure.COLUMNS)), dtype)
-    weight = keras.Variable(RANDOM.standard_normal(measure.ELEMENTS), dtype="float32")
-    gradient = tf.constant(RANDOM.standard_normal(measure.ELEMENTS), tf.float32)
+    x = tf.cast(RANDOM.standard_normal((measure.ROWS, measure.COLUMNS)), "bfloat16" if a.bf16 else "float32")
+    weight = keras.Variable(RANDOM.standard_normal(measure.WEIGHTS), dtype="float32")
+    gradient = tf.constant(RANDOM.standard_normal(measure.WEIGHTS), tf.float32)
     adam = keras.optimizers.Adam(1e-3)
     adam.build([weight])
-    layernorm = L.LayerNormalization(dtype="bfloat16" if a.bf16 else "float32")
-    layernorm.build(rows.shape)
-    passes = measure.ELEMENTS * measure.PASS_ELEMENTS * size
-    for op, f, inputs, amount in (
-        ("adam", lambda g: adam.apply_gradients([(g, weight)]), gradient, measure.ELEMENTS * measure.ADAM_BYTES),
-        ("gelu", lambda x: ops.gelu(x, approximate=True), flat, passes),
-        ("softmax", lambda x: ops.softmax(x, -1), rows, passes),
-        ("layernorm", layernorm, rows, passes),
-    ):
-        if op == "adam" and a.bf16:
-            continue  # weights and moments are f32 in either precision
-        compiled = function(f)
-        timed = measure.time_steps(lambda: compiled(inputs), a.seconds / 4)
-        measure.report(a, PEER, [], timed, f"elementwise-{op}", None, (amount / 1e9, "GB/s"))
+    layernorm = L.LayerNormalization(dtype=x.dtype.name)
+    layernorm.build(x.shape)
+
+    def step(f, x):
+        f = function(f)
+        return lambda: f(x)
+
+    steps = {
+        "adam": step(lambda g: adam.apply_gradients([(g, weight)]), gradient),
+        "gelu": step(lambda x: ops.gelu(x, approximate=False), x),
+        "softmax": step(lambda x: ops.softmax(x, -1), x),
+        "layernorm": step(layernorm, x),
+    }
+    measure.elementwise(a, PEER, steps)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ PEER = "pytorch-compile" if a.mode == "compile" else "pytorch"
 def run():
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    {"gemm": gemm, "elementwise": elementwise}.get(a.workload, model)()
+    if a.workload == "gemm":
+        return measure.gemm(a, PEER, gemm)
+    elementwise() if a.workload == "elementwise" else model()
 
 
 def model():
@@ -39,14 +41,14 @@ def model():
 
         return measure.report(a, PEER, settings[:-1], measure.time_steps(step, a.seconds))
 
-    y = torch.randint(0, classes, (x.shape[0] * (x.shape[1] if a.workload == "gpt2-small" else 1),))
+    y = torch.randint(0, classes, (x.numel() if x.dtype == torch.int64 else len(x),))  # one for each token or picture
     optimizer = make_optimizer(net.parameters())
 
     def step():
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.bf16):
             out = called(x)
-        loss = F.cross_entropy(out.float().view(-1, classes), y)
+        loss = F.cross_entropy(out.float().reshape(-1, classes), y)
         loss.backward()
         optimizer.step()
         return loss.item()
@@ -156,13 +158,16 @@ def lstm():
     class Lstm(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = nn.LSTM(measure.LSTM_FEATURES, measure.LSTM_UNITS, num_layers=2, batch_first=True)
-            self.head = nn.Linear(measure.LSTM_UNITS, measure.LSTM_CLASSES)
+            units, vocabulary = measure.LSTM_UNITS, measure.LSTM_VOCABULARY
+            self.words = nn.Embedding(vocabulary, units)
+            self.layers = nn.LSTM(units, units, num_layers=2, batch_first=True)
+            self.head = nn.Linear(units, vocabulary)
 
-        def forward(self, x):
-            return self.head(self.layers(x)[0][:, -1])
+        def forward(self, tokens):
+            return self.head(self.layers(self.words(tokens))[0])
 
-    return Lstm(), torch.rand(a.batch, measure.LSTM_STEPS, measure.LSTM_FEATURES), measure.LSTM_CLASSES
+    tokens = torch.randint(0, measure.LSTM_VOCABULARY, (a.batch, measure.LSTM_TOKENS))
+    return Lstm(), tokens, measure.LSTM_VOCABULARY
 
 
 MODELS = {
@@ -178,44 +183,34 @@ MODELS = {
 # Kernels.
 
 
-def gemm():
-    for n in measure.GEMM_SIZES:
-        for precision in ("float32", "bfloat16", "int8"):
-            if precision == "int8":
-                x, y = (torch.randint(-100, 100, (n, n), dtype=torch.int8) for _ in range(2))
-                step = lambda: torch._int_mm(x, y)
-            else:
-                x, y = (torch.randn(n, n).to(getattr(torch, precision)) for _ in range(2))
-                step = lambda: x @ y
-            timed = measure.time_steps(step, a.seconds / 12)
-            measure.report(a, PEER, [], timed, f"gemm-{n}", precision, (2 * n**3 / 1e9, "GFLOP/s"))
+def gemm(n, precision):
+    if precision == "int8":
+        x, y = (torch.randint(-100, 100, (n, n), dtype=torch.int8) for _ in range(2))
+        return lambda: torch._int_mm(x, y)
+    x, y = (torch.randn(n, n).to(getattr(torch, precision)) for _ in range(2))
+    return lambda: x @ y
 
 
 def elementwise():
-    dtype, size = (torch.bfloat16, 2) if a.bf16 else (torch.float32, 4)
-    flat = torch.randn(measure.ELEMENTS).to(dtype)
-    rows = torch.randn(measure.ROWS, measure.COLUMNS).to(dtype)
-    weight = torch.nn.Parameter(torch.randn(measure.ELEMENTS))
-    weight.grad = torch.randn(measure.ELEMENTS)
+    dtype = torch.bfloat16 if a.bf16 else torch.float32
+    x = torch.randn(measure.ROWS, measure.COLUMNS).to(dtype)
     scale, shift = torch.ones(measure.COLUMNS, dtype=dtype), torch.zeros(measure.COLUMNS, dtype=dtype)
+    weight = torch.nn.Parameter(torch.randn(measure.WEIGHTS))
+    weight.grad = torch.randn(measure.WEIGHTS)
     adam = torch.optim.Adam([weight], fused=True)
-    # Written out so that `torch.compile` may fuse whatever the eager operator does not.
-    compiled = torch.compile if a.mode == "compile" else lambda f: f
-    gelu = compiled(lambda x: F.gelu(x, approximate="tanh"))
-    softmax = compiled(lambda x: F.softmax(x, -1))
-    layernorm = compiled(lambda x: F.layer_norm(x, (measure.COLUMNS,), scale, shift))
-    passes = measure.ELEMENTS * measure.PASS_ELEMENTS * size
-    for op, step, amount in (
-        ("adam", adam.step, measure.ELEMENTS * measure.ADAM_BYTES),
-        ("gelu", lambda: gelu(flat), passes),
-        ("softmax", lambda: softmax(rows), passes),
-        ("layernorm", lambda: layernorm(rows), passes),
-    ):
-        if op == "adam" and a.bf16:
-            continue  # weights and moments are f32 in either precision
-        with torch.no_grad():
-            timed = measure.time_steps(step, a.seconds / 4)
-        measure.report(a, PEER, [], timed, f"elementwise-{op}", None, (amount / 1e9, "GB/s"))
+
+    def forward(f):
+        f = torch.compile(f) if a.mode == "compile" else f
+        return lambda: f(x)
+
+    with torch.no_grad():
+        steps = {
+            "adam": adam.step,
+            "gelu": forward(F.gelu),
+            "softmax": forward(lambda x: F.softmax(x, -1)),
+            "layernorm": forward(lambda x: F.layer_norm(x, (measure.COLUMNS,), scale, shift)),
+        }
+        measure.elementwise(a, PEER, steps)
 
 
 if __name__ == "__main__":
