@@ -121,8 +121,8 @@ impl Bottleneck {
     fn new(input: usize, width: usize, stride: usize, d: &Device) -> Self {
         let same = input == 4 * width && stride == 1;
         Self {
-            narrow: ConvNorm::new(input, width, 1, 1, d),
-            middle: ConvNorm::new(width, width, 3, stride, d),
+            narrow: ConvNorm::new(input, width, 1, stride, d),
+            middle: ConvNorm::new(width, width, 3, 1, d),
             wide: ConvNorm::new(width, 4 * width, 1, 1, d),
             side: (!same).then(|| ConvNorm::new(input, 4 * width, 1, stride, d)),
         }
@@ -346,7 +346,7 @@ fn main() {
             let hidden: Tensor<4, Bool> =
                 Tensor::<2, Bool>::tril_mask([TOKENS, TOKENS], 0, d).reshape([1, 1, TOKENS, TOKENS]);
             let forward = |m: &Gpt2| m.forward(x.clone(), places.clone(), hidden.clone());
-            let adamw = (AdamWConfig::new().init(), 1e-4);
+            let adamw = (AdamWConfig::new().with_weight_decay(0.1).init(), 3e-4);
             train(a, Gpt2::new(d), adamw, forward, integers([b * TOKENS], VOCABULARY, d), d);
         }
         "lstm" => {

@@ -175,7 +175,7 @@ fn main() -> Result<()> {
                 }
                 norm.forward(&h)?.reshape((b * TOKENS, WIDTH))?.matmul(&words.embeddings().t()?)
             };
-            train(a, &weights, (1e-4, 0.01), forward, integers(&[b * TOKENS], VOCABULARY)?)
+            train(a, &weights, (3e-4, 0.1), forward, integers(&[b * TOKENS], VOCABULARY)?)
         }
         "lstm" => {
             let words = embedding(LSTM_VOCABULARY, LSTM_UNITS, vb.pp("words"))?;
