@@ -5,8 +5,8 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{
-    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig,
-    Linear, LinearConfig, Lstm, LstmConfig, PaddingConfig2d,
+    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm,
+    LayerNormConfig, Linear, LinearConfig, Lstm, LstmConfig, PaddingConfig2d,
 };
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
@@ -131,10 +131,12 @@ impl Bottleneck {
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let y = relu(self.narrow.forward(x.clone()));
         let y = self.wide.forward(relu(self.middle.forward(y)));
-        relu(y + match &self.side {
-            Some(side) => side.forward(x),
-            None => x,
-        })
+        relu(
+            y + match &self.side {
+                Some(side) => side.forward(x),
+                None => x,
+            },
+        )
     }
 }
 
@@ -198,7 +200,8 @@ impl Block {
     fn forward(&self, x: Tensor<3>, hidden: Tensor<4, Bool>) -> Tensor<3> {
         let [b, t, n] = x.dims();
         let qkv = self.qkv.forward(self.norm1.forward(x.clone()));
-        let part = |i: usize| qkv.clone().narrow(2, i * n, n).reshape([b, t, HEADS, n / HEADS]).swap_dims(1, 2);
+        let part =
+            |i: usize| qkv.clone().narrow(2, i * n, n).reshape([b, t, HEADS, n / HEADS]).swap_dims(1, 2);
         let scores = part(0).matmul(part(1).swap_dims(2, 3)) * (1.0 / ((n / HEADS) as f64).sqrt());
         let shares = softmax(scores.mask_fill(hidden.expand([b, HEADS, t, t]), -1e9), 3);
         let seen = shares.matmul(part(2)).swap_dims(1, 2).reshape([b, t, n]);
