@@ -46,6 +46,7 @@ PASSED_ELEMENTS = 2 * ROWS * COLUMNS
 
 VOCABULARY, TOKENS, WIDTH, HEADS, BLOCKS = 50257, 256, 768, 12, 12
 LSTM_TOKENS, LSTM_UNITS, LSTM_VOCABULARY = 100, 256, 256
+# Width, blocks and first stride; the stride lies in the first 1×1 of a block, as in Keras's ResNet50.
 RESNET_STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 
 
@@ -72,6 +73,8 @@ def arguments():
     a.batch = a.batch or BATCHES.get(a.workload, 1)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ[name] = str(a.threads)
+    # JAX has no setting for it: it makes as many threads as there are cores to run on.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.threads])
     return a
 
 

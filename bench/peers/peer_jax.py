@@ -97,7 +97,7 @@ def make_optimizer():
     if a.workload == "resnet50":
         return optax.sgd(0.1, momentum=0.9)
     if a.workload == "gpt2-small":
-        return optax.adamw(1e-4, weight_decay=0.01)
+        return optax.adamw(3e-4, weight_decay=0.1)
     return optax.adam(1e-3)
 
 
@@ -142,8 +142,8 @@ class ResNet50(nn.Module):
             return nn.BatchNorm(use_running_average=not train, dtype=DTYPE)(x)
 
         def bottleneck(x, width, stride):
-            y = nn.relu(conv(x, width, 1))
-            y = nn.relu(conv(y, width, 3, stride))
+            y = nn.relu(conv(x, width, 1, stride))
+            y = nn.relu(conv(y, width, 3))
             y = conv(y, 4 * width, 1)
             return nn.relu(y + (x if x.shape == y.shape else conv(x, 4 * width, 1, stride)))
 

@@ -60,7 +60,7 @@ def make_optimizer(weights):
     if a.workload == "resnet50":
         return torch.optim.SGD(weights, 0.1, momentum=0.9, fused=True)
     if a.workload == "gpt2-small":
-        return torch.optim.AdamW(weights, 1e-4, weight_decay=0.01, fused=True)
+        return torch.optim.AdamW(weights, 3e-4, weight_decay=0.1, fused=True)
     return torch.optim.Adam(weights, 1e-3, fused=True)
 
 
@@ -103,7 +103,7 @@ def resnet50():
         def __init__(self, i, width, stride):
             super().__init__()
             self.main = nn.Sequential(
-                *conv(i, width, 1), nn.ReLU(), *conv(width, width, 3, stride), nn.ReLU(), *conv(width, 4 * width, 1)
+                *conv(i, width, 1, stride), nn.ReLU(), *conv(width, width, 3), nn.ReLU(), *conv(width, 4 * width, 1)
             )
             same = i == 4 * width and stride == 1
             self.side = nn.Identity() if same else nn.Sequential(*conv(i, 4 * width, 1, stride))

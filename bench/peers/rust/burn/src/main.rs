@@ -5,8 +5,8 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{
-    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig,
-    Linear, LinearConfig, Lstm, LstmConfig, PaddingConfig2d,
+    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm,
+    LayerNormConfig, Linear, LinearConfig, Lstm, LstmConfig, PaddingConfig2d,
 };
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
@@ -121,8 +121,8 @@ impl Bottleneck {
     fn new(input: usize, width: usize, stride: usize, d: &Device) -> Self {
         let same = input == 4 * width && stride == 1;
         Self {
-            narrow: ConvNorm::new(input, width, 1, 1, d),
-            middle: ConvNorm::new(width, width, 3, stride, d),
+            narrow: ConvNorm::new(input, width, 1, stride, d),
+            middle: ConvNorm::new(width, width, 3, 1, d),
             wide: ConvNorm::new(width, 4 * width, 1, 1, d),
             side: (!same).then(|| ConvNorm::new(input, 4 * width, 1, stride, d)),
         }
@@ -131,10 +131,12 @@ impl Bottleneck {
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let y = relu(self.narrow.forward(x.clone()));
         let y = self.wide.forward(relu(self.middle.forward(y)));
-        relu(y + match &self.side {
-            Some(side) => side.forward(x),
-            None => x,
-        })
+        relu(
+            y + match &self.side {
+                Some(side) => side.forward(x),
+                None => x,
+            },
+        )
     }
 }
 
@@ -198,7 +200,8 @@ impl Block {
     fn forward(&self, x: Tensor<3>, hidden: Tensor<4, Bool>) -> Tensor<3> {
         let [b, t, n] = x.dims();
         let qkv = self.qkv.forward(self.norm1.forward(x.clone()));
-        let part = |i: usize| qkv.clone().narrow(2, i * n, n).reshape([b, t, HEADS, n / HEADS]).swap_dims(1, 2);
+        let part =
+            |i: usize| qkv.clone().narrow(2, i * n, n).reshape([b, t, HEADS, n / HEADS]).swap_dims(1, 2);
         let scores = part(0).matmul(part(1).swap_dims(2, 3)) * (1.0 / ((n / HEADS) as f64).sqrt());
         let shares = softmax(scores.mask_fill(hidden.expand([b, HEADS, t, t]), -1e9), 3);
         let seen = shares.matmul(part(2)).swap_dims(1, 2).reshape([b, t, n]);
@@ -346,7 +349,7 @@ fn main() {
             let hidden: Tensor<4, Bool> =
                 Tensor::<2, Bool>::tril_mask([TOKENS, TOKENS], 0, d).reshape([1, 1, TOKENS, TOKENS]);
             let forward = |m: &Gpt2| m.forward(x.clone(), places.clone(), hidden.clone());
-            let adamw = (AdamWConfig::new().init(), 1e-4);
+            let adamw = (AdamWConfig::new().with_weight_decay(0.1).init(), 3e-4);
             train(a, Gpt2::new(d), adamw, forward, integers([b * TOKENS], VOCABULARY, d), d);
         }
         "lstm" => {

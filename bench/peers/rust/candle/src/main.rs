@@ -6,8 +6,8 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::batch_norm::{BatchNorm, batch_norm};
 use candle_nn::rnn::{LSTM, LSTMConfig, RNN, lstm};
 use candle_nn::{
-    AdamW, Conv2d, Conv2dConfig, Dropout, Linear, Module, ModuleT, Optimizer, ParamsAdamW, VarBuilder, VarMap,
-    conv2d, conv2d_no_bias, embedding, linear, ops,
+    AdamW, Conv2d, Conv2dConfig, Dropout, Linear, Module, ModuleT, Optimizer, ParamsAdamW, VarBuilder,
+    VarMap, conv2d, conv2d_no_bias, embedding, linear, ops,
 };
 use peer_measure::*;
 
@@ -175,7 +175,7 @@ fn main() -> Result<()> {
                 }
                 norm.forward(&h)?.reshape((b * TOKENS, WIDTH))?.matmul(&words.embeddings().t()?)
             };
-            train(a, &weights, (1e-4, 0.01), forward, integers(&[b * TOKENS], VOCABULARY)?)
+            train(a, &weights, (3e-4, 0.1), forward, integers(&[b * TOKENS], VOCABULARY)?)
         }
         "lstm" => {
             let words = embedding(LSTM_VOCABULARY, LSTM_UNITS, vb.pp("words"))?;

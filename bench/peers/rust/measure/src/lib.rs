@@ -12,7 +12,7 @@ pub const BLOCKS: usize = 12;
 pub const LSTM_TOKENS: usize = 100;
 pub const LSTM_UNITS: usize = 256;
 pub const LSTM_VOCABULARY: usize = 256;
-/// Width, blocks and first stride of ResNet-50's stages.
+/// Width, blocks and first stride of ResNet-50's stages; the stride lies in the first 1×1 of a block, as in Keras.
 pub const RESNET_STAGES: [(usize, usize, usize); 4] = [(64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)];
 
 /// The command line: `WORKLOAD [--precision P] [--threads N] [--seconds S]`.
