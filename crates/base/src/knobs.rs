@@ -38,6 +38,13 @@ pub const ISA: Knob = Knob {
     default: "auto",
     doc: "highest instruction set that CPU kernels may use; a level the machine lacks is an error",
 };
+/// Blocks of rows in compiled programs.
+pub const BLOCKS: Knob = Knob {
+    name: "SYSTOLE_BLOCKS",
+    values: "on|off",
+    default: "on",
+    doc: "on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other",
+};
 /// Where datasets lie.
 pub const DATA: Knob = Knob {
     name: "SYSTOLE_DATA",
@@ -68,7 +75,7 @@ pub const BACKEND: Knob = Knob {
 };
 
 /// All knobs, in the order `systole knobs` shows them.
-pub const KNOBS: &[Knob] = &[LOG, THREADS, ISA, BACKEND, DATA, CACHE, PARANOID];
+pub const KNOBS: &[Knob] = &[LOG, THREADS, ISA, BLOCKS, BACKEND, DATA, CACHE, PARANOID];
 
 /// Values that the program's own arguments gave: setting environment variables is not safe once threads run.
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());

@@ -5,6 +5,7 @@
 //! so that the same graph always gives the same program. What a step computes is data ([`Kernel`]); how it is
 //! computed is the backend's business.
 
+mod blocks;
 mod cse;
 mod fuse;
 mod listing;
@@ -22,5 +23,6 @@ pub use pass::{PASSES, Pass, PassStat, optimize};
 pub use plan::ALIGN;
 pub use remat::remat;
 pub use schedule::{
-    Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step, Storage, array_bytes,
+    Blocks, Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step, Storage,
+    array_bytes,
 };

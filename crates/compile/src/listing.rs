@@ -24,6 +24,11 @@ impl fmt::Display for Schedule {
             if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &step.kernel {
                 write_map(f, m)?;
             }
+            if let Kernel::Blocks(b) = &step.kernel {
+                for line in b.body.to_string().lines() {
+                    writeln!(f, "     | {line}")?;
+                }
+            }
         }
         for (k, r) in self.results.iter().enumerate() {
             let reuse = r.reuse.map_or(String::new(), |p| format!(", into parameter {p} where donated"));

@@ -116,7 +116,7 @@ mod tests {
         let loss = y.sum(&[0, 1]);
         let updated: Vec<_> = grad(&loss, &refs).iter().zip(&weights).map(|(d, w)| w - &(d * 0.1)).collect();
         let (graph, _) = crate::optimize(&g.finish(&updated).unwrap()).unwrap();
-        let options = Options { donated: (1..=layers).collect(), state_at: None };
+        let options = Options { donated: (1..=layers).collect(), ..Options::default() };
         let s = crate::schedule(&graph, &options).unwrap();
         // All activations of the forward pass, and a few arrays more: not a gradient for each weight as well.
         let array = ty.bytes();

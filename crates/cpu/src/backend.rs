@@ -7,7 +7,7 @@ use crate::team::{Team, flush_denormals, restore_denormals};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use systole_compile::{Options, Place, array_bytes, optimize, schedule};
-use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp};
+use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
 };
@@ -16,7 +16,11 @@ use systole_runtime::{
 pub struct CpuBackend {
     team: Arc<Team>,
     level: Level,
+    cache: usize,
 }
+
+/// The near cache that blocks of rows are made for, whatever this machine has: sums must not depend on it.
+const CACHE: usize = 1 << 20;
 
 /// How to open this backend: `cpu`, preferred to the interpreter.
 pub fn provider() -> Provider {
@@ -34,7 +38,14 @@ impl CpuBackend {
         if !level.is_available() {
             return Err(level.lacking());
         }
-        Ok(CpuBackend { team: Arc::new(team), level })
+        let cache = if knobs::BLOCKS.get() == "off" { 0 } else { CACHE };
+        Ok(CpuBackend { team: Arc::new(team), level, cache })
+    }
+
+    /// The same backend with blocks of rows for a near cache of so many bytes; 0: without blocks. Sums are added in
+    /// another order then.
+    pub fn with_cache(self, bytes: usize) -> CpuBackend {
+        CpuBackend { cache: bytes, ..self }
     }
 
     fn build(&self, graph: &Graph, options: &CompileOptions) -> Result<CpuExecutable> {
@@ -45,7 +56,10 @@ impl CpuBackend {
             let each = stats.iter().map(|s| format!("{} {}→{}", s.name, s.before, s.after));
             format!("{}: {}", options.label, each.collect::<Vec<_>>().join(", "))
         });
-        let plan = schedule(&optimized, &Options { donated: options.donated.clone(), state_at: None })?;
+        let plan = schedule(
+            &optimized,
+            &Options { donated: options.donated.clone(), state_at: None, cache: self.cache },
+        )?;
         event::emit(4, || plan.to_string());
         let listing = plan.to_string();
         let executor = Executor::new(plan, self.level)?;

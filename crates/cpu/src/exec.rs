@@ -185,6 +185,12 @@ impl Executor {
                 step.scope,
             );
         }
+        for (step, kernel) in self.schedule.steps.iter().zip(&self.kernels) {
+            let inner = kernel.profile();
+            if !inner.is_empty() {
+                text += &format!("inside {}:\n{inner}", step.kernel.name());
+            }
+        }
         text
     }
 }

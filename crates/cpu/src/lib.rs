@@ -12,6 +12,7 @@
 
 mod arena;
 pub mod backend;
+mod blocks;
 mod detect;
 mod exec;
 mod kernels;

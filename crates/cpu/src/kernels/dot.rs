@@ -155,6 +155,15 @@ impl Kernel for DotKernel {
         }
     }
 
+    fn add_to_result(&mut self) -> bool {
+        match &mut self.kind {
+            Kind::F32(p, narrow) if narrow.narrow.is_none() => p.add = true,
+            Kind::F64(p) => p.add = true,
+            _ => return false,
+        }
+        true
+    }
+
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let bias = io.inputs.get(2).copied().unwrap_or(std::ptr::null());
         // SAFETY: operands and result are those the kernel was made for; scratch has the parts laid out in `new`.
@@ -214,6 +223,8 @@ struct Product<T> {
     /// Parts that the products of each element are cut into.
     splits: usize,
     bias: bool,
+    /// The product is added to what the result holds.
+    add: bool,
     element: PhantomData<T>,
 }
 
@@ -233,7 +244,7 @@ impl<T: Float> Product<T> {
         } else {
             1
         };
-        Product { a, b, m, n, k, shape, rows, swapped, splits, bias, element: PhantomData }
+        Product { a, b, m, n, k, shape, rows, swapped, splits, bias, add: false, element: PhantomData }
     }
 
     fn repacked(&self, o: &Operand) -> usize {
@@ -301,6 +312,9 @@ impl<T: Float> Product<T> {
                 std::ptr::copy_nonoverlapping(bias, at, self.n * size);
                 wide_bias = at.cast::<T>();
                 at = at.wrapping_add(self.padded_bias());
+            }
+            if self.k == 0 && self.add {
+                return;
             }
             if self.k == 0 {
                 return self.without_products(c, wide_bias);
@@ -428,7 +442,9 @@ impl<T: Float> Product<T> {
                     Panels { ptr, panel: right.panel_row, row: right.row }
                 };
                 let part = a.from(i, kb * KC);
-                let (add, at_end) = (kb != job.blocks.start, kb + 1 == last && kb + 1 == self.k.div_ceil(KC));
+                let onto = self.add && self.splits == 1 && !self.swapped;
+                let (add, at_end) =
+                    (onto || kb != job.blocks.start, kb + 1 == last && kb + 1 == self.k.div_ceil(KC));
                 let bias = if at_end && !bias.is_null() { bias.wrapping_add(j) } else { std::ptr::null() };
                 // SAFETY: operands cover the block; the target is this task's.
                 unsafe {
@@ -444,7 +460,11 @@ impl<T: Float> Product<T> {
                 for column in 0..n {
                     for row in 0..m {
                         // SAFETY: this task's part of the result, which has `self.m` columns.
-                        unsafe { *c.add((j + column) * self.m + i + row) = *turned.add(row * n + column) };
+                        unsafe {
+                            let to = c.add((j + column) * self.m + i + row);
+                            let y = *turned.add(row * n + column);
+                            if self.add && self.splits == 1 { *to += y } else { *to = y }
+                        }
                     }
                 }
             }
@@ -500,7 +520,7 @@ impl<T: Float> Product<T> {
                     if !bias.is_null() {
                         y += *bias.add(i % self.n);
                     }
-                    *c.elem::<T>(i) = y;
+                    if self.add { *c.elem::<T>(i) += y } else { *c.elem::<T>(i) = y }
                 }
             }
         };
@@ -546,7 +566,16 @@ impl<T: Float> Product<T> {
                                 row: self.shape.columns,
                             };
                             let c = c.wrapping_add(j);
-                            self.left_blocks(left, (m, n, k), panels, packed_left, c, self.n, kb > 0, bias);
+                            self.left_blocks(
+                                left,
+                                (m, n, k),
+                                panels,
+                                packed_left,
+                                c,
+                                self.n,
+                                self.add || kb > 0,
+                                bias,
+                            );
                         }
                     }
                 }

@@ -15,6 +15,7 @@ mod lanes;
 mod map;
 pub mod math;
 mod moves;
+mod onto;
 mod reduce;
 mod rng;
 mod scatter;
@@ -22,10 +23,10 @@ mod sort;
 mod widened;
 mod window;
 
-use crate::detect::Level;
+use crate::detect::{Level, TileFn};
 use crate::exec::Cx;
 use systole_compile::{Kernel as Plan, Step};
-use systole_ir::{Op, Result};
+use systole_ir::{DType, Op, Result};
 
 /// Addresses of one call's arrays.
 pub struct Io<'a> {
@@ -49,6 +50,21 @@ pub trait Kernel: Send + Sync {
     fn scratch(&self) -> usize {
         0
     }
+
+    /// Asks a kernel with one result to add to what that holds instead of overwriting it; whether it will.
+    fn add_to_result(&mut self) -> bool {
+        false
+    }
+
+    /// A table of the time that kernels inside this one took; see [`crate::exec::Executor::profile`].
+    fn profile(&self) -> String {
+        String::new()
+    }
+}
+
+/// The loop that adds `n` elements to those at its destination; narrow floats are not its element types.
+pub(crate) fn adder(dtype: DType, level: Level) -> TileFn {
+    reduce::loops_of(systole_ir::op::Monoid::Add, dtype, level).1
 }
 
 /// An address that may cross threads: blocks of one kernel touch disjoint parts of what it points to.
@@ -89,6 +105,8 @@ pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
             Box::new(crate::exec::WhileKernel::new(*captures, cond, body, step, level)?)
         }
         Plan::Case { branches } => Box::new(crate::exec::CaseKernel::new(branches, step, level)?),
+        Plan::Blocks(b) => Box::new(crate::blocks::BlocksKernel::new(b, level)?),
+        Plan::Onto { op } => Box::new(onto::Onto::new(op, step, level)?),
         Plan::Op { op, bias } => bind_op(op, *bias, step, level)?,
     })
 }

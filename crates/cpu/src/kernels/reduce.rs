@@ -132,7 +132,8 @@ where
     }
 }
 
-fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> (TileFn, TileFn) {
+/// Loops that fold elements along a run, and element by element onto others.
+pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> (TileFn, TileFn) {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => float_loops::<f32>(monoid, level),
         DType::F64 => float_loops::<f64>(monoid, level),
