@@ -7,17 +7,21 @@
 
 mod cse;
 mod fuse;
+mod linear;
 mod listing;
 mod pass;
 mod plan;
 mod prune;
 mod rewrite;
+mod rows;
 mod schedule;
+mod siblings;
 mod simplify;
 
 pub use fuse::schedule;
 pub use pass::{PASSES, Pass, PassStat, optimize};
 pub use plan::ALIGN;
+pub use rows::Rows;
 pub use schedule::{
     Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step, Storage, array_bytes,
 };

@@ -17,6 +17,7 @@ pub mod math;
 mod moves;
 mod reduce;
 mod rng;
+mod rows;
 mod scatter;
 mod sort;
 mod widened;
@@ -85,6 +86,7 @@ pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
         Plan::Reduce { map, folded, monoid } => {
             Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, level))
         }
+        Plan::Rows(r) => Box::new(rows::RowsKernel::new(r, step, level)),
         Plan::While { captures, cond, body } => {
             Box::new(crate::exec::WhileKernel::new(*captures, cond, body, step, level)?)
         }
