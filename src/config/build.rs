@@ -1,7 +1,7 @@
 //! From a checked configuration to live objects: the data set, its two pipelines, the model.
 
 use super::{Config, settings};
-use crate::datasets::{self, DataDir, ImageDataset};
+use crate::datasets::{self, DataDir, TrainingData};
 use systole_data::{AUTOTUNE, Dataset, Sample};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
@@ -9,18 +9,20 @@ use systole_nn::{Compile, Model};
 
 impl Config {
     /// Finds (or fetches, or draws) the data set. `customise` may set where downloads report to.
-    pub fn load_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<ImageDataset> {
+    pub fn load_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<TrainingData> {
         let given = self.data.dir.as_ref().filter(|d| !d.as_os_str().is_empty());
         let dir = customise(given.map_or_else(DataDir::default, DataDir::at));
-        match self.data.dataset.as_str() {
-            "fashion-mnist" => datasets::fashion_mnist(dir),
-            "mnist" => datasets::mnist(dir),
-            _ => datasets::glyphs(0),
-        }
+        Ok(match self.data.dataset.as_str() {
+            "fashion-mnist" => datasets::fashion_mnist(dir)?.into(),
+            "mnist" => datasets::mnist(dir)?.into(),
+            "cifar10" => datasets::cifar10(dir)?.into(),
+            "text" => datasets::text(dir, self.data.sequence_length())?.into(),
+            _ => datasets::glyphs(0)?.into(),
+        })
     }
 
     /// Batches for training: shuffled, repeated where `steps_per_epoch` is set, scaled, made ahead on a thread.
-    pub fn train_pipeline(&self, data: &ImageDataset) -> Dataset {
+    pub fn train_pipeline(&self, data: &TrainingData) -> Dataset {
         let mut train = data.train.clone();
         if let Some(n) = self.data.train_samples {
             train = train.take(n);
@@ -31,17 +33,40 @@ impl Config {
         if self.fit.steps_per_epoch.is_some() {
             train = train.repeat();
         }
-        // Scaling whole batches is the same and costs less than scaling each sample.
-        train.batch(self.fit.batch_size).map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+        self.batches(train, data)
     }
 
     /// Batches for testing, in order.
-    pub fn test_pipeline(&self, data: &ImageDataset) -> Dataset {
+    pub fn test_pipeline(&self, data: &TrainingData) -> Dataset {
         let test = match self.data.test_samples {
             Some(n) => data.test.take(n),
             None => data.test.clone(),
         };
-        test.batch(self.fit.batch_size).map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+        self.batches(test, data)
+    }
+
+    /// Batches of what a model takes: pictures in their size and scaled, tokens as they are.
+    fn batches(&self, elements: Dataset, data: &TrainingData) -> Dataset {
+        if !data.is_pictures() {
+            return elements.batch(self.fit.batch_size).prefetch(AUTOTUNE);
+        }
+        let sized = match self.data.image_size {
+            Some([h, w]) if data.element.shape[..2] != [h, w] => {
+                elements.map(move |s: Sample| s.map("image", move |x| x.resize(h, w)))
+            }
+            _ => elements,
+        };
+        // Scaling whole batches is the same and costs less than scaling each sample.
+        sized.batch(self.fit.batch_size).map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+    }
+
+    /// Type of one sample of this data as the pipelines give it.
+    pub fn sample_of(&self, data: &TrainingData) -> TensorType {
+        if !data.is_pictures() {
+            return data.element.clone();
+        }
+        let [height, width] = self.data.image_size.unwrap_or([data.element.shape[0], data.element.shape[1]]);
+        TensorType::new(DType::F32, [height, width, data.element.shape[2]])
     }
 
     /// Type of one sample as the pipelines give it, for data sets as published; files of another size are possible.

@@ -3,6 +3,7 @@
 use crate::activation::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
+use std::thread;
 use systole_ir::rng::{Stream, hash_name};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 
@@ -121,9 +122,9 @@ impl Initializer {
                 let unit = 1.0 / (1u64 << 32) as f64;
                 filled(shape, |_| low + (high - low) * ((draws.next_u32() as f64 + 0.5) * unit))
             }
-            Law::Normal { mean, stddev, limit } => {
-                filled(shape, |i| mean + stddev * normal_within(&mut Stream::new(seed, stream, i), limit))
-            }
+            Law::Normal { mean, stddev, limit } => filled_by_index(shape, |i| {
+                mean + stddev * normal_within(&mut Stream::new(seed, stream, i), limit)
+            }),
             Law::Orthogonal { gain } => orthogonal(shape, gain, Stream::new(seed, stream, 0)),
         }
     }
@@ -176,6 +177,32 @@ fn filled(shape: &[usize], mut value: impl FnMut(u64) -> f64) -> Literal {
     }
     out
 }
+
+/// As [`filled`] for functions of the index alone, on all cores where there is much to fill.
+fn filled_by_index(shape: &[usize], value: impl Fn(u64) -> f64 + Sync) -> Literal {
+    let mut out = Literal::zeros(TensorType::new(DType::F32, shape));
+    let Ok(elements) = out.as_mut_slice::<f32>() else { return out };
+    let threads = match elements.len() {
+        0..PARALLEL_FROM => 1,
+        _ => thread::available_parallelism().map_or(1, usize::from),
+    };
+    let chunk = elements.len().div_ceil(threads).max(1);
+    let fill = |t: usize, part: &mut [f32]| {
+        part.iter_mut().enumerate().for_each(|(i, x)| *x = value((t * chunk + i) as u64) as f32);
+    };
+    thread::scope(|scope| {
+        for (t, part) in elements.chunks_mut(chunk).enumerate() {
+            match threads {
+                1 => fill(t, part),
+                _ => drop(scope.spawn(move || fill(t, part))),
+            }
+        }
+    });
+    out
+}
+
+/// Fewer elements than this are drawn faster than a thread starts.
+const PARALLEL_FROM: usize = 1 << 16;
 
 /// A standard normal draw, repeated until it lies within ±limit.
 fn normal_within(draws: &mut Stream, limit: f64) -> f64 {

@@ -274,4 +274,6 @@ setters!(
     initializer: impl Into<Value> as Value;
     /// Whether ReversibleEmbedding's way back uses the same table.
     tie_weights: bool as bool;
+    /// What ReversibleEmbedding's way back stays within.
+    logit_soft_cap: f64 as f64;
 );

@@ -141,6 +141,8 @@ pub struct ReversibleEmbedding {
     pub output_dim: usize,
     /// Whether the way back uses the same table. Default: true.
     pub tie_weights: bool,
+    /// On the way back, values are bent to stay within ± this: `cap · tanh(x / cap)`. Default: none.
+    pub logit_soft_cap: Option<f64>,
     /// How the tables start. Default: `uniform`, from −0.05 to 0.05.
     #[serde(deserialize_with = "argument::named")]
     pub embeddings_initializer: Initializer,
@@ -149,7 +151,13 @@ pub struct ReversibleEmbedding {
 impl Default for ReversibleEmbedding {
     fn default() -> ReversibleEmbedding {
         let Embedding { input_dim, output_dim, embeddings_initializer } = Embedding::default();
-        ReversibleEmbedding { input_dim, output_dim, tie_weights: true, embeddings_initializer }
+        ReversibleEmbedding {
+            input_dim,
+            output_dim,
+            tie_weights: true,
+            logit_soft_cap: None,
+            embeddings_initializer,
+        }
     }
 }
 
@@ -170,19 +178,31 @@ impl ReversibleEmbedding {
             );
         }
         let (class, x) = ("ReversibleEmbedding", cast(cx, x));
-        if self.tie_weights {
+        let logits = if self.tie_weights {
             let shape = [self.input_dim, self.output_dim];
             let table = weight(cx, class, "embeddings", &shape, &self.embeddings_initializer)?;
-            return Ok(x.dot_general(&table, &[], &[], &[x.rank() - 1], &[1]));
-        }
-        let shape = [self.output_dim, self.input_dim];
-        Ok(x.dot(&weight(cx, class, "reverse_embeddings", &shape, &self.embeddings_initializer)?))
+            x.dot_general(&table, &[], &[], &[x.rank() - 1], &[1])
+        } else {
+            let shape = [self.output_dim, self.input_dim];
+            x.dot(&weight(cx, class, "reverse_embeddings", &shape, &self.embeddings_initializer)?)
+        };
+        Ok(self.logit_soft_cap.map_or(logits.clone(), |cap| (&logits * (1.0 / cap)).tanh() * cap))
     }
 }
 
 impl Arguments for ReversibleEmbedding {
     fn check(&self) -> Result<()> {
-        self.table().check()
+        let class = "ReversibleEmbedding";
+        if let Some((name, is)) = [("input_dim", self.input_dim), ("output_dim", self.output_dim)]
+            .into_iter()
+            .find(|(_, n)| *n == 0)
+        {
+            return Err(wrong(class, &format!("{name} of at least 1"), is));
+        }
+        match self.logit_soft_cap {
+            Some(cap) if cap.is_nan() || cap <= 0.0 => Err(wrong(class, "a logit_soft_cap above 0", cap)),
+            _ => Ok(()),
+        }
     }
 }
 
