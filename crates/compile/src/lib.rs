@@ -6,6 +6,7 @@
 //! computed is the backend's business.
 
 mod cse;
+mod footprint;
 mod fuse;
 mod listing;
 mod pass;
@@ -15,6 +16,7 @@ mod rewrite;
 mod schedule;
 mod simplify;
 
+pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
 pub use fuse::schedule;
 pub use pass::{PASSES, Pass, PassStat, optimize};
 pub use plan::ALIGN;

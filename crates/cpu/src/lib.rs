@@ -15,7 +15,9 @@ pub mod backend;
 mod detect;
 mod exec;
 mod kernels;
+mod limit;
 mod peak;
+mod profile;
 mod team;
 
 pub use backend::{CpuBackend, provider};

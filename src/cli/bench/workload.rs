@@ -14,6 +14,12 @@ pub(super) struct Item {
     pub(super) work: Work,
 }
 
+impl std::fmt::Display for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "workload {} ({})", self.name, self.precision)
+    }
+}
+
 /// What is measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Work {

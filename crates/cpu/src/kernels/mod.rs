@@ -23,7 +23,7 @@ mod widened;
 mod window;
 
 use crate::detect::Level;
-use crate::exec::Cx;
+use crate::exec::{Cx, Executor};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::{Op, Result};
 
@@ -49,7 +49,15 @@ pub trait Kernel: Send + Sync {
     fn scratch(&self) -> usize {
         0
     }
+
+    /// Programs that it runs, for profiles.
+    fn inner(&self) -> Vec<Inner<'_>> {
+        Vec::new()
+    }
 }
+
+/// A program inside a kernel, and what it is there.
+pub(crate) type Inner<'a> = (String, &'a Executor);
 
 /// An address that may cross threads: blocks of one kernel touch disjoint parts of what it points to.
 #[derive(Clone, Copy)]
