@@ -12,7 +12,7 @@ use std::time::Instant;
 use systole::config::{Config, Draft};
 use systole::datasets::ImageDataset;
 use systole_data::format::png;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::schedule::Schedule;
 use systole_nn::{Compile, Fit, History, Model};
 use systole_runtime::backend;
@@ -74,7 +74,7 @@ pub(crate) fn run(args: TrainArgs, screen: &Screen) -> Outcome {
     let Plan { config, data, reason } = args.plan(draft, screen)?;
     let mut model = match (earlier, &args.from) {
         (Some(earlier), Some(path)) => continued(earlier, path, &config, &data, screen)?,
-        _ => config.model(data.image_shape, &data.class_names)?,
+        _ => config.model(&TensorType::new(DType::F32, data.image_shape), &data.class_names)?,
     };
     announce(&model, &config, screen)?;
     let stop = Stop::install()?;

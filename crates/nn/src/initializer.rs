@@ -66,6 +66,11 @@ pub enum Initializer {
         /// Factor. Keras: 1.
         gain: f64,
     },
+    /// Of an LSTM's bias `[4·units]`: 1 for the forget gates, the second quarter.
+    UnitForgetBias {
+        /// How the other three quarters start.
+        others: Box<Initializer>,
+    },
 }
 
 /// The names that [`Initializer::from_str`] takes.
@@ -101,6 +106,12 @@ impl Initializer {
     ///
     /// Kernels are laid out as Keras's: `[…window, in, out]`. The first two axes of a two-axis shape are in and out.
     pub fn make(&self, shape: &[usize], seed: u64, path: &str) -> Literal {
+        if let Initializer::UnitForgetBias { others } = self {
+            let others = others.make(shape, seed, path).to_f32s();
+            let quarter = others.len() as u64 / 4;
+            let forgets = quarter..2 * quarter;
+            return filled(shape, |i| if forgets.contains(&i) { 1.0 } else { f64::from(others[i as usize]) });
+        }
         let stream = hash_name(path);
         match self.law(shape) {
             Law::Constant(value) => filled(shape, |_| value),
@@ -141,6 +152,7 @@ impl Initializer {
             Initializer::Ones => Law::Constant(1.0),
             Initializer::Constant { value } => Law::Constant(value),
             Initializer::Orthogonal { gain } => Law::Orthogonal { gain },
+            Initializer::UnitForgetBias { ref others } => others.law(shape),
         }
     }
 }
