@@ -31,7 +31,8 @@ fn of_category<'a>(events: &'a [Value], category: &str) -> Vec<&'a Value> {
 #[test]
 fn every_measurement_is_one_object_with_all_keys() {
     let f = tiny("bench-json");
-    let args = ["bench", "tiny.toml", "gemm-512", "--precision=float32", "--seconds=0", "--threads=1", "--json"];
+    let args =
+        ["bench", "tiny.toml", "gemm-512", "--precision=float32", "--seconds=0", "--threads=1", "--json"];
     let done = f.run(&args).ok();
     let all = objects(&done);
     let told: Vec<&str> = all.iter().filter_map(|o| o["workload"].as_str()).collect();
@@ -104,7 +105,8 @@ fn a_trace_has_the_kernels_steps_and_waits_of_each_thread() {
     f.run(&["bench", "tiny.toml", "--seconds=0", "--trace=bench.json"]).ok();
     let all = events(&f, "bench.json");
     let kernels = of_category(&all, "kernel");
-    let of_conv = kernels.iter().filter(|e| e["args"]["layer"].as_str().is_some_and(|l| l.contains("conv2d")));
+    let of_conv =
+        kernels.iter().filter(|e| e["args"]["layer"].as_str().is_some_and(|l| l.contains("conv2d")));
     assert!(of_conv.count() > 0, "{kernels:?}");
     for e in &kernels {
         assert!(e["dur"].as_f64().is_some_and(|d| d >= 0.0) && e["args"]["outputs"].is_array(), "{e}");
@@ -114,10 +116,12 @@ fn a_trace_has_the_kernels_steps_and_waits_of_each_thread() {
     assert!(of_category(&all, "step").len() >= 5);
     assert!(of_category(&all, "compile").iter().any(|e| e["name"] == "compile train step"));
 
-    let args = ["train", "tiny.toml", "--data-dir=data", "--epochs=1", "--steps-per-epoch=3", "--trace=train.json"];
+    let args =
+        ["train", "tiny.toml", "--data-dir=data", "--epochs=1", "--steps-per-epoch=3", "--trace=train.json"];
     f.run(&args).ok();
     assert_eq!(of_category(&events(&f, "train.json"), "data").len(), 3);
-    f.run(&["train", "tiny.toml", "--data-dir=data", "--trace=no/such.json"]).fails(1, &["no/such.json", "--trace"]);
+    f.run(&["train", "tiny.toml", "--data-dir=data", "--trace=no/such.json"])
+        .fails(1, &["no/such.json", "--trace"]);
 }
 
 #[test]
@@ -139,7 +143,8 @@ fn a_trace_is_whole_json_when_the_program_is_killed() {
 #[test]
 fn a_program_beyond_the_memory_limit_is_refused_with_what_needs_it() {
     let f = tiny("bench-memory");
-    let parts = ["needs", "the limit is 8 MiB", "intermediate values", "of conv2d", "--batch-size", "--memory-limit"];
+    let parts =
+        ["needs", "the limit is 8 MiB", "intermediate values", "of conv2d", "--batch-size", "--memory-limit"];
     f.run(&["train", "tiny.toml", "--data-dir=data", "--memory-limit=8MiB"]).fails(1, &parts);
     f.run(&["bench", "tiny.toml", "--memory-limit=8388608"]).fails(1, &parts);
     f.run(&["bench", "tiny.toml", "--memory-limit=2GiB", "--seconds=0"]).ok();

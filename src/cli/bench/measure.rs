@@ -58,6 +58,7 @@ pub(super) fn measure(time: Duration, mut step: impl FnMut() -> Result<()>) -> R
         best_ms: each[0],
         cpu_ms,
         steps: each.len(),
+        peak_rss_mib: peak_rss_mib(),
         ..Measured::default()
     })
 }
