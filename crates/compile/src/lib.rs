@@ -7,6 +7,7 @@
 
 mod blocks;
 mod cse;
+mod footprint;
 mod fuse;
 mod linear;
 mod listing;
@@ -21,6 +22,7 @@ mod schedule;
 mod siblings;
 mod simplify;
 
+pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
 pub use fuse::schedule;
 pub use pass::{PASSES, Pass, PassStat, optimize};
 pub use plan::ALIGN;

@@ -1,12 +1,14 @@
 //! The backend interface: compile a graph, run it on buffers.
 
-use crate::arena::{CpuData, Memory, check_available};
+use crate::arena::{CpuData, Memory};
 use crate::detect::Level;
 use crate::exec::{Cx, Executor};
+use crate::limit;
+use crate::profile;
 use crate::team::{Team, flush_denormals, restore_denormals};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_compile::{Options, Place, array_bytes, optimize, schedule};
+use systole_compile::{Options, Place, optimize, schedule};
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
@@ -64,11 +66,7 @@ impl CpuBackend {
         let listing = plan.to_string();
         let executor = Executor::new(plan, self.level)?;
         let arena_bytes = executor.memory_bytes()?;
-        let mut needed = arena_bytes;
-        for r in &executor.schedule().results {
-            needed = needed.saturating_add(array_bytes(&r.ty)?);
-        }
-        check_available(needed, "this program")?;
+        limit::check(&executor, &graph.param_names)?;
         let report = Report {
             compile_ms: start.elapsed().as_secs_f64() * 1e3,
             arena_bytes,
@@ -82,6 +80,7 @@ impl CpuBackend {
             name: graph.name.clone(),
             executor,
             team: self.team.clone(),
+            level: self.level,
             arenas: Mutex::default(),
             flush: options.flush_denormals,
             label: options.label.clone(),
@@ -120,6 +119,7 @@ struct CpuExecutable {
     name: String,
     executor: Executor,
     team: Arc<Team>,
+    level: Level,
     arenas: Mutex<Vec<Memory>>,
     flush: bool,
     label: String,
@@ -242,8 +242,9 @@ impl Executable for CpuExecutable {
 
 impl Drop for CpuExecutable {
     fn drop(&mut self) {
-        let table = self.executor.profile();
-        if !table.is_empty() {
+        if event::wanted(2)
+            && let Some(table) = profile::table(&self.executor, self.level, self.team.threads())
+        {
             event::emit(2, || format!("kernels of {}:\n{table}", self.label));
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, Executor, with_scratch};
-use crate::kernels::{Io, Kernel, Ptr, adder};
+use crate::kernels::{Inner, Io, Kernel, Ptr, adder};
 use std::sync::{Mutex, PoisonError};
 use systole_compile::{ALIGN, Blocks, Place};
 use systole_ir::{Error, ErrorKind, Result};
@@ -180,9 +180,9 @@ impl Kernel for BlocksKernel {
         self.scratch
     }
 
-    fn profile(&self) -> String {
-        let rest = self.rest.as_ref().map_or(String::new(), |r| r.executor.profile());
-        self.body.executor.profile() + &rest
+    fn inner(&self) -> Vec<Inner<'_>> {
+        let rest = self.rest.iter().map(|r| ("last block".into(), &r.executor));
+        std::iter::once(("block".into(), &self.body.executor)).chain(rest).collect()
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {

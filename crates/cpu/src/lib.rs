@@ -16,7 +16,9 @@ mod blocks;
 mod detect;
 mod exec;
 mod kernels;
+mod limit;
 mod peak;
+mod profile;
 mod team;
 
 pub use backend::{CpuBackend, provider};

@@ -1,5 +1,6 @@
 //! The clock: repeats a step, leaves the warm-up out, takes the median.
 
+use crate::cli::report::peak_rss_mib;
 use std::time::{Duration, Instant};
 use systole_ir::Result;
 
@@ -20,6 +21,8 @@ pub(super) struct Measured {
     pub(super) bytes: Option<f64>,
     /// Images or tokens of a step.
     pub(super) items: f64,
+    /// The most memory that the process has used when the last step was done.
+    pub(super) peak_rss_mib: Option<f64>,
     /// From the first trace to a program ready to run.
     pub(super) compile_ms: f64,
 }
@@ -55,6 +58,7 @@ pub(super) fn measure(time: Duration, mut step: impl FnMut() -> Result<()>) -> R
         best_ms: each[0],
         cpu_ms,
         steps: each.len(),
+        peak_rss_mib: peak_rss_mib(),
         ..Measured::default()
     })
 }

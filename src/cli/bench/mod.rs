@@ -8,8 +8,8 @@ mod micro;
 mod model;
 mod workload;
 
-use super::screen::{Screen, note, table};
-use super::{Failure, Outcome};
+use super::screen::{Screen, table};
+use super::{Common, Failure, Outcome};
 use clap::Args;
 use measure::Measured;
 use serde_json::{Map, Value, json};
@@ -31,9 +31,9 @@ pub(crate) struct BenchArgs {
     /// How long to measure each, warm-up left out
     #[arg(long, value_name = "S", default_value = "3", value_parser = seconds)]
     seconds: f64,
-    /// Measure in this process; for the one measurement that a child is started for
+    /// Measure in this process: what a child is started with
     #[arg(long, hide = true)]
-    here: bool,
+    pub(super) here: bool,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -41,52 +41,63 @@ fn seconds(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "must be a number of seconds from 0 to 1000000".into())
 }
 
-pub(crate) fn run(args: &BenchArgs, screen: &Screen) -> Outcome {
+pub(crate) fn run(args: &BenchArgs, common: &Common, screen: &Screen) -> Outcome {
     let items = workload::items(&args.workloads, args.precision.as_deref()).map_err(Failure::usage)?;
     if let ([item], true) = (&items[..], args.here) {
-        screen.object(&measure_here(item, args)?);
+        screen.object(&measure_here(item, args).map_err(|e| e.at(item.to_string()))?);
         return Ok(0);
     }
+    if items.len() > 1 && common.trace.is_some() {
+        let e = Error::new(ErrorKind::Config, format!("{} measurements do not fit one trace", items.len()));
+        return Err(Failure::usage(e.at("--trace").hint("name one workload, and --precision for gemm")));
+    }
     let mut rows = Rows::default();
-    let mut failed = None;
+    let mut code = 0;
     for item in &items {
-        match measure_apart(item, args, screen) {
-            Ok(object) if screen.json => screen.object(&object),
-            Ok(object) => rows.show(&object, screen),
-            // The others are still worth measuring.
-            Err(failure) => {
-                note(&format!("{} ({}): {}", item.name, item.precision, failure.error));
-                failed = failed.or(Some(failure));
+        match measure_apart(item, args, common)? {
+            Ended::Told(object) if screen.json => screen.object(&object),
+            Ended::Told(object) => rows.show(&object, screen),
+            // The child has said why. The other measurements are still worth making.
+            Ended::Failed(exit_code, object) => {
+                code = code.max(exit_code);
+                object.iter().filter(|_| screen.json).for_each(|o| screen.object(o));
             }
         }
     }
-    failed.map_or(Ok(0), Err)
+    Ok(code)
 }
 
-/// Runs one measurement in a child of this process.
-fn measure_apart(item: &Item, args: &BenchArgs, screen: &Screen) -> Result<Value, Failure> {
-    let lost = |why: String| Error::new(ErrorKind::Io, "a measurement did not end").because(why);
-    let program = std::env::current_exe().map_err(|e| lost(e.to_string()))?;
+/// How a child ended.
+enum Ended {
+    Told(Value),
+    /// With this exit code, and the object that tells the error.
+    Failed(u8, Option<Value>),
+}
+
+/// Runs one measurement in a child of this process, whose standard error is this one's.
+fn measure_apart(item: &Item, args: &BenchArgs, common: &Common) -> Result<Ended, Failure> {
+    let lost = || Error::new(ErrorKind::Io, "a measurement did not end").at(item.to_string());
+    let program = std::env::current_exe().map_err(|e| lost().because(e.to_string()))?;
     let mut child = Command::new(program);
     child.args(["bench", "--here", "--json", &item.name, "--precision", &item.precision]);
     child.args(["--seconds", &args.seconds.to_string()]);
-    child.args(screen.passed_on());
+    common.pass_on(&mut child);
     let child = child.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = child.map_err(|e| lost(e.to_string()))?;
+    let output = child.map_err(|e| lost().because(e.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let object: Option<Value> = text.lines().last().and_then(|l| serde_json::from_str(l).ok());
-    match (output.status.success(), object) {
-        (true, Some(object)) => Ok(object),
-        (_, object) => {
-            let told = object.and_then(|o| o["error"].as_str().map(str::to_string));
-            let why = told.unwrap_or_else(|| output.status.to_string());
-            Err(lost(why).at(format!("{} ({})", item.name, item.precision)).into())
+    match (output.status.code(), object) {
+        (Some(0), Some(object)) => Ok(Ended::Told(object)),
+        (Some(code), object) if code != 0 => Ok(Ended::Failed(code as u8, object)),
+        _ => {
+            let e = lost().because(format!("the process that measured: {}", output.status));
+            Err(e.hint("a signal 9 is mostly the system's lack of memory: set --memory-limit").into())
         }
     }
 }
 
 /// One measurement, as the object that `--json` shows.
-fn measure_here(item: &Item, args: &BenchArgs) -> Result<Value, Failure> {
+fn measure_here(item: &Item, args: &BenchArgs) -> Result<Value> {
     let time = Duration::from_secs_f64(args.seconds);
     let m = match &item.work {
         Work::Train(config) => model::train(config, &item.precision, time)?,
@@ -94,14 +105,10 @@ fn measure_here(item: &Item, args: &BenchArgs) -> Result<Value, Failure> {
         Work::Gemm(n) => micro::gemm(*n, &item.precision, time)?,
         Work::Elementwise(kind) => micro::elementwise(*kind, &item.precision, time)?,
     };
-    // Before the ceilings are measured, whose arrays are not the workload's.
-    let peak_rss = super::report::peak_rss_mib();
-    let level = Level::from_knob()?;
-    let peak = systole_cpu::peak(level, super::report::threads());
-    Ok(object(item, &m, peak_rss, &peak))
+    Ok(object(item, &m, &systole_cpu::peak(Level::from_knob()?, super::report::threads())))
 }
 
-fn object(item: &Item, m: &Measured, peak_rss: Option<f64>, peak: &Peak) -> Value {
+fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {
     let seconds = m.median_ms / 1e3;
     let gflops = m.flops / seconds / 1e9;
     let gb_per_s = m.bytes.map(|b| b / seconds / 1e9);
@@ -128,7 +135,7 @@ fn object(item: &Item, m: &Measured, peak_rss: Option<f64>, peak: &Peak) -> Valu
     put("gflops", json!(rounded(gflops)));
     put("share_of_peak", json!(rounded(share)));
     put("compile_ms", json!(rounded(m.compile_ms)));
-    put("peak_rss_mib", json!(peak_rss.map(rounded)));
+    put("peak_rss_mib", json!(m.peak_rss_mib.map(rounded)));
     put("threads", json!(peak.threads));
     put("steps", json!(m.steps));
     put("cpu", json!(machine(peak.level)));

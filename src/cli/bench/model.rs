@@ -1,52 +1,43 @@
-//! Steps of whole models: training as `fit` takes it, and prediction.
+//! Steps of whole models on one batch that stays in memory.
 
-use super::measure::{Measured, measure, timed};
+use super::measure::{Measured, measure};
 use std::time::Duration;
 use systole::config::{Config, Draft};
-use systole_ir::{DType, Literal, Result, TensorType, rng};
+use systole_ir::Result;
 use systole_nn::{Batch, Model};
 
-/// Training steps: forward, loss, backward, update and metrics.
+/// Training steps as `fit` takes them: forward, loss, backward, update and metrics.
 pub(super) fn train(target: &str, precision: &str, time: Duration) -> Result<Measured> {
-    let (config, mut model) = untrained(target, precision)?;
-    let batch = synthetic(&model, config.fit.batch_size)?;
-    let (_, first_ms) = timed(|| model.train_on_batch(&batch))?;
-    let flops = systole_ir::cost::cost(&*model.train_graph(config.fit.batch_size)?).flops;
-    let m = measure(time, || model.train_on_batch(&batch).map(drop))?;
-    Ok(Measured { flops, items: batch.size() as f64, compile_ms: (first_ms - m.median_ms).max(0.0), ..m })
+    let (mut model, batch) = model_and_batch(target, precision)?;
+    let mut step = model.resident_training(&batch)?;
+    let items = items(batch);
+    let m = measure(time, || step.run())?;
+    Ok(Measured { flops: step.report().flops, items, compile_ms: step.compile_ms(), ..m })
 }
 
-/// Predictions for one batch.
+/// Predictions.
 pub(super) fn predict(target: &str, precision: &str, time: Duration) -> Result<Measured> {
-    let (config, mut model) = untrained(target, precision)?;
-    let batch = synthetic(&model, config.fit.batch_size)?;
-    let flops = systole_ir::cost::cost(&*model.forward_graph(config.fit.batch_size)?).flops;
-    let (_, first_ms) = timed(|| model.predict_on_batch(&batch.inputs[0]))?;
-    let m = measure(time, || model.predict_on_batch(&batch.inputs[0]).map(drop))?;
-    Ok(Measured { flops, items: batch.size() as f64, compile_ms: (first_ms - m.median_ms).max(0.0), ..m })
+    let (mut model, batch) = model_and_batch(target, precision)?;
+    let mut prediction = model.resident_prediction(&batch)?;
+    let items = items(batch);
+    let m = measure(time, || prediction.run().map(drop))?;
+    Ok(Measured { flops: prediction.report().flops, items, compile_ms: prediction.compile_ms(), ..m })
 }
 
-fn untrained(target: &str, precision: &str) -> Result<(Config, Model)> {
+fn model_and_batch(target: &str, precision: &str) -> Result<(Model, Batch)> {
     let mut draft = match target.to_lowercase().ends_with(".toml") {
         true => Draft::read(target)?,
         false => Draft::preset(target)?,
     };
     draft.set(format!("--precision {precision}"), "compile.precision", precision);
-    let config = draft.finish().map_err(|refused| refused.error)?;
-    let model = config.model(config.usual_image_shape(), &[])?;
-    Ok((config, model))
+    let config: Config = draft.finish().map_err(|refused| refused.error)?;
+    let model = config.untrained()?;
+    let batch = config.synthetic_batch(&model)?;
+    Ok((model, batch))
 }
 
-fn synthetic(model: &Model, batch_size: usize) -> Result<Batch> {
-    let shape = |t: &TensorType| [&[batch_size], t.shape.dims()].concat();
-    let draw = |i: usize| (rng::mix(i as u64) >> 40) as f32 / (1 << 24) as f32;
-    let mut inputs = Vec::new();
-    for ty in model.architecture().inputs.iter().filter_map(|i| i.ty.as_ref()) {
-        let shape = shape(ty);
-        let values: Vec<f32> = (0..shape.iter().product()).map(draw).collect();
-        inputs.push(Literal::from_slice(shape, &values)?.convert(DType::F32));
-    }
-    let classes = model.output_type().and_then(|t| t.shape.last().copied()).unwrap_or(1);
-    let label: Vec<i32> = (0..batch_size).map(|i| (rng::mix(i as u64) % classes as u64) as i32).collect();
-    Ok(Batch { inputs, label: Some(Literal::from_slice([batch_size], &label)?), weight: None })
+/// Images, or tokens, of a batch; the host's copy is given back, the device has its own.
+fn items(batch: Batch) -> f64 {
+    let tokens = batch.inputs.first().filter(|x| x.dtype().is_int());
+    tokens.map_or(batch.size(), |x| x.ty().elements()) as f64
 }

@@ -14,6 +14,12 @@ pub(super) struct Item {
     pub(super) work: Work,
 }
 
+impl std::fmt::Display for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "workload {} ({})", self.name, self.precision)
+    }
+}
+
 /// What is measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Work {
@@ -141,7 +147,6 @@ fn works(name: &str) -> Result<Vec<(String, Work)>> {
         "gemm" => Ok(GEMM_SIZES.into_iter().map(gemm).collect()),
         "elementwise" => Ok(KINDS.map(|(name, kind)| (name.to_string(), Work::Elementwise(kind))).to_vec()),
         "fashion-cnn" => one(Work::Train("fashion-mnist".into())),
-        "mlp" => one(Work::Train("mnist".into())),
         "resnet50-inference" => one(Work::Predict("resnet50".into())),
         "gpt2-small-inference" => one(Work::Predict("gpt2-small".into())),
         preset if WORKLOADS.contains(&preset) => one(Work::Train(preset.into())),

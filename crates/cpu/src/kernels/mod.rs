@@ -25,7 +25,7 @@ mod widened;
 mod window;
 
 use crate::detect::{Level, TileFn};
-use crate::exec::Cx;
+use crate::exec::{Cx, Executor};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::{DType, Op, Result};
 
@@ -57,11 +57,14 @@ pub trait Kernel: Send + Sync {
         false
     }
 
-    /// A table of the time that kernels inside this one took; see [`crate::exec::Executor::profile`].
-    fn profile(&self) -> String {
-        String::new()
+    /// Programs that it runs, for profiles.
+    fn inner(&self) -> Vec<Inner<'_>> {
+        Vec::new()
     }
 }
+
+/// A program inside a kernel, and what it is there.
+pub(crate) type Inner<'a> = (String, &'a Executor);
 
 /// The loop that adds `n` elements to those at its destination; narrow floats are not its element types.
 pub(crate) fn adder(dtype: DType, level: Level) -> TileFn {
