@@ -8,11 +8,14 @@ use crate::profile;
 use crate::team::{Team, flush_denormals, restore_denormals};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_compile::{Options, Place, optimize, schedule};
+use systole_compile::{Options, Place, optimize, remat, schedule};
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
 };
+
+/// Shares of the intermediate values that are tried to do without, where memory is short.
+const REMAT_SHARES: [f64; 4] = [0.2, 0.4, 0.7, 1.0];
 
 /// This machine's cores.
 pub struct CpuBackend {
@@ -50,6 +53,36 @@ impl CpuBackend {
         CpuBackend { cache: bytes, ..self }
     }
 
+    fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
+        let options = Options { donated: options.donated.clone(), state_at: None, cache: self.cache };
+        Executor::new(schedule(graph, &options)?, self.level)
+    }
+
+    /// The program, with as much computed again instead of kept as the memory limit asks for.
+    fn fitting(&self, graph: &Graph, options: &CompileOptions, names: &[String]) -> Result<Executor> {
+        let whole = self.bind(graph, options)?;
+        let Err(refused) = limit::check(&whole, names) else { return Ok(whole) };
+        let arena = whole.schedule().arena_bytes;
+        drop(whole);
+        for save in REMAT_SHARES.map(|share| (arena as f64 * share) as usize) {
+            let Some(less) = remat(graph, save) else { break };
+            let executor = self.bind(&less, options)?;
+            if limit::check(&executor, names).is_ok() {
+                event::emit(1, || {
+                    format!(
+                        "{}: intermediate values of {} MiB would not fit; {} steps more compute some again, and {} MiB do",
+                        options.label,
+                        arena >> 20,
+                        less.nodes.len() - graph.nodes.len(),
+                        executor.schedule().arena_bytes >> 20,
+                    )
+                });
+                return Ok(executor);
+            }
+        }
+        Err(refused)
+    }
+
     fn build(&self, graph: &Graph, options: &CompileOptions) -> Result<CpuExecutable> {
         let start = Instant::now();
         graph.verify()?;
@@ -58,15 +91,10 @@ impl CpuBackend {
             let each = stats.iter().map(|s| format!("{} {}→{}", s.name, s.before, s.after));
             format!("{}: {}", options.label, each.collect::<Vec<_>>().join(", "))
         });
-        let plan = schedule(
-            &optimized,
-            &Options { donated: options.donated.clone(), state_at: None, cache: self.cache },
-        )?;
-        event::emit(4, || plan.to_string());
-        let listing = plan.to_string();
-        let executor = Executor::new(plan, self.level)?;
+        let executor = self.fitting(&optimized, options, &graph.param_names)?;
+        let listing = executor.schedule().to_string();
+        event::emit(4, || listing.clone());
         let arena_bytes = executor.memory_bytes()?;
-        limit::check(&executor, &graph.param_names)?;
         let report = Report {
             compile_ms: start.elapsed().as_secs_f64() * 1e3,
             arena_bytes,
