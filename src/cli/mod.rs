@@ -1,5 +1,6 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command.
 
+mod bench;
 mod evaluate;
 mod init;
 mod ops;
@@ -53,6 +54,16 @@ struct Common {
     verbose: u8,
 }
 
+impl Common {
+    /// The options that a child process of this program must be given too.
+    fn passed_on(&self) -> Vec<String> {
+        let threads = self.threads.map(|n| format!("--threads={n}"));
+        let quiet = self.quiet.then(|| "--quiet".to_string());
+        let verbose = (0..self.verbose).map(|_| "--verbose".to_string());
+        threads.into_iter().chain(quiet).chain(verbose).collect()
+    }
+}
+
 #[derive(Subcommand)]
 enum Command {
     /// Train a model: from a preset, a TOML file, or a saved model
@@ -66,6 +77,8 @@ enum Command {
         /// A model file, a preset or a TOML file
         target: String,
     },
+    /// Measure how fast training steps, predictions and single operations run on synthetic data
+    Bench(bench::BenchArgs),
     /// Write a commented TOML file with a whole training run
     Init(init::InitArgs),
     /// Print the graphs that a model is compiled from
@@ -107,7 +120,7 @@ impl Failure {
 /// Runs the program on the process's arguments.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
-    let screen = Screen::new(cli.common.json, cli.common.quiet);
+    let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.passed_on());
     start(&cli.common);
     // A panic has printed its message; it must not end in an undocumented exit code.
     let outcome = catch_unwind(AssertUnwindSafe(|| dispatch(cli.command, &screen)));
@@ -137,6 +150,7 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         Command::Evaluate(args) => evaluate::run(&args, screen),
         Command::Predict(args) => predict::run(&args, screen),
         Command::Summary { target } => show::summary(&target, screen),
+        Command::Bench(args) => bench::run(&args, screen),
         Command::Init(args) => init::run(&args, screen),
         Command::Show(args) => show::run(&args, screen),
         Command::Ops => ops::ops(screen),

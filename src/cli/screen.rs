@@ -11,11 +11,17 @@ pub(crate) struct Screen {
     pub(crate) json: bool,
     /// Whether to leave progress out.
     pub(crate) quiet: bool,
+    passed_on: Vec<String>,
 }
 
 impl Screen {
-    pub(crate) fn new(json: bool, quiet: bool) -> Screen {
-        Screen { json, quiet }
+    pub(crate) fn new(json: bool, quiet: bool, passed_on: Vec<String>) -> Screen {
+        Screen { json, quiet, passed_on }
+    }
+
+    /// Options of every command that a child process of this program must be given too.
+    pub(crate) fn passed_on(&self) -> &[String] {
+        &self.passed_on
     }
 
     /// A line (or several) for people.

@@ -1,8 +1,10 @@
 //! From graph to steps: groups element-wise nodes, embeds broadcasts and iotas into their consumers, joins a fold
 //! with the element-wise work before it and a product with the bias after it.
 
+mod inline;
+
 use crate::schedule::*;
-use crate::{blocks, order, plan};
+use crate::{blocks, order, plan, rows, siblings};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::op::{Binary, Lowering, Monoid};
@@ -22,7 +24,10 @@ pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
     fusion.find_sums();
     fusion.find_groups();
     fusion.find_prologues();
+    fusion.find_inlined();
     let mut s = Emit::new(&fusion, &outlined.blocks).run()?;
+    siblings::join(&mut s);
+    rows::join(&mut s);
     order::run(&mut s, options);
     plan::run(&mut s, options)?;
     Ok(s)
@@ -60,6 +65,8 @@ struct Fusion<'g> {
     biased: HashMap<usize, (ValueId, ValueId)>,
     /// For an add onto a parameter: the product that it adds, and the parameter.
     onto: HashMap<usize, (ValueId, ValueId)>,
+    /// Element-wise values that their readers compute themselves: see [`inline`].
+    inlined: Vec<bool>,
 }
 
 fn role_of(graph: &Graph, node: &Node) -> Role {
@@ -90,6 +97,7 @@ impl<'g> Fusion<'g> {
             prologue: HashMap::new(),
             biased: HashMap::new(),
             onto: HashMap::new(),
+            inlined: vec![false; n],
         };
         for i in 0..n {
             if matches!(f.role[i], Role::Alias) {
@@ -276,6 +284,9 @@ impl<'g> Fusion<'g> {
     /// Whether a value must exist as an array.
     fn is_stored(&self, i: usize) -> bool {
         let group = self.group[i];
+        if self.inlined[i] {
+            return false;
+        }
         self.is_result[i]
             || self.users[i].iter().any(|&u| match self.role[u] {
                 Role::Map => self.group[u] != group,
@@ -402,26 +413,27 @@ impl<'f, 'g> Emit<'f, 'g> {
         members.sort_unstable();
         let shape = self.g.nodes[last].outs[0].shape.clone();
         let mut b = MapBuilder::new(shape.dims());
-        for &m in &members {
-            self.add_instr(&mut b, m)?;
-        }
-        let stored: Vec<usize> = members.iter().copied().filter(|&m| self.f.is_stored(m)).collect();
+        let stored: Vec<usize> = members.into_iter().filter(|&m| self.f.is_stored(m)).collect();
         if stored.is_empty() {
             return Ok(());
+        }
+        for &m in &stored {
+            self.operand(&mut b, ValueId::new(m, 0))?;
         }
         let mut outputs = Vec::new();
         for &m in &stored {
             let v = ValueId::new(m, 0);
             outputs.push((self.define(v)?, self.g.ty(v).clone()));
         }
-        let flops = (members.len() * shape.elements()) as f64;
+        let flops = (b.instrs.len() * shape.elements()) as f64;
         let stores = stored.iter().map(|m| b.regs[&ValueId::new(*m, 0)]).collect();
         let (map, inputs) = b.finish(stores);
         self.push(Kernel::Map(map), inputs, outputs, last, flops);
         Ok(())
     }
 
-    fn add_instr(&mut self, b: &mut MapBuilder, m: usize) -> Result<()> {
+    /// The instruction of node `m`, after those of its operands that are no arrays.
+    fn add_instr(&mut self, b: &mut MapBuilder, m: usize) -> Result<Reg> {
         let node = &self.g.nodes[m];
         let mut args = SmallVec::new();
         for &v in &node.inputs {
@@ -431,14 +443,17 @@ impl<'f, 'g> Emit<'f, 'g> {
             Op::Select(_) => self.g.ty(node.inputs[1]).dtype,
             _ => self.g.ty(node.inputs[0]).dtype,
         };
-        b.instr(ValueId::new(m, 0), RawInstr { op: node.op.clone(), args, from, to: node.outs[0].dtype });
-        Ok(())
+        let instr = RawInstr { op: node.op.clone(), args, from, to: node.outs[0].dtype };
+        Ok(b.instr(ValueId::new(m, 0), instr))
     }
 
     /// The register that holds operand `v` of an element-wise op.
     fn operand(&mut self, b: &mut MapBuilder, v: ValueId) -> Result<Reg> {
         if let Some(&r) = b.regs.get(&v) {
             return Ok(r);
+        }
+        if self.f.role[v.index()] == Role::Map && !self.slots.contains_key(&v) {
+            return self.add_instr(b, v.index());
         }
         let ty = self.g.ty(v).clone();
         let reg = match &self.g.node(v).op {
@@ -542,23 +557,15 @@ impl<'f, 'g> Emit<'f, 'g> {
         let (x, init) = (node.inputs[0], node.inputs[1]);
         let ty = self.g.ty(x).clone();
         let mut b = MapBuilder::new(ty.shape.dims());
-        let mut flops = ty.elements() as f64;
-        if let Some(group) = self.f.prologue.get(&i) {
-            let mut members = self.f.members[group].clone();
-            members.sort_unstable();
-            flops *= 1.0 + members.len() as f64;
-            for m in members {
-                self.add_instr(&mut b, m)?;
-            }
-        }
-        let reg = match b.regs.get(&x) {
-            Some(&r) => r,
-            None => {
+        let reg = match self.f.role[x.index()] {
+            Role::Map => self.operand(&mut b, x)?,
+            _ => {
                 let strides = full_strides(&ty);
                 let slot = self.slot(x)?;
                 b.array(slot, ty.clone(), strides)
             }
         };
+        let flops = (ty.elements() * (1 + b.instrs.len())) as f64;
         let folded: Vec<bool> = (0..ty.rank()).map(|d| dims.contains(&d)).collect();
         let (map, mut inputs, folded) = b.finish_fold(reg, folded);
         inputs.push((self.slot(init)?, self.g.ty(init).clone()));
@@ -702,9 +709,11 @@ impl MapBuilder {
         }
     }
 
-    fn instr(&mut self, v: ValueId, instr: RawInstr) {
+    fn instr(&mut self, v: ValueId, instr: RawInstr) -> Reg {
         self.instrs.push(instr);
-        self.regs.insert(v, Reg::Instr(self.instrs.len() - 1));
+        let reg = Reg::Instr(self.instrs.len() - 1);
+        self.regs.insert(v, reg);
+        reg
     }
 
     fn finish(self, stores: Vec<Reg>) -> (Map, Vec<(Slot, TensorType)>) {

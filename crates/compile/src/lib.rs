@@ -8,6 +8,7 @@
 mod blocks;
 mod cse;
 mod fuse;
+mod linear;
 mod listing;
 mod order;
 mod pass;
@@ -15,13 +16,16 @@ mod plan;
 mod prune;
 mod remat;
 mod rewrite;
+mod rows;
 mod schedule;
+mod siblings;
 mod simplify;
 
 pub use fuse::schedule;
 pub use pass::{PASSES, Pass, PassStat, optimize};
 pub use plan::ALIGN;
 pub use remat::remat;
+pub use rows::Rows;
 pub use schedule::{
     Blocks, Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step, Storage,
     array_bytes,

@@ -102,15 +102,17 @@ pub struct ResultPlan {
 pub enum Kernel {
     /// Fused element-wise work: one output for each store.
     Map(Map),
-    /// Folds `dims` of the one value that `map` yields; inputs are those of `map`, then the initial value.
+    /// Folds dimensions of each value that `map` yields; inputs are those of `map`, then the values' initial ones.
     Reduce {
-        /// Computes the elements to fold; one store.
+        /// Computes the elements to fold: a store for each output, all of one type.
         map: Map,
         /// Which of `map`'s dimensions are folded.
         folded: Vec<bool>,
         /// How.
         monoid: systole_ir::op::Monoid,
     },
+    /// Maps and folds, row by row.
+    Rows(crate::rows::Rows),
     /// One op; with `bias` the last input is added along the result's last dimension.
     Op {
         /// The op.
@@ -188,6 +190,7 @@ impl Kernel {
             Kernel::Reduce { monoid, map, .. } => {
                 format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().row().name)
             }
+            Kernel::Rows(r) => format!("rows[{}]", r.stages.len()),
             Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
             Kernel::Onto { op } => format!("{}+=", op.name()),
             Kernel::Blocks(b) => format!("blocks[{}×{}]", b.rows.div_ceil(b.block), b.block),

@@ -16,8 +16,10 @@ mod blocks;
 mod detect;
 mod exec;
 mod kernels;
+mod peak;
 mod team;
 
 pub use backend::{CpuBackend, provider};
 pub use detect::Level;
+pub use peak::{Peak, Tier, peak, process_cpu_seconds};
 pub use team::Team;

@@ -18,6 +18,7 @@ mod moves;
 mod onto;
 mod reduce;
 mod rng;
+mod rows;
 mod scatter;
 mod sort;
 mod widened;
@@ -64,7 +65,7 @@ pub trait Kernel: Send + Sync {
 
 /// The loop that adds `n` elements to those at its destination; narrow floats are not its element types.
 pub(crate) fn adder(dtype: DType, level: Level) -> TileFn {
-    reduce::loops_of(systole_ir::op::Monoid::Add, dtype, level).1
+    reduce::loops_of(systole_ir::op::Monoid::Add, dtype, level).across
 }
 
 /// An address that may cross threads: blocks of one kernel touch disjoint parts of what it points to.
@@ -101,6 +102,7 @@ pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
         Plan::Reduce { map, folded, monoid } => {
             Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, level))
         }
+        Plan::Rows(r) => Box::new(rows::RowsKernel::new(r, step, level)),
         Plan::While { captures, cond, body } => {
             Box::new(crate::exec::WhileKernel::new(*captures, cond, body, step, level)?)
         }
