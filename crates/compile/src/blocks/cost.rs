@@ -5,9 +5,9 @@
 //! machines; they only have to tell large differences apart, and must not depend on the machine that compiles, since
 //! sizes of blocks decide in which order sums are added.
 
-use super::region::{Region, base};
-use super::rules::{Use, is_map, row_op, sum_type};
-use crate::schedule::{Blocks, Options, Schedule};
+use super::region::Region;
+use super::rules::{Use, row_op};
+use crate::schedule::{Blocks, Kernel, Options, Place, Schedule};
 use systole_ir::{Graph, Op, Result, ValueId};
 
 /// Nanoseconds for a byte from or to the near cache, the shared cache and memory.
@@ -17,7 +17,7 @@ const MEMORY: f64 = 0.09;
 /// Arrays up to this many bytes are taken to stay in the shared cache.
 const SHARED_BYTES: usize = 6 << 20;
 /// Nanoseconds of one kernel call.
-const CALL: f64 = 700.0;
+const CALL: f64 = 400.0;
 /// Nanoseconds of one arithmetic operation of a product at its best.
 const FLOP: f64 = 1.0 / 80.0;
 /// Rows of products that keep the arithmetic units busy.
@@ -25,7 +25,7 @@ const FULL_ROWS: f64 = 8.0;
 /// Blocks that there are at least, or one for each row.
 const FEWEST_BLOCKS: usize = 16;
 /// What a segment must gain at least.
-const WORTH: f64 = 30_000.0;
+const WORTH: f64 = 15_000.0;
 /// Rows of the program whose memory is measured.
 const PROBE: usize = 8;
 /// Most groups of blocks: as many threads can work, and as many copies of the sums exist.
@@ -48,41 +48,32 @@ pub struct Costs<'g> {
     graph: &'g Graph,
     rows: usize,
     cache: usize,
-    /// How many nodes other than free ones read each node.
-    readers: Vec<usize>,
-    /// Whether all readers are element-wise.
-    into_maps: Vec<bool>,
 }
 
 /// Bytes and work of a segment.
+#[derive(Default)]
 struct Loads {
     /// Whole operands, each time that they are read.
-    weights: usize,
+    weights: f64,
     /// Whole operands once.
-    weight_bytes: usize,
+    weight_bytes: f64,
     sums: usize,
-    /// Reads and writes inside, for a row, and what they cost without blocks.
+    /// Reads and writes between kernels for a row, and what those of all rows cost without blocks.
     inside: f64,
     saved: f64,
-    /// What is read from and written to arrays of all rows, for a row.
-    outside: f64,
+    /// Bytes that live at the same time, for a row.
+    live: f64,
     /// Work of products for a row.
     flops: f64,
     /// Rows of its products for each row of the segment, at the least.
     product_rows: f64,
+    /// Kernel calls of a block.
+    calls: f64,
 }
 
 impl<'g> Costs<'g> {
     pub fn new(graph: &'g Graph, rows: usize, cache: usize) -> Costs<'g> {
-        let mut readers = vec![0; graph.nodes.len()];
-        let mut into_maps = vec![true; graph.nodes.len()];
-        for node in graph.nodes.iter().filter(|n| !super::rules::is_free(&n.op)) {
-            for v in node.inputs.iter().filter_map(|&v| base(graph, v)) {
-                readers[v.index()] += 1;
-                into_maps[v.index()] &= is_map(&node.op);
-            }
-        }
-        Costs { graph, rows, cache, readers, into_maps }
+        Costs { graph, rows, cache }
     }
 
     /// Whether a node reads or sums so much for every block that no block can gain.
@@ -104,104 +95,99 @@ impl<'g> Costs<'g> {
         whole.map(|(&v, _)| self.graph.ty(v).bytes()).sum()
     }
 
-    fn loads(&self, region: &Region<'_>) -> Loads {
-        let (g, rows) = (self.graph, self.rows as f64);
-        let bytes = |v: ValueId| g.ty(v).bytes();
+    /// What the program for `probe` rows says of all rows: it has been fused, so that only arrays count that exist.
+    fn loads(&self, region: &Region<'_>, body: &Schedule, probe: usize) -> Loads {
+        let (rows, times) = (self.rows as f64, self.rows as f64 / probe as f64);
+        let sums = region.sums.len();
         let mut l = Loads {
-            weights: 0,
-            weight_bytes: 0,
-            sums: region.sums.iter().map(|&v| g.ty(v).elements() * sum_type(g.ty(v).dtype).size()).sum(),
-            inside: 0.0,
-            saved: 0.0,
-            outside: 0.0,
-            flops: 0.0,
+            sums: region.sums.iter().map(|&v| region.sum_type(v).bytes()).sum(),
+            live: body.arena_bytes as f64 / probe as f64,
+            calls: body.steps.len() as f64,
             product_rows: f64::INFINITY,
+            ..Loads::default()
         };
-        for &(v, how) in &region.inputs {
-            match how {
-                Use::Rows => l.outside += bytes(v) as f64 / rows,
-                _ if bytes(v) <= 4 * self.cache => l.weight_bytes += bytes(v),
-                _ => {}
+        let mut read = vec![false; body.slots.len()];
+        for step in &body.steps {
+            let is_table = matches!(&step.kernel, Kernel::Op { op: Op::Gather(_), .. });
+            for (k, &slot) in step.inputs.iter().chain(&step.outputs).enumerate() {
+                let writes = k >= step.inputs.len();
+                let bytes = body.slots[slot].bytes as f64;
+                let again = std::mem::replace(&mut read[slot], true);
+                match body.slots[slot].place {
+                    Place::Param(p) if p < sums => {}
+                    Place::Param(p) if region.inputs[p - sums].1 != Use::Rows => {
+                        if !(is_table && k == 0) {
+                            l.weights += bytes;
+                            l.weight_bytes += if again { 0.0 } else { bytes };
+                        }
+                    }
+                    // What comes from outside is read once, and what leaves is written once, either way.
+                    Place::Param(_) if !again => {}
+                    Place::Result(_) if writes => {}
+                    Place::Constant(_) => {}
+                    _ => {
+                        l.inside += bytes * times / rows;
+                        l.saved += bytes * times * self.price(bytes * times);
+                    }
+                }
             }
-        }
-        l.outside += region.outs.iter().map(|&v| bytes(v) as f64).sum::<f64>() / rows;
-        for &m in &region.members {
-            let node = &g.nodes[m];
-            l.weights += self.whole_bytes(m);
-            if let Op::DotGeneral(d) = &node.op {
-                let types: Vec<_> = node.inputs.iter().map(|&v| g.ty(v)).collect();
-                l.flops += node.op.rule().cost(&types, &node.outs).flops / rows;
+            if let Kernel::Op { op: Op::DotGeneral(d), .. } = &step.kernel {
+                l.flops += step.flops * times / rows;
+                let a = &step.input_types[0];
                 if !d.lhs_contract.contains(&0) && d.lhs_batch.is_empty() {
-                    let free: usize =
-                        d.lhs_free(types[0].rank()).iter().map(|&k| types[0].shape[k]).product();
-                    l.product_rows = l.product_rows.min(free as f64 / rows);
-                }
-            }
-            for (k, ty) in node.outs.iter().enumerate() {
-                let v = ValueId::new(m, k);
-                let fused = is_map(&node.op) && self.into_maps[m];
-                if fused || region.sums.contains(&v) {
-                    continue;
-                }
-                let reads = self.readers[m] as f64;
-                let writes = 1.0;
-                // What leaves the segment is written either way.
-                let traffic =
-                    ty.bytes() as f64 * (reads + if region.outs.contains(&v) { 0.0 } else { writes });
-                l.inside += traffic / rows;
-                let price = if ty.bytes() > SHARED_BYTES { MEMORY } else { SHARED };
-                if ty.bytes() > self.cache / 2 {
-                    l.saved += traffic * price;
-                } else {
-                    l.saved += traffic * NEAR;
+                    let free: usize = d.lhs_free(a.rank()).iter().map(|&k| a.shape[k]).product();
+                    l.product_rows = l.product_rows.min(free as f64 / probe as f64);
                 }
             }
         }
         l
     }
 
-    pub fn judge(&self, region: &Region<'_>) -> Result<Verdict> {
-        let loads = self.loads(region);
-        if loads.saved < WORTH {
-            return Ok(Verdict::Loses);
-        }
-        let probe = PROBE.min(self.rows);
-        let body = self.program(region, probe)?;
-        let memory = body.arena_bytes as f64 / probe as f64;
-        let steps = body.steps.len() as f64;
-        let mut best: Option<(f64, usize)> = None;
-        for block in sizes(self.rows) {
-            let cost = self.cost(&loads, memory, steps, block);
-            if best.is_none_or(|(least, _)| cost < least) {
-                best = Some((cost, block));
-            }
-        }
-        let gain = best.map_or(f64::NEG_INFINITY, |(cost, _)| loads.saved - cost);
-        match best {
-            Some((_, block)) if gain > WORTH => {
-                let blocks = self.blocks(region, &loads, block)?;
-                Ok(Verdict::Gains(blocks, gain))
-            }
-            _ => Ok(self.heaviest(region).map_or(Verdict::Loses, Verdict::Without)),
+    /// Nanoseconds for a byte of an array that passes between kernels whole.
+    fn price(&self, bytes: f64) -> f64 {
+        match bytes {
+            b if b > SHARED_BYTES as f64 => MEMORY,
+            b if b > self.cache as f64 / 2.0 => SHARED,
+            _ => NEAR,
         }
     }
 
+    pub fn judge(&self, region: &Region<'_>) -> Result<Verdict> {
+        let made: usize =
+            region.members.iter().flat_map(|&m| &self.graph.nodes[m].outs).map(|t| t.bytes()).sum();
+        if made < self.cache {
+            return Ok(Verdict::Loses);
+        }
+        let probe = PROBE.min(self.rows);
+        let loads = self.loads(region, &self.program(region, probe)?, probe);
+        if loads.saved < WORTH {
+            return Ok(Verdict::Loses);
+        }
+        let mut best = (f64::INFINITY, 1);
+        for block in sizes(self.rows) {
+            let cost = self.cost(&loads, block);
+            best = if cost < best.0 { (cost, block) } else { best };
+        }
+        let gain = loads.saved - best.0;
+        if gain > WORTH {
+            return Ok(Verdict::Gains(self.blocks(region, &loads, best.1)?, gain));
+        }
+        Ok(self.heaviest(region).map_or(Verdict::Loses, Verdict::Without))
+    }
+
     /// What blocks of a size cost in all, beside the work itself.
-    fn cost(&self, l: &Loads, memory: f64, steps: f64, block: usize) -> f64 {
-        let cache = self.cache as f64;
-        let rows = self.rows as f64;
-        let count = (rows / block as f64).ceil();
-        let live = memory * block as f64 + (l.weight_bytes + l.sums) as f64;
+    fn cost(&self, l: &Loads, block: usize) -> f64 {
+        let (cache, rows, block) = (self.cache as f64, self.rows as f64, block as f64);
+        let (count, sums) = ((rows / block).ceil(), l.sums as f64);
+        let live = l.live * block + l.weight_bytes + sums;
         // How much of what lives fits each cache.
         let near = (0.75 * cache / live).min(1.0);
         let shared = (SHARED_BYTES as f64 / live).min(1.0) - near;
-        let each = near * NEAR + shared * SHARED + (1.0 - near - shared) * MEMORY;
-        let products = l.product_rows * block as f64;
-        let idle = (FULL_ROWS / products).max(1.0).min(FULL_ROWS) - 1.0;
-        let again = (l.weights + 2 * l.sums) as f64;
-        count * (again * each + steps * CALL)
+        let each = near * NEAR + shared.max(0.0) * SHARED + (1.0 - near - shared.max(0.0)) * MEMORY;
+        let idle = (FULL_ROWS / (l.product_rows * block)).clamp(1.0, FULL_ROWS) - 1.0;
+        count * ((l.weights + 2.0 * sums) * each + l.calls * CALL)
             + rows * (l.inside * each + l.flops * FLOP * idle)
-            + 2.0 * (self.groups(l.sums, count as usize) * l.sums) as f64 * SHARED
+            + 2.0 * self.groups(l.sums, count as usize) as f64 * sums * SHARED
     }
 
     /// The member that costs most for each block.

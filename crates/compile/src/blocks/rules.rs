@@ -340,10 +340,5 @@ pub fn is_free(op: &Op) -> bool {
     matches!(op, Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_) | Op::Reshape(_))
 }
 
-/// Whether an op is element-wise, so that it shares a loop with its neighbours.
-pub fn is_map(op: &Op) -> bool {
-    op.rule().lower() == Lowering::Map && !matches!(op, Op::OptimizationBarrier(_))
-}
-
 /// The op that adds a block's sum.
 pub const ADD: Op = Op::Binary(Binary::Add);

@@ -288,3 +288,37 @@ fn choose_all(graph: &Graph, rows: usize) -> Vec<Chosen<'_>> {
     });
     all.collect()
 }
+
+/// conv → statistics of the batch → normalise → relu, for each number of filters; loss and gradients.
+fn normalised_net(batch: usize, side: usize, filters: &[usize]) -> Arc<Graph> {
+    let g = GraphBuilder::new("normalised");
+    let mut h = g.parameter(TensorType::new(F32, [batch, side, side, 3]), "x");
+    let mut params = Vec::new();
+    for (l, &to) in filters.iter().enumerate() {
+        let ty = TensorType::new(F32, [3, 3, h.shape()[3], to]);
+        let k = g.parameter(ty.clone(), &format!("k{l}"));
+        h = h.convolution(&k, Convolution::same(h.ty(), &ty, &[1, 1], &[1, 1], 1));
+        let over = |t: &Tensor| t.broadcast_in_dim(h.shape(), &[3]);
+        let mean = h.mean(&[0, 1, 2]);
+        let centred = &h - &over(&mean);
+        let variance = (&centred * &centred).mean(&[0, 1, 2]);
+        h = (&centred * &over(&(variance + 1e-3).rsqrt())).relu();
+        params.push(k);
+    }
+    let size = h.shape()[1..].iter().product::<usize>();
+    let w = g.parameter(TensorType::new(F32, [size, 10]), "w");
+    let logits = h.reshape([batch, size]).dot(&w);
+    let labels = g.parameter(TensorType::new(I32, [batch]), "labels");
+    let loss = -(logits.log_softmax() * labels.one_hot(10, F32)).sum(&[1]).mean(&[0]);
+    params.push(w);
+    let grads = grad(&loss, &params.iter().collect::<Vec<_>>());
+    g.finish(&[&[loss][..], &grads].concat()).unwrap()
+}
+
+#[test]
+fn segments_between_statistics_run_by_blocks() {
+    let graph = optimize(&normalised_net(128, 32, &[32, 32])).unwrap().0;
+    let options = Options { cache: 1 << 20, ..Options::default() };
+    let plan = schedule(&graph, &options).unwrap();
+    assert!(blocks_of(&plan).len() >= 3, "{plan}");
+}
