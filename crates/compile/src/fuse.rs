@@ -1,8 +1,8 @@
 //! From graph to steps: groups element-wise nodes, embeds broadcasts and iotas into their consumers, joins a fold
 //! with the element-wise work before it and a product with the bias after it.
 
-use crate::plan;
 use crate::schedule::*;
+use crate::{plan, templates};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::op::{Binary, Lowering, Monoid};
@@ -21,6 +21,7 @@ pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
     fusion.find_groups();
     fusion.find_prologues();
     let mut s = Emit::new(&fusion).run()?;
+    templates::run(&mut s);
     plan::run(&mut s, options)?;
     Ok(s)
 }

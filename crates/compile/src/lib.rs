@@ -14,6 +14,7 @@ mod prune;
 mod rewrite;
 mod schedule;
 mod simplify;
+mod templates;
 
 pub use fuse::schedule;
 pub use pass::{PASSES, Pass, PassStat, optimize};
@@ -21,3 +22,4 @@ pub use plan::ALIGN;
 pub use schedule::{
     Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step, Storage, array_bytes,
 };
+pub use templates::{DEAD, Pool, Relu, Unpool, UnpooledGradient};

@@ -115,6 +115,12 @@ pub enum Kernel {
         /// Whether a bias follows the op's own operands.
         bias: bool,
     },
+    /// Max pooling with what stands before and after it.
+    Pool(crate::templates::Pool),
+    /// The derivative of max pooling.
+    Unpool(crate::templates::Unpool),
+    /// Gradients of a convolution from that of its pooled result.
+    UnpooledGradient(crate::templates::UnpooledGradient),
     /// `captures…, state…`: runs `body` while `cond`.
     While {
         /// Leading inputs that do not change.
@@ -147,6 +153,9 @@ impl Kernel {
                 format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().row().name)
             }
             Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
+            Kernel::Pool(p) => p.name(),
+            Kernel::Unpool(u) => u.name(),
+            Kernel::UnpooledGradient(_) => "unpooled kernel gradient".into(),
             Kernel::While { .. } => "while".into(),
             Kernel::Case { .. } => "case".into(),
         }

@@ -7,6 +7,7 @@
 
 mod cells;
 mod conv;
+mod convpool;
 mod depthwise;
 mod dot;
 mod fallback;
@@ -15,17 +16,20 @@ mod lanes;
 mod map;
 pub mod math;
 mod moves;
+mod pool;
+mod pooltile;
 mod reduce;
 mod rng;
 mod scatter;
 mod sort;
+mod unpooled;
 mod widened;
 mod window;
 
 use crate::detect::Level;
 use crate::exec::Cx;
 use systole_compile::{Kernel as Plan, Step};
-use systole_ir::{Op, Result};
+use systole_ir::{Op, Result, bug};
 
 /// Addresses of one call's arrays.
 pub struct Io<'a> {
@@ -89,8 +93,19 @@ pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
             Box::new(crate::exec::WhileKernel::new(*captures, cond, body, step, level)?)
         }
         Plan::Case { branches } => Box::new(crate::exec::CaseKernel::new(branches, step, level)?),
+        Plan::Pool(p) => known(step, convpool::bind(p, step, level)),
+        Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),
+        Plan::UnpooledGradient(g) => known(step, unpooled::bind(g, step, level)),
         Plan::Op { op, bias } => bind_op(op, *bias, step, level)?,
     })
+}
+
+/// The kernel of a fused step: templates make only what kernels know.
+fn known(step: &Step, kernel: Option<Box<dyn Kernel>>) -> Box<dyn Kernel> {
+    match kernel {
+        Some(kernel) => kernel,
+        None => bug!("no kernel for {} of {:?}", step.kernel.name(), step.input_types),
+    }
 }
 
 fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
