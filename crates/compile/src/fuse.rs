@@ -4,7 +4,7 @@
 mod inline;
 
 use crate::schedule::*;
-use crate::{blocks, order, plan, rows, siblings};
+use crate::{blocks, order, plan, rows, siblings, templates};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::op::{Binary, Lowering, Monoid};
@@ -26,6 +26,7 @@ pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
     fusion.find_prologues();
     fusion.find_inlined();
     let mut s = Emit::new(&fusion, &outlined.blocks).run()?;
+    templates::run(&mut s);
     siblings::join(&mut s);
     rows::join(&mut s);
     order::run(&mut s, options);

@@ -21,6 +21,7 @@ mod rows;
 mod schedule;
 mod siblings;
 mod simplify;
+mod templates;
 
 pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
 pub use fuse::schedule;
@@ -32,3 +33,4 @@ pub use schedule::{
     Blocks, Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step, Storage,
     array_bytes,
 };
+pub use templates::{DEAD, Pool, Relu, Unpool, UnpooledGradient};

@@ -127,6 +127,12 @@ pub enum Kernel {
     },
     /// A part of the graph that runs for a block of rows at a time.
     Blocks(Box<Blocks>),
+    /// Max pooling with what stands before and after it.
+    Pool(crate::templates::Pool),
+    /// The derivative of max pooling.
+    Unpool(crate::templates::Unpool),
+    /// Gradients of a convolution from that of its pooled result.
+    UnpooledGradient(crate::templates::UnpooledGradient),
     /// `captures…, state…`: runs `body` while `cond`.
     While {
         /// Leading inputs that do not change.
@@ -194,6 +200,9 @@ impl Kernel {
             Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
             Kernel::Onto { op } => format!("{}+=", op.name()),
             Kernel::Blocks(b) => format!("blocks[{}×{}]", b.rows.div_ceil(b.block), b.block),
+            Kernel::Pool(p) => p.name(),
+            Kernel::Unpool(u) => u.name(),
+            Kernel::UnpooledGradient(_) => "unpooled kernel gradient".into(),
             Kernel::While { .. } => "while".into(),
             Kernel::Case { .. } => "case".into(),
         }

@@ -54,7 +54,7 @@ macro_rules! array_vector {
     ($name:ident, $t:ty, $n:expr) => {
         /// A vector that the compiler lays out for the baseline instruction set.
         #[derive(Clone, Copy)]
-        pub struct $name([$t; $n]);
+        pub struct $name(pub [$t; $n]);
         // SAFETY: plain arithmetic, available everywhere.
         unsafe impl Vector for $name {
             type T = $t;
@@ -96,14 +96,14 @@ array_vector!(Portable32, f32, 4);
 array_vector!(Portable64, f64, 2);
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub(super) mod x86 {
     use super::Vector;
     use std::arch::x86_64::*;
 
     macro_rules! intrinsic_vector {
         ($name:ident, $reg:ty, $t:ty, $n:expr, $set:ident, $load:ident, $store:ident, $fma:ident, $add:ident) => {
             #[derive(Clone, Copy)]
-            pub struct $name($reg);
+            pub struct $name(pub $reg);
             // SAFETY: callers keep to the level of these instructions.
             unsafe impl Vector for $name {
                 type T = $t;

@@ -7,6 +7,7 @@
 
 mod cells;
 mod conv;
+mod convpool;
 mod depthwise;
 mod dot;
 mod fallback;
@@ -16,18 +17,21 @@ mod map;
 pub mod math;
 mod moves;
 mod onto;
+mod pool;
+mod pooltile;
 mod reduce;
 mod rng;
 mod rows;
 mod scatter;
 mod sort;
+mod unpooled;
 mod widened;
 mod window;
 
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, Executor};
 use systole_compile::{Kernel as Plan, Step};
-use systole_ir::{DType, Op, Result};
+use systole_ir::{DType, Op, Result, bug};
 
 /// Addresses of one call's arrays.
 pub struct Io<'a> {
@@ -112,8 +116,19 @@ pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
         Plan::Case { branches } => Box::new(crate::exec::CaseKernel::new(branches, step, level)?),
         Plan::Blocks(b) => Box::new(crate::blocks::BlocksKernel::new(b, level)?),
         Plan::Onto { op } => Box::new(onto::Onto::new(op, step, level)?),
+        Plan::Pool(p) => known(step, convpool::bind(p, step, level)),
+        Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),
+        Plan::UnpooledGradient(g) => known(step, unpooled::bind(g, step, level)),
         Plan::Op { op, bias } => bind_op(op, *bias, step, level)?,
     })
+}
+
+/// The kernel of a fused step: templates make only what kernels know.
+fn known(step: &Step, kernel: Option<Box<dyn Kernel>>) -> Box<dyn Kernel> {
+    match kernel {
+        Some(kernel) => kernel,
+        None => bug!("no kernel for {} of {:?}", step.kernel.name(), step.input_types),
+    }
 }
 
 fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
