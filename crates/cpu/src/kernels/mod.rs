@@ -14,7 +14,9 @@ mod gemm;
 mod lanes;
 mod map;
 pub mod math;
+mod matmul;
 mod moves;
+mod pack;
 mod reduce;
 mod rng;
 mod scatter;
@@ -95,7 +97,7 @@ pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
 
 fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
     if let Op::DotGeneral(d) = op
-        && let Some(k) = dot::DotKernel::new(d, bias, step, level)
+        && let Some(k) = dot::DotKernel::new(d, matmul::Epilogue { bias, accumulate: false }, step, level)
     {
         return Ok(Box::new(k));
     }
