@@ -271,8 +271,6 @@ impl Forward {
                         let t = TileArgs {
                             k,
                             a,
-                            a_row: 0,
-                            a_k: 0,
                             b: kp.elem::<f32>(kb * padded + j * k).cast_const(),
                             b_k: self.columns,
                             c: yp.elem::<f32>((image * pixels + p) * features + j),
@@ -374,8 +372,6 @@ impl KernelGradient {
                             let t = TileArgs {
                                 k,
                                 a,
-                                a_row: 0,
-                                a_k: 0,
                                 b,
                                 b_k,
                                 c: sum.wrapping_add(i * features + j),

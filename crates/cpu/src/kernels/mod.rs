@@ -15,8 +15,10 @@ mod gemm;
 mod lanes;
 mod map;
 pub mod math;
+mod matmul;
 mod moves;
 mod onto;
+mod pack;
 mod pool;
 mod pooltile;
 mod reduce;
@@ -133,7 +135,7 @@ fn known(step: &Step, kernel: Option<Box<dyn Kernel>>) -> Box<dyn Kernel> {
 
 fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
     if let Op::DotGeneral(d) = op
-        && let Some(k) = dot::DotKernel::new(d, bias, step, level)
+        && let Some(k) = dot::DotKernel::new(d, matmul::Epilogue { bias, accumulate: false }, step, level)
     {
         return Ok(Box::new(k));
     }
