@@ -96,7 +96,7 @@ array_vector!(Portable32, f32, 4);
 array_vector!(Portable64, f64, 2);
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub(super) mod x86 {
     use super::Vector;
     use std::arch::x86_64::*;
 
@@ -236,48 +236,6 @@ unsafe fn write_tile<V: Vector, const M: usize, const N: usize>(t: &TileArgs<V::
     }
 }
 
-/// As [`tile`], with the left operand read through tables: element (row, k) at `rows[row] + steps[k]`.
-#[inline(always)]
-unsafe fn indirect<V: Vector, const M: usize, const N: usize>(
-    t: &TileArgs<V::T>,
-    rows: *const usize,
-    steps: *const usize,
-) {
-    // SAFETY: as for `tile`; the tables have `M` and `k` entries.
-    unsafe {
-        let zero = V::splat(std::mem::zeroed());
-        let mut acc = [[zero; N]; M];
-        let mut at = [t.a; M];
-        let mut i = 0;
-        while i < M {
-            at[i] = t.a.add(*rows.add(i));
-            i += 1;
-        }
-        let mut b = t.b;
-        for k in 0..t.k {
-            let step = *steps.add(k);
-            let mut row = [zero; N];
-            let mut j = 0;
-            while j < N {
-                row[j] = V::load(b.add(j * V::LANES));
-                j += 1;
-            }
-            let mut i = 0;
-            while i < M {
-                let x = V::splat(*at[i].add(step));
-                let mut j = 0;
-                while j < N {
-                    acc[i][j] = x.mul_add(row[j], acc[i][j]);
-                    j += 1;
-                }
-                i += 1;
-            }
-            b = b.wrapping_add(t.b_k);
-        }
-        write_tile::<V, M, N>(t, &acc);
-    }
-}
-
 #[inline(always)]
 unsafe fn finish<V: Vector, const M: usize, const N: usize>(
     t: &TileArgs<V::T>,
@@ -330,43 +288,6 @@ kernels!(avx2_64x2, x86::V4x64, f64, 2, [1 2 3 4 5 6], "avx2,fma");
 kernels!(avx512_32x2, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
 kernels!(avx512_32x1, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx2,fma");
 kernels!(avx512_64x2, x86::V8x64, f64, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
-
-macro_rules! indirect_kernels {
-    ($name:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
-        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name(count: usize, t: &TileArgs<$t>, rows: *const usize, steps: *const usize) {
-            match count {
-                // SAFETY: the caller's promises are those of `indirect`.
-                $($m => unsafe { indirect::<$v, $m, $n>(t, rows, steps) },)*
-                _ => {}
-            }
-        }
-    };
-}
-
-indirect_kernels!(portable32x2_indirect, Portable32, f32, 2, [1 2 3 4]);
-indirect_kernels!(avx2_32x2_indirect, x86::V8x32, f32, 2, [1 2 3 4 5 6], "avx2,fma");
-indirect_kernels!(avx512_32x2_indirect, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
-indirect_kernels!(avx512_32x1_indirect, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
-
-/// A register kernel whose left operand is read through tables of row and step offsets.
-pub type IndirectKernel = unsafe fn(usize, &TileArgs<f32>, *const usize, *const usize);
-
-/// The table-driven kernel of f32 for a product of `n` columns: kernel, rows, columns.
-pub fn indirect_shape(level: Level, n: usize) -> (IndirectKernel, usize, usize) {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 if n <= 16 => (avx512_32x1_indirect, 12, 16),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => (avx512_32x2_indirect, 12, 32),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => (avx2_32x2_indirect, 6, 16),
-        _ => {
-            let _ = n;
-            (portable32x2_indirect, 4, 8)
-        }
-    }
-}
 
 /// A register kernel with its greatest tile.
 #[derive(Clone, Copy)]
