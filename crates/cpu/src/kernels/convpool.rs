@@ -168,8 +168,6 @@ impl ConvPoolKernel {
                     let t = TileArgs {
                         k,
                         a: x,
-                        a_row: 0,
-                        a_k: 0,
                         b: kernel.wrapping_add(kb * padded + j * k),
                         b_k: self.columns,
                         c: out.wrapping_add(p * self.features + j),

@@ -139,6 +139,11 @@ fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Ker
     {
         return Ok(Box::new(k));
     }
+    if let Op::Convolution(c) = op
+        && let Some(k) = conv::bind_dense(c, bias, step, level)
+    {
+        return Ok(k);
+    }
     if let Some(k) = widened::Widened::new(op, bias, step, level)? {
         return Ok(Box::new(k));
     }

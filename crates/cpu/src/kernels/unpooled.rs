@@ -5,7 +5,7 @@
 //! The remembered places of a vector of filters then are the indices of one look-up in a vector register, for each
 //! tap. Images are summed in parts that depend on the batch only, and the parts in a tree.
 
-use super::conv::{Padded, offsets, sum_parts};
+use super::conv::{Finish, Padded, offsets, sum_parts};
 use super::dot::convert;
 use super::gemm::{Portable32, Vector};
 use super::lanes::{lanes, lanes_mut, narrow, widen};
@@ -445,7 +445,7 @@ impl Kernel for UnpooledKernel {
             let products = (self.batch * self.windows.len() * self.padded) as f64 * self.taps.len() as f64;
             cx.team.run_with(self.parts(), products / 16.0, cx.flush, &body);
             let whole = sums.cast::<f32>().add(self.parts() * self.sums());
-            sum_parts(sums.cast(), self.parts(), self.sums(), whole);
+            sum_parts(cx, sums.cast(), self.parts(), self.sums(), whole.cast(), Finish::Copy);
             self.put(whole, self.taps.len(), io.outputs[0]);
             if self.has_bias {
                 self.put(whole.add(self.taps.len() * self.padded), 1, io.outputs[1]);
