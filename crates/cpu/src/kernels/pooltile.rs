@@ -255,6 +255,7 @@ pub struct Windows {
 
 /// `G` windows of `N` vectors of filters. `NARROW`: sums are rounded to bf16 before and after the bias is added.
 /// (Plain loops: closures would not be compiled for the level.)
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn windows<V: Compare, const G: usize, const N: usize, const NARROW: bool>(w: &Windows) {
     // SAFETY: the caller's input covers the windows' pixels at all taps, the panel `N` vectors; the level is

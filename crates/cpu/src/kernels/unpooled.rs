@@ -136,6 +136,7 @@ struct Sums {
     bias: *mut f32,
 }
 
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn sums<V: Lookup, const P: usize, const K: usize, const N: usize>(s: &Sums) {
     // SAFETY: the caller's tables and arrays cover the windows, `K` taps and `N` vectors; the level is available.
