@@ -254,47 +254,53 @@ pub struct Windows {
 }
 
 /// `G` windows of `N` vectors of filters. `NARROW`: sums are rounded to bf16 before and after the bias is added.
+/// (Plain loops: closures would not be compiled for the level.)
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn windows<V: Compare, const G: usize, const N: usize, const NARROW: bool>(w: &Windows) {
     // SAFETY: the caller's input covers the windows' pixels at all taps, the panel `N` vectors; the level is
     // available.
     unsafe {
-        let bias: [V; N] = std::array::from_fn(|j| match w.bias.is_null() {
-            true => V::splat(0.0),
-            false => V::load(w.bias.add(j * V::LANES)),
-        });
         let zero = V::splat(0.0);
-        let start: [V; N] = if NARROW { [zero; N] } else { bias };
-        let mut acc = [[start; 4]; G];
-        let at: [[usize; 2]; G] = std::array::from_fn(|g| [g * w.step, g * w.step + w.right]);
+        let mut bias = [zero; N];
+        if !w.bias.is_null() {
+            for j in 0..N {
+                bias[j] = V::load(w.bias.add(j * V::LANES));
+            }
+        }
+        let mut acc = [[if NARROW { [zero; N] } else { bias }; 4]; G];
         let mut kernel = w.kernel;
         for t in 0..w.count {
             let top = w.x.add(*w.taps.add(t));
-            let below = top.add(w.down);
-            let row: [V; N] = std::array::from_fn(|j| V::load(kernel.add(j * V::LANES)));
+            let mut row = [zero; N];
+            for j in 0..N {
+                row[j] = V::load(kernel.add(j * V::LANES));
+            }
             for g in 0..G {
-                let pixels = [top.add(at[g][0]), top.add(at[g][1]), below.add(at[g][0]), below.add(at[g][1])];
-                for (acc, pixel) in acc[g].iter_mut().zip(pixels) {
-                    let x = V::splat(*pixel);
+                for i in 0..4 {
+                    let x = V::splat(*top.add(g * w.step + (i % 2) * w.right + (i / 2) * w.down));
                     for j in 0..N {
-                        acc[j] = x.mul_add(row[j], acc[j]);
+                        acc[g][i][j] = x.mul_add(row[j], acc[g][i][j]);
                     }
                 }
             }
             kernel = kernel.wrapping_add(N * V::LANES);
         }
-        for (g, acc) in acc.iter().enumerate() {
+        for g in 0..G {
             for j in 0..N {
-                let mut x = acc.map(|a| a[j]);
+                let [mut a, mut b, mut c, mut d] = [acc[g][0][j], acc[g][1][j], acc[g][2][j], acc[g][3][j]];
                 if NARROW {
-                    x = x.map(|x| x.narrow());
+                    [a, b, c, d] = [a.narrow(), b.narrow(), c.narrow(), d.narrow()];
                     if !w.bias.is_null() {
-                        x = x.map(|x| x.add(bias[j]).narrow());
+                        let bias = bias[j];
+                        [a, b, c, d] = [a.add(bias), b.add(bias), c.add(bias), d.add(bias)];
+                        [a, b, c, d] = [a.narrow(), b.narrow(), c.narrow(), d.narrow()];
                     }
                 }
                 let from = j * V::LANES;
                 if from < w.columns {
-                    finish::<V, NARROW>(w, x, g * w.row + from, V::LANES.min(w.columns - from));
+                    let n = V::LANES.min(w.columns - from);
+                    finish::<V, NARROW>(w, [a, b, c, d], g * w.row + from, n);
                 }
             }
         }
@@ -303,13 +309,13 @@ unsafe fn windows<V: Compare, const G: usize, const N: usize, const NARROW: bool
 
 /// The maximum and place of one window go out, `n` lanes of them.
 #[inline(always)]
-unsafe fn finish<V: Compare, const NARROW: bool>(w: &Windows, mut x: [V; 4], at: usize, n: usize) {
+unsafe fn finish<V: Compare, const NARROW: bool>(w: &Windows, x: [V; 4], at: usize, n: usize) {
     // SAFETY: as for `windows`.
     unsafe {
+        let [mut a, mut b, mut c, mut d] = x;
         if w.relu == Relu::Before {
-            x = x.map(|x| x.relu());
+            [a, b, c, d] = [a.relu(), b.relu(), c.relu(), d.relu()];
         }
-        let [a, b, c, d] = x;
         let first = a.ge(b);
         let top = V::choose(first, a, b);
         let second = top.ge(c);

@@ -136,19 +136,26 @@ struct Sums {
     bias: *mut f32,
 }
 
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn sums<V: Lookup, const P: usize, const K: usize, const N: usize>(s: &Sums) {
     // SAFETY: the caller's tables and arrays cover the windows, `K` taps and `N` vectors; the level is available.
     unsafe {
         let zero = V::splat(0.0);
         let (mut acc, mut bias) = ([[zero; N]; K], [zero; N]);
-        let taps: [usize; K] = std::array::from_fn(|k| *s.taps.add(k));
+        let mut taps = [0; K];
+        for k in 0..K {
+            taps[k] = *s.taps.add(k);
+        }
         let (mut dy, mut place) = (s.dy, s.place);
         for w in 0..s.count {
             let table = s.table.add(*s.windows.add(w));
-            let places: [V::Places; N] = std::array::from_fn(|j| V::places(place.add(j * V::LANES)));
-            let g: [V; N] = std::array::from_fn(|j| V::load(dy.add(j * V::LANES)).alive(places[j]));
+            // Plain loops: closures would not be compiled for the level.
+            let mut places = [V::places(place); N];
+            let mut g = [zero; N];
             for j in 0..N {
+                places[j] = V::places(place.add(j * V::LANES));
+                g[j] = V::load(dy.add(j * V::LANES)).alive(places[j]);
                 bias[j] = bias[j].add(g[j]);
             }
             for k in 0..K {
