@@ -53,7 +53,7 @@ impl Case {
         let mut builder = LiteralBuilder::new(ty.clone());
         let mut values = Vec::new();
         for i in 0..ty.elements() {
-            let v = s.below(2 * most as u32 + 1) as i64 - if signed { most } else { 0 };
+            let v = s.below(2 * most as u64 + 1) as i64 - if signed { most } else { 0 };
             builder.set(i, if ty.dtype.is_float() { Scalar::Float(v as f64) } else { Scalar::Int(v) });
             values.push(v);
         }

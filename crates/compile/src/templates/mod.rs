@@ -29,6 +29,8 @@ const RULES: &[Rule] = &[
     Rule { run: pooling::convolution_into_pool },
     // relu of a maximum, and its derivative.
     Rule { run: pooling::relu_after },
+    // Running sums of such gradients are added to apart: they are small, and the rule below is not for sums.
+    Rule { run: pooling::add_kernel_gradients_apart },
     // The gradients of kernel and bias from a pooled gradient: only the chosen places contribute.
     Rule { run: pooling::gradient_of_pooled },
 ];

@@ -546,6 +546,55 @@ fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
         && bias.elements() == m.shape[1]
 }
 
+/// `sum += gradient` of an unpooled array becomes the gradient, and a step that adds it.
+pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
+    for i in steps.find(|s| matches!(s.kernel, Kernel::Onto { op: Op::Convolution(_) })) {
+        let Some(gradient) = apart(steps, i) else { continue };
+        let Some(onto) = steps.list[i].take() else { continue };
+        let ty = onto.output_types[0].clone();
+        let made = steps.new_slot(&ty);
+        let addend = onto.inputs[2];
+        let add = Step {
+            kernel: Kernel::Map(sum_of_two(&ty)),
+            inputs: vec![made, addend],
+            input_types: vec![ty.clone(), ty.clone()],
+            flops: ty.elements() as f64,
+            ..onto
+        };
+        steps.list[i] = Some(Step { outputs: vec![made], ..gradient });
+        steps.list.insert(i + 1, Some(add));
+    }
+}
+
+/// The plain gradient in a step that adds a kernel's gradient to a sum, where templates take it.
+fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
+    let onto = steps.step(i)?;
+    let Kernel::Onto { op } = &onto.kernel else { return None };
+    let dy = onto.inputs[1];
+    let unpool = steps.step(steps.writer(dy)?)?;
+    let plain = Step {
+        kernel: Kernel::Op { op: op.clone(), bias: false },
+        inputs: onto.inputs[..2].to_vec(),
+        input_types: onto.input_types[..2].to_vec(),
+        ..onto.clone()
+    };
+    let fits =
+        matches!(unpool.kernel, Kernel::Unpool(_)) && is_kernel_gradient(&plain, dy, &onto.input_types[1]);
+    fits.then_some(plain)
+}
+
+/// `a + b` for arrays of a type.
+fn sum_of_two(ty: &TensorType) -> Map {
+    let load = |input| Load::Array { input, dtype: ty.dtype, strides: [1].into_iter().collect() };
+    let add = Instr {
+        op: Op::Binary(Binary::Add),
+        args: [0, 1].into_iter().collect(),
+        from: ty.dtype,
+        to: ty.dtype,
+    };
+    Map { shape: [ty.elements()].into(), loads: vec![load(0), load(1)], instrs: vec![add], stores: vec![2] }
+}
+
 /// The gradients of kernel and bias, from an array that is only unpooled for them.
 pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::Unpool(_))) {
