@@ -6,7 +6,7 @@ use crate::exec::{Cx, Executor};
 use crate::team::{Team, flush_denormals, restore_denormals};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_compile::{Options, Place, array_bytes, optimize, schedule};
+use systole_compile::{Blocking, Options, Place, array_bytes, optimize, schedule};
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
@@ -16,7 +16,7 @@ use systole_runtime::{
 pub struct CpuBackend {
     team: Arc<Team>,
     level: Level,
-    cache: usize,
+    blocks: Blocking,
 }
 
 /// The near cache that blocks of rows are made for, whatever this machine has: sums must not depend on it.
@@ -38,14 +38,13 @@ impl CpuBackend {
         if !level.is_available() {
             return Err(level.lacking());
         }
-        let cache = if knobs::BLOCKS.get() == "off" { 0 } else { CACHE };
-        Ok(CpuBackend { team: Arc::new(team), level, cache })
+        let blocks = if knobs::BLOCKS.get() == "off" { Blocking::Off } else { Blocking::Cache(CACHE) };
+        Ok(CpuBackend { team: Arc::new(team), level, blocks })
     }
 
-    /// The same backend with blocks of rows for a near cache of so many bytes; 0: without blocks. Sums are added in
-    /// another order then.
-    pub fn with_cache(self, bytes: usize) -> CpuBackend {
-        CpuBackend { cache: bytes, ..self }
+    /// The same backend with other blocks of rows. Sums are added in another order then.
+    pub fn with_blocks(self, blocks: Blocking) -> CpuBackend {
+        CpuBackend { blocks, ..self }
     }
 
     fn build(&self, graph: &Graph, options: &CompileOptions) -> Result<CpuExecutable> {
@@ -58,7 +57,7 @@ impl CpuBackend {
         });
         let plan = schedule(
             &optimized,
-            &Options { donated: options.donated.clone(), state_at: None, cache: self.cache },
+            &Options { donated: options.donated.clone(), state_at: None, blocks: self.blocks },
         )?;
         event::emit(4, || plan.to_string());
         let listing = plan.to_string();
