@@ -625,7 +625,7 @@ fn kernel_of(op: &Op, bias: bool) -> Result<Kernel> {
             let states = w.captures..w.body.params.len();
             let body = compile(
                 &w.body,
-                &Options { donated: states.collect(), state_at: Some(w.captures), cache: 0 },
+                &Options { donated: states.collect(), state_at: Some(w.captures), ..Options::default() },
             )?;
             let cond = Box::new(compile(&w.cond, &Options::default())?);
             Kernel::While { captures: w.captures, cond, body: Box::new(body) }

@@ -30,7 +30,7 @@ pub use plan::ALIGN;
 pub use remat::remat;
 pub use rows::Rows;
 pub use schedule::{
-    Blocks, Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step, Storage,
-    array_bytes,
+    Blocking, Blocks, Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step,
+    Storage, array_bytes,
 };
 pub use templates::{DEAD, Pool, Relu, Unpool, UnpooledGradient};

@@ -15,9 +15,21 @@ pub struct Options {
     pub donated: Vec<usize>,
     /// For bodies of loops: result `k` may be written into parameter `state_at + k` only, so that states stay put.
     pub state_at: Option<usize>,
-    /// Bytes of the near cache for which parts of the graph are cut into blocks of rows; 0 cuts nothing. Blocks
-    /// decide in which order sums are added, so this must not depend on the machine.
-    pub cache: usize,
+    /// Which parts of the graph run for blocks of rows.
+    pub blocks: Blocking,
+}
+
+/// How a graph is cut into blocks of rows. Blocks decide in which order sums are added, so this must not depend on the
+/// machine.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Blocking {
+    /// Not at all.
+    #[default]
+    Off,
+    /// Where that gains with a near cache of so many bytes.
+    Cache(usize),
+    /// Wherever it is possible, by so many rows: to test what blocks compute.
+    Rows(usize),
 }
 
 /// A program: what to compute, in order, and where every array lies.

@@ -8,7 +8,7 @@ use crate::profile;
 use crate::team::{Team, flush_denormals, restore_denormals};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_compile::{Options, Place, optimize, remat, schedule};
+use systole_compile::{Blocking, Options, Place, optimize, remat, schedule};
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
@@ -21,7 +21,7 @@ const REMAT_SHARES: [f64; 4] = [0.2, 0.4, 0.7, 1.0];
 pub struct CpuBackend {
     team: Arc<Team>,
     level: Level,
-    cache: usize,
+    blocks: Blocking,
 }
 
 /// The near cache that blocks of rows are made for, whatever this machine has: sums must not depend on it.
@@ -43,18 +43,17 @@ impl CpuBackend {
         if !level.is_available() {
             return Err(level.lacking());
         }
-        let cache = if knobs::BLOCKS.get() == "off" { 0 } else { CACHE };
-        Ok(CpuBackend { team: Arc::new(team), level, cache })
+        let blocks = if knobs::BLOCKS.get() == "off" { Blocking::Off } else { Blocking::Cache(CACHE) };
+        Ok(CpuBackend { team: Arc::new(team), level, blocks })
     }
 
-    /// The same backend with blocks of rows for a near cache of so many bytes; 0: without blocks. Sums are added in
-    /// another order then.
-    pub fn with_cache(self, bytes: usize) -> CpuBackend {
-        CpuBackend { cache: bytes, ..self }
+    /// The same backend with other blocks of rows. Sums are added in another order then.
+    pub fn with_blocks(self, blocks: Blocking) -> CpuBackend {
+        CpuBackend { blocks, ..self }
     }
 
     fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
-        let options = Options { donated: options.donated.clone(), state_at: None, cache: self.cache };
+        let options = Options { donated: options.donated.clone(), state_at: None, blocks: self.blocks };
         Executor::new(schedule(graph, &options)?, self.level)
     }
 

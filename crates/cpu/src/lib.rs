@@ -24,4 +24,5 @@ mod team;
 pub use backend::{CpuBackend, provider};
 pub use detect::Level;
 pub use peak::{Peak, Tier, peak, process_cpu_seconds};
+pub use systole_compile::Blocking;
 pub use team::Team;

@@ -38,7 +38,8 @@ fn values_are_computed_again_where_memory_is_short() {
         b.finish()
     };
     let args: Vec<Buffer> = graph.param_types().into_iter().map(draw).map(Buffer::from).collect();
-    let backend = CpuBackend::with(Team::new(2), Level::best()).unwrap().with_cache(0);
+    let backend =
+        CpuBackend::with(Team::new(2), Level::best()).unwrap().with_blocks(systole_compile::Blocking::Off);
     let run = || {
         let exe = backend.compile(&graph, &CompileOptions::default()).unwrap();
         let out = exe.run(args.iter().map(Arg::Borrow).collect()).unwrap();

@@ -7,7 +7,7 @@
 
 use super::region::Region;
 use super::rules::{Use, row_op};
-use crate::schedule::{Blocks, Kernel, Options, Place, Schedule};
+use crate::schedule::{Blocking, Blocks, Kernel, Options, Place, Schedule};
 use systole_ir::{Graph, Op, Result, ValueId};
 
 /// Nanoseconds for a byte from or to the near cache, the shared cache and memory.
@@ -48,6 +48,8 @@ pub struct Costs<'g> {
     graph: &'g Graph,
     rows: usize,
     cache: usize,
+    /// The size of blocks where nothing is asked for gains.
+    forced: Option<usize>,
 }
 
 /// Bytes and work of a segment.
@@ -72,8 +74,13 @@ struct Loads {
 }
 
 impl<'g> Costs<'g> {
-    pub fn new(graph: &'g Graph, rows: usize, cache: usize) -> Costs<'g> {
-        Costs { graph, rows, cache }
+    pub fn new(graph: &'g Graph, rows: usize, blocking: Blocking) -> Costs<'g> {
+        let (cache, forced) = match blocking {
+            Blocking::Off => (0, None),
+            Blocking::Cache(bytes) => (bytes, None),
+            Blocking::Rows(n) => (usize::MAX / 8, Some(n)),
+        };
+        Costs { graph, rows, cache, forced }
     }
 
     /// Whether a node reads or sums so much for every block that no block can gain.
@@ -95,12 +102,16 @@ impl<'g> Costs<'g> {
         whole.map(|(&v, _)| self.graph.ty(v).bytes()).sum()
     }
 
+    fn sum_bytes(&self, region: &Region<'_>) -> usize {
+        region.sums.iter().map(|&v| region.sum_type(v).bytes()).sum()
+    }
+
     /// What the program for `probe` rows says of all rows: it has been fused, so that only arrays count that exist.
     fn loads(&self, region: &Region<'_>, body: &Schedule, probe: usize) -> Loads {
         let (rows, times) = (self.rows as f64, self.rows as f64 / probe as f64);
         let sums = region.sums.len();
         let mut l = Loads {
-            sums: region.sums.iter().map(|&v| region.sum_type(v).bytes()).sum(),
+            sums: self.sum_bytes(region),
             live: body.arena_bytes as f64 / probe as f64,
             calls: body.steps.len() as f64,
             product_rows: f64::INFINITY,
@@ -155,6 +166,10 @@ impl<'g> Costs<'g> {
     pub fn judge(&self, region: &Region<'_>) -> Result<Verdict> {
         let made: usize =
             region.members.iter().flat_map(|&m| &self.graph.nodes[m].outs).map(|t| t.bytes()).sum();
+        if let Some(block) = self.forced {
+            let loads = Loads { sums: self.sum_bytes(region), ..Loads::default() };
+            return Ok(Verdict::Gains(self.blocks(region, &loads, block.clamp(1, self.rows))?, made as f64));
+        }
         if made < self.cache {
             return Ok(Verdict::Loses);
         }
@@ -209,7 +224,7 @@ impl<'g> Costs<'g> {
     fn program(&self, region: &Region<'_>, block: usize) -> Result<Schedule> {
         let (body, _) = crate::optimize(&region.body(block))?;
         let donated = (0..region.sums.len()).collect();
-        crate::schedule(&body, &Options { donated, state_at: Some(0), cache: 0 })
+        crate::schedule(&body, &Options { donated, state_at: Some(0), blocks: Blocking::Off })
     }
 
     fn blocks(&self, region: &Region<'_>, loads: &Loads, block: usize) -> Result<Blocks> {

@@ -13,7 +13,7 @@ mod phases;
 mod region;
 mod rules;
 
-use crate::schedule::{Blocks, Options};
+use crate::schedule::{Blocking, Blocks, Options};
 use cost::{Costs, Verdict};
 use phases::{Part, Phases};
 use region::{Region, base};
@@ -49,14 +49,14 @@ struct Chosen<'g> {
 /// Finds segments and outlines them; the graph as it is where there are none.
 pub fn outline(graph: &Graph, options: &Options) -> Result<Outlined> {
     let mut now = Outlined { graph: graph.clone(), blocks: HashMap::new() };
-    if options.cache == 0 {
+    if options.blocks == Blocking::Off {
         return Ok(now);
     }
     for _ in 0..ROUNDS {
         let mut best: Vec<Chosen<'_>> = Vec::new();
         let total = |chosen: &[Chosen<'_>]| chosen.iter().map(|c| c.gain).sum::<f64>();
-        for rows in candidates(&now.graph, options.cache) {
-            let chosen = choose(&now.graph, rows, options.cache)?;
+        for rows in candidates(&now.graph, options.blocks) {
+            let chosen = choose(&now.graph, rows, options.blocks)?;
             if total(&chosen) > total(&best) {
                 best = chosen;
             }
@@ -71,7 +71,8 @@ pub fn outline(graph: &Graph, options: &Options) -> Result<Outlined> {
 }
 
 /// Numbers of rows of which many bytes could be computed by rows.
-fn candidates(graph: &Graph, cache: usize) -> Vec<usize> {
+fn candidates(graph: &Graph, blocking: Blocking) -> Vec<usize> {
+    let least = if let Blocking::Cache(bytes) = blocking { bytes } else { 0 };
     let mut bytes: HashMap<usize, usize> = HashMap::new();
     for node in graph.nodes.iter().filter(|n| !is_free(&n.op) && !matches!(n.op, Op::Parameter(_))) {
         for ty in &node.outs {
@@ -90,7 +91,7 @@ fn candidates(graph: &Graph, cache: usize) -> Vec<usize> {
         let worth = graph.nodes.iter().filter(|n| n.outs.iter().any(|t| prefix(t, rows).is_some()));
         worth.filter(|n| row_op(graph, n, rows, rows).is_some()).map(|n| n.outs[0].bytes()).sum()
     };
-    let mut all: Vec<(usize, usize)> = bytes.into_iter().filter(|&(_, b)| b > cache).collect();
+    let mut all: Vec<(usize, usize)> = bytes.into_iter().filter(|&(_, b)| b > least).collect();
     all.sort_unstable_by_key(|&(rows, b)| (Reverse(b), rows));
     all.truncate(2 * CANDIDATES);
     let mut all: Vec<(usize, usize)> = all.into_iter().map(|(rows, _)| (rows, by_rows(rows))).collect();
@@ -100,8 +101,8 @@ fn candidates(graph: &Graph, cache: usize) -> Vec<usize> {
 }
 
 /// The segments for a number of rows that gain from blocks.
-fn choose(graph: &Graph, rows: usize, cache: usize) -> Result<Vec<Chosen<'_>>> {
-    let costs = Costs::new(graph, rows, cache);
+fn choose(graph: &Graph, rows: usize, blocking: Blocking) -> Result<Vec<Chosen<'_>>> {
+    let costs = Costs::new(graph, rows, blocking);
     let mut barred: HashSet<usize> = (0..graph.nodes.len()).filter(|&i| costs.is_hopeless(i)).collect();
     let mut chosen: Vec<Chosen<'_>> = Vec::new();
     let mut known: HashMap<Vec<usize>, bool> = HashMap::new();

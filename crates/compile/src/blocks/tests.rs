@@ -231,7 +231,7 @@ fn blocks_of(s: &Schedule) -> Vec<&Blocks> {
 #[test]
 fn a_large_batch_runs_by_blocks_and_adds_to_its_sums_in_place() {
     let graph = optimize(&conv_net(1000, 28, 64)).unwrap().0;
-    let options = Options { cache: 1 << 20, ..Options::default() };
+    let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
     let plan = schedule(&graph, &options).unwrap();
     let blocks = blocks_of(&plan);
     assert_eq!(blocks.len(), 1, "{plan}");
@@ -249,7 +249,7 @@ fn a_large_batch_runs_by_blocks_and_adds_to_its_sums_in_place() {
 #[test]
 fn small_graphs_stay_as_they_are() {
     let graph = optimize(&conv_net(4, 8, 4)).unwrap().0;
-    let plan = schedule(&graph, &Options { cache: 1 << 20, ..Options::default() }).unwrap();
+    let plan = schedule(&graph, &Options { blocks: Blocking::Cache(1 << 20), ..Options::default() }).unwrap();
     assert!(blocks_of(&plan).is_empty());
 }
 
@@ -318,7 +318,7 @@ fn normalised_net(batch: usize, side: usize, filters: &[usize]) -> Arc<Graph> {
 #[test]
 fn segments_between_statistics_run_by_blocks() {
     let graph = optimize(&normalised_net(128, 32, &[32, 32])).unwrap().0;
-    let options = Options { cache: 1 << 20, ..Options::default() };
+    let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
     let plan = schedule(&graph, &options).unwrap();
     assert!(blocks_of(&plan).len() >= 3, "{plan}");
 }
