@@ -31,16 +31,17 @@ pub(crate) fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     let mut model = Model::load(&args.model)?;
     let config = config(args, &model)?;
     let data = train::load_data(&config, screen)?;
-    train::check_pictures(&model, &data, &args.model)?;
+    train::check_samples(&model, &config, &data, &args.model)?;
     let began = Instant::now();
     let logs = model.evaluate(&config.test_pipeline(&data))?;
     let seconds = began.elapsed().as_secs_f64();
     let samples = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
     let shown = values(&logs, |n| Some(n.to_string()));
     screen.line(format!(
-        "{}: {shown} on {} test pictures of {}",
+        "{}: {shown} on {} test {} of {}",
         args.model,
         grouped(samples as u64),
+        data.elements,
         data.name
     ));
     if screen.json {

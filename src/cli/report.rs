@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole::config::Config;
-use systole::datasets::ImageDataset;
+use systole::datasets::TrainingData;
 use systole_ir::knobs;
 use systole_nn::{History, Logs, Model};
 use systole_runtime::backend;
@@ -14,7 +14,7 @@ use systole_runtime::backend;
 /// A finished (or interrupted) run.
 pub(crate) struct Run<'a> {
     config: &'a Config,
-    data: &'a ImageDataset,
+    data: &'a TrainingData,
     reason: String,
     history: History,
     steps: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     pub(crate) fn new(
         config: &'a Config,
-        data: &'a ImageDataset,
+        data: &'a TrainingData,
         reason: String,
         history: History,
         model: &Model,
@@ -141,11 +141,14 @@ impl<'a> Run<'a> {
             false => ("train longer", self.config.fit.epochs),
         };
         let data = option("--data-dir", data_dir);
+        let predict = match self.data.is_pictures() {
+            true => format!("\n  {program} predict {file_name} {}   # what is in a picture", quoted(example)),
+            false => String::new(),
+        };
         screen.detail(format!(
-            "\nNext:\n  {program} predict {file_name} {}   # what is in a picture\n  \
+            "\nNext:{predict}\n  \
              {program} train --from {file_name} --epochs {epochs}{data}{}   # {what}\n  \
              {program} evaluate {file_name}{data}   # measure it again",
-            quoted(example),
             option("--out", out),
         ));
         if screen.json {
@@ -159,7 +162,7 @@ impl<'a> Run<'a> {
         let tested = values(&last, |n| n.strip_prefix("val_").map(str::to_string));
         let trained = values(&last, |n| (!n.starts_with("val_")).then(|| n.to_string()));
         let measured = match (tested.is_empty(), trained.is_empty()) {
-            (false, _) => format!("Test: {tested} on {} pictures", grouped(self.tested())),
+            (false, _) => format!("Test: {tested} on {} {}", grouped(self.tested()), self.data.elements),
             (true, false) => format!("Training: {trained}"),
             (true, true) => "Nothing was measured".into(),
         };
@@ -187,7 +190,7 @@ fn entries(logs: &Logs) -> Vec<(String, Value)> {
 }
 
 /// Worker threads of the CPU backend.
-fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     match knobs::THREADS.get_usize() {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,
@@ -195,7 +198,7 @@ fn threads() -> usize {
 }
 
 /// The most memory this process has used; where the system says so.
-fn peak_rss_mib() -> Option<f64> {
+pub(crate) fn peak_rss_mib() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib / 1024.0)

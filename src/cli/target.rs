@@ -1,7 +1,7 @@
 //! What a command works on: a model file, a preset, or a TOML file.
 
 use std::path::Path;
-use systole::config::{Config, DATASETS, Draft};
+use systole::config::{Config, Draft, PRESETS};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Model, nearest};
 
@@ -15,7 +15,7 @@ pub(crate) enum Target {
 impl Target {
     /// By its name: a preset's, `….toml`, or else a file, which must be there.
     pub(crate) fn of(name: &str) -> Result<Target> {
-        if let Some(preset) = DATASETS.iter().find(|d| **d == name) {
+        if let Some(preset) = PRESETS.iter().find(|d| **d == name) {
             return Ok(Target::Preset(preset));
         }
         let path = Path::new(name);
@@ -26,7 +26,7 @@ impl Target {
             return Ok(Target::Model(name.into()));
         }
         let e = Error::new(ErrorKind::Io, format!("`{name}` is neither a file nor a preset"));
-        Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &DATASETS), DATASETS.join(", "))))
+        Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &PRESETS), PRESETS.join(", "))))
     }
 
     /// A compiled model: loaded, or built from a configuration for its data set's usual pictures.
@@ -37,7 +37,7 @@ impl Target {
             Target::Toml(path) => Draft::read(path)?,
         };
         let config = draft.finish().map_err(|r| r.error)?;
-        config.model(config.usual_image_shape(), &[])
+        config.untrained()
     }
 }
 

@@ -10,7 +10,7 @@ use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole::config::{Config, Draft};
-use systole::datasets::ImageDataset;
+use systole::datasets::TrainingData;
 use systole_data::format::png;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::schedule::Schedule;
@@ -19,8 +19,8 @@ use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct TrainArgs {
-    /// A TOML file (see `systole init`), or fashion-mnist, mnist, glyphs. Without: fashion-mnist where its files are
-    /// found or can be downloaded, else glyphs
+    /// A TOML file (see `systole init`), or fashion-mnist, mnist, glyphs, mlp, cifar-cnn, resnet50, gpt2-small, lstm.
+    /// Without: fashion-mnist where its files are found or can be downloaded, else glyphs
     #[arg(value_name = "CONFIG.toml | PRESET")]
     target: Option<String>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub(crate) struct TrainArgs {
 /// What to train on, and why that.
 struct Plan {
     config: Config,
-    data: ImageDataset,
+    data: TrainingData,
     reason: String,
 }
 
@@ -74,11 +74,11 @@ pub(crate) fn run(args: TrainArgs, screen: &Screen) -> Outcome {
     let Plan { config, data, reason } = args.plan(draft, screen)?;
     let mut model = match (earlier, &args.from) {
         (Some(earlier), Some(path)) => continued(earlier, path, &config, &data, screen)?,
-        _ => config.model(data.image_shape, &data.class_names)?,
+        _ => config.model(&config.sample_of(&data), &data.class_names)?,
     };
     announce(&model, &config, screen)?;
     let stop = Stop::install()?;
-    let folder = Folder::make(args.out.clone(), data.name)?;
+    let folder = Folder::make(args.out.clone(), &data.name)?;
     let history = train(&mut model, &config, &data, &stop, screen).inspect_err(|_| folder.undo())?;
     let run = Run::new(&config, &data, reason, history, &model, &stop, began);
     model.notes.insert("config".into(), portable(&config).to_toml()?);
@@ -171,18 +171,16 @@ impl TrainArgs {
 }
 
 /// Says in the first line what is learned from, and why.
-fn announced(config: Config, data: ImageDataset, reason: String, screen: &Screen) -> Plan {
+fn announced(config: Config, data: TrainingData, reason: String, screen: &Screen) -> Plan {
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
-    let from = match data.name {
-        "glyphs" => data.origin.clone(),
-        _ => format!("from {}", data.origin),
-    };
-    screen.line(format!("Data: {}, {reason}; {train} + {test} pictures {from}", data.name));
+    let from = if data.origin.starts_with("drawn") { "" } else { "from " };
+    let (name, elements, origin) = (&data.name, data.elements, &data.origin);
+    screen.line(format!("Data: {name}, {reason}; {train} + {test} {elements} {from}{origin}"));
     Plan { config, data, reason }
 }
 
 /// Loads the data set, with the progress of a download on a terminal.
-pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<ImageDataset> {
+pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData> {
     let live = stderr().is_terminal() && !screen.quiet;
     config.load_data(move |dir| {
         if !live {
@@ -202,14 +200,15 @@ fn eprint_part(text: &str) {
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// An error when a model was made for pictures of another size.
-pub(crate) fn check_pictures(model: &Model, data: &ImageDataset, path: &str) -> Result<()> {
+/// An error when a model was made for samples of another shape.
+pub(crate) fn check_samples(model: &Model, config: &Config, data: &TrainingData, path: &str) -> Result<()> {
     let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map(|t| t.shape.to_vec());
-    if takes.as_deref().is_none_or(|t| t == data.image_shape) {
+    let are = config.sample_of(data).shape.to_vec();
+    if takes.as_deref().is_none_or(|t| *t == are) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Data, format!("{path} does not fit the pictures of {}", data.name))
-        .because(format!("it takes {:?}, they are {:?}", takes.unwrap_or_default(), data.image_shape))
+    Err(Error::new(ErrorKind::Data, format!("{path} does not fit the {} of {}", data.elements, data.name))
+        .because(format!("it takes {:?}, they are {are:?}", takes.unwrap_or_default()))
         .hint("use the data set that the model was trained on"))
 }
 
@@ -218,7 +217,7 @@ fn continued(
     mut model: Model,
     path: &str,
     config: &Config,
-    data: &ImageDataset,
+    data: &TrainingData,
     screen: &Screen,
 ) -> Result<Model> {
     let layers = |m: &Model| {
@@ -231,7 +230,7 @@ fn continued(
         )
         .hint(format!("leave the preset or TOML file out: train --from {path}")));
     }
-    check_pictures(&model, data, path)?;
+    check_samples(&model, config, data, path)?;
     let output = model.output_type().map(|t| t.shape.to_vec()).unwrap_or_default();
     let wanted = config.compile_config(&output)?;
     match model.compile_config() {
@@ -287,7 +286,7 @@ fn announce(model: &Model, config: &Config, screen: &Screen) -> Result<()> {
 fn train(
     model: &mut Model,
     config: &Config,
-    data: &ImageDataset,
+    data: &TrainingData,
     stop: &Stop,
     screen: &Screen,
 ) -> Result<History> {
@@ -358,13 +357,13 @@ impl Folder {
     }
 
     /// The model, then a test picture to try it on.
-    fn save(&self, model: &Model, data: &ImageDataset) -> Result<()> {
+    fn save(&self, model: &Model, data: &TrainingData) -> Result<()> {
         model.save(&self.model).map_err(|e| {
             e.hint(
                 "make room or choose another folder with --out; a file that was there before is still whole",
             )
         })?;
-        if let Some(first) = data.test.iter().next() {
+        if let (true, Some(first)) = (data.is_pictures(), data.test.iter().next()) {
             png::write(&self.example, first?.get("image")?)?;
         }
         Ok(())

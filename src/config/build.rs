@@ -1,7 +1,7 @@
 //! From a checked configuration to live objects: the data set, its two pipelines, the model.
 
 use super::{Config, settings};
-use crate::datasets::{self, DataDir, ImageDataset};
+use crate::datasets::{self, DataDir, TrainingData};
 use systole_data::{AUTOTUNE, Dataset, Sample};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
@@ -9,18 +9,20 @@ use systole_nn::{Compile, Model};
 
 impl Config {
     /// Finds (or fetches, or draws) the data set. `customise` may set where downloads report to.
-    pub fn load_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<ImageDataset> {
+    pub fn load_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<TrainingData> {
         let given = self.data.dir.as_ref().filter(|d| !d.as_os_str().is_empty());
         let dir = customise(given.map_or_else(DataDir::default, DataDir::at));
-        match self.data.dataset.as_str() {
-            "fashion-mnist" => datasets::fashion_mnist(dir),
-            "mnist" => datasets::mnist(dir),
-            _ => datasets::glyphs(0),
-        }
+        Ok(match self.data.dataset.as_str() {
+            "fashion-mnist" => datasets::fashion_mnist(dir)?.into(),
+            "mnist" => datasets::mnist(dir)?.into(),
+            "cifar10" => datasets::cifar10(dir)?.into(),
+            "text" => datasets::text(dir, self.data.sequence_length())?.into(),
+            _ => datasets::glyphs(0)?.into(),
+        })
     }
 
     /// Batches for training: shuffled, repeated where `steps_per_epoch` is set, scaled, made ahead on a thread.
-    pub fn train_pipeline(&self, data: &ImageDataset) -> Dataset {
+    pub fn train_pipeline(&self, data: &TrainingData) -> Dataset {
         let mut train = data.train.clone();
         if let Some(n) = self.data.train_samples {
             train = train.take(n);
@@ -31,28 +33,58 @@ impl Config {
         if self.fit.steps_per_epoch.is_some() {
             train = train.repeat();
         }
-        // Scaling whole batches is the same and costs less than scaling each sample.
-        train.batch(self.fit.batch_size).map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+        self.batches(train, data)
     }
 
     /// Batches for testing, in order.
-    pub fn test_pipeline(&self, data: &ImageDataset) -> Dataset {
+    pub fn test_pipeline(&self, data: &TrainingData) -> Dataset {
         let test = match self.data.test_samples {
             Some(n) => data.test.take(n),
             None => data.test.clone(),
         };
-        test.batch(self.fit.batch_size).map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+        self.batches(test, data)
     }
 
-    /// Height, width and channels of the pictures, as published; files of another size are possible.
-    pub fn usual_image_shape(&self) -> [usize; 3] {
-        [28, 28, 1]
+    /// Batches of what a model takes: pictures in their size and scaled, tokens as they are.
+    fn batches(&self, elements: Dataset, data: &TrainingData) -> Dataset {
+        if !data.is_pictures() {
+            return elements.batch(self.fit.batch_size).prefetch(AUTOTUNE);
+        }
+        let sized = match self.data.image_size {
+            Some([h, w]) if data.element.shape[..2] != [h, w] => {
+                elements.map(move |s: Sample| s.map("image", move |x| x.resize(h, w)))
+            }
+            _ => elements,
+        };
+        // Scaling whole batches is the same and costs less than scaling each sample.
+        sized.batch(self.fit.batch_size).map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+    }
+
+    /// Type of one sample of this data as the pipelines give it.
+    pub fn sample_of(&self, data: &TrainingData) -> TensorType {
+        if !data.is_pictures() {
+            return data.element.clone();
+        }
+        let [height, width] = self.data.image_size.unwrap_or([data.element.shape[0], data.element.shape[1]]);
+        TensorType::new(DType::F32, [height, width, data.element.shape[2]])
+    }
+
+    /// Type of one sample as the pipelines give it, for data sets as published; files of another size are possible.
+    pub fn usual_sample(&self) -> TensorType {
+        let pictures = |height, width, channels| {
+            let [height, width] = self.data.image_size.unwrap_or([height, width]);
+            TensorType::new(DType::F32, [height, width, channels])
+        };
+        match self.data.dataset.as_str() {
+            "cifar10" => pictures(32, 32, 3),
+            "text" => TensorType::new(DType::I32, [self.data.sequence_length()]),
+            _ => pictures(28, 28, 1),
+        }
     }
 
     /// The layers as a model without weights.
     pub fn layers_only(&self) -> Result<Model> {
-        let layers = self.layers.iter().enumerate().map(|(i, t)| settings::layer(i, t).map_err(|w| w.error));
-        Ok(Model::sequential(layers.collect::<Result<Vec<_>>>()?))
+        settings::architecture(self.model.as_ref(), &self.layers).map(Model::new).map_err(|w| w.error)
     }
 
     /// What `Model::compile` is given.
@@ -70,35 +102,55 @@ impl Config {
         })
     }
 
-    /// A compiled model with fresh weights for pictures of `image: [H, W, C]` in classes of these names.
+    /// A compiled model with fresh weights for samples of type `sample` in classes of these names.
     ///
     /// # Errors
     /// When a layer cannot take the shape it gets (names the layer), or the output does not fit the classes.
-    pub fn model(&self, image: [usize; 3], class_names: &[String]) -> Result<Model> {
-        let sample = TensorType::new(DType::F32, image);
-        let mut probe = self.layers_only()?;
-        probe.build(std::slice::from_ref(&sample))?;
-        let output = probe.output_type().map(|t| t.shape.to_vec()).unwrap_or_default();
-        let compile = self.compile_config(&output)?;
-        check_output(&output, &compile.loss, class_names.len())?;
+    pub fn model(&self, sample: &TensorType, class_names: &[String]) -> Result<Model> {
         let mut model = self.layers_only()?;
+        let output = model.output_for(std::slice::from_ref(sample))?.shape.to_vec();
+        let compile = self.compile_config(&output)?;
+        check_output(&output, &compile.loss, class_names.len(), self.data.dataset == "text")?;
         model.compile(compile)?;
-        model.build(std::slice::from_ref(&sample))?;
+        model.build(std::slice::from_ref(sample))?;
         model.class_names = class_names.to_vec();
         model.notes.insert("config".into(), self.to_toml()?);
         Ok(model)
     }
+
+    /// [`Config::model`] for the data set's usual samples. Reads no data.
+    ///
+    /// ```
+    /// use systole::config::Config;
+    /// let model = Config::preset("cifar-cnn")?.untrained()?;
+    /// assert_eq!(model.output_type().unwrap().shape.dims(), [10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Config::model`].
+    pub fn untrained(&self) -> Result<Model> {
+        self.model(&self.usual_sample(), &[])
+    }
 }
 
-fn check_output(output: &[usize], loss: &Loss, classes: usize) -> Result<()> {
+fn check_output(output: &[usize], loss: &Loss, classes: usize, sequences: bool) -> Result<()> {
     let sparse = matches!(loss, Loss::SparseCategoricalCrossentropy { .. });
     match output {
-        [n] if !sparse || classes == 0 || *n >= classes => Ok(()),
-        [n] => Err(Error::new(
+        [_, n] | [n] if (output.len() == 2) == sequences => match !sparse || classes == 0 || *n >= classes {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Config,
+                format!("the last layer gives {n} values, the data has {classes} classes"),
+            )
+            .hint(format!("end the model with a Dense layer of {classes} units"))),
+        },
+        other if sequences => Err(Error::new(
             ErrorKind::Config,
-            format!("the last layer gives {n} values, the data has {classes} classes"),
+            format!("the last layer gives arrays of shape {other:?} for one sequence"),
         )
-        .hint(format!("end the model with a Dense layer of {classes} units"))),
+        .because("a language model gives one value for each token at each place")
+        .hint("keep the sequence: return_sequences = true in recurrent layers, no Flatten")),
         other => Err(Error::new(
             ErrorKind::Config,
             format!("the last layer gives arrays of shape {other:?} for one picture"),
@@ -148,7 +200,7 @@ mod tests {
         let with = |key: &str, value: &str| {
             let mut draft = super::super::Draft::preset("glyphs").unwrap();
             draft.set("--set", key, value);
-            draft.finish().unwrap().model([28, 28, 1], &names)
+            draft.finish().unwrap().model(&TensorType::new(DType::F32, [28, 28, 1]), &names)
         };
         assert!(with("seed", "1").is_ok());
         let e = with("layers.4.units", "5").unwrap_err().to_string();

@@ -1,7 +1,7 @@
 //! A configuration on its way: the text of a file or preset, and the keys that the command line changes.
 
 use super::blame::{Wrong, from_serde, line_at, line_of, split, unknown};
-use super::{Config, DATASETS};
+use super::{Config, PRESETS};
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 use toml::{Table, Value};
@@ -68,7 +68,7 @@ impl Draft {
 
     /// Starts from a preset.
     pub fn preset(name: &str) -> Result<Draft> {
-        let text = Config::preset_text(name).ok_or_else(|| unknown("there is no preset", name, &DATASETS))?;
+        let text = Config::preset_text(name).ok_or_else(|| unknown("there is no preset", name, &PRESETS))?;
         Draft::parse(text, &format!("preset {name}"))
     }
 

@@ -2,12 +2,13 @@
 //! by key from the command line.
 //!
 //! Every error names the key, where it came from (file and line, or the flag), and the nearest key that exists.
-//! Nothing here loads data or trains; see [`Config::load_data`] and [`Config::model`] for the step to live objects.
+//! Nothing here loads data or trains; see [`Config::load_data`], [`Config::model`] and [`Config::untrained`] for the step to live objects.
 
 mod blame;
 mod build;
 mod draft;
 mod settings;
+mod synthetic;
 
 pub use build::scale_pixels;
 pub use draft::{Draft, Refused};
@@ -19,8 +20,12 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Precision, nearest};
 use toml::{Table, Value};
 
-/// Names of the data sets, which are also those of the presets.
-pub const DATASETS: [&str; 3] = ["fashion-mnist", "mnist", "glyphs"];
+/// Names of the data sets.
+pub const DATASETS: [&str; 5] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "text"];
+
+/// Names of the presets.
+pub const PRESETS: [&str; 8] =
+    ["fashion-mnist", "mnist", "glyphs", "mlp", "cifar-cnn", "resnet50", "gpt2-small", "lstm"];
 
 /// A whole training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,7 +36,13 @@ pub struct Config {
     pub seed: u64,
     /// What is learned from.
     pub data: Data,
-    /// The layers in order: tables with a `type` and Keras's arguments.
+    /// A whole architecture: `application`, one of [`APPLICATIONS`](systole_nn::applications::APPLICATIONS), and its
+    /// arguments. In place of `layers`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Table>,
+    /// The layers in order: tables with a `type` and Keras's arguments. A layer takes the output of the one before it,
+    /// or of those that its `inputs` name; `input` is that of the model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Table>,
     /// `type`, `learning_rate` (a number or a schedule) and the optimizer's arguments.
     pub optimizer: Table,
@@ -56,6 +67,12 @@ pub struct Data {
     /// Whether every epoch has an order of its own.
     #[serde(default = "yes")]
     pub shuffle: bool,
+    /// Height and width that pictures are brought to; otherwise they stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_size: Option<[usize; 2]>,
+    /// Tokens in a sample of text. Default: 128.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence_length: Option<usize>,
     /// Only the first so many training samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_samples: Option<u64>,
@@ -142,6 +159,11 @@ impl Config {
             "fashion-mnist" => include_str!("presets/fashion-mnist.toml"),
             "mnist" => include_str!("presets/mnist.toml"),
             "glyphs" => include_str!("presets/glyphs.toml"),
+            "mlp" => include_str!("presets/mlp.toml"),
+            "cifar-cnn" => include_str!("presets/cifar-cnn.toml"),
+            "resnet50" => include_str!("presets/resnet50.toml"),
+            "gpt2-small" => include_str!("presets/gpt2-small.toml"),
+            "lstm" => include_str!("presets/lstm.toml"),
             _ => return None,
         })
     }
@@ -166,13 +188,7 @@ impl Config {
     /// The first key whose value makes no sense.
     fn check(&self) -> Result<(), Wrong> {
         self.data.check()?;
-        if self.layers.is_empty() {
-            return Err(Wrong::new("layers", "there are no layers")
-                .hint("add [[layers]] tables; `systole init` writes some"));
-        }
-        for (i, layer) in self.layers.iter().enumerate() {
-            settings::layer(i, layer)?;
-        }
+        settings::architecture(self.model.as_ref(), &self.layers)?;
         settings::optimizer(&self.optimizer)?;
         let loss = settings::loss(&self.compile.loss)?;
         for (i, metric) in self.compile.metrics.iter().enumerate() {
@@ -205,8 +221,18 @@ impl Data {
                 "choose a factor above 0 and up to 1: \"1/255\" brings pixels to 0..1, 1 leaves them as they are",
             ));
         }
+        let sides = self.image_size.map(|[h, w]| h.min(w) as u64);
+        at_least_one("data.image_size", sides)?;
+        at_least_one("data.sequence_length", self.sequence_length.map(|n| n as u64))?;
         at_least_one("data.train_samples", self.train_samples)?;
         at_least_one("data.test_samples", self.test_samples)
+    }
+}
+
+impl Data {
+    /// Tokens in a sample of text.
+    pub fn sequence_length(&self) -> usize {
+        self.sequence_length.unwrap_or(128)
     }
 }
 
@@ -233,9 +259,9 @@ mod tests {
 
     #[test]
     fn presets_are_whole_and_survive_a_round_trip() {
-        for name in DATASETS {
+        for name in PRESETS {
             let config = Config::preset(name).unwrap();
-            assert_eq!(config.data.dataset, name);
+            assert!(!DATASETS.contains(&name) || config.data.dataset == name);
             assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
         }
     }

@@ -6,11 +6,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json, json};
 use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::applications::{APPLICATIONS, by_name};
 use systole_nn::layers::LayerSpec;
 use systole_nn::loss::Loss;
 use systole_nn::metric::Metric;
 use systole_nn::optimizer::Optimizer;
 use systole_nn::schedule::Schedule;
+use systole_nn::{Architecture, Symbol, any_input};
 use toml::{Table, Value};
 
 /// Arguments that every optimizer has.
@@ -24,14 +26,102 @@ const COMMON: [&str; 7] = [
     "gradient_accumulation_steps",
 ];
 
+/// The structure of the model: an application, or layers.
+pub(super) fn architecture(model: Option<&Table>, layers: &[Table]) -> Result<Architecture, Wrong> {
+    match (model, layers) {
+        (None, []) => Err(Wrong::new("layers", "there are no layers")
+            .hint("add [[layers]] tables; `systole init` writes some")),
+        (None, layers) => of_layers(layers),
+        (Some(model), []) => application(model),
+        (Some(_), _) => Err(Wrong::new("model", "there are both a [model] and [[layers]]")
+            .hint("keep one of them: the application or the layers")),
+    }
+}
+
+/// The `model` table.
+fn application(table: &Table) -> Result<Architecture, Wrong> {
+    let Some(name) = table.get("application").and_then(Value::as_str) else {
+        return Err(Wrong::new("model", "model has no `application`")
+            .hint(format!("one of: {}", APPLICATIONS.join(", "))));
+    };
+    by_name(name, &Map::new()).map_err(|e| Wrong::of("model.application", e))?;
+    let mut arguments = Map::new();
+    for (key, value) in table.iter().filter(|(k, _)| *k != "application") {
+        arguments.insert(key.clone(), to_json(value));
+        by_name(name, &arguments).map_err(|e| Wrong::of(&format!("model.{key}"), e))?;
+    }
+    let path = "model";
+    let architecture = by_name(name, &arguments).map_err(|e| Wrong::of(path, e))?;
+    architecture.check().map_err(|e| Wrong::of(path, e))?;
+    Ok(architecture)
+}
+
+/// The `layers` tables: a chain, or a graph where any of them names its `inputs`.
+fn of_layers(tables: &[Table]) -> Result<Architecture, Wrong> {
+    let specs = tables.iter().enumerate().map(|(i, t)| layer(i, t)).collect::<Result<Vec<_>, _>>()?;
+    if tables.iter().all(|t| !t.contains_key(INPUTS)) {
+        return Ok(Architecture::sequential(specs));
+    }
+    let input = any_input("input");
+    let mut known: Vec<(String, Symbol)> = vec![("input".into(), input.clone())];
+    let mut last = input.clone();
+    for (i, (table, spec)) in tables.iter().zip(specs).enumerate() {
+        let name = spec.given_name().map(str::to_string);
+        let feeds = feeds(i, table, &known)?;
+        last = match feeds.as_slice() {
+            [] => last.apply(spec),
+            feeds => spec.on(&feeds.iter().collect::<Vec<_>>()),
+        };
+        if let Some(name) = name {
+            known.push((name, last.clone()));
+        }
+    }
+    let architecture = Architecture::functional(&[input], &last).map_err(|e| Wrong::of("layers", e))?;
+    if architecture.places.len() < tables.len() {
+        return Err(Wrong::new("layers", "the output of some layer goes nowhere")
+            .hint("the last layer is the model's output: all others must lead to it through `inputs`"));
+    }
+    architecture.check().map_err(|e| Wrong::of("layers", e))?;
+    Ok(architecture)
+}
+
+/// What the `inputs` of layer `index` name: one name or several of earlier layers.
+fn feeds(index: usize, table: &Table, known: &[(String, Symbol)]) -> Result<Vec<Symbol>, Wrong> {
+    let path = format!("layers.{index}.{INPUTS}");
+    let names: Vec<&Value> = match table.get(INPUTS) {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(names)) => names.iter().collect(),
+        Some(name) => vec![name],
+    };
+    let find = |name: &Value| {
+        let Some(name) = name.as_str() else {
+            return Err(Wrong::new(&path, format!("{name} is not the name of a layer")));
+        };
+        let found = known.iter().rev().find(|(n, _)| n == name).map(|(_, s)| s.clone());
+        found.ok_or_else(|| {
+            let all: Vec<&str> = known.iter().map(|(n, _)| n.as_str()).collect();
+            Wrong::of(&path, unknown("no earlier layer is named", name, &all))
+        })
+    };
+    match names.is_empty() {
+        true => {
+            Err(Wrong::new(&path, "inputs names no layer").hint("leave it out to follow the layer before"))
+        }
+        false => names.into_iter().map(find).collect(),
+    }
+}
+
+/// The key that names what feeds a layer; all others are the layer's own.
+const INPUTS: &str = "inputs";
+
 /// Layer `index` of the list.
-pub(super) fn layer(index: usize, table: &Table) -> Result<LayerSpec, Wrong> {
+fn layer(index: usize, table: &Table) -> Result<LayerSpec, Wrong> {
     let path = format!("layers.{index}");
     let class = kind(&path, table)?;
     let arguments = |keep: &dyn Fn(&str) -> bool| -> Json {
         table
             .iter()
-            .filter(|(k, _)| *k != "type" && keep(k))
+            .filter(|(k, _)| *k != "type" && *k != INPUTS && keep(k))
             .map(|(k, v)| (k.clone(), to_json(v)))
             .collect::<Map<_, _>>()
             .into()
@@ -45,7 +135,7 @@ pub(super) fn layer(index: usize, table: &Table) -> Result<LayerSpec, Wrong> {
         };
         let class_is_wrong =
             base.as_deref() == Some(error.what()) && error.what().starts_with("there is no layer");
-        match table.keys().filter(|k| *k != "type").find(alone) {
+        match table.keys().filter(|k| *k != "type" && *k != INPUTS).find(alone) {
             Some(key) => Wrong::of(&format!("{path}.{key}"), error.at(path.clone())),
             None if class_is_wrong => Wrong::of(&format!("{path}.type"), error.at(path.clone())),
             None => Wrong::of(&path, error.at(path.clone())),

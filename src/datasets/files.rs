@@ -42,6 +42,11 @@ impl DataDir {
         DataDir { dir: Some(path.into()), download: false, ..DataDir::default() }
     }
 
+    /// Whether a folder was named.
+    pub(super) fn is_named(&self) -> bool {
+        self.dir.is_some()
+    }
+
     /// Never downloads.
     pub fn offline(self) -> DataDir {
         DataDir { download: false, ..self }
@@ -210,9 +215,8 @@ fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
     if let Some(root) = &dir.dir {
         return look(known, root)?.ok_or_else(|| missing(known, std::slice::from_ref(root), None));
     }
+    let places = roots(dir);
     let cache = dir.cache.clone().or_else(cache_folder);
-    let data = Some(knobs::DATA.get()).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let places: Vec<PathBuf> = data.into_iter().chain(cache.clone()).collect();
     for root in &places {
         if let Some(files) = look(known, root)? {
             return Ok(files);
@@ -223,6 +227,15 @@ fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
     download::fetch_all(&known.files, known.sources, &folder, dir.timeout, &*dir.progress)
         .map_err(|e| missing(known, &places, Some(e)))?;
     look(known, &cache)?.ok_or_else(|| missing(known, &places, None))
+}
+
+/// The folders that are looked through: the named one, or the usual ones.
+pub(super) fn roots(dir: &DataDir) -> Vec<PathBuf> {
+    if let Some(named) = &dir.dir {
+        return vec![named.clone()];
+    }
+    let data = Some(knobs::DATA.get()).filter(|v| !v.is_empty()).map(PathBuf::from);
+    data.into_iter().chain(dir.cache.clone().or_else(cache_folder)).collect()
 }
 
 /// The files in `root` or its subfolder of the set's name; an error when only some are there.

@@ -1,17 +1,21 @@
-//! Data sets by name: Fashion-MNIST and MNIST from disk, cache or their public locations, and glyphs, which is
-//! drawn on the spot and needs no file.
+//! Data sets by name: Fashion-MNIST and MNIST from disk, cache or their public locations, CIFAR-10 and text from disk,
+//! and glyphs, which is drawn on the spot and needs no file.
 //!
 //! Not a place for formats (those are `systole_data::format`) nor for preprocessing (that is a `map`).
 
+mod cifar;
 mod download;
 mod files;
 mod glyphs;
+mod text;
 
+pub use cifar::cifar10;
 pub use files::{DataDir, fashion_mnist, mnist};
-pub use glyphs::glyphs;
+pub use glyphs::{colour_glyphs, glyphs};
+pub use text::{TEXT_TOKENS, TextDataset, text};
 
 use std::sync::Arc;
-use systole_base::{Literal, Result};
+use systole_base::{DType, Literal, Result, TensorType};
 use systole_data::Dataset;
 
 /// A data set of pictures: `image: u8[H, W, C]` with values 0 to 255, `label: i32[]`.
@@ -76,6 +80,68 @@ impl ImageDataset {
             train_arrays: train,
             test_arrays: test,
         })
+    }
+}
+
+/// What a training run learns from: pictures or text, as its pipelines take it.
+#[derive(Clone, Debug)]
+pub struct TrainingData {
+    /// The data set's name.
+    pub name: String,
+    /// Where it came from: a folder, or how it was made.
+    pub origin: String,
+    /// Training elements, in their original order: one input, and `label`.
+    pub train: Dataset,
+    /// Test elements, in their original order.
+    pub test: Dataset,
+    /// Number of training elements.
+    pub train_len: usize,
+    /// Number of test elements.
+    pub test_len: usize,
+    /// What an element's input is, before scaling.
+    pub element: TensorType,
+    /// What the labels stand for; empty for tokens.
+    pub class_names: Vec<String>,
+    /// What an element is called: `pictures` or `sequences`.
+    pub elements: &'static str,
+}
+
+impl TrainingData {
+    /// Whether an element is a picture.
+    pub fn is_pictures(&self) -> bool {
+        self.element.rank() == 3
+    }
+}
+
+impl From<ImageDataset> for TrainingData {
+    fn from(d: ImageDataset) -> TrainingData {
+        TrainingData {
+            name: d.name.into(),
+            origin: d.origin,
+            train: d.train,
+            test: d.test,
+            train_len: d.train_len,
+            test_len: d.test_len,
+            element: TensorType::new(DType::U8, d.image_shape),
+            class_names: d.class_names,
+            elements: "pictures",
+        }
+    }
+}
+
+impl From<TextDataset> for TrainingData {
+    fn from(d: TextDataset) -> TrainingData {
+        TrainingData {
+            name: d.name,
+            origin: d.origin,
+            train: d.train,
+            test: d.test,
+            train_len: d.train_len,
+            test_len: d.test_len,
+            element: TensorType::new(DType::I32, [d.sequence_length]),
+            class_names: Vec::new(),
+            elements: "sequences",
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 mod inline;
 
 use crate::schedule::*;
-use crate::{plan, rows, siblings};
+use crate::{blocks, order, plan, rows, siblings, templates};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::op::{Binary, Lowering, Monoid};
@@ -18,14 +18,18 @@ pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
     for t in graph.nodes.iter().flat_map(|n| n.outs.iter()) {
         array_bytes(t)?;
     }
-    let mut fusion = Fusion::new(graph);
+    let outlined = blocks::outline(graph, options)?;
+    let mut fusion = Fusion::new(&outlined.graph);
     fusion.find_biases();
+    fusion.find_sums();
     fusion.find_groups();
     fusion.find_prologues();
     fusion.find_inlined();
-    let mut s = Emit::new(&fusion).run()?;
+    let mut s = Emit::new(&fusion, &outlined.blocks).run()?;
+    templates::run(&mut s);
     siblings::join(&mut s);
     rows::join(&mut s);
+    order::run(&mut s, options);
     plan::run(&mut s, options)?;
     Ok(s)
 }
@@ -60,6 +64,8 @@ struct Fusion<'g> {
     prologue: HashMap<usize, usize>,
     /// For an add: the product that it adds a bias to, and the bias.
     biased: HashMap<usize, (ValueId, ValueId)>,
+    /// For an add onto a parameter: the product that it adds, and the parameter.
+    onto: HashMap<usize, (ValueId, ValueId)>,
     /// Element-wise values that their readers compute themselves: see [`inline`].
     inlined: Vec<bool>,
 }
@@ -91,6 +97,7 @@ impl<'g> Fusion<'g> {
             members: HashMap::new(),
             prologue: HashMap::new(),
             biased: HashMap::new(),
+            onto: HashMap::new(),
             inlined: vec![false; n],
         };
         for i in 0..n {
@@ -151,6 +158,30 @@ impl<'g> Fusion<'g> {
                 let plain = operands.iter().all(|&v| self.graph.ty(v).dtype == DType::F32);
                 if let (true, true, Some(bias)) = (fits, plain, self.row_of(other)) {
                     self.biased.insert(i, (product, bias));
+                    self.role[i] = Role::Step;
+                    self.role[p] = Role::Absorbed;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// `parameter + product` is one step where it is a result: a running sum, which can be added to in place.
+    fn find_sums(&mut self) {
+        for i in 0..self.graph.nodes.len() {
+            let node = &self.graph.nodes[i];
+            let is_sum = node.op == Op::Binary(Binary::Add) && node.outs[0].dtype == DType::F32;
+            if !is_sum || !self.is_result[i] || !self.users[i].is_empty() || self.role[i] != Role::Map {
+                continue;
+            }
+            let (a, b) = (node.inputs[0], node.inputs[1]);
+            for (product, so_far) in [(a, b), (b, a)] {
+                let p = product.index();
+                let is_product = matches!(&self.graph.nodes[p].op, Op::DotGeneral(_) | Op::Convolution(_));
+                let alone = !self.is_result[p] && self.users[p].len() == 1;
+                let kept = self.role[so_far.index()] == Role::Param && self.users[so_far.index()].len() == 1;
+                if is_product && alone && kept && self.role[p] == Role::Step {
+                    self.onto.insert(i, (product, so_far));
                     self.role[i] = Role::Step;
                     self.role[p] = Role::Absorbed;
                     break;
@@ -301,15 +332,17 @@ impl<'g> Fusion<'g> {
 struct Emit<'f, 'g> {
     f: &'f Fusion<'g>,
     g: &'g Graph,
+    /// Programs of the nodes that run by blocks.
+    blocks: &'f HashMap<usize, Blocks>,
     out: Schedule,
     slots: HashMap<ValueId, Slot>,
 }
 
 impl<'f, 'g> Emit<'f, 'g> {
-    fn new(f: &'f Fusion<'g>) -> Emit<'f, 'g> {
+    fn new(f: &'f Fusion<'g>, blocks: &'f HashMap<usize, Blocks>) -> Emit<'f, 'g> {
         let out =
             Schedule { name: f.graph.name.clone(), params: f.graph.param_types(), ..Schedule::default() };
-        Emit { f, g: f.graph, out, slots: HashMap::new() }
+        Emit { f, g: f.graph, blocks, out, slots: HashMap::new() }
     }
 
     fn run(mut self) -> Result<Schedule> {
@@ -490,12 +523,16 @@ impl<'f, 'g> Emit<'f, 'g> {
         {
             return self.emit_reduce(i, &r.dims, monoid);
         }
-        let (op_node, bias) = match self.f.biased.get(&i) {
-            Some((product, bias)) => (self.g.node(*product), Some(*bias)),
+        let blocks = self.blocks.get(&i);
+        let onto = self.f.onto.get(&i);
+        let (op_node, last) = match self.f.biased.get(&i).or(onto) {
+            Some((product, last)) => (self.g.node(*product), Some(*last)),
             None => (node, None),
         };
+        // Blocks are the one branch of a `case`, without the index.
+        let operands = op_node.inputs.len() - blocks.is_some() as usize;
         let mut inputs = Vec::new();
-        for &v in op_node.inputs.iter().chain(&bias) {
+        for &v in op_node.inputs[..operands].iter().chain(&last) {
             inputs.push((self.slot(v)?, self.g.ty(v).clone()));
         }
         let mut outputs = Vec::new();
@@ -503,8 +540,15 @@ impl<'f, 'g> Emit<'f, 'g> {
             outputs.push((self.define(ValueId::new(i, k))?, node.outs[k].clone()));
         }
         let types: Vec<&TensorType> = op_node.inputs.iter().map(|&v| self.g.ty(v)).collect();
-        let flops = op_node.op.rule().cost(&types, &op_node.outs).flops;
-        let kernel = kernel_of(&op_node.op, bias.is_some())?;
+        let flops = match blocks {
+            Some(b) => b.flops(),
+            None => op_node.op.rule().cost(&types, &op_node.outs).flops,
+        };
+        let kernel = match blocks {
+            Some(b) => Kernel::Blocks(Box::new(b.clone())),
+            None if onto.is_some() => Kernel::Onto { op: op_node.op.clone() },
+            None => kernel_of(&op_node.op, last.is_some())?,
+        };
         self.push(kernel, inputs, outputs, i, flops);
         Ok(())
     }
@@ -579,7 +623,10 @@ fn kernel_of(op: &Op, bias: bool) -> Result<Kernel> {
     Ok(match op {
         Op::While(w) => {
             let states = w.captures..w.body.params.len();
-            let body = compile(&w.body, &Options { donated: states.collect(), state_at: Some(w.captures) })?;
+            let body = compile(
+                &w.body,
+                &Options { donated: states.collect(), state_at: Some(w.captures), cache: 0 },
+            )?;
             let cond = Box::new(compile(&w.cond, &Options::default())?);
             Kernel::While { captures: w.captures, cond, body: Box::new(body) }
         }

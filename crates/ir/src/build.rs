@@ -10,7 +10,7 @@ use crate::graph::{Graph, Loc, Node, ValueId};
 use crate::op::*;
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::ops;
+use std::ops::{self, Range};
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ struct State {
     scope: Vec<u32>,
     /// Values of enclosing graphs that this region uses, and the parameters that stand for them.
     captures: Vec<(Tensor, Tensor)>,
+    /// Runs of nodes that derivatives compute again.
+    rematerialized: Vec<Range<usize>>,
     first_error: Option<Error>,
 }
 
@@ -264,6 +266,38 @@ impl GraphBuilder {
         result
     }
 
+    /// Runs `f`, whose nodes a derivative computes again from their inputs instead of keeping their values: less memory
+    /// for more time. Values and derivatives are the same.
+    ///
+    /// ```
+    /// use systole_ir::{grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
+    /// let g = GraphBuilder::new("main");
+    /// let x = g.parameter(TensorType::scalar(F32), "x");
+    /// let y = g.rematerialized(|| x.exp().sin());
+    /// let dx = grad(&y, &[&x]).remove(0);
+    /// let graph = g.finish(&[y, dx]).unwrap();
+    /// let count = graph.nodes.iter().filter(|n| n.op.name() == "exponential").count();
+    /// assert_eq!(count, 2);
+    /// let out = interp::run(&graph, &[&Literal::scalar(F32, 0.0)]).unwrap();
+    /// assert_eq!(out[1].to_f32s(), [1f32.cos()]);
+    /// ```
+    pub fn rematerialized<R>(&self, f: impl FnOnce() -> R) -> R {
+        let g = self.active();
+        let start = g.0.state.borrow().nodes.len();
+        let result = f();
+        let mut state = g.0.state.borrow_mut();
+        let run = start..state.nodes.len();
+        // What lies inside is computed again with the whole.
+        state.rematerialized.retain(|inner| inner.start < run.start);
+        state.rematerialized.push(run);
+        result
+    }
+
+    /// The run of nodes with `node` in it that derivatives compute again.
+    pub(crate) fn rematerialized_around(&self, node: usize) -> Option<Range<usize>> {
+        self.0.state.borrow().rematerialized.iter().find(|run| run.contains(&node)).cloned()
+    }
+
     /// The finished graph, or the first error made while building it.
     pub fn finish(&self, results: &[Tensor]) -> Result<Arc<Graph>> {
         self.finish_region(results, &[])
@@ -323,6 +357,11 @@ impl GraphBuilder {
             values.push(outs);
         }
         graph.results.iter().map(|r| values[r.index()][r.out as usize].clone()).collect()
+    }
+
+    /// How many nodes there are.
+    pub(crate) fn node_count(&self) -> usize {
+        self.0.state.borrow().nodes.len()
     }
 
     /// Runs `f` on node `i`; for autodiff, which reads nodes while it appends others.

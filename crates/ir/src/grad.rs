@@ -3,8 +3,9 @@
 
 use crate::build::{GraphBuilder, Tensor};
 use crate::graph::ValueId;
-use crate::op::Grad;
+use crate::op::{Grad, Op, OptimizationBarrier};
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use systole_base::{Error, ErrorKind, TensorType};
 
 /// Gradients of the scalar `y: T[]` with respect to each of `xs`, of their types.
@@ -34,13 +35,25 @@ pub fn vjp(ys: &[&Tensor], dys: &[&Tensor], xs: &[&Tensor]) -> Vec<Tensor> {
         return xs.iter().map(|_| poisoned(&g)).collect();
     }
     let last = ys.iter().map(|y| y.id().index()).max().unwrap_or(0);
-    let active = reachable_from(&g, xs, last);
+    let mut active = reachable_from(&g, xs, last);
     let mut cotangents: BTreeMap<ValueId, Tensor> = BTreeMap::new();
     for (y, dy) in ys.iter().zip(dys) {
         accumulate(&mut cotangents, y.id(), (*dy).clone());
     }
-    for node in (0..=last).rev() {
-        back_through(&g, node, &active, &mut cotangents);
+    let mut next = last + 1;
+    while next > 0 {
+        let node = next - 1;
+        next = match g.rematerialized_around(node) {
+            Some(run) => {
+                let start = run.start;
+                back_through_again(&g, run.start..next, &mut active, &mut cotangents);
+                start
+            }
+            None => {
+                back_through(&g, node, &active, &mut cotangents);
+                node
+            }
+        };
         if g.error().is_some() {
             return xs.iter().map(|_| poisoned(&g)).collect();
         }
@@ -114,6 +127,70 @@ fn back_through(
             }),
         }
     }
+}
+
+/// Goes back through copies of the nodes in `run`, so that what is inside them need not be kept since the forward pass.
+fn back_through_again(
+    g: &GraphBuilder,
+    run: Range<usize>,
+    active: &mut HashSet<ValueId>,
+    cotangents: &mut BTreeMap<ValueId, Tensor>,
+) {
+    let owed: Vec<ValueId> = cotangents.keys().copied().filter(|v| run.contains(&v.index())).collect();
+    if owed.is_empty() {
+        return;
+    }
+    let mut copies: BTreeMap<ValueId, Tensor> = BTreeMap::new();
+    let first_copy = g.node_count();
+    for node in run {
+        let (op, inputs) = g.with_node(node, |n| (n.op.clone(), n.inputs.clone()));
+        let outs = match op {
+            Op::Parameter(_) => vec![g.value(ValueId::new(node, 0))],
+            _ => g.in_scope_of(node, || {
+                let inputs: Vec<Tensor> =
+                    inputs.iter().map(|&v| copy_of(g, v, active, &mut copies)).collect();
+                g.emit(op, &inputs.iter().collect::<Vec<_>>())
+            }),
+        };
+        for (k, copy) in outs.into_iter().enumerate() {
+            if active.contains(&ValueId::new(node, k)) {
+                active.insert(copy.id());
+            }
+            copies.insert(ValueId::new(node, k), copy);
+        }
+    }
+    for v in owed {
+        if let Some(cotangent) = cotangents.remove(&v) {
+            cotangents.insert(copies[&v].id(), cotangent);
+        }
+    }
+    for node in (first_copy..g.node_count()).rev() {
+        back_through(g, node, active, cotangents);
+    }
+}
+
+/// The copy of a value of the run, or a value from before it: behind a barrier, without which the compiler would see
+/// that the copies compute what is known already.
+fn copy_of(
+    g: &GraphBuilder,
+    v: ValueId,
+    active: &mut HashSet<ValueId>,
+    copies: &mut BTreeMap<ValueId, Tensor>,
+) -> Tensor {
+    if let Some(copy) = copies.get(&v) {
+        return copy.clone();
+    }
+    let outer = g.value(v);
+    let always_there = g.with_node(v.index(), |n| matches!(n.op, Op::Parameter(_) | Op::Constant(_)));
+    if always_there {
+        return outer;
+    }
+    let behind = g.emit(OptimizationBarrier { stop_gradient: false }, &[&outer]).remove(0);
+    if active.contains(&v) {
+        active.insert(behind.id());
+    }
+    copies.insert(v, behind.clone());
+    behind
 }
 
 fn accumulate(cotangents: &mut BTreeMap<ValueId, Tensor>, v: ValueId, t: Tensor) {

@@ -77,7 +77,40 @@ impl Architecture {
         }
         let mut walk = Walk { inputs, places: Vec::new(), seen: Vec::new(), names: Names::default() };
         let output = walk.visit(output)?;
-        Ok(Architecture { inputs: specs, places: walk.places, output })
+        Ok(Architecture { inputs: specs, places: walk.places, output }.in_keras_order())
+    }
+
+    /// The same layers in the order of Keras's `model.layers`, and so of its weights: those farthest from the output
+    /// first, equals as they are.
+    fn in_keras_order(self) -> Architecture {
+        let depths = self.depths();
+        let mut order: Vec<usize> = (0..self.places.len()).collect();
+        order.sort_by_key(|&i| std::cmp::Reverse(depths[i]));
+        let mut moved_to = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(new, &old)| moved_to[old] = new);
+        let source = |s: &Source| match s {
+            Source::Layer(i) => Source::Layer(moved_to[*i]),
+            input => *input,
+        };
+        let place = |&old: &usize| {
+            let p = &self.places[old];
+            Place { inputs: p.inputs.iter().map(source).collect(), ..p.clone() }
+        };
+        let output = source(&self.output);
+        Architecture { places: order.iter().map(place).collect(), output, inputs: self.inputs }
+    }
+
+    /// The most layers between each layer's output and the model's.
+    fn depths(&self) -> Vec<usize> {
+        let mut depths = vec![0; self.places.len()];
+        for (i, place) in self.places.iter().enumerate().rev() {
+            for source in &place.inputs {
+                if let Source::Layer(j) = source {
+                    depths[*j] = depths[*j].max(depths[i] + 1);
+                }
+            }
+        }
+        depths
     }
 
     /// Applies the model to `inputs` and returns its output.
@@ -259,6 +292,11 @@ enum SymbolNode {
 /// An f32 input of a functional model; `shape` is that of one sample.
 pub fn input(name: &str, shape: impl AsRef<[usize]>) -> Symbol {
     input_of(name, DType::F32, shape)
+}
+
+/// An input whose type is learned from the first data.
+pub fn any_input(name: &str) -> Symbol {
+    Symbol(Arc::new(SymbolNode::Input(InputSpec { name: name.into(), ty: None })))
 }
 
 /// An input of any element type (integers for embeddings).

@@ -5,12 +5,15 @@ use crate::callback::{Callback, FitCx};
 use crate::history::{History, Logs};
 use crate::model::Model;
 use crate::progress::{Progress, report};
+use crate::resident::DeviceBatch;
+use crate::step::batch_buffers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use systole_data::{Cardinality, Dataset, DatasetIter};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_runtime::trace;
 
 /// The arguments of Keras's `fit`.
 pub struct Fit {
@@ -126,12 +129,16 @@ impl Model {
     }
 
     fn take_step(&mut self, batch: &Batch) -> Result<()> {
+        let batch = batch_buffers(batch);
+        self.compiled()?.train.prepare(&self.state, &batch, self.controls())?;
+        self.step_on(batch)
+    }
+
+    /// One step of a program that is compiled already.
+    pub(crate) fn step_on(&mut self, batch: DeviceBatch) -> Result<()> {
         let controls = self.controls();
         let mut state = std::mem::take(&mut self.state);
-        let result = self.compiled().and_then(|c| {
-            c.train.prepare(&state, batch, controls.clone())?;
-            c.train.run(&mut state, batch, controls)
-        });
+        let result = self.compiled().and_then(|c| c.train.run(&mut state, batch, controls));
         self.state = state;
         result?;
         self.step += 1;
@@ -227,6 +234,7 @@ impl Run {
             let start = Instant::now();
             let Some(sample) = iter.next() else { break };
             let waited = start.elapsed();
+            trace::span("data", "wait for data", Some(start), || "{}".into());
             let mut batch = Batch::from_sample(&sample?, &names)?;
             apply_class_weight(&mut batch, &options.class_weight)?;
             if done == 0 {

@@ -3,6 +3,7 @@
 use crate::activation::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
+use std::thread;
 use systole_ir::rng::{Stream, hash_name};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 
@@ -66,6 +67,11 @@ pub enum Initializer {
         /// Factor. Keras: 1.
         gain: f64,
     },
+    /// Of an LSTM's bias `[4·units]`: 1 for the forget gates, the second quarter.
+    UnitForgetBias {
+        /// How the other three quarters start.
+        others: Box<Initializer>,
+    },
 }
 
 /// The names that [`Initializer::from_str`] takes.
@@ -101,6 +107,12 @@ impl Initializer {
     ///
     /// Kernels are laid out as Keras's: `[…window, in, out]`. The first two axes of a two-axis shape are in and out.
     pub fn make(&self, shape: &[usize], seed: u64, path: &str) -> Literal {
+        if let Initializer::UnitForgetBias { others } = self {
+            let others = others.make(shape, seed, path).to_f32s();
+            let quarter = others.len() as u64 / 4;
+            let forgets = quarter..2 * quarter;
+            return filled(shape, |i| if forgets.contains(&i) { 1.0 } else { f64::from(others[i as usize]) });
+        }
         let stream = hash_name(path);
         match self.law(shape) {
             Law::Constant(value) => filled(shape, |_| value),
@@ -110,9 +122,9 @@ impl Initializer {
                 let unit = 1.0 / (1u64 << 32) as f64;
                 filled(shape, |_| low + (high - low) * ((draws.next_u32() as f64 + 0.5) * unit))
             }
-            Law::Normal { mean, stddev, limit } => {
-                filled(shape, |i| mean + stddev * normal_within(&mut Stream::new(seed, stream, i), limit))
-            }
+            Law::Normal { mean, stddev, limit } => filled_by_index(shape, |i| {
+                mean + stddev * normal_within(&mut Stream::new(seed, stream, i), limit)
+            }),
             Law::Orthogonal { gain } => orthogonal(shape, gain, Stream::new(seed, stream, 0)),
         }
     }
@@ -141,6 +153,7 @@ impl Initializer {
             Initializer::Ones => Law::Constant(1.0),
             Initializer::Constant { value } => Law::Constant(value),
             Initializer::Orthogonal { gain } => Law::Orthogonal { gain },
+            Initializer::UnitForgetBias { ref others } => others.law(shape),
         }
     }
 }
@@ -164,6 +177,32 @@ fn filled(shape: &[usize], mut value: impl FnMut(u64) -> f64) -> Literal {
     }
     out
 }
+
+/// As [`filled`] for functions of the index alone, on all cores where there is much to fill.
+fn filled_by_index(shape: &[usize], value: impl Fn(u64) -> f64 + Sync) -> Literal {
+    let mut out = Literal::zeros(TensorType::new(DType::F32, shape));
+    let Ok(elements) = out.as_mut_slice::<f32>() else { return out };
+    let threads = match elements.len() {
+        0..PARALLEL_FROM => 1,
+        _ => thread::available_parallelism().map_or(1, usize::from),
+    };
+    let chunk = elements.len().div_ceil(threads).max(1);
+    let fill = |t: usize, part: &mut [f32]| {
+        part.iter_mut().enumerate().for_each(|(i, x)| *x = value((t * chunk + i) as u64) as f32);
+    };
+    thread::scope(|scope| {
+        for (t, part) in elements.chunks_mut(chunk).enumerate() {
+            match threads {
+                1 => fill(t, part),
+                _ => drop(scope.spawn(move || fill(t, part))),
+            }
+        }
+    });
+    out
+}
+
+/// Fewer elements than this are drawn faster than a thread starts.
+const PARALLEL_FROM: usize = 1 << 16;
 
 /// A standard normal draw, repeated until it lies within ±limit.
 fn normal_within(draws: &mut Stream, limit: f64) -> f64 {

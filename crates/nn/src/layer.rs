@@ -232,6 +232,19 @@ impl Cx {
         t
     }
 
+    /// Runs `f`, after which the weights that it asked for stand in the order of their sublayers in `order`: some layers
+    /// apply their parts in another order than that in which Keras lists them.
+    pub(crate) fn weights_in_order<R>(&mut self, order: &[&str], f: impl FnOnce(&mut Cx) -> R) -> R {
+        let (before, prefix) = (self.specs.len(), self.path.join("/").len());
+        let result = f(self);
+        let place = |w: &WeightSpec| {
+            let own = w.path.get(prefix..).unwrap_or_default().trim_start_matches('/');
+            order.iter().position(|part| own.split('/').next() == Some(*part))
+        };
+        self.specs[before..].sort_by_key(|w| place(w).unwrap_or(order.len()));
+        result
+    }
+
     /// Sets the value that a non-trainable weight of the current layer has after this step.
     pub fn update(&mut self, name: &str, value: Tensor) {
         let path =

@@ -3,6 +3,7 @@
 //! Knows no backend: graphs go to whichever one [`systole_runtime::backend`] gives.
 
 mod activation;
+pub mod applications;
 mod architecture;
 mod batch;
 pub mod callback;
@@ -18,11 +19,12 @@ mod model;
 pub mod optimizer;
 mod persist;
 pub mod progress;
+mod resident;
 pub mod schedule;
 mod step;
 
 pub use activation::{Activation, nearest};
-pub use architecture::{Architecture, InputSpec, Place, Source, Symbol, input, input_of};
+pub use architecture::{Architecture, InputSpec, Place, Source, Symbol, any_input, input, input_of};
 pub use batch::{Batch, LABEL_FIELDS, WEIGHT_FIELD};
 pub use file::ModelFile;
 pub use fit::Fit;
@@ -30,3 +32,4 @@ pub use history::{History, Logs};
 pub use initializer::Initializer;
 pub use layer::{Cx, Layer, Precision, WeightSpec};
 pub use model::{Compile, Model, SummaryRow, TrainState, grouped};
+pub use resident::{ResidentPrediction, ResidentTraining};

@@ -8,7 +8,7 @@ use crate::layers::LayerSpec;
 use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::optimizer::Optimizer;
-use crate::step::{EvaluateStep, PredictStep, TrainStep, controls};
+use crate::step::{EvaluateStep, PredictStep, TrainStep, batch_buffers, controls};
 use std::fmt::Write;
 use std::sync::Arc;
 use systole_data::{Dataset, Sample};
@@ -68,6 +68,7 @@ pub(crate) struct Compiled {
     pub(crate) train: TrainStep,
     pub(crate) evaluate: EvaluateStep,
     pub(crate) predict: PredictStep,
+    pub(crate) backend: Arc<dyn Backend>,
 }
 
 /// One line of [`Model::summary`].
@@ -179,29 +180,22 @@ impl Model {
     /// When a layer cannot take the shape it gets; names the layer.
     pub fn build(&mut self, inputs: &[TensorType]) -> Result<()> {
         self.architecture.check()?;
-        let mut architecture = (*self.architecture).clone();
-        if inputs.len() != architecture.inputs.len() {
-            let names: Vec<&str> = architecture.inputs.iter().map(|i| i.name.as_str()).collect();
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!(
-                    "the model has {} inputs ({}), the data has {}",
-                    names.len(),
-                    names.join(", "),
-                    inputs.len()
-                ),
-            ));
-        }
-        for (spec, ty) in architecture.inputs.iter_mut().zip(inputs) {
-            check_input(spec, ty)?;
-            spec.ty.get_or_insert(ty.clone());
-        }
+        let architecture = with_inputs(&self.architecture, inputs)?;
         let precision = self.compiled.as_ref().map_or(Precision::Float32, |c| c.config.precision);
         let built = infer(&architecture, precision)?;
         self.architecture = Arc::new(architecture);
         self.rows = built.rows;
         self.output = Some(built.output);
         self.adopt(built.specs, |spec, seed| Ok(spec.initializer.make(&spec.shape, seed, &spec.path)))
+    }
+
+    /// Type of the output of one sample for inputs of these types (of one sample), without building anything.
+    ///
+    /// # Errors
+    /// When a layer cannot take the shape it gets; names the layer.
+    pub fn output_for(&self, inputs: &[TensorType]) -> Result<TensorType> {
+        self.architecture.check()?;
+        Ok(infer(&with_inputs(&self.architecture, inputs)?, Precision::Float32)?.output)
     }
 
     /// Output shapes of an architecture whose input types are known, without making weights.
@@ -251,6 +245,7 @@ impl Model {
             train: TrainStep::new(a, &config, &backend),
             evaluate: EvaluateStep::new(a, &config, &backend),
             predict: PredictStep::new(a, config.precision, &backend),
+            backend,
             config,
         });
         Ok(())
@@ -344,11 +339,12 @@ impl Model {
             self.build(&batch.sample_types()?)?;
         }
         self.check_batch(&batch)?;
+        let inputs = batch_buffers(&batch).0;
         let step = match &self.compiled {
-            Some(c) => c.predict.run(&self.state, &batch)?,
+            Some(c) => c.predict.run(&self.state, inputs)?,
             None => {
                 let step = PredictStep::new(&self.architecture, Precision::Float32, &backend("auto")?);
-                step.run(&self.state, &batch)?
+                step.run(&self.state, inputs)?
             }
         };
         Ok(step.to_literal()?.convert(DType::F32))
@@ -469,13 +465,38 @@ impl Model {
             .compiled
             .as_ref()
             .is_some_and(|c| matches!(c.config.loss, Loss::SparseCategoricalCrossentropy { .. }));
-        let label = if sparse { TensorType::new(DType::I32, [batch_size]) } else { with_batch(output) };
+        let label = match output.shape.dims() {
+            [rest @ .., _] if sparse => with_batch(&TensorType::new(DType::I32, rest)),
+            _ => with_batch(output),
+        };
         Ok(Batch {
             inputs: inputs.map(Literal::zeros).collect(),
             label: Some(Literal::zeros(label)),
             weight: None,
         })
     }
+}
+
+/// An architecture with the types of its inputs (of one sample) filled in.
+fn with_inputs(architecture: &Architecture, inputs: &[TensorType]) -> Result<Architecture> {
+    let mut architecture = architecture.clone();
+    if inputs.len() != architecture.inputs.len() {
+        let names: Vec<&str> = architecture.inputs.iter().map(|i| i.name.as_str()).collect();
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "the model has {} inputs ({}), the data has {}",
+                names.len(),
+                names.join(", "),
+                inputs.len()
+            ),
+        ));
+    }
+    for (spec, ty) in architecture.inputs.iter_mut().zip(inputs) {
+        check_input(spec, ty)?;
+        spec.ty.get_or_insert(ty.clone());
+    }
+    Ok(architecture)
 }
 
 struct Inferred {

@@ -8,9 +8,10 @@ use crate::loss::{Loss, Prediction};
 use crate::metric::Metric;
 use crate::model::{Compile, TrainState};
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
+use crate::resident::DeviceBatch;
 use std::sync::Arc;
 use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
-use systole_runtime::{Backend, Buffer, Jit, Params, jit};
+use systole_runtime::{Backend, Buffer, Executable, Jit, Params, jit};
 
 /// Learning rate `f32[]`, step `u64[]` and seed `u64[]`: inputs of the graph, so that changing them compiles nothing.
 pub(crate) type Controls = (Tensor, Tensor, Tensor);
@@ -33,7 +34,8 @@ type EvaluateIn = (Params, Params, Params, BatchTree);
 type PredictIn = (Params, Params, Vec<Tensor>);
 type Traced<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
 
-fn batch_buffers(batch: &Batch) -> (Vec<Buffer>, Buffer, Vec<Buffer>) {
+/// Inputs, label and sample weights as arguments of a step.
+pub(crate) fn batch_buffers(batch: &Batch) -> DeviceBatch {
     let label = batch.label.clone().unwrap_or_else(|| Literal::zeros(TensorType::new(DType::I32, [0])));
     let inputs = batch.inputs.iter().cloned().map(Buffer::from).collect();
     (inputs, label.into(), batch.weight.iter().cloned().map(Buffer::from).collect())
@@ -85,12 +87,11 @@ impl TrainStep {
     pub(crate) fn run(
         &self,
         state: &mut TrainState,
-        batch: &Batch,
+        batch: DeviceBatch,
         controls: (Buffer, Buffer, Buffer),
     ) -> Result<()> {
         let taken = std::mem::take(state);
-        let args =
-            (taken.trainable, taken.frozen, taken.optimizer, taken.metrics, batch_buffers(batch), controls);
+        let args = (taken.trainable, taken.frozen, taken.optimizer, taken.metrics, batch, controls);
         let (trainable, frozen, optimizer, metrics) = self.function.call(args)?;
         *state = TrainState { trainable, frozen, optimizer, metrics };
         Ok(())
@@ -100,13 +101,11 @@ impl TrainStep {
     pub(crate) fn prepare(
         &self,
         state: &TrainState,
-        batch: &Batch,
+        batch: &DeviceBatch,
         controls: (Buffer, Buffer, Buffer),
-    ) -> Result<()> {
+    ) -> Result<Arc<dyn Executable>> {
         let s = state.clone();
-        self.function
-            .executable((s.trainable, s.frozen, s.optimizer, s.metrics, batch_buffers(batch), controls))
-            .map(|_| ())
+        self.function.executable((s.trainable, s.frozen, s.optimizer, s.metrics, batch.clone(), controls))
     }
 
     pub(crate) fn trace(
@@ -233,16 +232,20 @@ impl PredictStep {
         PredictStep { function: jit(traced).on(backend.clone()).named("predict step").flush_denormals(true) }
     }
 
-    fn args(state: &TrainState, batch: &Batch) -> (Params<Buffer>, Params<Buffer>, Vec<Buffer>) {
-        (state.trainable.clone(), state.frozen.clone(), batch_buffers(batch).0)
+    fn args(state: &TrainState, inputs: Vec<Buffer>) -> (Params<Buffer>, Params<Buffer>, Vec<Buffer>) {
+        (state.trainable.clone(), state.frozen.clone(), inputs)
     }
 
-    pub(crate) fn run(&self, state: &TrainState, batch: &Batch) -> Result<Buffer> {
-        self.function.call(PredictStep::args(state, batch))
+    pub(crate) fn run(&self, state: &TrainState, inputs: Vec<Buffer>) -> Result<Buffer> {
+        self.function.call(PredictStep::args(state, inputs))
+    }
+
+    pub(crate) fn prepare(&self, state: &TrainState, inputs: Vec<Buffer>) -> Result<Arc<dyn Executable>> {
+        self.function.executable(PredictStep::args(state, inputs))
     }
 
     pub(crate) fn trace(&self, state: &TrainState, batch: &Batch) -> Result<Arc<Graph>> {
-        self.function.trace(PredictStep::args(state, batch))
+        self.function.trace(PredictStep::args(state, batch_buffers(batch).0))
     }
 }
 

@@ -132,6 +132,8 @@ struct Forward {
     batch: usize,
     features: usize,
     bias: bool,
+    /// The result is added to what is there.
+    add: bool,
     run: IndirectKernel,
     rows: usize,
     columns: usize,
@@ -186,6 +188,7 @@ impl Forward {
             batch: x.shape[0],
             features,
             bias,
+            add: false,
             run,
             rows,
             columns,
@@ -208,6 +211,11 @@ impl Forward {
 impl Kernel for Forward {
     fn scratch(&self) -> usize {
         self.input.bytes() + self.kernel_bytes() + self.packed_bytes() + self.padded_features() * 4 + 64
+    }
+
+    fn add_to_result(&mut self) -> bool {
+        self.add = true;
+        true
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
@@ -263,13 +271,11 @@ impl Forward {
                         let t = TileArgs {
                             k,
                             a,
-                            a_row: 0,
-                            a_k: 0,
                             b: kp.elem::<f32>(kb * padded + j * k).cast_const(),
                             b_k: self.columns,
                             c: yp.elem::<f32>((image * pixels + p) * features + j),
                             c_row: features,
-                            add: kb > 0,
+                            add: self.add || kb > 0,
                             bias: if last { bias.wrapping_add(j) } else { std::ptr::null() },
                             columns: self.columns.min(features - j),
                         };
@@ -294,6 +300,8 @@ struct KernelGradient {
     batch: usize,
     features: usize,
     images_per_part: usize,
+    /// The sum is added to what is there.
+    add: bool,
     run: IndirectKernel,
     rows: usize,
     columns: usize,
@@ -328,7 +336,8 @@ impl KernelGradient {
         let (run, rows, columns) = indirect_shape(level, features);
         let batch = x.shape[0];
         let images_per_part = batch.div_ceil(MOST_PARTS);
-        Some(KernelGradient { input, pixel, tap, batch, features, images_per_part, run, rows, columns })
+        let add = false;
+        Some(KernelGradient { input, pixel, tap, batch, features, images_per_part, add, run, rows, columns })
     }
 
     fn parts(&self) -> usize {
@@ -363,8 +372,6 @@ impl KernelGradient {
                             let t = TileArgs {
                                 k,
                                 a,
-                                a_row: 0,
-                                a_k: 0,
                                 b,
                                 b_k,
                                 c: sum.wrapping_add(i * features + j),
@@ -392,6 +399,11 @@ impl Kernel for KernelGradient {
         self.input.bytes() + self.parts() * self.tap.len() * self.features * 4 + 64
     }
 
+    fn add_to_result(&mut self) -> bool {
+        self.add = true;
+        true
+    }
+
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let size = self.tap.len() * self.features;
         let parts = self.parts();
@@ -406,7 +418,16 @@ impl Kernel for KernelGradient {
             };
             let work = 2.0 * (self.batch * self.pixel.len()) as f64 * size as f64 / 50.0;
             cx.team.run_with(parts, work, cx.flush, &body);
-            sum_parts(sums.cast(), parts, size, io.outputs[0].cast());
+            if self.add {
+                // What is there is one part more, at the end of the tree.
+                let (out, sum) = (io.outputs[0].cast::<f32>(), sums.cast::<f32>());
+                sum_parts(sum, parts, size, sum);
+                for i in 0..size {
+                    *out.add(i) += *sum.add(i);
+                }
+            } else {
+                sum_parts(sums.cast(), parts, size, io.outputs[0].cast());
+            }
         }
         Ok(())
     }
@@ -428,7 +449,7 @@ pub unsafe fn sum_parts(rows: *mut f32, parts: usize, size: usize, out: *mut f32
             }
             step *= 2;
         }
-        std::ptr::copy_nonoverlapping(rows.cast_const(), out, size);
+        std::ptr::copy(rows.cast_const(), out, size);
     }
 }
 

@@ -120,9 +120,9 @@ impl<T: Copy, F: Fold<T>> Tile for Within<T, F> {
 
 /// The loops of one fold.
 #[derive(Clone, Copy)]
-struct Loops {
+pub struct Loops {
     along: TileFn,
-    across: TileFn,
+    pub across: TileFn,
     within: TileFn,
 }
 
@@ -171,7 +171,8 @@ where
     }
 }
 
-fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> Loops {
+/// The loops that fold elements of a type.
+pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> Loops {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => float_loops::<f32>(monoid, level),
         DType::F64 => float_loops::<f64>(monoid, level),

@@ -133,6 +133,46 @@ pub fn concatenate(axis: i64) -> LayerSpec {
     Concatenate { axis }.into()
 }
 
+/// See [`ZeroPadding2D`].
+pub fn zero_padding2d(padding: impl Into<Borders>) -> LayerSpec {
+    ZeroPadding2D { padding: padding.into() }.into()
+}
+
+/// See [`LSTM`].
+pub fn lstm(units: usize) -> LayerSpec {
+    LSTM { units, ..Default::default() }.into()
+}
+
+/// See [`GRU`].
+pub fn gru(units: usize) -> LayerSpec {
+    GRU { units, ..Default::default() }.into()
+}
+
+/// See [`SimpleRNN`].
+pub fn simple_rnn(units: usize) -> LayerSpec {
+    SimpleRNN { units, ..Default::default() }.into()
+}
+
+/// See [`MultiHeadAttention`].
+pub fn multi_head_attention(num_heads: usize, key_dim: usize) -> LayerSpec {
+    MultiHeadAttention { num_heads, key_dim, ..Default::default() }.into()
+}
+
+/// See [`TransformerBlock`].
+pub fn transformer_block(intermediate_dim: usize, num_heads: usize) -> LayerSpec {
+    TransformerBlock { intermediate_dim, num_heads, ..Default::default() }.into()
+}
+
+/// See [`PositionEmbedding`].
+pub fn position_embedding(sequence_length: usize) -> LayerSpec {
+    PositionEmbedding { sequence_length, ..Default::default() }.into()
+}
+
+/// See [`ReversibleEmbedding`].
+pub fn reversible_embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
+    ReversibleEmbedding { input_dim, output_dim, ..Default::default() }.into()
+}
+
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident: $given:ty as $value:ty;)*) => {
         /// Keras's arguments. Initializers and activations are given by name or as a value.
@@ -200,4 +240,40 @@ setters!(
     threshold: f64 as f64;
     /// ELU's limit.
     alpha: f64 as f64;
+    /// Function of a recurrent layer's gates.
+    recurrent_activation: impl Into<Value> as Value;
+    /// How the kernel of a recurrent layer's state starts.
+    recurrent_initializer: impl Into<Value> as Value;
+    /// Whether the bias of LSTM's forget gates starts as 1.
+    unit_forget_bias: bool as bool;
+    /// Whether GRU's reset gate acts after the product with the state.
+    reset_after: bool as bool;
+    /// What fraction a recurrent layer drops of its inputs, an attention of its weights, a transformer block of both.
+    dropout: f64 as f64;
+    /// What fraction a recurrent layer drops of its state.
+    recurrent_dropout: f64 as f64;
+    /// Whether a recurrent layer gives every step's state instead of the last one's.
+    return_sequences: bool as bool;
+    /// Whether a recurrent layer takes the last step first.
+    go_backwards: bool as bool;
+    /// Whether a recurrent layer's steps stand one after the other in the graph.
+    unroll: bool as bool;
+    /// Width of an attention head's values.
+    value_dim: usize as usize;
+    /// Features of an attention's output.
+    output_shape: usize as usize;
+    /// The dimensions that an attention attends over.
+    attention_axes: impl Into<Axes> as Axes;
+    /// Whether a place of an attention sees only itself and those before it.
+    use_causal_mask: bool as bool;
+    /// What a transformer block's normalisations add to variances.
+    layer_norm_epsilon: f64 as f64;
+    /// Whether a transformer block normalises the inputs of its parts instead of their sums.
+    normalize_first: bool as bool;
+    /// How the table of PositionEmbedding starts.
+    initializer: impl Into<Value> as Value;
+    /// Whether ReversibleEmbedding's way back uses the same table.
+    tie_weights: bool as bool;
+    /// What ReversibleEmbedding's way back stays within.
+    logit_soft_cap: f64 as f64;
 );

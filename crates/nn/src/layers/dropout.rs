@@ -16,10 +16,7 @@ pub struct Dropout {
 
 impl Arguments for Dropout {
     fn check(&self) -> Result<()> {
-        if !(0.0..=1.0).contains(&self.rate) {
-            return Err(wrong("Dropout", "a rate from 0 to 1", self.rate));
-        }
-        Ok(())
+        check_rate("Dropout", "rate", self.rate)
     }
 }
 
@@ -37,15 +34,28 @@ impl Layer for Dropout {
             if self.rate == 1.0 {
                 return Ok(x.zeros_like());
             }
-            let Some(bits) = cx.random_bits(x.shape().dims()) else { return Ok(x) };
-            // An element is kept when its 32 bits, read as a fraction of 2³², reach the rate.
-            let threshold = (self.rate * 2f64.powi(32)).round().min(f64::from(u32::MAX));
-            let kept = bits.greater_equal(&bits.scalar_like(threshold));
+            let Some(kept) = kept(cx, x.shape().dims(), self.rate) else { return Ok(x) };
             Ok(kept.select(&(&x * (1.0 / (1.0 - self.rate))), &x.zeros_like()))
         })
     }
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+}
+
+/// `→ bool[shape]`: which elements stay, each with probability `1 − rate`. `None` when not training.
+pub(super) fn kept(cx: &mut Cx, shape: &[usize], rate: f64) -> Option<Tensor> {
+    let bits = cx.random_bits(shape)?;
+    // An element is kept when its 32 bits, read as a fraction of 2³², reach the rate.
+    let threshold = (rate * 2f64.powi(32)).round().min(f64::from(u32::MAX));
+    Some(bits.greater_equal(&bits.scalar_like(threshold)))
+}
+
+/// Errors unless `rate` is a fraction that can be dropped.
+pub(super) fn check_rate(class: &str, argument: &str, rate: f64) -> Result<()> {
+    match (0.0..=1.0).contains(&rate) {
+        true => Ok(()),
+        false => Err(wrong(class, &format!("a {argument} from 0 to 1"), rate)),
     }
 }

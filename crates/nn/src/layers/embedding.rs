@@ -63,3 +63,163 @@ impl Layer for Embedding {
         config_of(self)
     }
 }
+
+/// `x: T[B, …, S, D] → T[B, …, S, D]`: for each place of the sequence its own learned vector, whatever x holds.
+///
+/// To be added to x, as KerasHub's. Weight: `embeddings: f32[sequence_length, D]`. Sequences may be shorter than the
+/// table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PositionEmbedding {
+    /// Most places of a sequence. Required.
+    pub sequence_length: usize,
+    /// How the table starts. Default: `glorot_uniform`.
+    #[serde(deserialize_with = "argument::named")]
+    pub initializer: Initializer,
+}
+
+impl Default for PositionEmbedding {
+    fn default() -> PositionEmbedding {
+        PositionEmbedding { sequence_length: 0, initializer: Initializer::GlorotUniform }
+    }
+}
+
+impl Arguments for PositionEmbedding {
+    fn check(&self) -> Result<()> {
+        if self.sequence_length == 0 {
+            return Err(wrong("PositionEmbedding", "sequence_length of at least 1", self.sequence_length));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for PositionEmbedding {
+    fn class_name(&self) -> &'static str {
+        "PositionEmbedding"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let rank = x.rank();
+            if rank < 3 || x.dim(-2) > self.sequence_length {
+                let needs = format!("at most {} places of features [B, S, D]", self.sequence_length);
+                return Err(unfit("PositionEmbedding", &needs, x.ty()).hint("raise sequence_length"));
+            }
+            let (places, features) = (x.dim(-2), x.dim(-1));
+            let shape = [self.sequence_length, features];
+            let table = weight(cx, "PositionEmbedding", "embeddings", &shape, &self.initializer)?;
+            Ok(table.slice_dim(0, 0, places).broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]))
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// `x: I[B, …] → T[B, …, output_dim]`: row `x` of the table; and back: `x: T[B, …, output_dim] → T[B, …, input_dim]`:
+/// the product with every row.
+///
+/// Integers are looked up, floats are multiplied: apply one layer of a given name twice and the head of a language
+/// model shares the table. As KerasHub's. Weights: `embeddings: f32[input_dim, output_dim]` and, where not tied,
+/// `reverse_embeddings: f32[output_dim, input_dim]`.
+///
+/// ```
+/// use systole_nn::{any_input, layers::*, Model};
+/// let tokens = any_input("tokens");
+/// let table = reversible_embedding(50, 8).name("tokens");
+/// let logits = tokens.apply(table.clone()).apply(dense(8)).apply(table);
+/// assert_eq!(Model::functional(&[tokens], &logits)?.architecture().places.len(), 3);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReversibleEmbedding {
+    /// How many integers there are: 0..input_dim. Required.
+    pub input_dim: usize,
+    /// Length of a vector. Required.
+    pub output_dim: usize,
+    /// Whether the way back uses the same table. Default: true.
+    pub tie_weights: bool,
+    /// On the way back, values are bent to stay within ± this: `cap · tanh(x / cap)`. Default: none.
+    pub logit_soft_cap: Option<f64>,
+    /// How the tables start. Default: `uniform`, from −0.05 to 0.05.
+    #[serde(deserialize_with = "argument::named")]
+    pub embeddings_initializer: Initializer,
+}
+
+impl Default for ReversibleEmbedding {
+    fn default() -> ReversibleEmbedding {
+        let Embedding { input_dim, output_dim, embeddings_initializer } = Embedding::default();
+        ReversibleEmbedding {
+            input_dim,
+            output_dim,
+            tie_weights: true,
+            logit_soft_cap: None,
+            embeddings_initializer,
+        }
+    }
+}
+
+impl ReversibleEmbedding {
+    fn table(&self) -> Embedding {
+        Embedding {
+            input_dim: self.input_dim,
+            output_dim: self.output_dim,
+            embeddings_initializer: self.embeddings_initializer.clone(),
+        }
+    }
+
+    fn reverse(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.dim(-1) != self.output_dim {
+            let needs = format!("integers, or vectors of its output_dim [B, …, {}]", self.output_dim);
+            return Err(
+                unfit("ReversibleEmbedding", &needs, x.ty()).hint("project them with dense before it")
+            );
+        }
+        let (class, x) = ("ReversibleEmbedding", cast(cx, x));
+        let logits = if self.tie_weights {
+            let shape = [self.input_dim, self.output_dim];
+            let table = weight(cx, class, "embeddings", &shape, &self.embeddings_initializer)?;
+            x.dot_general(&table, &[], &[], &[x.rank() - 1], &[1])
+        } else {
+            let shape = [self.output_dim, self.input_dim];
+            x.dot(&weight(cx, class, "reverse_embeddings", &shape, &self.embeddings_initializer)?)
+        };
+        Ok(self.logit_soft_cap.map_or(logits.clone(), |cap| (&logits * (1.0 / cap)).tanh() * cap))
+    }
+}
+
+impl Arguments for ReversibleEmbedding {
+    fn check(&self) -> Result<()> {
+        let class = "ReversibleEmbedding";
+        if let Some((name, is)) = [("input_dim", self.input_dim), ("output_dim", self.output_dim)]
+            .into_iter()
+            .find(|(_, n)| *n == 0)
+        {
+            return Err(wrong(class, &format!("{name} of at least 1"), is));
+        }
+        match self.logit_soft_cap {
+            Some(cap) if cap.is_nan() || cap <= 0.0 => Err(wrong(class, "a logit_soft_cap above 0", cap)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Layer for ReversibleEmbedding {
+    fn class_name(&self) -> &'static str {
+        "ReversibleEmbedding"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| match x.dtype().is_int() {
+            true => Ok(self.table().call(cx, inputs)),
+            false if x.rank() == 0 => Err(unfit("ReversibleEmbedding", "a batch [B, …]", x.ty())),
+            false => self.reverse(cx, x),
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}

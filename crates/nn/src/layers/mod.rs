@@ -15,6 +15,7 @@
 
 mod activations;
 mod argument;
+mod attention;
 mod constructors;
 mod conv;
 mod dense;
@@ -22,25 +23,32 @@ mod dropout;
 mod embedding;
 mod merge;
 mod normalization;
+mod padding;
 mod pool;
+mod recurrent;
 mod rescaling;
 mod shape;
 mod sliding;
 mod spec;
+mod transformer;
 
 pub use activations::{ActivationLayer, ELU, LeakyReLU, ReLU, Softmax};
 pub use argument::{Axes, Padding, Pair};
+pub use attention::MultiHeadAttention;
 pub use constructors::*;
 pub use conv::{Conv2D, DepthwiseConv2D};
 pub use dense::Dense;
 pub use dropout::Dropout;
-pub use embedding::Embedding;
+pub use embedding::{Embedding, PositionEmbedding, ReversibleEmbedding};
 pub use merge::{Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract};
 pub use normalization::{BatchNormalization, LayerNormalization};
+pub use padding::{Borders, ZeroPadding2D};
 pub use pool::{AveragePooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D, MaxPooling2D};
+pub use recurrent::{GRU, LSTM, SimpleRNN};
 pub use rescaling::Rescaling;
 pub use shape::{Flatten, Reshape};
 pub use spec::{BuiltIn, CustomLayers, Kind, LAYER_NAMES, LayerConstructor, LayerSpec};
+pub use transformer::TransformerBlock;
 
 use crate::initializer::Initializer;
 use crate::layer::{Cx, Layer};

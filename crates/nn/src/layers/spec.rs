@@ -110,6 +110,22 @@ built_in!(
     Minimum(Minimum),
     /// Inputs joined.
     Concatenate(Concatenate),
+    /// A border of zeros.
+    ZeroPadding2D(ZeroPadding2D),
+    /// Long short-term memory.
+    LSTM(LSTM),
+    /// Gated recurrent unit.
+    GRU(GRU),
+    /// A plain recurrent layer.
+    SimpleRNN(SimpleRNN),
+    /// Attention of several heads.
+    MultiHeadAttention(MultiHeadAttention),
+    /// Attention and a feed-forward network, each with a residual and a normalisation.
+    TransformerBlock(TransformerBlock),
+    /// Vectors by place in the sequence.
+    PositionEmbedding(PositionEmbedding),
+    /// Vectors by number, and back.
+    ReversibleEmbedding(ReversibleEmbedding),
 );
 
 impl BuiltIn {
@@ -175,12 +191,13 @@ pub struct LayerSpec {
     name: Option<String>,
     kind: Kind,
     trainable: bool,
+    remat: bool,
     mistakes: Vec<Error>,
 }
 
 impl LayerSpec {
     fn new(kind: Kind) -> LayerSpec {
-        LayerSpec { name: None, kind, trainable: true, mistakes: Vec::new() }
+        LayerSpec { name: None, kind, trainable: true, remat: false, mistakes: Vec::new() }
     }
 
     /// A layer of your own.
@@ -233,8 +250,29 @@ impl LayerSpec {
         self
     }
 
+    /// Whether the backward pass computes the layer again from its inputs instead of keeping what is inside it: less
+    /// memory for more time, the same results. Default: false.
+    ///
+    /// ```
+    /// use systole_nn::layers::{transformer_block, LayerSpec};
+    /// let block: LayerSpec = transformer_block(3072, 12).normalize_first(true).remat(true);
+    /// assert!(block.check().is_ok());
+    /// ```
+    pub fn remat(mut self, yes: bool) -> LayerSpec {
+        self.remat = yes;
+        self
+    }
+
     /// Builds the layer's part of a graph.
     pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        if self.remat {
+            let builder = cx.builder().clone();
+            return builder.rematerialized(|| self.call_kind(cx, inputs));
+        }
+        self.call_kind(cx, inputs)
+    }
+
+    fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         match &self.kind {
             // Keras: a frozen batch normalisation uses its moving statistics even while training.
             Kind::BuiltIn(BuiltIn::BatchNormalization(b)) if !self.trainable => b.call_as(cx, inputs, false),
@@ -279,12 +317,14 @@ impl LayerSpec {
         self
     }
 
-    /// For model files: `{"class_name": "Conv2D", "name": "c1", "trainable": true, "config": {…}}`.
+    /// For model files: `{"class_name": "Conv2D", "name": "c1", "trainable": true, "remat": false,
+    /// "config": {…}}`.
     pub fn to_json(&self) -> Value {
         json!({
             "class_name": self.class_name(),
             "name": self.name,
             "trainable": self.trainable,
+            "remat": self.remat,
             "config": self.layer().config(),
         })
     }
@@ -297,7 +337,7 @@ impl LayerSpec {
         let Value::Object(map) = value else {
             return Err(Error::new(ErrorKind::Config, format!("a layer is an object, not {value}")));
         };
-        const KEYS: [&str; 4] = ["class_name", "name", "trainable", "config"];
+        const KEYS: [&str; 5] = ["class_name", "name", "trainable", "remat", "config"];
         if let Some(key) = map.keys().find(|k| !KEYS.contains(&k.as_str())) {
             return Err(unknown(&format!("a layer has no key `{key}`"), key, &KEYS));
         }
@@ -309,13 +349,13 @@ impl LayerSpec {
             Some(constructor) => LayerSpec::new(Kind::Custom(constructor(config)?)),
             None => LayerSpec::new(Kind::BuiltIn(built_in_from(class, config, custom)?)),
         };
-        spec.take_place(map.get("name"), map.get("trainable"))?;
+        spec.take_place(map)?;
         spec.check()?;
         Ok(spec)
     }
 
-    /// From a table of a configuration file: the layer's arguments, `name` and `trainable` side by side. `class` is
-    /// Keras's class or its snake case: `Conv2D` or `conv2d`.
+    /// From a table of a configuration file: the layer's arguments, `name`, `trainable` and `remat` side by side.
+    /// `class` is Keras's class or its snake case: `Conv2D` or `conv2d`.
     ///
     /// ```
     /// use serde_json::json;
@@ -336,30 +376,32 @@ impl LayerSpec {
         let Some(mut built_in) = known.and_then(|c| BuiltIn::with_defaults(c)) else {
             return Err(unknown(&format!("there is no layer `{class}`"), class, LAYER_NAMES));
         };
-        for (key, value) in keys.iter().filter(|(k, _)| !["name", "trainable"].contains(&k.as_str())) {
+        for (key, value) in keys.iter().filter(|(k, _)| !["name", "trainable", "remat"].contains(&k.as_str()))
+        {
             built_in = built_in.with(key, value.clone())?;
         }
         let mut spec = LayerSpec::new(Kind::BuiltIn(built_in));
-        spec.take_place(keys.get("name"), keys.get("trainable"))?;
+        spec.take_place(keys)?;
         spec.check()?;
         Ok(spec)
     }
 
-    fn take_place(&mut self, name: Option<&Value>, trainable: Option<&Value>) -> Result<()> {
+    /// Name and flags from an object that has them beside other keys.
+    fn take_place(&mut self, keys: &Map<String, Value>) -> Result<()> {
         let wrong_type = |key: &str, value: &Value| {
             Error::new(ErrorKind::Config, format!("{}'s `{key}` cannot be {value}", self.class_name()))
         };
-        let name = match name {
+        let flag = |key: &str, default: bool| match keys.get(key) {
+            None => Ok(default),
+            Some(Value::Bool(b)) => Ok(*b),
+            Some(other) => Err(wrong_type(key, other).because("it takes true or false")),
+        };
+        let name = match keys.get("name") {
             None | Some(Value::Null) => None,
             Some(Value::String(s)) => Some(s.clone()),
             Some(other) => return Err(wrong_type("name", other).because("it takes a text")),
         };
-        let trainable = match trainable {
-            None => true,
-            Some(Value::Bool(b)) => *b,
-            Some(other) => return Err(wrong_type("trainable", other).because("it takes true or false")),
-        };
-        (self.name, self.trainable) = (name, trainable);
+        (self.name, self.trainable, self.remat) = (name, flag("trainable", true)?, flag("remat", false)?);
         Ok(())
     }
 }

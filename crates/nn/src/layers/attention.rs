@@ -1,0 +1,239 @@
+//! Attention: each place of a sequence gathers from the places that fit what it asks for.
+
+use super::dropout::check_rate;
+use super::*;
+use serde::Deserialize;
+
+/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: attention of several heads.
+///
+/// One input is its own value and key (self-attention); `[query, value]` and `[query, value, key]` attend to others.
+/// Each head weighs `value · W_v` by `softmax((query · W_q / √key_dim) · (key · W_k)ᵀ)`; the heads, joined, are projected
+/// to the output. Weights: `query/kernel: f32[D, num_heads, key_dim]`, `query/bias: f32[num_heads, key_dim]`, `key/…`
+/// and `value/…` likewise, `attention_output/kernel: f32[num_heads, value_dim, output]`, `attention_output/bias`.
+/// Source: Vaswani et al. 2017.
+///
+/// ```
+/// use systole_nn::layers::multi_head_attention;
+/// assert!(multi_head_attention(8, 64).use_causal_mask(true).dropout(0.1).check().is_ok());
+/// let e = multi_head_attention(0, 64).check().unwrap_err().to_string();
+/// assert!(e.contains("num_heads of at least 1"), "{e}");
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MultiHeadAttention {
+    /// Number of heads. Required.
+    pub num_heads: usize,
+    /// Width of each head's queries and keys. Required.
+    pub key_dim: usize,
+    /// Width of each head's values. Default: `key_dim`.
+    pub value_dim: Option<usize>,
+    /// Fraction of the attention weights that is dropped while training. Default: 0.
+    pub dropout: f64,
+    /// Whether projections add biases. Default: true.
+    pub use_bias: bool,
+    /// Features of the output. Default: those of the query.
+    pub output_shape: Option<usize>,
+    /// The dimensions to attend over. Default: all but the first and the last.
+    pub attention_axes: Option<Axes>,
+    /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
+    pub use_causal_mask: bool,
+    /// How kernels start. Default: `glorot_uniform`.
+    #[serde(deserialize_with = "argument::named")]
+    pub kernel_initializer: Initializer,
+    /// How biases start. Default: `zeros`.
+    #[serde(deserialize_with = "argument::named")]
+    pub bias_initializer: Initializer,
+}
+
+impl Default for MultiHeadAttention {
+    fn default() -> MultiHeadAttention {
+        MultiHeadAttention {
+            num_heads: 0,
+            key_dim: 0,
+            value_dim: None,
+            dropout: 0.0,
+            use_bias: true,
+            output_shape: None,
+            attention_axes: None,
+            use_causal_mask: false,
+            kernel_initializer: Initializer::GlorotUniform,
+            bias_initializer: Initializer::Zeros,
+        }
+    }
+}
+
+impl Arguments for MultiHeadAttention {
+    fn check(&self) -> Result<()> {
+        let sizes = [
+            ("num_heads", self.num_heads),
+            ("key_dim", self.key_dim),
+            ("value_dim", self.value_dim()),
+            ("output_shape", self.output_shape.unwrap_or(1)),
+        ];
+        if let Some((name, is)) = sizes.into_iter().find(|(_, n)| *n == 0) {
+            return Err(wrong("MultiHeadAttention", &format!("{name} of at least 1"), is));
+        }
+        if self.attention_axes.as_ref().is_some_and(|a| a.0.is_empty()) {
+            return Err(wrong("MultiHeadAttention", "an attention axis or several", "an empty list"));
+        }
+        check_rate("MultiHeadAttention", "dropout", self.dropout)
+    }
+}
+
+impl Layer for MultiHeadAttention {
+    fn class_name(&self) -> &'static str {
+        "MultiHeadAttention"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
+            return poisoned.clone();
+        }
+        let built = self.check().and_then(|()| match inputs {
+            [x] => self.attend(cx, x, x, x),
+            [query, value] => self.attend(cx, query, value, value),
+            [query, value, key] => self.attend(cx, query, value, key),
+            _ => Err(Error::new(
+                ErrorKind::Graph,
+                format!("MultiHeadAttention takes one to three inputs, got {}", inputs.len()),
+            )
+            .hint("in a functional model: multi_head_attention(8, 64).on(&[&query, &value])")),
+        });
+        built.unwrap_or_else(|e| refuse(cx, inputs, e))
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+impl MultiHeadAttention {
+    fn value_dim(&self) -> usize {
+        self.value_dim.unwrap_or(self.key_dim)
+    }
+
+    fn attend(&self, cx: &mut Cx, query: &Tensor, value: &Tensor, key: &Tensor) -> Result<Tensor> {
+        let fold = Fold::of(self.attention_axes.as_ref(), query)?;
+        let [q, v, k] = [query, value, key].map(|x| fold.apply(&cast(cx, x)));
+        let (q, v, k) = (q?, v?, k?);
+        let fits = v.dim(1) == k.dim(1) && v.dim(0) == q.dim(0) && k.dim(0) == q.dim(0);
+        if !fits {
+            let got = format!("query {}, value {}, key {}", query.ty(), value.ty(), key.ty());
+            return Err(Error::new(ErrorKind::Graph, "MultiHeadAttention's inputs do not fit each other")
+                .because(got)
+                .hint("batch sizes must agree, and value and key must have as many places"));
+        }
+        let features = self.output_shape.unwrap_or(q.dim(2));
+        let q = self.project(cx, "query", &q, self.key_dim)? * (1.0 / (self.key_dim as f64).sqrt());
+        let k = self.project(cx, "key", &k, self.key_dim)?;
+        let v = self.project(cx, "value", &v, self.value_dim())?;
+        let scores = q.dot_general(&k, &[0, 2], &[0, 2], &[3], &[3]);
+        let weights = self.weigh(cx, &scores);
+        let heads = weights.dot_general(&v, &[0, 1], &[0, 2], &[3], &[1]).transpose(&[0, 2, 1, 3]);
+        Ok(fold.undo(&self.join(cx, &heads, features)?))
+    }
+
+    /// `scores: T[B, N, S, T] → T[B, N, S, T]`: how much each place takes from each other one.
+    fn weigh(&self, cx: &mut Cx, scores: &Tensor) -> Tensor {
+        // In f32: half precision cannot tell sums of many exponentials apart.
+        let mut wide = scores.convert(DType::F32);
+        if self.use_causal_mask {
+            let place = |dim| wide.builder().iota(wide.ty().with_dtype(DType::I32), dim);
+            let hidden = wide.builder().full(wide.ty(), -1e9);
+            wide = place(2).greater_equal(&place(3)).select(&wide, &hidden);
+        }
+        let weights = cast(cx, &wide.softmax());
+        Dropout { rate: self.dropout }.call(cx, &[weights])
+    }
+
+    /// `x: T[B, S, D] → T[B, S, num_heads, width]`.
+    fn project(&self, cx: &mut Cx, name: &str, x: &Tensor, width: usize) -> Result<Tensor> {
+        let (features, heads) = (x.dim(2), self.num_heads);
+        let shape = [features, heads, width];
+        sized("MultiHeadAttention", name, &shape)?;
+        cx.scope(name, |cx| {
+            let kernel = weight(cx, "MultiHeadAttention", "kernel", &shape, &self.kernel_initializer)?;
+            let mut y = x.dot(&kernel.reshape([features, heads * width]));
+            if self.use_bias {
+                let bias = weight(cx, "MultiHeadAttention", "bias", &[heads, width], &self.bias_initializer)?;
+                y = y + bias.reshape([heads * width]);
+            }
+            Ok(y.reshape([x.dim(0), x.dim(1), heads, width]))
+        })
+    }
+
+    /// `heads: T[B, S, N, V] → T[B, S, features]`.
+    fn join(&self, cx: &mut Cx, heads: &Tensor, features: usize) -> Result<Tensor> {
+        let (n, v) = (heads.dim(2), heads.dim(3));
+        cx.scope("attention_output", |cx| {
+            let shape = [n, v, features];
+            let kernel = weight(cx, "MultiHeadAttention", "kernel", &shape, &self.kernel_initializer)?;
+            let flat = heads.reshape([heads.dim(0), heads.dim(1), n * v]);
+            let mut y = flat.dot(&kernel.reshape([n * v, features]));
+            if self.use_bias {
+                y = y + weight(cx, "MultiHeadAttention", "bias", &[features], &self.bias_initializer)?;
+            }
+            Ok(y)
+        })
+    }
+}
+
+/// Brings inputs of any rank to `[batch, places, features]` and the output back: the places are those of the attention
+/// axes, all other dimensions are batch.
+struct Fold {
+    /// Batch dimensions first, then the attention axes, then the features.
+    order: Vec<usize>,
+    batch_dims: usize,
+    query: Shape,
+}
+
+impl Fold {
+    fn of(axes: Option<&Axes>, query: &Tensor) -> Result<Fold> {
+        let rank = query.rank();
+        if rank < 3 {
+            return Err(unfit("MultiHeadAttention", "sequences of features [B, S, D]", query.ty())
+                .hint("put reshape([places, features]) before it"));
+        }
+        let mut places: Vec<usize> = match axes {
+            None => (1..rank - 1).collect(),
+            Some(a) => {
+                a.0.iter().map(|&a| dim_index("MultiHeadAttention", a, query)).collect::<Result<_>>()?
+            }
+        };
+        places.sort_unstable();
+        places.dedup();
+        if places[0] == 0 || places.contains(&(rank - 1)) {
+            return Err(wrong(
+                "MultiHeadAttention",
+                "attention axes between the batch and the features",
+                format!("{places:?}"),
+            ));
+        }
+        let mut order: Vec<usize> = (0..rank - 1).filter(|d| !places.contains(d)).collect();
+        let batch_dims = order.len();
+        order.extend(places);
+        order.push(rank - 1);
+        Ok(Fold { order, batch_dims, query: query.shape().clone() })
+    }
+
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        if x.rank() != self.order.len() {
+            let needs = format!("inputs of {} dimensions, as its query", self.order.len());
+            return Err(unfit("MultiHeadAttention", &needs, x.ty()));
+        }
+        let moved = x.transpose(&self.order);
+        let (batch, places) = moved.shape().split_at(self.batch_dims);
+        let (places, features) = places.split_at(places.len() - 1);
+        Ok(moved.reshape([batch.iter().product(), places.iter().product(), features[0]]))
+    }
+
+    fn undo(&self, y: &Tensor) -> Tensor {
+        let mut shape: Vec<usize> = self.order.iter().map(|&d| self.query[d]).collect();
+        if let Some(last) = shape.last_mut() {
+            *last = y.dim(2);
+        }
+        let mut back = vec![0; self.order.len()];
+        self.order.iter().enumerate().for_each(|(new, &old)| back[old] = new);
+        y.reshape(shape).transpose(&back)
+    }
+}

@@ -1,0 +1,349 @@
+//! Recurrent layers: one step of a sequence after the other, each with the state that the one before left.
+//!
+//! The inputs' share of all gates is one product over all steps, outside of the loop; inside is only what depends on
+//! the state.
+
+use super::dropout::{check_rate, kept};
+use super::*;
+use crate::activation::Activation;
+use serde::Deserialize;
+use systole_ir::flow;
+
+macro_rules! recurrent {
+    ($(#[$doc:meta])* $class:ident { $($(#[$own_doc:meta])* $own:ident: $ty:ty = $default:expr,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $class {
+            /// Features of the state and of the output. Required.
+            pub units: usize,
+            /// Function of the new state. Default: tanh.
+            #[serde(deserialize_with = "argument::activation")]
+            pub activation: Activation,
+            $($(#[$own_doc])* pub $own: $ty,)*
+            /// Whether a bias is added. Default: true.
+            pub use_bias: bool,
+            /// How the kernel of the inputs starts. Default: `glorot_uniform`.
+            #[serde(deserialize_with = "argument::named")]
+            pub kernel_initializer: Initializer,
+            /// How the kernel of the state starts. Default: `orthogonal`.
+            #[serde(deserialize_with = "argument::named")]
+            pub recurrent_initializer: Initializer,
+            /// How the bias starts. Default: `zeros`.
+            #[serde(deserialize_with = "argument::named")]
+            pub bias_initializer: Initializer,
+            /// Fraction of the input features that is dropped while training, the same at every step. Default: 0.
+            pub dropout: f64,
+            /// Fraction of the state that is dropped while training, the same at every step. Default: 0.
+            pub recurrent_dropout: f64,
+            /// Whether the output has every step's state instead of the last one's. Default: false.
+            pub return_sequences: bool,
+            /// Whether the last step comes first; outputs then stand in that order. Default: false.
+            pub go_backwards: bool,
+            /// Whether the steps stand one after the other in the graph instead of in a loop: the same results.
+            /// Default: false.
+            pub unroll: bool,
+        }
+
+        impl Default for $class {
+            fn default() -> $class {
+                $class {
+                    units: 0,
+                    activation: Activation::Tanh,
+                    $($own: $default,)*
+                    use_bias: true,
+                    kernel_initializer: Initializer::GlorotUniform,
+                    recurrent_initializer: Initializer::Orthogonal { gain: 1.0 },
+                    bias_initializer: Initializer::Zeros,
+                    dropout: 0.0,
+                    recurrent_dropout: 0.0,
+                    return_sequences: false,
+                    go_backwards: false,
+                    unroll: false,
+                }
+            }
+        }
+
+        impl Arguments for $class {
+            fn check(&self) -> Result<()> {
+                if self.units == 0 {
+                    return Err(wrong(stringify!($class), "units of at least 1", self.units));
+                }
+                check_rate(stringify!($class), "dropout", self.dropout)?;
+                check_rate(stringify!($class), "recurrent_dropout", self.recurrent_dropout)
+            }
+        }
+
+        impl Layer for $class {
+            fn class_name(&self) -> &'static str {
+                stringify!($class)
+            }
+
+            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                one_input(self, cx, inputs, |cx, x| {
+                    let run = Run {
+                        class: stringify!($class),
+                        units: self.units,
+                        dropout: self.dropout,
+                        recurrent_dropout: self.recurrent_dropout,
+                        return_sequences: self.return_sequences,
+                        go_backwards: self.go_backwards,
+                        unroll: self.unroll,
+                    };
+                    let steps = run.inputs(cx, x)?;
+                    self.build(cx, &run, &steps)
+                })
+            }
+
+            fn config(&self) -> Value {
+                config_of(self)
+            }
+        }
+    };
+}
+
+recurrent!(
+    /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a state that each step replaces.
+    ///
+    /// `h ← activation(x · kernel + h · recurrent_kernel + bias)`, from zeros. Weights: `kernel: f32[K, units]`,
+    /// `recurrent_kernel: f32[units, units]`, `bias: f32[units]`.
+    SimpleRNN {}
+);
+
+recurrent!(
+    /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: long short-term memory.
+    ///
+    /// Gates `i, f, o = recurrent_activation(x · kernel + h · recurrent_kernel + bias)` and a candidate
+    /// `g = activation(…)` give the memory `c ← f · c + i · g` and the state `h ← o · activation(c)`, from zeros.
+    /// Weights, their columns in the order i, f, g, o: `kernel: f32[K, 4·units]`,
+    /// `recurrent_kernel: f32[units, 4·units]`, `bias: f32[4·units]`. Source: Hochreiter and Schmidhuber 1997, Gers,
+    /// Schmidhuber and Cummins 2000.
+    ///
+    /// ```
+    /// use systole_nn::layers::lstm;
+    /// assert!(lstm(256).return_sequences(true).recurrent_dropout(0.2).check().is_ok());
+    /// ```
+    LSTM {
+        /// Function of the gates. Default: sigmoid.
+        #[serde(deserialize_with = "argument::activation")]
+        recurrent_activation: Activation = Activation::Sigmoid,
+        /// Whether the forget gates' bias starts as 1. Default: true.
+        unit_forget_bias: bool = true,
+    }
+);
+
+recurrent!(
+    /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: gated recurrent unit.
+    ///
+    /// Gates `z, r = recurrent_activation(x · kernel + h · recurrent_kernel + bias)` and a candidate
+    /// `g = activation(x · kernel + r · (h · recurrent_kernel + bias₁) + bias₀)` give `h ← z · h + (1 − z) · g`, from
+    /// zeros. Without `reset_after` the candidate uses `(r · h) · recurrent_kernel`. Weights, their columns in the order
+    /// z, r, g: `kernel: f32[K, 3·units]`, `recurrent_kernel: f32[units, 3·units]`, `bias: f32[2, 3·units]` (for inputs
+    /// and state) or, without `reset_after`, `f32[3·units]`. Source: Cho et al. 2014.
+    GRU {
+        /// Function of the gates. Default: sigmoid.
+        #[serde(deserialize_with = "argument::activation")]
+        recurrent_activation: Activation = Activation::Sigmoid,
+        /// Whether the reset gate acts after the product with the state. Default: true.
+        reset_after: bool = true,
+    }
+);
+
+/// What all recurrent layers do the same way.
+struct Run {
+    class: &'static str,
+    units: usize,
+    dropout: f64,
+    recurrent_dropout: f64,
+    return_sequences: bool,
+    go_backwards: bool,
+    unroll: bool,
+}
+
+impl Run {
+    /// `x: T[B, S, K] → T[S, B, K]`: in the order of steps, with dropped features.
+    fn inputs(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
+            return Err(unfit(self.class, "sequences of at least one step and feature [B, S, K]", x.ty())
+                .hint("put reshape([steps, features]) or an embedding before it"));
+        }
+        let x = cast(cx, x);
+        let dropped = match dropped(cx, &[x.dim(0), x.dim(2)], self.dropout, x.dtype()) {
+            Some(factor) => &x * factor.broadcast_in_dim(x.shape(), &[0, 2]),
+            None => x,
+        };
+        let steps = dropped.transpose(&[1, 0, 2]);
+        Ok(if self.go_backwards { steps.reverse(&[0]) } else { steps })
+    }
+
+    /// `steps: T[S, B, N] → T[B, units]` or `T[B, S, units]`: `step(state, one of steps)` gives the next state, of
+    /// which the first array is the output. The state starts as `arrays` zeros `T[B, units]`.
+    fn over(
+        &self,
+        cx: &mut Cx,
+        steps: &Tensor,
+        arrays: usize,
+        step: impl Fn(&[Tensor], &Tensor) -> Vec<Tensor>,
+    ) -> Tensor {
+        let state = TensorType::new(steps.dtype(), [steps.dim(1), self.units]);
+        let zeros = cx.builder().full(&state, 0.0);
+        let start = vec![zeros; arrays];
+        // What is dropped of the state is dropped where it meets the kernel, not where it is kept.
+        let factor = dropped(cx, &state.shape, self.recurrent_dropout, state.dtype);
+        let step = |state: &[Tensor], x: &Tensor| {
+            let mut seen = state.to_vec();
+            if let Some(factor) = &factor {
+                seen.push(&state[0] * factor);
+            } else {
+                seen.push(state[0].clone());
+            }
+            step(&seen, x)
+        };
+        let (last, all) =
+            if self.unroll { unrolled(steps, start, step) } else { scanned(steps, start, step) };
+        match self.return_sequences {
+            true => all.transpose(&[1, 0, 2]),
+            false => last,
+        }
+    }
+
+    /// `steps: T[S, B, K] → T[S, B, columns]`: the inputs' share of everything.
+    fn project(
+        &self,
+        cx: &mut Cx,
+        steps: &Tensor,
+        columns: usize,
+        initializer: &Initializer,
+    ) -> Result<Tensor> {
+        Ok(steps.dot(&weight(cx, self.class, "kernel", &[steps.dim(2), columns], initializer)?))
+    }
+}
+
+/// The last output `T[B, N]` and all of them `T[S, B, N]`, by a loop.
+fn scanned(
+    steps: &Tensor,
+    start: Vec<Tensor>,
+    step: impl Fn(&[Tensor], &Tensor) -> Vec<Tensor>,
+) -> (Tensor, Tensor) {
+    let start: Vec<&Tensor> = start.iter().collect();
+    let (last, mut all) = flow::scan(&start, &[steps], |state, x| {
+        let next = step(state, &x[0]);
+        let output = next[0].clone();
+        (next, vec![output])
+    });
+    (last[0].clone(), all.pop().unwrap_or_else(|| last[0].clone()))
+}
+
+/// As [`scanned`], without a loop.
+fn unrolled(
+    steps: &Tensor,
+    start: Vec<Tensor>,
+    step: impl Fn(&[Tensor], &Tensor) -> Vec<Tensor>,
+) -> (Tensor, Tensor) {
+    let mut state = start;
+    let mut outputs = Vec::with_capacity(steps.dim(0));
+    for s in 0..steps.dim(0) {
+        state = step(&state, &steps.slice_dim(0, s, s + 1).reshape(&steps.shape()[1..]));
+        outputs.push(state[0].reshape([1, state[0].dim(0), state[0].dim(1)]));
+    }
+    (state[0].clone(), Tensor::concatenate(&outputs.iter().collect::<Vec<_>>(), 0))
+}
+
+/// `→ T[shape]`: 0 for what is dropped and `1 / (1 − rate)` for what stays; `None` where nothing is.
+fn dropped(cx: &mut Cx, shape: &[usize], rate: f64, dtype: DType) -> Option<Tensor> {
+    if rate == 0.0 {
+        return None;
+    }
+    let kept = kept(cx, shape, rate)?;
+    let value = |v: f64| cx.builder().full(&TensorType::new(dtype, shape), v);
+    let stays = if rate < 1.0 { 1.0 / (1.0 - rate) } else { 0.0 };
+    Some(kept.select(&value(stays), &value(0.0)))
+}
+
+/// Part `k` of `x: T[B, n·units] → T[B, units]`.
+fn part(x: &Tensor, units: usize, k: usize) -> Tensor {
+    x.slice_dim(1, k * units, (k + 1) * units)
+}
+
+impl SimpleRNN {
+    fn build(&self, cx: &mut Cx, run: &Run, steps: &Tensor) -> Result<Tensor> {
+        let units = self.units;
+        let mut x = run.project(cx, steps, units, &self.kernel_initializer)?;
+        let recurrent =
+            weight(cx, run.class, "recurrent_kernel", &[units, units], &self.recurrent_initializer)?;
+        if self.use_bias {
+            x = x + weight(cx, run.class, "bias", &[units], &self.bias_initializer)?;
+        }
+        Ok(run.over(cx, &x, 1, |state, x| {
+            let [_, seen] = state else { return state.to_vec() };
+            vec![self.activation.apply(&(x + seen.dot(&recurrent)))]
+        }))
+    }
+}
+
+impl LSTM {
+    fn build(&self, cx: &mut Cx, run: &Run, steps: &Tensor) -> Result<Tensor> {
+        let (units, columns) = (self.units, 4 * self.units);
+        let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
+        let recurrent =
+            weight(cx, run.class, "recurrent_kernel", &[units, columns], &self.recurrent_initializer)?;
+        if self.use_bias {
+            let others = self.bias_initializer.clone();
+            let initializer = match self.unit_forget_bias {
+                true => Initializer::UnitForgetBias { others: Box::new(others) },
+                false => others,
+            };
+            x = x + weight(cx, run.class, "bias", &[columns], &initializer)?;
+        }
+        let gate = |z: &Tensor, k: usize| self.recurrent_activation.apply(&part(z, units, k));
+        Ok(run.over(cx, &x, 2, |state, x| {
+            let [_, memory, seen] = state else { return state.to_vec() };
+            let z = x + seen.dot(&recurrent);
+            let candidate = self.activation.apply(&part(&z, units, 2));
+            let memory = gate(&z, 1) * memory + gate(&z, 0) * candidate;
+            vec![gate(&z, 3) * self.activation.apply(&memory), memory]
+        }))
+    }
+}
+
+impl GRU {
+    fn build(&self, cx: &mut Cx, run: &Run, steps: &Tensor) -> Result<Tensor> {
+        let (units, columns) = (self.units, 3 * self.units);
+        let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
+        let recurrent =
+            weight(cx, run.class, "recurrent_kernel", &[units, columns], &self.recurrent_initializer)?;
+        let mut inner_bias = None;
+        if self.use_bias && self.reset_after {
+            let both = weight(cx, run.class, "bias", &[2, columns], &self.bias_initializer)?;
+            let row = |k: usize| both.slice_dim(0, k, k + 1).reshape([columns]);
+            x = x + row(0);
+            inner_bias = Some(row(1));
+        } else if self.use_bias {
+            x = x + weight(cx, run.class, "bias", &[columns], &self.bias_initializer)?;
+        }
+        let gate = |z: &Tensor| self.recurrent_activation.apply(z);
+        let mix = |update: &Tensor, state: &Tensor, candidate: &Tensor| {
+            update * state + (1.0 - update) * self.activation.apply(candidate)
+        };
+        if self.reset_after {
+            return Ok(run.over(cx, &x, 1, |state, x| {
+                let [state, seen] = state else { return state.to_vec() };
+                let inner = seen.dot(&recurrent);
+                let inner = inner_bias.as_ref().map_or(inner.clone(), |b| &inner + b);
+                let of = |k: usize| (part(x, units, k), part(&inner, units, k));
+                let [(xz, hz), (xr, hr), (xg, hg)] = [of(0), of(1), of(2)];
+                vec![mix(&gate(&(xz + hz)), state, &(xg + gate(&(xr + hr)) * hg))]
+            }));
+        }
+        let (of_gates, of_candidate) =
+            (recurrent.slice_dim(1, 0, 2 * units), recurrent.slice_dim(1, 2 * units, columns));
+        Ok(run.over(cx, &x, 1, |state, x| {
+            let [state, seen] = state else { return state.to_vec() };
+            let inner = seen.dot(&of_gates);
+            let of = |k: usize| gate(&(part(x, units, k) + part(&inner, units, k)));
+            let (update, reset) = (of(0), of(1));
+            let candidate = part(x, units, 2) + (reset * seen).dot(&of_candidate);
+            vec![mix(&update, state, &candidate)]
+        }))
+    }
+}

@@ -1,0 +1,151 @@
+//! Steps on one batch that stays on the device, for measurements: no data pipeline, no copies, no logs.
+
+use crate::batch::Batch;
+use crate::model::Model;
+use std::sync::Arc;
+use std::time::Instant;
+use systole_ir::{Literal, Result};
+use systole_runtime::{Backend, Buffer, DeviceId, Executable, Params, Report};
+
+/// Training steps of a model on one batch, with weights, slots and batch on the device. The model is trained by it.
+///
+/// ```
+/// use systole_nn::{layers::*, loss::mean_squared_error, optimizer::sgd, Batch, Compile, Model};
+/// use systole_ir::Literal;
+/// let mut model = Model::sequential([dense(1)]);
+/// model.compile(Compile { optimizer: sgd(0.1), loss: mean_squared_error(), ..Default::default() })?;
+/// let x = Literal::from_slice([4, 2], &[0f32, 1., 1., 0., 1., 1., 0., 0.])?;
+/// let y = Literal::from_slice([4, 1], &[1f32, 1., 2., 0.])?;
+/// let batch = Batch { inputs: vec![x], label: Some(y), weight: None };
+/// let mut step = model.resident_training(&batch)?;
+/// step.run()?;
+/// let first = step.loss()?;
+/// for _ in 0..20 { step.run()?; }
+/// assert!(step.loss()? < first);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub struct ResidentTraining<'m> {
+    model: &'m mut Model,
+    batch: DeviceBatch,
+    program: Arc<dyn Executable>,
+    compile_ms: f64,
+}
+
+/// Inputs, labels and weights as a step takes them.
+pub(crate) type DeviceBatch = (Vec<Buffer>, Buffer, Vec<Buffer>);
+
+impl ResidentTraining<'_> {
+    /// One whole step: forward, loss, backward, update, metrics.
+    pub fn run(&mut self) -> Result<()> {
+        self.model.step_on(self.batch.clone())
+    }
+
+    /// Mean loss of the steps so far, `NaN` before the first.
+    pub fn loss(&self) -> Result<f64> {
+        let logs = self.model.compiled()?.train.metrics.logs(&self.model.state.metrics)?;
+        Ok(logs.get("loss").unwrap_or(f64::NAN))
+    }
+
+    /// What compiling found out.
+    pub fn report(&self) -> &Report {
+        self.program.report()
+    }
+
+    /// Milliseconds from the first trace to a program ready to run.
+    pub fn compile_ms(&self) -> f64 {
+        self.compile_ms
+    }
+}
+
+/// Predictions of a model for one batch, with weights and batch on the device.
+pub struct ResidentPrediction<'m> {
+    model: &'m Model,
+    batch: DeviceBatch,
+    program: Arc<dyn Executable>,
+    compile_ms: f64,
+}
+
+impl ResidentPrediction<'_> {
+    /// Outputs of the batch, on the device.
+    pub fn run(&mut self) -> Result<Buffer> {
+        self.model.compiled()?.predict.run(&self.model.state, self.batch.0.clone())
+    }
+
+    /// What compiling found out.
+    pub fn report(&self) -> &Report {
+        self.program.report()
+    }
+
+    /// Milliseconds from the first trace to a program ready to run.
+    pub fn compile_ms(&self) -> f64 {
+        self.compile_ms
+    }
+}
+
+impl Model {
+    /// Compiles the training step for `batch` and puts everything that it needs on the device.
+    ///
+    /// # Errors
+    /// When the model is not compiled, or the batch does not fit it.
+    pub fn resident_training(&mut self, batch: &Batch) -> Result<ResidentTraining<'_>> {
+        self.ready_for(batch)?;
+        self.state.metrics = self.compiled()?.train.metrics.zeros();
+        let batch = self.move_to_device(batch)?;
+        let start = Instant::now();
+        let program = self.compiled()?.train.prepare(&self.state, &batch, self.controls())?;
+        Ok(ResidentTraining { model: self, batch, program, compile_ms: millis(start) })
+    }
+
+    /// Compiles the prediction of `batch` and puts everything that it needs on the device.
+    ///
+    /// # Errors
+    /// When the model is not compiled, or the batch does not fit it.
+    pub fn resident_prediction(&mut self, batch: &Batch) -> Result<ResidentPrediction<'_>> {
+        if !self.is_built() {
+            self.build(&batch.sample_types()?)?;
+        }
+        self.check_batch(batch)?;
+        let batch = self.move_to_device(batch)?;
+        let start = Instant::now();
+        let program = self.compiled()?.predict.prepare(&self.state, batch.0.clone())?;
+        Ok(ResidentPrediction { model: self, batch, program, compile_ms: millis(start) })
+    }
+
+    /// Replaces host arrays of the state by arrays on the device, and copies the batch there.
+    fn move_to_device(&mut self, batch: &Batch) -> Result<DeviceBatch> {
+        let device = self.compiled()?.backend.clone();
+        let state = &mut self.state;
+        for group in [&mut state.trainable, &mut state.frozen, &mut state.optimizer, &mut state.metrics] {
+            put_all(group, &*device)?;
+        }
+        let (inputs, label, weight) = crate::step::batch_buffers(batch);
+        let put = |b: Buffer| put(b, &*device);
+        Ok((
+            inputs.into_iter().map(put).collect::<Result<_>>()?,
+            put(label)?,
+            weight.into_iter().map(put).collect::<Result<_>>()?,
+        ))
+    }
+}
+
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+fn put_all(group: &mut Params<Buffer>, device: &dyn Backend) -> Result<()> {
+    // One at a time, so that no more than one array exists twice.
+    let names: Vec<String> = group.names().map(str::to_string).collect();
+    for name in names {
+        if let Some(buffer) = group.get(&name).cloned() {
+            group.insert(name, put(buffer, device)?);
+        }
+    }
+    Ok(())
+}
+
+fn put(buffer: Buffer, device: &dyn Backend) -> Result<Buffer> {
+    match buffer.data::<Literal>() {
+        Some(host) => device.put(host, DeviceId(0)),
+        None => Ok(buffer),
+    }
+}

@@ -1,0 +1,54 @@
+//! Drawn batches of a configuration's shapes, for measurements without data.
+
+use super::Config;
+use systole_base::rng::{Stream, hash_name};
+use systole_ir::{DType, Literal, Result, Shape, TensorType};
+use systole_nn::loss::Loss;
+use systole_nn::{Batch, Model};
+
+impl Config {
+    /// A batch of `fit.batch_size` samples for `model`: pixels as after scaling or tokens, and labels, drawn from the
+    /// seed. The same for the same configuration.
+    ///
+    /// ```
+    /// use systole::config::Config;
+    /// let config = Config::preset("mlp")?;
+    /// let model = config.untrained()?;
+    /// let batch = config.synthetic_batch(&model)?;
+    /// assert_eq!(batch.inputs[0].ty().to_string(), "f32[128, 28, 28, 1]");
+    /// assert_eq!(batch.label.unwrap().ty().to_string(), "i32[128]");
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When an array is too large for memory.
+    pub fn synthetic_batch(&self, model: &Model) -> Result<Batch> {
+        let output = model.output_type().cloned().unwrap_or(TensorType::scalar(DType::F32));
+        let classes = output.shape.last().copied().unwrap_or(1);
+        let inputs =
+            model.architecture().inputs.iter().filter_map(|i| Some((i.name.as_str(), i.ty.as_ref()?)));
+        let inputs = inputs.map(|(name, ty)| self.draw(name, ty, classes)).collect::<Result<_>>()?;
+        let sparse = model
+            .compile_config()
+            .is_some_and(|c| matches!(c.loss, Loss::SparseCategoricalCrossentropy { .. }));
+        let label = match output.shape.dims() {
+            [rest @ .., _] if sparse => TensorType::new(DType::I32, rest),
+            _ => output,
+        };
+        Ok(Batch { inputs, label: Some(self.draw("label", &label, classes)?), weight: None })
+    }
+
+    /// A batch of samples of type `ty`: integers below `limit`, or pixels.
+    fn draw(&self, name: &str, ty: &TensorType, limit: usize) -> Result<Literal> {
+        let batch: Shape = std::iter::once(self.fit.batch_size).chain(ty.shape.iter().copied()).collect();
+        let mut draws = Stream::new(self.seed, hash_name(&format!("synthetic/{name}")), 0);
+        if ty.dtype.is_int() {
+            let tokens: Vec<i32> = (0..batch.elements()).map(|_| draws.below(limit as u64) as i32).collect();
+            return Ok(Literal::from_slice(batch, &tokens)?.convert(ty.dtype));
+        }
+        let scale = 255.0 * self.data.scale / (1u64 << 32) as f64;
+        let pixels: Vec<f32> =
+            (0..batch.elements()).map(|_| (f64::from(draws.next_u32()) * scale) as f32).collect();
+        Ok(Literal::from_slice(batch, &pixels)?.convert(ty.dtype))
+    }
+}

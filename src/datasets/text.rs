@@ -1,0 +1,148 @@
+//! Text as sequences of bytes: a file of yours or Tiny Shakespeare where they are found, else sentences drawn by code.
+
+use super::files::{DataDir, roots};
+use std::path::PathBuf;
+use systole_base::rng::{Stream, hash_name};
+use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_data::Dataset;
+
+/// Sequences of text: `tokens: i32[S]`, bytes, and `label: i32[S]`, the byte after each.
+#[derive(Clone, Debug)]
+pub struct TextDataset {
+    /// Its name: the file's, or `drawn-text`.
+    pub name: String,
+    /// Where it came from: a file, or how it was made.
+    pub origin: String,
+    /// Training sequences: the first nine tenths of the text, cut into pieces.
+    pub train: Dataset,
+    /// Test sequences: the rest.
+    pub test: Dataset,
+    /// Number of training sequences.
+    pub train_len: usize,
+    /// Number of test sequences.
+    pub test_len: usize,
+    /// Tokens of a sequence.
+    pub sequence_length: usize,
+}
+
+/// Tokens are bytes.
+pub const TEXT_TOKENS: usize = 256;
+
+/// A text cut into sequences of `sequence_length` bytes, each with the bytes that follow as labels.
+///
+/// A named `dir` is a text file, a folder with `input.txt`, or one with `tiny-shakespeare/input.txt`. Without a name
+/// the latter are looked for in the usual places, and where there are none, sentences are drawn from a small grammar;
+/// name and origin say so.
+///
+/// ```no_run
+/// let text = systole::datasets::text("my-book.txt", 128)?;
+/// println!("{} sequences of {}", text.train_len, text.name);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+///
+/// # Errors
+/// `Io` when what was named is not there, `Data` when it is too short for a training and a test sequence.
+pub fn text(dir: impl Into<DataDir>, sequence_length: usize) -> Result<TextDataset> {
+    let dir = dir.into();
+    let places = roots(&dir);
+    let files = places
+        .iter()
+        .flat_map(|root| [root.clone(), root.join("input.txt"), root.join("tiny-shakespeare/input.txt")]);
+    match files.into_iter().find(|f| f.is_file()) {
+        Some(file) => {
+            let bytes = std::fs::read(&file).map_err(|e| Error::io("cannot read", &file, e))?;
+            let stem = match file.parent().and_then(|p| p.file_name()) {
+                Some(folder) if file.ends_with("input.txt") => folder.to_string_lossy(),
+                _ => file.file_stem().unwrap_or_default().to_string_lossy(),
+            };
+            cut(stem.into_owned(), file.display().to_string(), &bytes, sequence_length)
+        }
+        None if dir.is_named() => Err(missing(&places)),
+        None => {
+            let origin = "drawn from seed 0, as there is no tiny-shakespeare/input.txt".to_string();
+            cut("drawn-text".into(), origin, draw(0, 1 << 20).as_bytes(), sequence_length)
+        }
+    }
+}
+
+fn missing(places: &[PathBuf]) -> Error {
+    let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    Error::new(ErrorKind::Io, "there is no text")
+        .because(format!("{} is no file and has no input.txt", places.join(", ")))
+        .hint("name a text file, or leave the folder out: then sentences are drawn by code")
+}
+
+fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<TextDataset> {
+    let (train, test) = bytes.split_at(bytes.len() / 10 * 9);
+    let short = |n: usize| {
+        Error::new(ErrorKind::Data, "the text is too short")
+            .at(origin.clone())
+            .because(format!("{n} bytes for sequences of {length} and one more"))
+            .hint("take a longer text or a smaller data.sequence_length")
+    };
+    let sequences = |part: &[u8], which: &str| -> Result<(Dataset, usize)> {
+        let count = part.len().saturating_sub(1) / length;
+        if count == 0 {
+            return Err(short(part.len()));
+        }
+        let tokens = |from: usize| {
+            let part: Vec<i32> = part[from..from + count * length].iter().map(|b| i32::from(*b)).collect();
+            Literal::from_slice([count, length], &part)
+        };
+        let fields = [("tokens", tokens(0)?), ("label", tokens(1)?)];
+        Ok((Dataset::from_named_slices(format!("{name} {which}"), fields)?, count))
+    };
+    let (train, train_len) = sequences(train, "train")?;
+    let (test, test_len) = sequences(test, "test")?;
+    Ok(TextDataset { name, origin, train, test, train_len, test_len, sequence_length: length })
+}
+
+const SUBJECTS: [&str; 8] =
+    ["the king", "a sailor", "my brother", "the old miller", "she", "no one", "the moon", "his horse"];
+const VERBS: [&str; 8] = ["finds", "forgets", "follows", "fears", "sings of", "sees", "sells", "loves"];
+const OBJECTS: [&str; 8] =
+    ["the sea", "a crown", "the long road", "her letters", "bread", "the winter", "silver", "a promise"];
+const ENDS: [&str; 6] = [".", "!", "?", ", and laughs.", " at night.", ";"];
+
+/// At least `bytes` of simple sentences, the same for the same seed.
+fn draw(seed: u64, bytes: usize) -> String {
+    let mut draws = Stream::new(seed, hash_name("text"), 0);
+    let mut text = String::with_capacity(bytes + 64);
+    while text.len() < bytes {
+        let mut pick = |words: &[&'static str]| words[draws.below(words.len() as u64) as usize];
+        let sentence = format!("{} {} {}{}", pick(&SUBJECTS), pick(&VERBS), pick(&OBJECTS), pick(&ENDS));
+        let (first, rest) = sentence.split_at(1);
+        text.push_str(&first.to_uppercase());
+        text.push_str(rest);
+        text.push(if draws.below(4) == 0 { '\n' } else { ' ' });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_the_next_bytes() {
+        let file = std::env::temp_dir().join(format!("systole-text-{}.txt", std::process::id()));
+        let written: Vec<u8> = (0..100).collect();
+        std::fs::write(&file, &written).unwrap();
+        let data = text(file.clone(), 7).unwrap();
+        assert_eq!((data.train_len, data.test_len), (12, 1));
+        let second = data.train.iter().nth(1).unwrap().unwrap();
+        assert_eq!(second.get("tokens").unwrap().to_f64s(), [7., 8., 9., 10., 11., 12., 13.]);
+        assert_eq!(second.get("label").unwrap().to_f64s(), [8., 9., 10., 11., 12., 13., 14.]);
+        let e = text(file.clone(), 50).unwrap_err().to_string();
+        assert!(e.contains("too short") && e.contains("sequence_length"), "{e}");
+        std::fs::remove_file(&file).unwrap();
+        assert!(text(file, 7).unwrap_err().to_string().contains("input.txt"));
+    }
+
+    #[test]
+    fn drawn_text_is_the_same_for_a_seed() {
+        assert_eq!(draw(1, 500), draw(1, 500));
+        assert_ne!(draw(1, 500), draw(2, 500));
+        assert!(draw(1, 500).contains(' ') && draw(1, 500).len() < 600);
+    }
+}
