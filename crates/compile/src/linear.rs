@@ -4,8 +4,8 @@
 
 use crate::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
-use std::collections::HashMap;
-use systole_ir::op::{Binary, BroadcastInDim, Monoid, Reduce, Unary};
+use std::collections::{HashMap, HashSet};
+use systole_ir::op::{Binary, BroadcastInDim, Monoid, Unary};
 use systole_ir::{DType, Dims, Graph, Node, Op, ValueId};
 
 /// Terms of a sum that are looked at.
@@ -21,24 +21,22 @@ struct Term {
 
 /// The pass.
 pub fn run(graph: &Graph) -> Graph {
+    let known: HashSet<(ValueId, &Dims)> = graph.nodes.iter().filter_map(|n| sum_of(graph, n)).collect();
     let mut sums: HashMap<(ValueId, Dims), ValueId> = HashMap::new();
     rebuild(graph, |g, _, node, inputs| {
+        let (old, _) = sum_of(graph, node)?;
         let Op::Reduce(op) = &node.op else { return None };
-        if !is_sum(g, op, node, inputs) {
-            return None;
-        }
-        let mut terms = Vec::new();
-        let whole = Term { negative: false, factors: Vec::new(), value: inputs[0] };
-        split(g, whole, &op.dims, &mut terms);
-        let known = terms.iter().any(|t| sums.contains_key(&(t.value, op.dims.clone())));
-        let pays = known && terms.len() <= MAX_TERMS && terms.iter().all(|t| !t.factors.is_empty());
+        let old_terms = split(&|v| graph.node(v), old, &op.dims);
+        let is_known = old_terms.iter().any(|t| known.contains(&(t.value, &op.dims)));
+        let linear = old_terms.len() <= MAX_TERMS && old_terms.iter().all(|t| !t.factors.is_empty());
         let mut sum = |g: &mut Rewriter, value: ValueId| {
             let make = || g.push(op.clone(), &[value, inputs[1]], node);
             *sums.entry((value, op.dims.clone())).or_insert_with(make)
         };
-        if !pays {
+        if !is_known || !linear {
             return Some(smallvec![sum(g, inputs[0])]);
         }
+        let terms = split(&|v| g.node(v), inputs[0], &op.dims);
         let mut total = None;
         for t in &terms {
             let mut y = sum(g, t.value);
@@ -57,44 +55,44 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// Whether a fold is a plain sum of floats whose additions may be grouped anew.
-fn is_sum(g: &Rewriter, op: &Reduce, node: &Node, inputs: &[ValueId]) -> bool {
-    let zero = |v: ValueId| match &g.node(v).op {
-        Op::Constant(c) => c.value.get(0).as_f64() == 0.0,
-        _ => false,
-    };
-    node.outs.len() == 1
+/// What a node sums, and along which dimensions, if it is a plain sum of floats, whose additions may be grouped anew.
+fn sum_of<'g>(graph: &'g Graph, node: &'g Node) -> Option<(ValueId, &'g Dims)> {
+    let Op::Reduce(op) = &node.op else { return None };
+    let &[x, init] = &node.inputs[..] else { return None };
+    let from_zero = matches!(&graph.node(init).op, Op::Constant(c) if c.value.get(0).as_f64() == 0.0);
+    let is_sum = from_zero
         && matches!(node.outs[0].dtype, DType::F32 | DType::F64)
-        && Monoid::of(&op.body) == Some(Monoid::Add)
-        && zero(inputs[1])
+        && Monoid::of(&op.body) == Some(Monoid::Add);
+    is_sum.then_some((x, &op.dims))
 }
 
-/// Takes a value apart into terms.
-fn split(g: &Rewriter, t: Term, folded: &[usize], terms: &mut Vec<Term>) {
-    if terms.len() > MAX_TERMS {
-        return;
-    }
-    let node = g.node(t.value);
-    let part = |value: ValueId, negate: bool| Term { negative: t.negative ^ negate, value, ..t.clone() };
-    match (&node.op, &node.inputs[..]) {
-        (Op::Unary(Unary::Negate), &[x]) => split(g, part(x, true), folded, terms),
-        (Op::Binary(op @ (Binary::Add | Binary::Subtract)), &[a, b]) => {
-            split(g, part(a, false), folded, terms);
-            split(g, part(b, *op == Binary::Subtract), folded, terms);
+/// The terms of a value.
+fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usize]) -> Vec<Term> {
+    let mut terms = Vec::new();
+    let mut open = vec![Term { negative: false, factors: Vec::new(), value }];
+    let is_factor = |v: ValueId| matches!(&node(v).op, Op::BroadcastInDim(b) if b.dims.iter().all(|d| !folded.contains(d)));
+    while let Some(t) = open.pop() {
+        let part = |value: ValueId, negate: bool| Term { negative: t.negative ^ negate, value, ..t.clone() };
+        match (&node(t.value).op, &node(t.value).inputs[..]) {
+            (Op::Unary(Unary::Negate), &[x]) => open.push(part(x, true)),
+            // Behind a factor, sums stay whole: those of differences from a mean would cancel.
+            (Op::Binary(op @ (Binary::Add | Binary::Subtract)), &[a, b]) if t.factors.is_empty() => {
+                open.push(part(b, *op == Binary::Subtract));
+                open.push(part(a, false));
+            }
+            (Op::Binary(Binary::Multiply), &[a, b]) if is_factor(a) || is_factor(b) => {
+                let (factor, value) = if is_factor(a) { (a, b) } else { (b, a) };
+                let mut t = part(value, false);
+                t.factors.push(factor);
+                open.push(t);
+            }
+            _ => terms.push(t),
         }
-        (Op::Binary(Binary::Multiply), &[a, b]) if is_factor(g, a, folded) || is_factor(g, b, folded) => {
-            let (factor, value) = if is_factor(g, a, folded) { (a, b) } else { (b, a) };
-            let mut t = part(value, false);
-            t.factors.push(factor);
-            split(g, t, folded, terms);
+        if terms.len() + open.len() > MAX_TERMS {
+            terms.append(&mut open);
         }
-        _ => terms.push(t),
     }
-}
-
-/// Whether a value is a broadcast along all folded dimensions.
-fn is_factor(g: &Rewriter, v: ValueId, folded: &[usize]) -> bool {
-    matches!(&g.node(v).op, Op::BroadcastInDim(b) if b.dims.iter().all(|d| !folded.contains(d)))
+    terms
 }
 
 /// A factor over the dimensions that stay.

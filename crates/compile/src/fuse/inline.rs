@@ -9,15 +9,16 @@ use super::*;
 use std::collections::BTreeSet;
 use systole_ir::op::Unary;
 
-/// Longest chain of instructions that is computed again.
-const MAX_INLINE: usize = 12;
+/// Most instructions that are computed again.
+const MAX_INLINE: usize = 16;
 
 /// What computing a value again takes.
 #[derive(Clone, Default)]
 struct Recipe {
     /// Stored arrays of the value's own size that it is made of.
     leaves: BTreeSet<usize>,
-    instrs: usize,
+    /// The nodes to compute.
+    nodes: BTreeSet<usize>,
 }
 
 /// For each stored array: dimensions and operand of folds that are computed from it.
@@ -63,20 +64,20 @@ impl Fusion<'_> {
         if !is_cheap(&node.op) {
             return None;
         }
-        let mut all = Recipe { instrs: 1, ..Recipe::default() };
+        let mut all = Recipe { nodes: BTreeSet::from([v]), ..Recipe::default() };
         for &x in &node.inputs {
             let i = x.index();
             if self.role[i] == Role::Map && !self.is_stored(i) {
                 let part = recipes[i].as_ref()?;
                 all.leaves.extend(&part.leaves);
-                all.instrs += part.instrs;
+                all.nodes.extend(&part.nodes);
             } else if self.graph.ty(x).elements() == node.outs[0].elements()
                 && !matches!(self.role[i], Role::Constant | Role::Virtual)
             {
                 all.leaves.insert(self.base(x).index());
             }
         }
-        (all.instrs <= MAX_INLINE).then_some(all)
+        (all.nodes.len() <= MAX_INLINE).then_some(all)
     }
 
     /// Whether all readers are steps that can compute the value on their way.
