@@ -5,7 +5,7 @@
 //! is multiplied. For each strip of pixels: products of `[pixels, taps · C]` and the packed kernel `[taps · C, F]`.
 
 use super::is_channels_last;
-use super::stage::{Axis, Stage, group, put, runs};
+use super::stage::{Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Across, CHAIN, Out, Panel, panels, pieces};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
@@ -19,8 +19,6 @@ use systole_ir::{Result, TensorType};
 
 /// Output pixels of a strip.
 const PIXELS: usize = 384;
-/// Fewest tasks that a large convolution is cut into.
-const FEWEST_TASKS: usize = 8;
 
 pub struct Forward {
     stage: Stage,
@@ -153,7 +151,7 @@ impl Forward {
         let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
         let (axes, along): (Vec<Axis>, Vec<Vec<AxisPhase>>) =
             (0..n).map(|i| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1])).unzip();
-        let stage = Stage::new(x, axes, PIXELS, level);
+        let stage = Stage::new(x, axes, PIXELS, k.elements(), level);
         let panels = panels(level, features);
         let own = k.shape.strides();
         let mut kernel = Weights {

@@ -3,7 +3,7 @@
 //! Products of `[C · taps, pixels]` and `[pixels, F]`, strip by strip of pixels. Tasks are parts of the batch times
 //! slices of channels times groups of features; sums over parts go up a tree. All of that follows from shapes alone.
 
-use super::stage::{Axis, Stage, group, put, runs};
+use super::stage::{Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Down, Out, Panel, SLACK, panels, pieces};
 use super::{Finish, is_channels_last, sum_parts};
 use crate::detect::{Level, TileFn};
@@ -19,9 +19,7 @@ use systole_ir::{Result, TensorType};
 const PIXELS: usize = 256;
 /// Most partial sums, and most elements of all of them.
 const MOST_PARTS: usize = 16;
-const MOST_SUMS: usize = 512 << 10;
-/// Fewest tasks that the work is cut into.
-const FEWEST_TASKS: usize = 8;
+const MOST_SUMS: usize = 4 << 20;
 
 pub struct KernelGradient {
     stage: Stage,
@@ -46,6 +44,21 @@ pub struct KernelGradient {
     narrow: Option<TileFn>,
     /// The sum is added to what the result holds.
     onto: bool,
+}
+
+/// How many parts of the batch and groups of panels there are: enough for the threads, at the least cost of summing
+/// parts (each element written and read twice) and of reading the input for each group again.
+fn cut(stage: &Stage, size: usize, panels: usize) -> (usize, usize) {
+    let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(stage.strips());
+    let staged = stage.input() as f64;
+    let choices = (1..=most).map(|parts| {
+        let groups = FEWEST_TASKS.div_ceil(parts * stage.slices).clamp(1, panels);
+        let missing = FEWEST_TASKS.saturating_sub(parts * stage.slices * groups);
+        let sums = if parts > 1 { 4.0 * (parts * size) as f64 } else { 0.0 };
+        (missing, sums + (groups - 1) as f64 * staged, parts, groups)
+    });
+    let best = choices.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    best.map_or((1, 1), |(_, _, parts, groups)| (parts, groups))
 }
 
 impl KernelGradient {
@@ -78,7 +91,7 @@ impl KernelGradient {
             let (size, holes, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
             Axis { size, holes, low: -c.padding[i][0], unit, step, reach, count }
         };
-        let stage = Stage::new(x, (0..n).map(axis).collect(), PIXELS, level);
+        let stage = Stage::new(x, (0..n).map(axis).collect(), PIXELS, y.elements(), level);
         let taps: Vec<Vec<usize>> =
             (0..n).map(|i| (0..y.shape[i]).map(|t| t * c.strides[i]).collect()).collect();
         let (runs, length) = runs(&stage, &taps);
@@ -88,11 +101,11 @@ impl KernelGradient {
         let out = (0..size / channels / features)
             .flat_map(|tap| (0..stage.width).map(move |c| (tap * channels + c) * features))
             .collect();
-        let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(stage.strips());
-        let strips_per_part = stage.strips().div_ceil(most);
-        let parts = stage.strips().div_ceil(strips_per_part);
         let panels = panels(level, features);
-        let groups = group(panels.len(), FEWEST_TASKS.div_ceil(parts * stage.slices));
+        let (parts, groups) = cut(&stage, size, panels.len());
+        let strips_per_part = stage.strips().div_ceil(parts);
+        let parts = stage.strips().div_ceil(strips_per_part);
+        let groups = group(panels.len(), groups);
         Some(KernelGradient {
             runs,
             length,

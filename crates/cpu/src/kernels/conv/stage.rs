@@ -13,8 +13,10 @@ use systole_ir::{DType, TensorType};
 
 /// Elements of a staged strip at most, where slices of channels can bring it below.
 const MOST_STAGED: usize = 96 << 10;
-/// Fewest strips that a batch is cut into, so that threads share it.
-const FEWEST_STRIPS: usize = 8;
+/// Fewest tasks that a large product is cut into, so that threads share it.
+pub const FEWEST_TASKS: usize = 8;
+/// Elements of a kernel from which on it is large.
+const LARGE: usize = 256 << 10;
 /// Rows of a tile this many bytes apart would share one set of the first-level cache.
 const ALIAS: usize = 2048;
 
@@ -84,10 +86,11 @@ pub struct Stage {
     in_place: Option<usize>,
 }
 
-/// How a batch of images is cut: whole images or rows of one in each strip, so that a strip has about `pixels` pixels.
-fn cut(batch: usize, rows: usize, row: usize, pixels: usize) -> (usize, usize) {
+/// How a batch of images is cut: whole images or rows of one in each strip, so that a strip has about `pixels` pixels,
+/// and that there are `strips` of them if there are as many images.
+fn cut(batch: usize, rows: usize, row: usize, pixels: usize, strips: usize) -> (usize, usize) {
     let image = rows * row;
-    let together = (pixels / image.max(1)).min(batch.div_ceil(FEWEST_STRIPS));
+    let together = (pixels / image.max(1)).min(batch.div_ceil(strips));
     if together > 1 {
         return (batch.div_ceil(batch.div_ceil(together)), rows);
     }
@@ -96,11 +99,15 @@ fn cut(batch: usize, rows: usize, row: usize, pixels: usize) -> (usize, usize) {
 }
 
 impl Stage {
-    /// `x: [B, …, C]` with spatial dimensions as in `axes`, in strips of about `pixels` pixels.
-    pub fn new(x: &TensorType, axes: Vec<Axis>, pixels: usize, level: Level) -> Stage {
+    /// `x: [B, …, C]` with spatial dimensions as in `axes`, in strips of about `pixels` pixels. Where the other factor
+    /// of the product has few `elements` there are strips for all threads; reading a large one again for each strip
+    /// costs more than smaller strips give.
+    pub fn new(x: &TensorType, axes: Vec<Axis>, pixels: usize, elements: usize, level: Level) -> Stage {
         let n = axes.len();
         let (batch, channels) = (x.shape[0], x.shape[n + 1]);
-        let (images, rows) = cut(batch, axes[0].count, axes[1..].iter().map(|a| a.count).product(), pixels);
+        let row = axes[1..].iter().map(|a| a.count).product();
+        let strips = if elements > LARGE { 1 } else { FEWEST_TASKS };
+        let (images, rows) = cut(batch, axes[0].count, row, pixels, strips);
         let strides = x.shape.strides();
         let (own_image, own): (usize, SmallVec<[usize; 3]>) = (strides[0], strides[1..=n].into());
         let last = &axes[n - 1];
@@ -134,12 +141,12 @@ impl Stage {
         let extents: SmallVec<[usize; 3]> =
             axes.iter().enumerate().map(|(d, a)| a.extent(if d == 0 { rows } else { a.count })).collect();
         let places = images * extents.iter().product::<usize>();
-        let cuts =
+        let mut cuts =
             (1..=channels / 64).filter(|s| (channels / s).is_multiple_of(16) && channels.is_multiple_of(*s));
         stage.slices = cuts
             .clone()
             .find(|s| places * (channels / s) <= MOST_STAGED)
-            .or_else(|| cuts.last())
+            .or_else(|| cuts.next_back())
             .unwrap_or(1);
         stage.width = channels / stage.slices;
         stage.pitch = stage.width + if far(stage.width, last.step, ALIAS) { 16 } else { 0 };
@@ -168,6 +175,11 @@ impl Stage {
             row,
             rows: self.rows.min(self.axes[0].count - row),
         }
+    }
+
+    /// Elements of the whole input.
+    pub fn input(&self) -> usize {
+        self.batch * self.own_image
     }
 
     /// Elements of working memory that a strip takes.
@@ -312,7 +324,7 @@ mod tests {
             let axis =
                 |count: usize| Axis { size: count, holes: 1, low: 0, unit: 1, step: 1, reach: 1, count };
             let x = TensorType::new(DType::F32, [batch, rows, row, 3]);
-            let stage = Stage::new(&x, vec![axis(rows), axis(row)], pixels, Level::Portable);
+            let stage = Stage::new(&x, vec![axis(rows), axis(row)], pixels, 1, Level::Portable);
             let mut seen = vec![0; batch * rows];
             for i in 0..stage.strips() {
                 let s = stage.strip(i);
