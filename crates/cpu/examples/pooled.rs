@@ -73,7 +73,8 @@ fn main() -> systole_ir::Result<()> {
             }
             best = best.min((thread_ns(start) - before) / runs as f64);
         }
-        let out = (side - kernel + 1) / 2 * 2;
+        let rows = side - kernel + 1;
+        let out = rows - rows % 2;
         let flops = 2.0 * (batch * out * out * filters * kernel * kernel * channels) as f64;
         let per_sample = best / batch as f64;
         println!(
