@@ -1,15 +1,19 @@
 //! Parity with Keras: the same weights, batches and recipe give Keras's losses, gradients and weights, for the
 //! tutorial's network, a multi-layer perceptron and a network with batch normalisation. The reference is Keras with its
-//! TensorFlow backend; `fixtures/keras/README.md` says how the fixtures were made.
+//! TensorFlow backend; `fixtures/keras/README.md` says how the fixtures were made. Each network runs on every
+//! instruction-set level that this machine has.
 
 #![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
 
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use systole::cpu::{CpuBackend, Level, Team};
 use systole::nn::Batch;
 use systole::nn::loss::Prediction;
 use systole::prelude::*;
+use systole::runtime::Backend;
 
 struct Fixture {
     tensors: BTreeMap<String, Literal>,
@@ -60,7 +64,7 @@ impl Fixture {
     }
 
     /// The model of the fixture with Keras's initial weights.
-    fn model(&self, precision: Precision) -> Model {
+    fn model(&self, precision: Precision, backend: &Arc<dyn Backend>) -> Model {
         let layers = self.config["layers"].as_array().expect("layers").iter().map(|l| {
             let spec =
                 LayerSpec::from_table(l["class"].as_str().expect("class"), &l["kwargs"]).expect("a layer");
@@ -69,7 +73,13 @@ impl Fixture {
         let mut model = Sequential::new(layers);
         let loss = sparse_categorical_crossentropy();
         model
-            .compile(Compile { optimizer: self.optimizer(), loss, precision, ..default() })
+            .compile(Compile {
+                optimizer: self.optimizer(),
+                loss,
+                precision,
+                backend: Some(backend.clone()),
+                ..default()
+            })
             .expect("compiles");
         let dims = self.config["input_shape"].as_array().expect("input_shape").iter();
         let dims: Vec<usize> = dims.map(|d| d.as_u64().expect("size") as usize).collect();
@@ -81,7 +91,12 @@ impl Fixture {
     }
 
     /// Loss and gradients of the first batch, through the same layers and loss as `fit`.
-    fn gradients(&self, model: &Model, precision: Precision) -> (f64, Params<Buffer>) {
+    fn gradients(
+        &self,
+        model: &Model,
+        precision: Precision,
+        backend: &Arc<dyn Backend>,
+    ) -> (f64, Params<Buffer>) {
         let architecture = model.architecture().clone();
         let step = jit(move |(trained, other, x, y): (Params, Params, Tensor, Tensor)| {
             let seed = y.builder().scalar(U64, 0.0);
@@ -96,7 +111,8 @@ impl Fixture {
                 },
                 &trained,
             )
-        });
+        })
+        .on(backend.clone());
         let is_moving = |name: &str| name.contains("moving_");
         let weights = |moving: bool| -> Params<Buffer> {
             let of = model.weights().into_iter().filter(|(n, _)| is_moving(n) == moving);
@@ -127,11 +143,19 @@ struct Tolerance<'a> {
 }
 
 fn check(name: &str, precision: Precision, tolerance: &Tolerance<'_>) {
+    for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
+        check_level(name, precision, tolerance, level);
+    }
+}
+
+fn check_level(name: &str, precision: Precision, tolerance: &Tolerance<'_>, level: Level) {
+    let backend: Arc<dyn Backend> =
+        Arc::new(CpuBackend::with(Team::from_knob(), level).expect("an available level"));
     let fixture = Fixture::load(name);
-    let mut model = fixture.model(precision);
+    let mut model = fixture.model(precision, &backend);
     let mut worst = (0f64, 0f64, 0f64);
     let expected = fixture.get("losses").to_f64s();
-    let (loss, grads) = fixture.gradients(&model, precision);
+    let (loss, grads) = fixture.gradients(&model, precision, &backend);
     assert!((loss / expected[0] - 1.0).abs() <= (tolerance.losses)(0), "{name}: first loss {loss}");
     for (path, reference) in fixture.under("grad/") {
         let off = relative_l2(&grads[path.as_str()].to_literal().expect("readable"), reference);
@@ -154,8 +178,9 @@ fn check(name: &str, precision: Precision, tolerance: &Tolerance<'_>) {
         worst.2 = worst.2.max(off);
     }
     println!(
-        "{name} {}: losses {:.1e}, gradients {:.1e}, weights {:.1e}",
+        "{name} {} {}: losses {:.1e}, gradients {:.1e}, weights {:.1e}",
         precision.name(),
+        level.name(),
         worst.0,
         worst.1,
         worst.2

@@ -1,5 +1,6 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command.
 
+mod bench;
 mod evaluate;
 mod init;
 mod ops;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use systole::config::Refused;
 use systole_ir::{Error, ErrorKind, knobs};
+use systole_runtime::trace;
 
 /// Documented in `--help`; 130 and 143 are what shells report for these signals.
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failure; 2 wrong usage; 130 interrupted (Ctrl-C), 143 terminated: \
@@ -51,6 +53,34 @@ struct Common {
     /// Say more: devices and compile times; twice: each kernel (see the variable SYSTOLE_LOG)
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
+    /// Show, at the end of each program, how long its kernels took and which part of the machine's peak they reach
+    #[arg(long, global = true)]
+    profile: bool,
+    /// Write a timeline of threads, steps and kernels, for ui.perfetto.dev or chrome://tracing
+    #[arg(long, global = true, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Memory that the process may use, as 2000000000, 512MiB or 4GiB; programs that need more are refused before they
+    /// run [default: what the machine has]
+    #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
+    memory_limit: Option<usize>,
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    knobs::parse_bytes(text).map_err(|e| e.hint_text().map_or(e.what().to_string(), str::to_string))
+}
+
+impl Common {
+    /// The options that a child process of this program must be given too.
+    fn pass_on(&self, child: &mut std::process::Command) {
+        child.args(self.threads.map(|n| format!("--threads={n}")));
+        child.args(self.quiet.then_some("--quiet"));
+        child.args((0..self.verbose).map(|_| "--verbose"));
+        child.args(self.profile.then_some("--profile"));
+        child.args(self.memory_limit.map(|bytes| format!("--memory-limit={bytes}")));
+        if let Some(path) = &self.trace {
+            child.arg("--trace").arg(path);
+        }
+    }
 }
 
 #[derive(Subcommand)]
@@ -66,6 +96,8 @@ enum Command {
         /// A model file, a preset or a TOML file
         target: String,
     },
+    /// Measure how fast training steps, predictions and single operations run on synthetic data
+    Bench(bench::BenchArgs),
     /// Write a commented TOML file with a whole training run
     Init(init::InitArgs),
     /// Print the graphs that a model is compiled from
@@ -108,9 +140,8 @@ impl Failure {
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     let screen = Screen::new(cli.common.json, cli.common.quiet);
-    start(&cli.common);
     // A panic has printed its message; it must not end in an undocumented exit code.
-    let outcome = catch_unwind(AssertUnwindSafe(|| dispatch(cli.command, &screen)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(cli, &screen)));
     match outcome.unwrap_or_else(|panic| Err(defect(panic.as_ref()).into())) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -120,20 +151,46 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+fn run(cli: Cli, screen: &Screen) -> Outcome {
+    start(&cli.common);
+    let traced = cli.common.trace.as_ref().filter(|_| !cli.command.starts_children());
+    if let Some(path) = traced {
+        trace::start(path).map_err(|e| e.hint("choose another file with --trace"))?;
+    }
+    let outcome = dispatch(cli.command, &cli.common, screen);
+    // A trace that could not be written is told only where nothing worse happened.
+    let written = trace::finish();
+    let code = outcome?;
+    written?;
+    Ok(code)
+}
+
 fn start(common: &Common) {
     if let Some(n) = common.threads {
         knobs::override_value(knobs::THREADS, n.to_string());
     }
-    let level = knobs::LOG.get_usize().max(common.verbose.into());
+    if let Some(bytes) = common.memory_limit {
+        knobs::override_value(knobs::MEMORY_LIMIT, bytes.to_string());
+    }
+    let asked = common.verbose.max(if common.profile { 2 } else { 0 });
+    let level = knobs::LOG.get_usize().max(asked.into());
     if level > 0 {
         systole_runtime::event::install(level, screen::log_event);
     }
     systole::register();
 }
 
-fn dispatch(command: Command, screen: &Screen) -> Outcome {
+impl Command {
+    /// Whether the work is done by children of this process, which are given its options.
+    fn starts_children(&self) -> bool {
+        matches!(self, Command::Bench(args) if !args.here)
+    }
+}
+
+fn dispatch(command: Command, common: &Common, screen: &Screen) -> Outcome {
     match command {
         Command::Train(args) => train::run(args, screen),
+        Command::Bench(args) => bench::run(&args, common, screen),
         Command::Evaluate(args) => evaluate::run(&args, screen),
         Command::Predict(args) => predict::run(&args, screen),
         Command::Summary { target } => show::summary(&target, screen),

@@ -190,7 +190,7 @@ fn entries(logs: &Logs) -> Vec<(String, Value)> {
 }
 
 /// Worker threads of the CPU backend.
-fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     match knobs::THREADS.get_usize() {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,
@@ -198,7 +198,7 @@ fn threads() -> usize {
 }
 
 /// The most memory this process has used; where the system says so.
-fn peak_rss_mib() -> Option<f64> {
+pub(crate) fn peak_rss_mib() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib / 1024.0)

@@ -1,6 +1,7 @@
 //! Every switch of Systole, declared once: environment variable, type, default, what it does.
 //! `systole knobs` lists this table; nothing else in the code reads an environment variable of ours.
 
+use crate::{Error, ErrorKind, Result};
 use std::env;
 use std::sync::{Mutex, PoisonError};
 
@@ -38,6 +39,20 @@ pub const ISA: Knob = Knob {
     default: "auto",
     doc: "highest instruction set that CPU kernels may use; a level the machine lacks is an error",
 };
+/// Blocks of rows in compiled programs.
+pub const BLOCKS: Knob = Knob {
+    name: "SYSTOLE_BLOCKS",
+    values: "on|off",
+    default: "on",
+    doc: "on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other",
+};
+/// Memory that the process may use.
+pub const MEMORY_LIMIT: Knob = Knob {
+    name: "SYSTOLE_MEMORY_LIMIT",
+    values: "BYTES|512MiB|4GiB",
+    default: "",
+    doc: "memory that this process may use; a program that needs more is refused before it runs. Empty: what the machine, or its control group, has left",
+};
 /// Where datasets lie.
 pub const DATA: Knob = Knob {
     name: "SYSTOLE_DATA",
@@ -68,7 +83,7 @@ pub const BACKEND: Knob = Knob {
 };
 
 /// All knobs, in the order `systole knobs` shows them.
-pub const KNOBS: &[Knob] = &[LOG, THREADS, ISA, BACKEND, DATA, CACHE, PARANOID];
+pub const KNOBS: &[Knob] = &[LOG, THREADS, ISA, BLOCKS, BACKEND, MEMORY_LIMIT, DATA, CACHE, PARANOID];
 
 /// Values that the program's own arguments gave: setting environment variables is not safe once threads run.
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
@@ -94,6 +109,44 @@ impl Knob {
     pub fn get_usize(&self) -> usize {
         self.get().trim().parse().unwrap_or_else(|_| self.default.parse().unwrap_or(0))
     }
+
+    /// The value as a number of bytes, `None` where it is empty.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn get_bytes(&self) -> Result<Option<usize>> {
+        match self.get() {
+            text if text.trim().is_empty() => Ok(None),
+            text => parse_bytes(&text).map(Some).map_err(|e| e.at(self.name)),
+        }
+    }
+}
+
+/// The number of bytes that `1000000`, `512MiB` or `1.5 GB` stands for.
+///
+/// ```
+/// use systole_base::knobs::parse_bytes;
+/// assert_eq!(parse_bytes("4GiB").unwrap(), 4 << 30);
+/// assert!(parse_bytes("much").is_err());
+/// ```
+pub fn parse_bytes(text: &str) -> Result<usize> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let factor = match text[end..].trim().to_lowercase().as_str() {
+        "" | "b" => Some(1.0),
+        "k" | "kib" => Some(1024.0),
+        "m" | "mib" => Some(1024.0 * 1024.0),
+        "g" | "gib" => Some(1024.0 * 1024.0 * 1024.0),
+        "kb" => Some(1e3),
+        "mb" => Some(1e6),
+        "gb" => Some(1e9),
+        _ => None,
+    };
+    let bytes = text[..end].parse::<f64>().ok().zip(factor).map(|(n, f)| n * f);
+    bytes.filter(|b| (1.0..9e15).contains(b)).map(|b| b as usize).ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("`{text}` is no number of bytes"))
+            .hint("write it as 2000000000, 512MiB or 4GiB")
+    })
 }
 
 #[cfg(test)]
@@ -107,6 +160,22 @@ mod tests {
         override_value(knob, "5");
         override_value(knob, "7");
         assert_eq!(knob.get_usize(), 7);
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        let cases =
+            [("7", 7), ("1k", 1024), ("512 MiB", 512 << 20), ("1.5GiB", 3 << 29), ("2GB", 2_000_000_000)];
+        for (text, bytes) in cases {
+            assert_eq!(parse_bytes(text).unwrap(), bytes);
+        }
+        for text in ["", "0", "-1", "GiB", "4 GiB more", "1e99"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+        let knob = Knob { name: "SYSTOLE_TEST_BYTES", values: "BYTES", default: "", doc: "for this test" };
+        assert_eq!(knob.get_bytes().unwrap(), None);
+        override_value(knob, "many");
+        assert!(knob.get_bytes().unwrap_err().to_string().contains("SYSTOLE_TEST_BYTES"));
     }
 
     #[test]

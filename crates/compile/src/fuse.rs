@@ -1,8 +1,10 @@
 //! From graph to steps: groups element-wise nodes, embeds broadcasts and iotas into their consumers, joins a fold
 //! with the element-wise work before it and a product with the bias after it.
 
-use crate::plan;
+mod inline;
+
 use crate::schedule::*;
+use crate::{blocks, order, plan, rows, siblings, templates};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::op::{Binary, Lowering, Monoid};
@@ -16,11 +18,18 @@ pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
     for t in graph.nodes.iter().flat_map(|n| n.outs.iter()) {
         array_bytes(t)?;
     }
-    let mut fusion = Fusion::new(graph);
+    let outlined = blocks::outline(graph, options)?;
+    let mut fusion = Fusion::new(&outlined.graph);
     fusion.find_biases();
+    fusion.find_sums();
     fusion.find_groups();
     fusion.find_prologues();
-    let mut s = Emit::new(&fusion).run()?;
+    fusion.find_inlined();
+    let mut s = Emit::new(&fusion, &outlined.blocks).run()?;
+    templates::run(&mut s);
+    siblings::join(&mut s);
+    rows::join(&mut s);
+    order::run(&mut s, options);
     plan::run(&mut s, options)?;
     Ok(s)
 }
@@ -55,6 +64,10 @@ struct Fusion<'g> {
     prologue: HashMap<usize, usize>,
     /// For an add: the product that it adds a bias to, and the bias.
     biased: HashMap<usize, (ValueId, ValueId)>,
+    /// For an add onto a parameter: the product that it adds, and the parameter.
+    onto: HashMap<usize, (ValueId, ValueId)>,
+    /// Element-wise values that their readers compute themselves: see [`inline`].
+    inlined: Vec<bool>,
 }
 
 fn role_of(graph: &Graph, node: &Node) -> Role {
@@ -84,6 +97,8 @@ impl<'g> Fusion<'g> {
             members: HashMap::new(),
             prologue: HashMap::new(),
             biased: HashMap::new(),
+            onto: HashMap::new(),
+            inlined: vec![false; n],
         };
         for i in 0..n {
             if matches!(f.role[i], Role::Alias) {
@@ -143,6 +158,30 @@ impl<'g> Fusion<'g> {
                 let plain = operands.iter().all(|&v| self.graph.ty(v).dtype == DType::F32);
                 if let (true, true, Some(bias)) = (fits, plain, self.row_of(other)) {
                     self.biased.insert(i, (product, bias));
+                    self.role[i] = Role::Step;
+                    self.role[p] = Role::Absorbed;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// `parameter + product` is one step where it is a result: a running sum, which can be added to in place.
+    fn find_sums(&mut self) {
+        for i in 0..self.graph.nodes.len() {
+            let node = &self.graph.nodes[i];
+            let is_sum = node.op == Op::Binary(Binary::Add) && node.outs[0].dtype == DType::F32;
+            if !is_sum || !self.is_result[i] || !self.users[i].is_empty() || self.role[i] != Role::Map {
+                continue;
+            }
+            let (a, b) = (node.inputs[0], node.inputs[1]);
+            for (product, so_far) in [(a, b), (b, a)] {
+                let p = product.index();
+                let is_product = matches!(&self.graph.nodes[p].op, Op::DotGeneral(_) | Op::Convolution(_));
+                let alone = !self.is_result[p] && self.users[p].len() == 1;
+                let kept = self.role[so_far.index()] == Role::Param && self.users[so_far.index()].len() == 1;
+                if is_product && alone && kept && self.role[p] == Role::Step {
+                    self.onto.insert(i, (product, so_far));
                     self.role[i] = Role::Step;
                     self.role[p] = Role::Absorbed;
                     break;
@@ -246,6 +285,9 @@ impl<'g> Fusion<'g> {
     /// Whether a value must exist as an array.
     fn is_stored(&self, i: usize) -> bool {
         let group = self.group[i];
+        if self.inlined[i] {
+            return false;
+        }
         self.is_result[i]
             || self.users[i].iter().any(|&u| match self.role[u] {
                 Role::Map => self.group[u] != group,
@@ -290,15 +332,17 @@ impl<'g> Fusion<'g> {
 struct Emit<'f, 'g> {
     f: &'f Fusion<'g>,
     g: &'g Graph,
+    /// Programs of the nodes that run by blocks.
+    blocks: &'f HashMap<usize, Blocks>,
     out: Schedule,
     slots: HashMap<ValueId, Slot>,
 }
 
 impl<'f, 'g> Emit<'f, 'g> {
-    fn new(f: &'f Fusion<'g>) -> Emit<'f, 'g> {
+    fn new(f: &'f Fusion<'g>, blocks: &'f HashMap<usize, Blocks>) -> Emit<'f, 'g> {
         let out =
             Schedule { name: f.graph.name.clone(), params: f.graph.param_types(), ..Schedule::default() };
-        Emit { f, g: f.graph, out, slots: HashMap::new() }
+        Emit { f, g: f.graph, blocks, out, slots: HashMap::new() }
     }
 
     fn run(mut self) -> Result<Schedule> {
@@ -370,26 +414,27 @@ impl<'f, 'g> Emit<'f, 'g> {
         members.sort_unstable();
         let shape = self.g.nodes[last].outs[0].shape.clone();
         let mut b = MapBuilder::new(shape.dims());
-        for &m in &members {
-            self.add_instr(&mut b, m)?;
-        }
-        let stored: Vec<usize> = members.iter().copied().filter(|&m| self.f.is_stored(m)).collect();
+        let stored: Vec<usize> = members.into_iter().filter(|&m| self.f.is_stored(m)).collect();
         if stored.is_empty() {
             return Ok(());
+        }
+        for &m in &stored {
+            self.operand(&mut b, ValueId::new(m, 0))?;
         }
         let mut outputs = Vec::new();
         for &m in &stored {
             let v = ValueId::new(m, 0);
             outputs.push((self.define(v)?, self.g.ty(v).clone()));
         }
-        let flops = (members.len() * shape.elements()) as f64;
+        let flops = (b.instrs.len() * shape.elements()) as f64;
         let stores = stored.iter().map(|m| b.regs[&ValueId::new(*m, 0)]).collect();
         let (map, inputs) = b.finish(stores);
         self.push(Kernel::Map(map), inputs, outputs, last, flops);
         Ok(())
     }
 
-    fn add_instr(&mut self, b: &mut MapBuilder, m: usize) -> Result<()> {
+    /// The instruction of node `m`, after those of its operands that are no arrays.
+    fn add_instr(&mut self, b: &mut MapBuilder, m: usize) -> Result<Reg> {
         let node = &self.g.nodes[m];
         let mut args = SmallVec::new();
         for &v in &node.inputs {
@@ -399,14 +444,17 @@ impl<'f, 'g> Emit<'f, 'g> {
             Op::Select(_) => self.g.ty(node.inputs[1]).dtype,
             _ => self.g.ty(node.inputs[0]).dtype,
         };
-        b.instr(ValueId::new(m, 0), RawInstr { op: node.op.clone(), args, from, to: node.outs[0].dtype });
-        Ok(())
+        let instr = RawInstr { op: node.op.clone(), args, from, to: node.outs[0].dtype };
+        Ok(b.instr(ValueId::new(m, 0), instr))
     }
 
     /// The register that holds operand `v` of an element-wise op.
     fn operand(&mut self, b: &mut MapBuilder, v: ValueId) -> Result<Reg> {
         if let Some(&r) = b.regs.get(&v) {
             return Ok(r);
+        }
+        if self.f.role[v.index()] == Role::Map && !self.slots.contains_key(&v) {
+            return self.add_instr(b, v.index());
         }
         let ty = self.g.ty(v).clone();
         let reg = match &self.g.node(v).op {
@@ -475,12 +523,16 @@ impl<'f, 'g> Emit<'f, 'g> {
         {
             return self.emit_reduce(i, &r.dims, monoid);
         }
-        let (op_node, bias) = match self.f.biased.get(&i) {
-            Some((product, bias)) => (self.g.node(*product), Some(*bias)),
+        let blocks = self.blocks.get(&i);
+        let onto = self.f.onto.get(&i);
+        let (op_node, last) = match self.f.biased.get(&i).or(onto) {
+            Some((product, last)) => (self.g.node(*product), Some(*last)),
             None => (node, None),
         };
+        // Blocks are the one branch of a `case`, without the index.
+        let operands = op_node.inputs.len() - blocks.is_some() as usize;
         let mut inputs = Vec::new();
-        for &v in op_node.inputs.iter().chain(&bias) {
+        for &v in op_node.inputs[..operands].iter().chain(&last) {
             inputs.push((self.slot(v)?, self.g.ty(v).clone()));
         }
         let mut outputs = Vec::new();
@@ -488,8 +540,15 @@ impl<'f, 'g> Emit<'f, 'g> {
             outputs.push((self.define(ValueId::new(i, k))?, node.outs[k].clone()));
         }
         let types: Vec<&TensorType> = op_node.inputs.iter().map(|&v| self.g.ty(v)).collect();
-        let flops = op_node.op.rule().cost(&types, &op_node.outs).flops;
-        let kernel = kernel_of(&op_node.op, bias.is_some())?;
+        let flops = match blocks {
+            Some(b) => b.flops(),
+            None => op_node.op.rule().cost(&types, &op_node.outs).flops,
+        };
+        let kernel = match blocks {
+            Some(b) => Kernel::Blocks(Box::new(b.clone())),
+            None if onto.is_some() => Kernel::Onto { op: op_node.op.clone() },
+            None => kernel_of(&op_node.op, last.is_some())?,
+        };
         self.push(kernel, inputs, outputs, i, flops);
         Ok(())
     }
@@ -499,23 +558,15 @@ impl<'f, 'g> Emit<'f, 'g> {
         let (x, init) = (node.inputs[0], node.inputs[1]);
         let ty = self.g.ty(x).clone();
         let mut b = MapBuilder::new(ty.shape.dims());
-        let mut flops = ty.elements() as f64;
-        if let Some(group) = self.f.prologue.get(&i) {
-            let mut members = self.f.members[group].clone();
-            members.sort_unstable();
-            flops *= 1.0 + members.len() as f64;
-            for m in members {
-                self.add_instr(&mut b, m)?;
-            }
-        }
-        let reg = match b.regs.get(&x) {
-            Some(&r) => r,
-            None => {
+        let reg = match self.f.role[x.index()] {
+            Role::Map => self.operand(&mut b, x)?,
+            _ => {
                 let strides = full_strides(&ty);
                 let slot = self.slot(x)?;
                 b.array(slot, ty.clone(), strides)
             }
         };
+        let flops = (ty.elements() * (1 + b.instrs.len())) as f64;
         let folded: Vec<bool> = (0..ty.rank()).map(|d| dims.contains(&d)).collect();
         let (map, mut inputs, folded) = b.finish_fold(reg, folded);
         inputs.push((self.slot(init)?, self.g.ty(init).clone()));
@@ -572,7 +623,10 @@ fn kernel_of(op: &Op, bias: bool) -> Result<Kernel> {
     Ok(match op {
         Op::While(w) => {
             let states = w.captures..w.body.params.len();
-            let body = compile(&w.body, &Options { donated: states.collect(), state_at: Some(w.captures) })?;
+            let body = compile(
+                &w.body,
+                &Options { donated: states.collect(), state_at: Some(w.captures), ..Options::default() },
+            )?;
             let cond = Box::new(compile(&w.cond, &Options::default())?);
             Kernel::While { captures: w.captures, cond, body: Box::new(body) }
         }
@@ -656,9 +710,11 @@ impl MapBuilder {
         }
     }
 
-    fn instr(&mut self, v: ValueId, instr: RawInstr) {
+    fn instr(&mut self, v: ValueId, instr: RawInstr) -> Reg {
         self.instrs.push(instr);
-        self.regs.insert(v, Reg::Instr(self.instrs.len() - 1));
+        let reg = Reg::Instr(self.instrs.len() - 1);
+        self.regs.insert(v, reg);
+        reg
     }
 
     fn finish(self, stores: Vec<Reg>) -> (Map, Vec<(Slot, TensorType)>) {

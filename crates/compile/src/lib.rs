@@ -5,19 +5,32 @@
 //! so that the same graph always gives the same program. What a step computes is data ([`Kernel`]); how it is
 //! computed is the backend's business.
 
+mod blocks;
 mod cse;
+mod footprint;
 mod fuse;
+mod linear;
 mod listing;
+mod order;
 mod pass;
 mod plan;
 mod prune;
+mod remat;
 mod rewrite;
+mod rows;
 mod schedule;
+mod siblings;
 mod simplify;
+mod templates;
 
+pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
 pub use fuse::schedule;
 pub use pass::{PASSES, Pass, PassStat, optimize};
 pub use plan::ALIGN;
+pub use remat::remat;
+pub use rows::Rows;
 pub use schedule::{
-    Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step, Storage, array_bytes,
+    Blocking, Blocks, Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step,
+    Storage, array_bytes,
 };
+pub use templates::{DEAD, Pool, Relu, Unpool, UnpooledGradient};

@@ -24,6 +24,20 @@ impl fmt::Display for Schedule {
             if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &step.kernel {
                 write_map(f, m)?;
             }
+            if let Kernel::Blocks(b) = &step.kernel {
+                for line in b.body.to_string().lines() {
+                    writeln!(f, "     | {line}")?;
+                }
+            }
+            if let Kernel::Rows(r) = &step.kernel {
+                for stage in &r.stages {
+                    let (ins, outs) = (&stage.inputs, &stage.outputs);
+                    writeln!(f, "       {} rows: {outs:?} = {}({ins:?})", r.rows, stage.kernel.name())?;
+                    if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &stage.kernel {
+                        write_map(f, m)?;
+                    }
+                }
+            }
         }
         for (k, r) in self.results.iter().enumerate() {
             let reuse = r.reuse.map_or(String::new(), |p| format!(", into parameter {p} where donated"));

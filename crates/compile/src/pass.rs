@@ -33,6 +33,7 @@ pub const PASSES: &[Pass] = &[
     },
     Pass { name: "cse", doc: "computes equal expressions once", run: crate::cse::run },
     Pass { name: "simplify", doc: "once more, on merged values", run: crate::simplify::run },
+    Pass { name: "linear", doc: "sums of linear combinations by sums that exist", run: crate::linear::run },
     Pass { name: "prune", doc: "drops what the others made superfluous", run: crate::prune::run },
 ];
 

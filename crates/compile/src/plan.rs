@@ -44,8 +44,11 @@ fn overwrites(step: &Step, i: usize, o: usize) -> bool {
             let own = m.loads.iter().filter(|l| matches!(l, Load::Array { input, .. } if *input == i));
             same_size(i, o) && own.into_iter().all(|l| m.is_linear(l))
         }
+        Kernel::Rows(r) => same_size(i, o) && r.overwrites(i, o, step.inputs.len()),
         // Kernels of these look for the operand's own memory; one that does not know the trick copies from a copy.
         Kernel::Op { op: Op::DynamicUpdateSlice(_), .. } => i == 0 && same_size(i, o),
+        // The addend, which has the type of the result.
+        Kernel::Onto { .. } => i + 1 == step.inputs.len(),
         _ => false,
     }
 }
@@ -189,7 +192,7 @@ mod tests {
         let results = build(&g);
         let graph = g.finish(&results).unwrap();
         let (graph, _) = crate::optimize(&graph).unwrap();
-        crate::schedule(&graph, &Options { donated, state_at: None }).unwrap()
+        crate::schedule(&graph, &Options { donated, ..Options::default() }).unwrap()
     }
 
     #[test]

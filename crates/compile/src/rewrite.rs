@@ -5,6 +5,7 @@ use systole_ir::op::Outs;
 use systole_ir::{Graph, Node, Op, TensorType, ValueId, bug};
 
 /// The graph under construction.
+#[derive(Default)]
 pub struct Rewriter {
     nodes: Vec<Node>,
 }
@@ -32,6 +33,11 @@ impl Rewriter {
             Err(c) => bug!("a pass made an ill-typed {}: ({}) {}", op.name(), c.label, c.message),
         };
         self.append(op, inputs, outs, like)[0]
+    }
+
+    /// All nodes.
+    pub fn into_nodes(self) -> Vec<Node> {
+        self.nodes
     }
 
     fn append(&mut self, op: Op, inputs: &[ValueId], outs: Outs, like: &Node) -> Values {

@@ -15,6 +15,21 @@ pub struct Options {
     pub donated: Vec<usize>,
     /// For bodies of loops: result `k` may be written into parameter `state_at + k` only, so that states stay put.
     pub state_at: Option<usize>,
+    /// Which parts of the graph run for blocks of rows.
+    pub blocks: Blocking,
+}
+
+/// How a graph is cut into blocks of rows. Blocks decide in which order sums are added, so this must not depend on the
+/// machine.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Blocking {
+    /// Not at all.
+    #[default]
+    Off,
+    /// Where that gains with a near cache of so many bytes.
+    Cache(usize),
+    /// Wherever it is possible, by so many rows: to test what blocks compute.
+    Rows(usize),
 }
 
 /// A program: what to compute, in order, and where every array lies.
@@ -99,15 +114,17 @@ pub struct ResultPlan {
 pub enum Kernel {
     /// Fused element-wise work: one output for each store.
     Map(Map),
-    /// Folds `dims` of the one value that `map` yields; inputs are those of `map`, then the initial value.
+    /// Folds dimensions of each value that `map` yields; inputs are those of `map`, then the values' initial ones.
     Reduce {
-        /// Computes the elements to fold; one store.
+        /// Computes the elements to fold: a store for each output, all of one type.
         map: Map,
         /// Which of `map`'s dimensions are folded.
         folded: Vec<bool>,
         /// How.
         monoid: systole_ir::op::Monoid,
     },
+    /// Maps and folds, row by row.
+    Rows(crate::rows::Rows),
     /// One op; with `bias` the last input is added along the result's last dimension.
     Op {
         /// The op.
@@ -115,6 +132,19 @@ pub enum Kernel {
         /// Whether a bias follows the op's own operands.
         bias: bool,
     },
+    /// `op(inputs…) + the last input`, which is in the memory of the result where that is legal.
+    Onto {
+        /// The op: a product or a convolution.
+        op: Op,
+    },
+    /// A part of the graph that runs for a block of rows at a time.
+    Blocks(Box<Blocks>),
+    /// Max pooling with what stands before and after it.
+    Pool(crate::templates::Pool),
+    /// The derivative of max pooling.
+    Unpool(crate::templates::Unpool),
+    /// Gradients of a convolution from that of its pooled result.
+    UnpooledGradient(crate::templates::UnpooledGradient),
     /// `captures…, state…`: runs `body` while `cond`.
     While {
         /// Leading inputs that do not change.
@@ -129,6 +159,38 @@ pub enum Kernel {
         /// The branches.
         branches: Vec<Schedule>,
     },
+}
+
+/// A program for a block of rows, run for one block after the other.
+///
+/// The blocks are dealt out to groups in runs; the blocks of a group are in order, the sums of the groups are added
+/// in a tree.
+#[derive(Clone, Debug)]
+pub struct Blocks {
+    /// `(sums so far…, inputs…) → (sums…, outputs…)` for a block.
+    pub body: Schedule,
+    /// The same for the last block where that is shorter.
+    pub rest: Option<Schedule>,
+    /// Rows in all.
+    pub rows: usize,
+    /// Rows of a block.
+    pub block: usize,
+    /// Runs of blocks that may run at the same time.
+    pub groups: usize,
+    /// Types of the sums: the step's first results.
+    pub sums: Vec<TensorType>,
+    /// Bytes of one row of each input of the step; `None`: every block reads all of it.
+    pub inputs: Vec<Option<usize>>,
+    /// Bytes of one row of each result after the sums.
+    pub outputs: Vec<usize>,
+}
+
+impl Blocks {
+    /// Arithmetic operations of all blocks.
+    pub fn flops(&self) -> f64 {
+        let of = |s: &Schedule| s.steps.iter().map(|step| step.flops).sum::<f64>();
+        of(&self.body) * (self.rows / self.block) as f64 + self.rest.as_ref().map_or(0.0, of)
+    }
 }
 
 impl Kernel {
@@ -146,7 +208,13 @@ impl Kernel {
             Kernel::Reduce { monoid, map, .. } => {
                 format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().row().name)
             }
+            Kernel::Rows(r) => format!("rows[{}]", r.stages.len()),
             Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
+            Kernel::Onto { op } => format!("{}+=", op.name()),
+            Kernel::Blocks(b) => format!("blocks[{}×{}]", b.rows.div_ceil(b.block), b.block),
+            Kernel::Pool(p) => p.name(),
+            Kernel::Unpool(u) => u.name(),
+            Kernel::UnpooledGradient(_) => "unpooled kernel gradient".into(),
             Kernel::While { .. } => "while".into(),
             Kernel::Case { .. } => "case".into(),
         }

@@ -79,24 +79,8 @@ fn out_of_memory(bytes: usize) -> Error {
     .hint("use a smaller batch")
 }
 
-/// Refuses what could only end in the system killing the process: `bytes` beyond what is available now.
-pub fn check_available(bytes: usize, what: &str) -> Result<()> {
-    // Small programs are not worth the look at the system's files.
-    if bytes < 256 << 20 {
-        return Ok(());
-    }
-    match available() {
-        Some(free) if bytes > free => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("{what} needs {} MiB of memory, {} MiB are available", bytes >> 20, free >> 20),
-        )
-        .hint("use a smaller batch, or give the process more memory")),
-        _ => Ok(()),
-    }
-}
-
 /// Bytes that this process may still use: the machine's, or its control group's limit where that is lower.
-fn available() -> Option<usize> {
+pub(crate) fn available() -> Option<usize> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find(|l| l.starts_with("MemAvailable:"))?;
     let machine = line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)?;
@@ -106,6 +90,13 @@ fn available() -> Option<usize> {
         left("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
     });
     Some(group.map_or(machine, |g| g.min(machine)))
+}
+
+/// Bytes of memory that this process uses now; where the system says so.
+pub(crate) fn resident() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
 
 /// An array of this backend.
@@ -131,7 +122,5 @@ mod tests {
             assert!((m.ptr() as usize).is_multiple_of(64) && m.bytes().iter().all(|&b| b == 0));
         }
         assert!(Memory::new(usize::MAX / 2).is_err());
-        let e = check_available(usize::MAX / 4, "this program").unwrap_err();
-        assert!(e.to_string().contains("available") && e.to_string().contains("smaller batch"));
     }
 }

@@ -1,22 +1,31 @@
 //! The backend interface: compile a graph, run it on buffers.
 
-use crate::arena::{CpuData, Memory, check_available};
+use crate::arena::{CpuData, Memory};
 use crate::detect::Level;
 use crate::exec::{Cx, Executor};
+use crate::limit;
+use crate::profile;
 use crate::team::{Team, flush_denormals, restore_denormals};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_compile::{Options, Place, array_bytes, optimize, schedule};
-use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp};
+use systole_compile::{Blocking, Options, Place, optimize, remat, schedule};
+use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
 };
+
+/// Shares of the intermediate values that are tried to do without, where memory is short.
+const REMAT_SHARES: [f64; 4] = [0.2, 0.4, 0.7, 1.0];
 
 /// This machine's cores.
 pub struct CpuBackend {
     team: Arc<Team>,
     level: Level,
+    blocks: Blocking,
 }
+
+/// The near cache that blocks of rows are made for, whatever this machine has: sums must not depend on it.
+const CACHE: usize = 1 << 20;
 
 /// How to open this backend: `cpu`, preferred to the interpreter.
 pub fn provider() -> Provider {
@@ -34,7 +43,43 @@ impl CpuBackend {
         if !level.is_available() {
             return Err(level.lacking());
         }
-        Ok(CpuBackend { team: Arc::new(team), level })
+        let blocks = if knobs::BLOCKS.get() == "off" { Blocking::Off } else { Blocking::Cache(CACHE) };
+        Ok(CpuBackend { team: Arc::new(team), level, blocks })
+    }
+
+    /// The same backend with other blocks of rows. Sums are added in another order then.
+    pub fn with_blocks(self, blocks: Blocking) -> CpuBackend {
+        CpuBackend { blocks, ..self }
+    }
+
+    fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
+        let options = Options { donated: options.donated.clone(), state_at: None, blocks: self.blocks };
+        Executor::new(schedule(graph, &options)?, self.level)
+    }
+
+    /// The program, with as much computed again instead of kept as the memory limit asks for.
+    fn fitting(&self, graph: &Graph, options: &CompileOptions, names: &[String]) -> Result<Executor> {
+        let whole = self.bind(graph, options)?;
+        let Err(refused) = limit::check(&whole, names) else { return Ok(whole) };
+        let arena = whole.schedule().arena_bytes;
+        drop(whole);
+        for save in REMAT_SHARES.map(|share| (arena as f64 * share) as usize) {
+            let Some(less) = remat(graph, save) else { break };
+            let executor = self.bind(&less, options)?;
+            if limit::check(&executor, names).is_ok() {
+                event::emit(1, || {
+                    format!(
+                        "{}: intermediate values of {} MiB would not fit; {} steps more compute some again, and {} MiB do",
+                        options.label,
+                        arena >> 20,
+                        less.nodes.len() - graph.nodes.len(),
+                        executor.schedule().arena_bytes >> 20,
+                    )
+                });
+                return Ok(executor);
+            }
+        }
+        Err(refused)
     }
 
     fn build(&self, graph: &Graph, options: &CompileOptions) -> Result<CpuExecutable> {
@@ -45,16 +90,10 @@ impl CpuBackend {
             let each = stats.iter().map(|s| format!("{} {}→{}", s.name, s.before, s.after));
             format!("{}: {}", options.label, each.collect::<Vec<_>>().join(", "))
         });
-        let plan = schedule(&optimized, &Options { donated: options.donated.clone(), state_at: None })?;
-        event::emit(4, || plan.to_string());
-        let listing = plan.to_string();
-        let executor = Executor::new(plan, self.level)?;
+        let executor = self.fitting(&optimized, options, &graph.param_names)?;
+        let listing = executor.schedule().to_string();
+        event::emit(4, || listing.clone());
         let arena_bytes = executor.memory_bytes()?;
-        let mut needed = arena_bytes;
-        for r in &executor.schedule().results {
-            needed = needed.saturating_add(array_bytes(&r.ty)?);
-        }
-        check_available(needed, "this program")?;
         let report = Report {
             compile_ms: start.elapsed().as_secs_f64() * 1e3,
             arena_bytes,
@@ -68,6 +107,7 @@ impl CpuBackend {
             name: graph.name.clone(),
             executor,
             team: self.team.clone(),
+            level: self.level,
             arenas: Mutex::default(),
             flush: options.flush_denormals,
             label: options.label.clone(),
@@ -106,6 +146,7 @@ struct CpuExecutable {
     name: String,
     executor: Executor,
     team: Arc<Team>,
+    level: Level,
     arenas: Mutex<Vec<Memory>>,
     flush: bool,
     label: String,
@@ -228,8 +269,9 @@ impl Executable for CpuExecutable {
 
 impl Drop for CpuExecutable {
     fn drop(&mut self) {
-        let table = self.executor.profile();
-        if !table.is_empty() {
+        if event::wanted(2)
+            && let Some(table) = profile::table(&self.executor, self.level, self.team.threads())
+        {
             event::emit(2, || format!("kernels of {}:\n{table}", self.label));
         }
     }

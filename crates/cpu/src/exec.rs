@@ -2,15 +2,13 @@
 
 use crate::arena::Memory;
 use crate::detect::Level;
-use crate::kernels::{Io, Kernel, bind};
+use crate::kernels::{Inner, Io, Kernel, bind};
+use crate::profile::{self, Profile};
 use crate::team::Team;
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 use systole_compile::{ALIGN, Place, Schedule, Step};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_runtime::event;
 
 /// What kernels may use while they run.
 pub struct Cx<'a> {
@@ -46,13 +44,7 @@ pub struct Executor {
     schedule: Schedule,
     kernels: Vec<Box<dyn Kernel>>,
     scratch: usize,
-    profile: Mutex<Vec<StepTime>>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct StepTime {
-    calls: u64,
-    seconds: f64,
+    profile: Profile,
 }
 
 impl Executor {
@@ -63,13 +55,18 @@ impl Executor {
             kernels.push(bind(step, level)?);
         }
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
-        let profile = Mutex::new(vec![StepTime::default(); kernels.len()]);
+        let profile = Profile::new(kernels.len());
         Ok(Executor { schedule, kernels, scratch, profile })
     }
 
     /// The program.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// The kernels of its steps, and the times that they took while somebody watched.
+    pub(crate) fn measured(&self) -> (&[Box<dyn Kernel>], &Profile) {
+        (&self.kernels, &self.profile)
     }
 
     /// Bytes of working memory that [`Executor::run`] needs.
@@ -101,17 +98,17 @@ impl Executor {
             Place::Arena(at) => memory.wrapping_add(at),
             Place::Result(k) => results[k],
         };
-        let profiling = event::wanted(2);
+        let watched = profile::wanted();
         for (i, (step, kernel)) in s.steps.iter().zip(&self.kernels).enumerate() {
             let inputs: SmallVec<[*const u8; 8]> =
                 step.inputs.iter().map(|&x| address(x).cast_const()).collect();
             let outputs: SmallVec<[*mut u8; 4]> = step.outputs.iter().map(|&x| address(x)).collect();
-            let start = profiling.then(Instant::now);
+            let start = watched.then(|| self.profile.begin(s, i));
             let io = Io { inputs: &inputs, outputs: &outputs, scratch };
             // SAFETY: the plan gives every slot memory of its size, apart from others alive at the same time.
             unsafe { kernel.run(cx, &io) }.at(|| place_of(step))?;
             if let Some(start) = start {
-                self.note(i, start.elapsed().as_secs_f64());
+                self.profile.end(s, i, start);
             }
         }
         Ok(())
@@ -145,47 +142,6 @@ impl Executor {
             }
         }
         Ok(())
-    }
-
-    fn note(&self, i: usize, seconds: f64) {
-        let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
-        profile[i].calls += 1;
-        profile[i].seconds += seconds;
-    }
-
-    /// A table of the time that each kernel took so far; empty unless runs were profiled (`SYSTOLE_LOG=2`).
-    pub fn profile(&self) -> String {
-        let profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rows: Vec<(usize, StepTime)> =
-            profile.iter().copied().enumerate().filter(|(_, t)| t.calls > 0).collect();
-        if rows.is_empty() {
-            return String::new();
-        }
-        rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
-        let total: f64 = rows.iter().map(|(_, t)| t.seconds).sum();
-        let mut text = format!(
-            "{:<28} {:>6} {:>9} {:>6} {:>8} {:>8}  result\n",
-            "kernel", "calls", "ms/call", "share", "GFLOP/s", "GB/s"
-        );
-        for (i, t) in rows {
-            let step = &self.schedule.steps[i];
-            let each = t.seconds / t.calls as f64;
-            let types = step.input_types.iter().chain(&step.output_types);
-            let bytes: f64 = types.map(|t| t.bytes() as f64).sum();
-            text += &format!(
-                "{:<28} {:>6} {:>9.3} {:>5.1}% {:>8.1} {:>8.1}  {}{}{}\n",
-                format!("{i} {}", step.kernel.name()),
-                t.calls,
-                each * 1e3,
-                100.0 * t.seconds / total,
-                step.flops / each / 1e9,
-                bytes / each / 1e9,
-                step.output_types.first().map_or(String::new(), |t| t.to_string()),
-                if step.scope.is_empty() { "" } else { " of " },
-                step.scope,
-            );
-        }
-        text
     }
 }
 
@@ -244,6 +200,10 @@ impl WhileKernel {
 impl Kernel for WhileKernel {
     fn scratch(&self) -> usize {
         self.scratch
+    }
+
+    fn inner(&self) -> Vec<Inner<'_>> {
+        vec![("while".into(), &self.cond), ("do".into(), &self.body)]
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
@@ -305,6 +265,10 @@ impl CaseKernel {
 impl Kernel for CaseKernel {
     fn scratch(&self) -> usize {
         self.scratch
+    }
+
+    fn inner(&self) -> Vec<Inner<'_>> {
+        self.branches.iter().enumerate().map(|(i, b)| (format!("case {i}"), b)).collect()
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {

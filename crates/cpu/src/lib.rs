@@ -12,11 +12,17 @@
 
 mod arena;
 pub mod backend;
+mod blocks;
 mod detect;
 mod exec;
 mod kernels;
+mod limit;
+mod peak;
+mod profile;
 mod team;
 
 pub use backend::{CpuBackend, provider};
 pub use detect::Level;
+pub use peak::{Peak, Tier, peak, process_cpu_seconds};
+pub use systole_compile::Blocking;
 pub use team::Team;

@@ -4,6 +4,7 @@
 //! worker that did not join it: on a busy machine the caller does the blocks itself. Loops inside blocks, and loops
 //! of other threads while the team is busy, run serially. Which thread runs a block must not change any result.
 
+use crate::profile;
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use systole_ir::knobs;
+use systole_runtime::trace;
 
 /// How long a worker looks for the next loop before it parks.
 const SPIN: Duration = Duration::from_micros(50);
@@ -140,6 +142,11 @@ impl Drop for Team {
     }
 }
 
+/// Whether this thread is in a parallel loop.
+pub(crate) fn inside() -> bool {
+    INSIDE.get()
+}
+
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -187,7 +194,9 @@ impl Shared {
             let job = *lock(&self.job);
             if let Some(job) = job {
                 let before = flush_denormals(job.flush);
+                let start = trace::begin();
                 self.take_blocks(job.body);
+                profile::worker_span(start);
                 restore_denormals(before);
             }
             self.state.fetch_sub(1, AcqRel);

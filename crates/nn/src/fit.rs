@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use systole_data::{Cardinality, Dataset, DatasetIter};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_runtime::trace;
 
 /// The arguments of Keras's `fit`.
 pub struct Fit {
@@ -233,6 +234,7 @@ impl Run {
             let start = Instant::now();
             let Some(sample) = iter.next() else { break };
             let waited = start.elapsed();
+            trace::span("data", "wait for data", Some(start), || "{}".into());
             let mut batch = Batch::from_sample(&sample?, &names)?;
             apply_class_weight(&mut batch, &options.class_weight)?;
             if done == 0 {

@@ -3,6 +3,7 @@
 use crate::batch::Batch;
 use crate::model::Model;
 use std::sync::Arc;
+use std::time::Instant;
 use systole_ir::{Literal, Result};
 use systole_runtime::{Backend, Buffer, DeviceId, Executable, Params, Report};
 
@@ -27,6 +28,7 @@ pub struct ResidentTraining<'m> {
     model: &'m mut Model,
     batch: DeviceBatch,
     program: Arc<dyn Executable>,
+    compile_ms: f64,
 }
 
 /// Inputs, labels and weights as a step takes them.
@@ -48,6 +50,11 @@ impl ResidentTraining<'_> {
     pub fn report(&self) -> &Report {
         self.program.report()
     }
+
+    /// Milliseconds from the first trace to a program ready to run.
+    pub fn compile_ms(&self) -> f64 {
+        self.compile_ms
+    }
 }
 
 /// Predictions of a model for one batch, with weights and batch on the device.
@@ -55,6 +62,7 @@ pub struct ResidentPrediction<'m> {
     model: &'m Model,
     batch: DeviceBatch,
     program: Arc<dyn Executable>,
+    compile_ms: f64,
 }
 
 impl ResidentPrediction<'_> {
@@ -67,6 +75,11 @@ impl ResidentPrediction<'_> {
     pub fn report(&self) -> &Report {
         self.program.report()
     }
+
+    /// Milliseconds from the first trace to a program ready to run.
+    pub fn compile_ms(&self) -> f64 {
+        self.compile_ms
+    }
 }
 
 impl Model {
@@ -78,8 +91,9 @@ impl Model {
         self.ready_for(batch)?;
         self.state.metrics = self.compiled()?.train.metrics.zeros();
         let batch = self.move_to_device(batch)?;
+        let start = Instant::now();
         let program = self.compiled()?.train.prepare(&self.state, &batch, self.controls())?;
-        Ok(ResidentTraining { model: self, batch, program })
+        Ok(ResidentTraining { model: self, batch, program, compile_ms: millis(start) })
     }
 
     /// Compiles the prediction of `batch` and puts everything that it needs on the device.
@@ -92,8 +106,9 @@ impl Model {
         }
         self.check_batch(batch)?;
         let batch = self.move_to_device(batch)?;
+        let start = Instant::now();
         let program = self.compiled()?.predict.prepare(&self.state, batch.0.clone())?;
-        Ok(ResidentPrediction { model: self, batch, program })
+        Ok(ResidentPrediction { model: self, batch, program, compile_ms: millis(start) })
     }
 
     /// Replaces host arrays of the state by arrays on the device, and copies the batch there.
@@ -111,6 +126,10 @@ impl Model {
             weight.into_iter().map(put).collect::<Result<_>>()?,
         ))
     }
+}
+
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
 }
 
 fn put_all(group: &mut Params<Buffer>, device: &dyn Backend) -> Result<()> {

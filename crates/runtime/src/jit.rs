@@ -1,6 +1,6 @@
 //! `jit`: traces a function over trees of tensors once for each type of its arguments, compiles it and runs it.
 
-use crate::{Arg, Backend, Buffer, CompileOptions, Executable, Skeleton, Tree, backend, event};
+use crate::{Arg, Backend, Buffer, CompileOptions, Executable, Skeleton, Tree, backend, event, trace};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Result, Tensor, TensorType, grad};
@@ -76,7 +76,9 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         let types = leaves.iter().map(|b| b.ty().clone()).collect();
         let compiled = self.compiled(Signature { structure, types })?;
         let args = leaves.into_iter().map(Arg::Donate).collect();
+        let start = trace::begin();
         let results = compiled.executable.run(args)?;
+        trace::span("step", &self.label, start, || "{}".into());
         Ok(O::unflatten_host(&compiled.results, &mut results.into_iter()))
     }
 
@@ -120,6 +122,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         if let Some(changed) = self.first_change(&signature, cache.keys()) {
             event::emit(1, || format!("{} compiles again: {changed}", self.label));
         }
+        let start = trace::begin();
         let (graph, results) = self.trace_signature(&signature)?;
         let backend = match &self.backend {
             Some(b) => b.clone(),
@@ -131,6 +134,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
             flush_denormals: self.flush_denormals,
         };
         let executable = backend.compile(&graph, &options)?;
+        trace::span("compile", &format!("compile {}", self.label), start, || "{}".into());
         event::emit(1, || {
             let r = executable.report();
             format!(

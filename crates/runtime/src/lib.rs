@@ -9,6 +9,7 @@ pub mod event;
 mod jit;
 mod reference;
 mod registry;
+pub mod trace;
 mod tree;
 
 pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable, Report};

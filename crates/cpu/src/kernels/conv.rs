@@ -1,43 +1,43 @@
-//! Convolution without patches in memory: register kernels read the input through tables of offsets.
+//! Convolution without patches in memory: register kernels read the input where it lies, or strips of it that were
+//! copied to a thread's cache with explicit zeros, through tables of offsets.
 //!
-//! For an output pixel p and a kernel position w with channel c the input element lies at `pixel[p] + tap[w, c]`
-//! (in a copy with explicit zeros where there is padding or dilation). So
-//! * the product over taps with the kernel as a matrix is the output (also the input's gradient, which is a
-//!   convolution of the output's gradient), and
-//! * the product over pixels with the output's gradient is the kernel's gradient, which arrives here as a convolution
-//!   whose batch and features have changed places.
-//!
-//! Layouts are channels-last. Every other combination of attributes goes the general way: plain loops, in parallel.
+//! Layouts are channels-last. [`forward`] also computes the input's gradient, [`gradient`] the kernel's, [`stage`] is
+//! how both read the input, [`tiles`] the register kernels. Every other combination of attributes goes the general
+//! way: plain loops, in parallel.
 
-use super::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
+mod forward;
+mod gradient;
+mod stage;
+mod tiles;
+
 use super::moves::{BoxCopy, Dim, fill};
 use super::{Io, Kernel, Ptr};
-use crate::detect::Level;
-use crate::exec::{Cx, with_scratch};
+use crate::detect::{Level, TileFn};
+use crate::exec::Cx;
 use smallvec::SmallVec;
 use systole_compile::Step;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
-/// Output pixels that one block of the parallel loop computes.
-const PIXELS: usize = 384;
-/// Most partial sums of a kernel gradient.
-const MOST_PARTS: usize = 32;
+/// The kernel of a convolution of narrow or f32 floats in one of the layouts of layers; `None`: another one.
+pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
+    let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+    let known = |t: &TensorType| matches!(t.dtype, DType::F32 | DType::BF16 | DType::F16) && t.elements() > 0;
+    if ![x, k, y].into_iter().all(known) {
+        return None;
+    }
+    if let Some(kernel) = forward::Forward::new(c, bias, x, k, y, level) {
+        return Some(Box::new(kernel));
+    }
+    let kernel = if bias { None } else { gradient::KernelGradient::new(c, x, k, y, level) };
+    kernel.map(|k| Box::new(k) as Box<dyn Kernel>)
+}
 
-/// The kernel for a step; `None` where the element types have no path here.
+/// The kernel of any other convolution; `None` where the element types have no path here.
 pub fn bind(c: &Convolution, bias: bool, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
     let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
-    let empty = [x, k, y].iter().any(|t| t.elements() == 0);
-    if x.dtype == DType::F32 && y.dtype == DType::F32 && !empty {
-        if let Some(kernel) = Forward::new(c, bias, x, k, y, level) {
-            return Some(Box::new(kernel));
-        }
-        if let Some(kernel) = super::depthwise::bind(c, bias, step, level) {
-            return Some(kernel);
-        }
-        if !bias && let Some(kernel) = KernelGradient::new(c, x, k, y, level) {
-            return Some(Box::new(kernel));
-        }
+    if let Some(kernel) = super::depthwise::bind(c, bias, step, level) {
+        return Some(kernel);
     }
     General::new(c, bias, x, k, y).map(|g| Box::new(g) as Box<dyn Kernel>)
 }
@@ -122,314 +122,64 @@ pub fn is_channels_last(batch: usize, feature: usize, spatial: &[usize]) -> bool
     batch == 0 && feature == spatial.len() + 1 && spatial.iter().copied().eq(1..=spatial.len())
 }
 
-/// `x: f32[B, …, C], kernel → y: f32[B, …', F]`.
-struct Forward {
-    input: Padded,
-    /// Brings the kernel to `[taps · C, F]` where it does not lie so.
-    kernel: Option<BoxCopy>,
-    pixel: Vec<usize>,
-    tap: Vec<usize>,
-    batch: usize,
-    features: usize,
-    bias: bool,
-    run: IndirectKernel,
-    rows: usize,
-    columns: usize,
+/// What becomes of a sum.
+#[derive(Clone, Copy)]
+pub enum Finish {
+    Copy,
+    /// Added to what the result holds.
+    Add,
+    /// Rounded by this loop to 16 bits.
+    Narrow(TileFn),
 }
 
-impl Forward {
-    fn new(
-        c: &Convolution,
-        bias: bool,
-        x: &TensorType,
-        k: &TensorType,
-        y: &TensorType,
-        level: Level,
-    ) -> Option<Forward> {
-        let d = &c.dims;
-        let fits = c.feature_groups == 1
-            && c.batch_groups == 1
-            && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
-            && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial);
-        if !fits {
-            return None;
-        }
-        let n = d.input_spatial.len();
-        let input = Padded::new(x, &c.padding, &c.lhs_dilation)?;
-        let own = k.shape.strides();
-        let (channels, features) = (k.shape[d.kernel_input_feature], k.shape[d.kernel_output_feature]);
-        let window: Vec<usize> = d.kernel_spatial.iter().map(|&s| k.shape[s]).collect();
-        let taps =
-            offsets((0..n).map(|i| (window[i], input.strides[i] * c.rhs_dilation[i])).chain([(channels, 1)]));
-        let pixel = offsets((0..n).map(|i| (y.shape[i + 1], input.strides[i] * c.strides[i])));
-        let (mut dims, mut at) = (Vec::new(), 0isize);
-        for i in 0..n {
-            let stride = own[d.kernel_spatial[i]] as isize;
-            let back = c.reversal[i];
-            at += if back { (window[i] as isize - 1) * stride } else { 0 };
-            dims.push(Dim { size: window[i], src: if back { -stride } else { stride }, dst: 0 });
-        }
-        dims.push(Dim { size: channels, src: own[d.kernel_input_feature] as isize, dst: 0 });
-        dims.push(Dim { size: features, src: own[d.kernel_output_feature] as isize, dst: 0 });
-        let mut stride = 1;
-        for dim in dims.iter_mut().rev() {
-            dim.dst = stride;
-            stride *= dim.size as isize;
-        }
-        let in_order = dims.iter().all(|d| d.size == 1 || d.src == d.dst);
-        let (run, rows, columns) = indirect_shape(level, features);
-        Some(Forward {
-            input,
-            kernel: (!in_order).then(|| BoxCopy::new(4, &dims, at, 0)),
-            pixel,
-            tap: taps,
-            batch: x.shape[0],
-            features,
-            bias,
-            run,
-            rows,
-            columns,
-        })
-    }
-
-    fn kernel_bytes(&self) -> usize {
-        (self.tap.len() * self.features * 4).next_multiple_of(64)
-    }
-
-    fn packed_bytes(&self) -> usize {
-        (packed_len(self.columns, self.tap.len(), self.features) * 4).next_multiple_of(64)
-    }
-
-    fn padded_features(&self) -> usize {
-        self.features.next_multiple_of(self.columns)
-    }
-}
-
-impl Kernel for Forward {
-    fn scratch(&self) -> usize {
-        self.input.bytes() + self.kernel_bytes() + self.packed_bytes() + self.padded_features() * 4 + 64
-    }
-
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let ordered = io.scratch.wrapping_add(self.input.bytes());
-        let packed = ordered.wrapping_add(self.kernel_bytes());
-        let bias = packed.wrapping_add(self.packed_bytes());
-        let (taps, features) = (self.tap.len(), self.features);
-        let padded = self.padded_features();
-        // SAFETY: scratch is laid out as `scratch()` counts it; operands and result have the shapes of `new`.
-        unsafe {
-            let x = self.input.prepare(cx, io.inputs[0], io.scratch);
-            let mut kernel = io.inputs[1];
-            if let Some(copy) = &self.kernel {
-                copy.run(cx, kernel, ordered);
-                kernel = ordered;
-            }
-            for kb in (0..taps).step_by(KC) {
-                let k = KC.min(taps - kb);
-                let view = View { ptr: kernel.cast::<f32>().add(kb * features), row: features, col: 1 };
-                pack_right(self.columns, view, k, features, packed.cast::<f32>().add(kb * padded));
-            }
-            if self.bias {
-                std::ptr::copy_nonoverlapping(io.inputs[2], bias, features * 4);
-            }
-            let bias = if self.bias { bias.cast_const().cast() } else { std::ptr::null() };
-            self.blocks(cx, x, packed.cast_const().cast(), bias, io.outputs[0].cast());
-        }
-        Ok(())
-    }
-}
-
-impl Forward {
-    unsafe fn blocks(&self, cx: &Cx<'_>, x: *const f32, kernel: *const f32, bias: *const f32, y: *mut f32) {
-        let (pixels, taps, features) = (self.pixel.len(), self.tap.len(), self.features);
-        let strips = pixels.div_ceil(PIXELS);
-        // Equal strips: a short last one would leave threads idle.
-        let strip = pixels.div_ceil(strips.max(1)).next_multiple_of(self.rows);
-        let strips = pixels.div_ceil(strip.max(1));
-        let (xp, kp, bp, yp) =
-            (Ptr::of(x.cast()), Ptr::of(kernel.cast()), Ptr::of(bias.cast()), Ptr(y.cast()));
-        let padded = self.padded_features();
-        let body = |task: usize| {
-            let (image, from) = (task / strips, task % strips * strip);
-            let to = (from + strip).min(pixels);
-            let a = xp.elem::<f32>(image * self.input.image).cast_const();
-            let bias = bp.at(0).cast_const().cast::<f32>();
-            for kb in (0..taps).step_by(KC) {
-                let k = KC.min(taps - kb);
-                let last = kb + k == taps && !bias.is_null();
-                for p in (from..to).step_by(self.rows) {
-                    let rows = self.rows.min(to - p);
-                    for j in (0..features).step_by(self.columns) {
-                        let t = TileArgs {
-                            k,
-                            a,
-                            a_row: 0,
-                            a_k: 0,
-                            b: kp.elem::<f32>(kb * padded + j * k).cast_const(),
-                            b_k: self.columns,
-                            c: yp.elem::<f32>((image * pixels + p) * features + j),
-                            c_row: features,
-                            add: kb > 0,
-                            bias: if last { bias.wrapping_add(j) } else { std::ptr::null() },
-                            columns: self.columns.min(features - j),
-                        };
-                        // SAFETY: tables stay inside one (padded) image; tasks write disjoint pixels.
-                        unsafe {
-                            (self.run)(rows, &t, self.pixel.as_ptr().add(p), self.tap.as_ptr().add(kb))
-                        };
-                    }
-                }
-            }
-        };
-        let work = 2.0 * (self.batch * pixels * features) as f64 * taps as f64 / 60.0;
-        cx.team.run_with(self.batch * strips, work, cx.flush, &body);
-    }
-}
-
-/// `x: f32[B, …, C], dy: f32[B, …', F] → dkernel: f32[…, C, F]`, as the convolution that autodiff makes of it.
-struct KernelGradient {
-    input: Padded,
-    pixel: Vec<usize>,
-    tap: Vec<usize>,
-    batch: usize,
-    features: usize,
-    images_per_part: usize,
-    run: IndirectKernel,
-    rows: usize,
-    columns: usize,
-}
-
-impl KernelGradient {
-    fn new(
-        c: &Convolution,
-        x: &TensorType,
-        dy: &TensorType,
-        y: &TensorType,
-        level: Level,
-    ) -> Option<KernelGradient> {
-        let d = &c.dims;
-        let n = d.input_spatial.len();
-        let fits = c.feature_groups == 1
-            && c.batch_groups == 1
-            && c.reversal.iter().all(|r| !r)
-            && is_channels_last(d.input_feature, d.input_batch, &d.input_spatial)
-            && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
-            && d.output_batch == n
-            && d.output_feature == n + 1
-            && d.output_spatial.iter().copied().eq(0..n);
-        if !fits {
-            return None;
-        }
-        let input = Padded::new(x, &c.padding, &c.lhs_dilation)?;
-        let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
-        let tap =
-            offsets((0..n).map(|i| (y.shape[i], input.strides[i] * c.strides[i])).chain([(channels, 1)]));
-        let pixel = offsets((0..n).map(|i| (dy.shape[i + 1], input.strides[i] * c.rhs_dilation[i])));
-        let (run, rows, columns) = indirect_shape(level, features);
-        let batch = x.shape[0];
-        let images_per_part = batch.div_ceil(MOST_PARTS);
-        Some(KernelGradient { input, pixel, tap, batch, features, images_per_part, run, rows, columns })
-    }
-
-    fn parts(&self) -> usize {
-        self.batch.div_ceil(self.images_per_part)
-    }
-
-    /// Sums over the images of one part.
-    unsafe fn part(&self, part: usize, x: *const f32, dy: *const f32, sum: *mut f32) {
-        let (pixels, taps, features) = (self.pixel.len(), self.tap.len(), self.features);
-        let images = part * self.images_per_part..((part + 1) * self.images_per_part).min(self.batch);
-        let direct = features.is_multiple_of(self.columns);
-        with_scratch(packed_len(self.columns, KC, features) * 4, |memory| {
-            let packed = memory.cast::<f32>();
-            let mut add = false;
-            for image in images {
-                let a = x.wrapping_add(image * self.input.image);
-                for pb in (0..pixels).step_by(KC) {
-                    let k = KC.min(pixels - pb);
-                    let b = dy.wrapping_add((image * pixels + pb) * features);
-                    if !direct {
-                        let view = View { ptr: b, row: features, col: 1 };
-                        // SAFETY: `k` pixels of the cotangent; scratch has room for a block.
-                        unsafe { pack_right(self.columns, view, k, features, packed) };
-                    }
-                    for j in (0..features).step_by(self.columns) {
-                        let (b, b_k) = if direct {
-                            (b.wrapping_add(j), features)
-                        } else {
-                            (packed.cast_const().wrapping_add(j * k), self.columns)
-                        };
-                        for i in (0..taps).step_by(self.rows) {
-                            let t = TileArgs {
-                                k,
-                                a,
-                                a_row: 0,
-                                a_k: 0,
-                                b,
-                                b_k,
-                                c: sum.wrapping_add(i * features + j),
-                                c_row: features,
-                                add,
-                                bias: std::ptr::null(),
-                                columns: self.columns.min(features - j),
-                            };
-                            let rows = self.rows.min(taps - i);
-                            // SAFETY: tables stay inside one (padded) image; the sum is this part's.
-                            unsafe {
-                                (self.run)(rows, &t, self.tap.as_ptr().add(i), self.pixel.as_ptr().add(pb))
-                            };
-                        }
-                    }
-                    add = true;
-                }
-            }
-        });
-    }
-}
-
-impl Kernel for KernelGradient {
-    fn scratch(&self) -> usize {
-        self.input.bytes() + self.parts() * self.tap.len() * self.features * 4 + 64
-    }
-
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let size = self.tap.len() * self.features;
-        let parts = self.parts();
-        // SAFETY: scratch is laid out as `scratch()` counts it; operands and result have the shapes of `new`.
-        unsafe {
-            let x = self.input.prepare(cx, io.inputs[0], io.scratch);
-            let sums = io.scratch.wrapping_add(self.input.bytes());
-            let (xp, dyp, sp) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr(sums));
-            let body = |part: usize| {
-                let (x, dy) = (xp.elem::<f32>(0).cast_const(), dyp.elem::<f32>(0).cast_const());
-                self.part(part, x, dy, sp.elem::<f32>(part * size));
-            };
-            let work = 2.0 * (self.batch * self.pixel.len()) as f64 * size as f64 / 50.0;
-            cx.team.run_with(parts, work, cx.flush, &body);
-            sum_parts(sums.cast(), parts, size, io.outputs[0].cast());
-        }
-        Ok(())
-    }
-}
-
-/// Sums `parts` rows of `size` elements in a tree and writes the sum.
+/// Sums `parts` rows of `size` elements in a tree, and writes the sum.
 ///
 /// # Safety
-/// `parts` holds that many elements, which are overwritten; `out` has room for one row.
-pub unsafe fn sum_parts(rows: *mut f32, parts: usize, size: usize, out: *mut f32) {
-    let mut step = 1;
-    // SAFETY: by the caller's promise.
-    unsafe {
+/// `rows` holds that many elements, which are overwritten; `out` has room for one row.
+pub unsafe fn sum_parts(
+    cx: &Cx<'_>,
+    rows: *mut f32,
+    parts: usize,
+    size: usize,
+    out: *mut u8,
+    finish: Finish,
+) {
+    const BLOCK: usize = 4096;
+    let (rows, out) = (Ptr(rows.cast()), Ptr(out));
+    let body = |block: usize| {
+        let from = block * BLOCK;
+        let n = BLOCK.min(size - from);
+        let mut step = 1;
         while step < parts {
             for p in (0..parts - step).step_by(2 * step) {
-                for i in 0..size {
-                    *rows.add(p * size + i) += *rows.add((p + step) * size + i);
-                }
+                // SAFETY: two different rows; blocks are disjoint parts of them.
+                let (sum, more) = unsafe {
+                    (
+                        std::slice::from_raw_parts_mut(rows.elem::<f32>(p * size + from), n),
+                        std::slice::from_raw_parts(rows.elem::<f32>((p + step) * size + from), n),
+                    )
+                };
+                sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
             }
             step *= 2;
         }
-        std::ptr::copy_nonoverlapping(rows.cast_const(), out, size);
-    }
+        let sum = rows.elem::<f32>(from).cast_const();
+        // SAFETY: blocks are disjoint parts of the result.
+        unsafe {
+            match finish {
+                Finish::Narrow(f) => f(out.at(from * 2), sum.cast(), sum.cast(), sum.cast(), n),
+                Finish::Copy => std::ptr::copy_nonoverlapping(sum, out.elem(from), n),
+                Finish::Add => {
+                    let (sum, out) = (
+                        std::slice::from_raw_parts(sum, n),
+                        std::slice::from_raw_parts_mut(out.elem::<f32>(from), n),
+                    );
+                    out.iter_mut().zip(sum).for_each(|(out, sum)| *out += sum);
+                }
+            }
+        }
+    };
+    cx.team.run_with(size.div_ceil(BLOCK), (parts * size) as f64 * 0.3, cx.flush, &body);
 }
 
 /// Plain loops over any attributes; sums in f64, or exactly modulo the result's width.

@@ -215,7 +215,16 @@ impl Kernel for KernelGradient {
         let work = (self.batch * pixels * channels * taps) as f64 * 0.15;
         cx.team.run_with(parts, work, cx.flush, &body);
         // SAFETY: the parts' sums and the result have that many elements.
-        unsafe { super::conv::sum_parts(sums.elem(0), parts, taps * channels, io.outputs[0].cast()) };
+        unsafe {
+            super::conv::sum_parts(
+                cx,
+                sums.elem(0),
+                parts,
+                taps * channels,
+                io.outputs[0],
+                super::conv::Finish::Copy,
+            )
+        };
         Ok(())
     }
 }

@@ -1,23 +1,56 @@
-//! Matrix products of f32 and f64: register kernels and the blocked loops around them.
+//! Register kernels of matrix products: f32, f64, and narrow integers in groups.
 //!
-//! A kernel computes a tile of `MR` rows by a few vectors of columns. It reads the left operand with any two strides,
-//! so panels need no packing where a matrix lies well, and the right operand by rows of whole vectors. Every element
-//! of a result is the sum over blocks of [`KC`] products, each block a chain of multiply-adds in order: the same bits
-//! however the work is cut. Blocks and the choice of kernel depend on shapes and on the instruction set only.
+//! A kernel computes a tile of `MR` rows by a few vectors of columns. The left operand is read packed, or where it
+//! lies with any two strides; the right one by rows of vectors, packed or where it lies. An element of a tile is one
+//! chain of multiply-adds in order, whatever the tile's size, so results do not depend on how a product is cut.
 
 use crate::detect::Level;
 
 /// Longest chain of products that one accumulator sums.
 pub const KC: usize = 256;
 
-/// One call of a register kernel.
-pub struct TileArgs<T> {
-    /// Products for each element.
+/// One call of a register kernel of a matrix product.
+pub struct Tile<T> {
+    /// Steps of the chain of multiply-adds.
     pub k: usize,
-    /// Left operand: element (row, k) at `row · a_row + k · a_k`.
+    /// Left operand: element (row, k) at `row · a_row + k · a_k`, unless packed.
     pub a: *const T,
     pub a_row: usize,
     pub a_k: usize,
+    /// Right operand: row k at `k · b_k`.
+    pub b: *const T,
+    pub b_k: usize,
+    /// Whether whole vectors of the right operand are readable beyond its last column.
+    pub padded: bool,
+    /// Result tile, rows `c_row` apart.
+    pub c: *mut T,
+    pub c_row: usize,
+    /// Whether to add to the result or to replace it.
+    pub add: bool,
+    /// Added to each row, or null.
+    pub bias: *const T,
+    /// Columns to write.
+    pub columns: usize,
+    /// What is needed next: in each round of [`UNROLLED`] steps one address is asked for, `ahead_step` apart.
+    pub ahead: *const T,
+    pub ahead_step: usize,
+}
+
+/// How a kernel reads its left operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// In panels: the rows of one step lie together, and so do the steps.
+    Packed,
+    /// With any strides.
+    Strided,
+}
+
+/// One call of a register kernel that reads its left operand through tables.
+pub struct TileArgs<T> {
+    /// Products for each element.
+    pub k: usize,
+    /// Left operand.
+    pub a: *const T,
     /// Right operand: row k at `k · b_k`, whole vectors readable.
     pub b: *const T,
     pub b_k: usize,
@@ -32,8 +65,10 @@ pub struct TileArgs<T> {
     pub columns: usize,
 }
 
-/// A register kernel for a number of rows up to the level's.
-pub type TileKernel<T> = unsafe fn(usize, &TileArgs<T>);
+/// A register kernel.
+///
+/// The operands cover the tile's rows, steps and columns; the level's instructions are available.
+pub type TileKernel<T> = unsafe fn(&Tile<T>);
 
 /// Vectors of one element type at one level.
 ///
@@ -45,6 +80,10 @@ pub unsafe trait Vector: Copy {
     unsafe fn splat(x: Self::T) -> Self;
     unsafe fn load(p: *const Self::T) -> Self;
     unsafe fn store(self, p: *mut Self::T);
+    /// The first `n` lanes, at most all; zeros in the others.
+    unsafe fn load_part(p: *const Self::T, n: usize) -> Self;
+    /// Stores the first `n` lanes.
+    unsafe fn store_part(self, p: *mut Self::T, n: usize);
     /// `self · b + c`
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
     unsafe fn add(self, b: Self) -> Self;
@@ -54,7 +93,7 @@ macro_rules! array_vector {
     ($name:ident, $t:ty, $n:expr) => {
         /// A vector that the compiler lays out for the baseline instruction set.
         #[derive(Clone, Copy)]
-        pub struct $name([$t; $n]);
+        pub struct $name(pub [$t; $n]);
         // SAFETY: plain arithmetic, available everywhere.
         unsafe impl Vector for $name {
             type T = $t;
@@ -72,6 +111,22 @@ macro_rules! array_vector {
             unsafe fn store(self, p: *mut $t) {
                 // SAFETY: as for `load`.
                 unsafe { *p.cast::<[$t; $n]>() = self.0 }
+            }
+            #[inline(always)]
+            unsafe fn load_part(p: *const $t, n: usize) -> Self {
+                let mut y = [<$t>::default(); $n];
+                for (i, y) in y.iter_mut().enumerate().take(n) {
+                    // SAFETY: the caller has `n` lanes there.
+                    *y = unsafe { *p.add(i) };
+                }
+                $name(y)
+            }
+            #[inline(always)]
+            unsafe fn store_part(self, p: *mut $t, n: usize) {
+                for (i, y) in self.0.iter().enumerate().take(n) {
+                    // SAFETY: as for `load_part`.
+                    unsafe { *p.add(i) = *y };
+                }
             }
             #[inline(always)]
             unsafe fn mul_add(self, b: Self, c: Self) -> Self {
@@ -95,15 +150,73 @@ macro_rules! array_vector {
 array_vector!(Portable32, f32, 4);
 array_vector!(Portable64, f64, 2);
 
+/// Two products of 16-bit numbers for each of four i32 lanes.
+#[derive(Clone, Copy)]
+pub struct PortablePairs([i32; 4]);
+// SAFETY: plain arithmetic, available everywhere.
+unsafe impl Vector for PortablePairs {
+    type T = i32;
+    const LANES: usize = 4;
+    #[inline(always)]
+    unsafe fn splat(x: i32) -> Self {
+        PortablePairs([x; 4])
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const i32) -> Self {
+        // SAFETY: the caller has the lanes there.
+        PortablePairs(unsafe { *p.cast::<[i32; 4]>() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut i32) {
+        // SAFETY: as for `load`.
+        unsafe { *p.cast::<[i32; 4]>() = self.0 }
+    }
+    #[inline(always)]
+    unsafe fn load_part(p: *const i32, n: usize) -> Self {
+        let mut y = [0; 4];
+        for (i, y) in y.iter_mut().enumerate().take(n) {
+            // SAFETY: the caller has `n` lanes there.
+            *y = unsafe { *p.add(i) };
+        }
+        PortablePairs(y)
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut i32, n: usize) {
+        for (i, y) in self.0.iter().enumerate().take(n) {
+            // SAFETY: as for `load_part`.
+            unsafe { *p.add(i) = *y };
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        let mut y = c.0;
+        for i in 0..4 {
+            let low = (self.0[i] as i16 as i32) * (b.0[i] as i16 as i32);
+            let high = (self.0[i] >> 16) * (b.0[i] >> 16);
+            y[i] = y[i].wrapping_add(low).wrapping_add(high);
+        }
+        PortablePairs(y)
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        let mut y = self.0;
+        for i in 0..4 {
+            y[i] = y[i].wrapping_add(b.0[i]);
+        }
+        PortablePairs(y)
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub(super) mod x86 {
     use super::Vector;
     use std::arch::x86_64::*;
 
+    /// How each operation of a vector is spelt: conversions of the pointer's type and intrinsics.
     macro_rules! intrinsic_vector {
-        ($name:ident, $reg:ty, $t:ty, $n:expr, $set:ident, $load:ident, $store:ident, $fma:ident, $add:ident) => {
+        ($name:ident, $reg:ty, $t:ty, $n:expr, $p:ty, $set:expr, $load:expr, $store:expr, $load_part:expr, $store_part:expr, $fma:expr, $add:expr) => {
             #[derive(Clone, Copy)]
-            pub struct $name($reg);
+            pub struct $name(pub $reg);
             // SAFETY: callers keep to the level of these instructions.
             unsafe impl Vector for $name {
                 type T = $t;
@@ -116,12 +229,22 @@ mod x86 {
                 #[inline(always)]
                 unsafe fn load(p: *const $t) -> Self {
                     // SAFETY: the level is available and the caller has the lanes there.
-                    $name(unsafe { $load(p) })
+                    $name(unsafe { $load(p.cast::<$p>()) })
                 }
                 #[inline(always)]
                 unsafe fn store(self, p: *mut $t) {
                     // SAFETY: as for `load`.
-                    unsafe { $store(p, self.0) }
+                    unsafe { $store(p.cast::<$p>(), self.0) }
+                }
+                #[inline(always)]
+                unsafe fn load_part(p: *const $t, n: usize) -> Self {
+                    // SAFETY: as for `load`, for the lanes of the mask.
+                    $name(unsafe { $load_part(p.cast::<$p>(), n) })
+                }
+                #[inline(always)]
+                unsafe fn store_part(self, p: *mut $t, n: usize) {
+                    // SAFETY: as for `load_part`.
+                    unsafe { $store_part(p.cast::<$p>(), n, self.0) }
                 }
                 #[inline(always)]
                 unsafe fn mul_add(self, b: Self, c: Self) -> Self {
@@ -136,14 +259,34 @@ mod x86 {
             }
         };
     }
+
+    /// The lowest `n` bits, at most 16.
+    #[inline(always)]
+    fn bits(n: usize) -> u16 {
+        if n >= 16 { !0 } else { (1 << n) - 1 }
+    }
+    #[inline(always)]
+    unsafe fn first8(n: usize) -> __m256i {
+        // SAFETY: callers have AVX2.
+        unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
+    }
+    #[inline(always)]
+    unsafe fn first4(n: usize) -> __m256i {
+        // SAFETY: callers have AVX2.
+        unsafe { _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), _mm256_setr_epi64x(0, 1, 2, 3)) }
+    }
+
     intrinsic_vector!(
         V8x32,
         __m256,
         f32,
         8,
+        f32,
         _mm256_set1_ps,
         _mm256_loadu_ps,
         _mm256_storeu_ps,
+        |p, n| _mm256_maskload_ps(p, first8(n)),
+        |p, n, x| _mm256_maskstore_ps(p, first8(n), x),
         _mm256_fmadd_ps,
         _mm256_add_ps
     );
@@ -152,20 +295,40 @@ mod x86 {
         __m256d,
         f64,
         4,
+        f64,
         _mm256_set1_pd,
         _mm256_loadu_pd,
         _mm256_storeu_pd,
+        |p, n| _mm256_maskload_pd(p, first4(n)),
+        |p, n, x| _mm256_maskstore_pd(p, first4(n), x),
         _mm256_fmadd_pd,
         _mm256_add_pd
+    );
+    intrinsic_vector!(
+        Pairs8,
+        __m256i,
+        i32,
+        8,
+        __m256i,
+        _mm256_set1_epi32,
+        _mm256_loadu_si256,
+        _mm256_storeu_si256,
+        |p: *const __m256i, n| _mm256_maskload_epi32(p.cast(), first8(n)),
+        |p: *mut __m256i, n, x| _mm256_maskstore_epi32(p.cast(), first8(n), x),
+        |a, b, c| _mm256_add_epi32(c, _mm256_madd_epi16(a, b)),
+        _mm256_add_epi32
     );
     intrinsic_vector!(
         V16x32,
         __m512,
         f32,
         16,
+        f32,
         _mm512_set1_ps,
         _mm512_loadu_ps,
         _mm512_storeu_ps,
+        |p, n| _mm512_maskz_loadu_ps(bits(n), p),
+        |p, n, x| _mm512_mask_storeu_ps(p, bits(n), x),
         _mm512_fmadd_ps,
         _mm512_add_ps
     );
@@ -174,43 +337,196 @@ mod x86 {
         __m512d,
         f64,
         8,
+        f64,
         _mm512_set1_pd,
         _mm512_loadu_pd,
         _mm512_storeu_pd,
+        |p, n| _mm512_maskz_loadu_pd(bits(n) as u8, p),
+        |p, n, x| _mm512_mask_storeu_pd(p, bits(n) as u8, x),
         _mm512_fmadd_pd,
         _mm512_add_pd
     );
+    intrinsic_vector!(
+        Pairs16,
+        __m512i,
+        i32,
+        16,
+        i32,
+        _mm512_set1_epi32,
+        _mm512_loadu_epi32,
+        _mm512_storeu_epi32,
+        |p, n| _mm512_maskz_loadu_epi32(bits(n), p),
+        |p, n, x| _mm512_mask_storeu_epi32(p, bits(n), x),
+        |a, b, c| _mm512_add_epi32(c, _mm512_madd_epi16(a, b)),
+        _mm512_add_epi32
+    );
+    intrinsic_vector!(
+        Quads16,
+        __m512i,
+        i32,
+        16,
+        i32,
+        _mm512_set1_epi32,
+        _mm512_loadu_epi32,
+        _mm512_storeu_epi32,
+        |p, n| _mm512_maskz_loadu_epi32(bits(n), p),
+        |p, n, x| _mm512_mask_storeu_epi32(p, bits(n), x),
+        |a, b, c| _mm512_dpbusd_epi32(c, a, b),
+        _mm512_add_epi32
+    );
 }
 
-/// The tile of `M` rows by `N` vectors.
+/// `body` for each row `I` of a tile of `M`, written out: sums stay in registers only where every index is a constant
+/// from the start, and the compiler does not unroll so many rounds by itself.
+macro_rules! each_row {
+    ($m:ident, $i:ident => $body:expr) => {
+        each_row!(@ $m, $i => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23)
+    };
+    (@ $m:ident, $i:ident => $body:expr, $($n:literal)*) => {
+        $(if $n < $m {
+            const $i: usize = $n;
+            $body
+        })*
+    };
+}
+
+/// The tile of `M` rows by `N` vectors. `STRIDED`: the left operand is; `PADDED`: the right operand always is.
 #[inline(always)]
-unsafe fn tile<V: Vector, const M: usize, const N: usize>(t: &TileArgs<V::T>) {
-    // SAFETY: the caller's pointers cover `M` rows, `k` products and `N` vectors; the level is available.
+unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PADDED: bool>(
+    t: &Tile<V::T>,
+) {
+    // SAFETY: the caller's operands cover `M` rows, `k` steps and the columns; the level is available.
     unsafe {
-        let zero = V::splat(std::mem::zeroed());
-        let mut acc = [[zero; N]; M];
-        let (mut a, mut b) = (t.a, t.b);
-        for _ in 0..t.k {
-            let mut row = [zero; N];
-            let mut j = 0;
-            while j < N {
-                row[j] = V::load(b.add(j * V::LANES));
-                j += 1;
-            }
-            let mut i = 0;
-            while i < M {
-                let x = V::splat(*a.add(i * t.a_row));
-                let mut j = 0;
-                while j < N {
-                    acc[i][j] = x.mul_add(row[j], acc[i][j]);
-                    j += 1;
-                }
-                i += 1;
-            }
-            a = a.wrapping_add(t.a_k);
-            b = b.wrapping_add(t.b_k);
+        let mut acc = [[V::splat(std::mem::zeroed()); N]; M];
+        let whole = t.columns == N * V::LANES;
+        if PADDED || t.padded || whole {
+            chain::<V, M, N, STRIDED, false>(t, &mut acc);
+        } else {
+            chain::<V, M, N, STRIDED, true>(t, &mut acc);
         }
-        write_tile::<V, M, N>(t, &acc);
+        if whole {
+            finish::<V, M, N, false>(t, &acc);
+        } else {
+            finish::<V, M, N, true>(t, &acc);
+        }
+    }
+}
+
+/// Lanes of vector `j` that are columns of the tile.
+#[inline(always)]
+fn lanes_of<V: Vector>(t: &Tile<V::T>, j: usize) -> usize {
+    t.columns.saturating_sub(j * V::LANES).min(V::LANES)
+}
+
+/// Asks for the cache lines of a row of the result.
+#[inline(always)]
+fn prefetch_row<V: Vector, const N: usize>(row: *const V::T) {
+    #[cfg(target_arch = "x86_64")]
+    for j in 0..N {
+        let p = row.wrapping_add(j * V::LANES);
+        // SAFETY: a hint; SSE is part of the architecture.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast()) };
+    }
+    let _ = row;
+}
+
+/// Asks for a cache line for the second cache.
+#[inline(always)]
+fn prefetch_far<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; SSE is part of the architecture.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast())
+    };
+    let _ = p;
+}
+
+/// Steps of one round of a kernel's loop.
+pub const UNROLLED: usize = 4;
+
+/// Rows that one pointer of a strided left operand serves: the others lie one and two strides further.
+const GROUP: usize = 3;
+
+/// All steps of a tile; with `PART`, only its columns may be read.
+#[inline(always)]
+unsafe fn chain<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PART: bool>(
+    t: &Tile<V::T>,
+    acc: &mut [[V; N]; M],
+) {
+    let mut a = [t.a; M];
+    each_row!(M, I => a[I] = t.a.wrapping_add(I * t.a_row));
+    let mut b = t.b;
+    let unrolled = if STRIDED || PART { 0 } else { t.k / UNROLLED };
+    // The result's lines are asked for row by row: all at once they would keep the operands' lines waiting.
+    let last = t.c.wrapping_add((M - 1) * t.c_row);
+    let (mut row, mut ahead) = (t.c, t.ahead);
+    for _ in 0..unrolled {
+        prefetch_row::<V, N>(row);
+        row = row.wrapping_add(t.c_row).min(last);
+        prefetch_far(ahead);
+        ahead = ahead.wrapping_add(t.ahead_step);
+        // SAFETY: as for `tile`.
+        unsafe {
+            step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+            step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+            step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+            step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+        }
+    }
+    for _ in UNROLLED * unrolled..t.k {
+        // SAFETY: as for `tile`.
+        unsafe { step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc) };
+    }
+}
+
+/// One step of all sums of a tile; moves the operands on.
+#[inline(always)]
+unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PART: bool>(
+    t: &Tile<V::T>,
+    a: &mut [*const V::T; M],
+    b: &mut *const V::T,
+    acc: &mut [[V; N]; M],
+) {
+    // SAFETY: as for `tile`.
+    unsafe {
+        let mut row = [acc[0][0]; N];
+        for j in 0..N {
+            let p = b.wrapping_add(j * V::LANES);
+            row[j] = if PART { V::load_part(p, lanes_of::<V>(t, j)) } else { V::load(p) };
+        }
+        each_row!(M, I => {
+            let p = if STRIDED { a[I / GROUP * GROUP].wrapping_add(I % GROUP * t.a_row) } else { a[0].wrapping_add(I) };
+            let x = V::splat(*p);
+            for j in 0..N {
+                acc[I][j] = x.mul_add(row[j], acc[I][j]);
+            }
+        });
+        each_row!(M, I => a[I] = a[I].wrapping_add(if STRIDED { t.a_k } else { M }));
+        *b = b.wrapping_add(t.b_k);
+    }
+}
+
+/// Writes the sums of a tile; with `PART`, not all lanes are columns.
+#[inline(always)]
+unsafe fn finish<V: Vector, const M: usize, const N: usize, const PART: bool>(
+    t: &Tile<V::T>,
+    acc: &[[V; N]; M],
+) {
+    // SAFETY: as for `tile`; the result has `M` rows.
+    unsafe {
+        each_row!(M, I => for j in 0..N {
+            let lanes = lanes_of::<V>(t, j);
+            let load = |p: *const V::T| if PART { V::load_part(p, lanes) } else { V::load(p) };
+            let p = t.c.wrapping_add(I * t.c_row + j * V::LANES);
+            let mut y = acc[I][j];
+            if t.add {
+                y = load(p).add(y);
+            }
+            if !t.bias.is_null() {
+                y = y.add(load(t.bias.wrapping_add(j * V::LANES)));
+            }
+            if PART { y.store_part(p, lanes) } else { y.store(p) }
+        });
     }
 }
 
@@ -220,7 +536,7 @@ unsafe fn write_tile<V: Vector, const M: usize, const N: usize>(t: &TileArgs<V::
     // SAFETY: the caller's result has `M` rows of `columns` columns.
     unsafe {
         if t.columns == N * V::LANES {
-            finish::<V, M, N>(t, acc, t.c, t.c_row);
+            finish_whole::<V, M, N>(t, acc, t.c, t.c_row);
             return;
         }
         let mut buffer = [std::mem::zeroed::<V::T>(); 24 * 32];
@@ -229,14 +545,14 @@ unsafe fn write_tile<V: Vector, const M: usize, const N: usize>(t: &TileArgs<V::
             let kept = if t.add { t.columns } else { 0 };
             std::ptr::copy_nonoverlapping(t.c.add(i * t.c_row), buffer.as_mut_ptr().add(i * wide), kept);
         }
-        finish::<V, M, N>(t, acc, buffer.as_mut_ptr(), wide);
+        finish_whole::<V, M, N>(t, acc, buffer.as_mut_ptr(), wide);
         for i in 0..M {
             std::ptr::copy_nonoverlapping(buffer.as_ptr().add(i * wide), t.c.add(i * t.c_row), t.columns);
         }
     }
 }
 
-/// As [`tile`], with the left operand read through tables: element (row, k) at `rows[row] + steps[k]`.
+/// A tile with the left operand read through tables: element (row, k) at `rows[row] + steps[k]`.
 #[inline(always)]
 unsafe fn indirect<V: Vector, const M: usize, const N: usize>(
     t: &TileArgs<V::T>,
@@ -279,7 +595,7 @@ unsafe fn indirect<V: Vector, const M: usize, const N: usize>(
 }
 
 #[inline(always)]
-unsafe fn finish<V: Vector, const M: usize, const N: usize>(
+unsafe fn finish_whole<V: Vector, const M: usize, const N: usize>(
     t: &TileArgs<V::T>,
     acc: &[[V; N]; M],
     c: *mut V::T,
@@ -303,33 +619,44 @@ unsafe fn finish<V: Vector, const M: usize, const N: usize>(
     }
 }
 
-macro_rules! by_rows {
-    ($rows:expr, $v:ty, $n:literal, $t:expr, $($m:literal)*) => {
-        match $rows {
-            // SAFETY: the caller's promises are those of `tile`.
-            $($m => unsafe { tile::<$v, $m, $n>($t) },)*
-            _ => {}
-        }
-    };
+/// Kernels of one width by rows: for a packed left operand, and for a strided one where there are any.
+struct Table<T: 'static> {
+    packed: &'static [TileKernel<T>],
+    strided: &'static [TileKernel<T>],
 }
 
 macro_rules! kernels {
-    ($name:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
+    ($table:ident, $run:ident, $v:ty, $t:ty, $n:literal, $padded:literal, [$($m:literal)*], [$($s:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name(rows: usize, t: &TileArgs<$t>) {
-            by_rows!(rows, $v, $n, t, $($m)*);
+        unsafe fn $run<const M: usize, const STRIDED: bool>(t: &Tile<$t>) {
+            // SAFETY: by the promise of `TileKernel`.
+            unsafe { tile::<$v, M, $n, STRIDED, $padded>(t) }
         }
+        $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
+        static $table: Table<$t> = Table { packed: &[$($run::<$m, false>),*], strided: &[$($run::<$s, true>),*] };
+    };
+    // Operands of any layout.
+    (any $table:ident, $run:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
+        kernels!($table, $run, $v, $t, $n, false, [$($m)*], [$($m)*] $(, $feature)?);
+    };
+    // Packed operands.
+    (packed $table:ident, $run:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
+        kernels!($table, $run, $v, $t, $n, true, [$($m)*], [] $(, $feature)?);
     };
 }
 
-kernels!(portable32x2, Portable32, f32, 2, [1 2 3 4]);
-kernels!(portable64x2, Portable64, f64, 2, [1 2 3 4]);
-kernels!(avx2_32x2, x86::V8x32, f32, 2, [1 2 3 4 5 6], "avx2,fma");
-kernels!(avx2_32x1, x86::V8x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx2,fma");
-kernels!(avx2_64x2, x86::V4x64, f64, 2, [1 2 3 4 5 6], "avx2,fma");
-kernels!(avx512_32x2, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
-kernels!(avx512_32x1, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx2,fma");
-kernels!(avx512_64x2, x86::V8x64, f64, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
+kernels!(any PORTABLE_32, portable_32, Portable32, f32, 2, [1 2 3 4]);
+kernels!(packed PORTABLE_64, portable_64, Portable64, f64, 2, [1 2 3 4]);
+kernels!(packed PORTABLE_PAIRS, portable_pairs, PortablePairs, i32, 2, [1 2 3 4]);
+kernels!(any AVX2_32, avx2_32, x86::V8x32, f32, 2, [1 2 3 4 5 6], "avx2,fma");
+kernels!(any AVX2_32_NARROW, avx2_32_narrow, x86::V8x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx2,fma");
+kernels!(packed AVX2_64, avx2_64, x86::V4x64, f64, 2, [1 2 3 4 5 6], "avx2,fma");
+kernels!(packed AVX2_PAIRS, avx2_pairs, x86::Pairs8, i32, 2, [1 2 3 4 5 6], "avx2,fma");
+kernels!(any AVX512_32, avx512_32, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
+kernels!(any AVX512_32_NARROW, avx512_32_narrow, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx2,fma");
+kernels!(packed AVX512_64, avx512_64, x86::V8x64, f64, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
+kernels!(packed AVX512_PAIRS, avx512_pairs, x86::Pairs16, i32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bw,avx2,fma");
+kernels!(packed AVX512_QUADS, avx512_quads, x86::Quads16, i32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512vnni,avx2,fma");
 
 macro_rules! indirect_kernels {
     ($name:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
@@ -368,56 +695,120 @@ pub fn indirect_shape(level: Level, n: usize) -> (IndirectKernel, usize, usize) 
     }
 }
 
-/// A register kernel with its greatest tile.
+/// Register kernels of one width.
 #[derive(Clone, Copy)]
-pub struct Shape<T> {
-    /// The kernel.
-    pub run: TileKernel<T>,
-    /// Rows.
-    pub rows: usize,
-    /// Columns.
+pub struct Shape<T: 'static> {
+    table: &'static Table<T>,
+    /// Columns of a tile, and of one of its vectors.
     pub columns: usize,
+    pub lanes: usize,
+    /// A kernel of one vector, for the last columns.
+    narrow: Option<&'static Table<T>>,
 }
 
-/// Element types that have register kernels.
-pub trait Float: Copy + Send + Sync + 'static + PartialEq + std::ops::AddAssign {
-    /// The kernel for a product of `n` columns.
-    fn shape(level: Level, n: usize) -> Shape<Self>;
-    /// Zero.
-    const ZERO: Self;
+impl<T> Shape<T> {
+    const fn new(table: &'static Table<T>, lanes: usize, narrow: Option<&'static Table<T>>) -> Shape<T> {
+        Shape { table, columns: 2 * lanes, lanes, narrow }
+    }
+
+    /// Kernels of one vector.
+    const fn single(table: &'static Table<T>, lanes: usize) -> Shape<T> {
+        Shape { table, columns: lanes, lanes, narrow: None }
+    }
+
+    /// The most rows of a tile.
+    pub fn rows(&self) -> usize {
+        self.table.packed.len()
+    }
+
+    /// The kernel for a tile.
+    pub fn kernel(&self, rows: usize, left: Left, columns: usize) -> TileKernel<T> {
+        let table = match self.narrow {
+            Some(narrow) if columns <= self.lanes => narrow,
+            _ => self.table,
+        };
+        match left {
+            Left::Packed => table.packed[rows - 1],
+            Left::Strided => table.strided[rows - 1],
+        }
+    }
+
+    /// Columns that the kernel for `columns` of them reads where the right operand is padded.
+    pub fn width(&self, columns: usize) -> usize {
+        if self.narrow.is_some() && columns <= self.lanes { self.lanes } else { self.columns }
+    }
 }
 
-impl Float for f32 {
-    const ZERO: f32 = 0.0;
-    fn shape(level: Level, n: usize) -> Shape<f32> {
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 if n <= 16 => Shape { run: avx512_32x1, rows: 24, columns: 16 },
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => Shape { run: avx512_32x2, rows: 12, columns: 32 },
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 if n <= 8 => Shape { run: avx2_32x1, rows: 12, columns: 8 },
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => Shape { run: avx2_32x2, rows: 6, columns: 16 },
-            _ => {
-                let _ = n;
-                Shape { run: portable32x2, rows: 4, columns: 8 }
+/// Types of sums that have register kernels.
+pub trait Element: Copy + Send + Sync + Default + 'static {
+    /// The sum of two, modulo the width of integers.
+    fn plus(self, other: Self) -> Self;
+}
+
+macro_rules! elements {
+    ($($t:ty, $plus:expr;)*) => {$(
+        impl Element for $t {
+            #[inline(always)]
+            fn plus(self, other: $t) -> $t {
+                $plus(self, other)
             }
         }
+    )*};
+}
+elements! {
+    f32, |a, b| a + b;
+    f64, |a, b| a + b;
+    i32, i32::wrapping_add;
+}
+
+/// The f32 kernels for a product of `n` columns.
+pub fn shape_f32(level: Level, n: usize) -> Shape<f32> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 if n <= 16 => Shape::single(&AVX512_32_NARROW, 16),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Shape::new(&AVX512_32, 16, Some(&AVX512_32_NARROW)),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 if n <= 8 => Shape::single(&AVX2_32_NARROW, 8),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Shape::new(&AVX2_32, 8, Some(&AVX2_32_NARROW)),
+        _ => {
+            let _ = n;
+            Shape::new(&PORTABLE_32, 4, None)
+        }
     }
 }
 
-impl Float for f64 {
-    const ZERO: f64 = 0.0;
-    fn shape(level: Level, _: usize) -> Shape<f64> {
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => Shape { run: avx512_64x2, rows: 12, columns: 16 },
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => Shape { run: avx2_64x2, rows: 6, columns: 8 },
-            _ => Shape { run: portable64x2, rows: 4, columns: 4 },
-        }
+/// The f64 kernels.
+pub fn shape_f64(level: Level) -> Shape<f64> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Shape::new(&AVX512_64, 8, None),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Shape::new(&AVX2_64, 4, None),
+        _ => Shape::new(&PORTABLE_64, 2, None),
     }
+}
+
+/// The kernels whose steps are pairs of 16-bit numbers.
+pub fn shape_pairs(level: Level) -> Shape<i32> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Shape::new(&AVX512_PAIRS, 16, None),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Shape::new(&AVX2_PAIRS, 8, None),
+        _ => Shape::new(&PORTABLE_PAIRS, 4, None),
+    }
+}
+
+/// The kernel whose steps are four unsigned bytes by four signed ones, where this machine has the instruction.
+pub fn shape_quads(level: Level) -> Option<Shape<i32>> {
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Avx512 && is_x86_feature_detected!("avx512vnni") {
+        return Some(Shape::new(&AVX512_QUADS, 16, None));
+    }
+    let _ = level;
+    None
 }
 
 /// A matrix in memory: element (i, j) at `i · row + j · col`.
@@ -426,13 +817,6 @@ pub struct View<T> {
     pub ptr: *const T,
     pub row: usize,
     pub col: usize,
-}
-
-impl<T> View<T> {
-    /// The part from (i, j) on.
-    pub fn from(self, i: usize, j: usize) -> View<T> {
-        View { ptr: self.ptr.wrapping_add(i * self.row + j * self.col), ..self }
-    }
 }
 
 /// Elements of the packed form of `k` rows by `n` columns.
@@ -445,7 +829,7 @@ pub fn packed_len(columns: usize, k: usize, n: usize) -> usize {
 ///
 /// # Safety
 /// The view covers the range; `dst` has room for [`packed_len`] elements.
-pub unsafe fn pack_right<T: Float>(w: usize, b: View<T>, k: usize, n: usize, dst: *mut T) {
+pub unsafe fn pack_right<T: Element>(w: usize, b: View<T>, k: usize, n: usize, dst: *mut T) {
     for (p, j0) in (0..n).step_by(w).enumerate() {
         let columns = w.min(n - j0);
         let panel = dst.wrapping_add(p * w * k);
@@ -455,7 +839,7 @@ pub unsafe fn pack_right<T: Float>(w: usize, b: View<T>, k: usize, n: usize, dst
                 for i in 0..k {
                     let to = panel.add(i * w);
                     std::ptr::copy_nonoverlapping(b.ptr.add(i * b.row + j0), to, columns);
-                    (columns..w).for_each(|j| *to.add(j) = T::ZERO);
+                    (columns..w).for_each(|j| *to.add(j) = T::default());
                 }
             } else {
                 // Columns lie apart: go along them, so that reads are contiguous where rows are.
@@ -466,95 +850,9 @@ pub unsafe fn pack_right<T: Float>(w: usize, b: View<T>, k: usize, n: usize, dst
                     }
                 }
                 for i in 0..k {
-                    (columns..w).for_each(|j| *panel.add(i * w + j) = T::ZERO);
+                    (columns..w).for_each(|j| *panel.add(i * w + j) = T::default());
                 }
             }
-        }
-    }
-}
-
-/// A right operand ready for kernels: panel `p` begins at `p · panel`, rows `row` apart.
-#[derive(Clone, Copy)]
-pub struct Panels<T> {
-    pub ptr: *const T,
-    pub panel: usize,
-    pub row: usize,
-}
-
-/// `c (+)= a · b` for `m` rows, `n` columns and at most [`KC`] products, kernel by kernel.
-///
-/// # Safety
-/// Views and panels cover the sizes; `c` overlaps neither operand; the kernel's level is available.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn block<T: Float>(
-    shape: &Shape<T>,
-    (m, n, k): (usize, usize, usize),
-    a: View<T>,
-    b: Panels<T>,
-    c: *mut T,
-    c_row: usize,
-    add: bool,
-    bias: *const T,
-) {
-    for (p, j) in (0..n).step_by(shape.columns).enumerate() {
-        let columns = shape.columns.min(n - j);
-        for i in (0..m).step_by(shape.rows) {
-            let rows = shape.rows.min(m - i);
-            let args = TileArgs {
-                k,
-                a: a.from(i, 0).ptr,
-                a_row: a.row,
-                a_k: a.col,
-                b: b.ptr.wrapping_add(p * b.panel),
-                b_k: b.row,
-                c: c.wrapping_add(i * c_row + j),
-                c_row,
-                add,
-                bias: if bias.is_null() { bias } else { bias.wrapping_add(j) },
-                columns,
-            };
-            // SAFETY: the tile lies inside the block.
-            unsafe { (shape.run)(rows, &args) };
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check<T: Float + From<f32> + Into<f64>>(level: Level, tolerance: f64) {
-        let mut s = systole_ir::rng::Stream::new(3, 1, 4);
-        for (m, n, k) in [(1, 1, 1), (5, 3, 7), (24, 16, 9), (13, 33, 64), (25, 17, 255), (7, 70, 30)] {
-            let mut draw = |len: usize| -> Vec<T> { (0..len).map(|_| T::from(s.range(-1.0, 1.0))).collect() };
-            let (a, b) = (draw(m * k), draw(k * n));
-            let shape = T::shape(level, n);
-            let mut packed = vec![T::ZERO; packed_len(shape.columns, k, n)];
-            let mut c = vec![T::from(0.5); m * n];
-            let bias: Vec<T> = draw(n.next_multiple_of(shape.columns));
-            // SAFETY: all sizes are those of the vectors.
-            unsafe {
-                let view = View { ptr: b.as_ptr(), row: n, col: 1 };
-                pack_right(shape.columns, view, k, n, packed.as_mut_ptr());
-                let panels = Panels { ptr: packed.as_ptr(), panel: shape.columns * k, row: shape.columns };
-                let av = View { ptr: a.as_ptr(), row: k, col: 1 };
-                block(&shape, (m, n, k), av, panels, c.as_mut_ptr(), n, true, bias.as_ptr());
-            }
-            for i in 0..m {
-                for j in 0..n {
-                    let exact: f64 = (0..k).map(|x| a[i * k + x].into() * b[x * n + j].into()).sum();
-                    let want = exact + 0.5 + bias[j].into();
-                    assert!((c[i * n + j].into() - want).abs() < tolerance, "{m} {n} {k}: {i} {j}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn tiles_of_every_level_agree_with_a_plain_sum() {
-        for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
-            check::<f32>(level, 2e-5);
-            check::<f64>(level, 1e-13);
         }
     }
 }

@@ -319,7 +319,8 @@ impl<T: Copy> Tile for SelectLoop<T> {
         let (d, p, a, b) =
             unsafe { (lanes_mut::<T>(dst, n), lanes::<u8>(p, n), lanes::<T>(a, n), lanes::<T>(b, n)) };
         for (((d, p), a), b) in d.iter_mut().zip(p).zip(a).zip(b) {
-            *d = if *p != 0 { *a } else { *b };
+            // An `if` would become a branch around the loads, one element at a time.
+            *d = std::hint::select_unpredictable(*p != 0, *a, *b);
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::arena::Memory;
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use smallvec::SmallVec;
+use std::ops::Range;
 use systole_compile::{Load, Map};
 use systole_ir::interp::EvalCx;
 use systole_ir::op::Lowering;
@@ -32,6 +33,8 @@ pub struct Program {
     /// Where each register's value lies in scratch, or that it lies elsewhere.
     homes: Vec<Home>,
     scratch_registers: usize,
+    /// Loads that are [`Fetch::Periodic`].
+    periodic: usize,
     /// See [`register_bytes`].
     register: usize,
     /// Constant lanes, one register for each splat.
@@ -47,6 +50,8 @@ enum Home {
     Scratch(usize),
     /// Byte offset in the splats.
     Splat(usize),
+    /// Number of a repeated vector, after the scratch registers.
+    Repeated(usize),
 }
 
 enum Fetch {
@@ -54,6 +59,20 @@ enum Fetch {
     Direct {
         input: usize,
         size: usize,
+    },
+    /// A vector that repeats along the last dimension: read where it lies in `[vector, vector…]`, which is as long as
+    /// a tile and one vector more.
+    Periodic {
+        input: usize,
+        size: usize,
+        period: usize,
+        widen: Option<TileFn>,
+    },
+    /// A vector longer than a tile that repeats along the last dimension.
+    Row {
+        input: usize,
+        size: usize,
+        period: usize,
     },
     /// Repeated, permuted or widened into a register.
     Copied {
@@ -95,6 +114,7 @@ impl Program {
         let mut splats: Vec<(Scalar, DType)> = Vec::new();
         let mut homes = Vec::new();
         let mut next = 0;
+        let mut periodic = 0;
         let mut fresh = || {
             next += 1;
             Home::Scratch(next - 1)
@@ -102,13 +122,22 @@ impl Program {
         for load in &map.loads {
             let (fetch, home) = match load {
                 Load::Array { input, dtype, strides } => {
-                    let (widen, linear, size) = (widen(*dtype, level), map.is_linear(load), dtype.size());
-                    let fetch = if linear && widen.is_none() {
-                        Fetch::Direct { input: *input, size }
-                    } else {
-                        Fetch::Copied { input: *input, size, strides: strides.clone(), linear, widen }
-                    };
-                    (fetch, fresh())
+                    let (input, widen, linear) = (*input, widen(*dtype, level), map.is_linear(load));
+                    let size = dtype.size();
+                    match period(map, strides) {
+                        _ if linear && widen.is_none() => (Fetch::Direct { input, size }, fresh()),
+                        Some(period) if period > TILE && widen.is_none() => {
+                            (Fetch::Row { input, size, period }, fresh())
+                        }
+                        Some(period) if period <= TILE => {
+                            periodic += 1;
+                            (Fetch::Periodic { input, size, period, widen }, Home::Repeated(periodic - 1))
+                        }
+                        _ => {
+                            let strides = strides.clone();
+                            (Fetch::Copied { input, size, strides, linear, widen }, fresh())
+                        }
+                    }
                 }
                 Load::Splat { value, dtype } => {
                     splats.push((*value, *dtype));
@@ -128,6 +157,7 @@ impl Program {
             code,
             homes,
             scratch_registers,
+            periodic,
             register,
             splats: splat_lanes(&splats, register),
             stores: map.stores.clone(),
@@ -138,8 +168,8 @@ impl Program {
 
     /// Bytes of scratch for one thread.
     pub fn scratch(&self) -> usize {
-        // One more register for widening.
-        (self.scratch_registers + 1) * self.register
+        // One more register for widening; a repeated vector takes two.
+        (self.scratch_registers + 1 + 2 * self.periodic) * self.register
     }
 
     pub fn dtype(&self, register: usize) -> DType {
@@ -159,13 +189,31 @@ impl Program {
         }
     }
 
-    /// Registers' addresses before the first tile.
-    pub fn start(&self, scratch: *mut u8) -> Vec<*mut u8> {
+    /// Elements of the tile from `start` on, in a range that ends at `end`: long rows are cut into equal parts, so that
+    /// what repeats from row to row is read where it lies.
+    pub fn tile_len(&self, start: usize, end: usize) -> usize {
+        let left = end - start;
+        match self.dims.last() {
+            Some(&row) if row > TILE && self.dims.len() > 1 => {
+                let part = row.div_ceil(row.div_ceil(TILE)).next_multiple_of(16);
+                part.min(row - start % row).min(left)
+            }
+            _ => TILE.min(left),
+        }
+    }
+
+    /// The registers before the first tile.
+    pub fn start(&self, scratch: *mut u8) -> Registers {
+        let after = self.scratch_registers + 1;
         let at = |h: &Home| match *h {
             Home::Scratch(k) => scratch.wrapping_add(k * self.register),
             Home::Splat(k) => self.splats.ptr().wrapping_add(k),
+            Home::Repeated(k) => scratch.wrapping_add((after + 2 * k) * self.register),
         };
-        self.homes.iter().map(at).collect()
+        Registers {
+            at: self.homes.iter().map(at).collect(),
+            held: smallvec::smallvec![None; self.loads.len()],
+        }
     }
 
     /// Fills the registers for elements `start..start + n`, `n ≤ TILE`. Inputs for which `must_copy` holds are moved
@@ -177,7 +225,7 @@ impl Program {
     /// lanes for this tile.
     pub unsafe fn tile(
         &self,
-        regs: &mut [*mut u8],
+        regs: &mut Registers,
         inputs: &[*const u8],
         copies: &[bool],
         scratch: *mut u8,
@@ -185,6 +233,7 @@ impl Program {
         n: usize,
     ) {
         let spare = scratch.wrapping_add(self.scratch_registers * self.register);
+        let Registers { at: regs, held } = regs;
         for (k, load) in self.loads.iter().enumerate() {
             match load {
                 Fetch::Direct { input, size } => {
@@ -198,7 +247,35 @@ impl Program {
                         regs[k] = from.cast_mut();
                     }
                 }
+                Fetch::Periodic { input, size, period, widen } => {
+                    let Home::Repeated(home) = self.homes[k] else { continue };
+                    let first = self.scratch_registers + 1 + 2 * home;
+                    let base = scratch.wrapping_add(first * self.register);
+                    let lane = lane_size(self.dtypes[k]);
+                    if held[k].is_none() {
+                        // SAFETY: the input has `period` elements, and two registers hold `TILE + period` lanes.
+                        unsafe { repeat(base, inputs[*input], *size, lane, *period, *widen) };
+                        held[k] = Some((0, TILE));
+                    }
+                    regs[k] = base.wrapping_add(start % period * lane);
+                }
+                Fetch::Row { input, size, period } if start % period + n <= *period => {
+                    regs[k] = inputs[*input].wrapping_add(start % period * size).cast_mut();
+                }
+                Fetch::Row { input, size, period } => {
+                    let Home::Scratch(home) = self.homes[k] else { continue };
+                    regs[k] = scratch.wrapping_add(home * self.register);
+                    // SAFETY: the vector has `period ≥ n` elements: the rest of it, then its beginning.
+                    unsafe {
+                        let (at, before) = (start % period, period - start % period);
+                        let src = inputs[*input];
+                        std::ptr::copy_nonoverlapping(src.add(at * size), regs[k], before * size);
+                        std::ptr::copy_nonoverlapping(src, regs[k].add(before * size), (n - before) * size);
+                    }
+                }
+                Fetch::Copied { strides, .. } if self.holds(held[k], strides, start, n) => {}
                 Fetch::Copied { input, size, strides, linear, widen } => {
+                    held[k] = self.row(strides, start, n).map(|row| (row, n));
                     let raw = if widen.is_some() { spare } else { regs[k] };
                     let mut source = raw.cast_const();
                     // SAFETY: strides address elements inside the array for every index of the map's shape.
@@ -233,6 +310,19 @@ impl Program {
                 }
             }
         }
+    }
+
+    /// The row of elements `start..start + n`, where a load has one value for each row and they lie in one.
+    fn row(&self, strides: &[usize], start: usize, n: usize) -> Option<usize> {
+        match (strides.last(), self.dims.last()) {
+            (Some(0), Some(&inner)) if start / inner == (start + n - 1) / inner => Some(start / inner),
+            _ => None,
+        }
+    }
+
+    /// Whether a register that holds lanes of one row's value holds those of this tile.
+    fn holds(&self, held: Option<(usize, usize)>, strides: &[usize], start: usize, n: usize) -> bool {
+        held.is_some_and(|(row, lanes)| n <= lanes && self.row(strides, start, n) == Some(row))
     }
 
     /// Copies `n` elements of a repeated or permuted array, running along the last dimension.
@@ -273,6 +363,44 @@ impl Program {
                 d -= 1;
                 index[d] += 1;
             }
+        }
+    }
+}
+
+/// Where each register's value lies, from tile to tile.
+pub struct Registers {
+    pub at: SmallVec<[*mut u8; 32]>,
+    /// For loads that stay the same for some tiles: which row's value the register holds, and in how many lanes.
+    held: SmallVec<[Option<(usize, usize)>; 16]>,
+}
+
+/// The length of the vector that a load repeats along the last dimension.
+fn period(map: &Map, strides: &[usize]) -> Option<usize> {
+    let (last, others) = strides.split_last()?;
+    let period = map.shape[others.len()];
+    (*last == 1 && others.iter().all(|&s| s == 0)).then_some(period)
+}
+
+/// Fills `TILE + period` lanes with a vector of `period` elements again and again.
+unsafe fn repeat(
+    dst: *mut u8,
+    src: *const u8,
+    size: usize,
+    lane: usize,
+    period: usize,
+    widen: Option<TileFn>,
+) {
+    let (end, mut done) = ((TILE + period) * lane, period * lane);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match widen {
+            Some(widen) => widen(dst, src, src, src, period),
+            None => std::ptr::copy_nonoverlapping(src, dst, period * size),
+        }
+        while done < end {
+            let more = done.min(end - done);
+            std::ptr::copy_nonoverlapping(dst.cast_const(), dst.add(done), more);
+            done += more;
         }
     }
 }
@@ -415,22 +543,30 @@ unsafe fn scalar_loop(
     }
 }
 
+/// Coordinates of elements `start..start + n`, run by run of equal or of consecutive ones.
 unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usize, n: usize) {
-    let (mut at, mut left) = ((start / inner) % size, inner - start % inner);
-    for i in 0..n {
+    let mut done = 0;
+    while done < n {
+        let (at, within) = ((start + done) / inner % size, (start + done) % inner);
+        let (run, step) = if inner == 1 { (size - at, 1) } else { (inner - within, 0) };
+        let run = run.min(n - done);
         // SAFETY: the caller has `n` lanes at `dst`.
         unsafe {
             match dtype {
-                DType::I32 | DType::U32 => *dst.cast::<u32>().add(i) = at as u32,
-                DType::F32 if at < 1 << 24 => *dst.cast::<f32>().add(i) = at as f32,
-                _ => write_lane(dst, dtype, i, Scalar::Int(at as i64).convert_to(dtype)),
+                DType::I32 | DType::U32 => {
+                    let lanes = lanes_mut::<u32>(dst.add(4 * done), run);
+                    lanes.iter_mut().enumerate().for_each(|(i, x)| *x = (at + i * step) as u32);
+                }
+                DType::F32 if size <= 1 << 24 => {
+                    let lanes = lanes_mut::<f32>(dst.add(4 * done), run);
+                    lanes.iter_mut().enumerate().for_each(|(i, x)| *x = (at + i * step) as u32 as f32);
+                }
+                _ => (0..run).for_each(|i| {
+                    write_lane(dst, dtype, done + i, Scalar::Int((at + i * step) as i64).convert_to(dtype));
+                }),
             }
         }
-        left -= 1;
-        if left == 0 {
-            left = inner;
-            at = if at + 1 == size { 0 } else { at + 1 };
-        }
+        done += run;
     }
 }
 
@@ -507,38 +643,59 @@ impl MapKernel {
     }
 }
 
+impl MapKernel {
+    /// Elements of the index space.
+    pub fn elements(&self) -> usize {
+        self.elements
+    }
+
+    /// Instructions and loads, for estimates of time.
+    pub fn weight(&self) -> f64 {
+        self.program.weight()
+    }
+
+    /// Computes elements `range` on this thread.
+    ///
+    /// # Safety
+    /// The module's contract, for these elements.
+    pub unsafe fn range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
+        let written = |i: &*const u8| outputs.iter().any(|&o| std::ptr::eq(o, *i));
+        let copies: SmallVec<[bool; 8]> = inputs.iter().map(written).collect();
+        with_scratch(self.program.scratch(), |scratch| {
+            let mut regs = self.program.start(scratch);
+            let mut start = range.start;
+            while start < range.end {
+                let len = self.program.tile_len(start, range.end);
+                for (o, &out) in self.outputs.iter().zip(outputs) {
+                    if o.direct {
+                        regs.at[o.register] = out.wrapping_add(start * o.dtype.size());
+                    }
+                }
+                // SAFETY: by the caller's promise; this thread owns the scratch; inputs that lie in an output are
+                // copied before a tile of it is written.
+                unsafe {
+                    self.program.tile(&mut regs, inputs, &copies, scratch, start, len);
+                    for (o, &out) in self.outputs.iter().zip(outputs).filter(|(o, _)| !o.direct) {
+                        let dst = out.wrapping_add(start * o.dtype.size());
+                        store(dst, regs.at[o.register], o.dtype, o.narrow, len);
+                    }
+                }
+                start += len;
+            }
+        });
+    }
+}
+
 impl Kernel for MapKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let copies: SmallVec<[bool; 8]> =
-            io.inputs.iter().map(|&i| io.outputs.iter().any(|&o| std::ptr::eq(o, i))).collect();
         let inputs: SmallVec<[Ptr; 8]> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
         let n = self.elements;
         let body = |block: usize| {
-            let raw: SmallVec<[*const u8; 8]> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
-            with_scratch(self.program.scratch(), |scratch| {
-                let mut regs = self.program.start(scratch);
-                let end = ((block + 1) * BLOCK).min(n);
-                let mut start = block * BLOCK;
-                while start < end {
-                    let len = TILE.min(end - start);
-                    for (o, out) in self.outputs.iter().zip(&outputs) {
-                        if o.direct {
-                            regs[o.register] = out.at(start * o.dtype.size());
-                        }
-                    }
-                    // SAFETY: the module's contract; this thread owns the scratch; blocks write disjoint ranges of
-                    // the outputs, and inputs that lie in an output are copied before that range is written.
-                    unsafe {
-                        self.program.tile(&mut regs, &raw, &copies, scratch, start, len);
-                        for (o, out) in self.outputs.iter().zip(&outputs).filter(|(o, _)| !o.direct) {
-                            let dst = out.at(start * o.dtype.size());
-                            store(dst, regs[o.register], o.dtype, o.narrow, len);
-                        }
-                    }
-                    start += len;
-                }
-            });
+            let inputs: SmallVec<[*const u8; 8]> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
+            let outputs: SmallVec<[*mut u8; 4]> = outputs.iter().map(|p| p.at(0)).collect();
+            // SAFETY: blocks are disjoint ranges.
+            unsafe { self.range(&inputs, &outputs, block * BLOCK..((block + 1) * BLOCK).min(n)) };
         };
         let work = n as f64 * 0.15 * self.program.weight();
         cx.team.run_with(n.div_ceil(BLOCK), work, cx.flush, &body);

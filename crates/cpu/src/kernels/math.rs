@@ -44,12 +44,15 @@ fn poly64<I: Isa, const N: usize>(x: f64, c: [f64; N]) -> f64 {
 const MAGIC: f32 = 12_582_912.0;
 const MAGIC64: f64 = 6_755_399_441_055_744.0;
 
-/// eˣ. Cephes `expf`: x = n·ln 2 + r, a polynomial in r, then 2ⁿ in two steps so that denormals come out right.
+/// 2ᵏ for exponents of normal numbers.
 #[inline(always)]
-pub fn exp<I: Isa>(x: f32) -> f32 {
-    // Selects, not min and max: NaN passes.
-    let x = if x > 89.0 { 89.0 } else { x };
-    let x = if x < -104.0 { -104.0 } else { x };
+fn power_of_two(k: i32) -> f32 {
+    f32::from_bits((k.wrapping_add(127) as u32) << 23)
+}
+
+/// `(y, k)` with eˣ = y·2ᵏ. Cephes `expf`: x = k·ln 2 + r, a polynomial in r.
+#[inline(always)]
+fn exp_parts<I: Isa>(x: f32) -> (f32, i32) {
     let shifted = mul_add::<I>(x, std::f32::consts::LOG2_E, MAGIC);
     let n = shifted - MAGIC;
     let k = (shifted.to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
@@ -57,13 +60,18 @@ pub fn exp<I: Isa>(x: f32) -> f32 {
     let r = mul_add::<I>(n, 2.121_944_4e-4, r);
     let p =
         poly::<I, 6>(r, [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5]);
-    let y = mul_add::<I>(p, r * r, r) + 1.0;
+    (mul_add::<I>(p, r * r, r) + 1.0, k)
+}
+
+/// eˣ. The power of two comes in two steps so that denormals come out right.
+#[inline(always)]
+pub fn exp<I: Isa>(x: f32) -> f32 {
+    // Selects, not min and max: NaN passes. Its k is meaningless, but y is NaN too.
+    let x = if x > 89.0 { 89.0 } else { x };
+    let x = if x < -104.0 { -104.0 } else { x };
+    let (y, k) = exp_parts::<I>(x);
     let half = k >> 1;
-    let rest = k.wrapping_sub(half);
-    let power = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
-    let y = y * power(half) * power(rest);
-    // The integer of a NaN is meaningless.
-    if x.is_nan() { x } else { y }
+    y * power_of_two(half) * power_of_two(k.wrapping_sub(half))
 }
 
 /// ln x. Cephes `logf`: mantissa in [√½, √2), polynomial, exponent times ln 2 in two parts.
@@ -188,52 +196,52 @@ pub fn log1p<I: Isa>(x: f32) -> f32 {
     if x >= -1.0 { y } else { f32::NAN }
 }
 
-/// 1 / (1 + e⁻ˣ).
+/// 1 / (1 + e⁻ˣ), from e to the power −|x| so that small results keep their digits.
 #[inline(always)]
 pub fn logistic<I: Isa>(x: f32) -> f32 {
-    let y = (1.0 / (1.0 + exp_wide::<I>(-clamp_wide(x, 110.0)))) as f32;
-    if x.is_nan() { x } else { y }
+    let e = exp::<I>(-x.abs());
+    let top = if x < 0.0 { e } else { 1.0 };
+    top / (1.0 + e)
 }
 
-/// tanh x = (e²ˣ − 1) / (e²ˣ + 1).
+/// tanh x. Cephes `tanhf`: an odd polynomial near 0, 1 − 2 / (e²ˣ + 1) beyond.
 #[inline(always)]
 pub fn tanh<I: Isa>(x: f32) -> f32 {
-    let t = exp_wide::<I>(2.0 * clamp_wide(x, 12.0));
-    let y = ((t - 1.0) / (t + 1.0)) as f32;
-    // x − x³/3: nothing of it is left to round below this bound.
-    if x.abs() < 1e-5 || x.is_nan() { x } else { y }
+    let z = x * x;
+    let p =
+        poly::<I, 5>(z, [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1]);
+    let near = x * mul_add::<I>(p, z, 1.0);
+    let twice = 2.0 * x.abs();
+    let (y, k) = exp_parts::<I>(if twice > 40.0 { 40.0 } else { twice });
+    let far = 1.0 - 2.0 / mul_add::<I>(y, power_of_two(k), 1.0);
+    if x.abs() > 0.625 { far.copysign(x) } else { near }
 }
 
-/// erf x as an odd rational function on |x| < 3.93 (Eigen's and XLA's coefficients), ±1 beyond.
+/// erf x as an odd rational function on |x| < 3.84 (Eigen's and XLA's coefficients), ±1 beyond.
 #[inline(always)]
 pub fn erf<I: Isa>(x: f32) -> f32 {
-    let w = clamp_wide(x, 3.832_506_856_900_711);
+    let w = if x > ERF_IS_ONE { ERF_IS_ONE } else { x };
+    let w = if w < -ERF_IS_ONE { -ERF_IS_ONE } else { w };
     let z = w * w;
-    let a = poly64::<I, 7>(
+    let a = poly::<I, 7>(
         z,
         [
-            -2.726_142_258_013_06e-10,
-            2.770_681_424_959_02e-8,
-            -2.101_024_020_825_08e-6,
-            -5.692_506_394_623_46e-5,
-            -7.349_906_303_268_55e-4,
-            -2.954_599_808_540_25e-3,
-            -1.609_603_332_624_15e-2,
+            -2.726_142_3e-10,
+            2.770_681_4e-8,
+            -2.101_024e-6,
+            -5.692_506_4e-5,
+            -7.349_906_3e-4,
+            -2.954_599_8e-3,
+            -1.609_603_3e-2,
         ],
     );
-    let b = poly64::<I, 5>(
-        z,
-        [
-            -1.456_607_184_649_96e-5,
-            -2.133_740_552_789_05e-4,
-            -1.682_826_974_382_03e-3,
-            -7.373_329_167_204_68e-3,
-            -1.426_473_905_141_89e-2,
-        ],
-    );
-    let y = (w * a / b) as f32;
-    if x.is_nan() { x } else { y }
+    let b =
+        poly::<I, 5>(z, [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329_2e-3, -1.426_473_9e-2]);
+    w * (a / b)
 }
+
+/// From here on erf is 1 in f32.
+const ERF_IS_ONE: f32 = 3.832_506_9;
 
 /// Largest argument for which [`sin_cos`] reduces exactly enough.
 pub const TRIG_LIMIT: f32 = 1e5;

@@ -7,6 +7,7 @@
 
 mod cells;
 mod conv;
+mod convpool;
 mod depthwise;
 mod dot;
 mod fallback;
@@ -14,18 +15,25 @@ mod gemm;
 mod lanes;
 mod map;
 pub mod math;
+mod matmul;
 mod moves;
+mod onto;
+mod pack;
+mod pool;
+mod pooltile;
 mod reduce;
 mod rng;
+mod rows;
 mod scatter;
 mod sort;
+mod unpooled;
 mod widened;
 mod window;
 
-use crate::detect::Level;
-use crate::exec::Cx;
+use crate::detect::{Level, TileFn};
+use crate::exec::{Cx, Executor};
 use systole_compile::{Kernel as Plan, Step};
-use systole_ir::{Op, Result};
+use systole_ir::{DType, Op, Result, bug};
 
 /// Addresses of one call's arrays.
 pub struct Io<'a> {
@@ -49,6 +57,24 @@ pub trait Kernel: Send + Sync {
     fn scratch(&self) -> usize {
         0
     }
+
+    /// Asks a kernel with one result to add to what that holds instead of overwriting it; whether it will.
+    fn add_to_result(&mut self) -> bool {
+        false
+    }
+
+    /// Programs that it runs, for profiles.
+    fn inner(&self) -> Vec<Inner<'_>> {
+        Vec::new()
+    }
+}
+
+/// A program inside a kernel, and what it is there.
+pub(crate) type Inner<'a> = (String, &'a Executor);
+
+/// The loop that adds `n` elements to those at its destination; narrow floats are not its element types.
+pub(crate) fn adder(dtype: DType, level: Level) -> TileFn {
+    reduce::loops_of(systole_ir::op::Monoid::Add, dtype, level).across
 }
 
 /// An address that may cross threads: blocks of one kernel touch disjoint parts of what it points to.
@@ -85,19 +111,38 @@ pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
         Plan::Reduce { map, folded, monoid } => {
             Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, level))
         }
+        Plan::Rows(r) => Box::new(rows::RowsKernel::new(r, step, level)),
         Plan::While { captures, cond, body } => {
             Box::new(crate::exec::WhileKernel::new(*captures, cond, body, step, level)?)
         }
         Plan::Case { branches } => Box::new(crate::exec::CaseKernel::new(branches, step, level)?),
+        Plan::Blocks(b) => Box::new(crate::blocks::BlocksKernel::new(b, level)?),
+        Plan::Onto { op } => Box::new(onto::Onto::new(op, step, level)?),
+        Plan::Pool(p) => known(step, convpool::bind(p, step, level)),
+        Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),
+        Plan::UnpooledGradient(g) => known(step, unpooled::bind(g, step, level)),
         Plan::Op { op, bias } => bind_op(op, *bias, step, level)?,
     })
 }
 
+/// The kernel of a fused step: templates make only what kernels know.
+fn known(step: &Step, kernel: Option<Box<dyn Kernel>>) -> Box<dyn Kernel> {
+    match kernel {
+        Some(kernel) => kernel,
+        None => bug!("no kernel for {} of {:?}", step.kernel.name(), step.input_types),
+    }
+}
+
 fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
     if let Op::DotGeneral(d) = op
-        && let Some(k) = dot::DotKernel::new(d, bias, step, level)
+        && let Some(k) = dot::DotKernel::new(d, matmul::Epilogue { bias, accumulate: false }, step, level)
     {
         return Ok(Box::new(k));
+    }
+    if let Op::Convolution(c) = op
+        && let Some(k) = conv::bind_dense(c, bias, step, level)
+    {
+        return Ok(k);
     }
     if let Some(k) = widened::Widened::new(op, bias, step, level)? {
         return Ok(Box::new(k));

@@ -4,11 +4,14 @@
 //! are folded in f32 and rounded once.
 
 use super::lanes::{lane_size, lanes, lanes_mut, narrow, widen};
-use super::map::{Program, TILE, store};
+use super::map::{Program, Registers, TILE, store};
 use super::{Io, Kernel, Ptr, math};
 use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
+use smallvec::SmallVec;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 use systole_compile::{Map, Step};
 use systole_ir::op::Monoid;
 use systole_ir::{DType, Result};
@@ -21,6 +24,9 @@ const PART: usize = 1 << 16;
 const CHUNK: usize = 1 << 14;
 /// Columns of one block.
 const COLUMNS: usize = 4 * TILE;
+
+/// Bytes of one output's accumulators: of a row fold or of a block of columns.
+const ACCUMULATORS: usize = (if COLUMNS > LANES { COLUMNS } else { LANES }) * 8;
 
 /// An associative, commutative function of lanes.
 pub trait Fold<T> {
@@ -91,11 +97,44 @@ impl<T: Copy, F: Fold<T>> Tile for Across<T, F> {
     }
 }
 
-fn loops<T: Copy, F: Fold<T>>(level: Level) -> (TileFn, TileFn) {
-    (level.tile::<Along<T, F>>(), level.tile::<Across<T, F>>())
+/// Folds [`LANES`] accumulators into one, in a tree.
+struct Within<T, F>(PhantomData<(T, F)>);
+impl<T: Copy, F: Fold<T>> Tile for Within<T, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, _: usize) {
+        // SAFETY: the caller has the accumulators at `a` and a lane at `dst`.
+        unsafe {
+            let mut acc = *a.cast::<[T; LANES]>();
+            let mut half = LANES / 2;
+            while half > 0 {
+                let (low, high) = acc.split_at_mut(half);
+                for (x, y) in low.iter_mut().zip(high) {
+                    *x = F::f(*x, *y);
+                }
+                half /= 2;
+            }
+            *dst.cast::<T>() = acc[0];
+        }
+    }
 }
 
-fn float_loops<T: Copy>(monoid: Monoid, level: Level) -> (TileFn, TileFn)
+/// The loops of one fold.
+#[derive(Clone, Copy)]
+pub struct Loops {
+    along: TileFn,
+    pub across: TileFn,
+    within: TileFn,
+}
+
+fn loops<T: Copy, F: Fold<T>>(level: Level) -> Loops {
+    Loops {
+        along: level.tile::<Along<T, F>>(),
+        across: level.tile::<Across<T, F>>(),
+        within: level.tile::<Within<T, F>>(),
+    }
+}
+
+fn float_loops<T: Copy>(monoid: Monoid, level: Level) -> Loops
 where
     Add: Fold<T>,
     Mul: Fold<T>,
@@ -111,7 +150,7 @@ where
     }
 }
 
-fn int_loops<T: Copy>(monoid: Monoid, level: Level) -> (TileFn, TileFn)
+fn int_loops<T: Copy>(monoid: Monoid, level: Level) -> Loops
 where
     Add: Fold<T>,
     Mul: Fold<T>,
@@ -132,7 +171,8 @@ where
     }
 }
 
-fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> (TileFn, TileFn) {
+/// The loops that fold elements of a type.
+pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> Loops {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => float_loops::<f32>(monoid, level),
         DType::F64 => float_loops::<f64>(monoid, level),
@@ -195,8 +235,7 @@ impl Walk {
 /// A fold step.
 pub struct ReduceKernel {
     program: Program,
-    along: TileFn,
-    across: TileFn,
+    loops: Loops,
     dtype: DType,
     lane: usize,
     identity: [u8; 8],
@@ -214,7 +253,6 @@ pub struct ReduceKernel {
 impl ReduceKernel {
     pub fn new(map: &Map, folded: &[bool], monoid: Monoid, step: &Step, level: Level) -> ReduceKernel {
         let dtype = step.output_types[0].dtype;
-        let (along, across) = loops_of(monoid, dtype, level);
         let identity = monoid.identity(dtype);
         let bytes = match dtype {
             DType::F16 | DType::BF16 => ((identity.as_f64() as f32).to_bits() as u64).to_le_bytes(),
@@ -236,8 +274,7 @@ impl ReduceKernel {
         }
         ReduceKernel {
             program: Program::new(map, level),
-            along,
-            across,
+            loops: loops_of(monoid, dtype, level),
             dtype,
             lane: lane_size(dtype),
             identity: bytes,
@@ -262,7 +299,7 @@ impl ReduceKernel {
     fn column_parts(&self) -> (usize, usize) {
         let adjacent = self.folded.0.last().map_or(1, |d| d.0);
         let together =
-            if self.inner < 256 { (TILE / self.inner.max(1)).clamp(1, adjacent.max(1)) } else { 1 };
+            if self.inner <= TILE / 2 { (TILE / self.inner.max(1)).clamp(1, adjacent.max(1)) } else { 1 };
         let width = self.inner.clamp(1, COLUMNS);
         ((PART / width).max(together), together)
     }
@@ -299,8 +336,12 @@ impl ReduceKernel {
     }
 
     fn scratch_each(&self) -> usize {
-        // Lanes for accumulators of a row fold or of a column block, then the program's registers.
-        COLUMNS.max(LANES) * 8 + self.program.scratch()
+        // Accumulators, then the program's registers.
+        self.stores() * ACCUMULATORS + self.program.scratch()
+    }
+
+    fn stores(&self) -> usize {
+        self.program.stores.len()
     }
 }
 
@@ -309,79 +350,84 @@ struct Worker<'a> {
     k: &'a ReduceKernel,
     acc: *mut u8,
     scratch: *mut u8,
-    regs: Vec<*mut u8>,
-    inputs: Vec<*const u8>,
+    regs: Registers,
+    inputs: SmallVec<[*const u8; 8]>,
     plain: Option<*const u8>,
 }
 
 impl<'a> Worker<'a> {
     fn new(k: &'a ReduceKernel, inputs: &[Ptr], memory: *mut u8) -> Worker<'a> {
-        let scratch = memory.wrapping_add(COLUMNS.max(LANES) * 8);
-        let inputs: Vec<*const u8> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
+        let scratch = memory.wrapping_add(k.stores() * ACCUMULATORS);
+        let inputs: SmallVec<[*const u8; 8]> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
         let plain = k.program.is_plain().map(|i| inputs[i]);
         Worker { k, acc: memory, scratch, regs: k.program.start(scratch), inputs, plain }
     }
 
-    /// Calls `f` with lanes of elements `start..start + n`, piece by piece: address, offset in the range, length.
-    unsafe fn elements(&mut self, start: usize, n: usize, mut f: impl FnMut(*const u8, usize, usize)) {
+    /// Calls `f` with each store's lanes of elements `start..start + n`, piece by piece: accumulators, address, offset
+    /// in the range, length.
+    unsafe fn elements(&mut self, start: usize, n: usize, f: impl Fn(*mut u8, *const u8, usize, usize)) {
         if let Some(base) = self.plain {
-            return f(base.wrapping_add(start * self.k.lane), 0, n);
+            return f(self.acc, base.wrapping_add(start * self.k.lane), 0, n);
         }
-        let register = self.k.program.stores[0];
         let mut done = 0;
         while done < n {
-            let len = TILE.min(n - done);
+            let len = self.k.program.tile_len(start + done, start + n);
             // SAFETY: inputs and registers are those of the program, on this thread's scratch.
             unsafe {
                 self.k.program.tile(&mut self.regs, &self.inputs, &[], self.scratch, start + done, len);
             }
-            f(self.regs[register], done, len);
+            for (s, &register) in self.k.program.stores.iter().enumerate() {
+                f(self.acc.wrapping_add(s * ACCUMULATORS), self.regs.at[register], done, len);
+            }
             done += len;
         }
     }
 
-    /// Folds units `range` of output `o` and leaves the value in lane 0 of `dst`.
-    unsafe fn row(&mut self, o: usize, units: std::ops::Range<usize>, chunks: usize, dst: *mut u8) {
-        let k = self.k;
+    /// The accumulators of each store.
+    fn accumulators(&self) -> impl Iterator<Item = *mut u8> + use<> {
         let acc = self.acc;
-        // SAFETY: `acc` has `LANES` lanes; elements are those of the map's shape; `dst` has a lane.
+        (0..self.k.stores()).map(move |s| acc.wrapping_add(s * ACCUMULATORS))
+    }
+
+    /// Folds units `range` of output `o` and leaves each store's value in a lane, `apart` bytes from `dst` on.
+    unsafe fn row(&mut self, o: usize, units: Range<usize>, chunks: usize, dst: *mut u8, apart: usize) {
+        let k = self.k;
+        // SAFETY: accumulators have `LANES` lanes; elements are those of the map's shape; `dst` has the lanes.
         unsafe {
-            k.fill(acc, &k.identity, LANES);
+            self.accumulators().for_each(|acc| k.fill(acc, &k.identity, LANES));
             let base = k.kept.at(o);
             for unit in units {
                 let (segment, chunk) = (unit / chunks, unit % chunks);
                 let from = chunk * CHUNK;
                 let n = CHUNK.min(k.inner - from);
                 let start = base + k.folded.at(segment) + from;
-                self.elements(start, n, |p, _, n| (k.along)(acc, p, p, p, n));
+                self.elements(start, n, |acc, p, _, n| (k.loops.along)(acc, p, p, p, n));
             }
-            let mut half = LANES / 2;
-            while half > 0 {
-                let high = acc.add(half * k.lane).cast_const();
-                (k.across)(acc, high, high, high, half);
-                half /= 2;
+            for (s, acc) in self.accumulators().enumerate() {
+                let (acc, dst) = (acc.cast_const(), dst.wrapping_add(s * apart));
+                (k.loops.within)(dst, acc, acc, acc, LANES);
             }
-            std::ptr::copy_nonoverlapping(acc.cast_const(), dst, k.lane);
         }
     }
 
-    /// Folds `rows` of columns `from..from + width` of kept combination `o` into `width` lanes at `dst`.
+    /// Folds `rows` of columns `from..from + width` of kept combination `o` into `width` lanes for each store, `apart`
+    /// bytes from `dst` on.
     unsafe fn columns(
         &mut self,
         o: usize,
-        rows: std::ops::Range<usize>,
+        rows: Range<usize>,
         from: usize,
         width: usize,
         dst: *mut u8,
+        apart: usize,
     ) {
         let k = self.k;
-        let acc = self.acc;
         let (_, together) = k.column_parts();
         let adjacent = k.folded.0.last().map_or(1, |d| d.0).max(1);
-        // SAFETY: `acc` has `together · width ≤ COLUMNS` lanes; elements are those of the map's shape; `dst` has
-        // `width` lanes.
+        // SAFETY: accumulators have `together · width ≤ COLUMNS` lanes; elements are those of the map's shape; `dst`
+        // has `width` lanes for each store.
         unsafe {
-            k.fill(acc, &k.identity, together * width);
+            self.accumulators().for_each(|acc| k.fill(acc, &k.identity, together * width));
             let base = k.kept.at(o) + from;
             let mut row = rows.start;
             while row < rows.end {
@@ -389,27 +435,29 @@ impl<'a> Worker<'a> {
                 let take = together.min(left_in_run).min(rows.end - row);
                 let start = base + k.folded.at(row);
                 let lane = k.lane;
-                self.elements(start, take * width, |p, at, n| {
-                    (k.across)(acc.add(at * lane), p, p, p, n);
+                self.elements(start, take * width, |acc, p, at, n| {
+                    (k.loops.across)(acc.add(at * lane), p, p, p, n);
                 });
                 row += take;
             }
-            for slot in 1..together {
-                let other = acc.add(slot * width * k.lane).cast_const();
-                (k.across)(acc, other, other, other, width);
+            for (s, acc) in self.accumulators().enumerate() {
+                for slot in 1..together {
+                    let other = acc.add(slot * width * k.lane).cast_const();
+                    (k.loops.across)(acc, other, other, other, width);
+                }
+                std::ptr::copy_nonoverlapping(acc.cast_const(), dst.wrapping_add(s * apart), width * k.lane);
             }
-            std::ptr::copy_nonoverlapping(acc.cast_const(), dst, width * k.lane);
         }
     }
 }
 
 impl Kernel for ReduceKernel {
     fn scratch(&self) -> usize {
-        self.parts() * self.outputs() * self.lane + 64
+        self.stores() * self.parts() * self.outputs() * self.lane + 64
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let (operands, init) = io.inputs.split_at(io.inputs.len() - 1);
+        let (operands, inits) = io.inputs.split_at(io.inputs.len() - self.stores());
         let inputs: Vec<Ptr> = operands.iter().map(|&p| Ptr::of(p)).collect();
         let (partial, parts, outputs) = (Ptr(io.scratch), self.parts(), self.outputs());
         let elements = self.inner * self.kept.count() * self.folded.count();
@@ -420,6 +468,8 @@ impl Kernel for ReduceKernel {
             if parts == 1 { (PART / per_output.max(1)).clamp(1, self.kept.count().max(1)) } else { 1 };
         let groups = self.kept.count().div_ceil(group);
         let strips = if self.inner_folded { 1 } else { self.inner.div_ceil(COLUMNS) };
+        // From one store's partial results to the next one's.
+        let apart = parts * outputs * self.lane;
         let each = self.scratch_each();
         let body = |block: usize| {
             let (o_block, rest) = (block / (parts * strips), block % (parts * strips));
@@ -427,32 +477,67 @@ impl Kernel for ReduceKernel {
             with_scratch(each, |memory| {
                 let mut w = Worker::new(self, &inputs, memory);
                 for o in o_block * group..((o_block + 1) * group).min(self.kept.count()) {
-                    // SAFETY: scratch holds `parts · outputs` lanes; this block's are its own.
+                    // SAFETY: scratch holds `parts · outputs` lanes for each store; this block's are its own.
                     unsafe {
                         if self.inner_folded {
                             let (chunks, units, per_part) = self.row_parts();
                             let range = part * per_part..((part + 1) * per_part).min(units);
-                            w.row(o, range, chunks, partial.at((part * outputs + o) * self.lane));
+                            let dst = partial.at((part * outputs + o) * self.lane);
+                            w.row(o, range, chunks, dst, apart);
                         } else {
                             let (rows, _) = self.column_parts();
                             let range = part * rows..((part + 1) * rows).min(self.folded.count());
                             let from = strip * COLUMNS;
                             let width = COLUMNS.min(self.inner - from);
                             let at = part * outputs + o * self.inner + from;
-                            w.columns(o, range, from, width, partial.at(at * self.lane));
+                            w.columns(o, range, from, width, partial.at(at * self.lane), apart);
                         }
                     }
                 }
             });
         };
         cx.team.run_with(groups * parts * strips, work, cx.flush, &body);
-        // SAFETY: as above; the initial value is a scalar of the element type.
-        unsafe { self.finish(partial, parts, outputs, init[0], io.outputs[0]) };
+        for (s, (&init, &out)) in inits.iter().zip(io.outputs).enumerate() {
+            let partial = Ptr(partial.at(s * apart));
+            // SAFETY: as above; the initial value is a scalar of the element type.
+            unsafe { self.finish(partial, parts, outputs, init, out) };
+        }
         Ok(())
     }
 }
 
 impl ReduceKernel {
+    /// Elements of the program and its weight, for estimates of time.
+    pub fn work(&self) -> f64 {
+        let elements = self.inner * self.kept.count() * self.folded.count();
+        elements as f64 * 0.1 * self.program.weight()
+    }
+
+    /// Folds rows `range` on this thread; for folds of whole contiguous rows.
+    ///
+    /// # Safety
+    /// The module's contract, for these rows.
+    pub unsafe fn rows(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
+        let (operands, inits) = inputs.split_at(inputs.len() - self.stores());
+        let inputs: SmallVec<[Ptr; 8]> = operands.iter().map(|&p| Ptr::of(p)).collect();
+        let (count, each) = (range.len(), self.scratch_each().next_multiple_of(64));
+        let apart = count * self.lane;
+        with_scratch(each + self.stores() * apart, |memory| {
+            let partial = Ptr(memory.wrapping_add(each));
+            let mut w = Worker::new(self, &inputs, memory);
+            let (chunks, units, _) = self.row_parts();
+            for (at, o) in range.clone().enumerate() {
+                // SAFETY: scratch holds `count` lanes for each store.
+                unsafe { w.row(o, 0..units, chunks, partial.at(at * self.lane), apart) };
+            }
+            for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {
+                let out = out.wrapping_add(range.start * self.dtype.size());
+                // SAFETY: as above; the rows' results are this thread's to write.
+                unsafe { self.finish(Ptr(partial.at(s * apart)), 1, count, init, out) };
+            }
+        });
+    }
+
     /// Folds the parts in a tree, then the initial value, and stores.
     unsafe fn finish(&self, partial: Ptr, parts: usize, outputs: usize, init: *const u8, out: *mut u8) {
         let row = |p: usize| partial.at(p * outputs * self.lane);
@@ -462,7 +547,7 @@ impl ReduceKernel {
             while step < parts {
                 for p in (0..parts - step).step_by(2 * step) {
                     let other = row(p + step).cast_const();
-                    (self.across)(row(p), other, other, other, outputs);
+                    (self.loops.across)(row(p), other, other, other, outputs);
                 }
                 step *= 2;
             }
@@ -474,13 +559,13 @@ impl ReduceKernel {
             }
             let first = first.to_ne_bytes();
             let mut at = 0;
-            let mut lanes = [0u64; TILE];
+            let mut lanes = [MaybeUninit::<u64>::uninit(); TILE];
             let lanes = lanes.as_mut_ptr().cast::<u8>();
             while at < outputs {
                 let n = TILE.min(outputs - at);
                 self.fill(lanes, &first, n);
                 let p = row(0).wrapping_add(at * self.lane).cast_const();
-                (self.across)(lanes, p, p, p, n);
+                (self.loops.across)(lanes, p, p, p, n);
                 store(out.wrapping_add(at * self.dtype.size()), lanes, self.dtype, self.narrow, n);
                 at += n;
             }

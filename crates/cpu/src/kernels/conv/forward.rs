@@ -1,0 +1,460 @@
+//! `x: [B, …, C], kernel → y: [B, …', F]`, and the input's gradient, which is such a convolution of the cotangent.
+//!
+//! Along each dimension the output falls into phases that see the same taps: one where the input has no holes, as many
+//! as the stride in the gradient of a convolution with strides. Each phase is a convolution without holes, so no zero
+//! is multiplied. For each strip of pixels: products of `[pixels, taps · C]` and the packed kernel `[taps · C, F]`.
+
+use super::is_channels_last;
+use super::stage::{Axis, FEWEST_TASKS, Stage, group, put, runs};
+use super::tiles::{Across, CHAIN, Out, Panel, panels, pieces};
+use crate::detect::{Level, TileFn};
+use crate::exec::{Cx, with_scratch};
+use crate::kernels::lanes::{narrow, widen};
+use crate::kernels::{Io, Kernel, Ptr};
+use smallvec::SmallVec;
+use std::ops::Range;
+use systole_compile::ALIGN;
+use systole_ir::op::Convolution;
+use systole_ir::{Result, TensorType};
+
+/// Output pixels of a strip.
+const PIXELS: usize = 384;
+
+pub struct Forward {
+    stage: Stage,
+    phases: Vec<Phase>,
+    panels: Vec<Panel>,
+    /// Panels that one task computes.
+    groups: Vec<Range<usize>>,
+    channels: usize,
+    features: usize,
+    bias: bool,
+    /// Distance between images of the result, and how it is rounded where it is narrow.
+    image: usize,
+    element: usize,
+    narrow: Option<TileFn>,
+    kernel: Weights,
+    packed: usize,
+}
+
+/// Output positions that see the same taps.
+struct Phase {
+    /// Offset of each tap in the kernel.
+    taps: Vec<usize>,
+    runs: Vec<usize>,
+    blocks: Vec<Block>,
+    /// Offsets of the pixels of a whole strip, in the staged input and in the result.
+    pixel: Vec<usize>,
+    out: Vec<usize>,
+    /// Pixels along the first dimension, and pixels for each of them.
+    rows: usize,
+    row: usize,
+    /// Where the phase begins in the result, and the distance between its rows.
+    base: usize,
+    step: usize,
+    /// Where its kernel lies among the packed ones.
+    packed: usize,
+}
+
+/// Products that one accumulator sums: some whole runs, or a part of one.
+struct Block {
+    runs: Range<usize>,
+    from: usize,
+    length: usize,
+    /// Products before this block, and in it.
+    first: usize,
+    products: usize,
+}
+
+/// How the kernel lies in memory.
+struct Weights {
+    channel: usize,
+    feature: usize,
+    element: usize,
+    widen: Option<TileFn>,
+    /// The kernel lies as it would be packed.
+    in_order: bool,
+}
+
+/// A phase of one dimension: taps as (coordinate in the kernel, staged coordinate), pixels.
+struct AxisPhase {
+    taps: Vec<(usize, usize)>,
+    count: usize,
+}
+
+/// One dimension's phases: a pixel is every `phases.len()`-th output.
+fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -> (Axis, Vec<AxisPhase>) {
+    let (holes, stride, dilation) = (c.lhs_dilation[i], c.strides[i], c.rhs_dilation[i]);
+    let common = (1..=holes.min(stride)).rev().find(|g| holes % g == 0 && stride % g == 0).unwrap_or(1);
+    let (count, step) = (holes / common, stride / common);
+    let taps_of = |phase: usize| -> Vec<(usize, i64)> {
+        let at = |w: usize| (phase * stride + w * dilation) as i64 - c.padding[i][0];
+        let meets = (0..window).filter(|&w| at(w).rem_euclid(holes as i64) == 0);
+        let place = |w: usize| if c.reversal[i] { window - 1 - w } else { w };
+        meets.map(|w| (place(w), at(w).div_euclid(holes as i64))).collect()
+    };
+    let all: Vec<Vec<(usize, i64)>> = (0..count).map(taps_of).collect();
+    let places = || all.iter().flatten().map(|t| t.1);
+    let (low, high) = (places().min().unwrap_or(0), places().max().unwrap_or(0));
+    // Of an input of which every pixel sees one element, only those are staged.
+    let (unit, step) = if low == high && count == 1 { (step, 1) } else { (1, step) };
+    let reach = (high - low) as usize + 1;
+    let axis = Axis { size, holes: 1, low, unit, step, reach, count: out.div_ceil(count) };
+    let phase = |(p, taps): (usize, &Vec<(usize, i64)>)| AxisPhase {
+        taps: taps.iter().map(|&(w, at)| (w, (at - low) as usize)).collect(),
+        count: out.saturating_sub(p).div_ceil(count),
+    };
+    (axis, all.iter().enumerate().map(phase).collect())
+}
+
+impl Block {
+    /// Cuts runs of one length into blocks of at most [`CHAIN`] products; one without products where there are none.
+    fn all(runs: usize, length: usize) -> Vec<Block> {
+        if runs == 0 {
+            return vec![Block { runs: 0..0, from: 0, length: 0, first: 0, products: 0 }];
+        }
+        let together = (CHAIN / length).max(1);
+        let mut blocks = Vec::new();
+        for (at, n) in pieces(runs, together) {
+            for (from, part) in pieces(length, CHAIN) {
+                blocks.push(Block {
+                    runs: at..at + n,
+                    from,
+                    length: part,
+                    first: at * length + from,
+                    products: n * part,
+                });
+            }
+        }
+        blocks
+    }
+}
+
+impl Forward {
+    pub fn new(
+        c: &Convolution,
+        bias: bool,
+        x: &TensorType,
+        k: &TensorType,
+        y: &TensorType,
+        level: Level,
+    ) -> Option<Forward> {
+        let (d, n) = (&c.dims, c.dims.input_spatial.len());
+        let fits = n > 0
+            && c.feature_groups == 1
+            && c.batch_groups == 1
+            && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
+            && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial);
+        if !fits {
+            return None;
+        }
+        let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
+        let (axes, along): (Vec<Axis>, Vec<Vec<AxisPhase>>) =
+            (0..n).map(|i| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1])).unzip();
+        let stage = Stage::new(x, axes, PIXELS, k.elements(), level);
+        let panels = panels(level, features);
+        let own = k.shape.strides();
+        let mut kernel = Weights {
+            channel: own[d.kernel_input_feature],
+            feature: own[d.kernel_output_feature],
+            element: k.dtype.size(),
+            widen: widen(k.dtype, level),
+            in_order: false,
+        };
+        let spatial: SmallVec<[usize; 3]> = d.kernel_spatial.iter().map(|&s| own[s]).collect();
+        let padded: usize = panels.iter().map(|p| p.shape.columns).sum();
+        let (mut phases, mut packed) = (Vec::new(), 0);
+        for choice in choices(&along) {
+            let phase = Phase::new(&stage, &along, &choice, &spatial, y, packed);
+            packed += phase.taps.len() * channels * padded;
+            phases.push(phase);
+        }
+        let natural = phases[0].taps.iter().enumerate().all(|(t, at)| *at == t * channels * features);
+        kernel.in_order = kernel.widen.is_none()
+            && kernel.feature == 1
+            && kernel.channel == features
+            && (phases.len(), panels.len(), padded, stage.slices) == (1, 1, features, 1)
+            && natural;
+        let groups = group(panels.len(), FEWEST_TASKS.div_ceil(stage.strips()));
+        Some(Forward {
+            packed: if kernel.in_order { 0 } else { packed },
+            image: y.elements() / y.shape[0],
+            element: y.dtype.size(),
+            narrow: narrow(y.dtype, level),
+            stage,
+            phases,
+            panels,
+            groups,
+            channels,
+            features,
+            bias,
+            kernel,
+        })
+    }
+
+    fn padded(&self) -> usize {
+        self.panels.iter().map(|p| p.shape.columns).sum()
+    }
+
+    fn packed_bytes(&self) -> usize {
+        (self.packed * 4).next_multiple_of(ALIGN)
+    }
+
+    /// Where the packed kernel of a block begins, for panels side by side of `products` rows each.
+    fn packed_at(&self, phase: &Phase, slice: usize, block: &Block) -> usize {
+        (phase.packed / self.padded() + slice * phase.taps.len() * self.stage.width + block.first)
+            * self.padded()
+    }
+
+    /// Packs the kernel for one block of products.
+    unsafe fn pack(&self, kernel: *const u8, phase: &Phase, slice: usize, block: &Block, to: *mut f32) {
+        let width = self.stage.width;
+        for panel in &self.panels {
+            let columns = panel.shape.columns;
+            let to = to.wrapping_add(panel.from * block.products);
+            let mut k = 0;
+            while k < block.products {
+                // A piece of one tap's channels.
+                let (tap, c) = ((block.first + k) / width, (block.first + k) % width);
+                let n = (width - c).min(block.products - k);
+                let at = phase.taps[tap]
+                    + (slice * width + c) * self.kernel.channel
+                    + panel.from * self.kernel.feature;
+                // SAFETY: a piece of the kernel; the panel has room for all products of the block.
+                unsafe { self.kernel.pack(kernel, at, n, panel.columns, columns, to.add(k * columns)) };
+                k += n;
+            }
+        }
+    }
+
+    /// One task: some columns of one strip.
+    unsafe fn strip(&self, task: usize, x: *const u8, kernel: *const f32, bias: *const f32, y: *mut u8) {
+        let strip = self.stage.strip(task / self.groups.len());
+        let group = &self.panels[self.groups[task % self.groups.len()].clone()];
+        let from = group[0].from;
+        let columns: usize = group.iter().map(|p| p.columns).sum();
+        let most = self.phases.iter().map(|p| p.out.len()).max().unwrap_or(0);
+        // Sums of narrow results need working memory; it has its own tables of rows.
+        let sums = if self.narrow.is_some() { most * columns * self.phases.len() } else { 0 };
+        let local: Vec<usize> = if sums > 0 { (0..most).map(|p| p * columns).collect() } else { Vec::new() };
+        let staged = self.stage.elements().next_multiple_of(16);
+        with_scratch((staged + sums) * 4, |scratch| {
+            let scratch = scratch.cast::<f32>();
+            for slice in 0..self.stage.slices {
+                // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+                unsafe {
+                    let a = self.stage.load(x, strip, slice, scratch);
+                    for (i, phase) in self.phases.iter().enumerate() {
+                        let pixels = phase.pixels(strip.images, strip.row, strip.rows);
+                        let (c, rows) = if sums > 0 {
+                            (scratch.add(staged + i * most * columns), &local)
+                        } else {
+                            let at = strip.image * self.image + phase.at(strip.row) + from;
+                            (y.cast::<f32>().wrapping_add(at), &phase.out)
+                        };
+                        self.product(phase, slice, pixels, a, kernel, bias, c, rows, group);
+                    }
+                }
+            }
+            if let Some(narrow) = self.narrow {
+                for (i, phase) in self.phases.iter().enumerate() {
+                    let at = strip.image * self.image + phase.at(strip.row) + from;
+                    for p in 0..phase.pixels(strip.images, strip.row, strip.rows) {
+                        // SAFETY: the rows of this task's part of the result.
+                        unsafe {
+                            let sums = scratch.add(staged + (i * most + p) * columns).cast_const().cast();
+                            narrow(y.add((at + phase.out[p]) * self.element), sums, sums, sums, columns);
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn product(
+        &self,
+        phase: &Phase,
+        slice: usize,
+        pixels: usize,
+        a: *const f32,
+        kernel: *const f32,
+        bias: *const f32,
+        c: *mut f32,
+        rows: &[usize],
+        group: &[Panel],
+    ) {
+        let last = phase.blocks.len() - 1;
+        for panel in group {
+            let shape = &panel.shape;
+            for (i, block) in phase.blocks.iter().enumerate() {
+                let ends = slice + 1 == self.stage.slices && i == last;
+                let at = self.packed_at(phase, slice, block) + panel.from * block.products;
+                for (p, count) in pieces(pixels, shape.rows) {
+                    let t = Across {
+                        a: a.wrapping_add(block.from),
+                        rows: phase.pixel[p..].as_ptr(),
+                        runs: phase.runs[block.runs.clone()].as_ptr(),
+                        count: block.runs.len(),
+                        length: block.length,
+                        b: kernel.wrapping_add(at),
+                        b_row: shape.columns,
+                        out: Out {
+                            c: c.wrapping_add(panel.from - group[0].from),
+                            rows: rows[p..].as_ptr(),
+                            columns: panel.columns,
+                            add: slice + i > 0,
+                            bias: if ends && self.bias {
+                                bias.wrapping_add(panel.from)
+                            } else {
+                                std::ptr::null()
+                            },
+                        },
+                    };
+                    // SAFETY: tables stay inside the strip, its part of the result and the packed kernel.
+                    unsafe { (shape.across)(count, &t) };
+                }
+            }
+        }
+    }
+}
+
+/// One phase for each dimension, in every combination.
+fn choices(along: &[Vec<AxisPhase>]) -> Vec<SmallVec<[usize; 3]>> {
+    let mut all = vec![SmallVec::new()];
+    for phases in along {
+        let with = |c: &SmallVec<[usize; 3]>, p: usize| {
+            let mut c = c.clone();
+            c.push(p);
+            c
+        };
+        all = all.iter().flat_map(|c| (0..phases.len()).map(move |p| with(c, p))).collect();
+    }
+    all
+}
+
+impl Phase {
+    fn new(
+        stage: &Stage,
+        along: &[Vec<AxisPhase>],
+        choice: &[usize],
+        spatial: &[usize],
+        y: &TensorType,
+        packed: usize,
+    ) -> Phase {
+        let n = choice.len();
+        let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &along[i][choice[i]]).collect();
+        let counts: SmallVec<[usize; 3]> = chosen.iter().map(|p| p.count).collect();
+        let own = y.shape.strides();
+        let steps: SmallVec<[usize; 3]> = (0..n).map(|i| own[i + 1] * along[i].len()).collect();
+        let mut taps = vec![0];
+        for (phase, stride) in chosen.iter().zip(spatial) {
+            taps = taps.iter().flat_map(|&at| phase.taps.iter().map(move |t| at + t.0 * stride)).collect();
+        }
+        let places: Vec<Vec<usize>> = chosen.iter().map(|p| p.taps.iter().map(|t| t.1).collect()).collect();
+        let (runs, length) = runs(stage, &places);
+        Phase {
+            blocks: Block::all(runs.len(), length),
+            taps,
+            runs,
+            pixel: stage.pixels(&counts),
+            out: stage.table(&counts, own[0], steps.iter().copied()),
+            rows: counts[0],
+            row: counts[1..].iter().product(),
+            base: (0..n).map(|i| choice[i] * own[i + 1]).sum(),
+            step: steps[0],
+            packed,
+        }
+    }
+
+    /// How many pixels a strip has in this phase.
+    fn pixels(&self, images: usize, row: usize, rows: usize) -> usize {
+        images * self.rows.min(row + rows).saturating_sub(row) * self.row
+    }
+
+    /// Where a strip that begins at a row begins in an image of the result.
+    fn at(&self, row: usize) -> usize {
+        self.base + row * self.step
+    }
+}
+
+impl Weights {
+    /// Packs `n` channels of `columns` features, rows `wide` apart, with zeros between.
+    unsafe fn pack(&self, kernel: *const u8, at: usize, n: usize, columns: usize, wide: usize, to: *mut f32) {
+        // Channels of a block that is turned around in the first-level cache.
+        const TURN: usize = 32;
+        let from = |i: usize| kernel.wrapping_add((at + i) * self.element);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            if self.feature == 1 {
+                for k in 0..n {
+                    put(self.widen, from(k * self.channel), to.add(k * wide), columns);
+                }
+            } else if self.channel == 1 {
+                let mut turned = [[0f32; TURN]; 64];
+                for (k0, count) in pieces(n, TURN) {
+                    for (j, line) in turned[..columns].iter_mut().enumerate() {
+                        put(self.widen, from(k0 + j * self.feature), line.as_mut_ptr(), count);
+                    }
+                    for k in 0..count {
+                        let row = std::slice::from_raw_parts_mut(to.add((k0 + k) * wide), columns);
+                        row.iter_mut().zip(&turned).for_each(|(to, line)| *to = line[k]);
+                    }
+                }
+            } else {
+                for k in 0..n {
+                    for j in 0..columns {
+                        put(self.widen, from(k * self.channel + j * self.feature), to.add(k * wide + j), 1);
+                    }
+                }
+            }
+            if columns < wide {
+                (0..n).for_each(|k| {
+                    std::slice::from_raw_parts_mut(to.add(k * wide + columns), wide - columns).fill(0.0)
+                });
+            }
+        }
+    }
+}
+
+impl Kernel for Forward {
+    fn scratch(&self) -> usize {
+        self.packed_bytes() + self.padded() * 4
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let (x, k, y) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
+        let packed = Ptr(if self.kernel.in_order { io.inputs[1].cast_mut() } else { io.scratch });
+        let bias = Ptr(io.scratch.wrapping_add(self.packed_bytes()));
+        if !self.kernel.in_order {
+            let mut blocks = Vec::new();
+            for phase in &self.phases {
+                for slice in 0..self.stage.slices {
+                    blocks.extend(phase.blocks.iter().map(|block| (phase, slice, block)));
+                }
+            }
+            let body = |i: usize| {
+                let (phase, slice, block) = blocks[i];
+                let to = packed.elem::<f32>(self.packed_at(phase, slice, block));
+                // SAFETY: blocks are disjoint parts of the packed kernel.
+                unsafe { self.pack(k.at(0), phase, slice, block, to) };
+            };
+            cx.team.run_with(blocks.len(), self.packed as f64 * 0.5, cx.flush, &body);
+        }
+        if self.bias {
+            // SAFETY: scratch has room for whole vectors after the packed kernel.
+            unsafe { std::ptr::copy_nonoverlapping(io.inputs[2], bias.at(0), self.features * 4) };
+        }
+        let body = |task: usize| {
+            // SAFETY: the kernel is packed; tasks write disjoint parts of the result.
+            unsafe {
+                self.strip(task, x.at(0), packed.elem(0), bias.elem::<f32>(0), y.at(0));
+            }
+        };
+        let products: usize = self.phases.iter().map(|p| p.out.len() * p.taps.len()).sum();
+        let tasks = self.stage.strips() * self.groups.len();
+        let work = (products * self.channels * self.features * self.stage.strips()) as f64 / 50.0;
+        cx.team.run_with(tasks, work, cx.flush, &body);
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! `x: [B, …, C], dy: [B, …', F] → dkernel: [taps, C, F]`, as the convolution that autodiff makes of it.
+//!
+//! Products of `[C · taps, pixels]` and `[pixels, F]`, strip by strip of pixels. Tasks are parts of the batch times
+//! slices of channels times groups of features; sums over parts go up a tree. All of that follows from shapes alone.
+
+use super::stage::{Axis, FEWEST_TASKS, Stage, group, put, runs};
+use super::tiles::{Down, Out, Panel, SLACK, panels, pieces};
+use super::{Finish, is_channels_last, sum_parts};
+use crate::detect::{Level, TileFn};
+use crate::exec::{Cx, with_scratch};
+use crate::kernels::lanes::{narrow, widen};
+use crate::kernels::{Io, Kernel, Ptr};
+use std::ops::Range;
+use systole_compile::ALIGN;
+use systole_ir::op::Convolution;
+use systole_ir::{Result, TensorType};
+
+/// Pixels of a strip: products that one accumulator sums.
+const PIXELS: usize = 256;
+/// Most partial sums, and most elements of all of them.
+const MOST_PARTS: usize = 16;
+const MOST_SUMS: usize = 4 << 20;
+
+pub struct KernelGradient {
+    stage: Stage,
+    /// Offsets of runs of rows in the staged input, and where each row of a slice lies in the result.
+    runs: Vec<usize>,
+    length: usize,
+    out: Vec<usize>,
+    /// Offsets of the pixels of a strip; [`SLACK`] more at the end.
+    pixel: Vec<usize>,
+    /// Pixels of a row of the first dimension, and of an image.
+    row: usize,
+    image: usize,
+    panels: Vec<Panel>,
+    groups: Vec<Range<usize>>,
+    features: usize,
+    /// Elements of the result.
+    size: usize,
+    parts: usize,
+    strips_per_part: usize,
+    element: usize,
+    widen: Option<TileFn>,
+    narrow: Option<TileFn>,
+    /// The sum is added to what the result holds.
+    onto: bool,
+}
+
+/// How many parts of the batch and groups of panels there are: enough for the threads, at the least cost of summing
+/// parts (each element written and read twice) and of reading the input for each group again.
+fn cut(stage: &Stage, size: usize, panels: usize) -> (usize, usize) {
+    let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(stage.strips());
+    let staged = stage.input() as f64;
+    let choices = (1..=most).map(|parts| {
+        let groups = FEWEST_TASKS.div_ceil(parts * stage.slices).clamp(1, panels);
+        let missing = FEWEST_TASKS.saturating_sub(parts * stage.slices * groups);
+        let sums = if parts > 1 { 4.0 * (parts * size) as f64 } else { 0.0 };
+        (missing, sums + (groups - 1) as f64 * staged, parts, groups)
+    });
+    let best = choices.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    best.map_or((1, 1), |(_, _, parts, groups)| (parts, groups))
+}
+
+impl KernelGradient {
+    pub fn new(
+        c: &Convolution,
+        x: &TensorType,
+        dy: &TensorType,
+        y: &TensorType,
+        level: Level,
+    ) -> Option<KernelGradient> {
+        let (d, n) = (&c.dims, c.dims.input_spatial.len());
+        let fits = n > 0
+            && c.feature_groups == 1
+            && c.batch_groups == 1
+            && c.reversal.iter().all(|r| !r)
+            && is_channels_last(d.input_feature, d.input_batch, &d.input_spatial)
+            && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
+            && d.output_batch == n
+            && d.output_feature == n + 1
+            && d.output_spatial.iter().copied().eq(0..n);
+        if !fits {
+            return None;
+        }
+        let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
+        let axis = |i: usize| {
+            let (taps, step) = (y.shape[i], c.rhs_dilation[i]);
+            // Of an input of which every pixel sees one element, only those are staged.
+            let (unit, step) = if taps == 1 { (step, 1) } else { (1, step) };
+            let reach = (taps - 1) * c.strides[i] + 1;
+            let (size, holes, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
+            Axis { size, holes, low: -c.padding[i][0], unit, step, reach, count }
+        };
+        let stage = Stage::new(x, (0..n).map(axis).collect(), PIXELS, y.elements(), level);
+        let taps: Vec<Vec<usize>> =
+            (0..n).map(|i| (0..y.shape[i]).map(|t| t * c.strides[i]).collect()).collect();
+        let (runs, length) = runs(&stage, &taps);
+        let mut pixel = stage.pixels(&dy.shape[1..=n]);
+        pixel.extend([0; SLACK]);
+        let size = y.elements();
+        let out = (0..size / channels / features)
+            .flat_map(|tap| (0..stage.width).map(move |c| (tap * channels + c) * features))
+            .collect();
+        let panels = panels(level, features);
+        let (parts, groups) = cut(&stage, size, panels.len());
+        let strips_per_part = stage.strips().div_ceil(parts);
+        let parts = stage.strips().div_ceil(strips_per_part);
+        let groups = group(panels.len(), groups);
+        Some(KernelGradient {
+            runs,
+            length,
+            out,
+            pixel,
+            row: dy.shape[2..=n].iter().product(),
+            image: dy.shape[1..=n].iter().product(),
+            panels,
+            groups,
+            features,
+            size,
+            parts,
+            strips_per_part,
+            element: dy.dtype.size(),
+            widen: widen(dy.dtype, level),
+            narrow: narrow(y.dtype, level),
+            onto: false,
+            stage,
+        })
+    }
+
+    /// Whether sums go to working memory before the result.
+    fn has_sums(&self) -> bool {
+        self.parts > 1 || self.narrow.is_some()
+    }
+
+    /// One task: some columns of the rows of one slice, over the strips of one part.
+    unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
+        let (part, rest) = (task / self.per_part(), task % self.per_part());
+        let (slice, group) =
+            (rest / self.groups.len(), &self.panels[self.groups[rest % self.groups.len()].clone()]);
+        let first = part * self.strips_per_part;
+        let widest = group.iter().map(|p| p.shape.columns).max().unwrap_or(0);
+        let staged = self.stage.elements().next_multiple_of(16);
+        let packed = (self.pixel.len() - SLACK) * widest;
+        let sums = sums.wrapping_add(part * self.size + slice * self.stage.width * self.features);
+        with_scratch((staged + packed) * 4, |scratch| {
+            let scratch = scratch.cast::<f32>();
+            for i in first..(first + self.strips_per_part).min(self.stage.strips()) {
+                let strip = self.stage.strip(i);
+                let pixels = strip.images * strip.rows * self.row;
+                let at = strip.image * self.image + strip.row * self.row;
+                let add = i > first || (self.onto && !self.has_sums());
+                // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
+                unsafe {
+                    let a = self.stage.load(x, strip, slice, scratch);
+                    for panel in group {
+                        let (b, b_row) = self.right(dy, at, pixels, panel, scratch.add(staged));
+                        self.product(a, b, b_row, pixels, panel, sums, add);
+                    }
+                }
+            }
+        });
+    }
+
+    /// The cotangent at `pixels` pixels for one panel: where it lies if kernels can read that, or a packed copy.
+    unsafe fn right(
+        &self,
+        dy: *const u8,
+        at: usize,
+        pixels: usize,
+        p: &Panel,
+        to: *mut f32,
+    ) -> (*const f32, usize) {
+        let wide = p.shape.columns;
+        let from = dy.wrapping_add((at * self.features + p.from) * self.element);
+        if self.widen.is_none() && self.features == wide {
+            return (from.cast(), wide);
+        }
+        for i in 0..pixels {
+            // SAFETY: a pixel's columns; the copy has room for all.
+            unsafe {
+                let to = to.add(i * wide);
+                put(self.widen, from.add(i * self.features * self.element), to, p.columns);
+                std::slice::from_raw_parts_mut(to.add(p.columns), wide - p.columns).fill(0.0);
+            }
+        }
+        (to.cast_const(), wide)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn product(
+        &self,
+        a: *const f32,
+        b: *const f32,
+        b_row: usize,
+        pixels: usize,
+        panel: &Panel,
+        sums: *mut f32,
+        add: bool,
+    ) {
+        for (from, count) in pieces(pixels, PIXELS) {
+            for (r, run) in self.runs.iter().enumerate() {
+                for (i, rows) in pieces(self.length, panel.shape.rows) {
+                    let t = Down {
+                        a: a.wrapping_add(run + i),
+                        steps: self.pixel[from..].as_ptr(),
+                        count,
+                        b: b.wrapping_add(from * b_row),
+                        b_row,
+                        out: Out {
+                            c: sums.wrapping_add(panel.from),
+                            rows: self.out[r * self.length + i..].as_ptr(),
+                            columns: panel.columns,
+                            add: add || from > 0,
+                            bias: std::ptr::null(),
+                        },
+                    };
+                    // SAFETY: tables stay inside the strip and the sums of this task.
+                    unsafe { (panel.shape.down)(rows, &t) };
+                }
+            }
+        }
+    }
+
+    fn per_part(&self) -> usize {
+        self.stage.slices * self.groups.len()
+    }
+}
+
+impl Kernel for KernelGradient {
+    fn scratch(&self) -> usize {
+        if self.has_sums() { (self.parts * self.size * 4).next_multiple_of(ALIGN) } else { 0 }
+    }
+
+    fn add_to_result(&mut self) -> bool {
+        self.onto = self.narrow.is_none();
+        self.onto
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let (x, dy) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]));
+        let sums = Ptr(if self.has_sums() { io.scratch } else { io.outputs[0] });
+        let body = |task: usize| {
+            // SAFETY: tasks have their own sums.
+            unsafe { self.task(task, x.at(0), dy.at(0), sums.elem(0)) };
+        };
+        let strips = self.stage.strips() as f64;
+        let work = strips * (self.pixel.len() * self.size) as f64 / 50.0;
+        cx.team.run_with(self.parts * self.per_part(), work, cx.flush, &body);
+        if self.has_sums() {
+            let finish =
+                if self.onto { Finish::Add } else { self.narrow.map_or(Finish::Copy, Finish::Narrow) };
+            // SAFETY: the parts' sums are complete; the result has `size` elements.
+            unsafe { sum_parts(cx, sums.elem(0), self.parts, self.size, io.outputs[0], finish) };
+        }
+        Ok(())
+    }
+}

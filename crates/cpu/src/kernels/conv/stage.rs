@@ -1,0 +1,339 @@
+//! The left operand of a convolution as register kernels read it: strips of pixels, in f32, with explicit zeros.
+//!
+//! A strip is some whole images or some rows of one image, small enough that its input stays in the second-level
+//! cache. Where the input has no padding and lies well it is read in place; otherwise each task copies its strip with
+//! zeros around it (and narrow floats widened) into its thread's working memory, so no padded copy of the whole input
+//! ever exists. Wide inputs are cut into slices of channels as well.
+
+use super::tiles::pieces;
+use crate::detect::{Level, TileFn};
+use crate::kernels::lanes::widen;
+use smallvec::SmallVec;
+use systole_ir::{DType, TensorType};
+
+/// Elements of a staged strip at most, where slices of channels can bring it below.
+const MOST_STAGED: usize = 96 << 10;
+/// Fewest tasks that a large product is cut into, so that threads share it.
+pub const FEWEST_TASKS: usize = 8;
+/// Elements of a kernel from which on it is large.
+const LARGE: usize = 256 << 10;
+/// Rows of a tile this many bytes apart would share one set of the first-level cache.
+const ALIAS: usize = 2048;
+
+/// One spatial dimension as staged: coordinate `u` holds input coordinate `low + u · unit` of a line in which input
+/// elements lie `holes` apart.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// Input elements.
+    pub size: usize,
+    pub holes: usize,
+    pub low: i64,
+    pub unit: usize,
+    /// Staged coordinates between pixels, and how many of them the taps of one pixel span.
+    pub step: usize,
+    pub reach: usize,
+    /// Pixels.
+    pub count: usize,
+}
+
+impl Axis {
+    fn extent(&self, count: usize) -> usize {
+        (count - 1) * self.step + self.reach
+    }
+
+    /// The input element at staged coordinate `u` of a strip that begins at pixel `first`.
+    fn source(&self, first: usize, u: usize) -> Option<usize> {
+        let at = usize::try_from(self.low + ((first * self.step + u) * self.unit) as i64).ok()?;
+        (at.is_multiple_of(self.holes) && at / self.holes < self.size).then(|| at / self.holes)
+    }
+
+    /// Whether every staged coordinate is an input element.
+    fn is_inside(&self) -> bool {
+        let last = self.low + ((self.extent(self.count) - 1) * self.unit) as i64;
+        self.holes == 1 && self.low >= 0 && last < self.size as i64
+    }
+}
+
+/// Images `image..image + images`, of which pixel rows `row..row + rows`.
+#[derive(Clone, Copy, Debug)]
+pub struct Strip {
+    pub image: usize,
+    pub images: usize,
+    pub row: usize,
+    pub rows: usize,
+}
+
+/// How strips of one input are brought to working memory.
+pub struct Stage {
+    axes: Vec<Axis>,
+    batch: usize,
+    /// Images, or pixel rows of one image, in each strip.
+    images: usize,
+    rows: usize,
+    /// Slices of the channels and the channels of each.
+    pub slices: usize,
+    pub width: usize,
+    /// Distances in memory: between staged columns, along each axis, between images.
+    pub pitch: usize,
+    pub strides: SmallVec<[usize; 3]>,
+    pub image: usize,
+    /// Distances in the input.
+    own: SmallVec<[usize; 3]>,
+    own_image: usize,
+    element: usize,
+    widen: Option<TileFn>,
+    /// Where the first pixel's first tap lies in the input, if that is read in place.
+    in_place: Option<usize>,
+}
+
+/// How a batch of images is cut: whole images or rows of one in each strip, so that a strip has about `pixels` pixels,
+/// and that there are `strips` of them if there are as many images.
+fn cut(batch: usize, rows: usize, row: usize, pixels: usize, strips: usize) -> (usize, usize) {
+    let image = rows * row;
+    let together = (pixels / image.max(1)).min(batch.div_ceil(strips));
+    if together > 1 {
+        return (batch.div_ceil(batch.div_ceil(together)), rows);
+    }
+    let strips = image.div_ceil(pixels).clamp(1, rows.max(1));
+    (1, rows.div_ceil(strips))
+}
+
+impl Stage {
+    /// `x: [B, …, C]` with spatial dimensions as in `axes`, in strips of about `pixels` pixels. Where the other factor
+    /// of the product has few `elements` there are strips for all threads; reading a large one again for each strip
+    /// costs more than smaller strips give.
+    pub fn new(x: &TensorType, axes: Vec<Axis>, pixels: usize, elements: usize, level: Level) -> Stage {
+        let n = axes.len();
+        let (batch, channels) = (x.shape[0], x.shape[n + 1]);
+        let row = axes[1..].iter().map(|a| a.count).product();
+        let strips = if elements > LARGE { 1 } else { FEWEST_TASKS };
+        let (images, rows) = cut(batch, axes[0].count, row, pixels, strips);
+        let strides = x.shape.strides();
+        let (own_image, own): (usize, SmallVec<[usize; 3]>) = (strides[0], strides[1..=n].into());
+        let last = &axes[n - 1];
+        let far = |pitch: usize, step: usize, most: usize| (pitch * step * 4).is_multiple_of(most);
+        let mut stage = Stage {
+            batch,
+            images,
+            rows,
+            slices: 1,
+            width: channels,
+            pitch: channels,
+            strides: own.iter().zip(&axes).map(|(s, a)| s * a.unit).collect(),
+            image: own_image,
+            own,
+            own_image,
+            element: x.dtype.size(),
+            widen: widen(x.dtype, level),
+            in_place: None,
+            axes: Vec::new(),
+        };
+        let here = x.dtype == DType::F32
+            && axes.iter().all(Axis::is_inside)
+            && !far(channels, last.unit * last.step, 2 * ALIAS);
+        if here {
+            let at = stage.own.iter().zip(&axes).map(|(s, a)| s * a.low as usize).sum();
+            stage.in_place = Some(at);
+            stage.pitch = channels * last.unit;
+            stage.axes = axes;
+            return stage;
+        }
+        let extents: SmallVec<[usize; 3]> =
+            axes.iter().enumerate().map(|(d, a)| a.extent(if d == 0 { rows } else { a.count })).collect();
+        let places = images * extents.iter().product::<usize>();
+        let mut cuts =
+            (1..=channels / 64).filter(|s| (channels / s).is_multiple_of(16) && channels.is_multiple_of(*s));
+        stage.slices = cuts
+            .clone()
+            .find(|s| places * (channels / s) <= MOST_STAGED)
+            .or_else(|| cuts.next_back())
+            .unwrap_or(1);
+        stage.width = channels / stage.slices;
+        stage.pitch = stage.width + if far(stage.width, last.step, ALIAS) { 16 } else { 0 };
+        let mut stride = stage.pitch;
+        for d in (0..n).rev() {
+            stage.strides[d] = stride;
+            stride *= extents[d];
+        }
+        stage.image = stride;
+        stage.axes = axes;
+        stage
+    }
+
+    /// How many strips there are.
+    pub fn strips(&self) -> usize {
+        self.batch.div_ceil(self.images) * self.axes[0].count.div_ceil(self.rows)
+    }
+
+    /// Strip number `i`.
+    pub fn strip(&self, i: usize) -> Strip {
+        let per_image = self.axes[0].count.div_ceil(self.rows);
+        let (image, row) = (i / per_image * self.images, i % per_image * self.rows);
+        Strip {
+            image,
+            images: self.images.min(self.batch - image),
+            row,
+            rows: self.rows.min(self.axes[0].count - row),
+        }
+    }
+
+    /// Elements of the whole input.
+    pub fn input(&self) -> usize {
+        self.batch * self.own_image
+    }
+
+    /// Elements of working memory that a strip takes.
+    pub fn elements(&self) -> usize {
+        if self.in_place.is_some() { 0 } else { self.images * self.image }
+    }
+
+    /// Offsets of the pixels of a whole strip, images first, for an image of `counts` pixels along each dimension
+    /// (at most those of the axes): those of fewer rows of one image, or of fewer images, are the first of them.
+    pub fn pixels(&self, counts: &[usize]) -> Vec<usize> {
+        let steps = self.axes.iter().zip(&self.strides).map(|(a, s)| a.step * s);
+        self.table(counts, self.image, steps)
+    }
+
+    /// As [`Stage::pixels`], with other distances between images and along each dimension.
+    pub fn table(&self, counts: &[usize], image: usize, steps: impl Iterator<Item = usize>) -> Vec<usize> {
+        let rows = self.rows.min(counts[0]);
+        let counts = [rows].into_iter().chain(counts[1..].iter().copied());
+        super::offsets([(self.images, image)].into_iter().chain(counts.zip(steps)))
+    }
+
+    /// Brings a slice of a strip of `x` to `scratch` unless it is read in place; returns where its first pixel's
+    /// first tap lies.
+    ///
+    /// # Safety
+    /// `x` has the type of [`Stage::new`], `scratch` room for [`Stage::elements`].
+    pub unsafe fn load(&self, x: *const u8, strip: Strip, slice: usize, scratch: *mut f32) -> *const f32 {
+        if let Some(at) = self.in_place {
+            let row = strip.row * self.axes[0].step * self.strides[0];
+            return x.cast::<f32>().wrapping_add(strip.image * self.own_image + row + at);
+        }
+        for i in 0..strip.images {
+            let from = (strip.image + i) * self.own_image + slice * self.width;
+            // SAFETY: lines lie inside the image, and in scratch as laid out in `new`.
+            unsafe { self.lines(0, strip, Some((x, from)), scratch.add(i * self.image)) };
+        }
+        scratch.cast_const()
+    }
+
+    /// Copies everything from axis `d` on; `None`: zeros.
+    unsafe fn lines(&self, d: usize, strip: Strip, from: Option<(*const u8, usize)>, to: *mut f32) {
+        let axis = &self.axes[d];
+        let (first, count) = if d == 0 { (strip.row, strip.rows) } else { (0, axis.count) };
+        let extent = axis.extent(count);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let Some((x, at)) = from else {
+                std::slice::from_raw_parts_mut(to, extent * self.strides[d]).fill(0.0);
+                return;
+            };
+            if d + 1 == self.axes.len() {
+                return self.line(axis, first, extent, x, at, to);
+            }
+            for u in 0..extent {
+                let from = axis.source(first, u).map(|s| (x, at + s * self.own[d]));
+                self.lines(d + 1, strip, from, to.add(u * self.strides[d]));
+            }
+        }
+    }
+
+    unsafe fn line(&self, axis: &Axis, first: usize, extent: usize, x: *const u8, at: usize, to: *mut f32) {
+        let own = self.own[self.own.len() - 1];
+        // SAFETY: by the caller's promise.
+        unsafe {
+            if axis.unit == 1 && axis.holes == 1 && self.pitch == own {
+                // Zeros, one piece of the input, zeros.
+                let low = axis.low + (first * axis.step) as i64;
+                let begin = (-low).clamp(0, extent as i64) as usize;
+                let end = (axis.size as i64 - low).clamp(begin as i64, extent as i64) as usize;
+                std::slice::from_raw_parts_mut(to, begin * own).fill(0.0);
+                std::slice::from_raw_parts_mut(to.add(end * own), (extent - end) * own).fill(0.0);
+                if begin < end {
+                    let from = at + (low + begin as i64) as usize * own;
+                    self.put(x, from, to.add(begin * own), (end - begin) * own);
+                }
+                return;
+            }
+            for u in 0..extent {
+                let to = to.add(u * self.pitch);
+                match axis.source(first, u) {
+                    Some(s) => self.put(x, at + s * own, to, self.width),
+                    None => std::slice::from_raw_parts_mut(to, self.width).fill(0.0),
+                }
+            }
+        }
+    }
+
+    unsafe fn put(&self, x: *const u8, from: usize, to: *mut f32, n: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe { put(self.widen, x.add(from * self.element), to, n) }
+    }
+}
+
+/// Copies `n` elements as f32.
+///
+/// # Safety
+/// Both sides have `n` elements; `widen` is that of the source's type.
+#[inline(always)]
+pub unsafe fn put(widen: Option<TileFn>, from: *const u8, to: *mut f32, n: usize) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match widen {
+            Some(f) => f(to.cast(), from, from, from, n),
+            None => std::ptr::copy_nonoverlapping(from.cast::<f32>(), to, n),
+        }
+    }
+}
+
+/// Offsets of the taps of one pixel, by the taps' coordinates along each axis, in runs of `run` consecutive elements:
+/// channels, and taps along the last axis where these follow each other.
+pub fn runs(stage: &Stage, taps: &[Vec<usize>]) -> (Vec<usize>, usize) {
+    let last = &taps[taps.len() - 1];
+    let unit = stage.strides[taps.len() - 1];
+    let joined = unit == stage.width && last.windows(2).all(|w| w[0] + 1 == w[1]) && !last.is_empty();
+    let mut all = vec![0];
+    for (d, taps) in taps.iter().enumerate() {
+        let taps = if joined && d + 1 == stage.strides.len() { &taps[..1] } else { &taps[..] };
+        all = all.iter().flat_map(|&at| taps.iter().map(move |t| at + t * stage.strides[d])).collect();
+    }
+    (all, if joined { last.len() * stage.width } else { stage.width })
+}
+
+/// Cuts a batch of work into groups: `pieces` of at most `of`.
+pub fn group(n: usize, groups: usize) -> Vec<std::ops::Range<usize>> {
+    pieces(n, n.div_ceil(groups.clamp(1, n.max(1)))).map(|(at, size)| at..at + size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strips_cover_every_row_of_every_image() {
+        for (batch, rows, row, pixels) in [
+            (1, 1, 1, 384),
+            (128, 8, 8, 384),
+            (16, 56, 56, 384),
+            (5, 7, 7, 384),
+            (3, 40, 1000, 384),
+            (9, 1, 1, 4),
+        ] {
+            let axis =
+                |count: usize| Axis { size: count, holes: 1, low: 0, unit: 1, step: 1, reach: 1, count };
+            let x = TensorType::new(DType::F32, [batch, rows, row, 3]);
+            let stage = Stage::new(&x, vec![axis(rows), axis(row)], pixels, 1, Level::Portable);
+            let mut seen = vec![0; batch * rows];
+            for i in 0..stage.strips() {
+                let s = stage.strip(i);
+                for image in s.image..s.image + s.images {
+                    (s.row..s.row + s.rows).for_each(|r| seen[image * rows + r] += 1);
+                }
+                assert!(s.images == 1 || s.images * rows * row <= pixels);
+            }
+            assert!(seen.iter().all(|&n| n == 1), "{batch} {rows} {row}: {seen:?}");
+        }
+    }
+}

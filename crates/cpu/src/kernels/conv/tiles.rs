@@ -1,0 +1,309 @@
+//! Register kernels of convolution: tiles of some rows by one to four vectors of columns.
+//!
+//! Both kinds read the right operand by rows of whole vectors and differ in how they read the left one:
+//! * [`across`]: each row is a pixel anywhere in memory, products run along pieces of consecutive elements (channels,
+//!   and window columns where those follow each other). Forward, and the input's gradient.
+//! * [`down`]: rows are consecutive elements, each product a pixel anywhere in memory. The kernel's gradient.
+//!
+//! Every element is one chain of multiply-adds in order, whatever the tile: cutting work into tiles changes no bits.
+
+use crate::detect::Level;
+use crate::kernels::gemm::{Portable32, Vector};
+
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::gemm::x86;
+
+/// Where a tile's sums go.
+pub struct Out {
+    /// Row `i` begins at `c + rows[i]`.
+    pub c: *mut f32,
+    pub rows: *const usize,
+    /// Columns to write, at most those of the kernel.
+    pub columns: usize,
+    /// Whether to add to what is there or to replace it.
+    pub add: bool,
+    /// Added to each row, or null; whole vectors readable.
+    pub bias: *const f32,
+}
+
+/// Operands of [`across`]: row `i` has its products' left factors at `a + rows[i] + runs[r] + 0..length`.
+pub struct Across {
+    pub a: *const f32,
+    pub rows: *const usize,
+    pub runs: *const usize,
+    pub count: usize,
+    pub length: usize,
+    /// Right operand, `b_row` apart for each product.
+    pub b: *const f32,
+    pub b_row: usize,
+    pub out: Out,
+}
+
+/// Operands of [`down`]: product `k` of row `i` has its left factor at `a + steps[k] + i`.
+pub struct Down {
+    pub a: *const f32,
+    pub steps: *const usize,
+    pub count: usize,
+    pub b: *const f32,
+    pub b_row: usize,
+    pub out: Out,
+}
+
+/// A kernel of up to its shape's rows.
+pub type AcrossFn = unsafe fn(usize, &Across);
+pub type DownFn = unsafe fn(usize, &Down);
+
+/// The kernels for panels of one width.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub across: AcrossFn,
+    pub down: DownFn,
+    /// Most rows.
+    pub rows: usize,
+    /// Columns: whole vectors.
+    pub columns: usize,
+}
+
+/// Products that one accumulator sums at most.
+pub const CHAIN: usize = 384;
+
+/// How far ahead [`down`] fetches rows, in products: its left factors lie too far apart for the hardware to foresee.
+const AHEAD: usize = 8;
+
+/// Readable entries that a table of steps needs beyond its end.
+pub const SLACK: usize = AHEAD;
+
+#[inline(always)]
+fn fetch(p: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; any address is allowed.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
+// The loops over rows and vectors count by hand: they must unroll entirely, so that sums stay in registers.
+
+#[inline(always)]
+unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across) {
+    // SAFETY: the caller's pointers and tables cover `M` rows, all products and `N` vectors; the level is available.
+    unsafe {
+        let mut acc = [[V::splat(0.0); N]; M];
+        let mut b = t.b;
+        for r in 0..t.count {
+            let run = t.a.add(*t.runs.add(r));
+            let mut rows = [run; M];
+            let mut i = 0;
+            while i < M {
+                rows[i] = run.add(*t.rows.add(i));
+                i += 1;
+            }
+            for k in 0..t.length {
+                let right = vectors::<V, N>(b);
+                let mut i = 0;
+                while i < M {
+                    let x = V::splat(*rows[i].add(k));
+                    let mut j = 0;
+                    while j < N {
+                        acc[i][j] = x.mul_add(right[j], acc[i][j]);
+                        j += 1;
+                    }
+                    i += 1;
+                }
+                b = b.wrapping_add(t.b_row);
+            }
+        }
+        write::<V, M, N>(&t.out, acc);
+    }
+}
+
+#[inline(always)]
+unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
+    // SAFETY: as for `across`; the table of steps goes on for `SLACK` entries, which are only fetched.
+    unsafe {
+        let mut acc = [[V::splat(0.0); N]; M];
+        let mut b = t.b;
+        for k in 0..t.count {
+            let a = t.a.wrapping_add(*t.steps.add(k));
+            fetch(t.a.wrapping_add(*t.steps.add(k + AHEAD)));
+            let right = vectors::<V, N>(b);
+            let mut i = 0;
+            while i < M {
+                let x = V::splat(*a.add(i));
+                let mut j = 0;
+                while j < N {
+                    acc[i][j] = x.mul_add(right[j], acc[i][j]);
+                    j += 1;
+                }
+                i += 1;
+            }
+            b = b.wrapping_add(t.b_row);
+        }
+        write::<V, M, N>(&t.out, acc);
+    }
+}
+
+#[inline(always)]
+unsafe fn vectors<V: Vector<T = f32>, const N: usize>(p: *const f32) -> [V; N] {
+    // SAFETY: the caller has `N` vectors there; the level is available.
+    unsafe {
+        let mut all = [V::splat(0.0); N];
+        let mut j = 0;
+        while j < N {
+            all[j] = V::load(p.add(j * V::LANES));
+            j += 1;
+        }
+        all
+    }
+}
+
+/// Writes whole vectors, or by way of a small buffer where the result is narrower.
+#[inline(always)]
+unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(o: &Out, mut acc: [[V; N]; M]) {
+    // SAFETY: the caller's result has `M` rows of `columns` columns; the buffer holds the largest tile.
+    unsafe {
+        if !o.bias.is_null() {
+            let bias = vectors::<V, N>(o.bias);
+            each::<M, N>(|i, j| acc[i][j] = acc[i][j].add(bias[j]));
+        }
+        let row = |i: usize| o.c.add(*o.rows.add(i));
+        let mut buffer = [0f32; 14 * 32];
+        let line = buffer.as_mut_ptr();
+        let whole = o.columns == N * V::LANES;
+        if o.add && whole {
+            each::<M, N>(|i, j| acc[i][j] = V::load(row(i).add(j * V::LANES)).add(acc[i][j]));
+        }
+        if whole {
+            each::<M, N>(|i, j| acc[i][j].store(row(i).add(j * V::LANES)));
+            return;
+        }
+        each::<M, N>(|i, j| acc[i][j].store(line.add((i * N + j) * V::LANES)));
+        for i in 0..M {
+            let (to, from) = (row(i), line.add(i * N * V::LANES));
+            for j in 0..o.columns {
+                let before = if o.add { *to.add(j) } else { 0.0 };
+                *to.add(j) = before + *from.add(j);
+            }
+        }
+    }
+}
+
+/// Every row and vector of a tile, unrolled.
+#[inline(always)]
+fn each<const M: usize, const N: usize>(mut f: impl FnMut(usize, usize)) {
+    let mut i = 0;
+    while i < M {
+        let mut j = 0;
+        while j < N {
+            f(i, j);
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+macro_rules! kernels {
+    ($across:ident, $down:ident, $v:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $across(rows: usize, t: &Across) {
+            match rows {
+                // SAFETY: the caller's promises are those of `across`.
+                $($m => unsafe { across::<$v, $m, $n>(t) },)*
+                _ => {}
+            }
+        }
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $down(rows: usize, t: &Down) {
+            match rows {
+                // SAFETY: the caller's promises are those of `down`.
+                $($m => unsafe { down::<$v, $m, $n>(t) },)*
+                _ => {}
+            }
+        }
+    };
+}
+
+kernels!(across_portable, down_portable, Portable32, 2, [1 2 3 4]);
+kernels!(across_avx2_1, down_avx2_1, x86::V8x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx2,fma");
+kernels!(across_avx2_2, down_avx2_2, x86::V8x32, 2, [1 2 3 4 5 6], "avx2,fma");
+kernels!(across_512_1, down_512_1, x86::V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
+kernels!(across_512_2, down_512_2, x86::V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
+kernels!(across_512_3, down_512_3, x86::V16x32, 3, [1 2 3 4 5 6 7 8 9], "avx512f,avx2,fma");
+kernels!(across_512_4, down_512_4, x86::V16x32, 4, [1 2 3 4 5 6], "avx512f,avx2,fma");
+
+impl Shape {
+    /// The kernels of a width of `vectors`, at most [`widest`].
+    fn new(level: Level, vectors: usize) -> Shape {
+        let shape = |across, down, rows, columns| Shape { across, down, rows, columns };
+        match (level, vectors) {
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, 1) => shape(across_512_1, down_512_1, 14, 16),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, 2) => shape(across_512_2, down_512_2, 14, 32),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, 3) => shape(across_512_3, down_512_3, 9, 48),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, _) => shape(across_512_4, down_512_4, 6, 64),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx2, 1) => shape(across_avx2_1, down_avx2_1, 12, 8),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx2, _) => shape(across_avx2_2, down_avx2_2, 6, 16),
+            _ => shape(across_portable, down_portable, 4, 8),
+        }
+    }
+}
+
+/// Columns of a product that one kernel computes.
+#[derive(Clone, Copy)]
+pub struct Panel {
+    /// First column, and how many of the kernel's there are.
+    pub from: usize,
+    pub columns: usize,
+    pub shape: Shape,
+}
+
+/// Cuts `features` columns into panels of nearly equal widths.
+pub fn panels(level: Level, features: usize) -> Vec<Panel> {
+    let (lanes, widest) = match level {
+        Level::Avx512 => (16, 4),
+        Level::Avx2 => (8, 2),
+        Level::Portable => (8, 1),
+    };
+    let vectors = features.div_ceil(lanes);
+    let mut from = 0;
+    let widths = pieces(vectors, widest).map(|(_, n)| n);
+    let panel = |n: usize| {
+        let shape = Shape::new(level, n);
+        let panel = Panel { from, columns: shape.columns.min(features - from), shape };
+        from += shape.columns;
+        panel
+    };
+    widths.map(panel).collect()
+}
+
+/// Cuts `n` into as few pieces of at most `most` as possible, of nearly equal sizes: `(start, size)` of each.
+pub fn pieces(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let count = n.div_ceil(most.max(1)).max(1);
+    let (size, larger) = (n / count, n % count);
+    (0..count).filter(move |_| n > 0).map(move |i| (i * size + i.min(larger), size + usize::from(i < larger)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_everything_once() {
+        for n in 0..50 {
+            for most in 1..9 {
+                let all: Vec<(usize, usize)> = pieces(n, most).collect();
+                assert_eq!(all.len(), n.div_ceil(most));
+                assert_eq!(all.iter().map(|p| p.1).sum::<usize>(), n);
+                assert!(all.iter().all(|p| p.1 > 0 && p.1 <= most));
+                assert!(all.windows(2).all(|w| w[0].0 + w[0].1 == w[1].0));
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache.
+
+use super::conv::{Padded, offsets};
+use super::dot::convert;
+use super::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
+use super::lanes::widen;
+use super::pool::{PoolKernel, Row, pool_row};
+use super::pooltile::{Windows, WindowsKernel, windows_shape};
+use super::{Io, Kernel, Ptr, math};
+use crate::detect::{Isa, Level, Tile, TileFn};
+use crate::exec::{Cx, with_scratch};
+use systole_compile::{Pool, Step};
+use systole_ir::op::Convolution;
+use systole_ir::{DType, Result};
+
+/// Operations that one block of the parallel loop does, at the least.
+const BLOCK: f64 = 1e6;
+
+/// The kernel of a pooling; `None` for types that have no path here.
+pub fn bind(pool: &Pool, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
+    match &pool.conv {
+        None => Some(Box::new(PoolKernel::new(pool, step, level)?)),
+        Some(conv) => Some(Box::new(ConvPoolKernel::new(conv, pool, step, level)?)),
+    }
+}
+
+/// Rounds `n` rows of f32 to bf16 values, adds a bias to each, and rounds again; `dst`: the rows, `b`: the bias,
+/// `c`: how many elements a row has.
+struct NarrowBias<const BIAS: bool>;
+impl<const BIAS: bool> Tile for NarrowBias<BIAS> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, b: *const u8, c: *const u8, n: usize) {
+        let round = |x: f32| math::from_bf16(math::to_bf16(x));
+        // SAFETY: as the type says; the bias is not in the rows.
+        unsafe {
+            let width = *c.cast::<usize>();
+            let bias = if BIAS { super::lanes::lanes::<f32>(b, width) } else { &[] };
+            for row in 0..n {
+                let y = super::lanes::lanes_mut::<f32>(dst.cast::<f32>().add(row * width).cast(), width);
+                if BIAS {
+                    y.iter_mut().zip(bias).for_each(|(y, b)| *y = round(round(*y) + b));
+                } else {
+                    y.iter_mut().for_each(|y| *y = round(*y));
+                }
+            }
+        }
+    }
+}
+
+/// See the module text. Inputs: input, kernel and perhaps a bias; results: maxima and perhaps places.
+struct ConvPoolKernel {
+    input: Padded,
+    pool: Pool,
+    dtype: DType,
+    level: Level,
+    /// Elements of input, kernel and bias.
+    sizes: Vec<usize>,
+    batch: usize,
+    /// Height and width of the result.
+    pooled: [usize; 2],
+    features: usize,
+    /// Offsets in the input of the pixels that one row of windows sees, row by row, and of the taps.
+    pixel: Vec<usize>,
+    tap: Vec<usize>,
+    /// Pixels of a row of those, and from the input of one row of windows to the next.
+    line: usize,
+    step: usize,
+    /// Rows of windows that are one block of the parallel loop.
+    group: usize,
+    /// Width of the kernel's panels.
+    columns: usize,
+    way: Way,
+}
+
+/// How a row of windows is computed.
+enum Way {
+    /// In registers, so many windows at a time.
+    Registers { run: WindowsKernel, windows: usize, right: usize, down: usize },
+    /// Its pixels go to a tile first.
+    Tile { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
+}
+
+impl ConvPoolKernel {
+    fn new(c: &Convolution, pool: &Pool, step: &Step, level: Level) -> Option<ConvPoolKernel> {
+        let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+        let input = Padded::new(x, &c.padding, &c.lhs_dilation)?;
+        let (channels, features) = (k.shape[2], k.shape[3]);
+        // Where windows touch each other, columns beyond the last one are of no use.
+        let line = match pool.strides[1] == pool.window[1] {
+            true => y.shape[2] * pool.window[1],
+            false => pool.operand.shape[2],
+        };
+        let pixel_step = [0, 1].map(|i| input.strides[i] * c.strides[i]);
+        let pixel = offsets([(pool.window[0], pixel_step[0]), (line, pixel_step[1])].into_iter());
+        let tap = offsets(
+            [0, 1]
+                .map(|i| (k.shape[i], input.strides[i] * c.rhs_dilation[i]))
+                .into_iter()
+                .chain([(channels, 1)]),
+        );
+        let in_registers = pool.window == [2, 2] && tap.len() <= KC;
+        let narrow = match (x.dtype, step.input_types.len()) {
+            (DType::F32, _) => None,
+            (_, 3) => Some(level.tile::<NarrowBias<true>>()),
+            _ => Some(level.tile::<NarrowBias<false>>()),
+        };
+        let (way, columns) = if in_registers {
+            let shape = windows_shape(level, features, x.dtype != DType::F32);
+            let (run, windows) = (shape.run, shape.windows);
+            (Way::Registers { run, windows, right: pixel_step[1], down: pixel_step[0] }, shape.columns)
+        } else {
+            let (run, rows, columns) = indirect_shape(level, features);
+            (Way::Tile { run, rows, narrow, pool: pool_row(DType::F32, y.dtype, level)? }, columns)
+        };
+        let work = 2.0 * (pixel.len() * tap.len() * features) as f64;
+        Some(ConvPoolKernel {
+            step: pixel_step[0] * pool.strides[0],
+            input,
+            pool: pool.clone(),
+            dtype: x.dtype,
+            level,
+            sizes: step.input_types.iter().map(|t| t.elements()).collect(),
+            batch: x.shape[0],
+            pooled: [y.shape[1], y.shape[2]],
+            features,
+            pixel,
+            tap,
+            line,
+            group: ((BLOCK / work).ceil() as usize).clamp(1, y.shape[1]),
+            columns,
+            way,
+        })
+    }
+
+    fn padded_features(&self) -> usize {
+        self.features.next_multiple_of(self.columns)
+    }
+
+    fn packed_bytes(&self) -> usize {
+        (packed_len(self.columns, self.tap.len(), self.features) * 4).next_multiple_of(64)
+    }
+
+    fn bias_bytes(&self) -> usize {
+        (self.padded_features() * 4).next_multiple_of(64)
+    }
+
+    /// Bytes of operand `k` as f32, where it is not.
+    fn wide_bytes(&self, k: usize) -> usize {
+        match (self.dtype, self.sizes.get(k)) {
+            (DType::F32, _) | (_, None) => 0,
+            (_, Some(n)) => (n * 4).next_multiple_of(64),
+        }
+    }
+
+    /// The pixels that a row of windows sees, as far as sums of products go.
+    unsafe fn convolve(
+        &self,
+        (run, rows): (IndirectKernel, usize),
+        [x, kernel, bias]: [*const f32; 3],
+        out: *mut f32,
+    ) {
+        let (taps, padded) = (self.tap.len(), self.padded_features());
+        for kb in (0..taps).step_by(KC) {
+            let k = KC.min(taps - kb);
+            let last = kb + k == taps && !bias.is_null();
+            for p in (0..self.pixel.len()).step_by(rows) {
+                for j in (0..self.features).step_by(self.columns) {
+                    let t = TileArgs {
+                        k,
+                        a: x,
+                        b: kernel.wrapping_add(kb * padded + j * k),
+                        b_k: self.columns,
+                        c: out.wrapping_add(p * self.features + j),
+                        c_row: self.features,
+                        add: kb > 0,
+                        bias: if last { bias.wrapping_add(j) } else { std::ptr::null() },
+                        columns: self.columns.min(self.features - j),
+                    };
+                    let rows = rows.min(self.pixel.len() - p);
+                    // SAFETY: tables stay inside one (padded) image; the rows are the caller's.
+                    unsafe { run(rows, &t, self.pixel.as_ptr().add(p), self.tap.as_ptr().add(kb)) };
+                }
+            }
+        }
+    }
+
+    /// Widened operands; kernel panels and bias behind them. Returns input, kernel panels, bias.
+    unsafe fn prepare(&self, cx: &Cx<'_>, io: &Io<'_>) -> [*const f32; 3] {
+        let mut at = 0;
+        let mut operands: Vec<*const u8> = io.inputs.to_vec();
+        // SAFETY: scratch is laid out as `scratch()` counts it; operands have the shapes of `new`.
+        unsafe {
+            for (k, operand) in operands.iter_mut().enumerate() {
+                if let Some(widen) = widen(self.dtype, self.level) {
+                    let to = io.scratch.add(at);
+                    convert(cx, widen, (*operand, 2), (to, 4), self.sizes[k]);
+                    *operand = to;
+                    at += self.wide_bytes(k);
+                }
+            }
+            let x = self.input.prepare(cx, operands[0], io.scratch.add(at));
+            let panels = io.scratch.add(at + self.input.bytes()).cast::<f32>();
+            let (taps, features) = (self.tap.len(), self.features);
+            for kb in (0..taps).step_by(KC) {
+                let k = KC.min(taps - kb);
+                let view = View { ptr: operands[1].cast::<f32>().add(kb * features), row: features, col: 1 };
+                pack_right(self.columns, view, k, features, panels.add(kb * self.padded_features()));
+            }
+            let Some(&bias) = operands.get(2) else { return [x, panels, std::ptr::null()] };
+            let padded = panels.add(self.packed_bytes() / 4);
+            padded.write_bytes(0, self.padded_features());
+            std::ptr::copy_nonoverlapping(bias.cast(), padded, features);
+            [x, panels, padded]
+        }
+    }
+
+    /// Bytes of the tile that [`ConvPoolKernel::row`] needs.
+    fn tile_bytes(&self) -> usize {
+        match self.way {
+            Way::Registers { .. } => 0,
+            Way::Tile { .. } => self.pixel.len() * self.features * 4,
+        }
+    }
+
+    /// One row of windows of one image; its results begin at `y` and `place`.
+    unsafe fn row(&self, operands: [*const f32; 3], y: *mut u8, place: *mut u8, tile: *mut f32) {
+        match self.way {
+            // SAFETY: by the caller's promises.
+            Way::Registers { run, windows, right, down } => unsafe {
+                self.registers((run, windows), [right, down], operands, y, place);
+            },
+            Way::Tile { run, rows, narrow, pool } => {
+                let [x, kernel, bias] = operands;
+                let r = Row {
+                    window: self.pool.window,
+                    step: self.pool.strides[1] * self.features,
+                    line: self.line * self.features,
+                    channels: self.features,
+                    relu: self.pool.relu,
+                    place,
+                };
+                let bytes = tile.cast_const().cast::<u8>();
+                // SAFETY: the tile has room for all pixels; the results are the caller's.
+                unsafe {
+                    match narrow {
+                        None => self.convolve((run, rows), operands, tile),
+                        Some(narrow) => {
+                            self.convolve((run, rows), [x, kernel, std::ptr::null()], tile);
+                            let width = (&raw const self.features).cast();
+                            narrow(tile.cast(), bytes, bias.cast(), width, self.pixel.len());
+                        }
+                    }
+                    pool(y, bytes, (&raw const r).cast(), bytes, self.pooled[1]);
+                }
+            }
+        }
+    }
+
+    /// A row of 2×2 windows, equal numbers of them at a time.
+    unsafe fn registers(
+        &self,
+        (run, most): (WindowsKernel, usize),
+        [right, down]: [usize; 2],
+        [x, kernel, bias]: [*const f32; 3],
+        y: *mut u8,
+        place: *mut u8,
+    ) {
+        let (count, step) = (self.pooled[1], right * self.pool.strides[1]);
+        let calls = count.div_ceil(most);
+        for call in 0..calls {
+            let (from, to) = (call * count / calls, (call + 1) * count / calls);
+            for j in (0..self.features).step_by(self.columns) {
+                let at = from * self.features + j;
+                let w = Windows {
+                    x: x.wrapping_add(from * step),
+                    right,
+                    down,
+                    step,
+                    taps: self.tap.as_ptr(),
+                    count: self.tap.len(),
+                    kernel: kernel.wrapping_add(j * self.tap.len()),
+                    bias: if bias.is_null() { bias } else { bias.wrapping_add(j) },
+                    relu: self.pool.relu,
+                    y: y.wrapping_add(at * self.dtype.size()),
+                    place: if place.is_null() { place } else { place.wrapping_add(at) },
+                    row: self.features,
+                    columns: self.columns.min(self.features - j),
+                };
+                // SAFETY: the windows lie inside one (padded) image; the results are the caller's.
+                unsafe { run(to - from, &w) };
+            }
+        }
+    }
+}
+
+impl Kernel for ConvPoolKernel {
+    fn scratch(&self) -> usize {
+        let wide: usize = (0..3).map(|k| self.wide_bytes(k)).sum();
+        wide + self.input.bytes() + self.packed_bytes() + self.bias_bytes() + 64
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: the module's contract.
+        let operands = unsafe { self.prepare(cx, io) }.map(|p| Ptr::of(p.cast()));
+        let (y, place) = (Ptr(io.outputs[0]), io.outputs.get(1).map(|&p| Ptr(p)));
+        let blocks = self.pooled[0].div_ceil(self.group);
+        let body = |task: usize| {
+            let (image, from) = (task / blocks, task % blocks * self.group);
+            with_scratch(self.tile_bytes(), |tile| {
+                for row in from..(from + self.group).min(self.pooled[0]) {
+                    let [x, kernel, bias] = operands.map(|p| p.elem::<f32>(0).cast_const());
+                    let x = x.wrapping_add(image * self.input.image + row * self.step);
+                    let to = (image * self.pooled[0] + row) * self.pooled[1] * self.features;
+                    let place = place.map_or(std::ptr::null_mut(), |p| p.at(to));
+                    // SAFETY: the row's results are this task's alone; the tile is this thread's.
+                    unsafe { self.row([x, kernel, bias], y.at(to * self.dtype.size()), place, tile.cast()) };
+                }
+            });
+        };
+        let products = (self.pixel.len() * self.tap.len() * self.features) as f64;
+        let work = (self.batch * self.pooled[0]) as f64 * products / 25.0;
+        cx.team.run_with(self.batch * blocks, work, cx.flush, &body);
+        Ok(())
+    }
+}

@@ -1,0 +1,790 @@
+//! Blocked products of matrices: how operands are packed and tiles ordered so that each cache is used for what it
+//! holds.
+//!
+//! Products are cut into blocks of about [`CHAIN`] steps. Of a block, the right operand's panels of a group of columns
+//! stay in the second cache while the left operand's panels pass by, each of which meets all of them from the first
+//! cache. Large operands are packed in parts ([`Product::plan`]) by all threads, then all threads compute tiles. An
+//! element's value is its chains of steps, block after block: a function of shapes and of the kernels only.
+
+use super::Ptr;
+use super::gemm::{Element, Left, Shape, Tile, UNROLLED};
+use super::moves::{BoxCopy, Dim};
+use super::pack::{PackFn, PanelArgs};
+use crate::detect::TileFn;
+use crate::exec::{Cx, with_scratch};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Steps of one block, about: a panel of either operand then fits the first cache.
+const CHAIN: usize = 384;
+/// Columns of the right operand that stay in the second cache.
+const GROUP: usize = 256;
+/// Rows and columns of the result that are computed before others are begun.
+const PART: usize = 4096;
+/// As [`PART`], where sums need memory of their own.
+const ROUNDED_PART: usize = 2048;
+/// Steps that blocks are multiples of.
+const LINE: usize = 16;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+/// Panels that one task packs.
+const PANELS: usize = 16;
+/// Elements of a packed operand.
+const PACKED: usize = 4 << 20;
+/// Tasks of a parallel loop to aim at.
+const TASKS: usize = 16;
+/// Nanoseconds that one core needs for a multiply-add of a vector, and for packing an element, about.
+const STEP_NS: f64 = 0.16;
+const PACK_NS: f64 = 0.25;
+
+/// One operand's dimensions in the roles of a product, distances in elements.
+pub struct Roles {
+    pub batch: Vec<Dim>,
+    /// Rows or columns.
+    pub free: Vec<Dim>,
+    pub inner: Vec<Dim>,
+}
+
+fn count(dims: &[Dim]) -> usize {
+    dims.iter().map(|d| d.size).product()
+}
+
+/// Offsets of all combinations of indices, in order.
+pub fn offsets(dims: &[Dim]) -> Vec<usize> {
+    let mut all = vec![0];
+    for d in dims {
+        all = all.iter().flat_map(|&at| (0..d.size).map(move |i| at + i * d.src as usize)).collect();
+    }
+    all
+}
+
+/// The one distance by which a list of dimensions can be walked, if there is one.
+fn joint_stride(dims: &[Dim]) -> Option<usize> {
+    let mut stride = None;
+    let mut expected = 0;
+    for d in dims.iter().rev().filter(|d| d.size != 1) {
+        if stride.is_none() {
+            stride = Some(d.src as usize);
+        } else if d.src as usize != expected {
+            return None;
+        }
+        expected = d.src as usize * d.size;
+    }
+    Some(stride.unwrap_or(1))
+}
+
+/// An operand as a matrix, copied into order first where its dimensions do not line up.
+struct Operand<T> {
+    /// Bytes between lanes (rows or columns) and between products.
+    lane: usize,
+    step: usize,
+    /// Byte offset of each batch element.
+    batch: Vec<usize>,
+    /// The copy and its bytes.
+    repack: Option<(BoxCopy, usize)>,
+    pack: PackFn<T>,
+    /// Whether kernels read it where it lies.
+    direct: bool,
+}
+
+impl<T> Operand<T> {
+    fn new(r: &Roles, size: usize, pack: PackFn<T>) -> Operand<T> {
+        let (lanes, products) = (count(&r.free), count(&r.inner));
+        if let (Some(free), Some(inner)) = (joint_stride(&r.free), joint_stride(&r.inner)) {
+            let batch = offsets(&r.batch).into_iter().map(|at| at * size).collect();
+            return Operand {
+                lane: free * size,
+                step: inner * size,
+                batch,
+                repack: None,
+                pack,
+                direct: false,
+            };
+        }
+        let mut dims: Vec<Dim> = r.batch.iter().chain(&r.free).chain(&r.inner).copied().collect();
+        let mut stride = 1;
+        for d in dims.iter_mut().rev() {
+            d.dst = stride;
+            stride *= d.size as isize;
+        }
+        let batch = (0..count(&r.batch)).map(|b| b * lanes * products * size).collect();
+        let repack = Some((BoxCopy::new(size, &dims, 0, 0), (stride as usize * size).next_multiple_of(64)));
+        Operand { lane: products * size, step: size, batch, repack, pack, direct: false }
+    }
+}
+
+/// How sums become stored results where those are narrower.
+#[derive(Clone, Copy)]
+pub struct Rounding {
+    /// Sums to results, and results to sums.
+    pub narrow: TileFn,
+    pub widen: TileFn,
+    /// Bytes of a result.
+    pub size: usize,
+}
+
+/// What the stored types need.
+pub struct Types<T: 'static> {
+    /// Bytes of a stored operand's element.
+    pub size: usize,
+    /// Products of one step.
+    pub group: usize,
+    pub pack_left: PackFn<T>,
+    pub pack_right: PackFn<T>,
+    /// Whether operands are stored as kernels read them.
+    pub plain: bool,
+    pub round: Option<Rounding>,
+    /// Where packing adds an offset to the left operand: a step of ones, and what their sums with the right operand
+    /// add to the result.
+    pub correction: Option<(T, fn(T) -> T)>,
+}
+
+/// What happens to the products besides.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Epilogue {
+    /// A third operand, one element for each column, is added.
+    pub bias: bool,
+    /// The products are added to what the result holds.
+    pub accumulate: bool,
+}
+
+/// A product `[M, K] · [K, N]`, or a batch of them.
+pub struct Product<T: 'static> {
+    a: Operand<T>,
+    b: Operand<T>,
+    m: usize,
+    n: usize,
+    /// Products of each element, and steps.
+    products: usize,
+    k: usize,
+    shape: Shape<T>,
+    types: Types<T>,
+    epilogue: Epilogue,
+    plan: Plan,
+}
+
+/// Counts by which a product is cut; ranges are as even as can be.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// Panels of rows.
+    panels: usize,
+    /// Blocks of steps.
+    blocks: usize,
+    /// Parts that are packed and computed one after the other: of panels, of columns, of blocks.
+    row_parts: usize,
+    column_parts: usize,
+    block_parts: usize,
+    /// Ranges of blocks that are summed on their own, in parallel.
+    splits: usize,
+}
+
+/// The `i`-th of `parts` even ranges of `0..n`.
+fn even(n: usize, parts: usize, i: usize) -> Range<usize> {
+    n * i / parts..n * (i + 1) / parts
+}
+
+/// As [`even`], for columns: ranges begin at multiples of `unit`.
+fn even_by(unit: usize, n: usize, parts: usize, i: usize) -> Range<usize> {
+    let r = even(n.div_ceil(unit), parts, i);
+    (r.start * unit).min(n)..(r.end * unit).min(n)
+}
+
+/// One part of a product: what is packed at a time.
+struct Part {
+    panels: Range<usize>,
+    columns: Range<usize>,
+    blocks: Range<usize>,
+    /// Whether the left operand is still packed from the part before.
+    left_ready: bool,
+}
+
+/// Addresses of one product.
+#[derive(Clone, Copy)]
+struct At {
+    a: Ptr,
+    b: Ptr,
+    c: Ptr,
+    bias: Ptr,
+    packed_a: Ptr,
+    packed_b: Ptr,
+    /// Partial sums, or sums that are still to be rounded.
+    sums: Ptr,
+}
+
+impl<T: Element> Product<T> {
+    /// The product of operands in given roles.
+    pub fn new(ra: &Roles, rb: &Roles, shape: Shape<T>, types: Types<T>, epilogue: Epilogue) -> Product<T> {
+        let (m, n, products) = (count(&ra.free), count(&rb.free), count(&ra.inner));
+        let mut a = Operand::new(ra, types.size, types.pack_left);
+        let mut b = Operand::new(rb, types.size, types.pack_right);
+        // Packing pays where an element is used by several tiles.
+        a.direct = types.plain && n <= 2 * shape.columns;
+        b.direct = types.plain && (n == 1 || b.lane == types.size) && m <= 3 * shape.rows();
+        let k = products.div_ceil(types.group);
+        let mut p = Product {
+            a,
+            b,
+            m,
+            n,
+            products,
+            k,
+            shape,
+            types,
+            epilogue,
+            plan: Plan { panels: 0, blocks: 0, row_parts: 1, column_parts: 1, block_parts: 1, splits: 1 },
+        };
+        p.plan = p.plan();
+        p
+    }
+
+    /// Adds the products to what the result holds from now on; whether it will, which rounded results do not: each of
+    /// two additions would have to be rounded.
+    pub fn accumulate(&mut self) -> bool {
+        self.epilogue.accumulate = self.types.round.is_none();
+        self.epilogue.accumulate
+    }
+
+    fn plan(&self) -> Plan {
+        let panels = self.m.div_ceil(self.shape.rows()).max(1);
+        let blocks = self.k.div_ceil(CHAIN).max(1);
+        let tiles = panels * self.n.div_ceil(self.shape.columns).max(1);
+        let part = if self.types.round.is_some() { ROUNDED_PART } else { PART };
+        let (row_parts, column_parts) = (self.m.div_ceil(part).max(1), self.n.div_ceil(part).max(1));
+        let side = |direct: bool, n: usize| if direct { 0 } else { n };
+        let packed =
+            side(self.a.direct, self.m / row_parts).max(side(self.b.direct, self.n / column_parts)) * self.k;
+        let block_parts = packed.div_ceil(PACKED).clamp(1, blocks);
+        // A small result of many products: the only parallelism is in the sums.
+        let few = tiles < TASKS && block_parts == 1 && self.batches() == 1 && self.types.correction.is_none();
+        let splits = if few { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
+        Plan { panels, blocks, row_parts, column_parts, block_parts, splits }
+    }
+
+    fn batches(&self) -> usize {
+        self.a.batch.len()
+    }
+
+    /// First row of a panel; `panels` gives the end.
+    fn row(&self, panel: usize) -> usize {
+        self.m * panel / self.plan.panels
+    }
+
+    /// First step of a block; `blocks` gives the end.
+    fn step(&self, block: usize) -> usize {
+        // Whole cache lines, where there are many steps.
+        (self.k.div_ceil(LINE) * block / self.plan.blocks * LINE).min(self.k)
+    }
+
+    /// Elements of the packed operands and of the extra sums of one product.
+    fn scratch_parts(&self) -> [usize; 3] {
+        let p = &self.plan;
+        let most = |n: usize, parts: usize| n.div_ceil(parts) + 2 * self.shape.rows().max(self.shape.columns);
+        let steps = (0..p.block_parts)
+            .map(|i| even(p.blocks, p.block_parts, i))
+            .map(|r| self.step(r.end) - self.step(r.start))
+            .max()
+            .unwrap_or(0);
+        let (rows, columns) = (most(self.m, p.row_parts), most(self.n, p.column_parts));
+        let a = if self.a.direct { 0 } else { rows * steps };
+        let b = if self.b.direct { 0 } else { columns * steps };
+        let sums = if self.types.round.is_some() {
+            p.splits.max(1) * rows * columns
+        } else if p.splits > 1 {
+            p.splits * self.m * self.n
+        } else {
+            0
+        };
+        // Whole cache lines.
+        [a, b, sums].map(|n| n.next_multiple_of(64))
+    }
+
+    /// Bytes of working memory of one product.
+    fn scratch_of_one(&self) -> usize {
+        self.scratch_parts().iter().sum::<usize>() * size_of::<T>()
+    }
+
+    /// Whether the products of a batch run side by side, each in memory of its thread.
+    fn side_by_side(&self) -> bool {
+        self.batches() >= 4 && self.scratch_of_one() <= 16 << 20
+    }
+
+    /// Bytes of working memory.
+    pub fn scratch(&self) -> usize {
+        let repacked = |o: &Operand<T>| o.repack.as_ref().map_or(0, |r| r.1);
+        let own = if self.side_by_side() { 0 } else { self.scratch_of_one() };
+        repacked(&self.a) + repacked(&self.b) + own
+    }
+
+    /// Computes all products.
+    ///
+    /// # Safety
+    /// Operands and result are arrays of the types and sizes that this was made for, `bias` one of `n` elements where
+    /// there is one; `scratch` has as many bytes as asked for.
+    pub unsafe fn run(&self, cx: &Cx<'_>, io: [*const u8; 3], c: *mut u8, scratch: *mut u8) {
+        let ([mut a, mut b, bias], mut scratch) = (io, scratch);
+        if self.m == 0 || self.n == 0 {
+            return;
+        }
+        for (operand, x) in [(&self.a, &mut a), (&self.b, &mut b)] {
+            if let Some((copy, bytes)) = &operand.repack {
+                // SAFETY: scratch has room for the copy.
+                unsafe { copy.run(cx, *x, scratch) };
+                *x = scratch;
+                scratch = scratch.wrapping_add(*bytes);
+            }
+        }
+        let size = self.types.round.map_or(size_of::<T>(), |r| r.size);
+        let (a, b, c, bias) = (Ptr::of(a), Ptr::of(b), Ptr(c), Ptr::of(bias));
+        let one = |batch: usize, scratch: *mut u8| {
+            let [packed_a, packed_b, _] = self.scratch_parts().map(|n| n * size_of::<T>());
+            let at = At {
+                a: Ptr(a.at(self.a.batch[batch])),
+                b: Ptr(b.at(self.b.batch[batch])),
+                c: Ptr(c.at(batch * self.m * self.n * size)),
+                bias,
+                packed_a: Ptr(scratch),
+                packed_b: Ptr(scratch.wrapping_add(packed_a)),
+                sums: Ptr(scratch.wrapping_add(packed_a + packed_b)),
+            };
+            // SAFETY: the caller's arrays; scratch is laid out as counted.
+            unsafe { self.one(cx, &at) };
+        };
+        if self.side_by_side() {
+            let work = self.work(self.m, self.n, self.k) * self.batches() as f64;
+            let bytes = self.scratch_of_one();
+            let body = |batch: usize| with_scratch(bytes.max(64), |memory| one(batch, memory));
+            cx.team.run_with(self.batches(), work, cx.flush, &body);
+        } else {
+            (0..self.batches()).for_each(|batch| one(batch, scratch));
+        }
+    }
+
+    /// Nanoseconds on one core, about.
+    fn work(&self, m: usize, n: usize, k: usize) -> f64 {
+        (m * n.next_multiple_of(self.shape.lanes)) as f64 * k as f64 / self.shape.lanes as f64 * STEP_NS
+    }
+
+    /// One product of the batch: part after part.
+    unsafe fn one(&self, cx: &Cx<'_>, at: &At) {
+        let p = &self.plan;
+        for i in 0..p.row_parts {
+            for j in 0..p.column_parts {
+                for l in 0..p.block_parts {
+                    let part = Part {
+                        panels: even(p.panels, p.row_parts, i),
+                        columns: even_by(self.shape.columns, self.n, p.column_parts, j),
+                        blocks: even(p.blocks, p.block_parts, l),
+                        left_ready: j > 0 && p.block_parts == 1,
+                    };
+                    // SAFETY: by the caller's promise.
+                    unsafe {
+                        self.pack(cx, at, &part);
+                        self.tiles(cx, at, &part);
+                    }
+                }
+            }
+        }
+        if p.splits > 1 {
+            // SAFETY: all parts are computed.
+            unsafe { self.join_splits(cx, at) };
+        }
+    }
+
+    /// Packs what a part needs.
+    unsafe fn pack(&self, cx: &Cx<'_>, at: &At, part: &Part) {
+        let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
+        let column_tasks = if self.b.direct { 0 } else { part.columns.len().div_ceil(GROUP) };
+        let per_block = row_tasks + column_tasks;
+        if per_block == 0 {
+            return;
+        }
+        let body = |task: usize| {
+            let (block, task) = (part.blocks.start + task / per_block, task % per_block);
+            if task < row_tasks {
+                let first = part.panels.start + task * PANELS;
+                let panels = first..(first + PANELS).min(part.panels.end);
+                // SAFETY: these panels' places in the packed operand.
+                unsafe { self.pack_left(at, part, block, panels) };
+            } else {
+                let first = part.columns.start + (task - row_tasks) * GROUP;
+                let columns = first..(first + GROUP).min(part.columns.end);
+                // SAFETY: as above.
+                unsafe { self.pack_right(at, part, block, columns) };
+            }
+        };
+        let steps = self.step(part.blocks.end) - self.step(part.blocks.start);
+        let lanes = row_tasks * PANELS * self.shape.rows() + column_tasks * GROUP;
+        cx.team.run_with(part.blocks.len() * per_block, (lanes * steps) as f64 * PACK_NS, cx.flush, &body);
+    }
+
+    unsafe fn pack_left(&self, at: &At, part: &Part, block: usize, panels: Range<usize>) {
+        let panel = |p: usize| {
+            let rows = self.row(p)..self.row(p + 1);
+            let to = self.left_panel(at, part, block, p).cast_mut();
+            self.panel(&self.a, at.a, rows.clone(), rows.len(), block, to)
+        };
+        let panels: SmallVec<[PanelArgs<T>; PANELS]> = panels.map(panel).collect();
+        // SAFETY: the panels' rows are the operand's, and there is room for them.
+        unsafe { (self.a.pack)(&panels) };
+    }
+
+    unsafe fn pack_right(&self, at: &At, part: &Part, block: usize, columns: Range<usize>) {
+        let panel = |j: usize| {
+            let columns = j..(j + self.shape.columns).min(columns.end);
+            let fill = self.shape.width(columns.len());
+            let to = self.right_panel(at, part, block, j).cast_mut();
+            self.panel(&self.b, at.b, columns, fill, block, to)
+        };
+        let panels: SmallVec<[PanelArgs<T>; PANELS]> =
+            columns.clone().step_by(self.shape.columns).map(panel).collect();
+        // SAFETY: as in `pack_left`.
+        unsafe { (self.b.pack)(&panels) };
+    }
+
+    /// How to pack some lanes of an operand's block.
+    fn panel(
+        &self,
+        o: &Operand<T>,
+        from: Ptr,
+        lanes: Range<usize>,
+        fill: usize,
+        block: usize,
+        dst: *mut T,
+    ) -> PanelArgs<T> {
+        let (step, end) = (self.step(block), self.step(block + 1));
+        let products = step * self.types.group;
+        PanelArgs {
+            src: from.at(lanes.start * o.lane + products * o.step).cast_const(),
+            lane: o.lane,
+            step: o.step,
+            lanes: lanes.len(),
+            fill,
+            k: end - step,
+            products: (end * self.types.group).min(self.products) - products,
+            dst,
+            stride: fill,
+        }
+    }
+
+    /// Where a panel of the packed left operand lies.
+    fn left_panel(&self, at: &At, part: &Part, block: usize, panel: usize) -> *const T {
+        let first = self.row(part.panels.start);
+        let rows = self.row(part.panels.end) - first;
+        let steps = self.step(block) - self.step(part.blocks.start);
+        let of_block = self.step(block + 1) - self.step(block);
+        at.packed_a.elem::<T>(steps * rows + (self.row(panel) - first) * of_block)
+    }
+
+    /// Where the panel of the packed right operand that begins at column `j` lies.
+    fn right_panel(&self, at: &At, part: &Part, block: usize, j: usize) -> *const T {
+        let columns = part.columns.len().next_multiple_of(self.shape.columns);
+        let steps = self.step(block) - self.step(part.blocks.start);
+        let of_block = self.step(block + 1) - self.step(block);
+        at.packed_b.elem::<T>(steps * columns + (j - part.columns.start) * of_block)
+    }
+
+    /// Computes a part's tiles.
+    unsafe fn tiles(&self, cx: &Cx<'_>, at: &At, part: &Part) {
+        let column_tasks = part.columns.len().div_ceil(GROUP).max(1);
+        let row_tasks = (TASKS / column_tasks).clamp(1, part.panels.len().div_ceil(2));
+        let splits = self.plan.splits;
+        let body = |task: usize| {
+            let (split, task) = (task % splits, task / splits);
+            let (j, i) = (task / row_tasks, task % row_tasks);
+            let panels = even(part.panels.len(), row_tasks, i);
+            let j = part.columns.start + j * GROUP;
+            let job = Job {
+                panels: part.panels.start + panels.start..part.panels.start + panels.end,
+                columns: j..(j + GROUP).min(part.columns.end),
+                blocks: if splits > 1 { even(self.plan.blocks, splits, split) } else { part.blocks.clone() },
+                split,
+            };
+            // SAFETY: each task has its own rows and columns of the result, or of its partial sums.
+            unsafe { self.job(at, part, &job) };
+        };
+        let rows = self.row(part.panels.end) - self.row(part.panels.start);
+        let steps = self.step(part.blocks.end) - self.step(part.blocks.start);
+        let work = self.work(rows, part.columns.len(), steps);
+        cx.team.run_with(splits * column_tasks * row_tasks, work, cx.flush, &body);
+    }
+
+    /// Where the sums of a part's job go: address of the element at (row, column) 0 and elements between rows.
+    fn target(&self, at: &At, part: &Part, split: usize) -> (*mut T, usize) {
+        if self.plan.splits > 1 {
+            return (at.sums.elem(split * self.m * self.n), self.n);
+        }
+        if self.types.round.is_some() {
+            let row = part.columns.len();
+            let before = self.row(part.panels.start) * row + part.columns.start;
+            return (at.sums.elem::<T>(0).wrapping_sub(before), row);
+        }
+        (at.c.elem(0), self.n)
+    }
+
+    /// The tiles of a group of columns and a range of panels and blocks.
+    unsafe fn job(&self, at: &At, part: &Part, job: &Job) {
+        let (c, c_row) = self.target(at, part, job.split);
+        let own = self.plan.splits > 1 || self.types.round.is_some();
+        let continued = |block: usize| match self.plan.splits {
+            1 => block > 0 || (self.epilogue.accumulate && !own),
+            _ => block > job.blocks.start,
+        };
+        let mut corrections = [T::default(); GROUP];
+        for block in job.blocks.clone() {
+            let last = block + 1 == self.plan.blocks;
+            let mut bias: *const T = std::ptr::null();
+            if self.epilogue.bias && last && self.plan.splits == 1 {
+                bias = at.bias.elem::<T>(job.columns.start);
+            }
+            if let Some((ones, scale)) = self.types.correction {
+                let whole = Tile { add: false, bias: std::ptr::null(), ..self.empty_tile(block) };
+                let ones = [ones; 2 * CHAIN];
+                let whole = Tile { a: ones.as_ptr(), c: corrections.as_mut_ptr(), ..whole };
+                // SAFETY: one row of the group's columns.
+                unsafe { self.row_of_tiles(at, part, job, block, (1, Left::Packed), whole) };
+                corrections.iter_mut().for_each(|x| *x = scale(*x));
+                bias = corrections.as_ptr();
+            }
+            let steps = self.step(block + 1) - self.step(block);
+            for panel in job.panels.clone() {
+                let row = self.row(panel);
+                let rows = self.row(panel + 1) - row;
+                let (a, left) = self.left(at, part, block, panel);
+                let tile = Tile {
+                    a: a.ptr,
+                    a_row: a.row,
+                    a_k: a.k,
+                    c: c.wrapping_add(row * c_row + job.columns.start),
+                    c_row,
+                    add: continued(block),
+                    bias,
+                    ahead: a.ptr.wrapping_add(if left == Left::Packed { rows * steps } else { 0 }),
+                    ..self.empty_tile(block)
+                };
+                // SAFETY: the panel's rows of the group's columns.
+                unsafe { self.row_of_tiles(at, part, job, block, (rows, left), tile) };
+                if let Some(round) = self.types.round
+                    && last
+                    && self.plan.splits == 1
+                {
+                    for i in row..row + rows {
+                        let sums = c.wrapping_add(i * c_row + job.columns.start);
+                        // SAFETY: the row's sums are complete; results are this task's.
+                        unsafe {
+                            self.round_row(
+                                round,
+                                at,
+                                sums,
+                                i * self.n + job.columns.start,
+                                job.columns.len(),
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A tile of a block of steps that reads and writes nothing yet.
+    fn empty_tile(&self, block: usize) -> Tile<T> {
+        Tile {
+            k: self.step(block + 1) - self.step(block),
+            a: std::ptr::null(),
+            a_row: 0,
+            a_k: 0,
+            b: std::ptr::null(),
+            b_k: 0,
+            padded: false,
+            c: std::ptr::null_mut(),
+            c_row: 0,
+            add: false,
+            bias: std::ptr::null(),
+            columns: 0,
+            ahead: std::ptr::null(),
+            ahead_step: 0,
+        }
+    }
+
+    /// The left operand's panel of a block, packed or where it lies.
+    fn left(&self, at: &At, part: &Part, block: usize, panel: usize) -> (Strided<T>, Left) {
+        if !self.a.direct {
+            return (Strided { ptr: self.left_panel(at, part, block, panel), row: 1, k: 0 }, Left::Packed);
+        }
+        let size = size_of::<T>();
+        let ptr = at.a.at(self.row(panel) * self.a.lane + self.step(block) * self.a.step);
+        let a = Strided { ptr: ptr.cast_const().cast(), row: self.a.lane / size, k: self.a.step / size };
+        (a, Left::Strided)
+    }
+
+    /// The tiles of one panel of rows over a job's columns: `first` says all but the columns' places.
+    unsafe fn row_of_tiles(
+        &self,
+        at: &At,
+        part: &Part,
+        job: &Job,
+        block: usize,
+        (rows, left): (usize, Left),
+        first: Tile<T>,
+    ) {
+        let mut tile = first;
+        tile.padded = !self.b.direct;
+        let (c, bias) = (tile.c, tile.bias);
+        // The next panel of the left operand comes while this one is used, a part with each tile.
+        let line = LINE_BYTES / size_of::<T>();
+        let (lines, end) = (tile.k / UNROLLED * line, tile.ahead.wrapping_add(rows * tile.k));
+        for j in job.columns.clone().step_by(self.shape.columns) {
+            tile.columns = self.shape.columns.min(job.columns.end - j);
+            if self.b.direct {
+                let from = at.b.at(j * self.b.lane + self.step(block) * self.b.step);
+                (tile.b, tile.b_k) = (from.cast_const().cast(), self.b.step / size_of::<T>());
+            } else {
+                tile.b = self.right_panel(at, part, block, j);
+                tile.b_k = self.shape.width(tile.columns);
+            }
+            tile.ahead_step = if left == Left::Packed && tile.ahead < end { line } else { 0 };
+            tile.c = c.wrapping_add(j - job.columns.start);
+            tile.bias = if bias.is_null() { bias } else { bias.wrapping_add(j - job.columns.start) };
+            // SAFETY: the caller's tile covers the columns.
+            unsafe { self.shape.kernel(rows, left, tile.columns)(&tile) };
+            tile.ahead = tile.ahead.wrapping_add(if tile.ahead_step > 0 { lines } else { 0 });
+        }
+    }
+
+    /// Rounds complete sums of `n` columns to the result from element `to` on.
+    unsafe fn round_row(&self, round: Rounding, at: &At, sums: *mut T, to: usize, n: usize) {
+        let c = at.c.at(to * round.size);
+        let nothing: *const u8 = std::ptr::null();
+        if self.epilogue.accumulate {
+            let mut old = [T::default(); GROUP];
+            for j in (0..n).step_by(GROUP) {
+                let count = GROUP.min(n - j);
+                // SAFETY: the caller's row.
+                unsafe {
+                    (round.widen)(old.as_mut_ptr().cast(), c.add(j * round.size), nothing, nothing, count);
+                    for (i, old) in old.iter().enumerate().take(count) {
+                        *sums.add(j + i) = sums.add(j + i).read().plus(*old);
+                    }
+                }
+            }
+        }
+        // SAFETY: the caller's row.
+        unsafe { (round.narrow)(c, sums.cast_const().cast(), nothing, nothing, n) };
+    }
+
+    /// Adds the partial sums, in a tree, and what else belongs to the result.
+    unsafe fn join_splits(&self, cx: &Cx<'_>, at: &At) {
+        let (total, splits) = (self.m * self.n, self.plan.splits);
+        let body = |row: usize| {
+            let (from, to) = (row * self.n, (row + 1) * self.n);
+            let element = |split: usize, i: usize| at.sums.elem::<T>(split * total + i);
+            let mut step = 1;
+            // SAFETY: rows are disjoint parts of all sums and of the result.
+            unsafe {
+                while step < splits {
+                    for split in (0..splits - step).step_by(2 * step) {
+                        for i in from..to {
+                            *element(split, i) = (*element(split, i)).plus(*element(split + step, i));
+                        }
+                    }
+                    step *= 2;
+                }
+                for i in from..to {
+                    if self.epilogue.bias {
+                        *element(0, i) = (*element(0, i)).plus(*at.bias.elem::<T>(i - from));
+                    }
+                    if self.types.round.is_none() {
+                        let c = at.c.elem::<T>(i);
+                        *c =
+                            if self.epilogue.accumulate { (*c).plus(*element(0, i)) } else { *element(0, i) };
+                    }
+                }
+                if let Some(round) = self.types.round {
+                    self.round_row(round, at, element(0, from), from, self.n);
+                }
+            }
+        };
+        cx.team.run_with(self.m, (total * splits) as f64 * 0.3, cx.flush, &body);
+    }
+}
+
+/// An operand in place.
+struct Strided<T> {
+    ptr: *const T,
+    row: usize,
+    k: usize,
+}
+
+/// Part of a result that one task computes.
+struct Job {
+    panels: Range<usize>,
+    columns: Range<usize>,
+    blocks: Range<usize>,
+    split: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Memory;
+    use crate::detect::Level;
+    use crate::kernels::gemm::shape_f32;
+    use crate::kernels::lanes::{narrow, widen};
+    use crate::kernels::pack::floats;
+    use crate::team::Team;
+    use systole_ir::{DType, bf16};
+
+    /// Runs a product of whole numbers, row-major, with an epilogue; all sums are exact in f32.
+    fn run(level: Level, to: DType, (m, n, k): (usize, usize, usize), epilogue: Epilogue) {
+        let matrix = |rows: usize, columns: usize| -> Vec<f32> {
+            (0..rows * columns).map(|i| ((i * 37 + i / columns) % 7) as f32 - 3.0).collect()
+        };
+        let (a, b, bias, old) = (matrix(m, k), matrix(k, n), matrix(1, n), matrix(m, n));
+        let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
+        let ra = Roles { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
+        let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
+        let round = narrow(to, level).zip(widen(to, level));
+        let types = Types {
+            size: 4,
+            group: 1,
+            pack_left: floats(DType::F32, level),
+            pack_right: floats(DType::F32, level),
+            plain: true,
+            round: round.map(|(narrow, widen)| Rounding { narrow, widen, size: 2 }),
+            correction: None,
+        };
+        let p = Product::new(&ra, &rb, shape_f32(level, n), types, epilogue);
+        let scratch = Memory::new(p.scratch()).unwrap();
+        let team = Team::new(2);
+        let cx = Cx { team: &team, flush: false };
+        let (mut wide, mut half) = (old.clone(), old.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
+        let c: *mut u8 = if round.is_some() { half.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
+        // SAFETY: all arrays have the sizes of the product.
+        unsafe { p.run(&cx, [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()], c, scratch.ptr()) };
+        for i in 0..m * n {
+            let mut want: f32 = (0..k).map(|x| a[i / n * k + x] * b[x * n + i % n]).sum();
+            want += if epilogue.bias { bias[i % n] } else { 0.0 };
+            want += if epilogue.accumulate { old[i] } else { 0.0 };
+            let (got, want) = if round.is_some() {
+                (half[i].to_f32(), bf16::from_f32(want).to_f32())
+            } else {
+                (wide[i], want)
+            };
+            assert_eq!(got, want, "{level:?} {to:?} {m} {n} {k} {epilogue:?}, element {i}");
+        }
+    }
+
+    #[test]
+    fn bias_and_accumulation_in_every_path() {
+        for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
+            for to in [DType::F32, DType::BF16] {
+                // In place, packed, several blocks of steps, split sums, no products at all.
+                for size in [(3, 20, 9), (50, 70, 40), (60, 300, 900), (5, 6, 3000), (4, 5, 0), (100, 9, 800)]
+                {
+                    for (bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
+                        run(level, to, size, Epilogue { bias, accumulate });
+                    }
+                }
+            }
+        }
+    }
+}

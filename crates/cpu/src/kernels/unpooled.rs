@@ -1,0 +1,463 @@
+//! Gradients of a convolution's kernel and bias from that of its max-pooled result, without the full-size gradient.
+//!
+//! Of each window only the chosen element has a gradient, so one product for each window, tap and filter is enough.
+//! An image is laid out as a table: for each element the elements at the same place relative to all of a window's.
+//! The remembered places of a vector of filters then are the indices of one look-up in a vector register, for each
+//! tap. Images are summed in parts that depend on the batch only, and the parts in a tree.
+
+use super::conv::{Finish, Padded, offsets, sum_parts};
+use super::dot::convert;
+use super::gemm::{Portable32, Vector};
+use super::lanes::{lanes, lanes_mut, narrow, widen};
+use super::{Io, Kernel, Ptr, math};
+use crate::detect::Level;
+use crate::exec::{Cx, with_scratch};
+use systole_compile::{DEAD, Step, UnpooledGradient};
+use systole_ir::{DType, Result};
+
+/// Most partial sums.
+const MOST_PARTS: usize = 32;
+
+/// Vectors that look numbers up in small tables.
+///
+/// # Safety
+/// As for [`Vector`].
+unsafe trait Lookup: Vector<T = f32> {
+    /// Remembered places, one for each lane.
+    type Places: Copy;
+    unsafe fn places(p: *const u8) -> Self::Places;
+    /// Zero in lanes whose place is dead.
+    unsafe fn alive(self, places: Self::Places) -> Self;
+    /// Lane by lane the entry of a table of `P` (4 or 16) numbers.
+    unsafe fn look_up<const P: usize>(table: *const f32, places: Self::Places) -> Self;
+}
+
+// SAFETY: plain code, available everywhere.
+unsafe impl Lookup for Portable32 {
+    type Places = [u8; 4];
+    #[inline(always)]
+    unsafe fn places(p: *const u8) -> [u8; 4] {
+        // SAFETY: the caller has a place for each lane there.
+        unsafe { *p.cast() }
+    }
+    #[inline(always)]
+    unsafe fn alive(self, places: [u8; 4]) -> Self {
+        Portable32(std::array::from_fn(|i| if places[i] < DEAD { self.0[i] } else { 0.0 }))
+    }
+    #[inline(always)]
+    unsafe fn look_up<const P: usize>(table: *const f32, places: [u8; 4]) -> Self {
+        // SAFETY: the index is below `P`.
+        Portable32(places.map(|p| unsafe { *table.add(p as usize % P) }))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::super::gemm::x86::{V8x32, V16x32};
+    use super::{DEAD, Lookup};
+    use std::arch::x86_64::*;
+
+    // SAFETY: callers keep to the level of these instructions.
+    unsafe impl Lookup for V16x32 {
+        type Places = __m512i;
+        #[inline(always)]
+        unsafe fn places(p: *const u8) -> __m512i {
+            // SAFETY: the caller has a place for each lane there.
+            unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn alive(self, places: __m512i) -> Self {
+            // SAFETY: the level is available.
+            unsafe {
+                let alive = _mm512_cmplt_epu32_mask(places, _mm512_set1_epi32(DEAD as i32));
+                V16x32(_mm512_maskz_mov_ps(alive, self.0))
+            }
+        }
+        #[inline(always)]
+        unsafe fn look_up<const P: usize>(table: *const f32, places: __m512i) -> Self {
+            // SAFETY: the caller has `P` numbers there. Only the lowest bits of an index count.
+            unsafe {
+                if P == 4 {
+                    V16x32(_mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(table)), places))
+                } else {
+                    V16x32(_mm512_permutexvar_ps(places, _mm512_loadu_ps(table)))
+                }
+            }
+        }
+    }
+
+    // SAFETY: as above.
+    unsafe impl Lookup for V8x32 {
+        type Places = __m256i;
+        #[inline(always)]
+        unsafe fn places(p: *const u8) -> __m256i {
+            // SAFETY: the caller has a place for each lane there.
+            unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn alive(self, places: __m256i) -> Self {
+            // SAFETY: the level is available.
+            unsafe {
+                let dead = _mm256_srai_epi32::<31>(_mm256_slli_epi32::<24>(places));
+                V8x32(_mm256_andnot_ps(_mm256_castsi256_ps(dead), self.0))
+            }
+        }
+        #[inline(always)]
+        unsafe fn look_up<const P: usize>(table: *const f32, places: __m256i) -> Self {
+            // SAFETY: the caller has `P` numbers there. Only the lowest bits of an index count.
+            unsafe {
+                if P == 4 {
+                    return V8x32(_mm256_permutevar_ps(_mm256_broadcast_ps(&*table.cast()), places));
+                }
+                let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), places);
+                let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.add(8)), places);
+                let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places));
+                V8x32(_mm256_blendv_ps(low, high, is_high))
+            }
+        }
+    }
+}
+
+/// One call of a register kernel: sums over the windows of an image for a few taps and vectors of filters.
+struct Sums {
+    /// The image's table.
+    table: *const f32,
+    /// Where in it the windows and the taps begin.
+    windows: *const usize,
+    count: usize,
+    taps: *const usize,
+    /// Gradients and places of the first window, filters `row` apart from those of the next.
+    dy: *const f32,
+    place: *const u8,
+    row: usize,
+    /// Added to: a row of filters for each tap, and one for the bias.
+    sum: *mut f32,
+    sum_row: usize,
+    bias: *mut f32,
+}
+
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn sums<V: Lookup, const P: usize, const K: usize, const N: usize>(s: &Sums) {
+    // SAFETY: the caller's tables and arrays cover the windows, `K` taps and `N` vectors; the level is available.
+    unsafe {
+        let zero = V::splat(0.0);
+        let (mut acc, mut bias) = ([[zero; N]; K], [zero; N]);
+        let mut taps = [0; K];
+        for k in 0..K {
+            taps[k] = *s.taps.add(k);
+        }
+        let (mut dy, mut place) = (s.dy, s.place);
+        for w in 0..s.count {
+            let table = s.table.add(*s.windows.add(w));
+            // Plain loops: closures would not be compiled for the level.
+            let mut places = [V::places(place); N];
+            let mut g = [zero; N];
+            for j in 0..N {
+                places[j] = V::places(place.add(j * V::LANES));
+                g[j] = V::load(dy.add(j * V::LANES)).alive(places[j]);
+                bias[j] = bias[j].add(g[j]);
+            }
+            for k in 0..K {
+                for j in 0..N {
+                    let x = V::look_up::<P>(table.add(taps[k]), places[j]);
+                    acc[k][j] = x.mul_add(g[j], acc[k][j]);
+                }
+            }
+            dy = dy.wrapping_add(s.row);
+            place = place.wrapping_add(s.row);
+        }
+        for j in 0..N {
+            for (k, acc) in acc.iter().enumerate() {
+                let to = s.sum.add(k * s.sum_row + j * V::LANES);
+                V::load(to).add(acc[j]).store(to);
+            }
+            if !s.bias.is_null() {
+                let to = s.bias.add(j * V::LANES);
+                V::load(to).add(bias[j]).store(to);
+            }
+        }
+    }
+}
+
+/// A register kernel for a number of taps up to the level's.
+type SumKernel = unsafe fn(usize, &Sums);
+
+macro_rules! kernels {
+    ($name:ident, $v:ty, $n:literal, [$($k:literal)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $name<const P: usize>(taps: usize, s: &Sums) {
+            match taps {
+                // SAFETY: the caller's promises are those of `sums`.
+                $($k => unsafe { sums::<$v, P, $k, $n>(s) },)*
+                _ => {}
+            }
+        }
+    };
+}
+kernels!(portable, Portable32, 1, [1 2 3 4 5]);
+#[cfg(target_arch = "x86_64")]
+use super::gemm::x86::{V8x32, V16x32};
+kernels!(avx2, V8x32, 1, [1 2 3 4 5 6 7 8 9 10], "avx2,fma");
+kernels!(avx512x1, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+
+/// Kernels of a level, for one vector of filters and for more.
+struct Kernels {
+    one: SumKernel,
+    many: SumKernel,
+    /// Vectors that `many` takes.
+    vectors: usize,
+    lanes: usize,
+    taps: usize,
+}
+
+fn kernels<const P: usize>(level: Level) -> Kernels {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Kernels { one: avx512x1::<P>, many: avx512x2::<P>, vectors: 2, lanes: 16, taps: 11 },
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Kernels { one: avx2::<P>, many: avx2::<P>, vectors: 1, lanes: 8, taps: 10 },
+        _ => Kernels { one: portable::<P>, many: portable::<P>, vectors: 1, lanes: 4, taps: 5 },
+    }
+}
+
+/// The kernel of a step; `None` where the input has no padded form.
+pub fn bind(g: &UnpooledGradient, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
+    Some(Box::new(UnpooledKernel::new(g, step, level)?))
+}
+
+/// See the module text.
+struct UnpooledKernel {
+    input: Padded,
+    dtype: DType,
+    level: Level,
+    batch: usize,
+    /// Elements of the input, and of one of its images with padding.
+    elements: usize,
+    image: usize,
+    /// Where a window's elements lie in an image, relative to its first; as many as a table entry has.
+    places: Vec<usize>,
+    /// Entries' size.
+    entry: usize,
+    /// Where each window and each tap begins in an image's table.
+    windows: Vec<usize>,
+    taps: Vec<usize>,
+    /// Taps that are summed together.
+    block: usize,
+    features: usize,
+    /// Rounded up to whole vectors.
+    padded: usize,
+    kernels: Kernels,
+    has_bias: bool,
+    images_per_part: usize,
+}
+
+impl UnpooledKernel {
+    fn new(g: &UnpooledGradient, step: &Step, level: Level) -> Option<UnpooledKernel> {
+        let (x, dy, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+        let c = &g.conv;
+        let input = Padded::new(x, &c.padding, &c.lhs_dilation)?;
+        let (channels, features) = (x.shape[3], dy.shape[3]);
+        // A full-size gradient's pixel lies so many elements further on in the image.
+        let pixel = [0, 1].map(|i| input.strides[i] * c.rhs_dilation[i]);
+        let size = g.unpool.window[0] * g.unpool.window[1];
+        let entry = if size <= 4 { 4 } else { 16 };
+        let kernels = if entry == 4 { kernels::<4>(level) } else { kernels::<16>(level) };
+        let in_table = |all: Vec<usize>| all.into_iter().map(|at| at * entry).collect::<Vec<usize>>();
+        let taps = in_table(offsets(
+            [0, 1].map(|i| (dk.shape[i], input.strides[i] * c.strides[i])).into_iter().chain([(channels, 1)]),
+        ));
+        let blocks = taps.len().div_ceil(kernels.taps);
+        let batch = x.shape[0];
+        Some(UnpooledKernel {
+            dtype: dy.dtype,
+            level,
+            batch,
+            elements: x.elements(),
+            image: input.image,
+            places: offsets([0, 1].map(|i| (g.unpool.window[i], pixel[i])).into_iter()),
+            entry,
+            windows: in_table(offsets(
+                [0, 1].map(|i| (dy.shape[i + 1], pixel[i] * g.unpool.strides[i])).into_iter(),
+            )),
+            block: taps.len().div_ceil(blocks),
+            taps,
+            features,
+            padded: features.next_multiple_of(kernels.lanes),
+            kernels,
+            has_bias: step.output_types.len() == 2,
+            images_per_part: batch.div_ceil(MOST_PARTS),
+            input,
+        })
+    }
+
+    fn parts(&self) -> usize {
+        self.batch.div_ceil(self.images_per_part)
+    }
+
+    /// Sums of one part: a row for each tap, and one for the bias.
+    fn sums(&self) -> usize {
+        (self.taps.len() + 1) * self.padded
+    }
+
+    /// Bytes of the input as f32, where it is not.
+    fn wide_bytes(&self) -> usize {
+        if self.dtype == DType::F32 { 0 } else { (self.elements * 4).next_multiple_of(64) }
+    }
+
+    /// Whether gradients and places are used where they lie.
+    fn direct(&self) -> bool {
+        self.dtype == DType::F32 && self.padded == self.features
+    }
+
+    /// Lays an image out for look-ups: an entry for each element from which a whole window lies in the image.
+    unsafe fn fill_table(&self, x: *const f32, table: *mut f32) {
+        let n = self.image - self.places.last().copied().unwrap_or(0);
+        // SAFETY: the image has `image` elements and the table as many entries.
+        unsafe {
+            let part = |k: usize| lanes::<f32>(x.add(self.places.get(k).copied().unwrap_or(0)).cast(), n);
+            if self.entry == 4 {
+                let entries = lanes_mut::<[f32; 4]>(table.cast(), n);
+                for ((((e, a), b), c), d) in
+                    entries.iter_mut().zip(part(0)).zip(part(1)).zip(part(2)).zip(part(3))
+                {
+                    *e = [*a, *b, *c, *d];
+                }
+                return;
+            }
+            for k in 0..self.places.len() {
+                for (i, x) in part(k).iter().enumerate() {
+                    *table.add(i * self.entry + k) = *x;
+                }
+            }
+        }
+    }
+
+    /// Gradients as f32 and places of one image, in whole vectors.
+    unsafe fn pack(&self, dy: *const u8, place: *const u8, to: *mut f32, places: *mut u8) {
+        let f = self.features;
+        // SAFETY: an image has that many windows; the copies have room for them in whole vectors.
+        unsafe {
+            for w in 0..self.windows.len() {
+                let row = to.add(w * self.padded);
+                match self.dtype {
+                    DType::F32 => std::ptr::copy_nonoverlapping(dy.cast::<f32>().add(w * f), row, f),
+                    _ => (0..f).for_each(|j| {
+                        *row.add(j) = math::from_bf16(*dy.cast::<u16>().add(w * f + j));
+                    }),
+                }
+                std::ptr::copy_nonoverlapping(place.add(w * f), places.add(w * self.padded), f);
+                places.add(w * self.padded + f).write_bytes(DEAD, self.padded - f);
+            }
+        }
+    }
+
+    /// Adds one image's sums.
+    unsafe fn image(&self, table: *const f32, dy: *const f32, place: *const u8, sum: *mut f32) {
+        let k = &self.kernels;
+        let bias = sum.wrapping_add(self.taps.len() * self.padded);
+        for tap in (0..self.taps.len()).step_by(self.block) {
+            let mut j = 0;
+            while j < self.padded {
+                let many = j + k.vectors * k.lanes <= self.padded;
+                let s = Sums {
+                    table,
+                    windows: self.windows.as_ptr(),
+                    count: self.windows.len(),
+                    taps: self.taps[tap..].as_ptr(),
+                    dy: dy.wrapping_add(j),
+                    place: place.wrapping_add(j),
+                    row: self.padded,
+                    sum: sum.wrapping_add(tap * self.padded + j),
+                    sum_row: self.padded,
+                    bias: if tap == 0 { bias.wrapping_add(j) } else { std::ptr::null_mut() },
+                };
+                let taps = self.block.min(self.taps.len() - tap);
+                // SAFETY: tables stay inside the image's; rows have whole vectors.
+                unsafe { (if many { k.many } else { k.one })(taps, &s) };
+                j += k.lanes * if many { k.vectors } else { 1 };
+            }
+        }
+    }
+
+    /// Sums over the images of one part.
+    unsafe fn part(&self, part: usize, x: *const f32, dy: *const u8, place: *const u8, sum: *mut f32) {
+        let windows = self.windows.len();
+        let (table_bytes, row) = ((self.image * self.entry * 4).next_multiple_of(64), windows * self.padded);
+        let packed = if self.direct() { 0 } else { row * 5 + 64 };
+        let from = part * self.images_per_part;
+        with_scratch(table_bytes + packed, |memory| {
+            let table = memory.cast::<f32>();
+            let rows = memory.wrapping_add(table_bytes);
+            // SAFETY: operands have the shapes of `new`; scratch has room for a table and an image's rows; the sum is
+            // this part's.
+            unsafe {
+                sum.write_bytes(0, self.sums());
+                for image in from..(from + self.images_per_part).min(self.batch) {
+                    self.fill_table(x.add(image * self.image), table);
+                    let at = image * windows * self.features;
+                    let (dy, place) = (dy.add(at * self.dtype.size()), place.add(at));
+                    if self.direct() {
+                        self.image(table, dy.cast(), place, sum);
+                    } else {
+                        let places = rows.add(row * 4);
+                        self.pack(dy, place, rows.cast(), places);
+                        self.image(table, rows.cast_const().cast(), places, sum);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Writes rows of sums as a result.
+    unsafe fn put(&self, sums: *const f32, rows: usize, out: *mut u8) {
+        let f = self.features;
+        for r in 0..rows {
+            let (from, to) =
+                (sums.wrapping_add(r * self.padded), out.wrapping_add(r * f * self.dtype.size()));
+            // SAFETY: the result has `rows` rows of `features` elements.
+            unsafe {
+                match narrow(self.dtype, self.level) {
+                    Some(narrow) => narrow(to, from.cast(), from.cast(), from.cast(), f),
+                    None => std::ptr::copy_nonoverlapping(from, to.cast(), f),
+                }
+            }
+        }
+    }
+}
+
+impl Kernel for UnpooledKernel {
+    fn scratch(&self) -> usize {
+        self.wide_bytes() + self.input.bytes() + (self.parts() + 1) * self.sums() * 4 + 64
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let (wide, padded) = (self.wide_bytes(), self.input.bytes());
+        // SAFETY: scratch is laid out as `scratch()` counts it; operands and results have the shapes of `new`.
+        unsafe {
+            let mut x = io.inputs[0];
+            if let Some(widen) = widen(self.dtype, self.level) {
+                convert(cx, widen, (x, 2), (io.scratch, 4), self.elements);
+                x = io.scratch;
+            }
+            let x = self.input.prepare(cx, x, io.scratch.wrapping_add(wide));
+            let sums = io.scratch.wrapping_add(wide + padded);
+            let (xp, dy, place, sp) =
+                (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr::of(io.inputs[2]), Ptr(sums));
+            let body = |part: usize| {
+                let sum = sp.elem::<f32>(part * self.sums());
+                self.part(part, xp.elem::<f32>(0), dy.at(0), place.at(0), sum);
+            };
+            let products = (self.batch * self.windows.len() * self.padded) as f64 * self.taps.len() as f64;
+            cx.team.run_with(self.parts(), products / 16.0, cx.flush, &body);
+            let whole = sums.cast::<f32>().add(self.parts() * self.sums());
+            sum_parts(cx, sums.cast(), self.parts(), self.sums(), whole.cast(), Finish::Copy);
+            self.put(whole, self.taps.len(), io.outputs[0]);
+            if self.has_bias {
+                self.put(whole.add(self.taps.len() * self.padded), 1, io.outputs[1]);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,258 @@
+//! What this machine can do at best: fused multiply-adds and bandwidth, measured by short loops on every thread.
+//!
+//! These are the ceilings that benchmarks and profiles compare with. Every thread reports its best of many short
+//! bursts, so that other processes on the machine disturb the result little. Nothing that a program computes depends
+//! on it.
+
+use crate::detect::{Isa, Level, Tile};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The ceilings of a number of threads at one instruction-set level.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peak {
+    /// Instruction-set level.
+    pub level: Level,
+    /// Threads that work at the same time.
+    pub threads: usize,
+    /// f32 multiply-adds in 10⁹ operations a second (a multiply-add is two).
+    pub fma_gflops: f64,
+    /// Bandwidth for working sets of each size, smallest first.
+    pub tiers: Vec<Tier>,
+}
+
+/// The bandwidth of one level of the memory hierarchy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    /// `L2`, `L3` or `memory`.
+    pub name: &'static str,
+    /// The largest working set of all threads together that it holds, in bytes.
+    pub bytes: usize,
+    /// 10⁹ bytes a second of all threads: the better of reading, and of reading and writing (both counted).
+    pub gb_per_s: f64,
+}
+
+impl Peak {
+    /// The tier that a working set of `bytes` lies in.
+    pub fn tier(&self, bytes: f64) -> &Tier {
+        let last = self.tiers.len() - 1;
+        self.tiers.iter().find(|t| bytes <= t.bytes as f64).unwrap_or(&self.tiers[last])
+    }
+
+    /// The bandwidth of main memory in 10⁹ bytes a second.
+    pub fn memory_gb_per_s(&self) -> f64 {
+        self.tier(f64::INFINITY).gb_per_s
+    }
+}
+
+static MEASURED: Mutex<Vec<Peak>> = Mutex::new(Vec::new());
+
+/// The ceilings of `threads` threads at `level`: measured at the first call (a fifth of a second), then remembered.
+///
+/// ```
+/// let peak = systole_cpu::peak(systole_cpu::Level::Portable, 1);
+/// assert!(peak.fma_gflops > 0.0 && peak.memory_gb_per_s() > 0.0);
+/// ```
+pub fn peak(level: Level, threads: usize) -> Peak {
+    // A level that the machine lacks could not run; its kernels could not either.
+    let level = if level.is_available() { level } else { Level::best() };
+    let threads = threads.max(1);
+    let mut known = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(peak) = known.iter().find(|p| p.level == level && p.threads == threads) {
+        return peak.clone();
+    }
+    let peak = measure(level, threads);
+    known.push(peak.clone());
+    peak
+}
+
+fn measure(level: Level, threads: usize) -> Peak {
+    let (l2, l3) = (cache_bytes(2).unwrap_or(1 << 20), cache_bytes(3).unwrap_or(0));
+    let fma_gflops = on_all(threads, || best(Duration::from_millis(30), || fma_burst(level)));
+    // Half of a cache: the other half is left to what else lies in it.
+    let mut tiers = vec![("L2", l2 * threads, l2 / 2)];
+    if l3 > l2 * threads {
+        tiers.push(("L3", l3, l3 / 2 / threads));
+    }
+    tiers.push(("memory", usize::MAX, (4 * l3).clamp(32 << 20, 128 << 20) / threads));
+    let tiers = tiers.into_iter().map(|(name, bytes, each)| {
+        let gb_per_s = on_all(threads, || bandwidth(level, each));
+        Tier { name, bytes, gb_per_s }
+    });
+    Peak { level, threads, fma_gflops, tiers: tiers.collect() }
+}
+
+/// Bytes of the cache of a level, where the system says so.
+fn cache_bytes(level: usize) -> Option<usize> {
+    let read = |i: usize, what: &str| {
+        std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{i}/{what}")).ok()
+    };
+    let index = (0..8).find(|&i| {
+        read(i, "level").is_some_and(|l| l.trim() == level.to_string())
+            && read(i, "type").is_some_and(|t| t.trim() != "Instruction")
+    })?;
+    let size = read(index, "size")?;
+    size.trim().strip_suffix('K')?.parse::<usize>().ok().map(|kib| kib << 10)
+}
+
+/// The sum of what `threads` threads reach that run `rate` at the same time.
+fn on_all(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
+    let start = Barrier::new(threads);
+    let one = || {
+        start.wait();
+        rate()
+    };
+    std::thread::scope(|s| {
+        let others: Vec<_> = (1..threads).map(|_| s.spawn(one)).collect();
+        let own = one();
+        own + others.into_iter().filter_map(|t| t.join().ok()).sum::<f64>()
+    })
+}
+
+/// The best rate (in 10⁹ a second) of a burst that says how much it did, repeated for `time`.
+fn best(time: Duration, mut burst: impl FnMut() -> f64) -> f64 {
+    let began = Instant::now();
+    let mut best = 0f64;
+    while began.elapsed() < time {
+        let start = Instant::now();
+        let done = burst();
+        best = best.max(done / start.elapsed().as_secs_f64().max(1e-9) / 1e9);
+    }
+    best
+}
+
+/// Multiply-adds on [`CHAINS`] vectors of `LANES` floats, independent of each other and few enough for the registers.
+struct Chains<const LANES: usize>;
+
+const CHAINS: usize = 12;
+/// Steps of every chain in a burst: some 50 µs.
+const STEPS: usize = 1 << 13;
+
+impl<const LANES: usize> Tile for Chains<LANES> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: both hold CHAINS · LANES floats.
+        let mut sums = unsafe { *a.cast::<[[f32; LANES]; CHAINS]>() };
+        let x = sums[0];
+        for _ in 0..n {
+            for sum in &mut sums {
+                for (s, x) in sum.iter_mut().zip(&x) {
+                    *s = if I::FMA { s.mul_add(*x, *x) } else { *s * *x + *x };
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { *dst.cast() = sums };
+    }
+}
+
+/// Runs one burst and says how many operations it was.
+fn fma_burst(level: Level) -> f64 {
+    match level {
+        Level::Portable => burst_of::<4>(level),
+        Level::Avx2 => burst_of::<8>(level),
+        _ => burst_of::<16>(level),
+    }
+}
+
+fn burst_of<const LANES: usize>(level: Level) -> f64 {
+    // Values that are not known beforehand, or chains would be found to be equal and computed once. They tend to 1.
+    let start = std::hint::black_box([[0.5f32; LANES]; CHAINS]);
+    let mut out = start;
+    let from = start.as_ptr().cast::<u8>();
+    let to = out.as_mut_ptr().cast::<u8>();
+    // SAFETY: the level is available (see `peak`); operand and result hold CHAINS · LANES floats, the other operands
+    // are not read.
+    unsafe { level.tile::<Chains<LANES>>()(to, from, from, from, STEPS) };
+    std::hint::black_box(out);
+    (2 * CHAINS * LANES * STEPS) as f64
+}
+
+/// Adds up words: reads as fast as the machine reads.
+struct ReadWords;
+
+impl Tile for ReadWords {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: `a` holds n words, `dst` one.
+        let (dst, a) = unsafe { (&mut *dst.cast::<u64>(), std::slice::from_raw_parts(a.cast::<u64>(), n)) };
+        *dst = a.iter().fold(0, |sum, x| sum.wrapping_add(*x));
+    }
+}
+
+/// Reading, or reading and writing, whichever is faster, over `bytes` of one thread.
+fn bandwidth(level: Level, bytes: usize) -> f64 {
+    let words = bytes / 8;
+    let mut data = vec![1u64; words];
+    let read = level.tile::<ReadWords>();
+    let time = Duration::from_millis(20);
+    // Small working sets are gone through several times in a burst, so that a look at the clock costs nothing.
+    let rounds = (1usize << 20).div_ceil(bytes);
+    let reading = best(time, || {
+        for _ in 0..rounds {
+            let (from, mut sum) = (data.as_ptr().cast::<u8>(), 0u64);
+            // SAFETY: the level is available; `data` holds that many words, `sum` one.
+            unsafe { read(std::ptr::from_mut(&mut sum).cast(), from, from, from, words) };
+            std::hint::black_box(sum);
+        }
+        (rounds * bytes) as f64
+    });
+    let (from, to) = data.split_at_mut(words / 2);
+    let copying = best(time, || {
+        for _ in 0..rounds {
+            to[..from.len()].copy_from_slice(from);
+            std::hint::black_box(&mut *to);
+        }
+        (rounds * 16 * from.len()) as f64
+    });
+    reading.max(copying)
+}
+
+/// Processor time of all threads of this process so far, in seconds; where the system says so.
+pub fn process_cpu_seconds() -> Option<f64> {
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    {
+        #[repr(C)]
+        struct Timespec {
+            seconds: i64,
+            nanoseconds: i64,
+        }
+        unsafe extern "C" {
+            fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
+        }
+        const CLOCK_PROCESS_CPUTIME_ID: i32 = 2;
+        let mut time = Timespec { seconds: 0, nanoseconds: 0 };
+        // SAFETY: writes the structure, which has the layout of this platform's `timespec`.
+        let result = unsafe { clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+        (result == 0).then_some(time.seconds as f64 + time.nanoseconds as f64 * 1e-9)
+    }
+    #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ceilings_are_positive_and_tiers_grow() {
+        for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
+            let p = peak(level, 2);
+            assert_eq!((p.level, p.threads), (level, 2));
+            assert!(p.fma_gflops > 0.0 && p.tiers.iter().all(|t| t.gb_per_s > 0.0), "{p:?}");
+            assert!(p.tiers.windows(2).all(|t| t[0].bytes < t[1].bytes), "{p:?}");
+            assert_eq!(p.tier(1.0).name, "L2");
+            assert_eq!(p.tier(1e15).name, "memory");
+            // Remembered, not measured again: measuring would hardly give the same bits.
+            assert_eq!(peak(level, 2), p);
+        }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    fn processor_time_goes_on() {
+        let before = process_cpu_seconds().unwrap();
+        fma_burst(Level::Portable);
+        assert!(process_cpu_seconds().unwrap() > before);
+    }
+}

@@ -1,0 +1,178 @@
+//! Convolutions and their gradients against the interpreter: random attributes and layouts of kernels, shapes that cut
+//! into strips, slices, phases and panels of every kind, narrow floats, biases; on every instruction-set level of this
+//! machine, with the same bits for 1, 2, 3, 4 and 8 threads.
+
+mod common;
+
+use common::{arguments, backend, distance, levels, oracle, relative, run};
+use std::sync::Arc;
+use systole_cpu::CpuBackend;
+use systole_ir::DType::*;
+use systole_ir::op::Convolution;
+use systole_ir::rng::Stream;
+use systole_ir::{DType, Graph, GraphBuilder, TensorType, vjp};
+
+fn backends() -> Vec<Vec<CpuBackend>> {
+    levels().map(|l| [1, 2, 3, 4, 8].map(|t| backend(l, t)).into()).collect()
+}
+
+fn check(backends: &[Vec<CpuBackend>], graph: &Arc<Graph>, seed: u64, what: &str) {
+    let args = arguments(graph, -1.0, 1.0, seed);
+    let want = oracle(graph, &args);
+    for of_level in backends {
+        let first = run(&of_level[0], graph, &args);
+        for (k, (got, want)) in first.iter().zip(&want).enumerate() {
+            // Narrow sums may round to the other side of a tie.
+            let near = match got.dtype() {
+                F32 => relative(got, want) <= 2e-6,
+                _ => distance(got, want, true).0 <= 1.0,
+            };
+            assert!(near, "{what}, result {k}: {:e}\n{got:?}\n{want:?}", relative(got, want));
+        }
+        for more in &of_level[1..] {
+            assert!(first == run(more, graph, &args), "{what} depends on threads");
+        }
+    }
+}
+
+/// One convolution; `None` where the attributes do not fit the shapes, or nothing is left of them.
+fn forward(dtype: DType, x: &[usize], k: &[usize], op: &Convolution, bias: bool) -> Option<Arc<Graph>> {
+    let g = GraphBuilder::new("main");
+    let x = g.parameter(TensorType::new(dtype, x), "x");
+    let k = g.parameter(TensorType::new(dtype, k), "k");
+    let mut y = x.convolution(&k, op.clone());
+    if y.is_poisoned() || y.ty().elements() == 0 {
+        return None;
+    }
+    if bias {
+        let features = y.shape()[y.rank() - 1];
+        let b = g.parameter(TensorType::new(dtype, [features]), "b");
+        y = &y + b.broadcast_to(y.shape());
+    }
+    g.finish(&[y]).ok()
+}
+
+/// A convolution and both its gradients, of a cotangent that is a parameter.
+fn with_gradients(dtype: DType, x: &[usize], k: &[usize], op: &Convolution) -> Option<Arc<Graph>> {
+    let g = GraphBuilder::new("main");
+    let x = g.parameter(TensorType::new(dtype, x), "x");
+    let k = g.parameter(TensorType::new(dtype, k), "k");
+    let y = x.convolution(&k, op.clone());
+    if y.is_poisoned() || y.ty().elements() == 0 {
+        return None;
+    }
+    let dy = g.parameter(y.ty().clone(), "dy");
+    let gradients = vjp(&[&y], &[&dy], &[&x, &k]);
+    g.finish(&[vec![y], gradients].concat()).ok()
+}
+
+/// Attributes that layers and their gradients never have together.
+#[test]
+fn any_attributes() {
+    let (backends, s) = (backends(), &mut Stream::new(1, 2, 3));
+    let mut done = 0;
+    for case in 0..240 {
+        let dtype = [F32, F32, F32, BF16, F16][case % 5];
+        let n = 1 + s.below(3) as usize;
+        let mut of = |choice: &[usize]| choice[s.below(choice.len() as u64) as usize];
+        let (channels, features) = (of(&[1, 2, 3, 5, 16, 19]), of(&[1, 7, 16, 17, 33, 40, 48, 70]));
+        let side = [0, 30, 9, 5][n];
+        let x: Vec<usize> = [of(&[1, 2, 5])]
+            .into_iter()
+            .chain((0..n).map(|_| of(&[1, 2, side / 2, side])))
+            .chain([channels])
+            .collect();
+        let window: Vec<usize> = (0..n).map(|_| of(&[1, 2, 3])).collect();
+        let mut op = Convolution::channels_last(
+            &(0..n).map(|_| of(&[1, 1, 2, 3])).collect::<Vec<_>>(),
+            &(0..n).map(|_| [of(&[0, 1, 2, 4]) as i64 - 1, of(&[0, 1, 2, 4]) as i64 - 1]).collect::<Vec<_>>(),
+            &(0..n).map(|_| of(&[1, 1, 2, 3])).collect::<Vec<_>>(),
+            1,
+            dtype,
+        );
+        op.lhs_dilation = (0..n).map(|_| of(&[1, 1, 2, 3, 4])).collect();
+        op.reversal = (0..n).map(|_| of(&[0, 1]) == 1).collect();
+        // The kernel as layers have it, with its features exchanged, and with them first.
+        let mut k = window.clone();
+        match of(&[0, 1, 2]) {
+            0 => k.extend([channels, features]),
+            1 => {
+                k.extend([features, channels]);
+                (op.dims.kernel_input_feature, op.dims.kernel_output_feature) = (n + 1, n);
+            }
+            _ => {
+                k = [features, channels].into_iter().chain(window).collect();
+                (op.dims.kernel_input_feature, op.dims.kernel_output_feature) = (1, 0);
+                op.dims.kernel_spatial = (2..n + 2).collect();
+            }
+        }
+        let bias = of(&[0, 1]) == 1;
+        if let Some(graph) = forward(dtype, &x, &k, &op, bias) {
+            check(&backends, &graph, case as u64, &format!("{op:?} of {dtype} {x:?} and {k:?}"));
+            done += 1;
+        }
+    }
+    assert!(done > 120, "{done}");
+}
+
+/// Gradients of convolutions with every stride, dilation and padding that layers have.
+#[test]
+fn gradients_of_layers() {
+    let (backends, s) = (backends(), &mut Stream::new(3, 2, 1));
+    let mut done = 0;
+    for case in 0..120 {
+        let dtype = [F32, F32, BF16, F16][case % 4];
+        let n = 1 + case % 3;
+        let mut of = |choice: &[usize]| choice[s.below(choice.len() as u64) as usize];
+        let (channels, features) = (of(&[1, 3, 16, 20, 35]), of(&[1, 10, 16, 32, 48, 65]));
+        let side = [0, 25, 9, 4][n];
+        let x: Vec<usize> = [of(&[1, 3, 9])]
+            .into_iter()
+            .chain((0..n).map(|_| of(&[side - 1, side])))
+            .chain([channels])
+            .collect();
+        let k: Vec<usize> = (0..n).map(|_| of(&[1, 2, 3])).chain([channels, features]).collect();
+        let (x_ty, k_ty) = (TensorType::new(dtype, &x[..]), TensorType::new(dtype, &k[..]));
+        let strides: Vec<usize> = (0..n).map(|_| of(&[1, 2, 3])).collect();
+        let dilation: Vec<usize> = (0..n).map(|_| of(&[1, 1, 2])).collect();
+        let op = match of(&[0, 1]) {
+            0 => Convolution::same(&x_ty, &k_ty, &strides, &dilation, 1),
+            _ => Convolution::valid(&x_ty, &strides, &dilation, 1),
+        };
+        if let Some(graph) = with_gradients(dtype, &x, &k, &op) {
+            check(&backends, &graph, case as u64, &format!("{op:?} of {dtype} {x:?} and {k:?}"));
+            done += 1;
+        }
+    }
+    assert!(done > 60, "{done}");
+}
+
+/// Shapes large enough to be cut: into strips of rows, strips of images, slices of channels, blocks of products,
+/// groups of panels, parts of the batch; and whose pixels lie powers of two apart.
+#[test]
+fn shapes_that_are_cut() {
+    let backends = backends();
+    // Batch, side, channels, features, window, stride.
+    for (i, [batch, side, channels, features, window, stride]) in [
+        [1, 40, 2, 5, 3, 1],
+        [2, 33, 3, 16, 7, 2],
+        [24, 5, 8, 20, 3, 1],
+        [1, 5, 256, 17, 3, 1],
+        [3, 4, 512, 24, 3, 2],
+        [2, 3, 2048, 20, 1, 1],
+        [2, 3, 20, 1100, 1, 1],
+        [3, 5, 1024, 12, 1, 2],
+        [9, 7, 20, 150, 1, 2],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for dtype in [F32, BF16] {
+            let (x, k) = ([batch, side, side, channels], [window, window, channels, features]);
+            let (x_ty, k_ty) = (TensorType::new(dtype, x), TensorType::new(dtype, k));
+            let op = Convolution::same(&x_ty, &k_ty, &[stride, stride], &[1, 1], 1);
+            let graph = with_gradients(dtype, &x, &k, &op).unwrap();
+            check(&backends, &graph, i as u64, &format!("{dtype} {x:?} by {k:?}, stride {stride}"));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Convolutions that are pooled, with relu before or after, and their gradients, against the interpreter: on every
+//! instruction-set level of this machine and on 1, 2 and 3 threads. Numbers are small integers, so that sums are exact
+//! in any order and results equal to the bit; they also make many ties.
+
+mod common;
+
+use common::{backend, levels, oracle, run};
+use std::sync::Arc;
+use systole_cpu::CpuBackend;
+use systole_ir::DType::*;
+use systole_ir::op::{Convolution, Monoid, Window};
+use systole_ir::rng::Stream;
+use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, grad};
+use systole_runtime::{Backend, CompileOptions};
+
+fn backends() -> Vec<CpuBackend> {
+    levels().flat_map(|l| [1, 2, 3].map(|threads| backend(l, threads))).collect()
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Act {
+    None,
+    Before,
+    After,
+}
+
+struct Case {
+    dtype: DType,
+    /// Batch, height, width, channels.
+    x: [usize; 4],
+    /// Height, width, filters.
+    kernel: [usize; 3],
+    conv_stride: usize,
+    same: bool,
+    window: [usize; 2],
+    strides: [usize; 2],
+    act: Act,
+    bias: bool,
+}
+
+impl Case {
+    fn new(dtype: DType, x: [usize; 4], kernel: [usize; 3], window: [usize; 2]) -> Case {
+        let (strides, act) = (window, Act::After);
+        Case { dtype, x, kernel, conv_stride: 1, same: false, window, strides, act, bias: true }
+    }
+
+    /// `(x, kernel, bias, dense, weights) → (pooled, dkernel, dbias[, dx])` of Σ (pooled · dense) weights.
+    fn graph(&self, with_input: bool) -> Arc<Graph> {
+        let g = GraphBuilder::new("pooling");
+        let x = g.parameter(TensorType::new(self.dtype, self.x), "x");
+        let [height, width, filters] = self.kernel;
+        let kt = TensorType::new(self.dtype, [height, width, self.x[3], filters]);
+        let k = g.parameter(kt.clone(), "kernel");
+        let b = g.parameter(TensorType::new(self.dtype, [filters]), "bias");
+        let strides = [self.conv_stride; 2];
+        let conv = match self.same {
+            true => Convolution::same(x.ty(), &kt, &strides, &[1, 1], 1),
+            false => Convolution::valid(x.ty(), &strides, &[1, 1], 1),
+        };
+        let mut h = x.convolution(&k, conv);
+        if self.bias {
+            h = h + &b;
+        }
+        if self.act == Act::Before {
+            h = h.relu();
+        }
+        let window = Window::new(
+            &[1, self.window[0], self.window[1], 1],
+            &[1, self.strides[0], self.strides[1], 1],
+            &[[0, 0]; 4],
+        );
+        let mut y = Monoid::Maximum.over_windows(&h, window);
+        if self.act == Act::After {
+            y = y.relu();
+        }
+        // The gradient comes from later steps, as in a net.
+        let flat = y.reshape([self.x[0], y.ty().elements() / self.x[0]]);
+        let dense = g.parameter(TensorType::new(self.dtype, [flat.dim(1), 2]), "dense");
+        let weights = g.parameter(TensorType::new(self.dtype, [self.x[0], 2]), "weights");
+        let loss = (flat.dot(&dense) * &weights).convert(F32).sum_all();
+        let mut wanted = vec![&k];
+        wanted.extend(self.bias.then_some(&b));
+        wanted.extend(with_input.then_some(&x));
+        let mut results = vec![y.clone()];
+        results.extend(grad(&loss, &wanted));
+        g.finish(&results).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    fn label(&self) -> String {
+        let act = ["none", "before", "after"][self.act as usize];
+        format!(
+            "{:?} {:?} kernel {:?}/{} same {} window {:?}/{:?} relu {act}",
+            self.dtype, self.x, self.kernel, self.conv_stride, self.same, self.window, self.strides
+        )
+    }
+}
+
+fn integers(graph: &Graph, seed: u64) -> Vec<Literal> {
+    let draw = |(i, ty): (usize, &TensorType)| {
+        let mut s = Stream::new(seed, 5, i as u64);
+        let mut b = LiteralBuilder::new(ty.clone());
+        (0..ty.elements()).for_each(|k| b.set(k, Scalar::of(ty.dtype, s.below(5) as f64 - 2.0)));
+        b.finish()
+    };
+    graph.param_types().iter().enumerate().map(draw).collect()
+}
+
+fn listing(graph: &Arc<Graph>) -> String {
+    let exe = backend(levels().next().unwrap(), 1).compile(graph, &CompileOptions::default()).unwrap();
+    exe.report().listing.clone()
+}
+
+fn same(a: &Literal, b: &Literal) -> bool {
+    let equal = |x: Scalar, y: Scalar| match (x, y) {
+        (Scalar::Float(x), Scalar::Float(y)) => x == y || (x.is_nan() && y.is_nan()),
+        _ => x == y,
+    };
+    a.ty() == b.ty() && (0..a.ty().elements()).all(|i| equal(a.get(i), b.get(i)))
+}
+
+fn check(backends: &[CpuBackend], graph: &Arc<Graph>, args: &[Literal], label: &str) {
+    let want = oracle(graph, args);
+    for b in backends {
+        for (k, (got, want)) in run(b, graph, args).iter().zip(&want).enumerate() {
+            assert!(same(got, want), "{label}, result {k}\n{got:?}\n{want:?}\n{}", listing(graph));
+        }
+    }
+}
+
+#[test]
+fn pooled_convolutions_and_their_gradients() {
+    let backends = backends();
+    let mut cases = Vec::new();
+    // Filters: part of a vector, one, some and a rest, two, three.
+    for filters in [1, 5, 16, 20, 32, 48] {
+        cases.push(Case::new(F32, [3, 9, 8, 1], [3, 3, filters], [2, 2]));
+    }
+    for (kernel, window, channels) in [
+        ([5, 5, 48], [2, 2], 1),
+        ([1, 1, 7], [2, 1], 1),
+        ([3, 2, 33], [1, 3], 2),
+        ([3, 3, 16], [3, 3], 3),
+        ([2, 3, 18], [4, 4], 1),
+        ([2, 2, 6], [2, 5], 1),
+        ([3, 3, 34], [5, 5], 2),
+        ([4, 4, 8], [2, 2], 17),
+    ] {
+        cases.push(Case::new(F32, [2, 13, 12, channels], kernel, window));
+        cases.push(Case::new(BF16, [2, 13, 12, channels], kernel, window));
+    }
+    // Gaps between windows, rows and columns that no window sees, padding, strides.
+    cases.push(Case { strides: [3, 4], ..Case::new(F32, [2, 12, 11, 1], [3, 3, 9], [2, 2]) });
+    cases.push(Case { same: true, ..Case::new(F32, [2, 7, 9, 2], [3, 3, 20], [2, 2]) });
+    cases.push(Case { conv_stride: 2, same: true, ..Case::new(F32, [2, 15, 14, 1], [5, 3, 16], [2, 2]) });
+    cases.push(Case { conv_stride: 2, ..Case::new(BF16, [2, 15, 14, 1], [3, 3, 24], [2, 3]) });
+    cases.push(Case { bias: false, ..Case::new(BF16, [2, 8, 8, 1], [3, 3, 17], [2, 2]) });
+    for mut case in cases {
+        for act in [Act::After, Act::Before, Act::None] {
+            case.act = act;
+            let graph = case.graph(false);
+            check(&backends, &graph, &integers(&graph, 3), &case.label());
+        }
+        let graph = case.graph(true);
+        check(&backends, &graph, &integers(&graph, 4), &format!("{} with input", case.label()));
+    }
+}
+
+#[test]
+fn more_images_than_parts() {
+    let case = Case::new(F32, [75, 6, 6, 1], [3, 3, 10], [2, 2]);
+    let graph = case.graph(false);
+    check(&backends(), &graph, &integers(&graph, 8), &case.label());
+}
+
+#[test]
+fn nan_infinities_and_zeros_of_both_signs_are_pooled_as_two_ops_would() {
+    let backends = backends();
+    for (dtype, window, channels) in
+        [(F32, [2, 2], 70), (BF16, [2, 2], 3), (F32, [3, 2], 5), (F32, [1, 4], 66)]
+    {
+        let g = GraphBuilder::new("pool");
+        let x = g.parameter(TensorType::new(dtype, [2, 7, 9, channels]), "x");
+        let w = Window::new(&[1, window[0], window[1], 1], &[1, window[0], window[1], 1], &[[0, 0]; 4]);
+        let plain = Monoid::Maximum.over_windows(&x, w.clone());
+        let rectified = Monoid::Maximum.over_windows(&x.relu(), w);
+        let both: Vec<Tensor> = vec![plain.relu(), rectified, plain];
+        let dy = g.parameter(both[0].ty().clone(), "dy");
+        let mut results = both.clone();
+        for y in &both {
+            results.extend(grad(&(y * &dy).convert(F32).sum_all(), &[&x]));
+        }
+        let graph = g.finish(&results).unwrap();
+        let mut s = Stream::new(7, 1, channels as u64);
+        let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.0, -1.0, 2.0, -0.0, 0.0];
+        let mut args = integers(&graph, 2);
+        let mut b = LiteralBuilder::new(x.ty().clone());
+        (0..x.ty().elements()).for_each(|i| b.set(i, Scalar::of(dtype, values[s.below(10) as usize])));
+        args[0] = b.finish();
+        check(&backends, &graph, &args, &format!("{dtype:?} {window:?} {channels}"));
+    }
+}
+
+#[test]
+fn the_training_step_of_a_pooled_convolution_has_no_full_size_array() {
+    for act in [Act::After, Act::Before, Act::None] {
+        for dtype in [F32, BF16] {
+            let text =
+                listing(&Case { act, ..Case::new(dtype, [2, 9, 8, 1], [3, 3, 16], [2, 2]) }.graph(false));
+            assert!(text.contains("unpooled kernel gradient") && !text.contains("7, 6, 16"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn gradients_of_sums_over_windows_go_to_all_their_elements() {
+    let backends = backends();
+    for (dtype, window, strides) in [(F32, [2, 2], [2, 2]), (BF16, [3, 1], [3, 2]), (F32, [2, 3], [4, 5])] {
+        let g = GraphBuilder::new("sums");
+        let x = g.parameter(TensorType::new(dtype, [3, 9, 11, 18]), "x");
+        let w = Window::new(&[1, window[0], window[1], 1], &[1, strides[0], strides[1], 1], &[[0, 0]; 4]);
+        let y = Monoid::Add.over_windows(&x, w);
+        let dy = g.parameter(y.ty().clone(), "dy");
+        let graph = g.finish(&grad(&(y * dy).convert(F32).sum_all(), &[&x])).unwrap();
+        assert!(listing(&graph).contains("unpool"), "{}", listing(&graph));
+        check(&backends, &graph, &integers(&graph, 6), &format!("{dtype:?} {window:?} {strides:?}"));
+    }
+}

@@ -1,0 +1,177 @@
+//! Softmax, layer and batch normalisation, cross-entropy, and their gradients, against the interpreter: rows of odd
+//! lengths and numbers, special values, narrow floats, every level, any number of threads.
+
+mod common;
+
+use common::*;
+use std::sync::Arc;
+use systole_ir::DType::{self, *};
+use systole_ir::op::Domain;
+use systole_ir::rng::Stream;
+use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, vjp};
+
+/// `f` of arrays of these types, and its gradients with respect to all floating ones for a drawn cotangent.
+fn with_gradients(name: &str, types: &[TensorType], f: impl Fn(&[Tensor]) -> Tensor) -> Arc<Graph> {
+    let g = GraphBuilder::new(name);
+    let xs: Vec<Tensor> = types.iter().map(|t| g.parameter(t.clone(), "x")).collect();
+    let y = f(&xs);
+    let dy = g.parameter(y.ty().clone(), "dy");
+    let floats: Vec<&Tensor> = xs.iter().filter(|x| x.dtype().is_float()).collect();
+    let mut results = vec![y.clone()];
+    results.extend(vjp(&[&y], &[&dy], &floats));
+    g.finish(&results).unwrap()
+}
+
+fn layer_norm(p: &[Tensor]) -> Tensor {
+    let (x, last) = (&p[0], [p[0].rank() - 1]);
+    let centred = x - x.mean(&last).broadcast_except(x.shape(), &last);
+    let variance = (&centred * &centred).mean(&last);
+    let scaled = centred * (variance + 1e-3).rsqrt().broadcast_except(x.shape(), &last);
+    scaled * p[1].broadcast_in_dim(x.shape(), &last) + p[2].broadcast_in_dim(x.shape(), &last)
+}
+
+fn batch_norm(p: &[Tensor]) -> Tensor {
+    let (x, last) = (&p[0], p[0].rank() - 1);
+    let others: Vec<usize> = (0..last).collect();
+    let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[last]);
+    let centred = x - wide(&x.mean(&others));
+    let variance = (&centred * &centred).mean(&others);
+    let y = centred * wide(&((variance + 1e-3).rsqrt() * &p[1])) + wide(&p[2]);
+    y.relu()
+}
+
+fn cross_entropy(p: &[Tensor]) -> Tensor {
+    let hot = p[1].one_hot(p[0].dim(-1), p[0].dtype());
+    -(p[0].log_softmax() * hot).sum(&[1]).mean(&[0])
+}
+
+fn draw(graph: &Graph, classes: usize) -> Vec<Literal> {
+    let domain = |t: &TensorType| match t.dtype {
+        I32 => Domain::Uniform(0.0, classes as f64 - 1.0),
+        _ => Domain::Uniform(-2.0, 2.0),
+    };
+    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut Stream::new(3, 4, i as u64));
+    graph.param_types().iter().enumerate().map(one).collect()
+}
+
+/// Near the interpreter on every level, and the same bits for any number of threads.
+fn check(graph: &Arc<Graph>, args: &[Literal], tolerance: f64) {
+    let want = oracle(graph, args);
+    for level in levels() {
+        let first = run(&backend(level, 1), graph, args);
+        for (k, (got, want)) in first.iter().zip(&want).enumerate() {
+            let d = relative(got, want);
+            assert!(d <= tolerance, "{} result {k} on {level:?}: {d:e}", graph.name);
+        }
+        for threads in [2, 3, 8] {
+            let again = run(&backend(level, threads), graph, args);
+            assert!(first == again, "{} on {level:?} depends on threads", graph.name);
+        }
+    }
+}
+
+fn shapes() -> Vec<Vec<usize>> {
+    vec![
+        vec![3, 7],
+        vec![65, 513],
+        vec![2, 5, 129],
+        vec![1, 40],
+        vec![40, 1],
+        vec![17, 3, 64],
+        vec![5, 20_000],
+    ]
+}
+
+#[test]
+fn softmax_of_rows() {
+    for shape in shapes() {
+        let ty = TensorType::new(F32, shape);
+        for (name, f) in [("softmax", Tensor::softmax as fn(&Tensor) -> Tensor), ("log", Tensor::log_softmax)]
+        {
+            let graph = with_gradients(name, std::slice::from_ref(&ty), |p| f(&p[0]));
+            check(&graph, &draw(&graph, 2), 1e-5);
+        }
+    }
+}
+
+#[test]
+fn normalisation_of_rows_and_columns() {
+    for shape in shapes() {
+        let features = TensorType::new(F32, &shape[shape.len() - 1..]);
+        let types = [TensorType::new(F32, shape), features.clone(), features];
+        let graph = with_gradients("layer_norm", &types, layer_norm);
+        check(&graph, &draw(&graph, 2), 1e-4);
+        let graph = with_gradients("batch_norm", &types, batch_norm);
+        check(&graph, &draw(&graph, 2), 1e-4);
+    }
+}
+
+#[test]
+fn cross_entropy_of_rows() {
+    for (rows, classes) in [(5, 3), (9, 1000), (33, 257), (3, 30_000)] {
+        let types = [TensorType::new(F32, [rows, classes]), TensorType::new(I32, [rows])];
+        let graph = with_gradients("cross_entropy", &types, cross_entropy);
+        check(&graph, &draw(&graph, classes), 1e-5);
+    }
+}
+
+#[test]
+fn narrow_floats_and_doubles() {
+    let types = |dtype: DType| {
+        [TensorType::new(dtype, [19, 131]), TensorType::new(dtype, [131]), TensorType::new(dtype, [131])]
+    };
+    for (dtype, tolerance) in [(BF16, 0.05), (F16, 0.01), (F64, 1e-10)] {
+        for (name, f) in [("layer_norm", layer_norm as fn(&[Tensor]) -> Tensor), ("batch_norm", batch_norm)] {
+            let graph = with_gradients(name, &types(dtype), f);
+            check(&graph, &draw(&graph, 2), tolerance);
+        }
+        let graph = with_gradients("softmax", &types(dtype)[..1], |p| p[0].softmax());
+        check(&graph, &draw(&graph, 2), tolerance);
+    }
+}
+
+#[test]
+fn special_values_stay_in_their_rows() {
+    let graph = {
+        let g = GraphBuilder::new("special");
+        let x = g.parameter(TensorType::new(F32, [4, 600]), "x");
+        g.finish(&[x.softmax()]).unwrap()
+    };
+    let mut values = vec![0.5f32; 4 * 600];
+    values[600 + 3] = f32::NAN;
+    values[2 * 600 + 599] = f32::INFINITY;
+    values[3 * 600 + 7] = f32::NEG_INFINITY;
+    let args = [Literal::from_slice([4, 600], &values).unwrap()];
+    for level in levels() {
+        let y = run(&backend(level, 2), &graph, &args)[0].to_f32s();
+        assert!(y[..600].iter().all(|v| (v * 600.0 - 1.0).abs() < 1e-5), "{level:?}");
+        assert!(y[600..3 * 600].iter().all(|v| v.is_nan() || *v == 0.0), "{level:?}");
+        assert!(y[600..1200].iter().all(|v| v.is_nan()), "{level:?}");
+        let last = &y[3 * 600..];
+        assert!(last[7] == 0.0 && last.iter().all(|v| v.is_finite()), "{level:?}");
+    }
+}
+
+#[test]
+fn repeated_vectors_and_coordinates_of_every_length() {
+    for (rows, columns) in [(7, 1), (100, 3), (33, 32), (9, 511), (9, 512), (9, 513), (5, 1500)] {
+        for dtype in [F32, BF16, F64] {
+            let g = GraphBuilder::new("repeated");
+            let ty = TensorType::new(dtype, [rows, columns]);
+            let x = g.parameter(ty.clone(), "x");
+            let row = g.parameter(TensorType::new(dtype, [columns]), "row");
+            let column = g.parameter(TensorType::new(dtype, [rows]), "column");
+            let (row, column) =
+                (row.broadcast_in_dim(&ty.shape, &[1]), column.broadcast_in_dim(&ty.shape, &[0]));
+            let places = [0, 1].map(|d| g.iota(ty.with_dtype(I32), d).convert(dtype));
+            let sum = &x + &row - &column;
+            let y = sum.greater(&x).select(&(&sum + &places[0]), &(&sum - &places[1]));
+            let graph = g.finish(&[y]).unwrap();
+            let args = draw(&graph, 2);
+            let want = oracle(&graph, &args);
+            for level in levels() {
+                assert!(run(&backend(level, 2), &graph, &args) == want, "{rows}×{columns} {dtype} {level:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The clock: repeats a step, leaves the warm-up out, takes the median.
+
+use crate::cli::report::peak_rss_mib;
+use std::time::{Duration, Instant};
+use systole_ir::Result;
+
+/// What a measurement found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Measured {
+    /// Median time of a step.
+    pub(super) median_ms: f64,
+    /// Time of the fastest step.
+    pub(super) best_ms: f64,
+    /// Processor time of all threads for each step, where the system says so.
+    pub(super) cpu_ms: Option<f64>,
+    /// Steps that were timed.
+    pub(super) steps: usize,
+    /// Arithmetic operations of a step.
+    pub(super) flops: f64,
+    /// Bytes that a step must at least read and write, where that is what is measured.
+    pub(super) bytes: Option<f64>,
+    /// Images or tokens of a step.
+    pub(super) items: f64,
+    /// The most memory that the process has used when the last step was done.
+    pub(super) peak_rss_mib: Option<f64>,
+    /// From the first trace to a program ready to run.
+    pub(super) compile_ms: f64,
+}
+
+/// Steps that are timed however short the time is.
+const FEWEST: usize = 3;
+/// Steps that are not timed: the first touches new memory, the second may still grow pools.
+const WARM_UP: usize = 2;
+
+/// Takes steps for `time` after a warm-up of up to a fifth of it. Compile time and work are the caller's to fill in.
+pub(super) fn measure(time: Duration, mut step: impl FnMut() -> Result<()>) -> Result<Measured> {
+    let began = Instant::now();
+    let mut warm = 0;
+    while warm < WARM_UP || began.elapsed() < time / 5 {
+        step()?;
+        warm += 1;
+    }
+    let cpu = systole_cpu::process_cpu_seconds();
+    let began = Instant::now();
+    let mut each = Vec::new();
+    let mut last = began;
+    while each.len() < FEWEST || last - began < time {
+        step()?;
+        let now = Instant::now();
+        each.push((now - last).as_secs_f64() * 1e3);
+        last = now;
+    }
+    let spent = systole_cpu::process_cpu_seconds();
+    let cpu_ms = cpu.zip(spent).map(|(a, b)| (b - a) * 1e3 / each.len() as f64);
+    each.sort_by(f64::total_cmp);
+    Ok(Measured {
+        median_ms: median(&each),
+        best_ms: each[0],
+        cpu_ms,
+        steps: each.len(),
+        peak_rss_mib: peak_rss_mib(),
+        ..Measured::default()
+    })
+}
+
+/// The middle of sorted values.
+fn median(sorted: &[f64]) -> f64 {
+    let n = sorted.len();
+    (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0
+}
+
+/// Runs `f` and says how many milliseconds it took.
+pub(super) fn timed<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+    let start = Instant::now();
+    let value = f()?;
+    Ok((value, start.elapsed().as_secs_f64() * 1e3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_warm_up_is_left_out_and_the_median_is_the_middle() {
+        let mut calls = 0;
+        let m = measure(Duration::ZERO, || {
+            calls += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!((calls, m.steps), (WARM_UP + FEWEST, FEWEST));
+        assert!(m.best_ms <= m.median_ms);
+        assert_eq!((median(&[1.0, 2.0, 9.0]), median(&[1.0, 2.0, 4.0, 9.0])), (2.0, 3.0));
+    }
+}

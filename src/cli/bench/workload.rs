@@ -1,0 +1,189 @@
+//! The workloads by name, and the measurements that names on the command line ask for.
+
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::{Precision, nearest};
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Item {
+    /// Its name: `mlp`, `gemm-2048`, a file's path.
+    pub(super) name: String,
+    /// Element types: a policy, or for gemm a type.
+    pub(super) precision: String,
+    /// What to do.
+    pub(super) work: Work,
+}
+
+impl std::fmt::Display for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "workload {} ({})", self.name, self.precision)
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Work {
+    /// Training steps of a preset or TOML file.
+    Train(String),
+    /// Predictions of a preset's model.
+    Predict(String),
+    /// A product of n × n matrices.
+    Gemm(usize),
+    /// Element-wise work and row reductions on arrays larger than the caches.
+    Elementwise(Kind),
+}
+
+/// Element-wise workloads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    Adam,
+    Gelu,
+    Softmax,
+    LayerNorm,
+}
+
+/// What a result is told in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Unit {
+    MsPerStep,
+    Images,
+    Tokens,
+    Gflops,
+    Bandwidth,
+}
+
+impl Work {
+    /// The unit of its value.
+    pub(super) fn unit(&self) -> Unit {
+        match self {
+            Work::Train(name) | Work::Predict(name) => match name.as_str() {
+                "resnet50" => Unit::Images,
+                "gpt2-small" => Unit::Tokens,
+                _ => Unit::MsPerStep,
+            },
+            Work::Gemm(_) => Unit::Gflops,
+            Work::Elementwise(_) => Unit::Bandwidth,
+        }
+    }
+
+    /// The precisions that are measured where none is asked for, and all that may be asked for.
+    fn precisions(&self) -> (&'static [&'static str], &'static [&'static str]) {
+        match self {
+            Work::Gemm(_) => {
+                (&GEMM_TYPES, &["float32", "mixed_bfloat16", "mixed_float16", "bfloat16", "int8"])
+            }
+            _ => (&["float32"], &Precision::NAMES),
+        }
+    }
+}
+
+const GEMM_TYPES: [&str; 2] = ["float32", "bfloat16"];
+const GEMM_SIZES: [usize; 4] = [512, 1024, 2048, 4096];
+
+/// Names that stand for several measurements, beside those of [`single`].
+const WORKLOADS: [&str; 10] = [
+    "fashion-cnn",
+    "mlp",
+    "cifar-cnn",
+    "resnet50",
+    "gpt2-small",
+    "lstm",
+    "resnet50-inference",
+    "gpt2-small-inference",
+    "gemm",
+    "elementwise",
+];
+
+const KINDS: [(&str, Kind); 4] = [
+    ("elementwise-adam", Kind::Adam),
+    ("elementwise-gelu", Kind::Gelu),
+    ("elementwise-softmax", Kind::Softmax),
+    ("elementwise-layernorm", Kind::LayerNorm),
+];
+
+/// The measurements that names ask for; all workloads where there are none.
+pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<Item>> {
+    let all: Vec<String> = WORKLOADS.map(String::from).to_vec();
+    let mut items = Vec::new();
+    for name in if names.is_empty() { &all } else { names } {
+        for (name, work) in works(name)? {
+            let (usual, possible) = work.precisions();
+            let chosen = match precision {
+                None => usual.to_vec(),
+                Some(p) => vec![known(&name, p, possible)?],
+            };
+            items.extend(chosen.into_iter().map(|p| Item {
+                name: name.clone(),
+                precision: p.into(),
+                work: work.clone(),
+            }));
+        }
+    }
+    Ok(items)
+}
+
+fn known<'a>(name: &str, precision: &str, possible: &[&'a str]) -> Result<&'a str> {
+    possible.iter().copied().find(|p| *p == precision).ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("{name} has no precision `{precision}`"))
+            .at("--precision")
+            .hint(format!("did you mean `{}`? All: {}", nearest(precision, possible), possible.join(", ")))
+    })
+}
+
+/// What a name stands for.
+fn works(name: &str) -> Result<Vec<(String, Work)>> {
+    let one = |work: Work| Ok(vec![(name.to_string(), work)]);
+    let gemm = |n: usize| (format!("gemm-{n}"), Work::Gemm(n));
+    if let Some(n) = GEMM_SIZES.into_iter().find(|n| name == format!("gemm-{n}")) {
+        return one(Work::Gemm(n));
+    }
+    if let Some((_, kind)) = KINDS.into_iter().find(|(k, _)| *k == name) {
+        return one(Work::Elementwise(kind));
+    }
+    if name.to_lowercase().ends_with(".toml") {
+        return one(Work::Train(name.into()));
+    }
+    match name {
+        "gemm" => Ok(GEMM_SIZES.into_iter().map(gemm).collect()),
+        "elementwise" => Ok(KINDS.map(|(name, kind)| (name.to_string(), Work::Elementwise(kind))).to_vec()),
+        "fashion-cnn" => one(Work::Train("fashion-mnist".into())),
+        "resnet50-inference" => one(Work::Predict("resnet50".into())),
+        "gpt2-small-inference" => one(Work::Predict("gpt2-small".into())),
+        preset if WORKLOADS.contains(&preset) => one(Work::Train(preset.into())),
+        other => Err(Error::new(ErrorKind::Config, format!("there is no workload `{other}`"))
+            .because("it is neither a workload's name nor a .toml file")
+            .hint(format!("did you mean `{}`? All: {}", nearest(other, &WORKLOADS), WORKLOADS.join(", ")))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&str], precision: Option<&str>) -> Vec<(String, String)> {
+        let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
+        items(&names, precision).unwrap().into_iter().map(|i| (i.name, i.precision)).collect()
+    }
+
+    #[test]
+    fn names_stand_for_measurements() {
+        assert_eq!(named(&["mlp"], None), [("mlp".into(), "float32".into())]);
+        let gemm = named(&["gemm"], Some("int8"));
+        assert_eq!(gemm.len(), GEMM_SIZES.len());
+        assert_eq!(gemm[2], ("gemm-2048".into(), "int8".into()));
+        assert_eq!(named(&["gemm-512"], None).len(), GEMM_TYPES.len());
+        let all = named(&[], None);
+        let models = WORKLOADS.len() - 2;
+        assert_eq!(all.len(), models + GEMM_SIZES.len() * GEMM_TYPES.len() + KINDS.len());
+        // Every name that a child is started with stands for itself alone.
+        assert!(all.iter().all(|(name, p)| named(&[name], Some(p)).len() == 1));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_the_nearest_name() {
+        let told = |name: &str, p: Option<&str>| items(&[name.to_string()], p).unwrap_err().to_string();
+        assert!(told("fashon-cnn", None).contains("did you mean `fashion-cnn`"));
+        assert!(told("mlp", Some("int8")).contains("no precision `int8`"));
+        assert!(told("mlp", Some("mixed_bfloat61")).contains("did you mean `mixed_bfloat16`"));
+    }
+}

@@ -1,0 +1,152 @@
+//! `systole bench` and the options that watch a run: profile, trace, memory limit.
+
+mod program;
+
+use program::{Done, Folder};
+use serde_json::Value;
+
+/// A folder with `tiny.toml`: the tutorials' model with two filters and batches of 16.
+fn tiny(name: &str) -> Folder {
+    let f = Folder::with_data(name);
+    let args = ["train", "fashion-mnist", "--print-config", "--batch-size=16", "--set=layers.0.filters=2"];
+    let text = f.run(&args).ok().out;
+    f.write("tiny.toml", text);
+    f
+}
+
+fn objects(done: &Done) -> Vec<Value> {
+    done.out.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+/// The events of a trace that must be whole JSON.
+fn events(f: &Folder, name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(f.path(name)).unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}:\n{text}"))
+}
+
+fn of_category<'a>(events: &'a [Value], category: &str) -> Vec<&'a Value> {
+    events.iter().filter(|e| e["cat"] == category).collect()
+}
+
+#[test]
+fn every_measurement_is_one_object_with_all_keys() {
+    let f = tiny("bench-json");
+    let args =
+        ["bench", "tiny.toml", "gemm-512", "--precision=float32", "--seconds=0", "--threads=1", "--json"];
+    let done = f.run(&args).ok();
+    let all = objects(&done);
+    let told: Vec<&str> = all.iter().filter_map(|o| o["workload"].as_str()).collect();
+    assert_eq!(told, ["tiny.toml", "gemm-512"]);
+    for o in &all {
+        let positive = [
+            "value",
+            "ms_per_step",
+            "best_ms",
+            "cpu_ms_per_step",
+            "gflops",
+            "share_of_peak",
+            "compile_ms",
+            "peak_rss_mib",
+            "peak_gflops",
+        ];
+        for key in positive {
+            assert!(o[key].as_f64().is_some_and(|v| v > 0.0), "{key}: {o}");
+        }
+        assert_eq!((&o["threads"], &o["precision"], &o["steps"]), (&1.into(), &"float32".into(), &3.into()));
+        assert!(o["cpu"].as_str().is_some_and(|c| c.contains("cores")), "{o}");
+        assert!(o["best_ms"].as_f64() <= o["ms_per_step"].as_f64());
+    }
+    assert_eq!((&all[0]["unit"], &all[1]["unit"]), (&"ms/step".into(), &"GFLOP/s".into()));
+    assert_eq!(all[0]["value"], all[0]["ms_per_step"]);
+    // 2·512³ operations, whatever the time was; five digits are shown.
+    let flops = all[1]["gflops"].as_f64().unwrap() * all[1]["ms_per_step"].as_f64().unwrap() * 1e6;
+    assert!((flops / (2.0 * 512f64.powi(3)) - 1.0).abs() < 1e-3, "{flops}");
+    assert_eq!(done.err, "");
+}
+
+#[test]
+fn people_get_a_table() {
+    let f = tiny("bench-table");
+    let text = f.run(&["bench", "tiny.toml", "--precision=mixed_bfloat16", "--seconds=0"]).ok().out;
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].contains("GFLOP/s") && lines[1].starts_with("workload") && lines[1].contains("of peak"));
+    assert!(lines[2].starts_with("tiny.toml") && lines[2].contains("mixed_bfloat16"), "{text}");
+}
+
+#[test]
+fn mistakes_are_told_and_one_failure_does_not_hide_the_others() {
+    let f = tiny("bench-wrong");
+    f.run(&["bench", "fashon-cnn"]).fails(2, &["no workload `fashon-cnn`", "did you mean `fashion-cnn`"]);
+    f.run(&["bench", "mlp", "--precision=int8"]).fails(2, &["--precision", "float32"]);
+    f.run(&["bench", "--seconds=soon"]).fails(2, &["number of seconds"]);
+    f.run(&["bench", "gemm", "--trace=t.json"]).fails(2, &["--trace", "one workload"]);
+    let text = std::fs::read_to_string(f.path("tiny.toml")).unwrap();
+    f.write("wrong.toml", text.replace("filters", "filtres"));
+    let done = f.run(&["bench", "wrong.toml", "tiny.toml", "--seconds=0", "--json"]);
+    let all = objects(&done);
+    assert_eq!((all.len(), &all[0]["exit_code"], &all[1]["workload"]), (2, &1.into(), &"tiny.toml".into()));
+    done.fails(1, &["did you mean `filters`", "wrong.toml"]);
+}
+
+#[test]
+fn a_profile_names_every_kernel_and_its_ceiling() {
+    let f = tiny("bench-profile");
+    let done = f.run(&["bench", "tiny.toml", "--seconds=0", "--profile", "--json"]).ok();
+    for part in ["kernels of train step", "ceilings of", "of ceiling", "convolution", "of conv2d", " % "] {
+        assert!(done.err.contains(part), "{part}:\n{}", done.err);
+    }
+    assert_eq!(objects(&done).len(), 1);
+}
+
+#[test]
+fn a_trace_has_the_kernels_steps_and_waits_of_each_thread() {
+    let f = tiny("bench-trace");
+    f.run(&["bench", "tiny.toml", "--seconds=0", "--trace=bench.json"]).ok();
+    let all = events(&f, "bench.json");
+    let kernels = of_category(&all, "kernel");
+    let of_conv =
+        kernels.iter().filter(|e| e["args"]["layer"].as_str().is_some_and(|l| l.contains("conv2d")));
+    assert!(of_conv.count() > 0, "{kernels:?}");
+    for e in &kernels {
+        assert!(e["dur"].as_f64().is_some_and(|d| d >= 0.0) && e["args"]["outputs"].is_array(), "{e}");
+        let named = |n: &&Value| n["ph"] == "M" && n["name"] == "thread_name" && n["tid"] == e["tid"];
+        assert_eq!(all.iter().filter(named).count(), 1, "{e}");
+    }
+    assert!(of_category(&all, "step").len() >= 5);
+    assert!(of_category(&all, "compile").iter().any(|e| e["name"] == "compile train step"));
+
+    let args =
+        ["train", "tiny.toml", "--data-dir=data", "--epochs=1", "--steps-per-epoch=3", "--trace=train.json"];
+    f.run(&args).ok();
+    assert_eq!(of_category(&events(&f, "train.json"), "data").len(), 3);
+    f.run(&["train", "tiny.toml", "--data-dir=data", "--trace=no/such.json"])
+        .fails(1, &["no/such.json", "--trace"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_trace_is_whole_json_when_the_program_is_killed() {
+    let f = tiny("bench-killed");
+    let args = ["bench", "--here", "tiny.toml", "--precision=float32", "--seconds=1000", "--trace=t.json"];
+    let mut child = f.command(&args).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let written = || std::fs::read_to_string(f.path("t.json")).unwrap_or_default();
+    while !written().contains("\"cat\":\"kernel\"") {
+        assert!(child.try_wait().unwrap().is_none(), "the program ended");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!of_category(&events(&f, "t.json"), "kernel").is_empty());
+}
+
+#[test]
+fn a_program_beyond_the_memory_limit_is_refused_with_what_needs_it() {
+    let f = tiny("bench-memory");
+    let parts =
+        ["needs", "the limit is 8 MiB", "intermediate values", "of conv2d", "--batch-size", "--memory-limit"];
+    f.run(&["train", "tiny.toml", "--data-dir=data", "--memory-limit=8MiB"]).fails(1, &parts);
+    f.run(&["bench", "tiny.toml", "--memory-limit=8388608"]).fails(1, &parts);
+    f.run(&["bench", "tiny.toml", "--memory-limit=2GiB", "--seconds=0"]).ok();
+    f.run(&["bench", "tiny.toml", "--memory-limit=lots"]).fails(2, &["4GiB"]);
+}
