@@ -201,9 +201,11 @@ impl<'g> Costs<'g> {
         let shared = (SHARED_BYTES as f64 / live).min(1.0) - near;
         let each = near * NEAR + shared.max(0.0) * SHARED + (1.0 - near - shared.max(0.0)) * MEMORY;
         let idle = (FULL_ROWS / (l.product_rows * block)).clamp(1.0, FULL_ROWS) - 1.0;
+        // Copies of the sums are set to zero, added to, and read again by the sum over the groups.
+        let copies = self.groups(l.sums, count as usize) as f64 * sums;
         count * ((l.weights + 2.0 * sums) * each + l.calls * CALL)
             + rows * (l.inside * each + l.flops * FLOP * idle)
-            + 2.0 * self.groups(l.sums, count as usize) as f64 * sums * SHARED
+            + 2.0 * copies * self.price(copies).max(SHARED)
     }
 
     /// The member that costs most for each block.
