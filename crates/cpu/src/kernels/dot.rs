@@ -5,6 +5,7 @@ use super::lanes::{narrow, widen};
 use super::matmul::{Epilogue, Product, Roles, Rounding, Types, offsets};
 use super::moves::Dim;
 use super::pack::{Group, doubles, floats, integers};
+use super::slim::Slim;
 use super::{Io, Kernel, Ptr};
 use crate::detect::{Level, TileFn};
 use crate::exec::Cx;
@@ -15,6 +16,8 @@ use systole_ir::{DType, Result, TensorType};
 /// A product of matrices, or of batches of them.
 pub enum DotKernel {
     F32(Product<f32>),
+    /// f32 with few columns.
+    Slim(Slim),
     F64(Product<f64>),
     Int(Product<i32>),
     AnyInt(IntProduct),
@@ -81,6 +84,12 @@ impl DotKernel {
         let rb = roles(b, &d.rhs_batch, &d.rhs_free(b.rank()), &d.rhs_contract);
         let (from, to) = (a.dtype, d.element_type);
         let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
+        if from == DType::F32
+            && to == DType::F32
+            && let Some(slim) = Slim::new(&ra, &rb, epilogue, level)
+        {
+            return Some(DotKernel::Slim(slim));
+        }
         if small_float(from) && small_float(to) {
             let n = b.elements() / rb.batch.iter().chain(&rb.inner).map(|d| d.size).product::<usize>().max(1);
             let types = float_types(from, to, level);
@@ -103,6 +112,7 @@ impl Kernel for DotKernel {
     fn scratch(&self) -> usize {
         match self {
             DotKernel::F32(p) => p.scratch(),
+            DotKernel::Slim(s) => s.scratch(),
             DotKernel::F64(p) => p.scratch(),
             DotKernel::Int(p) => p.scratch(),
             DotKernel::AnyInt(_) => 0,
@@ -112,6 +122,10 @@ impl Kernel for DotKernel {
     fn add_to_result(&mut self) -> bool {
         match self {
             DotKernel::F32(p) => p.accumulate(),
+            DotKernel::Slim(s) => {
+                s.accumulate();
+                true
+            }
             DotKernel::F64(p) => p.accumulate(),
             DotKernel::Int(_) | DotKernel::AnyInt(_) => false,
         }
@@ -124,6 +138,7 @@ impl Kernel for DotKernel {
         unsafe {
             match self {
                 DotKernel::F32(p) => p.run(cx, operands, c, io.scratch),
+                DotKernel::Slim(s) => s.run(cx, io),
                 DotKernel::F64(p) => p.run(cx, operands, c, io.scratch),
                 DotKernel::Int(p) => p.run(cx, operands, c, io.scratch),
                 DotKernel::AnyInt(p) => p.run(cx, operands[0], operands[1], c),

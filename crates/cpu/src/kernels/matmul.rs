@@ -65,7 +65,7 @@ pub fn offsets(dims: &[Dim]) -> Vec<usize> {
 }
 
 /// The one distance by which a list of dimensions can be walked, if there is one.
-fn joint_stride(dims: &[Dim]) -> Option<usize> {
+pub fn joint_stride(dims: &[Dim]) -> Option<usize> {
     let mut stride = None;
     let mut expected = 0;
     for d in dims.iter().rev().filter(|d| d.size != 1) {

@@ -25,6 +25,7 @@ mod reduce;
 mod rng;
 mod rows;
 mod scatter;
+mod slim;
 mod sort;
 mod unpooled;
 mod widened;
