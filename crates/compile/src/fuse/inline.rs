@@ -91,7 +91,16 @@ impl Fusion<'_> {
             }
             _ => self.folds(u, v),
         };
-        !self.is_result[v] && self.users[v].iter().all(on_the_way)
+        !self.is_result[v] && !self.is_biased_product(v) && self.users[v].iter().all(on_the_way)
+    }
+
+    /// Whether `v` is a product plus a bias, which templates take together where no pass of its own did.
+    fn is_biased_product(&self, v: usize) -> bool {
+        let node = &self.graph.nodes[v];
+        let is_product = |x: ValueId| self.graph.node(self.base(x)).op.rule().lower() == Lowering::Contract;
+        let &[a, b] = &node.inputs[..] else { return false };
+        node.op == Op::Binary(Binary::Add)
+            && ((is_product(a) && self.row_of(b).is_some()) || (is_product(b) && self.row_of(a).is_some()))
     }
 
     /// Whether `u` is a fold of `v`.
