@@ -308,6 +308,74 @@ mod tests {
         }
     }
 
+    /// A preset with everything from `[model]` or the first layer up to the optimizer replaced.
+    fn with_structure(structure: &str) -> Result<Config> {
+        let preset = Config::preset_text("glyphs").unwrap();
+        let (before, rest) = preset.split_once("[[layers]]").unwrap();
+        let (_, after) = rest.split_once("[optimizer]").unwrap();
+        Config::parse(&format!("{before}{structure}\n[optimizer]{after}"), "my.toml")
+    }
+
+    const RESIDUAL: &str = r#"
+        [[layers]]
+        type = "Conv2D"
+        filters = 1
+        kernel_size = 3
+        padding = "same"
+        name = "c1"
+        [[layers]]
+        type = "Add"
+        inputs = ["input", "c1"]
+        [[layers]]
+        type = "Flatten"
+        [[layers]]
+        type = "Dense"
+        units = 10
+        activation = "softmax"
+    "#;
+
+    #[test]
+    fn layers_may_name_what_feeds_them() {
+        let model = with_structure(RESIDUAL).unwrap().untrained().unwrap();
+        let fed: Vec<usize> = model.architecture().places.iter().map(|p| p.inputs.len()).collect();
+        assert_eq!(fed, [1, 2, 1, 1]);
+        let wrong =
+            |from: &str, to: &str| with_structure(&RESIDUAL.replacen(from, to, 1)).unwrap_err().to_string();
+        let e = wrong("\"input\", \"c1\"", "\"input\", \"c2\"");
+        assert!(e.contains("my.toml, line") && e.contains("did you mean `c1`"), "{e}");
+        let e = wrong("inputs = [\"input\", \"c1\"]", "inputs = [\"input\", \"input\"]");
+        assert!(e.contains("goes nowhere"), "{e}");
+        assert!(wrong("inputs = [\"input\", \"c1\"]", "inputs = []").contains("names no layer"));
+    }
+
+    #[test]
+    fn an_application_takes_its_arguments() {
+        let small = "[model]\napplication = \"resnet50\"\nclasses = 10\ndepths = [1, 1]\nwidth = 4";
+        let config = with_structure(small).unwrap();
+        assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+        assert_eq!(config.untrained().unwrap().output_type().unwrap().shape.dims(), [10]);
+        let e = with_structure(&small.replace("width", "wdth")).unwrap_err().to_string();
+        assert!(e.contains("my.toml, line") && e.contains("did you mean `width`"), "{e}");
+        let e = with_structure(&small.replace("resnet50", "resnet51")).unwrap_err().to_string();
+        assert!(e.contains("did you mean `resnet50`"), "{e}");
+        let e = with_structure(&format!("{small}\n{RESIDUAL}")).unwrap_err().to_string();
+        assert!(e.contains("both a [model] and [[layers]]"), "{e}");
+    }
+
+    #[test]
+    fn presets_of_the_benchmarks_have_their_shapes() {
+        let shapes = |name: &str| {
+            let c = Config::preset(name).unwrap();
+            let output = c.layers_only().unwrap().output_for(&[c.usual_sample()]).unwrap();
+            (c.usual_sample().to_string(), output.shape.to_vec(), c.fit.batch_size)
+        };
+        assert_eq!(shapes("mlp"), ("f32[28, 28, 1]".into(), vec![10], 128));
+        assert_eq!(shapes("cifar-cnn"), ("f32[32, 32, 3]".into(), vec![10], 128));
+        assert_eq!(shapes("resnet50"), ("f32[224, 224, 3]".into(), vec![1000], 16));
+        assert_eq!(shapes("gpt2-small"), ("i32[256]".into(), vec![256, 50257], 4));
+        assert_eq!(shapes("lstm"), ("i32[100]".into(), vec![100, 256], 64));
+    }
+
     #[test]
     fn fractions_are_numbers() {
         assert_eq!(fraction("1/255").unwrap(), 1.0 / 255.0);

@@ -36,6 +36,8 @@ struct Program {
     executor: Executor,
     apart: Vec<Option<usize>>,
     memory: usize,
+    /// Where in the scratch of all blocks lies what kernels make once of operands that every block reads whole.
+    kept: Vec<Option<usize>>,
 }
 
 impl Program {
@@ -50,7 +52,21 @@ impl Program {
             apart.push((!in_place).then_some(memory));
             memory += if in_place { 0 } else { sum.bytes.next_multiple_of(ALIGN) };
         }
-        Ok(Program { executor, apart, memory })
+        Ok(Program { executor, apart, memory, kept: Vec::new() })
+    }
+
+    /// Takes room in scratch, which ends at `scratch`, for what kernels make of the parameters that are the same.
+    fn take_kept(&mut self, same: &dyn Fn(usize) -> bool, scratch: &mut usize) {
+        let take = |bytes: usize| {
+            let at = *scratch;
+            *scratch += bytes.next_multiple_of(ALIGN);
+            (bytes > 0).then_some(at)
+        };
+        self.kept = self.executor.kept(same).into_iter().map(take).collect();
+    }
+
+    fn kept(&self, scratch: Ptr) -> Vec<*mut u8> {
+        self.kept.iter().map(|at| at.map_or(std::ptr::null_mut(), |at| scratch.at(at))).collect()
     }
 
     /// Runs one block.
@@ -64,6 +80,7 @@ impl Program {
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
+        kept: &[*mut u8],
     ) -> Result<()> {
         let mut targets = results.to_vec();
         for (target, at) in targets.iter_mut().zip(&self.apart) {
@@ -73,7 +90,7 @@ impl Program {
         }
         // SAFETY: by the caller's promise; sums lie apart unless the plan adds to them in place.
         unsafe {
-            self.executor.run_raw(cx, params, &targets, memory)?;
+            self.executor.run_raw(cx, params, &targets, memory, kept)?;
             for ((target, result), sum) in targets.iter().zip(results).zip(sums) {
                 if !std::ptr::eq(*target, *result) {
                     std::ptr::copy_nonoverlapping(target.cast_const(), *result, sum.bytes);
@@ -97,8 +114,12 @@ impl BlocksKernel {
                 Error::new(ErrorKind::Unsupported, "the sums of all groups do not fit an address space")
             })?;
         }
-        let body = Program::new(&plan.body, &sums, level)?;
-        let rest = plan.rest.as_ref().map(|rest| Program::new(rest, &sums, level)).transpose()?;
+        let mut body = Program::new(&plan.body, &sums, level)?;
+        let mut rest = plan.rest.as_ref().map(|rest| Program::new(rest, &sums, level)).transpose()?;
+        let same = |p: usize| p >= sums.len() && plan.inputs[p - sums.len()].is_none();
+        for program in std::iter::once(&mut body).chain(&mut rest) {
+            program.take_kept(&same, &mut scratch);
+        }
         let work_ns = plan.flops() / 60.0 + (plan.rows / plan.block) as f64 * 10_000.0;
         Ok(BlocksKernel { plan: plan.clone(), body, rest, sums, scratch, work_ns })
     }
@@ -130,13 +151,15 @@ impl BlocksKernel {
             unsafe { std::ptr::write_bytes(at, 0, sum.bytes) };
         }
         with_scratch(memory, |memory| {
+            let kept = self.body.kept(scratch);
+            let kept_of_rest = self.rest.as_ref().map(|rest| rest.kept(scratch)).unwrap_or_default();
             let mut params: Vec<*const u8> = Vec::new();
             let mut results: Vec<*mut u8> = Vec::new();
             for block in g * count / plan.groups..(g + 1) * count / plan.groups {
                 let row = block * plan.block;
-                let program = match &self.rest {
-                    Some(rest) if block + 1 == count => rest,
-                    _ => &self.body,
+                let (program, kept) = match &self.rest {
+                    Some(rest) if block + 1 == count => (rest, &kept_of_rest),
+                    _ => (&self.body, &kept),
                 };
                 params.clear();
                 params.extend(sums.iter().map(|p| p.cast_const()));
@@ -147,7 +170,7 @@ impl BlocksKernel {
                 let rows = outputs[self.sums.len()..].iter().zip(&plan.outputs);
                 results.extend(rows.map(|(p, each)| p.at(row * each)));
                 // SAFETY: the block's rows of arrays that have all rows; groups write different rows and sums.
-                unsafe { program.run(cx, &self.sums, &params, &results, memory)? };
+                unsafe { program.run(cx, &self.sums, &params, &results, memory, kept)? };
             }
             Ok(())
         })
@@ -189,6 +212,12 @@ impl Kernel for BlocksKernel {
         let inputs: Vec<Ptr> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: Vec<Ptr> = io.outputs.iter().map(|&p| Ptr(p)).collect();
         let scratch = Ptr(io.scratch);
+        let none = std::iter::repeat_n(std::ptr::null(), self.sums.len());
+        let params: Vec<*const u8> = none.chain(io.inputs.iter().copied()).collect();
+        for program in std::iter::once(&self.body).chain(&self.rest) {
+            // SAFETY: inputs that every block reads whole are the same for all blocks; scratch has room.
+            unsafe { program.executor.keep(cx, &params, &program.kept(scratch)) };
+        }
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         let body = |g: usize| {
             // SAFETY: operands and results are those of the step; each group writes its own rows and sums.

@@ -77,6 +77,31 @@ impl Executor {
         })
     }
 
+    /// Bytes of what each kernel can make once of parameters that are the same for many runs; 0: nothing.
+    pub fn kept(&self, same: &dyn Fn(usize) -> bool) -> Vec<usize> {
+        let is_same = |&x: &usize| matches!(self.schedule.slots[x].place, Place::Param(p) if same(p));
+        let steps = self.schedule.steps.iter().zip(&self.kernels);
+        steps.map(|(step, k)| k.kept(&step.inputs.iter().map(is_same).collect::<Vec<bool>>())).collect()
+    }
+
+    /// Makes what kernels keep; a null address: nothing.
+    ///
+    /// # Safety
+    /// `params` point to the parameters that are the same, `kept` to room for [`Executor::kept`] bytes each.
+    pub unsafe fn keep(&self, cx: &Cx<'_>, params: &[*const u8], kept: &[*mut u8]) {
+        let address = |&x: &usize| match self.schedule.slots[x].place {
+            Place::Param(p) => params[p],
+            _ => std::ptr::null(),
+        };
+        let made = kept.iter().enumerate().filter(|(_, to)| !to.is_null());
+        for (i, &to) in made {
+            let inputs: SmallVec<[*const u8; 8]> =
+                self.schedule.steps[i].inputs.iter().map(address).collect();
+            // SAFETY: by the caller's promise.
+            unsafe { self.kernels[i].keep(cx, &inputs, to) };
+        }
+    }
+
     /// Runs all steps.
     ///
     /// # Safety
@@ -89,6 +114,22 @@ impl Executor {
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run_kept(cx, params, results, memory, &[]) }
+    }
+
+    /// Runs all steps with what [`Executor::keep`] made; no addresses: nothing.
+    ///
+    /// # Safety
+    /// As for [`Executor::run`]; parameters that something was made of are the same.
+    unsafe fn run_kept(
+        &self,
+        cx: &Cx<'_>,
+        params: &[*const u8],
+        results: &[*mut u8],
+        memory: *mut u8,
+        kept: &[*mut u8],
     ) -> Result<()> {
         let s = &self.schedule;
         let scratch = memory.wrapping_add(s.arena_bytes.next_multiple_of(ALIGN));
@@ -106,7 +147,13 @@ impl Executor {
             let start = watched.then(|| self.profile.begin(s, i));
             let io = Io { inputs: &inputs, outputs: &outputs, scratch };
             // SAFETY: the plan gives every slot memory of its size, apart from others alive at the same time.
-            unsafe { kernel.run(cx, &io) }.at(|| place_of(step))?;
+            let ran = unsafe {
+                match kept.get(i) {
+                    Some(kept) if !kept.is_null() => kernel.run_kept(cx, &io, *kept),
+                    _ => kernel.run(cx, &io),
+                }
+            };
+            ran.at(|| place_of(step))?;
             if let Some(start) = start {
                 self.profile.end(s, i, start);
             }
@@ -118,16 +165,18 @@ impl Executor {
     /// passed through, and repeated ones) to `results` too.
     ///
     /// # Safety
-    /// As for [`Executor::run`], with an address for every result that is not a parameter's.
+    /// As for [`Executor::run`], with an address for every result that is not a parameter's; `kept` is what
+    /// [`Executor::keep`] made of the same parameters, or empty.
     pub unsafe fn run_raw(
         &self,
         cx: &Cx<'_>,
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
+        kept: &[*mut u8],
     ) -> Result<()> {
         // SAFETY: by the caller's promise.
-        unsafe { self.run(cx, params, results, memory)? };
+        unsafe { self.run_kept(cx, params, results, memory, kept)? };
         let s = &self.schedule;
         for (k, r) in s.results.iter().enumerate() {
             let from = match s.slots[r.slot].place {
@@ -221,12 +270,12 @@ impl Kernel for WhileKernel {
                 captured.iter().copied().chain(state.iter().map(|p| p.cast_const())).collect();
             // SAFETY: states and captures have the bodies' types; each part of scratch is used by one of them.
             unsafe {
-                self.cond.run_raw(cx, &params, &[flag], io.scratch.wrapping_add(self.cond_at))?;
+                self.cond.run_raw(cx, &params, &[flag], io.scratch.wrapping_add(self.cond_at), &[])?;
                 if *flag == 0 {
                     break;
                 }
                 let results: Vec<*mut u8> = state.iter().zip(&other).map(|(&s, o)| o.unwrap_or(s)).collect();
-                self.body.run_raw(cx, &params, &results, io.scratch.wrapping_add(self.body_at))?;
+                self.body.run_raw(cx, &params, &results, io.scratch.wrapping_add(self.body_at), &[])?;
             }
             for (s, o) in state.iter_mut().zip(&mut other) {
                 if let Some(o) = o {
@@ -280,6 +329,6 @@ impl Kernel for CaseKernel {
         let last = self.branches.len() - 1;
         let chosen = usize::try_from(index).map_or(last, |i| i.min(last));
         // SAFETY: captures and results have the branch's types.
-        unsafe { self.branches[chosen].run_raw(cx, captures, io.outputs, io.scratch) }
+        unsafe { self.branches[chosen].run_raw(cx, captures, io.outputs, io.scratch, &[]) }
     }
 }

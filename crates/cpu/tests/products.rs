@@ -137,6 +137,7 @@ fn every_layout_type_and_level() {
         (57, 257, 70),
         (2, 520, 9),
         (130, 10, 4),
+        (50, 530, 400),
         (9, 7, 1700),
     ];
     for level in levels() {
@@ -182,7 +183,8 @@ fn large_products() {
 
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
-    let sizes = [(1, 300, 200, 800), (1, 10, 10, 5000), (1, 700, 40, 90), (9, 33, 65, 50)];
+    let sizes =
+        [(1, 300, 200, 800), (1, 10, 10, 5000), (1, 700, 40, 90), (9, 33, 65, 50), (1, 100, 600, 800)];
     for level in levels() {
         let backends: Vec<CpuBackend> = [1, 2, 3, 4, 8].map(|t| backend(level, t)).into();
         for (from, to) in [(DType::F32, DType::F32), (DType::BF16, DType::BF16), (DType::F64, DType::F64)] {

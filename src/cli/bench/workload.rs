@@ -77,7 +77,7 @@ impl Work {
     }
 }
 
-const GEMM_TYPES: [&str; 2] = ["float32", "bfloat16"];
+const GEMM_TYPES: [&str; 3] = ["float32", "bfloat16", "int8"];
 const GEMM_SIZES: [usize; 4] = [512, 1024, 2048, 4096];
 
 /// Names that stand for several measurements, beside those of [`single`].

@@ -37,7 +37,7 @@ const FEWEST_GROUPS: usize = 8;
 /// What becomes of a segment.
 pub enum Verdict {
     /// It runs by blocks; nanoseconds gained.
-    Gains(Blocks, f64),
+    Gains(Box<Blocks>, f64),
     /// It may gain without this node.
     Without(usize),
     /// It does not gain.
@@ -170,7 +170,8 @@ impl<'g> Costs<'g> {
             region.members.iter().flat_map(|&m| &self.graph.nodes[m].outs).map(|t| t.bytes()).sum();
         if let Some(block) = self.forced {
             let loads = Loads { sums: self.sum_bytes(region), ..Loads::default() };
-            return Ok(Verdict::Gains(self.blocks(region, &loads, block.clamp(1, self.rows))?, made as f64));
+            let blocks = self.blocks(region, &loads, block.clamp(1, self.rows))?;
+            return Ok(Verdict::Gains(Box::new(blocks), made as f64));
         }
         if made < self.cache {
             return Ok(Verdict::Loses);
@@ -187,7 +188,7 @@ impl<'g> Costs<'g> {
         }
         let gain = loads.saved - best.0;
         if gain > WORTH {
-            return Ok(Verdict::Gains(self.blocks(region, &loads, best.1)?, gain));
+            return Ok(Verdict::Gains(Box::new(self.blocks(region, &loads, best.1)?), gain));
         }
         Ok(self.heaviest(region).map_or(Verdict::Loses, Verdict::Without))
     }
@@ -205,9 +206,11 @@ impl<'g> Costs<'g> {
         // Groups that have one block less than others wait for them, half of them on average.
         let groups = self.groups(l.sums, count as usize) as f64;
         let uneven = ((count / groups).ceil() * groups / count - 1.0) / 2.0;
+        // Copies of the sums are set to zero, added to, and read again by the sum over the groups.
+        let copies = groups * sums;
         count * ((l.weights + 2.0 * sums) * each + l.calls * CALL)
             + rows * (l.inside * each + l.flops * FLOP * idle + l.work * FLOP * uneven)
-            + 2.0 * groups * sums * SHARED
+            + 2.0 * copies * self.price(copies).max(SHARED)
     }
 
     /// The member that costs most for each block.
@@ -222,7 +225,7 @@ impl<'g> Costs<'g> {
     }
 
     fn groups(&self, sums: usize, count: usize) -> usize {
-        let most = if sums == 0 { GROUPS } else { (COPIES / sums).clamp(FEWEST_GROUPS, GROUPS) };
+        let most = COPIES.checked_div(sums).map_or(GROUPS, |copies| copies.clamp(FEWEST_GROUPS, GROUPS));
         most.min(count)
     }
 

@@ -121,7 +121,7 @@ fn choose(graph: &Graph, rows: usize, blocking: Blocking) -> Result<Vec<Chosen<'
             let outs: Vec<ValueId> = members.iter().flat_map(|&m| needed[m].iter().copied()).collect();
             let region = Region::new(graph, rows, members, outs);
             match costs.judge(&region)? {
-                Verdict::Gains(blocks, gain) => chosen.push(Chosen { region, blocks, gain }),
+                Verdict::Gains(blocks, gain) => chosen.push(Chosen { region, blocks: *blocks, gain }),
                 Verdict::Without(node) if trial < TRIALS => {
                     barred.insert(node);
                     again = true;

@@ -3,8 +3,9 @@
 //!
 //! Products are cut into blocks of about [`CHAIN`] steps. Of a block, the right operand's panels of a group of columns
 //! stay in the second cache while the left operand's panels pass by, each of which meets all of them from the first
-//! cache. Large operands are packed in parts ([`Product::plan`]) by all threads, then all threads compute tiles. An
-//! element's value is its chains of steps, block after block: a function of shapes and of the kernels only.
+//! cache. Large operands are packed in parts ([`Product::plan`]) by all threads, then all threads compute tiles. Where
+//! there are few rows and many columns, each task packs the columns that it uses, block by block, and they never
+//! leave its second cache. An element's value is its chains of steps, block after block: a function of shapes and of the kernels only.
 
 use super::Ptr;
 use super::gemm::{Element, Left, Shape, Tile, UNROLLED};
@@ -33,6 +34,11 @@ const PANELS: usize = 16;
 const PACKED: usize = 4 << 20;
 /// Tasks of a parallel loop to aim at.
 const TASKS: usize = 16;
+/// Rows up to which each task packs its own columns of the right operand, how many columns it has at least, and what
+/// the number of tasks is a multiple of.
+const OWN_ROWS: usize = 256;
+const OWN_COLUMNS: usize = 64;
+const OWN_TASKS: usize = 8;
 /// Nanoseconds that one core needs for a multiply-add of a vector, and for packing an element, about.
 const STEP_NS: f64 = 0.16;
 const PACK_NS: f64 = 0.25;
@@ -176,6 +182,8 @@ struct Plan {
     block_parts: usize,
     /// Ranges of blocks that are summed on their own, in parallel.
     splits: usize,
+    /// Whether tasks pack the right operand's columns that they use.
+    own_right: bool,
 }
 
 /// The `i`-th of `parts` even ranges of `0..n`.
@@ -231,7 +239,15 @@ impl<T: Element> Product<T> {
             shape,
             types,
             epilogue,
-            plan: Plan { panels: 0, blocks: 0, row_parts: 1, column_parts: 1, block_parts: 1, splits: 1 },
+            plan: Plan {
+                panels: 0,
+                blocks: 0,
+                row_parts: 1,
+                column_parts: 1,
+                block_parts: 1,
+                splits: 1,
+                own_right: false,
+            },
         };
         p.plan = p.plan();
         p
@@ -250,14 +266,31 @@ impl<T: Element> Product<T> {
         let tiles = panels * self.n.div_ceil(self.shape.columns).max(1);
         let part = if self.types.round.is_some() { ROUNDED_PART } else { PART };
         let (row_parts, column_parts) = (self.m.div_ceil(part).max(1), self.n.div_ceil(part).max(1));
-        let side = |direct: bool, n: usize| if direct { 0 } else { n };
-        let packed =
-            side(self.a.direct, self.m / row_parts).max(side(self.b.direct, self.n / column_parts)) * self.k;
+        let column_part = self.n / column_parts;
+        let own_right =
+            !self.b.direct && self.m <= OWN_ROWS && column_part >= Self::own_tasks(column_part) * OWN_COLUMNS;
+        let side = |in_place: bool, n: usize| if in_place { 0 } else { n };
+        let (rows, columns) =
+            (side(self.a.direct, self.m / row_parts), side(self.b.direct || own_right, column_part));
+        let packed = rows.max(columns) * self.k;
         let block_parts = packed.div_ceil(PACKED).clamp(1, blocks);
         // A small result of many products: the only parallelism is in the sums.
         let few = tiles < TASKS && block_parts == 1 && self.batches() == 1 && self.types.correction.is_none();
         let splits = if few { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
-        Plan { panels, blocks, row_parts, column_parts, block_parts, splits }
+        Plan {
+            panels,
+            blocks,
+            row_parts,
+            column_parts,
+            block_parts,
+            splits,
+            own_right: own_right && splits == 1,
+        }
+    }
+
+    /// Tasks of a part's columns, where each packs its own.
+    fn own_tasks(columns: usize) -> usize {
+        columns.div_ceil(GROUP).next_multiple_of(OWN_TASKS)
     }
 
     fn batches(&self) -> usize {
@@ -286,7 +319,7 @@ impl<T: Element> Product<T> {
             .unwrap_or(0);
         let (rows, columns) = (most(self.m, p.row_parts), most(self.n, p.column_parts));
         let a = if self.a.direct { 0 } else { rows * steps };
-        let b = if self.b.direct { 0 } else { columns * steps };
+        let b = if self.b.direct || p.own_right { 0 } else { columns * steps };
         let sums = if self.types.round.is_some() {
             p.splits.max(1) * rows * columns
         } else if p.splits > 1 {
@@ -393,7 +426,8 @@ impl<T: Element> Product<T> {
     /// Packs what a part needs.
     unsafe fn pack(&self, cx: &Cx<'_>, at: &At, part: &Part) {
         let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
-        let column_tasks = if self.b.direct { 0 } else { part.columns.len().div_ceil(GROUP) };
+        let column_tasks =
+            if self.b.direct || self.plan.own_right { 0 } else { part.columns.len().div_ceil(GROUP) };
         let per_block = row_tasks + column_tasks;
         if per_block == 0 {
             return;
@@ -485,22 +519,37 @@ impl<T: Element> Product<T> {
 
     /// Computes a part's tiles.
     unsafe fn tiles(&self, cx: &Cx<'_>, at: &At, part: &Part) {
-        let column_tasks = part.columns.len().div_ceil(GROUP).max(1);
-        let row_tasks = (TASKS / column_tasks).clamp(1, part.panels.len().div_ceil(2));
+        let own = self.plan.own_right;
+        let (row_tasks, column_tasks) = if own {
+            (1, Self::own_tasks(part.columns.len()))
+        } else {
+            let column_tasks = part.columns.len().div_ceil(GROUP).max(1);
+            ((TASKS / column_tasks).clamp(1, part.panels.len().div_ceil(2)), column_tasks)
+        };
         let splits = self.plan.splits;
+        let panel_bytes = GROUP * 2 * CHAIN * size_of::<T>();
         let body = |task: usize| {
             let (split, task) = (task % splits, task / splits);
             let (j, i) = (task / row_tasks, task % row_tasks);
             let panels = even(part.panels.len(), row_tasks, i);
-            let j = part.columns.start + j * GROUP;
+            let columns = if own {
+                even_by(self.shape.columns, part.columns.len(), column_tasks, j)
+            } else {
+                j * GROUP..((j + 1) * GROUP).min(part.columns.len())
+            };
             let job = Job {
                 panels: part.panels.start + panels.start..part.panels.start + panels.end,
-                columns: j..(j + GROUP).min(part.columns.end),
+                columns: part.columns.start + columns.start..part.columns.start + columns.end,
                 blocks: if splits > 1 { even(self.plan.blocks, splits, split) } else { part.blocks.clone() },
                 split,
             };
             // SAFETY: each task has its own rows and columns of the result, or of its partial sums.
-            unsafe { self.job(at, part, &job) };
+            let run = |at: &At| unsafe { self.job(at, part, &job) };
+            if own {
+                with_scratch(panel_bytes, |memory| run(&At { packed_b: Ptr(memory), ..*at }));
+            } else {
+                run(at);
+            }
         };
         let rows = self.row(part.panels.end) - self.row(part.panels.start);
         let steps = self.step(part.blocks.end) - self.step(part.blocks.start);
@@ -532,6 +581,19 @@ impl<T: Element> Product<T> {
         let mut corrections = [T::default(); GROUP];
         for block in job.blocks.clone() {
             let last = block + 1 == self.plan.blocks;
+            let mine;
+            let mut right = part;
+            if self.plan.own_right {
+                mine = Part {
+                    panels: job.panels.clone(),
+                    columns: job.columns.clone(),
+                    blocks: block..block + 1,
+                    left_ready: true,
+                };
+                right = &mine;
+                // SAFETY: the task's memory has room for a block of a group's columns.
+                unsafe { self.pack_right(at, right, block, job.columns.clone()) };
+            }
             let mut bias: *const T = std::ptr::null();
             if self.epilogue.bias && last && self.plan.splits == 1 {
                 bias = at.bias.elem::<T>(job.columns.start);
@@ -541,7 +603,7 @@ impl<T: Element> Product<T> {
                 let ones = [ones; 2 * CHAIN];
                 let whole = Tile { a: ones.as_ptr(), c: corrections.as_mut_ptr(), ..whole };
                 // SAFETY: one row of the group's columns.
-                unsafe { self.row_of_tiles(at, part, job, block, (1, Left::Packed), whole) };
+                unsafe { self.row_of_tiles(at, right, job, block, (1, Left::Packed), whole) };
                 corrections.iter_mut().for_each(|x| *x = scale(*x));
                 bias = corrections.as_ptr();
             }
@@ -562,7 +624,7 @@ impl<T: Element> Product<T> {
                     ..self.empty_tile(block)
                 };
                 // SAFETY: the panel's rows of the group's columns.
-                unsafe { self.row_of_tiles(at, part, job, block, (rows, left), tile) };
+                unsafe { self.row_of_tiles(at, right, job, block, (rows, left), tile) };
                 if let Some(round) = self.types.round
                     && last
                     && self.plan.splits == 1
@@ -616,7 +678,8 @@ impl<T: Element> Product<T> {
         (a, Left::Strided)
     }
 
-    /// The tiles of one panel of rows over a job's columns: `first` says all but the columns' places.
+    /// The tiles of one panel of rows over a job's columns: `first` says all but the columns' places, `part` how the
+    /// right operand is packed.
     unsafe fn row_of_tiles(
         &self,
         at: &At,

@@ -59,6 +59,30 @@ pub trait Kernel: Send + Sync {
         0
     }
 
+    /// Bytes of what it can make once of the operands that are the `same` for many calls; 0: nothing.
+    fn kept(&self, same: &[bool]) -> usize {
+        let _ = same;
+        0
+    }
+
+    /// Makes that of the operands; only those that are the same have addresses.
+    ///
+    /// # Safety
+    /// `kept` has room for [`Kernel::kept`] bytes; see also the module text.
+    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+        let _ = (cx, inputs, kept);
+    }
+
+    /// Computes the outputs with what [`Kernel::keep`] made.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`]; `kept` was made of the same operands.
+    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        let _ = kept;
+        // SAFETY: by the caller's promise.
+        unsafe { self.run(cx, io) }
+    }
+
     /// Asks a kernel with one result to add to what that holds instead of overwriting it; whether it will.
     fn add_to_result(&mut self) -> bool {
         false

@@ -290,6 +290,10 @@ mod avx512 {
     use super::{PanelArgs, plain, quads_of_panel};
     use std::arch::x86_64::*;
 
+    /// Rows of a source, and bytes of a lane, that are asked for before they are read.
+    const AHEAD: usize = 8;
+    const FAR: usize = 256;
+
     /// The lowest `n` lanes, at most all 16.
     #[inline(always)]
     fn mask(n: usize) -> __mmask16 {
@@ -317,6 +321,17 @@ mod avx512 {
         for step in 0..k {
             for p in panels {
                 let (from, to) = (p.src.wrapping_add(step * p.step), p.dst.wrapping_add(step * p.stride));
+                // Rows lie apart: nothing but this tells the machine which one comes next.
+                prefetch(from.wrapping_add(AHEAD * p.step));
+                if p.lanes == 32 && p.fill == 32 {
+                    // SAFETY: two whole vectors of source and panel.
+                    unsafe {
+                        prefetch(from.wrapping_add(AHEAD * p.step + 16 * S::SIZE));
+                        _mm512_storeu_ps(to, S::load16(from, !0));
+                        _mm512_storeu_ps(to.wrapping_add(16), S::load16(from.wrapping_add(16 * S::SIZE), !0));
+                    }
+                    continue;
+                }
                 for lane in (0..p.fill).step_by(16) {
                     let (read, write) = (mask(p.lanes.saturating_sub(lane)), mask(p.fill - lane));
                     // SAFETY: masks keep to the lanes of source and panel.
@@ -329,6 +344,13 @@ mod avx512 {
         }
     }
 
+    /// Asks for a cache line.
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
+    }
+
     /// Products lie together in the source: 16 × 16 elements at a time change places. `flip` is xored to the bits.
     #[inline(always)]
     unsafe fn columns<S: Stored>(p: &PanelArgs<f32>, flip: f32) {
@@ -338,30 +360,35 @@ mod avx512 {
             let flip = _mm512_set1_ps(flip);
             for lane in (0..p.fill).step_by(16) {
                 let lanes = p.lanes.saturating_sub(lane).min(16);
-                let write = mask(p.fill - lane);
+                let (present, write) = (mask(lanes), mask(p.fill - lane));
                 let from = p.src.wrapping_add(lane * p.lane);
                 for step in (0..steps).step_by(16) {
-                    let read = mask(steps - step);
+                    let read = if lanes > 0 { mask(steps - step) } else { 0 };
+                    // Lanes that are missing read the last one, and become zeros below.
                     let mut square = [_mm512_setzero_ps(); 16];
                     for (i, row) in square.iter_mut().enumerate() {
-                        if i < lanes {
-                            *row = S::load16(from.wrapping_add(i * p.lane + step * S::SIZE), read);
-                        }
+                        let at = i.min(lanes.saturating_sub(1)) * p.lane + step * S::SIZE;
+                        *row = S::load16(from.wrapping_add(at), read);
+                        far(from.wrapping_add(at + FAR));
                     }
                     let square = transposed(square);
                     let to = p.dst.wrapping_add(step * p.stride + lane);
-                    if steps - step >= 16 {
-                        for (i, row) in square.iter().enumerate() {
-                            _mm512_mask_storeu_ps(to.add(i * p.stride), write, _mm512_xor_ps(*row, flip));
-                        }
-                    } else {
-                        for (i, row) in square.iter().enumerate().take(steps - step) {
-                            _mm512_mask_storeu_ps(to.add(i * p.stride), write, _mm512_xor_ps(*row, flip));
+                    for (i, row) in square.iter().enumerate() {
+                        if i < steps - step {
+                            let row = _mm512_maskz_xor_ps(present, *row, flip);
+                            _mm512_mask_storeu_ps(to.wrapping_add(i * p.stride), write, row);
                         }
                     }
                 }
             }
         }
+    }
+
+    /// Asks for a cache line for the second cache: lanes that lie a power of two apart share few places of the first.
+    #[inline(always)]
+    fn far(p: *const u8) {
+        // SAFETY: a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
     #[inline(always)]
@@ -444,10 +471,12 @@ mod avx512 {
     /// Lanes lie together: sixteen bytes of four products each are interleaved.
     #[inline(always)]
     unsafe fn interleaved<const FLIP: u32>(p: &PanelArgs<i32>, steps: usize) {
-        for lane in (0..p.fill).step_by(16) {
-            let (read, write) = (mask(p.lanes.saturating_sub(lane)), mask(p.fill - lane));
-            for step in 0..steps {
-                let from = p.src.wrapping_add(lane + 4 * step * p.step).cast::<i8>();
+        for step in 0..steps {
+            let from = p.src.wrapping_add(4 * step * p.step);
+            (0..4).for_each(|i| far(from.wrapping_add((4 * AHEAD + i) * p.step)));
+            for lane in (0..p.fill).step_by(16) {
+                let (read, write) = (mask(p.lanes.saturating_sub(lane)), mask(p.fill - lane));
+                let from = from.wrapping_add(lane).cast::<i8>();
                 // SAFETY: masks keep to the lanes of source and panel.
                 unsafe {
                     let x = |i: usize| _mm_maskz_loadu_epi8(read, from.wrapping_add(i * p.step));

@@ -1,7 +1,8 @@
 //! Recurrent layers: one step of a sequence after the other, each with the state that the one before left.
 //!
 //! The inputs' share of all gates is one product over all steps, outside of the loop; inside is only what depends on
-//! the state.
+//! the state. Each step ends with the product of its new state and the kernel, which the next one starts from: so that
+//! product is among what the loop keeps, and the backward pass need not compute it again.
 
 use super::dropout::{check_rate, kept};
 use super::*;
@@ -176,28 +177,28 @@ impl Run {
         Ok(if self.go_backwards { steps.reverse(&[0]) } else { steps })
     }
 
-    /// `steps: T[S, B, N] → T[B, units]` or `T[B, S, units]`: `step(state, one of steps)` gives the next state, of
-    /// which the first array is the output. The state starts as `arrays` zeros `T[B, units]`.
+    /// `steps: T[S, B, N] → T[B, units]` or `T[B, S, units]`: `step(state, state[0] · kernel, one of steps)` gives the
+    /// next state, of which the first array is the output. The state starts as `arrays` zeros `T[B, units]`.
     fn over(
         &self,
         cx: &mut Cx,
         steps: &Tensor,
+        kernel: &Tensor,
         arrays: usize,
-        step: impl Fn(&[Tensor], &Tensor) -> Vec<Tensor>,
+        step: impl Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Tensor>,
     ) -> Tensor {
-        let state = TensorType::new(steps.dtype(), [steps.dim(1), self.units]);
-        let zeros = cx.builder().full(&state, 0.0);
-        let start = vec![zeros; arrays];
+        let batch = steps.dim(1);
+        let zeros = |width: usize| cx.builder().full(&TensorType::new(steps.dtype(), [batch, width]), 0.0);
+        let mut start = vec![zeros(self.units); arrays];
+        start.push(zeros(kernel.dim(1)));
         // What is dropped of the state is dropped where it meets the kernel, not where it is kept.
-        let factor = dropped(cx, &state.shape, self.recurrent_dropout, state.dtype);
+        let factor = dropped(cx, &[batch, self.units], self.recurrent_dropout, steps.dtype());
         let step = |state: &[Tensor], x: &Tensor| {
-            let mut seen = state.to_vec();
-            if let Some(factor) = &factor {
-                seen.push(&state[0] * factor);
-            } else {
-                seen.push(state[0].clone());
-            }
-            step(&seen, x)
+            let (state, product) = state.split_at(arrays);
+            let mut next = step(state, &product[0], x);
+            let seen = factor.as_ref().map_or(next[0].clone(), |f| &next[0] * f);
+            next.push(seen.dot(kernel));
+            next
         };
         let (last, all) =
             if self.unroll { unrolled(steps, start, step) } else { scanned(steps, start, step) };
@@ -274,10 +275,7 @@ impl SimpleRNN {
         if self.use_bias {
             x = x + weight(cx, run.class, "bias", &[units], &self.bias_initializer)?;
         }
-        Ok(run.over(cx, &x, 1, |state, x| {
-            let [_, seen] = state else { return state.to_vec() };
-            vec![self.activation.apply(&(x + seen.dot(&recurrent)))]
-        }))
+        Ok(run.over(cx, &x, &recurrent, 1, |_, product, x| vec![self.activation.apply(&(x + product))]))
     }
 }
 
@@ -296,11 +294,10 @@ impl LSTM {
             x = x + weight(cx, run.class, "bias", &[columns], &initializer)?;
         }
         let gate = |z: &Tensor, k: usize| self.recurrent_activation.apply(&part(z, units, k));
-        Ok(run.over(cx, &x, 2, |state, x| {
-            let [_, memory, seen] = state else { return state.to_vec() };
-            let z = x + seen.dot(&recurrent);
+        Ok(run.over(cx, &x, &recurrent, 2, |state, product, x| {
+            let z = x + product;
             let candidate = self.activation.apply(&part(&z, units, 2));
-            let memory = gate(&z, 1) * memory + gate(&z, 0) * candidate;
+            let memory = gate(&z, 1) * &state[1] + gate(&z, 0) * candidate;
             vec![gate(&z, 3) * self.activation.apply(&memory), memory]
         }))
     }
@@ -326,24 +323,22 @@ impl GRU {
             update * state + (1.0 - update) * self.activation.apply(candidate)
         };
         if self.reset_after {
-            return Ok(run.over(cx, &x, 1, |state, x| {
-                let [state, seen] = state else { return state.to_vec() };
-                let inner = seen.dot(&recurrent);
-                let inner = inner_bias.as_ref().map_or(inner.clone(), |b| &inner + b);
+            return Ok(run.over(cx, &x, &recurrent, 1, |state, product, x| {
+                let inner = inner_bias.as_ref().map_or(product.clone(), |b| product + b);
                 let of = |k: usize| (part(x, units, k), part(&inner, units, k));
                 let [(xz, hz), (xr, hr), (xg, hg)] = [of(0), of(1), of(2)];
-                vec![mix(&gate(&(xz + hz)), state, &(xg + gate(&(xr + hr)) * hg))]
+                vec![mix(&gate(&(xz + hz)), &state[0], &(xg + gate(&(xr + hr)) * hg))]
             }));
         }
         let (of_gates, of_candidate) =
             (recurrent.slice_dim(1, 0, 2 * units), recurrent.slice_dim(1, 2 * units, columns));
-        Ok(run.over(cx, &x, 1, |state, x| {
-            let [state, seen] = state else { return state.to_vec() };
-            let inner = seen.dot(&of_gates);
-            let of = |k: usize| gate(&(part(x, units, k) + part(&inner, units, k)));
+        let factor = dropped(cx, &[x.dim(1), units], self.recurrent_dropout, x.dtype());
+        Ok(run.over(cx, &x, &of_gates, 1, |state, product, x| {
+            let of = |k: usize| gate(&(part(x, units, k) + part(product, units, k)));
             let (update, reset) = (of(0), of(1));
+            let seen = factor.as_ref().map_or(state[0].clone(), |f| &state[0] * f);
             let candidate = part(x, units, 2) + (reset * seen).dot(&of_candidate);
-            vec![mix(&update, state, &candidate)]
+            vec![mix(&update, &state[0], &candidate)]
         }))
     }
 }

@@ -417,30 +417,53 @@ impl Weights {
     }
 }
 
+impl Forward {
+    /// Packs the whole kernel.
+    unsafe fn pack_all(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+        let mut blocks = Vec::new();
+        for phase in &self.phases {
+            for slice in 0..self.stage.slices {
+                blocks.extend(phase.blocks.iter().map(|block| (phase, slice, block)));
+            }
+        }
+        let body = |i: usize| {
+            let (phase, slice, block) = blocks[i];
+            let to = packed.elem::<f32>(self.packed_at(phase, slice, block));
+            // SAFETY: blocks are disjoint parts of the packed kernel.
+            unsafe { self.pack(kernel.at(0), phase, slice, block, to) };
+        };
+        cx.team.run_with(blocks.len(), self.packed as f64 * 0.5, cx.flush, &body);
+    }
+}
+
 impl Kernel for Forward {
     fn scratch(&self) -> usize {
         self.packed_bytes() + self.padded() * 4
     }
 
+    fn kept(&self, same: &[bool]) -> usize {
+        if same[1] && !self.kernel.in_order { self.packed_bytes() } else { 0 }
+    }
+
+    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.pack_all(cx, Ptr::of(inputs[1]), Ptr(kept)) };
+    }
+
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let (x, k, y) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
-        let packed = Ptr(if self.kernel.in_order { io.inputs[1].cast_mut() } else { io.scratch });
-        let bias = Ptr(io.scratch.wrapping_add(self.packed_bytes()));
-        if !self.kernel.in_order {
-            let mut blocks = Vec::new();
-            for phase in &self.phases {
-                for slice in 0..self.stage.slices {
-                    blocks.extend(phase.blocks.iter().map(|block| (phase, slice, block)));
-                }
+        // SAFETY: scratch has room for the packed kernel.
+        unsafe {
+            if self.kernel.in_order {
+                return self.run_kept(cx, io, io.inputs[1]);
             }
-            let body = |i: usize| {
-                let (phase, slice, block) = blocks[i];
-                let to = packed.elem::<f32>(self.packed_at(phase, slice, block));
-                // SAFETY: blocks are disjoint parts of the packed kernel.
-                unsafe { self.pack(k.at(0), phase, slice, block, to) };
-            };
-            cx.team.run_with(blocks.len(), self.packed as f64 * 0.5, cx.flush, &body);
+            self.pack_all(cx, Ptr::of(io.inputs[1]), Ptr(io.scratch));
+            self.run_kept(cx, io, io.scratch)
         }
+    }
+
+    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        let (x, packed, y) = (Ptr::of(io.inputs[0]), Ptr::of(kept), Ptr(io.outputs[0]));
+        let bias = Ptr(io.scratch.wrapping_add(self.packed_bytes()));
         if self.bias {
             // SAFETY: scratch has room for whole vectors after the packed kernel.
             unsafe { std::ptr::copy_nonoverlapping(io.inputs[2], bias.at(0), self.features * 4) };
