@@ -182,7 +182,8 @@ impl Slim {
             && (HALF + 1..=WIDTH).contains(&n)
             && m >= FEWEST_ROWS
             && k > 0
-            && (b_column, b_k) == (1, n)
+            && b_column == 1
+            && (b_k == n || k == 1)
             // Strided reads of many products would each touch a line of their own.
             && if near { k <= CHAIN } else { a_k == 1 };
         fits.then(|| Slim { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
