@@ -65,8 +65,9 @@ struct Loads {
     saved: f64,
     /// Bytes that live at the same time, for a row.
     live: f64,
-    /// Work of products for a row.
+    /// Work for a row: of products, and of all kernels.
     flops: f64,
+    work: f64,
     /// Rows of its products for each row of the segment, at the least.
     product_rows: f64,
     /// Kernel calls of a block.
@@ -142,6 +143,7 @@ impl<'g> Costs<'g> {
                     }
                 }
             }
+            l.work += step.flops * times / rows;
             if let Kernel::Op { op: Op::DotGeneral(d), .. } = &step.kernel {
                 l.flops += step.flops * times / rows;
                 let a = &step.input_types[0];
@@ -201,10 +203,13 @@ impl<'g> Costs<'g> {
         let shared = (SHARED_BYTES as f64 / live).min(1.0) - near;
         let each = near * NEAR + shared.max(0.0) * SHARED + (1.0 - near - shared.max(0.0)) * MEMORY;
         let idle = (FULL_ROWS / (l.product_rows * block)).clamp(1.0, FULL_ROWS) - 1.0;
+        // Groups that have one block less than others wait for them, half of them on average.
+        let groups = self.groups(l.sums, count as usize) as f64;
+        let uneven = ((count / groups).ceil() * groups / count - 1.0) / 2.0;
         // Copies of the sums are set to zero, added to, and read again by the sum over the groups.
-        let copies = self.groups(l.sums, count as usize) as f64 * sums;
+        let copies = groups * sums;
         count * ((l.weights + 2.0 * sums) * each + l.calls * CALL)
-            + rows * (l.inside * each + l.flops * FLOP * idle)
+            + rows * (l.inside * each + l.flops * FLOP * idle + l.work * FLOP * uneven)
             + 2.0 * copies * self.price(copies).max(SHARED)
     }
 

@@ -3,6 +3,7 @@
 use super::gemm::{Portable32, Vector};
 use super::math;
 use crate::detect::Level;
+use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
 
 /// Vectors that can be compared.
@@ -286,9 +287,17 @@ unsafe fn windows<V: Compare, const G: usize, const N: usize, const NARROW: bool
             }
             kernel = kernel.wrapping_add(N * V::LANES);
         }
+        // Finished in a loop, from memory: were it unrolled instead, the code would leave the instruction cache; and
+        // indices that vary would keep the sums themselves out of registers.
+        let mut made: [[MaybeUninit<[V; 4]>; N]; G] = [[const { MaybeUninit::uninit() }; N]; G];
         for g in 0..G {
             for j in 0..N {
-                let [mut a, mut b, mut c, mut d] = [acc[g][0][j], acc[g][1][j], acc[g][2][j], acc[g][3][j]];
+                made[g][j].write([acc[g][0][j], acc[g][1][j], acc[g][2][j], acc[g][3][j]]);
+            }
+        }
+        for g in 0..G {
+            for j in 0..N {
+                let [mut a, mut b, mut c, mut d] = made[g][j].assume_init();
                 if NARROW {
                     [a, b, c, d] = [a.narrow(), b.narrow(), c.narrow(), d.narrow()];
                     if !w.bias.is_null() {

@@ -19,6 +19,8 @@ const HALF: usize = WIDTH / 2;
 const CHAIN: usize = 512;
 /// Rows below which chains of sums are too few to keep the arithmetic units busy.
 const FEWEST_ROWS: usize = 6;
+/// Rows from those of a tile to those that are fetched meanwhile.
+const AHEAD: usize = 32;
 /// Tiles of rows that one task computes.
 const TILES: usize = 8;
 
@@ -40,6 +42,17 @@ struct Call {
     add: bool,
 }
 
+/// Asks for the cache line of an address.
+#[inline(always)]
+fn ahead(p: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, for which any address will do.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    let _ = p;
+}
+
 /// `R` rows of `N` vectors. `NEAR`: rows are neighbours in memory, else products are.
 /// (Plain loops: closures would not be compiled for the level.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
@@ -58,6 +71,10 @@ unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: b
             let mut y = [acc[0][0]; N];
             for j in 0..N {
                 y[j] = V::load(b.add(j * V::LANES));
+            }
+            if NEAR {
+                // The hardware does not follow so many streams by itself.
+                ahead(near.wrapping_add(AHEAD));
             }
             for r in 0..R {
                 let x = if NEAR { *near.add(r) } else { *thirds[r].add(r % 3 * s.a_row) };
@@ -165,7 +182,8 @@ impl Slim {
             && (HALF + 1..=WIDTH).contains(&n)
             && m >= FEWEST_ROWS
             && k > 0
-            && (b_column, b_k) == (1, n)
+            && b_column == 1
+            && (b_k == n || k == 1)
             // Strided reads of many products would each touch a line of their own.
             && if near { k <= CHAIN } else { a_k == 1 };
         fits.then(|| Slim { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
