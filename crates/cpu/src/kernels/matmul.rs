@@ -840,9 +840,16 @@ mod tests {
     fn bias_and_accumulation_in_every_path() {
         for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
             for to in [DType::F32, DType::BF16] {
-                // In place, packed, several blocks of steps, split sums, no products at all.
-                for size in [(3, 20, 9), (50, 70, 40), (60, 300, 900), (5, 6, 3000), (4, 5, 0), (100, 9, 800)]
-                {
+                // In place, packed, several blocks of steps, packed by tasks, split sums, no products at all.
+                for size in [
+                    (3, 20, 9),
+                    (50, 70, 40),
+                    (60, 300, 900),
+                    (30, 530, 900),
+                    (5, 6, 3000),
+                    (4, 5, 0),
+                    (100, 9, 800),
+                ] {
                     for (bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
                         run(level, to, size, Epilogue { bias, accumulate });
                     }
