@@ -129,6 +129,9 @@ pub struct Rounding {
     pub size: usize,
 }
 
+/// A step of ones, and what sums with it add to the result.
+type Correction<T> = (T, fn(T) -> T);
+
 /// What the stored types need.
 pub struct Types<T: 'static> {
     /// Bytes of a stored operand's element.
@@ -142,7 +145,7 @@ pub struct Types<T: 'static> {
     pub round: Option<Rounding>,
     /// Where packing adds an offset to the left operand: a step of ones, and what their sums with the right operand
     /// add to the result.
-    pub correction: Option<(T, fn(T) -> T)>,
+    pub correction: Option<Correction<T>>,
 }
 
 /// What happens to the products besides.
