@@ -154,6 +154,7 @@ array_vector!(Portable64, f64, 2);
 #[derive(Clone, Copy)]
 pub struct PortablePairs([i32; 4]);
 // SAFETY: plain arithmetic, available everywhere.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 unsafe impl Vector for PortablePairs {
     type T = i32;
     const LANES: usize = 4;
@@ -480,6 +481,7 @@ unsafe fn chain<V: Vector, const M: usize, const N: usize, const STRIDED: bool, 
 }
 
 /// One step of all sums of a tile; moves the operands on.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PART: bool>(
     t: &Tile<V::T>,
@@ -507,6 +509,7 @@ unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
 }
 
 /// Writes the sums of a tile; with `PART`, not all lanes are columns.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn finish<V: Vector, const M: usize, const N: usize, const PART: bool>(
     t: &Tile<V::T>,

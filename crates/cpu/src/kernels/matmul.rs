@@ -129,6 +129,9 @@ pub struct Rounding {
     pub size: usize,
 }
 
+/// A step of ones, and what sums with it add to the result.
+type Correction<T> = (T, fn(T) -> T);
+
 /// What the stored types need.
 pub struct Types<T: 'static> {
     /// Bytes of a stored operand's element.
@@ -142,7 +145,7 @@ pub struct Types<T: 'static> {
     pub round: Option<Rounding>,
     /// Where packing adds an offset to the left operand: a step of ones, and what their sums with the right operand
     /// add to the result.
-    pub correction: Option<(T, fn(T) -> T)>,
+    pub correction: Option<Correction<T>>,
 }
 
 /// What happens to the products besides.
@@ -840,9 +843,16 @@ mod tests {
     fn bias_and_accumulation_in_every_path() {
         for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
             for to in [DType::F32, DType::BF16] {
-                // In place, packed, several blocks of steps, split sums, no products at all.
-                for size in [(3, 20, 9), (50, 70, 40), (60, 300, 900), (5, 6, 3000), (4, 5, 0), (100, 9, 800)]
-                {
+                // In place, packed, several blocks of steps, packed by tasks, split sums, no products at all.
+                for size in [
+                    (3, 20, 9),
+                    (50, 70, 40),
+                    (60, 300, 900),
+                    (30, 530, 900),
+                    (5, 6, 3000),
+                    (4, 5, 0),
+                    (100, 9, 800),
+                ] {
                     for (bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
                         run(level, to, size, Epilogue { bias, accumulate });
                     }
