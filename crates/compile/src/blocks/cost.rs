@@ -26,6 +26,8 @@ const FULL_ROWS: f64 = 8.0;
 const FEWEST_BLOCKS: usize = 16;
 /// What a segment must gain at least.
 const WORTH: f64 = 15_000.0;
+/// The share of the traffic saved that must be left as gain: the model is rough, and blocks cost what it does not see.
+const SURE: f64 = 0.65;
 /// Rows of the program whose memory is measured.
 const PROBE: usize = 8;
 /// Most groups of blocks: as many threads can work, and as many copies of the sums exist.
@@ -187,7 +189,7 @@ impl<'g> Costs<'g> {
             best = if cost < best.0 { (cost, block) } else { best };
         }
         let gain = loads.saved - best.0;
-        if gain > WORTH {
+        if gain > WORTH.max(SURE * loads.saved) {
             return Ok(Verdict::Gains(Box::new(self.blocks(region, &loads, best.1)?), gain));
         }
         Ok(self.heaviest(region).map_or(Verdict::Loses, Verdict::Without))
