@@ -182,7 +182,7 @@ fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
     for i in 0..ty.elements() {
         let value = match ty.dtype {
             I32 => Scalar::Int(s.below(50257) as i64),
-            U64 => Scalar::Uint(s.below(1 << 30) as u64),
+            U64 => Scalar::Uint(s.below(1 << 30)),
             _ => Scalar::Float(s.range(-2.0, 2.0) as f64),
         };
         b.set(i, value);

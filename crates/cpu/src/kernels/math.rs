@@ -208,8 +208,7 @@ pub fn logistic<I: Isa>(x: f32) -> f32 {
 #[inline(always)]
 pub fn tanh<I: Isa>(x: f32) -> f32 {
     let z = x * x;
-    let p =
-        poly::<I, 5>(z, [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1]);
+    let p = poly::<I, 5>(z, [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
     let near = x * mul_add::<I>(p, z, 1.0);
     let twice = 2.0 * x.abs();
     let (y, k) = exp_parts::<I>(if twice > 40.0 { 40.0 } else { twice });
@@ -231,7 +230,7 @@ pub fn erf<I: Isa>(x: f32) -> f32 {
             -2.101_024e-6,
             -5.692_506_4e-5,
             -7.349_906_3e-4,
-            -2.954_599_8e-3,
+            -2.954_6e-3,
             -1.609_603_3e-2,
         ],
     );
@@ -241,7 +240,7 @@ pub fn erf<I: Isa>(x: f32) -> f32 {
 }
 
 /// From here on erf is 1 in f32.
-const ERF_IS_ONE: f32 = 3.832_506_9;
+const ERF_IS_ONE: f32 = 3.832_507;
 
 /// Largest argument for which [`sin_cos`] reduces exactly enough.
 pub const TRIG_LIMIT: f32 = 1e5;
