@@ -176,7 +176,7 @@ fn every_sample_of_every_op_that_works_by_rows() {
                 .collect();
             for rows in sizes {
                 for node in 0..graph.nodes.len() {
-                    let works = graph.nodes[node].inputs.len() > 0
+                    let works = !graph.nodes[node].inputs.is_empty()
                         && !is_free(&graph.nodes[node].op)
                         && row_op(graph, &graph.nodes[node], rows, rows).is_some();
                     if works {
