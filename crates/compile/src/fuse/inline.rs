@@ -40,6 +40,7 @@ impl Fusion<'_> {
                 let Some(recipe) = &recipes[v] else { continue };
                 self.inlined[v] = (self.inlined[v] || self.is_stored(v))
                     && self.may_vanish(v)
+                    && !recipe.nodes.iter().any(|&n| self.is_biased_product(n))
                     && self.pays(v, recipe, &before, &folded_from);
             }
             before = recipes;
@@ -91,10 +92,10 @@ impl Fusion<'_> {
             }
             _ => self.folds(u, v),
         };
-        !self.is_result[v] && !self.is_biased_product(v) && self.users[v].iter().all(on_the_way)
+        !self.is_result[v] && self.users[v].iter().all(on_the_way)
     }
 
-    /// Whether `v` is a product plus a bias, which templates take together where no pass of its own did.
+    /// Whether `v` is a product plus a bias, which templates take together: the bare product must not be read again.
     fn is_biased_product(&self, v: usize) -> bool {
         let node = &self.graph.nodes[v];
         let is_product = |x: ValueId| self.graph.node(self.base(x)).op.rule().lower() == Lowering::Contract;
