@@ -163,6 +163,27 @@ pub fn cond(
     case_in(pred.builder(), &pred.convert(DType::I32), branches)
 }
 
+/// The results of `body` as those of one node, a branch that always runs: what it computes on the way is not kept for
+/// derivatives, which compute it again.
+///
+/// ```
+/// use systole_ir::{flow, grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
+/// let g = GraphBuilder::new("main");
+/// let x = g.parameter(TensorType::scalar(F32), "x");
+/// let y = flow::outlined(&x, || vec![x.exp().sine()]).remove(0);
+/// let dx = grad(&y, &[&x]).remove(0);
+/// let graph = g.finish(&[y, dx]).unwrap();
+/// assert!(graph.nodes.iter().all(|n| n.op.name() != "exponential"));
+/// let out = interp::run(&graph, &[&Literal::scalar(F32, 0.0)]).unwrap();
+/// assert!((out[1].to_f32s()[0] - 1f32.cos()).abs() < 1e-6);
+/// ```
+#[track_caller]
+pub fn outlined(like: &Tensor, body: impl FnOnce() -> Vec<Tensor>) -> Vec<Tensor> {
+    let g = like.builder().active();
+    let always = g.scalar(DType::I32, 0.0);
+    case_in(&g, &always, vec![Box::new(|_| body())])
+}
+
 /// [`fori_loop`] in a named builder; the body also gets its own builder.
 #[track_caller]
 pub(crate) fn fori_in(

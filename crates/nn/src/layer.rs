@@ -255,14 +255,19 @@ impl Cx {
     /// `→ u32[shape]`: random bits, a function of (seed, step, layer, how many draws the layer made before).
     /// `None` when not training.
     pub fn random_bits(&mut self, shape: &[usize]) -> Option<Tensor> {
+        let state = self.random_state()?;
+        let op = RngBitGenerator { algorithm: RngAlgorithm::Philox, ty: TensorType::new(DType::U32, shape) };
+        Some(self.builder.emit(op, &[&state]).remove(1))
+    }
+
+    /// `→ u64[2]`: the state of the generator behind [`Cx::random_bits`], for one draw. `None` when not training.
+    pub fn random_state(&mut self) -> Option<Tensor> {
         let key = self.draw_key.clone()?;
         let place = rng::hash_name(&self.path.join("/")) ^ rng::mix(self.draws as u64);
         self.draws += 1;
         let place = Literal::from_slice([], &[place]).ok()?;
         let key = key.xor(&self.builder.constant(place)).reshape([1]);
-        let state = Tensor::concatenate(&[&key, &key.zeros_like()], 0);
-        let op = RngBitGenerator { algorithm: RngAlgorithm::Philox, ty: TensorType::new(DType::U32, shape) };
-        Some(self.builder.emit(op, &[&state]).remove(1))
+        Some(Tensor::concatenate(&[&key, &key.zeros_like()], 0))
     }
 
     /// Applies an activation, remembering softmax's and sigmoid's inputs as the logits of their outputs.

@@ -83,6 +83,42 @@ impl Tile for Philox {
     }
 }
 
+/// The key and the first counter of a Philox state of two or three words.
+fn start_of(state: &[u64]) -> Start {
+    // With two words of state the key is the counter's high half too.
+    let high = *state.get(2).unwrap_or(&state[0]);
+    Start { key: state[0], counter: (high as u128) << 64 | state[1] as u128 }
+}
+
+/// The 32-bit elements of one Philox draw, any of them at a time.
+pub(super) struct Words(TileFn);
+
+impl Words {
+    pub fn new(level: Level) -> Words {
+        Words(level.tile::<Philox>())
+    }
+
+    /// The `n` elements from number `first` on; they lie in `buffer`.
+    ///
+    /// # Safety
+    /// `state` points to two words, `buffer` to room for `n + 6` elements.
+    pub unsafe fn draw(
+        &self,
+        state: *const [u64; 2],
+        first: usize,
+        n: usize,
+        buffer: *mut u32,
+    ) -> *const u32 {
+        // SAFETY: by the caller's promise.
+        let mut start = start_of(unsafe { &*state });
+        start.counter = start.counter.wrapping_add((first / 4) as u128);
+        let a: *const u8 = (&raw const start).cast();
+        // SAFETY: at most three words come before the first element and three after the last.
+        unsafe { (self.0)(buffer.cast(), a, a, a, (first % 4 + n).div_ceil(4)) };
+        buffer.wrapping_add(first % 4).cast_const()
+    }
+}
+
 struct PhiloxKernel {
     state_words: usize,
     elements: usize,
@@ -142,10 +178,7 @@ impl Kernel for PhiloxKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the state is of two or three u64.
         let state = unsafe { std::slice::from_raw_parts(io.inputs[0].cast::<u64>(), self.state_words) };
-        let key = state[0];
-        // With two words of state the key is the counter's high half too.
-        let high = *state.get(2).unwrap_or(&key);
-        let counter = (high as u128) << 64 | state[1] as u128;
+        let Start { key, counter } = start_of(state);
         let per_counter = self.per_counter();
         let used = self.elements.div_ceil(per_counter);
         let next = counter.wrapping_add(used as u128);

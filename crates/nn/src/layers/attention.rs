@@ -3,6 +3,7 @@
 use super::dropout::check_rate;
 use super::*;
 use serde::Deserialize;
+use systole_ir::attention::{Attention, Dropped};
 
 /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: attention of several heads.
 ///
@@ -124,26 +125,17 @@ impl MultiHeadAttention {
                 .hint("batch sizes must agree, and value and key must have as many places"));
         }
         let features = self.output_shape.unwrap_or(q.dim(2));
-        let q = self.project(cx, "query", &q, self.key_dim)? * (1.0 / (self.key_dim as f64).sqrt());
+        let q = self.project(cx, "query", &q, self.key_dim)?;
         let k = self.project(cx, "key", &k, self.key_dim)?;
         let v = self.project(cx, "value", &v, self.value_dim())?;
-        let scores = q.dot_general(&k, &[0, 2], &[0, 2], &[3], &[3]);
-        let weights = self.weigh(cx, &scores);
-        let heads = weights.dot_general(&v, &[0, 1], &[0, 2], &[3], &[1]).transpose(&[0, 2, 1, 3]);
+        let random = if self.dropout > 0.0 { cx.random_state() } else { None };
+        let attention = Attention {
+            scale: 1.0 / (self.key_dim as f64).sqrt(),
+            causal: self.use_causal_mask,
+            dropout: random.as_ref().map(|_| Dropped::rate(self.dropout)),
+        };
+        let heads = attention.of(&q, &k, &v, random.as_ref());
         Ok(fold.undo(&self.join(cx, &heads, features)?))
-    }
-
-    /// `scores: T[B, N, S, T] → T[B, N, S, T]`: how much each place takes from each other one.
-    fn weigh(&self, cx: &mut Cx, scores: &Tensor) -> Tensor {
-        // In f32: half precision cannot tell sums of many exponentials apart.
-        let mut wide = scores.convert(DType::F32);
-        if self.use_causal_mask {
-            let place = |dim| wide.builder().iota(wide.ty().with_dtype(DType::I32), dim);
-            let hidden = wide.builder().full(wide.ty(), -1e9);
-            wide = place(2).greater_equal(&place(3)).select(&wide, &hidden);
-        }
-        let weights = cast(cx, &wide.softmax());
-        Dropout { rate: self.dropout }.call(cx, &[weights])
     }
 
     /// `x: T[B, S, D] → T[B, S, num_heads, width]`.

@@ -1,0 +1,276 @@
+//! Attention of several heads as one node of a graph.
+//!
+//! The node is a branch that always runs ([`flow::outlined`]), so it stays plain StableHLO, has the interpreter's
+//! values, and its derivative computes the scores again instead of keeping them. Backends that can do so without ever
+//! having all scores find it by [`Recognised::of`], which builds the branch anew and compares: whoever emits the same
+//! ops, gets the same kernel.
+
+use crate::op::{Op, RngAlgorithm, RngBitGenerator};
+use crate::{Graph, GraphBuilder, Tensor, ValueId, flow, vjp};
+use std::sync::Arc;
+use systole_base::{DType, Scalar, TensorType};
+
+/// What a hidden score is replaced by: its weight becomes 0.
+const HIDDEN: f64 = -1e9;
+
+/// Weighs values by `softmax(scale · q · kᵀ)`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Attention {
+    /// What queries are multiplied by, `1 / √key_dim` as a rule.
+    pub scale: f64,
+    /// Whether a place sees only itself and those before it.
+    pub causal: bool,
+    /// Which weights are dropped.
+    pub dropout: Option<Dropped>,
+}
+
+/// Weights whose random bits lie below a threshold become 0, the others are multiplied.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Dropped {
+    /// The fraction that is dropped, times 2³².
+    pub threshold: u32,
+    /// What the others are multiplied by.
+    pub factor: f64,
+}
+
+impl Dropped {
+    /// A fraction of weights, 0 to 1; the sums keep their means.
+    pub fn rate(rate: f64) -> Dropped {
+        let threshold = (rate * 2f64.powi(32)).round() as u32;
+        Dropped { threshold, factor: if rate < 1.0 { 1.0 / (1.0 - rate) } else { 0.0 } }
+    }
+}
+
+impl Attention {
+    /// `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V], random: u64[2] → T[B, S, N, V]`: for each of N heads, what
+    /// each of S places gathers from S' places, as one node. `random` is the state of the generator that drops weights.
+    ///
+    /// Softmax is in f32. Source: Vaswani et al. 2017.
+    ///
+    /// ```
+    /// use systole_ir::{attention::Attention, interp, DType::F32, GraphBuilder, Literal, TensorType};
+    /// let g = GraphBuilder::new("main");
+    /// let x = g.parameter(TensorType::new(F32, [1, 2, 1, 1]), "x");
+    /// let attention = Attention { scale: 1.0, causal: true, dropout: None };
+    /// let y = attention.of(&x, &x, &x, None);
+    /// let graph = g.finish(&[y]).unwrap();
+    /// let x = Literal::from_slice([1, 2, 1, 1], &[3f32, 3.]).unwrap();
+    /// assert_eq!(interp::run(&graph, &[&x]).unwrap()[0].to_f32s(), [3.0, 3.0]);
+    /// ```
+    #[track_caller]
+    pub fn of(&self, q: &Tensor, k: &Tensor, v: &Tensor, random: Option<&Tensor>) -> Tensor {
+        flow::outlined(q, || vec![self.expand(q, k, v, random)]).remove(0)
+    }
+
+    /// The ops of [`Attention::of`].
+    fn expand(&self, q: &Tensor, k: &Tensor, v: &Tensor, random: Option<&Tensor>) -> Tensor {
+        let scores = (q * self.scale).dot_general(k, &[0, 2], &[0, 2], &[3], &[3]);
+        // In f32: half precision cannot tell sums of many exponentials apart.
+        let mut wide = scores.convert(DType::F32);
+        if self.causal {
+            let place = |dim| wide.builder().iota(wide.ty().with_dtype(DType::I32), dim);
+            let hidden = wide.builder().full(wide.ty(), HIDDEN);
+            wide = place(2).greater_equal(&place(3)).select(&wide, &hidden);
+        }
+        let mut weights = wide.softmax().convert(q.dtype());
+        if let (Some(dropped), Some(random)) = (self.dropout, random) {
+            let ty = weights.ty().with_dtype(DType::U32);
+            let generator = RngBitGenerator { algorithm: RngAlgorithm::Philox, ty };
+            let bits = weights.builder().emit(generator, &[random]).remove(1);
+            let kept = bits.greater_equal(&bits.scalar_like(dropped.threshold.into()));
+            weights = kept.select(&(&weights * dropped.factor), &weights.zeros_like());
+        }
+        weights.dot_general(v, &[0, 1], &[0, 2], &[3], &[1]).transpose(&[0, 2, 1, 3])
+    }
+}
+
+/// A part of the derivative.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// By the queries.
+    Queries,
+    /// By the keys.
+    Keys,
+    /// By the values.
+    Values,
+}
+
+/// Attention found in a branch, or its derivative. Operands are numbers of the branch's parameters.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Recognised {
+    /// What it computes.
+    pub attention: Attention,
+    /// Queries.
+    pub q: usize,
+    /// Keys.
+    pub k: usize,
+    /// Values.
+    pub v: usize,
+    /// The state of the random generator.
+    pub random: Option<usize>,
+    /// For the derivative: the cotangent of the output, and what each result is.
+    pub gradient: Option<(usize, Vec<Wanted>)>,
+}
+
+impl Recognised {
+    /// The attention, or the derivative of one, that a graph consists of.
+    pub fn of(graph: &Graph) -> Option<Recognised> {
+        let clues = Clues(graph);
+        let mut found = clues.forward()?;
+        if graph.params.len() == clues.operands(&found).len() {
+            return (*found.build(graph)? == *graph).then_some(found);
+        }
+        // Of two parameters that are left, one is the values and the other the cotangent.
+        let left: Vec<usize> =
+            (0..graph.params.len()).filter(|p| !clues.operands(&found)[..2].contains(p)).collect();
+        let left: Vec<usize> = left.into_iter().filter(|p| Some(*p) != found.random).collect();
+        let &[a, b] = &left[..] else { return None };
+        [(a, b), (b, a)].into_iter().find_map(|(v, dy)| {
+            found.v = v;
+            found.gradient = Some((dy, vec![Wanted::Queries, Wanted::Keys, Wanted::Values]));
+            let like = found.build(graph)?;
+            found.order_of_results(&like, graph)
+        })
+    }
+
+    /// The branch anew, with parameters as those of `graph`.
+    fn build(&self, graph: &Graph) -> Option<Arc<Graph>> {
+        let g = GraphBuilder::new(&graph.name);
+        let types = graph.param_types();
+        let x: Vec<Tensor> = types.iter().map(|t| g.parameter(t.clone(), "x")).collect();
+        let (q, k, v) = (&x[self.q], &x[self.k], &x[self.v]);
+        let y = self.attention.expand(q, k, v, self.random.map(|r| &x[r]));
+        let results = match self.gradient {
+            None => vec![y],
+            Some((dy, _)) if x[dy].ty() == y.ty() => vjp(&[&y], &[&x[dy]], &[q, k, v]),
+            _ => return None,
+        };
+        g.finish(&results).ok()
+    }
+
+    /// This derivative, where `graph` computes what `like` does, in any order of results.
+    fn order_of_results(&self, like: &Graph, graph: &Graph) -> Option<Recognised> {
+        let all = [Wanted::Queries, Wanted::Keys, Wanted::Values];
+        let place = |r: &ValueId| like.results.iter().position(|l| l == r).map(|i| all[i]);
+        let wanted: Option<Vec<Wanted>> = graph.results.iter().map(place).collect();
+        let (dy, _) = self.gradient.as_ref()?;
+        let found = Recognised { gradient: Some((*dy, wanted?)), ..self.clone() };
+        (Graph { results: graph.results.clone(), ..like.clone() } == *graph).then_some(found)
+    }
+}
+
+/// What the nodes of a branch say about an attention that it may be; [`Recognised::of`] checks whether it is.
+struct Clues<'g>(&'g Graph);
+
+impl Clues<'_> {
+    fn forward(&self) -> Option<Recognised> {
+        let of = |name: &str| self.0.nodes.iter().find(|n| n.op.name() == name);
+        let scaled = of("multiply")?;
+        let mut products = self.0.nodes.iter().filter(|n| matches!(n.op, Op::DotGeneral(_)));
+        let (scores, gathered) = (products.next()?, products.next()?);
+        let random = match of("rng_bit_generator") {
+            Some(n) => Some(self.param(n.inputs[0])?),
+            None => None,
+        };
+        let attention = Attention {
+            scale: self.splat(scaled.inputs[1])?,
+            causal: of("iota").is_some(),
+            dropout: if random.is_some() { Some(self.dropped()?) } else { None },
+        };
+        let (q, k) = (self.param(scaled.inputs[0])?, self.param(scores.inputs[1])?);
+        let v = self.param(gathered.inputs[1])?;
+        Some(Recognised { attention, q, k, v, random, gradient: None })
+    }
+
+    /// The parameters that a forward pass reads.
+    fn operands(&self, r: &Recognised) -> Vec<usize> {
+        [r.q, r.k, r.v].into_iter().chain(r.random).collect()
+    }
+
+    /// The selection by random bits.
+    fn dropped(&self) -> Option<Dropped> {
+        let node = |v: ValueId| self.0.node(v);
+        self.0.nodes.iter().filter(|n| matches!(n.op, Op::Select(_))).find_map(|n| {
+            let (compare, product) = (node(n.inputs[0]), node(n.inputs[1]));
+            let bits = *compare.inputs.first()?;
+            if self.0.ty(bits).dtype != DType::U32 {
+                return None;
+            }
+            let threshold = self.splat(*compare.inputs.get(1)?)? as u32;
+            Some(Dropped { threshold, factor: self.splat(*product.inputs.get(1)?)? })
+        })
+    }
+
+    fn param(&self, v: ValueId) -> Option<usize> {
+        self.0.params.iter().position(|&p| p == v)
+    }
+
+    /// The one number that a value repeats.
+    fn splat(&self, v: ValueId) -> Option<f64> {
+        match &self.0.node(v).op {
+            Op::BroadcastInDim(_) => self.splat(self.0.node(v).inputs[0]),
+            Op::Constant(c) if *c.value.ty() == TensorType::scalar(c.value.dtype()) => match c.value.get(0) {
+                Scalar::Bool(_) => None,
+                x => Some(x.as_f64()),
+            },
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn branches(attention: Attention, dtype: DType) -> Vec<Arc<Graph>> {
+        let g = GraphBuilder::new("main");
+        let array = |places: usize, width: usize| TensorType::new(dtype, [2, places, 3, width]);
+        let q = g.parameter(array(5, 4), "q");
+        let k = g.parameter(array(7, 4), "k");
+        let v = g.parameter(array(7, 6), "v");
+        let random = g.parameter(TensorType::new(DType::U64, [2]), "random");
+        let y = attention.of(&q, &k, &v, attention.dropout.map(|_| &random));
+        let dy = g.parameter(y.ty().clone(), "dy");
+        let grads = vjp(&[&y], &[&dy], &[&v, &q, &k]);
+        let graph = g.finish(&[&[y], &grads[..]].concat()).unwrap();
+        let cases = graph.nodes.iter().filter_map(|n| match &n.op {
+            Op::Case(c) => c.branches.first().cloned(),
+            _ => None,
+        });
+        cases.collect()
+    }
+
+    #[test]
+    fn attention_and_its_derivative_are_found_again() {
+        for dtype in [DType::F32, DType::BF16, DType::F64] {
+            for causal in [false, true] {
+                for dropout in [None, Some(Dropped::rate(0.1)), Some(Dropped::rate(1.0))] {
+                    let attention = Attention { scale: 0.375, causal, dropout };
+                    let found: Vec<Recognised> =
+                        branches(attention, dtype).iter().map(|b| Recognised::of(b).unwrap()).collect();
+                    assert_eq!(found.len(), 2);
+                    for r in &found {
+                        assert_eq!((r.attention.scale, r.attention.causal), (0.375, causal));
+                        assert_eq!(r.attention.dropout.map(|d| d.threshold), dropout.map(|d| d.threshold));
+                        assert_eq!(r.random.is_some(), dropout.is_some());
+                    }
+                    assert!(found[0].gradient.is_none());
+                    let (_, wanted) = found[1].gradient.clone().unwrap();
+                    assert_eq!(wanted.len(), 3, "{wanted:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_attention_is_not() {
+        let g = GraphBuilder::new("main");
+        let ty = TensorType::new(DType::F32, [2, 5, 3, 4]);
+        let x: Vec<Tensor> = (0..3).map(|_| g.parameter(ty.clone(), "x")).collect();
+        let attention = Attention { scale: 0.5, causal: false, dropout: None };
+        let y = attention.expand(&x[0], &x[1], &x[2], None);
+        assert!(Recognised::of(&g.finish(std::slice::from_ref(&y)).unwrap()).is_some());
+        assert_eq!(Recognised::of(&g.finish(&[y.abs()]).unwrap()), None);
+        assert_eq!(Recognised::of(&g.finish(&[&x[0] * 2.0]).unwrap()), None);
+    }
+}
