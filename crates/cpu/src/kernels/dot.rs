@@ -131,16 +131,40 @@ impl Kernel for DotKernel {
         }
     }
 
+    fn kept(&self, same: &[bool]) -> usize {
+        match self {
+            DotKernel::F32(p) if same[1] => p.kept(),
+            DotKernel::F64(p) if same[1] => p.kept(),
+            _ => 0,
+        }
+    }
+
+    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match self {
+                DotKernel::F32(p) => p.keep(cx, inputs[1], kept),
+                DotKernel::F64(p) => p.keep(cx, inputs[1], kept),
+                _ => {}
+            }
+        }
+    }
+
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run_kept(cx, io, std::ptr::null()) }
+    }
+
+    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         let bias = io.inputs.get(2).copied().unwrap_or(std::ptr::null());
         let (operands, c) = ([io.inputs[0], io.inputs[1], bias], io.outputs[0]);
         // SAFETY: operands and result are those the kernel was made for; scratch has as many bytes as it asked for.
         unsafe {
             match self {
-                DotKernel::F32(p) => p.run(cx, operands, c, io.scratch),
+                DotKernel::F32(p) => p.run(cx, operands, c, io.scratch, kept),
                 DotKernel::Slim(s) => s.run(cx, io),
-                DotKernel::F64(p) => p.run(cx, operands, c, io.scratch),
-                DotKernel::Int(p) => p.run(cx, operands, c, io.scratch),
+                DotKernel::F64(p) => p.run(cx, operands, c, io.scratch, kept),
+                DotKernel::Int(p) => p.run(cx, operands, c, io.scratch, std::ptr::null()),
                 DotKernel::AnyInt(p) => p.run(cx, operands[0], operands[1], c),
             }
         }

@@ -220,6 +220,8 @@ struct At {
     packed_b: Ptr,
     /// Partial sums, or sums that are still to be rounded.
     sums: Ptr,
+    /// Whether the right operand was packed before.
+    kept: bool,
 }
 
 impl<T: Element> Product<T> {
@@ -351,12 +353,48 @@ impl<T: Element> Product<T> {
         repacked(&self.a) + repacked(&self.b) + own
     }
 
-    /// Computes all products.
+    /// Bytes of the right operand packed once for many products; 0: it is not.
+    pub fn kept(&self) -> usize {
+        let p = &self.plan;
+        let whole = p.column_parts == 1 && p.block_parts == 1 && self.batches() == 1;
+        let packs = !self.b.direct && self.b.repack.is_none();
+        if whole && packs { self.n.next_multiple_of(self.shape.columns) * self.k * size_of::<T>() } else { 0 }
+    }
+
+    /// Packs the right operand for [`Product::run`] with it.
+    ///
+    /// # Safety
+    /// `b` is a right operand; `kept` has room for [`Product::kept`] bytes.
+    pub unsafe fn keep(&self, cx: &Cx<'_>, b: *const u8, kept: *mut u8) {
+        let nothing = Ptr(std::ptr::null_mut());
+        let b = Ptr(Ptr::of(b).at(self.b.batch[0]));
+        let at = At {
+            b,
+            packed_b: Ptr(kept),
+            a: nothing,
+            c: nothing,
+            bias: nothing,
+            packed_a: nothing,
+            sums: nothing,
+            kept: false,
+        };
+        let part = Part { panels: 0..0, columns: 0..self.n, blocks: 0..self.plan.blocks, left_ready: true };
+        let per_block = self.n.div_ceil(GROUP);
+        let body = |task: usize| {
+            let first = task % per_block * GROUP;
+            // SAFETY: these columns' places in the packed operand.
+            unsafe { self.pack_right(&at, &part, task / per_block, first..(first + GROUP).min(self.n)) };
+        };
+        let work = (self.n * self.k) as f64 * PACK_NS;
+        cx.team.run_with(per_block * self.plan.blocks, work, cx.flush, &body);
+    }
+
+    /// Computes all products; with what [`Product::keep`] made of the right operand, or null.
     ///
     /// # Safety
     /// Operands and result are arrays of the types and sizes that this was made for, `bias` one of `n` elements where
     /// there is one; `scratch` has as many bytes as asked for.
-    pub unsafe fn run(&self, cx: &Cx<'_>, io: [*const u8; 3], c: *mut u8, scratch: *mut u8) {
+    pub unsafe fn run(&self, cx: &Cx<'_>, io: [*const u8; 3], c: *mut u8, scratch: *mut u8, kept: *const u8) {
         let ([mut a, mut b, bias], mut scratch) = (io, scratch);
         if self.m == 0 || self.n == 0 {
             return;
@@ -371,6 +409,7 @@ impl<T: Element> Product<T> {
         }
         let size = self.types.round.map_or(size_of::<T>(), |r| r.size);
         let (a, b, c, bias) = (Ptr::of(a), Ptr::of(b), Ptr(c), Ptr::of(bias));
+        let (kept_right, kept) = (Ptr::of(kept), !kept.is_null());
         let one = |batch: usize, scratch: *mut u8| {
             let [packed_a, packed_b, _] = self.scratch_parts().map(|n| n * size_of::<T>());
             let at = At {
@@ -379,8 +418,9 @@ impl<T: Element> Product<T> {
                 c: Ptr(c.at(batch * self.m * self.n * size)),
                 bias,
                 packed_a: Ptr(scratch),
-                packed_b: Ptr(scratch.wrapping_add(packed_a)),
+                packed_b: Ptr(if kept { kept_right.at(0) } else { scratch.wrapping_add(packed_a) }),
                 sums: Ptr(scratch.wrapping_add(packed_a + packed_b)),
+                kept,
             };
             // SAFETY: the caller's arrays; scratch is laid out as counted.
             unsafe { self.one(cx, &at) };
@@ -429,8 +469,8 @@ impl<T: Element> Product<T> {
     /// Packs what a part needs.
     unsafe fn pack(&self, cx: &Cx<'_>, at: &At, part: &Part) {
         let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
-        let column_tasks =
-            if self.b.direct || self.plan.own_right { 0 } else { part.columns.len().div_ceil(GROUP) };
+        let in_place = self.b.direct || self.plan.own_right || at.kept;
+        let column_tasks = if in_place { 0 } else { part.columns.len().div_ceil(GROUP) };
         let per_block = row_tasks + column_tasks;
         if per_block == 0 {
             return;
@@ -522,7 +562,9 @@ impl<T: Element> Product<T> {
 
     /// Computes a part's tiles.
     unsafe fn tiles(&self, cx: &Cx<'_>, at: &At, part: &Part) {
-        let own = self.plan.own_right;
+        let packs = self.plan.own_right && !at.kept;
+        // Few rows: tasks share the columns only, so that each cache gets its part of the right operand.
+        let own = packs || (at.kept && self.m <= OWN_ROWS);
         let (row_tasks, column_tasks) = if own {
             (1, Self::own_tasks(part.columns.len()))
         } else {
@@ -548,7 +590,7 @@ impl<T: Element> Product<T> {
             };
             // SAFETY: each task has its own rows and columns of the result, or of its partial sums.
             let run = |at: &At| unsafe { self.job(at, part, &job) };
-            if own {
+            if packs {
                 with_scratch(panel_bytes, |memory| run(&At { packed_b: Ptr(memory), ..*at }));
             } else {
                 run(at);
@@ -586,7 +628,7 @@ impl<T: Element> Product<T> {
             let last = block + 1 == self.plan.blocks;
             let mine;
             let mut right = part;
-            if self.plan.own_right {
+            if self.plan.own_right && !at.kept {
                 mine = Part {
                     panels: job.panels.clone(),
                     columns: job.columns.clone(),
@@ -800,7 +842,7 @@ mod tests {
     use systole_ir::{DType, bf16};
 
     /// Runs a product of whole numbers, row-major, with an epilogue; all sums are exact in f32.
-    fn run(level: Level, to: DType, (m, n, k): (usize, usize, usize), epilogue: Epilogue) {
+    fn run(level: Level, to: DType, (m, n, k): (usize, usize, usize), epilogue: Epilogue, keep: bool) {
         let matrix = |rows: usize, columns: usize| -> Vec<f32> {
             (0..rows * columns).map(|i| ((i * 37 + i / columns) % 7) as f32 - 3.0).collect()
         };
@@ -824,8 +866,17 @@ mod tests {
         let cx = Cx { team: &team, flush: false };
         let (mut wide, mut half) = (old.clone(), old.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
         let c: *mut u8 = if round.is_some() { half.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
+        let operands = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
+        // The right operand packed before must change nothing.
+        let kept = Memory::new(p.kept().max(1)).unwrap();
+        let made = if keep && p.kept() > 0 { kept.ptr().cast_const() } else { std::ptr::null() };
         // SAFETY: all arrays have the sizes of the product.
-        unsafe { p.run(&cx, [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()], c, scratch.ptr()) };
+        unsafe {
+            if !made.is_null() {
+                p.keep(&cx, operands[1], kept.ptr());
+            }
+            p.run(&cx, operands, c, scratch.ptr(), made);
+        }
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * k + x] * b[x * n + i % n]).sum();
             want += if epilogue.bias { bias[i % n] } else { 0.0 };
@@ -854,7 +905,8 @@ mod tests {
                     (100, 9, 800),
                 ] {
                     for (bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
-                        run(level, to, size, Epilogue { bias, accumulate });
+                        run(level, to, size, Epilogue { bias, accumulate }, false);
+                        run(level, to, size, Epilogue { bias, accumulate }, true);
                     }
                 }
             }
