@@ -174,7 +174,8 @@ impl Model {
         self.compiled.as_ref().map(|c| &c.config)
     }
 
-    /// Infers all shapes from the inputs' types (of one sample) and makes the initial weights.
+    /// Infers all shapes from the inputs' types (of one sample). The initial weights are drawn when something first reads
+    /// them, so that a program which does not fit into memory is refused before they take any.
     ///
     /// # Errors
     /// When a layer cannot take the shape it gets; names the layer.
@@ -186,7 +187,7 @@ impl Model {
         self.architecture = Arc::new(architecture);
         self.rows = built.rows;
         self.output = Some(built.output);
-        self.adopt(built.specs, |spec, seed| Ok(spec.initializer.make(&spec.shape, seed, &spec.path)))
+        self.adopt(built.specs, |spec, seed| Ok(drawn_when_read(spec.clone(), seed)))
     }
 
     /// Type of the output of one sample for inputs of these types (of one sample), without building anything.
@@ -210,12 +211,12 @@ impl Model {
     pub(crate) fn adopt(
         &mut self,
         specs: Vec<WeightSpec>,
-        mut make: impl FnMut(&WeightSpec, u64) -> Result<Literal>,
+        mut make: impl FnMut(&WeightSpec, u64) -> Result<Buffer>,
     ) -> Result<()> {
         let mut state =
             TrainState { metrics: std::mem::take(&mut self.state.metrics), ..TrainState::default() };
         for spec in &specs {
-            let value = Buffer::from(make(spec, self.seed)?);
+            let value = make(spec, self.seed)?;
             let trains = spec.trainable && self.layer_trains(&spec.path);
             if trains { &mut state.trainable } else { &mut state.frozen }.insert(spec.path.clone(), value);
         }
@@ -475,6 +476,12 @@ impl Model {
             weight: None,
         })
     }
+}
+
+/// A weight's starting values, drawn when something first reads them.
+fn drawn_when_read(spec: WeightSpec, seed: u64) -> Buffer {
+    let ty = TensorType::new(DType::F32, &spec.shape[..]);
+    Buffer::lazy(ty, move || spec.initializer.make(&spec.shape, seed, &spec.path))
 }
 
 /// An architecture with the types of its inputs (of one sample) filled in.

@@ -176,7 +176,7 @@ impl Model {
                     ),
                 ));
             }
-            Ok(value)
+            Ok(value.into())
         })?;
         match weights.keys().next() {
             Some(extra) => Err(Error::new(

@@ -4,7 +4,7 @@ use crate::batch::Batch;
 use crate::model::Model;
 use std::sync::Arc;
 use std::time::Instant;
-use systole_ir::{Literal, Result};
+use systole_ir::Result;
 use systole_runtime::{Backend, Buffer, DeviceId, Executable, Params, Report};
 
 /// Training steps of a model on one batch, with weights, slots and batch on the device. The model is trained by it.
@@ -90,10 +90,13 @@ impl Model {
     pub fn resident_training(&mut self, batch: &Batch) -> Result<ResidentTraining<'_>> {
         self.ready_for(batch)?;
         self.state.metrics = self.compiled()?.train.metrics.zeros();
-        let batch = self.move_to_device(batch)?;
+        // First, so that a program which does not fit into memory is refused before any weight is drawn.
         let start = Instant::now();
-        let program = self.compiled()?.train.prepare(&self.state, &batch, self.controls())?;
-        Ok(ResidentTraining { model: self, batch, program, compile_ms: millis(start) })
+        let types = crate::step::batch_buffers(batch);
+        let program = self.compiled()?.train.prepare(&self.state, &types, self.controls())?;
+        let compile_ms = millis(start);
+        let batch = self.move_to_device(batch)?;
+        Ok(ResidentTraining { model: self, batch, program, compile_ms })
     }
 
     /// Compiles the prediction of `batch` and puts everything that it needs on the device.
@@ -105,10 +108,12 @@ impl Model {
             self.build(&batch.sample_types()?)?;
         }
         self.check_batch(batch)?;
-        let batch = self.move_to_device(batch)?;
         let start = Instant::now();
-        let program = self.compiled()?.predict.prepare(&self.state, batch.0.clone())?;
-        Ok(ResidentPrediction { model: self, batch, program, compile_ms: millis(start) })
+        let types = crate::step::batch_buffers(batch);
+        let program = self.compiled()?.predict.prepare(&self.state, types.0)?;
+        let compile_ms = millis(start);
+        let batch = self.move_to_device(batch)?;
+        Ok(ResidentPrediction { model: self, batch, program, compile_ms })
     }
 
     /// Replaces host arrays of the state by arrays on the device, and copies the batch there.
@@ -144,8 +149,8 @@ fn put_all(group: &mut Params<Buffer>, device: &dyn Backend) -> Result<()> {
 }
 
 fn put(buffer: Buffer, device: &dyn Backend) -> Result<Buffer> {
-    match buffer.data::<Literal>() {
-        Some(host) => device.put(host, DeviceId(0)),
+    match buffer.host() {
+        Some(host) => device.put(&host, DeviceId(0)),
         None => Ok(buffer),
     }
 }

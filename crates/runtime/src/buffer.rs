@@ -2,13 +2,18 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use systole_ir::{DType, Literal, Result, TensorType};
 
 /// A backend's storage of one array.
 pub trait DeviceData: Any + Send + Sync {
     /// A host copy.
     fn to_literal(&self, ty: &TensorType) -> Result<Literal>;
+
+    /// The array itself where it is on the host, and on no device.
+    fn host(&self) -> Option<Literal> {
+        None
+    }
 }
 
 /// An array on a device (or on the host, until a run brings it to one). Clones share the storage; the last owner may
@@ -28,6 +33,24 @@ impl Buffer {
     /// A rank-0 array.
     pub fn scalar(dtype: DType, value: f64) -> Buffer {
         Literal::scalar(dtype, value).into()
+    }
+
+    /// A host array that is made when something first reads it: until then it takes no memory.
+    ///
+    /// ```
+    /// use systole_runtime::Buffer;
+    /// use systole_ir::{DType::F32, Literal, TensorType};
+    /// let x = Buffer::lazy(TensorType::scalar(F32), || Literal::scalar(F32, 3.0));
+    /// assert_eq!(x.to_f64()?, 3.0);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    pub fn lazy(ty: TensorType, make: impl Fn() -> Literal + Send + Sync + 'static) -> Buffer {
+        Buffer { ty, data: Arc::new(Lazy { make, made: OnceLock::new() }) }
+    }
+
+    /// The array where it is on the host, and on no device.
+    pub fn host(&self) -> Option<Literal> {
+        self.data.host()
     }
 
     /// Element type and shape.
@@ -66,6 +89,26 @@ impl Buffer {
 impl DeviceData for Literal {
     fn to_literal(&self, _: &TensorType) -> Result<Literal> {
         Ok(self.clone())
+    }
+
+    fn host(&self) -> Option<Literal> {
+        Some(self.clone())
+    }
+}
+
+/// See [`Buffer::lazy`].
+struct Lazy<F> {
+    make: F,
+    made: OnceLock<Literal>,
+}
+
+impl<F: Fn() -> Literal + Send + Sync + 'static> DeviceData for Lazy<F> {
+    fn to_literal(&self, _: &TensorType) -> Result<Literal> {
+        Ok(self.made.get_or_init(&self.make).clone())
+    }
+
+    fn host(&self) -> Option<Literal> {
+        Some(self.made.get_or_init(&self.make).clone())
     }
 }
 
