@@ -6,9 +6,10 @@
 mod keras;
 
 use keras::{Fixture, Worst, relative_l2};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level, Team};
+use systole_ir::rng::Stream;
 use systole_ir::{DType, Literal, Tensor, TensorType};
 use systole_nn::applications::by_name;
 use systole_nn::layers::LayerSpec;
@@ -73,8 +74,11 @@ fn batch(f: &Fixture, network: &Value, i: usize) -> Batch {
 
 /// Loss and gradients of the first batch, through the same layers and loss as `fit`.
 fn gradients(f: &Fixture, network: &Value, on: &Arc<dyn Backend>) -> (f64, Params<Buffer>) {
-    let model = model(f, network, on);
-    let (architecture, loss) = (model.architecture().clone(), loss(network));
+    gradients_of(&model(f, network, on), loss(network), batch(f, network, 0), on)
+}
+
+fn gradients_of(model: &Model, loss: Loss, batch: Batch, on: &Arc<dyn Backend>) -> (f64, Params<Buffer>) {
+    let architecture = model.architecture().clone();
     let step = jit(move |(trained, other, x, y): (Params, Params, Tensor, Tensor)| {
         let seed = y.builder().scalar(DType::U64, 0.0);
         value_and_grad(
@@ -92,7 +96,6 @@ fn gradients(f: &Fixture, network: &Value, on: &Arc<dyn Backend>) -> (f64, Param
         let of = model.weights().into_iter().filter(|(n, _)| n.contains("moving_") == moving);
         of.map(|(n, b)| (n.to_string(), b.clone())).collect()
     };
-    let batch = batch(f, network, 0);
     let args = (weights(false), weights(true), batch.inputs[0].clone().into(), batch.label.unwrap().into());
     let (loss, grads) = step.on(on.clone()).call(args).unwrap();
     (loss.to_f64().unwrap(), grads)
@@ -193,6 +196,55 @@ fn gradients_agree_with_the_interpreter_at_every_level() {
             let on: Arc<dyn Backend> = Arc::new(CpuBackend::with(Team::new(2), level).unwrap());
             let (own_loss, grads) = gradients(&f, network, &on);
             assert!((own_loss / loss - 1.0).abs() < 1e-6, "{name} {}: {own_loss}, {loss}", level.name());
+            let mut worst = Worst::below(1e-5);
+            for path in grads.names() {
+                let place = format!("{name}/{path} {}", level.name());
+                worst.see(&place, off(path, &grads, |path| reference[path].to_literal().unwrap()));
+            }
+            worst.report(&format!("{name} {}", level.name()));
+        }
+    }
+}
+
+/// A network of an application, built with weights of its own, and a batch for it.
+fn drawn(name: &str, arguments: Value, input: TensorType, batch: usize, classes: i32) -> (Model, Batch) {
+    let mut model = Model::new(by_name(name, arguments.as_object().unwrap()).unwrap());
+    model.build(std::slice::from_ref(&input)).unwrap();
+    let shape = [&[batch], input.shape.dims()].concat();
+    let n: usize = shape.iter().product();
+    let mut s = Stream::new(3, 5, 7);
+    let tokens =
+        |s: &mut Stream, n: usize| -> Vec<i32> { (0..n).map(|_| s.below(classes as u64) as i32).collect() };
+    let x = match input.dtype {
+        DType::I32 => Literal::from_slice(&shape[..], &tokens(&mut s, n)).unwrap(),
+        _ => {
+            let values: Vec<f32> = (0..n).map(|_| s.range(-1.0, 1.0)).collect();
+            Literal::from_slice(&shape[..], &values).unwrap()
+        }
+    };
+    let labels = if input.dtype == DType::I32 { shape } else { vec![batch] };
+    let y = tokens(&mut s, labels.iter().product());
+    let y = Literal::from_slice(&labels[..], &y).unwrap();
+    (model, Batch { inputs: vec![x], label: Some(y), weight: None })
+}
+
+/// Blocks of the size that kernels cut into tiles, panels and tasks, with dropout.
+#[test]
+fn blocks_of_resnet50_and_gpt2_agree_with_the_interpreter_at_every_level() {
+    let gpt2 = json!({"hidden_dim": 48, "intermediate_dim": 96, "max_sequence_length": 40, "num_heads": 3,
+        "num_layers": 1, "vocabulary_size": 101, "dropout": 0.1});
+    let resnet50 = json!({"classes": 7, "depths": [1, 1], "width": 16});
+    let cases = [
+        ("gpt2", drawn("gpt2", gpt2, TensorType::new(DType::I32, [40]), 2, 101), true),
+        ("resnet50", drawn("resnet50", resnet50, TensorType::new(DType::F32, [32, 32, 3]), 3, 7), false),
+    ];
+    for (name, (model, batch), from_logits) in cases {
+        let loss = sparse_categorical_crossentropy().from_logits(from_logits);
+        let on = |backend: Arc<dyn Backend>| gradients_of(&model, loss.clone(), batch.clone(), &backend);
+        let (wanted, reference) = on(backend("ref").unwrap());
+        for level in Level::ALL.iter().copied().filter(|l| l.is_available()) {
+            let (own, grads) = on(Arc::new(CpuBackend::with(Team::new(2), level).unwrap()));
+            assert!((own / wanted - 1.0).abs() < 1e-6, "{name} {}: {own}, {wanted}", level.name());
             let mut worst = Worst::below(1e-5);
             for path in grads.names() {
                 let place = format!("{name}/{path} {}", level.name());
