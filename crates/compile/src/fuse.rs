@@ -4,10 +4,11 @@
 mod inline;
 
 use crate::schedule::*;
-use crate::{blocks, order, plan, rows, siblings, templates};
+use crate::{blocks, loops, order, plan, rows, siblings, templates};
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use systole_ir::op::{Binary, Lowering, Monoid};
+use systole_ir::attention::Recognised;
+use systole_ir::op::{Binary, Case, Lowering, Monoid};
 use systole_ir::{DType, Graph, Literal, Node, Op, Result, Scalar, TensorType, ValueId};
 
 /// Groups grow no further than this: a tile's registers must stay in the nearest cache.
@@ -68,6 +69,8 @@ struct Fusion<'g> {
     onto: HashMap<usize, (ValueId, ValueId)>,
     /// Element-wise values that their readers compute themselves: see [`inline`].
     inlined: Vec<bool>,
+    /// For a loop: the states whose values before it do not matter.
+    blank: HashMap<usize, Vec<bool>>,
 }
 
 fn role_of(graph: &Graph, node: &Node) -> Role {
@@ -99,14 +102,22 @@ impl<'g> Fusion<'g> {
             biased: HashMap::new(),
             onto: HashMap::new(),
             inlined: vec![false; n],
+            blank: HashMap::new(),
         };
+        for (i, node) in graph.nodes.iter().enumerate() {
+            if let Op::While(w) = &node.op {
+                f.blank.insert(i, loops::blank_states(graph, node, w));
+            }
+        }
         for i in 0..n {
             if matches!(f.role[i], Role::Alias) {
                 continue;
             }
-            for &v in &graph.nodes[i].inputs {
+            for (k, &v) in graph.nodes[i].inputs.iter().enumerate() {
                 let p = f.base(v).index();
-                f.users[p].push(i);
+                if f.reads(i, k) {
+                    f.users[p].push(i);
+                }
             }
         }
         // Users of an embedded broadcast's operand are the broadcast's users too.
@@ -122,6 +133,14 @@ impl<'g> Fusion<'g> {
             f.is_result[base] = true;
         }
         f
+    }
+
+    /// Whether a node's step reads its operand `k`.
+    fn reads(&self, node: usize, k: usize) -> bool {
+        let (Op::While(w), Some(blank)) = (&self.graph.nodes[node].op, self.blank.get(&node)) else {
+            return true;
+        };
+        k < w.captures || !blank[k - w.captures]
     }
 
     /// The value whose bytes these are.
@@ -532,7 +551,8 @@ impl<'f, 'g> Emit<'f, 'g> {
         // Blocks are the one branch of a `case`, without the index.
         let operands = op_node.inputs.len() - blocks.is_some() as usize;
         let mut inputs = Vec::new();
-        for &v in op_node.inputs[..operands].iter().chain(&last) {
+        let read = op_node.inputs[..operands].iter().enumerate().filter(|&(k, _)| self.f.reads(i, k));
+        for v in read.map(|(_, &v)| v).chain(last).collect::<Vec<_>>() {
             inputs.push((self.slot(v)?, self.g.ty(v).clone()));
         }
         let mut outputs = Vec::new();
@@ -547,7 +567,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         let kernel = match blocks {
             Some(b) => Kernel::Blocks(Box::new(b.clone())),
             None if onto.is_some() => Kernel::Onto { op: op_node.op.clone() },
-            None => kernel_of(&op_node.op, last.is_some())?,
+            None => kernel_of(&op_node.op, last.is_some(), self.f.blank.get(&i))?,
         };
         self.push(kernel, inputs, outputs, i, flops);
         Ok(())
@@ -618,7 +638,7 @@ fn full_strides(ty: &TensorType) -> SmallVec<[usize; 4]> {
     ty.shape.strides().iter().copied().collect()
 }
 
-fn kernel_of(op: &Op, bias: bool) -> Result<Kernel> {
+fn kernel_of(op: &Op, bias: bool, blank: Option<&Vec<bool>>) -> Result<Kernel> {
     let compile = |g: &Graph, options: &Options| schedule(&crate::optimize(g)?.0, options);
     Ok(match op {
         Op::While(w) => {
@@ -628,14 +648,32 @@ fn kernel_of(op: &Op, bias: bool) -> Result<Kernel> {
                 &Options { donated: states.collect(), state_at: Some(w.captures), ..Options::default() },
             )?;
             let cond = Box::new(compile(&w.cond, &Options::default())?);
-            Kernel::While { captures: w.captures, cond, body: Box::new(body) }
+            let mut next = w.captures;
+            let starts = blank.into_iter().flatten().map(|&blank| {
+                next += !blank as usize;
+                (!blank).then(|| next - 1)
+            });
+            let starts = starts.collect();
+            Kernel::While { captures: w.captures, starts, cond, body: Box::new(body) }
         }
+        Op::Case(c) if let Some(found) = attention_of(c) => Kernel::Attention(found),
         Op::Case(c) => {
             let branches = c.branches.iter().map(|b| compile(b, &Options::default()));
             Kernel::Case { branches: branches.collect::<Result<_>>()? }
         }
         op => Kernel::Op { op: op.clone(), bias },
     })
+}
+
+/// The attention that a branch which always runs consists of, in a type that has a kernel.
+fn attention_of(c: &Case) -> Option<Recognised> {
+    let [branch] = &c.branches[..] else { return None };
+    let found = Recognised::of(branch)?;
+    let types = branch.param_types();
+    let fits = |&i: &usize| {
+        types[i].elements() > 0 && matches!(types[i].dtype, DType::F32 | DType::BF16 | DType::F16)
+    };
+    [found.q, found.k, found.v].iter().all(fits).then_some(found)
 }
 
 /// A register before numbering: loads and instructions are counted apart.

@@ -5,14 +5,17 @@
 //! so that the same graph always gives the same program. What a step computes is data ([`Kernel`]); how it is
 //! computed is the backend's business.
 
+mod again;
 mod blocks;
 mod cse;
 mod footprint;
 mod fuse;
 mod linear;
 mod listing;
+mod loops;
 mod order;
 mod pass;
+mod pieces;
 mod plan;
 mod prune;
 mod remat;

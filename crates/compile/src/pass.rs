@@ -33,7 +33,10 @@ pub const PASSES: &[Pass] = &[
     },
     Pass { name: "cse", doc: "computes equal expressions once", run: crate::cse::run },
     Pass { name: "simplify", doc: "once more, on merged values", run: crate::simplify::run },
+    Pass { name: "pieces", doc: "sums of padded pieces that fill an array", run: crate::pieces::run },
+    Pass { name: "loops", doc: "sums of all trips of a loop after it", run: crate::loops::run },
     Pass { name: "linear", doc: "sums of linear combinations by sums that exist", run: crate::linear::run },
+    Pass { name: "again", doc: "copies of cheap nodes for late readers", run: crate::again::run },
     Pass { name: "prune", doc: "drops what the others made superfluous", run: crate::prune::run },
 ];
 

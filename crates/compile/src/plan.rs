@@ -46,11 +46,38 @@ fn overwrites(step: &Step, i: usize, o: usize) -> bool {
         }
         Kernel::Rows(r) => same_size(i, o) && r.overwrites(i, o, step.inputs.len()),
         // Kernels of these look for the operand's own memory; one that does not know the trick copies from a copy.
-        Kernel::Op { op: Op::DynamicUpdateSlice(_), .. } => i == 0 && same_size(i, o),
+        Kernel::Op { op: Op::DynamicUpdateSlice(_) | Op::Scatter(_), .. } => {
+            (i, o) == (0, 0) && same_size(i, o)
+        }
+        Kernel::Blocks(b) => same_size(i, o) && overwrites_rows(b, i, o),
+        // A state may start where it ends.
+        Kernel::While { starts, .. } => starts[o] == Some(i),
         // The addend, which has the type of the result.
         Kernel::Onto { .. } => i + 1 == step.inputs.len(),
         _ => false,
     }
+}
+
+/// Whether blocks may write rows of output `o` over the same rows of input `i`: in a block's program the reading is done
+/// before.
+fn overwrites_rows(b: &Blocks, i: usize, o: usize) -> bool {
+    let sums = b.sums.len();
+    let Some(k) = o.checked_sub(sums) else { return false };
+    let done_before = |s: &Schedule| {
+        let result = s.results[o].slot;
+        let Some(param) = s.slots.iter().position(|x| x.place == Place::Param(sums + i)) else {
+            return false;
+        };
+        let (last, first) = (s.slots[param].last, s.slots[result].first);
+        let here = || {
+            let output = s.steps[first].outputs.iter().position(|&x| x == result);
+            matches!((sole_input(&s.steps[first], param), output), (Some(i), Some(o)) if overwrites(&s.steps[first], i, o))
+        };
+        s.slots[result].place == Place::Result(o)
+            && s.results.iter().all(|r| r.slot != param)
+            && (last < first || last == first && here())
+    };
+    b.inputs[i] == Some(b.outputs[k]) && std::iter::once(&b.body).chain(&b.rest).all(done_before)
 }
 
 /// The inputs of a step that stand for one slot only once; a slot that is read twice under two types is left alone.

@@ -35,6 +35,11 @@ impl Rewriter {
         self.append(op, inputs, outs, like)[0]
     }
 
+    /// Appends a node like an old one, with other operands of the same types, and returns its first result.
+    pub fn push_as(&mut self, node: &Node, inputs: &[ValueId]) -> ValueId {
+        self.append(node.op.clone(), inputs, node.outs.clone(), node)[0]
+    }
+
     /// All nodes.
     pub fn into_nodes(self) -> Vec<Node> {
         self.nodes

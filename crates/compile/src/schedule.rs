@@ -139,6 +139,8 @@ pub enum Kernel {
     },
     /// A part of the graph that runs for a block of rows at a time.
     Blocks(Box<Blocks>),
+    /// Attention of several heads, or its derivative; the last input is of no use.
+    Attention(systole_ir::attention::Recognised),
     /// Max pooling with what stands before and after it.
     Pool(crate::templates::Pool),
     /// The derivative of max pooling.
@@ -149,6 +151,8 @@ pub enum Kernel {
     While {
         /// Leading inputs that do not change.
         captures: usize,
+        /// The input that each state starts as; `None` where that does not matter.
+        starts: Vec<Option<usize>>,
         /// `(captures…, state…) → bool[]`.
         cond: Box<Schedule>,
         /// `(captures…, state…) → state…`, in place where legal.
@@ -212,6 +216,8 @@ impl Kernel {
             Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
             Kernel::Onto { op } => format!("{}+=", op.name()),
             Kernel::Blocks(b) => format!("blocks[{}×{}]", b.rows.div_ceil(b.block), b.block),
+            Kernel::Attention(a) if a.gradient.is_some() => "attention gradient".into(),
+            Kernel::Attention(_) => "attention".into(),
             Kernel::Pool(p) => p.name(),
             Kernel::Unpool(u) => u.name(),
             Kernel::UnpooledGradient(_) => "unpooled kernel gradient".into(),

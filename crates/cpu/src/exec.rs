@@ -87,10 +87,10 @@ impl Executor {
     /// Makes what kernels keep; a null address: nothing.
     ///
     /// # Safety
-    /// `params` point to the parameters that are the same, `kept` to room for [`Executor::kept`] bytes each.
+    /// `params` point to the parameters that are the same, as far as the last of them, `kept` to room for [`Executor::kept`] bytes each.
     pub unsafe fn keep(&self, cx: &Cx<'_>, params: &[*const u8], kept: &[*mut u8]) {
         let address = |&x: &usize| match self.schedule.slots[x].place {
-            Place::Param(p) => params[p],
+            Place::Param(p) => params.get(p).copied().unwrap_or(std::ptr::null()),
             _ => std::ptr::null(),
         };
         let made = kept.iter().enumerate().filter(|(_, to)| !to.is_null());
@@ -204,6 +204,8 @@ fn place_of(step: &Step) -> String {
 /// `while`: the state lives in the outputs; results that cannot be written in place go to a second set of arrays.
 pub struct WhileKernel {
     captures: usize,
+    /// The input that each state starts as, if it matters.
+    starts: Vec<Option<usize>>,
     cond: Executor,
     body: Executor,
     /// Where each state's second array lies in scratch, if it needs one.
@@ -212,14 +214,16 @@ pub struct WhileKernel {
     cond_at: usize,
     body_at: usize,
     flag_at: usize,
+    /// Where in scratch lies what the body's kernels make once of what is captured.
+    kept: Vec<Option<usize>>,
     scratch: usize,
 }
 
 impl WhileKernel {
     pub fn new(
         captures: usize,
-        cond: &Schedule,
-        body: &Schedule,
+        starts: &[Option<usize>],
+        [cond, body]: [&Schedule; 2],
         step: &Step,
         level: Level,
     ) -> Result<WhileKernel> {
@@ -242,7 +246,24 @@ impl WhileKernel {
         }
         let (cond_at, body_at) = (take(cond.memory_bytes()?)?, take(body.memory_bytes()?)?);
         let flag_at = take(1)?;
-        Ok(WhileKernel { captures, cond, body, second, bytes, cond_at, body_at, flag_at, scratch: total })
+        let mut kept = Vec::new();
+        for bytes in body.kept(&|p| p < captures) {
+            kept.push(if bytes > 0 { Some(take(bytes)?) } else { None });
+        }
+        let starts = starts.to_vec();
+        Ok(WhileKernel {
+            captures,
+            starts,
+            cond,
+            body,
+            second,
+            bytes,
+            cond_at,
+            body_at,
+            flag_at,
+            kept,
+            scratch: total,
+        })
     }
 }
 
@@ -256,12 +277,19 @@ impl Kernel for WhileKernel {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let (captured, initial) = io.inputs.split_at(self.captures);
+        let captured = &io.inputs[..self.captures];
         let mut state: Vec<*mut u8> = io.outputs.to_vec();
-        for (k, (&from, &to)) in initial.iter().zip(&state).enumerate() {
-            // SAFETY: operand and result of one type, in different memory.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, self.bytes[k]) };
+        for (k, (from, &to)) in self.starts.iter().zip(&state).enumerate() {
+            let Some(from) = from.map(|i| io.inputs[i]) else { continue };
+            if !std::ptr::eq(from, to) {
+                // SAFETY: operand and result of one type, in different memory.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, self.bytes[k]) };
+            }
         }
+        let place = |at: &Option<usize>| at.map_or(std::ptr::null_mut(), |at| io.scratch.wrapping_add(at));
+        let kept: Vec<*mut u8> = self.kept.iter().map(place).collect();
+        // SAFETY: captures are the same in every trip; scratch has room.
+        unsafe { self.body.keep(cx, captured, &kept) };
         let mut other: Vec<Option<*mut u8>> =
             self.second.iter().map(|at| at.map(|at| io.scratch.wrapping_add(at))).collect();
         let flag = io.scratch.wrapping_add(self.flag_at);
@@ -275,7 +303,8 @@ impl Kernel for WhileKernel {
                     break;
                 }
                 let results: Vec<*mut u8> = state.iter().zip(&other).map(|(&s, o)| o.unwrap_or(s)).collect();
-                self.body.run_raw(cx, &params, &results, io.scratch.wrapping_add(self.body_at), &[])?;
+                let memory = io.scratch.wrapping_add(self.body_at);
+                self.body.run_raw(cx, &params, &results, memory, &kept)?;
             }
             for (s, o) in state.iter_mut().zip(&mut other) {
                 if let Some(o) = o {

@@ -9,7 +9,7 @@ use systole_cpu::Level;
 use systole_ir::DType::*;
 use systole_ir::op::{Convolution, Domain};
 use systole_ir::rng::Stream;
-use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, grad};
+use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, flow, grad};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
 
 /// A multilayer perceptron's train step: loss and updated weights.
@@ -91,6 +91,34 @@ fn conv_net_train_step() {
         let graph = train_step(&net);
         let args = step_arguments(&graph, 10.0);
         check(&graph, &args, 5e-6);
+    }
+}
+
+/// Gates in one product, as recurrent layers have them, and all gradients: loops with captured kernels, sums of all
+/// trips, and arrays with an entry for each trip.
+fn recurrent_step(steps: usize, batch: usize, units: usize) -> Arc<Graph> {
+    let g = GraphBuilder::new("recurrent");
+    let param = |shape: &[usize]| g.parameter(TensorType::new(F32, shape), "x");
+    let (w, b, xs) = (param(&[units, 2 * units]), param(&[2 * units]), param(&[steps, batch, 2 * units]));
+    let start = g.full(&TensorType::new(F32, [batch, units]), 0.0);
+    let (last, ys) = flow::scan(&[&start], &[&xs], |carry, x| {
+        let z = carry[0].dot(&w) + &x[0] + &b;
+        let (gate, new) = (z.slice_dim(1, 0, units).logistic(), z.slice_dim(1, units, 2 * units).tanh());
+        let h = &gate * &carry[0] + (1.0 - &gate) * new;
+        (vec![h.clone()], vec![h])
+    });
+    let loss = (&ys[0] * &ys[0]).sum_all() + last[0].sum_all();
+    let mut results = vec![loss.clone(), ys[0].clone()];
+    results.extend(grad(&loss, &[&w, &b, &xs]));
+    g.finish(&results).unwrap()
+}
+
+#[test]
+fn recurrent_train_step() {
+    // With few rows kernels are read where they lie, with more they are packed once for the loop.
+    for (steps, batch, units) in [(1, 3, 4), (7, 5, 9), (5, 60, 40), (4, 70, 300)] {
+        let graph = recurrent_step(steps, batch, units);
+        check(&graph, &step_arguments(&graph, 2.0), 5e-6);
     }
 }
 

@@ -8,6 +8,7 @@
 use super::region::base;
 use super::rules::{Use, is_free, row_op};
 use std::collections::HashMap;
+use systole_ir::op::Lowering;
 use systole_ir::{Graph, ValueId};
 
 /// How a node takes part.
@@ -50,7 +51,41 @@ impl<'g> Phases<'g> {
         for i in 0..n {
             p.add(i, barred(i));
         }
+        p.put_off();
         p
+    }
+
+    /// Element-wise nodes that only a later round reads run in that one, where what they are made of is read there
+    /// anyway, or small: a copy for late readers is of no use in an early round.
+    fn put_off(&mut self) {
+        let n = self.graph.nodes.len();
+        // The last round that reads each value, and the first one that allows.
+        let (mut last, mut until) = (vec![0; n], vec![usize::MAX; n]);
+        for i in 0..n {
+            self.reads[i]
+                .iter()
+                .for_each(|r| last[r.value.index()] = last[r.value.index()].max(self.phase[i]));
+        }
+        self.graph.results.iter().filter_map(|&r| base(self.graph, r)).for_each(|v| until[v.index()] = 0);
+        for i in (0..n).rev() {
+            let node = &self.graph.nodes[i];
+            let can_wait = self.parts[i] == Part::Rows && node.op.rule().lower() == Lowering::Map;
+            let is_there = |read: &Read| {
+                let small = self.graph.ty(read.value).bytes() * 16 <= node.outs[0].bytes();
+                small || last[read.value.index()] >= until[i]
+            };
+            if can_wait
+                && (self.phase[i] + 1..usize::MAX).contains(&until[i])
+                && self.reads[i].iter().all(is_there)
+            {
+                self.phase[i] = until[i];
+            }
+            for read in &self.reads[i] {
+                let from = read.value.index();
+                let later = self.parts[from] != Part::Other && !read.by_rows;
+                until[from] = until[from].min(self.phase[i].saturating_sub(later as usize));
+            }
+        }
     }
 
     fn add(&mut self, i: usize, barred: bool) {

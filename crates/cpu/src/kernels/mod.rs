@@ -5,6 +5,7 @@
 //! write in place (element-wise steps on inputs they read at the same index; `dynamic_update_slice` on its operand);
 //! those kernels look for equal pointers themselves. `scratch` points to as many bytes as the kernel asked for.
 
+mod attention;
 mod cells;
 mod conv;
 mod convpool;
@@ -137,11 +138,12 @@ pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
             Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, level))
         }
         Plan::Rows(r) => Box::new(rows::RowsKernel::new(r, step, level)),
-        Plan::While { captures, cond, body } => {
-            Box::new(crate::exec::WhileKernel::new(*captures, cond, body, step, level)?)
+        Plan::While { captures, starts, cond, body } => {
+            Box::new(crate::exec::WhileKernel::new(*captures, starts, [cond, body], step, level)?)
         }
         Plan::Case { branches } => Box::new(crate::exec::CaseKernel::new(branches, step, level)?),
         Plan::Blocks(b) => Box::new(crate::blocks::BlocksKernel::new(b, level)?),
+        Plan::Attention(a) => Box::new(attention::AttentionKernel::new(a, step, level)),
         Plan::Onto { op } => Box::new(onto::Onto::new(op, step, level)?),
         Plan::Pool(p) => known(step, convpool::bind(p, step, level)),
         Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),

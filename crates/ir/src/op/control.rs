@@ -6,7 +6,7 @@
 //! The builders are in [`flow`].
 
 use super::*;
-use crate::{GraphBuilder, flow, require};
+use crate::{GraphBuilder, ValueId, flow, require};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Error};
 
@@ -98,7 +98,8 @@ impl OpRule for While {
             return None;
         }
         // A body without derivative is reported by vjp.
-        let recorded = self.needed_state().ok()?;
+        let mut recorded = self.needed_state().ok()?;
+        recorded.retain(|k| *k > 0 || !self.counts_trips(x));
         let state = self.body.result_types();
         let g = x.first()?.builder();
         let buffers = recorded.iter().map(|&k| g.full(&stacked(&state[k], trips), 0.0));
@@ -183,10 +184,45 @@ impl While {
                 .all(|(&k, &t)| k < own && stacked(state[k], trips) == *t)
     }
 
-    /// The body without what autodiff added to it.
-    fn own_body(&self) -> Graph {
-        let own = self.own_state();
-        self.body.pruned(&self.body.results[..own], self.captures + own)
+    /// Whether state 0 is the number of the trip, from 0 and one more each time, as [`flow::fori_loop`] and
+    /// [`flow::scan`] have it.
+    fn counts_trips(&self, x: &[Tensor]) -> bool {
+        let (body, Some(from)) = (&self.body, x.get(self.captures)) else { return false };
+        let (counter, next) = (body.params[self.captures], body.node(body.results[0]));
+        let is_one = |v: ValueId| matches!(&body.node(v).op, Op::Constant(c) if c.value.get(0).as_i64() == 1);
+        *from.ty() == TensorType::scalar(DType::I32)
+            && from.builder().is_zeros(from.id())
+            && next.op == Op::Binary(Binary::Add)
+            && next.inputs[0] == counter
+            && is_one(next.inputs[1])
+    }
+
+    /// The body without what autodiff added to it, and which of its results are only what a trip writes to its own
+    /// entry of an array of all trips: nothing reads such an array before the loop ends.
+    fn body_of_a_trip(&self, trips: usize, counted: bool) -> (Graph, Vec<usize>) {
+        let (nc, own) = (self.captures, self.own_state());
+        let mut results = self.body.results[..own].to_vec();
+        let outputs: Vec<usize> = (0..own).filter(|&k| counted && self.is_output(k, trips)).collect();
+        for &k in &outputs {
+            results[k] = self.body.node(results[k]).inputs[1];
+        }
+        (self.body.pruned(&results, nc + own), outputs)
+    }
+
+    /// Whether each trip sets its entry of state `k`, an array of as many as there are trips, and does no more with it.
+    fn is_output(&self, k: usize, trips: usize) -> bool {
+        let (nc, body) = (self.captures, &self.body);
+        let (before, made) = (body.params[nc + k], body.node(body.results[k]));
+        let counts = |graph: &Graph, v: ValueId| {
+            let uses = graph.nodes.iter().flat_map(|n| n.inputs.iter()).chain(&graph.results);
+            uses.filter(|&&u| u == v).count()
+        };
+        matches!(made.op, Op::DynamicUpdateSlice(_))
+            && made.inputs[0] == before
+            && made.inputs[2] == body.params[nc]
+            && is_entry(body.ty(before), body.ty(made.inputs[1]), trips)
+            && counts(body, before) == 1
+            && counts(&self.cond, self.cond.params[nc + k]) == 0
     }
 
     /// Which state values the derivative of the body reads: only these must be kept for each trip.
@@ -235,9 +271,13 @@ impl While {
         y: &[Tensor],
         dy: &[Option<Tensor>],
     ) -> Vec<Grad> {
-        let (nc, own, body) = (self.captures, self.own_state(), self.own_body());
+        let (nc, own) = (self.captures, self.own_state());
+        let counted = self.counts_trips(x);
+        let (body, outputs) = self.body_of_a_trip(trips, counted);
         let g = x[0].builder().clone();
-        let state: Vec<usize> = (0..own).filter(|&k| y[k].dtype().is_float()).collect();
+        let floats = || (0..own).filter(|&k| y[k].dtype().is_float());
+        let state: Vec<usize> = floats().filter(|k| !outputs.contains(k)).collect();
+        let outputs: Vec<usize> = floats().filter(|&k| outputs.contains(&k) && dy[k].is_some()).collect();
         let captures: Vec<usize> =
             (0..nc).filter(|&k| x[k].dtype().is_float() && is_first(&x[..nc], k)).collect();
         let cotangents = state.iter().map(|&k| dy[k].clone().unwrap_or_else(|| y[k].zeros_like()));
@@ -250,15 +290,19 @@ impl While {
             let kept = |k: usize| recorded.iter().position(|&s| s == k).map(|p| own + 1 + p);
             let value = |k: usize| match kept(k) {
                 Some(s) => read_trip(&y[s], &at),
+                None if k == 0 && counted => at.clone(),
                 None => r.full(y[k].ty(), 0.0), // the derivative does not read it
             };
             let args: Vec<Tensor> = x[..nc].iter().map(|t| r.capture(t)).chain((0..own).map(value)).collect();
             let ys = r.inline(&body, &args.iter().collect::<Vec<_>>());
-            let ys: Vec<&Tensor> = state.iter().map(|&k| &ys[k]).collect();
+            let ys: Vec<&Tensor> = state.iter().chain(&outputs).map(|&k| &ys[k]).collect();
             let xs: Vec<&Tensor> =
                 state.iter().map(|&k| &args[nc + k]).chain(captures.iter().map(|&k| &args[k])).collect();
             let (dys, sums) = carried.split_at(state.len());
-            let mut grads = crate::vjp(&ys, &dys.iter().collect::<Vec<_>>(), &xs);
+            let of_trip = |&k: &usize| dy[k].as_ref().map(|d| entry(d, &at));
+            let of_outputs: Vec<Tensor> = outputs.iter().filter_map(of_trip).collect();
+            let dys: Vec<&Tensor> = dys.iter().chain(&of_outputs).collect();
+            let mut grads = crate::vjp(&ys, &dys, &xs);
             for (grad, &k) in grads.iter_mut().zip(&state) {
                 // Second derivatives: the kept values have cotangents of their own.
                 if let Some(d) = kept(k).and_then(|s| dy[s].as_ref()) {
@@ -266,7 +310,7 @@ impl While {
                 }
             }
             for (grad, sum) in grads[state.len()..].iter_mut().zip(sums) {
-                *grad = add_to(sum, grad);
+                *grad = add_to(sum, grad, &at, trips);
             }
             grads
         });
@@ -285,9 +329,21 @@ fn trip_start(trip: &Tensor, rank: usize) -> Vec<Tensor> {
 /// `stack: T[trips, …] → T[…]`: entry `trip`.
 pub(crate) fn read_trip(stack: &Tensor, trip: &Tensor) -> Tensor {
     let shape: Dims = stack.shape().iter().skip(1).copied().collect();
-    let sizes: Dims = std::iter::once(1).chain(shape.iter().copied()).collect();
-    let start = trip_start(trip, shape.len());
-    stack.dynamic_slice(&start.iter().collect::<Vec<_>>(), &sizes).reshape(&shape[..])
+    entry(stack, trip).reshape(&shape[..])
+}
+
+/// `stack: T[trips, …] → T[1, …]`: entry `trip`.
+fn entry(stack: &Tensor, trip: &Tensor) -> Tensor {
+    let sizes: Dims = std::iter::once(1).chain(stack.shape().iter().skip(1).copied()).collect();
+    let start = trip_start(trip, stack.rank() - 1);
+    stack.dynamic_slice(&start.iter().collect::<Vec<_>>(), &sizes)
+}
+
+/// Whether a block is one entry of an array with an entry for each trip.
+fn is_entry(stack: &TensorType, block: &TensorType, trips: usize) -> bool {
+    stack.shape.first() == Some(&trips)
+        && block.shape.first() == Some(&1)
+        && stack.shape[1..] == block.shape[1..]
 }
 
 /// `stack: T[trips, …], value: T[…] → T[trips, …]`: with entry `trip` set.
@@ -298,8 +354,9 @@ pub(crate) fn write_trip(stack: &Tensor, value: &Tensor, trip: &Tensor) -> Tenso
 }
 
 /// `sum + grad`; where `grad` is a block in an array of zeros, only that block is read and written. Without this,
-/// a loop over slices of one array would take time quadratic in the number of trips.
-fn add_to(sum: &Tensor, grad: &Tensor) -> Tensor {
+/// a loop over slices of one array would take time quadratic in the number of trips. Where the block is the trip's
+/// own entry, nothing is there yet to add to.
+fn add_to(sum: &Tensor, grad: &Tensor, trip: &Tensor, trips: usize) -> Tensor {
     let g = grad.builder();
     let in_zeros = !grad.is_poisoned()
         && g.with_node(grad.id().index(), |n| matches!(n.op, Op::DynamicUpdateSlice(_)))
@@ -310,6 +367,9 @@ fn add_to(sum: &Tensor, grad: &Tensor) -> Tensor {
     let operands: Vec<Tensor> =
         g.with_node(grad.id().index(), |n| n.inputs.clone()).iter().map(|&v| g.value(v)).collect();
     let start: Vec<&Tensor> = operands[2..].iter().collect();
+    if operands[2].same_as(trip) && is_entry(sum.ty(), operands[1].ty(), trips) {
+        return sum.dynamic_update_slice(&operands[1], &start);
+    }
     let block = sum.dynamic_slice(&start, operands[1].shape()) + &operands[1];
     sum.dynamic_update_slice(&block, &start)
 }

@@ -1,0 +1,184 @@
+//! Cheap values are computed again where they are read much later.
+//!
+//! The forward pass leaves arrays for the backward pass. One that a few instructions make from arrays which are read
+//! there anyway (squares and halves on the way to gelu), or from hardly anything (one-hot labels), need not be kept: its
+//! late readers get a copy of its nodes, beside them. The same bits for less memory and less traffic.
+
+use crate::rewrite::{Rewriter, Values, rebuild};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use systole_ir::op::{Binary, Lowering, Unary};
+use systole_ir::{Graph, Node, Op, ValueId};
+
+/// Readers within so many nodes are taken to be of the same pass.
+const NEAR: usize = 48;
+/// Arrays smaller than this stay.
+const WORTH: usize = 64 << 10;
+/// Most nodes that are computed again for a value.
+const DEEPEST: usize = 4;
+
+/// The pass.
+pub fn run(graph: &Graph) -> Graph {
+    let recipes = Again::new(graph).recipes();
+    // The copies of nodes, each for the readers behind one place.
+    let mut copies: HashMap<(usize, usize), ValueId> = HashMap::new();
+    let mut new: Vec<Values> = Vec::with_capacity(graph.nodes.len());
+    rebuild(graph, |g, i, node, inputs| {
+        let late = |v: &ValueId| recipes.get(&v.index()).filter(|r| r.from <= i);
+        let mut operands: Vec<ValueId> = inputs.to_vec();
+        for (operand, v) in operands.iter_mut().zip(&node.inputs) {
+            if let Some(recipe) = late(v) {
+                *operand = copy(g, graph, v.index(), recipe, &new, &mut copies);
+            }
+        }
+        let first = g.push_as(node, &operands);
+        let result = |k: usize| ValueId { node: first.node, out: k as u32 };
+        let values: Values = (0..node.outs.len()).map(result).collect();
+        new.push(values.clone());
+        Some(values)
+    })
+}
+
+/// The copy of node `i` for its late readers.
+fn copy(
+    g: &mut Rewriter,
+    graph: &Graph,
+    i: usize,
+    recipe: &Recipe,
+    new: &[Values],
+    copies: &mut HashMap<(usize, usize), ValueId>,
+) -> ValueId {
+    if let Some(&known) = copies.get(&(i, recipe.from)) {
+        return known;
+    }
+    let node = &graph.nodes[i];
+    let operands: Vec<ValueId> = node
+        .inputs
+        .iter()
+        .map(|v| match recipe.nodes.contains(&v.index()) {
+            true => copy(g, graph, v.index(), recipe, new, copies),
+            false => new[v.index()][v.out as usize],
+        })
+        .collect();
+    let made = g.push_as(node, &operands);
+    copies.insert((i, recipe.from), made);
+    made
+}
+
+/// How a value is made again for readers from a node on.
+struct Recipe {
+    from: usize,
+    nodes: BTreeSet<usize>,
+}
+
+struct Again<'g> {
+    graph: &'g Graph,
+    users: Vec<Vec<usize>>,
+    results: HashSet<usize>,
+}
+
+impl<'g> Again<'g> {
+    fn new(graph: &'g Graph) -> Again<'g> {
+        let mut users = vec![Vec::new(); graph.nodes.len()];
+        for (i, node) in graph.nodes.iter().enumerate() {
+            node.inputs.iter().for_each(|v| users[v.index()].push(i));
+        }
+        Again { graph, users, results: graph.results.iter().map(|r| r.index()).collect() }
+    }
+
+    fn recipes(&self) -> HashMap<usize, Recipe> {
+        (0..self.graph.nodes.len()).filter_map(|i| Some((i, self.recipe(i)?))).collect()
+    }
+
+    fn recipe(&self, i: usize) -> Option<Recipe> {
+        let node = &self.graph.nodes[i];
+        if !is_cheap(node) || node.outs[0].bytes() < WORTH || self.results.contains(&i) {
+            return None;
+        }
+        let late: Vec<usize> = self.users[i].iter().copied().filter(|&u| u > i + NEAR).collect();
+        let from = *late.iter().min()?;
+        let same = |u: &usize| is_map(&self.graph.nodes[*u]) && self.elements(*u) == self.elements(i);
+        if !late.iter().all(same) {
+            return None;
+        }
+        let (mut nodes, mut leaves) = (BTreeSet::new(), BTreeSet::new());
+        self.collect(i, from, &mut nodes, &mut leaves)?;
+        let width = node.outs[0].dtype.size();
+        // What is made of is read by the late readers' neighbours, or small.
+        let is_there = |&leaf: &usize| {
+            let ty = &self.graph.nodes[leaf].outs[0];
+            let near = |&u: &usize| {
+                u + NEAR > from
+                    && !nodes.contains(&u)
+                    && is_map(&self.graph.nodes[u])
+                    && late.iter().any(|&l| u < l + NEAR)
+            };
+            ty.bytes() * 16 <= node.outs[0].bytes()
+                || (ty.dtype.size() <= 2 * width && self.users[leaf].iter().any(near))
+        };
+        leaves.iter().all(is_there).then_some(Recipe { from, nodes })
+    }
+
+    /// The nodes to compute again for `i`, and what they are made of.
+    fn collect(
+        &self,
+        i: usize,
+        from: usize,
+        nodes: &mut BTreeSet<usize>,
+        leaves: &mut BTreeSet<usize>,
+    ) -> Option<()> {
+        nodes.insert(i);
+        if nodes.len() > DEEPEST {
+            return None;
+        }
+        for v in &self.graph.nodes[i].inputs {
+            let node = &self.graph.nodes[v.index()];
+            let read_late = self.users[v.index()].iter().any(|&u| u >= from && is_map(&self.graph.nodes[u]));
+            match node.op.rule().lower() {
+                Lowering::Leaf => {}
+                _ if nodes.contains(&v.index()) => {}
+                _ if is_free(node) || (is_cheap(node) && !read_late) => {
+                    self.collect(v.index(), from, nodes, leaves)?;
+                }
+                _ => {
+                    leaves.insert(v.index());
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn elements(&self, i: usize) -> usize {
+        self.graph.nodes[i].outs[0].elements()
+    }
+}
+
+/// Whether readers make it for themselves.
+fn is_free(node: &Node) -> bool {
+    matches!(node.op, Op::BroadcastInDim(_) | Op::Iota(_) | Op::Constant(_))
+}
+
+fn is_map(node: &Node) -> bool {
+    node.op.rule().lower() == Lowering::Map && node.outs.len() == 1
+}
+
+/// Whether it takes about one vector instruction.
+fn is_cheap(node: &Node) -> bool {
+    let cheap = match &node.op {
+        Op::Unary(op) => matches!(op, Unary::Abs | Unary::Negate | Unary::Not | Unary::Sign),
+        Op::Binary(op) => {
+            matches!(
+                op,
+                Binary::Add
+                    | Binary::Subtract
+                    | Binary::Multiply
+                    | Binary::Maximum
+                    | Binary::Minimum
+                    | Binary::And
+                    | Binary::Or
+            )
+        }
+        Op::Compare(_) | Op::Select(_) | Op::Clamp(_) | Op::Convert(_) => true,
+        _ => false,
+    };
+    cheap && is_map(node)
+}
