@@ -182,3 +182,49 @@ fn is_cheap(node: &Node) -> bool {
     };
     cheap && is_map(node)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::{DType::F32, GraphBuilder, Literal, TensorType, grad, interp};
+
+    #[test]
+    fn late_readers_get_copies_and_the_same_bits() {
+        let n = WORTH / 4;
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(TensorType::new(F32, [n]), "x");
+        let square = &x * &x;
+        let far = (0..NEAR + 20).fold(square.exp(), |y, _| y.sine());
+        let graph = g.finish(&[&far * &square + &x, far]).unwrap();
+        let after = run(&graph);
+        after.verify().unwrap();
+        let squares = |graph: &Graph| {
+            graph
+                .nodes
+                .iter()
+                .filter(|n| n.op == Op::Binary(Binary::Multiply) && n.inputs[0] == n.inputs[1])
+                .count()
+        };
+        assert_eq!((squares(&graph), squares(&after)), (1, 2));
+        let x: Vec<f32> = (0..n).map(|i| (i % 97) as f32 * 0.01).collect();
+        let x = Literal::from_slice([n], &x).unwrap();
+        assert_eq!(interp::run(&graph, &[&x]).unwrap(), interp::run(&after, &[&x]).unwrap());
+    }
+
+    #[test]
+    fn gelu_keeps_its_operand_and_its_tanh_for_the_backward_pass() {
+        let (side, layers) = (128, 6);
+        let ty = TensorType::new(F32, [side, side]);
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(ty.clone(), "x");
+        let weights: Vec<_> = (0..layers).map(|i| g.parameter(ty.clone(), &format!("w{i}"))).collect();
+        let y = weights.iter().fold(x, |h, w| h.dot(w).gelu_tanh());
+        let refs: Vec<_> = weights.iter().collect();
+        let (graph, _) = crate::optimize(&g.finish(&grad(&y.sum_all(), &refs)).unwrap()).unwrap();
+        let s = crate::schedule(&graph, &crate::Options::default()).unwrap();
+        // Forward: the product, its tanh, gelu. Backward: the cotangents of gelu and of the product, the weight's
+        // gradient. What is read soon after it is made, at the end of the network, may be kept as well.
+        let arrays = s.steps.iter().flat_map(|step| &step.output_types).filter(|t| **t == ty).count();
+        assert!(arrays <= 6 * layers + 6, "{arrays} arrays\n{s}");
+    }
+}
