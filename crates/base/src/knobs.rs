@@ -46,6 +46,13 @@ pub const BLOCKS: Knob = Knob {
     default: "on",
     doc: "on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other",
 };
+/// Machine code for element-wise programs.
+pub const JIT: Knob = Knob {
+    name: "SYSTOLE_JIT",
+    values: "on|off",
+    default: "on",
+    doc: "on: element-wise programs become machine code when they are compiled, on machines with AVX-512; off: they are interpreted, with the same results",
+};
 /// Memory that the process may use.
 pub const MEMORY_LIMIT: Knob = Knob {
     name: "SYSTOLE_MEMORY_LIMIT",
@@ -83,7 +90,7 @@ pub const BACKEND: Knob = Knob {
 };
 
 /// All knobs, in the order `systole knobs` shows them.
-pub const KNOBS: &[Knob] = &[LOG, THREADS, ISA, BLOCKS, BACKEND, MEMORY_LIMIT, DATA, CACHE, PARANOID];
+pub const KNOBS: &[Knob] = &[LOG, THREADS, ISA, BLOCKS, JIT, BACKEND, MEMORY_LIMIT, DATA, CACHE, PARANOID];
 
 /// Values that the program's own arguments gave: setting environment variables is not safe once threads run.
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());

@@ -1,8 +1,10 @@
-//! Fused element-wise kernels: an interpreter over tiles.
+//! Fused element-wise kernels: machine code where `jit` makes some, else an interpreter over tiles.
 //!
 //! A tile is [`TILE`] elements. Each instruction is one vectorised loop over the tile's registers, which are short
 //! slices that stay in the nearest cache. Arrays that are read at the running index are used where they lie.
+//! Machine code takes all instructions at once, and as many elements as lie where it can read them.
 
+use super::jit::{self, Access, Loop, ROUND, Sink};
 use super::lanes::{lane_size, lanes_mut, loop_of, narrow, widen};
 use super::{Io, Kernel, Ptr};
 use crate::arena::Memory;
@@ -23,13 +25,16 @@ fn register_bytes(lane: usize) -> usize {
     TILE * lane + 2 * 64
 }
 
+/// Time of one instruction of the interpreter for one element.
+const INSTRUCTION_NS: f64 = 0.15;
+
 /// Elements that one block of the parallel loop takes.
 const BLOCK: usize = 16 * TILE;
 
 /// An element-wise program ready to run tile by tile.
 pub struct Program {
     loads: Vec<Fetch>,
-    code: Vec<Code>,
+    body: Body,
     /// Where each register's value lies in scratch, or that it lies elsewhere.
     homes: Vec<Home>,
     scratch_registers: usize,
@@ -42,10 +47,23 @@ pub struct Program {
     pub stores: Vec<usize>,
     dims: SmallVec<[usize; 4]>,
     dtypes: Vec<DType>,
+    /// Tiles end where rows do.
+    by_row: bool,
+    /// Tiles may have any length: no load is copied to a register.
+    long: bool,
+}
+
+enum Body {
+    /// A loop for each instruction.
+    Loops(Vec<Code>),
+    /// One loop for all.
+    Fused(Loop),
 }
 
 #[derive(Clone, Copy)]
 enum Home {
+    /// Not in scratch.
+    Elsewhere,
     /// Number of a scratch register.
     Scratch(usize),
     /// Byte offset in the splats.
@@ -73,6 +91,12 @@ enum Fetch {
         input: usize,
         size: usize,
         period: usize,
+    },
+    /// Read where it lies in tiles of one row: neighbouring elements, or one for the whole row.
+    InRow {
+        input: usize,
+        size: usize,
+        strides: SmallVec<[usize; 4]>,
     },
     /// Repeated, permuted or widened into a register.
     Copied {
@@ -106,8 +130,78 @@ enum Run {
     },
 }
 
+/// The least length of rows that tiles of machine code are cut to, so that loads that repeat need no copy.
+const LEAST_ROW: usize = 128;
+
+/// How machine code reads a load, and where it finds it; `cut`: tiles may end where rows do.
+fn fused_fetch(map: &Map, load: &Load, cut: bool) -> (Access, Fetch) {
+    match load {
+        Load::Splat { .. } => (Access::Constant, Fetch::Splat),
+        Load::Iota { inner, size, dtype } => {
+            (Access::Stream, Fetch::Iota { inner: *inner, size: *size, dtype: *dtype })
+        }
+        Load::Array { input, dtype, strides } => {
+            let (input, size, strides) = (*input, dtype.size(), strides.clone());
+            let same = strides.iter().all(|&s| s == 0);
+            match (period(map, &strides), strides.last()) {
+                _ if map.is_linear(load) => (Access::Stream, Fetch::Direct { input, size }),
+                (_, Some(0)) if same || cut => (Access::Spread, Fetch::InRow { input, size, strides }),
+                (_, Some(1)) if cut => (Access::Stream, Fetch::InRow { input, size, strides }),
+                (Some(period), _) if period <= TILE => {
+                    (Access::Stream, Fetch::Periodic { input, size, period, widen: None })
+                }
+                _ => (Access::Stream, Fetch::Copied { input, size, strides, linear: false, widen: None }),
+            }
+        }
+    }
+}
+
 impl Program {
-    pub fn new(map: &Map, level: Level) -> Program {
+    /// `run`: the contiguous elements that a fold along takes at once; `fuse`: machine code where that is possible.
+    pub fn new(map: &Map, sink: Sink, run: usize, level: Level, fuse: bool) -> Program {
+        let fused = if fuse { Program::fused(map, sink, run, level) } else { None };
+        fused.unwrap_or_else(|| Program::interpreted(map, level))
+    }
+
+    fn fused(map: &Map, sink: Sink, run: usize, level: Level) -> Option<Program> {
+        let row = map.shape.dims().last().copied().unwrap_or(1);
+        let along = matches!(sink, Sink::Along(_));
+        // A fold along begins with its first accumulator in each tile: tiles must be as the interpreter's.
+        let cut = row >= LEAST_ROW && (!along || row > TILE || run == row);
+        let (access, loads): (Vec<Access>, Vec<Fetch>) =
+            map.loads.iter().map(|load| fused_fetch(map, load, cut)).unzip();
+        let body = Body::Fused(Loop::new(map, &access, sink, level)?);
+        let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
+        let (mut scratch_registers, mut periodic) = (0, 0);
+        let homes = loads.iter().map(|load| {
+            let (count, home): (&mut usize, fn(usize) -> Home) = match load {
+                Fetch::Periodic { .. } => (&mut periodic, Home::Repeated),
+                Fetch::Copied { .. } | Fetch::Iota { .. } => (&mut scratch_registers, Home::Scratch),
+                _ => return Home::Elsewhere,
+            };
+            *count += 1;
+            home(*count - 1)
+        });
+        let homes = homes.collect();
+        let in_rows =
+            |load: &Fetch| matches!(load, Fetch::InRow { strides, .. } if strides.iter().any(|&s| s != 0));
+        Some(Program {
+            by_row: loads.iter().any(in_rows) || along && row > TILE && map.shape.rank() > 1,
+            long: scratch_registers + periodic == 0,
+            loads,
+            body,
+            homes,
+            scratch_registers,
+            periodic,
+            register: register_bytes(map.loads.iter().map(|l| stored_size(l)).max().unwrap_or(1)),
+            splats: splat_lanes(&[], 0),
+            stores: map.stores.clone(),
+            dims: map.shape.dims().iter().copied().collect(),
+            dtypes,
+        })
+    }
+
+    fn interpreted(map: &Map, level: Level) -> Program {
         let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
         let register = register_bytes(dtypes.iter().map(|&d| lane_size(d)).max().unwrap_or(8));
         let mut loads = Vec::new();
@@ -152,16 +246,19 @@ impl Program {
         }
         let code: Vec<Code> = map.instrs.iter().map(|i| Code::new(i, map, level)).collect();
         let scratch_registers = assign_registers(map, &code, &mut homes, next);
+        let dims: SmallVec<[usize; 4]> = map.shape.dims().iter().copied().collect();
         Program {
+            by_row: dims.len() > 1 && dims.last().is_some_and(|&row| row > TILE),
+            long: false,
             loads,
-            code,
+            body: Body::Loops(code),
             homes,
             scratch_registers,
             periodic,
             register,
             splats: splat_lanes(&splats, register),
             stores: map.stores.clone(),
-            dims: map.shape.dims().iter().copied().collect(),
+            dims,
             dtypes,
         }
     }
@@ -176,15 +273,24 @@ impl Program {
         self.dtypes[register]
     }
 
-    /// Instructions, for estimates of time.
+    /// Instructions of the interpreter that take as long as one element, for estimates of time.
     pub fn weight(&self) -> f64 {
-        1.0 + self.code.len() as f64
+        match &self.body {
+            Body::Loops(code) => 1.0 + code.len() as f64,
+            Body::Fused(code) => code.nanoseconds() / INSTRUCTION_NS,
+        }
     }
 
-    /// The input that register 0 is, when the program is nothing but that array.
+    /// Whether one loop does all: [`Program::run_fused`].
+    pub fn is_fused(&self) -> bool {
+        matches!(self.body, Body::Fused(_))
+    }
+
+    /// The input that register 0 is, when the program is nothing but that array, as arithmetic takes it.
     pub fn is_plain(&self) -> Option<usize> {
-        match (&self.loads[..], &self.code[..]) {
-            ([Fetch::Direct { input, .. }], []) => Some(*input),
+        let same = |register: usize, size: usize| lane_size(self.dtypes[register]) == size;
+        match &self.loads[..] {
+            [Fetch::Direct { input, size }] if self.dtypes.len() == 1 && same(0, *size) => Some(*input),
             _ => None,
         }
     }
@@ -194,10 +300,13 @@ impl Program {
     pub fn tile_len(&self, start: usize, end: usize) -> usize {
         let left = end - start;
         match self.dims.last() {
-            Some(&row) if row > TILE && self.dims.len() > 1 => {
-                let part = row.div_ceil(row.div_ceil(TILE)).next_multiple_of(16);
+            Some(&row) if self.by_row => {
+                // Whole rounds, so that folds along do not depend on how a row is cut.
+                let equal = row.div_ceil(row.div_ceil(TILE)).next_multiple_of(ROUND);
+                let part = if self.long { row } else { equal };
                 part.min(row - start % row).min(left)
             }
+            _ if self.long => left,
             _ => TILE.min(left),
         }
     }
@@ -206,14 +315,40 @@ impl Program {
     pub fn start(&self, scratch: *mut u8) -> Registers {
         let after = self.scratch_registers + 1;
         let at = |h: &Home| match *h {
+            Home::Elsewhere => std::ptr::null_mut(),
             Home::Scratch(k) => scratch.wrapping_add(k * self.register),
             Home::Splat(k) => self.splats.ptr().wrapping_add(k),
             Home::Repeated(k) => scratch.wrapping_add((after + 2 * k) * self.register),
         };
-        Registers {
-            at: self.homes.iter().map(at).collect(),
-            held: smallvec::smallvec![None; self.loads.len()],
+        let mut at: SmallVec<[*mut u8; 32]> = self.homes.iter().map(at).collect();
+        if self.is_fused() {
+            at.resize(self.loads.len() + self.stores.len(), std::ptr::null_mut());
         }
+        Registers { at, held: smallvec::smallvec![None; self.loads.len()] }
+    }
+
+    /// Computes elements `start..start + n`, a tile, by machine code: each result to where `to` says.
+    ///
+    /// # Safety
+    /// `inputs`, `regs` and `scratch` as for [`Program::tile`], in a program that [`Program::is_fused`] on this level;
+    /// `to` gives addresses of `n` elements of the results' types, or of the accumulators of a fold.
+    pub unsafe fn run_fused(
+        &self,
+        regs: &mut Registers,
+        inputs: &[*const u8],
+        scratch: *mut u8,
+        start: usize,
+        n: usize,
+        to: impl Fn(usize) -> *mut u8,
+    ) {
+        let Body::Fused(code) = &self.body else { return };
+        // SAFETY: by the caller's promise; all loads but those copied to registers are read before a result that lies
+        // where they do is written.
+        unsafe { self.fetch(regs, inputs, &[], scratch, start, n) };
+        let results = &mut regs.at[self.loads.len()..];
+        results.iter_mut().enumerate().for_each(|(s, at)| *at = to(s));
+        // SAFETY: as above; `fetch` found the addresses of all loads.
+        unsafe { code.run(&regs.at, n) };
     }
 
     /// Fills the registers for elements `start..start + n`, `n ≤ TILE`. Inputs for which `must_copy` holds are moved
@@ -224,6 +359,34 @@ impl Program {
     /// [`Program::scratch`] bytes that this thread owns; `outputs`, where given, are the addresses of the stores'
     /// lanes for this tile.
     pub unsafe fn tile(
+        &self,
+        regs: &mut Registers,
+        inputs: &[*const u8],
+        copies: &[bool],
+        scratch: *mut u8,
+        start: usize,
+        n: usize,
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.fetch(regs, inputs, copies, scratch, start, n) };
+        let (Body::Loops(code), regs) = (&self.body, &regs.at) else { return };
+        for (k, code) in code.iter().enumerate() {
+            let dst = regs[self.loads.len() + k];
+            let [a, b, c] = code.args.map(|r| regs[r].cast_const());
+            match &code.run {
+                // SAFETY: registers hold `n` lanes of the types that the loop was chosen for, and the allocation of
+                // registers never gives an instruction one of its operands' as destination.
+                Run::Loop(f) => unsafe { f(dst, a, b, c, n) },
+                Run::Scalar { op, arity, types, to } => {
+                    // SAFETY: as above.
+                    unsafe { scalar_loop(op, *arity, types, *to, dst, [a, b, c], n) }
+                }
+            }
+        }
+    }
+
+    /// Finds or copies the loads' elements `start..start + n`.
+    unsafe fn fetch(
         &self,
         regs: &mut Registers,
         inputs: &[*const u8],
@@ -251,7 +414,7 @@ impl Program {
                     let Home::Repeated(home) = self.homes[k] else { continue };
                     let first = self.scratch_registers + 1 + 2 * home;
                     let base = scratch.wrapping_add(first * self.register);
-                    let lane = lane_size(self.dtypes[k]);
+                    let lane = if widen.is_some() { lane_size(self.dtypes[k]) } else { *size };
                     if held[k].is_none() {
                         // SAFETY: the input has `period` elements, and two registers hold `TILE + period` lanes.
                         unsafe { repeat(base, inputs[*input], *size, lane, *period, *widen) };
@@ -272,6 +435,9 @@ impl Program {
                         std::ptr::copy_nonoverlapping(src.add(at * size), regs[k], before * size);
                         std::ptr::copy_nonoverlapping(src, regs[k].add(before * size), (n - before) * size);
                     }
+                }
+                Fetch::InRow { input, size, strides } => {
+                    regs[k] = inputs[*input].wrapping_add(self.element(strides, start) * size).cast_mut();
                 }
                 Fetch::Copied { strides, .. } if self.holds(held[k], strides, start, n) => {}
                 Fetch::Copied { input, size, strides, linear, widen } => {
@@ -297,19 +463,20 @@ impl Program {
                 },
             }
         }
-        for (k, code) in self.code.iter().enumerate() {
-            let dst = regs[self.loads.len() + k];
-            let [a, b, c] = code.args.map(|r| regs[r].cast_const());
-            match &code.run {
-                // SAFETY: registers hold `n` lanes of the types that the loop was chosen for, and the allocation of
-                // registers never gives an instruction one of its operands' as destination.
-                Run::Loop(f) => unsafe { f(dst, a, b, c, n) },
-                Run::Scalar { op, arity, types, to } => {
-                    // SAFETY: as above.
-                    unsafe { scalar_loop(op, *arity, types, *to, dst, [a, b, c], n) }
-                }
+    }
+
+    /// Which element of an array with these strides belongs to index `i`.
+    fn element(&self, strides: &[usize], i: usize) -> usize {
+        let (mut rest, mut at) = (i, 0);
+        for (&size, &stride) in self.dims.iter().zip(strides).rev() {
+            // All indices in front are 0.
+            if rest == 0 {
+                break;
             }
+            at += rest % size * stride;
+            rest /= size;
         }
+        at
     }
 
     /// The row of elements `start..start + n`, where a load has one value for each row and they lie in one.
@@ -372,6 +539,13 @@ pub struct Registers {
     pub at: SmallVec<[*mut u8; 32]>,
     /// For loads that stay the same for some tiles: which row's value the register holds, and in how many lanes.
     held: SmallVec<[Option<(usize, usize)>; 16]>,
+}
+
+/// Bytes of an element of a load, as it lies in memory.
+fn stored_size(load: &Load) -> usize {
+    match load {
+        Load::Array { dtype, .. } | Load::Splat { dtype, .. } | Load::Iota { dtype, .. } => dtype.size(),
+    }
 }
 
 /// The length of the vector that a load repeats along the last dimension.
@@ -631,7 +805,12 @@ struct Output {
 
 impl MapKernel {
     pub fn new(map: &Map, level: Level) -> MapKernel {
-        let program = Program::new(map, level);
+        MapKernel::with(map, level, jit::is_wanted())
+    }
+
+    /// `fuse`: by machine code, where that is possible.
+    pub(super) fn with(map: &Map, level: Level, fuse: bool) -> MapKernel {
+        let program = Program::new(map, Sink::Arrays, 0, level, fuse);
         let outputs = map.stores.iter().enumerate().map(|(k, &register)| {
             let dtype = program.dtype(register);
             let narrow = narrow(dtype, level);
@@ -644,6 +823,12 @@ impl MapKernel {
 }
 
 impl MapKernel {
+    /// Whether it is machine code.
+    #[cfg(test)]
+    pub(super) fn is_fused(&self) -> bool {
+        self.program.is_fused()
+    }
+
     /// Elements of the index space.
     pub fn elements(&self) -> usize {
         self.elements
@@ -659,6 +844,10 @@ impl MapKernel {
     /// # Safety
     /// The module's contract, for these elements.
     pub unsafe fn range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
+        if self.program.is_fused() {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.fused_range(inputs, outputs, range) };
+        }
         let written = |i: &*const u8| outputs.iter().any(|&o| std::ptr::eq(o, *i));
         let copies: SmallVec<[bool; 8]> = inputs.iter().map(written).collect();
         with_scratch(self.program.scratch(), |scratch| {
@@ -684,6 +873,21 @@ impl MapKernel {
             }
         });
     }
+
+    /// The same by machine code.
+    unsafe fn fused_range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
+        with_scratch(self.program.scratch(), |scratch| {
+            let mut regs = self.program.start(scratch);
+            let mut start = range.start;
+            while start < range.end {
+                let len = self.program.tile_len(start, range.end);
+                let to = |s: usize| outputs[s].wrapping_add(start * self.outputs[s].dtype.size());
+                // SAFETY: by the caller's promise; this thread owns the scratch.
+                unsafe { self.program.run_fused(&mut regs, inputs, scratch, start, len, to) };
+                start += len;
+            }
+        });
+    }
 }
 
 impl Kernel for MapKernel {
@@ -697,7 +901,7 @@ impl Kernel for MapKernel {
             // SAFETY: blocks are disjoint ranges.
             unsafe { self.range(&inputs, &outputs, block * BLOCK..((block + 1) * BLOCK).min(n)) };
         };
-        let work = n as f64 * 0.15 * self.program.weight();
+        let work = n as f64 * INSTRUCTION_NS * self.program.weight();
         cx.team.run_with(n.div_ceil(BLOCK), work, cx.flush, &body);
         Ok(())
     }

@@ -41,7 +41,7 @@ fn poly64<I: Isa, const N: usize>(x: f64, c: [f64; N]) -> f64 {
 }
 
 /// Adding and subtracting this rounds to an integer, which also stands in the low bits of the sum.
-const MAGIC: f32 = 12_582_912.0;
+pub const MAGIC: f32 = 12_582_912.0;
 const MAGIC64: f64 = 6_755_399_441_055_744.0;
 
 /// 2ᵏ for exponents of normal numbers.
@@ -50,16 +50,54 @@ fn power_of_two(k: i32) -> f32 {
     f32::from_bits((k.wrapping_add(127) as u32) << 23)
 }
 
+/// ln 2 in two parts: multiples of the first are exact, the second is taken away.
+pub const LN_2_HIGH: f32 = 0.693_359_4;
+pub const LN_2_LOW: f32 = 2.121_944_4e-4;
+
+/// Beyond these eˣ is 0 or infinite.
+pub const EXP_RANGE: (f32, f32) = (-104.0, 89.0);
+
+/// (eʳ − 1 − r) / r². Cephes `expf`.
+pub const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
+
+/// Cephes `logf`.
+pub const LOG: [f32; 9] = [
+    7.037_683_6e-2,
+    -1.151_461e-1,
+    1.167_699_9e-1,
+    -1.242_014_1e-1,
+    1.424_932_3e-1,
+    -1.666_805_7e-1,
+    2.000_071_5e-1,
+    -2.499_999_4e-1,
+    3.333_333e-1,
+];
+
+/// Cephes `tanhf`, without the leading 1.
+pub const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
+
+/// Numerator and denominator of erf (Eigen's and XLA's coefficients).
+pub const ERF_TOP: [f32; 7] = [
+    -2.726_142_3e-10,
+    2.770_681_4e-8,
+    -2.101_024e-6,
+    -5.692_506_4e-5,
+    -7.349_906_3e-4,
+    -2.954_6e-3,
+    -1.609_603_3e-2,
+];
+pub const ERF_BOTTOM: [f32; 5] =
+    [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329_2e-3, -1.426_473_9e-2];
+
 /// `(y, k)` with eˣ = y·2ᵏ. Cephes `expf`: x = k·ln 2 + r, a polynomial in r.
 #[inline(always)]
 fn exp_parts<I: Isa>(x: f32) -> (f32, i32) {
     let shifted = mul_add::<I>(x, std::f32::consts::LOG2_E, MAGIC);
     let n = shifted - MAGIC;
     let k = (shifted.to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
-    let r = mul_add::<I>(n, -0.693_359_4, x);
-    let r = mul_add::<I>(n, 2.121_944_4e-4, r);
-    let p =
-        poly::<I, 6>(r, [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5]);
+    let r = mul_add::<I>(n, -LN_2_HIGH, x);
+    let r = mul_add::<I>(n, LN_2_LOW, r);
+    let p = poly::<I, 6>(r, EXP);
     (mul_add::<I>(p, r * r, r) + 1.0, k)
 }
 
@@ -67,8 +105,9 @@ fn exp_parts<I: Isa>(x: f32) -> (f32, i32) {
 #[inline(always)]
 pub fn exp<I: Isa>(x: f32) -> f32 {
     // Selects, not min and max: NaN passes. Its k is meaningless, but y is NaN too.
-    let x = if x > 89.0 { 89.0 } else { x };
-    let x = if x < -104.0 { -104.0 } else { x };
+    let (least, most) = EXP_RANGE;
+    let x = if x > most { most } else { x };
+    let x = if x < least { least } else { x };
     let (y, k) = exp_parts::<I>(x);
     let half = k >> 1;
     y * power_of_two(half) * power_of_two(k.wrapping_sub(half))
@@ -86,26 +125,15 @@ pub fn log<I: Isa>(x: f32) -> f32 {
     let e = (exponent - low as i32) as f32;
     let m = if low { mantissa + mantissa } else { mantissa } - 1.0;
     let z = m * m;
-    let p = poly::<I, 9>(
-        m,
-        [
-            7.037_683_6e-2,
-            -1.151_461e-1,
-            1.167_699_9e-1,
-            -1.242_014_1e-1,
-            1.424_932_3e-1,
-            -1.666_805_7e-1,
-            2.000_071_5e-1,
-            -2.499_999_4e-1,
-            3.333_333e-1,
-        ],
-    );
-    let y = mul_add::<I>(e, -2.121_944_4e-4, p * m * z);
+    let p = poly::<I, 9>(m, LOG);
+    let y = mul_add::<I>(e, -LN_2_LOW, p * m * z);
     let y = mul_add::<I>(z, -0.5, y);
-    let y = mul_add::<I>(e, 0.693_359_4, m + y);
-    let y = if x == f32::INFINITY { x } else { y };
-    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
-    if x >= 0.0 { y } else { f32::NAN }
+    let y = mul_add::<I>(e, LN_2_HIGH, m + y);
+    // By the bits, in which numbers below zero and NaN are above infinity.
+    let (bits, infinity) = (x.to_bits(), f32::INFINITY.to_bits());
+    let y = if bits == infinity { x } else { y };
+    let y = if bits > infinity { f32::NAN } else { y };
+    if x == 0.0 { f32::NEG_INFINITY } else { y }
 }
 
 /// eˣ for |x| ≤ 300, relative error below 1e-13.
@@ -208,7 +236,7 @@ pub fn logistic<I: Isa>(x: f32) -> f32 {
 #[inline(always)]
 pub fn tanh<I: Isa>(x: f32) -> f32 {
     let z = x * x;
-    let p = poly::<I, 5>(z, [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
+    let p = poly::<I, 5>(z, TANH);
     let near = x * mul_add::<I>(p, z, 1.0);
     let twice = 2.0 * x.abs();
     let (y, k) = exp_parts::<I>(if twice > 40.0 { 40.0 } else { twice });
@@ -216,31 +244,19 @@ pub fn tanh<I: Isa>(x: f32) -> f32 {
     if x.abs() > 0.625 { far.copysign(x) } else { near }
 }
 
-/// erf x as an odd rational function on |x| < 3.84 (Eigen's and XLA's coefficients), ±1 beyond.
+/// erf x as an odd rational function on |x| < 3.84, ±1 beyond.
 #[inline(always)]
 pub fn erf<I: Isa>(x: f32) -> f32 {
     let w = if x > ERF_IS_ONE { ERF_IS_ONE } else { x };
     let w = if w < -ERF_IS_ONE { -ERF_IS_ONE } else { w };
     let z = w * w;
-    let a = poly::<I, 7>(
-        z,
-        [
-            -2.726_142_3e-10,
-            2.770_681_4e-8,
-            -2.101_024e-6,
-            -5.692_506_4e-5,
-            -7.349_906_3e-4,
-            -2.954_6e-3,
-            -1.609_603_3e-2,
-        ],
-    );
-    let b =
-        poly::<I, 5>(z, [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329_2e-3, -1.426_473_9e-2]);
+    let a = poly::<I, 7>(z, ERF_TOP);
+    let b = poly::<I, 5>(z, ERF_BOTTOM);
     w * (a / b)
 }
 
 /// From here on erf is 1 in f32.
-const ERF_IS_ONE: f32 = 3.832_507;
+pub const ERF_IS_ONE: f32 = 3.832_507;
 
 /// Largest argument for which [`sin_cos`] reduces exactly enough.
 pub const TRIG_LIMIT: f32 = 1e5;

@@ -13,6 +13,7 @@ mod depthwise;
 mod dot;
 mod fallback;
 mod gemm;
+mod jit;
 mod lanes;
 mod map;
 pub mod math;

@@ -3,6 +3,7 @@
 //! The order of a fold is a function of the shape: fixed lanes, fixed parts, and a tree over the parts. Narrow floats
 //! are folded in f32 and rounded once.
 
+use super::jit::{self, Sink};
 use super::lanes::{lane_size, lanes, lanes_mut, narrow, widen};
 use super::map::{Program, Registers, TILE, store};
 use super::{Io, Kernel, Ptr, math};
@@ -252,7 +253,18 @@ pub struct ReduceKernel {
 
 impl ReduceKernel {
     pub fn new(map: &Map, folded: &[bool], monoid: Monoid, step: &Step, level: Level) -> ReduceKernel {
-        let dtype = step.output_types[0].dtype;
+        ReduceKernel::with(map, folded, monoid, step.output_types[0].dtype, level, jit::is_wanted())
+    }
+
+    /// `fuse`: by machine code, where that is possible.
+    pub(super) fn with(
+        map: &Map,
+        folded: &[bool],
+        monoid: Monoid,
+        dtype: DType,
+        level: Level,
+        fuse: bool,
+    ) -> ReduceKernel {
         let identity = monoid.identity(dtype);
         let bytes = match dtype {
             DType::F16 | DType::BF16 => ((identity.as_f64() as f32).to_bits() as u64).to_le_bytes(),
@@ -272,8 +284,9 @@ impl ReduceKernel {
             if f { &mut folded_walk } else { &mut kept_walk }.0.insert(0, (size, stride));
             stride *= size;
         }
+        let sink = if inner_folded { Sink::Along(monoid) } else { Sink::Across(monoid) };
         ReduceKernel {
-            program: Program::new(map, level),
+            program: Program::new(map, sink, inner, level, fuse),
             loops: loops_of(monoid, dtype, level),
             dtype,
             lane: lane_size(dtype),
@@ -369,6 +382,10 @@ impl<'a> Worker<'a> {
         if let Some(base) = self.plain {
             return f(self.acc, base.wrapping_add(start * self.k.lane), 0, n);
         }
+        if self.k.program.is_fused() {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.fused_elements(start, n) };
+        }
         let mut done = 0;
         while done < n {
             let len = self.k.program.tile_len(start + done, start + n);
@@ -378,6 +395,23 @@ impl<'a> Worker<'a> {
             }
             for (s, &register) in self.k.program.stores.iter().enumerate() {
                 f(self.acc.wrapping_add(s * ACCUMULATORS), self.regs.at[register], done, len);
+            }
+            done += len;
+        }
+    }
+
+    /// Folds elements `start..start + n` by machine code.
+    unsafe fn fused_elements(&mut self, start: usize, n: usize) {
+        let (k, acc) = (self.k, self.acc);
+        let mut done = 0;
+        while done < n {
+            let len = k.program.tile_len(start + done, start + n);
+            let at = if k.inner_folded { 0 } else { done * k.lane };
+            let to = |s: usize| acc.wrapping_add(s * ACCUMULATORS + at);
+            // SAFETY: inputs and registers are those of the program, on this thread's scratch, and there are as many
+            // accumulators as the fold needs.
+            unsafe {
+                k.program.run_fused(&mut self.regs, &self.inputs, self.scratch, start + done, len, to);
             }
             done += len;
         }

@@ -1,0 +1,475 @@
+//! Machine code of the instructions that fused loops use: AVX-512 on whole registers (EVEX), vector masks (VEX), and
+//! the few integer instructions around a loop. Encodings: Intel's Software Developer's Manual, volume 2.
+//!
+//! Only bytes are made here; nothing runs.
+#![forbid(unsafe_code)]
+
+/// A general register by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gpr(pub u8);
+pub const RAX: Gpr = Gpr(0);
+pub const RCX: Gpr = Gpr(1);
+pub const RDX: Gpr = Gpr(2);
+pub const RSI: Gpr = Gpr(6);
+pub const RDI: Gpr = Gpr(7);
+pub const R8: Gpr = Gpr(8);
+pub const R9: Gpr = Gpr(9);
+pub const R10: Gpr = Gpr(10);
+pub const R11: Gpr = Gpr(11);
+
+/// One of 32 vector registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Zmm(pub u8);
+
+/// One of the mask registers; number 0 stands for "all lanes" where lanes are chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mask(pub u8);
+
+/// Which lanes an instruction writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lanes {
+    All,
+    /// Others keep what they hold.
+    Merge(Mask),
+    /// Others become zero.
+    Zero(Mask),
+}
+
+/// An address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct At {
+    pub base: Gpr,
+    /// A register and the power of two that it is multiplied by.
+    pub index: Option<(Gpr, u8)>,
+    pub offset: i32,
+}
+
+/// The operand that may lie in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rm {
+    Zmm(Zmm),
+    Memory(At),
+    /// A constant in every lane, from behind the code.
+    Splat(u32),
+    /// A constant where the instruction itself reads one lane.
+    Single(u32),
+}
+
+/// An EVEX instruction: mandatory prefix (0, 1: 66, 2: F3, 3: F2), opcode map (1: 0F, 2: 0F38, 3: 0F3A), opcode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Op(pub u8, pub u8, pub u8);
+
+/// Names are the instructions' without the leading `v`.
+pub mod ops {
+    use super::Op;
+    pub const ADDPS: Op = Op(0, 1, 0x58);
+    pub const SUBPS: Op = Op(0, 1, 0x5c);
+    pub const MULPS: Op = Op(0, 1, 0x59);
+    pub const DIVPS: Op = Op(0, 1, 0x5e);
+    pub const MINPS: Op = Op(0, 1, 0x5d);
+    pub const MAXPS: Op = Op(0, 1, 0x5f);
+    pub const SQRTPS: Op = Op(0, 1, 0x51);
+    pub const RNDSCALEPS: Op = Op(1, 3, 0x08);
+    pub const SCALEFPS: Op = Op(1, 2, 0x2c);
+    pub const FMADD132PS: Op = Op(1, 2, 0x98);
+    pub const FMADD213PS: Op = Op(1, 2, 0xa8);
+    pub const FMADD231PS: Op = Op(1, 2, 0xb8);
+    pub const PADDD: Op = Op(1, 1, 0xfe);
+    pub const PSUBD: Op = Op(1, 1, 0xfa);
+    pub const PMULLD: Op = Op(1, 2, 0x40);
+    pub const PANDD: Op = Op(1, 1, 0xdb);
+    pub const PORD: Op = Op(1, 1, 0xeb);
+    pub const PXORD: Op = Op(1, 1, 0xef);
+    pub const PMINSD: Op = Op(1, 2, 0x39);
+    pub const PMINUD: Op = Op(1, 2, 0x3b);
+    pub const PMAXSD: Op = Op(1, 2, 0x3d);
+    pub const PMAXUD: Op = Op(1, 2, 0x3f);
+    pub const PSLLVD: Op = Op(1, 2, 0x47);
+    pub const PSRLVD: Op = Op(1, 2, 0x45);
+    pub const PTERNLOGD: Op = Op(1, 3, 0x25);
+    pub const CVTDQ2PS: Op = Op(0, 1, 0x5b);
+    pub const CVTUDQ2PS: Op = Op(3, 1, 0x7a);
+    pub const CVTTPS2DQ: Op = Op(2, 1, 0x5b);
+    pub const CVTTPS2UDQ: Op = Op(0, 1, 0x78);
+    pub const CVTPH2PS: Op = Op(1, 2, 0x13);
+    pub const CVTPS2PH: Op = Op(1, 3, 0x1d);
+    pub const CMPPS: Op = Op(0, 1, 0xc2);
+    pub const PCMPD: Op = Op(1, 3, 0x1f);
+    pub const PCMPUD: Op = Op(1, 3, 0x1e);
+    pub const PTESTMD: Op = Op(1, 2, 0x27);
+    pub const BLENDMPS: Op = Op(1, 2, 0x65);
+    pub const MOVAPS: Op = Op(0, 1, 0x28);
+    pub const MOVUPS_LOAD: Op = Op(0, 1, 0x10);
+    pub const MOVUPS_STORE: Op = Op(0, 1, 0x11);
+    pub const BROADCASTSS: Op = Op(1, 2, 0x18);
+    pub const PBROADCASTB: Op = Op(1, 2, 0x78);
+    pub const PBROADCASTW: Op = Op(1, 2, 0x79);
+    pub const PMOVZXBD: Op = Op(1, 2, 0x31);
+    pub const PMOVZXWD: Op = Op(1, 2, 0x33);
+    pub const PMOVSXBD: Op = Op(1, 2, 0x21);
+    pub const PMOVSXWD: Op = Op(1, 2, 0x23);
+    pub const PMOVDB: Op = Op(2, 2, 0x31);
+    pub const PMOVDW: Op = Op(2, 2, 0x33);
+    /// Shifts by a constant: their place in the ModRM byte's register field.
+    pub const SHIFTS: Op = Op(1, 1, 0x72);
+    pub const SHIFT_RIGHT: u8 = 2;
+    pub const SHIFT_LEFT: u8 = 6;
+    /// Of masks.
+    pub const KAND: u8 = 0x41;
+    pub const KANDN: u8 = 0x42;
+    pub const KOR: u8 = 0x45;
+    pub const KXNOR: u8 = 0x46;
+    pub const KXOR: u8 = 0x47;
+}
+
+/// When a jump is taken, after a comparison of unsigned numbers.
+#[derive(Clone, Copy)]
+pub enum When {
+    Below = 2,
+    NotBelow = 3,
+    Equal = 4,
+    Above = 7,
+}
+
+/// A jump whose target is not known yet.
+pub struct Jump(usize);
+
+/// Code that grows at its end, and the constants that follow it.
+#[derive(Default)]
+pub struct Assembler {
+    code: Vec<u8>,
+    constants: Vec<u32>,
+    /// Where an instruction holds a distance to a constant, where the instruction ends, which constant.
+    references: Vec<(usize, usize, usize)>,
+}
+
+impl Assembler {
+    /// An instruction on vectors: `reg` is the destination (a vector, a mask or part of the opcode), `first` the first
+    /// of two sources (0 where there is one).
+    pub fn vector(&mut self, op: Op, reg: u8, first: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) {
+        let Op(prefix, map, code) = op;
+        // Bits are inverted in the encoding: 1 stands for a register below 8 or 16.
+        let low = |n: u8, bit: u8| (n >> bit & 1) ^ 1;
+        let (x, b) = match rm {
+            Rm::Zmm(Zmm(n)) => (low(n, 4), low(n, 3)),
+            Rm::Memory(at) => (at.index.map_or(1, |(i, _)| low(i.0, 3)), low(at.base.0, 3)),
+            Rm::Splat(_) | Rm::Single(_) => (1, 1),
+        };
+        let (mask, zero) = match lanes {
+            Lanes::All => (0, 0),
+            Lanes::Merge(m) => (m.0, 0),
+            Lanes::Zero(m) => (m.0, 1),
+        };
+        let splat = u8::from(matches!(rm, Rm::Splat(_)));
+        const WHOLE: u8 = 2;
+        self.code.extend([
+            0x62,
+            low(reg, 3) << 7 | x << 6 | b << 5 | low(reg, 4) << 4 | map,
+            (!first & 15) << 3 | 1 << 2 | prefix,
+            zero << 7 | WHOLE << 5 | splat << 4 | low(first, 4) << 3 | mask,
+            code,
+        ]);
+        self.operand(reg & 7, rm, imm.map_or(0, |_| 1));
+        self.code.extend(imm);
+    }
+
+    /// The ModRM byte and what follows it; `after`: bytes of the instruction behind that.
+    fn operand(&mut self, reg: u8, rm: Rm, after: usize) {
+        match rm {
+            Rm::Zmm(Zmm(n)) => self.code.push(0xc0 | reg << 3 | n & 7),
+            Rm::Splat(bits) | Rm::Single(bits) => {
+                self.code.push(reg << 3 | 5);
+                let known = self.constants.iter().position(|&c| c == bits);
+                let constant = known.unwrap_or_else(|| {
+                    self.constants.push(bits);
+                    self.constants.len() - 1
+                });
+                let at = self.code.len();
+                self.references.push((at, at + 4 + after, constant));
+                self.code.extend([0; 4]);
+            }
+            Rm::Memory(At { base, index, offset }) => {
+                // A short form exists for offsets, but in units that depend on the instruction.
+                let long = offset != 0 || base.0 & 7 == 5;
+                let mode = if long { 0x80 } else { 0 };
+                match index {
+                    Some((i, scale)) => {
+                        self.code.push(mode | reg << 3 | 4);
+                        self.code.push((scale.trailing_zeros() as u8) << 6 | (i.0 & 7) << 3 | base.0 & 7);
+                    }
+                    None => self.code.push(mode | reg << 3 | base.0 & 7),
+                }
+                if long {
+                    self.code.extend(offset.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    /// A VEX instruction between registers of prefix 0 or, with `map` 2, none: masks and `bzhi`.
+    fn vex(&mut self, map: u8, long: u8, code: u8, reg: u8, first: u8, rm: u8) {
+        let low = |n: u8| (n >> 3 & 1) ^ 1;
+        self.code.extend([
+            0xc4,
+            low(reg) << 7 | 1 << 6 | low(rm) << 5 | map,
+            (!first & 15) << 3 | long << 2,
+            code,
+            0xc0 | (reg & 7) << 3 | rm & 7,
+        ]);
+    }
+
+    /// `to = a op b`, of masks; see [`ops::KAND`] and the others.
+    pub fn masks(&mut self, op: u8, to: Mask, a: Mask, b: Mask) {
+        self.vex(1, 1, op, to.0, a.0, b.0);
+    }
+
+    /// `to = !a`.
+    pub fn mask_not(&mut self, to: Mask, a: Mask) {
+        self.vex(1, 0, 0x44, to.0, 0, a.0);
+    }
+
+    /// The low 16 bits of a register.
+    pub fn mask_of(&mut self, to: Mask, from: Gpr) {
+        self.vex(1, 0, 0x92, to.0, 0, from.0);
+    }
+
+    /// The low `count` bits of `from`, all for a count of 32 and more.
+    pub fn low_bits(&mut self, to: Gpr, from: Gpr, count: Gpr) {
+        self.vex(2, 0, 0xf5, to.0, count.0, from.0);
+    }
+
+    fn wide(&mut self, reg: u8, rm: u8) {
+        self.code.push(0x48 | (reg >> 3 & 1) << 2 | rm >> 3 & 1);
+    }
+
+    /// The address at `base + offset`.
+    pub fn load_address(&mut self, to: Gpr, base: Gpr, offset: i32) {
+        self.wide(to.0, base.0);
+        self.code.push(0x8b);
+        self.code.push(0x80 | (to.0 & 7) << 3 | base.0 & 7);
+        self.code.extend(offset.to_le_bytes());
+    }
+
+    pub fn zero(&mut self, r: Gpr) {
+        self.wide(r.0, r.0);
+        self.code.extend([0x31, 0xc0 | (r.0 & 7) << 3 | r.0 & 7]);
+    }
+
+    pub fn add(&mut self, r: Gpr, n: i32) {
+        self.wide(0, r.0);
+        self.code.extend([0x81, 0xc0 | r.0 & 7]);
+        self.code.extend(n.to_le_bytes());
+    }
+
+    /// Leaves the comparison of `r` with `n` for a jump.
+    pub fn subtract(&mut self, r: Gpr, n: i32) {
+        self.wide(0, r.0);
+        self.code.extend([0x81, 0xe8 | r.0 & 7]);
+        self.code.extend(n.to_le_bytes());
+    }
+
+    /// All 32 low bits one.
+    pub fn ones(&mut self, r: Gpr) {
+        if r.0 >= 8 {
+            self.code.push(0x41);
+        }
+        self.code.push(0xb8 | r.0 & 7);
+        self.code.extend([0xff; 4]);
+    }
+
+    /// Does nothing until the next multiple of 32 bytes, where loops start well.
+    pub fn align(&mut self) {
+        self.code.resize(self.code.len().next_multiple_of(32), 0x90);
+    }
+
+    /// The place of the next instruction.
+    pub fn here(&self) -> usize {
+        self.code.len()
+    }
+
+    pub fn jump_back(&mut self, when: When, to: usize) {
+        let jump = self.jump(when);
+        self.patch(jump.0, to);
+    }
+
+    pub fn jump(&mut self, when: When) -> Jump {
+        self.code.extend([0x0f, 0x80 | when as u8]);
+        let at = self.code.len();
+        self.code.extend([0; 4]);
+        Jump(at)
+    }
+
+    /// Makes the next instruction a jump's target.
+    pub fn land(&mut self, jump: Jump) {
+        self.patch(jump.0, self.code.len());
+    }
+
+    fn patch(&mut self, at: usize, to: usize) {
+        let distance = to as i64 - (at as i64 + 4);
+        self.code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
+    }
+
+    /// Back to the caller, with the upper parts of vector registers clean.
+    pub fn leave(&mut self) {
+        self.code.extend([0xc5, 0xf8, 0x77, 0xc3]);
+    }
+
+    /// The code with its constants.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.code.resize(self.code.len().next_multiple_of(4), 0xcc);
+        let constants = self.code.len();
+        for (at, end, k) in std::mem::take(&mut self.references) {
+            let distance = (constants + 4 * k) as i64 - end as i64;
+            self.code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
+        }
+        self.code.extend(self.constants.iter().flat_map(|c| c.to_le_bytes()));
+        self.code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of one instruction and, where it has some, of the constants behind it.
+    fn bytes(f: impl Fn(&mut Assembler)) -> String {
+        let mut a = Assembler::default();
+        f(&mut a);
+        let end = a.here();
+        a.finish()[..end].iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    fn vector(op: Op, reg: u8, first: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) -> String {
+        bytes(|a| a.vector(op, reg, first, rm, lanes, imm))
+    }
+
+    fn at(base: Gpr, index: Gpr, scale: u8, offset: i32) -> Rm {
+        Rm::Memory(At { base, index: Some((index, scale)), offset })
+    }
+
+    /// Expected bytes come from GNU `as` (`{disp32}` and `{vex3}` where it would choose a shorter form).
+    #[test]
+    fn vector_instructions_are_those_of_an_assembler() {
+        use ops::*;
+        let z = |n| Rm::Zmm(Zmm(n));
+        let all = Lanes::All;
+        let (merge, zero) = (|k| Lanes::Merge(Mask(k)), |k| Lanes::Zero(Mask(k)));
+        let cases = [
+            // vaddps zmm1, zmm2, zmm3
+            (vector(ADDPS, 1, 2, z(3), all, None), "62f16c4858cb"),
+            // vaddps zmm1{k3}, zmm2, zmm3
+            (vector(ADDPS, 1, 2, z(3), merge(3), None), "62f16c4b58cb"),
+            // vfmadd231ps zmm31, zmm17, zmm8
+            (vector(FMADD231PS, 31, 17, z(8), all, None), "62427540b8f8"),
+            // vmulps zmm9, zmm30, [rip+2]{1to16}
+            (vector(MULPS, 9, 30, Rm::Splat(7), all, None), "62710c50590d02000000"),
+            // vmovups zmm16{k1}{z}, [rdx+r11*4]
+            (vector(MOVUPS_LOAD, 16, 0, at(RDX, R11, 4, 0), zero(1), None), "62a17cc910049a"),
+            // vmovups zmm2, [r8+r11*1]
+            (vector(MOVUPS_LOAD, 2, 0, at(R8, R11, 1, 0), all, None), "62917c48101418"),
+            // vmovups [r9+r11*4+64]{k1}, zmm25
+            (vector(MOVUPS_STORE, 25, 0, at(R9, R11, 4, 64), merge(1), None), "62017c49118c9940000000"),
+            // vpmovzxwd zmm3, [rcx+r11*2]
+            (vector(PMOVZXWD, 3, 0, at(RCX, R11, 2, 0), all, None), "62b27d48331c59"),
+            // vpmovdw [r8+r10*2]{k1}, zmm4
+            (vector(PMOVDW, 4, 0, at(R8, R10, 2, 0), merge(1), None), "62927e49332450"),
+            // vcvtps2ph [rcx+r11*2], zmm20, 0
+            (vector(CVTPS2PH, 20, 0, at(RCX, R11, 2, 0), all, Some(0)), "62a37d481d245900"),
+            // vcvtph2ps zmm21, ymm22
+            (vector(CVTPH2PS, 21, 0, z(22), all, None), "62a27d4813ee"),
+            // vcmpps k5, zmm18, zmm7, 0x1e
+            (vector(CMPPS, 5, 18, z(7), all, Some(0x1e)), "62f16c40c2ef1e"),
+            // vpternlogd zmm6, zmm23, [rip+1]{1to16}, 0xd8
+            (vector(PTERNLOGD, 6, 23, Rm::Splat(7), all, Some(0xd8)), "62f34550253501000000d8"),
+            // vpsrld zmm12, zmm26, 16
+            (vector(SHIFTS, SHIFT_RIGHT, 12, z(26), all, Some(16)), "62911d4872d210"),
+            // vbroadcastss zmm13{k3}{z}, [rip+2]
+            (vector(BROADCASTSS, 13, 0, Rm::Single(7), zero(3), None), "62727dcb182d02000000"),
+            // vpbroadcastw zmm14, [rax]
+            (
+                vector(PBROADCASTW, 14, 0, Rm::Memory(At { base: RAX, index: None, offset: 0 }), all, None),
+                "62727d487930",
+            ),
+            // vblendmps zmm15{k2}, zmm16, zmm1
+            (vector(BLENDMPS, 15, 16, z(1), merge(2), None), "62727d4265f9"),
+            // vscalefps zmm10, zmm11, zmm12
+            (vector(SCALEFPS, 10, 11, z(12), all, None), "625225482cd4"),
+            // vcvtudq2ps zmm0, zmm31
+            (vector(CVTUDQ2PS, 0, 0, z(31), all, None), "62917f487ac7"),
+            // vcvttps2udq zmm1, zmm2
+            (vector(CVTTPS2UDQ, 1, 0, z(2), all, None), "62f17c4878ca"),
+            // vpcmpud k2, zmm1, [rip+1]{1to16}, 1
+            (vector(PCMPUD, 2, 1, Rm::Splat(7), all, Some(1)), "62f375581e150100000001"),
+            // vptestmd k5, zmm19, zmm19
+            (vector(PTESTMD, 5, 19, z(19), all, None), "62b2654027eb"),
+            // vrndscaleps zmm2, zmm24, 9
+            (vector(RNDSCALEPS, 2, 0, z(24), all, Some(9)), "62937d4808d009"),
+            // vsqrtps zmm2, zmm24
+            (vector(SQRTPS, 2, 0, z(24), all, None), "62917c4851d0"),
+            // vpmovdb [r8+r11], zmm4
+            (vector(PMOVDB, 4, 0, at(R8, R11, 1, 0), all, None), "62927e48312418"),
+            // vpmovzxbd zmm3, [rcx+r11]
+            (vector(PMOVZXBD, 3, 0, at(RCX, R11, 1, 0), all, None), "62b27d48311c19"),
+            // vmovaps zmm7{k4}{z}, zmm27
+            (vector(MOVAPS, 7, 0, z(27), zero(4), None), "62917ccc28fb"),
+        ];
+        for (made, expected) in cases {
+            assert_eq!(made, expected);
+        }
+    }
+
+    #[test]
+    fn other_instructions_are_those_of_an_assembler() {
+        let cases = [
+            // kandw k2, k3, k4
+            (bytes(|a| a.masks(ops::KAND, Mask(2), Mask(3), Mask(4))), "c4e16441d4"),
+            // kandnw k7, k6, k5
+            (bytes(|a| a.masks(ops::KANDN, Mask(7), Mask(6), Mask(5))), "c4e14c42fd"),
+            // kxnorw k3, k3, k3
+            (bytes(|a| a.masks(ops::KXNOR, Mask(3), Mask(3), Mask(3))), "c4e16446db"),
+            // knotw k6, k2
+            (bytes(|a| a.mask_not(Mask(6), Mask(2))), "c4e17844f2"),
+            // kmovw k1, eax
+            (bytes(|a| a.mask_of(Mask(1), RAX)), "c4e17892c8"),
+            // kmovw k4, r10d
+            (bytes(|a| a.mask_of(Mask(4), R10)), "c4c17892e2"),
+            // bzhi eax, eax, esi
+            (bytes(|a| a.low_bits(RAX, RAX, RSI)), "c4e248f5c0"),
+            // mov rax, [rdi+16]
+            (bytes(|a| a.load_address(RAX, RDI, 16)), "488b8710000000"),
+            // mov r9, [rdi+40]
+            (bytes(|a| a.load_address(R9, RDI, 40)), "4c8b8f28000000"),
+            // xor r11, r11
+            (bytes(|a| a.zero(R11)), "4d31db"),
+            // add r11, 1000
+            (bytes(|a| a.add(R11, 1000)), "4981c3e8030000"),
+            // sub rsi, 1000
+            (bytes(|a| a.subtract(RSI, 1000)), "4881eee8030000"),
+            // mov eax, -1
+            (bytes(|a| a.ones(RAX)), "b8ffffffff"),
+            // vzeroupper; ret
+            (bytes(|a| a.leave()), "c5f877c3"),
+        ];
+        for (made, expected) in cases {
+            assert_eq!(made, expected);
+        }
+    }
+
+    #[test]
+    fn jumps_reach_their_targets_and_constants_are_shared() {
+        let mut a = Assembler::default();
+        let top = a.here();
+        let out = a.jump(When::Equal);
+        a.jump_back(When::Above, top);
+        a.land(out);
+        a.vector(ops::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
+        a.vector(ops::ADDPS, 0, 0, Rm::Splat(6), Lanes::All, None);
+        a.vector(ops::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
+        let code = a.finish();
+        let distance = |at: usize| i32::from_le_bytes(code[at..at + 4].try_into().unwrap());
+        assert_eq!((distance(2), distance(8)), (6, -12));
+        // Three instructions of ten bytes from 12 on end at 42; the constants begin at 44.
+        assert_eq!([18, 28, 38].map(distance), [22, 16, 2]);
+        assert_eq!(code[44..], [5, 0, 0, 0, 6, 0, 0, 0]);
+    }
+}
