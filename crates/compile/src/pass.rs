@@ -34,6 +34,12 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "cse", doc: "computes equal expressions once", run: crate::cse::run },
     Pass { name: "simplify", doc: "once more, on merged values", run: crate::simplify::run },
     Pass { name: "linear", doc: "sums of linear combinations by sums that exist", run: crate::linear::run },
+    Pass {
+        name: "window_sums",
+        doc: "sums over windows of convolutions by sums of their inputs",
+        run: crate::window_sums::run,
+    },
+    Pass { name: "turn", doc: "weights of few columns by columns", run: crate::turn::run },
     Pass { name: "prune", doc: "drops what the others made superfluous", run: crate::prune::run },
 ];
 
