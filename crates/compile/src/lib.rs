@@ -25,6 +25,8 @@ mod schedule;
 mod siblings;
 mod simplify;
 mod templates;
+mod turn;
+mod window_sums;
 
 pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
 pub use fuse::schedule;

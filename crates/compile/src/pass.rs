@@ -36,6 +36,12 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "pieces", doc: "sums of padded pieces that fill an array", run: crate::pieces::run },
     Pass { name: "loops", doc: "sums of all trips of a loop after it", run: crate::loops::run },
     Pass { name: "linear", doc: "sums of linear combinations by sums that exist", run: crate::linear::run },
+    Pass {
+        name: "window_sums",
+        doc: "sums over windows of convolutions by sums of their inputs",
+        run: crate::window_sums::run,
+    },
+    Pass { name: "turn", doc: "weights of few columns by columns", run: crate::turn::run },
     Pass { name: "again", doc: "copies of cheap nodes for late readers", run: crate::again::run },
     Pass { name: "prune", doc: "drops what the others made superfluous", run: crate::prune::run },
 ];

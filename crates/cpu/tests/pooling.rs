@@ -225,3 +225,41 @@ fn gradients_of_sums_over_windows_go_to_all_their_elements() {
         check(&backends, &graph, &integers(&graph, 6), &format!("{dtype:?} {window:?} {strides:?}"));
     }
 }
+
+#[test]
+fn sums_over_windows_of_a_convolution_are_those_of_sums_of_its_input() {
+    let backends = backends();
+    // Windows that touch, with gaps, that overlap; rows and columns left over; padding, steps and holes.
+    for (x, kernel, window, strides, steps, holes, same) in [
+        ([3, 9, 8, 1], [3, 3, 20], [2, 2], [2, 2], [1, 1], [1, 1], false),
+        ([2, 12, 13, 2], [3, 2, 9], [2, 3], [3, 4], [1, 1], [1, 1], false),
+        ([2, 11, 11, 3], [3, 3, 5], [3, 3], [2, 2], [1, 1], [1, 1], true),
+        ([2, 17, 16, 1], [3, 3, 17], [2, 2], [2, 2], [2, 1], [1, 1], true),
+        ([2, 16, 19, 2], [2, 3, 6], [2, 2], [2, 2], [1, 1], [2, 3], false),
+    ] {
+        let g = GraphBuilder::new("sums");
+        let (xt, kt) =
+            (TensorType::new(F32, x), TensorType::new(F32, [kernel[0], kernel[1], x[3], kernel[2]]));
+        let x = g.parameter(xt.clone(), "x");
+        let k = g.parameter(kt.clone(), "kernel");
+        let b = g.parameter(TensorType::new(F32, [kernel[2]]), "bias");
+        let conv = match same {
+            true => Convolution::same(&xt, &kt, &steps, &holes, 1),
+            false => Convolution::valid(&xt, &steps, &holes, 1),
+        };
+        let h = x.convolution(&k, conv) + &b;
+        let full = h.ty().to_string();
+        let w = Window::new(&[1, window[0], window[1], 1], &[1, strides[0], strides[1], 1], &[[0, 0]; 4]);
+        let y = Monoid::Add.over_windows(&h, w).relu();
+        let weights = g.parameter(y.ty().clone(), "weights");
+        let loss = (&y * weights).sum_all();
+        let results = [vec![y], grad(&loss, &[&k, &b])].concat();
+        let graph = g.finish(&results).unwrap();
+        assert!(!listing(&graph).contains(&full), "{}", listing(&graph));
+        check(&backends, &graph, &integers(&graph, 9), &format!("{kt} {window:?} {strides:?}"));
+        // With the input's gradient, for which the full-size gradient is needed.
+        let results = [results, grad(&loss, &[&x])].concat();
+        let graph = g.finish(&results).unwrap();
+        check(&backends, &graph, &integers(&graph, 9), &format!("{kt} {window:?} {strides:?} with input"));
+    }
+}

@@ -57,28 +57,14 @@ fn step_arguments(graph: &Graph, classes: f64) -> Vec<Literal> {
     graph.param_types().iter().enumerate().map(draw).collect()
 }
 
-/// Near the interpreter on every level, and the same bits for any number of threads.
-fn check(graph: &Arc<Graph>, args: &[Literal], tolerance: f64) {
-    let want = oracle(graph, args);
-    for level in levels() {
-        let first = run(&backend(level, 1), graph, args);
-        for (k, (got, want)) in first.iter().zip(&want).enumerate() {
-            let d = relative(got, want);
-            assert!(d <= tolerance, "{} result {k} on {level:?}: {d:e}\n{got:?}\n{want:?}", graph.name);
-        }
-        for threads in [2, 3, 8] {
-            let again = run(&backend(level, threads), graph, args);
-            assert!(first == again, "{} on {level:?} depends on threads", graph.name);
-        }
-    }
-}
-
 #[test]
 fn mlp_train_step() {
-    for (batch, sizes) in [(7, vec![5, 9, 3]), (33, vec![70, 65, 10]), (1, vec![3, 2])] {
+    // The last one's weight is turned.
+    for (batch, sizes) in [(7, vec![5, 9, 3]), (33, vec![70, 65, 10]), (1, vec![3, 2]), (140, vec![2100, 10])]
+    {
         let graph = mlp_step(batch, &sizes);
         let args = step_arguments(&graph, *sizes.last().unwrap() as f64);
-        check(&graph, &args, 2e-6);
+        check_near(&graph, &args, 2e-6);
     }
 }
 
@@ -90,7 +76,7 @@ fn conv_net_train_step() {
         let net = Net { batch, side, channels, filters, kernel, classes: 10, same };
         let graph = train_step(&net);
         let args = step_arguments(&graph, 10.0);
-        check(&graph, &args, 5e-6);
+        check_near(&graph, &args, 5e-6);
     }
 }
 
@@ -255,7 +241,7 @@ fn products_of_every_form() {
         let z = x.dot_general(&y, batch[0], batch[1], contract[0], contract[1]);
         let graph = g.finish(&[z.transpose(&(0..z.rank()).rev().collect::<Vec<_>>()), z]).unwrap();
         seed += 1;
-        check(&graph, &arguments(&graph, -2.0, 2.0, seed), if dtype == BF16 { 3e-3 } else { 1e-6 });
+        check_near(&graph, &arguments(&graph, -2.0, 2.0, seed), if dtype == BF16 { 3e-3 } else { 1e-6 });
     };
     for dtype in [F32, F64, BF16, I32, I8] {
         check_dot(&[7, 13], &[13, 5], [&[], &[]], [&[1], &[0]], dtype);
@@ -291,7 +277,7 @@ fn loops_keep_their_state_in_place() {
         },
     );
     let graph = g.finish(&out).unwrap();
-    check(&graph, &arguments(&graph, -1.0, 1.0, 1), 1e-6);
+    check_near(&graph, &arguments(&graph, -1.0, 1.0, 1), 1e-6);
     let exe = backend(Level::best(), 1).compile(&graph, &CompileOptions::default()).unwrap();
     assert!(exe.report().listing.contains("while"), "{}", exe.report().listing);
 }
@@ -320,7 +306,7 @@ fn convolutions_of_every_form_with_their_gradients() {
             let grads = grad(&loss, &[&x, &k]);
             let graph = g.finish(&[vec![y], grads].concat()).unwrap();
             seed += 1;
-            check(&graph, &arguments(&graph, -1.0, 1.0, seed), if dtype == BF16 { 1e-2 } else { 3e-6 });
+            check_near(&graph, &arguments(&graph, -1.0, 1.0, seed), if dtype == BF16 { 1e-2 } else { 3e-6 });
         }
     };
     let groups = |x: &Tensor, n: usize| Convolution::valid(x.ty(), &[1, 1], &[1, 1], n);
@@ -348,7 +334,7 @@ fn pooling_of_every_form_with_its_gradients() {
             let grads = grad(&loss, &[&x]);
             let graph = g.finish(&[vec![max, mean], grads].concat()).unwrap();
             seed += 1;
-            check(&graph, &arguments(&graph, -1.0, 1.0, seed), if dtype == BF16 { 2e-2 } else { 1e-6 });
+            check_near(&graph, &arguments(&graph, -1.0, 1.0, seed), if dtype == BF16 { 2e-2 } else { 1e-6 });
         }
     };
     check_pool(&[3, 6, 8, 70], &[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);

@@ -54,22 +54,6 @@ fn draw(graph: &Graph, classes: usize) -> Vec<Literal> {
     graph.param_types().iter().enumerate().map(one).collect()
 }
 
-/// Near the interpreter on every level, and the same bits for any number of threads.
-fn check(graph: &Arc<Graph>, args: &[Literal], tolerance: f64) {
-    let want = oracle(graph, args);
-    for level in levels() {
-        let first = run(&backend(level, 1), graph, args);
-        for (k, (got, want)) in first.iter().zip(&want).enumerate() {
-            let d = relative(got, want);
-            assert!(d <= tolerance, "{} result {k} on {level:?}: {d:e}", graph.name);
-        }
-        for threads in [2, 3, 8] {
-            let again = run(&backend(level, threads), graph, args);
-            assert!(first == again, "{} on {level:?} depends on threads", graph.name);
-        }
-    }
-}
-
 fn shapes() -> Vec<Vec<usize>> {
     vec![
         vec![3, 7],
@@ -89,7 +73,7 @@ fn softmax_of_rows() {
         for (name, f) in [("softmax", Tensor::softmax as fn(&Tensor) -> Tensor), ("log", Tensor::log_softmax)]
         {
             let graph = with_gradients(name, std::slice::from_ref(&ty), |p| f(&p[0]));
-            check(&graph, &draw(&graph, 2), 1e-5);
+            check_near(&graph, &draw(&graph, 2), 1e-5);
         }
     }
 }
@@ -100,9 +84,9 @@ fn normalisation_of_rows_and_columns() {
         let features = TensorType::new(F32, &shape[shape.len() - 1..]);
         let types = [TensorType::new(F32, shape), features.clone(), features];
         let graph = with_gradients("layer_norm", &types, layer_norm);
-        check(&graph, &draw(&graph, 2), 1e-4);
+        check_near(&graph, &draw(&graph, 2), 1e-4);
         let graph = with_gradients("batch_norm", &types, batch_norm);
-        check(&graph, &draw(&graph, 2), 1e-4);
+        check_near(&graph, &draw(&graph, 2), 1e-4);
     }
 }
 
@@ -111,7 +95,7 @@ fn cross_entropy_of_rows() {
     for (rows, classes) in [(5, 3), (9, 1000), (33, 257), (3, 30_000)] {
         let types = [TensorType::new(F32, [rows, classes]), TensorType::new(I32, [rows])];
         let graph = with_gradients("cross_entropy", &types, cross_entropy);
-        check(&graph, &draw(&graph, classes), 1e-5);
+        check_near(&graph, &draw(&graph, classes), 1e-5);
     }
 }
 
@@ -123,10 +107,10 @@ fn narrow_floats_and_doubles() {
     for (dtype, tolerance) in [(BF16, 0.05), (F16, 0.01), (F64, 1e-10)] {
         for (name, f) in [("layer_norm", layer_norm as fn(&[Tensor]) -> Tensor), ("batch_norm", batch_norm)] {
             let graph = with_gradients(name, &types(dtype), f);
-            check(&graph, &draw(&graph, 2), tolerance);
+            check_near(&graph, &draw(&graph, 2), tolerance);
         }
         let graph = with_gradients("softmax", &types(dtype)[..1], |p| p[0].softmax());
-        check(&graph, &draw(&graph, 2), tolerance);
+        check_near(&graph, &draw(&graph, 2), tolerance);
     }
 }
 

@@ -4,6 +4,7 @@
 //! its results depend on the same rows of some operands ([`Use::Rows`]) and on all of the others ([`Use::Whole`]), or
 //! when it sums over the rows, so that sums over blocks add up to its result.
 
+use crate::turn::FEW;
 use smallvec::{SmallVec, smallvec};
 use systole_ir::op::{
     Binary, BroadcastInDim, Concatenate, Convolution, DotGeneral, Gather, Iota, Lowering, Monoid, Pad,
@@ -18,7 +19,8 @@ pub enum Use {
     Rows,
     /// All of it.
     Whole,
-    /// All of it, a matrix whose dimensions have changed places: products read their right operand along rows.
+    /// All of it, a matrix whose dimensions have changed places: products read their right operand along rows, unless
+    /// it has few columns (see [`crate::turn`]).
     Turned,
 }
 
@@ -141,7 +143,7 @@ pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<R
             if none { RowOp::rows(op, [Use::Rows, Use::Whole]) } else { None }
         }
         Op::Gather(g) => gather(g, ty(1), rows, block),
-        Op::DotGeneral(d) => dot(d, ty(0), ty(1).rank(), rows, block),
+        Op::DotGeneral(d) => dot(d, ty(0), ty(1), rows, block),
         Op::Convolution(c) => convolution(c, ty(0), ty(1), rows),
         Op::Reduce(r) => reduce(graph, node, r, rows, block),
         Op::ReduceWindow(w) => window(node, w, ty(0), rows, block),
@@ -204,7 +206,7 @@ fn gather(g: &Gather, indices: &TensorType, rows: usize, block: usize) -> Option
     RowOp::rows(op, [Use::Whole, Use::Rows])
 }
 
-fn dot(d: &DotGeneral, a: &TensorType, rhs_rank: usize, rows: usize, block: usize) -> Option<RowOp> {
+fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType, rows: usize, block: usize) -> Option<RowOp> {
     let c = Cut::of(a, rows, block)?;
     if let (Some(lhs_batch), Some(rhs_batch)) = (c.leading(&d.lhs_batch), c.leading(&d.rhs_batch)) {
         let op = DotGeneral {
@@ -221,7 +223,7 @@ fn dot(d: &DotGeneral, a: &TensorType, rhs_rank: usize, rows: usize, block: usiz
     }
     if let Some(lhs_contract) = c.dims(&d.lhs_contract) {
         let op = DotGeneral { lhs_contract, ..d.clone() };
-        return match d.rhs_contract[..] == [1] && rhs_rank == 2 {
+        return match d.rhs_contract[..] == [1] && b.rank() == 2 && b.shape[0] > FEW {
             true => RowOp::rows(turned(&op), [Use::Rows, Use::Turned]),
             false => RowOp::rows(op, [Use::Rows, Use::Whole]),
         };

@@ -86,8 +86,8 @@ impl Unpool {
     }
 }
 
-/// `x, dy: T[B, H', W', F], place: u8[B, H', W', F] → dkernel[, dbias: T[F]]`: the gradients of a convolution's kernel
-/// and bias from that of its pooled result.
+/// `x, dy: T[B, H', W', F], place: u8[B, H', W', F] → dkernel[, dbias: S[F]]`: the gradients of a convolution's kernel
+/// and bias from that of its pooled result. Sums of narrow floats may come in f32.
 #[derive(Clone, Debug)]
 pub struct UnpooledGradient {
     /// The convolution of `x` with the gradient of the convolution's result, as autodiff makes it.
@@ -277,6 +277,26 @@ fn masked(step: &Step, predicate: Slot) -> Option<(Slot, Slot)> {
     (input(p)? == predicate && is_zero(m, zero)).then_some((input(x)?, *y))
 }
 
+/// A step that is `select(top > 0, x, 0)` for an array `top`: the slot of `x`.
+fn masked_by(step: &Step, top: Slot) -> Option<Slot> {
+    let Kernel::Map(m) = &step.kernel else { return None };
+    let ([compare, select], [_]) = (&m.instrs[..], &step.outputs[..]) else { return None };
+    let (Op::Compare(c), Op::Select(_)) = (&compare.op, &select.op) else { return None };
+    let (&[a, b], &[p, x, zero]) = (&compare.args[..], &select.args[..]) else { return None };
+    let input = |e: Expr| match m.loads.get(e)? {
+        Load::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
+        _ => None,
+    };
+    let fits = c.direction == Direction::Gt
+        && input(a)? == top
+        && is_zero(m, b)
+        && p == m.loads.len()
+        && is_zero(m, zero)
+        && input(x)? != top
+        && m.stores[..] == [p + 1];
+    fits.then(|| input(x))?
+}
+
 /// Takes `select(predicate, x, 0)` out of a step whose `k`th result it is and gives that result's slot `x` instead;
 /// the rewritten step, or the slot of `x` where nothing else was computed.
 fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> {
@@ -364,11 +384,26 @@ struct ReluAfter {
 
 fn relu_after_at(steps: &Steps<'_>, p: usize) -> Option<ReluAfter> {
     let outputs = &steps.step(p)?.outputs;
-    let relu = steps.only_reader(outputs[0])?;
-    let ReluStep { result, predicate, biased: false } = relu_of(steps.step(relu)?)? else { return None };
+    let top = outputs[0];
     let all = outputs.get(1).map_or(Some(Vec::new()), |&place| unpools(steps, place))?;
     let mut gradients = Vec::new();
+    let mut relus = steps.readers(top);
+    // Gradients whose predicate is computed again from the maximum.
     for unpool in &all {
+        let source = steps.step(*unpool)?.inputs[0];
+        let select = steps.writer(source)?;
+        if let Some(x) = masked_by(steps.step(select)?, top)
+            && steps.only_reader(source) == Some(*unpool)
+        {
+            relus.retain(|&r| r != select);
+            gradients.push((select, *unpool, Err(x)));
+        }
+    }
+    let &[relu] = &relus[..] else { return None };
+    (!steps.is_result(top)).then_some(())?;
+    let ReluStep { result, predicate, biased: false } = relu_of(steps.step(relu)?)? else { return None };
+    let again: Vec<usize> = gradients.iter().map(|g| g.1).collect();
+    for unpool in all.iter().filter(|u| !again.contains(u)) {
         let source = steps.step(*unpool)?.inputs[0];
         let select = steps.writer(source)?;
         let step = steps.step(select)?;
@@ -661,15 +696,20 @@ fn is_kernel_gradient(step: &Step, dy: Slot, ty: &TensorType) -> bool {
     let layout = (d.input_feature, &d.input_spatial[..], d.input_batch) == (0, &[1, 2], 3)
         && (d.kernel_input_feature, &d.kernel_spatial[..], d.kernel_output_feature) == (0, &[1, 2], 3)
         && (&d.output_spatial[..], d.output_batch, d.output_feature) == (&[0, 1], 2, 3);
-    let one_type = step.input_types.iter().chain(&step.output_types).all(|t| t.dtype == ty.dtype);
     layout
-        && one_type
+        && step.input_types.iter().all(|t| t.dtype == ty.dtype)
+        && is_sum_type(step.output_types[0].dtype, ty.dtype)
         && c.feature_groups == 1
         && c.batch_groups == 1
         && c.reversal.iter().all(|r| !r)
         && step.inputs[0] != dy
         && step.input_types[1].shape == ty.shape
         && padded_image(c, &step.input_types[0].shape).is_some_and(|n| n <= TABLE)
+}
+
+/// Whether sums of elements of a type may come in another: in the same one, or those of narrow floats in f32.
+fn is_sum_type(sum: DType, dtype: DType) -> bool {
+    sum == dtype || (sum == DType::F32 && dtype == DType::BF16)
 }
 
 /// Elements of one image of a kernel gradient's input with its padding and holes.
@@ -685,9 +725,16 @@ fn padded_image(c: &Convolution, x: &Shape) -> Option<usize> {
 fn is_channel_sum(steps: &Steps<'_>, step: &Step, ty: &TensorType) -> bool {
     let Kernel::Reduce { map, folded, monoid: Monoid::Add } = &step.kernel else { return false };
     let [_, init] = step.inputs[..] else { return false };
-    map.instrs.is_empty()
+    let widened = match &map.instrs[..] {
+        [] => map.stores[..] == [0],
+        [widen] => {
+            matches!(widen.op, Op::Convert(_)) && widen.args[..] == [0] && map.stores[..] == [map.loads.len()]
+        }
+        _ => false,
+    };
+    widened
+        && is_sum_type(step.output_types[0].dtype, ty.dtype)
         && folded[..] == [true, false]
-        && map.stores[..] == [0]
         && is_own(map, 0)
         && map.shape[1] == ty.shape[3]
         && steps.constant(init).is_some_and(|c| c.get(0).as_f64() == 0.0)

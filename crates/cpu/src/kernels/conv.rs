@@ -10,6 +10,8 @@ mod gradient;
 mod stage;
 mod tiles;
 
+pub use tiles::pieces;
+
 use super::moves::{BoxCopy, Dim, fill};
 use super::{Io, Kernel, Ptr};
 use crate::detect::{Level, TileFn};

@@ -3,9 +3,9 @@
 use super::conv::{Padded, offsets};
 use super::dot::convert;
 use super::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
-use super::lanes::widen;
+use super::lanes::{lanes, widen};
 use super::pool::{PoolKernel, Row, pool_row};
-use super::pooltile::{Windows, WindowsKernel, windows_shape};
+use super::pooltile::{Windows, WindowsShape, windows_shape};
 use super::{Io, Kernel, Ptr, math};
 use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
@@ -34,7 +34,7 @@ impl<const BIAS: bool> Tile for NarrowBias<BIAS> {
         // SAFETY: as the type says; the bias is not in the rows.
         unsafe {
             let width = *c.cast::<usize>();
-            let bias = if BIAS { super::lanes::lanes::<f32>(b, width) } else { &[] };
+            let bias = if BIAS { lanes::<f32>(b, width) } else { &[] };
             for row in 0..n {
                 let y = super::lanes::lanes_mut::<f32>(dst.cast::<f32>().add(row * width).cast(), width);
                 if BIAS {
@@ -44,6 +44,46 @@ impl<const BIAS: bool> Tile for NarrowBias<BIAS> {
                 }
             }
         }
+    }
+}
+
+/// Sets the number at `dst` to the greatest magnitude of `n` numbers at `a`, or to a NaN where there is one.
+struct Magnitude;
+impl Tile for Magnitude {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // Without their signs, floats are in the order of their bits, and NaN is above all.
+        // SAFETY: as the type says.
+        unsafe {
+            let greatest = lanes::<u32>(a, n).iter().fold(0, |most, x| most.max(x & (u32::MAX >> 1)));
+            *dst.cast::<f32>() = f32::from_bits(greatest);
+        }
+    }
+}
+
+/// Magnitudes and sums up to this have room for rounding: none becomes infinite.
+const MODERATE: f32 = 1e37;
+
+/// Operands as kernels read them.
+#[derive(Clone, Copy)]
+struct Operands {
+    x: *const f32,
+    /// Panels.
+    kernel: *const f32,
+    /// Whole panels, or null.
+    bias: *const f32,
+    /// What a sum of products is at most for an input of magnitude 1, and the greatest bias.
+    gain: f32,
+    offset: f32,
+}
+
+// SAFETY: addresses and numbers; threads only read what they point to.
+unsafe impl Sync for Operands {}
+
+impl Operands {
+    /// Whether no sum over inputs of this magnitude can be infinite or NaN.
+    fn keep_finite(&self, magnitude: f32) -> bool {
+        magnitude <= MODERATE && magnitude * self.gain + self.offset <= MODERATE
     }
 }
 
@@ -69,13 +109,14 @@ struct ConvPoolKernel {
     group: usize,
     /// Width of the kernel's panels.
     columns: usize,
+    magnitude: TileFn,
     way: Way,
 }
 
 /// How a row of windows is computed.
 enum Way {
-    /// In registers, so many windows at a time.
-    Registers { run: WindowsKernel, windows: usize, right: usize, down: usize },
+    /// In registers.
+    Registers { shape: WindowsShape, right: usize, down: usize },
     /// Its pixels go to a tile first.
     Tile { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
 }
@@ -105,9 +146,9 @@ impl ConvPoolKernel {
             _ => Some(level.tile::<NarrowBias<false>>()),
         };
         let (way, columns) = if in_registers {
-            let shape = windows_shape(level, features, x.dtype != DType::F32);
-            let (run, windows) = (shape.run, shape.windows);
-            (Way::Registers { run, windows, right: pixel_step[1], down: pixel_step[0] }, shape.columns)
+            let shape = windows_shape(level, x.dtype != DType::F32);
+            let columns = if features <= shape.lanes { shape.lanes } else { 2 * shape.lanes };
+            (Way::Registers { shape, right: pixel_step[1], down: pixel_step[0] }, columns)
         } else {
             let (run, rows, columns) = indirect_shape(level, features);
             (Way::Tile { run, rows, narrow, pool: pool_row(DType::F32, y.dtype, level)? }, columns)
@@ -128,6 +169,7 @@ impl ConvPoolKernel {
             line,
             group: ((BLOCK / work).ceil() as usize).clamp(1, y.shape[1]),
             columns,
+            magnitude: level.tile::<Magnitude>(),
             way,
         })
     }
@@ -156,7 +198,7 @@ impl ConvPoolKernel {
     unsafe fn convolve(
         &self,
         (run, rows): (IndirectKernel, usize),
-        [x, kernel, bias]: [*const f32; 3],
+        &Operands { x, kernel, bias, .. }: &Operands,
         out: *mut f32,
     ) {
         let (taps, padded) = (self.tap.len(), self.padded_features());
@@ -184,8 +226,8 @@ impl ConvPoolKernel {
         }
     }
 
-    /// Widened operands; kernel panels and bias behind them. Returns input, kernel panels, bias.
-    unsafe fn prepare(&self, cx: &Cx<'_>, io: &Io<'_>) -> [*const f32; 3] {
+    /// Widened operands; kernel panels and bias behind them.
+    unsafe fn prepare(&self, cx: &Cx<'_>, io: &Io<'_>) -> Operands {
         let mut at = 0;
         let mut operands: Vec<*const u8> = io.inputs.to_vec();
         // SAFETY: scratch is laid out as `scratch()` counts it; operands have the shapes of `new`.
@@ -206,12 +248,22 @@ impl ConvPoolKernel {
                 let view = View { ptr: operands[1].cast::<f32>().add(kb * features), row: features, col: 1 };
                 pack_right(self.columns, view, k, features, panels.add(kb * self.padded_features()));
             }
-            let Some(&bias) = operands.get(2) else { return [x, panels, std::ptr::null()] };
+            let gain = self.magnitude(operands[1].cast(), self.sizes[1]) * taps as f32;
+            let Some(&bias) = operands.get(2) else {
+                return Operands { x, kernel: panels, bias: std::ptr::null(), gain, offset: 0.0 };
+            };
             let padded = panels.add(self.packed_bytes() / 4);
             padded.write_bytes(0, self.padded_features());
             std::ptr::copy_nonoverlapping(bias.cast(), padded, features);
-            [x, panels, padded]
+            Operands { x, kernel: panels, bias: padded, gain, offset: self.magnitude(padded, features) }
         }
+    }
+
+    unsafe fn magnitude(&self, x: *const f32, n: usize) -> f32 {
+        let (mut most, x) = (0f32, x.cast());
+        // SAFETY: the caller has `n` numbers there.
+        unsafe { (self.magnitude)((&raw mut most).cast(), x, x, x, n) };
+        most
     }
 
     /// Bytes of the tile that [`ConvPoolKernel::row`] needs.
@@ -223,14 +275,13 @@ impl ConvPoolKernel {
     }
 
     /// One row of windows of one image; its results begin at `y` and `place`.
-    unsafe fn row(&self, operands: [*const f32; 3], y: *mut u8, place: *mut u8, tile: *mut f32) {
+    unsafe fn row(&self, operands: &Operands, y: *mut u8, place: *mut u8, tile: *mut f32) {
         match self.way {
             // SAFETY: by the caller's promises.
-            Way::Registers { run, windows, right, down } => unsafe {
-                self.registers((run, windows), [right, down], operands, y, place);
+            Way::Registers { shape, right, down } => unsafe {
+                self.registers(shape, [right, down], operands, y, place);
             },
             Way::Tile { run, rows, narrow, pool } => {
-                let [x, kernel, bias] = operands;
                 let r = Row {
                     window: self.pool.window,
                     step: self.pool.strides[1] * self.features,
@@ -245,9 +296,10 @@ impl ConvPoolKernel {
                     match narrow {
                         None => self.convolve((run, rows), operands, tile),
                         Some(narrow) => {
-                            self.convolve((run, rows), [x, kernel, std::ptr::null()], tile);
+                            let bare = Operands { bias: std::ptr::null(), ..*operands };
+                            self.convolve((run, rows), &bare, tile);
                             let width = (&raw const self.features).cast();
-                            narrow(tile.cast(), bytes, bias.cast(), width, self.pixel.len());
+                            narrow(tile.cast(), bytes, operands.bias.cast(), width, self.pixel.len());
                         }
                     }
                     pool(y, bytes, (&raw const r).cast(), bytes, self.pooled[1]);
@@ -256,39 +308,41 @@ impl ConvPoolKernel {
         }
     }
 
-    /// A row of 2×2 windows, equal numbers of them at a time.
+    /// A row of 2×2 windows.
     unsafe fn registers(
         &self,
-        (run, most): (WindowsKernel, usize),
+        shape: WindowsShape,
         [right, down]: [usize; 2],
-        [x, kernel, bias]: [*const f32; 3],
+        operands: &Operands,
         y: *mut u8,
         place: *mut u8,
     ) {
-        let (count, step) = (self.pooled[1], right * self.pool.strides[1]);
-        let calls = count.div_ceil(most);
-        for call in 0..calls {
-            let (from, to) = (call * count / calls, (call + 1) * count / calls);
-            for j in (0..self.features).step_by(self.columns) {
-                let at = from * self.features + j;
-                let w = Windows {
-                    x: x.wrapping_add(from * step),
-                    right,
-                    down,
-                    step,
-                    taps: self.tap.as_ptr(),
-                    count: self.tap.len(),
-                    kernel: kernel.wrapping_add(j * self.tap.len()),
-                    bias: if bias.is_null() { bias } else { bias.wrapping_add(j) },
-                    relu: self.pool.relu,
-                    y: y.wrapping_add(at * self.dtype.size()),
-                    place: if place.is_null() { place } else { place.wrapping_add(at) },
-                    row: self.features,
-                    columns: self.columns.min(self.features - j),
-                };
-                // SAFETY: the windows lie inside one (padded) image; the results are the caller's.
-                unsafe { run(to - from, &w) };
-            }
+        let &Operands { x, kernel, bias, .. } = operands;
+        let seen = [&self.pixel, &self.tap].iter().filter_map(|t| t.last()).sum::<usize>() + 1;
+        // SAFETY: what the row sees lies inside one (padded) image.
+        let finite = operands.keep_finite(unsafe { self.magnitude(x, seen) });
+        for j in (0..self.features).step_by(self.columns) {
+            let columns = self.columns.min(self.features - j);
+            let w = Windows {
+                x,
+                right,
+                down,
+                step: right * self.pool.strides[1],
+                windows: self.pooled[1],
+                taps: self.tap.as_ptr(),
+                count: self.tap.len(),
+                kernel: kernel.wrapping_add(j * self.tap.len()),
+                panel: self.columns,
+                bias: if bias.is_null() { bias } else { bias.wrapping_add(j) },
+                relu: self.pool.relu,
+                finite,
+                y: y.wrapping_add(j * self.dtype.size()),
+                place: if place.is_null() { place } else { place.wrapping_add(j) },
+                row: self.features,
+                columns,
+            };
+            // SAFETY: the windows lie inside one (padded) image; the results are the caller's.
+            unsafe { (if columns > shape.lanes { shape.two } else { shape.one })(&w) };
         }
     }
 }
@@ -301,19 +355,22 @@ impl Kernel for ConvPoolKernel {
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the module's contract.
-        let operands = unsafe { self.prepare(cx, io) }.map(|p| Ptr::of(p.cast()));
+        let operands = unsafe { self.prepare(cx, io) };
         let (y, place) = (Ptr(io.outputs[0]), io.outputs.get(1).map(|&p| Ptr(p)));
         let blocks = self.pooled[0].div_ceil(self.group);
         let body = |task: usize| {
             let (image, from) = (task / blocks, task % blocks * self.group);
             with_scratch(self.tile_bytes(), |tile| {
                 for row in from..(from + self.group).min(self.pooled[0]) {
-                    let [x, kernel, bias] = operands.map(|p| p.elem::<f32>(0).cast_const());
-                    let x = x.wrapping_add(image * self.input.image + row * self.step);
+                    let operands = &operands;
+                    let x = operands.x.wrapping_add(image * self.input.image + row * self.step);
                     let to = (image * self.pooled[0] + row) * self.pooled[1] * self.features;
                     let place = place.map_or(std::ptr::null_mut(), |p| p.at(to));
                     // SAFETY: the row's results are this task's alone; the tile is this thread's.
-                    unsafe { self.row([x, kernel, bias], y.at(to * self.dtype.size()), place, tile.cast()) };
+                    unsafe {
+                        let y = y.at(to * self.dtype.size());
+                        self.row(&Operands { x, ..*operands }, y, place, tile.cast());
+                    }
                 }
             });
         };

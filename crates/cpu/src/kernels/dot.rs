@@ -1,11 +1,13 @@
 //! dot_general: any dimensions brought to batch × rows × products × columns, then blocked products ([`Product`]).
 
+use super::dots::Dots;
 use super::gemm::{shape_f32, shape_f64, shape_pairs, shape_quads};
 use super::lanes::{narrow, widen};
 use super::matmul::{Epilogue, Product, Roles, Rounding, Types, offsets};
 use super::moves::Dim;
 use super::pack::{Group, doubles, floats, integers};
 use super::slim::Slim;
+use super::thin::Thin;
 use super::{Io, Kernel, Ptr};
 use crate::detect::{Level, TileFn};
 use crate::exec::Cx;
@@ -18,6 +20,10 @@ pub enum DotKernel {
     F32(Product<f32>),
     /// f32 with few columns.
     Slim(Slim),
+    /// The same, where both operands lie along the products; also of bf16.
+    Dots(Dots),
+    /// bf16 with few rows and products.
+    Thin(Thin),
     F64(Product<f64>),
     Int(Product<i32>),
     AnyInt(IntProduct),
@@ -84,6 +90,14 @@ impl DotKernel {
         let rb = roles(b, &d.rhs_batch, &d.rhs_free(b.rank()), &d.rhs_contract);
         let (from, to) = (a.dtype, d.element_type);
         let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
+        if let Some(dots) = Dots::new(&ra, &rb, [from, to], epilogue, level) {
+            return Some(DotKernel::Dots(dots));
+        }
+        if epilogue == Epilogue::default()
+            && let Some(thin) = Thin::new(&ra, &rb, [from, to], level)
+        {
+            return Some(DotKernel::Thin(thin));
+        }
         if from == DType::F32
             && to == DType::F32
             && let Some(slim) = Slim::new(&ra, &rb, epilogue, level)
@@ -113,6 +127,8 @@ impl Kernel for DotKernel {
         match self {
             DotKernel::F32(p) => p.scratch(),
             DotKernel::Slim(s) => s.scratch(),
+            DotKernel::Dots(_) => 0,
+            DotKernel::Thin(t) => t.scratch(),
             DotKernel::F64(p) => p.scratch(),
             DotKernel::Int(p) => p.scratch(),
             DotKernel::AnyInt(_) => 0,
@@ -126,6 +142,8 @@ impl Kernel for DotKernel {
                 s.accumulate();
                 true
             }
+            DotKernel::Dots(d) => d.accumulate(),
+            DotKernel::Thin(t) => t.accumulate(),
             DotKernel::F64(p) => p.accumulate(),
             DotKernel::Int(_) | DotKernel::AnyInt(_) => false,
         }
@@ -163,6 +181,8 @@ impl Kernel for DotKernel {
             match self {
                 DotKernel::F32(p) => p.run(cx, operands, c, io.scratch, kept),
                 DotKernel::Slim(s) => s.run(cx, io),
+                DotKernel::Dots(d) => d.run(cx, io),
+                DotKernel::Thin(t) => t.run(cx, io),
                 DotKernel::F64(p) => p.run(cx, operands, c, io.scratch, kept),
                 DotKernel::Int(p) => p.run(cx, operands, c, io.scratch, std::ptr::null()),
                 DotKernel::AnyInt(p) => p.run(cx, operands[0], operands[1], c),

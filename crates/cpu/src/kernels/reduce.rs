@@ -23,6 +23,8 @@ const LANES: usize = 64;
 const PART: usize = 1 << 16;
 /// Longest run along a row that is one unit of work.
 const CHUNK: usize = 1 << 14;
+/// Longest row that is folded element by element, many rows at a time.
+const SHORT: usize = LANES / 2;
 /// Columns of one block.
 const COLUMNS: usize = 4 * TILE;
 
@@ -119,12 +121,29 @@ impl<T: Copy, F: Fold<T>> Tile for Within<T, F> {
     }
 }
 
+/// Folds each of `n` rows of elements at `a`, whose length (a `usize`) is at `b`, into one of `n` lanes.
+struct Short<T, F>(PhantomData<(T, F)>);
+impl<T: Copy, F: Fold<T>> Tile for Short<T, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`; rows have an element at least.
+        unsafe {
+            let row = *b.cast::<usize>();
+            let elements = lanes::<T>(a, n * row);
+            for (x, row) in lanes_mut::<T>(dst, n).iter_mut().zip(elements.chunks_exact(row)) {
+                *x = row[1..].iter().fold(row[0], |x, y| F::f(x, *y));
+            }
+        }
+    }
+}
+
 /// The loops of one fold.
 #[derive(Clone, Copy)]
 pub struct Loops {
     along: TileFn,
     pub across: TileFn,
     within: TileFn,
+    short: TileFn,
 }
 
 fn loops<T: Copy, F: Fold<T>>(level: Level) -> Loops {
@@ -132,6 +151,7 @@ fn loops<T: Copy, F: Fold<T>>(level: Level) -> Loops {
         along: level.tile::<Along<T, F>>(),
         across: level.tile::<Across<T, F>>(),
         within: level.tile::<Within<T, F>>(),
+        short: level.tile::<Short<T, F>>(),
     }
 }
 
@@ -348,6 +368,12 @@ impl ReduceKernel {
         }
     }
 
+    /// Rows that are folded together: more than one where they are short and lie behind each other.
+    fn rows_together(&self) -> usize {
+        let in_order = self.inner_folded && self.folded.0.is_empty() && self.kept.0.len() <= 1;
+        if in_order && (1..=SHORT).contains(&self.inner) { TILE / self.inner } else { 1 }
+    }
+
     fn scratch_each(&self) -> usize {
         // Accumulators, then the program's registers.
         self.stores() * ACCUMULATORS + self.program.scratch()
@@ -421,6 +447,30 @@ impl<'a> Worker<'a> {
     fn accumulators(&self) -> impl Iterator<Item = *mut u8> + use<> {
         let acc = self.acc;
         (0..self.k.stores()).map(move |s| acc.wrapping_add(s * ACCUMULATORS))
+    }
+
+    /// Folds rows `range` and leaves each store's values in lanes, `apart` bytes from `dst` on.
+    unsafe fn rows(&mut self, range: Range<usize>, dst: *mut u8, apart: usize) {
+        let (k, together) = (self.k, self.k.rows_together());
+        let (chunks, units, _) = k.row_parts();
+        for from in range.clone().step_by(together) {
+            let n = together.min(range.end - from);
+            let dst = dst.wrapping_add((from - range.start) * k.lane);
+            // SAFETY: accumulators have room for the rows of a tile; the rest as for `row`.
+            unsafe {
+                if together == 1 {
+                    self.row(from, 0..units, chunks, dst, apart);
+                    continue;
+                }
+                let length = (&raw const k.inner).cast();
+                self.elements(from * k.inner, n * k.inner, |acc, p, _, _| {
+                    (k.loops.short)(acc, p, length, p, n)
+                });
+                for (s, acc) in self.accumulators().enumerate() {
+                    std::ptr::copy_nonoverlapping(acc.cast_const(), dst.wrapping_add(s * apart), n * k.lane);
+                }
+            }
+        }
     }
 
     /// Folds units `range` of output `o` and leaves each store's value in a lane, `apart` bytes from `dst` on.
@@ -510,7 +560,12 @@ impl Kernel for ReduceKernel {
             let (part, strip) = (rest / strips, rest % strips);
             with_scratch(each, |memory| {
                 let mut w = Worker::new(self, &inputs, memory);
-                for o in o_block * group..((o_block + 1) * group).min(self.kept.count()) {
+                let range = o_block * group..((o_block + 1) * group).min(self.kept.count());
+                if self.inner_folded && parts == 1 {
+                    // SAFETY: as below.
+                    return unsafe { w.rows(range.clone(), partial.at(range.start * self.lane), apart) };
+                }
+                for o in range {
                     // SAFETY: scratch holds `parts · outputs` lanes for each store; this block's are its own.
                     unsafe {
                         if self.inner_folded {
@@ -559,11 +614,8 @@ impl ReduceKernel {
         with_scratch(each + self.stores() * apart, |memory| {
             let partial = Ptr(memory.wrapping_add(each));
             let mut w = Worker::new(self, &inputs, memory);
-            let (chunks, units, _) = self.row_parts();
-            for (at, o) in range.clone().enumerate() {
-                // SAFETY: scratch holds `count` lanes for each store.
-                unsafe { w.row(o, 0..units, chunks, partial.at(at * self.lane), apart) };
-            }
+            // SAFETY: scratch holds `count` lanes for each store.
+            unsafe { w.rows(range.clone(), partial.at(0), apart) };
             for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {
                 let out = out.wrapping_add(range.start * self.dtype.size());
                 // SAFETY: as above; the rows' results are this thread's to write.

@@ -7,9 +7,10 @@
 
 use super::conv::{Finish, Padded, offsets, sum_parts};
 use super::dot::convert;
-use super::gemm::{Portable32, Vector};
+use super::gemm::Portable32;
+use super::halves::Halves;
 use super::lanes::{lanes, lanes_mut, narrow, widen};
-use super::{Io, Kernel, Ptr, math};
+use super::{Io, Kernel, Ptr};
 use crate::detect::Level;
 use crate::exec::{Cx, with_scratch};
 use systole_compile::{DEAD, Step, UnpooledGradient};
@@ -21,8 +22,8 @@ const MOST_PARTS: usize = 32;
 /// Vectors that look numbers up in small tables.
 ///
 /// # Safety
-/// As for [`Vector`].
-unsafe trait Lookup: Vector<T = f32> {
+/// As for [`Halves`].
+unsafe trait Lookup: Halves {
     /// Remembered places, one for each lane.
     type Places: Copy;
     unsafe fn places(p: *const u8) -> Self::Places;
@@ -126,8 +127,8 @@ struct Sums {
     windows: *const usize,
     count: usize,
     taps: *const usize,
-    /// Gradients and places of the first window, filters `row` apart from those of the next.
-    dy: *const f32,
+    /// Gradients, f32 or bf16, and places of the first window, `row` elements from those of the next.
+    dy: *const u8,
     place: *const u8,
     row: usize,
     /// Added to: a row of filters for each tap, and one for the bias.
@@ -136,9 +137,10 @@ struct Sums {
     bias: *mut f32,
 }
 
+/// `K` taps of `N` vectors of filters, by tables of `P` entries. `NARROW`: gradients are bf16.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn sums<V: Lookup, const P: usize, const K: usize, const N: usize>(s: &Sums) {
+unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, const N: usize>(s: &Sums) {
     // SAFETY: the caller's tables and arrays cover the windows, `K` taps and `N` vectors; the level is available.
     unsafe {
         let zero = V::splat(0.0);
@@ -147,15 +149,21 @@ unsafe fn sums<V: Lookup, const P: usize, const K: usize, const N: usize>(s: &Su
         for k in 0..K {
             taps[k] = *s.taps.add(k);
         }
-        let (mut dy, mut place) = (s.dy, s.place);
+        let mut at = 0;
         for w in 0..s.count {
             let table = s.table.add(*s.windows.add(w));
             // Plain loops: closures would not be compiled for the level.
-            let mut places = [V::places(place); N];
+            let mut places = [V::places(s.place.add(at)); N];
             let mut g = [zero; N];
             for j in 0..N {
-                places[j] = V::places(place.add(j * V::LANES));
-                g[j] = V::load(dy.add(j * V::LANES)).alive(places[j]);
+                let at = at + j * V::LANES;
+                places[j] = V::places(s.place.add(at));
+                let dy = if NARROW {
+                    V::load_wide(s.dy.cast::<u16>().add(at))
+                } else {
+                    V::load(s.dy.cast::<f32>().add(at))
+                };
+                g[j] = dy.alive(places[j]);
                 bias[j] = bias[j].add(g[j]);
             }
             for k in 0..K {
@@ -164,8 +172,7 @@ unsafe fn sums<V: Lookup, const P: usize, const K: usize, const N: usize>(s: &Su
                     acc[k][j] = x.mul_add(g[j], acc[k][j]);
                 }
             }
-            dy = dy.wrapping_add(s.row);
-            place = place.wrapping_add(s.row);
+            at += s.row;
         }
         for j in 0..N {
             for (k, acc) in acc.iter().enumerate() {
@@ -186,10 +193,10 @@ type SumKernel = unsafe fn(usize, &Sums);
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, [$($k:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const P: usize>(taps: usize, s: &Sums) {
+        unsafe fn $name<const P: usize, const NARROW: bool>(taps: usize, s: &Sums) {
             match taps {
                 // SAFETY: the caller's promises are those of `sums`.
-                $($k => unsafe { sums::<$v, P, $k, $n>(s) },)*
+                $($k => unsafe { sums::<$v, P, NARROW, $k, $n>(s) },)*
                 _ => {}
             }
         }
@@ -212,13 +219,14 @@ struct Kernels {
     taps: usize,
 }
 
-fn kernels<const P: usize>(level: Level) -> Kernels {
+fn kernels<const P: usize, const NARROW: bool>(level: Level) -> Kernels {
+    let kernels = |one, many, vectors, lanes, taps| Kernels { one, many, vectors, lanes, taps };
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Kernels { one: avx512x1::<P>, many: avx512x2::<P>, vectors: 2, lanes: 16, taps: 11 },
+        Level::Avx512 => kernels(avx512x1::<P, NARROW>, avx512x2::<P, NARROW>, 2, 16, 11),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Kernels { one: avx2::<P>, many: avx2::<P>, vectors: 1, lanes: 8, taps: 10 },
-        _ => Kernels { one: portable::<P>, many: portable::<P>, vectors: 1, lanes: 4, taps: 5 },
+        Level::Avx2 => kernels(avx2::<P, NARROW>, avx2::<P, NARROW>, 1, 8, 10),
+        _ => kernels(portable::<P, NARROW>, portable::<P, NARROW>, 1, 4, 5),
     }
 }
 
@@ -249,7 +257,8 @@ struct UnpooledKernel {
     /// Rounded up to whole vectors.
     padded: usize,
     kernels: Kernels,
-    has_bias: bool,
+    /// Types of the results: the kernel's gradient and, perhaps, the bias's.
+    to: Vec<DType>,
     images_per_part: usize,
 }
 
@@ -263,7 +272,12 @@ impl UnpooledKernel {
         let pixel = [0, 1].map(|i| input.strides[i] * c.rhs_dilation[i]);
         let size = g.unpool.window[0] * g.unpool.window[1];
         let entry = if size <= 4 { 4 } else { 16 };
-        let kernels = if entry == 4 { kernels::<4>(level) } else { kernels::<16>(level) };
+        let kernels = match (entry, dy.dtype) {
+            (4, DType::F32) => kernels::<4, false>(level),
+            (4, _) => kernels::<4, true>(level),
+            (_, DType::F32) => kernels::<16, false>(level),
+            _ => kernels::<16, true>(level),
+        };
         let in_table = |all: Vec<usize>| all.into_iter().map(|at| at * entry).collect::<Vec<usize>>();
         let taps = in_table(offsets(
             [0, 1].map(|i| (dk.shape[i], input.strides[i] * c.strides[i])).into_iter().chain([(channels, 1)]),
@@ -286,7 +300,7 @@ impl UnpooledKernel {
             features,
             padded: features.next_multiple_of(kernels.lanes),
             kernels,
-            has_bias: step.output_types.len() == 2,
+            to: step.output_types.iter().map(|t| t.dtype).collect(),
             images_per_part: batch.div_ceil(MOST_PARTS),
             input,
         })
@@ -308,7 +322,7 @@ impl UnpooledKernel {
 
     /// Whether gradients and places are used where they lie.
     fn direct(&self) -> bool {
-        self.dtype == DType::F32 && self.padded == self.features
+        self.padded == self.features
     }
 
     /// Lays an image out for look-ups: an entry for each element from which a whole window lies in the image.
@@ -334,19 +348,14 @@ impl UnpooledKernel {
         }
     }
 
-    /// Gradients as f32 and places of one image, in whole vectors.
-    unsafe fn pack(&self, dy: *const u8, place: *const u8, to: *mut f32, places: *mut u8) {
-        let f = self.features;
+    /// Gradients and places of one image, in whole vectors.
+    unsafe fn pack(&self, dy: *const u8, place: *const u8, to: *mut u8, places: *mut u8) {
+        let (f, size) = (self.features, self.dtype.size());
         // SAFETY: an image has that many windows; the copies have room for them in whole vectors.
         unsafe {
             for w in 0..self.windows.len() {
-                let row = to.add(w * self.padded);
-                match self.dtype {
-                    DType::F32 => std::ptr::copy_nonoverlapping(dy.cast::<f32>().add(w * f), row, f),
-                    _ => (0..f).for_each(|j| {
-                        *row.add(j) = math::from_bf16(*dy.cast::<u16>().add(w * f + j));
-                    }),
-                }
+                let row = to.add(w * self.padded * size);
+                std::ptr::copy_nonoverlapping(dy.add(w * f * size), row, f * size);
                 std::ptr::copy_nonoverlapping(place.add(w * f), places.add(w * self.padded), f);
                 places.add(w * self.padded + f).write_bytes(DEAD, self.padded - f);
             }
@@ -354,7 +363,7 @@ impl UnpooledKernel {
     }
 
     /// Adds one image's sums.
-    unsafe fn image(&self, table: *const f32, dy: *const f32, place: *const u8, sum: *mut f32) {
+    unsafe fn image(&self, table: *const f32, dy: *const u8, place: *const u8, sum: *mut f32) {
         let k = &self.kernels;
         let bias = sum.wrapping_add(self.taps.len() * self.padded);
         for tap in (0..self.taps.len()).step_by(self.block) {
@@ -366,7 +375,7 @@ impl UnpooledKernel {
                     windows: self.windows.as_ptr(),
                     count: self.windows.len(),
                     taps: self.taps[tap..].as_ptr(),
-                    dy: dy.wrapping_add(j),
+                    dy: dy.wrapping_add(j * self.dtype.size()),
                     place: place.wrapping_add(j),
                     row: self.padded,
                     sum: sum.wrapping_add(tap * self.padded + j),
@@ -399,28 +408,27 @@ impl UnpooledKernel {
                     let at = image * windows * self.features;
                     let (dy, place) = (dy.add(at * self.dtype.size()), place.add(at));
                     if self.direct() {
-                        self.image(table, dy.cast(), place, sum);
+                        self.image(table, dy, place, sum);
                     } else {
                         let places = rows.add(row * 4);
-                        self.pack(dy, place, rows.cast(), places);
-                        self.image(table, rows.cast_const().cast(), places, sum);
+                        self.pack(dy, place, rows, places);
+                        self.image(table, rows.cast_const(), places, sum);
                     }
                 }
             }
         });
     }
 
-    /// Writes rows of sums as a result.
-    unsafe fn put(&self, sums: *const f32, rows: usize, out: *mut u8) {
+    /// Writes rows of sums as a result of a type.
+    unsafe fn put(&self, sums: *const f32, rows: usize, out: *mut u8, to: DType) {
         let f = self.features;
         for r in 0..rows {
-            let (from, to) =
-                (sums.wrapping_add(r * self.padded), out.wrapping_add(r * f * self.dtype.size()));
+            let (from, dst) = (sums.wrapping_add(r * self.padded), out.wrapping_add(r * f * to.size()));
             // SAFETY: the result has `rows` rows of `features` elements.
             unsafe {
-                match narrow(self.dtype, self.level) {
-                    Some(narrow) => narrow(to, from.cast(), from.cast(), from.cast(), f),
-                    None => std::ptr::copy_nonoverlapping(from, to.cast(), f),
+                match narrow(to, self.level) {
+                    Some(narrow) => narrow(dst, from.cast(), from.cast(), from.cast(), f),
+                    None => std::ptr::copy_nonoverlapping(from, dst.cast(), f),
                 }
             }
         }
@@ -453,9 +461,9 @@ impl Kernel for UnpooledKernel {
             cx.team.run_with(self.parts(), products / 16.0, cx.flush, &body);
             let whole = sums.cast::<f32>().add(self.parts() * self.sums());
             sum_parts(cx, sums.cast(), self.parts(), self.sums(), whole.cast(), Finish::Copy);
-            self.put(whole, self.taps.len(), io.outputs[0]);
-            if self.has_bias {
-                self.put(whole.add(self.taps.len() * self.padded), 1, io.outputs[1]);
+            self.put(whole, self.taps.len(), io.outputs[0], self.to[0]);
+            if let Some(&to) = self.to.get(1) {
+                self.put(whole.add(self.taps.len() * self.padded), 1, io.outputs[1], to);
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ use super::{Io, Kernel, Ptr, moves};
 use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::Cx;
 use std::marker::PhantomData;
+use std::ops::Range;
 use systole_compile::Step;
 use systole_ir::op::{CompareType, Direction, Monoid, ReduceWindow, SelectAndScatter, Window};
 use systole_ir::{DType, Graph, Op, Result, Shape};
@@ -83,6 +84,17 @@ impl Axis {
             return (at as usize, self.window);
         }
         self.clipped_span(at)
+    }
+
+    /// The positions next to each other whose windows lie one element from each other and end inside the operand.
+    #[inline(always)]
+    fn inside(&self) -> Range<usize> {
+        if self.stride != 1 || self.base != 1 {
+            return 0..0;
+        }
+        let reach = ((self.window - 1) * self.hole) as i64;
+        let inside = |at: i64| at.clamp(0, self.count as i64) as usize;
+        inside(self.low)..inside(self.size as i64 - reach + self.low)
     }
 
     #[inline(never)]
@@ -300,27 +312,35 @@ impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
         // SAFETY: as the type says; spans lie inside the operand, which is apart from the result.
         unsafe {
             let (s, init) = (&*b.cast::<Strip<'_>>(), *c.cast::<C>());
-            for i in 0..n {
-                let (from, count) = s.along.span(s.first + i);
+            let inside = s.along.inside();
+            let mut i = 0;
+            while i < n {
+                let at = s.first + i;
+                let (from, count) = s.along.span(at);
+                // The same elements of neighbouring windows lie together.
+                let pixels = if inside.contains(&at) { (inside.end - at).min(n - i) } else { 1 };
                 let x = a.cast::<C>().wrapping_add(from * s.channels);
-                let out = lanes_mut::<C>(dst.cast::<C>().add(i * s.channels).cast(), s.channels);
-                fold_pixel::<C, F>(out, x, s, count, init);
+                let to = dst.cast::<C>().add(i * s.channels).cast();
+                let out = lanes_mut::<C>(to, pixels * s.channels);
+                fold_pixels::<C, F>(out, x, s, count, init);
+                i += pixels;
             }
         }
     }
 }
 
-/// One pixel: the result itself accumulates, a few window elements at a time. (Every step of a [`Fold`] gives a
-/// stored value, so nothing is lost between them.)
+/// Pixels that lie together: the result itself accumulates, a few window elements at a time. (Every step of a [`Fold`]
+/// gives a stored value, so nothing is lost between them.)
 #[inline(always)]
-unsafe fn fold_pixel<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip<'_>, count: usize, init: C) {
+unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip<'_>, count: usize, init: C) {
+    let n = out.len();
     let mut left = s.rows.len() * count;
     let (mut row, mut column) = (0, 0);
     // The window's elements in row-major order; called once for each.
     let mut next = || {
         // SAFETY: the window's elements lie inside the operand.
         let element =
-            unsafe { lanes::<C>(x.add(s.rows[row] + column * s.along.step * s.channels).cast(), s.channels) };
+            unsafe { lanes::<C>(x.add(s.rows[row] + column * s.along.step * s.channels).cast(), n) };
         column += 1;
         if column == count {
             (row, column) = (row + 1, 0);

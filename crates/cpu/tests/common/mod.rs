@@ -100,3 +100,19 @@ pub fn relative(a: &Literal, b: &Literal) -> f64 {
     let norm: f64 = y.iter().map(|y| y * y).sum();
     if diff == 0.0 { 0.0 } else { (diff / norm.max(1e-300)).sqrt() }
 }
+
+/// Near the interpreter on every level, and the same bits for any number of threads.
+pub fn check_near(graph: &Arc<Graph>, args: &[Literal], tolerance: f64) {
+    let want = oracle(graph, args);
+    for level in levels() {
+        let first = run(&backend(level, 1), graph, args);
+        for (k, (got, want)) in first.iter().zip(&want).enumerate() {
+            let d = relative(got, want);
+            assert!(d <= tolerance, "{} result {k} on {level:?}: {d:e}\n{got:?}\n{want:?}", graph.name);
+        }
+        for threads in [2, 3, 8] {
+            let again = run(&backend(level, threads), graph, args);
+            assert!(first == again, "{} on {level:?} depends on threads", graph.name);
+        }
+    }
+}

@@ -84,7 +84,25 @@ fn fetch(p: *const f32) {
     let _ = p;
 }
 
-// The loops over rows and vectors count by hand: they must unroll entirely, so that sums stay in registers.
+// The loops over rows and vectors count by hand: they must unroll entirely, so that sums stay in registers. A closure
+// would not be compiled for the level.
+
+/// Adds the products of the numbers at `$x`, for each row `$i`, with the vectors at `$b`.
+macro_rules! multiply {
+    ($acc:ident, $b:ident, $i:ident => $x:expr) => {{
+        let right = vectors::<V, N>($b);
+        let mut $i = 0;
+        while $i < M {
+            let x = V::splat(*$x);
+            let mut j = 0;
+            while j < N {
+                $acc[$i][j] = x.mul_add(right[j], $acc[$i][j]);
+                j += 1;
+            }
+            $i += 1;
+        }
+    }};
+}
 
 #[inline(always)]
 unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across) {
@@ -101,17 +119,7 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
                 i += 1;
             }
             for k in 0..t.length {
-                let right = vectors::<V, N>(b);
-                let mut i = 0;
-                while i < M {
-                    let x = V::splat(*rows[i].add(k));
-                    let mut j = 0;
-                    while j < N {
-                        acc[i][j] = x.mul_add(right[j], acc[i][j]);
-                        j += 1;
-                    }
-                    i += 1;
-                }
+                multiply!(acc, b, i => rows[i].add(k));
                 b = b.wrapping_add(t.b_row);
             }
         }
@@ -128,17 +136,7 @@ unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
         for k in 0..t.count {
             let a = t.a.wrapping_add(*t.steps.add(k));
             fetch(t.a.wrapping_add(*t.steps.add(k + AHEAD)));
-            let right = vectors::<V, N>(b);
-            let mut i = 0;
-            while i < M {
-                let x = V::splat(*a.add(i));
-                let mut j = 0;
-                while j < N {
-                    acc[i][j] = x.mul_add(right[j], acc[i][j]);
-                    j += 1;
-                }
-                i += 1;
-            }
+            multiply!(acc, b, i => a.add(i));
             b = b.wrapping_add(t.b_row);
         }
         write::<V, M, N>(&t.out, acc);

@@ -1,0 +1,388 @@
+//! Products with few columns whose operands both lie along the products, such as those of a classifier with turned
+//! weights: every lane of a vector sums products of its own, and the lanes are added up at the end.
+//!
+//! A block of products of all columns stays in the first cache while the rows of a task pass by.
+
+use super::conv::pieces;
+use super::gemm::Portable32;
+use super::halves::Halves;
+use super::lanes::widen;
+use super::matmul::{Epilogue, Roles, joint_stride};
+use super::{Io, Ptr, math};
+use crate::detect::{Isa, Level, Tile, TileFn};
+use crate::exec::{Cx, with_scratch};
+use systole_ir::DType;
+
+/// Columns that are few.
+const FEW: usize = 16;
+/// Products below which adding up the lanes costs more than it saves.
+const FEWEST: usize = 128;
+/// Products of a block.
+const BLOCK: usize = 512;
+/// Rows of a task.
+const ROWS: usize = 24;
+/// Lanes of the widest vector.
+const LANES: usize = 16;
+
+/// One call of a register kernel: sums of some rows by some columns over a block of products.
+struct Call {
+    /// Vectors of products.
+    steps: usize,
+    a: *const u8,
+    /// Elements from row to row.
+    a_row: usize,
+    b: *const f32,
+    b_row: usize,
+    /// A vector for each row and column, [`FEW`] · [`LANES`] elements from row to row.
+    sums: *mut f32,
+    /// Whether there are no sums yet.
+    first: bool,
+}
+
+/// `R` rows by `N` columns. `NARROW`: the left operand is bf16.
+/// (Plain loops: closures would not be compiled for the level.)
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn dots<V: Halves, const R: usize, const N: usize, const NARROW: bool>(c: &Call) {
+    // SAFETY: the caller's operands cover the rows, columns and products; the level is available.
+    unsafe {
+        let mut acc = [[V::splat(0.0); N]; R];
+        if !c.first {
+            for i in 0..R {
+                for j in 0..N {
+                    acc[i][j] = V::load(c.sums.add((i * FEW + j) * LANES));
+                }
+            }
+        }
+        for k in 0..c.steps {
+            let mut b = [acc[0][0]; N];
+            for j in 0..N {
+                b[j] = V::load(c.b.add(j * c.b_row + k * V::LANES));
+            }
+            for i in 0..R {
+                let at = i * c.a_row + k * V::LANES;
+                let a = if NARROW {
+                    V::load_wide(c.a.cast::<u16>().add(at))
+                } else {
+                    V::load(c.a.cast::<f32>().add(at))
+                };
+                for j in 0..N {
+                    acc[i][j] = a.mul_add(b[j], acc[i][j]);
+                }
+            }
+        }
+        for i in 0..R {
+            for j in 0..N {
+                acc[i][j].store(c.sums.add((i * FEW + j) * LANES));
+            }
+        }
+    }
+}
+
+/// A register kernel for numbers of rows and columns up to the level's.
+type DotsFn = unsafe fn(usize, usize, &Call);
+
+macro_rules! kernels {
+    ($name:ident, $v:ty, [$($r:literal: $($n:literal)*;)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $name<const NARROW: bool>(rows: usize, columns: usize, c: &Call) {
+            match (rows, columns) {
+                // SAFETY: the caller's promises are those of `dots`.
+                $($(($r, $n) => unsafe { dots::<$v, $r, $n, NARROW>(c) },)*)*
+                _ => {}
+            }
+        }
+    };
+}
+kernels!(portable, Portable32, [1: 1 2 3 4; 2: 1 2 3 4;]);
+#[cfg(target_arch = "x86_64")]
+use super::gemm::x86::{V8x32, V16x32};
+kernels!(avx2, V8x32, [1: 1 2 3 4 5; 2: 1 2 3 4 5;], "avx2,fma");
+kernels!(
+    avx512,
+    V16x32,
+    [1: 1 2 3 4 5 6; 2: 1 2 3 4 5 6; 3: 1 2 3 4 5 6; 4: 1 2 3 4 5 6;],
+    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+);
+
+/// Adds up the lanes of `n` sums at `a`, [`LANES`] apart, `c` (a `usize`) of them each, to the numbers at `dst`.
+struct Totals;
+impl Tile for Totals {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, c: *const u8, n: usize) {
+        // SAFETY: as the type says.
+        unsafe {
+            let lanes = *c.cast::<usize>();
+            for i in 0..n {
+                let mut sum = *a.cast::<[f32; LANES]>().add(i);
+                let mut half = LANES / 2;
+                while half > 0 {
+                    for j in 0..half {
+                        sum[j] = if 2 * half <= lanes { sum[j] + sum[j + half] } else { sum[j] };
+                    }
+                    half /= 2;
+                }
+                *dst.cast::<f32>().add(i) = sum[0];
+            }
+        }
+    }
+}
+
+/// `[M, K] · [N, K]ᵀ` of f32 or bf16 for small `N`.
+pub struct Dots {
+    m: usize,
+    n: usize,
+    k: usize,
+    a_row: usize,
+    b_row: usize,
+    from: DType,
+    to: DType,
+    epilogue: Epilogue,
+    /// The level's kernels, for f32 and for bf16 on the left, and the most rows and columns that they take.
+    run: [DotsFn; 2],
+    most: [usize; 2],
+    lanes: usize,
+    totals: TileFn,
+    widen: Option<TileFn>,
+}
+
+impl Dots {
+    /// The product, or `None` where it has another form.
+    pub fn new(
+        ra: &Roles,
+        rb: &Roles,
+        [from, to]: [DType; 2],
+        epilogue: Epilogue,
+        level: Level,
+    ) -> Option<Dots> {
+        let count = |dims: &[super::moves::Dim]| dims.iter().map(|d| d.size).product::<usize>();
+        let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
+        let known = |t: DType| matches!(t, DType::F32 | DType::BF16);
+        let fits = known(from)
+            && known(to)
+            && count(&ra.batch) == 1
+            && (1..=FEW).contains(&n)
+            && k >= FEWEST
+            && joint_stride(&ra.inner)? == 1
+            && joint_stride(&rb.inner)? == 1;
+        if !fits {
+            return None;
+        }
+        let (run, most, lanes): ([DotsFn; 2], [usize; 2], usize) = match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => ([avx512::<false>, avx512::<true>], [4, 6], 16),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => ([avx2::<false>, avx2::<true>], [2, 5], 8),
+            _ => ([portable::<false>, portable::<true>], [2, 4], 4),
+        };
+        Some(Dots {
+            m,
+            n,
+            k,
+            a_row: joint_stride(&ra.free)?,
+            b_row: joint_stride(&rb.free)?,
+            from,
+            to,
+            epilogue,
+            run,
+            most,
+            lanes,
+            totals: level.tile::<Totals>(),
+            widen: widen(from, level),
+        })
+    }
+
+    /// Adds the products to what the result holds from now on; whether it will, which rounded results do not.
+    pub fn accumulate(&mut self) -> bool {
+        self.epilogue.accumulate = self.to == DType::F32;
+        self.epilogue.accumulate
+    }
+
+    /// Computes all sums.
+    ///
+    /// # Safety
+    /// Operands and result have the shapes of `new`.
+    pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
+        let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
+        let bias = io.inputs.get(2).filter(|_| self.epilogue.bias).map(|&p| Ptr::of(p));
+        // Sums; a block of the right operand as f32; the ends of rows of both.
+        let [sums, block, ends] = [ROWS * FEW * LANES, FEW * BLOCK, (ROWS + FEW) * LANES];
+        let body = |task: usize| {
+            let rows = task * ROWS..((task + 1) * ROWS).min(self.m);
+            with_scratch((sums + block + ends) * 4, |memory| {
+                let memory = memory.cast::<f32>();
+                let (wide, end) = (memory.wrapping_add(sums), memory.wrapping_add(sums + block));
+                let a = a.at(rows.start * self.a_row * self.from.size()).cast_const();
+                // SAFETY: the rows are this task's; scratch has the parts named above.
+                unsafe {
+                    self.sum(rows.len(), a, b.at(0).cast_const(), memory, (wide, end));
+                    for (i, row) in rows.enumerate() {
+                        self.put(memory.wrapping_add(i * FEW * LANES), row, bias, c);
+                    }
+                }
+            });
+        };
+        let work = (self.m * self.k * self.n) as f64 / 60.0;
+        cx.team.run_with(self.m.div_ceil(ROWS), work, cx.flush, &body);
+    }
+
+    /// The sums, in lanes, of all products. `wide` has room for a block of the right operand, `end` for vectors of all
+    /// rows of both.
+    unsafe fn sum(
+        &self,
+        rows: usize,
+        a: *const u8,
+        b: *const u8,
+        sums: *mut f32,
+        (wide, end): (*mut f32, *mut f32),
+    ) {
+        let (size, whole) = (self.from.size(), self.k / self.lanes * self.lanes);
+        // SAFETY: operands have the shapes of `new`, scratch the parts that `run` lays out.
+        unsafe {
+            for from in (0..whole).step_by(BLOCK) {
+                let n = BLOCK.min(whole - from);
+                let (mut right, mut b_row) = (b.add(from * size).cast::<f32>(), self.b_row);
+                if let Some(widen) = self.widen {
+                    for j in 0..self.n {
+                        let row = b.add((j * self.b_row + from) * size);
+                        widen(wide.add(j * BLOCK).cast(), row, row, row, n);
+                    }
+                    (right, b_row) = (wide.cast_const(), BLOCK);
+                }
+                let (a, a_row) = (a.add(from * size), self.a_row);
+                let call = Call { steps: n / self.lanes, a, a_row, b: right, b_row, sums, first: from == 0 };
+                self.tiles(rows, self.from, &call);
+            }
+            if whole < self.k {
+                let right = end.add(ROWS * LANES);
+                for (operand, row, to, count) in [(a, self.a_row, end, rows), (b, self.b_row, right, self.n)]
+                {
+                    for i in 0..count {
+                        self.copy_end(
+                            operand.add((i * row + whole) * size),
+                            to.add(i * LANES),
+                            self.k - whole,
+                        );
+                    }
+                }
+                let (a, b) = (end.cast_const().cast(), right.cast_const());
+                let call = Call { steps: 1, a, a_row: LANES, b, b_row: LANES, sums, first: whole == 0 };
+                self.tiles(rows, DType::F32, &call);
+            }
+        }
+    }
+
+    /// Copies the end of a row, `n` products, as f32, and zeros behind it.
+    unsafe fn copy_end(&self, from: *const u8, to: *mut f32, n: usize) {
+        // SAFETY: the caller's row; there is room for a vector.
+        unsafe {
+            to.write_bytes(0, LANES);
+            match self.widen {
+                Some(widen) => widen(to.cast(), from, from, from, n),
+                None => std::ptr::copy_nonoverlapping(from.cast(), to, n),
+            }
+        }
+    }
+
+    /// A call for rows of the left operand's type and all columns, cut into those of register kernels.
+    unsafe fn tiles(&self, rows: usize, left: DType, c: &Call) {
+        let run = self.run[usize::from(left == DType::BF16)];
+        for (i, r) in pieces(rows, self.most[0]) {
+            for (j, n) in pieces(self.n, self.most[1]) {
+                let call = Call {
+                    a: c.a.wrapping_add(i * c.a_row * left.size()),
+                    b: c.b.wrapping_add(j * c.b_row),
+                    sums: c.sums.wrapping_add((i * FEW + j) * LANES),
+                    ..*c
+                };
+                // SAFETY: the caller's operands; the level was available when the kernels were chosen.
+                unsafe { run(r, n, &call) };
+            }
+        }
+    }
+
+    /// One row of sums goes out.
+    unsafe fn put(&self, sums: *const f32, row: usize, bias: Option<Ptr>, c: Ptr) {
+        let mut totals = [0f32; FEW];
+        let (sums, lanes) = (sums.cast(), (&raw const self.lanes).cast());
+        // SAFETY: the row has `n` sums, and is the caller's in the result.
+        unsafe {
+            (self.totals)(totals.as_mut_ptr().cast(), sums, sums, lanes, self.n);
+            for (j, &total) in totals.iter().enumerate().take(self.n) {
+                let at = row * self.n + j;
+                let sum = total + bias.map_or(0.0, |b| *b.elem::<f32>(j));
+                match self.to {
+                    DType::BF16 => *c.elem::<u16>(at) = math::to_bf16(sum),
+                    _ if self.epilogue.accumulate => *c.elem::<f32>(at) += sum,
+                    _ => *c.elem::<f32>(at) = sum,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::moves::Dim;
+    use super::*;
+    use crate::team::Team;
+    use systole_ir::bf16;
+
+    /// A product of whole numbers, whose sums are exact; rows of the operands are `gap` elements longer than used.
+    fn check(
+        level: Level,
+        (m, n, k): (usize, usize, usize),
+        types: [DType; 2],
+        gap: usize,
+        epilogue: Epilogue,
+    ) {
+        let numbers = |count: usize, by: usize| -> Vec<f32> {
+            (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
+        };
+        let row = k + gap;
+        let (a, b, bias, old) = (numbers(m * row, 5), numbers(n * row, 3), numbers(n, 2), numbers(m * n, 4));
+        let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
+        let roles = |size: usize| Roles { batch: vec![], free: dim(size, row), inner: dim(k, 1) };
+        let dots = Dots::new(&roles(m), &roles(n), types, epilogue, level).unwrap();
+        let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
+        let (half_a, half_b) = (half(&a), half(&b));
+        let inputs: [*const u8; 3] = match types[0] {
+            DType::F32 => [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()],
+            _ => [half_a.as_ptr().cast(), half_b.as_ptr().cast(), bias.as_ptr().cast()],
+        };
+        let (mut wide, mut narrow) = (old.clone(), half(&old));
+        let c: *mut u8 =
+            if types[1] == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
+        let io = Io { inputs: &inputs, outputs: &[c], scratch: std::ptr::null_mut() };
+        // SAFETY: all arrays have the sizes of the product.
+        unsafe { dots.run(&Cx { team: &Team::new(2), flush: false }, &io) };
+        for i in 0..m * n {
+            let mut want: f32 = (0..k).map(|x| a[i / n * row + x] * b[i % n * row + x]).sum();
+            want += if epilogue.bias { bias[i % n] } else { 0.0 };
+            want += if epilogue.accumulate { old[i] } else { 0.0 };
+            let (got, want) = match types[1] {
+                DType::F32 => (wide[i], want),
+                _ => (bf16::from_bits(narrow[i]).to_f32(), bf16::from_f32(want).to_f32()),
+            };
+            assert_eq!(got, want, "{level:?} {m}×{n}×{k} {types:?} {epilogue:?}, element {i}");
+        }
+    }
+
+    #[test]
+    fn rows_and_columns_of_every_count_with_every_epilogue() {
+        use DType::{BF16, F32};
+        for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
+            for (bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
+                let epilogue = Epilogue { bias, accumulate };
+                for n in 1..=FEW {
+                    check(level, (7, n, 135), [F32, F32], 0, epilogue);
+                }
+                check(level, (60, 10, 1200), [F32, F32], 3, epilogue);
+                check(level, (25, 3, 515), [BF16, F32], 1, epilogue);
+            }
+            for size in [(25, 10, 1030), (1, 1, 128), (49, 16, 513)] {
+                check(level, size, [BF16, BF16], 2, Epilogue::default());
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Products of bf16 of a small left operand and a few long rows, such as the gradients of a classifier with turned
+//! weights.
+//!
+//! The long rows are widened where they lie, and vectors of results go out as they are complete: packing would move
+//! more than the product itself does. The left operand is copied by products once, as f32.
+
+use super::conv::pieces;
+use super::gemm::Portable32;
+use super::halves::Halves;
+use super::matmul::{Roles, joint_stride};
+use super::{Io, Ptr, math};
+use crate::detect::Level;
+use crate::exec::{Cx, with_scratch};
+use std::ops::Range;
+use systole_ir::DType;
+
+/// Rows and products that are few.
+const MOST: usize = 64;
+/// Columns that make a row long.
+const LONG: usize = 256;
+/// Columns of a task, whose results stay in the first cache.
+const TASK: usize = 512;
+/// Rows of the right operand that are read at the same time: more streams are not fetched ahead.
+const STREAMS: usize = 16;
+/// Columns of the widest strip.
+const STRIP: usize = 32;
+
+/// One call of a register kernel: a strip of the result, or a part of its rows.
+struct Call {
+    k: usize,
+    /// Left operand, so many elements from product to product.
+    a: *const f32,
+    a_k: usize,
+    /// Right operand; from product to product in elements.
+    b: *const u16,
+    b_k: usize,
+    c: *mut u8,
+    c_row: usize,
+    /// Whether to add to the result or to replace it.
+    add: bool,
+}
+
+/// `R` rows of two vectors. `NARROW`: the result is bf16 too.
+/// (Plain loops: closures would not be compiled for the level.)
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn strip<V: Halves, const R: usize, const NARROW: bool>(c: &Call) {
+    // SAFETY: the caller's operands cover the rows, products and columns; the level is available.
+    unsafe {
+        let mut acc = [[V::splat(0.0); 2]; R];
+        let (mut a, mut at) = (c.a, 0);
+        for _ in 0..c.k {
+            let mut b = [acc[0][0]; 2];
+            for j in 0..2 {
+                b[j] = V::load_wide(c.b.add(at + j * V::LANES));
+            }
+            for i in 0..R {
+                let x = V::splat(*a.add(i));
+                for j in 0..2 {
+                    acc[i][j] = x.mul_add(b[j], acc[i][j]);
+                }
+            }
+            a = a.wrapping_add(c.a_k);
+            at += c.b_k;
+        }
+        for i in 0..R {
+            for j in 0..2 {
+                let at = i * c.c_row + j * V::LANES;
+                if NARROW {
+                    acc[i][j].narrow().store_narrow(c.c.cast::<u16>().add(at));
+                } else {
+                    let to = c.c.cast::<f32>().add(at);
+                    let sum = if c.add { V::load(to).add(acc[i][j]) } else { acc[i][j] };
+                    sum.store(to);
+                }
+            }
+        }
+    }
+}
+
+/// A register kernel for a number of rows up to the level's.
+type StripFn = unsafe fn(usize, &Call);
+
+macro_rules! kernels {
+    ($name:ident, $v:ty, [$($r:literal)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $name<const NARROW: bool>(rows: usize, c: &Call) {
+            match rows {
+                // SAFETY: the caller's promises are those of `strip`.
+                $($r => unsafe { strip::<$v, $r, NARROW>(c) },)*
+                _ => {}
+            }
+        }
+    };
+}
+kernels!(portable, Portable32, [1 2 3 4]);
+#[cfg(target_arch = "x86_64")]
+use super::gemm::x86::{V8x32, V16x32};
+kernels!(avx2, V8x32, [1 2 3 4 5 6], "avx2,fma");
+kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+
+/// The kernel of a level for a result that is bf16 or f32, the most rows and the columns that it takes.
+fn kernel(level: Level, narrow: bool) -> (StripFn, usize, usize) {
+    let pick = |kernels: [StripFn; 2]| kernels[usize::from(narrow)];
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => (pick([avx512::<false>, avx512::<true>]), 13, 32),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => (pick([avx2::<false>, avx2::<true>]), 6, 16),
+        _ => (pick([portable::<false>, portable::<true>]), 4, 8),
+    }
+}
+
+/// `[M, K] · [K, N]` of bf16 for small `M` and `K`, where the rows of the right operand lie together.
+pub struct Thin {
+    m: usize,
+    n: usize,
+    k: usize,
+    a_row: usize,
+    a_k: usize,
+    b_k: usize,
+    to: DType,
+    add: bool,
+    run: StripFn,
+    rows: usize,
+    columns: usize,
+}
+
+impl Thin {
+    /// The product, or `None` where it has another form.
+    pub fn new(ra: &Roles, rb: &Roles, [from, to]: [DType; 2], level: Level) -> Option<Thin> {
+        let count = |dims: &[super::moves::Dim]| dims.iter().map(|d| d.size).product::<usize>();
+        let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
+        let small = |n: usize| (1..=MOST).contains(&n);
+        let (a_row, a_k) = (joint_stride(&ra.free)?, joint_stride(&ra.inner)?);
+        let (b_column, b_k) = (joint_stride(&rb.free)?, joint_stride(&rb.inner)?);
+        let fits = from == DType::BF16
+            && matches!(to, DType::F32 | DType::BF16)
+            && count(&ra.batch) == 1
+            && b_column == 1;
+        let (run, rows, columns) = kernel(level, to == DType::BF16);
+        (fits && small(m) && small(k) && n >= LONG).then_some(Thin {
+            m,
+            n,
+            k,
+            a_row,
+            a_k,
+            b_k,
+            to,
+            add: false,
+            run,
+            rows,
+            columns,
+        })
+    }
+
+    /// Adds the products to what the result holds from now on; whether it will, which rounded results do not.
+    pub fn accumulate(&mut self) -> bool {
+        self.add = self.to == DType::F32;
+        self.add
+    }
+
+    /// Bytes of working memory: the left operand.
+    pub fn scratch(&self) -> usize {
+        (self.m * self.k * 4).next_multiple_of(64)
+    }
+
+    /// Computes all sums.
+    ///
+    /// # Safety
+    /// Operands and result have the shapes of `new`; scratch has as many bytes as asked for.
+    pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
+        let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
+        let left = Ptr(io.scratch);
+        for k in 0..self.k {
+            for i in 0..self.m {
+                let at = i * self.a_row + k * self.a_k;
+                // SAFETY: an element of the operand; scratch has room for all of them.
+                unsafe { *left.elem::<f32>(k * self.m + i) = math::from_bf16(*a.elem::<u16>(at)) };
+            }
+        }
+        // Sums that are to be rounded must be complete.
+        let products = if self.to == DType::F32 { STREAMS } else { self.k };
+        let body = |task: usize| {
+            let columns = task * TASK..((task + 1) * TASK).min(self.n);
+            for (from, k) in pieces(self.k, products) {
+                let part = Part { left: left.elem::<f32>(from * self.m), k, add: self.add || from > 0 };
+                let b = b.elem::<u16>(from * self.b_k);
+                for (row, rows) in pieces(self.m, self.rows) {
+                    for at in columns.clone().step_by(self.columns) {
+                        let n = self.columns.min(columns.end - at);
+                        let c = c.at((row * self.n + at) * self.to.size());
+                        // SAFETY: each task has its own columns of the result.
+                        unsafe { self.strip(&part, row..row + rows, b.wrapping_add(at), c, n) };
+                    }
+                }
+            }
+        };
+        let work = (self.m * self.n * self.k) as f64 / 60.0;
+        cx.team.run_with(self.n.div_ceil(TASK), work, cx.flush, &body);
+    }
+
+    /// Some rows of a strip of `n` columns, by way of copies where these are fewer than a kernel's.
+    unsafe fn strip(&self, part: &Part, rows: Range<usize>, b: *const u16, c: *mut u8, n: usize) {
+        let a = part.left.wrapping_add(rows.start).cast_const();
+        let call = Call { k: part.k, a, a_k: self.m, b, b_k: self.b_k, c, c_row: self.n, add: part.add };
+        if n == self.columns {
+            // SAFETY: the caller's strip; the level was available when the kernel was chosen.
+            return unsafe { (self.run)(rows.len(), &call) };
+        }
+        let (size, right) = (self.to.size(), part.k * STRIP);
+        with_scratch(right * 2 + rows.len() * STRIP * 4, |memory| {
+            let (wide, sums) = (memory.cast::<u16>(), memory.wrapping_add(right * 2));
+            // SAFETY: rows have `n` elements from there on; scratch has room for rows of a strip.
+            unsafe {
+                memory.write_bytes(0, right * 2);
+                for k in 0..part.k {
+                    std::ptr::copy_nonoverlapping(b.add(k * self.b_k), wide.add(k * STRIP), n);
+                }
+                let row = |i: usize| (c.add(i * self.n * size), sums.add(i * STRIP * size));
+                for (c, sums) in (0..rows.len()).map(row).filter(|_| part.add) {
+                    std::ptr::copy_nonoverlapping(c.cast_const(), sums, n * size);
+                }
+                let call = Call { b: wide, b_k: STRIP, c: sums, c_row: STRIP, ..call };
+                (self.run)(rows.len(), &call);
+                for (c, sums) in (0..rows.len()).map(row) {
+                    std::ptr::copy_nonoverlapping(sums.cast_const(), c, n * size);
+                }
+            }
+        });
+    }
+}
+
+/// Products that are summed together.
+struct Part {
+    /// Their left factors.
+    left: *mut f32,
+    k: usize,
+    add: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::moves::Dim;
+    use super::*;
+    use crate::arena::Memory;
+    use crate::team::Team;
+    use systole_ir::bf16;
+
+    /// A product of whole numbers, whose sums are exact; `turned`: the left operand is stored by columns.
+    fn check(level: Level, (m, n, k): (usize, usize, usize), to: DType, turned: bool, add: bool) {
+        let numbers = |count: usize, by: usize| -> Vec<f32> {
+            (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
+        };
+        let (a, b, old) = (numbers(m * k, 5), numbers(k * n, 3), numbers(m * n, 4));
+        let (a_row, a_k) = if turned { (1, m) } else { (k, 1) };
+        let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
+        let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
+        let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
+        let mut thin = Thin::new(&ra, &rb, [DType::BF16, to], level).unwrap();
+        assert!(!add || thin.accumulate());
+        let scratch = Memory::new(thin.scratch()).unwrap();
+        let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
+        let (half_a, half_b) = (half(&a), half(&b));
+        let inputs: [*const u8; 2] = [half_a.as_ptr().cast(), half_b.as_ptr().cast()];
+        let (mut wide, mut narrow) = (old.clone(), half(&old));
+        let c: *mut u8 = if to == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
+        let io = Io { inputs: &inputs, outputs: &[c], scratch: scratch.ptr() };
+        // SAFETY: all arrays have the sizes of the product.
+        unsafe { thin.run(&Cx { team: &Team::new(2), flush: false }, &io) };
+        for i in 0..m * n {
+            let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
+            want += if add { old[i] } else { 0.0 };
+            let (got, want) = match to {
+                DType::F32 => (wide[i], want),
+                _ => (bf16::from_bits(narrow[i]).to_f32(), bf16::from_f32(want).to_f32()),
+            };
+            assert_eq!(got, want, "{level:?} {m}×{n}×{k} {to} turned {turned} add {add}, element {i}");
+        }
+    }
+
+    #[test]
+    fn rows_of_every_count_for_every_type() {
+        for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
+            for m in 1..=14 {
+                check(level, (m, 300, 10), DType::F32, m % 2 == 0, m % 3 == 0);
+                check(level, (m, 300, 10), DType::BF16, m % 2 == 1, false);
+            }
+            for to in [DType::F32, DType::BF16] {
+                check(level, (10, 2500, 7), to, true, to == DType::F32);
+                check(level, (33, 257, 64), to, false, false);
+            }
+        }
+    }
+}
