@@ -419,12 +419,12 @@ fn lanes_of<V: Vector>(t: &Tile<V::T>, j: usize) -> usize {
     t.columns.saturating_sub(j * V::LANES).min(V::LANES)
 }
 
-/// Asks for the cache lines of a row of the result.
+/// Asks for the cache lines of `N` vectors.
 #[inline(always)]
 fn prefetch_row<V: Vector, const N: usize>(row: *const V::T) {
     #[cfg(target_arch = "x86_64")]
-    for j in 0..N {
-        let p = row.wrapping_add(j * V::LANES);
+    for at in (0..N * V::LANES * size_of::<V::T>()).step_by(64) {
+        let p = row.wrapping_byte_add(at);
         // SAFETY: a hint; SSE is part of the architecture.
         unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast()) };
     }
@@ -445,6 +445,9 @@ fn prefetch_far<T>(p: *const T) {
 /// Steps of one round of a kernel's loop.
 pub const UNROLLED: usize = 4;
 
+/// Steps by which the right operand's rows are asked for before they are used: they come from the second cache.
+const AHEAD: usize = 16;
+
 /// Rows that one pointer of a strided left operand serves: the others lie one and two strides further.
 const GROUP: usize = 3;
 
@@ -458,12 +461,16 @@ unsafe fn chain<V: Vector, const M: usize, const N: usize, const STRIDED: bool, 
     each_row!(M, I => a[I] = t.a.wrapping_add(I * t.a_row));
     let mut b = t.b;
     let unrolled = if STRIDED || PART { 0 } else { t.k / UNROLLED };
-    // The result's lines are asked for row by row: all at once they would keep the operands' lines waiting.
+    // The result's lines are asked for row by row: all at once they would keep the operands' lines waiting. And late:
+    // the operands would push them out of the first cache again.
     let last = t.c.wrapping_add((M - 1) * t.c_row);
+    let late = unrolled.saturating_sub(M + 1);
     let (mut row, mut ahead) = (t.c, t.ahead);
-    for _ in 0..unrolled {
-        prefetch_row::<V, N>(row);
-        row = row.wrapping_add(t.c_row).min(last);
+    for round in 0..unrolled {
+        if round >= late {
+            prefetch_row::<V, N>(row);
+            row = row.wrapping_add(t.c_row).min(last);
+        }
         prefetch_far(ahead);
         ahead = ahead.wrapping_add(t.ahead_step);
         // SAFETY: as for `tile`.
@@ -492,6 +499,7 @@ unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
     // SAFETY: as for `tile`.
     unsafe {
         let mut row = [acc[0][0]; N];
+        prefetch_row::<V, N>(b.wrapping_add(AHEAD * t.b_k));
         for j in 0..N {
             let p = b.wrapping_add(j * V::LANES);
             row[j] = if PART { V::load_part(p, lanes_of::<V>(t, j)) } else { V::load(p) };

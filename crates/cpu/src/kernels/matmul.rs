@@ -2,10 +2,11 @@
 //! holds.
 //!
 //! Products are cut into blocks of about [`CHAIN`] steps. Of a block, the right operand's panels of a group of columns
-//! stay in the second cache while the left operand's panels pass by, each of which meets all of them from the first
-//! cache. Large operands are packed in parts ([`Product::plan`]) by all threads, then all threads compute tiles. Where
-//! there are few rows and many columns, each task packs the columns that it uses, block by block, and they never
-//! leave its second cache. An element's value is its chains of steps, block after block: a function of shapes and of the kernels only.
+//! stay in the second cache while the left operand's panels pass by, each of which meets all of them. The longer a
+//! block, the less often the result is read and written. Large operands are packed in parts ([`Product::plan`]) by all
+//! threads, then all threads compute tiles. Where all rows are one part and there are columns for all threads, each
+//! task packs the columns that it uses, block by block, and they never leave its second cache. An element's value is
+//! its chains of steps, block after block: a function of shapes and of the kernels only.
 
 use super::Ptr;
 use super::gemm::{Element, Left, Shape, Tile, UNROLLED};
@@ -16,10 +17,12 @@ use crate::exec::{Cx, with_scratch};
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Steps of one block, about: a panel of either operand then fits the first cache.
-const CHAIN: usize = 384;
-/// Columns of the right operand that stay in the second cache.
-const GROUP: usize = 256;
+/// Steps of one block, about.
+const CHAIN: usize = 768;
+/// As [`CHAIN`], where the blocks of a small result are summed in parallel.
+const SHORT_CHAIN: usize = 384;
+/// Columns of the right operand that stay in the second cache, of four bytes each.
+const GROUP: usize = 128;
 /// Rows and columns of the result that are computed before others are begun.
 const PART: usize = 4096;
 /// As [`PART`], where sums need memory of their own.
@@ -34,9 +37,8 @@ const PANELS: usize = 16;
 const PACKED: usize = 4 << 20;
 /// Tasks of a parallel loop to aim at.
 const TASKS: usize = 16;
-/// Rows up to which each task packs its own columns of the right operand, how many columns it has at least, and what
-/// the number of tasks is a multiple of.
-const OWN_ROWS: usize = 256;
+/// Where each task packs its own columns of the right operand: how many columns it has at least, and what the number
+/// of tasks is a multiple of.
 const OWN_COLUMNS: usize = 64;
 const OWN_TASKS: usize = 8;
 /// Nanoseconds that one core needs for a multiply-add of a vector, and for packing an element, about.
@@ -205,8 +207,9 @@ struct Part {
     panels: Range<usize>,
     columns: Range<usize>,
     blocks: Range<usize>,
-    /// Whether the left operand is still packed from the part before.
+    /// Whether an operand is still packed from the part before.
     left_ready: bool,
+    right_ready: bool,
 }
 
 /// Addresses of one product.
@@ -265,13 +268,13 @@ impl<T: Element> Product<T> {
 
     fn plan(&self) -> Plan {
         let panels = self.m.div_ceil(self.shape.rows()).max(1);
-        let blocks = self.k.div_ceil(CHAIN).max(1);
         let tiles = panels * self.n.div_ceil(self.shape.columns).max(1);
+        let blocks = self.k.div_ceil(if tiles < TASKS { SHORT_CHAIN } else { CHAIN }).max(1);
         let part = if self.types.round.is_some() { ROUNDED_PART } else { PART };
         let (row_parts, column_parts) = (self.m.div_ceil(part).max(1), self.n.div_ceil(part).max(1));
         let column_part = self.n / column_parts;
         let own_right =
-            !self.b.direct && self.m <= OWN_ROWS && column_part >= Self::own_tasks(column_part) * OWN_COLUMNS;
+            !self.b.direct && row_parts == 1 && column_part >= Self::own_tasks(column_part) * OWN_COLUMNS;
         let side = |in_place: bool, n: usize| if in_place { 0 } else { n };
         let (rows, columns) =
             (side(self.a.direct, self.m / row_parts), side(self.b.direct || own_right, column_part));
@@ -291,9 +294,14 @@ impl<T: Element> Product<T> {
         }
     }
 
+    /// Columns of a group.
+    const fn group() -> usize {
+        GROUP * size_of::<f32>() / size_of::<T>()
+    }
+
     /// Tasks of a part's columns, where each packs its own.
     fn own_tasks(columns: usize) -> usize {
-        columns.div_ceil(GROUP).next_multiple_of(OWN_TASKS)
+        columns.div_ceil(Self::group()).next_multiple_of(OWN_TASKS)
     }
 
     fn batches(&self) -> usize {
@@ -411,6 +419,7 @@ impl<T: Element> Product<T> {
                         columns: even_by(self.shape.columns, self.n, p.column_parts, j),
                         blocks: even(p.blocks, p.block_parts, l),
                         left_ready: j > 0 && p.block_parts == 1,
+                        right_ready: i > 0 && p.column_parts == 1 && p.block_parts == 1,
                     };
                     // SAFETY: by the caller's promise.
                     unsafe {
@@ -429,8 +438,8 @@ impl<T: Element> Product<T> {
     /// Packs what a part needs.
     unsafe fn pack(&self, cx: &Cx<'_>, at: &At, part: &Part) {
         let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
-        let column_tasks =
-            if self.b.direct || self.plan.own_right { 0 } else { part.columns.len().div_ceil(GROUP) };
+        let no_right = self.b.direct || self.plan.own_right || part.right_ready;
+        let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(Self::group()) };
         let per_block = row_tasks + column_tasks;
         if per_block == 0 {
             return;
@@ -443,14 +452,14 @@ impl<T: Element> Product<T> {
                 // SAFETY: these panels' places in the packed operand.
                 unsafe { self.pack_left(at, part, block, panels) };
             } else {
-                let first = part.columns.start + (task - row_tasks) * GROUP;
-                let columns = first..(first + GROUP).min(part.columns.end);
+                let first = part.columns.start + (task - row_tasks) * Self::group();
+                let columns = first..(first + Self::group()).min(part.columns.end);
                 // SAFETY: as above.
                 unsafe { self.pack_right(at, part, block, columns) };
             }
         };
         let steps = self.step(part.blocks.end) - self.step(part.blocks.start);
-        let lanes = row_tasks * PANELS * self.shape.rows() + column_tasks * GROUP;
+        let lanes = row_tasks * PANELS * self.shape.rows() + column_tasks * Self::group();
         cx.team.run_with(part.blocks.len() * per_block, (lanes * steps) as f64 * PACK_NS, cx.flush, &body);
     }
 
@@ -526,11 +535,11 @@ impl<T: Element> Product<T> {
         let (row_tasks, column_tasks) = if own {
             (1, Self::own_tasks(part.columns.len()))
         } else {
-            let column_tasks = part.columns.len().div_ceil(GROUP).max(1);
+            let column_tasks = part.columns.len().div_ceil(Self::group()).max(1);
             ((TASKS / column_tasks).clamp(1, part.panels.len().div_ceil(2)), column_tasks)
         };
         let splits = self.plan.splits;
-        let panel_bytes = GROUP * 2 * CHAIN * size_of::<T>();
+        let panel_bytes = Self::group() * (CHAIN + LINE) * size_of::<T>();
         let body = |task: usize| {
             let (split, task) = (task % splits, task / splits);
             let (j, i) = (task / row_tasks, task % row_tasks);
@@ -538,7 +547,7 @@ impl<T: Element> Product<T> {
             let columns = if own {
                 even_by(self.shape.columns, part.columns.len(), column_tasks, j)
             } else {
-                j * GROUP..((j + 1) * GROUP).min(part.columns.len())
+                j * Self::group()..((j + 1) * Self::group()).min(part.columns.len())
             };
             let job = Job {
                 panels: part.panels.start + panels.start..part.panels.start + panels.end,
@@ -592,6 +601,7 @@ impl<T: Element> Product<T> {
                     columns: job.columns.clone(),
                     blocks: block..block + 1,
                     left_ready: true,
+                    right_ready: true,
                 };
                 right = &mine;
                 // SAFETY: the task's memory has room for a block of a group's columns.
@@ -603,7 +613,7 @@ impl<T: Element> Product<T> {
             }
             if let Some((ones, scale)) = self.types.correction {
                 let whole = Tile { add: false, bias: std::ptr::null(), ..self.empty_tile(block) };
-                let ones = [ones; 2 * CHAIN];
+                let ones = [ones; CHAIN + LINE];
                 let whole = Tile { a: ones.as_ptr(), c: corrections.as_mut_ptr(), ..whole };
                 // SAFETY: one row of the group's columns.
                 unsafe { self.row_of_tiles(at, right, job, block, (1, Left::Packed), whole) };
