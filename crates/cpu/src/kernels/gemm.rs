@@ -445,7 +445,7 @@ fn prefetch_far<T>(p: *const T) {
 /// Steps of one round of a kernel's loop.
 pub const UNROLLED: usize = 4;
 
-/// Steps by which the right operand's rows are asked for before they are used: they come from the second cache.
+/// Steps by which packed operands are asked for before they are used: they come from the second cache.
 const AHEAD: usize = 16;
 
 /// Rows that one pointer of a strided left operand serves: the others lie one and two strides further.
@@ -500,6 +500,9 @@ unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
     unsafe {
         let mut row = [acc[0][0]; N];
         prefetch_row::<V, N>(b.wrapping_add(AHEAD * t.b_k));
+        if !STRIDED {
+            prefetch_row::<V, 1>(a[0].wrapping_add(AHEAD * M));
+        }
         for j in 0..N {
             let p = b.wrapping_add(j * V::LANES);
             row[j] = if PART { V::load_part(p, lanes_of::<V>(t, j)) } else { V::load(p) };
