@@ -35,9 +35,16 @@ pub const THREADS: Knob = Knob {
 /// Instruction-set level of the CPU backend.
 pub const ISA: Knob = Knob {
     name: "SYSTOLE_ISA",
-    values: "auto|portable|avx2|avx512",
+    values: "auto|portable|avx2|avx512|amx",
     default: "auto",
     doc: "highest instruction set that CPU kernels may use; a level the machine lacks is an error",
+};
+/// Faster, less exact products of f32.
+pub const TENSOR_FLOAT_32: Knob = Knob {
+    name: "SYSTOLE_TENSOR_FLOAT_32",
+    values: "on|off",
+    default: "off",
+    doc: "on: products of f32 matrices may keep only 16 bits of each factor where that is faster (with amx); elsewhere they stay exact",
 };
 /// Blocks of rows in compiled programs.
 pub const BLOCKS: Knob = Knob {
@@ -90,7 +97,8 @@ pub const BACKEND: Knob = Knob {
 };
 
 /// All knobs, in the order `systole knobs` shows them.
-pub const KNOBS: &[Knob] = &[LOG, THREADS, ISA, BLOCKS, JIT, BACKEND, MEMORY_LIMIT, DATA, CACHE, PARANOID];
+pub const KNOBS: &[Knob] =
+    &[LOG, THREADS, ISA, TENSOR_FLOAT_32, BLOCKS, JIT, BACKEND, MEMORY_LIMIT, DATA, CACHE, PARANOID];
 
 /// Values that the program's own arguments gave: setting environment variables is not safe once threads run.
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());

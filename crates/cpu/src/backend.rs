@@ -1,7 +1,7 @@
 //! The backend interface: compile a graph, run it on buffers.
 
 use crate::arena::{CpuData, Memory};
-use crate::detect::Level;
+use crate::detect::{Level, Target};
 use crate::exec::{Cx, Executor};
 use crate::limit;
 use crate::profile;
@@ -20,7 +20,7 @@ const REMAT_SHARES: [f64; 4] = [0.2, 0.4, 0.7, 1.0];
 /// This machine's cores.
 pub struct CpuBackend {
     team: Arc<Team>,
-    level: Level,
+    target: Target,
     blocks: Blocking,
 }
 
@@ -44,7 +44,28 @@ impl CpuBackend {
             return Err(level.lacking());
         }
         let blocks = if knobs::BLOCKS.get() == "off" { Blocking::Off } else { Blocking::Cache(CACHE) };
-        Ok(CpuBackend { team: Arc::new(team), level, blocks })
+        let tensor_float_32 = knobs::TENSOR_FLOAT_32.get() == "on";
+        Ok(CpuBackend { team: Arc::new(team), target: Target { level, tensor_float_32 }, blocks })
+    }
+
+    /// The same backend, which may compute products of f32 matrices less exactly where that is faster (off by default;
+    /// TensorFlow's `enable_tensor_float_32_execution`).
+    ///
+    /// At the level [`Level::Amx`] each factor is then taken as the sum of two bf16, which keeps 16 of its 24 bits, and
+    /// three of the four products between them are summed in f32: relative errors of some 1e-5 of the sum of absolute
+    /// products instead of 1e-7. Numbers below f32's normal range count as zero there, and those that bf16 rounds to
+    /// infinity (above 3.39e38) as infinite. Products stay exact at all other levels, and so do convolutions.
+    ///
+    /// ```
+    /// use systole_cpu::{CpuBackend, Level, Team};
+    /// use systole_runtime::Backend;
+    /// let backend = CpuBackend::with(Team::new(1), Level::Portable)?.with_tensor_float_32(true);
+    /// assert_eq!(backend.name(), "cpu");
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    pub fn with_tensor_float_32(mut self, on: bool) -> CpuBackend {
+        self.target.tensor_float_32 = on;
+        self
     }
 
     /// The same backend with other blocks of rows. Sums are added in another order then.
@@ -54,7 +75,7 @@ impl CpuBackend {
 
     fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
         let options = Options { donated: options.donated.clone(), state_at: None, blocks: self.blocks };
-        Executor::new(schedule(graph, &options)?, self.level)
+        Executor::new(schedule(graph, &options)?, self.target)
     }
 
     /// The program, with as much computed again instead of kept as the memory limit asks for.
@@ -107,7 +128,7 @@ impl CpuBackend {
             name: graph.name.clone(),
             executor,
             team: self.team.clone(),
-            level: self.level,
+            level: self.target.level,
             arenas: Mutex::default(),
             flush: options.flush_denormals,
             label: options.label.clone(),
@@ -122,7 +143,7 @@ impl Backend for CpuBackend {
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
-        let description = format!("{} threads, {}", self.team.threads(), self.level.name());
+        let description = format!("{} threads, {}", self.team.threads(), self.target.level.name());
         vec![DeviceInfo { id: DeviceId(0), description }]
     }
 

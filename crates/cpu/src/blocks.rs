@@ -1,6 +1,6 @@
 //! A program for a block of rows, run for all blocks in one parallel loop.
 
-use crate::detect::{Level, TileFn};
+use crate::detect::{Target, TileFn};
 use crate::exec::{Cx, Executor, with_scratch};
 use crate::kernels::{Inner, Io, Kernel, Ptr, adder};
 use std::sync::{Mutex, PoisonError};
@@ -41,8 +41,8 @@ struct Program {
 }
 
 impl Program {
-    fn new(plan: &systole_compile::Schedule, sums: &[Sum], level: Level) -> Result<Program> {
-        let executor = Executor::new(plan.clone(), level)?;
+    fn new(plan: &systole_compile::Schedule, sums: &[Sum], target: Target) -> Result<Program> {
+        let executor = Executor::new(plan.clone(), target)?;
         let mut memory = executor.memory_bytes()?.next_multiple_of(ALIGN);
         let mut apart = Vec::new();
         for (k, sum) in sums.iter().enumerate() {
@@ -102,20 +102,20 @@ impl Program {
 }
 
 impl BlocksKernel {
-    pub fn new(plan: &Blocks, level: Level) -> Result<BlocksKernel> {
+    pub fn new(plan: &Blocks, target: Target) -> Result<BlocksKernel> {
         let mut scratch = 0usize;
         let mut sums = Vec::new();
         for ty in &plan.sums {
             let bytes = ty.bytes();
             let (elements, size) = (ty.elements(), ty.dtype.size());
-            sums.push(Sum { elements, bytes, size, add: adder(ty.dtype, level), at: scratch });
+            sums.push(Sum { elements, bytes, size, add: adder(ty.dtype, target.level), at: scratch });
             let copies = bytes.checked_next_multiple_of(ALIGN).and_then(|b| b.checked_mul(plan.groups - 1));
             scratch = copies.and_then(|c| scratch.checked_add(c)).ok_or_else(|| {
                 Error::new(ErrorKind::Unsupported, "the sums of all groups do not fit an address space")
             })?;
         }
-        let mut body = Program::new(&plan.body, &sums, level)?;
-        let mut rest = plan.rest.as_ref().map(|rest| Program::new(rest, &sums, level)).transpose()?;
+        let mut body = Program::new(&plan.body, &sums, target)?;
+        let mut rest = plan.rest.as_ref().map(|rest| Program::new(rest, &sums, target)).transpose()?;
         let same = |p: usize| p >= sums.len() && plan.inputs[p - sums.len()].is_none();
         for program in std::iter::once(&mut body).chain(&mut rest) {
             program.take_kept(&same, &mut scratch);

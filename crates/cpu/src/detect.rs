@@ -1,8 +1,10 @@
 //! Which instruction sets this machine has, and how kernels are instantiated for each.
 //!
 //! Kernels are written once, as inlined generic functions over an [`Isa`]. [`Level`] picks one of three wrappers whose
-//! target features let the compiler vectorise the same code for that level.
+//! target features let the compiler vectorise the same code for that level. Only products of matrices know more than
+//! vectors: tile registers, at the level above.
 
+use crate::kernels::amx;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// Instruction-set level of all kernels of a program.
@@ -14,11 +16,13 @@ pub enum Level {
     Avx2,
     /// x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
     Avx512,
+    /// The same, and AMX tile registers for products of bf16 and of bytes.
+    Amx,
 }
 
 impl Level {
     /// All levels, lowest first.
-    pub const ALL: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
+    pub const ALL: [Level; 4] = [Level::Portable, Level::Avx2, Level::Avx512, Level::Amx];
 
     /// The spelling in the knob `SYSTOLE_ISA`.
     pub fn name(self) -> &'static str {
@@ -26,7 +30,13 @@ impl Level {
             Level::Portable => "portable",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Amx => "amx",
         }
+    }
+
+    /// The level of its vectors, which is all that most kernels ask about.
+    pub(crate) fn vectors(self) -> Level {
+        self.min(Level::Avx512)
     }
 
     /// Whether this machine can run it.
@@ -47,6 +57,7 @@ impl Level {
                         && is_x86_feature_detected!("avx512dq")
                         && is_x86_feature_detected!("avx512vl")
                 }
+                Level::Amx => Level::Avx512.is_available() && amx::is_available(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -80,6 +91,14 @@ impl Level {
                 .hint(format!("one of {}", knobs::ISA.values))),
         }
     }
+}
+
+/// What a program is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub level: Level,
+    /// Whether products of f32 may be computed from 16 bits of each factor's 24.
+    pub tensor_float_32: bool,
 }
 
 /// What generic kernels may ask about the level they are instantiated for.
@@ -148,7 +167,7 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => tile_avx2::<T>,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => tile_avx512::<T>,
+            Level::Avx512 | Level::Amx => tile_avx512::<T>,
             #[cfg(not(target_arch = "x86_64"))]
             _ => tile_portable::<T>,
         }

@@ -1,7 +1,7 @@
 //! A schedule with kernels bound to its steps, and its run over raw memory.
 
 use crate::arena::Memory;
-use crate::detect::Level;
+use crate::detect::Target;
 use crate::kernels::{Inner, Io, Kernel, bind};
 use crate::profile::{self, Profile};
 use crate::team::Team;
@@ -49,10 +49,10 @@ pub struct Executor {
 
 impl Executor {
     /// Binds each step to a kernel.
-    pub fn new(schedule: Schedule, level: Level) -> Result<Executor> {
+    pub fn new(schedule: Schedule, target: Target) -> Result<Executor> {
         let mut kernels = Vec::with_capacity(schedule.steps.len());
         for step in &schedule.steps {
-            kernels.push(bind(step, level)?);
+            kernels.push(bind(step, target)?);
         }
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
         let profile = Profile::new(kernels.len());
@@ -225,9 +225,9 @@ impl WhileKernel {
         starts: &[Option<usize>],
         [cond, body]: [&Schedule; 2],
         step: &Step,
-        level: Level,
+        target: Target,
     ) -> Result<WhileKernel> {
-        let (cond, body) = (Executor::new(cond.clone(), level)?, Executor::new(body.clone(), level)?);
+        let (cond, body) = (Executor::new(cond.clone(), target)?, Executor::new(body.clone(), target)?);
         let mut total = 0usize;
         let mut take = |bytes: usize| {
             let at = total;
@@ -329,9 +329,9 @@ pub struct CaseKernel {
 }
 
 impl CaseKernel {
-    pub fn new(branches: &[Schedule], _: &Step, level: Level) -> Result<CaseKernel> {
+    pub fn new(branches: &[Schedule], _: &Step, target: Target) -> Result<CaseKernel> {
         let branches =
-            branches.iter().map(|b| Executor::new(b.clone(), level)).collect::<Result<Vec<Executor>>>()?;
+            branches.iter().map(|b| Executor::new(b.clone(), target)).collect::<Result<Vec<Executor>>>()?;
         let mut scratch = 0;
         for b in &branches {
             scratch = scratch.max(b.memory_bytes()?);

@@ -512,17 +512,21 @@ unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Column
         let (from, to) = (m * panel / panels, m * (panel + 1) / panels);
         for (tile, j) in (0..n).step_by(shape.columns).enumerate() {
             let columns = shape.columns.min(n - j);
+            let to_write = c.at.wrapping_add(from * c.row + j);
             let product = Product {
                 k,
+                rows: to - from,
                 a: a.at.wrapping_add(from * a.row),
                 a_row: a.row,
                 a_k: a.step,
                 b: b.at.wrapping_add(tile * b.tile),
                 b_k: b.step,
                 padded: true,
-                c: c.at.wrapping_add(from * c.row + j),
+                from: if add { to_write } else { std::ptr::null() },
+                from_row: c.row,
+                c: to_write,
                 c_row: c.row,
-                add,
+                padded_sums: [false; 2],
                 bias: std::ptr::null(),
                 columns,
                 ahead: std::ptr::null(),

@@ -1,15 +1,16 @@
 //! dot_general: any dimensions brought to batch × rows × products × columns, then blocked products ([`Product`]).
 
+use super::amx;
 use super::dots::Dots;
 use super::gemm::{shape_f32, shape_f64, shape_pairs, shape_quads};
 use super::lanes::{narrow, widen};
-use super::matmul::{Epilogue, Product, Roles, Rounding, Types, offsets};
+use super::matmul::{Epilogue, Product, Roles, Rounding, Types, count, offsets};
 use super::moves::Dim;
 use super::pack::{Group, doubles, floats, integers};
 use super::slim::Slim;
 use super::thin::Thin;
 use super::{Io, Kernel, Ptr};
-use crate::detect::{Level, TileFn};
+use crate::detect::{Level, Target, TileFn};
 use crate::exec::Cx;
 use systole_compile::Step;
 use systole_ir::op::DotGeneral;
@@ -82,13 +83,56 @@ fn int_product(ra: &Roles, rb: &Roles, from: DType, to: DType, level: Level) -> 
     Some(Product::new(ra, rb, shape_pairs(level), types(Group::Words, Group::Words, 2, None)?, none))
 }
 
+/// Multiply-adds below which splitting f32 takes longer than it saves.
+const SPLIT_WORK: usize = 1 << 15;
+
+/// The product by tile registers; `None` where those do not know the types.
+fn tiled(ra: &Roles, rb: &Roles, [from, to]: [DType; 2], epilogue: Epilogue, m: &Means) -> Option<DotKernel> {
+    let kernels = m.tiles?;
+    let level = m.target.level.vectors();
+    if from.is_int() {
+        let shape = match (from, to) {
+            _ if epilogue != Epilogue::default() => return None,
+            (DType::I8, DType::I32 | DType::U32) => kernels.signed,
+            (DType::U8, DType::I32 | DType::U32) => kernels.unsigned,
+            _ => return None,
+        };
+        let [pack_left, pack_right] = amx::pack::packs(from, level)?;
+        let types =
+            Types { size: 1, group: 4, pack_left, pack_right, plain: false, round: None, correction: None };
+        return Some(DotKernel::Int(Product::new(ra, rb, shape, types, epilogue)));
+    }
+    let [m_, n, k] = [&ra.free, &rb.free, &ra.inner].map(|dims| count(dims));
+    let (shape, group) = match (from, to) {
+        (DType::BF16, DType::BF16 | DType::F32) => (kernels.bf16, 2),
+        (DType::F32, DType::F32) if m.target.tensor_float_32 && m_ * n * k >= SPLIT_WORK => {
+            (kernels.split, 1)
+        }
+        _ => return None,
+    };
+    let [pack_left, pack_right] = amx::pack::packs(from, level)?;
+    let types = Types { group, pack_left, pack_right, plain: false, ..float_types(from, to, level) };
+    Some(DotKernel::F32(Product::new(ra, rb, shape, types, epilogue)))
+}
+
+/// What products may use.
+#[derive(Clone, Copy)]
+struct Means {
+    target: Target,
+    tiles: Option<&'static amx::Kernels>,
+}
+
 impl DotKernel {
     /// The kernel, or `None` where the element types have no fast path.
-    pub fn new(d: &DotGeneral, epilogue: Epilogue, step: &Step, level: Level) -> Option<DotKernel> {
+    pub fn new(d: &DotGeneral, epilogue: Epilogue, step: &Step, target: Target) -> Option<DotKernel> {
+        DotKernel::with(d, epilogue, step, Means { target, tiles: amx::kernels_of(target.level) })
+    }
+
+    fn with(d: &DotGeneral, epilogue: Epilogue, step: &Step, means: Means) -> Option<DotKernel> {
         let (a, b) = (&step.input_types[0], &step.input_types[1]);
         let ra = roles(a, &d.lhs_batch, &d.lhs_free(a.rank()), &d.lhs_contract);
         let rb = roles(b, &d.rhs_batch, &d.rhs_free(b.rank()), &d.rhs_contract);
-        let (from, to) = (a.dtype, d.element_type);
+        let (from, to, level) = (a.dtype, d.element_type, means.target.level.vectors());
         let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
         if let Some(dots) = Dots::new(&ra, &rb, [from, to], epilogue, level) {
             return Some(DotKernel::Dots(dots));
@@ -104,10 +148,13 @@ impl DotKernel {
         {
             return Some(DotKernel::Slim(slim));
         }
+        if let Some(kernel) = tiled(&ra, &rb, [from, to], epilogue, &means) {
+            return Some(kernel);
+        }
         if small_float(from) && small_float(to) {
-            let n = b.elements() / rb.batch.iter().chain(&rb.inner).map(|d| d.size).product::<usize>().max(1);
             let types = float_types(from, to, level);
-            return Some(DotKernel::F32(Product::new(&ra, &rb, shape_f32(level, n), types, epilogue)));
+            let shape = shape_f32(level, count(&rb.free));
+            return Some(DotKernel::F32(Product::new(&ra, &rb, shape, types, epilogue)));
         }
         if from == DType::F64 && to == DType::F64 {
             return Some(DotKernel::F64(Product::new(&ra, &rb, shape_f64(level), double_types(), epilogue)));
@@ -278,5 +325,229 @@ impl IntProduct {
         };
         let tasks = self.batch.len() * m;
         cx.team.run_with(tasks, (tasks * n * self.inner.len()) as f64, cx.flush, &body);
+    }
+}
+
+/// Products by emulated tile registers, so that what surrounds the instructions is tested on every machine, and by the
+/// machine's own where it has them.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Memory;
+    use crate::team::Team;
+    use systole_ir::rng::Stream;
+    use systole_ir::{Literal, LiteralBuilder, Scalar};
+
+    /// A batch of products `[m, k] · [k, n]`, each operand transposed or not.
+    #[derive(Clone, Copy, Debug)]
+    struct Case {
+        batch: usize,
+        size: (usize, usize, usize),
+        flip: [bool; 2],
+        types: [DType; 2],
+        epilogue: Epilogue,
+    }
+
+    impl Case {
+        fn operands(&self) -> [TensorType; 2] {
+            let (m, n, k) = self.size;
+            let of = |flip: bool, rows, columns| {
+                let dims = if flip { [self.batch, columns, rows] } else { [self.batch, rows, columns] };
+                TensorType::new(self.types[0], dims)
+            };
+            [of(self.flip[0], m, k), of(self.flip[1], k, n)]
+        }
+
+        /// The kernel, which packs with the vectors of a level.
+        fn kernel(&self, level: Level, tiles: &'static amx::Kernels) -> Option<DotKernel> {
+            let [a, b] = self.operands();
+            let (left, right) = if self.flip[0] { ([2], [1]) } else { ([1], [2]) };
+            let ra = roles(&a, &[0], &left, &right);
+            let (inner, free) = if self.flip[1] { ([2], [1]) } else { ([1], [2]) };
+            let rb = roles(&b, &[0], &free, &inner);
+            let target = Target { level, tensor_float_32: true };
+            tiled(&ra, &rb, self.types, self.epilogue, &Means { target, tiles: Some(tiles) })
+        }
+
+        fn run(&self, kernel: &DotKernel, threads: usize, operands: [&Literal; 3], old: &Literal) -> Vec<u8> {
+            let mut c = old.bytes().to_vec();
+            let inputs = operands.map(|x| x.bytes().as_ptr());
+            let scratch = Memory::new(kernel.scratch()).unwrap();
+            let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr()], scratch: scratch.ptr() };
+            // SAFETY: all arrays have the sizes of the product.
+            unsafe { kernel.run(&Cx { team: &Team::new(threads), flush: false }, &io).unwrap() };
+            c
+        }
+
+        /// Element (row, column) of an operand with its batch's elements at `of`.
+        fn at(&self, operand: usize, row: usize, column: usize) -> usize {
+            let (m, n, k) = self.size;
+            let (rows, columns) = if operand == 0 { (m, k) } else { (k, n) };
+            if self.flip[operand] { column * rows + row } else { row * columns + column }
+        }
+
+        /// Compares with exact sums.
+        fn check(&self, level: Level, seed: u64) {
+            for tiles in units() {
+                if let Some(kernel) = self.kernel(level, tiles) {
+                    self.check_kernel(&kernel, seed);
+                }
+            }
+        }
+
+        fn check_kernel(&self, kernel: &DotKernel, seed: u64) {
+            let (m, n, k) = self.size;
+            let mut s = Stream::new(seed, 5, 1);
+            let [from, to] = self.types;
+            // Of f32, one operand has more bits than a bf16.
+            let most = |operand: u64| match from {
+                DType::I8 => 128,
+                DType::U8 => 127,
+                DType::F32 if operand == seed % 2 => 2000,
+                _ => 4,
+            };
+            let (ta, tb) = self.operands().into();
+            let (row, result) = (TensorType::new(DType::F32, [n]), TensorType::new(to, [self.batch, m, n]));
+            let (a, la) = draw(&ta, most(0), &mut s);
+            let (b, lb) = draw(&tb, most(1), &mut s);
+            let (bias, lbias) = draw(&row, 4, &mut s);
+            let (old, lold) = draw(&result, 4, &mut s);
+            let got = self.run(kernel, 2, [&la, &lb, &lbias], &lold);
+            let mut want = LiteralBuilder::new(result);
+            for i in 0..self.batch * m * n {
+                let (batch, row, column) = (i / (m * n), i / n % m, i % n);
+                let (a, b) = (&a[batch * m * k..], &b[batch * k * n..]);
+                let mut sum: i64 = (0..k).map(|x| a[self.at(0, row, x)] * b[self.at(1, x, column)]).sum();
+                sum += if self.epilogue.bias { bias[column] } else { 0 };
+                sum += if self.epilogue.accumulate { old[i] } else { 0 };
+                want.set(i, if to.is_float() { Scalar::Float(sum as f64) } else { Scalar::Int(sum) });
+            }
+            let want = want.finish();
+            let differs = got.chunks(to.size()).zip(want.bytes().chunks(to.size())).position(|(a, b)| a != b);
+            assert_eq!(differs, None, "{self:?}: the element that differs from the sums");
+        }
+    }
+
+    /// Whole numbers from −`most` to `most`, those of unsigned types without sign; all bytes where it is 128.
+    fn draw(ty: &TensorType, most: i64, s: &mut Stream) -> (Vec<i64>, Literal) {
+        let unsigned = matches!(ty.dtype, DType::U8 | DType::U32);
+        let mut builder = LiteralBuilder::new(ty.clone());
+        let mut values = Vec::new();
+        for i in 0..ty.elements() {
+            let v = s.below(2 * most as u64 + u64::from(most < 128)) as i64 - if unsigned { 0 } else { most };
+            builder.set(i, if ty.dtype.is_float() { Scalar::Float(v as f64) } else { Scalar::Int(v) });
+            values.push(v);
+        }
+        (values, builder.finish())
+    }
+
+    const FLIPS: [[bool; 2]; 4] = [[false, false], [false, true], [true, false], [true, true]];
+    const TYPES: [[DType; 2]; 5] = {
+        use DType::*;
+        [[BF16, BF16], [BF16, F32], [F32, F32], [I8, I32], [U8, U32]]
+    };
+
+    /// Emulated tile registers, and those of this machine.
+    fn units() -> impl Iterator<Item = &'static amx::Kernels> {
+        std::iter::once(&amx::EMULATED).chain(amx::kernels_of(Level::best()))
+    }
+
+    /// Levels whose vectors pack differently.
+    fn levels() -> impl Iterator<Item = Level> {
+        [Level::Portable, Level::Avx512].into_iter().filter(|l| l.is_available())
+    }
+
+    #[test]
+    fn tile_registers_compute_every_size_and_layout() {
+        // Around tiles of 16, panels of 32, groups of 256 columns, blocks of 256 bf16 or 512 bytes, splits of long sums.
+        let sizes = [
+            (1, 1, 1),
+            (1, 33, 40),
+            (15, 16, 31),
+            (16, 17, 64),
+            (17, 15, 65),
+            (31, 32, 33),
+            (33, 31, 257),
+            (40, 48, 600),
+            (64, 64, 64),
+            (70, 300, 70),
+            (49, 65, 1030),
+            (300, 20, 270),
+            (5, 6, 5000),
+            (20, 530, 300),
+            (3, 4, 0),
+        ];
+        for level in levels() {
+            for types in TYPES {
+                for (i, size) in sizes.into_iter().enumerate() {
+                    for flip in FLIPS {
+                        Case { batch: 1, size, flip, types, epilogue: Epilogue::default() }
+                            .check(level, i as u64);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tile_registers_add_to_sums_and_biases() {
+        for types in [[DType::BF16, DType::F32], [DType::BF16, DType::BF16], [DType::F32, DType::F32]] {
+            for size in [(32, 64, 128), (33, 47, 700), (64, 96, 600), (7, 9, 3000), (100, 30, 20)] {
+                for (bias, accumulate) in [(true, false), (false, true), (true, true)] {
+                    let epilogue = Epilogue { bias, accumulate };
+                    Case { batch: 1, size, flip: [false; 2], types, epilogue }.check(Level::Portable, 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tile_registers_compute_batches_and_large_products() {
+        let epilogue = Epilogue::default();
+        for types in TYPES {
+            for (batch, size) in
+                [(6, (20, 40, 24)), (2, (50, 70, 90)), (1, (2100, 40, 40)), (1, (40, 2100, 40))]
+            {
+                Case { batch, size, flip: [false, true], types, epilogue }.check(Level::best().vectors(), 3);
+            }
+        }
+    }
+
+    /// Random operands, and the exact sums with the sums of absolute values.
+    fn random(case: &Case) -> ([Literal; 2], Vec<(f64, f64)>) {
+        let (m, n, k) = case.size;
+        let mut s = Stream::new(8, 1, 1);
+        let operands = case.operands().map(|t| systole_ir::op::Domain::Uniform(-1.0, 1.0).draw(&t, &mut s));
+        let value = |o: usize, i: usize| match operands[o].get(i) {
+            Scalar::Float(x) => x,
+            other => panic!("{other:?}"),
+        };
+        let products = |i: usize| {
+            let all = (0..k).map(|x| value(0, case.at(0, i / n, x)) * value(1, case.at(1, x, i % n)));
+            all.fold((0.0, 0.0), |(sum, size), p| (sum + p, size + p.abs()))
+        };
+        let sums = (0..m * n).map(products).collect();
+        (operands, sums)
+    }
+
+    #[test]
+    fn split_floats_keep_sixteen_bits_and_any_number_of_threads_the_same() {
+        let types = [DType::F32; 2];
+        let epilogue = Epilogue::default();
+        let case = Case { batch: 1, size: (70, 90, 800), flip: [false; 2], types, epilogue };
+        let ([a, b], exact) = random(&case);
+        let old = Literal::zeros(TensorType::new(DType::F32, [1, 70, 90]));
+        for tiles in units() {
+            let kernel = case.kernel(Level::Portable, tiles).unwrap();
+            let run = |threads| case.run(&kernel, threads, [&a, &b, &old], &old);
+            let got = run(1);
+            for threads in [2, 3, 8] {
+                assert!(run(threads) == got, "{threads} threads");
+            }
+            let sums = got.as_chunks().0.iter().map(|&x| f64::from(f32::from_le_bytes(x)));
+            let worst = sums.zip(&exact).map(|(y, (sum, size))| (y - sum).abs() / size).fold(0.0, f64::max);
+            // Two bf16 leave out 2⁻¹⁷ of each factor; f32 sums of exact products would be below 1e-7.
+            assert!((1e-7..1e-5).contains(&worst), "{worst:e}");
+        }
     }
 }

@@ -10,10 +10,13 @@ use crate::detect::Level;
 pub const KC: usize = 256;
 
 /// One call of a register kernel of a matrix product.
+#[derive(Clone, Copy)]
 pub struct Tile<T> {
     /// Steps of the chain of multiply-adds.
     pub k: usize,
-    /// Left operand: element (row, k) at `row · a_row + k · a_k`, unless packed.
+    /// Rows to write; kernels of one number of rows have just that.
+    pub rows: usize,
+    /// Left operand: element (row, k) at `row · a_row + k · a_k`. Of a packed one, `a_k` is the rows that it has room for.
     pub a: *const T,
     pub a_row: usize,
     pub a_k: usize,
@@ -22,11 +25,14 @@ pub struct Tile<T> {
     pub b_k: usize,
     /// Whether whole vectors of the right operand are readable beyond its last column.
     pub padded: bool,
-    /// Result tile, rows `c_row` apart.
+    /// Sums so far, rows `from_row` apart, or null.
+    pub from: *const T,
+    pub from_row: usize,
+    /// Where the sums go, rows `c_row` apart.
     pub c: *mut T,
     pub c_row: usize,
-    /// Whether to add to the result or to replace it.
-    pub add: bool,
+    /// Whether these two have room for whole tiles.
+    pub padded_sums: [bool; 2],
     /// Added to each row, or null.
     pub bias: *const T,
     /// Columns to write.
@@ -347,34 +353,27 @@ pub(super) mod x86 {
         _mm512_fmadd_pd,
         _mm512_add_pd
     );
-    intrinsic_vector!(
-        Pairs16,
-        __m512i,
-        i32,
-        16,
-        i32,
-        _mm512_set1_epi32,
-        _mm512_loadu_epi32,
-        _mm512_storeu_epi32,
-        |p, n| _mm512_maskz_loadu_epi32(bits(n), p),
-        |p, n, x| _mm512_mask_storeu_epi32(p, bits(n), x),
-        |a, b, c| _mm512_add_epi32(c, _mm512_madd_epi16(a, b)),
-        _mm512_add_epi32
-    );
-    intrinsic_vector!(
-        Quads16,
-        __m512i,
-        i32,
-        16,
-        i32,
-        _mm512_set1_epi32,
-        _mm512_loadu_epi32,
-        _mm512_storeu_epi32,
-        |p, n| _mm512_maskz_loadu_epi32(bits(n), p),
-        |p, n, x| _mm512_mask_storeu_epi32(p, bits(n), x),
-        |a, b, c| _mm512_dpbusd_epi32(c, a, b),
-        _mm512_add_epi32
-    );
+    /// Sixteen i32 sums of groups of narrow integers; they differ in the multiply-add.
+    macro_rules! sums16 {
+        ($name:ident, $fma:expr) => {
+            intrinsic_vector!(
+                $name,
+                __m512i,
+                i32,
+                16,
+                i32,
+                _mm512_set1_epi32,
+                _mm512_loadu_epi32,
+                _mm512_storeu_epi32,
+                |p, n| _mm512_maskz_loadu_epi32(bits(n), p),
+                |p, n, x| _mm512_mask_storeu_epi32(p, bits(n), x),
+                $fma,
+                _mm512_add_epi32
+            );
+        };
+    }
+    sums16!(Pairs16, |a, b, c| _mm512_add_epi32(c, _mm512_madd_epi16(a, b)));
+    sums16!(Quads16, |a, b, c| _mm512_dpbusd_epi32(c, a, b));
 }
 
 /// `body` for each row `I` of a tile of `M`, written out: sums stay in registers only where every index is a constant
@@ -419,12 +418,12 @@ fn lanes_of<V: Vector>(t: &Tile<V::T>, j: usize) -> usize {
     t.columns.saturating_sub(j * V::LANES).min(V::LANES)
 }
 
-/// Asks for the cache lines of a row of the result.
+/// Asks for the cache lines of `N` vectors.
 #[inline(always)]
 fn prefetch_row<V: Vector, const N: usize>(row: *const V::T) {
     #[cfg(target_arch = "x86_64")]
-    for j in 0..N {
-        let p = row.wrapping_add(j * V::LANES);
+    for at in (0..N * V::LANES * size_of::<V::T>()).step_by(64) {
+        let p = row.wrapping_byte_add(at);
         // SAFETY: a hint; SSE is part of the architecture.
         unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast()) };
     }
@@ -445,6 +444,9 @@ fn prefetch_far<T>(p: *const T) {
 /// Steps of one round of a kernel's loop.
 pub const UNROLLED: usize = 4;
 
+/// Steps by which packed operands are asked for before they are used: they come from the second cache.
+const AHEAD: usize = 16;
+
 /// Rows that one pointer of a strided left operand serves: the others lie one and two strides further.
 const GROUP: usize = 3;
 
@@ -458,12 +460,19 @@ unsafe fn chain<V: Vector, const M: usize, const N: usize, const STRIDED: bool, 
     each_row!(M, I => a[I] = t.a.wrapping_add(I * t.a_row));
     let mut b = t.b;
     let unrolled = if STRIDED || PART { 0 } else { t.k / UNROLLED };
-    // The result's lines are asked for row by row: all at once they would keep the operands' lines waiting.
+    // The result's lines are asked for row by row: all at once they would keep the operands' lines waiting. And late:
+    // the operands would push them out of the first cache again.
+    let late = unrolled.saturating_sub(M + 1);
     let last = t.c.wrapping_add((M - 1) * t.c_row);
     let (mut row, mut ahead) = (t.c, t.ahead);
-    for _ in 0..unrolled {
-        prefetch_row::<V, N>(row);
-        row = row.wrapping_add(t.c_row).min(last);
+    let mut from = if t.from.is_null() { t.c } else { t.from };
+    for round in 0..unrolled {
+        if round >= late {
+            prefetch_row::<V, N>(row);
+            prefetch_row::<V, N>(from);
+            row = row.wrapping_add(t.c_row).min(last);
+            from = from.wrapping_add(t.from_row);
+        }
         prefetch_far(ahead);
         ahead = ahead.wrapping_add(t.ahead_step);
         // SAFETY: as for `tile`.
@@ -492,6 +501,10 @@ unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
     // SAFETY: as for `tile`.
     unsafe {
         let mut row = [acc[0][0]; N];
+        prefetch_row::<V, N>(b.wrapping_add(AHEAD * t.b_k));
+        if !STRIDED {
+            prefetch_row::<V, 1>(a[0].wrapping_add(AHEAD * M));
+        }
         for j in 0..N {
             let p = b.wrapping_add(j * V::LANES);
             row[j] = if PART { V::load_part(p, lanes_of::<V>(t, j)) } else { V::load(p) };
@@ -520,14 +533,14 @@ unsafe fn finish<V: Vector, const M: usize, const N: usize, const PART: bool>(
         each_row!(M, I => for j in 0..N {
             let lanes = lanes_of::<V>(t, j);
             let load = |p: *const V::T| if PART { V::load_part(p, lanes) } else { V::load(p) };
-            let p = t.c.wrapping_add(I * t.c_row + j * V::LANES);
             let mut y = acc[I][j];
-            if t.add {
-                y = load(p).add(y);
+            if !t.from.is_null() {
+                y = load(t.from.wrapping_add(I * t.from_row + j * V::LANES)).add(y);
             }
             if !t.bias.is_null() {
                 y = y.add(load(t.bias.wrapping_add(j * V::LANES)));
             }
+            let p = t.c.wrapping_add(I * t.c_row + j * V::LANES);
             if PART { y.store_part(p, lanes) } else { y.store(p) }
         });
     }
@@ -623,9 +636,9 @@ unsafe fn finish_whole<V: Vector, const M: usize, const N: usize>(
 }
 
 /// Kernels of one width by rows: for a packed left operand, and for a strided one where there are any.
-struct Table<T: 'static> {
-    packed: &'static [TileKernel<T>],
-    strided: &'static [TileKernel<T>],
+pub struct Table<T: 'static> {
+    pub packed: &'static [TileKernel<T>],
+    pub strided: &'static [TileKernel<T>],
 }
 
 macro_rules! kernels {
@@ -698,6 +711,13 @@ pub fn indirect_shape(level: Level, n: usize) -> (IndirectKernel, usize, usize) 
     }
 }
 
+/// Steps of one block of vector kernels, at most: the more, the less often sums are read and written.
+pub const CHAIN: usize = 768;
+/// Bytes of a row of the right operand's columns that stay in the second cache, of vector kernels.
+const GROUP_BYTES: usize = 512;
+/// Columns that no group has more of.
+pub const WIDEST: usize = 256;
+
 /// Register kernels of one width.
 #[derive(Clone, Copy)]
 pub struct Shape<T: 'static> {
@@ -707,16 +727,71 @@ pub struct Shape<T: 'static> {
     pub lanes: usize,
     /// A kernel of one vector, for the last columns.
     narrow: Option<&'static Table<T>>,
+    /// Steps of one block, about, and what steps are a multiple of.
+    pub chain: usize,
+    pub unit: usize,
+    /// Columns of the right operand that stay in the second cache.
+    pub group: usize,
+    /// Rows up to which each task may pack its own columns of the right operand.
+    pub own_rows: usize,
+    /// Nanoseconds of one core for a step of `lanes` sums, about.
+    pub step_ns: f64,
+    /// How packed rows become tile registers, where kernels use those.
+    pub registers: Option<Registers>,
+}
+
+/// What goes around calls of kernels that use tile registers.
+#[derive(Clone, Copy)]
+pub struct Registers {
+    /// Prepares this thread's tile registers for panels of so many rows.
+    pub configure: unsafe fn(usize),
+    /// Gives them back.
+    pub release: unsafe fn(),
 }
 
 impl<T> Shape<T> {
     const fn new(table: &'static Table<T>, lanes: usize, narrow: Option<&'static Table<T>>) -> Shape<T> {
-        Shape { table, columns: 2 * lanes, lanes, narrow }
+        Shape {
+            table,
+            columns: 2 * lanes,
+            lanes,
+            narrow,
+            chain: CHAIN,
+            unit: 1,
+            group: GROUP_BYTES / size_of::<T>(),
+            own_rows: usize::MAX,
+            step_ns: 0.16,
+            registers: None,
+        }
     }
 
     /// Kernels of one vector.
     const fn single(table: &'static Table<T>, lanes: usize) -> Shape<T> {
-        Shape { table, columns: lanes, lanes, narrow: None }
+        Shape { columns: lanes, ..Shape::new(table, lanes, None) }
+    }
+
+    /// Kernels of tile registers of `lanes` columns, two side by side, for blocks of `chain` steps in units of `unit`.
+    pub const fn tiled(
+        table: &'static Table<T>,
+        lanes: usize,
+        (chain, unit): (usize, usize),
+        registers: Registers,
+    ) -> Shape<T> {
+        let registers = Some(registers);
+        Shape {
+            chain,
+            unit,
+            group: WIDEST,
+            own_rows: 256,
+            step_ns: 0.02,
+            registers,
+            ..Shape::new(table, lanes, Some(table))
+        }
+    }
+
+    /// Rows that packed panels of `rows` have room for.
+    pub fn height(&self, rows: usize) -> usize {
+        if self.registers.is_some() && rows > self.lanes { rows.next_multiple_of(2) } else { rows }
     }
 
     /// The most rows of a tile.

@@ -1,14 +1,16 @@
 //! Blocked products of matrices: how operands are packed and tiles ordered so that each cache is used for what it
 //! holds.
 //!
-//! Products are cut into blocks of about [`CHAIN`] steps. Of a block, the right operand's panels of a group of columns
-//! stay in the second cache while the left operand's panels pass by, each of which meets all of them from the first
-//! cache. Large operands are packed in parts ([`Product::plan`]) by all threads, then all threads compute tiles. Where
-//! there are few rows and many columns, each task packs the columns that it uses, block by block, and they never
-//! leave its second cache. An element's value is its chains of steps, block after block: a function of shapes and of the kernels only.
+//! Products are cut into blocks of steps. Of a block, the right operand's panels of a group of columns stay in the second
+//! cache while the left operand's panels pass by, each of which meets all of them. Large operands are packed in parts
+//! ([`Product::plan`]) by all threads, then all threads compute tiles. Where all rows are one part and there are columns
+//! for all threads, each task packs the columns that it uses, block by block, and they never leave its second cache. Sums
+//! wait from block to block in memory of the task, tile by tile: rows of the result lie so far apart that few of them
+//! would fit a cache at a time. An element's value is its chains of steps, block after block: a function of shapes and
+//! of the kernels only.
 
 use super::Ptr;
-use super::gemm::{Element, Left, Shape, Tile, UNROLLED};
+use super::gemm::{CHAIN, Element, Left, Registers, Shape, Tile, UNROLLED, WIDEST};
 use super::moves::{BoxCopy, Dim};
 use super::pack::{PackFn, PanelArgs};
 use crate::detect::TileFn;
@@ -16,14 +18,12 @@ use crate::exec::{Cx, with_scratch};
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Steps of one block, about: a panel of either operand then fits the first cache.
-const CHAIN: usize = 384;
-/// Columns of the right operand that stay in the second cache.
-const GROUP: usize = 256;
 /// Rows and columns of the result that are computed before others are begun.
 const PART: usize = 4096;
 /// As [`PART`], where sums need memory of their own.
 const ROUNDED_PART: usize = 2048;
+/// Rows whose sums of a group of columns stay in the second cache.
+const SUM_ROWS: usize = 512;
 /// Steps that blocks are multiples of.
 const LINE: usize = 16;
 /// Bytes of a cache line.
@@ -34,13 +34,11 @@ const PANELS: usize = 16;
 const PACKED: usize = 4 << 20;
 /// Tasks of a parallel loop to aim at.
 const TASKS: usize = 16;
-/// Rows up to which each task packs its own columns of the right operand, how many columns it has at least, and what
-/// the number of tasks is a multiple of.
-const OWN_ROWS: usize = 256;
+/// Where each task packs its own columns of the right operand: how many columns it has at least, and what the number
+/// of tasks is a multiple of.
 const OWN_COLUMNS: usize = 64;
 const OWN_TASKS: usize = 8;
-/// Nanoseconds that one core needs for a multiply-add of a vector, and for packing an element, about.
-const STEP_NS: f64 = 0.16;
+/// Nanoseconds that one core needs for packing an element, about.
 const PACK_NS: f64 = 0.25;
 
 /// One operand's dimensions in the roles of a product, distances in elements.
@@ -51,7 +49,8 @@ pub struct Roles {
     pub inner: Vec<Dim>,
 }
 
-fn count(dims: &[Dim]) -> usize {
+/// Combinations of indices.
+pub fn count(dims: &[Dim]) -> usize {
     dims.iter().map(|d| d.size).product()
 }
 
@@ -166,6 +165,8 @@ pub struct Product<T: 'static> {
     /// Products of each element, and steps.
     products: usize,
     k: usize,
+    /// Rows that a packed panel of the left operand has room for.
+    height: usize,
     shape: Shape<T>,
     types: Types<T>,
     epilogue: Epilogue,
@@ -205,8 +206,9 @@ struct Part {
     panels: Range<usize>,
     columns: Range<usize>,
     blocks: Range<usize>,
-    /// Whether the left operand is still packed from the part before.
+    /// Whether an operand is still packed from the part before.
     left_ready: bool,
+    right_ready: bool,
 }
 
 /// Addresses of one product.
@@ -233,7 +235,7 @@ impl<T: Element> Product<T> {
         // Packing pays where an element is used by several tiles.
         a.direct = types.plain && n <= 2 * shape.columns;
         b.direct = types.plain && (n == 1 || b.lane == types.size) && m <= 3 * shape.rows();
-        let k = products.div_ceil(types.group);
+        let k = products.div_ceil(types.group).next_multiple_of(shape.unit);
         let mut p = Product {
             a,
             b,
@@ -241,6 +243,7 @@ impl<T: Element> Product<T> {
             n,
             products,
             k,
+            height: 0,
             shape,
             types,
             epilogue,
@@ -255,6 +258,7 @@ impl<T: Element> Product<T> {
             },
         };
         p.plan = p.plan();
+        p.height = shape.height(m.div_ceil(p.plan.panels));
         p
     }
 
@@ -267,13 +271,17 @@ impl<T: Element> Product<T> {
 
     fn plan(&self) -> Plan {
         let panels = self.m.div_ceil(self.shape.rows()).max(1);
-        let blocks = self.k.div_ceil(CHAIN).max(1);
         let tiles = panels * self.n.div_ceil(self.shape.columns).max(1);
+        // Of a small result, blocks may be summed in parallel.
+        let chain = if tiles < TASKS { self.shape.chain / 2 } else { self.shape.chain };
+        let blocks = self.k.div_ceil(chain).max(1);
         let part = if self.types.round.is_some() { ROUNDED_PART } else { PART };
         let (row_parts, column_parts) = (self.m.div_ceil(part).max(1), self.n.div_ceil(part).max(1));
         let column_part = self.n / column_parts;
-        let own_right =
-            !self.b.direct && self.m <= OWN_ROWS && column_part >= Self::own_tasks(column_part) * OWN_COLUMNS;
+        let own_right = !self.b.direct
+            && row_parts == 1
+            && self.m <= self.shape.own_rows
+            && column_part >= self.own_tasks(column_part) * OWN_COLUMNS;
         let side = |in_place: bool, n: usize| if in_place { 0 } else { n };
         let (rows, columns) =
             (side(self.a.direct, self.m / row_parts), side(self.b.direct || own_right, column_part));
@@ -294,8 +302,8 @@ impl<T: Element> Product<T> {
     }
 
     /// Tasks of a part's columns, where each packs its own.
-    fn own_tasks(columns: usize) -> usize {
-        columns.div_ceil(GROUP).next_multiple_of(OWN_TASKS)
+    fn own_tasks(&self, columns: usize) -> usize {
+        columns.div_ceil(self.shape.group).next_multiple_of(OWN_TASKS)
     }
 
     fn batches(&self) -> usize {
@@ -310,7 +318,8 @@ impl<T: Element> Product<T> {
     /// First step of a block; `blocks` gives the end.
     fn step(&self, block: usize) -> usize {
         // Whole cache lines, where there are many steps.
-        (self.k.div_ceil(LINE) * block / self.plan.blocks * LINE).min(self.k)
+        let line = LINE.max(self.shape.unit);
+        (self.k.div_ceil(line) * block / self.plan.blocks * line).min(self.k)
     }
 
     /// Elements of the packed operands and of the extra sums of one product.
@@ -323,12 +332,12 @@ impl<T: Element> Product<T> {
             .max()
             .unwrap_or(0);
         let (rows, columns) = (most(self.m, p.row_parts), most(self.n, p.column_parts));
-        let a = if self.a.direct { 0 } else { rows * steps };
+        let a = if self.a.direct { 0 } else { p.panels.div_ceil(p.row_parts) * self.height * steps };
         let b = if self.b.direct || p.own_right { 0 } else { columns * steps };
-        let sums = if self.types.round.is_some() {
-            p.splits.max(1) * rows * columns
-        } else if p.splits > 1 {
+        let sums = if p.splits > 1 {
             p.splits * self.m * self.n
+        } else if self.types.round.is_some() && p.block_parts > 1 {
+            rows * columns
         } else {
             0
         };
@@ -378,12 +387,14 @@ impl<T: Element> Product<T> {
             sums: nothing,
             kept: false,
         };
-        let part = Part { panels: 0..0, columns: 0..self.n, blocks: 0..self.plan.blocks, left_ready: true };
-        let per_block = self.n.div_ceil(GROUP);
+        let (columns, blocks) = (0..self.n, 0..self.plan.blocks);
+        let part = Part { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
+        let group = self.shape.group;
+        let per_block = self.n.div_ceil(group);
         let body = |task: usize| {
-            let first = task % per_block * GROUP;
+            let first = task % per_block * group;
             // SAFETY: these columns' places in the packed operand.
-            unsafe { self.pack_right(&at, &part, task / per_block, first..(first + GROUP).min(self.n)) };
+            unsafe { self.pack_right(&at, &part, task / per_block, first..(first + group).min(self.n)) };
         };
         let work = (self.n * self.k) as f64 * PACK_NS;
         cx.team.run_with(per_block * self.plan.blocks, work, cx.flush, &body);
@@ -437,7 +448,8 @@ impl<T: Element> Product<T> {
 
     /// Nanoseconds on one core, about.
     fn work(&self, m: usize, n: usize, k: usize) -> f64 {
-        (m * n.next_multiple_of(self.shape.lanes)) as f64 * k as f64 / self.shape.lanes as f64 * STEP_NS
+        (m * n.next_multiple_of(self.shape.lanes)) as f64 * k as f64 / self.shape.lanes as f64
+            * self.shape.step_ns
     }
 
     /// One product of the batch: part after part.
@@ -451,6 +463,7 @@ impl<T: Element> Product<T> {
                         columns: even_by(self.shape.columns, self.n, p.column_parts, j),
                         blocks: even(p.blocks, p.block_parts, l),
                         left_ready: j > 0 && p.block_parts == 1,
+                        right_ready: i > 0 && p.column_parts == 1 && p.block_parts == 1,
                     };
                     // SAFETY: by the caller's promise.
                     unsafe {
@@ -469,8 +482,8 @@ impl<T: Element> Product<T> {
     /// Packs what a part needs.
     unsafe fn pack(&self, cx: &Cx<'_>, at: &At, part: &Part) {
         let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
-        let in_place = self.b.direct || self.plan.own_right || at.kept;
-        let column_tasks = if in_place { 0 } else { part.columns.len().div_ceil(GROUP) };
+        let no_right = self.b.direct || self.plan.own_right || at.kept || part.right_ready;
+        let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(self.shape.group) };
         let per_block = row_tasks + column_tasks;
         if per_block == 0 {
             return;
@@ -483,14 +496,14 @@ impl<T: Element> Product<T> {
                 // SAFETY: these panels' places in the packed operand.
                 unsafe { self.pack_left(at, part, block, panels) };
             } else {
-                let first = part.columns.start + (task - row_tasks) * GROUP;
-                let columns = first..(first + GROUP).min(part.columns.end);
+                let first = part.columns.start + (task - row_tasks) * self.shape.group;
+                let columns = first..(first + self.shape.group).min(part.columns.end);
                 // SAFETY: as above.
                 unsafe { self.pack_right(at, part, block, columns) };
             }
         };
         let steps = self.step(part.blocks.end) - self.step(part.blocks.start);
-        let lanes = row_tasks * PANELS * self.shape.rows() + column_tasks * GROUP;
+        let lanes = row_tasks * PANELS * self.shape.rows() + column_tasks * self.shape.group;
         cx.team.run_with(part.blocks.len() * per_block, (lanes * steps) as f64 * PACK_NS, cx.flush, &body);
     }
 
@@ -498,7 +511,8 @@ impl<T: Element> Product<T> {
         let panel = |p: usize| {
             let rows = self.row(p)..self.row(p + 1);
             let to = self.left_panel(at, part, block, p).cast_mut();
-            self.panel(&self.a, at.a, rows.clone(), rows.len(), block, to)
+            let fill = if self.shape.registers.is_some() { self.height } else { rows.len() };
+            self.panel(&self.a, at.a, rows, fill, block, to)
         };
         let panels: SmallVec<[PanelArgs<T>; PANELS]> = panels.map(panel).collect();
         // SAFETY: the panels' rows are the operand's, and there is room for them.
@@ -545,11 +559,10 @@ impl<T: Element> Product<T> {
 
     /// Where a panel of the packed left operand lies.
     fn left_panel(&self, at: &At, part: &Part, block: usize, panel: usize) -> *const T {
-        let first = self.row(part.panels.start);
-        let rows = self.row(part.panels.end) - first;
         let steps = self.step(block) - self.step(part.blocks.start);
         let of_block = self.step(block + 1) - self.step(block);
-        at.packed_a.elem::<T>(steps * rows + (self.row(panel) - first) * of_block)
+        let before = steps * part.panels.len() + (panel - part.panels.start) * of_block;
+        at.packed_a.elem::<T>(before * self.height)
     }
 
     /// Where the panel of the packed right operand that begins at column `j` lies.
@@ -560,19 +573,26 @@ impl<T: Element> Product<T> {
         at.packed_b.elem::<T>(steps * columns + (j - part.columns.start) * of_block)
     }
 
+    /// Whether each task packs the columns of the right operand that it uses.
+    fn packs(&self, at: &At) -> bool {
+        self.plan.own_right && !at.kept
+    }
+
     /// Computes a part's tiles.
     unsafe fn tiles(&self, cx: &Cx<'_>, at: &At, part: &Part) {
-        let packs = self.plan.own_right && !at.kept;
-        // Few rows: tasks share the columns only, so that each cache gets its part of the right operand.
-        let own = packs || (at.kept && self.m <= OWN_ROWS);
-        let (row_tasks, column_tasks) = if own {
-            (1, Self::own_tasks(part.columns.len()))
-        } else {
-            let column_tasks = part.columns.len().div_ceil(GROUP).max(1);
-            ((TASKS / column_tasks).clamp(1, part.panels.len().div_ceil(2)), column_tasks)
-        };
         let splits = self.plan.splits;
-        let panel_bytes = GROUP * 2 * CHAIN * size_of::<T>();
+        // Few rows: tasks share the columns only, so that each cache gets its part of the right operand.
+        let own = self.packs(at) || (at.kept && self.plan.own_right);
+        let (row_tasks, column_tasks) = if own {
+            (1, self.own_tasks(part.columns.len()))
+        } else {
+            let column_tasks = part.columns.len().div_ceil(self.shape.group).max(1);
+            // Sums that wait for the next block of steps stay in the second cache.
+            let waits = part.blocks.len().div_ceil(splits) > 1;
+            let fewest = if waits { (part.panels.len() * self.height).div_ceil(SUM_ROWS) } else { 1 };
+            let row_tasks = (TASKS / column_tasks).max(fewest).clamp(1, part.panels.len().div_ceil(2));
+            (row_tasks, column_tasks)
+        };
         let body = |task: usize| {
             let (split, task) = (task % splits, task / splits);
             let (j, i) = (task / row_tasks, task % row_tasks);
@@ -580,7 +600,7 @@ impl<T: Element> Product<T> {
             let columns = if own {
                 even_by(self.shape.columns, part.columns.len(), column_tasks, j)
             } else {
-                j * GROUP..((j + 1) * GROUP).min(part.columns.len())
+                j * self.shape.group..((j + 1) * self.shape.group).min(part.columns.len())
             };
             let job = Job {
                 panels: part.panels.start + panels.start..part.panels.start + panels.end,
@@ -589,12 +609,7 @@ impl<T: Element> Product<T> {
                 split,
             };
             // SAFETY: each task has its own rows and columns of the result, or of its partial sums.
-            let run = |at: &At| unsafe { self.job(at, part, &job) };
-            if packs {
-                with_scratch(panel_bytes, |memory| run(&At { packed_b: Ptr(memory), ..*at }));
-            } else {
-                run(at);
-            }
+            unsafe { self.job(at, part, &job) };
         };
         let rows = self.row(part.panels.end) - self.row(part.panels.start);
         let steps = self.step(part.blocks.end) - self.step(part.blocks.start);
@@ -602,120 +617,130 @@ impl<T: Element> Product<T> {
         cx.team.run_with(splits * column_tasks * row_tasks, work, cx.flush, &body);
     }
 
-    /// Where the sums of a part's job go: address of the element at (row, column) 0 and elements between rows.
-    fn target(&self, at: &At, part: &Part, split: usize) -> (*mut T, usize) {
+    /// Where sums go when a part is done: the result, or memory of their own.
+    fn target(&self, at: &At, part: &Part, job: &Job) -> Place<T> {
+        let (row, column) = (self.row(job.panels.start), job.columns.start);
         if self.plan.splits > 1 {
-            return (at.sums.elem(split * self.m * self.n), self.n);
+            let before = job.split * self.m * self.n;
+            return Place::rows(at.sums.elem(before + row * self.n + column), self.n);
         }
         if self.types.round.is_some() {
-            let row = part.columns.len();
-            let before = self.row(part.panels.start) * row + part.columns.start;
-            return (at.sums.elem::<T>(0).wrapping_sub(before), row);
+            let columns = part.columns.len();
+            let before = (row - self.row(part.panels.start)) * columns + column - part.columns.start;
+            return Place::rows(at.sums.elem(before), columns);
         }
-        (at.c.elem(0), self.n)
+        Place::rows(at.c.elem(row * self.n + column), self.n)
+    }
+
+    /// Elements of a task's own memory: a block of the right operand, sums between blocks, complete sums of a panel.
+    fn own_parts(&self, at: &At, job: &Job) -> [usize; 3] {
+        let columns = job.columns.len().next_multiple_of(self.shape.columns);
+        let panel = self.height * columns;
+        let steps = job.blocks.clone().map(|b| self.step(b + 1) - self.step(b)).max().unwrap_or(0);
+        let right = if self.packs(at) { steps * columns } else { 0 };
+        let sums = if job.blocks.len() > 1 { job.panels.len() * panel } else { 0 };
+        [right, sums, if self.rounds(job) { panel } else { 0 }].map(|n| n.next_multiple_of(LINE))
+    }
+
+    /// Whether the sums of a job are complete after its last block and are then rounded.
+    fn rounds(&self, job: &Job) -> bool {
+        self.types.round.is_some() && self.plan.splits == 1 && job.blocks.end == self.plan.blocks
     }
 
     /// The tiles of a group of columns and a range of panels and blocks.
     unsafe fn job(&self, at: &At, part: &Part, job: &Job) {
-        let (c, c_row) = self.target(at, part, job.split);
-        let own = self.plan.splits > 1 || self.types.round.is_some();
-        let continued = |block: usize| match self.plan.splits {
-            1 => block > 0 || (self.epilogue.accumulate && !own),
-            _ => block > job.blocks.start,
-        };
-        let mut corrections = [T::default(); GROUP];
-        for block in job.blocks.clone() {
-            let last = block + 1 == self.plan.blocks;
-            let mine;
-            let mut right = part;
-            if self.plan.own_right && !at.kept {
-                mine = Part {
-                    panels: job.panels.clone(),
-                    columns: job.columns.clone(),
-                    blocks: block..block + 1,
-                    left_ready: true,
-                };
-                right = &mine;
-                // SAFETY: the task's memory has room for a block of a group's columns.
-                unsafe { self.pack_right(at, right, block, job.columns.clone()) };
+        let parts = self.own_parts(at, job);
+        with_scratch(parts.iter().sum::<usize>() * size_of::<T>(), |memory| {
+            let _registers = self.shape.registers.map(|r| Configured::new(r, self.height));
+            let memory = Ptr(memory);
+            let [right, sums, row] =
+                [0, parts[0], parts[0] + parts[1]].map(|before| memory.elem::<T>(before));
+            let at = At { packed_b: if self.packs(at) { Ptr(right.cast()) } else { at.packed_b }, ..*at };
+            for block in job.blocks.clone() {
+                // SAFETY: the caller's job; its memory is laid out as counted.
+                unsafe { self.block(&at, part, job, block, sums, row) };
             }
-            let mut bias: *const T = std::ptr::null();
-            if self.epilogue.bias && last && self.plan.splits == 1 {
-                bias = at.bias.elem::<T>(job.columns.start);
-            }
-            if let Some((ones, scale)) = self.types.correction {
-                let whole = Tile { add: false, bias: std::ptr::null(), ..self.empty_tile(block) };
-                let ones = [ones; 2 * CHAIN];
-                let whole = Tile { a: ones.as_ptr(), c: corrections.as_mut_ptr(), ..whole };
-                // SAFETY: one row of the group's columns.
-                unsafe { self.row_of_tiles(at, right, job, block, (1, Left::Packed), whole) };
-                corrections.iter_mut().for_each(|x| *x = scale(*x));
-                bias = corrections.as_ptr();
-            }
-            let steps = self.step(block + 1) - self.step(block);
-            for panel in job.panels.clone() {
-                let row = self.row(panel);
-                let rows = self.row(panel + 1) - row;
-                let (a, left) = self.left(at, part, block, panel);
-                let tile = Tile {
-                    a: a.ptr,
-                    a_row: a.row,
-                    a_k: a.k,
-                    c: c.wrapping_add(row * c_row + job.columns.start),
-                    c_row,
-                    add: continued(block),
-                    bias,
-                    ahead: a.ptr.wrapping_add(if left == Left::Packed { rows * steps } else { 0 }),
-                    ..self.empty_tile(block)
-                };
-                // SAFETY: the panel's rows of the group's columns.
-                unsafe { self.row_of_tiles(at, right, job, block, (rows, left), tile) };
-                if let Some(round) = self.types.round
-                    && last
-                    && self.plan.splits == 1
-                {
-                    for i in row..row + rows {
-                        let sums = c.wrapping_add(i * c_row + job.columns.start);
-                        // SAFETY: the row's sums are complete; results are this task's.
-                        unsafe {
-                            self.round_row(
-                                round,
-                                at,
-                                sums,
-                                i * self.n + job.columns.start,
-                                job.columns.len(),
-                            );
-                        }
-                    }
-                }
-            }
-        }
+        });
     }
 
-    /// A tile of a block of steps that reads and writes nothing yet.
-    fn empty_tile(&self, block: usize) -> Tile<T> {
-        Tile {
-            k: self.step(block + 1) - self.step(block),
-            a: std::ptr::null(),
-            a_row: 0,
-            a_k: 0,
-            b: std::ptr::null(),
-            b_k: 0,
-            padded: false,
-            c: std::ptr::null_mut(),
-            c_row: 0,
-            add: false,
-            bias: std::ptr::null(),
-            columns: 0,
-            ahead: std::ptr::null(),
-            ahead_step: 0,
+    /// One block of steps of a job. Between blocks its sums are in `sums`; `row` has room for those of one panel.
+    unsafe fn block(&self, at: &At, part: &Part, job: &Job, block: usize, sums: *mut T, row: *mut T) {
+        let target = self.target(at, part, job);
+        let (first, last) = (block == job.blocks.start, block + 1 == job.blocks.end);
+        let rounds = last && self.rounds(job);
+        let columns = job.columns.len().next_multiple_of(self.shape.columns);
+        let mine;
+        let mut right = part;
+        if self.packs(at) {
+            mine = Part {
+                panels: job.panels.clone(),
+                columns: job.columns.clone(),
+                blocks: block..block + 1,
+                left_ready: true,
+                right_ready: true,
+            };
+            right = &mine;
+            // SAFETY: the task's memory has room for a block of a group's columns.
+            unsafe { self.pack_right(at, right, block, job.columns.clone()) };
+        }
+        let mut bias: *const T = std::ptr::null();
+        if self.epilogue.bias && block + 1 == self.plan.blocks && self.plan.splits == 1 {
+            bias = at.bias.elem::<T>(job.columns.start);
+        }
+        let mut corrections = [T::default(); WIDEST];
+        if let Some((ones, scale)) = self.types.correction {
+            let ones = [ones; CHAIN];
+            let left = Strided { ptr: ones.as_ptr(), row: 1, k: 1 };
+            let line = Line {
+                rows: 1,
+                left: Left::Packed,
+                a: left,
+                from: Place::none(),
+                to: Place::rows(corrections.as_mut_ptr(), 0),
+                bias: std::ptr::null(),
+            };
+            // SAFETY: one row of the group's columns.
+            unsafe { self.row_of_tiles(at, right, job, block, &line) };
+            corrections.iter_mut().for_each(|x| *x = scale(*x));
+            bias = corrections.as_ptr();
+        }
+        // What the result holds is added first, if at all.
+        let held = job.blocks.start > 0 || (self.epilogue.accumulate && self.types.round.is_none());
+        let continued = first && held && self.plan.splits == 1;
+        for (i, panel) in job.panels.clone().enumerate() {
+            let before = self.row(panel) - self.row(job.panels.start);
+            let rows = self.row(panel + 1) - self.row(panel);
+            let (a, left) = self.left(at, part, block, panel);
+            let between = Place::tiles(sums.wrapping_add(i * self.height * columns), self.height);
+            let from = match first {
+                true if continued => target.down(before),
+                true => Place::none(),
+                false => between,
+            };
+            let to = match last {
+                true if rounds => Place::rows(row, columns),
+                true => target.down(before),
+                false => between,
+            };
+            // SAFETY: the panel's rows of the group's columns.
+            unsafe { self.row_of_tiles(at, right, job, block, &Line { rows, left, a, from, to, bias }) };
+            if let (true, Some(round)) = (rounds, self.types.round) {
+                for i in 0..rows {
+                    let to = (self.row(panel) + i) * self.n + job.columns.start;
+                    // SAFETY: the row's sums are complete; results are this task's.
+                    unsafe {
+                        self.round_row(round, at, row.wrapping_add(i * columns), to, job.columns.len())
+                    };
+                }
+            }
         }
     }
 
     /// The left operand's panel of a block, packed or where it lies.
     fn left(&self, at: &At, part: &Part, block: usize, panel: usize) -> (Strided<T>, Left) {
         if !self.a.direct {
-            return (Strided { ptr: self.left_panel(at, part, block, panel), row: 1, k: 0 }, Left::Packed);
+            let ptr = self.left_panel(at, part, block, panel);
+            return (Strided { ptr, row: 1, k: self.height }, Left::Packed);
         }
         let size = size_of::<T>();
         let ptr = at.a.at(self.row(panel) * self.a.lane + self.step(block) * self.a.step);
@@ -723,38 +748,47 @@ impl<T: Element> Product<T> {
         (a, Left::Strided)
     }
 
-    /// The tiles of one panel of rows over a job's columns: `first` says all but the columns' places, `part` how the
-    /// right operand is packed.
-    unsafe fn row_of_tiles(
-        &self,
-        at: &At,
-        part: &Part,
-        job: &Job,
-        block: usize,
-        (rows, left): (usize, Left),
-        first: Tile<T>,
-    ) {
-        let mut tile = first;
-        tile.padded = !self.b.direct;
-        let (c, bias) = (tile.c, tile.bias);
+    /// The tiles of one panel of rows over a job's columns; `part` says how the right operand is packed.
+    unsafe fn row_of_tiles(&self, at: &At, part: &Part, job: &Job, block: usize, line: &Line<T>) {
+        let k = self.step(block + 1) - self.step(block);
         // The next panel of the left operand comes while this one is used, a part with each tile.
-        let line = LINE_BYTES / size_of::<T>();
-        let (lines, end) = (tile.k / UNROLLED * line, tile.ahead.wrapping_add(rows * tile.k));
-        for j in job.columns.clone().step_by(self.shape.columns) {
-            tile.columns = self.shape.columns.min(job.columns.end - j);
-            if self.b.direct {
-                let from = at.b.at(j * self.b.lane + self.step(block) * self.b.step);
-                (tile.b, tile.b_k) = (from.cast_const().cast(), self.b.step / size_of::<T>());
-            } else {
-                tile.b = self.right_panel(at, part, block, j);
-                tile.b_k = self.shape.width(tile.columns);
-            }
-            tile.ahead_step = if left == Left::Packed && tile.ahead < end { line } else { 0 };
-            tile.c = c.wrapping_add(j - job.columns.start);
-            tile.bias = if bias.is_null() { bias } else { bias.wrapping_add(j - job.columns.start) };
-            // SAFETY: the caller's tile covers the columns.
-            unsafe { self.shape.kernel(rows, left, tile.columns)(&tile) };
-            tile.ahead = tile.ahead.wrapping_add(if tile.ahead_step > 0 { lines } else { 0 });
+        let next = if line.left == Left::Packed { line.a.k.max(line.rows) * k } else { 0 };
+        let lines = k / UNROLLED * (LINE_BYTES / size_of::<T>());
+        for (i, j) in job.columns.clone().step_by(self.shape.columns).enumerate() {
+            let (column, columns) = (j - job.columns.start, self.shape.columns.min(job.columns.end - j));
+            let width = self.shape.width(columns);
+            let (from, from_row) = line.from.at(column, width);
+            let (c, c_row) = line.to.at(column, width);
+            let padded_sums = [line.from.row.is_none(), line.to.row.is_none()];
+            let (b, b_k) = match self.b.direct {
+                true => {
+                    let from = at.b.at(j * self.b.lane + self.step(block) * self.b.step);
+                    (from.cast_const().cast(), self.b.step / size_of::<T>())
+                }
+                false => (self.right_panel(at, part, block, j), width),
+            };
+            let wanted = i * lines < next;
+            let tile = Tile {
+                k,
+                rows: line.rows,
+                a: line.a.ptr,
+                a_row: line.a.row,
+                a_k: line.a.k,
+                b,
+                b_k,
+                padded: !self.b.direct,
+                from,
+                from_row,
+                c,
+                c_row,
+                padded_sums,
+                bias: if line.bias.is_null() { line.bias } else { line.bias.wrapping_add(column) },
+                columns,
+                ahead: line.a.ptr.wrapping_add(next + if wanted { i * lines } else { 0 }),
+                ahead_step: if wanted { LINE_BYTES / size_of::<T>() } else { 0 },
+            };
+            // SAFETY: the caller's line covers the columns.
+            unsafe { self.shape.kernel(line.rows, line.left, columns)(&tile) };
         }
     }
 
@@ -763,9 +797,9 @@ impl<T: Element> Product<T> {
         let c = at.c.at(to * round.size);
         let nothing: *const u8 = std::ptr::null();
         if self.epilogue.accumulate {
-            let mut old = [T::default(); GROUP];
-            for j in (0..n).step_by(GROUP) {
-                let count = GROUP.min(n - j);
+            let mut old = [T::default(); WIDEST];
+            for j in (0..n).step_by(WIDEST) {
+                let count = WIDEST.min(n - j);
                 // SAFETY: the caller's row.
                 unsafe {
                     (round.widen)(old.as_mut_ptr().cast(), c.add(j * round.size), nothing, nothing, count);
@@ -820,6 +854,71 @@ struct Strided<T> {
     ptr: *const T,
     row: usize,
     k: usize,
+}
+
+/// Where sums of a panel of rows are, from the first column on.
+#[derive(Clone, Copy)]
+struct Place<T> {
+    /// Null: there are none.
+    ptr: *mut T,
+    /// Elements between columns.
+    column: usize,
+    /// Elements between rows; `None`: the tile's width.
+    row: Option<usize>,
+}
+
+impl<T> Place<T> {
+    fn none() -> Place<T> {
+        Place { ptr: std::ptr::null_mut(), column: 0, row: None }
+    }
+
+    /// Rows of a matrix.
+    fn rows(ptr: *mut T, row: usize) -> Place<T> {
+        Place { ptr, column: 1, row: Some(row) }
+    }
+
+    /// One tile of `height` rows after the other.
+    fn tiles(ptr: *mut T, height: usize) -> Place<T> {
+        Place { ptr, column: height, row: None }
+    }
+
+    /// The same, some rows further down.
+    fn down(self, rows: usize) -> Place<T> {
+        Place { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
+    }
+
+    /// Address and elements between rows of the tile at a column.
+    fn at(self, column: usize, width: usize) -> (*mut T, usize) {
+        (self.ptr.wrapping_add(column * self.column), self.row.unwrap_or(width))
+    }
+}
+
+/// A panel of rows that meets a group of columns.
+struct Line<T> {
+    rows: usize,
+    left: Left,
+    a: Strided<T>,
+    from: Place<T>,
+    to: Place<T>,
+    bias: *const T,
+}
+
+/// This thread's tile registers, until it is dropped.
+struct Configured(Registers);
+
+impl Configured {
+    fn new(r: Registers, height: usize) -> Configured {
+        // SAFETY: kernels of tile registers are chosen where the machine has them.
+        unsafe { (r.configure)(height) };
+        Configured(r)
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { (self.0.release)() };
+    }
 }
 
 /// Part of a result that one task computes.

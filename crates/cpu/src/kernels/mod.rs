@@ -5,6 +5,7 @@
 //! write in place (element-wise steps on inputs they read at the same index; `dynamic_update_slice` on its operand);
 //! those kernels look for equal pointers themselves. `scratch` points to as many bytes as the kernel asked for.
 
+pub mod amx;
 mod attention;
 mod cells;
 mod conv;
@@ -36,7 +37,7 @@ mod unpooled;
 mod widened;
 mod window;
 
-use crate::detect::{Level, TileFn};
+use crate::detect::{Level, Target, TileFn};
 use crate::exec::{Cx, Executor};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::{DType, Op, Result, bug};
@@ -104,7 +105,7 @@ pub(crate) type Inner<'a> = (String, &'a Executor);
 
 /// The loop that adds `n` elements to those at its destination; narrow floats are not its element types.
 pub(crate) fn adder(dtype: DType, level: Level) -> TileFn {
-    reduce::loops_of(systole_ir::op::Monoid::Add, dtype, level).across
+    reduce::loops_of(systole_ir::op::Monoid::Add, dtype, level.vectors()).across
 }
 
 /// An address that may cross threads: blocks of one kernel touch disjoint parts of what it points to.
@@ -135,7 +136,8 @@ impl Ptr {
 }
 
 /// The kernel for a step.
-pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
+pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
+    let level = target.level.vectors();
     Ok(match &step.kernel {
         Plan::Map(m) => Box::new(map::MapKernel::new(m, level)),
         Plan::Reduce { map, folded, monoid } => {
@@ -143,16 +145,16 @@ pub fn bind(step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
         }
         Plan::Rows(r) => Box::new(rows::RowsKernel::new(r, step, level)),
         Plan::While { captures, starts, cond, body } => {
-            Box::new(crate::exec::WhileKernel::new(*captures, starts, [cond, body], step, level)?)
+            Box::new(crate::exec::WhileKernel::new(*captures, starts, [cond, body], step, target)?)
         }
-        Plan::Case { branches } => Box::new(crate::exec::CaseKernel::new(branches, step, level)?),
-        Plan::Blocks(b) => Box::new(crate::blocks::BlocksKernel::new(b, level)?),
+        Plan::Case { branches } => Box::new(crate::exec::CaseKernel::new(branches, step, target)?),
+        Plan::Blocks(b) => Box::new(crate::blocks::BlocksKernel::new(b, target)?),
         Plan::Attention(a) => Box::new(attention::AttentionKernel::new(a, step, level)),
-        Plan::Onto { op } => Box::new(onto::Onto::new(op, step, level)?),
+        Plan::Onto { op } => Box::new(onto::Onto::new(op, step, target)?),
         Plan::Pool(p) => known(step, convpool::bind(p, step, level)),
         Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),
         Plan::UnpooledGradient(g) => known(step, unpooled::bind(g, step, level)),
-        Plan::Op { op, bias } => bind_op(op, *bias, step, level)?,
+        Plan::Op { op, bias } => bind_op(op, *bias, step, target)?,
     })
 }
 
@@ -164,9 +166,10 @@ fn known(step: &Step, kernel: Option<Box<dyn Kernel>>) -> Box<dyn Kernel> {
     }
 }
 
-fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Kernel>> {
+fn bind_op(op: &Op, bias: bool, step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
+    let level = target.level.vectors();
     if let Op::DotGeneral(d) = op
-        && let Some(k) = dot::DotKernel::new(d, matmul::Epilogue { bias, accumulate: false }, step, level)
+        && let Some(k) = dot::DotKernel::new(d, matmul::Epilogue { bias, accumulate: false }, step, target)
     {
         return Ok(Box::new(k));
     }
@@ -175,7 +178,7 @@ fn bind_op(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Box<dyn Ker
     {
         return Ok(k);
     }
-    if let Some(k) = widened::Widened::new(op, bias, step, level)? {
+    if let Some(k) = widened::Widened::new(op, bias, step, target)? {
         return Ok(Box::new(k));
     }
     let fast = match op {

@@ -1,7 +1,7 @@
 //! `op(inputs…) + addend`: kernels that can add to what their result holds do, others run apart.
 
 use super::{Io, Kernel, Ptr, adder, bind_op};
-use crate::detect::{Level, TileFn};
+use crate::detect::{Target, TileFn};
 use crate::exec::Cx;
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::{Op, Result};
@@ -19,7 +19,7 @@ pub struct Onto {
 }
 
 impl Onto {
-    pub fn new(op: &Op, step: &Step, level: Level) -> Result<Onto> {
+    pub fn new(op: &Op, step: &Step, target: Target) -> Result<Onto> {
         let (ty, operands) = (&step.output_types[0], step.inputs.len() - 1);
         let plain = Step {
             kernel: Plan::Op { op: op.clone(), bias: false },
@@ -27,8 +27,8 @@ impl Onto {
             input_types: step.input_types[..operands].to_vec(),
             ..step.clone()
         };
-        let mut inner = bind_op(op, false, &plain, level)?;
-        let add = if inner.add_to_result() { None } else { Some(adder(ty.dtype, level)) };
+        let mut inner = bind_op(op, false, &plain, target)?;
+        let add = if inner.add_to_result() { None } else { Some(adder(ty.dtype, target.level)) };
         Ok(Onto { inner, add, elements: ty.elements(), size: ty.dtype.size() })
     }
 

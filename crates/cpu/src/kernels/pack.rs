@@ -285,7 +285,7 @@ mod x86 {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod avx512 {
+pub(super) mod avx512 {
     use super::x86::{Stored, Word};
     use super::{PanelArgs, plain, quads_of_panel};
     use std::arch::x86_64::*;
@@ -389,6 +389,13 @@ mod avx512 {
     fn far(p: *const u8) {
         // SAFETY: a hint.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
+    }
+
+    /// Sixteen vectors of sixteen words: rows become columns.
+    #[inline(always)]
+    pub unsafe fn transposed_words(r: [__m512i; 16]) -> [__m512i; 16] {
+        // SAFETY: the caller has AVX-512; any bits are vectors of either type.
+        unsafe { std::mem::transmute(transposed(std::mem::transmute::<[__m512i; 16], [__m512; 16]>(r))) }
     }
 
     #[inline(always)]

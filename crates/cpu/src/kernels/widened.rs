@@ -3,7 +3,7 @@
 use super::dot::convert;
 use super::lanes::{narrow, widen};
 use super::{Io, Kernel, bind};
-use crate::detect::{Level, TileFn};
+use crate::detect::{Target, TileFn};
 use crate::exec::Cx;
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::Convolution;
@@ -30,11 +30,12 @@ fn is_narrow(t: &TensorType) -> bool {
 
 impl Widened {
     /// `None` where nothing is narrow or the op is no convolution.
-    pub fn new(op: &Op, bias: bool, step: &Step, level: Level) -> Result<Option<Widened>> {
+    pub fn new(op: &Op, bias: bool, step: &Step, target: Target) -> Result<Option<Widened>> {
         if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
             return Ok(None);
         }
         let Op::Convolution(c) = op else { return Ok(None) };
+        let level = target.level.vectors();
         let wide_op = Op::from(Convolution { element_type: DType::F32, ..c.clone() });
         let mut at = 0;
         let mut side = |t: &TensorType, convert: Option<TileFn>| {
@@ -51,7 +52,7 @@ impl Widened {
             output_types: step.output_types.iter().map(wide).collect(),
             ..step.clone()
         };
-        let inner = bind(&step, level)?;
+        let inner = bind(&step, target)?;
         Ok(Some(Widened { scratch: at + inner.scratch(), inner, inputs, outputs }))
     }
 }

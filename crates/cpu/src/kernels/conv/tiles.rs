@@ -265,7 +265,7 @@ pub struct Panel {
 /// Cuts `features` columns into panels of nearly equal widths.
 pub fn panels(level: Level, features: usize) -> Vec<Panel> {
     let (lanes, widest) = match level {
-        Level::Avx512 => (16, 4),
+        Level::Avx512 | Level::Amx => (16, 4),
         Level::Avx2 => (8, 2),
         Level::Portable => (8, 1),
     };
