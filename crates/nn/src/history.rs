@@ -61,6 +61,8 @@ pub struct History {
     pub step_ms: Vec<f32>,
     /// Milliseconds of each step spent waiting for data.
     pub wait_ms: Vec<f32>,
+    /// Milliseconds that steps stood still for each backup.
+    pub backup_ms: Vec<f32>,
     /// Samples trained on.
     pub samples: u64,
     /// Whether the user stopped it.

@@ -5,6 +5,7 @@
 mod activation;
 pub mod applications;
 mod architecture;
+mod backup;
 mod batch;
 pub mod callback;
 mod file;
@@ -25,6 +26,7 @@ mod step;
 
 pub use activation::{Activation, nearest};
 pub use architecture::{Architecture, InputSpec, Place, Source, Symbol, any_input, input, input_of};
+pub use backup::{BackupAndRestore, Place as RunPlace};
 pub use batch::{Batch, LABEL_FIELDS, WEIGHT_FIELD};
 pub use file::ModelFile;
 pub use fit::Fit;
