@@ -342,12 +342,23 @@ impl Backups {
 
     /// Waits for the last backup.
     pub(crate) fn finish(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
         let Some(mut writer) = self.writer.take() else { return Ok(()) };
         let last = writer.settle(true);
         drop(writer.jobs);
         // A thread that panicked has told of no backup, which `settle` returned.
         let _ = writer.thread.join();
         last
+    }
+}
+
+impl Drop for Backups {
+    /// Where training fails, its last backup is still written before another run may have the folder.
+    fn drop(&mut self) {
+        let _ = self.end();
     }
 }
 
