@@ -100,7 +100,7 @@ impl BackupAndRestore {
     ///
     /// # Errors
     /// When backups are there and none is whole.
-    pub fn place(&self) -> Result<Option<Place>> {
+    pub fn place(&self) -> Result<Option<RunPlace>> {
         Ok(latest(&self.dir)?.map(|found| found.run.place))
     }
 }
@@ -108,7 +108,7 @@ impl BackupAndRestore {
 /// Where a run stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Place {
+pub struct RunPlace {
     /// The epoch of the next step, from 0.
     pub epoch: usize,
     /// Steps that were taken in it.
@@ -125,7 +125,7 @@ pub struct Place {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunState {
-    pub(crate) place: Place,
+    pub(crate) place: RunPlace,
     initial_epoch: usize,
     /// Values as text: JSON has no NaN.
     epochs: Vec<Vec<(String, String)>>,
@@ -145,7 +145,7 @@ const CALLBACKS: &str = "callbacks/";
 const LOCK: &str = "lock";
 
 impl RunState {
-    pub(crate) fn new(place: Place, history: &History, callbacks: &[CallbackState]) -> RunState {
+    pub(crate) fn new(place: RunPlace, history: &History, callbacks: &[CallbackState]) -> RunState {
         let texts = |logs: &Logs| logs.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         RunState {
             place,

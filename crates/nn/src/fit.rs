@@ -1,6 +1,6 @@
 //! `fit`: epochs of training steps over a pipeline, with validation, callbacks and progress.
 
-use crate::backup::{BackupAndRestore, Backups, Place, RunState, snapshot};
+use crate::backup::{BackupAndRestore, Backups, RunPlace, RunState, snapshot};
 use crate::batch::Batch;
 use crate::callback::{Callback, CallbackState, FitCx};
 use crate::history::{History, Logs};
@@ -218,7 +218,7 @@ impl Run {
         let start = Instant::now();
         let (history, callbacks) = (&self.history, &self.callbacks);
         let must = finished || history.interrupted;
-        let place = Place {
+        let place = RunPlace {
             epoch: self.epoch,
             steps: self.taken,
             finished,
