@@ -1,5 +1,7 @@
 //! Runs that are killed, started again, and end as if nothing had happened.
 
+#![allow(clippy::print_stdout, reason = "says how many kills there were")]
+
 mod program;
 
 use program::{Folder, TINY};
@@ -128,6 +130,14 @@ fn another_configuration_is_refused_with_every_difference() {
     let o = f.run(&train("out", &["--resume=never"])).ok().json();
     assert_eq!((&o["total_epochs"], &o["resumed_at"]), (&4.into(), &serde_json::Value::Null));
     assert_eq!(model(&f, "out"), before);
+    // Where no folder is named, a run does not meet finished ones of other configurations.
+    for (epochs, folder) in [("1", "mnist"), ("2", "mnist-2"), ("1", "mnist"), ("2", "mnist-2")] {
+        f.write_set("data/mnist", 64, 32);
+        let mut args = vec!["train", "mnist", "--data-dir=data", "--json", "--set=fit.batch_size=16"];
+        args.extend(["--set=fit.steps_per_epoch=2", "--set=layers.1.units=4", "--epochs", epochs]);
+        let o = f.run(&args).ok().json();
+        assert_eq!(o["model_file"], format!("runs/{folder}/mnist.safetensors"));
+    }
     // A longer run from the finished one's model is a new run.
     let from = ["--from", "out/fashion-mnist.safetensors"];
     let o = f.run(&train("out", &from)).ok().json();

@@ -138,7 +138,9 @@ impl Record {
                 return Err(refused(folder, place, &differs));
             }
         }
-        self.write(folder)?;
+        if earlier.as_ref() != Some(&self) {
+            self.write(folder)?;
+        }
         let backup = save.apply(backups(folder)).restart(place.is_none());
         Ok(Plan { backup, place, initial_epoch: self.initial_epoch })
     }

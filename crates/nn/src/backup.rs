@@ -310,7 +310,7 @@ impl Backups {
     }
 
     /// Whether a backup should be taken after a step.
-    pub(crate) fn is_due(&mut self, step: u64, epoch_ends: bool) -> bool {
+    pub(crate) fn is_due(&self, step: u64, epoch_ends: bool) -> bool {
         let by_steps = self.options.every_steps.is_some_and(|n| step - self.at_step.min(step) >= n);
         let by_time = self.options.every.is_some_and(|t| self.last.elapsed() >= t);
         (epoch_ends && self.options.every_epoch) || by_steps || by_time
@@ -339,26 +339,15 @@ impl Backups {
         let own = if must { writer.settle(true) } else { Ok(()) };
         earlier.and(own)
     }
-
-    /// Waits for the last backup.
-    pub(crate) fn finish(mut self) -> Result<()> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<()> {
-        let Some(mut writer) = self.writer.take() else { return Ok(()) };
-        let last = writer.settle(true);
-        drop(writer.jobs);
-        // A thread that panicked has told of no backup, which `settle` returned.
-        let _ = writer.thread.join();
-        last
-    }
 }
 
 impl Drop for Backups {
     /// Where training fails, its last backup is still written before another run may have the folder.
     fn drop(&mut self) {
-        let _ = self.end();
+        let Some(mut writer) = self.writer.take() else { return };
+        let _ = writer.settle(true);
+        drop(writer.jobs);
+        let _ = writer.thread.join();
     }
 }
 

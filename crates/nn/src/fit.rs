@@ -126,12 +126,11 @@ impl Model {
             }
         }
         if !run.history.interrupted && (run.epoch, run.taken) != start {
-            run.back_up(self, true, options.verbose)?;
+            run.back_up(self, true, options.verbose);
         }
         let logs = run.history.last();
         run.each(self, &logs, options.epochs, |c, cx| c.on_train_end(cx))?;
         run.history.stopped_because = run.stop_because;
-        run.backups.map_or(Ok(()), Backups::finish)?;
         Ok(run.history)
     }
 
@@ -212,9 +211,9 @@ impl Run {
     }
 
     /// Takes a backup of the run as it stands; `finished`: of one that has come to its end, which is waited for.
-    /// A backup that could not be written is told and does not end training, unless it is the last.
-    fn back_up(&mut self, model: &Model, finished: bool, verbose: usize) -> Result<()> {
-        let Some(backups) = &mut self.backups else { return Ok(()) };
+    /// A backup that could not be written is told and does not end training.
+    fn back_up(&mut self, model: &Model, finished: bool, verbose: usize) {
+        let Some(backups) = &mut self.backups else { return };
         let start = Instant::now();
         let (history, callbacks) = (&self.history, &self.callbacks);
         let must = finished || history.interrupted;
@@ -230,20 +229,19 @@ impl Run {
             snapshot(model, &RunState::new(place, history, &states), states)
         });
         self.history.backup_ms.push(start.elapsed().as_secs_f32() * 1e3);
-        match saved {
-            Err(e) if !must => {
-                let text = format!("the run goes on without its last backup: {e}");
-                report(&(verbose > 0).then_some(ProgressEvent::Note(&text)));
-                Ok(())
-            }
-            saved => saved,
+        if let Err(e) = saved {
+            let text = format!("the run is not backed up: {e}");
+            report(&(verbose > 0).then_some(ProgressEvent::Note(&text)));
+            self.history.notes.push(text);
         }
     }
 
     /// After a step, or at an epoch's end.
-    fn back_up_if_due(&mut self, model: &Model, epoch_ends: bool, verbose: usize) -> Result<()> {
-        let due = self.backups.as_mut().is_some_and(|b| b.is_due(model.steps(), epoch_ends));
-        if due || self.history.interrupted { self.back_up(model, false, verbose) } else { Ok(()) }
+    fn back_up_if_due(&mut self, model: &Model, epoch_ends: bool, verbose: usize) {
+        let due = self.backups.as_ref().is_some_and(|b| b.is_due(model.steps(), epoch_ends));
+        if due || self.history.interrupted {
+            self.back_up(model, false, verbose);
+        }
     }
 
     /// Calls every callback with what it may see and change.
@@ -304,7 +302,7 @@ impl Run {
         report(&progress.end(done, trained, &logs));
         if self.history.interrupted {
             // The backup knows nothing of an epoch that is not over.
-            self.back_up_if_due(model, false, options.verbose)?;
+            self.back_up_if_due(model, false, options.verbose);
             self.history.epochs.push(logs);
             return Ok(());
         }
@@ -316,7 +314,7 @@ impl Run {
             None => Position { epoch: self.epoch as u64, taken: 0 },
         };
         if self.epoch < options.epochs && self.stop_because.is_none() {
-            self.back_up_if_due(model, true, options.verbose)?;
+            self.back_up_if_due(model, true, options.verbose);
         }
         Ok(())
     }
@@ -362,7 +360,7 @@ impl Run {
             if self.history.interrupted || self.stop_because.is_some() {
                 break;
             }
-            self.back_up_if_due(model, false, options.verbose)?;
+            self.back_up_if_due(model, false, options.verbose);
         }
         Ok(done)
     }
