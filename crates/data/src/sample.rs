@@ -148,6 +148,11 @@ impl Sample {
         }
     }
 
+    /// Bytes that the arrays take.
+    pub fn bytes(&self) -> usize {
+        self.fields.iter().map(|(_, array)| array.ty().map_or(0, TensorType::bytes)).sum()
+    }
+
     pub(crate) fn origin(&self) -> Option<Origin> {
         self.origin.clone()
     }
