@@ -387,7 +387,8 @@ mod tests {
 
     #[test]
     fn sizes_are_text_and_parse_back() {
-        let text = "\"1 map_parallel\" = { threads = 3, ahead = 48 }\n\"4 prefetch\" = { threads = 1, ahead = 2 }\n";
+        let text =
+            "\"1 map_parallel\" = { threads = 3, ahead = 48 }\n\"4 prefetch\" = { threads = 1, ahead = 2 }\n";
         let tuning: Tuning = text.parse().unwrap();
         assert_eq!(tuning.to_string(), text);
         for bad in ["x", "\"a\" = { threads = x, ahead = 1 }", "\"a\" = 3"] {
@@ -397,7 +398,13 @@ mod tests {
 
     fn gauge(threads: usize) -> Gauge {
         let set = AtomicUsize::new;
-        Gauge { auto_threads: true, auto_ahead: true, threads: set(threads), ahead: set(4), ..Gauge::default() }
+        Gauge {
+            auto_threads: true,
+            auto_ahead: true,
+            threads: set(threads),
+            ahead: set(4),
+            ..Gauge::default()
+        }
     }
 
     #[test]

@@ -253,7 +253,11 @@ impl Dataset {
         self.node.warnings()
     }
 
-    fn then<S: Stage + 'static>(&self, stage: impl FnOnce(Node) -> S) -> Dataset {
+    pub(crate) fn into_node(self) -> Node {
+        self.node
+    }
+
+    pub(crate) fn then<S: Stage + 'static>(&self, stage: impl FnOnce(Node) -> S) -> Dataset {
         Dataset::new(stage(self.node.clone()))
     }
 }

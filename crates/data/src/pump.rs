@@ -146,7 +146,13 @@ impl Progress {
 
 impl Pump {
     /// Over random access to `node`: the workers compute any elements, side by side.
-    pub fn over_access(owner: Owner, node: Node, run: Run, access: Box<dyn Access>, gauge: Arc<Gauge>) -> Pump {
+    pub fn over_access(
+        owner: Owner,
+        node: Node,
+        run: Run,
+        access: Box<dyn Access>,
+        gauge: Arc<Gauge>,
+    ) -> Pump {
         let len = access.len();
         Pump::new(owner, Some(node), run, gauge, None, Feed::Access(Some(access), len))
     }
@@ -174,7 +180,13 @@ impl Pump {
         if let Feed::Cursor(up) = &feed {
             progress.anchor(0, up.save());
         }
-        let intake = || Intake { feed: Feed::Access(None, Some(0)), seq: 0, anchor_due: ANCHORS, gaps: VecDeque::new(), ended: true };
+        let intake = || Intake {
+            feed: Feed::Access(None, Some(0)),
+            seq: 0,
+            anchor_due: ANCHORS,
+            gaps: VecDeque::new(),
+            ended: true,
+        };
         let idle = Intake { feed, ended: false, ..intake() };
         let engine = Engine {
             ordered: run.is_deterministic(),

@@ -104,7 +104,11 @@ impl Report {
             Some(stage) => format!("; the slowest stage is {}", stage.label),
             None => String::new(),
         };
-        format!("input-bound: {:.1} % of the time went to waiting for data{slow}; {}", 100.0 * share, self.remedy())
+        format!(
+            "input-bound: {:.1} % of the time went to waiting for data{slow}; {}",
+            100.0 * share,
+            self.remedy()
+        )
     }
 
     fn remedy(&self) -> String {
@@ -118,7 +122,8 @@ impl Report {
         if threads < self.core_budget {
             return "use map_parallel(f, AUTOTUNE) for the slow stage".into();
         }
-        "all threads that the core budget allows are busy: raise core_budget, or cache what can be kept".into()
+        "all threads that the core budget allows are busy: raise core_budget, or cache what can be kept"
+            .into()
     }
 }
 
@@ -160,7 +165,8 @@ impl fmt::Display for Report {
         )?;
         let all: f64 = self.stages.iter().map(|s| s.time.as_secs_f64()).sum();
         for s in &self.stages {
-            let (time, each) = (s.time.as_secs_f64(), s.time.as_nanos() as f64 / s.elements.max(1) as f64 / 1e3);
+            let (time, each) =
+                (s.time.as_secs_f64(), s.time.as_nanos() as f64 / s.elements.max(1) as f64 / 1e3);
             let share = 100.0 * time / all.max(1e-9);
             writeln!(f, "{:<36} {time:>8.3} s {share:>4.0} %  {:>9} × {each:.1} µs", s.label, s.elements)?;
         }

@@ -273,7 +273,8 @@ fn ragged(
     }
     fields.push((name.clone(), values.into()));
     for (i, rows) in splits.iter().rev().enumerate() {
-        let suffix = if partitions.len() == 1 { splits_name(name) } else { format!("{name}/row_splits_{i}").into() };
+        let suffix =
+            if partitions.len() == 1 { splits_name(name) } else { format!("{name}/row_splits_{i}").into() };
         fields.push((suffix, integers_array(rows)?.into()));
     }
     Ok(())
@@ -299,7 +300,8 @@ impl Partition {
                 if ids.len() != values {
                     return Err(uneven(format!("{} row ids for {values} values", ids.len())));
                 }
-                let rows = ids.last().map_or(0, |&last| last.saturating_add(1)).clamp(0, n.saturating_add(1 << 20));
+                let rows =
+                    ids.last().map_or(0, |&last| last.saturating_add(1)).clamp(0, n.saturating_add(1 << 20));
                 (0..=rows).map(|row| ids.partition_point(|&id| id < row) as i64).collect()
             }
             Partition::UniformRowLength(len) => {
@@ -325,7 +327,8 @@ fn steps(fields: &mut FieldList, name: &Arc<str>, feature: &Feature, list: Optio
             messages.push(List::of(message)?);
         }
     }
-    let is_stacked = matches!(feature, Feature::Fixed { .. } | Feature::Raw { .. } | Feature::Sequence { .. });
+    let is_stacked =
+        matches!(feature, Feature::Fixed { .. } | Feature::Raw { .. } | Feature::Sequence { .. });
     if list.is_none() && is_stacked {
         return Err(absent());
     }
@@ -337,7 +340,8 @@ fn steps(fields: &mut FieldList, name: &Arc<str>, feature: &Feature, list: Optio
             fields.push((name.clone(), stacked(ty, &rows, count)?.into()));
         }
         Feature::Raw { ty } => {
-            let rows = messages.into_iter().map(|list| raw(ty, one_string(list)?)).collect::<Result<Vec<_>>>()?;
+            let rows =
+                messages.into_iter().map(|list| raw(ty, one_string(list)?)).collect::<Result<Vec<_>>>()?;
             fields.push((name.clone(), stacked(ty, &rows, count)?.into()));
         }
         Feature::Bytes { .. } | Feature::ByteLists | Feature::VarLen { dtype: DType::U8 } => {
@@ -539,7 +543,10 @@ fn one_string(list: List<'_>) -> Result<&[u8]> {
     let all = byte_strings(list)?;
     match all.as_slice() {
         [one] => Ok(one),
-        _ => Err(Error::new(ErrorKind::Data, format!("expected one byte string, the record has {}", all.len()))),
+        _ => Err(Error::new(
+            ErrorKind::Data,
+            format!("expected one byte string, the record has {}", all.len()),
+        )),
     }
 }
 
@@ -602,7 +609,10 @@ pub fn encode(sample: &Sample) -> Result<Vec<u8>> {
             }
             _ => {
                 let mut packed = Vec::new();
-                cast(x, DType::I64).as_slice::<i64>()?.iter().for_each(|&v| put_varint(&mut packed, v as u64));
+                cast(x, DType::I64)
+                    .as_slice::<i64>()?
+                    .iter()
+                    .for_each(|&v| put_varint(&mut packed, v as u64));
                 put_bytes(&mut list, 1, &packed);
                 3
             }
@@ -675,7 +685,8 @@ impl FromStr for Features {
             // Names may hold anything but a colon; types have no brackets within brackets.
             let (name, after) = rest.split_once(':').ok_or_else(|| unreadable(rest))?;
             let end = after.find(']').ok_or_else(|| unreadable(rest))?;
-            features = features.with(name.trim(), feature(after[..end].trim()).ok_or_else(|| unreadable(rest))?);
+            features =
+                features.with(name.trim(), feature(after[..end].trim()).ok_or_else(|| unreadable(rest))?);
             rest = after[end + 1..].trim_start_matches([',', '\n', ' ']).trim();
         }
         Ok(features)
@@ -716,14 +727,18 @@ mod tests {
 
     /// tf.train.Example with image = b"\1\2\3\4", label = [3], neg = [-1, 2], w = [0.5, -2].
     fn example() -> Vec<u8> {
-        hex("0a4e0a110a05696d61676512080a060a04010203040a0e0a056c6162656c12051a030a01030a160a036e6567120f1a0d0a0bffff\
-             ffffffffffffff01020a110a0177120c120a0a080000003f000000c0")
+        hex(
+            "0a4e0a110a05696d61676512080a060a04010203040a0e0a056c6162656c12051a030a01030a160a036e6567120f1a0d0a0bffff\
+             ffffffffffffff01020a110a0177120c120a0a080000003f000000c0",
+        )
     }
 
     /// SequenceExample with context id = 7, tok = [[1, 2], [3], []], fr = [[1, 2], [3, 4]].
     fn sequence() -> Vec<u8> {
-        hex("0a0d0a0b0a02696412051a030a010712400a220a026672121c0a0c120a0a080000803f000000400a0c120a0a080000404000008040\
-             0a1a0a03746f6b12130a061a040a0201020a051a030a01030a021a00")
+        hex(
+            "0a0d0a0b0a02696412051a030a010712400a220a026672121c0a0c120a0a080000803f000000400a0c120a0a080000404000008040\
+             0a1a0a03746f6b12130a061a040a0201020a051a030a01030a021a00",
+        )
     }
 
     fn parse(features: &str) -> Result<Sample> {
@@ -755,12 +770,17 @@ mod tests {
             .with("no", Feature::Fixed { ty: TensorType::new(DType::I64, [1]), default })
             .with("nothing", Feature::Bytes { default: Some(b"-".to_vec()) });
         let s = features.parse(&example()).unwrap();
-        assert_eq!((s.get("no").unwrap().to_f64s(), s.get("nothing").unwrap().bytes()), (vec![9.0], &b"-"[..]));
+        assert_eq!(
+            (s.get("no").unwrap().to_f64s(), s.get("nothing").unwrap().bytes()),
+            (vec![9.0], &b"-"[..])
+        );
     }
 
     #[test]
     fn ragged_rows_are_told_in_every_way() {
-        let list = |name: &str, values: &[i64]| (name.to_string(), Literal::from_slice([values.len()], values).unwrap());
+        let list = |name: &str, values: &[i64]| {
+            (name.to_string(), Literal::from_slice([values.len()], values).unwrap())
+        };
         let record = encode(&Sample::new([
             list("v", &[1, 2, 3, 4]),
             list("splits", &[0, 1, 1, 4]),
@@ -775,7 +795,9 @@ mod tests {
             Features::new().with("x", Feature::Ragged { dtype: DType::I64, values: "v".into(), partitions })
         };
         let splits = |partitions, field: &str| {
-            ragged(partitions).parse(&record).map(|s| s.get(field).unwrap().as_slice::<i64>().unwrap().to_vec())
+            ragged(partitions)
+                .parse(&record)
+                .map(|s| s.get(field).unwrap().as_slice::<i64>().unwrap().to_vec())
         };
         for one in [
             Partition::RowSplits("splits".into()),
@@ -807,7 +829,9 @@ mod tests {
         );
         assert_eq!(s.get("fr").unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(s.get("tok/row_splits").unwrap().as_slice::<i64>().unwrap(), [0, 2, 3, 3]);
-        for (steps, why) in [("fr: f32[3]", "shape"), ("other: f32[1]", "no such feature"), ("tok: f32[?]", "floats")] {
+        for (steps, why) in
+            [("fr: f32[3]", "shape"), ("other: f32[1]", "no such feature"), ("tok: f32[?]", "floats")]
+        {
             let e = features(steps).parse(&sequence()).unwrap_err().to_string();
             assert!(e.contains(why) && e.contains("sequence feature"), "{e}");
         }
@@ -827,7 +851,10 @@ mod tests {
             assert!(parts.iter().all(|p| e.contains(p)), "{features}: {e}");
         }
         for text in ["x", "x: f32", "x: what[2]", "x: f32[a]"] {
-            assert!(text.parse::<Features>().unwrap_err().to_string().contains("no list of features"), "{text}");
+            assert!(
+                text.parse::<Features>().unwrap_err().to_string().contains("no list of features"),
+                "{text}"
+            );
         }
     }
 
@@ -835,12 +862,14 @@ mod tests {
     fn damaged_messages_are_errors_or_other_values_and_never_panics() {
         let features: Features = "label: i64[], w: f32[?], image: ui8[?], neg: i64[?]".parse().unwrap();
         let (good, steps) = (example(), sequence());
-        let reader = SequenceFeatures { context: features.clone(), steps: "tok: i64[?], fr: f32[2]".parse().unwrap() };
+        let reader =
+            SequenceFeatures { context: features.clone(), steps: "tok: i64[?], fr: f32[2]".parse().unwrap() };
         for bytes in [&good, &steps] {
             for bit in 0..bytes.len() * 8 {
                 let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                let _ = (features.parse(&bad).is_ok(), reader.parse(&bad).is_ok(), Features::guess(&bad).is_ok());
+                let _ =
+                    (features.parse(&bad).is_ok(), reader.parse(&bad).is_ok(), Features::guess(&bad).is_ok());
             }
         }
         let broken = (0..good.len()).filter(|&cut| features.parse(&good[..cut]).is_err()).count();

@@ -117,12 +117,12 @@ fn hex(crc: u32) -> String {
 
 impl From<Damage> for Error {
     fn from(d: Damage) -> Error {
-        let e = Error::new(ErrorKind::Data, d.what.clone()).at(format!(
-            "{}, record {}, byte {}",
-            d.file, d.record, d.offset
-        ));
+        let e = Error::new(ErrorKind::Data, d.what.clone())
+            .at(format!("{}, record {}, byte {}", d.file, d.record, d.offset));
         let e = match d.crc {
-            Some((expected, found)) => e.because(format!("expected CRC {}, found {}", hex(expected), hex(found))),
+            Some((expected, found)) => {
+                e.because(format!("expected CRC {}, found {}", hex(expected), hex(found)))
+            }
             None => e,
         };
         e.hint("get the file again, or read it with OnCorrupt::Skip or OnCorrupt::quarantine")
@@ -224,6 +224,16 @@ impl Reader {
         [self.window.offset, self.record, self.left_out]
     }
 
+    /// Counts records that were left out elsewhere against the quota.
+    pub fn carry(&mut self, left_out: u64) {
+        self.left_out = left_out;
+    }
+
+    /// Whether the file is compressed (or in memory), so that places before the present one are out of reach.
+    pub fn is_packed(&self) -> bool {
+        self.window.is_packed()
+    }
+
     /// Goes to a place that [`Reader::place`] gave for the same file.
     ///
     /// # Errors
@@ -245,7 +255,9 @@ impl Reader {
             return Ok(None);
         }
         if header < HEADER {
-            return Err(self.damage(format!("the file ends within a record's header: {header} of 12 bytes"), None));
+            return Err(
+                self.damage(format!("the file ends within a record's header: {header} of 12 bytes"), None)
+            );
         }
         let (len, crc) = self.window.header(0);
         let found = masked_crc(&self.window.unread()[..8]);
@@ -266,7 +278,8 @@ impl Reader {
         let expected = u32::from_le_bytes(footer.try_into().unwrap_or_default());
         let found = masked_crc(data);
         if found != expected {
-            let mut damage = self.damage("a record's data do not fit their checksum".into(), Some((expected, found)));
+            let mut damage =
+                self.damage("a record's data do not fit their checksum".into(), Some((expected, found)));
             if let Fault::Damage(d) = &mut damage {
                 d.framed = true;
             }
@@ -290,7 +303,10 @@ impl Reader {
     }
 
     fn cut(&self, len: u64, left: u64) -> Fault {
-        self.damage(format!("the file is cut short: a record of {len} bytes, and {left} are left with its frame"), None)
+        self.damage(
+            format!("the file is cut short: a record of {len} bytes, and {left} are left with its frame"),
+            None,
+        )
     }
 
     fn damage(&self, what: String, crc: Option<(u32, u32)>) -> Fault {
@@ -345,7 +361,8 @@ impl Reader {
             let Some(whole) = usize::try_from(len).ok().and_then(|n| n.checked_add(HEADER + FOOTER)) else {
                 continue;
             };
-            if self.window.left().is_some_and(|left| whole as u64 > left) || self.window.fill(whole)? < whole {
+            if self.window.left().is_some_and(|left| whole as u64 > left) || self.window.fill(whole)? < whole
+            {
                 continue;
             }
             let data = &self.window.unread()[HEADER..whole - FOOTER];
@@ -587,7 +604,8 @@ mod tests {
     fn bytes_are_tensorflows() {
         // tf.io.TFRecordWriter, one record b"systole".
         let expected = [
-            7, 0, 0, 0, 0, 0, 0, 0, 187, 215, 159, 17, b's', b'y', b's', b't', b'o', b'l', b'e', 149, 212, 153, 184,
+            7, 0, 0, 0, 0, 0, 0, 0, 187, 215, 159, 17, b's', b'y', b's', b't', b'o', b'l', b'e', 149, 212,
+            153, 184,
         ];
         assert_eq!(file(&[b"systole"]), expected);
         assert_eq!(masked_crc(b""), 0xa282_ead8);
@@ -635,7 +653,9 @@ mod tests {
         assert_eq!(read[2].as_ref().unwrap(), b"three");
         let read = all(&bad, OnCorrupt::Skip { quota: 1 });
         assert_eq!(read.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [&b"one"[..], b"three"]);
-        assert!(all(&bad, OnCorrupt::Skip { quota: 0 })[1].as_ref().unwrap_err().contains("left out already"));
+        assert!(
+            all(&bad, OnCorrupt::Skip { quota: 0 })[1].as_ref().unwrap_err().contains("left out already")
+        );
     }
 
     #[test]
@@ -646,7 +666,10 @@ mod tests {
         let failed = all(&bad, OnCorrupt::Fail);
         assert!(failed.len() == 2 && failed[1].as_ref().unwrap_err().contains("length"), "no guessing");
         let read = all(&bad, OnCorrupt::Skip { quota: 3 });
-        assert_eq!(read.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [&b"one"[..], b"three", b"four"]);
+        assert_eq!(
+            read.into_iter().map(Result::unwrap).collect::<Vec<_>>(),
+            [&b"one"[..], b"three", b"four"]
+        );
     }
 
     #[test]

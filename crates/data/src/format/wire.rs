@@ -123,7 +123,14 @@ mod tests {
 
     #[test]
     fn nonsense_is_an_error() {
-        for bad in [&[0x80][..], &[0xff; 11], &[2 << 3 | 2, 5, 1], &[1 << 3 | 3], &[1 << 3 | 5, 1], &[0x0a, 0xff, 0xff]] {
+        for bad in [
+            &[0x80][..],
+            &[0xff; 11],
+            &[2 << 3 | 2, 5, 1],
+            &[1 << 3 | 3],
+            &[1 << 3 | 5, 1],
+            &[0x0a, 0xff, 0xff],
+        ] {
             let mut fields = Fields::of(bad);
             assert!(fields.next().is_err(), "{bad:?}");
         }

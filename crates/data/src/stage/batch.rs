@@ -132,7 +132,7 @@ impl Cursor for Collected {
 }
 
 /// One bad element makes a bad batch; the others of the batch are used up with it, so that places stay fixed.
-fn stack(items: Vec<Result<Sample>>) -> Result<Sample> {
+pub(crate) fn stack(items: Vec<Result<Sample>>) -> Result<Sample> {
     let count = items.len();
     let mut items = items.into_iter();
     let Some(first) = items.next() else { return Ok(Sample::default()) };

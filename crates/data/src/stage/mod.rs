@@ -6,16 +6,26 @@
 
 pub(crate) mod batch;
 pub(crate) mod cache;
+pub(crate) mod concatenate;
 pub(crate) mod enumerate;
 pub(crate) mod filter;
+pub(crate) mod group;
+pub(crate) mod ignore_errors;
+pub(crate) mod interleave;
 pub(crate) mod map;
 pub(crate) mod options;
+pub(crate) mod pad;
 pub(crate) mod prefetch;
+pub(crate) mod random;
 pub(crate) mod repeat;
+pub(crate) mod select;
+pub(crate) mod shard;
 pub(crate) mod shuffle;
 pub(crate) mod skip;
 pub(crate) mod take;
+pub(crate) mod take_while;
 pub(crate) mod unbatch;
+pub(crate) mod window;
 pub(crate) mod zip;
 
 use crate::dataset::Cardinality;
