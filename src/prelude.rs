@@ -21,8 +21,8 @@ pub use systole_nn::metric::{
 pub use systole_nn::optimizer::{Optimizer, UpdateInputs, adam, adamw, rmsprop, sgd};
 pub use systole_nn::schedule::Schedule;
 pub use systole_nn::{
-    Activation, Compile, Cx, Fit, History, Initializer, Layer, Logs, Model, Precision, Symbol, input,
-    input_of,
+    Activation, BackupAndRestore, Compile, Cx, Fit, History, Initializer, Layer, Logs, Model, Precision,
+    Symbol, input, input_of,
 };
 pub use systole_runtime::{Buffer, Params, value_and_grad};
 

@@ -25,6 +25,8 @@ pub fn show(event: &ProgressEvent<'_>) {
             write!(out, "\r\x1b[2K\x1b[?7l{}\x1b[?7h", line(&current.0, *step, *steps, *elapsed, logs, true))
         }
         ProgressEvent::Batch { .. } => Ok(()),
+        ProgressEvent::Note(text) if live => writeln!(out, "\r\x1b[2K{text}"),
+        ProgressEvent::Note(text) => writeln!(out, "{text}"),
         ProgressEvent::EpochEnd { step, elapsed, logs } => {
             let text = line(&current.0, *step, Some(*step), *elapsed, logs, false);
             if live { writeln!(out, "\r\x1b[2K{text}") } else { writeln!(out, "{text}") }

@@ -152,7 +152,7 @@ fn a_full_disk_leaves_the_earlier_file_whole() {
     let (before, files) = (fs::read(&model).unwrap(), f.files("out"));
     let program = env!("CARGO_BIN_EXE_systole");
     let line = format!(
-        "trap '' XFSZ; ulimit -f 4; exec {program} train fashion-mnist --data-dir=data --out=out --seed=9 {}",
+        "trap '' XFSZ; ulimit -f 4; exec {program} train fashion-mnist --data-dir=data --out=out --resume=never --seed=9 {}",
         TINY.iter().filter(|a| !a.contains("seed")).copied().collect::<Vec<_>>().join(" ")
     );
     let output = std::process::Command::new("sh").arg("-c").arg(&line).current_dir(&f.0).output().unwrap();

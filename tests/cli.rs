@@ -74,7 +74,8 @@ fn the_commands_printed_at_the_end_work_when_pasted() {
         let output = std::process::Command::new("sh").arg("-c").arg(line).current_dir(&f.0).output().unwrap();
         Done::of(output, &[line]).ok();
     }
-    assert_eq!(f.files("my runs"), ["fashion-mnist-example.png", "fashion-mnist.safetensors"]);
+    let files = ["backups", "fashion-mnist-example.png", "fashion-mnist.safetensors", "run.json"];
+    assert_eq!(f.files("my runs"), files);
 }
 
 #[test]
@@ -110,10 +111,13 @@ fn predict_takes_png_and_idx_of_any_size() {
 #[test]
 fn without_a_preset_it_takes_fashion_mnist_or_else_glyphs_and_says_so() {
     let f = Folder::with_data("choice");
-    let small = ["--json", "--set=data.test_samples=16", "--out=out"];
+    let small = ["--json", "--set=data.test_samples=16"];
     let done = train(&f, &small).ok();
     let o = done.json();
-    assert_eq!((&o["dataset"], &o["model_file"]), (&"glyphs".into(), &"out/glyphs.safetensors".into()));
+    assert_eq!(
+        (&o["dataset"], &o["model_file"]),
+        (&"glyphs".into(), &"runs/glyphs/glyphs.safetensors".into())
+    );
     assert!(o["dataset_reason"].as_str().unwrap().contains("fashion-mnist"), "{o}");
     let first = done.err.lines().next().unwrap();
     assert!(first.contains("glyphs") && first.contains("fashion-mnist"), "{first}");
@@ -125,7 +129,7 @@ fn without_a_preset_it_takes_fashion_mnist_or_else_glyphs_and_says_so() {
     let o = Done::of(output, &args).ok().json();
     assert_eq!(
         (&o["dataset"], &o["model_file"]),
-        (&"fashion-mnist".into(), &"out/fashion-mnist.safetensors".into())
+        (&"fashion-mnist".into(), &"runs/fashion-mnist/fashion-mnist.safetensors".into())
     );
 
     // What was asked for is never replaced.

@@ -6,6 +6,7 @@ mod init;
 mod ops;
 mod predict;
 mod report;
+mod resume;
 mod screen;
 mod show;
 mod stop;
@@ -25,7 +26,8 @@ use systole_runtime::trace;
 
 /// Documented in `--help`; 130 and 143 are what shells report for these signals.
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failure; 2 wrong usage; 130 interrupted (Ctrl-C), 143 terminated: \
-    training stops after the current step and the model so far is saved; a second signal ends it at once.\n\
+    training stops after the current step and the run is saved (`systole resume` goes on); a second signal ends it at \
+    once.\n\
     Environment: `systole knobs` lists the variables.";
 
 #[derive(Parser)]
@@ -87,6 +89,8 @@ impl Common {
 enum Command {
     /// Train a model: from a preset, a TOML file, or a saved model
     Train(train::TrainArgs),
+    /// Go on with a training run that was stopped or killed, where it was; every train does so too
+    Resume(train::ResumeArgs),
     /// Measure a saved model on test data
     Evaluate(evaluate::EvaluateArgs),
     /// Say what is in pictures (PNG or IDX files)
@@ -190,6 +194,7 @@ impl Command {
 fn dispatch(command: Command, common: &Common, screen: &Screen) -> Outcome {
     match command {
         Command::Train(args) => train::run(args, screen),
+        Command::Resume(args) => train::resume(args, screen),
         Command::Bench(args) => bench::run(&args, common, screen),
         Command::Evaluate(args) => evaluate::run(&args, screen),
         Command::Predict(args) => predict::run(&args, screen),

@@ -3,12 +3,12 @@
 use super::screen::{Screen, grouped, program, quoted, values};
 use super::stop::Stop;
 use serde_json::{Map, Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 use systole::config::Config;
 use systole::datasets::TrainingData;
 use systole_ir::knobs;
-use systole_nn::{History, Logs, Model};
+use systole_nn::{History, Logs, Model, RunPlace};
 use systole_runtime::backend;
 
 /// A finished (or interrupted) run.
@@ -78,7 +78,7 @@ impl<'a> Run<'a> {
     }
 
     /// The last line of `--json`.
-    fn object(&self, model: &Model, file: &Path) -> Value {
+    fn object(&self, model: &Model, file: &Path, resumed: Option<&RunPlace>) -> Value {
         let mut o = Map::new();
         let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
         put("dataset", json!(self.data.name));
@@ -105,6 +105,7 @@ impl<'a> Run<'a> {
         put("interrupted", json!(self.interrupted));
         put("total_epochs", json!(model.epochs()));
         put("total_steps", json!(model.steps()));
+        put("resumed_at", json!(resumed.map(|p| json!({"epoch": p.epoch + 1, "step": p.steps}))));
         put("model_file", json!(file.display().to_string()));
         put("history", self.history_with(None));
         put("config", serde_json::to_value(self.config).unwrap_or(Value::Null));
@@ -117,8 +118,8 @@ impl<'a> Run<'a> {
         model: &Model,
         file: &Path,
         example: &Path,
-        data_dir: &Option<PathBuf>,
-        out: &Option<PathBuf>,
+        folder: &Path,
+        resumed: Option<&RunPlace>,
         screen: &Screen,
     ) {
         screen.line(self.result(model));
@@ -130,29 +131,28 @@ impl<'a> Run<'a> {
             100.0 * self.data_wait(),
         ));
         screen.line(format!("Model: {}", file.display()));
-        let option = |name: &str, path: &Option<PathBuf>| match path {
-            Some(p) => format!(" {name} {}", quoted(p)),
-            None => String::new(),
-        };
         let (program, file_name) = (program(), quoted(file));
-        let left = self.config.fit.epochs.saturating_sub(self.epochs);
-        let (what, epochs) = match self.interrupted && left > 0 {
-            true => ("go on where it stopped", left),
-            false => ("train longer", self.config.fit.epochs),
-        };
-        let data = option("--data-dir", data_dir);
+        let data =
+            self.config.data.dir.as_ref().map_or(String::new(), |d| format!(" --data-dir {}", quoted(d)));
         let predict = match self.data.is_pictures() {
             true => format!("\n  {program} predict {file_name} {}   # what is in a picture", quoted(example)),
             false => String::new(),
         };
+        let go_on = match self.interrupted && self.epochs < self.config.fit.epochs {
+            true => format!("{program} resume {}   # go on where it stopped", quoted(folder)),
+            false => {
+                let epochs = self.config.fit.epochs;
+                let out = quoted(folder);
+                format!(
+                    "{program} train --from {file_name} --epochs {epochs}{data} --out {out}   # train longer"
+                )
+            }
+        };
         screen.detail(format!(
-            "\nNext:{predict}\n  \
-             {program} train --from {file_name} --epochs {epochs}{data}{}   # {what}\n  \
-             {program} evaluate {file_name}{data}   # measure it again",
-            option("--out", out),
+            "\nNext:{predict}\n  {go_on}\n  {program} evaluate {file_name}{data}   # measure it again"
         ));
         if screen.json {
-            screen.object(&self.object(model, file));
+            screen.object(&self.object(model, file, resumed));
         }
     }
 

@@ -1,6 +1,7 @@
 //! `systole train`: from arguments to a trained, saved and tested model.
 
 use super::report::Run;
+use super::resume::{self, Record, Resume, SaveArgs};
 use super::screen::{Screen, grouped, note};
 use super::stop::Stop;
 use super::target::{Target, config_of};
@@ -43,9 +44,14 @@ pub(crate) struct TrainArgs {
     /// Seed of initial weights, dropout and the order of samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
-    /// Folder for what is written [default: runs/DATASET]
+    /// Folder for what is written; a run that it holds already goes on [default: runs/PRESET]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// What to do with a run that the folder holds
+    #[arg(long, value_enum, default_value_t)]
+    resume: Resume,
+    #[command(flatten)]
+    save: SaveArgs,
     /// Set any key of the TOML: data.scale=1/255, layers.0.filters=48, optimizer.type=sgd; `none` takes it out
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -72,23 +78,82 @@ pub(crate) fn run(args: TrainArgs, screen: &Screen) -> Outcome {
         return print_config(&args.apply(draft)?.finish()?, screen);
     }
     let Plan { config, data, reason } = args.plan(draft, screen)?;
-    let mut model = match (earlier, &args.from) {
-        (Some(earlier), Some(path)) => continued(earlier, path, &config, &data, screen)?,
-        _ => config.model(&config.sample_of(&data), &data.class_names)?,
+    let initial_epoch = earlier.as_ref().map_or(0, Model::epochs);
+    let record = Record { config, reason, from: args.from.clone(), initial_epoch };
+    let folder = match &args.out {
+        Some(out) => out.clone(),
+        None => record.folder(&Path::new("runs").join(args.run_name(&data.name)))?,
     };
-    announce(&model, &config, screen)?;
+    let folder = Folder::make(folder, &data.name)?;
+    go(Start { record, data, earlier }, folder, (args.resume, &args.save), began, screen)
+}
+
+/// What a run starts with.
+struct Start {
+    record: Record,
+    data: TrainingData,
+    /// The saved model of [`Record::from`].
+    earlier: Option<Model>,
+}
+
+#[derive(Args)]
+pub(crate) struct ResumeArgs {
+    /// The folder of a run: what `systole train` was given with --out, or runs/PRESET
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    #[command(flatten)]
+    save: SaveArgs,
+}
+
+/// `systole resume`: goes on with the run of a folder.
+pub(crate) fn resume(args: ResumeArgs, screen: &Screen) -> Outcome {
+    let began = Instant::now();
+    let Some(record) = Record::read(&args.folder)? else {
+        let e = Error::new(ErrorKind::Io, format!("{} holds no run", args.folder.display()));
+        return Err(e.hint("name the folder that `systole train` wrote to: --out, or runs/PRESET").into());
+    };
+    let data = load_data(&record.config, screen)?;
+    announce_data(&data, &record.reason, screen);
+    let earlier = record.from.as_ref().map(Model::load).transpose()?;
+    let folder = Folder::make(args.folder, &data.name)?;
+    go(Start { record, data, earlier }, folder, (Resume::Auto, &args.save), began, screen)
+}
+
+/// Trains (or goes on), saves, tests and reports.
+fn go(
+    start: Start,
+    folder: Folder,
+    (resume, save): (Resume, &SaveArgs),
+    began: Instant,
+    screen: &Screen,
+) -> Outcome {
+    let Start { record, data, earlier } = start;
+    let (config, reason) = (record.config.clone(), record.reason.clone());
+    let made = match (earlier, &record.from) {
+        (Some(earlier), Some(path)) => continued(earlier, path, &config, &data, screen),
+        _ => config.model(&config.sample_of(&data), &data.class_names),
+    };
+    let mut model = made.inspect_err(|_| folder.undo())?;
+    let resumed = record.plan(&folder.folder, resume, save).inspect_err(|_| folder.undo())?;
+    announce(&model, &config, &resumed, screen)?;
     let stop = Stop::install()?;
-    let folder = Folder::make(args.out.clone(), &data.name)?;
-    let history = train(&mut model, &config, &data, &stop, screen).inspect_err(|_| folder.undo())?;
+    let place = resumed.place.clone();
+    let history = train(&mut model, &config, &data, resumed, &stop, screen).inspect_err(|_| folder.undo())?;
     let run = Run::new(&config, &data, reason, history, &model, &stop, began);
     model.notes.insert("config".into(), portable(&config).to_toml()?);
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
-    run.show(&model, &folder.model, &folder.example, &args.data.data_dir, &args.out, screen);
+    run.show(&model, &folder.model, &folder.example, &folder.folder, place.as_ref(), screen);
     Ok(stop.exit_code())
 }
 
 impl TrainArgs {
+    /// The name of what is trained: a preset's, a TOML file's, or the data set's.
+    fn run_name(&self, dataset: &str) -> String {
+        let stem = |name: &String| Path::new(name).file_stem().map(|s| s.to_string_lossy().into_owned());
+        self.target.as_ref().and_then(stem).unwrap_or_else(|| dataset.into())
+    }
+
     /// The configuration to start from.
     fn draft(&self, earlier: Option<&Model>) -> Result<Draft, Failure> {
         match (&self.target, earlier, &self.from) {
@@ -171,11 +236,15 @@ impl TrainArgs {
 }
 
 /// Says in the first line what is learned from, and why.
-fn announced(config: Config, data: TrainingData, reason: String, screen: &Screen) -> Plan {
+fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) {
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
     let from = if data.origin.starts_with("drawn") { "" } else { "from " };
     let (name, elements, origin) = (&data.name, data.elements, &data.origin);
     screen.line(format!("Data: {name}, {reason}; {train} + {test} {elements} {from}{origin}"));
+}
+
+fn announced(config: Config, data: TrainingData, reason: String, screen: &Screen) -> Plan {
+    announce_data(&data, &reason, screen);
     Plan { config, data, reason }
 }
 
@@ -263,7 +332,7 @@ fn same_but_rate(had: &Compile, wanted: &Compile) -> bool {
         && had.precision == wanted.precision
 }
 
-fn announce(model: &Model, config: &Config, screen: &Screen) -> Result<()> {
+fn announce(model: &Model, config: &Config, resumed: &resume::Plan, screen: &Screen) -> Result<()> {
     let weights: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
     let backend = backend("auto")?;
     let device = backend.devices().first().map(|d| d.description.clone()).unwrap_or_default();
@@ -279,6 +348,11 @@ fn announce(model: &Model, config: &Config, screen: &Screen) -> Result<()> {
         config.compile.precision,
         backend.name(),
     ));
+    match &resumed.place {
+        Some(place) if place.finished => screen.line("The run of this folder is finished"),
+        Some(place) => screen.line(format!("Going on in {}", resume::told(place))),
+        None => {}
+    }
     Ok(())
 }
 
@@ -287,12 +361,14 @@ fn train(
     model: &mut Model,
     config: &Config,
     data: &TrainingData,
+    resumed: resume::Plan,
     stop: &Stop,
     screen: &Screen,
 ) -> Result<History> {
     let test = config.test_pipeline(data);
-    let first = model.epochs();
+    let first = resumed.initial_epoch;
     let fit = Fit {
+        backup: Some(resumed.backup),
         epochs: first + config.fit.epochs,
         initial_epoch: first,
         steps_per_epoch: config.fit.steps_per_epoch,
@@ -343,8 +419,7 @@ struct Folder {
 
 impl Folder {
     /// Before training, so that a folder that cannot be made costs no hours.
-    fn make(out: Option<PathBuf>, dataset: &str) -> Result<Folder> {
-        let folder = out.unwrap_or_else(|| Path::new("runs").join(dataset));
+    fn make(folder: PathBuf, dataset: &str) -> Result<Folder> {
         let made = !folder.exists();
         let hint = "choose a folder that you may write to with --out";
         std::fs::create_dir_all(&folder)

@@ -81,6 +81,13 @@ pub const CACHE: Knob = Knob {
     default: "",
     doc: "folder for downloads; empty: the user's cache folder",
 };
+/// Time to save after a signal.
+pub const GRACE: Knob = Knob {
+    name: "SYSTOLE_GRACE",
+    values: "SECONDS",
+    default: "25",
+    doc: "how long after Ctrl-C or SIGTERM training may take to finish its step and save; then the program ends with what was saved before",
+};
 /// Extra checking of passes.
 pub const PARANOID: Knob = Knob {
     name: "SYSTOLE_PARANOID",
@@ -98,7 +105,7 @@ pub const BACKEND: Knob = Knob {
 
 /// All knobs, in the order `systole knobs` shows them.
 pub const KNOBS: &[Knob] =
-    &[LOG, THREADS, ISA, TENSOR_FLOAT_32, BLOCKS, JIT, BACKEND, MEMORY_LIMIT, DATA, CACHE, PARANOID];
+    &[LOG, THREADS, ISA, TENSOR_FLOAT_32, BLOCKS, JIT, BACKEND, MEMORY_LIMIT, DATA, CACHE, GRACE, PARANOID];
 
 /// Values that the program's own arguments gave: setting environment variables is not safe once threads run.
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());

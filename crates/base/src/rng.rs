@@ -52,6 +52,20 @@ impl Stream {
         Stream { key: [k as u32, (k >> 32) as u32], index, block: 0, buffer: [0; 4], used: 4 }
     }
 
+    /// How many [`Stream::next_u32`] this stream has given.
+    pub fn drawn(&self) -> u64 {
+        (self.block * 4 + self.used as u64).wrapping_sub(4)
+    }
+
+    /// Continues as a stream that has given so many [`Stream::next_u32`].
+    pub fn seek(&mut self, drawn: u64) {
+        self.block = drawn / 4;
+        self.used = 4;
+        for _ in 0..drawn % 4 {
+            self.next_u32();
+        }
+    }
+
     /// The next 32 random bits.
     pub fn next_u32(&mut self) -> u32 {
         if self.used == 4 {
@@ -133,6 +147,18 @@ mod tests {
         (0..70_000).for_each(|_| counts[s.below(7) as usize] += 1);
         assert!(counts.iter().all(|&c| (9_500..10_500).contains(&c)), "{counts:?}");
         assert!((0..1000).all(|_| (0.0..1.0).contains(&s.uniform())));
+    }
+
+    #[test]
+    fn any_draw_can_be_gone_to() {
+        let mut whole = Stream::new(3, 4, 5);
+        let draws: Vec<u32> = (0..20).map(|_| whole.next_u32()).collect();
+        for at in 0..20 {
+            let mut s = Stream::new(3, 4, 5);
+            assert_eq!(s.drawn(), 0);
+            s.seek(at);
+            assert_eq!((s.drawn(), s.next_u32()), (at, draws[at as usize]));
+        }
     }
 
     #[test]

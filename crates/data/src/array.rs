@@ -193,7 +193,7 @@ macro_rules! native {
 pub(crate) use native;
 
 /// Rust's `as` is StableHLO's convert for native types, so typed loops replace the element-wise path there.
-fn cast(x: &Literal, to: DType) -> Literal {
+pub(crate) fn cast(x: &Literal, to: DType) -> Literal {
     fn each<S: Element, D: Element>(x: &Literal, f: impl Fn(S) -> D) -> Result<Literal> {
         let mut out = Literal::zeros(x.ty().with_dtype(D::DTYPE));
         for (d, &s) in out.as_mut_slice::<D>()?.iter_mut().zip(x.as_slice::<S>()?) {

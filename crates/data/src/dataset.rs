@@ -1,14 +1,18 @@
-//! [`Dataset`]: the description of a pipeline; [`DatasetIter`]: one run of it; [`Position`]: a place in a run.
+//! [`Dataset`]: the description of a pipeline; [`DatasetIter`]: one run of it.
 //!
 //! What a stage does lies in its own file under `stage/`; here is only the chain and its outer behaviour.
 
+use crate::place::Position;
+use crate::report::Report;
+use crate::run::{Options, Run};
 use crate::sample::{ElementSpec, IntoSample, Sample};
-use crate::stage::shuffle::Shuffle;
-use crate::stage::{self, Cursor, Node, Stage};
+use crate::stage::shuffle::{Shuffle, ShuffleStage};
+use crate::stage::{self, Cursor, Node, Stage, Threads};
+use crate::watch::Watch;
 use crate::{HostArray, source};
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
 /// Lets a stage choose its own size, as in tf.data.
@@ -95,7 +99,20 @@ impl Dataset {
 
     /// Applies a function to each sample; it may return a [`Sample`] or a `Result<Sample>`.
     pub fn map<R: IntoSample>(&self, f: impl Fn(Sample) -> R + Send + Sync + 'static) -> Dataset {
-        self.then(|up| stage::map::Map { up, f: Arc::new(move |s| f(s).into_sample()) })
+        self.then(|up| stage::map::Map { up, f: Arc::new(move |s| f(s).into_sample()), threads: None })
+    }
+
+    /// [`Dataset::map`] on `threads` threads ([`AUTOTUNE`]: as many as pay), the elements in their order.
+    ///
+    /// Over random access the threads compute whole elements of the stages below too, up to the next stage that
+    /// only walks, so that batches are put together side by side.
+    pub fn map_parallel<R: IntoSample>(
+        &self,
+        f: impl Fn(Sample) -> R + Send + Sync + 'static,
+        threads: usize,
+    ) -> Dataset {
+        let threads = Some(Threads::of(threads));
+        self.then(|up| stage::map::Map { up, f: Arc::new(move |s| f(s).into_sample()), threads })
     }
 
     /// Keeps the samples for which the predicate holds. Resuming replays the elements before the place.
@@ -124,7 +141,7 @@ impl Dataset {
 
     /// [`Dataset::shuffle`] with every option.
     pub fn shuffle_with(&self, options: Shuffle) -> Dataset {
-        self.then(|up| stage::shuffle::ShuffleStage { up, options })
+        self.then(|up| ShuffleStage::new(up, options))
     }
 
     /// Starts again at each end, without end. Each round is the next epoch of the stages above.
@@ -167,11 +184,11 @@ impl Dataset {
         self.then(stage::cache::Cache::new)
     }
 
-    /// Computes up to `n` elements ahead on a thread of its own ([`AUTOTUNE`]: 2). The stream does not change.
+    /// Computes up to `n` elements ahead on threads of their own ([`AUTOTUNE`]: tuned). The stream does not change.
     ///
-    /// The thread starts with the first element and ends soon after the iterator is dropped. `n = 0` does nothing.
+    /// The threads start with the first element and end soon after the iterator is dropped. `n = 0` does nothing.
     pub fn prefetch(&self, n: usize) -> Dataset {
-        self.then(|up| stage::prefetch::Prefetch { up, depth: if n == AUTOTUNE { 2 } else { n } })
+        self.then(|up| stage::prefetch::Prefetch { up, depth: n })
     }
 
     /// How many elements one epoch has.
@@ -197,8 +214,13 @@ impl Dataset {
     /// Below a `repeat_n(k)` epoch `e` of the whole is rounds `e·k … e·k + k-1` of what is repeated; below an
     /// endless `repeat` it starts at round `e`.
     pub fn iter_epoch(&self, epoch: u64) -> DatasetIter {
-        let cursor = stage::open(&self.node, epoch).map_err(Some);
-        DatasetIter { cursor, position: Position { epoch, taken: 0 } }
+        self.run(epoch, None)
+    }
+
+    pub(crate) fn run(&self, epoch: u64, watch: Option<Watch>) -> DatasetIter {
+        let run = Run::new(&self.node, epoch, watch);
+        let cursor = stage::open(&self.node, &run).map_err(Some);
+        DatasetIter { cursor, epoch, taken: 0, run, waited: Duration::ZERO, started: Instant::now() }
     }
 
     /// Continues where an earlier run of the same pipeline stood: yields exactly what that one would have next.
@@ -207,21 +229,35 @@ impl Dataset {
     /// elements before are produced again and dropped.
     pub fn iter_at(&self, position: &Position) -> DatasetIter {
         let mut iter = self.iter_epoch(position.epoch);
-        if let Ok(cursor) = &mut iter.cursor {
-            let skipped = cursor.skip(position.taken);
-            if skipped < position.taken {
-                iter.cursor = Err(Some(
-                    Error::new(ErrorKind::Data, format!("position {position} is past the end of the data"))
-                        .because(format!("epoch {} has {skipped} elements", position.epoch))
-                        .hint("resume with the pipeline and the data that the position was taken from"),
-                ));
-            }
-        }
-        iter.position = *position;
+        iter.go_to(position);
         iter
     }
 
-    fn then<S: Stage + 'static>(&self, stage: impl FnOnce(Node) -> S) -> Dataset {
+    /// How the whole pipeline is run; the elements stay the same unless it gives up their order.
+    pub fn with_options(&self, options: Options) -> Dataset {
+        self.then(|up| stage::options::WithOptions { up, options })
+    }
+
+    /// False: parallel stages hand out elements as they are ready, in no fixed order.
+    pub fn deterministic(&self, deterministic: bool) -> Dataset {
+        self.with_options(Options { deterministic: Some(deterministic), ..Options::default() })
+    }
+
+    /// The same pipeline on the calling thread alone, for a debugger: same elements, same order.
+    pub fn debug(&self) -> Dataset {
+        self.with_options(Options { debug: Some(true), ..Options::default() })
+    }
+
+    /// What a user should know about this pipeline though it is no error, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        self.node.warnings()
+    }
+
+    pub(crate) fn into_node(self) -> Node {
+        self.node
+    }
+
+    pub(crate) fn then<S: Stage + 'static>(&self, stage: impl FnOnce(Node) -> S) -> Dataset {
         Dataset::new(stage(self.node.clone()))
     }
 }
@@ -241,64 +277,83 @@ impl IntoIterator for &Dataset {
     }
 }
 
-/// A place in a run of a pipeline. Shown as `epoch:taken`, and parses back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Position {
-    /// The epoch at which the run began.
-    pub epoch: u64,
-    /// Elements yielded since (errors count).
-    pub taken: u64,
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.epoch, self.taken)
-    }
-}
-
-impl FromStr for Position {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Position> {
-        let parse = |s: &str| s.parse().ok();
-        text.split_once(':')
-            .and_then(|(e, t)| Some(Position { epoch: parse(e)?, taken: parse(t)? }))
-            .ok_or_else(|| {
-                Error::new(ErrorKind::Data, format!("{text:?} is not a data position (epoch:taken)"))
-            })
-    }
-}
-
 /// One run of a pipeline. Yields elements or errors about them; an error does not end the run unless no more
 /// elements can follow it.
 pub struct DatasetIter {
     /// `Err(None)`: over.
     cursor: Result<Box<dyn Cursor>, Option<Error>>,
-    position: Position,
+    epoch: u64,
+    /// Elements yielded (errors count).
+    taken: u64,
+    run: Run,
+    waited: Duration,
+    started: Instant,
 }
 
 impl DatasetIter {
     /// The place before the next element, for [`Dataset::iter_at`].
+    ///
+    /// It holds integers only: what stages have buffered is read again. Where a stage shuffles a stream through a
+    /// buffer it has one number for each element in the buffer, otherwise a few.
     pub fn position(&self) -> Position {
-        self.position
+        let place = self.cursor.as_ref().ok().map(|c| c.save());
+        Position { epoch: self.epoch, taken: self.taken, place }
     }
+
+    /// Time that the taker of the elements spent waiting for them.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// What the run's stages did and why, so far.
+    pub fn report(&self) -> Report {
+        Report::of(&self.run, self.taken, self.waited, self.started.elapsed())
+    }
+
+    /// What was tuned and why, in plain words; [`Report`] as text.
+    pub fn explain(&self) -> String {
+        self.report().to_string()
+    }
+
+    /// The sizes that were found, to be used as they are by [`Options::tuning`].
+    pub fn freeze(&self) -> crate::Tuning {
+        self.run.tuner().tuning()
+    }
+
+    fn go_to(&mut self, position: &Position) {
+        self.taken = position.taken;
+        let Ok(cursor) = &mut self.cursor else { return };
+        let went = match &position.place {
+            Some(place) => cursor.restore(place).map_err(|e| e.at(format!("position {position}"))),
+            None => match cursor.skip(position.taken) {
+                skipped if skipped < position.taken => Err(past_the_end(position, skipped)),
+                _ => Ok(()),
+            },
+        };
+        if let Err(e) = went {
+            self.cursor = Err(Some(e));
+        }
+    }
+}
+
+fn past_the_end(position: &Position, elements: u64) -> Error {
+    Error::new(ErrorKind::Data, format!("position {position} is past the end of the data"))
+        .because(format!("epoch {} has {elements} elements", position.epoch))
+        .hint("resume with the pipeline and the data that the position was taken from")
 }
 
 impl Iterator for DatasetIter {
     type Item = Result<Sample>;
     fn next(&mut self) -> Option<Result<Sample>> {
-        match &mut self.cursor {
-            Ok(cursor) => match cursor.next() {
-                Some(item) => {
-                    self.position.taken = self.position.taken.saturating_add(1);
-                    Some(item)
-                }
-                None => {
-                    self.cursor = Err(None);
-                    None
-                }
-            },
-            Err(error) => error.take().map(Err),
-        }
+        let cursor = match &mut self.cursor {
+            Ok(cursor) => cursor,
+            Err(error) => return error.take().map(Err),
+        };
+        let start = Instant::now();
+        let item = cursor.next();
+        self.waited += start.elapsed();
+        self.taken = self.taken.saturating_add(item.is_some() as u64);
+        item
     }
 }
 
@@ -315,13 +370,10 @@ mod tests {
     use crate::stage::test::{ints, values};
 
     #[test]
-    fn positions_parse_back_and_past_the_end_is_an_error() {
-        let p = Position { epoch: 3, taken: 17 };
-        assert_eq!(p.to_string().parse::<Position>().unwrap(), p);
-        assert!("3".parse::<Position>().is_err() && "a:1".parse::<Position>().is_err());
+    fn past_the_end_is_an_error() {
         let d = Dataset::range(5);
-        assert_eq!(d.iter_at(&Position { epoch: 0, taken: 5 }).count(), 0);
-        let mut late = d.iter_at(&Position { epoch: 0, taken: 6 });
+        assert_eq!(d.iter_at(&Position::new(0, 5)).count(), 0);
+        let mut late = d.iter_at(&Position::new(0, 6));
         assert!(late.next().unwrap().unwrap_err().to_string().contains("past the end"));
         assert!(late.next().is_none());
     }
@@ -329,8 +381,8 @@ mod tests {
     #[test]
     fn any_place_is_reached_at_once_where_all_can_seek() {
         let d = ints(1000).shuffle(1000, 3).repeat().skip(7).enumerate().batch(32).prefetch(2);
-        for (epoch, taken) in [(0, 1_000_000_000_000), (u64::MAX, 5), (3, u64::MAX)] {
-            let batch = d.iter_at(&Position { epoch, taken }).next().unwrap().unwrap();
+        for (epoch, taken) in [(0, 1_000_000_000_000), (u64::MAX, 5), (3, u64::MAX - 1)] {
+            let batch = d.iter_at(&Position::new(epoch, taken)).next().unwrap().unwrap();
             assert_eq!(batch.get("x").unwrap().shape().dims(), [32]);
         }
     }

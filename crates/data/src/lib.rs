@@ -28,15 +28,31 @@
 
 mod arith;
 mod array;
+mod autotune;
 mod dataset;
 pub mod format;
+mod hold;
 mod image;
+mod place;
+mod pump;
+mod report;
+mod run;
 mod sample;
 mod source;
 pub mod stage;
+mod watch;
 
 pub use arith::Operand;
 pub use array::HostArray;
-pub use dataset::{AUTOTUNE, Cardinality, Dataset, DatasetIter, Position};
+pub use autotune::Tuning;
+pub use dataset::{AUTOTUNE, Cardinality, Dataset, DatasetIter};
+pub use place::{Place, Position};
+pub use report::{QueueReport, Report, StageReport};
+pub use run::{Options, Run};
 pub use sample::{ElementSpec, IntoSample, Sample};
+pub use source::tfrecord::TfRecord;
+pub use stage::group::Bucketing;
+pub use stage::interleave::IntoDataset;
+pub use stage::pad::Padding;
 pub use stage::shuffle::Shuffle;
+pub use stage::window::Window;

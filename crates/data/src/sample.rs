@@ -25,6 +25,8 @@ pub struct Sample {
     fields: Vec<(Arc<str>, HostArray)>,
     error: Option<Error>,
     origin: Option<Origin>,
+    /// Its place in the order of a stage whose function draws random numbers.
+    number: u64,
 }
 
 /// Where a sample came from, for error messages.
@@ -54,6 +56,13 @@ impl Sample {
             Some(i) => self.fields[i].1.get().map_err(|e| e.at(format!("field {name}"))),
             None => Err(self.missing(name)),
         }
+    }
+
+    /// The text of a field of bytes, `ui8[n]`. Errors when there is no such field, or it is no UTF-8 text.
+    pub fn text(&self, name: &str) -> Result<&str> {
+        let x = self.get(name)?;
+        let text = x.as_slice::<u8>().ok().and_then(|bytes| std::str::from_utf8(bytes).ok());
+        text.ok_or_else(|| Error::new(ErrorKind::Data, format!("field {name}: {} is no UTF-8 text", x.ty())))
     }
 
     /// The names, in order.
@@ -148,6 +157,11 @@ impl Sample {
         }
     }
 
+    /// Bytes that the arrays take.
+    pub fn bytes(&self) -> usize {
+        self.fields.iter().map(|(_, array)| array.ty().map_or(0, TensorType::bytes)).sum()
+    }
+
     pub(crate) fn origin(&self) -> Option<Origin> {
         self.origin.clone()
     }
@@ -157,8 +171,17 @@ impl Sample {
         self
     }
 
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn with_number(mut self, number: u64) -> Sample {
+        self.number = number;
+        self
+    }
+
     pub(crate) fn from_parts(fields: Vec<(Arc<str>, HostArray)>, origin: Option<Origin>) -> Sample {
-        Sample { fields, error: None, origin }
+        Sample { fields, error: None, origin, number: 0 }
     }
 
     pub(crate) fn into_fields(self) -> Vec<(Arc<str>, HostArray)> {

@@ -2,10 +2,11 @@
 
 use crate::history::Logs;
 use crate::model::Model;
+use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_runtime::{Buffer, Params};
 
 /// What a callback may see and change.
@@ -20,8 +21,54 @@ pub struct FitCx<'a> {
     pub stop_because: &'a mut Option<String>,
 }
 
+/// What a callback has found out so far, as backups of a run keep it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CallbackState {
+    /// Numbers and texts. JSON has no NaN: write floats with [`CallbackState::float`].
+    pub values: Value,
+    /// Arrays by name.
+    pub tensors: Vec<(String, Literal)>,
+}
+
+impl CallbackState {
+    /// A float as text that reads back to the same bits, NaN and infinities too.
+    pub fn float(value: Option<f64>) -> Value {
+        value.map_or(Value::Null, |v| v.to_string().into())
+    }
+
+    fn get(&self, name: &str) -> Result<&Value> {
+        self.values.get(name).ok_or_else(|| {
+            Error::new(ErrorKind::Data, format!("a callback's state in the backup has no `{name}`"))
+                .hint("go on with the callbacks that the run was started with")
+        })
+    }
+
+    /// A whole number of [`CallbackState::values`].
+    pub fn count(&self, name: &str) -> Result<usize> {
+        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is no number"));
+        self.get(name)?.as_u64().and_then(|n| n.try_into().ok()).ok_or_else(wrong)
+    }
+
+    /// What [`CallbackState::float`] wrote.
+    pub fn float_of(&self, name: &str) -> Result<Option<f64>> {
+        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is no number"));
+        match self.get(name)? {
+            Value::Null => Ok(None),
+            value => value.as_str().and_then(|s| s.parse().ok()).map(Some).ok_or_else(wrong),
+        }
+    }
+}
+
 /// Hooks into `fit`. Every method does nothing unless written.
 pub trait Callback: Send {
+    /// What must be known for a killed run to go on as if it had not been; nothing, unless written.
+    fn state(&self) -> Result<CallbackState> {
+        Ok(CallbackState::default())
+    }
+    /// Takes up what [`Callback::state`] gave; called before [`Callback::on_train_begin`].
+    fn restore(&mut self, _state: &CallbackState) -> Result<()> {
+        Ok(())
+    }
     /// Before the first epoch.
     fn on_train_begin(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
@@ -154,7 +201,33 @@ impl EarlyStopping {
     }
 }
 
+const TRAINABLE: &str = "trainable/";
+const FROZEN: &str = "frozen/";
+
 impl Callback for EarlyStopping {
+    fn state(&self) -> Result<CallbackState> {
+        let mut tensors = Vec::new();
+        if let Some((trainable, frozen)) = &self.best_weights {
+            for (prefix, group) in [(TRAINABLE, trainable), (FROZEN, frozen)] {
+                for (name, value) in group.iter() {
+                    tensors.push((format!("{prefix}{name}"), value.to_literal()?));
+                }
+            }
+        }
+        let values = json!({"best": CallbackState::float(self.watch.best), "wait": self.wait});
+        Ok(CallbackState { values, tensors })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        (self.watch.best, self.wait) = (state.float_of("best")?, state.count("wait")?);
+        let group = |prefix: &str| -> Params<Buffer> {
+            let own = state.tensors.iter().filter_map(|(n, x)| Some((n.strip_prefix(prefix)?, x)));
+            own.map(|(n, x)| (n.to_string(), x.clone().into())).collect()
+        };
+        self.best_weights = (!state.tensors.is_empty()).then(|| (group(TRAINABLE), group(FROZEN)));
+        Ok(())
+    }
+
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if cx.epoch < self.start_from_epoch {
             return Ok(());
@@ -227,6 +300,18 @@ impl ModelCheckpoint {
 }
 
 impl Callback for ModelCheckpoint {
+    fn state(&self) -> Result<CallbackState> {
+        Ok(CallbackState {
+            values: json!({"best": CallbackState::float(self.watch.best)}),
+            ..Default::default()
+        })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        self.watch.best = state.float_of("best")?;
+        Ok(())
+    }
+
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if self.save_best_only && self.watch.improved(cx.logs)? != Some(true) {
             return Ok(());
@@ -322,6 +407,18 @@ impl ReduceLROnPlateau {
 }
 
 impl Callback for ReduceLROnPlateau {
+    fn state(&self) -> Result<CallbackState> {
+        let best = CallbackState::float(self.watch.best);
+        let values = json!({"best": best, "wait": self.wait, "cooling": self.cooling});
+        Ok(CallbackState { values, ..Default::default() })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        self.watch.best = state.float_of("best")?;
+        (self.wait, self.cooling) = (state.count("wait")?, state.count("cooling")?);
+        Ok(())
+    }
+
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         let Some(improved) = self.watch.improved(cx.logs)? else { return Ok(()) };
         if self.cooling > 0 {
@@ -349,12 +446,14 @@ pub struct CSVLogger {
     append: bool,
     file: Option<File>,
     columns: Vec<String>,
+    /// Where the file ended when the backup was taken that the run goes on from.
+    cut: Option<u64>,
 }
 
 impl CSVLogger {
     /// Starts the file anew.
     pub fn new(path: impl AsRef<Path>) -> CSVLogger {
-        CSVLogger { path: path.as_ref().into(), append: false, file: None, columns: Vec::new() }
+        CSVLogger { path: path.as_ref().into(), append: false, file: None, columns: Vec::new(), cut: None }
     }
 
     /// Adds to the file where it exists.
@@ -365,15 +464,39 @@ impl CSVLogger {
 }
 
 impl Callback for CSVLogger {
+    fn state(&self) -> Result<CallbackState> {
+        let bytes = match &self.file {
+            Some(file) => {
+                file.metadata().map_err(|e| Error::io("cannot read the length of", &self.path, e))?.len()
+            }
+            None => 0,
+        };
+        Ok(CallbackState { values: json!({"bytes": bytes, "columns": self.columns}), ..Default::default() })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        self.cut = Some(state.count("bytes")? as u64);
+        let columns = state.get("columns")?.as_array().into_iter().flatten();
+        self.columns = columns.filter_map(|c| c.as_str().map(str::to_string)).collect();
+        Ok(())
+    }
+
     fn on_train_begin(&mut self, _: &mut FitCx<'_>) -> Result<()> {
         let mut options = OpenOptions::new();
-        options.create(true).write(true);
-        if self.append {
-            options.append(true)
-        } else {
-            options.truncate(true)
+        options.create(true);
+        match self.append || self.cut.is_some() {
+            true => options.append(true),
+            false => options.write(true).truncate(true),
         };
-        self.file = Some(options.open(&self.path).map_err(|e| Error::io("cannot write", &self.path, e))?);
+        let failed = |e| Error::io("cannot write", &self.path, e);
+        let file = options.open(&self.path).map_err(failed)?;
+        // Lines after the backup are of steps that are taken again.
+        if let Some(bytes) = self.cut.take()
+            && file.metadata().map_err(failed)?.len() > bytes
+        {
+            file.set_len(bytes).map_err(failed)?;
+        }
+        self.file = Some(file);
         Ok(())
     }
 

@@ -26,6 +26,9 @@ const METADATA: &str = "__metadata__";
 const RESERVED: [&str; 3] = ["header_crc32c", "format", "format_version"];
 const SUM_OF: &str = "crc32c:";
 
+/// How the names of files begin that are not whole yet.
+pub(crate) const TEMPORARY: &str = ".systole-";
+
 /// Longer headers are refused, as the safetensors library does.
 const MAX_HEADER: u64 = 100_000_000;
 
@@ -560,7 +563,7 @@ fn create_temporary<F: FileSystem>(files: &F, dir: &Path) -> io::Result<(PathBuf
     static COUNT: AtomicU64 = AtomicU64::new(0);
     loop {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".systole-{}-{number}.tmp", std::process::id());
+        let name = format!("{TEMPORARY}{}-{number}.tmp", std::process::id());
         let path = dir.join(OsStr::new(&name));
         match files.create(&path) {
             Ok(file) => return Ok((path, file)),

@@ -1,18 +1,19 @@
 //! `fit`: epochs of training steps over a pipeline, with validation, callbacks and progress.
 
+use crate::backup::{BackupAndRestore, Backups, RunPlace, RunState, snapshot};
 use crate::batch::Batch;
-use crate::callback::{Callback, FitCx};
+use crate::callback::{Callback, CallbackState, FitCx};
 use crate::history::{History, Logs};
 use crate::model::Model;
-use crate::progress::{Progress, report};
+use crate::progress::{Progress, ProgressEvent, report};
 use crate::resident::DeviceBatch;
 use crate::step::batch_buffers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use systole_data::{Cardinality, Dataset, DatasetIter};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_data::{Cardinality, Dataset, DatasetIter, Position};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_runtime::trace;
 
 /// The arguments of Keras's `fit`.
@@ -33,6 +34,8 @@ pub struct Fit {
     pub class_weight: BTreeMap<i64, f64>,
     /// Called as training goes on, in order.
     pub callbacks: Vec<Box<dyn Callback>>,
+    /// Keeps the run in a folder, and goes on with the run that the folder holds.
+    pub backup: Option<BackupAndRestore>,
     /// 1: report progress; 0: be silent.
     pub verbose: usize,
     /// Set by another thread (a signal handler) to stop after the current step.
@@ -50,6 +53,7 @@ impl Default for Fit {
             validation_steps: None,
             class_weight: BTreeMap::new(),
             callbacks: Vec::new(),
+            backup: None,
             verbose: 1,
             stop: None,
         }
@@ -91,23 +95,38 @@ impl Model {
             history: History { initial_epoch: options.initial_epoch, ..History::default() },
             callbacks: std::mem::take(&mut options.callbacks),
             stop_because: None,
+            backups: options.backup.take().map(Backups::open).transpose()?,
+            epoch: options.initial_epoch,
+            taken: 0,
+            position: Position { epoch: options.initial_epoch as u64, taken: 0 },
         };
-        let mut endless = options.steps_per_epoch.map(|_| data.iter_epoch(options.initial_epoch as u64));
+        run.restore(self, data)?;
         run.each(self, &Logs::new(), 0, |c, cx| c.on_train_begin(cx))?;
-        for epoch in options.initial_epoch..options.epochs {
+        let mut endless = options.steps_per_epoch.map(|_| data.iter_at(&run.position));
+        let (first, start) = (run.epoch, (run.epoch, run.taken));
+        for epoch in first..options.epochs {
+            if run.stop_because.is_some() {
+                break;
+            }
             let mut fresh;
             let iter = match &mut endless {
                 Some(iter) => iter,
                 None => {
-                    fresh = data.iter_epoch(epoch as u64);
+                    fresh = match epoch == first {
+                        true => data.iter_at(&run.position),
+                        false => data.iter_epoch(epoch as u64),
+                    };
                     &mut fresh
                 }
             };
             let steps = options.steps_per_epoch.or(steps_in(data));
             run.epoch(self, &options, epoch, iter, steps)?;
-            if run.history.interrupted || run.stop_because.is_some() {
+            if run.history.interrupted {
                 break;
             }
+        }
+        if !run.history.interrupted && (run.epoch, run.taken) != start {
+            run.back_up(self, true, options.verbose);
         }
         let logs = run.history.last();
         run.each(self, &logs, options.epochs, |c, cx| c.on_train_end(cx))?;
@@ -157,9 +176,74 @@ struct Run {
     history: History,
     callbacks: Vec<Box<dyn Callback>>,
     stop_because: Option<String>,
+    backups: Option<Backups>,
+    /// The epoch of the next step, the steps that were taken in it, and the place in the data.
+    epoch: usize,
+    taken: usize,
+    position: Position,
 }
 
 impl Run {
+    /// Goes on with the run that the folder of backups holds.
+    fn restore(&mut self, model: &mut Model, data: &Dataset) -> Result<()> {
+        let found = self.backups.as_ref().map_or(Ok(None), Backups::latest)?;
+        let Some(mut found) = found else { return Ok(()) };
+        let path = found.path.display().to_string();
+        if !model.is_built() {
+            let first = data.iter().next().ok_or_else(|| out_of_data(0, 0, None))??;
+            model.build(&Batch::from_sample(&first, &model.input_names())?.sample_types()?)?;
+        }
+        let states = found.callbacks();
+        if states.len() != self.callbacks.len() {
+            return Err(Error::new(ErrorKind::Config, "the backup is of a run with other callbacks")
+                .at(path)
+                .because(format!("it had {}, there are {} now", states.len(), self.callbacks.len()))
+                .hint("go on with the callbacks that the run was started with"));
+        }
+        for (callback, state) in self.callbacks.iter_mut().zip(&states) {
+            callback.restore(state).at(|| path.clone())?;
+        }
+        self.history = found.run.history().at(|| path.clone())?;
+        self.position = found.run.position().at(|| path.clone())?;
+        (self.epoch, self.taken) = (found.run.place.epoch, found.run.place.steps);
+        self.stop_because = found.run.place.stopped_because.take();
+        model.restore(found.file).at(|| path)
+    }
+
+    /// Takes a backup of the run as it stands; `finished`: of one that has come to its end, which is waited for.
+    /// A backup that could not be written is told and does not end training.
+    fn back_up(&mut self, model: &Model, finished: bool, verbose: usize) {
+        let Some(backups) = &mut self.backups else { return };
+        let start = Instant::now();
+        let (history, callbacks) = (&self.history, &self.callbacks);
+        let must = finished || history.interrupted;
+        let place = RunPlace {
+            epoch: self.epoch,
+            steps: self.taken,
+            finished,
+            stopped_because: self.stop_because.clone(),
+            data: self.position.to_string(),
+        };
+        let saved = backups.save(model.steps(), must, || {
+            let states = callbacks.iter().map(|c| c.state()).collect::<Result<Vec<CallbackState>>>()?;
+            snapshot(model, &RunState::new(place, history, &states), states)
+        });
+        self.history.backup_ms.push(start.elapsed().as_secs_f32() * 1e3);
+        if let Err(e) = saved {
+            let text = format!("the run is not backed up: {e}");
+            report(&(verbose > 0).then_some(ProgressEvent::Note(&text)));
+            self.history.notes.push(text);
+        }
+    }
+
+    /// After a step, or at an epoch's end.
+    fn back_up_if_due(&mut self, model: &Model, epoch_ends: bool, verbose: usize) {
+        let due = self.backups.as_ref().is_some_and(|b| b.is_due(model.steps(), epoch_ends));
+        if due || self.history.interrupted {
+            self.back_up(model, false, verbose);
+        }
+    }
+
     /// Calls every callback with what it may see and change.
     fn each(
         &mut self,
@@ -184,10 +268,14 @@ impl Run {
         steps: Option<usize>,
     ) -> Result<()> {
         let began = Instant::now();
-        self.each(model, &Logs::new(), epoch, |c, cx| c.on_epoch_begin(cx))?;
+        if self.taken == 0 {
+            self.each(model, &Logs::new(), epoch, |c, cx| c.on_epoch_begin(cx))?;
+        }
         let progress = Progress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
         report(&progress.begin());
-        model.state.metrics = model.compiled()?.train.metrics.zeros();
+        if self.taken == 0 {
+            model.state.metrics = model.compiled()?.train.metrics.zeros();
+        }
         let done = self.steps(model, options, &progress, iter, steps, began)?;
         if done == 0 {
             return match self.history.interrupted {
@@ -211,12 +299,24 @@ impl Run {
                 logs.extend_with_prefix("val_", &values);
             }
         }
-        self.history.epochs.push(logs.clone());
         report(&progress.end(done, trained, &logs));
         if self.history.interrupted {
+            // The backup knows nothing of an epoch that is not over.
+            self.back_up_if_due(model, false, options.verbose);
+            self.history.epochs.push(logs);
             return Ok(());
         }
-        self.each(model, &logs, epoch, |c, cx| c.on_epoch_end(cx))
+        self.history.epochs.push(logs.clone());
+        self.each(model, &logs, epoch, |c, cx| c.on_epoch_end(cx))?;
+        (self.epoch, self.taken) = (epoch + 1, 0);
+        self.position = match options.steps_per_epoch {
+            Some(_) => DatasetIter::position(iter),
+            None => Position { epoch: self.epoch as u64, taken: 0 },
+        };
+        if self.epoch < options.epochs && self.stop_because.is_none() {
+            self.back_up_if_due(model, true, options.verbose);
+        }
+        Ok(())
     }
 
     fn steps(
@@ -229,7 +329,8 @@ impl Run {
         began: Instant,
     ) -> Result<usize> {
         let names = model.input_names();
-        let mut done = 0;
+        let mut done = self.taken;
+        let mut is_ready = false;
         while options.steps_per_epoch.is_none_or(|n| done < n) {
             let start = Instant::now();
             let Some(sample) = iter.next() else { break };
@@ -237,13 +338,13 @@ impl Run {
             trace::span("data", "wait for data", Some(start), || "{}".into());
             let mut batch = Batch::from_sample(&sample?, &names)?;
             apply_class_weight(&mut batch, &options.class_weight)?;
-            if done == 0 {
-                model.ready_for(&batch)?;
-            } else {
-                model.check_batch(&batch)?;
+            match std::mem::replace(&mut is_ready, true) {
+                false => model.ready_for(&batch)?,
+                true => model.check_batch(&batch)?,
             }
             model.take_step(&batch)?;
             done += 1;
+            (self.taken, self.position) = (done, DatasetIter::position(iter));
             self.history.samples += batch.size() as u64;
             self.history.step_ms.push(start.elapsed().as_secs_f32() * 1e3);
             self.history.wait_ms.push(waited.as_secs_f32() * 1e3);
@@ -259,6 +360,7 @@ impl Run {
             if self.history.interrupted || self.stop_because.is_some() {
                 break;
             }
+            self.back_up_if_due(model, false, options.verbose);
         }
         Ok(done)
     }

@@ -61,8 +61,12 @@ pub struct History {
     pub step_ms: Vec<f32>,
     /// Milliseconds of each step spent waiting for data.
     pub wait_ms: Vec<f32>,
+    /// Milliseconds that steps stood still for each backup.
+    pub backup_ms: Vec<f32>,
     /// Samples trained on.
     pub samples: u64,
+    /// What went wrong without ending training: backups that could not be written.
+    pub notes: Vec<String>,
     /// Whether the user stopped it.
     pub interrupted: bool,
     /// Why it ended early, when a callback or the data did that.

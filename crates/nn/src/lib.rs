@@ -5,6 +5,7 @@
 mod activation;
 pub mod applications;
 mod architecture;
+mod backup;
 mod batch;
 pub mod callback;
 mod file;
@@ -25,8 +26,9 @@ mod step;
 
 pub use activation::{Activation, nearest};
 pub use architecture::{Architecture, InputSpec, Place, Source, Symbol, any_input, input, input_of};
+pub use backup::{BackupAndRestore, RunPlace};
 pub use batch::{Batch, LABEL_FIELDS, WEIGHT_FIELD};
-pub use file::ModelFile;
+pub use file::{Disk, FileSystem, ModelFile, write_atomically};
 pub use fit::Fit;
 pub use history::{History, Logs};
 pub use initializer::Initializer;

@@ -1,6 +1,7 @@
 //! Saving and loading models: what goes into a model file and what is believed of one.
 
 use crate::architecture::Architecture;
+use crate::backup::METRICS;
 use crate::file::ModelFile;
 use crate::layer::Precision;
 use crate::layers::CustomLayers;
@@ -187,6 +188,61 @@ impl Model {
         }
     }
 
+    /// Takes up a backup of the same model: weights, optimizer state, learning rate, metrics in progress and step.
+    ///
+    /// # Errors
+    /// When the backup is of another model, or of one that was compiled another way; names what differs.
+    pub(crate) fn restore(&mut self, file: ModelFile) -> Result<()> {
+        let architecture: Value = parse(&file, "architecture")?;
+        let training: Training = parse(&file, "training")?;
+        if architecture != self.architecture.to_json() {
+            return Err(of_another("layers"));
+        }
+        let precision = self.same_training(training.compile, training.seed)?;
+        let (mut weights, mut slots, mut metrics) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        for (name, value) in file.tensors {
+            if let Some(path) = name.strip_prefix(WEIGHTS) {
+                weights.insert(path.to_string(), value);
+            } else if let Some(slot) = name.strip_prefix(OPTIMIZER) {
+                slots.push((slot.to_string(), value));
+            } else if let Some(metric) = name.strip_prefix(METRICS) {
+                metrics.insert(metric.to_string(), value);
+            }
+        }
+        self.adopt_file_weights(weights, precision)?;
+        self.adopt_slots(slots)?;
+        let mut state = self.compiled()?.train.metrics.zeros();
+        for (name, zero) in state.clone().iter() {
+            let value = metrics.remove(name).filter(|v| v.ty() == zero.ty());
+            state.insert(name, value.ok_or_else(|| of_another("metrics"))?.into());
+        }
+        self.state.metrics = state;
+        (self.step, self.epoch) = (training.step, training.epoch);
+        Ok(())
+    }
+
+    /// Checks that a run was compiled as this model is, and takes over its learning rate, which callbacks may change.
+    fn same_training(&mut self, was: Option<CompileConfig>, seed: u64) -> Result<Precision> {
+        let was = was.ok_or_else(|| of_another("training"))?.into_compile();
+        let initial_seed = self.seed;
+        let compiled = self.compiled.as_mut().ok_or_else(|| of_another("training"))?;
+        let now = &mut compiled.config;
+        let mut optimizer = now.optimizer.clone();
+        optimizer.learning_rate = was.optimizer.learning_rate.clone();
+        let differs = [
+            ("optimizer", optimizer != was.optimizer),
+            ("loss", now.loss != was.loss),
+            ("metrics", now.metrics != was.metrics || now.weighted_metrics != was.weighted_metrics),
+            ("precision", now.precision != was.precision),
+            ("seed", now.seed != was.seed || initial_seed != seed),
+        ];
+        if let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) {
+            return Err(of_another(what));
+        }
+        now.optimizer = optimizer;
+        Ok(was.precision)
+    }
+
     /// Optimizer slots must be exactly those that the optimizer would make.
     fn adopt_slots(&mut self, slots: Vec<(String, Literal)>) -> Result<()> {
         if slots.is_empty() {
@@ -213,6 +269,12 @@ impl Model {
         self.state.optimizer = state;
         Ok(())
     }
+}
+
+fn of_another(what: &str) -> Error {
+    Error::new(ErrorKind::Config, "the backup is of another run")
+        .because(format!("its {what} are not those of the model that is trained"))
+        .hint("train the model that the folder was used for, or choose another folder")
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {

@@ -36,6 +36,8 @@ pub enum ProgressEvent<'a> {
         /// Loss, metrics, and `val_…` of them.
         logs: &'a Logs,
     },
+    /// Something that the user should know, and that does not end training.
+    Note(&'a str),
 }
 
 static SHOW: OnceLock<fn(&ProgressEvent<'_>)> = OnceLock::new();

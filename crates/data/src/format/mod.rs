@@ -1,4 +1,7 @@
 //! File formats: bytes to arrays and back. Every lie of a file is an error with file, offset, expected and found.
 
+pub mod example;
 pub mod idx;
 pub mod png;
+pub mod tfrecord;
+pub(crate) mod wire;

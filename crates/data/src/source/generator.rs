@@ -1,6 +1,8 @@
 //! `from_generator`: samples from a closure that starts an iterator, once for each epoch.
 
 use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
 use crate::sample::{Origin, Sample};
 use crate::stage::{Cursor, Stage};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ impl Generator {
 }
 
 impl Stage for Generator {
-    fn name(&self) -> String {
+    fn label(&self) -> String {
         "from_generator".into()
     }
 
@@ -27,8 +29,8 @@ impl Stage for Generator {
         Cardinality::Unknown
     }
 
-    fn stream(&self, _epoch: u64) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Running { samples: (self.start)(), source: self.name().into(), at: 0 }))
+    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Running { samples: (self.start)(), source: self.label().into(), at: 0 }))
     }
 }
 
@@ -47,6 +49,16 @@ impl Cursor for Running {
             Ok(sample) => sample.with_origin(Some(origin)).check(),
             Err(e) => Err(Sample::default().with_origin(Some(origin)).locate(e)),
         })
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.at])
+    }
+
+    // An iterator cannot seek: it replays to its place.
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        let at = place.number(0)?;
+        if self.skip(at) < at { Err(foreign()) } else { Ok(()) }
     }
 }
 

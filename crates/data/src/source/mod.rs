@@ -1,5 +1,7 @@
 //! Sources: where elements come from.
 
+pub(crate) mod files;
 pub(crate) mod generator;
 pub(crate) mod range;
 pub(crate) mod slices;
+pub(crate) mod tfrecord;

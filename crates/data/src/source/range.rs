@@ -2,6 +2,7 @@
 
 use crate::HostArray;
 use crate::dataset::Cardinality;
+use crate::run::Run;
 use crate::sample::{Origin, Sample};
 use crate::stage::{Access, Stage};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ pub(crate) struct Range {
 }
 
 impl Stage for Range {
-    fn name(&self) -> String {
+    fn label(&self) -> String {
         format!("range({})", self.n)
     }
 
@@ -20,8 +21,8 @@ impl Stage for Range {
         Cardinality::Finite(self.n)
     }
 
-    fn access(&self, _epoch: u64) -> Result<Option<Box<dyn Access>>> {
-        Ok(Some(Box::new(Counter { n: self.n, source: self.name().into(), field: "value".into() })))
+    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
+        Ok(Some(Box::new(Counter { n: self.n, source: self.label().into(), field: "value".into() })))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::HostArray;
 use crate::dataset::Cardinality;
+use crate::run::Run;
 use crate::sample::{Origin, Sample};
 use crate::stage::{Access, Stage};
 use std::sync::Arc;
@@ -55,7 +56,7 @@ pub(crate) fn slice(x: &Literal, i: usize) -> Result<Literal> {
 }
 
 impl Stage for Slices {
-    fn name(&self) -> String {
+    fn label(&self) -> String {
         self.data.source.to_string()
     }
 
@@ -63,7 +64,7 @@ impl Stage for Slices {
         Cardinality::Finite(self.data.rows as u64)
     }
 
-    fn access(&self, _epoch: u64) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
         Ok(Some(Box::new(Reader(self.data.clone()))))
     }
 }

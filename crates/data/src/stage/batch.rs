@@ -1,9 +1,11 @@
 //! `batch`: consecutive samples stacked along a new first dimension.
 
-use super::{Access, Cursor, Node, Stage, open};
+use super::{Access, Cursor, Node, Stage, access, open};
 use crate::HostArray;
 use crate::array::zeros;
 use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
@@ -29,25 +31,29 @@ impl Batch {
 }
 
 impl Stage for Batch {
-    fn name(&self) -> String {
+    fn label(&self) -> String {
         let name = if self.drop_remainder { "batch_drop_remainder" } else { "batch" };
-        format!("{}.{name}({})", self.up.name(), self.size)
+        format!("{name}({})", self.size)
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
         self.up.cardinality().map(|n| self.batches(n))
     }
 
-    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
         self.check()?;
-        let Some(up) = self.up.access(epoch)? else { return Ok(None) };
+        let Some(up) = access(&self.up, run)? else { return Ok(None) };
         let len = up.len().map(|n| self.batches(n));
         Ok(Some(Box::new(Gathered { up, size: self.size as u64, len })))
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
         self.check()?;
-        let up = open(&self.up, epoch)?;
+        let up = open(&self.up, run)?;
         Ok(Box::new(Collected { up, size: self.size, drop_remainder: self.drop_remainder, at: 0 }))
     }
 
@@ -114,10 +120,19 @@ impl Cursor for Collected {
         self.at += skipped;
         skipped
     }
+
+    fn save(&self) -> Place {
+        Place::at([self.at]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.at = place.number(0)?;
+        self.up.restore(place.above(0)?)
+    }
 }
 
 /// One bad element makes a bad batch; the others of the batch are used up with it, so that places stay fixed.
-fn stack(items: Vec<Result<Sample>>) -> Result<Sample> {
+pub(crate) fn stack(items: Vec<Result<Sample>>) -> Result<Sample> {
     let count = items.len();
     let mut items = items.into_iter();
     let Some(first) = items.next() else { return Ok(Sample::default()) };

@@ -4,8 +4,10 @@
 //! Over random access each element is kept when it is first read, so a shuffle below still seeks; over a
 //! stream the elements are kept once somebody has walked to its end.
 
-use super::{Access, Cursor, Node, Stage, open};
+use super::{Access, Cursor, Node, Stage, access, open};
 use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -26,29 +28,55 @@ impl Cache {
 }
 
 impl Stage for Cache {
-    fn name(&self) -> String {
-        format!("{}.cache", self.up.name())
+    fn label(&self) -> String {
+        "cache".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
         self.up.cardinality()
     }
 
-    fn access(&self, _epoch: u64) -> Result<Option<Box<dyn Access>>> {
-        let Some(up) = self.up.access(0)? else { return Ok(None) };
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        let Some(up) = access(&self.up, &run.at_epoch(0))? else { return Ok(None) };
         Ok(Some(Box::new(Kept { up, slots: self.slots.clone() })))
     }
 
-    fn stream(&self, _epoch: u64) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
         if self.walked.get().is_some() {
             return Ok(Box::new(Replay { kept: self.walked.clone(), at: 0 }));
         }
-        Ok(Box::new(Recording { up: open(&self.up, 0)?, kept: self.walked.clone(), seen: Some(Vec::new()) }))
+        let up = open(&self.up, &run.at_epoch(0))?;
+        Ok(Box::new(Recording { up, kept: self.walked.clone(), seen: Some(Vec::new()), at: 0 }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
         self.up.spec()
     }
+
+    fn is_random(&self) -> bool {
+        false
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        frozen_chance(&self.up, "cache")
+    }
+}
+
+/// The warnings of a chain, and one more where a stage that keeps elements keeps random ones.
+pub(crate) fn frozen_chance(up: &Node, keeper: &str) -> Vec<String> {
+    let mut warnings = up.warnings();
+    if up.is_random() {
+        warnings.push(format!(
+            "{keeper} keeps what the random stages above it drew in the first epoch ({}): every later epoch is the \
+             same; put {keeper} above them",
+            up.name()
+        ));
+    }
+    warnings
 }
 
 struct Kept {
@@ -77,11 +105,14 @@ struct Recording {
     kept: Arc<OnceLock<Vec<Sample>>>,
     /// `None` once an element failed: an incomplete epoch must not be taken for the whole.
     seen: Option<Vec<Sample>>,
+    at: u64,
 }
 
 impl Cursor for Recording {
     fn next(&mut self) -> Option<Result<Sample>> {
-        match self.up.next() {
+        let item = self.up.next();
+        self.at += item.is_some() as u64;
+        match item {
             Some(Ok(sample)) => {
                 if let Some(seen) = &mut self.seen {
                     seen.push(sample.clone());
@@ -98,6 +129,24 @@ impl Cursor for Recording {
                 }
                 None
             }
+        }
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.at]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        let at = place.number(0)?;
+        match place.above(0) {
+            Ok(above) if at > 0 => {
+                // What comes before is not seen, so this round cannot be kept.
+                self.seen = None;
+                self.at = at;
+                self.up.restore(above)
+            }
+            _ if self.skip(at) < at => Err(foreign()),
+            _ => Ok(()),
         }
     }
 }
@@ -118,6 +167,15 @@ impl Cursor for Replay {
         let left = (self.kept.get().map_or(0, Vec::len) - self.at) as u64;
         self.at += n.min(left) as usize;
         n.min(left)
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.at as u64])
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        let at = place.number(0)?;
+        if self.skip(at) < at { Err(foreign()) } else { Ok(()) }
     }
 }
 

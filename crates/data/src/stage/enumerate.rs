@@ -1,8 +1,10 @@
 //! `enumerate`: adds a field `index: i64[]`, counting from 0 in each epoch.
 
-use super::{Access, Cursor, Node, Stage, open};
+use super::{Access, Cursor, Node, Stage, access, open};
 use crate::HostArray;
 use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
 use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
@@ -11,20 +13,24 @@ pub(crate) struct Enumerate {
 }
 
 impl Stage for Enumerate {
-    fn name(&self) -> String {
-        format!("{}.enumerate", self.up.name())
+    fn label(&self) -> String {
+        "enumerate".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
         self.up.cardinality()
     }
 
-    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
-        Ok(self.up.access(epoch)?.map(|up| Box::new(Counted { up, at: 0 }) as _))
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        Ok(access(&self.up, run)?.map(|up| Box::new(Counted { up, at: 0 }) as _))
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Counted { up: open(&self.up, epoch)?, at: 0 }))
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Counted { up: open(&self.up, run)?, at: 0 }))
     }
 }
 
@@ -63,6 +69,15 @@ impl Cursor for Counted<Box<dyn Cursor>> {
         let skipped = self.up.skip(n);
         self.at += skipped;
         skipped
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.at]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.at = place.number(0)?;
+        self.up.restore(place.above(0)?)
     }
 }
 

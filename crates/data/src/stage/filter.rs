@@ -2,6 +2,8 @@
 
 use super::{Cursor, Node, Stage, open};
 use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
 use systole_base::Result;
@@ -14,8 +16,12 @@ pub(crate) struct Filter {
 }
 
 impl Stage for Filter {
-    fn name(&self) -> String {
-        format!("{}.filter", self.up.name())
+    fn label(&self) -> String {
+        "filter".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -25,8 +31,8 @@ impl Stage for Filter {
         }
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Filtered { up: open(&self.up, epoch)?, keep: self.keep.clone() }))
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Filtered { up: open(&self.up, run)?, keep: self.keep.clone() }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -47,6 +53,14 @@ impl Cursor for Filtered {
                 item => return Some(item),
             }
         }
+    }
+
+    fn save(&self) -> Place {
+        self.up.save()
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.up.restore(place)
     }
 }
 

@@ -1,7 +1,10 @@
-//! `map`: a function of each sample.
+//! `map`: a function of each sample, on the taker's thread or on several, the same elements in the same order.
 
-use super::{Access, Cursor, Node, Stage, open};
+use super::{Access, Cursor, Node, Owner, Stage, Threads, access, open};
 use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::pump::{Inline, Pump};
+use crate::run::Run;
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::Result;
@@ -11,39 +14,70 @@ pub(crate) type MapFn = Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>;
 pub(crate) struct Map {
     pub up: Node,
     pub f: MapFn,
+    /// `None`: on the thread that takes the elements.
+    pub threads: Option<Threads>,
 }
 
 impl Stage for Map {
-    fn name(&self) -> String {
-        format!("{}.map", self.up.name())
+    fn label(&self) -> String {
+        match self.threads {
+            None => "map".into(),
+            Some(Threads::Fixed(n)) => format!("map_parallel({n})"),
+            Some(Threads::Auto) => "map_parallel(AUTOTUNE)".into(),
+        }
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
         self.up.cardinality()
     }
 
-    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
-        Ok(self.up.access(epoch)?.map(|up| Box::new(Mapped { up, f: self.f.clone() }) as _))
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        Ok(access(&self.up, run)?.map(|up| Box::new(Mapped { up, f: self.f.clone() }) as _))
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Mapped { up: open(&self.up, epoch)?, f: self.f.clone() }))
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let up = open(&self.up, run)?;
+        over_stream(Owner::of(self), run, up, self.f.clone(), self.threads)
+    }
+
+    fn threads(&self) -> Option<Threads> {
+        self.threads.max(self.up.threads())
     }
 }
 
-struct Mapped<U> {
-    up: U,
+/// The function of a stream's elements, with the threads asked for.
+pub(crate) fn over_stream(
+    owner: Owner,
+    run: &Run,
+    up: Box<dyn Cursor>,
     f: MapFn,
+    threads: Option<Threads>,
+) -> Result<Box<dyn Cursor>> {
+    Ok(match threads {
+        None => Box::new(Mapped { up, f }),
+        Some(_) if !run.has_threads() => Box::new(Inline { up, f: Some(f) }),
+        Some(threads) => {
+            let gauge = run.tuner().gauge(&owner, threads, None);
+            Box::new(Pump::over_cursor(owner, run.clone(), up, gauge, Some(f)))
+        }
+    })
 }
 
-impl<U> Mapped<U> {
-    /// The function may build a sample anew: the origin must survive that, for messages further down.
-    fn apply(&self, sample: Sample) -> Result<Sample> {
-        let origin = sample.origin();
-        match (self.f)(sample) {
-            Ok(out) => out.with_origin(origin).check(),
-            Err(e) => Err(Sample::default().with_origin(origin).locate(e)),
-        }
+pub(crate) struct Mapped<U> {
+    pub up: U,
+    pub f: MapFn,
+}
+
+/// The function may build a sample anew: the origin must survive that, for messages further down.
+pub(crate) fn apply(f: &MapFn, sample: Sample) -> Result<Sample> {
+    let origin = sample.origin();
+    match f(sample) {
+        Ok(out) => out.with_origin(origin).check(),
+        Err(e) => Err(Sample::default().with_origin(origin).locate(e)),
     }
 }
 
@@ -53,18 +87,25 @@ impl Access for Mapped<Box<dyn Access>> {
     }
 
     fn get(&mut self, index: u64) -> Result<Sample> {
-        let sample = self.up.get(index)?;
-        self.apply(sample)
+        apply(&self.f, self.up.get(index)?)
     }
 }
 
 impl Cursor for Mapped<Box<dyn Cursor>> {
     fn next(&mut self) -> Option<Result<Sample>> {
-        Some(self.up.next()?.and_then(|s| self.apply(s)))
+        Some(self.up.next()?.and_then(|s| apply(&self.f, s)))
     }
 
     fn skip(&mut self, n: u64) -> u64 {
         self.up.skip(n)
+    }
+
+    fn save(&self) -> Place {
+        self.up.save()
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.up.restore(place)
     }
 }
 
@@ -102,7 +143,7 @@ mod tests {
             s
         });
         let d = d.shuffle(100, 1).repeat().batch(10);
-        let p = crate::Position { epoch: 0, taken: 55 };
+        let p = crate::Position::new(0, 55);
         d.iter_at(&p).next().unwrap().unwrap();
         assert_eq!(calls.load(Ordering::Relaxed), 10);
     }

@@ -1,22 +1,37 @@
 //! Stages of a pipeline, one file each, and the two ways to run one.
 //!
 //! A stage that can compute its element `i` alone offers [`Access`]; every chain of such stages seeks in
-//! constant time. All others offer a [`Cursor`], which walks. [`open`] prefers the first.
+//! constant time and is computed by as many threads as one likes. All others offer a [`Cursor`], which walks.
+//! [`open`] prefers the first.
 
 pub(crate) mod batch;
 pub(crate) mod cache;
+pub(crate) mod concatenate;
 pub(crate) mod enumerate;
 pub(crate) mod filter;
+pub(crate) mod group;
+pub(crate) mod ignore_errors;
+pub(crate) mod interleave;
 pub(crate) mod map;
+pub(crate) mod options;
+pub(crate) mod pad;
 pub(crate) mod prefetch;
+pub(crate) mod random;
 pub(crate) mod repeat;
+pub(crate) mod select;
+pub(crate) mod shard;
 pub(crate) mod shuffle;
 pub(crate) mod skip;
 pub(crate) mod take;
+pub(crate) mod take_while;
 pub(crate) mod unbatch;
+pub(crate) mod window;
 pub(crate) mod zip;
 
 use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::pump::Pump;
+use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};
@@ -26,33 +41,103 @@ pub type Node = Arc<dyn Stage>;
 
 /// One stage with everything above it: an immutable description.
 pub trait Stage: Send + Sync {
+    /// The stage alone, as it would be written: `batch(128)`.
+    fn label(&self) -> String;
+
+    /// The stages that it takes elements from.
+    fn inputs(&self) -> Vec<Node> {
+        Vec::new()
+    }
+
     /// The chain up to here, as it would be written.
-    fn name(&self) -> String;
+    fn name(&self) -> String {
+        match self.inputs().as_slice() {
+            [] => self.label(),
+            [up] => format!("{}.{}", up.name(), self.label()),
+            many => {
+                let names: Vec<String> = many.iter().map(|n| n.name()).collect();
+                format!("{}({})", self.label(), names.join(", "))
+            }
+        }
+    }
 
     /// Elements in one epoch.
     fn cardinality(&self) -> Cardinality;
 
     /// Random access to the elements of an epoch, where the stage and all above it can; errors on wrong arguments.
-    fn access(&self, _epoch: u64) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
         Ok(None)
     }
 
     /// The elements of an epoch in order; errors on wrong arguments. Only called when there is no access.
-    fn stream(&self, _epoch: u64) -> Result<Box<dyn Cursor>> {
-        Err(Error::new(ErrorKind::Bug, format!("{} offers neither access nor a stream", self.name())))
+    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
+        Err(Error::new(ErrorKind::Bug, format!("{} offers neither access nor a stream", self.label())))
     }
 
     /// Names and types of the first element.
     fn spec(&self) -> Result<ElementSpec> {
-        let mut cursor = match self.access(0)? {
-            Some(access) => Box::new(Walk { access, at: 0 }),
-            None => self.stream(0)?,
-        };
-        match cursor.next() {
-            Some(first) => first?.spec(),
-            None => Err(Error::new(ErrorKind::Data, format!("{} has no elements", self.name()))
-                .hint("check the source, and what filter, take and skip leave of it")),
-        }
+        first_spec(self, &Run::inspecting())
+    }
+
+    /// Threads that whoever walks this stage's [`Access`] should use: the most that any stage asked for whose
+    /// work is done there.
+    fn threads(&self) -> Option<Threads> {
+        self.inputs().iter().filter_map(|n| n.threads()).max()
+    }
+
+    /// Whether its elements differ from epoch to epoch by chance (a cache below would freeze that).
+    fn is_random(&self) -> bool {
+        self.inputs().iter().any(|n| n.is_random())
+    }
+
+    /// What a user should know about the chain up to here that is no error.
+    fn warnings(&self) -> Vec<String> {
+        self.inputs().iter().flat_map(|n| n.warnings()).collect()
+    }
+
+    /// Options that [`crate::Dataset::with_options`] put here.
+    fn options(&self) -> Option<&crate::run::Options> {
+        None
+    }
+}
+
+/// How many threads a stage wants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Threads {
+    /// So many.
+    Fixed(usize),
+    /// As many as pay, within the core budget.
+    Auto,
+}
+
+impl Threads {
+    /// A number, or [`crate::AUTOTUNE`].
+    pub fn of(n: usize) -> Threads {
+        if n == crate::AUTOTUNE { Threads::Auto } else { Threads::Fixed(n) }
+    }
+}
+
+/// Which stage of a chain something belongs to.
+pub(crate) struct Owner {
+    pub address: usize,
+    pub label: String,
+}
+
+impl Owner {
+    pub fn of(stage: &(impl Stage + ?Sized)) -> Owner {
+        Owner { address: std::ptr::from_ref(stage).cast::<()>() as usize, label: stage.label() }
+    }
+}
+
+fn first_spec(stage: &(impl Stage + ?Sized), run: &Run) -> Result<ElementSpec> {
+    let mut cursor = match stage.access(run)? {
+        Some(access) => Box::new(Walk { access, at: 0 }),
+        None => stage.stream(run)?,
+    };
+    match cursor.next() {
+        Some(first) => first?.spec(),
+        None => Err(Error::new(ErrorKind::Data, format!("{} has no elements", stage.name()))
+            .hint("check the source, and what filter, take and skip leave of it")),
     }
 }
 
@@ -79,20 +164,38 @@ pub trait Cursor: Send {
     fn skip(&mut self, n: u64) -> u64 {
         (0..n).take_while(|_| self.next().is_some()).count() as u64
     }
+
+    /// The place before the next element.
+    fn save(&self) -> Place;
+
+    /// Goes to a place that a cursor of the same stage was at. Only for a cursor that was just opened.
+    fn restore(&mut self, place: &Place) -> Result<()>;
 }
 
-/// A stage's elements in order, by access where there is any.
-pub fn open(node: &Node, epoch: u64) -> Result<Box<dyn Cursor>> {
-    match node.access(epoch)? {
-        Some(access) => Ok(Box::new(Walk { access, at: 0 })),
-        None => node.stream(epoch),
+/// A stage's elements in order: by access where there is any, with the threads that were asked for.
+pub fn open(node: &Node, run: &Run) -> Result<Box<dyn Cursor>> {
+    match access(node, run)? {
+        Some(first) => match node.threads() {
+            Some(threads) if run.has_threads() => {
+                let owner = Owner::of(&**node);
+                let gauge = run.tuner().gauge(&owner, threads, None);
+                Ok(Box::new(Pump::over_access(owner, node.clone(), run.clone(), first, gauge)))
+            }
+            _ => Ok(Box::new(Walk { access: first, at: 0 })),
+        },
+        None => Ok(run.watch_cursor(node, node.stream(run)?)),
     }
 }
 
+/// A stage's random access, watched where the run is being measured.
+pub fn access(node: &Node, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    Ok(node.access(run)?.map(|access| run.watch_access(node, access)))
+}
+
 /// The cursor of anything with access.
-struct Walk {
-    access: Box<dyn Access>,
-    at: u64,
+pub(crate) struct Walk {
+    pub access: Box<dyn Access>,
+    pub at: u64,
 }
 
 impl Cursor for Walk {
@@ -109,6 +212,20 @@ impl Cursor for Walk {
         let n = n.min(self.access.len().unwrap_or(u64::MAX) - self.at);
         self.at += n;
         n
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.at])
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.at = place.number(0)?;
+        match self.access.len() {
+            Some(n) if self.at > n => Err(foreign()),
+            // A run without order left gaps, which only its threads know how to fill.
+            _ if place.numbers.len() > 1 => Err(foreign()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -162,10 +279,13 @@ pub(crate) mod test {
             }
             let mut iter = d.iter_epoch(epoch);
             for taken in 0..=whole.len() {
-                let position = iter.position();
-                assert_eq!(position, Position { epoch, taken: taken as u64 });
+                let position: Position = iter.position().to_string().parse().unwrap();
+                assert_eq!((position.epoch, position.taken), (epoch, taken as u64));
                 let rest = shown(d.iter_at(&position), limit - taken);
                 assert_eq!(rest, whole[taken..], "{d:?} at {position}");
+                let counted = Position::new(epoch, taken as u64);
+                let rest = shown(d.iter_at(&counted), limit - taken);
+                assert_eq!(rest, whole[taken..], "{d:?} at {counted}");
                 iter.next();
             }
         }

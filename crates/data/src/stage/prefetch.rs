@@ -1,122 +1,58 @@
-//! `prefetch`: computes elements ahead on a thread, through a bounded queue. The stream is the same at any depth.
+//! `prefetch`: elements computed ahead on threads of their own, through a bounded queue. The stream is the same at any
+//! depth.
 //!
-//! The thread starts with the first element (so that seeking needs none), carries errors over as elements and
-//! a panic as a panic of the consumer, and ends after the element in work when the iterator is dropped.
+//! Over random access the threads that stages above asked for (`map_parallel`) compute whole elements of this stage
+//! side by side; over a stream one thread runs ahead.
 
-use super::{Cursor, Node, Stage, open};
+use super::{Cursor, Node, Owner, Stage, Threads, access, open};
+use crate::AUTOTUNE;
 use crate::dataset::Cardinality;
-use crate::sample::{ElementSpec, Sample};
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
-use systole_base::{Error, ErrorKind, Result};
+use crate::pump::{Inline, Pump};
+use crate::run::Run;
+use crate::sample::ElementSpec;
+use systole_base::Result;
 
 pub(crate) struct Prefetch {
     pub up: Node,
+    /// 0: nothing ahead; [`AUTOTUNE`]: tuned.
     pub depth: usize,
 }
 
 impl Stage for Prefetch {
-    fn name(&self) -> String {
-        format!("{}.prefetch({})", self.up.name(), self.depth)
+    fn label(&self) -> String {
+        if self.depth == AUTOTUNE { "prefetch(AUTOTUNE)".into() } else { format!("prefetch({})", self.depth) }
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
         self.up.cardinality()
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
-        let up = open(&self.up, epoch)?;
-        if self.depth == 0 {
-            return Ok(up);
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let owner = Owner::of(self);
+        let ahead = Some(self.depth).filter(|&n| n != AUTOTUNE);
+        let is_ahead = run.has_threads() && self.depth > 0;
+        if let Some(first) = access(&self.up, run)? {
+            if !is_ahead {
+                return open(&self.up, run);
+            }
+            let threads = self.up.threads().unwrap_or(Threads::Fixed(1));
+            let gauge = run.tuner().gauge(&owner, threads, ahead);
+            return Ok(Box::new(Pump::over_access(owner, self.up.clone(), run.clone(), first, gauge)));
         }
-        Ok(Box::new(Ahead { state: State::Idle(up), depth: self.depth }))
+        let up = run.watch_cursor(&self.up, self.up.stream(run)?);
+        if !is_ahead {
+            return Ok(Box::new(Inline { up, f: None }));
+        }
+        let gauge = run.tuner().gauge(&owner, Threads::Fixed(1), ahead);
+        Ok(Box::new(Pump::over_cursor(owner, run.clone(), up, gauge, None)))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
         self.up.spec()
-    }
-}
-
-enum Message {
-    Item(Result<Sample>),
-    Panic(Box<dyn Any + Send>),
-}
-
-enum State {
-    Idle(Box<dyn Cursor>),
-    Running(Receiver<Message>),
-    Over,
-}
-
-struct Ahead {
-    state: State,
-    depth: usize,
-}
-
-impl Ahead {
-    fn start(&mut self) -> Result<()> {
-        if let State::Idle(up) = std::mem::replace(&mut self.state, State::Over) {
-            // The thread holds one element outside the queue.
-            let (sender, receiver) = sync_channel(self.depth - 1);
-            thread::Builder::new()
-                .name("systole-prefetch".into())
-                .spawn(move || produce(up, sender))
-                .map_err(|e| {
-                    Error::new(ErrorKind::Io, "cannot start the prefetch thread")
-                        .because(e.to_string())
-                        .hint("raise the limit on threads, or leave prefetch out")
-                })?;
-            self.state = State::Running(receiver);
-        }
-        Ok(())
-    }
-}
-
-fn produce(mut up: Box<dyn Cursor>, sender: SyncSender<Message>) {
-    loop {
-        let message = match catch_unwind(AssertUnwindSafe(|| up.next())) {
-            Ok(None) => return,
-            Ok(Some(item)) => Message::Item(item),
-            Err(panic) => {
-                // Nobody is there to hear it when the iterator is gone.
-                let _ = sender.send(Message::Panic(panic));
-                return;
-            }
-        };
-        if sender.send(message).is_err() {
-            return;
-        }
-    }
-}
-
-impl Cursor for Ahead {
-    fn next(&mut self) -> Option<Result<Sample>> {
-        if let State::Idle(_) = self.state
-            && let Err(e) = self.start()
-        {
-            return Some(Err(e));
-        }
-        let State::Running(receiver) = &self.state else { return None };
-        match receiver.recv() {
-            Ok(Message::Item(item)) => Some(item),
-            Ok(Message::Panic(panic)) => {
-                self.state = State::Over;
-                resume_unwind(panic)
-            }
-            Err(_) => {
-                self.state = State::Over;
-                None
-            }
-        }
-    }
-
-    fn skip(&mut self, n: u64) -> u64 {
-        match &mut self.state {
-            State::Idle(up) => up.skip(n),
-            _ => (0..n).take_while(|_| self.next().is_some()).count() as u64,
-        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! `repeat`: the stages above again and again; each round is their next epoch.
 
-use super::{Access, Cursor, Node, Stage, open};
+use super::{Access, Cursor, Node, Stage, access, open};
 use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
@@ -13,17 +15,21 @@ pub(crate) struct Repeat {
 
 impl Repeat {
     /// The epoch of the stages above with which an epoch of this one begins.
-    fn first_round(&self, epoch: u64) -> u64 {
-        epoch.saturating_mul(self.count.unwrap_or(1))
+    fn first_round(&self, run: &Run) -> Run {
+        run.at_epoch(run.epoch().saturating_mul(self.count.unwrap_or(1)))
     }
 }
 
 impl Stage for Repeat {
-    fn name(&self) -> String {
+    fn label(&self) -> String {
         match self.count {
-            Some(n) => format!("{}.repeat_n({n})", self.up.name()),
-            None => format!("{}.repeat", self.up.name()),
+            Some(n) => format!("repeat_n({n})"),
+            None => "repeat".into(),
         }
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -37,18 +43,18 @@ impl Stage for Repeat {
         }
     }
 
-    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
-        let base = self.first_round(epoch);
-        let Some(up) = self.up.access(base)? else { return Ok(None) };
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        let base = self.first_round(run);
+        let Some(up) = access(&self.up, &base)? else { return Ok(None) };
         let Some(n) = up.len().filter(|&n| n > 0) else { return Ok(Some(up)) };
         let len = self.count.map(|k| n.saturating_mul(k));
         Ok(Some(Box::new(Rounds { node: self.up.clone(), up, base, round: 0, n, len })))
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
-        let base = self.first_round(epoch);
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let base = self.first_round(run);
         Ok(Box::new(Repeated {
-            up: open(&self.up, base)?,
+            up: open(&self.up, &base)?,
             node: self.up.clone(),
             base,
             round: 0,
@@ -62,10 +68,15 @@ impl Stage for Repeat {
     }
 }
 
+/// The run of a later round.
+fn later(base: &Run, rounds: u64) -> Run {
+    base.at_epoch(base.epoch().saturating_add(rounds))
+}
+
 struct Rounds {
     node: Node,
     up: Box<dyn Access>,
-    base: u64,
+    base: Run,
     round: u64,
     n: u64,
     len: Option<u64>,
@@ -79,7 +90,7 @@ impl Access for Rounds {
     fn get(&mut self, index: u64) -> Result<Sample> {
         let round = index / self.n;
         if round != self.round {
-            if let Some(up) = self.node.access(self.base.saturating_add(round))? {
+            if let Some(up) = access(&self.node, &later(&self.base, round))? {
                 self.up = up;
             }
             self.round = round;
@@ -91,7 +102,7 @@ impl Access for Rounds {
 struct Repeated {
     node: Node,
     up: Box<dyn Cursor>,
-    base: u64,
+    base: Run,
     round: u64,
     rounds: u64,
     /// Elements of this round so far.
@@ -103,7 +114,7 @@ impl Repeated {
         self.round = round;
         self.at = 0;
         if round < self.rounds {
-            self.up = open(&self.node, self.base.saturating_add(round))?;
+            self.up = open(&self.node, &later(&self.base, round))?;
         }
         Ok(())
     }
@@ -140,6 +151,22 @@ impl Cursor for Repeated {
             self.at += self.up.skip(target % size - self.at);
         }
         self.round.saturating_mul(size) + self.at - done
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.round, self.at]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        let round = place.number(0)?;
+        if round > self.rounds {
+            return Err(foreign());
+        }
+        if round > 0 {
+            self.go_to(round)?;
+        }
+        self.at = place.number(1)?;
+        if round < self.rounds { self.up.restore(place.above(0)?) } else { Ok(()) }
     }
 }
 

@@ -4,9 +4,14 @@
 //! Over random access the same algorithm runs on indices alone and gives a table: the order is the one that a
 //! stream of the same elements would get, but nothing is buffered and any place is reached in constant time.
 
-use super::{Access, Cursor, Node, Stage, open};
+use super::{Access, Cursor, Node, Stage, access, open};
+use crate::autotune::{Lease, lock};
 use crate::dataset::Cardinality;
+use crate::hold::Hold;
+use crate::place::{Place, foreign};
+use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
+use std::sync::{Arc, Mutex, Weak};
 use systole_base::rng::{Stream, hash_name};
 use systole_base::{Error, ErrorKind, Result};
 
@@ -22,11 +27,17 @@ pub struct Shuffle {
 }
 
 pub(crate) struct ShuffleStage {
-    pub up: Node,
-    pub options: Shuffle,
+    up: Node,
+    options: Shuffle,
+    /// The orders in use, by epoch and length: threads of one run share them.
+    tables: Mutex<Vec<(u64, u32, Weak<Vec<u32>>)>>,
 }
 
 impl ShuffleStage {
+    pub fn new(up: Node, options: Shuffle) -> ShuffleStage {
+        ShuffleStage { up, options, tables: Mutex::default() }
+    }
+
     fn draws(&self, epoch: u64) -> Result<Stream> {
         if self.options.buffer_size == 0 {
             return Err(Error::new(ErrorKind::Config, "shuffle with a buffer of 0 elements")
@@ -37,36 +48,58 @@ impl ShuffleStage {
         let epoch = if self.options.reshuffle_each_iteration { epoch } else { 0 };
         Ok(Stream::new(self.options.seed, hash_name("shuffle"), epoch))
     }
+
+    fn table(&self, n: u32, epoch: u64) -> Result<Arc<Vec<u32>>> {
+        let draws = self.draws(epoch)?;
+        let mut tables = lock(&self.tables);
+        tables.retain(|(_, _, table)| table.strong_count() > 0);
+        let known = tables.iter().find(|(e, m, _)| (*e, *m) == (epoch, n));
+        if let Some(table) = known.and_then(|(_, _, table)| table.upgrade()) {
+            return Ok(table);
+        }
+        let mut indices = 0..n;
+        let mut buffer = Buffer::new(self.options.buffer_size, draws);
+        let table = Arc::new(std::iter::from_fn(|| buffer.next(|| indices.next())).collect());
+        tables.push((epoch, n, Arc::downgrade(&table)));
+        Ok(table)
+    }
 }
 
 impl Stage for ShuffleStage {
-    fn name(&self) -> String {
-        format!("{}.shuffle({})", self.up.name(), self.options.buffer_size)
+    fn label(&self) -> String {
+        format!("shuffle({})", self.options.buffer_size)
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
         self.up.cardinality()
     }
 
-    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
-        let draws = self.draws(epoch)?;
-        let Some(up) = self.up.access(epoch)? else { return Ok(None) };
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        self.draws(run.epoch())?;
+        let Some(up) = access(&self.up, run)? else { return Ok(None) };
         // An endless source, or one whose table would not fit 32-bit indices, goes through the buffer.
         let Some(n) = up.len().and_then(|n| u32::try_from(n).ok()) else { return Ok(None) };
-        let mut indices = 0..n;
-        let mut buffer = Buffer::new(self.options.buffer_size, draws);
-        let order = std::iter::from_fn(|| buffer.next(|| indices.next())).collect();
-        Ok(Some(Box::new(Ordered { up, order })))
+        Ok(Some(Box::new(Ordered { up, order: self.table(n, run.epoch())? })))
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
-        let buffer = Buffer::new(self.options.buffer_size, self.draws(epoch)?);
-        Ok(Box::new(Buffered { up: open(&self.up, epoch)?, buffer }))
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let buffer = Buffer::new(self.options.buffer_size, self.draws(run.epoch())?);
+        let up = Hold::new(open(&self.up, run)?);
+        let lease = run.budget().insist(0);
+        Ok(Box::new(Buffered { up, buffer, lease, bytes: 0, limit: run.budget().limit() }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
         self.draws(0)?;
         self.up.spec()
+    }
+
+    fn is_random(&self) -> bool {
+        self.options.reshuffle_each_iteration || self.up.is_random()
     }
 }
 
@@ -100,7 +133,7 @@ impl<T> Buffer<T> {
 
 struct Ordered {
     up: Box<dyn Access>,
-    order: Vec<u32>,
+    order: Arc<Vec<u32>>,
 }
 
 impl Access for Ordered {
@@ -114,13 +147,75 @@ impl Access for Ordered {
 }
 
 struct Buffered {
-    up: Box<dyn Cursor>,
-    buffer: Buffer<Result<Sample>>,
+    up: Hold,
+    buffer: Buffer<(u64, Result<Sample>)>,
+    lease: Lease,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Buffered {
+    /// The buffer is never larger than the whole memory budget: better an error than a process that is ended.
+    fn too_large(&mut self) -> Option<Error> {
+        if self.bytes <= self.limit {
+            return None;
+        }
+        let held = self.buffer.items.len();
+        self.buffer.items.clear();
+        self.buffer.ended = true;
+        Some(
+            Error::new(ErrorKind::Data, "the shuffle buffer is larger than the pipeline's memory budget")
+                .because(format!(
+                    "{held} of {} elements take {} bytes already, the budget is {} bytes",
+                    self.buffer.size, self.bytes, self.limit
+                ))
+                .hint("raise ram_budget, use a smaller buffer, or shuffle before the elements are decoded"),
+        )
+    }
 }
 
 impl Cursor for Buffered {
     fn next(&mut self) -> Option<Result<Sample>> {
-        self.buffer.next(|| self.up.next())
+        let Buffered { up, buffer, bytes, limit, .. } = self;
+        let filling = buffer.items.len() + 1 < buffer.size && !buffer.ended;
+        let mut fill = *bytes;
+        // The oldest element that is held decides which places of the source can be forgotten.
+        up.forget(|| buffer.items.iter().map(|(seq, _)| *seq).min());
+        let item = buffer.next(|| {
+            if fill > *limit {
+                return None;
+            }
+            let item = up.pull()?;
+            if filling {
+                fill += item.1.as_ref().map_or(0, Sample::bytes);
+            }
+            Some(item)
+        });
+        if filling {
+            *bytes = fill;
+            self.lease.settle(fill);
+            if let Some(e) = self.too_large() {
+                return Some(Err(e));
+            }
+        }
+        item.map(|(_, sample)| sample)
+    }
+
+    fn save(&self) -> Place {
+        let held: Vec<u64> = self.buffer.items.iter().map(|(seq, _)| *seq).collect();
+        Place::at([self.buffer.draws.drawn(), self.buffer.ended as u64]).over(self.up.save(&held))
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.buffer.draws.seek(place.number(0)?);
+        self.buffer.items = self.up.restore(place.above(0)?)?;
+        self.buffer.ended = place.number(1)? == 1;
+        if self.buffer.items.len() > self.buffer.size {
+            return Err(foreign());
+        }
+        self.bytes = self.buffer.items.iter().filter_map(|(_, s)| s.as_ref().ok()).map(Sample::bytes).sum();
+        self.lease.settle(self.bytes);
+        Ok(())
     }
 }
 

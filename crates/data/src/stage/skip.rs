@@ -1,7 +1,9 @@
 //! `skip`: all but the first n elements.
 
-use super::{Access, Cursor, Node, Stage, open};
+use super::{Access, Cursor, Node, Stage, access, open};
 use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
@@ -11,22 +13,24 @@ pub(crate) struct Skip {
 }
 
 impl Stage for Skip {
-    fn name(&self) -> String {
-        format!("{}.skip({})", self.up.name(), self.n)
+    fn label(&self) -> String {
+        format!("skip({})", self.n)
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
         self.up.cardinality().map(|n| n.saturating_sub(self.n))
     }
 
-    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
-        Ok(self.up.access(epoch)?.map(|up| Box::new(Later { up, n: self.n }) as _))
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        Ok(access(&self.up, run)?.map(|up| Box::new(Later { up, n: self.n }) as _))
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
-        let mut up = open(&self.up, epoch)?;
-        up.skip(self.n);
-        Ok(up)
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Skipping { up: open(&self.up, run)?, first: self.n }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -46,6 +50,33 @@ impl Access for Later {
 
     fn get(&mut self, index: u64) -> Result<Sample> {
         self.up.get(index.saturating_add(self.n))
+    }
+}
+
+/// Leaves out the first elements only when the first one is wanted: a place that is gone to needs none of them.
+struct Skipping {
+    up: Box<dyn Cursor>,
+    first: u64,
+}
+
+impl Cursor for Skipping {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        self.skip(0);
+        self.up.next()
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        let first = std::mem::take(&mut self.first);
+        if self.up.skip(first) < first { 0 } else { self.up.skip(n) }
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.first]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.first = place.number(0)?;
+        self.up.restore(place.above(0)?)
     }
 }
 

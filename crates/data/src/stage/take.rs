@@ -1,7 +1,9 @@
 //! `take`: at most the first n elements.
 
-use super::{Access, Cursor, Node, Stage, open};
+use super::{Access, Cursor, Node, Stage, access, open};
 use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
@@ -11,8 +13,12 @@ pub(crate) struct Take {
 }
 
 impl Stage for Take {
-    fn name(&self) -> String {
-        format!("{}.take({})", self.up.name(), self.n)
+    fn label(&self) -> String {
+        format!("take({})", self.n)
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -23,12 +29,12 @@ impl Stage for Take {
         }
     }
 
-    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
-        Ok(self.up.access(epoch)?.map(|up| Box::new(Taken { up, left: self.n }) as _))
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        Ok(access(&self.up, run)?.map(|up| Box::new(Taken { up, left: self.n }) as _))
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Taken { up: open(&self.up, epoch)?, left: self.n }))
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Taken { up: open(&self.up, run)?, left: self.n }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -61,6 +67,15 @@ impl Cursor for Taken<Box<dyn Cursor>> {
         let skipped = self.up.skip(n.min(self.left));
         self.left -= skipped;
         skipped
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.left]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.left = place.number(0).ok().filter(|&n| n <= self.left).ok_or_else(foreign)?;
+        self.up.restore(place.above(0)?)
     }
 }
 

@@ -3,6 +3,8 @@
 use super::{Cursor, Node, Stage, open};
 use crate::HostArray;
 use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
 use crate::sample::Sample;
 use crate::source::slices::{rows, slice};
 use systole_base::Result;
@@ -12,8 +14,12 @@ pub(crate) struct Unbatch {
 }
 
 impl Stage for Unbatch {
-    fn name(&self) -> String {
-        format!("{}.unbatch", self.up.name())
+    fn label(&self) -> String {
+        "unbatch".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -23,19 +29,25 @@ impl Stage for Unbatch {
         }
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Rows { up: open(&self.up, epoch)?, batch: Sample::default(), at: 0, count: 0 }))
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Rows::new(open(&self.up, run)?)))
     }
 }
 
 struct Rows {
     up: Box<dyn Cursor>,
     batch: Sample,
+    /// The place before the batch.
+    before: Place,
     at: usize,
     count: usize,
 }
 
 impl Rows {
+    fn new(up: Box<dyn Cursor>) -> Rows {
+        Rows { up, batch: Sample::default(), before: Place::default(), at: 0, count: 0 }
+    }
+
     fn refill(&mut self, batch: Result<Sample>) -> Result<()> {
         let batch = batch?.check()?;
         let arrays = batch.fields().map(|(name, x)| Ok((name, x.get()?)));
@@ -57,6 +69,7 @@ impl Rows {
 impl Cursor for Rows {
     fn next(&mut self) -> Option<Result<Sample>> {
         while self.at == self.count {
+            self.before = self.up.save();
             let batch = self.up.next()?;
             if let Err(e) = self.refill(batch) {
                 return Some(Err(e));
@@ -64,6 +77,25 @@ impl Cursor for Rows {
         }
         self.at += 1;
         Some(self.row(self.at - 1))
+    }
+
+    fn save(&self) -> Place {
+        if self.at == self.count {
+            return Place::at([0]).over(self.up.save());
+        }
+        Place::at([self.at as u64]).over(self.before.clone())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        let at = place.number(0)? as usize;
+        self.up.restore(place.above(0)?)?;
+        if at > 0 {
+            self.before = place.above(0)?.clone();
+            let batch = self.up.next().ok_or_else(foreign)?;
+            self.refill(batch)?;
+            self.at = if at <= self.count { at } else { return Err(foreign()) };
+        }
+        Ok(())
     }
 }
 

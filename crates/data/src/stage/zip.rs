@@ -1,7 +1,9 @@
 //! `zip`: the elements of several datasets side by side, their fields merged.
 
-use super::{Access, Cursor, Node, Stage, open};
+use super::{Access, Cursor, Node, Stage, access, open};
 use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
 use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Result};
 
@@ -19,6 +21,14 @@ impl Zip {
 }
 
 impl Stage for Zip {
+    fn label(&self) -> String {
+        "zip".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        self.up.clone()
+    }
+
     fn name(&self) -> String {
         let names: Vec<String> = self.up.iter().map(|n| n.name()).collect();
         format!("zip({})", names.join(", "))
@@ -35,15 +45,15 @@ impl Stage for Zip {
         .unwrap_or(Cardinality::Finite(0))
     }
 
-    fn access(&self, epoch: u64) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
         self.check()?;
-        let all = self.up.iter().map(|n| n.access(epoch)).collect::<Result<Option<Vec<_>>>>()?;
+        let all = self.up.iter().map(|n| access(n, run)).collect::<Result<Option<Vec<_>>>>()?;
         Ok(all.map(|up| Box::new(Zipped { up }) as _))
     }
 
-    fn stream(&self, epoch: u64) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
         self.check()?;
-        Ok(Box::new(Zipped { up: self.up.iter().map(|n| open(n, epoch)).collect::<Result<Vec<_>>>()? }))
+        Ok(Box::new(Zipped { up: self.up.iter().map(|n| open(n, run)).collect::<Result<Vec<_>>>()? }))
     }
 }
 
@@ -81,6 +91,14 @@ impl Cursor for Zipped<Box<dyn Cursor>> {
 
     fn skip(&mut self, n: u64) -> u64 {
         self.up.iter_mut().map(|c| c.skip(n)).min().unwrap_or(0)
+    }
+
+    fn save(&self) -> Place {
+        Place { numbers: Vec::new(), inner: self.up.iter().map(|c| c.save()).collect() }
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.up.iter_mut().enumerate().try_for_each(|(i, c)| c.restore(place.above(i)?))
     }
 }
 

@@ -1,0 +1,878 @@
+//! tf.train.Example and SequenceExample: the messages that TFRecord files usually hold, to samples and back.
+//!
+//! [`Features`] says what is in them, as tf.io.parse_single_example's dictionary does; it is also text
+//! (`image: ui8[28, 28, 1], label: i64[]`), for command lines and files. There are no string arrays here: bytes become
+//! `ui8[n]`, and lists of them one `ui8[total]` with row splits beside it.
+
+use super::wire::{Fields, Value, put_bytes, put_varint};
+use crate::array::cast;
+use crate::sample::{ElementSpec, Sample};
+use crate::{Dataset, HostArray};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+
+/// What one feature is, and what becomes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Feature {
+    /// `T[shape]` from a list of just as many numbers (tf.io.FixedLenFeature).
+    Fixed {
+        /// Integers are read from int64 lists, floats from float lists.
+        ty: TensorType,
+        /// Used where the record has no such feature; without it that is an error.
+        default: Option<Literal>,
+    },
+    /// `T[steps, shape…]` from any number of whole rows (tf.io.FixedLenSequenceFeature).
+    Sequence {
+        /// Type of one row.
+        row: TensorType,
+    },
+    /// `T[n]` from a list of any length, empty where there is none (tf.io.VarLenFeature, made dense).
+    VarLen {
+        /// Type of an element.
+        dtype: DType,
+    },
+    /// `NAME: T[n]` and `NAME/row_splits: i64[rows + 1]` for each partition (tf.io.RaggedFeature).
+    Ragged {
+        /// Type of a value.
+        dtype: DType,
+        /// The feature that holds the values.
+        values: Arc<str>,
+        /// Outermost first.
+        partitions: Vec<Partition>,
+    },
+    /// `ui8[n]` from one byte string (FixedLenFeature([], tf.string)): a file's content, a text.
+    Bytes {
+        /// Used where the record has no such feature.
+        default: Option<Vec<u8>>,
+    },
+    /// `NAME: ui8[total]` and `NAME/row_splits: i64[k + 1]` from any number of byte strings.
+    ByteLists,
+    /// `T[shape]` from one byte string that holds its bytes, little endian (tf.io.decode_raw).
+    Raw {
+        /// Type of the array.
+        ty: TensorType,
+    },
+}
+
+/// How the rows of a ragged feature are told (tf.io.RaggedFeature.Row*).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Partition {
+    /// The named int64 feature holds the ends of all rows, with a 0 in front.
+    RowSplits(Arc<str>),
+    /// The lengths of the rows.
+    RowLengths(Arc<str>),
+    /// The first element of each row.
+    RowStarts(Arc<str>),
+    /// The end of each row.
+    RowLimits(Arc<str>),
+    /// For each value the row that it is in.
+    ValueRowids(Arc<str>),
+    /// Rows of one length.
+    UniformRowLength(usize),
+}
+
+/// The features that are read from a record, in the order of the sample's fields.
+///
+/// ```
+/// use systole_data::format::example::Features;
+/// let features: Features = "image: ui8[28, 28, 1], tokens: i64[?], label: i64[]".parse()?;
+/// assert_eq!(features.to_string(), "image: ui8[28, 28, 1], tokens: i64[?], label: i64[]");
+/// # Ok::<(), systole_base::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Features {
+    list: Vec<(Arc<str>, Feature)>,
+}
+
+impl Features {
+    /// None yet.
+    pub fn new() -> Features {
+        Features::default()
+    }
+
+    /// With one more.
+    pub fn with(mut self, name: impl Into<Arc<str>>, feature: Feature) -> Features {
+        self.list.push((name.into(), feature));
+        self
+    }
+
+    /// With `name: T[shape]` from just as many numbers.
+    pub fn fixed(self, name: impl Into<Arc<str>>, dtype: DType, shape: impl Into<Shape>) -> Features {
+        self.with(name, Feature::Fixed { ty: TensorType::new(dtype, shape), default: None })
+    }
+
+    /// With `name: T[n]` from any number of numbers.
+    pub fn var_len(self, name: impl Into<Arc<str>>, dtype: DType) -> Features {
+        self.with(name, Feature::VarLen { dtype })
+    }
+
+    /// With `name: ui8[n]` from one byte string.
+    pub fn bytes(self, name: impl Into<Arc<str>>) -> Features {
+        self.with(name, Feature::Bytes { default: None })
+    }
+
+    /// With `name: T[shape]` from one byte string that holds the array's bytes.
+    pub fn raw(self, name: impl Into<Arc<str>>, dtype: DType, shape: impl Into<Shape>) -> Features {
+        self.with(name, Feature::Raw { ty: TensorType::new(dtype, shape) })
+    }
+
+    /// Names and features, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Feature)> {
+        self.list.iter().map(|(n, f)| (&**n, f))
+    }
+
+    /// The features that [`encode`] makes of samples of these types.
+    pub fn of(spec: &ElementSpec) -> Features {
+        let feature = |ty: &TensorType| match ty.dtype {
+            DType::U8 => Feature::Raw { ty: ty.clone() },
+            _ => Feature::Fixed { ty: ty.clone(), default: None },
+        };
+        Features { list: spec.fields().map(|(name, ty)| (name.into(), feature(ty))).collect() }
+    }
+
+    /// What a record seems to hold: for looking at unknown files.
+    pub fn guess(record: &[u8]) -> Result<Features> {
+        let mut found = Features::new();
+        for (name, feature) in entries(record, 1)? {
+            let name: Arc<str> = std::str::from_utf8(name).map_err(|_| not_utf8(name))?.into();
+            let feature = match List::of(feature)? {
+                List::Bytes(list) if strings(list)?.len() == 1 => Feature::Bytes { default: None },
+                List::Bytes(_) => Feature::ByteLists,
+                List::Ints(list) => guessed(DType::I64, integers(list)?.len()),
+                List::Floats(list) => guessed(DType::F32, floats(list)?.len()),
+                List::Empty => Feature::VarLen { dtype: DType::I64 },
+            };
+            found.list.push((name, feature));
+        }
+        found.list.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(found)
+    }
+
+    /// A serialized tf.train.Example → the sample (tf.io.parse_single_example).
+    ///
+    /// # Errors
+    /// When the bytes are no Example, a feature is missing, of another kind, or of another number of elements.
+    pub fn parse(&self, record: &[u8]) -> Result<Sample> {
+        let mut found: Vec<Option<&[u8]>> = vec![None; self.list.len()];
+        let mut extra = Vec::new();
+        let wants_more = self.list.iter().any(|(_, f)| matches!(f, Feature::Ragged { .. }));
+        for (name, feature) in entries(record, 1)? {
+            if let Some(i) = self.list.iter().position(|(n, _)| n.as_bytes() == name) {
+                found[i] = Some(feature);
+            }
+            if wants_more {
+                extra.push((name, feature));
+            }
+        }
+        let mut fields = Vec::with_capacity(self.list.len());
+        for ((name, feature), message) in self.list.iter().zip(found) {
+            let done = match feature {
+                Feature::Ragged { dtype, values, partitions } => {
+                    ragged(&mut fields, name, *dtype, values, partitions, &extra)
+                }
+                _ => single(&mut fields, name, feature, message),
+            };
+            done.map_err(|e| e.at(format!("feature {name}")))?;
+        }
+        Ok(Sample::from_parts(fields, None))
+    }
+}
+
+fn guessed(dtype: DType, n: usize) -> Feature {
+    let shape: Vec<usize> = if n == 1 { Vec::new() } else { vec![n] };
+    Feature::Fixed { ty: TensorType::new(dtype, shape), default: None }
+}
+
+/// The features of a serialized tf.train.SequenceExample: those of the context, and those of its steps.
+///
+/// Of a step's features `Fixed`, `Bytes` and `Raw` are stacked (`T[steps, shape…]`), all others become
+/// `NAME: T[total]` with `NAME/row_splits: i64[steps + 1]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SequenceFeatures {
+    /// Once for the whole sequence.
+    pub context: Features,
+    /// For each step.
+    pub steps: Features,
+}
+
+impl SequenceFeatures {
+    /// A serialized SequenceExample → the sample (tf.io.parse_single_sequence_example).
+    ///
+    /// # Errors
+    /// As [`Features::parse`].
+    pub fn parse(&self, record: &[u8]) -> Result<Sample> {
+        let (mut context, mut lists) = (Vec::new(), &[][..]);
+        let mut fields = Fields::of(record);
+        while let Some((number, value)) = fields.next()? {
+            match (number, value) {
+                // `Features` stands in field 1 of both messages, so the context parses as an Example.
+                (1, Value::Bytes(bytes)) => put_bytes(&mut context, 1, bytes),
+                (2, Value::Bytes(bytes)) => lists = bytes,
+                _ => {}
+            }
+        }
+        let mut sample = self.context.parse(&context)?.into_fields();
+        let lists = map_entries(lists)?;
+        for (name, feature) in &self.steps.list {
+            let list = lists.iter().rev().find(|(n, _)| *n == name.as_bytes()).map(|(_, l)| *l);
+            steps(&mut sample, name, feature, list).map_err(|e| e.at(format!("sequence feature {name}")))?;
+        }
+        Ok(Sample::from_parts(sample, None))
+    }
+}
+
+type FieldList = Vec<(Arc<str>, HostArray)>;
+
+/// Adds what one feature of a record gives.
+fn single(fields: &mut FieldList, name: &Arc<str>, feature: &Feature, message: Option<&[u8]>) -> Result<()> {
+    let list = message.map(List::of).transpose()?.unwrap_or(List::Empty);
+    let is_there = !matches!(list, List::Empty);
+    let x = match feature {
+        Feature::Fixed { default: Some(x), .. } if !is_there => x.clone(),
+        Feature::Fixed { ty, .. } => shaped(numbers(ty.dtype, some(list)?)?, ty.shape.clone())?,
+        Feature::Sequence { row } => rows_of(numbers(row.dtype, list)?, row)?,
+        Feature::VarLen { dtype: DType::U8 } | Feature::ByteLists => {
+            let list = byte_strings(list)?;
+            let splits = row_splits(list.iter().map(|s| s.len()));
+            fields.push((name.clone(), bytes_array(&list.concat())?.into()));
+            fields.push((splits_name(name), integers_array(&splits)?.into()));
+            return Ok(());
+        }
+        Feature::VarLen { dtype } => numbers(*dtype, list)?,
+        Feature::Bytes { default: Some(bytes) } if !is_there => bytes_array(bytes)?,
+        Feature::Bytes { .. } => bytes_array(one_string(some(list)?)?)?,
+        Feature::Raw { ty } => raw(ty, one_string(some(list)?)?)?,
+        Feature::Ragged { .. } => return Ok(()),
+    };
+    fields.push((name.clone(), x.into()));
+    Ok(())
+}
+
+fn ragged(
+    fields: &mut FieldList,
+    name: &Arc<str>,
+    dtype: DType,
+    values: &str,
+    partitions: &[Partition],
+    record: &[(&[u8], &[u8])],
+) -> Result<()> {
+    let find = |key: &str| {
+        let found = record.iter().rev().find(|(n, _)| *n == key.as_bytes());
+        found.map_or(Ok(List::Empty), |(_, feature)| List::of(feature))
+    };
+    let values = numbers(dtype, find(values)?)?;
+    // From the innermost partition outward each one's rows are the values of the next.
+    let mut count = values.ty().elements();
+    let mut splits = Vec::new();
+    for partition in partitions.iter().rev() {
+        let rows = partition.row_splits(count, |key| integer_list(find(key)?))?;
+        count = rows.len() - 1;
+        splits.push(rows);
+    }
+    fields.push((name.clone(), values.into()));
+    for (i, rows) in splits.iter().rev().enumerate() {
+        let suffix =
+            if partitions.len() == 1 { splits_name(name) } else { format!("{name}/row_splits_{i}").into() };
+        fields.push((suffix, integers_array(rows)?.into()));
+    }
+    Ok(())
+}
+
+impl Partition {
+    fn row_splits(&self, values: usize, list: impl Fn(&str) -> Result<Vec<i64>>) -> Result<Vec<i64>> {
+        let n = values as i64;
+        let splits = match self {
+            Partition::RowSplits(key) => list(key)?,
+            Partition::RowLengths(key) => {
+                let mut end = 0i64;
+                let ends = list(key)?.into_iter().map(|len| {
+                    end = end.saturating_add(len);
+                    end
+                });
+                std::iter::once(0).chain(ends).collect()
+            }
+            Partition::RowStarts(key) => list(key)?.into_iter().chain([n]).collect(),
+            Partition::RowLimits(key) => std::iter::once(0).chain(list(key)?).collect(),
+            Partition::ValueRowids(key) => {
+                let ids = list(key)?;
+                if ids.len() != values {
+                    return Err(uneven(format!("{} row ids for {values} values", ids.len())));
+                }
+                let rows =
+                    ids.last().map_or(0, |&last| last.saturating_add(1)).clamp(0, n.saturating_add(1 << 20));
+                (0..=rows).map(|row| ids.partition_point(|&id| id < row) as i64).collect()
+            }
+            Partition::UniformRowLength(len) => {
+                let len = *len.max(&1);
+                (0..=values / len).map(|i| (i * len) as i64).collect()
+            }
+        };
+        let is_sorted = splits.first() == Some(&0) && splits.last() == Some(&n) && splits.is_sorted();
+        if is_sorted { Ok(splits) } else { Err(uneven(format!("the rows do not cover the {values} values"))) }
+    }
+}
+
+fn uneven(why: String) -> Error {
+    Error::new(ErrorKind::Data, "the values do not fit the rows").because(why)
+}
+
+/// Adds what one feature of a sequence's steps gives.
+fn steps(fields: &mut FieldList, name: &Arc<str>, feature: &Feature, list: Option<&[u8]>) -> Result<()> {
+    let mut messages = Vec::new();
+    let mut parser = Fields::of(list.unwrap_or_default());
+    while let Some((number, value)) = parser.next()? {
+        if let (1, Value::Bytes(message)) = (number, value) {
+            messages.push(List::of(message)?);
+        }
+    }
+    let is_stacked =
+        matches!(feature, Feature::Fixed { .. } | Feature::Raw { .. } | Feature::Sequence { .. });
+    if list.is_none() && is_stacked {
+        return Err(absent());
+    }
+    let count = messages.len();
+    match feature {
+        Feature::Fixed { ty, .. } | Feature::Sequence { row: ty } => {
+            let row = |list| shaped(numbers(ty.dtype, list)?, ty.shape.clone());
+            let rows = messages.into_iter().map(row).collect::<Result<Vec<_>>>()?;
+            fields.push((name.clone(), stacked(ty, &rows, count)?.into()));
+        }
+        Feature::Raw { ty } => {
+            let rows =
+                messages.into_iter().map(|list| raw(ty, one_string(list)?)).collect::<Result<Vec<_>>>()?;
+            fields.push((name.clone(), stacked(ty, &rows, count)?.into()));
+        }
+        Feature::Bytes { .. } | Feature::ByteLists | Feature::VarLen { dtype: DType::U8 } => {
+            let strings = messages.into_iter().map(byte_strings).collect::<Result<Vec<_>>>()?;
+            let splits = row_splits(strings.iter().map(|s| s.iter().map(|b| b.len()).sum()));
+            fields.push((name.clone(), bytes_array(&strings.concat().concat())?.into()));
+            fields.push((splits_name(name), integers_array(&splits)?.into()));
+        }
+        Feature::VarLen { dtype } | Feature::Ragged { dtype, .. } => {
+            let rows = messages.into_iter().map(|list| numbers(*dtype, list)).collect::<Result<Vec<_>>>()?;
+            let splits = row_splits(rows.iter().map(|r| r.ty().elements()));
+            let bytes: Vec<u8> = rows.iter().flat_map(|r| r.bytes()).copied().collect();
+            let ty = TensorType::new(*dtype, [bytes.len() / dtype.size()]);
+            fields.push((name.clone(), Literal::from_bytes(ty, &bytes)?.into()));
+            fields.push((splits_name(name), integers_array(&splits)?.into()));
+        }
+    }
+    Ok(())
+}
+
+fn stacked(row: &TensorType, rows: &[Literal], count: usize) -> Result<Literal> {
+    let dims: Vec<usize> = std::iter::once(count).chain(row.shape.iter().copied()).collect();
+    let bytes: Vec<u8> = rows.iter().flat_map(|r| r.bytes()).copied().collect();
+    Literal::from_bytes(row.with_shape(dims), &bytes)
+}
+
+fn row_splits(lengths: impl Iterator<Item = usize>) -> Vec<i64> {
+    let mut end = 0;
+    let ends = lengths.map(|len| {
+        end += len as i64;
+        end
+    });
+    std::iter::once(0).chain(ends.collect::<Vec<_>>()).collect()
+}
+
+fn splits_name(name: &str) -> Arc<str> {
+    format!("{name}/row_splits").into()
+}
+
+/// The map entries of the message in field `number`: (key, value message). Later ones win.
+fn entries(message: &[u8], number: u64) -> Result<Vec<(&[u8], &[u8])>> {
+    let mut out = Vec::new();
+    let mut fields = Fields::of(message);
+    while let Some((n, value)) = fields.next()? {
+        if let (true, Value::Bytes(map)) = (n == number, value) {
+            out.extend(map_entries(map)?);
+        }
+    }
+    Ok(out)
+}
+
+fn map_entries(map: &[u8]) -> Result<Vec<(&[u8], &[u8])>> {
+    let mut out = Vec::with_capacity(4);
+    let mut fields = Fields::of(map);
+    while let Some((n, value)) = fields.next()? {
+        let (1, Value::Bytes(entry)) = (n, value) else { continue };
+        let (mut key, mut feature) = (&[][..], &[][..]);
+        let mut parts = Fields::of(entry);
+        while let Some(part) = parts.next()? {
+            match part {
+                (1, Value::Bytes(bytes)) => key = bytes,
+                (2, Value::Bytes(bytes)) => feature = bytes,
+                _ => {}
+            }
+        }
+        out.push((key, feature));
+    }
+    Ok(out)
+}
+
+/// A feature's list, by its kind.
+#[derive(Clone, Copy)]
+enum List<'a> {
+    Bytes(&'a [u8]),
+    Floats(&'a [u8]),
+    Ints(&'a [u8]),
+    Empty,
+}
+
+impl<'a> List<'a> {
+    fn of(feature: &'a [u8]) -> Result<List<'a>> {
+        let mut list = List::Empty;
+        let mut fields = Fields::of(feature);
+        while let Some((number, value)) = fields.next()? {
+            list = match (number, value) {
+                (1, Value::Bytes(bytes)) => List::Bytes(bytes),
+                (2, Value::Bytes(bytes)) => List::Floats(bytes),
+                (3, Value::Bytes(bytes)) => List::Ints(bytes),
+                _ => list,
+            };
+        }
+        Ok(list)
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            List::Bytes(_) => "a list of byte strings",
+            List::Floats(_) => "a list of floats",
+            List::Ints(_) => "a list of integers",
+            List::Empty => "empty",
+        }
+    }
+}
+
+fn some(list: List<'_>) -> Result<List<'_>> {
+    if let List::Empty = list { Err(absent()) } else { Ok(list) }
+}
+
+fn absent() -> Error {
+    Error::new(ErrorKind::Data, "the record has no such feature")
+        .hint("check the name, or give the feature a default; `systole data inspect` shows what a file holds")
+}
+
+fn other_kind(expected: &str, list: &List) -> Error {
+    Error::new(ErrorKind::Data, format!("expected {expected}, the record has {}", list.kind()))
+}
+
+fn numbers(dtype: DType, list: List) -> Result<Literal> {
+    match (list, dtype.is_float()) {
+        (List::Empty, _) => Ok(Literal::zeros(TensorType::new(dtype, [0]))),
+        (List::Floats(bytes), true) => {
+            let values = floats(bytes)?;
+            Ok(cast(&Literal::from_slice([values.len()], &values)?, dtype))
+        }
+        (List::Ints(_), false) => {
+            let values = integer_list(list)?;
+            Ok(cast(&integers_array(&values)?, dtype))
+        }
+        (list, true) => Err(other_kind("floats", &list)),
+        (list, false) => Err(other_kind("integers", &list)),
+    }
+}
+
+fn integer_list(list: List) -> Result<Vec<i64>> {
+    match list {
+        List::Ints(bytes) => integers(bytes),
+        List::Empty => Ok(Vec::new()),
+        other => Err(other_kind("integers", &other)),
+    }
+}
+
+fn integers(list: &[u8]) -> Result<Vec<i64>> {
+    let mut out = Vec::new();
+    let mut fields = Fields::of(list);
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Value::Varint(v)) => out.push(v as i64),
+            (1, Value::Bytes(packed)) => {
+                let mut packed = Fields::of(packed);
+                while let Some(v) = packed.packed()? {
+                    out.push(v as i64);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(out)
+}
+
+fn floats(list: &[u8]) -> Result<Vec<f32>> {
+    let mut out = Vec::new();
+    let mut fields = Fields::of(list);
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Value::Fixed32(bytes)) => out.push(f32::from_le_bytes(bytes)),
+            (1, Value::Bytes(packed)) => {
+                let (all, rest) = packed.as_chunks::<4>();
+                if !rest.is_empty() {
+                    return Err(uneven(format!("{} bytes are no whole number of floats", packed.len())));
+                }
+                out.extend(all.iter().map(|b| f32::from_le_bytes(*b)));
+            }
+            _ => {}
+        }
+    }
+    Ok(out)
+}
+
+fn strings(list: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut out = Vec::new();
+    let mut fields = Fields::of(list);
+    while let Some(field) = fields.next()? {
+        if let (1, Value::Bytes(bytes)) = field {
+            out.push(bytes);
+        }
+    }
+    Ok(out)
+}
+
+fn byte_strings(list: List<'_>) -> Result<Vec<&[u8]>> {
+    match list {
+        List::Bytes(bytes) => strings(bytes),
+        List::Empty => Ok(Vec::new()),
+        other => Err(other_kind("byte strings", &other)),
+    }
+}
+
+fn one_string(list: List<'_>) -> Result<&[u8]> {
+    let all = byte_strings(list)?;
+    match all.as_slice() {
+        [one] => Ok(one),
+        _ => Err(Error::new(
+            ErrorKind::Data,
+            format!("expected one byte string, the record has {}", all.len()),
+        )),
+    }
+}
+
+fn bytes_array(bytes: &[u8]) -> Result<Literal> {
+    Literal::from_slice([bytes.len()], bytes)
+}
+
+fn integers_array(values: &[i64]) -> Result<Literal> {
+    Literal::from_slice([values.len()], values)
+}
+
+fn shaped(x: Literal, shape: Shape) -> Result<Literal> {
+    let expected = shape.checked_elements();
+    if expected != Some(x.ty().elements()) {
+        return Err(Error::new(ErrorKind::Data, format!("expected {} of shape {shape}", x.dtype()))
+            .because(format!("the record has {} values", x.ty().elements())));
+    }
+    x.reshape(shape)
+}
+
+fn rows_of(x: Literal, row: &TensorType) -> Result<Literal> {
+    let size = row.shape.checked_elements().filter(|&n| n > 0).unwrap_or(usize::MAX);
+    let n = x.ty().elements();
+    if !n.is_multiple_of(size) {
+        return Err(uneven(format!("{n} values are no whole number of rows of {row}")));
+    }
+    let dims: Vec<usize> = std::iter::once(n / size).chain(row.shape.iter().copied()).collect();
+    x.reshape(dims)
+}
+
+fn raw(ty: &TensorType, bytes: &[u8]) -> Result<Literal> {
+    Literal::from_bytes(ty.clone(), bytes)
+}
+
+fn not_utf8(name: &[u8]) -> Error {
+    Error::new(ErrorKind::Data, format!("the feature name {:?} is not text", String::from_utf8_lossy(name)))
+}
+
+/// A sample → a serialized tf.train.Example, which [`Features::of`] reads back: `ui8` arrays become one byte string,
+/// integers and bools int64 lists, floats float lists (f64 loses digits). Shapes are not written.
+///
+/// # Errors
+/// Those that the sample carries.
+pub fn encode(sample: &Sample) -> Result<Vec<u8>> {
+    let mut map = Vec::new();
+    let mut names: Vec<&str> = sample.names().collect();
+    // As TensorFlow's deterministic serialization: equal samples give equal bytes.
+    names.sort_unstable();
+    for name in names {
+        let x = sample.get(name)?;
+        let (mut feature, mut list) = (Vec::new(), Vec::new());
+        let kind = match x.dtype() {
+            DType::U8 => {
+                put_bytes(&mut list, 1, x.bytes());
+                1
+            }
+            dtype if dtype.is_float() => {
+                put_bytes(&mut list, 1, cast(x, DType::F32).bytes());
+                2
+            }
+            _ => {
+                let mut packed = Vec::new();
+                cast(x, DType::I64)
+                    .as_slice::<i64>()?
+                    .iter()
+                    .for_each(|&v| put_varint(&mut packed, v as u64));
+                put_bytes(&mut list, 1, &packed);
+                3
+            }
+        };
+        put_bytes(&mut feature, kind, &list);
+        let mut entry = Vec::new();
+        put_bytes(&mut entry, 1, name.as_bytes());
+        put_bytes(&mut entry, 2, &feature);
+        put_bytes(&mut map, 1, &entry);
+    }
+    let mut out = Vec::with_capacity(map.len() + 8);
+    put_bytes(&mut out, 1, &map);
+    Ok(out)
+}
+
+/// A function for [`Dataset::map`] that replaces the field `record: ui8[n]` by the features in it.
+pub fn parse_example(features: Features) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + 'static {
+    move |s| features.parse(s.get("record")?.bytes())
+}
+
+/// [`parse_example`] for tf.train.SequenceExample.
+pub fn parse_sequence_example(
+    features: SequenceFeatures,
+) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + 'static {
+    move |s| features.parse(s.get("record")?.bytes())
+}
+
+impl Dataset {
+    /// `record: ui8[n] → the features`: a map with [`parse_example`].
+    pub fn parse_example(&self, features: Features) -> Dataset {
+        self.map(parse_example(features))
+    }
+}
+
+impl fmt::Display for Features {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (name, feature)) in self.list.iter().enumerate() {
+            write!(f, "{}{name}: {feature}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// As in the text of [`Features`]: `?` is a number that each record has of its own.
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Feature::Raw { ty } if ty.dtype != DType::U8 => write!(f, "raw {ty}"),
+            Feature::Fixed { ty, .. } | Feature::Raw { ty } => write!(f, "{ty}"),
+            Feature::Sequence { row } => {
+                let dims: String = row.shape.iter().map(|d| format!(", {d}")).collect();
+                write!(f, "{}[?{dims}]", row.dtype)
+            }
+            Feature::VarLen { dtype } => write!(f, "{dtype}[?]"),
+            Feature::Bytes { .. } => f.write_str("ui8[?]"),
+            Feature::ByteLists => f.write_str("ui8[?, ?]"),
+            Feature::Ragged { dtype, partitions, .. } => {
+                write!(f, "{dtype}[?{}]", ", ?".repeat(partitions.len()))
+            }
+        }
+    }
+}
+
+impl FromStr for Features {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Features> {
+        let mut features = Features::new();
+        let mut rest = text.trim();
+        while !rest.is_empty() {
+            // Names may hold anything but a colon; types have no brackets within brackets.
+            let (name, after) = rest.split_once(':').ok_or_else(|| unreadable(rest))?;
+            let end = after.find(']').ok_or_else(|| unreadable(rest))?;
+            features =
+                features.with(name.trim(), feature(after[..end].trim()).ok_or_else(|| unreadable(rest))?);
+            rest = after[end + 1..].trim_start_matches([',', '\n', ' ']).trim();
+        }
+        Ok(features)
+    }
+}
+
+/// `f32[2, 3`, `i64[?`, `raw f32[4`: a feature's type without its last bracket.
+fn feature(text: &str) -> Option<Feature> {
+    let (is_raw, text) = text.strip_prefix("raw ").map_or((false, text), |t| (true, t));
+    let (dtype, dims) = text.split_once('[')?;
+    let dtype = DType::parse(dtype.trim())?;
+    let dims: Vec<&str> = dims.split(',').map(str::trim).filter(|d| !d.is_empty()).collect();
+    let sizes = |dims: &[&str]| dims.iter().map(|d| d.parse().ok()).collect::<Option<Vec<usize>>>();
+    Some(match (dims.as_slice(), dtype) {
+        (["?"], DType::U8) => Feature::Bytes { default: None },
+        (["?", "?"], DType::U8) => Feature::ByteLists,
+        (["?"], _) => Feature::VarLen { dtype },
+        (["?", rest @ ..], _) => Feature::Sequence { row: TensorType::new(dtype, sizes(rest)?) },
+        (all, DType::U8) => Feature::Raw { ty: TensorType::new(dtype, sizes(all)?) },
+        (all, _) if is_raw => Feature::Raw { ty: TensorType::new(dtype, sizes(all)?) },
+        (all, _) => Feature::Fixed { ty: TensorType::new(dtype, sizes(all)?), default: None },
+    })
+}
+
+fn unreadable(text: &str) -> Error {
+    let shown: String = text.chars().take(60).collect();
+    Error::new(ErrorKind::Config, format!("{shown:?} is no list of features"))
+        .hint("write it as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(text: &str) -> Vec<u8> {
+        (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+    }
+
+    /// tf.train.Example with image = b"\1\2\3\4", label = [3], neg = [-1, 2], w = [0.5, -2].
+    fn example() -> Vec<u8> {
+        hex(
+            "0a4e0a110a05696d61676512080a060a04010203040a0e0a056c6162656c12051a030a01030a160a036e6567120f1a0d0a0bffff\
+             ffffffffffffff01020a110a0177120c120a0a080000003f000000c0",
+        )
+    }
+
+    /// SequenceExample with context id = 7, tok = [[1, 2], [3], []], fr = [[1, 2], [3, 4]].
+    fn sequence() -> Vec<u8> {
+        hex(
+            "0a0d0a0b0a02696412051a030a010712400a220a026672121c0a0c120a0a080000803f000000400a0c120a0a080000404000008040\
+             0a1a0a03746f6b12130a061a040a0201020a051a030a01030a021a00",
+        )
+    }
+
+    fn parse(features: &str) -> Result<Sample> {
+        features.parse::<Features>()?.parse(&example())
+    }
+
+    #[test]
+    fn an_example_of_tensorflow_is_read_and_written_alike() {
+        let s = parse("label: i64[], w: f32[2], image: ui8[?], neg: i32[?]").unwrap();
+        assert_eq!(s.spec().unwrap().to_string(), "label: i64[], w: f32[2], image: ui8[4], neg: i32[2]");
+        assert_eq!(s.get("label").unwrap().as_slice::<i64>().unwrap(), [3]);
+        assert_eq!(s.get("w").unwrap().as_slice::<f32>().unwrap(), [0.5, -2.0]);
+        assert_eq!(s.get("image").unwrap().bytes(), [1, 2, 3, 4]);
+        assert_eq!(s.get("neg").unwrap().as_slice::<i32>().unwrap(), [-1, 2]);
+        assert_eq!(encode(&s).unwrap(), example(), "in any order of the fields");
+        let guess = Features::guess(&example()).unwrap();
+        assert_eq!(guess.to_string(), "image: ui8[?], label: i64[], neg: i64[2], w: f32[2]");
+    }
+
+    #[test]
+    fn shapes_defaults_and_lists() {
+        let s = parse("image: raw i16[2], w: f32[?, 1], image2: ui8[?, ?], no: i64[?]").unwrap();
+        assert_eq!(s.get("image").unwrap().as_slice::<i16>().unwrap(), [0x0201, 0x0403]);
+        assert_eq!(s.get("w").unwrap().ty().to_string(), "f32[2, 1]");
+        assert_eq!(s.get("image2/row_splits").unwrap().as_slice::<i64>().unwrap(), [0]);
+        assert_eq!(s.get("no").unwrap().ty().to_string(), "i64[0]");
+        let default = Some(Literal::from_slice([1], &[9i64]).unwrap());
+        let features = Features::new()
+            .with("no", Feature::Fixed { ty: TensorType::new(DType::I64, [1]), default })
+            .with("nothing", Feature::Bytes { default: Some(b"-".to_vec()) });
+        let s = features.parse(&example()).unwrap();
+        assert_eq!(
+            (s.get("no").unwrap().to_f64s(), s.get("nothing").unwrap().bytes()),
+            (vec![9.0], &b"-"[..])
+        );
+    }
+
+    #[test]
+    fn ragged_rows_are_told_in_every_way() {
+        let list = |name: &str, values: &[i64]| {
+            (name.to_string(), Literal::from_slice([values.len()], values).unwrap())
+        };
+        let record = encode(&Sample::new([
+            list("v", &[1, 2, 3, 4]),
+            list("splits", &[0, 1, 1, 4]),
+            list("lengths", &[1, 0, 3]),
+            list("starts", &[0, 1, 1]),
+            list("limits", &[1, 1, 4]),
+            list("ids", &[0, 2, 2, 2]),
+            list("outer", &[2, 1]),
+        ]))
+        .unwrap();
+        let ragged = |partitions| {
+            Features::new().with("x", Feature::Ragged { dtype: DType::I64, values: "v".into(), partitions })
+        };
+        let splits = |partitions, field: &str| {
+            ragged(partitions)
+                .parse(&record)
+                .map(|s| s.get(field).unwrap().as_slice::<i64>().unwrap().to_vec())
+        };
+        for one in [
+            Partition::RowSplits("splits".into()),
+            Partition::RowLengths("lengths".into()),
+            Partition::RowStarts("starts".into()),
+            Partition::RowLimits("limits".into()),
+            Partition::ValueRowids("ids".into()),
+        ] {
+            assert_eq!(splits(vec![one.clone()], "x/row_splits").unwrap(), [0, 1, 1, 4], "{one:?}");
+        }
+        assert_eq!(splits(vec![Partition::UniformRowLength(2)], "x/row_splits").unwrap(), [0, 2, 4]);
+        let two = || vec![Partition::RowLengths("outer".into()), Partition::RowLengths("lengths".into())];
+        assert_eq!(splits(two(), "x/row_splits_0").unwrap(), [0, 2, 3]);
+        assert_eq!(splits(two(), "x/row_splits_1").unwrap(), [0, 1, 1, 4]);
+        assert!(splits(vec![Partition::RowLengths("outer".into())], "x").is_err());
+        assert!(splits(vec![Partition::UniformRowLength(3)], "x").is_err());
+    }
+
+    #[test]
+    fn sequences_are_stacked_or_ragged() {
+        let features = |steps: &str| SequenceFeatures {
+            context: "id: i64[]".parse().unwrap(),
+            steps: steps.parse().unwrap(),
+        };
+        let s = features("fr: f32[2], tok: i64[?]").parse(&sequence()).unwrap();
+        assert_eq!(
+            s.spec().unwrap().to_string(),
+            "id: i64[], fr: f32[2, 2], tok: i64[3], tok/row_splits: i64[4]"
+        );
+        assert_eq!(s.get("fr").unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(s.get("tok/row_splits").unwrap().as_slice::<i64>().unwrap(), [0, 2, 3, 3]);
+        for (steps, why) in
+            [("fr: f32[3]", "shape"), ("other: f32[1]", "no such feature"), ("tok: f32[?]", "floats")]
+        {
+            let e = features(steps).parse(&sequence()).unwrap_err().to_string();
+            assert!(e.contains(why) && e.contains("sequence feature"), "{e}");
+        }
+    }
+
+    #[test]
+    fn wrong_expectations_are_named() {
+        for (features, parts) in [
+            ("label: i64[2]", &["feature label", "1 values"][..]),
+            ("lable: i64[]", &["no such feature", "feature lable"]),
+            ("label: f32[]", &["expected floats", "a list of integers"]),
+            ("image: ui8[2, 3]", &["feature image", "4 bytes"]),
+            ("w: f32[?, 3]", &["rows"]),
+            ("neg: ui8[?]", &["byte strings"]),
+        ] {
+            let e = parse(features).unwrap_err().to_string();
+            assert!(parts.iter().all(|p| e.contains(p)), "{features}: {e}");
+        }
+        for text in ["x", "x: f32", "x: what[2]", "x: f32[a]"] {
+            assert!(
+                text.parse::<Features>().unwrap_err().to_string().contains("no list of features"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn damaged_messages_are_errors_or_other_values_and_never_panics() {
+        let features: Features = "label: i64[], w: f32[?], image: ui8[?], neg: i64[?]".parse().unwrap();
+        let (good, steps) = (example(), sequence());
+        let reader =
+            SequenceFeatures { context: features.clone(), steps: "tok: i64[?], fr: f32[2]".parse().unwrap() };
+        for bytes in [&good, &steps] {
+            for bit in 0..bytes.len() * 8 {
+                let mut bad = bytes.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                let _ =
+                    (features.parse(&bad).is_ok(), reader.parse(&bad).is_ok(), Features::guess(&bad).is_ok());
+            }
+        }
+        let broken = (0..good.len()).filter(|&cut| features.parse(&good[..cut]).is_err()).count();
+        assert_eq!(broken, good.len());
+    }
+}

@@ -1,0 +1,138 @@
+//! The protocol buffer wire format, as far as tf.train.Example needs it: reading fields in place, writing them.
+
+use systole_base::{Error, ErrorKind, Result};
+
+/// A field's value as it stands in the message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    Varint(u64),
+    Fixed64([u8; 8]),
+    Bytes(&'a [u8]),
+    Fixed32([u8; 4]),
+}
+
+/// Walks the fields of a message.
+pub(crate) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub fn of(message: &'a [u8]) -> Fields<'a> {
+        Fields { rest: message }
+    }
+
+    /// Number and value of the next field; `None` at the end of the message.
+    pub fn next(&mut self) -> Result<Option<(u64, Value<'a>)>> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let value = match tag & 7 {
+            0 => Value::Varint(self.varint()?),
+            1 => Value::Fixed64(self.array()?),
+            2 => {
+                let len = self.varint()?;
+                Value::Bytes(self.take(usize::try_from(len).unwrap_or(usize::MAX))?)
+            }
+            5 => Value::Fixed32(self.array()?),
+            kind => return Err(broken(format!("a field of wire type {kind}"))),
+        };
+        Ok(Some((tag >> 3, value)))
+    }
+
+    /// The next varint of a packed list; `None` at its end.
+    pub fn packed(&mut self) -> Result<Option<u64>> {
+        if self.rest.is_empty() { Ok(None) } else { self.varint().map(Some) }
+    }
+
+    fn varint(&mut self) -> Result<u64> {
+        // One byte is by far the most frequent.
+        if let [byte @ 0..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(u64::from(*byte));
+        }
+        let mut value = 0u64;
+        for (i, &byte) in self.rest.iter().enumerate().take(10) {
+            value |= u64::from(byte & 0x7f) << (7 * i);
+            if byte < 0x80 {
+                if i == 9 && byte > 1 {
+                    break;
+                }
+                self.rest = &self.rest[i + 1..];
+                return Ok(value);
+            }
+        }
+        Err(broken("a number without an end".into()))
+    }
+
+    fn take(&mut self, n: usize) -> Result<&'a [u8]> {
+        if n > self.rest.len() {
+            return Err(broken(format!("a field of {n} bytes where {} are left", self.rest.len())));
+        }
+        let (taken, rest) = self.rest.split_at(n);
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        Ok(self.take(N)?.try_into().unwrap_or([0; N]))
+    }
+}
+
+fn broken(why: String) -> Error {
+    Error::new(ErrorKind::Data, "this is no protocol buffer message of the expected kind")
+        .because(why)
+        .hint("check that the records are tf.train.Example messages")
+}
+
+/// Appends a varint.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a length-delimited field.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
+    put_varint(out, field << 3 | 2);
+    put_varint(out, bytes.len() as u64);
+    out.extend(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_read_back() {
+        let mut message = Vec::new();
+        put_varint(&mut message, 1 << 3);
+        put_varint(&mut message, u64::MAX);
+        put_bytes(&mut message, 200, b"abc");
+        message.extend([3 << 3 | 5, 1, 2, 3, 4]);
+        message.extend([4 << 3 | 1, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let mut fields = Fields::of(&message);
+        assert_eq!(fields.next().unwrap(), Some((1, Value::Varint(u64::MAX))));
+        assert_eq!(fields.next().unwrap(), Some((200, Value::Bytes(b"abc"))));
+        assert_eq!(fields.next().unwrap(), Some((3, Value::Fixed32([1, 2, 3, 4]))));
+        assert_eq!(fields.next().unwrap(), Some((4, Value::Fixed64([1, 2, 3, 4, 5, 6, 7, 8]))));
+        assert_eq!(fields.next().unwrap(), None);
+    }
+
+    #[test]
+    fn nonsense_is_an_error() {
+        for bad in [
+            &[0x80][..],
+            &[0xff; 11],
+            &[2 << 3 | 2, 5, 1],
+            &[1 << 3 | 3],
+            &[1 << 3 | 5, 1],
+            &[0x0a, 0xff, 0xff],
+        ] {
+            let mut fields = Fields::of(bad);
+            assert!(fields.next().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,638 @@
+//! [`Pump`]: elements computed ahead by worker threads and handed out in order.
+//!
+//! Workers take turns at the source for a few elements at a time (so that small elements do not pay for a lock each),
+//! compute them side by side, and put them into numbered slots; the taker empties the slots in their order. So the
+//! stream is the same for any number of threads and any length of the queue. Where order is given up
+//! (`deterministic: false`) the taker takes whatever is ready, and its place says which elements those were.
+//!
+//! Threads start with the first element (so that seeking needs none) and end soon after the pump is dropped. Errors
+//! travel as elements, a panic as a panic of the taker. The memory budget holds for everything that is computed ahead:
+//! only the one element that the taker is waiting for is made without asking.
+
+use crate::autotune::{Gauge, Lease, lock};
+use crate::place::{Place, foreign};
+use crate::run::Run;
+use crate::sample::Sample;
+use crate::stage::map::MapFn;
+use crate::stage::{self, Access, Cursor, Node, Owner};
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use systole_base::{Error, ErrorKind, Result};
+
+/// Elements that a worker takes at a time, at most.
+const CHUNK: usize = 64;
+/// A chunk that takes less time than this is too small, one that takes more than the other too large.
+const SHORT: Duration = Duration::from_micros(100);
+const LONG: Duration = Duration::from_millis(2);
+/// Places of the source are remembered at least this many elements apart, since taking one costs time.
+const ANCHORS: u64 = 64;
+
+/// The taker's end.
+pub(crate) struct Pump {
+    engine: Arc<Engine>,
+    /// Not yet running: what the workers will take from.
+    idle: Option<Intake>,
+    over: bool,
+    current: VecDeque<Result<Sample>>,
+    current_seq: u64,
+    lease: Option<Lease>,
+    progress: Progress,
+}
+
+/// What workers and taker share.
+struct Engine {
+    owner: Owner,
+    /// Walked where the feed is random access.
+    node: Option<Node>,
+    run: Run,
+    gauge: Arc<Gauge>,
+    f: Option<MapFn>,
+    intake: Mutex<Intake>,
+    state: Mutex<State>,
+    /// Signals the workers: there is room, or an end.
+    room: Condvar,
+    /// Signals the taker: a slot is filled, or there will be no more.
+    ready: Condvar,
+    ordered: bool,
+}
+
+/// Where the elements come from; one worker at a time.
+struct Intake {
+    feed: Feed,
+    /// Number of the next element.
+    seq: u64,
+    /// The first element that is to have the source's place with it.
+    anchor_due: u64,
+    /// Elements that were handed out before the rest, in a run without order: (first, end).
+    gaps: VecDeque<(u64, u64)>,
+    ended: bool,
+}
+
+enum Feed {
+    Cursor(Box<dyn Cursor>),
+    /// Indices below the length; the first worker gets the access that is open already.
+    Access(Option<Box<dyn Access>>, Option<u64>),
+}
+
+enum Work {
+    Items(Vec<Result<Sample>>),
+    Indices(u64, u64),
+}
+
+#[derive(Default)]
+struct State {
+    slots: VecDeque<Slot>,
+    /// Number of the first slot.
+    base: u64,
+    /// Elements claimed and not yet taken.
+    in_flight: usize,
+    chunk: usize,
+    live: usize,
+    ended: bool,
+    stop: bool,
+}
+
+struct Slot {
+    seq: u64,
+    anchor: Option<Place>,
+    content: Content,
+}
+
+enum Content {
+    Pending,
+    Ready(Vec<Result<Sample>>, Lease),
+    Panic(Box<dyn Any + Send>),
+    Taken,
+}
+
+/// Which elements were handed out.
+#[derive(Default)]
+struct Progress {
+    /// All before this one.
+    low: u64,
+    /// And these: first → end. Empty where order is kept.
+    beyond: BTreeMap<u64, u64>,
+    /// Places of the source, by element; the last at or before `low`, and later ones.
+    anchors: VecDeque<(u64, Place)>,
+}
+
+impl Progress {
+    fn took(&mut self, seq: u64) {
+        if seq == self.low {
+            self.low += 1;
+            while let Some(end) = self.beyond.remove(&self.low) {
+                self.low = end;
+            }
+            while self.anchors.get(1).is_some_and(|(at, _)| *at <= self.low) {
+                self.anchors.pop_front();
+            }
+        } else if let Some((_, end)) = self.beyond.range_mut(..=seq).next_back().filter(|(_, e)| **e == seq) {
+            *end += 1;
+        } else {
+            self.beyond.insert(seq, seq + 1);
+        }
+    }
+
+    fn anchor(&mut self, seq: u64, place: Place) {
+        let at = self.anchors.partition_point(|(s, _)| *s <= seq);
+        self.anchors.insert(at, (seq, place));
+    }
+}
+
+impl Pump {
+    /// Over random access to `node`: the workers compute any elements, side by side.
+    pub fn over_access(
+        owner: Owner,
+        node: Node,
+        run: Run,
+        access: Box<dyn Access>,
+        gauge: Arc<Gauge>,
+    ) -> Pump {
+        let len = access.len();
+        Pump::new(owner, Some(node), run, gauge, None, Feed::Access(Some(access), len))
+    }
+
+    /// Over a stream: one worker at a time takes elements from `up`; `f` of them is computed side by side.
+    pub fn over_cursor(
+        owner: Owner,
+        run: Run,
+        up: Box<dyn Cursor>,
+        gauge: Arc<Gauge>,
+        f: Option<MapFn>,
+    ) -> Pump {
+        Pump::new(owner, None, run, gauge, f, Feed::Cursor(up))
+    }
+
+    fn new(
+        owner: Owner,
+        node: Option<Node>,
+        run: Run,
+        gauge: Arc<Gauge>,
+        f: Option<MapFn>,
+        feed: Feed,
+    ) -> Pump {
+        let mut progress = Progress::default();
+        if let Feed::Cursor(up) = &feed {
+            progress.anchor(0, up.save());
+        }
+        let intake = || Intake {
+            feed: Feed::Access(None, Some(0)),
+            seq: 0,
+            anchor_due: ANCHORS,
+            gaps: VecDeque::new(),
+            ended: true,
+        };
+        let idle = Intake { feed, ended: false, ..intake() };
+        let engine = Engine {
+            ordered: run.is_deterministic(),
+            owner,
+            node,
+            run,
+            gauge,
+            f,
+            intake: Mutex::new(intake()),
+            state: Mutex::new(State { chunk: 1, ..State::default() }),
+            room: Condvar::new(),
+            ready: Condvar::new(),
+        };
+        Pump {
+            engine: Arc::new(engine),
+            idle: Some(idle),
+            over: false,
+            current: VecDeque::new(),
+            current_seq: 0,
+            lease: None,
+            progress,
+        }
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let Some(mut idle) = self.idle.take() else { return Ok(()) };
+        idle.seq = self.progress.low;
+        *lock(&self.engine.intake) = idle;
+        self.spawn()
+    }
+
+    /// Brings the number of threads up to what the gauge says; surplus ones end by themselves.
+    fn spawn(&mut self) -> Result<()> {
+        let wanted = self.engine.gauge.threads();
+        loop {
+            let mut state = lock(&self.engine.state);
+            if state.live >= wanted || state.ended {
+                return Ok(());
+            }
+            state.live += 1;
+            let first = state.live == 1;
+            drop(state);
+            let engine = self.engine.clone();
+            let spawned = thread::Builder::new().name("systole-data".into()).spawn(move || engine.work());
+            if let Err(e) = spawned {
+                lock(&self.engine.state).live -= 1;
+                // One thread does all the work too, only later.
+                return if first { Err(no_thread(e)) } else { Ok(()) };
+            }
+        }
+    }
+
+    /// Waits for the next chunk. `None`: there is none.
+    fn take(&mut self) -> Option<Result<()>> {
+        if let Err(e) = self.start().and_then(|()| self.spawn()) {
+            self.over = true;
+            return Some(Err(e));
+        }
+        let engine = self.engine.clone();
+        let mut state = lock(&engine.state);
+        let mut waiting: Option<Instant> = None;
+        let at = loop {
+            match state.next(engine.ordered) {
+                Some(at) => break at,
+                None if state.ended && state.slots.is_empty() => {
+                    self.over = true;
+                    return None;
+                }
+                None => {
+                    waiting.get_or_insert_with(Instant::now);
+                    state = engine.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        };
+        let slot = &mut state.slots[at];
+        let (seq, anchor) = (slot.seq, slot.anchor.take());
+        match std::mem::replace(&mut slot.content, Content::Taken) {
+            Content::Ready(items, lease) => {
+                self.current = items.into();
+                self.lease = Some(lease);
+            }
+            Content::Panic(panic) => {
+                drop(state);
+                self.over = true;
+                resume_unwind(panic)
+            }
+            Content::Pending | Content::Taken => {}
+        }
+        state.in_flight -= self.current.len();
+        state.drop_taken();
+        drop(state);
+        engine.room.notify_all();
+        self.current_seq = seq;
+        if let Some(place) = anchor {
+            self.progress.anchor(seq, place);
+        }
+        let gauge = &engine.gauge;
+        if let Some(since) = waiting {
+            let waited = since.elapsed().as_nanos() as u64;
+            gauge.waited.fetch_add(waited, Relaxed);
+            engine.run.watch().leave_out(waited);
+        }
+        gauge.elements.fetch_add(self.current.len() as u64, Relaxed);
+        gauge.consider(engine.run.tuner());
+        Some(Ok(()))
+    }
+}
+
+impl Cursor for Pump {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        loop {
+            if let Some(item) = self.current.pop_front() {
+                self.progress.took(self.current_seq);
+                self.current_seq += 1;
+                return Some(item);
+            }
+            if self.over {
+                return None;
+            }
+            self.lease = None;
+            if let Err(e) = self.take()? {
+                return Some(Err(e));
+            }
+        }
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        match &mut self.idle {
+            Some(idle) if idle.gaps.is_empty() => {
+                let skipped = match &mut idle.feed {
+                    Feed::Cursor(up) => up.skip(n),
+                    Feed::Access(_, len) => n.min(len.unwrap_or(u64::MAX) - self.progress.low),
+                };
+                self.progress.low += skipped;
+                if let Feed::Cursor(up) = &idle.feed {
+                    self.progress.anchors = [(self.progress.low, up.save())].into();
+                }
+                skipped
+            }
+            _ => (0..n).take_while(|_| self.next().is_some()).count() as u64,
+        }
+    }
+
+    fn save(&self) -> Place {
+        let low = self.progress.low;
+        let mut place = match self.progress.anchors.front() {
+            Some((at, anchor)) => Place::at([low.saturating_sub(*at)]).over(anchor.clone()),
+            None => Place::at([low]),
+        };
+        for (&first, &end) in &self.progress.beyond {
+            place.numbers.extend([first - low, end - low]);
+        }
+        place
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        let Some(idle) = &mut self.idle else { return Err(foreign()) };
+        let past = place.number(0)?;
+        match &mut idle.feed {
+            Feed::Cursor(up) => {
+                up.restore(place.above(0)?)?;
+                self.progress = Progress { anchors: [(0, up.save())].into(), ..Progress::default() };
+                if up.skip(past) < past {
+                    return Err(foreign());
+                }
+                self.progress.low = past;
+            }
+            Feed::Access(_, Some(len)) if past > *len => return Err(foreign()),
+            Feed::Access(..) => self.progress.low = past,
+        }
+        for pair in place.numbers[1..].chunks(2) {
+            let [first, end] = *pair else { return Err(foreign()) };
+            if first >= end {
+                return Err(foreign());
+            }
+            let (first, end) = (past.saturating_add(first), past.saturating_add(end));
+            idle.gaps.push_back((first, end));
+            self.progress.beyond.insert(first, end);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        lock(&self.engine.state).stop = true;
+        self.engine.room.notify_all();
+    }
+}
+
+impl State {
+    /// The slot to take from next.
+    fn next(&self, ordered: bool) -> Option<usize> {
+        let is_filled = |s: &Slot| matches!(s.content, Content::Ready(..) | Content::Panic(_));
+        match ordered {
+            true => self.slots.front().is_some_and(is_filled).then_some(0),
+            false => self.slots.iter().position(is_filled),
+        }
+    }
+
+    fn drop_taken(&mut self) {
+        while self.slots.front().is_some_and(|s| matches!(s.content, Content::Taken)) {
+            self.slots.pop_front();
+            self.base += 1;
+        }
+    }
+}
+
+/// A worker's turn: the slot it is to fill, with what.
+struct Claim {
+    number: u64,
+    work: Work,
+    lease: Lease,
+}
+
+impl Engine {
+    fn work(&self) {
+        let mut access = None;
+        loop {
+            let Some(mut claim) = self.claim(&mut access) else { return };
+            let start = Instant::now();
+            let id = self.run.watch().id(self.owner.address);
+            let compute = || self.run.watch().aside(id, || self.compute(claim.work, &mut access));
+            let content = match catch_unwind(AssertUnwindSafe(compute)) {
+                Ok(items) => {
+                    let bytes = items.iter().flatten().map(Sample::bytes);
+                    let (all, most) = bytes.fold((0usize, 0), |(a, m), b| (a.saturating_add(b), m.max(b)));
+                    self.gauge.element_bytes.fetch_max(most, Relaxed);
+                    claim.lease.settle(all);
+                    Content::Ready(items, claim.lease)
+                }
+                Err(panic) => Content::Panic(panic),
+            };
+            self.deliver(claim.number, content, start.elapsed());
+        }
+    }
+
+    /// Waits for a turn at the source and for room, and takes a few elements. `None`: the worker is to end.
+    fn claim(&self, access: &mut Option<Box<dyn Access>>) -> Option<Claim> {
+        let mut intake = lock(&self.intake);
+        let (wanted, lease) = if intake.ended { None } else { self.room() }.or_else(|| {
+            lock(&self.state).live -= 1;
+            None
+        })?;
+        if let Feed::Access(first @ Some(_), _) = &mut intake.feed
+            && access.is_none()
+        {
+            *access = first.take();
+        }
+        let seq = intake.next_seq();
+        let anchor = intake.due_anchor(seq, self.ordered);
+        let pulled = catch_unwind(AssertUnwindSafe(|| intake.pull(seq, wanted)));
+        let mut state = lock(&self.state);
+        let claim = match pulled {
+            Ok((work, count)) => {
+                state.in_flight += count;
+                intake.seq = seq + count as u64;
+                (count > 0).then_some((work, Content::Pending))
+            }
+            Err(panic) => {
+                intake.ended = true;
+                Some((Work::Items(Vec::new()), Content::Panic(panic)))
+            }
+        };
+        let ended = intake.ended;
+        let number = state.base + state.slots.len() as u64;
+        let claim = claim.map(|(work, content)| {
+            let panicked = matches!(content, Content::Panic(_));
+            state.slots.push_back(Slot { seq, anchor, content });
+            (work, panicked)
+        });
+        state.ended |= ended;
+        self.gauge.deepest.fetch_max(state.in_flight, Relaxed);
+        if ended {
+            self.ready.notify_all();
+        }
+        match claim {
+            Some((work, false)) => Some(Claim { number, work, lease }),
+            _ => {
+                state.live -= 1;
+                None
+            }
+        }
+    }
+
+    /// Waits until elements may be computed: how many, and the memory for them. `None`: stop.
+    fn room(&self) -> Option<(usize, Lease)> {
+        let mut state = lock(&self.state);
+        let mut since = None;
+        let found = loop {
+            if state.stop || state.live > self.gauge.threads() {
+                break None;
+            }
+            let bytes = self.gauge.element_bytes.load(Relaxed);
+            if state.in_flight == 0 {
+                break Some((1, self.run.budget().insist(bytes)));
+            }
+            let chunk = state.chunk;
+            if bytes > 0 && state.in_flight + chunk <= self.gauge.ahead() {
+                if let Some(lease) = self.run.budget().lease(bytes.saturating_mul(chunk)) {
+                    break Some((chunk, lease));
+                }
+                self.gauge.short_of_memory.fetch_add(1, Relaxed);
+                state.chunk = 1;
+                since.get_or_insert_with(Instant::now);
+                // Another stage may give memory back without knowing of this one.
+                let wait = self.room.wait_timeout(state, Duration::from_millis(2));
+                state = wait.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            since.get_or_insert_with(Instant::now);
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        if let Some(since) = since {
+            self.gauge.blocked.fetch_add(since.elapsed().as_nanos() as u64, Relaxed);
+        }
+        found
+    }
+
+    fn compute(&self, work: Work, access: &mut Option<Box<dyn Access>>) -> Vec<Result<Sample>> {
+        match work {
+            Work::Items(items) => match &self.f {
+                Some(f) => items.into_iter().map(|item| stage::map::apply(f, item?)).collect(),
+                None => items,
+            },
+            Work::Indices(first, end) => {
+                if let (None, Some(node)) = (&access, &self.node) {
+                    match stage::access(node, &self.run) {
+                        Ok(opened) => *access = opened,
+                        Err(e) => return (first..end).map(|_| Err(e.clone())).collect(),
+                    }
+                }
+                (first..end).map(|i| access.as_mut().map_or_else(|| Err(gone()), |a| a.get(i))).collect()
+            }
+        }
+    }
+
+    fn deliver(&self, number: u64, content: Content, took: Duration) {
+        self.gauge.busy.fetch_add(took.as_nanos() as u64, Relaxed);
+        let mut state = lock(&self.state);
+        let threads = self.gauge.threads();
+        if took > LONG {
+            state.chunk = (state.chunk / 2).max(1);
+        } else if took < SHORT && state.chunk < CHUNK {
+            let larger = 2 * state.chunk;
+            // Several chunks must fit the queue, or the threads would wait for each other.
+            if self.gauge.stretch(4 * larger * threads) {
+                state.chunk = larger;
+            }
+        }
+        let at = (number - state.base) as usize;
+        if let Some(slot) = state.slots.get_mut(at) {
+            slot.content = content;
+        }
+        drop(state);
+        self.ready.notify_one();
+        self.room.notify_all();
+    }
+}
+
+impl Intake {
+    /// The number of the next element that was not handed out before.
+    fn next_seq(&mut self) -> u64 {
+        let mut seq = self.seq;
+        while let Some(&(first, end)) = self.gaps.front().filter(|(first, _)| *first <= seq) {
+            if let Feed::Cursor(up) = &mut self.feed {
+                up.skip(end.saturating_sub(first.max(seq)));
+            }
+            seq = end.max(seq);
+            self.gaps.pop_front();
+        }
+        seq
+    }
+
+    /// The source's place before element `seq`, if it is time to take one.
+    fn due_anchor(&mut self, seq: u64, ordered: bool) -> Option<Place> {
+        let Feed::Cursor(up) = &self.feed else { return None };
+        // Without order any chunk may be the first that is missing.
+        if ordered && seq < self.anchor_due {
+            return None;
+        }
+        let place = up.save();
+        // A place that is expensive to take is taken less often.
+        self.anchor_due = seq + (place.size() as u64).max(ANCHORS);
+        Some(place)
+    }
+
+    fn pull(&mut self, seq: u64, wanted: usize) -> (Work, usize) {
+        let until = self.gaps.front().map_or(u64::MAX, |(first, _)| first - seq);
+        let wanted = until.min(wanted as u64);
+        match &mut self.feed {
+            Feed::Cursor(up) => {
+                let items: Vec<_> = std::iter::from_fn(|| up.next()).take(wanted as usize).collect();
+                self.ended = (items.len() as u64) < wanted;
+                let count = items.len();
+                (Work::Items(items), count)
+            }
+            Feed::Access(_, len) => {
+                let len = len.unwrap_or(u64::MAX);
+                let end = seq.saturating_add(wanted).min(len);
+                self.ended = end == len;
+                (Work::Indices(seq, end), (end - seq) as usize)
+            }
+        }
+    }
+}
+
+/// What a pump over a stream does, on the calling thread; the places are the same.
+pub(crate) struct Inline {
+    pub up: Box<dyn Cursor>,
+    pub f: Option<MapFn>,
+}
+
+impl Cursor for Inline {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let item = self.up.next()?;
+        Some(match &self.f {
+            Some(f) => item.and_then(|s| stage::map::apply(f, s)),
+            None => item,
+        })
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        self.up.skip(n)
+    }
+
+    fn save(&self) -> Place {
+        Place::at([0]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.up.restore(place.above(0)?)?;
+        let past = place.number(0)?;
+        if place.numbers.len() > 1 || self.up.skip(past) < past {
+            return Err(foreign());
+        }
+        Ok(())
+    }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Data, "a stage that had random access has none any more")
+}
+
+fn no_thread(e: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, "cannot start a thread of the input pipeline")
+        .because(e.to_string())
+        .hint("raise the limit on threads, or run the pipeline with .debug()")
+}

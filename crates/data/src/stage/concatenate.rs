@@ -1,0 +1,130 @@
+//! `concatenate`: the elements of one dataset after those of another.
+
+use super::{Access, Cursor, Node, Stage, access, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
+use crate::sample::{ElementSpec, Sample};
+use systole_base::Result;
+
+impl Dataset {
+    /// The elements of this dataset, then those of the other.
+    pub fn concatenate(&self, other: &Dataset) -> Dataset {
+        let second = other.clone().into_node();
+        self.then(|first| Concatenate { parts: [first, second] })
+    }
+}
+
+struct Concatenate {
+    parts: [Node; 2],
+}
+
+impl Stage for Concatenate {
+    fn label(&self) -> String {
+        "concatenate".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        self.parts.to_vec()
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        match self.parts.each_ref().map(|p| p.cardinality()) {
+            [Cardinality::Finite(a), Cardinality::Finite(b)] => Cardinality::Finite(a.saturating_add(b)),
+            [Cardinality::Infinite, _] | [Cardinality::Finite(_), Cardinality::Infinite] => {
+                Cardinality::Infinite
+            }
+            _ => Cardinality::Unknown,
+        }
+    }
+
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        let [first, second] = &self.parts;
+        let (Some(first), Some(second)) = (access(first, run)?, access(second, run)?) else {
+            return Ok(None);
+        };
+        Ok(Some(Box::new(Joined { first, second })))
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let [first, second] = &self.parts;
+        Ok(Box::new(OneByOne { parts: [open(first, run)?, open(second, run)?], at: 0 }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        let [first, second] = &self.parts;
+        if first.cardinality() == Cardinality::Finite(0) { second.spec() } else { first.spec() }
+    }
+}
+
+struct Joined {
+    first: Box<dyn Access>,
+    second: Box<dyn Access>,
+}
+
+impl Access for Joined {
+    fn len(&self) -> Option<u64> {
+        Some(self.first.len()?.saturating_add(self.second.len()?))
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        match self.first.len() {
+            Some(n) if index >= n => self.second.get(index - n),
+            _ => self.first.get(index),
+        }
+    }
+}
+
+struct OneByOne {
+    parts: [Box<dyn Cursor>; 2],
+    at: usize,
+}
+
+impl Cursor for OneByOne {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        if self.at == 0 {
+            if let Some(item) = self.parts[0].next() {
+                return Some(item);
+            }
+            self.at = 1;
+        }
+        self.parts[1].next()
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        let first = if self.at == 0 { self.parts[0].skip(n) } else { 0 };
+        if first < n {
+            self.at = 1;
+        }
+        first + self.parts[1].skip(n - first)
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.at as u64]).over(self.parts[self.at].save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.at = place.number(0)? as usize;
+        self.parts.get_mut(self.at).ok_or_else(foreign)?.restore(place.above(0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, resumes, stream, values};
+
+    #[test]
+    fn one_after_the_other() {
+        for (a, b) in [(ints(3), ints(2)), (stream(3), ints(2)), (ints(3), stream(2)), (stream(3), stream(0))]
+        {
+            let expected = [values(&a), values(&b)].concat();
+            let d = a.concatenate(&b);
+            assert_eq!(values(&d), expected);
+            resumes(&d.repeat_n(2));
+            resumes(&d.shuffle(3, 1));
+        }
+        assert_eq!(ints(3).concatenate(&ints(2)).cardinality().finite(), Some(5));
+        assert_eq!(ints(0).concatenate(&ints(2)).element_spec().unwrap().to_string(), "x: i32[]");
+    }
+}

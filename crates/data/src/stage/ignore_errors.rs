@@ -1,0 +1,120 @@
+//! `ignore_errors`: leaves out elements that are errors, up to a number of them.
+
+use super::{Cursor, Node, Stage, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
+use crate::sample::{ElementSpec, Sample};
+use std::sync::Arc;
+use systole_base::{Error, Result};
+
+type Tell = Arc<dyn Fn(&Error) + Send + Sync>;
+
+impl Dataset {
+    /// Leaves out elements that are errors, up to `quota` of them in an epoch; the next one is handed out. A quota of
+    /// `u64::MAX` is tf.data's behaviour.
+    pub fn ignore_errors(&self, quota: u64) -> Dataset {
+        self.ignore_errors_with(quota, |_| ())
+    }
+
+    /// [`Dataset::ignore_errors`], telling each error to a function (for a log, a count).
+    pub fn ignore_errors_with(&self, quota: u64, tell: impl Fn(&Error) + Send + Sync + 'static) -> Dataset {
+        self.then(|up| IgnoreErrors { up, quota, tell: Arc::new(tell) })
+    }
+}
+
+struct IgnoreErrors {
+    up: Node,
+    quota: u64,
+    tell: Tell,
+}
+
+impl Stage for IgnoreErrors {
+    fn label(&self) -> String {
+        match self.quota {
+            u64::MAX => "ignore_errors".into(),
+            n => format!("ignore_errors({n})"),
+        }
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        match self.up.cardinality() {
+            Cardinality::Finite(0) => Cardinality::Finite(0),
+            _ => Cardinality::Unknown,
+        }
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Tolerant {
+            up: open(&self.up, run)?,
+            quota: self.quota,
+            tell: self.tell.clone(),
+            left_out: 0,
+        }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.up.spec().or_else(|_| super::first_spec(self, &Run::inspecting()))
+    }
+}
+
+struct Tolerant {
+    up: Box<dyn Cursor>,
+    quota: u64,
+    tell: Tell,
+    left_out: u64,
+}
+
+impl Cursor for Tolerant {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        loop {
+            match self.up.next()? {
+                Err(e) if self.left_out < self.quota => {
+                    self.left_out += 1;
+                    (self.tell)(&e);
+                }
+                Err(e) => {
+                    return Some(Err(e.because(format!("{} errors were left out already", self.left_out))));
+                }
+                item => return Some(item),
+            }
+        }
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.left_out]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.left_out = place.number(0)?;
+        self.up.restore(place.above(0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, resumes, stream, values};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn up_to_the_quota() {
+        for d in [ints(8), stream(8)] {
+            let d = d.map(|s| if s.get("x").unwrap().get(0).as_i64() % 3 == 1 { s.without("?") } else { s });
+            assert_eq!(values(&d.ignore_errors(u64::MAX)), [0, 2, 3, 5, 6]);
+            resumes(&d.ignore_errors(9).batch(2).repeat_n(2));
+            let told = Arc::new(AtomicUsize::new(0));
+            let count = told.clone();
+            let some = d.ignore_errors_with(2, move |_| drop(count.fetch_add(1, Ordering::Relaxed)));
+            let items: Vec<_> = some.iter().collect();
+            assert_eq!((items.len(), told.load(Ordering::Relaxed)), (6, 2));
+            let e = items[5].as_ref().unwrap_err().to_string();
+            assert!(e.contains("2 errors were left out already"), "{e}");
+        }
+    }
+}

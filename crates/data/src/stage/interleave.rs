@@ -1,0 +1,348 @@
+//! `interleave` and `flat_map`: a dataset made of each element, their elements mixed in a fixed pattern.
+//!
+//! The order is tf.data's: `cycle_length` inner datasets are open; each in turn gives up to `block_length` elements;
+//! one that ends is replaced by the next when its turn comes. Threads read the open ones ahead without changing that.
+
+use super::{Cursor, Node, Owner, Stage, Threads, Walk, access, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::pump::{Inline, Pump};
+use crate::run::Run;
+use crate::sample::Sample;
+use std::sync::Arc;
+use systole_base::{Error, ErrorKind, Result};
+
+/// What the function of [`Dataset::interleave`] and [`Dataset::flat_map`] may return.
+pub trait IntoDataset {
+    /// The dataset, or the error.
+    fn into_dataset(self) -> Result<Dataset>;
+}
+
+impl IntoDataset for Dataset {
+    fn into_dataset(self) -> Result<Dataset> {
+        Ok(self)
+    }
+}
+
+impl IntoDataset for Result<Dataset> {
+    fn into_dataset(self) -> Result<Dataset> {
+        self
+    }
+}
+
+type Inner = Arc<dyn Fn(Sample) -> Result<Dataset> + Send + Sync>;
+
+impl Dataset {
+    /// The elements of the dataset that `f` makes of each element, one dataset after the other.
+    pub fn flat_map<R: IntoDataset>(&self, f: impl Fn(Sample) -> R + Send + Sync + 'static) -> Dataset {
+        self.interleaved(f, 1, 1, None)
+    }
+
+    /// The elements of the datasets that `f` makes of the elements: `cycle_length` of them are open at a time, and
+    /// each in turn gives `block_length` elements.
+    pub fn interleave<R: IntoDataset>(
+        &self,
+        f: impl Fn(Sample) -> R + Send + Sync + 'static,
+        cycle_length: usize,
+        block_length: usize,
+    ) -> Dataset {
+        self.interleaved(f, cycle_length, block_length, None)
+    }
+
+    /// [`Dataset::interleave`] with up to `threads` of the open datasets read ahead, each by a thread of its own
+    /// ([`crate::AUTOTUNE`]: as many as the core budget allows). The order is the same.
+    pub fn interleave_parallel<R: IntoDataset>(
+        &self,
+        f: impl Fn(Sample) -> R + Send + Sync + 'static,
+        cycle_length: usize,
+        block_length: usize,
+        threads: usize,
+    ) -> Dataset {
+        self.interleaved(f, cycle_length, block_length, Some(Threads::of(threads)))
+    }
+
+    fn interleaved<R: IntoDataset>(
+        &self,
+        f: impl Fn(Sample) -> R + Send + Sync + 'static,
+        cycle: usize,
+        block: usize,
+        threads: Option<Threads>,
+    ) -> Dataset {
+        let f: Inner = Arc::new(move |s| f(s).into_dataset());
+        self.then(|up| Interleave { up, f, cycle, block, threads })
+    }
+}
+
+struct Interleave {
+    up: Node,
+    f: Inner,
+    cycle: usize,
+    block: usize,
+    threads: Option<Threads>,
+}
+
+impl Stage for Interleave {
+    fn label(&self) -> String {
+        match (self.cycle, self.threads) {
+            (1, None) => "flat_map".into(),
+            (_, None) => format!("interleave({}, {})", self.cycle, self.block),
+            (_, Some(Threads::Fixed(n))) => {
+                format!("interleave({}, {}, {n} threads)", self.cycle, self.block)
+            }
+            (_, Some(Threads::Auto)) => format!("interleave({}, {}, AUTOTUNE)", self.cycle, self.block),
+        }
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        match self.up.cardinality() {
+            Cardinality::Finite(0) => Cardinality::Finite(0),
+            _ => Cardinality::Unknown,
+        }
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        // A cycle of AUTOTUNE would make the order depend on the machine.
+        if self.cycle == 0 || self.block == 0 || self.cycle == crate::AUTOTUNE {
+            return Err(Error::new(ErrorKind::Config, "interleave needs a cycle and a block of at least 1")
+                .at(self.label())
+                .because("they decide the order of the elements, so they are numbers of your own"));
+        }
+        let ahead = match self.threads {
+            None => 0,
+            Some(Threads::Fixed(n)) => n,
+            Some(Threads::Auto) => run.tuner().cores(),
+        };
+        Ok(Box::new(Mixed {
+            up: open(&self.up, run)?,
+            node: self.up.clone(),
+            opener: Opener { f: self.f.clone(), run: run.clone(), owner: Owner::of(self), block: self.block },
+            ahead: if self.threads.is_some() { Some(ahead) } else { None },
+            slots: (0..self.cycle).map(|_| None).collect(),
+            at: 0,
+            given: 0,
+            ended: false,
+        }))
+    }
+}
+
+/// Opens the dataset of an element.
+struct Opener {
+    f: Inner,
+    run: Run,
+    owner: Owner,
+    block: usize,
+}
+
+impl Opener {
+    /// `ahead`: read by a thread. The places are the same with and without one.
+    fn open(&self, element: Result<Sample>, ahead: Option<bool>) -> Result<Box<dyn Cursor>> {
+        let node = (self.f)(element?)?.into_node();
+        let Some(ahead) = ahead else { return open(&node, &self.run) };
+        let owner = Owner { address: self.owner.address, label: self.owner.label.clone() };
+        let gauge = || self.run.tuner().gauge(&owner, Threads::Fixed(1), Some(2 * self.block.max(16)));
+        let threads = ahead && self.run.has_threads();
+        Ok(match access(&node, &self.run)? {
+            Some(first) if threads => {
+                let gauge = gauge();
+                Box::new(Pump::over_access(owner, node, self.run.clone(), first, gauge))
+            }
+            Some(first) => Box::new(Walk { access: first, at: 0 }),
+            None => {
+                let up = node.stream(&self.run)?;
+                match threads {
+                    true => {
+                        let gauge = gauge();
+                        Box::new(Pump::over_cursor(owner, self.run.clone(), up, gauge, None))
+                    }
+                    false => Box::new(Inline { up, f: None }),
+                }
+            }
+        })
+    }
+}
+
+/// An open inner dataset, and the place before the element that it was made of.
+struct Slot {
+    before: Place,
+    cursor: Box<dyn Cursor>,
+}
+
+struct Mixed {
+    up: Box<dyn Cursor>,
+    node: Node,
+    opener: Opener,
+    /// How many of the slots are read ahead; `None`: threads were not asked for.
+    ahead: Option<usize>,
+    slots: Vec<Option<Slot>>,
+    /// The slot whose turn it is, and how many elements it has given in this turn.
+    at: usize,
+    given: usize,
+    ended: bool,
+}
+
+impl Mixed {
+    fn next_slot(&mut self) {
+        self.at = (self.at + 1) % self.slots.len();
+        self.given = 0;
+    }
+
+    fn is_ahead(&self, slot: usize) -> Option<bool> {
+        self.ahead.map(|n| slot < n)
+    }
+
+    /// Opens the dataset of the next element in the present slot.
+    fn refill(&mut self) -> Result<()> {
+        let before = self.up.save();
+        let Some(element) = self.up.next() else {
+            self.ended = true;
+            return Ok(());
+        };
+        let opened = self.opener.open(element, self.is_ahead(self.at));
+        match opened {
+            Ok(cursor) => self.slots[self.at] = Some(Slot { before, cursor }),
+            Err(e) => {
+                self.next_slot();
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self, slot: usize, before: &Place, inside: &Place) -> Result<()> {
+        let mut up = open(&self.node, &self.opener.run)?;
+        up.restore(before)?;
+        let element = up.next().ok_or_else(foreign)?;
+        let mut cursor = self.opener.open(element, self.is_ahead(slot))?;
+        cursor.restore(inside)?;
+        *self.slots.get_mut(slot).ok_or_else(foreign)? = Some(Slot { before: before.clone(), cursor });
+        Ok(())
+    }
+}
+
+impl Cursor for Mixed {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        loop {
+            let Some(slot) = &mut self.slots[self.at] else {
+                if !self.ended {
+                    if let Err(e) = self.refill() {
+                        return Some(Err(e));
+                    }
+                } else if self.slots.iter().all(Option::is_none) {
+                    return None;
+                }
+                if self.slots[self.at].is_none() {
+                    self.next_slot();
+                }
+                continue;
+            };
+            if let Some(item) = slot.cursor.next() {
+                self.given += 1;
+                if self.given == self.opener.block {
+                    self.next_slot();
+                }
+                return Some(item);
+            }
+            self.slots[self.at] = None;
+            self.next_slot();
+        }
+    }
+
+    fn save(&self) -> Place {
+        let mut place =
+            Place::at([self.at as u64, self.given as u64, self.ended as u64]).over(self.up.save());
+        for (i, slot) in self.slots.iter().enumerate() {
+            if let Some(slot) = slot {
+                place = place.over(Place::at([i as u64]).over(slot.before.clone()).over(slot.cursor.save()));
+            }
+        }
+        place
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.up.restore(place.above(0)?)?;
+        self.at = place.number(0)? as usize;
+        self.given = place.number(1)? as usize;
+        self.ended = place.number(2)? == 1;
+        if self.at >= self.slots.len() || self.given >= self.opener.block {
+            return Err(foreign());
+        }
+        for slot in &place.inner[1..] {
+            self.reopen(slot.number(0)? as usize, slot.above(0)?, slot.above(1)?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, resumes, stream, values};
+    use crate::{Dataset, Sample};
+
+    /// Dataset `i` of `range(lens)` holds `100 i, 100 i + 1, …`.
+    fn inner(
+        lens: &'static [u64],
+        streams: bool,
+    ) -> impl Fn(Sample) -> Dataset + Clone + Send + Sync + 'static {
+        move |s| {
+            let i = s.fields().next().unwrap().1.get().unwrap().get(0).as_i64();
+            let d = Dataset::range(lens[i as usize]).map(move |s| s.map("value", |x| x + (100 * i) as f64));
+            if streams { d.filter(|_| true) } else { d }
+        }
+    }
+
+    #[test]
+    fn the_order_is_tensorflows() {
+        // tf.data.Dataset.range(n).interleave(lambda i: range(lens[i]).map(lambda j: i * 100 + j), cycle, block)
+        let cases: [(&[u64], usize, usize, &[i64]); 4] = [
+            (&[3, 5, 1, 4, 2], 2, 2, &[0, 1, 100, 101, 2, 102, 103, 200, 104, 300, 301, 400, 401, 302, 303]),
+            (&[2, 0, 4, 1, 3, 2], 3, 1, &[0, 200, 1, 300, 201, 202, 400, 500, 203, 401, 501, 402]),
+            (&[4, 4, 4], 5, 3, &[0, 1, 2, 100, 101, 102, 200, 201, 202, 3, 103, 203]),
+            (&[2, 3, 1, 2], 1, 2, &[0, 1, 100, 101, 102, 200, 300, 301]),
+        ];
+        for (lens, cycle, block, expected) in cases {
+            for streams in [false, true] {
+                for outer in [ints(lens.len() as i32), stream(lens.len() as i32)] {
+                    let d = outer.interleave(inner(lens, streams), cycle, block);
+                    assert_eq!(values(&d), expected);
+                    for threads in [1, 2, 8, crate::AUTOTUNE] {
+                        let parallel = outer.interleave_parallel(inner(lens, streams), cycle, block, threads);
+                        assert_eq!(values(&parallel), expected);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_place_is_gone_to_with_any_number_of_threads() {
+        let lens: &[u64] = &[3, 5, 0, 4, 2];
+        for streams in [false, true] {
+            let f = inner(lens, streams);
+            resumes(&ints(5).flat_map(f.clone()));
+            resumes(&stream(5).shuffle(3, 1).interleave(f.clone(), 2, 2).batch(3));
+            resumes(&ints(5).shuffle(5, 1).interleave_parallel(f.clone(), 3, 2, 2).repeat_n(2));
+            let with = |threads| ints(5).interleave_parallel(f.clone(), 3, 2, threads);
+            let mut some = with(2).iter();
+            (0..5).for_each(|_| drop(some.next()));
+            let rest = crate::stage::test::values_of(with(1).debug().iter_at(&some.position()));
+            assert_eq!(rest, values(&with(2))[5..]);
+        }
+    }
+
+    #[test]
+    fn wrong_arguments_and_failing_functions() {
+        assert!(ints(2).interleave(inner(&[1, 1], false), 0, 1).iter().next().unwrap().is_err());
+        let fails = ints(3).flat_map(|s| {
+            let i = s.get("x")?.get(0).as_i64();
+            if i == 1 { Dataset::list_files("/nothing/*") } else { Ok(Dataset::range(1)) }
+        });
+        let ok: Vec<bool> = fails.iter().map(|s| s.is_ok()).collect();
+        assert_eq!(ok, [true, false, true]);
+        resumes(&fails);
+    }
+}

@@ -1,0 +1,182 @@
+//! `map_random`: a function of each sample and of random numbers that belong to it alone, a pure function of (seed,
+//! epoch, index): the same with any number of threads and after any resume, other ones in each epoch.
+
+use super::map::{MapFn, over_stream};
+use super::{Access, Cursor, Node, Owner, Stage, Threads, access, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
+use crate::sample::{IntoSample, Sample};
+use std::sync::Arc;
+use systole_base::Result;
+use systole_base::rng::{Stream, hash_name, mix};
+
+type RandomFn = Arc<dyn Fn(Sample, &mut Stream) -> Result<Sample> + Send + Sync>;
+
+impl Dataset {
+    /// A function of each sample and of random numbers keyed by (seed, epoch, index of the element): augmentation.
+    pub fn map_random<R: IntoSample>(
+        &self,
+        seed: u64,
+        f: impl Fn(Sample, &mut Stream) -> R + Send + Sync + 'static,
+    ) -> Dataset {
+        self.randomly(seed, f, None)
+    }
+
+    /// [`Dataset::map_random`] on `threads` threads ([`crate::AUTOTUNE`]: as many as pay); the elements are the same.
+    pub fn map_random_parallel<R: IntoSample>(
+        &self,
+        seed: u64,
+        f: impl Fn(Sample, &mut Stream) -> R + Send + Sync + 'static,
+        threads: usize,
+    ) -> Dataset {
+        self.randomly(seed, f, Some(Threads::of(threads)))
+    }
+
+    fn randomly<R: IntoSample>(
+        &self,
+        seed: u64,
+        f: impl Fn(Sample, &mut Stream) -> R + Send + Sync + 'static,
+        threads: Option<Threads>,
+    ) -> Dataset {
+        let f: RandomFn = Arc::new(move |s, rng| f(s, rng).into_sample());
+        self.then(|up| RandomMap { up, f, seed, threads })
+    }
+}
+
+struct RandomMap {
+    up: Node,
+    f: RandomFn,
+    seed: u64,
+    threads: Option<Threads>,
+}
+
+impl RandomMap {
+    /// The function of a numbered sample in an epoch.
+    fn keyed(&self, run: &Run) -> MapFn {
+        let (f, seed, stream) = (self.f.clone(), self.seed, hash_name("map_random") ^ mix(run.epoch()));
+        Arc::new(move |s| {
+            let mut rng = Stream::new(seed, stream, s.number());
+            f(s, &mut rng)
+        })
+    }
+}
+
+impl Stage for RandomMap {
+    fn label(&self) -> String {
+        match self.threads {
+            None => "map_random".into(),
+            Some(Threads::Fixed(n)) => format!("map_random_parallel({n})"),
+            Some(Threads::Auto) => "map_random_parallel(AUTOTUNE)".into(),
+        }
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality()
+    }
+
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        let f = self.keyed(run);
+        Ok(access(&self.up, run)?.map(|up| Box::new(Numbered { up, f }) as _))
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let up = Box::new(Counted { up: open(&self.up, run)?, at: 0 });
+        over_stream(Owner::of(self), run, up, self.keyed(run), self.threads)
+    }
+
+    fn threads(&self) -> Option<Threads> {
+        self.threads.max(self.up.threads())
+    }
+
+    fn is_random(&self) -> bool {
+        true
+    }
+}
+
+struct Numbered {
+    up: Box<dyn Access>,
+    f: MapFn,
+}
+
+impl Access for Numbered {
+    fn len(&self) -> Option<u64> {
+        self.up.len()
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        super::map::apply(&self.f, self.up.get(index)?.with_number(index))
+    }
+}
+
+/// Gives each element its number, before threads take them.
+struct Counted {
+    up: Box<dyn Cursor>,
+    at: u64,
+}
+
+impl Cursor for Counted {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let item = self.up.next()?;
+        self.at += 1;
+        Some(item.map(|s| s.with_number(self.at - 1)))
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        let skipped = self.up.skip(n);
+        self.at += skipped;
+        skipped
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.at]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.at = place.number(0)?;
+        self.up.restore(place.above(0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, resumes, stream, values, values_of};
+    use crate::{Dataset, Sample};
+    use systole_base::rng::Stream;
+
+    fn noise(s: Sample, rng: &mut Stream) -> Sample {
+        let x = rng.below(1000) as f64;
+        s.map("x", |v| v * 1000 + x)
+    }
+
+    #[test]
+    fn draws_belong_to_the_element_whatever_runs_it() {
+        let of = |d: Dataset| d.map_random(7, noise);
+        let plain = values(&of(ints(50)));
+        assert_eq!(values(&of(stream(50))), plain);
+        for threads in [1, 3, crate::AUTOTUNE] {
+            for d in [ints(50), stream(50)] {
+                assert_eq!(values(&d.map_random_parallel(7, noise, threads)), plain);
+                assert_eq!(values(&d.map_random_parallel(7, noise, threads).debug()), plain);
+            }
+        }
+        assert!(
+            values(&ints(50).map_random(8, noise)) != plain && values_of(of(ints(50)).iter_epoch(1)) != plain
+        );
+        let d = stream(9).map_random_parallel(7, noise, 2);
+        resumes(&d.shuffle(4, 1).repeat_n(2));
+        resumes(&ints(9).map_random_parallel(7, noise, 2).shuffle(9, 1).batch(2).prefetch(2));
+    }
+
+    #[test]
+    fn a_cache_below_is_warned_about() {
+        let warnings = ints(3).map_random(1, noise).cache().batch(2).warnings();
+        assert!(warnings.len() == 1 && warnings[0].contains("put cache above"), "{warnings:?}");
+        assert!(ints(3).cache().map_random(1, noise).shuffle(3, 1).warnings().is_empty());
+    }
+}

@@ -1,0 +1,121 @@
+//! `shard`: every n-th element, for one of n workers.
+
+use super::{Access, Cursor, Node, Stage, access, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
+use crate::sample::Sample;
+use systole_base::{Error, ErrorKind, Result};
+
+impl Dataset {
+    /// Of `shards` equal parts the part `index`: elements `index`, `index + shards`, … Shard before you shuffle.
+    pub fn shard(&self, shards: u64, index: u64) -> Dataset {
+        self.then(|up| Shard { up, shards, index })
+    }
+}
+
+struct Shard {
+    up: Node,
+    shards: u64,
+    index: u64,
+}
+
+impl Shard {
+    fn check(&self) -> Result<()> {
+        if self.index < self.shards {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Config, format!("there is no shard {} of {}", self.index, self.shards))
+            .at(self.label())
+            .hint("the index counts from 0 and is below the number of shards"))
+    }
+
+    fn count(&self, n: u64) -> u64 {
+        n.saturating_sub(self.index).div_ceil(self.shards.max(1))
+    }
+}
+
+impl Stage for Shard {
+    fn label(&self) -> String {
+        format!("shard({}, {})", self.shards, self.index)
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality().map(|n| self.count(n))
+    }
+
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        self.check()?;
+        let Some(up) = access(&self.up, run)? else { return Ok(None) };
+        let len = up.len().map(|n| self.count(n));
+        Ok(Some(Box::new(Every { up, shards: self.shards, index: self.index, len })))
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        self.check()?;
+        Ok(Box::new(Stepping { up: open(&self.up, run)?, shards: self.shards, due: self.index }))
+    }
+}
+
+struct Every {
+    up: Box<dyn Access>,
+    shards: u64,
+    index: u64,
+    len: Option<u64>,
+}
+
+impl Access for Every {
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        self.up.get(index.saturating_mul(self.shards).saturating_add(self.index))
+    }
+}
+
+struct Stepping {
+    up: Box<dyn Cursor>,
+    shards: u64,
+    /// Elements to leave out before the next one.
+    due: u64,
+}
+
+impl Cursor for Stepping {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let due = std::mem::replace(&mut self.due, self.shards - 1);
+        if self.up.skip(due) < due { None } else { self.up.next() }
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.due]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.due = place.number(0)?;
+        self.up.restore(place.above(0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, resumes, stream, values};
+
+    #[test]
+    fn the_shards_are_the_whole() {
+        for d in [ints(10), stream(10)] {
+            assert_eq!(values(&d.shard(3, 1)), [1, 4, 7]);
+            let mut all: Vec<i64> = (0..4).flat_map(|i| values(&d.shard(4, i))).collect();
+            all.sort();
+            assert_eq!(all, (0..10).collect::<Vec<_>>());
+            resumes(&d.shard(3, 2).repeat_n(2));
+            assert!(d.shard(2, 2).iter().next().unwrap().unwrap_err().to_string().contains("no shard 2"));
+        }
+        assert_eq!(ints(10).shard(3, 0).cardinality().finite(), Some(4));
+    }
+}

@@ -1,0 +1,89 @@
+//! `take_while`: the elements before the first one for which a predicate does not hold.
+
+use super::{Cursor, Node, Stage, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
+use crate::sample::Sample;
+use std::sync::Arc;
+use systole_base::Result;
+
+type Predicate = Arc<dyn Fn(&Sample) -> bool + Send + Sync>;
+
+impl Dataset {
+    /// The elements before the first one for which the predicate does not hold.
+    pub fn take_while(&self, go_on: impl Fn(&Sample) -> bool + Send + Sync + 'static) -> Dataset {
+        self.then(|up| TakeWhile { up, go_on: Arc::new(go_on) })
+    }
+}
+
+struct TakeWhile {
+    up: Node,
+    go_on: Predicate,
+}
+
+impl Stage for TakeWhile {
+    fn label(&self) -> String {
+        "take_while".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        match self.up.cardinality() {
+            Cardinality::Finite(0) => Cardinality::Finite(0),
+            _ => Cardinality::Unknown,
+        }
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Taking { up: open(&self.up, run)?, go_on: self.go_on.clone(), over: false }))
+    }
+}
+
+struct Taking {
+    up: Box<dyn Cursor>,
+    go_on: Predicate,
+    over: bool,
+}
+
+impl Cursor for Taking {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        if self.over {
+            return None;
+        }
+        match self.up.next()? {
+            Ok(sample) if !(self.go_on)(&sample) => {
+                self.over = true;
+                None
+            }
+            item => Some(item),
+        }
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.over as u64]).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.over = place.number(0)? == 1;
+        self.up.restore(place.above(0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, resumes, stream, values};
+
+    #[test]
+    fn ends_at_the_first_that_fails() {
+        for d in [ints(9), stream(9)] {
+            let d = d.take_while(|s| s.get("x").unwrap().get(0).as_i64() < 4);
+            assert_eq!(values(&d), [0, 1, 2, 3]);
+            resumes(&d.repeat_n(2));
+        }
+    }
+}

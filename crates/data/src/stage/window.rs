@@ -1,0 +1,154 @@
+//! `window`: overlapping or spaced groups of consecutive elements, each stacked as a batch is.
+//!
+//! tf.data's window yields datasets, which are then flattened and batched; here the stacked window is the element.
+
+use super::batch::stack;
+use super::{Cursor, Node, Stage, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::hold::{Hold, Numbered};
+use crate::place::{Place, foreign};
+use crate::run::Run;
+use crate::sample::Sample;
+use std::collections::VecDeque;
+use systole_base::{Error, ErrorKind, Result};
+
+/// The windows of [`Dataset::window_with`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// Elements in a window.
+    pub size: usize,
+    /// How far the next window begins after this one.
+    pub shift: usize,
+    /// Every so manieth element is in it.
+    pub stride: usize,
+    /// Whether windows that the end cuts short are left out.
+    pub drop_remainder: bool,
+}
+
+impl Dataset {
+    /// `name: T[…] → name: T[size, …]`: windows of `size` elements, the next one `shift` later; whole ones only.
+    pub fn window(&self, size: usize, shift: usize) -> Dataset {
+        self.window_with(Window { size, shift, stride: 1, drop_remainder: true })
+    }
+
+    /// [`Dataset::window`] with every option.
+    pub fn window_with(&self, options: Window) -> Dataset {
+        self.then(|up| WindowStage { up, options })
+    }
+}
+
+struct WindowStage {
+    up: Node,
+    options: Window,
+}
+
+impl Stage for WindowStage {
+    fn label(&self) -> String {
+        let Window { size, shift, stride, drop_remainder } = self.options;
+        format!("window({size}, {shift}, {stride}, {drop_remainder})")
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        let Window { size, shift, stride, drop_remainder } = self.options;
+        let (shift, span) = (shift.max(1) as u64, (size.max(1) as u64 - 1).saturating_mul(stride as u64) + 1);
+        self.up.cardinality().map(|n| match drop_remainder {
+            true if n < span => 0,
+            true => (n - span) / shift + 1,
+            false => n.div_ceil(shift),
+        })
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let Window { size, shift, stride, .. } = self.options;
+        if size == 0 || shift == 0 || stride == 0 {
+            return Err(Error::new(ErrorKind::Config, "size, shift and stride of a window are at least 1")
+                .at(self.label())
+                .hint("for windows that do not overlap give shift the value of size"));
+        }
+        let up = Hold::new(open(&self.up, run)?);
+        Ok(Box::new(Windows { up, options: self.options, held: VecDeque::new(), gap: 0 }))
+    }
+}
+
+struct Windows {
+    up: Hold,
+    options: Window,
+    held: VecDeque<Numbered>,
+    /// Elements between the last window and the next one.
+    gap: u64,
+}
+
+impl Cursor for Windows {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let Window { size, shift, stride, drop_remainder } = self.options;
+        let span = (size - 1).saturating_mul(stride).saturating_add(1);
+        for _ in 0..std::mem::take(&mut self.gap) {
+            self.up.pull()?;
+        }
+        while self.held.len() < span
+            && let Some(item) = self.up.pull()
+        {
+            self.held.push_back(item);
+        }
+        self.up.forget(|| self.held.front().map(|(seq, _)| *seq));
+        if self.held.is_empty() || (drop_remainder && self.held.len() < span) {
+            self.held.clear();
+            return None;
+        }
+        let items = self.held.iter().step_by(stride).take(size).map(|(_, item)| item.clone()).collect();
+        let gone = shift.min(self.held.len());
+        self.held.drain(..gone);
+        self.gap = (shift - gone) as u64;
+        Some(stack(items))
+    }
+
+    fn save(&self) -> Place {
+        let held: Vec<u64> = self.held.iter().map(|(seq, _)| *seq).collect();
+        Place::at([self.gap]).over(self.up.save(&held))
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.gap = place.number(0)?;
+        self.held = self.up.restore(place.above(0)?)?.into();
+        if self.gap > self.options.shift as u64 { Err(foreign()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Window;
+    use crate::stage::test::{ints, resumes, stream};
+
+    #[test]
+    fn windows_are_tensorflows() {
+        // tf.data.Dataset.range(n).window(size, shift, stride, drop_remainder).flat_map(lambda w: w.batch(size))
+        type Case = (i32, [usize; 3], bool, &'static [&'static [f64]]);
+        let cases: [Case; 5] = [
+            (10, [3, 2, 2], false, &[&[0., 2., 4.], &[2., 4., 6.], &[4., 6., 8.], &[6., 8.], &[8.]]),
+            (10, [3, 2, 2], true, &[&[0., 2., 4.], &[2., 4., 6.], &[4., 6., 8.]]),
+            (7, [3, 3, 1], false, &[&[0., 1., 2.], &[3., 4., 5.], &[6.]]),
+            (7, [2, 3, 1], false, &[&[0., 1.], &[3., 4.], &[6.]]),
+            (
+                6,
+                [4, 1, 1],
+                false,
+                &[&[0., 1., 2., 3.], &[1., 2., 3., 4.], &[2., 3., 4., 5.], &[3., 4., 5.], &[4., 5.], &[5.]],
+            ),
+        ];
+        for (n, [size, shift, stride], drop_remainder, expected) in cases {
+            for d in [ints(n), stream(n)] {
+                let d = d.window_with(Window { size, shift, stride, drop_remainder });
+                let windows: Vec<_> = d.iter().map(|w| w.unwrap().get("x").unwrap().to_f64s()).collect();
+                assert_eq!(windows, expected, "{d:?}");
+                resumes(&d);
+                resumes(&d.repeat_n(2));
+            }
+        }
+        assert!(ints(3).window(2, 0).iter().next().unwrap().is_err());
+    }
+}

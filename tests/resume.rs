@@ -1,0 +1,159 @@
+//! Runs that are killed, started again, and end as if nothing had happened.
+
+#![allow(clippy::print_stdout, reason = "says how many kills there were")]
+
+mod program;
+
+use program::{Folder, TINY};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use systole_base::rng::Stream;
+
+/// A run of 4 epochs of 30 steps into `out`.
+fn train<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut args =
+        vec!["train", "fashion-mnist", "--data-dir=data", "--out", out, "--save-steps=1", "--json"];
+    args.extend(TINY.iter().filter(|a| !a.starts_with("--threads")));
+    args.extend(["--set=fit.epochs=4", "--set=fit.steps_per_epoch=30"]);
+    args.extend(more);
+    args
+}
+
+fn model(f: &Folder, out: &str) -> Vec<u8> {
+    std::fs::read(f.path(out).join("fashion-mnist.safetensors")).unwrap()
+}
+
+/// Starts the run again and again, each time with another number of threads, and kills it after a random time, until it
+/// comes to its end.
+fn kill_until_done(f: &Folder, args: &[&str], draws: &mut Stream, longest: Duration) -> usize {
+    for kills in 0.. {
+        let mut start = f.command(args);
+        start.arg(format!("--threads={}", 1 + kills % 3)).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = start.spawn().unwrap();
+        let until = Instant::now() + longest.mul_f64(draws.below(1000) as f64 / 1000.0);
+        while Instant::now() < until {
+            if child.try_wait().unwrap().is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let ended = child.try_wait().unwrap().is_some();
+        let _ = child.kill();
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!text.contains("error:") && !text.contains("panicked"), "after {kills} kills: {text}");
+        if ended {
+            assert_eq!(output.status.code(), Some(0), "{text}");
+            return kills;
+        }
+    }
+    unreachable!()
+}
+
+fn temporary_files(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    names.filter(|n| n.ends_with(".tmp")).collect()
+}
+
+/// `kill -9` at random instants, `SYSTOLE_KILLS` of them (200). Every start goes on, and model, metrics and history
+/// equal those of a run that was never killed, bit for bit. The recorded run of docs/reliability.md takes 1,000.
+#[test]
+fn killed_runs_end_with_the_same_bits() {
+    let wanted = std::env::var("SYSTOLE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
+    let f = Folder::with_data("kills");
+    let whole = f.run(&train("whole", &[])).ok().json();
+    let took = Instant::now();
+    f.run(&train("again", &[])).ok();
+    let longest = took.elapsed();
+    assert_eq!(model(&f, "again"), model(&f, "whole"));
+    let mut draws = Stream::new(7, 0, 0);
+    let (mut kills, mut runs) = (0, 0);
+    while kills < wanted {
+        let _ = std::fs::remove_dir_all(f.path("cut"));
+        kills += kill_until_done(&f, &train("cut", &[]), &mut draws, longest / 2);
+        runs += 1;
+        assert_eq!(model(&f, "cut"), model(&f, "whole"), "run {runs}");
+        let told = f.run(&train("cut", &["--threads=3"])).ok().json();
+        for key in ["history", "loss", "val_loss", "total_steps", "total_epochs"] {
+            assert_eq!(told[key], whole[key], "{key}");
+        }
+        assert!(temporary_files(&f.path("cut/backups")).is_empty());
+    }
+    println!("{kills} kills in {runs} runs");
+}
+
+#[test]
+fn a_run_goes_on_by_the_same_command_and_by_resume() {
+    let f = Folder::with_data("go-on");
+    f.run(&train("whole", &[])).ok();
+    let stop = |out: &str| {
+        let mut child =
+            f.command(&train(out, &[])).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while !f.path(out).join("backups").is_dir() || f.files(&format!("{out}/backups")).len() < 3 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    stop("a");
+    let o = f.run(&train("a", &["--threads=3"])).ok().json();
+    assert!(o["resumed_at"]["step"].is_number() && model(&f, "a") == model(&f, "whole"), "{o}");
+    stop("b");
+    let done = f.run(&["resume", "b", "--threads=2"]).ok();
+    assert!(done.out.contains("Going on in epoch") && model(&f, "b") == model(&f, "whole"), "{}", done.out);
+    // Finished: the same command, and resume, print the result.
+    let done = f.run(&["resume", "b"]).ok();
+    assert!(done.out.contains("is finished") && done.out.contains("Test: "), "{}", done.out);
+    assert!(model(&f, "b") == model(&f, "whole"));
+    f.run(&["resume", "nothing"]).fails(1, &["nothing holds no run", "try: "]);
+}
+
+#[test]
+fn another_configuration_is_refused_with_every_difference() {
+    let f = Folder::with_data("differs");
+    f.run(&train("out", &[])).ok();
+    let before = model(&f, "out");
+    let other = ["--set=fit.epochs=5", "--set=optimizer.learning_rate=0.5"];
+    f.run(&train("out", &other)).fails(
+        1,
+        &[
+            "holds a finished run",
+            "fit.epochs is 5, was 4",
+            "optimizer.learning_rate is 0.5, was 0.001",
+            "--resume=force",
+        ],
+    );
+    assert_eq!(model(&f, "out"), before);
+    let o = f.run(&train("out", &["--set=fit.epochs=5", "--resume=force"])).ok().json();
+    assert_eq!((&o["total_epochs"], &o["resumed_at"]["epoch"]), (&5.into(), &5.into()));
+    let o = f.run(&train("out", &["--resume=never"])).ok().json();
+    assert_eq!((&o["total_epochs"], &o["resumed_at"]), (&4.into(), &serde_json::Value::Null));
+    assert_eq!(model(&f, "out"), before);
+    // Where no folder is named, a run does not meet finished ones of other configurations.
+    for (epochs, folder) in [("1", "mnist"), ("2", "mnist-2"), ("1", "mnist"), ("2", "mnist-2")] {
+        f.write_set("data/mnist", 64, 32);
+        let mut args = vec!["train", "mnist", "--data-dir=data", "--json", "--set=fit.batch_size=16"];
+        args.extend(["--set=fit.steps_per_epoch=2", "--set=layers.1.units=4", "--epochs", epochs]);
+        let o = f.run(&args).ok().json();
+        assert_eq!(o["model_file"], format!("runs/{folder}/mnist.safetensors"));
+    }
+    // A longer run from the finished one's model is a new run.
+    let from = ["--from", "out/fashion-mnist.safetensors"];
+    let o = f.run(&train("out", &from)).ok().json();
+    assert_eq!(o["total_epochs"], 8);
+}
+
+#[test]
+fn two_runs_do_not_share_a_folder() {
+    let f = Folder::with_data("shared");
+    let mut endless = train("out", &[]);
+    endless.extend(["--set=fit.epochs=100000"]);
+    let mut child = f.command(&endless).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while f.files("out/backups").len() < 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    f.run(&endless).fails(1, &["in use", "another process"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
