@@ -193,7 +193,7 @@ impl Program {
             homes,
             scratch_registers,
             periodic,
-            register: register_bytes(map.loads.iter().map(|l| stored_size(l)).max().unwrap_or(1)),
+            register: register_bytes(map.loads.iter().map(stored_size).max().unwrap_or(1)),
             splats: splat_lanes(&[], 0),
             stores: map.stores.clone(),
             dims: map.shape.dims().iter().copied().collect(),

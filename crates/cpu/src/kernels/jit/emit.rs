@@ -36,7 +36,7 @@ const ADDRESSES: [Gpr; 4] = [RCX, RDX, R8, R9];
 /// Where values live.
 struct Homes {
     /// Of each step's value: the number of its register among those of its kind.
-    of: Vec<u8>,
+    of: Vec<usize>,
     /// Steps whose values are the same for all elements, made once before the loop.
     once: Vec<bool>,
     /// The operands whose last reader a step is.
@@ -59,12 +59,12 @@ enum Destination {
 /// Registers handed out and taken back.
 #[derive(Default)]
 struct Pool {
-    free: Vec<u8>,
-    taken: u8,
+    free: Vec<usize>,
+    taken: usize,
 }
 
 impl Pool {
-    fn take(&mut self) -> u8 {
+    fn take(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.taken += 1;
             self.taken - 1
@@ -110,7 +110,7 @@ impl Homes {
                 }
             }
         }
-        pools.map(|p| p.taken as usize)
+        pools.map(|p| p.taken)
     }
 
     /// The steps whose values are made once, or the others.
@@ -332,7 +332,7 @@ impl Emitter<'_> {
     /// The register of a value in one copy of the steps.
     fn home(&self, v: Value, copy: usize) -> u8 {
         let kind = kind(&self.steps[v.0]);
-        let own = self.homes.of[v.0] as usize;
+        let own = self.homes.of[v.0];
         let first = if kind == 1 { FIRST_MASK as usize } else { 0 };
         let n = if self.homes.once[v.0] {
             own
