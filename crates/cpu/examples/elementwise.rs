@@ -3,11 +3,11 @@
 //!
 //! `cargo run --release -p systole-cpu --example elementwise [threads] [name]`: one thread is timed by its CPU time,
 //! so that neighbours do not count; more by the clock, best of many. `SYSTOLE_LOG=2` shows each kernel's share.
-#![allow(clippy::print_stdout, unsafe_code)]
+#![allow(clippy::print_stdout)]
 
 use std::sync::Arc;
 use std::time::Instant;
-use systole_cpu::{CpuBackend, Level, Team};
+use systole_cpu::{CpuBackend, Level, Team, thread_cpu_seconds};
 use systole_ir::DType::*;
 use systole_ir::op::RngAlgorithm;
 use systole_ir::rng::Stream;
@@ -190,23 +190,6 @@ fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
     b.finish()
 }
 
-/// Seconds of CPU that this thread used.
-fn thread_seconds() -> f64 {
-    #[repr(C)]
-    struct Timespec {
-        seconds: i64,
-        nanoseconds: i64,
-    }
-    unsafe extern "C" {
-        fn clock_gettime(clock: i32, t: *mut Timespec) -> i32;
-    }
-    const THREAD_CPUTIME: i32 = 3;
-    let mut t = Timespec { seconds: 0, nanoseconds: 0 };
-    // SAFETY: writes one timespec.
-    unsafe { clock_gettime(THREAD_CPUTIME, &mut t) };
-    t.seconds as f64 + t.nanoseconds as f64 * 1e-9
-}
-
 /// Best GB/s, kernels, MiB of arena.
 fn measure(
     backend: &CpuBackend,
@@ -222,7 +205,10 @@ fn measure(
         args.push(Some(backend.put(&draw(&ty, &mut s), DeviceId(0))?));
     }
     let origin = Instant::now();
-    let now = || if threads == 1 { thread_seconds() } else { origin.elapsed().as_secs_f64() };
+    let now = || match thread_cpu_seconds() {
+        Some(seconds) if threads == 1 => seconds,
+        _ => origin.elapsed().as_secs_f64(),
+    };
     let (mut best, mut runs, mut repeat) = (f64::INFINITY, 0, 1);
     while origin.elapsed().as_secs_f64() < seconds || runs < 3 {
         let start = now();

@@ -23,6 +23,6 @@ mod team;
 
 pub use backend::{CpuBackend, provider};
 pub use detect::Level;
-pub use peak::{Peak, Tier, peak, process_cpu_seconds};
+pub use peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
 pub use systole_compile::Blocking;
 pub use team::Team;

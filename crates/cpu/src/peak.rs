@@ -210,23 +210,34 @@ fn bandwidth(level: Level, bytes: usize) -> f64 {
 
 /// Processor time of all threads of this process so far, in seconds; where the system says so.
 pub fn process_cpu_seconds() -> Option<f64> {
-    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-    {
-        #[repr(C)]
-        struct Timespec {
-            seconds: i64,
-            nanoseconds: i64,
-        }
-        unsafe extern "C" {
-            fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
-        }
-        const CLOCK_PROCESS_CPUTIME_ID: i32 = 2;
-        let mut time = Timespec { seconds: 0, nanoseconds: 0 };
-        // SAFETY: writes the structure, which has the layout of this platform's `timespec`.
-        let result = unsafe { clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-        (result == 0).then_some(time.seconds as f64 + time.nanoseconds as f64 * 1e-9)
+    const CLOCK_PROCESS_CPUTIME_ID: i32 = 2;
+    clock(CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Processor time of the calling thread so far, in seconds; where the system says so.
+pub fn thread_cpu_seconds() -> Option<f64> {
+    const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
+    clock(CLOCK_THREAD_CPUTIME_ID)
+}
+
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+fn clock(clock: i32) -> Option<f64> {
+    #[repr(C)]
+    struct Timespec {
+        seconds: i64,
+        nanoseconds: i64,
     }
-    #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+    unsafe extern "C" {
+        fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
+    }
+    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: writes the structure, which has the layout of this platform's `timespec`.
+    let result = unsafe { clock_gettime(clock, &mut time) };
+    (result == 0).then_some(time.seconds as f64 + time.nanoseconds as f64 * 1e-9)
+}
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+fn clock(_: i32) -> Option<f64> {
     None
 }
 
@@ -251,8 +262,10 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     fn processor_time_goes_on() {
-        let before = process_cpu_seconds().unwrap();
-        fma_burst(Level::Portable);
-        assert!(process_cpu_seconds().unwrap() > before);
+        for clock in [process_cpu_seconds, thread_cpu_seconds] {
+            let before = clock().unwrap();
+            fma_burst(Level::Portable);
+            assert!(clock().unwrap() > before);
+        }
     }
 }

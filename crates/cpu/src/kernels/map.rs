@@ -4,7 +4,7 @@
 //! slices that stay in the nearest cache. Arrays that are read at the running index are used where they lie.
 //! Machine code takes all instructions at once, and as many elements as lie where it can read them.
 
-use super::jit::{self, Access, Loop, ROUND, Sink};
+use super::jit::{self, ACCUMULATORS, Access, Loop, Sink};
 use super::lanes::{lane_size, lanes_mut, loop_of, narrow, widen};
 use super::{Io, Kernel, Ptr};
 use crate::arena::Memory;
@@ -193,7 +193,7 @@ impl Program {
             homes,
             scratch_registers,
             periodic,
-            register: register_bytes(map.loads.iter().map(|l| stored_size(l)).max().unwrap_or(1)),
+            register: register_bytes(map.loads.iter().map(stored_size).max().unwrap_or(1)),
             splats: splat_lanes(&[], 0),
             stores: map.stores.clone(),
             dims: map.shape.dims().iter().copied().collect(),
@@ -301,8 +301,8 @@ impl Program {
         let left = end - start;
         match self.dims.last() {
             Some(&row) if self.by_row => {
-                // Whole rounds, so that folds along do not depend on how a row is cut.
-                let equal = row.div_ceil(row.div_ceil(TILE)).next_multiple_of(ROUND);
+                // Whole sets of accumulators, so that folds along do not depend on how a row is cut.
+                let equal = row.div_ceil(row.div_ceil(TILE)).next_multiple_of(ACCUMULATORS);
                 let part = if self.long { row } else { equal };
                 part.min(row - start % row).min(left)
             }

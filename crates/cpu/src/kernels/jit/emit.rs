@@ -1,8 +1,8 @@
 //! From steps to a loop in machine code: registers for the values, then the bytes.
 //!
-//! The loop takes 64 elements a round, as one, two or four interleaved copies of the steps: a chain of dependent
-//! instructions alone would leave the machine idle most of the time. What is left goes through a second loop, one
-//! vector with masked loads and stores at a time.
+//! Each round of the loop takes up to four vectors, as many as there are registers for, in interleaved copies of the
+//! steps: a chain of dependent instructions alone would leave the machine idle most of the time. Registers that are left
+//! hold constants. The last elements go through a second loop, one vector with masked loads and stores at a time.
 #![forbid(unsafe_code)]
 
 use super::encode::*;
@@ -11,8 +11,11 @@ use smallvec::SmallVec;
 
 /// Lanes of a vector.
 const LANES: usize = 16;
-/// Elements of one round of the main loop, and accumulators of a fold.
-pub const ROUND: usize = 64;
+/// Accumulators of a fold along, which are also the elements of a round then.
+pub const ACCUMULATORS: usize = 64;
+
+/// More copies gain nothing, and make the last elements more.
+const MOST_COPIES: usize = 4;
 
 /// Lanes that the last vectors have.
 const TAIL: Mask = Mask(1);
@@ -33,7 +36,7 @@ const ADDRESSES: [Gpr; 4] = [RCX, RDX, R8, R9];
 /// Where values live.
 struct Homes {
     /// Of each step's value: the number of its register among those of its kind.
-    of: Vec<u8>,
+    of: Vec<usize>,
     /// Steps whose values are the same for all elements, made once before the loop.
     once: Vec<bool>,
     /// The operands whose last reader a step is.
@@ -56,12 +59,12 @@ enum Destination {
 /// Registers handed out and taken back.
 #[derive(Default)]
 struct Pool {
-    free: Vec<u8>,
-    taken: u8,
+    free: Vec<usize>,
+    taken: usize,
 }
 
 impl Pool {
-    fn take(&mut self) -> u8 {
+    fn take(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.taken += 1;
             self.taken - 1
@@ -107,7 +110,7 @@ impl Homes {
                 }
             }
         }
-        pools.map(|p| p.taken as usize)
+        pools.map(|p| p.taken)
     }
 
     /// The steps whose values are made once, or the others.
@@ -121,7 +124,7 @@ impl Homes {
             self.pinned[0] + copies * self.needed[0] <= VECTORS
                 && self.pinned[1] + copies * self.needed[1] <= MASKS
         };
-        [4, 2, 1].into_iter().find(fits)
+        (1..=MOST_COPIES).rev().find(fits)
     }
 }
 
@@ -195,10 +198,26 @@ impl FmaForm {
     }
 }
 
+/// The constants of the loop's steps that are read most, at most `room`.
+fn frequent_constants(steps: &[Step], once: &[bool], room: usize) -> Vec<u32> {
+    let mut counts: Vec<(u32, usize)> = Vec::new();
+    for (_, step) in steps.iter().enumerate().filter(|(i, _)| !once[*i]) {
+        step.each_constant(|bits, weight| match counts.iter_mut().find(|(b, _)| *b == bits) {
+            Some((_, count)) => *count += weight,
+            None => counts.push((bits, weight)),
+        });
+    }
+    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    counts.truncate(room);
+    counts.into_iter().map(|(bits, _)| bits).collect()
+}
+
 /// A loop in the making.
 struct Emitter<'a> {
     steps: &'a [Step],
     homes: Homes,
+    /// Constants that have registers: the last ones.
+    constants: Vec<u32>,
     asm: Assembler,
     /// Arrays whose addresses are in registers.
     near: Vec<usize>,
@@ -213,6 +232,14 @@ pub fn emit(steps: &Steps) -> Option<Vec<u8>> {
     let steps = &steps.0[..];
     let homes = Homes::new(steps);
     let copies = homes.copies()?;
+    let around = steps.iter().any(|s| matches!(s, Step::Load(p) if p.around));
+    // Copies that share accumulators would all read them before the first writes.
+    let (copies, vectors) = match copies {
+        4.. if around => (4, 4),
+        2.. if around => (2, 4),
+        _ if around => (1, 4),
+        n => (n, n),
+    };
     let mut near: Vec<usize> = Vec::new();
     for step in steps {
         if let Step::Load(place) | Step::Store(place, _) = step
@@ -222,10 +249,11 @@ pub fn emit(steps: &Steps) -> Option<Vec<u8>> {
         }
     }
     near.truncate(ADDRESSES.len());
-    let around = steps.iter().any(|s| matches!(s, Step::Load(p) if p.around));
-    let mut e = Emitter { steps, homes, asm: Assembler::default(), near, tail: false };
+    let room = VECTORS - homes.pinned[0] - copies * homes.needed[0];
+    let constants = frequent_constants(steps, &homes.once, room);
+    let mut e = Emitter { steps, homes, constants, asm: Assembler::default(), near, tail: false };
     e.start(around);
-    e.rounds(copies);
+    e.rounds(copies, vectors);
     e.last_vectors(around);
     Some(e.asm.finish())
 }
@@ -239,25 +267,30 @@ impl Emitter<'_> {
         for (&array, r) in self.near.iter().zip(ADDRESSES) {
             self.asm.load_address(r, TABLE, 8 * array as i32);
         }
+        for (k, bits) in self.constants.clone().into_iter().enumerate() {
+            let to = (VECTORS - 1 - k) as u8;
+            self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None);
+        }
         for i in self.homes.numbers(true) {
             self.step(i, 0, 0);
         }
     }
 
-    /// The main loop.
-    fn rounds(&mut self, copies: usize) {
-        self.asm.subtract(LEFT, ROUND as i32);
+    /// The main loop, of so many vectors a round.
+    fn rounds(&mut self, copies: usize, vectors: usize) {
+        let elements = (vectors * LANES) as i32;
+        self.asm.subtract(LEFT, elements);
         let short = self.asm.jump(When::Below);
         self.asm.align();
         let top = self.asm.here();
-        for first in (0..ROUND / LANES).step_by(copies) {
+        for first in (0..vectors).step_by(copies) {
             self.round(first, copies);
         }
-        self.asm.add(INDEX, ROUND as i32);
-        self.asm.subtract(LEFT, ROUND as i32);
+        self.asm.add(INDEX, elements);
+        self.asm.subtract(LEFT, elements);
         self.asm.jump_back(When::NotBelow, top);
         self.asm.land(short);
-        self.asm.add(LEFT, ROUND as i32);
+        self.asm.add(LEFT, elements);
     }
 
     /// The loop over vectors of which some lanes may not exist.
@@ -266,6 +299,7 @@ impl Emitter<'_> {
         let done = self.asm.jump(When::Equal);
         let top = self.asm.here();
         self.asm.ones(SPARE);
+        // Fewer than 256 elements are left: all that the instruction looks at.
         self.asm.low_bits(SPARE, SPARE, LEFT);
         self.asm.mask_of(TAIL, SPARE);
         self.round(0, 1);
@@ -298,7 +332,7 @@ impl Emitter<'_> {
     /// The register of a value in one copy of the steps.
     fn home(&self, v: Value, copy: usize) -> u8 {
         let kind = kind(&self.steps[v.0]);
-        let own = self.homes.of[v.0] as usize;
+        let own = self.homes.of[v.0];
         let first = if kind == 1 { FIRST_MASK as usize } else { 0 };
         let n = if self.homes.once[v.0] {
             own
@@ -308,13 +342,42 @@ impl Emitter<'_> {
         (first + n) as u8
     }
 
+    /// The register of a constant that has one.
+    fn constant(&self, bits: u32) -> Option<u8> {
+        self.constants.iter().position(|&c| c == bits).map(|k| (VECTORS - 1 - k) as u8)
+    }
+
+    /// An operand that may lie in memory.
+    fn operand(&self, a: Arg, copy: usize) -> Rm {
+        match a {
+            Arg::Value(v) => Rm::Zmm(Zmm(self.home(v, copy))),
+            Arg::Bits(bits) => self.constant(bits).map_or(Rm::Splat(bits), |r| Rm::Zmm(Zmm(r))),
+        }
+    }
+
+    /// The register that holds an operand; a constant without one is loaded to `to`.
+    fn in_register(&mut self, a: Arg, to: u8, copy: usize) -> u8 {
+        match a {
+            Arg::Value(v) => self.home(v, copy),
+            Arg::Bits(bits) => self.constant(bits).unwrap_or_else(|| {
+                self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None);
+                to
+            }),
+        }
+    }
+
+    /// Puts an operand into `to`.
+    fn copy_to(&mut self, to: u8, a: Arg, copy: usize) {
+        let from = self.in_register(a, to, copy);
+        if from != to {
+            self.asm.vector(ops::MOVAPS, to, 0, Rm::Zmm(Zmm(from)), Lanes::All, None);
+        }
+    }
+
     /// Step `i` in one copy, for one vector of the round.
     fn step(&mut self, i: usize, copy: usize, vector: usize) {
         let reg = |v: Value| self.home(v, copy);
-        let rm = |a: Arg| match a {
-            Arg::Value(v) => Rm::Zmm(Zmm(self.home(v, copy))),
-            Arg::Bits(bits) => Rm::Splat(bits),
-        };
+        let rm = |a: Arg| self.operand(a, copy);
         let to = reg(Value(i));
         let all = Lanes::All;
         let ends = &self.homes.ends[i];
@@ -356,7 +419,7 @@ impl Emitter<'_> {
                     self.asm.vector(ops::CVTPH2PS, to, 0, Rm::Zmm(Zmm(to)), all, None);
                 }
             }
-            Step::Constant(bits) => self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), all, None),
+            Step::Constant(bits) => self.copy_to(to, Arg::Bits(bits), copy),
             // Its destination is the operand that may lie in memory.
             Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
                 let from = reg(a);
@@ -367,8 +430,8 @@ impl Emitter<'_> {
                 self.asm.vector(op, to, 0, a, all, imm);
             }
             Step::Two { op, a, b } => {
-                let (first, b) = (if let Arg::Value(a) = a { reg(a) } else { to }, rm(b));
-                self.load_constant(to, a);
+                let b = rm(b);
+                let first = self.in_register(a, to, copy);
                 self.asm.vector(op, to, first, b, all, None);
             }
             Step::Shift { way, by, a } => {
@@ -381,28 +444,22 @@ impl Emitter<'_> {
                     self.asm.vector(op, to, first, last, all, None);
                 }
                 FmaForm::Fresh => {
-                    let (a, b, addend) = (reg(a), rm(b), rm(c));
-                    if let Arg::Value(_) = c {
-                        self.asm.vector(ops::MOVAPS, to, 0, addend, all, None);
-                    }
-                    self.load_constant(to, c);
+                    let (a, b) = (reg(a), rm(b));
+                    self.copy_to(to, c, copy);
                     self.asm.vector(ops::FMADD231PS, to, a, b, all, None);
                 }
             },
             Step::Mix { a, b, mask } => {
-                let (from, b) = (rm(a.into()), reg(b));
-                if !ends.contains(&a) {
-                    self.asm.vector(ops::MOVAPS, to, 0, from, all, None);
-                }
+                let (b, mask) = (reg(b), rm(Arg::Bits(mask)));
+                // Where it ends here it is there already.
+                self.copy_to(to, a.into(), copy);
                 // Bit 4x + 2y + z of the table is the result for bits x, y and z of the operands: z ? y : x.
                 const CHOOSE: u8 = 0xd8;
-                self.asm.vector(ops::PTERNLOGD, to, b, Rm::Splat(mask), all, Some(CHOOSE));
+                self.asm.vector(ops::PTERNLOGD, to, b, mask, all, Some(CHOOSE));
             }
             Step::Merge { mask, base, op, a, b } => {
-                let (mask, from, a, b) = (Mask(reg(mask)), rm(base.into()), reg(a), rm(b));
-                if !ends.contains(&base) {
-                    self.asm.vector(ops::MOVAPS, to, 0, from, all, None);
-                }
+                let (mask, a, b) = (Mask(reg(mask)), reg(a), rm(b));
+                self.copy_to(to, base.into(), copy);
                 self.asm.vector(op, to, a, b, Lanes::Merge(mask), None);
             }
             Step::Compare { op, imm, a, b } => {
@@ -422,32 +479,17 @@ impl Emitter<'_> {
     }
 
     fn select(&mut self, to: u8, mask: Mask, yes: Arg, no: Arg, copy: usize) {
-        let lanes = match no {
-            Arg::Value(no) => {
-                let no = self.home(no, copy);
-                let yes = match yes {
-                    Arg::Value(v) => Rm::Zmm(Zmm(self.home(v, copy))),
-                    Arg::Bits(bits) => Rm::Splat(bits),
-                };
-                return self.asm.vector(ops::BLENDMPS, to, no, yes, Lanes::Merge(mask), None);
-            }
-            Arg::Bits(0) => Lanes::Zero(mask),
-            Arg::Bits(_) => Lanes::Merge(mask),
-        };
-        if matches!(lanes, Lanes::Merge(_)) {
-            self.load_constant(to, no);
+        let from = self.operand(yes, copy);
+        if no == Arg::Bits(0) {
+            let (op, from) = match from {
+                // Which lanes are read is up to the mask here: one constant, not one for each lane.
+                Rm::Splat(bits) => (ops::BROADCASTSS, Rm::Single(bits)),
+                register => (ops::MOVAPS, register),
+            };
+            return self.asm.vector(op, to, 0, from, Lanes::Zero(mask), None);
         }
-        let (op, yes) = match yes {
-            Arg::Value(v) => (ops::MOVAPS, Rm::Zmm(Zmm(self.home(v, copy)))),
-            Arg::Bits(bits) => (ops::BROADCASTSS, Rm::Single(bits)),
-        };
-        self.asm.vector(op, to, 0, yes, lanes, None);
-    }
-
-    fn load_constant(&mut self, to: u8, a: Arg) {
-        if let Arg::Bits(bits) = a {
-            self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None);
-        }
+        let no = self.in_register(no, to, copy);
+        self.asm.vector(ops::BLENDMPS, to, no, from, Lanes::Merge(mask), None);
     }
 
     /// The address of one vector of the round.

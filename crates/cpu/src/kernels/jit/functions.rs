@@ -140,11 +140,8 @@ impl Steps {
         self.two(ops::DIVPS, top, bottom)
     }
 
+    /// Ordered so that few values live at a time: more copies fit the registers.
     pub fn tanh(&mut self, x: Value) -> Value {
-        let z = self.mul(x, x);
-        let p = self.poly(z, &math::TANH);
-        let p = self.fma(p, z, 1.0);
-        let near = self.mul(x, p);
         let size = self.abs(x);
         let twice = self.mul(size, 2.0);
         let twice = self.two(ops::MINPS, 40.0, twice);
@@ -154,6 +151,11 @@ impl Steps {
         let part = self.two(ops::DIVPS, 2.0, bottom);
         let far = self.sub(1.0, part);
         let far = self.copy_sign(far, x);
+        let z = self.mul(x, x);
+        let p = self.poly(z, &math::TANH);
+        let p = self.fma(p, z, 1.0);
+        let near = self.mul(p, x);
+        let size = self.abs(x);
         let is_far = self.holds(size, relation::GREATER, 0.625);
         self.select(is_far, far, near)
     }

@@ -17,7 +17,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use emit::ROUND;
+pub use emit::ACCUMULATORS;
 pub use lower::{Access, Sink};
 
 use crate::detect::Level;
@@ -52,7 +52,7 @@ impl Loop {
     ///
     /// # Safety
     /// The machine has AVX-512 (the level that the loop was made for). Each load has `n` elements at its address, or
-    /// one where it is spread, each result room for as many, or for [`ROUND`] accumulators of a fold along. Results
+    /// one where it is spread, each result room for as many, or for [`ACCUMULATORS`] of a fold along. Results
     /// overlap neither each other nor loads, but that a result may lie exactly where a load of its element size does.
     #[inline]
     pub unsafe fn run(&self, arrays: &[*mut u8], n: usize) {

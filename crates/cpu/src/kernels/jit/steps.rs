@@ -150,6 +150,36 @@ impl Step {
         }
     }
 
+    /// Calls `f` with each constant that it reads and what having it in a register saves: instructions cannot read
+    /// all operands from memory.
+    pub fn each_constant(&self, mut f: impl FnMut(u32, usize)) {
+        let mut arg = |a: Arg, saved: usize| {
+            if let Arg::Bits(bits) = a {
+                f(bits, saved);
+            }
+        };
+        match *self {
+            Step::Constant(bits) | Step::Mix { mask: bits, .. } => arg(Arg::Bits(bits), 1),
+            Step::One { a, .. } => arg(a, 1),
+            Step::Two { a, b, .. } => {
+                arg(a, 3);
+                arg(b, 1);
+            }
+            Step::Fma { b, c, .. } => {
+                arg(b, 1);
+                arg(c, 1);
+            }
+            Step::Merge { b, .. } | Step::Compare { b, .. } => arg(b, 1),
+            Step::Select { yes, no, .. } => {
+                arg(yes, 1);
+                if no != Arg::Bits(0) {
+                    arg(no, 3);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Whether it makes a mask.
     pub fn makes_mask(&self) -> bool {
         matches!(self, Step::Compare { .. } | Step::Masks { .. } | Step::MaskNot(_))

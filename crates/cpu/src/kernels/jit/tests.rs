@@ -47,6 +47,7 @@ const INT_BINARIES: [Binary; 10] = [
 ];
 
 /// Whether this machine can run the test.
+#[allow(clippy::print_stderr)]
 fn can_run(test: &str) -> bool {
     let can = Level::Avx512.is_available() && cfg!(target_os = "linux");
     if !can {
