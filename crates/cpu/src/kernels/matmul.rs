@@ -22,8 +22,6 @@ use std::ops::Range;
 const PART: usize = 4096;
 /// As [`PART`], where sums need memory of their own.
 const ROUNDED_PART: usize = 2048;
-/// Rows whose sums of a group of columns stay in the second cache.
-const SUM_ROWS: usize = 512;
 /// Steps that blocks are multiples of.
 const LINE: usize = 16;
 /// Bytes of a cache line.
@@ -278,7 +276,7 @@ impl<T: Element> Product<T> {
         let column_part = self.n / column_parts;
         let own_right = !self.b.direct
             && row_parts == 1
-            && self.m <= self.shape.own_rows
+            && self.m <= self.shape.task_rows
             && column_part >= self.own_tasks(column_part) * OWN_COLUMNS;
         let side = |in_place: bool, n: usize| if in_place { 0 } else { n };
         let (rows, columns) =
@@ -538,9 +536,9 @@ impl<T: Element> Product<T> {
             (1, self.own_tasks(part.columns.len()))
         } else {
             let column_tasks = part.columns.len().div_ceil(self.shape.group).max(1);
-            // Sums that wait for the next block of steps stay in the second cache.
             let waits = part.blocks.len().div_ceil(splits) > 1;
-            let fewest = if waits { (part.panels.len() * self.height).div_ceil(SUM_ROWS) } else { 1 };
+            let rows = part.panels.len() * self.height;
+            let fewest = if waits { rows.div_ceil(self.shape.task_rows) } else { 1 };
             let row_tasks = (TASKS / column_tasks).max(fewest).clamp(1, part.panels.len().div_ceil(2));
             (row_tasks, column_tasks)
         };
