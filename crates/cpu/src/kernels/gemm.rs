@@ -732,8 +732,8 @@ pub struct Shape<T: 'static> {
     pub unit: usize,
     /// Columns of the right operand that stay in the second cache.
     pub group: usize,
-    /// Rows up to which each task may pack its own columns of the right operand.
-    pub own_rows: usize,
+    /// Rows of one task, at most, where sums wait for the next block: in the second cache, if kernels are that fast.
+    pub task_rows: usize,
     /// Nanoseconds of one core for a step of `lanes` sums, about.
     pub step_ns: f64,
     /// How packed rows become tile registers, where kernels use those.
@@ -759,7 +759,7 @@ impl<T> Shape<T> {
             chain: CHAIN,
             unit: 1,
             group: GROUP_BYTES / size_of::<T>(),
-            own_rows: usize::MAX,
+            task_rows: usize::MAX,
             step_ns: 0.16,
             registers: None,
         }
@@ -782,7 +782,7 @@ impl<T> Shape<T> {
             chain,
             unit,
             group: WIDEST,
-            own_rows: 256,
+            task_rows: 512,
             step_ns: 0.02,
             registers,
             ..Shape::new(table, lanes, Some(table))

@@ -4,10 +4,10 @@
 //! Products are cut into blocks of steps. Of a block, the right operand's panels of a group of columns stay in the second
 //! cache while the left operand's panels pass by, each of which meets all of them. Large operands are packed in parts
 //! ([`Product::plan`]) by all threads, then all threads compute tiles. Where all rows are one part and there are columns
-//! for all threads, each task packs the columns that it uses, block by block, and they never leave its second cache. Sums
-//! wait from block to block in memory of the task, tile by tile: rows of the result lie so far apart that few of them
-//! would fit a cache at a time. An element's value is its chains of steps, block after block: a function of shapes and
-//! of the kernels only.
+//! for all threads, each task packs the columns that it uses, block by block, and they never leave its second cache.
+//! From block to block, sums wait in the result if blocks are long, else in memory of the task, tile by tile: rows of
+//! the result lie so far apart that few of them would fit a cache at a time. An element's value is its chains of steps,
+//! block after block: a function of shapes and of the kernels only.
 
 use super::Ptr;
 use super::gemm::{CHAIN, Element, Left, Registers, Shape, Tile, UNROLLED, WIDEST};
@@ -22,8 +22,6 @@ use std::ops::Range;
 const PART: usize = 4096;
 /// As [`PART`], where sums need memory of their own.
 const ROUNDED_PART: usize = 2048;
-/// Rows whose sums of a group of columns stay in the second cache.
-const SUM_ROWS: usize = 512;
 /// Steps that blocks are multiples of.
 const LINE: usize = 16;
 /// Bytes of a cache line.
@@ -280,7 +278,7 @@ impl<T: Element> Product<T> {
         let column_part = self.n / column_parts;
         let own_right = !self.b.direct
             && row_parts == 1
-            && self.m <= self.shape.own_rows
+            && self.m <= self.shape.task_rows
             && column_part >= self.own_tasks(column_part) * OWN_COLUMNS;
         let side = |in_place: bool, n: usize| if in_place { 0 } else { n };
         let (rows, columns) =
@@ -587,9 +585,9 @@ impl<T: Element> Product<T> {
             (1, self.own_tasks(part.columns.len()))
         } else {
             let column_tasks = part.columns.len().div_ceil(self.shape.group).max(1);
-            // Sums that wait for the next block of steps stay in the second cache.
-            let waits = part.blocks.len().div_ceil(splits) > 1;
-            let fewest = if waits { (part.panels.len() * self.height).div_ceil(SUM_ROWS) } else { 1 };
+            let waits = self.waits() && part.blocks.len().div_ceil(splits) > 1;
+            let rows = part.panels.len() * self.height;
+            let fewest = if waits { rows.div_ceil(self.shape.task_rows) } else { 1 };
             let row_tasks = (TASKS / column_tasks).max(fewest).clamp(1, part.panels.len().div_ceil(2));
             (row_tasks, column_tasks)
         };
@@ -638,8 +636,14 @@ impl<T: Element> Product<T> {
         let panel = self.height * columns;
         let steps = job.blocks.clone().map(|b| self.step(b + 1) - self.step(b)).max().unwrap_or(0);
         let right = if self.packs(at) { steps * columns } else { 0 };
-        let sums = if job.blocks.len() > 1 { job.panels.len() * panel } else { 0 };
+        let sums = if self.waits() && job.blocks.len() > 1 { job.panels.len() * panel } else { 0 };
         [right, sums, if self.rounds(job) { panel } else { 0 }].map(|n| n.next_multiple_of(LINE))
+    }
+
+    /// Whether sums wait in a task's memory for the next block: those that the result cannot hold, and those of tile
+    /// registers, whose blocks are short.
+    fn waits(&self) -> bool {
+        self.types.round.is_some() || self.shape.registers.is_some()
     }
 
     /// Whether the sums of a job are complete after its last block and are then rounded.
@@ -711,7 +715,10 @@ impl<T: Element> Product<T> {
             let before = self.row(panel) - self.row(job.panels.start);
             let rows = self.row(panel + 1) - self.row(panel);
             let (a, left) = self.left(at, part, block, panel);
-            let between = Place::tiles(sums.wrapping_add(i * self.height * columns), self.height);
+            let between = match self.waits() {
+                true => Place::tiles(sums.wrapping_add(i * self.height * columns), self.height),
+                false => target.down(before),
+            };
             let from = match first {
                 true if continued => target.down(before),
                 true => Place::none(),

@@ -290,9 +290,8 @@ pub(super) mod avx512 {
     use super::{PanelArgs, plain, quads_of_panel};
     use std::arch::x86_64::*;
 
-    /// Rows of a source, and bytes of a lane, that are asked for before they are read.
+    /// Rows of a source that are asked for before they are read.
     const AHEAD: usize = 8;
-    const FAR: usize = 256;
 
     /// The lowest `n` lanes, at most all 16.
     #[inline(always)]
@@ -369,7 +368,6 @@ pub(super) mod avx512 {
                     for (i, row) in square.iter_mut().enumerate() {
                         let at = i.min(lanes.saturating_sub(1)) * p.lane + step * S::SIZE;
                         *row = S::load16(from.wrapping_add(at), read);
-                        far(from.wrapping_add(at + FAR));
                     }
                     let square = transposed(square);
                     let to = p.dst.wrapping_add(step * p.stride + lane);
