@@ -3,7 +3,7 @@
 //! Not a tensor of a graph: nothing is traced or differentiated. The first error is carried along (no
 //! `Result` at every step) and surfaces when the element is pulled from the pipeline.
 
-use crate::{arith::Operand, image};
+use crate::arith::Operand;
 use systole_base::{DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16};
 
 /// A host array, or the error that the first failing operation on it left behind.
@@ -116,16 +116,6 @@ impl HostArray {
             }
             Ok(out)
         })
-    }
-
-    /// `x: T[H, W, C] → T[height, width, C]`, u8 or f32: bilinear where it grows, area average where it shrinks.
-    pub fn resize(self, height: usize, width: usize) -> HostArray {
-        self.then(|x| image::resize(&x, height, width))
-    }
-
-    /// `x: T[H, W, C] → T[H, W, 1]`, u8 or f32: 3 and 4 channels by ITU-R 601 luma (alpha over black), else unchanged.
-    pub fn rgb_to_grayscale(self) -> HostArray {
-        self.then(|x| image::grayscale(&x))
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub mod example;
 pub mod idx;
+pub mod jpeg;
+pub mod picture;
 pub mod png;
 pub mod tfrecord;
 pub(crate) mod wire;

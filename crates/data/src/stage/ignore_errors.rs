@@ -110,7 +110,9 @@ mod tests {
             resumes(&d.ignore_errors(9).batch(2).repeat_n(2));
             let told = Arc::new(AtomicUsize::new(0));
             let count = told.clone();
-            let some = d.ignore_errors_with(2, move |_| drop(count.fetch_add(1, Ordering::Relaxed)));
+            let some = d.ignore_errors_with(2, move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
             let items: Vec<_> = some.iter().collect();
             assert_eq!((items.len(), told.load(Ordering::Relaxed)), (6, 2));
             let e = items[5].as_ref().unwrap_err().to_string();

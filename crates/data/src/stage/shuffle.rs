@@ -30,8 +30,11 @@ pub(crate) struct ShuffleStage {
     up: Node,
     options: Shuffle,
     /// The orders in use, by epoch and length: threads of one run share them.
-    tables: Mutex<Vec<(u64, u32, Weak<Vec<u32>>)>>,
+    tables: Mutex<Vec<Table>>,
 }
+
+/// Epoch, length, order.
+type Table = (u64, u32, Weak<Vec<u32>>);
 
 impl ShuffleStage {
     pub fn new(up: Node, options: Shuffle) -> ShuffleStage {

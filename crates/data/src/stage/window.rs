@@ -88,7 +88,7 @@ impl Cursor for Windows {
         let Window { size, shift, stride, drop_remainder } = self.options;
         let span = (size - 1).saturating_mul(stride).saturating_add(1);
         for _ in 0..std::mem::take(&mut self.gap) {
-            self.up.pull()?;
+            drop(self.up.pull()?);
         }
         while self.held.len() < span
             && let Some(item) = self.up.pull()

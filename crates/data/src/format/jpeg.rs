@@ -1,0 +1,100 @@
+//! JPEG pictures to `ui8[H, W, C]`, through the `zune-jpeg` crate, with bounded memory.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use systole_base::{Error, ErrorKind, Literal, Result};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+/// Larger pictures are refused before they are unpacked: 192 Mi bytes of pixels, as 8,192 × 8,192 in colour.
+const MAX_BYTES: usize = 192 << 20;
+/// Neither side may be longer.
+const MAX_SIDE: usize = 1 << 15;
+
+/// Reads a JPEG from memory: `→ ui8[H, W, 1]` (grey) or `ui8[H, W, 3]` (RGB; CMYK is converted). `name` stands for the
+/// file in messages.
+///
+/// # Errors
+/// When it is no JPEG, is damaged or cut, or too large.
+pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
+    let wrong = |why: String| {
+        Error::new(ErrorKind::Data, "this picture cannot be read")
+            .at(name)
+            .because(why)
+            .hint("open the picture elsewhere and save it again as JPEG or PNG")
+    };
+    // The end marker is the last thing of a whole file but for padding: a cut one would decode to grey below the cut.
+    if !bytes.windows(2).rev().any(|w| w == [0xff, 0xd9]) {
+        return Err(wrong("the file is cut short: it has no end marker".into()));
+    }
+    // The decoder's authors call panics on damaged files defects, so they are not impossible.
+    match catch_unwind(AssertUnwindSafe(|| decode(bytes))) {
+        Ok(picture) => picture.map_err(wrong),
+        Err(_) => Err(wrong("the decoder gave up".into())),
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<Literal, String> {
+    let options = DecoderOptions::default().set_max_width(MAX_SIDE).set_max_height(MAX_SIDE);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers().map_err(|e| format!("{e:?}"))?;
+    let (wanted, channels) = match decoder.input_colorspace() {
+        Some(ColorSpace::Luma) => (ColorSpace::Luma, 1),
+        _ => (ColorSpace::RGB, 3),
+    };
+    decoder.set_options(options.jpeg_set_out_colorspace(wanted));
+    let info = decoder.info().ok_or("it has no size")?;
+    let (h, w) = (usize::from(info.height), usize::from(info.width));
+    if h * w * channels > MAX_BYTES {
+        return Err(format!("{w} × {h} pixels are too many: at most {MAX_BYTES} bytes are unpacked"));
+    }
+    let pixels = decoder.decode().map_err(|e| format!("{e:?}"))?;
+    Literal::from_slice([h, w, channels], &pixels).map_err(|e| e.what().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLOUR: &[u8] = include_bytes!("../../fixtures/gradient.jpg");
+    const GREY: &[u8] = include_bytes!("../../fixtures/grey.jpg");
+    const PROGRESSIVE: &[u8] = include_bytes!("../../fixtures/progressive.jpg");
+
+    /// The picture that the fixtures were made of: red grows to the right, green downward, blue is 128.
+    fn near_the_original(x: &Literal) -> bool {
+        let (h, w) = (x.shape()[0], x.shape()[1]);
+        let pixel = |i: usize, j: usize| [(j * 10) as u8, (i * 15) as u8, 128];
+        let all = (0..h * w).all(|p| {
+            let expected = pixel(p / w, p % w);
+            x.bytes()[3 * p..][..3].iter().zip(expected).all(|(a, b)| a.abs_diff(b) < 12)
+        });
+        all && (h, w) == (12, 20)
+    }
+
+    #[test]
+    fn pictures_of_tensorflow_and_pillow_are_read() {
+        for bytes in [COLOUR, PROGRESSIVE] {
+            let x = from_bytes("p", bytes).unwrap();
+            assert!(x.ty().to_string() == "ui8[12, 20, 3]" && near_the_original(&x), "{x:?}");
+        }
+        assert_eq!(from_bytes("g", GREY).unwrap().ty().to_string(), "ui8[7, 9, 1]");
+    }
+
+    #[test]
+    fn damage_is_an_error_or_another_picture_and_never_a_panic() {
+        for good in [COLOUR, GREY, PROGRESSIVE] {
+            for cut in 0..good.len() - 2 {
+                assert!(from_bytes("cut", &good[..cut]).is_err(), "cut at {cut} of {}", good.len());
+            }
+            for bit in (0..good.len() * 8).step_by(3) {
+                let mut bad = good.to_vec();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                if let Err(e) = from_bytes("flipped", &bad) {
+                    assert!(e.to_string().contains("flipped"));
+                }
+            }
+        }
+        assert!(from_bytes("text", b"hello").unwrap_err().to_string().contains("cannot be read"));
+    }
+}

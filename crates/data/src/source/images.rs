@@ -1,0 +1,219 @@
+//! Folders of pictures, one folder for each class.
+
+use super::files::{entries, path_text};
+use crate::dataset::Cardinality;
+use crate::format::picture;
+use crate::run::Run;
+use crate::sample::{Origin, Sample};
+use crate::stage::{Access, Stage};
+use crate::{Dataset, HostArray};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systole_base::rng::{hash_name, mix};
+use systole_base::{DType, Error, ErrorKind, Result};
+
+/// A folder with one folder for each class, pictures of any sizes in them (and in folders within).
+#[derive(Clone, Debug)]
+pub struct ImageFolder {
+    /// The names of the folders, sorted; a label is an index into them.
+    pub classes: Vec<String>,
+    /// Path and label of each picture, sorted by class and path.
+    pub pictures: Arc<Vec<(PathBuf, i32)>>,
+    /// Files that are no pictures.
+    pub left_out: Vec<PathBuf>,
+}
+
+impl ImageFolder {
+    /// Looks through the folder. Files are told by their first bytes; what is no JPEG or PNG is left out.
+    ///
+    /// # Errors
+    /// When the folder cannot be read, has no folders in it, or no pictures.
+    pub fn open(dir: impl AsRef<Path>) -> Result<ImageFolder> {
+        let dir = dir.as_ref();
+        let mut found = ImageFolder { classes: Vec::new(), pictures: Arc::default(), left_out: Vec::new() };
+        let mut pictures = Vec::new();
+        for (path, name) in entries(dir)? {
+            if path.is_dir() {
+                let before = pictures.len();
+                collect(&path, found.classes.len() as i32, &mut pictures, &mut found.left_out)?;
+                if pictures.len() > before {
+                    found.classes.push(name);
+                }
+            } else {
+                found.left_out.push(path);
+            }
+        }
+        if pictures.is_empty() {
+            return Err(Error::new(ErrorKind::Data, "there are no classes of pictures in this folder")
+                .at(dir.display().to_string())
+                .because(format!("{} files are no JPEG or PNG in a folder of a class", found.left_out.len()))
+                .hint("put the pictures of each class into a folder with its name"));
+        }
+        found.pictures = Arc::new(pictures);
+        Ok(found)
+    }
+
+    /// `image: ui8[H, W, C], label: i32[]`, each picture read and decoded when it is asked for. Sizes and channels are
+    /// those of the files: make them equal with a map (to_rgb, resize) before batching.
+    pub fn dataset(&self) -> Dataset {
+        Dataset::new(Pictures { files: self.pictures.clone() })
+    }
+
+    /// The pictures in two parts, for training and validation: of each class this fraction (at least one picture where
+    /// it has two) is validated. Which ones depends on the seed and the path within the class only, so pictures that
+    /// are added later do not move the others.
+    pub fn split(&self, validation: f64, seed: u64) -> (ImageFolder, ImageFolder) {
+        let with = |pictures| ImageFolder { pictures: Arc::new(pictures), ..self.clone() };
+        let (mut train, mut held) = (Vec::new(), Vec::new());
+        for class in self.pictures.chunk_by(|a, b| a.1 == b.1) {
+            let rank = |(path, _): &&(PathBuf, i32)| {
+                mix(hash_name(&path.file_name().unwrap_or_default().to_string_lossy()) ^ mix(seed))
+            };
+            let mut order: Vec<&(PathBuf, i32)> = class.iter().collect();
+            order.sort_by_key(rank);
+            let most = class.len() - 1;
+            let count = (class.len() as f64 * validation.clamp(0.0, 1.0)).round() as usize;
+            let count = if validation > 0.0 { count.max(1).min(most) } else { 0 };
+            held.extend(order[..count].iter().map(|p| (*p).clone()));
+            train.extend(order[count..].iter().map(|p| (*p).clone()));
+        }
+        train.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
+        held.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
+        (with(train), with(held))
+    }
+}
+
+fn collect(
+    dir: &Path,
+    label: i32,
+    pictures: &mut Vec<(PathBuf, i32)>,
+    left_out: &mut Vec<PathBuf>,
+) -> Result<()> {
+    for (path, _) in entries(dir)? {
+        if path.is_dir() {
+            if !path.is_symlink() {
+                collect(&path, label, pictures, left_out)?;
+            }
+        } else if begins_as_picture(&path) {
+            pictures.push((path, label));
+        } else {
+            left_out.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn begins_as_picture(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|f| f.take(8).read_to_end(&mut start));
+    read.is_ok() && picture::is_picture(&start)
+}
+
+struct Pictures {
+    files: Arc<Vec<(PathBuf, i32)>>,
+}
+
+impl Stage for Pictures {
+    fn label(&self) -> String {
+        format!("image_folder({})", self.files.len())
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        Cardinality::Finite(self.files.len() as u64)
+    }
+
+    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
+        Ok(Some(Box::new(Reader(self.files.clone()))))
+    }
+}
+
+struct Reader(Arc<Vec<(PathBuf, i32)>>);
+
+impl Access for Reader {
+    fn len(&self) -> Option<u64> {
+        Some(self.0.len() as u64)
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        let (path, label) = &self.0[index as usize];
+        let image = HostArray::from(picture::read(path)?);
+        let label = HostArray::scalar(DType::I32, f64::from(*label));
+        let origin = Origin { source: path_text(path)?.into(), index: 0 };
+        Ok(Sample::from_parts(vec![("image".into(), image), ("label".into(), label)], Some(origin)))
+    }
+}
+
+/// A function for [`Dataset::map`] that replaces a field of bytes, `ui8[n]`, by the JPEG or PNG in it.
+pub fn decode_image(field: &'static str) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
+    move |s| s.map(field, |x| x.then(|x| picture::from_bytes("the picture", x.bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::png;
+    use crate::stage::test::resumes;
+    use systole_base::Literal;
+
+    fn folder(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("systole-images-{name}-{}", std::process::id()));
+        for (class, n) in [("cat", 7), ("dog", 4), ("empty", 0)] {
+            std::fs::create_dir_all(dir.join(class).join("more")).unwrap();
+            for i in 0..n {
+                let picture = Literal::from_slice([2 + i, 3, 1], &vec![i as u8; 3 * (2 + i)]).unwrap();
+                let place = if i == 3 { "more/3.png".to_string() } else { format!("{i}.png") };
+                png::write(dir.join(class).join(place), &picture).unwrap();
+            }
+        }
+        std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gradient.jpg"), dir.join("dog/9.JPEG")).unwrap();
+        std::fs::write(dir.join("dog/notes.txt"), "no picture").unwrap();
+        std::fs::write(dir.join("readme"), "").unwrap();
+        dir
+    }
+
+    #[test]
+    fn classes_are_folders_and_other_files_are_left_out() {
+        let dir = folder("classes");
+        let f = ImageFolder::open(&dir).unwrap();
+        assert_eq!(f.classes, ["cat", "dog"]);
+        assert_eq!((f.pictures.len(), f.left_out.len()), (12, 2));
+        let d = f.dataset();
+        let labels: Vec<_> = d.iter().map(|s| s.unwrap().get("label").unwrap().get(0).as_i64()).collect();
+        assert_eq!(labels, [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+        let equal = d.map_parallel(|s: Sample| s.map("image", |x| x.to_rgb().resize(4, 4)), 2).shuffle(12, 1);
+        assert_eq!(equal.batch(5).element_spec().unwrap().to_string(), "image: ui8[5, 4, 4, 3], label: i32[5]");
+        resumes(&equal.batch(5).prefetch(2));
+        std::fs::write(dir.join("cat/0.png"), &std::fs::read(dir.join("cat/1.png")).unwrap()[..30]).unwrap();
+        let e = d.iter().next().unwrap().unwrap_err().to_string();
+        assert!(e.contains("cat/0.png"), "{e}");
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(ImageFolder::open(&dir).is_err());
+    }
+
+    #[test]
+    fn splits_are_by_class_and_stable() {
+        let dir = folder("split");
+        let f = ImageFolder::open(&dir).unwrap();
+        let (train, held) = f.split(0.25, 3);
+        let count = |f: &ImageFolder, label| f.pictures.iter().filter(|p| p.1 == label).count();
+        assert_eq!([count(&train, 0), count(&held, 0), count(&train, 1), count(&held, 1)], [5, 2, 4, 1]);
+        assert!(held.pictures.iter().all(|p| !train.pictures.contains(p)));
+        assert_eq!(f.split(0.25, 3).1.pictures, held.pictures);
+        assert_eq!(f.split(0.0, 3).1.pictures.len(), 0);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn pictures_within_records_are_decoded() {
+        let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/grey.jpg")).unwrap();
+        let d = Dataset::from_generator(move || {
+            let record = |bytes: &[u8]| Literal::from_slice([bytes.len()], bytes).map(|x| Sample::new([("image", x)]));
+            [record(&bytes), record(b"no")].into_iter()
+        });
+        let items: Vec<_> = d.map(decode_image("image")).iter().collect();
+        assert_eq!(items[0].as_ref().unwrap().get("image").unwrap().ty().to_string(), "ui8[7, 9, 1]");
+        assert!(items[1].is_err());
+    }
+}
