@@ -1,7 +1,7 @@
 //! Templates fire where they may, and nowhere else. What the fused steps compute is tested where they run.
 
-use systole_compile::{Kernel, Options, Relu, Schedule, optimize, schedule};
-use systole_ir::DType::*;
+use systole_compile::{Blocking, Kernel, Options, Relu, Schedule, optimize, schedule};
+use systole_ir::DType::{self, *};
 use systole_ir::op::{Convolution, Monoid, Window};
 use systole_ir::{GraphBuilder, Tensor, TensorType, grad};
 
@@ -44,10 +44,14 @@ const NET: Net = Net {
 };
 
 fn compiled(n: Net) -> Schedule {
+    compiled_as(n, F32, 2, Blocking::Off)
+}
+
+fn compiled_as(n: Net, dtype: DType, batch: usize, blocks: Blocking) -> Schedule {
     let g = GraphBuilder::new("net");
-    let x = g.parameter(TensorType::new(F32, [2, 12, 12, n.channels]), "x");
-    let k = g.parameter(TensorType::new(F32, [3, 3, n.channels, n.filters]), "kernel");
-    let b = g.parameter(TensorType::new(F32, [n.filters]), "bias");
+    let x = g.parameter(TensorType::new(dtype, [batch, 12, 12, n.channels]), "x");
+    let k = g.parameter(TensorType::new(dtype, [3, 3, n.channels, n.filters]), "kernel");
+    let b = g.parameter(TensorType::new(dtype, [n.filters]), "bias");
     let w = n.window;
     let window = Window::new(&[1, w.size, w.size, 1], &[1, w.stride, w.stride, 1], &{
         let p = [w.padding; 2];
@@ -58,9 +62,9 @@ fn compiled(n: Net) -> Schedule {
     let p = Monoid::Maximum.over_windows(&a, window);
     let y = if n.relu == Relu::After { p.relu() } else { p.clone() };
     // The gradient comes from later steps, as in a net.
-    let flat = y.reshape([2, y.ty().elements() / 2]);
-    let w = g.parameter(TensorType::new(F32, [flat.dim(1), 3]), "dense");
-    let out = flat.dot(&w);
+    let flat = y.reshape([batch, y.ty().elements() / batch]);
+    let w = g.parameter(TensorType::new(dtype, [flat.dim(1), 3]), "dense");
+    let out = flat.dot(&w).convert(F32);
     let loss = (&out * &out).sum_all();
     let wanted: Vec<&Tensor> = match n.also {
         Also::InputGradient => vec![&k, &b, &x],
@@ -75,7 +79,7 @@ fn compiled(n: Net) -> Schedule {
         _ => {}
     }
     let graph = g.finish(&results).unwrap();
-    schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap()
+    schedule(&optimize(&graph).unwrap().0, &Options { blocks, ..Options::default() }).unwrap()
 }
 
 fn names(s: &Schedule) -> Vec<String> {
@@ -194,4 +198,23 @@ fn the_derivative_of_average_pooling_is_one_step() {
         let s = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
         assert_eq!(names(&s), steps, "{s}");
     }
+}
+
+#[test]
+fn narrow_floats_in_blocks_have_no_full_size_gradient() {
+    // Sums over the blocks are f32, and predicates of narrow numbers are computed again rather than stored.
+    let s = compiled_as(NET, BF16, 8, Blocking::Rows(2));
+    let bodies: Vec<&Schedule> = s
+        .steps
+        .iter()
+        .filter_map(|step| match &step.kernel {
+            Kernel::Blocks(b) => Some(&b.body),
+            _ => None,
+        })
+        .collect();
+    let has =
+        |test: &dyn Fn(&Kernel) -> bool| bodies.iter().flat_map(|b| &b.steps).any(|step| test(&step.kernel));
+    assert!(has(&|k| matches!(k, Kernel::UnpooledGradient(_))), "{s}");
+    assert!(has(&|k| matches!(k, Kernel::Pool(p) if p.conv.is_some() && p.relu == Relu::After)), "{s}");
+    assert!(!has(&|k| matches!(k, Kernel::Unpool(_))), "{s}");
 }

@@ -8,7 +8,7 @@ use super::gemm::Portable32;
 use super::halves::Halves;
 use super::lanes::widen;
 use super::matmul::{Epilogue, Roles, joint_stride};
-use super::{Io, Ptr, math};
+use super::{Io, Ptr, fetch, math};
 use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
 use systole_ir::DType;
@@ -31,6 +31,8 @@ struct Call {
     a: *const u8,
     /// Elements from row to row.
     a_row: usize,
+    /// The rows of the left operand that are needed next, as far apart.
+    next: *const u8,
     b: *const f32,
     b_row: usize,
     /// A vector for each row and column, [`FEW`] · [`LANES`] elements from row to row.
@@ -61,6 +63,8 @@ unsafe fn dots<V: Halves, const R: usize, const N: usize, const NARROW: bool>(c:
             }
             for i in 0..R {
                 let at = i * c.a_row + k * V::LANES;
+                // Pieces of rows are too short for the hardware to foresee what follows.
+                fetch(c.next.wrapping_add(at * if NARROW { 2 } else { 4 }));
                 let a = if NARROW {
                     V::load_wide(c.a.cast::<u16>().add(at))
                 } else {
@@ -250,7 +254,16 @@ impl Dots {
                     (right, b_row) = (wide.cast_const(), BLOCK);
                 }
                 let (a, a_row) = (a.add(from * size), self.a_row);
-                let call = Call { steps: n / self.lanes, a, a_row, b: right, b_row, sums, first: from == 0 };
+                let call = Call {
+                    steps: n / self.lanes,
+                    a,
+                    a_row,
+                    next: a,
+                    b: right,
+                    b_row,
+                    sums,
+                    first: from == 0,
+                };
                 self.tiles(rows, self.from, &call);
             }
             if whole < self.k {
@@ -266,7 +279,8 @@ impl Dots {
                     }
                 }
                 let (a, b) = (end.cast_const().cast(), right.cast_const());
-                let call = Call { steps: 1, a, a_row: LANES, b, b_row: LANES, sums, first: whole == 0 };
+                let call =
+                    Call { steps: 1, a, a_row: LANES, next: a, b, b_row: LANES, sums, first: whole == 0 };
                 self.tiles(rows, DType::F32, &call);
             }
         }
@@ -287,10 +301,16 @@ impl Dots {
     /// A call for rows of the left operand's type and all columns, cut into those of register kernels.
     unsafe fn tiles(&self, rows: usize, left: DType, c: &Call) {
         let run = self.run[usize::from(left == DType::BF16)];
+        let row = |i: usize| c.a.wrapping_add(i * c.a_row * left.size());
+        let behind = c.a.wrapping_add(c.steps * self.lanes * left.size());
         for (i, r) in pieces(rows, self.most[0]) {
+            // The next rows, or after the last ones the first ones' next products.
+            let next = if i + r < rows { row(i + r) } else { behind };
             for (j, n) in pieces(self.n, self.most[1]) {
+                let a = row(i);
                 let call = Call {
-                    a: c.a.wrapping_add(i * c.a_row * left.size()),
+                    a,
+                    next: if j == 0 { next } else { a },
                     b: c.b.wrapping_add(j * c.b_row),
                     sums: c.sums.wrapping_add((i * FEW + j) * LANES),
                     ..*c

@@ -135,6 +135,17 @@ impl Ptr {
     }
 }
 
+/// Asks for the cache line of an address: where the hardware cannot foresee what comes next.
+#[inline(always)]
+pub(crate) fn fetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, for which any address will do.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    let _ = p;
+}
+
 /// The kernel for a step.
 pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
     let level = target.level.vectors();

@@ -6,7 +6,7 @@
 
 use super::gemm::Vector;
 use super::matmul::{Epilogue, Roles, joint_stride};
-use super::{Io, Ptr};
+use super::{Io, Ptr, fetch};
 use crate::detect::Level;
 use crate::exec::Cx;
 use std::ops::Range;
@@ -42,17 +42,6 @@ struct Call {
     add: bool,
 }
 
-/// Asks for the cache line of an address.
-#[inline(always)]
-fn ahead(p: *const f32) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, for which any address will do.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
-    }
-    let _ = p;
-}
-
 /// `R` rows of `N` vectors. `NEAR`: rows are neighbours in memory, else products are.
 /// (Plain loops: closures would not be compiled for the level.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
@@ -74,7 +63,7 @@ unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: b
             }
             if NEAR {
                 // The hardware does not follow so many streams by itself.
-                ahead(near.wrapping_add(AHEAD));
+                fetch(near.wrapping_add(AHEAD));
             }
             for r in 0..R {
                 let x = if NEAR { *near.add(r) } else { *thirds[r].add(r % 3 * s.a_row) };

@@ -11,7 +11,7 @@ use super::gemm::Portable32;
 use super::halves::Halves;
 use super::lanes::{lanes, lanes_mut, narrow, widen};
 use super::{Io, Kernel, Ptr};
-use crate::detect::Level;
+use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
 use systole_compile::{DEAD, Step, UnpooledGradient};
 use systole_ir::{DType, Result};
@@ -119,7 +119,7 @@ mod x86 {
     }
 }
 
-/// One call of a register kernel: sums over the windows of an image for a few taps and vectors of filters.
+/// One call of a register kernel: sums over the windows of an image for a few taps and one vector of filters.
 struct Sums {
     /// The image's table.
     table: *const f32,
@@ -137,14 +137,14 @@ struct Sums {
     bias: *mut f32,
 }
 
-/// `K` taps of `N` vectors of filters, by tables of `P` entries. `NARROW`: gradients are bf16.
+/// `K` taps of a vector of filters, by tables of `P` entries. `NARROW`: gradients are bf16. (The tables of more vectors
+/// would take the registers that sums are in.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, const N: usize>(s: &Sums) {
-    // SAFETY: the caller's tables and arrays cover the windows, `K` taps and `N` vectors; the level is available.
+unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize>(s: &Sums) {
+    // SAFETY: the caller's tables and arrays cover the windows, `K` taps and a vector; the level is available.
     unsafe {
-        let zero = V::splat(0.0);
-        let (mut acc, mut bias) = ([[zero; N]; K], [zero; N]);
+        let (mut acc, mut bias) = ([V::splat(0.0); K], V::splat(0.0));
         let mut taps = [0; K];
         for k in 0..K {
             taps[k] = *s.taps.add(k);
@@ -152,37 +152,25 @@ unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, co
         let mut at = 0;
         for w in 0..s.count {
             let table = s.table.add(*s.windows.add(w));
-            // Plain loops: closures would not be compiled for the level.
-            let mut places = [V::places(s.place.add(at)); N];
-            let mut g = [zero; N];
-            for j in 0..N {
-                let at = at + j * V::LANES;
-                places[j] = V::places(s.place.add(at));
-                let dy = if NARROW {
-                    V::load_wide(s.dy.cast::<u16>().add(at))
-                } else {
-                    V::load(s.dy.cast::<f32>().add(at))
-                };
-                g[j] = dy.alive(places[j]);
-                bias[j] = bias[j].add(g[j]);
-            }
+            let places = V::places(s.place.add(at));
+            let dy = if NARROW {
+                V::load_wide(s.dy.cast::<u16>().add(at))
+            } else {
+                V::load(s.dy.cast::<f32>().add(at))
+            };
+            let g = dy.alive(places);
+            bias = bias.add(g);
             for k in 0..K {
-                for j in 0..N {
-                    let x = V::look_up::<P>(table.add(taps[k]), places[j]);
-                    acc[k][j] = x.mul_add(g[j], acc[k][j]);
-                }
+                acc[k] = V::look_up::<P>(table.add(taps[k]), places).mul_add(g, acc[k]);
             }
             at += s.row;
         }
-        for j in 0..N {
-            for (k, acc) in acc.iter().enumerate() {
-                let to = s.sum.add(k * s.sum_row + j * V::LANES);
-                V::load(to).add(acc[j]).store(to);
-            }
-            if !s.bias.is_null() {
-                let to = s.bias.add(j * V::LANES);
-                V::load(to).add(bias[j]).store(to);
-            }
+        for (k, acc) in acc.iter().enumerate() {
+            let to = s.sum.add(k * s.sum_row);
+            V::load(to).add(*acc).store(to);
+        }
+        if !s.bias.is_null() {
+            V::load(s.bias).add(bias).store(s.bias);
         }
     }
 }
@@ -191,48 +179,63 @@ unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, co
 type SumKernel = unsafe fn(usize, &Sums);
 
 macro_rules! kernels {
-    ($name:ident, $v:ty, $n:literal, [$($k:literal)*] $(, $feature:literal)?) => {
+    ($name:ident, $v:ty, [$($k:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
         unsafe fn $name<const P: usize, const NARROW: bool>(taps: usize, s: &Sums) {
             match taps {
                 // SAFETY: the caller's promises are those of `sums`.
-                $($k => unsafe { sums::<$v, P, NARROW, $k, $n>(s) },)*
+                $($k => unsafe { sums::<$v, P, NARROW, $k>(s) },)*
                 _ => {}
             }
         }
     };
 }
-kernels!(portable, Portable32, 1, [1 2 3 4 5]);
+kernels!(portable, Portable32, [1 2 3 4 5]);
 #[cfg(target_arch = "x86_64")]
 use super::gemm::x86::{V8x32, V16x32};
-kernels!(avx2, V8x32, 1, [1 2 3 4 5 6 7 8 9 10], "avx2,fma");
-kernels!(avx512x1, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
-kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx2, V8x32, [1 2 3 4 5 6 7 8 9 10], "avx2,fma");
+kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// Kernels of a level, for one vector of filters and for more.
-struct Kernels {
-    one: SumKernel,
-    many: SumKernel,
-    /// Vectors that `many` takes.
-    vectors: usize,
+/// The kernel of a level, its lanes and the most taps that it takes.
+#[derive(Clone, Copy)]
+struct Shape {
+    run: SumKernel,
     lanes: usize,
     taps: usize,
 }
 
-fn kernels<const P: usize, const NARROW: bool>(level: Level) -> Kernels {
-    let kernels = |one, many, vectors, lanes, taps| Kernels { one, many, vectors, lanes, taps };
+fn shape<const P: usize, const NARROW: bool>(level: Level) -> Shape {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => kernels(avx512x1::<P, NARROW>, avx512x2::<P, NARROW>, 2, 16, 11),
+        Level::Avx512 => Shape { run: avx512::<P, NARROW>, lanes: 16, taps: 13 },
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => kernels(avx2::<P, NARROW>, avx2::<P, NARROW>, 1, 8, 10),
-        _ => kernels(portable::<P, NARROW>, portable::<P, NARROW>, 1, 4, 5),
+        Level::Avx2 => Shape { run: avx2::<P, NARROW>, lanes: 8, taps: 10 },
+        _ => Shape { run: portable::<P, NARROW>, lanes: 4, taps: 5 },
     }
 }
 
 /// The kernel of a step; `None` where the input has no padded form.
 pub fn bind(g: &UnpooledGradient, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
     Some(Box::new(UnpooledKernel::new(g, step, level)?))
+}
+
+/// `n` entries of four elements at `dst`: of an image at `a` those that lie as far on as `b` (four `usize`) says.
+struct Fours;
+impl Tile for Fours {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        // SAFETY: as the type says.
+        unsafe {
+            let places = *b.cast::<[usize; 4]>();
+            let part = |k: usize| lanes::<f32>(a.cast::<f32>().add(places[k]).cast(), n);
+            let entries = lanes_mut::<[f32; 4]>(dst, n);
+            for ((((e, a), b), c), d) in
+                entries.iter_mut().zip(part(0)).zip(part(1)).zip(part(2)).zip(part(3))
+            {
+                *e = [*a, *b, *c, *d];
+            }
+        }
+    }
 }
 
 /// See the module text.
@@ -246,8 +249,9 @@ struct UnpooledKernel {
     image: usize,
     /// Where a window's elements lie in an image, relative to its first; as many as a table entry has.
     places: Vec<usize>,
-    /// Entries' size.
+    /// Entries' size, and what fills those of four.
     entry: usize,
+    fill: TileFn,
     /// Where each window and each tap begins in an image's table.
     windows: Vec<usize>,
     taps: Vec<usize>,
@@ -256,7 +260,7 @@ struct UnpooledKernel {
     features: usize,
     /// Rounded up to whole vectors.
     padded: usize,
-    kernels: Kernels,
+    shape: Shape,
     /// Types of the results: the kernel's gradient and, perhaps, the bias's.
     to: Vec<DType>,
     images_per_part: usize,
@@ -272,17 +276,17 @@ impl UnpooledKernel {
         let pixel = [0, 1].map(|i| input.strides[i] * c.rhs_dilation[i]);
         let size = g.unpool.window[0] * g.unpool.window[1];
         let entry = if size <= 4 { 4 } else { 16 };
-        let kernels = match (entry, dy.dtype) {
-            (4, DType::F32) => kernels::<4, false>(level),
-            (4, _) => kernels::<4, true>(level),
-            (_, DType::F32) => kernels::<16, false>(level),
-            _ => kernels::<16, true>(level),
+        let shape = match (entry, dy.dtype) {
+            (4, DType::F32) => shape::<4, false>(level),
+            (4, _) => shape::<4, true>(level),
+            (_, DType::F32) => shape::<16, false>(level),
+            _ => shape::<16, true>(level),
         };
         let in_table = |all: Vec<usize>| all.into_iter().map(|at| at * entry).collect::<Vec<usize>>();
         let taps = in_table(offsets(
             [0, 1].map(|i| (dk.shape[i], input.strides[i] * c.strides[i])).into_iter().chain([(channels, 1)]),
         ));
-        let blocks = taps.len().div_ceil(kernels.taps);
+        let blocks = taps.len().div_ceil(shape.taps);
         let batch = x.shape[0];
         Some(UnpooledKernel {
             dtype: dy.dtype,
@@ -292,14 +296,15 @@ impl UnpooledKernel {
             image: input.image,
             places: offsets([0, 1].map(|i| (g.unpool.window[i], pixel[i])).into_iter()),
             entry,
+            fill: level.tile::<Fours>(),
             windows: in_table(offsets(
                 [0, 1].map(|i| (dy.shape[i + 1], pixel[i] * g.unpool.strides[i])).into_iter(),
             )),
             block: taps.len().div_ceil(blocks),
             taps,
             features,
-            padded: features.next_multiple_of(kernels.lanes),
-            kernels,
+            padded: features.next_multiple_of(shape.lanes),
+            shape,
             to: step.output_types.iter().map(|t| t.dtype).collect(),
             images_per_part: batch.div_ceil(MOST_PARTS),
             input,
@@ -330,18 +335,13 @@ impl UnpooledKernel {
         let n = self.image - self.places.last().copied().unwrap_or(0);
         // SAFETY: the image has `image` elements and the table as many entries.
         unsafe {
-            let part = |k: usize| lanes::<f32>(x.add(self.places.get(k).copied().unwrap_or(0)).cast(), n);
             if self.entry == 4 {
-                let entries = lanes_mut::<[f32; 4]>(table.cast(), n);
-                for ((((e, a), b), c), d) in
-                    entries.iter_mut().zip(part(0)).zip(part(1)).zip(part(2)).zip(part(3))
-                {
-                    *e = [*a, *b, *c, *d];
-                }
-                return;
+                let places: [usize; 4] = std::array::from_fn(|k| self.places.get(k).copied().unwrap_or(0));
+                let (x, places) = (x.cast(), (&raw const places).cast());
+                return (self.fill)(table.cast(), x, places, x, n);
             }
             for k in 0..self.places.len() {
-                for (i, x) in part(k).iter().enumerate() {
+                for (i, x) in lanes::<f32>(x.add(self.places[k]).cast(), n).iter().enumerate() {
                     *table.add(i * self.entry + k) = *x;
                 }
             }
@@ -364,12 +364,9 @@ impl UnpooledKernel {
 
     /// Adds one image's sums.
     unsafe fn image(&self, table: *const f32, dy: *const u8, place: *const u8, sum: *mut f32) {
-        let k = &self.kernels;
         let bias = sum.wrapping_add(self.taps.len() * self.padded);
         for tap in (0..self.taps.len()).step_by(self.block) {
-            let mut j = 0;
-            while j < self.padded {
-                let many = j + k.vectors * k.lanes <= self.padded;
+            for j in (0..self.padded).step_by(self.shape.lanes) {
                 let s = Sums {
                     table,
                     windows: self.windows.as_ptr(),
@@ -384,8 +381,7 @@ impl UnpooledKernel {
                 };
                 let taps = self.block.min(self.taps.len() - tap);
                 // SAFETY: tables stay inside the image's; rows have whole vectors.
-                unsafe { (if many { k.many } else { k.one })(taps, &s) };
-                j += k.lanes * if many { k.vectors } else { 1 };
+                unsafe { (self.shape.run)(taps, &s) };
             }
         }
     }

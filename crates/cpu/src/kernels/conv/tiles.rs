@@ -8,6 +8,7 @@
 //! Every element is one chain of multiply-adds in order, whatever the tile: cutting work into tiles changes no bits.
 
 use crate::detect::Level;
+use crate::kernels::fetch;
 use crate::kernels::gemm::{Portable32, Vector};
 
 #[cfg(target_arch = "x86_64")]
@@ -72,17 +73,6 @@ const AHEAD: usize = 8;
 
 /// Readable entries that a table of steps needs beyond its end.
 pub const SLACK: usize = AHEAD;
-
-#[inline(always)]
-fn fetch(p: *const f32) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; any address is allowed.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast())
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
-}
 
 // The loops over rows and vectors count by hand: they must unroll entirely, so that sums stay in registers. A closure
 // would not be compiled for the level.
