@@ -98,7 +98,7 @@ impl Model {
             backups: options.backup.take().map(Backups::open).transpose()?,
             epoch: options.initial_epoch,
             taken: 0,
-            position: Position { epoch: options.initial_epoch as u64, taken: 0 },
+            position: Position::new(options.initial_epoch as u64, 0),
         };
         run.restore(self, data)?;
         run.each(self, &Logs::new(), 0, |c, cx| c.on_train_begin(cx))?;
@@ -236,12 +236,8 @@ impl Run {
         }
     }
 
-    /// After a step, or at an epoch's end.
-    fn back_up_if_due(&mut self, model: &Model, epoch_ends: bool, verbose: usize) {
-        let due = self.backups.as_ref().is_some_and(|b| b.is_due(model.steps(), epoch_ends));
-        if due || self.history.interrupted {
-            self.back_up(model, false, verbose);
-        }
+    fn backup_is_due(&self, model: &Model, epoch_ends: bool) -> bool {
+        self.backups.as_ref().is_some_and(|b| b.is_due(model.steps(), epoch_ends))
     }
 
     /// Calls every callback with what it may see and change.
@@ -302,7 +298,7 @@ impl Run {
         report(&progress.end(done, trained, &logs));
         if self.history.interrupted {
             // The backup knows nothing of an epoch that is not over.
-            self.back_up_if_due(model, false, options.verbose);
+            self.back_up(model, false, options.verbose);
             self.history.epochs.push(logs);
             return Ok(());
         }
@@ -311,10 +307,11 @@ impl Run {
         (self.epoch, self.taken) = (epoch + 1, 0);
         self.position = match options.steps_per_epoch {
             Some(_) => DatasetIter::position(iter),
-            None => Position { epoch: self.epoch as u64, taken: 0 },
+            None => Position::new(self.epoch as u64, 0),
         };
-        if self.epoch < options.epochs && self.stop_because.is_none() {
-            self.back_up_if_due(model, true, options.verbose);
+        let goes_on = self.epoch < options.epochs && self.stop_because.is_none();
+        if goes_on && self.backup_is_due(model, true) {
+            self.back_up(model, false, options.verbose);
         }
         Ok(())
     }
@@ -344,7 +341,7 @@ impl Run {
             }
             model.take_step(&batch)?;
             done += 1;
-            (self.taken, self.position) = (done, DatasetIter::position(iter));
+            self.taken = done;
             self.history.samples += batch.size() as u64;
             self.history.step_ms.push(start.elapsed().as_secs_f32() * 1e3);
             self.history.wait_ms.push(waited.as_secs_f32() * 1e3);
@@ -360,8 +357,12 @@ impl Run {
             if self.history.interrupted || self.stop_because.is_some() {
                 break;
             }
-            self.back_up_if_due(model, false, options.verbose);
+            if self.backup_is_due(model, false) {
+                self.position = DatasetIter::position(iter);
+                self.back_up(model, false, options.verbose);
+            }
         }
+        self.position = DatasetIter::position(iter);
         Ok(done)
     }
 }
