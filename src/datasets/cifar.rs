@@ -1,13 +1,11 @@
-//! CIFAR-10's binary files: each record is a label and the red, green and blue planes of a picture.
+//! CIFAR-10: finding its binary files, which `systole_data::format::cifar` reads.
 
 use super::files::{DataDir, roots};
 use super::{Arrays, ImageDataset, colour_glyphs};
 use std::path::{Path, PathBuf};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Error, ErrorKind, Result};
+use systole_data::format::cifar::{self, Cifar};
 
-const SIDE: usize = 32;
-const PLANE: usize = SIDE * SIDE;
-const RECORD: usize = 1 + 3 * PLANE;
 const FOLDER: &str = "cifar-10-batches-bin";
 const CLASSES: [&str; 10] =
     ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
@@ -50,37 +48,15 @@ fn read(folder: &Path) -> Result<ImageDataset> {
 }
 
 fn arrays(files: &[PathBuf]) -> Result<Arrays> {
-    let (mut images, mut labels) = (Vec::new(), Vec::new());
-    for path in files {
-        let bytes = std::fs::read(path).map_err(|e| Error::io("cannot read", path, e))?;
-        let damaged = |why: String| {
-            Error::new(ErrorKind::Data, "this is no batch of CIFAR-10")
-                .at(path.display().to_string())
-                .because(why)
-                .hint("unpack cifar-10-binary.tar.gz again (not the python version)")
-        };
-        if bytes.is_empty() || !bytes.len().is_multiple_of(RECORD) {
-            return Err(damaged(format!("{} bytes are no whole number of records of {RECORD}", bytes.len())));
-        }
-        for record in bytes.chunks_exact(RECORD) {
-            if usize::from(record[0]) >= CLASSES.len() {
-                return Err(damaged(format!("a label is {}", record[0])));
-            }
-            labels.push(i32::from(record[0]));
-            let pixels = &record[1..];
-            images.extend((0..PLANE).flat_map(|i| [pixels[i], pixels[PLANE + i], pixels[2 * PLANE + i]]));
-        }
-    }
-    let count = labels.len();
-    Ok(Arrays {
-        images: Literal::from_slice([count, SIDE, SIDE, 3], &images)?,
-        labels: Literal::from_slice([count], &labels)?,
-    })
+    let (images, labels) = cifar::read(files, Cifar::Ten)?;
+    Ok(Arrays { images, labels })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PLANE: usize = 32 * 32;
 
     #[test]
     fn planes_become_pixels_and_damage_is_told() {

@@ -320,7 +320,7 @@ impl DatasetIter {
         self.run.tuner().tuning()
     }
 
-    fn go_to(&mut self, position: &Position) {
+    pub(crate) fn go_to(&mut self, position: &Position) {
         self.taken = position.taken;
         let Ok(cursor) = &mut self.cursor else { return };
         let went = match &position.place {

@@ -40,6 +40,8 @@ mod run;
 mod sample;
 mod source;
 pub mod stage;
+mod store;
+pub mod tools;
 mod watch;
 
 pub use arith::Operand;
@@ -51,6 +53,7 @@ pub use report::{QueueReport, Report, StageReport};
 pub use run::{Options, Run};
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use source::images::{ImageFolder, decode_image};
+pub use source::lines::{Column, Csv};
 pub use source::tfrecord::TfRecord;
 pub use stage::group::Bucketing;
 pub use stage::interleave::IntoDataset;

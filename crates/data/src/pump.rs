@@ -636,3 +636,93 @@ fn no_thread(e: std::io::Error) -> Error {
         .because(e.to_string())
         .hint("raise the limit on threads, or run the pipeline with .debug()")
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, stream, values, values_of};
+    use crate::{AUTOTUNE, Dataset, Options, Position, Sample};
+    use std::time::Duration;
+    use systole_base::{DType, TensorType};
+
+    /// Takes a time that differs from element to element, so that threads overtake each other.
+    fn uneven(s: Sample) -> Sample {
+        let i = s.get("x").unwrap().get(0).as_i64() as u64;
+        std::thread::sleep(Duration::from_micros(i * 7919 % 300));
+        s
+    }
+
+    #[test]
+    fn the_stream_is_the_same_with_any_threads_depth_and_cache() {
+        let of = |d: &Dataset, threads, depth, cache| {
+            let d = d.map_parallel(uneven, threads).shuffle(20, 3);
+            let d = if cache { d.cache() } else { d };
+            values(&d.batch(4).prefetch(depth).repeat_n(2))
+        };
+        for d in [ints(60), stream(60)] {
+            for cache in [false, true] {
+                let plain = of(&d.debug(), 1, 1, cache);
+                for threads in [1, 2, 8, AUTOTUNE] {
+                    for depth in [1, 8, 32, AUTOTUNE] {
+                        assert_eq!(of(&d, threads, depth, cache), plain, "{threads} threads, {depth} ahead");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_order_no_element_is_lost_or_repeated_not_even_by_a_resume() {
+        for d in [ints(120), stream(120)] {
+            let d = d.map_parallel(uneven, 4).deterministic(false);
+            let sorted = |mut v: Vec<i64>| {
+                v.sort();
+                v
+            };
+            let all: Vec<i64> = (0..120).collect();
+            assert_eq!(sorted(values(&d)), all);
+            for taken in [0, 1, 17, 63, 119, 120] {
+                let mut iter = d.iter();
+                let first = values_of(iter.by_ref().take(taken));
+                let position: Position = iter.position().to_string().parse().unwrap();
+                let rest = values_of(d.iter_at(&position));
+                assert_eq!(sorted([first, rest].concat()), all, "resumed at {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_memory_budget_holds_for_all_stages_together() {
+        let large =
+            |s: Sample| s.with("large", systole_base::Literal::zeros(TensorType::new(DType::U8, [1 << 16])));
+        for d in [ints(200), stream(200)] {
+            let options = Options { ram_budget: Some(6 << 16), ..Options::default() };
+            let d = d.map_parallel(large, 3).batch(1).prefetch(100).with_options(options);
+            let mut iter = d.iter();
+            let mut n = 0;
+            while let Some(s) = iter.next() {
+                s.unwrap();
+                n += 1;
+                if n % 50 == 0 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+            let report = iter.report();
+            assert!(n == 200 && report.ram_peak <= report.ram_budget, "{report}");
+            assert!(report.queues.iter().any(|q| q.short_of_memory > 0), "{report}");
+        }
+    }
+
+    #[test]
+    fn frozen_sizes_are_used_as_they_are() {
+        let d = ints(50).map_parallel(uneven, AUTOTUNE).batch(2).prefetch(AUTOTUNE);
+        let mut iter = d.iter();
+        assert_eq!(values_of(iter.by_ref()).len(), 50);
+        let frozen = iter.freeze();
+        assert_eq!(frozen.to_string().parse::<crate::Tuning>().unwrap(), frozen);
+        let told = frozen.to_string().replace("threads = 1", "threads = 3");
+        let options = Options { tuning: Some(told.parse().unwrap()), ..Options::default() };
+        let mut iter = d.with_options(options).iter();
+        iter.next().unwrap().unwrap();
+        assert!(iter.report().queues.iter().all(|q| !q.tuned), "{}", iter.report());
+    }
+}

@@ -1,9 +1,14 @@
 //! File formats: bytes to arrays and back. Every lie of a file is an error with file, offset, expected and found.
 
+pub mod cifar;
+pub mod csv;
 pub mod example;
 pub mod idx;
 pub mod jpeg;
+pub mod npy;
 pub mod picture;
 pub mod png;
+pub mod tar;
 pub mod tfrecord;
 pub(crate) mod wire;
+pub(crate) mod zip;

@@ -8,6 +8,7 @@ use crate::autotune::lock;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use std::collections::HashSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ pub enum Compression {
 }
 
 /// What to do about a damaged record.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub enum OnCorrupt {
     /// It is an error in its place. The records after it follow, if they can be found without guessing.
     #[default]
@@ -48,6 +49,19 @@ pub enum OnCorrupt {
     },
     /// As `Skip`, and each is reported once in a file: one line with file, byte, record, what, expected and found.
     Quarantine(Quarantine),
+    /// It is left out and told to a function, however many there are.
+    Report(Arc<dyn Fn(&Damage) + Send + Sync>),
+}
+
+impl fmt::Debug for OnCorrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OnCorrupt::Fail => f.write_str("Fail"),
+            OnCorrupt::Skip { quota } => write!(f, "Skip({quota})"),
+            OnCorrupt::Quarantine(q) => write!(f, "Quarantine({}, {})", q.path.display(), q.quota),
+            OnCorrupt::Report(_) => f.write_str("Report"),
+        }
+    }
 }
 
 /// Where damaged records are reported.
@@ -70,6 +84,7 @@ impl OnCorrupt {
             OnCorrupt::Fail => None,
             OnCorrupt::Skip { quota } => Some(*quota),
             OnCorrupt::Quarantine(q) => Some(q.quota),
+            OnCorrupt::Report(_) => Some(u64::MAX),
         }
     }
 }
@@ -170,6 +185,12 @@ impl Reader {
             _ => Input::Plain(file, size),
         };
         Ok(Reader::new(name, input, on_corrupt))
+    }
+
+    /// Opens a plain file that somebody appends to: what was not there at first is read too, by [`Reader::seek`].
+    pub(crate) fn open_growing(path: &Path) -> Result<Reader> {
+        let file = File::open(path).map_err(|e| Error::io("cannot open", path, e))?;
+        Ok(Reader::new(path.display().to_string(), Input::Plain(file, u64::MAX), OnCorrupt::Fail))
     }
 
     /// Reads from memory; `name` stands for the file in messages.
@@ -333,8 +354,10 @@ impl Reader {
             self.over = true;
             return Err(Error::from(damage).because(format!("{quota} damaged records were left out already")));
         }
-        if let OnCorrupt::Quarantine(q) = &self.on_corrupt {
-            q.report(&damage)?;
+        match &self.on_corrupt {
+            OnCorrupt::Quarantine(q) => q.report(&damage)?,
+            OnCorrupt::Report(tell) => tell(&damage),
+            _ => {}
         }
         if !framed && !self.resync().map_err(|e| Error::io("cannot read", &*self.file, e))? {
             self.over = true;
@@ -458,6 +481,14 @@ impl Window {
     fn go_to(&mut self, offset: u64) -> io::Result<()> {
         let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter");
         if let Input::Plain(file, size) = &mut self.input {
+            // What is in memory already is not read again.
+            if let Some(ahead) =
+                offset.checked_sub(self.offset).filter(|&n| n < (self.end - self.start) as u64)
+            {
+                self.ended = false;
+                self.consume(ahead as usize);
+                return Ok(());
+            }
             if offset > *size {
                 return Err(cut());
             }

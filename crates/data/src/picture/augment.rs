@@ -100,7 +100,8 @@ fn operation(x: HostArray, kind: u64, strength: f64, sign: f64) -> HostArray {
         6 => blended(x, 1.0 + 0.9 * both, |p| vec![0.0; p.len()]),
         7 => blended(x, 1.0 + 0.9 * both, |p| p.chunks_exact(3).flat_map(|p| [luma(p); 3]).collect()),
         8 => blended(x, 1.0 + 0.9 * both, |p| {
-            let mean = p.chunks_exact(3).map(|p| f64::from(luma(p))).sum::<f64>() / (p.len() / 3).max(1) as f64;
+            let mean =
+                p.chunks_exact(3).map(|p| f64::from(luma(p))).sum::<f64>() / (p.len() / 3).max(1) as f64;
             vec![mean as f32; p.len()]
         }),
         9 => sharpened(x, 1.0 + 0.9 * both),
@@ -186,7 +187,7 @@ fn stretched(counts: &[u32; 256]) -> Option<[u8; 256]> {
     let low = counts.iter().position(|&n| n > 0)?;
     let high = counts.iter().rposition(|&n| n > 0)?;
     let scale = 255.0 / (high.checked_sub(low).filter(|&d| d > 0)? as f64);
-    Some(std::array::from_fn(|v| ((v as f64 - low as f64) * scale) as u8))
+    Some(std::array::from_fn(|v| ((v as f64 - low as f64) * scale).round() as u8))
 }
 
 /// Every value becomes about equally frequent.
@@ -269,7 +270,12 @@ mod tests {
             let crop = photo().random_resized_crop(5, 7, ResizedCrop::default(), &mut rng(i));
             assert_eq!(crop.ty().unwrap().to_string(), "ui8[5, 7, 3]");
         }
-        assert!(HostArray::scalar(systole_base::DType::U8, 1.0).rand_augment(RandAugment { count: 20, magnitude: 30.0 }, &mut rng(0)).get().is_err());
+        assert!(
+            HostArray::scalar(systole_base::DType::U8, 1.0)
+                .rand_augment(RandAugment { count: 20, magnitude: 30.0 }, &mut rng(0))
+                .get()
+                .is_err()
+        );
     }
 
     #[test]
@@ -279,7 +285,10 @@ mod tests {
             let mean = draws.iter().sum::<f64>() / draws.len() as f64;
             let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / draws.len() as f64;
             let expected = 1.0 / (4.0 * (2.0 * alpha + 1.0));
-            assert!((mean - 0.5).abs() < 0.01 && (variance - expected).abs() < 0.006, "{alpha}: {mean} {variance}");
+            assert!(
+                (mean - 0.5).abs() < 0.01 && (variance - expected).abs() < 0.006,
+                "{alpha}: {mean} {variance}"
+            );
         }
     }
 }

@@ -114,7 +114,9 @@ mod tests {
     fn what_cannot_be_mixed_is_named() {
         let mut rng = Stream::new(1, 1, 1);
         let integers = batch().map("label", |x| x.cast(DType::I32));
-        assert!(mixup(integers, "image", "label", 0.2, &mut rng).unwrap_err().to_string().contains("one_hot"));
+        assert!(
+            mixup(integers, "image", "label", 0.2, &mut rng).unwrap_err().to_string().contains("one_hot")
+        );
         assert!(mixup(batch(), "image", "label", 0.0, &mut rng).is_err());
         assert!(cutmix(batch().map("image", |x| x.flatten()), "image", "label", 1.0, &mut rng).is_err());
     }

@@ -22,6 +22,8 @@ use systole_base::{DType, Literal, Result};
 pub(crate) fn dims(x: &Literal, what: &str) -> Result<[usize; 3]> {
     match (x.dtype(), x.shape().dims()) {
         (DType::U8 | DType::F32, &[h, w, c]) => Ok([h, w, c]),
-        _ => Err(bad(format!("{what} of {}", x.ty()), "it takes ui8 or f32 images [height, width, channels]")),
+        _ => {
+            Err(bad(format!("{what} of {}", x.ty()), "it takes ui8 or f32 images [height, width, channels]"))
+        }
     }
 }

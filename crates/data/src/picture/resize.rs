@@ -1,8 +1,8 @@
 //! Resizing, one axis at a time, each output a weighted sum of a few inputs.
 
 use super::dims;
-use crate::array::{bad, zeros};
 use crate::HostArray;
+use crate::array::{bad, zeros};
 use systole_base::{DType, Literal, Result};
 
 /// How pictures are resized; the numbers are tf.image.resize's, with pixel centres at halves.
@@ -46,7 +46,10 @@ impl HostArray {
             let [h, w, _] = dims(&x, "resize_with_pad")?;
             let scale = f64::max(h as f64 / height as f64, w as f64 / width as f64);
             if !(scale.is_finite() && scale > 0.0) {
-                return Err(bad(format!("cannot resize {} to {height} × {width}", x.ty()), "an image side is 0"));
+                return Err(bad(
+                    format!("cannot resize {} to {height} × {width}", x.ty()),
+                    "an image side is 0",
+                ));
             }
             let fit = |n: usize, most: usize| ((n as f64 / scale) as usize).clamp(1, most);
             let (h, w) = (fit(h, height), fit(w, width));
@@ -261,7 +264,8 @@ mod tests {
 
     #[test]
     fn a_constant_stays_constant_at_any_size() {
-        let methods = [Resize::Fit, Resize::Bilinear, Resize::Bicubic, Resize::BicubicAntialias, Resize::Area];
+        let methods =
+            [Resize::Fit, Resize::Bilinear, Resize::Bicubic, Resize::BicubicAntialias, Resize::Area];
         for (h, w, c) in [(1, 1, 1), (5, 3, 3), (28, 28, 2), (64, 17, 4)] {
             for (to_h, to_w) in [(1, 1), (7, 28), (28, 7), (31, 33)] {
                 for method in methods {

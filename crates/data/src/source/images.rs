@@ -167,7 +167,8 @@ mod tests {
                 png::write(dir.join(class).join(place), &picture).unwrap();
             }
         }
-        std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gradient.jpg"), dir.join("dog/9.JPEG")).unwrap();
+        std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gradient.jpg"), dir.join("dog/9.JPEG"))
+            .unwrap();
         std::fs::write(dir.join("dog/notes.txt"), "no picture").unwrap();
         std::fs::write(dir.join("readme"), "").unwrap();
         dir
@@ -183,7 +184,10 @@ mod tests {
         let labels: Vec<_> = d.iter().map(|s| s.unwrap().get("label").unwrap().get(0).as_i64()).collect();
         assert_eq!(labels, [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
         let equal = d.map_parallel(|s: Sample| s.map("image", |x| x.to_rgb().resize(4, 4)), 2).shuffle(12, 1);
-        assert_eq!(equal.batch(5).element_spec().unwrap().to_string(), "image: ui8[5, 4, 4, 3], label: i32[5]");
+        assert_eq!(
+            equal.batch(5).element_spec().unwrap().to_string(),
+            "image: ui8[5, 4, 4, 3], label: i32[5]"
+        );
         resumes(&equal.batch(5).prefetch(2));
         std::fs::write(dir.join("cat/0.png"), &std::fs::read(dir.join("cat/1.png")).unwrap()[..30]).unwrap();
         let e = d.iter().next().unwrap().unwrap_err().to_string();
@@ -209,7 +213,8 @@ mod tests {
     fn pictures_within_records_are_decoded() {
         let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/grey.jpg")).unwrap();
         let d = Dataset::from_generator(move || {
-            let record = |bytes: &[u8]| Literal::from_slice([bytes.len()], bytes).map(|x| Sample::new([("image", x)]));
+            let record =
+                |bytes: &[u8]| Literal::from_slice([bytes.len()], bytes).map(|x| Sample::new([("image", x)]));
             [record(&bytes), record(b"no")].into_iter()
         });
         let items: Vec<_> = d.map(decode_image("image")).iter().collect();

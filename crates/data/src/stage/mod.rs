@@ -6,6 +6,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod cache;
+pub(crate) mod cache_file;
 pub(crate) mod concatenate;
 pub(crate) mod enumerate;
 pub(crate) mod filter;

@@ -1,0 +1,227 @@
+//! NumPy's `.npy` (one array) and `.npz` (a ZIP of them), little endian, C order; Fortran order is turned.
+//!
+//! The header is read as text with three keys, never evaluated; pickled objects are refused.
+
+use super::zip;
+use std::path::Path;
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// Reads an `.npy` file.
+///
+/// # Errors
+/// `Io` when it cannot be read; `Data` when it is damaged, cut, or of a type that is not offered.
+pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
+    let path = path.as_ref();
+    let bytes = std::fs::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    from_bytes(&path.display().to_string(), &bytes)
+}
+
+/// Reads an `.npz` file: names (without `.npy`) and arrays, in the file's order.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Literal)>> {
+    let path = path.as_ref();
+    let bytes = std::fs::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    npz_from_bytes(&path.display().to_string(), &bytes)
+}
+
+/// Reads the bytes of an `.npz` file; `name` stands for the file in messages.
+pub fn npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
+    let array = |(entry, data): (String, Vec<u8>)| {
+        let x = from_bytes(&format!("{name}, {entry}"), &data)?;
+        Ok((entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), x))
+    };
+    zip::entries(bytes).at(|| name.to_string())?.into_iter().map(array).collect()
+}
+
+/// Reads the bytes of an `.npy` file; `name` stands for the file in messages.
+pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
+    parse(bytes).at(|| name.to_string())
+}
+
+fn parse(bytes: &[u8]) -> Result<Literal> {
+    let wrong = |why: &str| {
+        Error::new(ErrorKind::Data, "this is no whole .npy array")
+            .because(why)
+            .hint("save it again with numpy.save, allow_pickle=False")
+    };
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("it does not begin with \\x93NUMPY"))?;
+    let (len, start) = match rest {
+        [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 4),
+        [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 6),
+        _ => return Err(wrong("its version is not 1, 2 or 3")),
+    };
+    let header =
+        rest.get(start..).and_then(|r| r.get(..len)).ok_or_else(|| wrong("it ends within its header"))?;
+    let header = std::str::from_utf8(header).map_err(|_| wrong("its header is no text"))?;
+    let (descr, is_fortran, dims) = header_of(header).ok_or_else(|| wrong("its header cannot be read"))?;
+    let (dtype, is_big) = dtype_of(&descr).ok_or_else(|| {
+        Error::new(ErrorKind::Data, format!("arrays of NumPy's type {descr:?} are not offered"))
+            .hint("convert it to bool, an integer, float16, float32 or float64")
+    })?;
+    let ty = TensorType::new(dtype, dims);
+    let data = &rest[start + len..];
+    let expected = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
+    if expected != Some(data.len()) {
+        return Err(wrong("").because(format!("its header says {ty}, and {} bytes follow", data.len())));
+    }
+    let mut x = Literal::from_bytes(ty, data)?;
+    if is_big {
+        x.bytes_mut().chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
+    }
+    if is_fortran { from_fortran(&x) } else { Ok(x) }
+}
+
+/// Type, order and shape of `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
+fn header_of(text: &str) -> Option<(String, bool, Vec<usize>)> {
+    let value = |key: &str| {
+        let after = text.split_once(&format!("'{key}'"))?.1;
+        Some(after.split_once(':')?.1.trim_start())
+    };
+    let descr = value("descr")?.strip_prefix('\'')?.split_once('\'')?.0.to_string();
+    let is_fortran = match value("fortran_order")? {
+        v if v.starts_with("True") => true,
+        v if v.starts_with("False") => false,
+        _ => return None,
+    };
+    let dims = value("shape")?.strip_prefix('(')?.split_once(')')?.0;
+    let dims = dims.split(',').map(str::trim).filter(|d| !d.is_empty());
+    Some((descr, is_fortran, dims.map(|d| d.trim_end_matches('L').parse().ok()).collect::<Option<_>>()?))
+}
+
+/// Type, and whether its bytes are big endian.
+fn dtype_of(descr: &str) -> Option<(DType, bool)> {
+    let (order, kind) = descr.split_at_checked(1)?;
+    let dtype = match kind {
+        "b1" => DType::Bool,
+        "i1" => DType::I8,
+        "i2" => DType::I16,
+        "i4" => DType::I32,
+        "i8" => DType::I64,
+        "u1" => DType::U8,
+        "u2" => DType::U16,
+        "u4" => DType::U32,
+        "u8" => DType::U64,
+        "f2" => DType::F16,
+        "f4" => DType::F32,
+        "f8" => DType::F64,
+        _ => return None,
+    };
+    matches!(order, "<" | "|" | "=" | ">").then_some((dtype, order == ">"))
+}
+
+/// Row-major from column-major.
+fn from_fortran(x: &Literal) -> Result<Literal> {
+    let size = x.dtype().size();
+    let dims = x.shape().dims();
+    let mut out = Literal::zeros(x.ty().clone());
+    for (at, index) in x.shape().indices().enumerate() {
+        let from = index.iter().zip(dims).rev().fold(0, |sum, (i, d)| sum * d + i);
+        out.bytes_mut()[at * size..][..size].copy_from_slice(&x.bytes()[from * size..][..size]);
+    }
+    Ok(out)
+}
+
+/// An array as the bytes of an `.npy` file, as numpy.save writes them.
+///
+/// # Errors
+/// For bf16, which NumPy does not have.
+pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
+    let kind = match x.dtype() {
+        DType::BF16 => {
+            return Err(Error::new(ErrorKind::Data, "NumPy has no bf16").hint("cast it to f32"));
+        }
+        DType::Bool => "|b1".to_string(),
+        d if d.size() == 1 => format!("|{}1", if d == DType::U8 { "u" } else { "i" }),
+        d => {
+            let letter = if d.is_float() {
+                "f"
+            } else if d.is_unsigned_int() {
+                "u"
+            } else {
+                "i"
+            };
+            format!("<{letter}{}", d.size())
+        }
+    };
+    let dims: Vec<String> = x.shape().iter().map(ToString::to_string).collect();
+    let shape = if dims.len() == 1 { format!("{},", dims[0]) } else { dims.join(", ") };
+    let mut header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
+    // The data begin at a multiple of 64 bytes.
+    let pad = 63 - (MAGIC.len() + 4 + header.len()) % 64;
+    header.push_str(&" ".repeat(pad));
+    header.push('\n');
+    let len = u16::try_from(header.len()).map_err(|_| Error::new(ErrorKind::Data, "too many dimensions"))?;
+    Ok([MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes(), x.bytes()].concat())
+}
+
+/// [`to_bytes`] into a file.
+pub fn write(path: impl AsRef<Path>, x: &Literal) -> Result<()> {
+    let path = path.as_ref();
+    std::fs::write(path, to_bytes(x)?).map_err(|e| Error::io("cannot write", path, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Literal {
+        Literal::from_slice([2, 3], &[1f32, 2.0, 3.0, 4.0, 5.0, 6.5]).unwrap()
+    }
+
+    fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
+        [MAGIC, &[1, 0], &(header.len() as u16).to_le_bytes(), header.as_bytes(), data].concat()
+    }
+
+    #[test]
+    fn every_type_reads_back_and_bytes_are_numpys() {
+        for dtype in DType::ALL {
+            let x = sample().convert(dtype);
+            match to_bytes(&x) {
+                Ok(bytes) => assert_eq!(from_bytes("x", &bytes).unwrap(), x),
+                Err(_) => assert_eq!(dtype, DType::BF16),
+            }
+        }
+        let bytes = to_bytes(&Literal::from_slice([2], &[1u8, 2]).unwrap()).unwrap();
+        assert!(bytes.starts_with(
+            b"\x93NUMPY\x01\x00\x76\x00{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }"
+        ));
+        assert_eq!((bytes.len(), bytes[127]), (130, b'\n'));
+    }
+
+    #[test]
+    fn orders_of_bytes_and_of_dimensions() {
+        let big = with_header("{'descr': '>i2', 'fortran_order': False, 'shape': (2,), }", &[0, 1, 1, 0]);
+        assert_eq!(from_bytes("x", &big).unwrap().as_slice::<i16>().unwrap(), [1, 256]);
+        let fortran =
+            with_header("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", &[1, 4, 2, 5, 3, 6]);
+        assert_eq!(from_bytes("x", &fortran).unwrap().bytes(), [1, 2, 3, 4, 5, 6]);
+        let scalar =
+            with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (), }", &1.5f64.to_le_bytes());
+        assert_eq!(from_bytes("x", &scalar).unwrap().to_f64s(), [1.5]);
+    }
+
+    #[test]
+    fn damage_is_an_error_or_another_array_and_never_a_panic() {
+        let good = to_bytes(&sample()).unwrap();
+        for cut in 0..good.len() {
+            assert!(from_bytes("cut", &good[..cut]).is_err(), "cut at {cut}");
+        }
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            if let Err(e) = from_bytes("flipped", &bad) {
+                assert!(e.to_string().contains("flipped"));
+            }
+        }
+        for shape in ["(18446744073709551615, 2)", "(4294967296, 4294967296, 4294967296)", "(-1,)", "x"] {
+            let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}");
+            assert!(from_bytes("x", &with_header(&header, &[1])).is_err());
+        }
+        let object = with_header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", &[1]);
+        assert!(from_bytes("x", &object).unwrap_err().to_string().contains("not offered"));
+    }
+}

@@ -1,0 +1,178 @@
+//! ZIP archives as far as `.npz` files need them: stored and deflated entries, sizes of more than 32 bits, checksums.
+
+use flate2::Crc;
+use flate2::read::DeflateDecoder;
+use std::io::Read;
+use systole_base::{Error, ErrorKind, Result};
+
+const END: [u8; 4] = *b"PK\x05\x06";
+const END64: [u8; 4] = *b"PK\x06\x06";
+const LOCATOR: [u8; 4] = *b"PK\x06\x07";
+const CENTRAL: [u8; 4] = *b"PK\x01\x02";
+const LOCAL: [u8; 4] = *b"PK\x03\x04";
+
+/// Names and contents of the files in an archive.
+///
+/// # Errors
+/// When it is damaged, cut, encrypted or packed in another way than deflate.
+pub(crate) fn entries(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>> {
+    let zip = Zip(bytes);
+    let (mut at, count) = zip.directory()?;
+    let mut out = Vec::new();
+    for _ in 0..count {
+        let (entry, next) = zip.entry(at)?;
+        out.push((entry.name.clone(), zip.content(&entry)?));
+        at = next;
+    }
+    Ok(out)
+}
+
+struct Entry {
+    name: String,
+    method: u64,
+    crc: u32,
+    packed: usize,
+    size: usize,
+    offset: usize,
+}
+
+struct Zip<'a>(&'a [u8]);
+
+impl Zip<'_> {
+    fn part(&self, at: usize, len: usize) -> Result<&[u8]> {
+        at.checked_add(len).and_then(|end| self.0.get(at..end)).ok_or_else(|| wrong("it is cut short"))
+    }
+
+    /// A little endian number of up to 8 bytes.
+    fn number(&self, at: usize, len: usize) -> Result<u64> {
+        Ok(self.part(at, len)?.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)))
+    }
+
+    fn size(&self, at: usize, len: usize) -> Result<usize> {
+        usize::try_from(self.number(at, len)?).map_err(|_| wrong("a size is too large"))
+    }
+
+    /// Where the list of entries begins, and how many there are.
+    fn directory(&self) -> Result<(usize, usize)> {
+        let last = self.0.len().saturating_sub(22 + 65_535);
+        let end = (last..self.0.len()).rev().find(|&at| self.0[at..].starts_with(&END));
+        let end = end.ok_or_else(|| wrong("it has no directory"))?;
+        self.part(end, 22)?;
+        let (mut count, mut at) = (self.size(end + 10, 2)?, self.size(end + 16, 4)?);
+        if end >= 20 && self.0[end - 20..].starts_with(&LOCATOR) {
+            let large = self.size(end - 12, 8)?;
+            if self.part(large, 4)? != END64 {
+                return Err(wrong("its directory is damaged"));
+            }
+            (count, at) = (self.size(large + 32, 8)?, self.size(large + 48, 8)?);
+        }
+        // No entry takes less than 46 bytes.
+        if count > self.0.len() / 46 {
+            return Err(wrong("its directory is damaged"));
+        }
+        Ok((at, count))
+    }
+
+    fn entry(&self, at: usize) -> Result<(Entry, usize)> {
+        if self.part(at, 4)? != CENTRAL {
+            return Err(wrong("its directory is damaged"));
+        }
+        let (name, extra, comment) = (self.size(at + 28, 2)?, self.size(at + 30, 2)?, self.size(at + 32, 2)?);
+        let text = String::from_utf8_lossy(self.part(at + 46, name)?).into_owned();
+        let mut entry = Entry {
+            name: text,
+            method: self.number(at + 10, 2)?,
+            crc: self.number(at + 16, 4)? as u32,
+            packed: self.size(at + 20, 4)?,
+            size: self.size(at + 24, 4)?,
+            offset: self.size(at + 42, 4)?,
+        };
+        if self.number(at + 8, 2)? & 1 == 1 {
+            return Err(wrong("it is encrypted"));
+        }
+        let extra_at = at + 46 + name;
+        self.large_sizes(&mut entry, extra_at, extra)?;
+        Ok((entry, extra_at + extra + comment))
+    }
+
+    /// Sizes that do not fit 32 bits stand in an extra field, in this order, where the short one is all ones.
+    fn large_sizes(&self, entry: &mut Entry, mut at: usize, len: usize) -> Result<()> {
+        let end = at + len;
+        while at + 4 <= end {
+            let (kind, size) = (self.number(at, 2)?, self.size(at + 2, 2)?);
+            if kind == 1 {
+                let mut from = at + 4;
+                for value in [&mut entry.size, &mut entry.packed, &mut entry.offset] {
+                    if *value == 0xffff_ffff {
+                        *value = self.size(from, 8)?;
+                        from += 8;
+                    }
+                }
+            }
+            at += 4 + size;
+        }
+        Ok(())
+    }
+
+    fn content(&self, entry: &Entry) -> Result<Vec<u8>> {
+        if self.part(entry.offset, 4)? != LOCAL {
+            return Err(wrong("an entry is not where the directory says"));
+        }
+        let start = entry.offset + 30 + self.size(entry.offset + 26, 2)? + self.size(entry.offset + 28, 2)?;
+        let packed = self.part(start, entry.packed)?;
+        let mut data = Vec::new();
+        match entry.method {
+            0 => data.extend(packed),
+            8 => {
+                // One byte more than promised shows a lie; memory grows with what comes.
+                let limit = (entry.size as u64).saturating_add(1);
+                let unpacked = DeflateDecoder::new(packed).take(limit).read_to_end(&mut data);
+                unpacked.map_err(|e| wrong(&e.to_string()))?;
+            }
+            other => return Err(wrong(&format!("packing method {other} is not offered"))),
+        }
+        let mut crc = Crc::new();
+        crc.update(&data);
+        if data.len() != entry.size || crc.sum() != entry.crc {
+            return Err(wrong(&format!("the content of {} does not fit its checksum", entry.name)));
+        }
+        Ok(data)
+    }
+}
+
+fn wrong(why: &str) -> Error {
+    Error::new(ErrorKind::Data, "this is no whole ZIP archive").because(why).hint("get the file again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::npy;
+    use systole_base::Literal;
+
+    /// numpy.savez_compressed(a=arange(3, dtype="i4"), b=ones(2, "f4")).
+    const NPZ: &[u8] = include_bytes!("../../fixtures/two.npz");
+
+    #[test]
+    fn an_archive_of_numpy_is_read() {
+        let arrays = npy::npz_from_bytes("two.npz", NPZ).unwrap();
+        assert_eq!(arrays[0], ("a".into(), Literal::from_slice([3], &[0i32, 1, 2]).unwrap()));
+        assert_eq!(arrays[1], ("b".into(), Literal::from_slice([2], &[1f32, 1.0]).unwrap()));
+    }
+
+    #[test]
+    fn damage_is_found_and_never_a_panic() {
+        let whole = entries(NPZ).unwrap();
+        for bit in 0..NPZ.len() * 8 {
+            let mut bad = NPZ.to_vec();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            // Times, versions and names are not covered by a checksum; contents are.
+            if let Ok(read) = entries(&bad) {
+                assert!(read.iter().zip(&whole).all(|(a, b)| a.1 == b.1), "bit {bit}");
+            }
+        }
+        for cut in 0..NPZ.len() {
+            assert!(entries(&NPZ[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! `cache_file` and `snapshot`: keeps the elements of epoch 0 in a file and yields them in every epoch and every run.
+//!
+//! Elements are written as they are made, and only their places are in memory. A run that is ended before the file is
+//! whole leaves what it wrote: the next run goes on from there. Errors are not kept.
+
+use super::cache::frozen_chance;
+use super::{Access, Cursor, Node, Stage, access, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::Place;
+use crate::run::Run;
+use crate::sample::{ElementSpec, Sample};
+use crate::store::Store;
+use std::path::PathBuf;
+use std::sync::Arc;
+use systole_base::Result;
+use systole_base::rng::hash_name;
+
+impl Dataset {
+    /// Keeps the elements of the first epoch in a file and yields them in every epoch, and in later runs.
+    ///
+    /// The file says by which stages it was made, not by which functions: delete it when a function changes.
+    pub fn cache_file(&self, path: impl Into<PathBuf>) -> Dataset {
+        let made_by = format!("{self:?}");
+        let store = Arc::new(Store::new(path.into(), made_by));
+        self.then(|up| CacheFile { up, label: "cache_file", store })
+    }
+
+    /// [`Dataset::cache_file`] in a folder, in a file named after the stages above and `version`: another pipeline or
+    /// another version gets a file of its own. Change the version when a function changes.
+    pub fn snapshot(&self, folder: impl Into<PathBuf>, version: &str) -> Dataset {
+        let made_by = format!("{self:?} {version}");
+        let path = folder.into().join(format!("{:016x}.snapshot", hash_name(&made_by)));
+        let store = Arc::new(Store::new(path, made_by));
+        self.then(|up| CacheFile { up, label: "snapshot", store })
+    }
+}
+
+struct CacheFile {
+    up: Node,
+    label: &'static str,
+    store: Arc<Store>,
+}
+
+impl Stage for CacheFile {
+    fn label(&self) -> String {
+        self.label.into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality()
+    }
+
+    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+        let Some(up) = access(&self.up, &run.at_epoch(0))? else { return Ok(None) };
+        if let Some(n) = up.len() {
+            // An earlier run may have been ended between the last element and saying so.
+            self.store.finish(n)?;
+        }
+        Ok(Some(Box::new(Kept { up, store: self.store.clone() })))
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let up = open(&self.up, &run.at_epoch(0))?;
+        Ok(Box::new(Walking { up, above: 0, at: 0, store: self.store.clone() }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.up.spec()
+    }
+
+    fn is_random(&self) -> bool {
+        false
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        frozen_chance(&self.up, self.label)
+    }
+}
+
+struct Kept {
+    up: Box<dyn Access>,
+    store: Arc<Store>,
+}
+
+impl Access for Kept {
+    fn len(&self) -> Option<u64> {
+        self.up.len()
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        if let Some(sample) = self.store.get(index)? {
+            return Ok(sample);
+        }
+        let sample = self.up.get(index)?;
+        self.store.put(index, &sample)?;
+        if let Some(n) = self.up.len() {
+            self.store.finish(n)?;
+        }
+        Ok(sample)
+    }
+}
+
+struct Walking {
+    up: Box<dyn Cursor>,
+    /// Where the stages above stand; behind `at` while elements come from the file.
+    above: u64,
+    at: u64,
+    store: Arc<Store>,
+}
+
+impl Walking {
+    fn read(&mut self) -> Result<Option<Sample>> {
+        if let Some(sample) = self.store.get(self.at)? {
+            return Ok(Some(sample));
+        }
+        if self.store.whole()?.is_some_and(|n| self.at >= n) {
+            return Ok(None);
+        }
+        let behind = self.at - self.above;
+        if self.up.skip(behind) < behind {
+            return Ok(None);
+        }
+        self.above = self.at;
+        let Some(item) = self.up.next() else {
+            self.store.finish(self.at)?;
+            return Ok(None);
+        };
+        self.above += 1;
+        let sample = item?;
+        self.store.put(self.at, &sample)?;
+        Ok(Some(sample))
+    }
+}
+
+impl Cursor for Walking {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let item = self.read().transpose();
+        self.at += item.is_some() as u64;
+        item
+    }
+
+    fn save(&self) -> Place {
+        match self.at == self.above {
+            true => Place::at([self.at]).over(self.up.save()),
+            false => Place::at([self.at]),
+        }
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        self.at = place.number(0)?;
+        if let Ok(above) = place.above(0) {
+            self.up.restore(above)?;
+            self.above = self.at;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Dataset;
+    use crate::stage::test::{ints, resumes, stream, values};
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn path(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("systole-cache-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    fn counted(d: &Dataset) -> (Dataset, Arc<AtomicUsize>) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let seen = calls.clone();
+        let d = d.map(move |s| {
+            seen.fetch_add(1, Ordering::Relaxed);
+            s
+        });
+        (d, calls)
+    }
+
+    #[test]
+    fn elements_are_computed_once_for_all_runs() {
+        for (i, d) in [ints(9), stream(9)].iter().enumerate() {
+            let path = path(&format!("once-{i}"));
+            let (d, calls) = counted(d);
+            for _ in 0..2 {
+                let cached = d.cache_file(&path);
+                assert_eq!(
+                    values(&cached.repeat_n(2)),
+                    [(0..9).collect::<Vec<_>>(), (0..9).collect()].concat()
+                );
+                resumes(&cached.shuffle(4, 1).batch(2).repeat_n(2));
+                assert_eq!(calls.load(Ordering::Relaxed), 9);
+            }
+            assert!(
+                d.batch(2)
+                    .cache_file(&path)
+                    .iter()
+                    .next()
+                    .unwrap()
+                    .unwrap_err()
+                    .to_string()
+                    .contains("another pipeline")
+            );
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_is_used_and_completed() {
+        let path = path("cut");
+        for d in [ints(6), stream(6)] {
+            assert_eq!(values(&d.cache_file(&path)).len(), 6);
+            let whole = std::fs::read(&path).unwrap();
+            for cut in (0..whole.len()).step_by(3) {
+                std::fs::write(&path, &whole[..cut]).unwrap();
+                assert_eq!(values(&d.cache_file(&path)), [0, 1, 2, 3, 4, 5], "cut at {cut}");
+                assert_eq!(std::fs::read(&path).unwrap(), whole, "cut at {cut}");
+            }
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn errors_are_not_kept_and_a_snapshot_has_its_own_file() {
+        let d = stream(3).map(|s| if s.get("x").unwrap().get(0).as_i64() == 1 { s.without("?") } else { s });
+        let path = path("errors");
+        let cached = d.cache_file(&path);
+        for _ in 0..2 {
+            assert_eq!(cached.iter().map(|s| s.is_ok()).collect::<Vec<_>>(), [true, false, true]);
+        }
+        std::fs::remove_file(&path).unwrap();
+        for version in ["1", "2"] {
+            assert_eq!(values(&ints(3).snapshot(&path, version)), [0, 1, 2]);
+        }
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 2);
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+}

@@ -1,0 +1,235 @@
+//! [`Store`]: samples in one file, by number, written as they come and found again after a crash.
+//!
+//! The file is a TFRecord file. Its first record names the pipeline it was made by; each further one is a sample with
+//! its number; the last one says how many there are. A file without that last record is one that was not finished: its
+//! whole records are used, a torn end is cut off, and the rest is added. Only numbers and offsets are in memory.
+
+use crate::HostArray;
+use crate::autotune::lock;
+use crate::format::tfrecord::{Compression, OnCorrupt, Reader, frame};
+use crate::format::wire::{Fields, Value, put_bytes, put_varint};
+use crate::sample::Sample;
+use std::collections::HashMap;
+use std::fs::{File, TryLockError};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+
+pub(crate) struct Store {
+    path: PathBuf,
+    /// What the first record must say.
+    made_by: String,
+    state: Mutex<Option<State>>,
+}
+
+struct State {
+    /// For writing; `None`: another process does that, or the file is whole.
+    file: Option<File>,
+    reader: Reader,
+    /// Number → place in the file.
+    places: HashMap<u64, [u64; 3]>,
+    end: u64,
+    whole: Option<u64>,
+}
+
+impl Store {
+    pub fn new(path: PathBuf, made_by: String) -> Store {
+        Store { path, made_by, state: Mutex::default() }
+    }
+
+    /// Sample `number`, if it is there.
+    pub fn get(&self, number: u64) -> Result<Option<Sample>> {
+        self.with(|state, path| {
+            let Some(place) = state.places.get(&number) else { return Ok(None) };
+            state.reader.seek(*place)?;
+            let record = state.reader.next().ok_or_else(|| torn(path))??;
+            decode(record).map(|(_, sample)| Some(sample))
+        })
+    }
+
+    /// How many samples there are, once all are there.
+    pub fn whole(&self) -> Result<Option<u64>> {
+        self.with(|state, _| Ok(state.whole))
+    }
+
+    /// Adds a sample, unless it is there, the file is whole, or another process writes it.
+    pub fn put(&self, number: u64, sample: &Sample) -> Result<()> {
+        self.with(|state, path| {
+            if state.file.is_none() || state.places.contains_key(&number) {
+                return Ok(());
+            }
+            let at = state.end;
+            state.append(&encode(number, sample)?, path)?;
+            state.places.insert(number, [at, 0, 0]);
+            Ok(())
+        })
+    }
+
+    /// Says that there are `count` samples; makes the file durable when they are all there.
+    pub fn finish(&self, count: u64) -> Result<()> {
+        self.with(|state, path| {
+            let has_all = |places: &HashMap<u64, _>| {
+                places.len() as u64 >= count && (0..count).all(|n| places.contains_key(&n))
+            };
+            if state.file.is_none() || !has_all(&state.places) {
+                return Ok(());
+            }
+            let mut record = Vec::new();
+            put_varint(&mut record, 3 << 3);
+            put_varint(&mut record, count);
+            state.append(&record, path)?;
+            if let Some(file) = state.file.take() {
+                file.sync_all().map_err(|e| Error::io("cannot write", path, e))?;
+            }
+            state.whole = Some(count);
+            Ok(())
+        })
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State, &Path) -> Result<T>) -> Result<T> {
+        let mut state = lock(&self.state);
+        if state.is_none() {
+            *state = Some(self.open()?);
+        }
+        match &mut *state {
+            Some(state) => f(state, &self.path),
+            None => Err(torn(&self.path)),
+        }
+    }
+
+    fn open(&self) -> Result<State> {
+        let path = &self.path;
+        let wrong = |e| Error::io("cannot open the cache file", path, e);
+        if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(wrong)?;
+        }
+        let file =
+            File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(wrong)?;
+        let is_ours = match file.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(e)) => return Err(wrong(e)),
+        };
+        let mut reader = Reader::open(path, Compression::None, OnCorrupt::Fail)?;
+        let mut state = State { file: Some(file), places: HashMap::new(), end: 0, whole: None, reader };
+        let mut is_first = true;
+        while let Some(record) = state.reader.next() {
+            let Ok(record) = record else { break };
+            if is_first && record != self.made_by.as_bytes() {
+                return Err(self.foreign());
+            }
+            if !is_first {
+                match header(record)? {
+                    (Some(number), _) => drop(state.places.insert(number, [state.end, 0, 0])),
+                    (None, count) => state.whole = count,
+                }
+            }
+            is_first = false;
+            state.end = state.reader.place()[0];
+        }
+        if state.whole.is_some() || !is_ours {
+            state.file = None;
+        } else if let Some(file) = &mut state.file {
+            file.set_len(state.end).and_then(|()| file.seek(SeekFrom::Start(state.end))).map_err(wrong)?;
+            if is_first {
+                state.append(self.made_by.as_bytes(), path)?;
+            }
+        }
+        reader = Reader::open_growing(path)?;
+        state.reader = reader;
+        Ok(state)
+    }
+
+    fn foreign(&self) -> Error {
+        Error::new(ErrorKind::Data, "this cache file was made by another pipeline")
+            .at(self.path.display().to_string())
+            .because(format!("this one is {}", self.made_by))
+            .hint("delete it, or use another path")
+    }
+}
+
+impl State {
+    fn append(&mut self, record: &[u8], path: &Path) -> Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let mut framed = Vec::with_capacity(record.len() + 16);
+        let written = frame(&mut framed, record).and_then(|()| file.write_all(&framed));
+        if let Err(e) = written {
+            // A full disk must not leave half a record before the next one.
+            let cut = file.set_len(self.end).and_then(|()| file.seek(SeekFrom::Start(self.end)));
+            self.file = self.file.take().filter(|_| cut.is_ok());
+            return Err(Error::io("cannot write", path, e).hint("make room, or use another path"));
+        }
+        self.end += framed.len() as u64;
+        Ok(())
+    }
+}
+
+fn torn(path: &Path) -> Error {
+    Error::new(ErrorKind::Data, "the cache file changed while it was in use")
+        .at(path.display().to_string())
+        .hint("delete it and run again")
+}
+
+/// Number (field 1), then for each array (field 2) its name, element type, sizes and bytes.
+fn encode(number: u64, sample: &Sample) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    put_varint(&mut out, 1 << 3);
+    put_varint(&mut out, number);
+    for (name, array) in sample.fields() {
+        let x = array.get()?;
+        let mut field = Vec::with_capacity(x.bytes().len() + name.len() + 32);
+        put_bytes(&mut field, 1, name.as_bytes());
+        put_bytes(&mut field, 2, x.dtype().name().as_bytes());
+        let mut sizes = Vec::new();
+        x.shape().iter().for_each(|&d| put_varint(&mut sizes, d as u64));
+        put_bytes(&mut field, 3, &sizes);
+        put_bytes(&mut field, 4, x.bytes());
+        put_bytes(&mut out, 2, &field);
+    }
+    Ok(out)
+}
+
+/// A sample's number, or of the last record how many there are.
+fn header(record: &[u8]) -> Result<(Option<u64>, Option<u64>)> {
+    match Fields::of(record).next()? {
+        Some((1, Value::Varint(number))) => Ok((Some(number), None)),
+        Some((3, Value::Varint(count))) => Ok((None, Some(count))),
+        _ => Err(Error::new(ErrorKind::Data, "a record of the cache file is of another kind")),
+    }
+}
+
+fn decode(record: &[u8]) -> Result<(u64, Sample)> {
+    let (mut number, mut fields) = (0, Vec::new());
+    let mut parser = Fields::of(record);
+    while let Some(part) = parser.next()? {
+        match part {
+            (1, Value::Varint(n)) => number = n,
+            (2, Value::Bytes(field)) => fields.push(decode_field(field)?),
+            _ => {}
+        }
+    }
+    Ok((number, Sample::from_parts(fields, None)))
+}
+
+fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
+    let (mut name, mut dtype, mut sizes, mut bytes) = ("", None, Vec::new(), &[][..]);
+    let mut parser = Fields::of(field);
+    while let Some(part) = parser.next()? {
+        let text = |b| std::str::from_utf8(b).unwrap_or_default();
+        match part {
+            (1, Value::Bytes(b)) => name = text(b),
+            (2, Value::Bytes(b)) => dtype = DType::parse(text(b)),
+            (3, Value::Bytes(b)) => {
+                let mut list = Fields::of(b);
+                while let Some(d) = list.packed()? {
+                    sizes.push(usize::try_from(d).unwrap_or(usize::MAX));
+                }
+            }
+            (4, Value::Bytes(b)) => bytes = b,
+            _ => {}
+        }
+    }
+    let dtype = dtype.ok_or_else(|| Error::new(ErrorKind::Data, "a cached array has no element type"))?;
+    Ok((name.into(), Literal::from_bytes(TensorType::new(dtype, sizes), bytes)?.into()))
+}

@@ -1,0 +1,755 @@
+//! What a command line does with data: look at it, check it, convert it, count it, time it, follow one element.
+//!
+//! Everything here returns values that show themselves as text; nothing is printed.
+
+use crate::autotune::lock;
+use crate::format::example::{self, Features};
+use crate::format::tfrecord::{Compression, Damage, OnCorrupt, Reader, Writer};
+use crate::format::{idx, png};
+use crate::report::Report;
+use crate::run::Options;
+use crate::sample::ElementSpec;
+use crate::source::files::{entries, glob};
+use crate::watch::Watch;
+use crate::{Cardinality, Dataset, HostArray, ImageFolder, Position, Sample, place::Place};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use systole_base::{DType, Error, ErrorKind, Literal, Result};
+
+/// Data at a path, opened by what they are.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// What they are: `TFRecord`, `CSV`, `folder of classes`, …
+    pub kind: &'static str,
+    /// The files.
+    pub files: Vec<PathBuf>,
+    /// Their elements; TFRecord files of Examples are parsed.
+    pub dataset: Dataset,
+    /// What the records of TFRecord files hold.
+    pub features: Option<Features>,
+}
+
+/// Opens data of any format that is read, told by content: a file, a pattern, or a folder (of one folder of pictures
+/// for each class, or of data files). `features` says what Examples hold; without it, the file `….features` beside
+/// them, or the first record, does.
+///
+/// # Errors
+/// When nothing is there, or nothing that can be read.
+pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
+    let place = Path::new(path);
+    if place.is_dir() {
+        if let Ok(folder) = ImageFolder::open(place) {
+            let files = folder.pictures.iter().map(|(p, _)| p.clone()).collect();
+            return Ok(Opened {
+                kind: "folder of classes",
+                files,
+                dataset: folder.dataset(),
+                features: None,
+            });
+        }
+        let files = entries(place)?.into_iter().map(|(p, _)| p).filter(|p| p.is_file());
+        let files: Vec<PathBuf> = files.filter(|p| p.extension().is_none_or(|e| e != "features")).collect();
+        return open_files(files, features);
+    }
+    open_files(glob(path)?, features)
+}
+
+fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened> {
+    let Some(first) = files.first() else {
+        return Err(Error::new(ErrorKind::Io, "there are no files to read"));
+    };
+    let mut start = Vec::new();
+    let read = File::open(first).and_then(|f| f.take(512).read_to_end(&mut start));
+    read.map_err(|e| Error::io("cannot read", first, e))?;
+    let name = first.to_string_lossy().to_lowercase();
+    let ends = |list: &[&str]| list.iter().any(|e| name.ends_with(e) || name.ends_with(&format!("{e}.gz")));
+    let opened = |kind, dataset| Ok(Opened { kind, files: files.clone(), dataset, features: None });
+    match start.as_slice() {
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => opened("NumPy array", Dataset::from_npy(first)?),
+        [b'P', b'K', 3, 4, ..] => opened("NumPy arrays", Dataset::from_npz(first)?),
+        _ if start.len() > 262 && &start[257..262] == b"ustar" => {
+            opened("WebDataset", Dataset::webdataset(files.clone()))
+        }
+        _ if ends(&[".tar", ".tgz"]) => opened("WebDataset", Dataset::webdataset(files.clone())),
+        _ if ends(&[".csv", ".tsv"]) => opened("CSV", csv(first, &files)?),
+        _ if ends(&["-ubyte", ".idx"]) || start.starts_with(&[0, 0, 8]) => {
+            let name = first.display().to_string();
+            opened("IDX", Dataset::from_named_slices(name, [("value", idx::read(first)?)])?)
+        }
+        _ if is_tfrecord(first) => records(files, features),
+        _ if std::str::from_utf8(&start).is_ok_and(|t| !t.contains('\0')) => {
+            opened("text", Dataset::text_lines(files.clone()))
+        }
+        _ => Err(Error::new(ErrorKind::Data, "this is of no format that is read")
+            .at(first.display().to_string())
+            .because(format!("it begins with {:02x?}", &start[..start.len().min(8)]))
+            .hint("TFRecord, CSV, text, NumPy, IDX, WebDataset and folders of pictures are read")),
+    }
+}
+
+fn is_tfrecord(path: &Path) -> bool {
+    let reader = Reader::open(path, Compression::Auto, OnCorrupt::Fail);
+    reader.is_ok_and(|mut r| matches!(r.next(), Some(Ok(_))))
+}
+
+/// All columns, as text unless the first record after the header reads as a number.
+fn csv(first: &Path, files: &[PathBuf]) -> Result<Dataset> {
+    let separator = if first.to_string_lossy().contains(".tsv") { '\t' } else { ',' };
+    let lines: Vec<Sample> = Dataset::text_lines([first]).iter().take(2).collect::<Result<_>>()?;
+    let cells = |i: usize| -> Result<Vec<String>> {
+        match lines.get(i) {
+            Some(line) => {
+                Ok(crate::format::csv::record(line.text("line")?, separator).map_or(Vec::new(), |r| r.0))
+            }
+            None => Ok(Vec::new()),
+        }
+    };
+    let (names, values) = (cells(0)?, cells(1)?);
+    let columns = names.into_iter().enumerate().map(|(i, name)| {
+        let value = values.get(i).map_or("", |v| v.trim());
+        let dtype = match (value.parse::<i64>(), value.parse::<f64>()) {
+            (Ok(_), _) => DType::I64,
+            (_, Ok(_)) => DType::F32,
+            _ => DType::U8,
+        };
+        let name = name.trim_start_matches('\u{feff}').trim().to_string();
+        crate::Column { name, dtype, default: None }
+    });
+    let options = crate::Csv { columns: columns.collect(), separator, header: true };
+    Ok(Dataset::csv_with(files.to_vec(), options))
+}
+
+fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
+    let raw = Dataset::tfrecord(&files);
+    let beside = files[0].parent().unwrap_or(Path::new("")).join(features_name(&files[0]));
+    let features = match (told, std::fs::read_to_string(beside)) {
+        (Some(told), _) => Some(told),
+        (None, Ok(text)) => Some(text.parse()?),
+        (None, Err(_)) => match raw.iter().next() {
+            Some(first) => {
+                Features::guess(first?.get("record")?.bytes()).ok().filter(|f| f.iter().count() > 0)
+            }
+            None => None,
+        },
+    };
+    let dataset = features.clone().map_or(raw.clone(), |f| raw.parse_example(f));
+    Ok(Opened { kind: "TFRecord", files, dataset, features })
+}
+
+/// `train-00000-of-00008.tfrecord` → `train.features`.
+fn features_name(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.split(".tfrecord").next().unwrap_or_default();
+    let stem = stem.rsplit_once("-of-").and_then(|(s, _)| s.rsplit_once('-')).map_or(stem, |(s, _)| s);
+    format!("{stem}.features")
+}
+
+/// What data are, at a glance.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// What they are.
+    pub kind: &'static str,
+    /// Number of files, and their bytes.
+    pub files: usize,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// Elements, where that is known without reading everything.
+    pub elements: Cardinality,
+    /// Types of the first element.
+    pub spec: ElementSpec,
+    /// What Examples hold, as text for [`Features`].
+    pub features: Option<Features>,
+    /// The first elements, a line each.
+    pub first: Vec<String>,
+}
+
+/// Looks at data: what they are, their types, and the first `n` elements.
+///
+/// # Errors
+/// Those of the first elements.
+pub fn inspect(opened: &Opened, n: usize) -> Result<Inspection> {
+    let size = |p: &PathBuf| std::fs::metadata(p).map_or(0, |m| m.len());
+    let first = opened.dataset.debug().iter().take(n).map(|s| s.map(|s| summary(&s)));
+    Ok(Inspection {
+        kind: opened.kind,
+        files: opened.files.len(),
+        bytes: opened.files.iter().map(size).sum(),
+        elements: opened.dataset.cardinality(),
+        spec: opened.dataset.element_spec()?,
+        features: opened.features.clone(),
+        first: first.collect::<Result<_>>()?,
+    })
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {} files, {} bytes", self.kind, self.files, self.bytes)?;
+        if let Cardinality::Finite(n) = self.elements {
+            writeln!(f, "elements: {n}")?;
+        }
+        if let Some(features) = &self.features {
+            writeln!(f, "features: {features}")?;
+        }
+        writeln!(f, "element: {}", self.spec)?;
+        self.first.iter().enumerate().try_for_each(|(i, line)| writeln!(f, "{i}: {line}"))
+    }
+}
+
+/// An element in one line: text where it is text, else type and first values.
+pub fn summary(sample: &Sample) -> String {
+    let field = |(name, x): (&str, &HostArray)| match x.get() {
+        Ok(x) => match sample.text(name) {
+            Ok(text)
+                if x.ty().rank() == 1 && !text.is_empty() && !text.contains(|c: char| c.is_control()) =>
+            {
+                format!("{name}: {:?}", text.chars().take(60).collect::<String>())
+            }
+            _ => format!("{name}: {x:?}"),
+        },
+        Err(e) => format!("{name}: {}", e.what()),
+    };
+    sample.fields().map(field).collect::<Vec<_>>().join(", ")
+}
+
+/// What [`convert`] wrote.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Converted {
+    /// The shards, `PREFIX-00000-of-00008.tfrecord`.
+    pub files: Vec<PathBuf>,
+    /// Elements in all of them.
+    pub elements: u64,
+    /// What to read them with; also written to `PREFIX.features`.
+    pub features: Features,
+}
+
+/// Writes the elements of a dataset as Examples into sharded TFRecord files, element `i` into shard `i mod shards`,
+/// and what they hold into `PREFIX.features`. Files appear when they are whole.
+///
+/// # Errors
+/// The first error of an element; elements that have other types than the first, unless only their sizes differ;
+/// what the operating system says.
+pub fn convert(
+    dataset: &Dataset,
+    prefix: &Path,
+    shards: usize,
+    compression: Compression,
+) -> Result<Converted> {
+    if shards == 0 || shards > 99_999 {
+        return Err(Error::new(ErrorKind::Config, format!("{shards} shards")).hint("use 1 to 99999"));
+    }
+    let name = |i: usize| {
+        let mut name = prefix.as_os_str().to_owned();
+        name.push(format!("-{i:05}-of-{shards:05}.tfrecord"));
+        PathBuf::from(name)
+    };
+    let files: Vec<PathBuf> = (0..shards).map(name).collect();
+    let mut writers = files.iter().map(|f| Writer::create(f, compression)).collect::<Result<Vec<_>>>()?;
+    let (mut elements, mut seen): (u64, Option<Seen>) = (0, None);
+    for sample in dataset {
+        let sample = sample?;
+        match &mut seen {
+            None => seen = Some(Seen::of(&sample.spec()?)),
+            Some(seen) => seen.add(&sample.spec()?, elements)?,
+        }
+        let fields = seen.as_ref().map_or(Vec::new(), |s| s.reshaped.clone());
+        writers[(elements % shards as u64) as usize]
+            .write(&example::encode(&with_shapes(sample, &fields)?)?)?;
+        elements += 1;
+    }
+    writers.into_iter().try_for_each(Writer::finish)?;
+    let features = seen.map_or_else(Features::new, |s| s.features());
+    let mut path = prefix.as_os_str().to_owned();
+    path.push(".features");
+    std::fs::write(&path, format!("{features}\n"))
+        .map_err(|e| Error::io("cannot write", Path::new(&path), e))?;
+    Ok(Converted { files, elements, features })
+}
+
+/// The types of the elements so far, and the fields whose sizes differ.
+struct Seen {
+    spec: ElementSpec,
+    varies: BTreeMap<Arc<str>, ()>,
+    /// Fields of rank 2 and more: their sizes are written beside them, for the case that they differ.
+    reshaped: Vec<Arc<str>>,
+}
+
+impl Seen {
+    fn of(spec: &ElementSpec) -> Seen {
+        let large = spec.fields().filter(|(_, ty)| ty.rank() > 1).map(|(n, _)| n.into());
+        Seen { spec: spec.clone(), varies: BTreeMap::new(), reshaped: large.collect() }
+    }
+
+    fn add(&mut self, spec: &ElementSpec, at: u64) -> Result<()> {
+        if *spec == self.spec {
+            return Ok(());
+        }
+        let mut same = spec.fields().count() == self.spec.fields().count();
+        for ((name, ty), (first, expected)) in spec.fields().zip(self.spec.fields()) {
+            same &= name == first && ty.dtype == expected.dtype && ty.rank() == expected.rank();
+            if ty != expected {
+                self.varies.insert(name.into(), ());
+            }
+        }
+        if same {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Data, format!("element {at} is {spec}"))
+            .because(format!("the first one is {}", self.spec))
+            .hint("make the fields equal with map first"))
+    }
+
+    fn features(&self) -> Features {
+        let fixed = Features::of(&self.spec);
+        let mut all = Features::new();
+        for ((name, ty), (_, feature)) in self.spec.fields().zip(fixed.iter()) {
+            let varies = self.varies.contains_key(name);
+            all = match (varies, ty.dtype) {
+                (false, _) => all.with(name, feature.clone()),
+                (true, DType::U8) => all.bytes(name),
+                (true, dtype) => all.var_len(name, dtype),
+            };
+            if varies && ty.rank() > 1 {
+                all = all.fixed(format!("{name}/shape"), DType::I64, [ty.rank()]);
+            }
+        }
+        all
+    }
+}
+
+fn with_shapes(mut sample: Sample, fields: &[Arc<str>]) -> Result<Sample> {
+    for name in fields {
+        let dims: Vec<i64> = sample.get(name)?.shape().iter().map(|&d| d as i64).collect();
+        sample = sample.with(&format!("{name}/shape"), Literal::from_slice([dims.len()], &dims)?);
+    }
+    Ok(sample)
+}
+
+/// What one file of records is worth.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    /// The file.
+    pub file: PathBuf,
+    /// Whole records.
+    pub records: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Damaged records, each with its place, expected and found checksum.
+    pub damage: Vec<Error>,
+}
+
+/// Reads through TFRecord files and checks every record; after a damaged one it looks for the next.
+///
+/// # Errors
+/// When a file cannot be opened.
+pub fn verify(files: &[PathBuf]) -> Result<Vec<Verified>> {
+    files.iter().map(|f| verify_file(f)).collect()
+}
+
+fn verify_file(file: &Path) -> Result<Verified> {
+    let found: Arc<Mutex<Vec<Damage>>> = Arc::default();
+    let sink = found.clone();
+    let report = OnCorrupt::Report(Arc::new(move |d: &Damage| lock(&sink).push(d.clone())));
+    let mut reader = Reader::open(file, Compression::Auto, report)?;
+    let mut records = 0;
+    let mut failed = None;
+    while let Some(record) = reader.next() {
+        match record {
+            Ok(_) => records += 1,
+            Err(e) => failed = Some(e),
+        }
+    }
+    let damage = lock(&found).drain(..).map(Error::from).chain(failed).collect();
+    let bytes = std::fs::metadata(file).map_or(0, |m| m.len());
+    Ok(Verified { file: file.to_path_buf(), records, bytes, damage })
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state =
+            if self.damage.is_empty() { "whole".into() } else { format!("{} DAMAGED", self.damage.len()) };
+        writeln!(f, "{}: {} records, {} bytes, {state}", self.file.display(), self.records, self.bytes)?;
+        self.damage.iter().try_for_each(|e| writeln!(f, "{e}"))
+    }
+}
+
+/// One field of the elements that were counted.
+#[derive(Clone, Debug)]
+pub struct FieldStats {
+    /// Its name.
+    pub name: String,
+    /// Its types, and how many elements have each.
+    pub types: BTreeMap<String, u64>,
+    /// Least and largest value.
+    pub min: f64,
+    /// Largest value.
+    pub max: f64,
+    /// Mean of all values.
+    pub mean: f64,
+    /// Standard deviation of all values.
+    pub std: f64,
+    /// Values that are not finite.
+    pub not_finite: u64,
+    /// Elements of each value, where the field is one integer and there are no more than 1,000 values.
+    pub counts: Option<BTreeMap<i64, u64>>,
+    sum: Sum,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Sum {
+    /// Welford's update, which loses no digits where values are large and close together.
+    fn add(&mut self, v: f64) {
+        self.count += 1.0;
+        let delta = v - self.mean;
+        self.mean += delta / self.count;
+        self.squares += delta * (v - self.mean);
+    }
+}
+
+/// Counts and moments of the first `limit` elements (`u64::MAX`: of all), and the errors among them.
+///
+/// # Errors
+/// When there are no elements at all.
+pub fn stats(dataset: &Dataset, limit: u64) -> Result<Stats> {
+    let mut out = Stats { elements: 0, errors: Vec::new(), fields: Vec::new() };
+    for sample in dataset.take(limit).iter() {
+        out.elements += 1;
+        match sample {
+            Ok(sample) => sample.fields().try_for_each(|(name, x)| out.add(name, x.get()?))?,
+            Err(e) => out.errors.push(e),
+        }
+    }
+    if out.elements == 0 {
+        return Err(Error::new(ErrorKind::Data, "there are no elements").at(format!("{dataset:?}")));
+    }
+    for f in &mut out.fields {
+        (f.mean, f.std) = (f.sum.mean, (f.sum.squares / f.sum.count.max(1.0)).sqrt());
+    }
+    Ok(out)
+}
+
+/// What [`stats`] found.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// Elements, with those that are errors.
+    pub elements: u64,
+    /// The errors.
+    pub errors: Vec<Error>,
+    /// The fields.
+    pub fields: Vec<FieldStats>,
+}
+
+impl Stats {
+    fn add(&mut self, name: &str, x: &Literal) -> Result<()> {
+        let at = match self.fields.iter().position(|f| f.name == name) {
+            Some(at) => at,
+            None => {
+                self.fields.push(FieldStats::new(name));
+                self.fields.len() - 1
+            }
+        };
+        let f = &mut self.fields[at];
+        *f.types.entry(x.ty().to_string()).or_insert(0) += 1;
+        for v in x.to_f64s() {
+            if !v.is_finite() {
+                f.not_finite += 1;
+                continue;
+            }
+            (f.min, f.max) = (f.min.min(v), f.max.max(v));
+            f.sum.add(v);
+        }
+        let is_class = x.dtype().is_int() && x.ty().elements() == 1;
+        f.counts = f.counts.take().filter(|c| is_class && c.len() <= 1000);
+        if let Some(counts) = &mut f.counts {
+            *counts.entry(x.get(0).as_i64()).or_insert(0) += 1;
+        }
+        Ok(())
+    }
+}
+
+impl FieldStats {
+    fn new(name: &str) -> FieldStats {
+        FieldStats {
+            name: name.into(),
+            types: BTreeMap::new(),
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+            mean: 0.0,
+            std: 0.0,
+            not_finite: 0,
+            counts: Some(BTreeMap::new()),
+            sum: Sum::default(),
+        }
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} elements, {} errors", self.elements, self.errors.len())?;
+        for s in &self.fields {
+            let types: Vec<String> = s.types.iter().take(4).map(|(t, n)| format!("{t} × {n}")).collect();
+            let more =
+                if s.types.len() > 4 { format!(" and {} more", s.types.len() - 4) } else { String::new() };
+            write!(
+                f,
+                "{}: {}{more}; {} to {}, mean {:.6}, std {:.6}",
+                s.name,
+                types.join(", "),
+                s.min,
+                s.max,
+                s.mean,
+                s.std
+            )?;
+            if s.not_finite > 0 {
+                write!(f, ", {} NOT FINITE", s.not_finite)?;
+            }
+            writeln!(f)?;
+            if let Some(counts) = s.counts.as_ref().filter(|c| c.len() <= 20) {
+                let counts: Vec<String> = counts.iter().map(|(v, n)| format!("{v}: {n}")).collect();
+                writeln!(f, "  {}", counts.join(", "))?;
+            }
+        }
+        self.errors.iter().take(3).try_for_each(|e| writeln!(f, "{e}"))
+    }
+}
+
+/// Runs the pipeline, epoch after epoch, for `time` (or until it ends with an error), and reports the time of every
+/// stage, the queues and what was tuned. With `measure` false stages are not timed, which is a little faster.
+///
+/// # Errors
+/// The first error of an element; a dataset without elements.
+pub fn bench(dataset: &Dataset, time: Duration, measure: bool) -> Result<Report> {
+    let watched = dataset.with_options(Options { measure: Some(measure), ..Options::default() }).repeat();
+    let mut iter = watched.iter();
+    let start = Instant::now();
+    while start.elapsed() < time {
+        match iter.next() {
+            Some(item) => drop(item?),
+            None => {
+                return Err(Error::new(ErrorKind::Data, "there are no elements").at(format!("{dataset:?}")));
+            }
+        }
+    }
+    Ok(iter.report())
+}
+
+/// What a stage made of an element.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// The stage, as it was written.
+    pub stage: String,
+    /// What it handed on, in one line, or the error.
+    pub element: String,
+}
+
+/// Element `index` of the pipeline and what every stage made of it on its way, sources first. The pipeline runs on the
+/// calling thread. Of elements that a stage had taken earlier (a shuffle's buffer) those with the same origin are shown.
+///
+/// # Errors
+/// When there is no such element.
+pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<Traced>> {
+    let watch = Watch::trace(&dataset.clone().into_node());
+    let Watch::Trace(trace) = watch.clone() else { return Ok(Vec::new()) };
+    let mut iter = dataset.run(0, Some(watch));
+    iter.go_to(&Position::new(0, index));
+    let before = trace.drain();
+    let last = iter.next().ok_or_else(|| {
+        Error::new(ErrorKind::Data, format!("there is no element {index}")).at(format!("{dataset:?}"))
+    })?;
+    let seen = trace.drain();
+    if let (Err(e), true) = (&last, seen.is_empty()) {
+        return Err(e.clone());
+    }
+    let origin = last.as_ref().ok().and_then(Sample::origin).map(|o| (o.source, o.index));
+    let is_same = |item: &Result<Sample>| {
+        let of = item.as_ref().ok().and_then(Sample::origin).map(|o| (o.source, o.index));
+        origin.is_some() && of == origin
+    };
+    let earlier = before.into_iter().filter(|(_, item)| is_same(item));
+    let shown = |(stage, item): (String, Result<Sample>)| Traced {
+        stage,
+        element: item.map_or_else(|e| e.to_string(), |s| summary(&s)),
+    };
+    let mut all: Vec<Traced> = earlier.chain(seen).map(shown).collect();
+    if let Err(e) = last {
+        all.push(Traced { stage: "error".into(), element: e.to_string() });
+    }
+    Ok(all)
+}
+
+impl fmt::Display for Traced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<28} {}", self.stage, self.element)
+    }
+}
+
+/// Writes the pictures of an element as PNG files, `PREFIX-FIELD.png`: ui8 as they are, f32 from 0..1. For looking at
+/// what augmentation made.
+///
+/// # Errors
+/// What the operating system says.
+pub fn write_pictures(sample: &Sample, prefix: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for (name, x) in sample.fields() {
+        let x = x.get()?;
+        let picture = match (x.dtype(), x.shape().dims()) {
+            (DType::U8, [_, _, 1..=4]) => x.clone(),
+            (DType::F32, [_, _, 1..=4]) => (HostArray::from(x) * 255.0).cast(DType::U8).into_literal()?,
+            _ => continue,
+        };
+        let mut path = prefix.as_os_str().to_owned();
+        path.push(format!("-{name}.png"));
+        png::write(&path, &picture)?;
+        files.push(path.into());
+    }
+    Ok(files)
+}
+
+/// The size of a position in a checkpoint, for reports: its numbers.
+pub fn position_size(position: &Position) -> usize {
+    2 + position.place.as_ref().map_or(0, Place::size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::test::{ints, stream};
+
+    fn folder(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("systole-tools-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    fn pictures(n: usize) -> Dataset {
+        let images: Vec<u8> = (0..n * 12).map(|i| i as u8).collect();
+        let labels: Vec<i64> = (0..n as i64).map(|i| i % 3).collect();
+        Dataset::from_tensor_slices([
+            ("image", Literal::from_slice([n, 2, 3, 2], &images).unwrap()),
+            ("label", Literal::from_slice([n], &labels).unwrap()),
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn converted_data_are_opened_as_they_were() {
+        let dir = folder("convert");
+        for compression in [Compression::None, Compression::Gzip] {
+            let done = convert(&pictures(10), &dir.join("train"), 3, compression).unwrap();
+            assert_eq!((done.files.len(), done.elements), (3, 10));
+            let opened = open(dir.to_str().unwrap(), None).unwrap();
+            assert_eq!((opened.kind, opened.files.len()), ("TFRecord", 3));
+            let back = opened.dataset.element_spec().unwrap().to_string();
+            assert_eq!(back, "image: ui8[2, 3, 2], label: i64[]");
+            let labels = stats(&opened.dataset, u64::MAX).unwrap();
+            assert_eq!(labels.fields[1].counts.as_ref().unwrap(), &BTreeMap::from([(0, 4), (1, 3), (2, 3)]));
+            assert_eq!((labels.fields[0].min, labels.fields[0].max, labels.elements), (0.0, 119.0, 10));
+            assert!(
+                (labels.fields[0].mean - 59.5).abs() < 1e-9 && (labels.fields[0].std - 34.639).abs() < 1e-3
+            );
+            let text = inspect(&opened, 2).unwrap().to_string();
+            assert!(text.contains("3 files") && text.contains("features: image: ui8[2, 3, 2]"), "{text}");
+        }
+        let sizes = stream(3).map(|s: Sample| {
+            let n = s.get("x").unwrap().get(0).as_i64() as usize + 1;
+            Sample::new([("p", Literal::from_slice([n, 2], &vec![1u8; 2 * n]).unwrap())])
+        });
+        let done = convert(&sizes, &dir.join("sizes"), 1, Compression::None).unwrap();
+        assert_eq!(done.features.to_string(), "p: ui8[?], p/shape: i64[2]");
+        let read = Dataset::tfrecord(&done.files).parse_example(done.features);
+        assert_eq!(read.iter().last().unwrap().unwrap().get("p/shape").unwrap().to_f64s(), [3.0, 2.0]);
+        assert!(convert(&sizes, &dir.join("none"), 0, Compression::None).is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn damage_is_found_with_its_place_and_the_rest_counted() {
+        let dir = folder("verify");
+        let done = convert(&pictures(9), &dir.join("d"), 1, Compression::None).unwrap();
+        assert!(verify(&done.files).unwrap()[0].damage.is_empty());
+        let mut bytes = std::fs::read(&done.files[0]).unwrap();
+        let record = bytes.len() / 9;
+        bytes[2 * record + 20] ^= 1;
+        bytes[5 * record] ^= 1;
+        std::fs::write(&done.files[0], bytes).unwrap();
+        let report = &verify(&done.files).unwrap()[0];
+        assert_eq!((report.records, report.damage.len()), (7, 2));
+        let text = report.to_string();
+        assert!(
+            text.contains("2 DAMAGED") && text.contains(&format!("record 2, byte {}", 2 * record)),
+            "{text}"
+        );
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn formats_are_told_by_content() {
+        let dir = folder("open");
+        let at = |name: &str| dir.join(name).display().to_string();
+        std::fs::write(at("a.csv"), "x,name\n1,cat\n2,dog\n").unwrap();
+        std::fs::write(at("b.txt"), "one\ntwo\n").unwrap();
+        crate::format::npy::write(at("c"), &Literal::from_slice([2], &[1f32, 2.0]).unwrap()).unwrap();
+        std::fs::write(at("d"), [0xff, 0xfe, 0, 1]).unwrap();
+        idx::write(at("e-ubyte"), &Literal::from_slice([2, 2], &[1u8, 2, 3, 4]).unwrap(), true).unwrap();
+        std::fs::write(at("f"), crate::format::tar::frame("1.txt", b"x")).unwrap();
+        for (name, kind, spec) in [
+            ("a.csv", "CSV", "x: i64[], name: ui8[3]"),
+            ("b.txt", "text", "line: ui8[3]"),
+            ("c", "NumPy array", "value: f32[]"),
+            ("e-ubyte", "IDX", "value: ui8[2]"),
+            ("f", "WebDataset", "key: ui8[1], txt: ui8[1]"),
+        ] {
+            let opened = open(&at(name), None).unwrap();
+            assert_eq!(
+                (opened.kind, opened.dataset.element_spec().unwrap().to_string().as_str()),
+                (kind, spec)
+            );
+        }
+        assert!(open(&at("d"), None).unwrap_err().to_string().contains("no format"));
+        assert!(open(&at("nothing"), None).is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn one_element_is_followed_through_every_stage() {
+        let double = |s: Sample| s.map("x", |x| x * 2);
+        let d = ints(10).map(double).shuffle(10, 3).prefetch(2);
+        let traced = trace(&d, 4).unwrap();
+        let stages: Vec<&str> = traced.iter().map(|t| t.stage.as_str()).collect();
+        assert_eq!(stages, ["from_tensor_slices(x)", "map", "shuffle(10)", "prefetch(2)"]);
+        let d = stream(10).map(double).shuffle(4, 3).batch(2);
+        let traced = trace(&d, 1).unwrap();
+        assert!(traced.last().unwrap().stage == "batch(2)" && traced.len() >= 3, "{traced:?}");
+        assert!(trace(&d, 99).is_err());
+    }
+
+    #[test]
+    fn a_bench_names_the_stages_and_says_what_was_tuned() {
+        let slow = |s: Sample| {
+            std::thread::sleep(Duration::from_micros(300));
+            s
+        };
+        let d = ints(200).map_parallel(slow, crate::AUTOTUNE).batch(4).prefetch(crate::AUTOTUNE);
+        let report = bench(&d, Duration::from_millis(200), true).unwrap();
+        assert_eq!(report.slowest().unwrap().label, "map_parallel(AUTOTUNE)", "{report}");
+        assert!(
+            report.elements > 0
+                && report.queues.iter().any(|q| q.tuned)
+                && report.ram_peak <= report.ram_budget
+        );
+        assert!(
+            report.verdict(0.5).contains("map_parallel") && report.verdict(0.0).contains("compute-bound")
+        );
+        assert!(bench(&ints(0), Duration::from_millis(1), false).is_err());
+    }
+}
