@@ -78,6 +78,11 @@ def arguments():
     return a
 
 
+def by_name(*builders):
+    """The functions that build a workload's model, by the workload's name."""
+    return {f.__name__.replace("_", "-"): f for f in builders}
+
+
 def busy_seconds():
     """Processor seconds that everything on the machine has used since it started."""
     with open("/proc/stat") as f:

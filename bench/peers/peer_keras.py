@@ -192,14 +192,7 @@ def lstm():
     return net, RANDOM.integers(0, vocabulary, (a.batch, tokens)), vocabulary
 
 
-MODELS = {
-    "fashion-cnn": fashion_cnn,
-    "mlp": mlp,
-    "cifar-cnn": cifar_cnn,
-    "resnet50": resnet50,
-    "gpt2-small": gpt2_small,
-    "lstm": lstm,
-}
+MODELS = measure.by_name(fashion_cnn, mlp, cifar_cnn, resnet50, gpt2_small, lstm)
 
 
 # Kernels. An eager operator returns when its result is there.

@@ -170,14 +170,7 @@ def lstm():
     return Lstm(), tokens, measure.LSTM_VOCABULARY
 
 
-MODELS = {
-    "fashion-cnn": fashion_cnn,
-    "mlp": mlp,
-    "cifar-cnn": cifar_cnn,
-    "resnet50": resnet50,
-    "gpt2-small": gpt2_small,
-    "lstm": lstm,
-}
+MODELS = measure.by_name(fashion_cnn, mlp, cifar_cnn, resnet50, gpt2_small, lstm)
 
 
 # Kernels.

@@ -16,7 +16,7 @@ impl Config {
             "fashion-mnist" => datasets::fashion_mnist(dir)?.into(),
             "mnist" => datasets::mnist(dir)?.into(),
             "cifar10" => datasets::cifar10(dir)?.into(),
-            "text" => datasets::text(dir, self.data.sequence_length())?.into(),
+            "text" => datasets::text(dir, self.data.sequence_length())?,
             _ => datasets::glyphs(0)?.into(),
         })
     }

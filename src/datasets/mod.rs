@@ -12,7 +12,7 @@ mod text;
 pub use cifar::cifar10;
 pub use files::{DataDir, fashion_mnist, mnist};
 pub use glyphs::{colour_glyphs, glyphs};
-pub use text::{TEXT_TOKENS, TextDataset, text};
+pub use text::{TEXT_TOKENS, text};
 
 use std::sync::Arc;
 use systole_base::{DType, Literal, Result, TensorType};
@@ -125,22 +125,6 @@ impl From<ImageDataset> for TrainingData {
             element: TensorType::new(DType::U8, d.image_shape),
             class_names: d.class_names,
             elements: "pictures",
-        }
-    }
-}
-
-impl From<TextDataset> for TrainingData {
-    fn from(d: TextDataset) -> TrainingData {
-        TrainingData {
-            name: d.name,
-            origin: d.origin,
-            train: d.train,
-            test: d.test,
-            train_len: d.train_len,
-            test_len: d.test_len,
-            element: TensorType::new(DType::I32, [d.sequence_length]),
-            class_names: Vec::new(),
-            elements: "sequences",
         }
     }
 }

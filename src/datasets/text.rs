@@ -1,34 +1,17 @@
 //! Text as sequences of bytes: a file of yours or Tiny Shakespeare where they are found, else sentences drawn by code.
 
+use super::TrainingData;
 use super::files::{DataDir, roots};
 use std::path::PathBuf;
 use systole_base::rng::{Stream, hash_name};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::Dataset;
-
-/// Sequences of text: `tokens: i32[S]`, bytes, and `label: i32[S]`, the byte after each.
-#[derive(Clone, Debug)]
-pub struct TextDataset {
-    /// Its name: the file's, or `drawn-text`.
-    pub name: String,
-    /// Where it came from: a file, or how it was made.
-    pub origin: String,
-    /// Training sequences: the first nine tenths of the text, cut into pieces.
-    pub train: Dataset,
-    /// Test sequences: the rest.
-    pub test: Dataset,
-    /// Number of training sequences.
-    pub train_len: usize,
-    /// Number of test sequences.
-    pub test_len: usize,
-    /// Tokens of a sequence.
-    pub sequence_length: usize,
-}
 
 /// Tokens are bytes.
 pub const TEXT_TOKENS: usize = 256;
 
-/// A text cut into sequences of `sequence_length` bytes, each with the bytes that follow as labels.
+/// A text cut into sequences `tokens: i32[S]` of `sequence_length` bytes, each with the bytes that follow as
+/// `label: i32[S]`. The first nine tenths of the text are for training.
 ///
 /// A named `dir` is a text file, a folder with `input.txt`, or one with `tiny-shakespeare/input.txt`. Without a name
 /// the latter are looked for in the usual places, and where there are none, sentences are drawn from a small grammar;
@@ -42,7 +25,7 @@ pub const TEXT_TOKENS: usize = 256;
 ///
 /// # Errors
 /// `Io` when what was named is not there, `Data` when it is too short for a training and a test sequence.
-pub fn text(dir: impl Into<DataDir>, sequence_length: usize) -> Result<TextDataset> {
+pub fn text(dir: impl Into<DataDir>, sequence_length: usize) -> Result<TrainingData> {
     let dir = dir.into();
     let places = roots(&dir);
     let files = places
@@ -72,7 +55,7 @@ fn missing(places: &[PathBuf]) -> Error {
         .hint("name a text file, or leave the folder out: then sentences are drawn by code")
 }
 
-fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<TextDataset> {
+fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<TrainingData> {
     let (train, test) = bytes.split_at(bytes.len() / 10 * 9);
     let short = |n: usize| {
         Error::new(ErrorKind::Data, "the text is too short")
@@ -94,7 +77,17 @@ fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<Text
     };
     let (train, train_len) = sequences(train, "train")?;
     let (test, test_len) = sequences(test, "test")?;
-    Ok(TextDataset { name, origin, train, test, train_len, test_len, sequence_length: length })
+    Ok(TrainingData {
+        name,
+        origin,
+        train,
+        test,
+        train_len,
+        test_len,
+        element: TensorType::new(DType::I32, [length]),
+        class_names: Vec::new(),
+        elements: "sequences",
+    })
 }
 
 const SUBJECTS: [&str; 8] =
