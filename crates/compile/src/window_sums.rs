@@ -31,11 +31,14 @@ impl Windows {
     }
 }
 
+/// A value, and the windows that it is summed over: size, holes and padding.
+type Summed = (ValueId, Pair<usize>, Pair<usize>, Pair<[i64; 2]>);
+
 /// New values that are made once.
 #[derive(Default)]
 struct Known {
-    /// Sums over windows of a value, by size, holes and padding.
-    sums: HashMap<(ValueId, Pair<usize>, Pair<usize>, Pair<[i64; 2]>), ValueId>,
+    /// Sums over windows.
+    sums: HashMap<Summed, ValueId>,
     /// Sums divided by a number, by its bits.
     quotients: HashMap<(ValueId, u64), ValueId>,
     /// What pooled convolutions became.

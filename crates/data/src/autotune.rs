@@ -29,11 +29,15 @@ pub(crate) struct Budget {
     limit: usize,
     used: AtomicUsize,
     peak: AtomicUsize,
+    /// Stages that compute ahead, and the largest element that any of them made.
+    pumps: AtomicUsize,
+    largest: AtomicUsize,
 }
 
 impl Budget {
     pub fn new(limit: usize) -> Budget {
-        Budget { limit, used: AtomicUsize::new(0), peak: AtomicUsize::new(0) }
+        let zero = || AtomicUsize::new(0);
+        Budget { limit, used: zero(), peak: zero(), pumps: zero(), largest: zero() }
     }
 
     pub fn limit(&self) -> usize {
@@ -44,9 +48,27 @@ impl Budget {
         self.peak.load(Relaxed)
     }
 
-    /// So many bytes, where they are left.
+    /// One more stage that computes ahead, or one less.
+    pub fn enter(&self) {
+        self.pumps.fetch_add(1, Relaxed);
+    }
+
+    pub fn leave(&self) {
+        self.pumps.fetch_sub(1, Relaxed);
+    }
+
+    /// Takes note of an element's size.
+    pub fn note(&self, bytes: usize) {
+        self.largest.fetch_max(bytes, Relaxed);
+    }
+
+    /// So many bytes, where they are left: each stage may insist on one element while its taker still has another,
+    /// and room for those is kept.
     pub fn lease(self: &Arc<Budget>, bytes: usize) -> Option<Lease> {
-        let take = |used: usize| used.checked_add(bytes).filter(|&n| n <= self.limit);
+        let kept = self.largest.load(Relaxed).saturating_mul(2 * self.pumps.load(Relaxed));
+        let take = |used: usize| {
+            used.checked_add(bytes).filter(|n| n.checked_add(kept).is_some_and(|all| all <= self.limit))
+        };
         let before = self.used.fetch_update(Relaxed, Relaxed, take).ok()?;
         self.peak.fetch_max(before + bytes, Relaxed);
         Some(Lease { budget: self.clone(), bytes })

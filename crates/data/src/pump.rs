@@ -200,6 +200,7 @@ impl Pump {
             room: Condvar::new(),
             ready: Condvar::new(),
         };
+        engine.run.budget().enter();
         Pump {
             engine: Arc::new(engine),
             idle: Some(idle),
@@ -372,6 +373,7 @@ impl Cursor for Pump {
 
 impl Drop for Pump {
     fn drop(&mut self) {
+        self.engine.run.budget().leave();
         lock(&self.engine.state).stop = true;
         self.engine.room.notify_all();
     }
@@ -415,6 +417,7 @@ impl Engine {
                     let bytes = items.iter().flatten().map(Sample::bytes);
                     let (all, most) = bytes.fold((0usize, 0), |(a, m), b| (a.saturating_add(b), m.max(b)));
                     self.gauge.element_bytes.fetch_max(most, Relaxed);
+                    self.run.budget().note(most);
                     claim.lease.settle(all);
                     Content::Ready(items, claim.lease)
                 }
@@ -699,7 +702,7 @@ mod tests {
             let d = d.map_parallel(large, 3).batch(1).prefetch(100).with_options(options);
             let mut iter = d.iter();
             let mut n = 0;
-            while let Some(s) = iter.next() {
+            for s in iter.by_ref() {
                 s.unwrap();
                 n += 1;
                 if n % 50 == 0 {

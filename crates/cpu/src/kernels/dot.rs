@@ -414,12 +414,12 @@ mod tests {
             let (old, lold) = draw(&result, 4, &mut s);
             let got = self.run(kernel, 2, [&la, &lb, &lbias], &lold);
             let mut want = LiteralBuilder::new(result);
-            for i in 0..self.batch * m * n {
+            for (i, &old) in old.iter().enumerate() {
                 let (batch, row, column) = (i / (m * n), i / n % m, i % n);
                 let (a, b) = (&a[batch * m * k..], &b[batch * k * n..]);
                 let mut sum: i64 = (0..k).map(|x| a[self.at(0, row, x)] * b[self.at(1, x, column)]).sum();
                 sum += if self.epilogue.bias { bias[column] } else { 0 };
-                sum += if self.epilogue.accumulate { old[i] } else { 0 };
+                sum += if self.epilogue.accumulate { old } else { 0 };
                 want.set(i, if to.is_float() { Scalar::Float(sum as f64) } else { Scalar::Int(sum) });
             }
             let want = want.finish();

@@ -297,8 +297,9 @@ mod avx512 {
                 // to the panel.
                 unsafe {
                     let mut planes = [[_mm512_setzero_si512(); LANES]; 2];
-                    for i in 0..LANES {
-                        let [high, low] = if ALONG {
+                    let [high, low] = &mut planes;
+                    for (i, (high, low)) in high.iter_mut().zip(low).enumerate() {
+                        [*high, *low] = if ALONG {
                             let count = if i < lanes { products } else { 0 };
                             let from = from.wrapping_add(i * p.lane);
                             ahead(from.wrapping_add(4 * LANES * S::GROUP * S::SIZE));
@@ -311,7 +312,6 @@ mod avx512 {
                             let count = products.saturating_sub(i * S::GROUP).min(S::GROUP);
                             S::across(from, p.step, count, mask(lanes) as u16)
                         };
-                        (planes[0][i], planes[1][i]) = (high, low);
                     }
                     for (plane, square) in planes.iter().enumerate().take(S::PLANES) {
                         let square = if LEFT == ALONG { *square } else { transposed_words(*square) };
@@ -372,6 +372,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::print_stdout, reason = "says what was skipped")]
     fn vectors_pack_as_words_do() {
         if !Level::Avx512.is_available() {
             println!("SKIPPED vectors_pack_as_words_do: this machine has no AVX-512");
