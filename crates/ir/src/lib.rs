@@ -19,7 +19,7 @@
 //! assert_eq!(out[1].to_f32s(), [2.0, 4.0, 6.0]);
 //! ```
 
-pub mod attention;
+pub use op::attention;
 mod build;
 pub mod compose;
 pub mod cost;

@@ -8,7 +8,7 @@ mod micro;
 mod model;
 mod workload;
 
-use super::screen::{Screen, note, table};
+use super::screen::{Screen, table};
 use super::{Common, Failure, Outcome};
 use clap::Args;
 use measure::Measured;
@@ -50,9 +50,6 @@ pub(crate) fn run(args: &BenchArgs, common: &Common, screen: &Screen) -> Outcome
     if items.len() > 1 && common.trace.is_some() {
         let e = Error::new(ErrorKind::Config, format!("{} measurements do not fit one trace", items.len()));
         return Err(Failure::usage(e.at("--trace").hint("name one workload, and --precision for gemm")));
-    }
-    if cfg!(debug_assertions) {
-        note("this is a debug build: its figures say nothing of a release build's");
     }
     let mut rows = Rows::default();
     let mut code = 0;

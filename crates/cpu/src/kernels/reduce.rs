@@ -269,6 +269,8 @@ pub struct ReduceKernel {
     /// The innermost run, and whether it is folded.
     inner: usize,
     inner_folded: bool,
+    /// Rows that are folded together: more than one where they are short and lie behind each other.
+    together: usize,
 }
 
 impl ReduceKernel {
@@ -305,6 +307,10 @@ impl ReduceKernel {
             stride *= size;
         }
         let sink = if inner_folded { Sink::Along(monoid) } else { Sink::Across(monoid) };
+        let in_order = inner_folded && folded_walk.0.is_empty() && kept_walk.0.len() <= 1;
+        let together = if in_order && (1..=SHORT).contains(&inner) { TILE / inner } else { 1 };
+        // Machine code folds one row at a time.
+        let fuse = fuse && together == 1;
         ReduceKernel {
             program: Program::new(map, sink, inner, level, fuse),
             loops: loops_of(monoid, dtype, level),
@@ -317,6 +323,7 @@ impl ReduceKernel {
             folded: folded_walk,
             inner,
             inner_folded,
+            together,
         }
     }
 
@@ -366,12 +373,6 @@ impl ReduceKernel {
                 done += more;
             }
         }
-    }
-
-    /// Rows that are folded together: more than one where they are short and lie behind each other.
-    fn rows_together(&self) -> usize {
-        let in_order = self.inner_folded && self.folded.0.is_empty() && self.kept.0.len() <= 1;
-        if in_order && (1..=SHORT).contains(&self.inner) { TILE / self.inner } else { 1 }
     }
 
     fn scratch_each(&self) -> usize {
@@ -451,7 +452,7 @@ impl<'a> Worker<'a> {
 
     /// Folds rows `range` and leaves each store's values in lanes, `apart` bytes from `dst` on.
     unsafe fn rows(&mut self, range: Range<usize>, dst: *mut u8, apart: usize) {
-        let (k, together) = (self.k, self.k.rows_together());
+        let (k, together) = (self.k, self.k.together);
         let (chunks, units, _) = k.row_parts();
         for from in range.clone().step_by(together) {
             let n = together.min(range.end - from);

@@ -5,6 +5,7 @@
 //! op is one file with its attribute struct and `impl OpRule`, a variant of [`Op`] and one line in [`TABLE`].
 //! Everything else is derived from the rules.
 
+pub mod attention;
 pub mod attr;
 pub mod binary;
 pub mod compare;
