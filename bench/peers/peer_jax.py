@@ -187,7 +187,14 @@ def words(tokens, vocabulary):
     return RANDOM.integers(0, vocabulary, (a.batch, tokens)), vocabulary
 
 
-MODELS = measure.by_name()
+MODELS = {
+    "fashion-cnn": lambda: (FashionCnn(), uniform(a.batch, 28, 28, 1), 10),
+    "mlp": lambda: (Mlp(), uniform(a.batch, 784), 10),
+    "cifar-cnn": lambda: (CifarCnn(), uniform(a.batch, 32, 32, 3), 10),
+    "resnet50": lambda: (ResNet50(), uniform(a.batch, 224, 224, 3), 1000),
+    "gpt2-small": lambda: (Gpt2(), *words(measure.TOKENS, measure.VOCABULARY)),
+    "lstm": lambda: (Lstm(), *words(measure.LSTM_TOKENS, measure.LSTM_VOCABULARY)),
+}
 
 
 # Kernels.
