@@ -123,13 +123,16 @@ impl<'a> Run<'a> {
         screen: &Screen,
     ) {
         screen.line(self.result(model));
-        let memory = peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));
-        screen.detail(format!(
-            "  {:.1} ms a step, {} samples a second, {:.1} % of the time waiting for data{memory}",
-            self.history.median_step_ms(),
-            grouped(self.samples_per_second() as u64),
-            100.0 * self.data_wait(),
-        ));
+        if self.steps > 0 {
+            let memory =
+                peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));
+            screen.detail(format!(
+                "  {:.1} ms a step, {} samples a second, {:.1} % of the time waiting for data{memory}",
+                self.history.median_step_ms(),
+                grouped(self.samples_per_second() as u64),
+                100.0 * self.data_wait(),
+            ));
+        }
         screen.line(format!("Model: {}", file.display()));
         let (program, file_name) = (program(), quoted(file));
         let data =

@@ -349,7 +349,9 @@ fn announce(model: &Model, config: &Config, resumed: &resume::Plan, screen: &Scr
         backend.name(),
     ));
     match &resumed.place {
-        Some(place) if place.finished => screen.line("The run of this folder is finished"),
+        Some(place) if place.finished => screen.line(
+            "The run of this folder is finished: nothing is trained (--resume=never starts anew, --out names another folder)",
+        ),
         Some(place) => screen.line(format!("Going on in {}", resume::told(place))),
         None => {}
     }

@@ -369,7 +369,9 @@ impl Program {
     ) {
         // SAFETY: by the caller's promise.
         unsafe { self.fetch(regs, inputs, copies, scratch, start, n) };
-        let (Body::Loops(code), regs) = (&self.body, &regs.at) else { return };
+        let (Body::Loops(code), regs) = (&self.body, &regs.at) else {
+            systole_ir::bug!("machine code leaves nothing in registers")
+        };
         for (k, code) in code.iter().enumerate() {
             let dst = regs[self.loads.len() + k];
             let [a, b, c] = code.args.map(|r| regs[r].cast_const());
