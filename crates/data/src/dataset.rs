@@ -38,6 +38,14 @@ impl Cardinality {
         }
     }
 
+    /// What is left when only running tells how many elements each one becomes.
+    pub(crate) fn unknown_unless_empty(self) -> Cardinality {
+        match self {
+            Cardinality::Finite(0) => self,
+            _ => Cardinality::Unknown,
+        }
+    }
+
     /// Changes a finite number.
     pub(crate) fn map(self, f: impl FnOnce(u64) -> u64) -> Cardinality {
         match self {

@@ -26,17 +26,19 @@ impl Stage for Enumerate {
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(access(&self.up, run)?.map(|up| Box::new(Counted { up, at: 0 }) as _))
+        Ok(access(&self.up, run)?.map(|up| Box::new(Counted { up, at: 0, number: count }) as _))
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Counted { up: open(&self.up, run)?, at: 0 }))
+        Ok(Box::new(Counted { up: open(&self.up, run)?, at: 0, number: count }))
     }
 }
 
-struct Counted<U> {
-    up: U,
-    at: u64,
+/// Gives each element its number.
+pub(super) struct Counted<U> {
+    pub(super) up: U,
+    pub(super) at: u64,
+    pub(super) number: fn(Sample, u64) -> Result<Sample>,
 }
 
 fn count(sample: Sample, index: u64) -> Result<Sample> {
@@ -54,7 +56,7 @@ impl Access for Counted<Box<dyn Access>> {
     }
 
     fn get(&mut self, index: u64) -> Result<Sample> {
-        count(self.up.get(index)?, index)
+        (self.number)(self.up.get(index)?, index)
     }
 }
 
@@ -62,7 +64,7 @@ impl Cursor for Counted<Box<dyn Cursor>> {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.up.next()?;
         self.at += 1;
-        Some(item.and_then(|s| count(s, self.at - 1)))
+        Some(item.and_then(|s| (self.number)(s, self.at - 1)))
     }
 
     fn skip(&mut self, n: u64) -> u64 {

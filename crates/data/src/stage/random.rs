@@ -1,11 +1,12 @@
 //! `map_random`: a function of each sample and of random numbers that belong to it alone, a pure function of (seed,
 //! epoch, index): the same with any number of threads and after any resume, other ones in each epoch.
 
+use super::enumerate::Counted;
 use super::map::{MapFn, over_stream};
 use super::{Access, Cursor, Node, Owner, Stage, Threads, access, open};
 use crate::Dataset;
 use crate::dataset::Cardinality;
-use crate::place::Place;
+
 use crate::run::Run;
 use crate::sample::{IntoSample, Sample};
 use std::sync::Arc;
@@ -86,7 +87,9 @@ impl Stage for RandomMap {
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        let up = Box::new(Counted { up: open(&self.up, run)?, at: 0 });
+        // Numbers are given before threads take the elements.
+        let number = |s: Sample, n| Ok(s.with_number(n));
+        let up = Box::new(Counted { up: open(&self.up, run)?, at: 0, number });
         over_stream(Owner::of(self), run, up, self.keyed(run), self.threads)
     }
 
@@ -111,35 +114,6 @@ impl Access for Numbered {
 
     fn get(&mut self, index: u64) -> Result<Sample> {
         super::map::apply(&self.f, self.up.get(index)?.with_number(index))
-    }
-}
-
-/// Gives each element its number, before threads take them.
-struct Counted {
-    up: Box<dyn Cursor>,
-    at: u64,
-}
-
-impl Cursor for Counted {
-    fn next(&mut self) -> Option<Result<Sample>> {
-        let item = self.up.next()?;
-        self.at += 1;
-        Some(item.map(|s| s.with_number(self.at - 1)))
-    }
-
-    fn skip(&mut self, n: u64) -> u64 {
-        let skipped = self.up.skip(n);
-        self.at += skipped;
-        skipped
-    }
-
-    fn save(&self) -> Place {
-        Place::at([self.at]).over(self.up.save())
-    }
-
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.at = place.number(0)?;
-        self.up.restore(place.above(0)?)
     }
 }
 

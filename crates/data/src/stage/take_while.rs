@@ -33,10 +33,7 @@ impl Stage for TakeWhile {
     }
 
     fn cardinality(&self) -> Cardinality {
-        match self.up.cardinality() {
-            Cardinality::Finite(0) => Cardinality::Finite(0),
-            _ => Cardinality::Unknown,
-        }
+        self.up.cardinality().unknown_unless_empty()
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {

@@ -388,7 +388,7 @@ mod tests {
     fn words_hold_pairs_in_order_and_zeros_behind() {
         let source: Vec<u16> = (1..=6).collect();
         let mut to = vec![9u32; 2 * LANES];
-        let panel = PanelArgs {
+        let panel = |to: &mut Vec<u32>| PanelArgs {
             src: source.as_ptr().cast(),
             lane: 6,
             step: 2,
@@ -401,23 +401,12 @@ mod tests {
         };
         let [left, right] = packs::<u32>(DType::BF16, Level::Portable).expect("bf16");
         // SAFETY: two lanes of three products each, and room for a chunk of two lanes.
-        unsafe { left(&[panel]) };
+        unsafe { left(&[panel(&mut to)]) };
         let (a, b) = ([1 | 2 << 16, 3], [4 | 5 << 16, 6]);
         assert_eq!((&to[..2], &to[LANES..LANES + 2]), (&a[..], &b[..]));
         assert!(to[2..LANES].iter().chain(&to[LANES + 2..]).all(|&x| x == 0));
-        let panel = PanelArgs {
-            src: source.as_ptr().cast(),
-            lane: 6,
-            step: 2,
-            lanes: 2,
-            fill: 2,
-            k: LANES,
-            products: 3,
-            dst: to.as_mut_ptr(),
-            stride: 2,
-        };
         // SAFETY: as above.
-        unsafe { right(&[panel]) };
+        unsafe { right(&[panel(&mut to)]) };
         assert_eq!(to[..4], [a[0], b[0], a[1], b[1]]);
         assert!(to[4..].iter().all(|&x| x == 0));
     }
