@@ -1,6 +1,7 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command.
 
 mod bench;
+mod confused;
 mod evaluate;
 mod init;
 mod ops;
@@ -87,13 +88,13 @@ impl Common {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train a model: from a preset, a TOML file, or a saved model
+    /// Train a model: from a folder of pictures, a preset, a TOML file, or a saved model
     Train(train::TrainArgs),
     /// Go on with a training run that was stopped or killed, where it was; every train does so too
     Resume(train::ResumeArgs),
     /// Measure a saved model on test data
     Evaluate(evaluate::EvaluateArgs),
-    /// Say what is in pictures (PNG or IDX files)
+    /// Say what is in pictures (JPEG, PNG or IDX files)
     Predict(predict::PredictArgs),
     /// Show a model's layers, shapes and numbers of weights
     Summary {

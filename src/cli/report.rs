@@ -1,5 +1,6 @@
 //! What a training run reports when it is over: to people, to programs, and into the model file.
 
+use super::confused::Confusions;
 use super::screen::{Screen, grouped, program, quoted, values};
 use super::stop::Stop;
 use serde_json::{Map, Value, json};
@@ -21,6 +22,8 @@ pub(crate) struct Run<'a> {
     epochs: usize,
     interrupted: bool,
     seconds: f64,
+    /// Which classes were taken for which.
+    pub(crate) confusions: Option<Confusions>,
 }
 
 impl<'a> Run<'a> {
@@ -43,7 +46,12 @@ impl<'a> Run<'a> {
             interrupted: history.interrupted || stop.exit_code() != 0,
             history,
             seconds: began.elapsed().as_secs_f64(),
+            confusions: None,
         }
+    }
+
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.interrupted
     }
 
     /// One object for each epoch, after those of earlier runs.
@@ -107,6 +115,9 @@ impl<'a> Run<'a> {
         put("total_steps", json!(model.steps()));
         put("resumed_at", json!(resumed.map(|p| json!({"epoch": p.epoch + 1, "step": p.steps}))));
         put("model_file", json!(file.display().to_string()));
+        if let Some(confusions) = &self.confusions {
+            put("most_confused", confusions.json());
+        }
         put("history", self.history_with(None));
         put("config", serde_json::to_value(self.config).unwrap_or(Value::Null));
         o.into()
@@ -123,6 +134,7 @@ impl<'a> Run<'a> {
         screen: &Screen,
     ) {
         screen.line(self.result(model));
+        self.confusions.iter().for_each(|c| screen.line(c.text()));
         if self.steps > 0 {
             let memory =
                 peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));

@@ -59,6 +59,9 @@ pub(crate) struct Record {
     pub(crate) from: Option<String>,
     /// Epochs that this model had.
     pub(crate) initial_epoch: usize,
+    /// What tells the data from others of the same name: a folder of pictures may change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<String>,
 }
 
 /// What training is to do.
@@ -153,6 +156,7 @@ impl Record {
             // Where the data lie is not what they are.
             keys.retain(|(key, _)| key != "data.dir");
             keys.push(("--from".into(), r.from.clone().unwrap_or_else(|| "none".into())));
+            keys.extend(r.data.iter().map(|data| ("the data".into(), data.clone())));
             keys
         };
         let (now, before) = (keys(self), keys(earlier));

@@ -4,6 +4,7 @@
 //! Every error names the key, where it came from (file and line, or the flag), and the nearest key that exists.
 //! Nothing here loads data or trains; see [`Config::load_data`], [`Config::model`] and [`Config::untrained`] for the step to live objects.
 
+mod augment;
 mod blame;
 mod build;
 mod draft;
@@ -21,11 +22,14 @@ use systole_nn::{Precision, nearest};
 use toml::{Table, Value};
 
 /// Names of the data sets.
-pub const DATASETS: [&str; 5] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "text"];
+pub const DATASETS: [&str; 6] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "text"];
 
 /// Names of the presets.
-pub const PRESETS: [&str; 8] =
-    ["fashion-mnist", "mnist", "glyphs", "mlp", "cifar-cnn", "resnet50", "gpt2-small", "lstm"];
+pub const PRESETS: [&str; 9] =
+    ["fashion-mnist", "mnist", "glyphs", "mlp", "cifar-cnn", "folder", "resnet50", "gpt2-small", "lstm"];
+
+/// Values of `data.color_mode`, and the channels that they mean.
+const COLOR_MODES: [(&str, usize); 2] = [("rgb", 3), ("grayscale", 1)];
 
 /// A whole training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +74,18 @@ pub struct Data {
     /// Height and width that pictures are brought to; otherwise they stay as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_size: Option<[usize; 2]>,
+    /// `rgb` or `grayscale`: what the pictures of a folder are brought to. Default: `rgb`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub color_mode: Option<String>,
+    /// The part of each class of a folder that is kept for testing. Default: 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_split: Option<f64>,
+    /// The part of a folder's pictures that may be unreadable. Default: 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable_quota: Option<f64>,
+    /// Changes of training pictures by name, drawn anew for every picture and epoch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub augment: Vec<String>,
     /// Tokens in a sample of text. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
@@ -161,6 +177,7 @@ impl Config {
             "glyphs" => include_str!("presets/glyphs.toml"),
             "mlp" => include_str!("presets/mlp.toml"),
             "cifar-cnn" => include_str!("presets/cifar-cnn.toml"),
+            "folder" => include_str!("presets/folder.toml"),
             "resnet50" => include_str!("presets/resnet50.toml"),
             "gpt2-small" => include_str!("presets/gpt2-small.toml"),
             "lstm" => include_str!("presets/lstm.toml"),
@@ -225,11 +242,38 @@ impl Data {
         at_least_one("data.image_size", sides)?;
         at_least_one("data.sequence_length", self.sequence_length.map(|n| n as u64))?;
         at_least_one("data.train_samples", self.train_samples)?;
-        at_least_one("data.test_samples", self.test_samples)
+        at_least_one("data.test_samples", self.test_samples)?;
+        self.check_folder()
+    }
+
+    fn check_folder(&self) -> Result<(), Wrong> {
+        if let Some(mode) = self.color_mode.as_ref().filter(|m| COLOR_MODES.iter().all(|(n, _)| n != m)) {
+            let known = COLOR_MODES.map(|(n, _)| n);
+            return Err(Wrong::of(
+                "data.color_mode",
+                blame::unknown("there is no colour mode", mode, &known),
+            ));
+        }
+        for (key, share, most) in [
+            ("data.validation_split", self.validation_split, 0.9),
+            ("data.unreadable_quota", self.unreadable_quota, 1.0),
+        ] {
+            if let Some(share) = share.filter(|s| !(0.0..=most).contains(s)) {
+                let what = format!("{share} is no part of the pictures");
+                return Err(Wrong::new(key, what).hint(format!("choose a number from 0 to {most}")));
+            }
+        }
+        augment::changes(&self.augment, self.channels() == 3).map(drop)
     }
 }
 
 impl Data {
+    /// Channels that the pictures of a folder are brought to.
+    fn channels(&self) -> usize {
+        let mode = self.color_mode.as_deref().unwrap_or("rgb");
+        COLOR_MODES.iter().find(|(n, _)| *n == mode).map_or(3, |(_, channels)| *channels)
+    }
+
     /// Tokens in a sample of text.
     pub fn sequence_length(&self) -> usize {
         self.sequence_length.unwrap_or(128)
