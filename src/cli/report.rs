@@ -67,22 +67,11 @@ impl<'a> Run<'a> {
         all.into()
     }
 
-    /// Milliseconds of all steps, the first left out where there are others: it compiles.
-    fn total_ms(&self, each: &[f32]) -> f64 {
-        each.iter().skip(usize::from(each.len() > 1)).map(|m| f64::from(*m)).sum()
-    }
-
     /// Samples a second while training, compiling left out.
     fn samples_per_second(&self) -> f64 {
-        let (h, ms) = (&self.history, self.total_ms(&self.history.step_ms));
+        let (h, ms) = (&self.history, self.history.total_step_ms());
         let compiling = if h.step_ms.len() > 1 { self.config.fit.batch_size as u64 } else { 0 };
         if ms > 0.0 { h.samples.saturating_sub(compiling) as f64 / ms * 1e3 } else { 0.0 }
-    }
-
-    /// Which part of the time of the steps went by waiting for data.
-    fn data_wait(&self) -> f64 {
-        let all = self.total_ms(&self.history.step_ms);
-        if all > 0.0 { self.total_ms(&self.history.wait_ms) / all } else { 0.0 }
     }
 
     /// The last line of `--json`.
@@ -98,7 +87,8 @@ impl<'a> Run<'a> {
         put("steps", json!(self.steps));
         put("ms_per_step", json!(self.history.median_step_ms()));
         put("samples_per_second", json!(self.samples_per_second()));
-        put("data_wait", json!(self.data_wait()));
+        put("data_wait", json!(self.history.data_wait()));
+        put("data_verdict", json!(self.history.verdict()));
         put("peak_rss_mib", json!(peak_rss_mib()));
         put("seconds", json!(self.seconds));
         put("seed", json!(self.config.seed));
@@ -139,11 +129,14 @@ impl<'a> Run<'a> {
             let memory =
                 peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));
             screen.detail(format!(
-                "  {:.1} ms a step, {} samples a second, {:.1} % of the time waiting for data{memory}",
+                "  {:.1} ms a step, {} samples a second{memory}\n  {}",
                 self.history.median_step_ms(),
                 grouped(self.samples_per_second() as u64),
-                100.0 * self.data_wait(),
+                self.history.verdict(),
             ));
+            if screen.verbose {
+                self.history.data.iter().for_each(|report| screen.line(format!("Data: {report}").trim_end()));
+            }
         }
         screen.line(format!("Model: {}", file.display()));
         let (program, file_name) = (program(), quoted(file));

@@ -2,7 +2,7 @@
 
 use super::{Config, augment, settings};
 use crate::datasets::{self, DataDir, FolderOptions, TrainingData};
-use systole_data::{AUTOTUNE, Dataset, Sample};
+use systole_data::{AUTOTUNE, Dataset, Options, Sample};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::{Compile, Model};
@@ -38,9 +38,7 @@ impl Config {
     /// Gives the last layer a unit for each class, where it still is as the preset `folder` has it.
     pub fn fit_classes(&mut self, classes: usize) -> Result<()> {
         let preset = Config::preset("folder")?;
-        if self.layers == preset.layers
-            && let Some(last) = self.layers.last_mut()
-        {
+        if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
             last.insert("units".into(), (classes as i64).into());
         }
         Ok(())
@@ -62,7 +60,7 @@ impl Config {
         if data.is_pictures() && !self.data.augment.is_empty() {
             train = self.augmented(train, data);
         }
-        self.batches(train, data)
+        self.tuned(self.batches(train, data))
     }
 
     /// Pictures changed by `data.augment`.
@@ -94,6 +92,14 @@ impl Config {
         // Scaling whole batches is the same and costs less than scaling each sample.
         let batches = elements.batch(self.fit.batch_size);
         batches.map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+    }
+
+    /// A pipeline that runs by `data.tuning`, where that is set.
+    fn tuned(&self, pipeline: Dataset) -> Dataset {
+        match self.data.sizes() {
+            Ok(tuning @ Some(_)) => pipeline.with_options(Options { tuning, ..Options::default() }),
+            _ => pipeline,
+        }
     }
 
     /// Pictures in `data.image_size`; others as they are.

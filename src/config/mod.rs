@@ -17,6 +17,7 @@ pub use draft::{Draft, Refused};
 use crate::config::blame::Wrong;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
+use systole_data::Tuning;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Precision, nearest};
 use toml::{Table, Value};
@@ -95,6 +96,10 @@ pub struct Data {
     /// Only the first so many test samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_samples: Option<u64>,
+    /// Threads and queues of the pipeline's stages as `systole data bench --freeze` found them; otherwise they are tuned
+    /// while training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<Table>,
 }
 
 /// The `compile` table.
@@ -125,6 +130,17 @@ pub struct FitSection {
     /// Test after every so many epochs; the last one is always tested.
     #[serde(default = "once")]
     pub validation_freq: usize,
+}
+
+/// A table as TOML writes it within a line: `{ threads = 1, ahead = 2 }`.
+fn inline(value: &Value) -> String {
+    match value.as_table() {
+        Some(t) => {
+            let entries: Vec<String> = t.iter().map(|(k, v)| format!("{k} = {v}")).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+        None => value.to_string(),
+    }
 }
 
 fn one() -> f64 {
@@ -263,7 +279,15 @@ impl Data {
                 return Err(Wrong::new(key, what).hint(format!("choose a number from 0 to {most}")));
             }
         }
-        augment::changes(&self.augment, self.channels() == 3).map(drop)
+        augment::changes(&self.augment, self.channels() == 3)?;
+        self.sizes().map(drop).map_err(|e| Wrong::of("data.tuning", e))
+    }
+
+    /// Threads and queues, where they are frozen.
+    fn sizes(&self) -> Result<Option<Tuning>> {
+        let line = |(stage, size): (&String, &Value)| format!("{stage:?} = {}", inline(size));
+        let lines = self.tuning.as_ref().map(|t| t.iter().map(line).collect::<Vec<_>>().join("\n"));
+        lines.map(|text| text.parse()).transpose()
     }
 }
 
