@@ -125,7 +125,7 @@ fn any_pipeline_resumes_before_each_element_with_other_threads_and_queues() {
         lengths.push(whole.len());
         // What goes on has other threads and deeper queues than what was stopped.
         let wider = Options { core_budget: Some(3), ..Options::default() };
-        let others = [d.debug(), d.with_options(wider).prefetch(0)];
+        let others = [d.debug(), d.with_options(wider)];
         let mut iter = d.iter();
         for taken in 0..=whole.len() {
             let position: Position = iter.position().to_string().parse().unwrap();
