@@ -68,12 +68,22 @@ impl ModelFile {
 
     /// As [`ModelFile::save`] on a given file system.
     pub fn save_with<F: FileSystem>(&self, files: &F, path: &Path) -> Result<()> {
+        self.with_parts(|parts| write_atomically(files, path, parts)).at(|| path.display().to_string())?
+    }
+
+    /// The bytes that [`ModelFile::save`] writes.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.with_parts(<[&[u8]]>::concat)
+    }
+
+    /// Gives the file's parts in their order to `f`.
+    fn with_parts<T>(&self, f: impl FnOnce(&[&[u8]]) -> T) -> Result<T> {
         let order = self.storage_order();
-        let header = self.header(&order).at(|| path.display().to_string())?;
+        let header = self.header(&order)?;
         let length = (header.len() as u64).to_le_bytes();
         let mut parts: Vec<&[u8]> = vec![&length, &header];
         parts.extend(order.iter().map(|&i| self.tensors[i].1.bytes()));
-        write_atomically(files, path, &parts)
+        Ok(f(&parts))
     }
 
     /// Reads and checks a file.
