@@ -1,5 +1,7 @@
 //! The fuzz targets of `fuzz/` on their seeds, each mutated many times the same way: a small part of what the fuzzers do.
 
+#[path = "../fuzz/src/checkpoints.rs"]
+mod checkpoints;
 #[path = "../fuzz/src/targets.rs"]
 mod targets;
 
@@ -31,7 +33,8 @@ fn mutated(seeds: &[Vec<u8>], draws: &mut Stream) -> Vec<u8> {
 
 #[test]
 fn seeds_and_their_mutations_make_no_panic() {
-    for (k, (name, target, seeds)) in targets::TARGETS.into_iter().enumerate() {
+    let checkpoints: targets::Target = ("model", checkpoints::model, checkpoints::model_seeds);
+    for (k, (name, target, seeds)) in targets::TARGETS.into_iter().chain([checkpoints]).enumerate() {
         let seeds = seeds();
         assert!(!seeds.is_empty(), "{name}");
         seeds.iter().for_each(|seed| target(seed));

@@ -3,19 +3,17 @@
 
 use systole_base::{DType, Literal};
 use systole_data::format::example::{Feature, Features, Partition, SequenceFeatures, encode};
-use systole_data::format::tfrecord::{OnCorrupt, Reader, frame, masked_crc};
+use systole_data::format::tfrecord::{OnCorrupt, Reader, frame};
 use systole_data::format::{idx, npy};
 use systole_data::{HostArray, Sample};
-use systole_nn::ModelFile;
 
 /// Name, what takes the bytes, valid inputs.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 4] = [
     ("tfrecord", tfrecord, tfrecord_seeds),
     ("example", example, example_seeds),
     ("idx", idx, idx_seeds),
-    ("model", model, model_seeds),
     ("npy", npy, npy_seeds),
 ];
 
@@ -80,33 +78,6 @@ pub fn idx(bytes: &[u8]) {
 fn idx_seeds() -> Vec<Vec<u8>> {
     let x = Literal::from_slice([2, 3], &[1u8, 2, 3, 4, 5, 6]).expect("an array");
     [false, true].map(|gzip| idx::to_bytes(&x, gzip).expect("IDX")).into()
-}
-
-pub fn model(bytes: &[u8]) {
-    let _ = ModelFile::read(&mut &bytes[..], bytes.len() as u64);
-    // The header's sum would stop nearly everything: it is made to fit, so that what is behind it is reached too.
-    let mut summed = bytes.to_vec();
-    let header = summed.get_mut(8..).unwrap_or_default();
-    let digits = br#"{"__metadata__":{"header_crc32c":""#.len()..;
-    if let Some(place) = header.get_mut(digits.start..digits.start + 8) {
-        place.fill(b'0');
-        let length = bytes.first_chunk().map_or(0, |n| u64::from_le_bytes(*n) as usize);
-        let covered = header.get(..length).unwrap_or_default();
-        // TFRecord's masked sum, unmasked.
-        let sum = masked_crc(covered).wrapping_sub(0xa282_ead8).rotate_left(15);
-        header[digits.start..digits.start + 8].copy_from_slice(format!("{sum:08x}").as_bytes());
-        let _ = ModelFile::read(&mut &summed[..], summed.len() as u64);
-    }
-}
-
-fn model_seeds() -> Vec<Vec<u8>> {
-    let mut file = ModelFile::default();
-    let mut seeds = vec![file.to_bytes().expect("a file")];
-    file.tensors.push(("weights/a".into(), Literal::from_slice([2], &[1f32, 2.]).expect("an array")));
-    file.tensors.push(("b".into(), Literal::zeros(systole_base::TensorType::new(DType::Bool, [3]))));
-    file.metadata.insert("run".into(), "{}".into());
-    seeds.push(file.to_bytes().expect("a file"));
-    seeds
 }
 
 pub fn npy(bytes: &[u8]) {

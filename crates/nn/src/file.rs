@@ -73,7 +73,7 @@ impl ModelFile {
 
     /// The bytes that [`ModelFile::save`] writes.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        self.with_parts(<[&[u8]]>::concat)
+        self.with_parts(|parts| parts.concat())
     }
 
     /// Gives the file's parts in their order to `f`.

@@ -1,8 +1,8 @@
-//! See `targets.rs`.
+//! See `checkpoints.rs`.
 #![no_main]
 #![allow(dead_code)]
 
-#[path = "../targets.rs"]
-mod targets;
+#[path = "../checkpoints.rs"]
+mod checkpoints;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::model(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checkpoints::model(bytes));

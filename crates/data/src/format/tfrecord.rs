@@ -196,12 +196,16 @@ impl Reader {
 
     /// Reads from memory; `name` stands for the file in messages.
     pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> Reader {
-        let input = match detect(&bytes) {
-            Compression::Gzip => Input::Packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)))),
-            Compression::Zlib => Input::Packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)))),
-            _ => Input::Packed(Box::new(io::Cursor::new(bytes))),
-        };
-        Reader::new(name.into(), input, on_corrupt)
+        let packed = |input| Reader::new(name.into(), Input::Packed(input), on_corrupt);
+        match detect(&bytes) {
+            Compression::Gzip => packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)))),
+            Compression::Zlib => packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)))),
+            _ => {
+                let mut reader = packed(Box::new(io::empty()));
+                (reader.window.end, reader.window.bytes, reader.window.ended) = (bytes.len(), bytes, true);
+                reader
+            }
+        }
     }
 
     fn new(name: String, input: Input, on_corrupt: OnCorrupt) -> Reader {
