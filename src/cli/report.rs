@@ -91,6 +91,7 @@ impl<'a> Run<'a> {
         put("ms_per_step", json!(self.history.median_step_ms()));
         put("samples_per_second", json!(self.samples_per_second()));
         put("data_wait", json!(self.data_wait()));
+        put("backup_ms", json!(self.history.backup_ms));
         put("peak_rss_mib", json!(peak_rss_mib()));
         put("seconds", json!(self.seconds));
         put("seed", json!(self.config.seed));

@@ -29,6 +29,8 @@ pub struct Report {
     pub stages: Vec<StageReport>,
     /// Stages that compute ahead.
     pub queues: Vec<QueueReport>,
+    /// What went wrong without ending the run, one sentence each.
+    pub notes: Vec<String>,
 }
 
 /// One stage's own time, without the stages above it.
@@ -87,6 +89,7 @@ impl Report {
             core_budget: run.tuner().cores(),
             stages,
             queues,
+            notes: run.notes(),
         }
     }
 
@@ -187,6 +190,6 @@ impl fmt::Display for Report {
             }
             q.reasons.iter().try_for_each(|r| writeln!(f, "  {r}"))?;
         }
-        Ok(())
+        self.notes.iter().try_for_each(|n| writeln!(f, "{n}"))
     }
 }
