@@ -1,7 +1,8 @@
 //! [`Report`]: what the stages of a run did, what was tuned and why, and a verdict in plain words.
 
-use crate::autotune::Gauge;
+use crate::autotune::{Gauge, Tuning};
 use crate::run::Run;
+use crate::stage::options::WithOptions;
 use crate::watch::Watch;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,6 +32,8 @@ pub struct Report {
     pub queues: Vec<QueueReport>,
     /// What went wrong without ending the run, one sentence each.
     pub notes: Vec<String>,
+    /// The sizes that they have now, for [`crate::Options::tuning`].
+    pub tuning: Tuning,
 }
 
 /// One stage's own time, without the stages above it.
@@ -77,8 +80,9 @@ impl Report {
             Watch::Meter(meter) => meter.rows(),
             _ => Vec::new(),
         };
-        let stages =
-            stages.into_iter().map(|(label, time, elements)| StageReport { label, time, elements }).collect();
+        let does_work = |label: &String| label != WithOptions::LABEL;
+        let stages = stages.into_iter().filter(|(label, ..)| does_work(label));
+        let stages = stages.map(|(label, time, elements)| StageReport { label, time, elements }).collect();
         let queues = run.tuner().gauges().into_iter().map(|(label, g)| QueueReport::of(label, &g)).collect();
         Report {
             elements,
@@ -90,6 +94,7 @@ impl Report {
             stages,
             queues,
             notes: run.notes(),
+            tuning: run.tuner().tuning(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs::TryLockError;
 use std::io;
 use std::path::{Path, PathBuf};
 use systole_ir::Literal;
