@@ -89,6 +89,7 @@ impl<'a> Run<'a> {
         put("samples_per_second", json!(self.samples_per_second()));
         put("data_wait", json!(self.history.data_wait()));
         put("data_verdict", json!(self.history.verdict()));
+        put("backup_ms", json!(self.history.backup_ms));
         put("peak_rss_mib", json!(peak_rss_mib()));
         put("seconds", json!(self.seconds));
         put("seed", json!(self.config.seed));

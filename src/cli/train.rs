@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole::config::{Config, Draft};
 use systole::datasets::{TrainingData, picture_size_for};
+use systole_data::disk::sweep;
 use systole_data::format::png;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::schedule::Schedule;
@@ -475,7 +476,7 @@ impl Folder {
         let hint = "choose a folder that you may write to with --out";
         std::fs::create_dir_all(&folder)
             .map_err(|e| Error::io("cannot make the folder", &folder, e).hint(hint))?;
-        let trial = folder.join(format!(".systole-{}", std::process::id()));
+        let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
         std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", &folder, e).hint(hint))?;
         std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))?;
         let file = |end: &str| folder.join(format!("{dataset}{end}"));
@@ -484,6 +485,7 @@ impl Folder {
 
     /// The model, then a test picture to try it on.
     fn save(&self, model: &Model, data: &TrainingData) -> Result<()> {
+        sweep(&self.folder);
         model.save(&self.model).map_err(|e| {
             e.hint(
                 "make room or choose another folder with --out; a file that was there before is still whole",

@@ -49,9 +49,9 @@ pub const TENSOR_FLOAT_32: Knob = Knob {
 /// Blocks of rows in compiled programs.
 pub const BLOCKS: Knob = Knob {
     name: "SYSTOLE_BLOCKS",
-    values: "on|off",
+    values: "on|off|ROWS",
     default: "on",
-    doc: "on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other",
+    doc: "on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other; a number: blocks of so many samples, for comparing",
 };
 /// Machine code for element-wise programs.
 pub const JIT: Knob = Knob {

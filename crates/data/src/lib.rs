@@ -30,6 +30,7 @@ mod arith;
 mod array;
 mod autotune;
 mod dataset;
+pub mod disk;
 pub mod format;
 mod hold;
 pub mod picture;

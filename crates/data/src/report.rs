@@ -30,6 +30,8 @@ pub struct Report {
     pub stages: Vec<StageReport>,
     /// Stages that compute ahead.
     pub queues: Vec<QueueReport>,
+    /// What went wrong without ending the run, one sentence each.
+    pub notes: Vec<String>,
     /// The sizes that they have now, for [`crate::Options::tuning`].
     pub tuning: Tuning,
 }
@@ -91,6 +93,7 @@ impl Report {
             core_budget: run.tuner().cores(),
             stages,
             queues,
+            notes: run.notes(),
             tuning: run.tuner().tuning(),
         }
     }
@@ -192,6 +195,6 @@ impl fmt::Display for Report {
             }
             q.reasons.iter().try_for_each(|r| writeln!(f, "  {r}"))?;
         }
-        Ok(())
+        self.notes.iter().try_for_each(|n| writeln!(f, "{n}"))
     }
 }

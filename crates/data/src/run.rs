@@ -1,10 +1,10 @@
 //! [`Run`]: what the stages of one running pipeline share: the epoch, the options, the memory budget, the tuner and
 //! whoever is watching. [`Options`]: how a pipeline is run, as tf.data's `with_options`.
 
-use crate::autotune::{Budget, Tuner, Tuning, free_memory};
+use crate::autotune::{Budget, Tuner, Tuning, free_memory, lock};
 use crate::stage::{Access, Cursor, Node};
 use crate::watch::Watch;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 
 /// How a pipeline is run. What is `None` keeps its default; of several [`crate::Dataset::with_options`] in a chain
@@ -63,6 +63,7 @@ struct Shared {
     budget: Arc<Budget>,
     tuner: Arc<Tuner>,
     watch: Watch,
+    notes: Mutex<Vec<String>>,
 }
 
 impl Run {
@@ -81,7 +82,8 @@ impl Run {
         let threads = options.debug != Some(true) && !watch.is_trace();
         let tuner = Arc::new(Tuner::new(node, cores, options.tuning));
         let deterministic = options.deterministic.unwrap_or(true);
-        Run { epoch, shared: Arc::new(Shared { deterministic, threads, budget, tuner, watch }) }
+        let notes = Mutex::default();
+        Run { epoch, shared: Arc::new(Shared { deterministic, threads, budget, tuner, watch, notes }) }
     }
 
     /// A run that only looks at the first element: no threads, nothing measured.
@@ -92,6 +94,7 @@ impl Run {
             budget: Arc::new(Budget::new(usize::MAX)),
             tuner: Arc::new(Tuner::idle()),
             watch: Watch::Off,
+            notes: Mutex::default(),
         };
         Run { epoch: 0, shared: Arc::new(shared) }
     }
@@ -114,6 +117,18 @@ impl Run {
     /// Whether the order must not depend on threads.
     pub fn is_deterministic(&self) -> bool {
         self.shared.deterministic
+    }
+
+    /// Keeps what the user should know for the report, once.
+    pub(crate) fn note(&self, text: String) {
+        let mut notes = lock(&self.shared.notes);
+        if !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
+    pub(crate) fn notes(&self) -> Vec<String> {
+        lock(&self.shared.notes).clone()
     }
 
     pub(crate) fn budget(&self) -> &Arc<Budget> {

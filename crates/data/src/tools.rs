@@ -3,6 +3,7 @@
 //! Everything here returns values that show themselves as text; nothing is printed.
 
 use crate::autotune::lock;
+use crate::disk::{Disk, write_atomically};
 use crate::format::example::{self, Features};
 use crate::format::tfrecord::{Compression, Damage, OnCorrupt, Reader, Writer};
 use crate::format::{idx, png};
@@ -293,8 +294,7 @@ pub fn convert(
     let features = seen.map_or_else(Features::new, |s| s.features());
     let mut path = prefix.as_os_str().to_owned();
     path.push(".features");
-    std::fs::write(&path, format!("{features}\n"))
-        .map_err(|e| Error::io("cannot write", Path::new(&path), e))?;
+    write_atomically(&Disk, Path::new(&path), &[format!("{features}\n").as_bytes()])?;
     Ok(Converted { files, elements, features })
 }
 

@@ -62,6 +62,11 @@ impl Watch {
         Watch::Trace(Arc::new(Trace { stages: Stages::of(node), seen: Mutex::default() }))
     }
 
+    /// Whether each stage is looked at by itself.
+    pub fn is_on(&self) -> bool {
+        !matches!(self, Watch::Off)
+    }
+
     pub fn is_trace(&self) -> bool {
         matches!(self, Watch::Trace(_))
     }

@@ -1,7 +1,7 @@
 //! JPEG pictures to `ui8[H, W, C]`, through the `zune-jpeg` crate, with bounded memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
@@ -66,8 +66,9 @@ fn decode(bytes: &[u8]) -> Result<Literal, String> {
         let [h, w, _] = size;
         return Err(format!("{w} × {h} pixels are too many: at most {MAX_BYTES} bytes are unpacked"));
     }
-    let pixels = decoder.decode().map_err(|e| format!("{e:?}"))?;
-    Literal::from_slice(size, &pixels).map_err(|e| e.what().to_string())
+    let mut out = Literal::zeros(TensorType::new(DType::U8, size));
+    decoder.decode_into(out.bytes_mut()).map_err(|e| format!("{e:?}"))?;
+    Ok(out)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! PNG pictures to `u8[H, W, C]` and grey arrays to PNG, through the `png` crate, with bounded memory.
 
+use crate::disk::{Disk, write_atomically};
 use png::{BitDepth, ColorType, Decoder, DecodingError, Encoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 use std::path::Path;
@@ -94,8 +95,7 @@ pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
 
 /// [`to_bytes`] into a file.
 pub fn write(path: impl AsRef<Path>, x: &Literal) -> Result<()> {
-    let path = path.as_ref();
-    std::fs::write(path, to_bytes(x)?).map_err(|e| Error::io("cannot write", path, e))
+    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x)?])
 }
 
 #[cfg(test)]
