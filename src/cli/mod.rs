@@ -4,6 +4,7 @@ mod bench;
 mod evaluate;
 mod init;
 mod ops;
+mod plan;
 mod predict;
 mod report;
 mod resume;
@@ -102,6 +103,8 @@ enum Command {
     },
     /// Measure how fast training steps, predictions and single operations run on synthetic data
     Bench(bench::BenchArgs),
+    /// Say what TPU slices, GPUs and this computer would need for a model: memory, time and money
+    Plan(plan::PlanArgs),
     /// Write a commented TOML file with a whole training run
     Init(init::InitArgs),
     /// Print the graphs that a model is compiled from
@@ -199,6 +202,7 @@ fn dispatch(command: Command, common: &Common, screen: &Screen) -> Outcome {
         Command::Evaluate(args) => evaluate::run(&args, screen),
         Command::Predict(args) => predict::run(&args, screen),
         Command::Summary { target } => show::summary(&target, screen),
+        Command::Plan(args) => plan::run(&args, screen),
         Command::Init(args) => init::run(&args, screen),
         Command::Show(args) => show::run(&args, screen),
         Command::Ops => ops::ops(screen),

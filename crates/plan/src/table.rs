@@ -95,6 +95,26 @@ pub struct Tpu {
     pub cubes: Option<usize>,
     /// User-facing names and their topologies.
     pub slices: BTreeMap<String, String>,
+    /// Constants of the analytic model.
+    pub fit: Fit,
+}
+
+/// Constants of the analytic model that no specification holds: fitted to the cycles that libtpu's compiler estimates.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fit {
+    /// Cycles of a kernel with a product beside its work.
+    pub product_cycles: f64,
+    /// Cycles of any other kernel beside its work.
+    pub kernel_cycles: f64,
+    /// The part of the peak that large products reach.
+    pub product_share: f64,
+    /// 2²⁰ bytes of first and last blocks that nothing hides.
+    pub head_mib: f64,
+    /// Cycles of one core to move 1024 elements of a product out of the matrix units.
+    pub result_cycles: f64,
+    /// Whether convolutions may put the batch on the columns of the matrix units.
+    pub swaps: bool,
 }
 
 /// One GPU.
