@@ -215,7 +215,7 @@ pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> 
 }
 
 /// An estimate from the times of its kernels.
-fn assembled(
+pub(crate) fn assembled(
     by: &'static str,
     work: &Work,
     machine: &Machine,

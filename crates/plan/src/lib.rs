@@ -20,10 +20,13 @@
 
 mod choice;
 mod collective;
+mod compiled;
 mod device;
 mod estimate;
+mod hlo;
 mod memory;
 mod price;
+mod proto;
 mod roofline;
 mod slice;
 mod table;
@@ -31,6 +34,7 @@ mod work;
 
 pub use choice::{Advice, Choice, Wish, advise, dollars, duration};
 pub use collective::{Mesh, all_reduce};
+pub use compiled::{Said, compiled};
 pub use device::{Device, Tile};
 pub use estimate::{DISPATCH, Estimate, Half, KernelTime, Machine, Range, analytic};
 pub use memory::Memory;

@@ -107,7 +107,7 @@ struct Plan {
 pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
     let tables = tables(args)?;
     let machines = machines(args, &tables).map_err(Failure::usage)?;
-    let mut subject = Subject::of(args)?;
+    let mut subject = Subject::of(args).map_err(Failure::usage)?;
     let plan = plan(args, &tables, machines, &mut subject)?;
     if let Some(path) = &args.html {
         std::fs::write(path, show::html(&plan)).map_err(|e| Error::io("cannot write", path, e))?;
