@@ -20,12 +20,18 @@ fn the_tutorial_on_v2_is_limited_by_its_host_and_the_plan_says_so() {
     let device = &v2["device_seconds"];
     assert!(device["low"].as_f64() <= device["likely"].as_f64());
     assert!(device["likely"].as_f64() <= device["high"].as_f64());
-    assert_eq!((&v2["validated"], &v2["estimator"], &v2["fits"]), (&false.into(), &"analytic".into(), &true.into()));
+    assert_eq!(
+        (&v2["validated"], &v2["estimator"], &v2["fits"]),
+        (&false.into(), &"analytic".into(), &true.into())
+    );
     let parts: f64 = v2["hbm"].as_object().unwrap().values().map(|p| p.as_f64().unwrap()).sum();
     assert!((parts - number("hbm_bytes")).abs() < 1.0, "{v2}");
     // 5 epochs of 60 steps on 4 chips at $1.125 an hour; the price is from 2018.
     assert_eq!(plan["steps"], 300.0);
-    assert_eq!((&v2["price"]["dollars_per_hour"], &v2["price"]["older_than_a_year"]), (&4.5.into(), &true.into()));
+    assert_eq!(
+        (&v2["price"]["dollars_per_hour"], &v2["price"]["older_than_a_year"]),
+        (&4.5.into(), &true.into())
+    );
     let seconds = v2["run_seconds"]["likely"].as_f64().unwrap().ceil();
     assert!((number("dollars") - 4.5 * seconds / 3600.0).abs() < 1e-9, "{v2}");
     assert_eq!(choice(&plan, "this CPU")["dollars"], 0.0);
@@ -35,7 +41,8 @@ fn the_tutorial_on_v2_is_limited_by_its_host_and_the_plan_says_so() {
 #[test]
 fn a_product_takes_what_its_operations_need() {
     let f = Folder::new("plan-matmul");
-    let args = ["plan", "--matmul", "8192x8192x8192", "--dtype", "bf16", "--targets", "v5e-1,v6e-1", "--json"];
+    let args =
+        ["plan", "--matmul", "8192x8192x8192", "--dtype", "bf16", "--targets", "v5e-1,v6e-1", "--json"];
     let plan = f.run(&args).ok().json();
     for (machine, peak) in [("v5litepod-1", 197e12), ("v6e-1", 918e12)] {
         let c = choice(&plan, machine);
@@ -72,7 +79,18 @@ fn pages_and_tables_of_ones_own() {
     let f = Folder::new("plan-html");
     let mine = "[[price]]\nchip = 'v5e'\nregion = 'here'\non_demand = 0.5\ndate = '2026-11-01'\nsource = 'a contract'\n";
     f.write("mine.toml", mine);
-    let args = ["plan", "mlp", "--targets", "v5e-1", "--tables", "mine.toml", "--region", "here", "--html", "plan.html"];
+    let args = [
+        "plan",
+        "mlp",
+        "--targets",
+        "v5e-1",
+        "--tables",
+        "mine.toml",
+        "--region",
+        "here",
+        "--html",
+        "plan.html",
+    ];
     f.run(&args).ok();
     let page = std::fs::read_to_string(f.path("plan.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("<td>0.50</td>"), "{page}");
@@ -94,7 +112,8 @@ fn mistakes_are_told() {
 fn both_tables_of_slices_agree() {
     let tables = systole_plan::Tables::built_in().unwrap();
     for s in systole_plan::Slice::all(&tables) {
-        let other: systole_runtime::Slice = s.libtpu(&tables).parse().unwrap_or_else(|e| panic!("{}: {e}", s.name));
+        let other: systole_runtime::Slice =
+            s.libtpu(&tables).parse().unwrap_or_else(|e| panic!("{}: {e}", s.name));
         assert_eq!((other.chips(), other.devices()), (s.chips, s.devices), "{}", s.name);
     }
 }

@@ -247,7 +247,11 @@ fn measured(tables: &Tables) -> Result<String> {
     let points = [
         ("v2-8: feed-forward product bf16[32, 1024, 8192] × [8192, 32768]", product, 96e-3),
         ("v2-8: reduce-scatter, 134 MB a shard", mesh(4, true, "v2").reduce_scatter(134e6), 1.13e-3),
-        ("v5e: all-gather bf16[2048, 8192] along an axis of 4", mesh(4, false, "v5e").all_gather(33.6e6), 680e-6),
+        (
+            "v5e: all-gather bf16[2048, 8192] along an axis of 4",
+            mesh(4, false, "v5e").all_gather(33.6e6),
+            680e-6,
+        ),
         ("v5e: all-gather bf16[256, 256] along an axis of 4", mesh(4, false, "v5e").all_gather(131e3), 8e-6),
     ];
     let mut errors: Vec<f64> = points.iter().map(|p| (p.1 / p.2 - 1.0).abs()).collect();

@@ -126,7 +126,8 @@ pub fn duration(seconds: f64) -> String {
     match seconds {
         s if !s.is_finite() => "an unknown time".into(),
         s if s < 1e-3 => format!("{:.0} µs", s * 1e6),
-        s if s < 1.0 => format!("{:.3} ms", s * 1e3),
+        s if s < 0.1 => format!("{:.2} ms", s * 1e3),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
         s if s < 90.0 => format!("{s:.1} s"),
         s if s < 5400.0 => format!("{:.0} min", s / 60.0),
         s if s < 3.0 * 86400.0 => format!("{:.1} h", s / 3600.0),
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn times_and_sums_read_well() {
-        assert_eq!([duration(2e-6), duration(0.0042), duration(200.0)], ["2 µs", "4.200 ms", "3 min"]);
+        assert_eq!([duration(2e-6), duration(0.0042), duration(200.0)], ["2 µs", "4.20 ms", "3 min"]);
         assert_eq!(
             [dollars(0.0), dollars(0.004), dollars(3.456), dollars(1234.0)],
             ["free", "< $0.01", "$3.46", "$1234"]

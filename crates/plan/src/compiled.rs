@@ -33,7 +33,10 @@ pub struct Said<'a> {
 /// The estimate of a step whose devices each do `work`, from what the compiler said of its program for a TPU.
 pub fn compiled(said: &Said, work: &Work, machine: &Machine, tables: &Tables) -> Result<Estimate> {
     let Machine::Slice(slice) = machine else {
-        return Err(Error::new(ErrorKind::Unsupported, "only programs for TPU slices have a compiler's estimate"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "only programs for TPU slices have a compiler's estimate",
+        ));
     };
     let tpu = tables.tpu(&slice.generation).ok_or_else(|| {
         Error::new(ErrorKind::Config, format!("no table has the generation `{}`", slice.generation))
@@ -41,7 +44,8 @@ pub fn compiled(said: &Said, work: &Work, machine: &Machine, tables: &Tables) ->
     let device = machine.device(tables, Half::Bf16)?;
     let module = Module::read(said.hlo)?;
     let entry = module.computations.get(&module.entry).ok_or_else(|| {
-        Error::new(ErrorKind::Data, "the compiler's program has no entry").hint("is it an HloModuleProtoWithConfig?")
+        Error::new(ErrorKind::Data, "the compiler's program has no entry")
+            .hint("is it an HloModuleProtoWithConfig?")
     })?;
     let reader = Reader { module: &module, tpu, device: &device };
     let mut kernels = Vec::new();
@@ -112,7 +116,13 @@ impl Reader<'_> {
         let time = match i.cycles.filter(|_| self.module.multiplies(i)) {
             Some(cycles) => {
                 let total = cycles / clock;
-                Time { products: total, memory: memory.min(total), total, floor: total.min(memory), ..Time::default() }
+                Time {
+                    products: total,
+                    memory: memory.min(total),
+                    total,
+                    floor: total.min(memory),
+                    ..Time::default()
+                }
             }
             None => {
                 let start = self.device.start[1];
@@ -126,8 +136,18 @@ impl Reader<'_> {
 
 /// Instructions that move nothing, or whose work their start stands for. Collectives have a model of their own.
 fn is_free(opcode: &str) -> bool {
-    let free = ["parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "partition-id", "iota"];
-    let network = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "send", "recv"];
+    let free = [
+        "parameter",
+        "constant",
+        "get-tuple-element",
+        "tuple",
+        "bitcast",
+        "after-all",
+        "partition-id",
+        "iota",
+    ];
+    let network =
+        ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "send", "recv"];
     // Prefetches run beside kernels; `copy-start` and the like have their bytes in the kernel that would read them.
     free.contains(&opcode)
         || opcode.ends_with("-done")

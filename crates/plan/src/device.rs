@@ -33,6 +33,8 @@ pub struct Device {
 pub struct Tile {
     /// Rows and columns of a matrix unit.
     pub mxu: usize,
+    /// Cores that work on one program.
+    pub cores: usize,
     /// Whether the compiler may put the batch instead of the features on the unit's columns.
     pub swaps: bool,
 }
@@ -50,7 +52,7 @@ impl Device {
             memory_share: 0.9,
             memory: t.hbm_limit as f64,
             start: [t.fit.product_cycles / hertz, t.fit.kernel_cycles / hertz],
-            tile: Some(Tile { mxu: t.mxu, swaps: t.fit.swaps }),
+            tile: Some(Tile { mxu: t.mxu, cores: t.cores / t.devices, swaps: t.fit.swaps }),
             product_share: t.fit.product_share,
             head_bytes: t.fit.head_mib * (1 << 20) as f64,
             result_seconds: t.fit.result_cycles / cores / hertz,

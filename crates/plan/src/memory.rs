@@ -58,8 +58,9 @@ impl Memory {
     }
 }
 
-/// Bytes of code for a kernel and beside all kernels. Fitted to what libtpu 0.0.51 reports.
-const CODE: (f64, f64) = (1.1e6, 0.12e6);
+/// Bytes of code for each core: of any program, of a kernel with a product, of any other. Fitted to what libtpu 0.0.51
+/// reports.
+const CODE: [f64; 3] = [1.05e6, 0.3e6, 0.08e6];
 
 /// A value that is used up so many kernels later counts as a temporary.
 const NEAR: usize = 4;
@@ -77,9 +78,14 @@ pub fn memory(work: &Work, device: &Device) -> Memory {
         results: fresh_results(work, device),
         activations,
         temporaries,
-        code: if device.tile.is_some() { CODE.0 + CODE.1 * work.kernels.len() as f64 } else { 0.0 },
+        code: device.tile.map_or(0.0, |t| t.cores as f64 * code(work)),
         limit: device.memory,
     }
+}
+
+fn code(work: &Work) -> f64 {
+    let kernel = |k: &Kernel| CODE[if k.product.is_some() { 1 } else { 2 }];
+    CODE[0] + work.kernels.iter().map(kernel).sum::<f64>()
 }
 
 /// Weights, optimizer state and metrics are given back in place; a result finds an argument of its type.

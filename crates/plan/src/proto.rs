@@ -69,7 +69,8 @@ impl<'a> Iterator for Fields<'a> {
             self.rest = &[];
         }
         Some(field.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "the compiler's program does not read").because("it is cut short or damaged")
+            Error::new(ErrorKind::Data, "the compiler's program does not read")
+                .because("it is cut short or damaged")
         }))
     }
 }

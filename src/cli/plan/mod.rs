@@ -1,11 +1,13 @@
 //! `systole plan`: what machines would need for a training run, before one is rented.
 
+mod compiler;
 mod show;
 mod subject;
 
 use super::screen::Screen;
 use super::{Failure, Outcome, report};
 use clap::Args;
+use compiler::Compiler;
 use std::path::PathBuf;
 use subject::Subject;
 use systole_cpu::Level;
@@ -56,6 +58,10 @@ pub(crate) struct PlanArgs {
     /// A TOML file with chips and prices that replace or extend the built-in ones
     #[arg(long, value_name = "FILE")]
     tables: Option<PathBuf>,
+    /// Let Google's compiler compile the step for each TPU generation, and take times and memory from its program: some
+    /// seconds to a minute for each. Needs libtpu
+    #[arg(long)]
+    compiled: bool,
     /// Each layer: time, use of the matrix units, padding and what would remove it
     #[arg(long)]
     layers: bool,
@@ -108,7 +114,8 @@ pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
     let tables = tables(args)?;
     let machines = machines(args, &tables).map_err(Failure::usage)?;
     let mut subject = Subject::of(args).map_err(Failure::usage)?;
-    let plan = plan(args, &tables, machines, &mut subject)?;
+    let compiler = if args.compiled { Some(Compiler::find()?) } else { None };
+    let plan = plan(args, &tables, machines, &mut subject, compiler)?;
     if let Some(path) = &args.html {
         std::fs::write(path, show::html(&plan)).map_err(|e| Error::io("cannot write", path, e))?;
         screen.detail(format!("Written: {}", path.display()));
@@ -153,11 +160,17 @@ fn this_cpu() -> Result<Machine> {
     })
 }
 
-fn plan(args: &PlanArgs, tables: &Tables, machines: Vec<Machine>, subject: &mut Subject) -> Result<Plan> {
+fn plan(
+    args: &PlanArgs,
+    tables: &Tables,
+    machines: Vec<Machine>,
+    subject: &mut Subject,
+    mut compiler: Option<Compiler>,
+) -> Result<Plan> {
     let steps = subject.steps(args);
     let (mut choices, mut refused) = (Vec::new(), Vec::new());
     for machine in machines {
-        match choice(args, tables, machine.clone(), subject, steps) {
+        match choice(args, tables, machine.clone(), subject, steps, &mut compiler) {
             Ok(choice) => choices.push(choice),
             Err(e) if e.kind() == ErrorKind::Unsupported => {
                 refused.push((machine.title(), e.what().to_string()))
@@ -176,11 +189,15 @@ fn choice(
     machine: Machine,
     subject: &mut Subject,
     steps: Option<f64>,
+    compiler: &mut Option<Compiler>,
 ) -> Result<Choice> {
     let mut notes = Vec::new();
     let half = if subject.is_f16() { Half::F16 } else { Half::Bf16 };
-    let (work, samples) = subject.work_of_one_device(machine.devices(), &mut notes)?;
-    let estimate = analytic(work, &machine, tables, half)?;
+    let (share, samples) = subject.share(machine.devices(), &mut notes)?;
+    let estimate = match (compiler, &machine) {
+        (Some(c), Machine::Slice(slice)) => c.estimate(share, slice, &machine, tables, &mut notes)?,
+        _ => analytic(&share.work, &machine, tables, half)?,
+    };
     let step = estimate.step();
     let run = steps.map(|n| [step.low * n, step.likely * n, step.high * n]);
     let (seconds, region) = (run.map(|r| r[1]), args.region.as_deref());

@@ -78,7 +78,9 @@ fn gib(bytes: f64) -> String {
 }
 
 pub(super) fn text(plan: &Plan, args: &PlanArgs, tables: &Tables, screen: &Screen) {
-    screen.line(format!("{} (analytic model)", plan.title));
+    let by =
+        if args.compiled { "TPUs: from libtpu's program; others: analytic model" } else { "analytic model" };
+    screen.line(format!("{} ({by})", plan.title));
     let mut rows = vec![HEAD.map(String::from).to_vec()];
     rows.extend(plan.choices.iter().map(row));
     screen.line(table(&rows));

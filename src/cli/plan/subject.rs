@@ -2,6 +2,7 @@
 
 use super::PlanArgs;
 use std::collections::HashMap;
+use std::sync::Arc;
 use systole::config::{Config, DATASETS, Draft, PRESETS};
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
 use systole_nn::{Model, Precision, nearest};
@@ -12,25 +13,37 @@ const SAMPLES: [u64; DATASETS.len()] = [60_000, 60_000, 60_000, 50_000, 0];
 
 pub(super) enum Subject {
     /// A training step; its work by the batch of one device.
-    Step { name: String, config: Box<Config>, model: Box<Model>, batch: usize, works: HashMap<usize, Work> },
+    Step { name: String, config: Box<Config>, model: Box<Model>, batch: usize, shares: HashMap<usize, Share> },
     /// A program that every device runs as it is.
-    Program { name: String, work: Work },
+    Program { name: String, share: Share },
+}
+
+/// What one device does in a step.
+pub(super) struct Share {
+    pub(super) graph: Arc<Graph>,
+    pub(super) work: Work,
+    /// Samples of one device; 0 for a program that is no training step.
+    pub(super) batch: usize,
+}
+
+impl Share {
+    fn of(graph: Arc<Graph>, batch: usize) -> Share {
+        Share { work: Work::of(&graph), graph, batch }
+    }
 }
 
 impl Subject {
     pub(super) fn of(args: &PlanArgs) -> Result<Subject> {
         if let Some(sizes) = &args.matmul {
             let graph = product(sizes, &args.dtype)?;
-            return Ok(Subject::Program {
-                name: format!("product {sizes} {}", args.dtype),
-                work: Work::of(&graph),
-            });
+            let name = format!("product {sizes} {}", args.dtype);
+            return Ok(Subject::Program { name, share: Share::of(graph, 0) });
         }
         let name = args.target.as_deref().unwrap_or_default();
         if name.to_lowercase().ends_with(".mlir") {
             let source = std::fs::read_to_string(name).map_err(|e| Error::io("cannot read", name, e))?;
             let graph = text::parse(&source).map_err(|e| e.at(name.to_string()))?;
-            return Ok(Subject::Program { name: name.into(), work: Work::of(&graph) });
+            return Ok(Subject::Program { name: name.into(), share: Share::of(graph, 0) });
         }
         let mut draft = draft(name)?;
         if let Some(p) = &args.precision {
@@ -39,7 +52,13 @@ impl Subject {
         let config = draft.finish().map_err(|r| r.error)?;
         let batch = args.batch_size.map_or(config.fit.batch_size, |n| n as usize);
         let model = Box::new(config.untrained()?);
-        Ok(Subject::Step { name: name.into(), config: Box::new(config), model, batch, works: HashMap::new() })
+        Ok(Subject::Step {
+            name: name.into(),
+            config: Box::new(config),
+            model,
+            batch,
+            shares: HashMap::new(),
+        })
     }
 
     pub(super) fn title(&self) -> String {
@@ -57,19 +76,15 @@ impl Subject {
     }
 
     /// What each of `devices` does in a step, and how many samples that is for all of them.
-    pub(super) fn work_of_one_device(
-        &mut self,
-        devices: usize,
-        notes: &mut Vec<String>,
-    ) -> Result<(&Work, f64)> {
+    pub(super) fn share(&mut self, devices: usize, notes: &mut Vec<String>) -> Result<(&Share, f64)> {
         match self {
-            Subject::Program { work, .. } => {
+            Subject::Program { share, .. } => {
                 if devices > 1 {
                     notes.push("one device runs the program; the others are not used".into());
                 }
-                Ok((work, 1.0))
+                Ok((share, 1.0))
             }
-            Subject::Step { model, batch, works, .. } => {
+            Subject::Step { model, batch, shares, .. } => {
                 if *batch < devices {
                     let what = format!("a batch of {batch} cannot be split over {devices} devices");
                     return Err(Error::new(ErrorKind::Unsupported, what));
@@ -80,10 +95,10 @@ impl Subject {
                         "{batch} is no multiple of {devices}: some devices wait for those with {each}"
                     ));
                 }
-                if !works.contains_key(&each) {
-                    works.insert(each, Work::of(&*model.train_graph(each)?));
+                if !shares.contains_key(&each) {
+                    shares.insert(each, Share::of(model.train_graph(each)?, each));
                 }
-                Ok((&works[&each], *batch as f64))
+                Ok((&shares[&each], *batch as f64))
             }
         }
     }
@@ -121,7 +136,7 @@ fn draft(name: &str) -> Result<Draft> {
     Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &PRESETS), PRESETS.join(", "))))
 }
 
-fn product(sizes: &str, dtype: &str) -> Result<Graph> {
+fn product(sizes: &str, dtype: &str) -> Result<Arc<Graph>> {
     let wrong = |what: String| Error::new(ErrorKind::Config, what);
     let numbers: Option<Vec<usize>> =
         sizes.split('x').map(|n| n.trim().parse().ok().filter(|n| (1..=1 << 24).contains(n))).collect();
@@ -135,5 +150,5 @@ fn product(sizes: &str, dtype: &str) -> Result<Graph> {
     let g = GraphBuilder::new("main");
     let (a, b) =
         (g.parameter(TensorType::new(ty, [m, k]), "a"), g.parameter(TensorType::new(ty, [k, n]), "b"));
-    Ok((*g.finish(&[a.dot(&b)])?).clone())
+    g.finish(&[a.dot(&b)])
 }
