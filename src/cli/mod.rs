@@ -1,11 +1,13 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command.
 
 mod bench;
+mod compile;
 mod confused;
 mod data;
 mod evaluate;
 mod init;
 mod ops;
+mod plan;
 mod predict;
 mod report;
 mod resume;
@@ -106,6 +108,16 @@ enum Command {
     },
     /// Measure how fast training steps, predictions and single operations run on synthetic data
     Bench(bench::BenchArgs),
+    /// Compile a training step for a TPU slice that is not here, with Google's own compiler
+    Compile(compile::CompileArgs),
+    /// What a child of this program is started with: the compiler may end its process
+    #[command(name = systole_pjrt::COMMAND, hide = true)]
+    CompileHere {
+        /// Where the request lies
+        folder: PathBuf,
+    },
+    /// Say what TPU slices, GPUs and this computer would need for a model: memory, time and money
+    Plan(plan::PlanArgs),
     /// Write a commented TOML file with a whole training run
     Init(init::InitArgs),
     /// Print the graphs that a model is compiled from
@@ -204,6 +216,12 @@ fn dispatch(command: Command, common: &Common, screen: &Screen) -> Outcome {
         Command::Predict(args) => predict::run(&args, screen),
         Command::Data(command) => data::run(command, screen),
         Command::Summary { target } => show::summary(&target, screen),
+        Command::Compile(args) => compile::run(&args, screen),
+        Command::CompileHere { folder } => {
+            systole_pjrt::serve(&folder)?;
+            Ok(0)
+        }
+        Command::Plan(args) => plan::run(&args, screen),
         Command::Init(args) => init::run(&args, screen),
         Command::Show(args) => show::run(&args, screen),
         Command::Ops => ops::ops(screen),
