@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole::config::Draft;
+use systole::devices::find_plugin;
 use systole_ir::{Error, ErrorKind, knobs};
 use systole_nn::{Model, Precision, grouped};
 use systole_pjrt::{Platform, TpuCompiler, program_text};
@@ -47,7 +48,7 @@ pub(crate) struct CompileArgs {
 pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let slice = args.target.parse::<Slice>().map_err(|e| Failure::usage(e.at("--target")))?;
     let slice = slice.times(args.num_slices.into());
-    let search = systole_pjrt::discover(Platform::Tpu, args.plugin.as_deref(), cache().as_deref());
+    let search = find_plugin(Platform::Tpu, args.plugin.as_deref());
     let library = search.require(Platform::Tpu)?;
     screen.detail(format!("compiler: {}", library.display()));
     let program = program(args)?;
@@ -70,11 +71,6 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
         false => show(&slice, &report, screen),
     }
     Ok(0)
-}
-
-/// Where `systole setup` puts plugins.
-pub(crate) fn cache() -> Option<PathBuf> {
-    systole::datasets::cache_folder().map(|c| c.join("plugins"))
 }
 
 /// The text to compile: a file's, or a training step's with its state donated.
@@ -136,17 +132,18 @@ fn show(slice: &Slice, r: &AheadReport, screen: &Screen) {
     let name = slice.product().filter(|p| *p != slice.topology());
     let name = name.map_or(String::new(), |p| format!(", sold as {p}"));
     screen.line(format!("compiled for {slice}{name}: {} devices of {}", r.devices, r.device_kind));
-    screen.line(format!("  in {:.1} s, by {}", r.seconds, r.compiler.lines().next().unwrap_or("its compiler")));
+    screen.line(format!(
+        "  in {:.1} s, by {}",
+        r.seconds,
+        r.compiler.lines().next().unwrap_or("its compiler")
+    ));
     screen.line("each device:");
     let of = r.memory_limit.map_or(String::new(), |limit| format!(" of {}", mib(limit)));
     screen.line(format!("  memory     {}{of}", mib(m.need())));
     let kept = m.outputs.saturating_sub(m.aliased);
-    for (what, bytes) in [
-        ("arguments", m.arguments),
-        ("results", kept),
-        ("temporaries", m.temporaries),
-        ("code", m.code),
-    ] {
+    for (what, bytes) in
+        [("arguments", m.arguments), ("results", kept), ("temporaries", m.temporaries), ("code", m.code)]
+    {
         screen.line(format!("    {what:<12} {}", mib(bytes)));
     }
     if let Some(flops) = r.cost.get("flops") {

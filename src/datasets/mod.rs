@@ -10,7 +10,7 @@ mod glyphs;
 mod text;
 
 pub use cifar::cifar10;
-pub use files::{cache_folder, DataDir, fashion_mnist, mnist};
+pub use files::{DataDir, cache_folder, fashion_mnist, mnist};
 pub use glyphs::{colour_glyphs, glyphs};
 pub use text::{TEXT_TOKENS, text};
 
