@@ -20,30 +20,39 @@ pub fn show(event: &ProgressEvent<'_>) {
             *current = (format!("Epoch {}/{epochs}", epoch + 1), *steps);
             Ok(())
         }
-        ProgressEvent::Batch { step, steps, elapsed, logs } if live => {
+        ProgressEvent::Batch { step, steps, elapsed, data_wait, logs } if live => {
+            let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
             // No wrapping while drawing: a long line on a narrow terminal could not be drawn over.
-            write!(out, "\r\x1b[2K\x1b[?7l{}\x1b[?7h", line(&current.0, *step, *steps, *elapsed, logs, true))
+            write!(out, "\r\x1b[2K\x1b[?7l{}\x1b[?7h", line(&current.0, at, logs, true))
         }
         ProgressEvent::Batch { .. } => Ok(()),
         ProgressEvent::Note(text) if live => writeln!(out, "\r\x1b[2K{text}"),
         ProgressEvent::Note(text) => writeln!(out, "{text}"),
-        ProgressEvent::EpochEnd { step, elapsed, logs } => {
-            let text = line(&current.0, *step, Some(*step), *elapsed, logs, false);
+        ProgressEvent::EpochEnd { step, elapsed, data_wait, logs } => {
+            let at = Moment { step: *step, steps: Some(*step), elapsed: *elapsed, data_wait: *data_wait };
+            let text = line(&current.0, at, logs, false);
             if live { writeln!(out, "\r\x1b[2K{text}") } else { writeln!(out, "{text}") }
         }
     };
     let _ = out.flush();
 }
 
-/// `Epoch 1/5  30/60 [=====>    ] 1s 23ms/step, 1s left  loss: 0.7155  accuracy: 0.71`
-pub fn line(
-    heading: &str,
-    step: usize,
-    steps: Option<usize>,
-    elapsed: Duration,
-    logs: &Logs,
-    running: bool,
-) -> String {
+/// How far an epoch is.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Steps taken.
+    pub step: usize,
+    /// Steps in the epoch, where known.
+    pub steps: Option<usize>,
+    /// Time that they took.
+    pub elapsed: Duration,
+    /// The part of it that they waited for data, 0 to 1.
+    pub data_wait: f64,
+}
+
+/// `Epoch 1/5  30/60 [=====>    ] 1s 23ms/step, 1s left, 2% data wait  loss: 0.7155  accuracy: 0.71`
+pub fn line(heading: &str, at: Moment, logs: &Logs, running: bool) -> String {
+    let Moment { step, steps, elapsed, data_wait } = at;
     let per_step = elapsed.as_secs_f64() / step.max(1) as f64;
     let mut text = match steps {
         Some(n) => format!("{heading}  {step:>w$}/{n} {}", bar(step, n), w = n.to_string().len()),
@@ -53,6 +62,7 @@ pub fn line(
     if let (true, Some(n)) = (running, steps) {
         text += &format!(", {} left", seconds(per_step * n.saturating_sub(step) as f64));
     }
+    text += &format!(", {:.0}% data wait", 100.0 * data_wait);
     for (name, value) in logs.iter() {
         text += &if value != 0.0 && value.abs() < 1e-3 {
             format!("  {name}: {value:.3e}")
@@ -96,10 +106,18 @@ mod tests {
     fn lines_read_like_keras() {
         let mut logs = Logs::new();
         logs.insert("loss", 0.71554);
-        let text = line("Epoch 1/5", 30, Some(60), Duration::from_millis(690), &logs, true);
-        assert_eq!(text, "Epoch 1/5  30/60 [==========>         ] 0s 23ms/step, 0s left  loss: 0.7155");
-        let done = line("Epoch 1/5", 7, None, Duration::from_secs(70), &logs, false);
-        assert_eq!(done, "Epoch 1/5  7 steps 1m10s 10.0s/step  loss: 0.7155");
+        let at = |step, steps, ms, data_wait| Moment {
+            step,
+            steps,
+            elapsed: Duration::from_millis(ms),
+            data_wait,
+        };
+        let text = line("Epoch 1/5", at(30, Some(60), 690, 0.021), &logs, true);
+        let expected =
+            "Epoch 1/5  30/60 [==========>         ] 0s 23ms/step, 0s left, 2% data wait  loss: 0.7155";
+        assert_eq!(text, expected);
+        let done = line("Epoch 1/5", at(7, None, 70_000, 0.0), &logs, false);
+        assert_eq!(done, "Epoch 1/5  7 steps 1m10s 10.0s/step, 0% data wait  loss: 0.7155");
         assert_eq!(bar(60, 60), format!("[{}]", "=".repeat(20)));
         assert_eq!(bar(0, 0), format!("[{}]", "=".repeat(20)));
     }

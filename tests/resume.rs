@@ -6,7 +6,7 @@ mod program;
 
 use program::{Folder, TINY};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use systole_base::rng::Stream;
 
@@ -78,7 +78,9 @@ fn killed_runs_end_with_the_same_bits() {
         for key in ["history", "loss", "val_loss", "total_steps", "total_epochs"] {
             assert_eq!(told[key], whole[key], "{key}");
         }
-        assert!(temporary_files(&f.path("cut/backups")).is_empty());
+        for folder in ["cut", "cut/backups"] {
+            assert_eq!(temporary_files(&f.path(folder)), [""; 0], "{folder}");
+        }
     }
     println!("{kills} kills in {runs} runs");
 }
@@ -156,4 +158,39 @@ fn two_runs_do_not_share_a_folder() {
     f.run(&endless).fails(1, &["in use", "another process"]);
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// The command, with files that cannot grow beyond a few KiB: what a full disk is to a backup.
+fn on_a_full_disk(command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$@\"", "sh"]);
+    limited.arg(command.get_program()).args(command.get_args());
+    command.get_current_dir().map(|dir| limited.current_dir(dir));
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(key, value),
+            None => limited.env_remove(key),
+        };
+    }
+    limited
+}
+
+#[test]
+fn a_full_disk_costs_the_backups_but_not_the_training_and_is_told() {
+    let f = Folder::with_data("full-disk");
+    let output = on_a_full_disk(&f.command(&train("out", &[]))).output().unwrap();
+    let told =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    for part in
+        ["the run is not backed up: cannot save", "while writing", "fashion-mnist.safetensors", "try: "]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    // Trained to its end; only the model could not be written.
+    assert!(output.status.code() == Some(1) && !told.contains("panicked"), "{told}");
+    assert!(temporary_files(&f.path("out/backups")).is_empty() && temporary_files(&f.path("out")).is_empty());
+    // With room, the same command trains it.
+    f.run(&train("out", &[])).ok();
+    f.run(&train("whole", &[])).ok();
+    assert_eq!(model(&f, "out"), model(&f, "whole"));
 }

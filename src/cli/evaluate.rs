@@ -1,5 +1,6 @@
 //! `systole evaluate`: loss and metrics of a saved model on test data.
 
+use super::confused::Confusions;
 use super::screen::{Screen, grouped, values};
 use super::target::config_of;
 use super::{DataArgs, Failure, Outcome, train};
@@ -16,7 +17,7 @@ pub(crate) struct EvaluateArgs {
     model: String,
     #[command(flatten)]
     data: DataArgs,
-    /// fashion-mnist, mnist or glyphs [default: the one it was trained on]
+    /// fashion-mnist, mnist, glyphs, cifar10, folder [default: the one it was trained on]
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
     /// Samples in a step [default: as in training]
@@ -44,6 +45,11 @@ pub(crate) fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         data.elements,
         data.name
     ));
+    let confusions = match config.data.dataset.as_str() {
+        "folder" => Some(Confusions::count(&mut model, &config.test_pipeline(&data))?),
+        _ => None,
+    };
+    confusions.iter().for_each(|c| screen.line(c.text()));
     if screen.json {
         let mut object = Map::new();
         object.insert("model_file".into(), json!(args.model));
@@ -51,6 +57,7 @@ pub(crate) fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         object.extend(logs.iter().map(|(n, v)| (n.to_string(), json!(v))));
         object.insert("samples".into(), json!(samples));
         object.insert("seconds".into(), json!(seconds));
+        confusions.iter().for_each(|c| drop(object.insert("most_confused".into(), c.json())));
         screen.object(&object.into());
     }
     Ok(0)

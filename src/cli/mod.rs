@@ -2,6 +2,8 @@
 
 mod bench;
 mod compile;
+mod confused;
+mod data;
 mod devices;
 mod evaluate;
 mod init;
@@ -94,14 +96,16 @@ impl Common {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train a model: from a preset, a TOML file, or a saved model
+    /// Train a model: from a folder of pictures, a preset, a TOML file, or a saved model
     Train(train::TrainArgs),
     /// Go on with a training run that was stopped or killed, where it was; every train does so too
     Resume(train::ResumeArgs),
     /// Measure a saved model on test data
     Evaluate(evaluate::EvaluateArgs),
-    /// Say what is in pictures (PNG or IDX files)
+    /// Say what is in pictures (JPEG, PNG or IDX files)
     Predict(predict::PredictArgs),
+    /// Look at data, convert, count, check and time them, follow one element through a pipeline
+    Data(data::DataCommand),
     /// Show a model's layers, shapes and numbers of weights
     Summary {
         /// A model file, a preset or a TOML file
@@ -164,7 +168,7 @@ impl Failure {
 /// Runs the program on the process's arguments.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
-    let screen = Screen::new(cli.common.json, cli.common.quiet);
+    let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);
     // A panic has printed its message; it must not end in an undocumented exit code.
     let outcome = catch_unwind(AssertUnwindSafe(|| run(cli, &screen)));
     match outcome.unwrap_or_else(|panic| Err(defect(panic.as_ref()).into())) {
@@ -226,6 +230,7 @@ fn dispatch(command: Command, common: &Common, screen: &Screen) -> Outcome {
         Command::Bench(args) => bench::run(&args, common, screen),
         Command::Evaluate(args) => evaluate::run(&args, screen),
         Command::Predict(args) => predict::run(&args, screen),
+        Command::Data(command) => data::run(command, screen),
         Command::Summary { target } => show::summary(&target, screen),
         Command::Compile(args) => compile::run(&args, screen),
         Command::Devices => devices::devices(screen),

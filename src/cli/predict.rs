@@ -1,4 +1,4 @@
-//! `systole predict`: classes and probabilities of pictures in PNG or IDX files.
+//! `systole predict`: classes and probabilities of pictures in JPEG, PNG or IDX files.
 
 use super::screen::Screen;
 use super::target::config_of;
@@ -7,9 +7,9 @@ use clap::Args;
 use serde_json::json;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
 use systole::config::{fraction, scale_pixels};
-use systole_data::format::{idx, png};
+use systole::datasets::fit_picture;
+use systole_data::format::{idx, picture};
 use systole_data::{HostArray, Sample};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::Model;
@@ -21,7 +21,7 @@ const BATCH: usize = 256;
 pub(crate) struct PredictArgs {
     /// A model file
     model: String,
-    /// PNG files of one picture, or IDX files (also .gz) of many
+    /// JPEG or PNG files of one picture, or IDX files (also .gz) of many
     #[arg(required = true, value_name = "IMAGES")]
     images: Vec<String>,
     /// At most so many pictures of each file
@@ -90,39 +90,33 @@ fn scale(args: &PredictArgs, model: &Model, screen: &Screen) -> Result<f64, Fail
 
 /// The pictures of a file, resized: `→ u8[N, H, W, C]`.
 fn pictures(path: &str, [h, w, c]: [usize; 3], args: &PredictArgs) -> Result<Literal> {
-    let all = match is_png(path)? {
-        true => HostArray::from(png::read(path)?).expand_dims(0).into_literal()?,
+    let all = match is_picture(path)? {
+        true => HostArray::from(picture::read(path)?).expand_dims(0).into_literal()?,
         false => from_idx(path)?,
     };
     let count = all.shape()[0].min(args.limit.map_or(usize::MAX, |n| n as usize));
     let mut bytes = Vec::with_capacity(count * h * w * c);
     for i in 0..count {
         let one = rows(&all, i, 1)?.reshape(&all.shape()[1..])?;
-        let one =
-            HostArray::from(one).then(|x| channels(&x, c)).resize(h, w).into_literal().at(|| path.into())?;
+        let one = fit_picture(one.into(), [h, w, c]).into_literal().at(|| path.into())?;
         bytes.extend(one.bytes().iter().map(|b| if args.invert { 255 - b } else { *b }));
     }
     Literal::from_slice([count, h, w, c], &bytes)
 }
 
-/// By the first bytes, not by the name.
-fn is_png(path: &str) -> Result<bool> {
-    let mut start = [0; 4];
-    let file = File::open(Path::new(path));
-    let mut file =
-        file.map_err(|e| Error::io("cannot read", path, e).hint("check the path of the picture"))?;
-    match file.read_exact(&mut start) {
-        Ok(()) => Ok(start == *b"\x89PNG"),
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(e) => Err(Error::io("cannot read", path, e)),
-    }
+/// By the first bytes, not by the name. Pictures of formats that are not read count too: their error names the format.
+fn is_picture(path: &str) -> Result<bool> {
+    let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the picture");
+    let mut start = Vec::new();
+    File::open(path).and_then(|f| f.take(16).read_to_end(&mut start)).map_err(wrong)?;
+    Ok(picture::is_picture(&start) || picture::other_format(&start).is_some())
 }
 
 /// `→ u8[N, H, W, C]` from IDX files of rank 2 (one picture), 3 (grey) or 4.
 fn from_idx(path: &str) -> Result<Literal> {
     let x = idx::read(path).map_err(|e| match e.what().contains("not an IDX file") {
-        true => Error::new(ErrorKind::Data, format!("{path} is neither PNG nor IDX"))
-            .hint("open the picture elsewhere and save it as PNG"),
+        true => Error::new(ErrorKind::Data, format!("{path} is neither JPEG, PNG nor IDX"))
+            .hint("open the picture elsewhere and save it as JPEG or PNG"),
         false => e,
     })?;
     let shape = x.shape().to_vec();
@@ -133,21 +127,6 @@ fn from_idx(path: &str) -> Result<Literal> {
         _ => Err(Error::new(ErrorKind::Data, format!("{path} holds no pictures"))
             .because(format!("it holds {}, pictures are ui8[N, H, W]", x.ty()))
             .hint("give the file with the images, not the one with the labels")),
-    }
-}
-
-/// `u8[H, W, ?] → u8[H, W, c]`, c 1 or 3.
-fn channels(x: &Literal, c: usize) -> Result<Literal> {
-    let have = x.shape()[2];
-    match (c, have) {
-        (1, _) => HostArray::from(x).rgb_to_grayscale().into_literal(),
-        (_, 3) => Ok(x.clone()),
-        _ => {
-            // Grey becomes three equal channels, alpha is dropped.
-            let pick = |p: &[u8]| if have < 3 { [p[0]; 3] } else { [p[0], p[1], p[2]] };
-            let bytes: Vec<u8> = x.bytes().chunks_exact(have).flat_map(pick).collect();
-            Literal::from_slice([x.shape()[0], x.shape()[1], 3], &bytes)
-        }
     }
 }
 
@@ -214,14 +193,5 @@ mod tests {
         let p = probabilities(&[1000.0, 1000.0, -1000.0]);
         assert_eq!(p, [0.5, 0.5, 0.0]);
         assert!((probabilities(&[0.1, 0.2]).iter().sum::<f32>() - 1.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn pictures_get_the_channels_a_model_takes() {
-        let of = |c: usize| Literal::from_slice([1, 1, c], &vec![100u8; c]).unwrap();
-        for have in 1..=4 {
-            assert_eq!(channels(&of(have), 3).unwrap().bytes(), [100; 3], "{have}");
-            assert_eq!(channels(&of(have), 1).unwrap().shape().dims(), [1, 1, 1]);
-        }
     }
 }

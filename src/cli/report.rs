@@ -1,5 +1,6 @@
 //! What a training run reports when it is over: to people, to programs, and into the model file.
 
+use super::confused::Confusions;
 use super::screen::{Screen, grouped, program, quoted, values};
 use super::stop::Stop;
 use serde_json::{Map, Value, json};
@@ -21,6 +22,8 @@ pub(crate) struct Run<'a> {
     epochs: usize,
     interrupted: bool,
     seconds: f64,
+    /// Which classes were taken for which.
+    pub(crate) confusions: Option<Confusions>,
 }
 
 impl<'a> Run<'a> {
@@ -43,7 +46,12 @@ impl<'a> Run<'a> {
             interrupted: history.interrupted || stop.exit_code() != 0,
             history,
             seconds: began.elapsed().as_secs_f64(),
+            confusions: None,
         }
+    }
+
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.interrupted
     }
 
     /// One object for each epoch, after those of earlier runs.
@@ -59,22 +67,11 @@ impl<'a> Run<'a> {
         all.into()
     }
 
-    /// Milliseconds of all steps, the first left out where there are others: it compiles.
-    fn total_ms(&self, each: &[f32]) -> f64 {
-        each.iter().skip(usize::from(each.len() > 1)).map(|m| f64::from(*m)).sum()
-    }
-
     /// Samples a second while training, compiling left out.
     fn samples_per_second(&self) -> f64 {
-        let (h, ms) = (&self.history, self.total_ms(&self.history.step_ms));
+        let (h, ms) = (&self.history, self.history.total_step_ms());
         let compiling = if h.step_ms.len() > 1 { self.config.fit.batch_size as u64 } else { 0 };
         if ms > 0.0 { h.samples.saturating_sub(compiling) as f64 / ms * 1e3 } else { 0.0 }
-    }
-
-    /// Which part of the time of the steps went by waiting for data.
-    fn data_wait(&self) -> f64 {
-        let all = self.total_ms(&self.history.step_ms);
-        if all > 0.0 { self.total_ms(&self.history.wait_ms) / all } else { 0.0 }
     }
 
     /// The last line of `--json`.
@@ -90,7 +87,9 @@ impl<'a> Run<'a> {
         put("steps", json!(self.steps));
         put("ms_per_step", json!(self.history.median_step_ms()));
         put("samples_per_second", json!(self.samples_per_second()));
-        put("data_wait", json!(self.data_wait()));
+        put("data_wait", json!(self.history.data_wait()));
+        put("data_verdict", json!(self.history.verdict()));
+        put("backup_ms", json!(self.history.backup_ms));
         put("peak_rss_mib", json!(peak_rss_mib()));
         put("seconds", json!(self.seconds));
         put("seed", json!(self.config.seed));
@@ -107,6 +106,9 @@ impl<'a> Run<'a> {
         put("total_steps", json!(model.steps()));
         put("resumed_at", json!(resumed.map(|p| json!({"epoch": p.epoch + 1, "step": p.steps}))));
         put("model_file", json!(file.display().to_string()));
+        if let Some(confusions) = &self.confusions {
+            put("most_confused", confusions.json());
+        }
         put("history", self.history_with(None));
         put("config", serde_json::to_value(self.config).unwrap_or(Value::Null));
         o.into()
@@ -123,15 +125,19 @@ impl<'a> Run<'a> {
         screen: &Screen,
     ) {
         screen.line(self.result(model));
+        self.confusions.iter().for_each(|c| screen.line(c.text()));
         if self.steps > 0 {
             let memory =
                 peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));
             screen.detail(format!(
-                "  {:.1} ms a step, {} samples a second, {:.1} % of the time waiting for data{memory}",
+                "  {:.1} ms a step, {} samples a second{memory}\n  {}",
                 self.history.median_step_ms(),
                 grouped(self.samples_per_second() as u64),
-                100.0 * self.data_wait(),
+                self.history.verdict(),
             ));
+            if screen.verbose {
+                self.history.data.iter().for_each(|report| screen.line(format!("Data: {report}").trim_end()));
+            }
         }
         screen.line(format!("Model: {}", file.display()));
         let (program, file_name) = (program(), quoted(file));

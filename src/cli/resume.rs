@@ -59,6 +59,9 @@ pub(crate) struct Record {
     pub(crate) from: Option<String>,
     /// Epochs that this model had.
     pub(crate) initial_epoch: usize,
+    /// What tells the data from others of the same name: a folder of pictures may change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<String>,
 }
 
 /// What training is to do.
@@ -150,9 +153,10 @@ impl Record {
         let keys = |r: &Record| {
             let mut keys = Vec::new();
             flatten("", &serde_json::to_value(&r.config).unwrap_or_default(), &mut keys);
-            // Where the data lie is not what they are.
-            keys.retain(|(key, _)| key != "data.dir");
+            // Where the data lie is not what they are, and how fast they are read changes nothing.
+            keys.retain(|(key, _)| key != "data.dir" && !key.starts_with("data.tuning"));
             keys.push(("--from".into(), r.from.clone().unwrap_or_else(|| "none".into())));
+            keys.extend(r.data.iter().map(|data| ("the data".into(), data.clone())));
             keys
         };
         let (now, before) = (keys(self), keys(earlier));

@@ -11,11 +11,13 @@ pub(crate) struct Screen {
     pub(crate) json: bool,
     /// Whether to leave progress out.
     pub(crate) quiet: bool,
+    /// Whether to say more than usual.
+    pub(crate) verbose: bool,
 }
 
 impl Screen {
-    pub(crate) fn new(json: bool, quiet: bool) -> Screen {
-        Screen { json, quiet }
+    pub(crate) fn new(json: bool, quiet: bool, verbose: bool) -> Screen {
+        Screen { json, quiet, verbose }
     }
 
     /// A line (or several) for people.

@@ -1,6 +1,6 @@
-//! What a command works on: a model file, a preset, or a TOML file.
+//! What a command works on: a model file, a preset, a TOML file, or a folder of pictures.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use systole::config::{Config, Draft, PRESETS};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Model, nearest};
@@ -10,10 +10,11 @@ pub(crate) enum Target {
     Preset(&'static str),
     Toml(String),
     Model(String),
+    Folder(PathBuf),
 }
 
 impl Target {
-    /// By its name: a preset's, `….toml`, or else a file, which must be there.
+    /// By its name: a preset's, `….toml`, or else a folder or file, which must be there.
     pub(crate) fn of(name: &str) -> Result<Target> {
         if let Some(preset) = PRESETS.iter().find(|d| **d == name) {
             return Ok(Target::Preset(preset));
@@ -25,7 +26,12 @@ impl Target {
         if path.is_file() {
             return Ok(Target::Model(name.into()));
         }
-        let e = Error::new(ErrorKind::Io, format!("`{name}` is neither a file nor a preset"));
+        if path.is_dir() {
+            // Whole, so that the run can be gone on with from anywhere.
+            let whole = std::path::absolute(path).map_err(|e| Error::io("cannot find", path, e))?;
+            return Ok(Target::Folder(whole));
+        }
+        let e = Error::new(ErrorKind::Io, format!("`{name}` is neither a file, a folder nor a preset"));
         Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &PRESETS), PRESETS.join(", "))))
     }
 
@@ -35,6 +41,10 @@ impl Target {
             Target::Model(path) => return Model::load(path),
             Target::Preset(name) => Draft::preset(name)?,
             Target::Toml(path) => Draft::read(path)?,
+            Target::Folder(path) => {
+                let e = Error::new(ErrorKind::Config, format!("{} is a folder", path.display()));
+                return Err(e.hint("name a model file, a preset or a TOML file"));
+            }
         };
         let config = draft.finish().map_err(|r| r.error)?;
         config.untrained()

@@ -1,5 +1,6 @@
 //! `systole train`: from arguments to a trained, saved and tested model.
 
+use super::confused::Confusions;
 use super::report::Run;
 use super::resume::{self, Record, Resume, SaveArgs};
 use super::screen::{Screen, grouped, note};
@@ -11,7 +12,8 @@ use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole::config::{Config, Draft};
-use systole::datasets::TrainingData;
+use systole::datasets::{TrainingData, picture_size_for};
+use systole_data::disk::sweep;
 use systole_data::format::png;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::schedule::Schedule;
@@ -20,9 +22,10 @@ use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct TrainArgs {
-    /// A TOML file (see `systole init`), or fashion-mnist, mnist, glyphs, mlp, cifar-cnn, resnet50, gpt2-small, lstm.
-    /// Without: fashion-mnist where its files are found or can be downloaded, else glyphs
-    #[arg(value_name = "CONFIG.toml | PRESET")]
+    /// A folder with one folder of pictures for each class; a TOML file (see `systole init`); or fashion-mnist, mnist,
+    /// glyphs, mlp, cifar-cnn, resnet50, gpt2-small, lstm. Without: fashion-mnist where its files are found or can be
+    /// downloaded, else glyphs
+    #[arg(value_name = "FOLDER | CONFIG.toml | PRESET")]
     target: Option<String>,
     #[command(flatten)]
     data: DataArgs,
@@ -79,7 +82,8 @@ pub(crate) fn run(args: TrainArgs, screen: &Screen) -> Outcome {
     }
     let Plan { config, data, reason } = args.plan(draft, screen)?;
     let initial_epoch = earlier.as_ref().map_or(0, Model::epochs);
-    let record = Record { config, reason, from: args.from.clone(), initial_epoch };
+    let identity = data.identity.clone();
+    let record = Record { config, reason, from: args.from.clone(), initial_epoch, data: identity };
     let folder = match &args.out {
         Some(out) => out.clone(),
         None => record.folder(&Path::new("runs").join(args.run_name(&data.name)))?,
@@ -115,6 +119,7 @@ pub(crate) fn resume(args: ResumeArgs, screen: &Screen) -> Outcome {
     let data = load_data(&record.config, screen)?;
     announce_data(&data, &record.reason, screen);
     let earlier = record.from.as_ref().map(Model::load).transpose()?;
+    let record = Record { data: data.identity.clone(), ..record };
     let folder = Folder::make(args.folder, &data.name)?;
     go(Start { record, data, earlier }, folder, (Resume::Auto, &args.save), began, screen)
 }
@@ -139,7 +144,11 @@ fn go(
     let stop = Stop::install()?;
     let place = resumed.place.clone();
     let history = train(&mut model, &config, &data, resumed, &stop, screen).inspect_err(|_| folder.undo())?;
-    let run = Run::new(&config, &data, reason, history, &model, &stop, began);
+    let mut run = Run::new(&config, &data, reason, history, &model, &stop, began);
+    // Of one's own pictures; the known sets' classes are well known.
+    if config.data.dataset == "folder" && !run.was_interrupted() {
+        run.confusions = Some(Confusions::count(&mut model, &config.test_pipeline(&data))?);
+    }
     model.notes.insert("config".into(), portable(&config).to_toml()?);
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
@@ -158,13 +167,14 @@ impl TrainArgs {
     fn draft(&self, earlier: Option<&Model>) -> Result<Draft, Failure> {
         match (&self.target, earlier, &self.from) {
             (Some(name), _, _) => match Target::of(name).map_err(Failure::usage)? {
+                Target::Preset("folder") => match &self.data.data_dir {
+                    Some(dir) => folder_draft(dir),
+                    None => Ok(Draft::preset("folder")?),
+                },
                 Target::Preset(preset) => Ok(Draft::preset(preset)?),
                 Target::Toml(path) => Ok(Draft::read(path)?),
-                Target::Model(path) => {
-                    let e =
-                        Error::new(ErrorKind::Config, format!("{path} is neither a preset nor a .toml file"));
-                    Err(Failure::usage(e.hint(format!("to go on with a saved model: train --from {path}"))))
-                }
+                Target::Folder(path) => folder_draft(&path),
+                Target::Model(path) => Err(Failure::usage(not_to_train(&path))),
             },
             (None, Some(model), Some(path)) => match config_of(model, path)? {
                 Some(config) => {
@@ -217,6 +227,10 @@ impl TrainArgs {
         let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
         if !free {
             let data = load_data(&config, screen)?;
+            let mut config = config;
+            if config.data.dataset == "folder" && self.from.is_none() {
+                config.fit_classes(data.class_names.len())?;
+            }
             return Ok(announced(config, data, "as asked".into(), screen));
         }
         match load_data(&config, screen) {
@@ -235,12 +249,45 @@ impl TrainArgs {
     }
 }
 
+/// The preset for pictures of one's own, fitted to a folder.
+fn folder_draft(folder: &Path) -> Result<Draft, Failure> {
+    if folder.join("run.json").is_file() {
+        let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", folder.display()));
+        return Err(Failure::usage(e.hint(format!("to go on with it: resume {}", folder.display()))));
+    }
+    let [height, width, channels] = picture_size_for(folder)?;
+    let mut draft = Draft::preset("folder")?;
+    let flag = folder.display().to_string();
+    draft.set_text(&flag, "data.dir", &flag);
+    draft.set(&flag, "data.image_size", &format!("[{height}, {width}]"));
+    draft.set(&flag, "data.color_mode", if channels == 1 { "grayscale" } else { "rgb" });
+    Ok(draft)
+}
+
+/// Why a file that is no configuration cannot be trained.
+fn not_to_train(path: &str) -> Error {
+    let is_model = Path::new(path).extension().is_some_and(|e| e == "safetensors");
+    let e = Error::new(ErrorKind::Config, format!("{path} is neither a preset, a folder nor a .toml file"));
+    match is_model {
+        true => e.hint(format!("to go on with a saved model: train --from {path}")),
+        false => e.hint(
+            "to learn from pictures name the folder that holds one folder for each class (unpack archives first); \
+             to go on with a saved model: train --from MODEL",
+        ),
+    }
+}
+
 /// Says in the first line what is learned from, and why.
 fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) {
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
     let from = if data.origin.starts_with("drawn") { "" } else { "from " };
     let (name, elements, origin) = (&data.name, data.elements, &data.origin);
-    screen.line(format!("Data: {name}, {reason}; {train} + {test} {elements} {from}{origin}"));
+    let classes = match data.identity.is_some() {
+        true => format!(" of {} classes", data.class_names.len()),
+        false => String::new(),
+    };
+    screen.line(format!("Data: {name}, {reason}; {train} + {test} {elements}{classes} {from}{origin}"));
+    data.notes.iter().for_each(|note| screen.line(format!("  {note}")));
 }
 
 fn announced(config: Config, data: TrainingData, reason: String, screen: &Screen) -> Plan {
@@ -255,9 +302,12 @@ pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData
         if !live {
             return dir;
         }
-        dir.progress(|file, have, all| {
-            let end = if have == all { "\n" } else { "" };
-            eprint_part(&format!("\r\x1b[2Kdownloading {file}: {} %{end}", have * 100 / all.max(1)));
+        dir.progress(|what, have, all| {
+            let (end, percent) = (if have == all { "\n" } else { "" }, have * 100 / all.max(1));
+            // Of small things there are many: once for each percent is enough.
+            if have == all || percent != have.saturating_sub(1) * 100 / all.max(1) {
+                eprint_part(&format!("\r\x1b[2K{what}: {percent} %{end}"));
+            }
         })
     })
 }
@@ -426,7 +476,7 @@ impl Folder {
         let hint = "choose a folder that you may write to with --out";
         std::fs::create_dir_all(&folder)
             .map_err(|e| Error::io("cannot make the folder", &folder, e).hint(hint))?;
-        let trial = folder.join(format!(".systole-{}", std::process::id()));
+        let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
         std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", &folder, e).hint(hint))?;
         std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))?;
         let file = |end: &str| folder.join(format!("{dataset}{end}"));
@@ -435,6 +485,7 @@ impl Folder {
 
     /// The model, then a test picture to try it on.
     fn save(&self, model: &Model, data: &TrainingData) -> Result<()> {
+        sweep(&self.folder);
         model.save(&self.model).map_err(|e| {
             e.hint(
                 "make room or choose another folder with --out; a file that was there before is still whole",

@@ -1,11 +1,14 @@
 //! From a checked configuration to live objects: the data set, its two pipelines, the model.
 
-use super::{Config, settings};
-use crate::datasets::{self, DataDir, TrainingData};
-use systole_data::{AUTOTUNE, Dataset, Sample};
+use super::{Config, augment, settings};
+use crate::datasets::{self, DataDir, FolderOptions, TrainingData};
+use systole_data::{AUTOTUNE, Dataset, Options, Sample};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::{Compile, Model};
+
+/// Height and width of a folder's pictures where no `image_size` is set.
+const FOLDER_SIZE: [usize; 2] = [64, 64];
 
 impl Config {
     /// Finds (or fetches, or draws) the data set. `customise` may set where downloads report to.
@@ -16,9 +19,29 @@ impl Config {
             "fashion-mnist" => datasets::fashion_mnist(dir)?.into(),
             "mnist" => datasets::mnist(dir)?.into(),
             "cifar10" => datasets::cifar10(dir)?.into(),
+            "folder" => datasets::folder(dir, &self.folder_options())?,
             "text" => datasets::text(dir, self.data.sequence_length())?,
             _ => datasets::glyphs(0)?.into(),
         })
+    }
+
+    fn folder_options(&self) -> FolderOptions {
+        let [height, width] = self.data.image_size.unwrap_or(FOLDER_SIZE);
+        FolderOptions {
+            picture: [height, width, self.data.channels()],
+            validation_split: self.data.validation_split.unwrap_or(0.2),
+            unreadable_quota: self.data.unreadable_quota.unwrap_or(0.1),
+            seed: self.seed,
+        }
+    }
+
+    /// Gives the last layer a unit for each class, where it still is as the preset `folder` has it.
+    pub fn fit_classes(&mut self, classes: usize) -> Result<()> {
+        let preset = Config::preset("folder")?;
+        if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
+            last.insert("units".into(), (classes as i64).into());
+        }
+        Ok(())
     }
 
     /// Batches for training: shuffled, repeated where `steps_per_epoch` is set, scaled, made ahead on a thread.
@@ -33,7 +56,23 @@ impl Config {
         if self.fit.steps_per_epoch.is_some() {
             train = train.repeat();
         }
-        self.batches(train, data)
+        train = self.sized(train, data);
+        if data.is_pictures() && !self.data.augment.is_empty() {
+            train = self.augmented(train, data);
+        }
+        self.tuned(self.batches(train, data))
+    }
+
+    /// Pictures changed by `data.augment`.
+    fn augmented(&self, pictures: Dataset, data: &TrainingData) -> Dataset {
+        match augment::changes(&self.data.augment, data.element.shape[2] >= 3) {
+            Ok(changes) => pictures.map_random_parallel(
+                self.seed,
+                move |s, rng| s.map("image", |x| changes.iter().fold(x, |x, change| change(x, rng))),
+                AUTOTUNE,
+            ),
+            Err(wrong) => pictures.map(move |_| -> Result<Sample> { Err(wrong.error.clone()) }),
+        }
     }
 
     /// Batches for testing, in order.
@@ -42,7 +81,7 @@ impl Config {
             Some(n) => data.test.take(n),
             None => data.test.clone(),
         };
-        self.batches(test, data)
+        self.batches(self.sized(test, data), data)
     }
 
     /// Batches of what a model takes: pictures in their size and scaled, tokens as they are.
@@ -50,14 +89,27 @@ impl Config {
         if !data.is_pictures() {
             return elements.batch(self.fit.batch_size).prefetch(AUTOTUNE);
         }
-        let sized = match self.data.image_size {
-            Some([h, w]) if data.element.shape[..2] != [h, w] => {
+        // Scaling whole batches is the same and costs less than scaling each sample.
+        let batches = elements.batch(self.fit.batch_size);
+        batches.map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+    }
+
+    /// A pipeline that runs by `data.tuning`, where that is set.
+    fn tuned(&self, pipeline: Dataset) -> Dataset {
+        match self.data.sizes() {
+            Ok(tuning @ Some(_)) => pipeline.with_options(Options { tuning, ..Options::default() }),
+            _ => pipeline,
+        }
+    }
+
+    /// Pictures in `data.image_size`; others as they are.
+    fn sized(&self, elements: Dataset, data: &TrainingData) -> Dataset {
+        match self.data.image_size {
+            Some([h, w]) if data.is_pictures() && data.element.shape[..2] != [h, w] => {
                 elements.map(move |s: Sample| s.map("image", move |x| x.resize(h, w)))
             }
             _ => elements,
-        };
-        // Scaling whole batches is the same and costs less than scaling each sample.
-        sized.batch(self.fit.batch_size).map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
+        }
     }
 
     /// Type of one sample of this data as the pipelines give it.
@@ -77,6 +129,7 @@ impl Config {
         };
         match self.data.dataset.as_str() {
             "cifar10" => pictures(32, 32, 3),
+            "folder" => pictures(FOLDER_SIZE[0], FOLDER_SIZE[1], self.data.channels()),
             "text" => TensorType::new(DType::I32, [self.data.sequence_length()]),
             _ => pictures(28, 28, 1),
         }

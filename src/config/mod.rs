@@ -4,6 +4,7 @@
 //! Every error names the key, where it came from (file and line, or the flag), and the nearest key that exists.
 //! Nothing here loads data or trains; see [`Config::load_data`], [`Config::model`] and [`Config::untrained`] for the step to live objects.
 
+mod augment;
 mod blame;
 mod build;
 mod draft;
@@ -16,16 +17,20 @@ pub use draft::{Draft, Refused};
 use crate::config::blame::Wrong;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
+use systole_data::Tuning;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Precision, nearest};
 use toml::{Table, Value};
 
 /// Names of the data sets.
-pub const DATASETS: [&str; 5] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "text"];
+pub const DATASETS: [&str; 6] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "text"];
 
 /// Names of the presets.
-pub const PRESETS: [&str; 8] =
-    ["fashion-mnist", "mnist", "glyphs", "mlp", "cifar-cnn", "resnet50", "gpt2-small", "lstm"];
+pub const PRESETS: [&str; 9] =
+    ["fashion-mnist", "mnist", "glyphs", "mlp", "cifar-cnn", "folder", "resnet50", "gpt2-small", "lstm"];
+
+/// Values of `data.color_mode`, and the channels that they mean.
+const COLOR_MODES: [(&str, usize); 2] = [("rgb", 3), ("grayscale", 1)];
 
 /// A whole training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +75,18 @@ pub struct Data {
     /// Height and width that pictures are brought to; otherwise they stay as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_size: Option<[usize; 2]>,
+    /// `rgb` or `grayscale`: what the pictures of a folder are brought to. Default: `rgb`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub color_mode: Option<String>,
+    /// The part of each class of a folder that is kept for testing. Default: 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_split: Option<f64>,
+    /// The part of a folder's pictures that may be unreadable. Default: 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable_quota: Option<f64>,
+    /// Changes of training pictures by name, drawn anew for every picture and epoch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub augment: Vec<String>,
     /// Tokens in a sample of text. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
@@ -79,6 +96,10 @@ pub struct Data {
     /// Only the first so many test samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_samples: Option<u64>,
+    /// Threads and queues of the pipeline's stages as `systole data bench --freeze` found them; otherwise they are tuned
+    /// while training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<Table>,
 }
 
 /// The `compile` table.
@@ -109,6 +130,17 @@ pub struct FitSection {
     /// Test after every so many epochs; the last one is always tested.
     #[serde(default = "once")]
     pub validation_freq: usize,
+}
+
+/// A table as TOML writes it within a line: `{ threads = 1, ahead = 2 }`.
+fn inline(value: &Value) -> String {
+    match value.as_table() {
+        Some(t) => {
+            let entries: Vec<String> = t.iter().map(|(k, v)| format!("{k} = {v}")).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+        None => value.to_string(),
+    }
 }
 
 fn one() -> f64 {
@@ -161,6 +193,7 @@ impl Config {
             "glyphs" => include_str!("presets/glyphs.toml"),
             "mlp" => include_str!("presets/mlp.toml"),
             "cifar-cnn" => include_str!("presets/cifar-cnn.toml"),
+            "folder" => include_str!("presets/folder.toml"),
             "resnet50" => include_str!("presets/resnet50.toml"),
             "gpt2-small" => include_str!("presets/gpt2-small.toml"),
             "lstm" => include_str!("presets/lstm.toml"),
@@ -225,11 +258,46 @@ impl Data {
         at_least_one("data.image_size", sides)?;
         at_least_one("data.sequence_length", self.sequence_length.map(|n| n as u64))?;
         at_least_one("data.train_samples", self.train_samples)?;
-        at_least_one("data.test_samples", self.test_samples)
+        at_least_one("data.test_samples", self.test_samples)?;
+        self.check_folder()
+    }
+
+    fn check_folder(&self) -> Result<(), Wrong> {
+        if let Some(mode) = self.color_mode.as_ref().filter(|m| COLOR_MODES.iter().all(|(n, _)| n != m)) {
+            let known = COLOR_MODES.map(|(n, _)| n);
+            return Err(Wrong::of(
+                "data.color_mode",
+                blame::unknown("there is no colour mode", mode, &known),
+            ));
+        }
+        for (key, share, most) in [
+            ("data.validation_split", self.validation_split, 0.9),
+            ("data.unreadable_quota", self.unreadable_quota, 1.0),
+        ] {
+            if let Some(share) = share.filter(|s| !(0.0..=most).contains(s)) {
+                let what = format!("{share} is no part of the pictures");
+                return Err(Wrong::new(key, what).hint(format!("choose a number from 0 to {most}")));
+            }
+        }
+        augment::changes(&self.augment, self.channels() == 3)?;
+        self.sizes().map(drop).map_err(|e| Wrong::of("data.tuning", e))
+    }
+
+    /// Threads and queues, where they are frozen.
+    fn sizes(&self) -> Result<Option<Tuning>> {
+        let line = |(stage, size): (&String, &Value)| format!("{stage:?} = {}", inline(size));
+        let lines = self.tuning.as_ref().map(|t| t.iter().map(line).collect::<Vec<_>>().join("\n"));
+        lines.map(|text| text.parse()).transpose()
     }
 }
 
 impl Data {
+    /// Channels that the pictures of a folder are brought to.
+    fn channels(&self) -> usize {
+        let mode = self.color_mode.as_deref().unwrap_or("rgb");
+        COLOR_MODES.iter().find(|(n, _)| *n == mode).map_or(3, |(_, channels)| *channels)
+    }
+
     /// Tokens in a sample of text.
     pub fn sequence_length(&self) -> usize {
         self.sequence_length.unwrap_or(128)

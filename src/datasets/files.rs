@@ -21,7 +21,7 @@ pub struct DataDir {
     progress: Progress,
 }
 
-/// Called with the file's name, bytes so far, bytes in all.
+/// Called with what is being done, how far it is, how much it is.
 pub(super) type Progress = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
 
 impl Default for DataDir {
@@ -47,6 +47,16 @@ impl DataDir {
         self.dir.is_some()
     }
 
+    /// The folder that was named.
+    pub(super) fn named(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    /// Tells how far something is.
+    pub(super) fn report(&self, what: &str, done: u64, all: u64) {
+        (self.progress)(what, done, all);
+    }
+
     /// Never downloads.
     pub fn offline(self) -> DataDir {
         DataDir { download: false, ..self }
@@ -62,7 +72,7 @@ impl DataDir {
         DataDir { timeout, ..self }
     }
 
-    /// Calls `f` with file name, bytes so far and bytes in all while downloading.
+    /// Calls `f` with what is being done (`downloading FILE`, `reading pictures`), how far it is, and how much it is.
     pub fn progress(self, f: impl Fn(&str, u64, u64) + Send + Sync + 'static) -> DataDir {
         DataDir { progress: Arc::new(f), ..self }
     }
@@ -224,7 +234,8 @@ fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
     }
     let (true, Some(cache)) = (dir.download, cache) else { return Err(missing(known, &places, None)) };
     let folder = cache.join(known.name);
-    download::fetch_all(&known.files, known.sources, &folder, dir.timeout, &*dir.progress)
+    let progress = |file: &str, done, all| dir.report(&format!("downloading {file}"), done, all);
+    download::fetch_all(&known.files, known.sources, &folder, dir.timeout, &progress)
         .map_err(|e| missing(known, &places, Some(e)))?;
     look(known, &cache)?.ok_or_else(|| missing(known, &places, None))
 }

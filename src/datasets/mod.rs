@@ -1,16 +1,18 @@
 //! Data sets by name: Fashion-MNIST and MNIST from disk, cache or their public locations, CIFAR-10 and text from disk,
-//! and glyphs, which is drawn on the spot and needs no file.
+//! a folder of your own pictures, and glyphs, which is drawn on the spot and needs no file.
 //!
 //! Not a place for formats (those are `systole_data::format`) nor for preprocessing (that is a `map`).
 
 mod cifar;
 mod download;
 mod files;
+mod folder;
 mod glyphs;
 mod text;
 
 pub use cifar::cifar10;
 pub use files::{DataDir, cache_folder, fashion_mnist, mnist};
+pub use folder::{FolderOptions, fit_picture, folder, picture_size_for};
 pub use glyphs::{colour_glyphs, glyphs};
 pub use text::{TEXT_TOKENS, text};
 
@@ -104,6 +106,10 @@ pub struct TrainingData {
     pub class_names: Vec<String>,
     /// What an element is called: `pictures` or `sequences`.
     pub elements: &'static str,
+    /// What the user should know about the data though it is no error.
+    pub notes: Vec<String>,
+    /// What tells these data from others of the same name, where they may change between runs.
+    pub identity: Option<String>,
 }
 
 impl TrainingData {
@@ -125,6 +131,8 @@ impl From<ImageDataset> for TrainingData {
             element: TensorType::new(DType::U8, d.image_shape),
             class_names: d.class_names,
             elements: "pictures",
+            notes: Vec::new(),
+            identity: None,
         }
     }
 }

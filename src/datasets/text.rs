@@ -87,6 +87,8 @@ fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<Trai
         element: TensorType::new(DType::I32, [length]),
         class_names: Vec::new(),
         elements: "sequences",
+        notes: Vec::new(),
+        identity: None,
     })
 }
 

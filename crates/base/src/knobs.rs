@@ -49,9 +49,9 @@ pub const TENSOR_FLOAT_32: Knob = Knob {
 /// Blocks of rows in compiled programs.
 pub const BLOCKS: Knob = Knob {
     name: "SYSTOLE_BLOCKS",
-    values: "on|off",
+    values: "on|off|ROWS",
     default: "on",
-    doc: "on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other",
+    doc: "on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other; a number: blocks of so many samples, for comparing",
 };
 /// Machine code for element-wise programs.
 pub const JIT: Knob = Knob {
@@ -98,9 +98,9 @@ pub const PARANOID: Knob = Knob {
 /// Default backend.
 pub const BACKEND: Knob = Knob {
     name: "SYSTOLE_BACKEND",
-    values: "auto|cpu|ref",
+    values: "auto|cpu|ref|tpu|cuda|pjrt",
     default: "auto",
-    doc: "backend that compiles and runs graphs; ref is the slow reference interpreter",
+    doc: "what compiles and runs graphs (--device); ref is the slow reference interpreter, pjrt the plugin that SYSTOLE_PJRT_PLUGIN names",
 };
 
 /// A PJRT plugin to use.

@@ -67,8 +67,7 @@ impl Literal {
                 None => "that size overflows".into(),
             }));
         }
-        let mut out = Literal::zeros(ty);
-        out.bytes_mut().copy_from_slice(bytes);
+        let mut out = Literal { ty, words: Arc::new(words_of(bytes)) };
         if out.ty.dtype == DType::Bool {
             out.bytes_mut().iter_mut().for_each(|b| *b = (*b != 0) as u8);
         }
@@ -205,6 +204,19 @@ impl std::hash::Hash for Literal {
         self.ty.hash(state);
         self.bytes().hash(state);
     }
+}
+
+/// Bytes as words, without writing zeros first.
+fn words_of(bytes: &[u8]) -> Vec<u64> {
+    let (whole, rest) = bytes.as_chunks::<8>();
+    let mut words = Vec::with_capacity(bytes.len().div_ceil(8));
+    words.extend(whole.iter().map(|word| u64::from_ne_bytes(*word)));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words.push(u64::from_ne_bytes(last));
+    }
+    words
 }
 
 impl fmt::Debug for Literal {

@@ -43,7 +43,10 @@ impl CpuBackend {
         if !level.is_available() {
             return Err(level.lacking());
         }
-        let blocks = if knobs::BLOCKS.get() == "off" { Blocking::Off } else { Blocking::Cache(CACHE) };
+        let blocks = match knobs::BLOCKS.get().as_str() {
+            "off" => Blocking::Off,
+            n => n.parse().map_or(Blocking::Cache(CACHE), Blocking::Rows),
+        };
         let tensor_float_32 = knobs::TENSOR_FLOAT_32.get() == "on";
         Ok(CpuBackend { team: Arc::new(team), target: Target { level, tensor_float_32 }, blocks })
     }

@@ -109,7 +109,7 @@ impl Drop for Lease {
 
 /// Bytes that this process may still take: what the machine and its control group have left, at most the knob
 /// `SYSTOLE_MEMORY_LIMIT`. One GiB where that cannot be found out.
-pub(crate) fn free_memory() -> usize {
+pub fn free_memory() -> usize {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let number = |path: &str| read(path)?.trim().parse::<usize>().ok();
     let machine = read("/proc/meminfo").and_then(|text| {

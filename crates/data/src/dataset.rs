@@ -6,6 +6,7 @@ use crate::place::Position;
 use crate::report::Report;
 use crate::run::{Options, Run};
 use crate::sample::{ElementSpec, IntoSample, Sample};
+use crate::stage::batch::Batching;
 use crate::stage::shuffle::{Shuffle, ShuffleStage};
 use crate::stage::{self, Cursor, Node, Stage, Threads};
 use crate::watch::Watch;
@@ -164,12 +165,12 @@ impl Dataset {
 
     /// `name: T[…] → name: T[n, …]`; the last batch may be smaller.
     pub fn batch(&self, n: usize) -> Dataset {
-        self.then(|up| stage::batch::Batch { up, size: n, drop_remainder: false })
+        self.then(|up| stage::batch::Batch { up, batching: Batching { size: n, drop_remainder: false } })
     }
 
     /// `name: T[…] → name: T[n, …]`; elements that do not fill a batch are dropped.
     pub fn batch_drop_remainder(&self, n: usize) -> Dataset {
-        self.then(|up| stage::batch::Batch { up, size: n, drop_remainder: true })
+        self.then(|up| stage::batch::Batch { up, batching: Batching { size: n, drop_remainder: true } })
     }
 
     /// `name: T[n, …] → n samples of name: T[…]`.

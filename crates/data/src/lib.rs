@@ -30,6 +30,7 @@ mod arith;
 mod array;
 mod autotune;
 mod dataset;
+pub mod disk;
 pub mod format;
 mod hold;
 pub mod picture;
@@ -46,7 +47,7 @@ mod watch;
 
 pub use arith::Operand;
 pub use array::HostArray;
-pub use autotune::Tuning;
+pub use autotune::{Tuning, free_memory};
 pub use dataset::{AUTOTUNE, Cardinality, Dataset, DatasetIter};
 pub use place::{Place, Position};
 pub use report::{QueueReport, Report, StageReport};

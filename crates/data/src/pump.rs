@@ -13,6 +13,7 @@ use crate::autotune::{Gauge, Lease, lock};
 use crate::place::{Place, foreign};
 use crate::run::Run;
 use crate::sample::Sample;
+use crate::stage::batch::Batching;
 use crate::stage::map::MapFn;
 use crate::stage::{self, Access, Cursor, Node, Owner};
 use std::any::Any;
@@ -42,6 +43,8 @@ pub(crate) struct Pump {
     current_seq: u64,
     lease: Option<Lease>,
     progress: Progress,
+    /// The number behind the last batch, and how many elements that one lacks.
+    short: Option<(u64, u64)>,
 }
 
 /// What workers and taker share.
@@ -52,6 +55,8 @@ struct Engine {
     run: Run,
     gauge: Arc<Gauge>,
     f: Option<MapFn>,
+    /// What the workers hand out are batches of `f`'s results, put together where they were made.
+    batching: Option<Batching>,
     intake: Mutex<Intake>,
     state: Mutex<State>,
     /// Signals the workers: there is room, or an end.
@@ -80,7 +85,7 @@ enum Feed {
 }
 
 enum Work {
-    Items(Vec<Result<Sample>>),
+    Items(u64, Vec<Result<Sample>>),
     Indices(u64, u64),
 }
 
@@ -100,6 +105,8 @@ struct State {
 struct Slot {
     seq: u64,
     anchor: Option<Place>,
+    /// Elements that its last batch lacks.
+    lacking: u64,
     content: Content,
 }
 
@@ -154,7 +161,7 @@ impl Pump {
         gauge: Arc<Gauge>,
     ) -> Pump {
         let len = access.len();
-        Pump::new(owner, Some(node), run, gauge, None, Feed::Access(Some(access), len))
+        Pump::new(owner, Some(node), run, gauge, (None, None), Feed::Access(Some(access), len))
     }
 
     /// Over a stream: one worker at a time takes elements from `up`; `f` of them is computed side by side.
@@ -165,7 +172,19 @@ impl Pump {
         gauge: Arc<Gauge>,
         f: Option<MapFn>,
     ) -> Pump {
-        Pump::new(owner, None, run, gauge, f, Feed::Cursor(up))
+        Pump::new(owner, None, run, gauge, (f, None), Feed::Cursor(up))
+    }
+
+    /// Batches of `f` of a stream's elements. Its places are those of `batch` over `map_parallel`.
+    pub fn over_batches(
+        owner: Owner,
+        run: Run,
+        up: Box<dyn Cursor>,
+        gauge: Arc<Gauge>,
+        f: MapFn,
+        batching: Batching,
+    ) -> Pump {
+        Pump::new(owner, None, run, gauge, (Some(f), Some(batching)), Feed::Cursor(up))
     }
 
     fn new(
@@ -173,7 +192,7 @@ impl Pump {
         node: Option<Node>,
         run: Run,
         gauge: Arc<Gauge>,
-        f: Option<MapFn>,
+        (f, batching): (Option<MapFn>, Option<Batching>),
         feed: Feed,
     ) -> Pump {
         let mut progress = Progress::default();
@@ -195,6 +214,7 @@ impl Pump {
             run,
             gauge,
             f,
+            batching,
             intake: Mutex::new(intake()),
             state: Mutex::new(State { chunk: 1, ..State::default() }),
             room: Condvar::new(),
@@ -209,6 +229,7 @@ impl Pump {
             current_seq: 0,
             lease: None,
             progress,
+            short: None,
         }
     }
 
@@ -263,7 +284,7 @@ impl Pump {
             }
         };
         let slot = &mut state.slots[at];
-        let (seq, anchor) = (slot.seq, slot.anchor.take());
+        let (seq, anchor, lacking) = (slot.seq, slot.anchor.take(), slot.lacking);
         match std::mem::replace(&mut slot.content, Content::Taken) {
             Content::Ready(items, lease) => {
                 self.current = items.into();
@@ -281,6 +302,9 @@ impl Pump {
         drop(state);
         engine.room.notify_all();
         self.current_seq = seq;
+        if lacking > 0 {
+            self.short = Some((seq + self.current.len() as u64, lacking));
+        }
         if let Some(place) = anchor {
             self.progress.anchor(seq, place);
         }
@@ -317,9 +341,10 @@ impl Cursor for Pump {
     fn skip(&mut self, n: u64) -> u64 {
         match &mut self.idle {
             Some(idle) if idle.gaps.is_empty() => {
-                let skipped = match &mut idle.feed {
-                    Feed::Cursor(up) => up.skip(n),
-                    Feed::Access(_, len) => n.min(len.unwrap_or(u64::MAX) - self.progress.low),
+                let skipped = match (&mut idle.feed, self.engine.batching) {
+                    (Feed::Cursor(up), None) => up.skip(n),
+                    (Feed::Cursor(up), Some(b)) => b.batches(up.skip(n.saturating_mul(b.size as u64))),
+                    (Feed::Access(_, len), _) => n.min(len.unwrap_or(u64::MAX) - self.progress.low),
                 };
                 self.progress.low += skipped;
                 if let Feed::Cursor(up) = &idle.feed {
@@ -333,9 +358,14 @@ impl Cursor for Pump {
 
     fn save(&self) -> Place {
         let low = self.progress.low;
-        let mut place = match self.progress.anchors.front() {
-            Some((at, anchor)) => Place::at([low.saturating_sub(*at)]).over(anchor.clone()),
-            None => Place::at([low]),
+        let mut place = match (self.progress.anchors.front(), self.engine.batching) {
+            (Some((at, anchor)), None) => Place::at([low.saturating_sub(*at)]).over(anchor.clone()),
+            (Some((at, anchor)), Some(b)) => {
+                let lacking = self.short.filter(|(end, _)| *end == low).map_or(0, |(_, n)| n);
+                let past = low.saturating_sub(*at).saturating_mul(b.size as u64).saturating_sub(lacking);
+                Place::at([low]).over(Place::at([past]).over(anchor.clone()))
+            }
+            (None, _) => Place::at([low]),
         };
         for (&first, &end) in &self.progress.beyond {
             place.numbers.extend([first - low, end - low]);
@@ -347,6 +377,16 @@ impl Cursor for Pump {
         let Some(idle) = &mut self.idle else { return Err(foreign()) };
         let past = place.number(0)?;
         match &mut idle.feed {
+            Feed::Cursor(up) if self.engine.batching.is_some() => {
+                let inside = place.above(0)?;
+                up.restore(inside.above(0)?)?;
+                if up.skip(inside.number(0)?) < inside.number(0)? {
+                    return Err(foreign());
+                }
+                self.progress = Progress { anchors: [(past, up.save())].into(), ..Progress::default() };
+                self.progress.low = past;
+                return Ok(());
+            }
             Feed::Cursor(up) => {
                 up.restore(place.above(0)?)?;
                 self.progress = Progress { anchors: [(0, up.save())].into(), ..Progress::default() };
@@ -441,7 +481,7 @@ impl Engine {
         }
         let seq = intake.next_seq();
         let anchor = intake.due_anchor(seq, self.ordered);
-        let pulled = catch_unwind(AssertUnwindSafe(|| intake.pull(seq, wanted)));
+        let pulled = catch_unwind(AssertUnwindSafe(|| intake.pull(seq, wanted, self.batching)));
         let mut state = lock(&self.state);
         let claim = match pulled {
             Ok((work, count)) => {
@@ -451,14 +491,18 @@ impl Engine {
             }
             Err(panic) => {
                 intake.ended = true;
-                Some((Work::Items(Vec::new()), Content::Panic(panic)))
+                Some((Work::Items(seq, Vec::new()), Content::Panic(panic)))
             }
         };
         let ended = intake.ended;
         let number = state.base + state.slots.len() as u64;
         let claim = claim.map(|(work, content)| {
             let panicked = matches!(content, Content::Panic(_));
-            state.slots.push_back(Slot { seq, anchor, content });
+            let lacking = match (&work, self.batching) {
+                (Work::Items(_, items), Some(b)) => b.lacking(items.len()),
+                _ => 0,
+            };
+            state.slots.push_back(Slot { seq, anchor, lacking, content });
             (work, panicked)
         });
         state.ended |= ended;
@@ -511,10 +555,16 @@ impl Engine {
 
     fn compute(&self, work: Work, access: &mut Option<Box<dyn Access>>) -> Vec<Result<Sample>> {
         match work {
-            Work::Items(items) => match &self.f {
-                Some(f) => items.into_iter().map(|item| stage::map::apply(f, item?)).collect(),
-                None => items,
-            },
+            Work::Items(seq, items) => {
+                let f = |item: Result<Sample>| match &self.f {
+                    Some(f) => item.and_then(|s| stage::map::apply(f, s)),
+                    None => item,
+                };
+                match self.batching {
+                    Some(batching) => batching.stack(seq, items.into_iter().map(f)),
+                    None => items.into_iter().map(f).collect(),
+                }
+            }
             Work::Indices(first, end) => {
                 if let (None, Some(node)) = (&access, &self.node) {
                     match stage::access(node, &self.run) {
@@ -577,15 +627,16 @@ impl Intake {
         Some(place)
     }
 
-    fn pull(&mut self, seq: u64, wanted: usize) -> (Work, usize) {
+    fn pull(&mut self, seq: u64, wanted: usize, batching: Option<Batching>) -> (Work, usize) {
         let until = self.gaps.front().map_or(u64::MAX, |(first, _)| first - seq);
         let wanted = until.min(wanted as u64);
         match &mut self.feed {
             Feed::Cursor(up) => {
-                let items: Vec<_> = std::iter::from_fn(|| up.next()).take(wanted as usize).collect();
-                self.ended = (items.len() as u64) < wanted;
-                let count = items.len();
-                (Work::Items(items), count)
+                let wanted = (wanted as usize).saturating_mul(batching.map_or(1, |b| b.size));
+                let items: Vec<_> = std::iter::from_fn(|| up.next()).take(wanted).collect();
+                self.ended = items.len() < wanted;
+                let count = batching.map_or(items.len(), |b| b.batches(items.len() as u64) as usize);
+                (Work::Items(seq, items), count)
             }
             Feed::Access(_, len) => {
                 let len = len.unwrap_or(u64::MAX);

@@ -1,7 +1,8 @@
 //! [`Report`]: what the stages of a run did, what was tuned and why, and a verdict in plain words.
 
-use crate::autotune::Gauge;
+use crate::autotune::{Gauge, Tuning};
 use crate::run::Run;
+use crate::stage::options::WithOptions;
 use crate::watch::Watch;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,6 +30,10 @@ pub struct Report {
     pub stages: Vec<StageReport>,
     /// Stages that compute ahead.
     pub queues: Vec<QueueReport>,
+    /// What went wrong without ending the run, one sentence each.
+    pub notes: Vec<String>,
+    /// The sizes that they have now, for [`crate::Options::tuning`].
+    pub tuning: Tuning,
 }
 
 /// One stage's own time, without the stages above it.
@@ -75,8 +80,9 @@ impl Report {
             Watch::Meter(meter) => meter.rows(),
             _ => Vec::new(),
         };
-        let stages =
-            stages.into_iter().map(|(label, time, elements)| StageReport { label, time, elements }).collect();
+        let does_work = |label: &String| label != WithOptions::LABEL;
+        let stages = stages.into_iter().filter(|(label, ..)| does_work(label));
+        let stages = stages.map(|(label, time, elements)| StageReport { label, time, elements }).collect();
         let queues = run.tuner().gauges().into_iter().map(|(label, g)| QueueReport::of(label, &g)).collect();
         Report {
             elements,
@@ -87,6 +93,8 @@ impl Report {
             core_budget: run.tuner().cores(),
             stages,
             queues,
+            notes: run.notes(),
+            tuning: run.tuner().tuning(),
         }
     }
 
@@ -187,6 +195,6 @@ impl fmt::Display for Report {
             }
             q.reasons.iter().try_for_each(|r| writeln!(f, "  {r}"))?;
         }
-        Ok(())
+        self.notes.iter().try_for_each(|n| writeln!(f, "{n}"))
     }
 }

@@ -1,10 +1,10 @@
 //! [`Run`]: what the stages of one running pipeline share: the epoch, the options, the memory budget, the tuner and
 //! whoever is watching. [`Options`]: how a pipeline is run, as tf.data's `with_options`.
 
-use crate::autotune::{Budget, Tuner, Tuning, free_memory};
+use crate::autotune::{Budget, Tuner, Tuning, free_memory, lock};
 use crate::stage::{Access, Cursor, Node};
 use crate::watch::Watch;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 
 /// How a pipeline is run. What is `None` keeps its default; of several [`crate::Dataset::with_options`] in a chain
@@ -23,8 +23,9 @@ pub struct Options {
     pub core_budget: Option<usize>,
     /// Sizes that an earlier run found ([`crate::DatasetIter::freeze`]), used as they are instead of being tuned.
     pub tuning: Option<Tuning>,
-    /// Measures the time of every stage, for [`crate::DatasetIter::report`]. Costs some. Default: false.
-    pub measure: Option<bool>,
+    /// Measures the time of every stage, for [`crate::DatasetIter::report`], for one of so many elements: 1 measures all
+    /// and costs some, 16 costs next to nothing and gives estimates, 0 measures nothing. Default: 0.
+    pub measure: Option<u32>,
 }
 
 impl Options {
@@ -62,6 +63,7 @@ struct Shared {
     budget: Arc<Budget>,
     tuner: Arc<Tuner>,
     watch: Watch,
+    notes: Mutex<Vec<String>>,
 }
 
 impl Run {
@@ -72,13 +74,16 @@ impl Run {
         let budget = Arc::new(Budget::new(options.ram_budget.unwrap_or_else(|| free_memory() / 4)));
         let watch = match watch {
             Some(watch) => watch,
-            None if options.measure == Some(true) => Watch::meter(node),
-            None => Watch::Off,
+            None => match options.measure.unwrap_or(0) {
+                0 => Watch::Off,
+                every => Watch::meter(node, every),
+            },
         };
         let threads = options.debug != Some(true) && !watch.is_trace();
         let tuner = Arc::new(Tuner::new(node, cores, options.tuning));
         let deterministic = options.deterministic.unwrap_or(true);
-        Run { epoch, shared: Arc::new(Shared { deterministic, threads, budget, tuner, watch }) }
+        let notes = Mutex::default();
+        Run { epoch, shared: Arc::new(Shared { deterministic, threads, budget, tuner, watch, notes }) }
     }
 
     /// A run that only looks at the first element: no threads, nothing measured.
@@ -89,6 +94,7 @@ impl Run {
             budget: Arc::new(Budget::new(usize::MAX)),
             tuner: Arc::new(Tuner::idle()),
             watch: Watch::Off,
+            notes: Mutex::default(),
         };
         Run { epoch: 0, shared: Arc::new(shared) }
     }
@@ -111,6 +117,18 @@ impl Run {
     /// Whether the order must not depend on threads.
     pub fn is_deterministic(&self) -> bool {
         self.shared.deterministic
+    }
+
+    /// Keeps what the user should know for the report, once.
+    pub(crate) fn note(&self, text: String) {
+        let mut notes = lock(&self.shared.notes);
+        if !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
+    pub(crate) fn notes(&self) -> Vec<String> {
+        lock(&self.shared.notes).clone()
     }
 
     pub(crate) fn budget(&self) -> &Arc<Budget> {

@@ -6,25 +6,26 @@
 
 use crate::HostArray;
 use crate::autotune::lock;
+use crate::disk::{Disk, FileSystem, again, write_all};
 use crate::format::tfrecord::{Compression, OnCorrupt, Reader, frame};
 use crate::format::wire::{Fields, Value, put_bytes, put_varint};
 use crate::sample::Sample;
 use std::collections::HashMap;
-use std::fs::{File, TryLockError};
-use std::io::{Seek, SeekFrom, Write};
+use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 
-pub(crate) struct Store {
+pub(crate) struct Store<F: FileSystem = Disk> {
+    files: F,
     path: PathBuf,
     /// What the first record must say.
     made_by: String,
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<State<F::File>>>,
 }
 
-struct State {
-    /// For writing; `None`: another process does that, or the file is whole.
+struct State<File> {
+    /// For writing; `None`: another process does that, the file is whole, or it cannot be written any more.
     file: Option<File>,
     reader: Reader,
     /// Number → place in the file.
@@ -35,7 +36,13 @@ struct State {
 
 impl Store {
     pub fn new(path: PathBuf, made_by: String) -> Store {
-        Store { path, made_by, state: Mutex::default() }
+        Store::on(Disk, path, made_by)
+    }
+}
+
+impl<F: FileSystem> Store<F> {
+    pub fn on(files: F, path: PathBuf, made_by: String) -> Store<F> {
+        Store { files, path, made_by, state: Mutex::default() }
     }
 
     /// Sample `number`, if it is there.
@@ -53,14 +60,15 @@ impl Store {
         self.with(|state, _| Ok(state.whole))
     }
 
-    /// Adds a sample, unless it is there, the file is whole, or another process writes it.
+    /// Adds a sample, unless it is there, the file is whole, or another process writes it. After an error nothing more
+    /// is written in this run: what is there stays good, and the next run adds the rest.
     pub fn put(&self, number: u64, sample: &Sample) -> Result<()> {
         self.with(|state, path| {
             if state.file.is_none() || state.places.contains_key(&number) {
                 return Ok(());
             }
             let at = state.end;
-            state.append(&encode(number, sample)?, path)?;
+            state.append(&self.files, &encode(number, sample)?, path)?;
             state.places.insert(number, [at, 0, 0]);
             Ok(())
         })
@@ -78,16 +86,16 @@ impl Store {
             let mut record = Vec::new();
             put_varint(&mut record, 3 << 3);
             put_varint(&mut record, count);
-            state.append(&record, path)?;
-            if let Some(file) = state.file.take() {
-                file.sync_all().map_err(|e| Error::io("cannot write", path, e))?;
+            state.append(&self.files, &record, path)?;
+            if let Some(mut file) = state.file.take() {
+                again(|| self.files.sync(&mut file)).map_err(|e| Error::io("cannot write", path, e))?;
             }
             state.whole = Some(count);
             Ok(())
         })
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut State, &Path) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, f: impl FnOnce(&mut State<F::File>, &Path) -> Result<T>) -> Result<T> {
         let mut state = lock(&self.state);
         if state.is_none() {
             *state = Some(self.open()?);
@@ -98,15 +106,14 @@ impl Store {
         }
     }
 
-    fn open(&self) -> Result<State> {
+    fn open(&self) -> Result<State<F::File>> {
         let path = &self.path;
         let wrong = |e| Error::io("cannot open the cache file", path, e);
         if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(wrong)?;
         }
-        let file =
-            File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(wrong)?;
-        let is_ours = match file.try_lock() {
+        let file = again(|| self.files.open(path)).map_err(wrong)?;
+        let is_ours = match self.files.lock(&file) {
             Ok(()) => true,
             Err(TryLockError::WouldBlock) => false,
             Err(TryLockError::Error(e)) => return Err(wrong(e)),
@@ -131,9 +138,9 @@ impl Store {
         if state.whole.is_some() || !is_ours {
             state.file = None;
         } else if let Some(file) = &mut state.file {
-            file.set_len(state.end).and_then(|()| file.seek(SeekFrom::Start(state.end))).map_err(wrong)?;
+            again(|| self.files.truncate(file, state.end)).map_err(wrong)?;
             if is_first {
-                state.append(self.made_by.as_bytes(), path)?;
+                state.append(&self.files, self.made_by.as_bytes(), path)?;
             }
         }
         reader = Reader::open_growing(path)?;
@@ -149,15 +156,15 @@ impl Store {
     }
 }
 
-impl State {
-    fn append(&mut self, record: &[u8], path: &Path) -> Result<()> {
+impl<File> State<File> {
+    fn append<F: FileSystem<File = File>>(&mut self, files: &F, record: &[u8], path: &Path) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut framed = Vec::with_capacity(record.len() + 16);
-        let written = frame(&mut framed, record).and_then(|()| file.write_all(&framed));
+        let written = frame(&mut framed, record).and_then(|()| write_all(files, file, &framed));
         if let Err(e) = written {
-            // A full disk must not leave half a record before the next one.
-            let cut = file.set_len(self.end).and_then(|()| file.seek(SeekFrom::Start(self.end)));
-            self.file = self.file.take().filter(|_| cut.is_ok());
+            // A full disk must not leave half a record; where it does, the next run finds it by its checksum.
+            let _ = again(|| files.truncate(file, self.end));
+            self.file = None;
             return Err(Error::io("cannot write", path, e).hint("make room, or use another path"));
         }
         self.end += framed.len() as u64;
@@ -232,4 +239,65 @@ fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
     }
     let dtype = dtype.ok_or_else(|| Error::new(ErrorKind::Data, "a cached array has no element type"))?;
     Ok((name.into(), Literal::from_bytes(TensorType::new(dtype, sizes), bytes)?.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Fault, Faulty};
+    use std::io;
+
+    fn sample(i: u64) -> Sample {
+        Sample::new([("x", HostArray::scalar(DType::I64, i as f64))])
+    }
+
+    /// Fills a file of three samples as a run would that goes on without a cache where it cannot be written.
+    fn fill<F: FileSystem>(store: &Store<F>) -> Vec<Result<()>> {
+        let mut results: Vec<Result<()>> = (0..3).map(|i| store.put(i, &sample(i))).collect();
+        results.push(store.finish(3));
+        results
+    }
+
+    #[test]
+    fn whichever_call_fails_what_is_kept_is_right_and_the_next_run_adds_the_rest() {
+        let path = std::env::temp_dir().join(format!("systole-store-{}", std::process::id()));
+        fn on<'a>(files: &'a Faulty, path: &Path) -> Store<&'a Faulty> {
+            Store::on(files, path.into(), "test".into())
+        }
+        let healthy = Faulty::never();
+        assert!(fill(&on(&healthy, &path)).iter().all(Result::is_ok));
+        let calls = healthy.calls();
+        assert!(calls.len() >= 8 && calls.ends_with(&["write", "sync"]), "{calls:?}");
+        let full = Fault::Error(io::ErrorKind::StorageFull);
+        for fault in [full, Fault::Io, Fault::Interrupted, Fault::Short] {
+            for (n, forever) in (0..calls.len()).flat_map(|n| [(n, false), (n, true)]) {
+                let endless = fault == Fault::Interrupted && forever;
+                if endless {
+                    continue;
+                }
+                std::fs::remove_file(&path).unwrap();
+                std::fs::write(&path, b"").unwrap();
+                let faulty = if forever { Faulty::from(n, fault) } else { Faulty::at(n, fault) };
+                let damaged = on(&faulty, &path);
+                let failed = fill(&damaged).iter().any(Result::is_err);
+                assert_eq!(failed, fault == full || fault == Fault::Io, "{fault:?} in call {n}");
+                for i in 0..3 {
+                    if let Ok(Some(kept)) = damaged.get(i) {
+                        assert_eq!(kept.get("x").unwrap().get(0).as_i64(), i as i64);
+                    }
+                }
+                drop(damaged);
+                let healed = Store::new(path.clone(), "test".into());
+                assert!(fill(&healed).iter().all(Result::is_ok), "{fault:?} in call {n}");
+                drop(healed);
+                let whole = Store::new(path.clone(), "test".into());
+                assert_eq!(whole.whole().unwrap(), Some(3), "{fault:?} in call {n}");
+                for i in 0..3 {
+                    let kept = whole.get(i).unwrap().unwrap();
+                    assert_eq!(kept.get("x").unwrap().get(0).as_i64(), i as i64, "{fault:?} in call {n}");
+                }
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -3,6 +3,7 @@
 //! Everything here returns values that show themselves as text; nothing is printed.
 
 use crate::autotune::lock;
+use crate::disk::{Disk, write_atomically};
 use crate::format::example::{self, Features};
 use crate::format::tfrecord::{Compression, Damage, OnCorrupt, Reader, Writer};
 use crate::format::{idx, png};
@@ -32,6 +33,17 @@ pub struct Opened {
     pub dataset: Dataset,
     /// What the records of TFRecord files hold.
     pub features: Option<Features>,
+    /// What the labels stand for, where the data say so.
+    pub classes: Vec<String>,
+    /// The elements with pictures as the files have them, `ui8[n]`, where they are files of pictures.
+    pub encoded: Option<Dataset>,
+}
+
+impl Opened {
+    /// A data set that was loaded otherwise.
+    pub fn of(kind: &'static str, dataset: Dataset) -> Opened {
+        Opened { kind, files: Vec::new(), dataset, features: None, classes: Vec::new(), encoded: None }
+    }
 }
 
 /// Opens data of any format that is read, told by content: a file, a pattern, or a folder (of one folder of pictures
@@ -46,14 +58,15 @@ pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
         if let Ok(folder) = ImageFolder::open(place) {
             let files = folder.pictures.iter().map(|(p, _)| p.clone()).collect();
             return Ok(Opened {
-                kind: "folder of classes",
                 files,
-                dataset: folder.dataset(),
-                features: None,
+                encoded: Some(folder.encoded()),
+                classes: folder.classes.clone(),
+                ..Opened::of("folder of classes", folder.dataset())
             });
         }
         let files = entries(place)?.into_iter().map(|(p, _)| p).filter(|p| p.is_file());
-        let files: Vec<PathBuf> = files.filter(|p| p.extension().is_none_or(|e| e != "features")).collect();
+        let is_beside = |p: &PathBuf| p.extension().is_some_and(|e| e == "features" || e == "classes");
+        let files: Vec<PathBuf> = files.filter(|p| !is_beside(p)).collect();
         return open_files(files, features);
     }
     open_files(glob(path)?, features)
@@ -68,7 +81,7 @@ fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened>
     read.map_err(|e| Error::io("cannot read", first, e))?;
     let name = first.to_string_lossy().to_lowercase();
     let ends = |list: &[&str]| list.iter().any(|e| name.ends_with(e) || name.ends_with(&format!("{e}.gz")));
-    let opened = |kind, dataset| Ok(Opened { kind, files: files.clone(), dataset, features: None });
+    let opened = |kind, dataset| Ok(Opened { files: files.clone(), ..Opened::of(kind, dataset) });
     match start.as_slice() {
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => opened("NumPy array", Dataset::from_npy(first)?),
         [b'P', b'K', 3, 4, ..] => opened("NumPy arrays", Dataset::from_npz(first)?),
@@ -127,7 +140,7 @@ fn csv(first: &Path, files: &[PathBuf]) -> Result<Dataset> {
 fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
     let raw = Dataset::tfrecord(&files);
     let beside = files[0].parent().unwrap_or(Path::new("")).join(features_name(&files[0]));
-    let features = match (told, std::fs::read_to_string(beside)) {
+    let features = match (told, std::fs::read_to_string(&beside)) {
         (Some(told), _) => Some(told),
         (None, Ok(text)) => Some(text.parse()?),
         (None, Err(_)) => match raw.iter().next() {
@@ -138,7 +151,9 @@ fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
         },
     };
     let dataset = features.clone().map_or(raw.clone(), |f| raw.parse_example(f));
-    Ok(Opened { kind: "TFRecord", files, dataset, features })
+    let classes = std::fs::read_to_string(beside.with_extension("classes")).unwrap_or_default();
+    let classes = classes.lines().map(str::to_string).collect();
+    Ok(Opened { files, features, classes, ..Opened::of("TFRecord", dataset) })
 }
 
 /// `train-00000-of-00008.tfrecord` → `train.features`.
@@ -164,6 +179,8 @@ pub struct Inspection {
     pub spec: ElementSpec,
     /// What Examples hold, as text for [`Features`].
     pub features: Option<Features>,
+    /// What the labels stand for.
+    pub classes: Vec<String>,
     /// The first elements, a line each.
     pub first: Vec<String>,
 }
@@ -182,18 +199,25 @@ pub fn inspect(opened: &Opened, n: usize) -> Result<Inspection> {
         elements: opened.dataset.cardinality(),
         spec: opened.dataset.element_spec()?,
         features: opened.features.clone(),
+        classes: opened.classes.clone(),
         first: first.collect::<Result<_>>()?,
     })
 }
 
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {} files, {} bytes", self.kind, self.files, self.bytes)?;
+        match self.files {
+            0 => writeln!(f, "{}", self.kind)?,
+            n => writeln!(f, "{}: {n} files, {} bytes", self.kind, self.bytes)?,
+        }
         if let Cardinality::Finite(n) = self.elements {
             writeln!(f, "elements: {n}")?;
         }
         if let Some(features) = &self.features {
             writeln!(f, "features: {features}")?;
+        }
+        if !self.classes.is_empty() {
+            writeln!(f, "classes: {}", self.classes.join(", "))?;
         }
         writeln!(f, "element: {}", self.spec)?;
         self.first.iter().enumerate().try_for_each(|(i, line)| writeln!(f, "{i}: {line}"))
@@ -265,8 +289,7 @@ pub fn convert(
     let features = seen.map_or_else(Features::new, |s| s.features());
     let mut path = prefix.as_os_str().to_owned();
     path.push(".features");
-    std::fs::write(&path, format!("{features}\n"))
-        .map_err(|e| Error::io("cannot write", Path::new(&path), e))?;
+    write_atomically(&Disk, Path::new(&path), &[format!("{features}\n").as_bytes()])?;
     Ok(Converted { files, elements, features })
 }
 
@@ -529,7 +552,8 @@ impl fmt::Display for Stats {
 /// # Errors
 /// The first error of an element; a dataset without elements.
 pub fn bench(dataset: &Dataset, time: Duration, measure: bool) -> Result<Report> {
-    let watched = dataset.with_options(Options { measure: Some(measure), ..Options::default() }).repeat();
+    let watched =
+        dataset.with_options(Options { measure: Some(measure.into()), ..Options::default() }).repeat();
     let mut iter = watched.iter();
     let start = Instant::now();
     while start.elapsed() < time {

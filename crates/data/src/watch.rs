@@ -50,14 +50,21 @@ impl Stages {
 }
 
 impl Watch {
-    pub fn meter(node: &Node) -> Watch {
+    /// Times one of `every` calls that no other contains.
+    pub fn meter(node: &Node, every: u32) -> Watch {
         let stages = Stages::of(node);
         let rows = stages.labels.iter().map(|_| Row::default()).collect();
-        Watch::Meter(Arc::new(Meter { stages, rows }))
+        let zero = || AtomicU64::new(0);
+        Watch::Meter(Arc::new(Meter { stages, rows, every: every.max(1), calls: zero(), timed: zero() }))
     }
 
     pub fn trace(node: &Node) -> Watch {
         Watch::Trace(Arc::new(Trace { stages: Stages::of(node), seen: Mutex::default() }))
+    }
+
+    /// Whether each stage is looked at by itself.
+    pub fn is_on(&self) -> bool {
+        !matches!(self, Watch::Off)
     }
 
     pub fn is_trace(&self) -> bool {
@@ -105,13 +112,13 @@ impl Watch {
     fn observe(&self, id: usize, next: impl FnOnce() -> Option<Result<Sample>>) -> Option<Result<Sample>> {
         match self {
             Watch::Off => next(),
-            Watch::Meter(meter) => {
-                let item = meter.time(id, next);
-                if item.is_some() {
+            Watch::Meter(meter) => meter.time(id, || {
+                let item = next();
+                if item.is_some() && CALL.get() == Call::Timed {
                     meter.rows[id].elements.fetch_add(1, Relaxed);
                 }
                 item
-            }
+            }),
             Watch::Trace(trace) => {
                 let item = next()?;
                 let mut seen = trace.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,6 +133,10 @@ impl Watch {
 pub(crate) struct Meter {
     stages: Stages,
     rows: Vec<Row>,
+    /// Of the calls that no other contains one of so many is timed, with all that it contains.
+    every: u32,
+    calls: AtomicU64,
+    timed: AtomicU64,
 }
 
 #[derive(Default)]
@@ -137,11 +148,43 @@ struct Row {
 thread_local! {
     /// Time of the stages above, within the call that is being timed on this thread.
     static ABOVE: Cell<u64> = const { Cell::new(0) };
+    /// What is going on on this thread, and how many calls that no other contains there were.
+    static CALL: Cell<Call> = const { Cell::new(Call::None) };
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Call {
+    None,
+    Timed,
+    Skipped,
 }
 
 impl Meter {
-    /// Adds what `work` takes, less what the stages above take within it.
+    /// Times a call, or leaves it out with all that it contains.
     fn time<T>(&self, id: usize, work: impl FnOnce() -> T) -> T {
+        match CALL.get() {
+            Call::Skipped => return work(),
+            Call::Timed => return self.add(id, work),
+            Call::None => {}
+        }
+        let number = CALLS.replace(CALLS.get().wrapping_add(1));
+        let is_timed = number.is_multiple_of(self.every);
+        self.calls.fetch_add(1, Relaxed);
+        CALL.set(if is_timed { Call::Timed } else { Call::Skipped });
+        let out = match is_timed {
+            true => {
+                self.timed.fetch_add(1, Relaxed);
+                self.add(id, work)
+            }
+            false => work(),
+        };
+        CALL.set(Call::None);
+        out
+    }
+
+    /// Adds what `work` takes, less what the stages above take within it.
+    fn add<T>(&self, id: usize, work: impl FnOnce() -> T) -> T {
         let outer = ABOVE.replace(0);
         let start = Instant::now();
         let out = work();
@@ -151,11 +194,13 @@ impl Meter {
         out
     }
 
-    /// Label, own time and elements of each stage, sources first.
+    /// Label, own time and elements of each stage, sources first; estimates where not every call was timed.
     pub fn rows(&self) -> Vec<(String, Duration, u64)> {
+        let scale = self.calls.load(Relaxed) as f64 / self.timed.load(Relaxed).max(1) as f64;
+        let whole = |x: &AtomicU64| (x.load(Relaxed) as f64 * scale) as u64;
         let rows = self.stages.labels.iter().zip(&self.rows);
         rows.map(|(label, row)| {
-            (label.clone(), Duration::from_nanos(row.nanos.load(Relaxed)), row.elements.load(Relaxed))
+            (label.clone(), Duration::from_nanos(whole(&row.nanos)), whole(&row.elements))
         })
         .collect()
     }
@@ -209,5 +254,36 @@ impl Cursor for Watched<Box<dyn Cursor>> {
 
     fn restore(&mut self, place: &Place) -> Result<()> {
         self.inner.restore(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::stage::test::ints;
+    use std::time::Duration;
+
+    #[test]
+    fn some_calls_tell_about_all() {
+        let slow = |s: Sample| {
+            std::thread::sleep(Duration::from_micros(200));
+            s
+        };
+        let d = ints(64).map(slow).batch(1);
+        let rows = |every| {
+            let watched = d.with_options(Options { measure: Some(every), ..Options::default() });
+            let mut iter = watched.iter();
+            assert_eq!(iter.by_ref().count(), 64);
+            iter.report().stages
+        };
+        assert!(rows(0).is_empty());
+        for every in [1, 8] {
+            let rows = rows(every);
+            let map = rows.iter().find(|r| r.label == "map").unwrap();
+            // 64 elements; the call that finds the end is one more, and may or may not be timed.
+            assert!((56..=72).contains(&map.elements), "{every}: {rows:?}");
+            assert!(map.time >= Duration::from_millis(10), "{every}: {rows:?}");
+        }
     }
 }

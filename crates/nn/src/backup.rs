@@ -3,7 +3,7 @@
 //! weights. Steps stop only while arrays are copied; a thread writes them.
 
 use crate::callback::CallbackState;
-use crate::file::{Disk, FileSystem, ModelFile, TEMPORARY};
+use crate::file::ModelFile;
 use crate::history::{History, Logs};
 use crate::model::Model;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use systole_data::Position;
+use systole_data::disk::{Disk, FileSystem, sweep};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 
 /// Keeps a run in a folder while it trains, and takes it up again from there; Keras's callback of that name, as an
@@ -290,12 +291,7 @@ impl Backups {
             // File systems without locks: two runs in one folder are the user's to avoid.
             Err(fs::TryLockError::Error(_)) => {}
         }
-        for entry in fs::read_dir(dir).map_err(|e| Error::io("cannot read", dir, e))?.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
-                // It costs disk space, no more.
-                let _ = fs::remove_file(entry.path());
-            }
-        }
+        sweep(dir);
         if options.restart {
             for (_, path) in backups(dir).map_err(|e| Error::io("cannot look for backups in", dir, e))? {
                 fs::remove_file(&path).map_err(|e| Error::io("cannot remove", &path, e))?;

@@ -8,12 +8,11 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::{self, Read};
+use std::path::Path;
+use systole_data::disk::{Disk, FileSystem, write_atomically};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
 
 /// The version that this build writes and the only one it reads.
@@ -25,9 +24,6 @@ const DIGITS: usize = 8;
 const METADATA: &str = "__metadata__";
 const RESERVED: [&str; 3] = ["header_crc32c", "format", "format_version"];
 const SUM_OF: &str = "crc32c:";
-
-/// How the names of files begin that are not whole yet.
-pub(crate) const TEMPORARY: &str = ".systole-";
 
 /// Longer headers are refused, as the safetensors library does.
 const MAX_HEADER: u64 = 100_000_000;
@@ -72,12 +68,22 @@ impl ModelFile {
 
     /// As [`ModelFile::save`] on a given file system.
     pub fn save_with<F: FileSystem>(&self, files: &F, path: &Path) -> Result<()> {
+        self.with_parts(|parts| write_atomically(files, path, parts)).at(|| path.display().to_string())?
+    }
+
+    /// The bytes that [`ModelFile::save`] writes.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.with_parts(|parts| parts.concat())
+    }
+
+    /// Gives the file's parts in their order to `f`.
+    fn with_parts<T>(&self, f: impl FnOnce(&[&[u8]]) -> T) -> Result<T> {
         let order = self.storage_order();
-        let header = self.header(&order).at(|| path.display().to_string())?;
+        let header = self.header(&order)?;
         let length = (header.len() as u64).to_le_bytes();
         let mut parts: Vec<&[u8]> = vec![&length, &header];
         parts.extend(order.iter().map(|&i| self.tensors[i].1.bytes()));
-        write_atomically(files, path, &parts)
+        Ok(f(&parts))
     }
 
     /// Reads and checks a file.
@@ -442,207 +448,11 @@ fn read_tensor(source: &mut dyn Read, ty: TensorType, sum: Option<String>) -> Re
     Ok(value)
 }
 
-/// The few operations by which files are written; tests let each of them fail.
-pub trait FileSystem {
-    /// An open file.
-    type File;
-
-    /// Creates a file that does not exist yet.
-    fn create(&self, path: &Path) -> io::Result<Self::File>;
-
-    /// Appends bytes.
-    fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<()>;
-
-    /// Waits until the file's bytes are on the disk.
-    fn sync(&self, file: &mut Self::File) -> io::Result<()>;
-
-    /// Puts a file in the place of another at once.
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-
-    /// Waits until a folder's entries are on the disk.
-    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-
-    /// Deletes a file.
-    fn remove(&self, path: &Path) -> io::Result<()>;
-}
-
-/// The operating system's files.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Disk;
-
-impl FileSystem for Disk {
-    type File = fs::File;
-
-    fn create(&self, path: &Path) -> io::Result<fs::File> {
-        fs::OpenOptions::new().write(true).create_new(true).open(path)
-    }
-
-    fn write(&self, file: &mut fs::File, bytes: &[u8]) -> io::Result<()> {
-        file.write_all(bytes)
-    }
-
-    fn sync(&self, file: &mut fs::File) -> io::Result<()> {
-        file.sync_all()
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        if let Ok(old) = fs::metadata(to) {
-            // Renaming needs no right to write the old file: keep the meaning of its protection, and its rights.
-            if old.permissions().readonly() {
-                return Err(io::Error::new(
-                    io::ErrorKind::PermissionDenied,
-                    "the earlier file is write-protected",
-                ));
-            }
-            fs::set_permissions(from, old.permissions())?;
-        }
-        fs::rename(from, to)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        // Some file systems cannot sync a folder; others than Unix cannot open one.
-        if !cfg!(unix) {
-            return Ok(());
-        }
-        match fs::File::open(dir)?.sync_all() {
-            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
-            result => result,
-        }
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
-    }
-}
-
-/// Writes `parts` one after the other as the file `path`: first under another name in the same folder, then renamed, so
-/// that the earlier file stays whole whatever fails and whenever the program is killed.
-///
-/// # Errors
-/// When any step fails; the unfinished file is removed.
-pub fn write_atomically<F: FileSystem>(files: &F, path: &Path, parts: &[&[u8]]) -> Result<()> {
-    let size: usize = parts.iter().map(|p| p.len()).sum();
-    let failed = |step: &str, e: io::Error| save_error(path, size, step, &e);
-    if path.file_name().is_none() {
-        let what = format!("cannot save as `{}`", path.display());
-        return Err(Error::new(ErrorKind::Io, what).because("the path has no file name").hint("name a file"));
-    }
-    let dir = match path.parent() {
-        Some(dir) if dir != Path::new("") => dir,
-        _ => Path::new("."),
-    };
-    let (temporary, file) =
-        create_temporary(files, dir).map_err(|e| failed("creating a file in its folder", e))?;
-    let written = write_parts(files, file, parts)
-        .and_then(|()| files.rename(&temporary, path).map_err(|e| ("putting it in place", e)));
-    if let Err((step, e)) = written {
-        let error = failed(step, e).because("the earlier file, if there was one, is as it was");
-        return Err(match files.remove(&temporary) {
-            Ok(()) => error,
-            Err(_) => error.because(format!("the unfinished {} could not be removed", temporary.display())),
-        });
-    }
-    files.sync_dir(dir).map_err(|e| {
-        failed("syncing its folder", e).because("the new file is in place but might not survive a power cut")
-    })
-}
-
-fn write_parts<F: FileSystem>(
-    files: &F,
-    mut file: F::File,
-    parts: &[&[u8]],
-) -> std::result::Result<(), (&'static str, io::Error)> {
-    for part in parts {
-        files.write(&mut file, part).map_err(|e| ("writing", e))?;
-    }
-    files.sync(&mut file).map_err(|e| ("syncing to the disk", e))
-}
-
-/// A new file in `dir` under a name that no other save uses, in this process or another.
-fn create_temporary<F: FileSystem>(files: &F, dir: &Path) -> io::Result<(PathBuf, F::File)> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    loop {
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{TEMPORARY}{}-{number}.tmp", std::process::id());
-        let path = dir.join(OsStr::new(&name));
-        match files.create(&path) {
-            Ok(file) => return Ok((path, file)),
-            // Left by a process of the same number that was killed.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && number < u64::MAX => {}
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-fn save_error(path: &Path, size: usize, step: &str, e: &io::Error) -> Error {
-    let hint = match e.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            format!("free {size} bytes on that disk, or save elsewhere")
-        }
-        io::ErrorKind::PermissionDenied => {
-            "check the access rights of file and folder, or save elsewhere".into()
-        }
-        io::ErrorKind::NotFound => "create the folder first".into(),
-        io::ErrorKind::ReadOnlyFilesystem => "save to a disk that can be written".into(),
-        io::ErrorKind::IsADirectory | io::ErrorKind::DirectoryNotEmpty => "choose another name".into(),
-        _ => "check the disk, or save elsewhere".into(),
-    };
-    Error::new(ErrorKind::Io, format!("cannot save {}", path.display()))
-        .at(format!("while {step}"))
-        .because(e.to_string())
-        .hint(hint)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::RefCell;
-
-    /// The disk, with one call (or all from it on) failing; a failing write leaves half of its bytes.
-    struct Faulty {
-        fails_at: usize,
-        forever: bool,
-        calls: RefCell<Vec<&'static str>>,
-    }
-
-    impl Faulty {
-        fn at(fails_at: usize) -> Faulty {
-            Faulty { fails_at, forever: false, calls: RefCell::default() }
-        }
-
-        fn check(&self, call: &'static str) -> io::Result<()> {
-            let n = self.calls.borrow().len();
-            self.calls.borrow_mut().push(call);
-            let fails = n == self.fails_at || (self.forever && n > self.fails_at);
-            if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
-        }
-    }
-
-    impl FileSystem for Faulty {
-        type File = fs::File;
-        fn create(&self, path: &Path) -> io::Result<fs::File> {
-            self.check("create").and_then(|()| Disk.create(path))
-        }
-        fn write(&self, file: &mut fs::File, bytes: &[u8]) -> io::Result<()> {
-            if let Err(e) = self.check("write") {
-                Disk.write(file, &bytes[..bytes.len() / 2])?;
-                return Err(e);
-            }
-            Disk.write(file, bytes)
-        }
-        fn sync(&self, file: &mut fs::File) -> io::Result<()> {
-            self.check("sync").and_then(|()| Disk.sync(file))
-        }
-        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            self.check("rename").and_then(|()| Disk.rename(from, to))
-        }
-        fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-            self.check("sync_dir").and_then(|()| Disk.sync_dir(dir))
-        }
-        fn remove(&self, path: &Path) -> io::Result<()> {
-            self.check("remove").and_then(|()| Disk.remove(path))
-        }
-    }
+    use std::path::PathBuf;
+    use systole_data::disk::{Fault, Faulty};
 
     fn model(value: f32) -> ModelFile {
         let kernel = Literal::from_slice([2, 2], &[value; 4]).unwrap();
@@ -666,33 +476,30 @@ mod tests {
     }
 
     #[test]
-    fn whichever_call_fails_the_file_is_whole_and_nothing_is_left_behind() {
+    fn whatever_happens_to_any_call_the_file_is_whole_and_nothing_is_left_behind() {
         let (dir, path) = folder("faults");
-        let healthy = Faulty::at(usize::MAX);
+        let healthy = Faulty::never();
         model(2.0).save_with(&healthy, &path).unwrap();
-        let calls = healthy.calls.into_inner();
+        let calls = healthy.calls();
         // Length, header and two arrays; nothing takes the earlier file's place before it is on the disk.
         assert_eq!(calls, ["create", "write", "write", "write", "write", "sync", "rename", "sync_dir"]);
-        for n in 0..calls.len() {
-            model(1.0).save(&path).unwrap();
-            let message = model(2.0).save_with(&Faulty::at(n), &path).unwrap_err().to_string();
-            assert!(message.contains("model.safetensors") && message.contains("try: free"), "{message}");
-            // Only the last call, syncing the folder, comes after the new file is in place.
-            let expected = if n + 1 == calls.len() { model(2.0) } else { model(1.0) };
-            assert_eq!(ModelFile::load(&path).unwrap(), expected, "call {n}");
-            assert_eq!(entries(&dir), ["model.safetensors"], "call {n}");
-        }
-        fs::remove_dir_all(dir).unwrap();
-    }
-
-    #[test]
-    fn a_disk_that_fails_for_good_leaves_the_file_whole_and_names_the_litter() {
-        let (dir, path) = folder("dead-disk");
-        for n in 0..6 {
-            let dead = Faulty { forever: true, ..Faulty::at(n) };
-            let message = model(2.0).save_with(&dead, &path).unwrap_err().to_string();
-            assert_eq!(message.contains("could not be removed"), n > 0, "{message}");
-            assert_eq!(ModelFile::load(&path).unwrap(), model(1.0), "call {n}");
+        let full = Fault::Error(io::ErrorKind::StorageFull);
+        for fault in [full, Fault::Io, Fault::Interrupted, Fault::Short] {
+            for n in 0..calls.len() {
+                model(1.0).save(&path).unwrap();
+                let saved = model(2.0).save_with(&Faulty::at(n, fault), &path);
+                let is_error = matches!(fault, Fault::Error(_) | Fault::Io);
+                assert_eq!(saved.is_err(), is_error, "{fault:?} in call {n}");
+                if let Err(e) = saved {
+                    let e = e.to_string();
+                    assert!(e.contains("model.safetensors") && e.contains("try: "), "{e}");
+                }
+                // Only the last call, syncing the folder, comes after the new file is in place.
+                let is_new = !is_error || n + 1 == calls.len();
+                let expected = if is_new { model(2.0) } else { model(1.0) };
+                assert_eq!(ModelFile::load(&path).unwrap(), expected, "{fault:?} in call {n}");
+                assert_eq!(entries(&dir), ["model.safetensors"], "{fault:?} in call {n}");
+            }
         }
         fs::remove_dir_all(dir).unwrap();
     }

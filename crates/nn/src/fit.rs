@@ -5,16 +5,19 @@ use crate::batch::Batch;
 use crate::callback::{Callback, CallbackState, FitCx};
 use crate::history::{History, Logs};
 use crate::model::Model;
-use crate::progress::{Progress, ProgressEvent, report};
+use crate::progress::{Elapsed, Progress, ProgressEvent, report};
 use crate::resident::DeviceBatch;
 use crate::step::batch_buffers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
-use systole_data::{Cardinality, Dataset, DatasetIter, Position};
+use std::time::{Duration, Instant};
+use systole_data::{Cardinality, Dataset, DatasetIter, Options, Position};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_runtime::trace;
+
+/// The stages of the data are timed for one of so many elements: often enough for a verdict, and almost for nothing.
+const MEASURED: u32 = 16;
 
 /// The arguments of Keras's `fit`.
 pub struct Fit {
@@ -91,6 +94,8 @@ impl Model {
     pub fn fit(&mut self, data: &Dataset, mut options: Fit) -> Result<History> {
         options.check()?;
         self.compiled()?;
+        // So that the verdict can name the slow stage.
+        let data = &data.with_options(Options { measure: Some(MEASURED), ..Options::default() });
         let mut run = Run {
             history: History { initial_epoch: options.initial_epoch, ..History::default() },
             callbacks: std::mem::take(&mut options.callbacks),
@@ -98,6 +103,7 @@ impl Model {
             backups: options.backup.take().map(Backups::open).transpose()?,
             epoch: options.initial_epoch,
             taken: 0,
+            waited: Duration::ZERO,
             position: Position::new(options.initial_epoch as u64, 0),
         };
         run.restore(self, data)?;
@@ -121,6 +127,7 @@ impl Model {
             };
             let steps = options.steps_per_epoch.or(steps_in(data));
             run.epoch(self, &options, epoch, iter, steps)?;
+            run.history.data = Some(iter.report());
             if run.history.interrupted {
                 break;
             }
@@ -180,6 +187,8 @@ struct Run {
     /// The epoch of the next step, the steps that were taken in it, and the place in the data.
     epoch: usize,
     taken: usize,
+    /// Time that the steps of this epoch waited for data.
+    waited: Duration,
     position: Position,
 }
 
@@ -264,6 +273,7 @@ impl Run {
         steps: Option<usize>,
     ) -> Result<()> {
         let began = Instant::now();
+        self.waited = Duration::ZERO;
         if self.taken == 0 {
             self.each(model, &Logs::new(), epoch, |c, cx| c.on_epoch_begin(cx))?;
         }
@@ -295,7 +305,7 @@ impl Run {
                 logs.extend_with_prefix("val_", &values);
             }
         }
-        report(&progress.end(done, trained, &logs));
+        report(&progress.end(Elapsed { step: done, elapsed: trained, waited: self.waited }, &logs));
         if self.history.interrupted {
             // The backup knows nothing of an epoch that is not over.
             self.back_up(model, false, options.verbose);
@@ -332,6 +342,7 @@ impl Run {
             let start = Instant::now();
             let Some(sample) = iter.next() else { break };
             let waited = start.elapsed();
+            self.waited += waited;
             trace::span("data", "wait for data", Some(start), || "{}".into());
             let mut batch = Batch::from_sample(&sample?, &names)?;
             apply_class_weight(&mut batch, &options.class_weight)?;
@@ -345,10 +356,11 @@ impl Run {
             self.history.samples += batch.size() as u64;
             self.history.step_ms.push(start.elapsed().as_secs_f32() * 1e3);
             self.history.wait_ms.push(waited.as_secs_f32() * 1e3);
-            let wants_logs = !self.callbacks.is_empty() || progress.wants_batch(done, steps, began.elapsed());
+            let at = Elapsed { step: done, elapsed: began.elapsed(), waited: self.waited };
+            let wants_logs = !self.callbacks.is_empty() || progress.wants_batch(done, steps, at.elapsed);
             if wants_logs {
                 let logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
-                report(&progress.batch(done, began.elapsed(), &logs));
+                report(&progress.batch(at, &logs));
                 self.each(model, &logs, progress.epoch, |c, cx| c.on_train_batch_end(cx))?;
             }
             if options.asked_to_stop() {

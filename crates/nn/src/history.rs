@@ -1,5 +1,7 @@
 //! What training reports: values by name for each epoch.
 
+use systole_data::Report;
+
 /// Loss and metrics by name, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Logs(Vec<(String, f64)>);
@@ -61,6 +63,9 @@ pub struct History {
     pub step_ms: Vec<f32>,
     /// Milliseconds of each step spent waiting for data.
     pub wait_ms: Vec<f32>,
+    /// What the stages of the training data did, how they were tuned and why; `None` where no step was taken. Without
+    /// `steps_per_epoch` every epoch runs the pipeline anew: this is the last one's.
+    pub data: Option<Report>,
     /// Milliseconds that steps stood still for each backup.
     pub backup_ms: Vec<f32>,
     /// Samples trained on.
@@ -82,6 +87,29 @@ impl History {
     /// The last epoch's values.
     pub fn last(&self) -> Logs {
         self.epochs.last().cloned().unwrap_or_default()
+    }
+
+    /// Milliseconds of all steps, the first left out where there are others: it compiles.
+    fn all_ms(each: &[f32]) -> f64 {
+        each.iter().skip(usize::from(each.len() > 1)).map(|ms| f64::from(*ms)).sum()
+    }
+
+    /// Milliseconds of all steps, waiting for data included and compiling left out.
+    pub fn total_step_ms(&self) -> f64 {
+        History::all_ms(&self.step_ms)
+    }
+
+    /// The part of the steps' time that went by waiting for data, 0 to 1.
+    pub fn data_wait(&self) -> f64 {
+        match self.total_step_ms() {
+            0.0 => 0.0,
+            all => (History::all_ms(&self.wait_ms) / all).min(1.0),
+        }
+    }
+
+    /// In plain words: compute-bound, or input-bound with the slow stage and what helps. Empty where no step was taken.
+    pub fn verdict(&self) -> String {
+        self.data.as_ref().map_or(String::new(), |report| report.verdict(self.data_wait()))
     }
 
     /// Median step time in milliseconds, the first step (which compiles) left out where there are others.

@@ -24,6 +24,8 @@ pub enum ProgressEvent<'a> {
         steps: Option<usize>,
         /// Time since it began.
         elapsed: Duration,
+        /// The part of it that steps waited for data, 0 to 1.
+        data_wait: f64,
         /// Loss and metrics since it began.
         logs: &'a Logs,
     },
@@ -33,6 +35,8 @@ pub enum ProgressEvent<'a> {
         step: usize,
         /// Time that the steps took, validation left out.
         elapsed: Duration,
+        /// The part of it that steps waited for data, 0 to 1.
+        data_wait: f64,
         /// Loss, metrics, and `val_…` of them.
         logs: &'a Logs,
     },
@@ -78,22 +82,37 @@ impl Progress {
         self.shown().then_some(event)
     }
 
-    pub(crate) fn batch<'a>(
-        &self,
-        step: usize,
-        elapsed: Duration,
-        logs: &'a Logs,
-    ) -> Option<ProgressEvent<'a>> {
+    pub(crate) fn batch<'a>(&self, at: Elapsed, logs: &'a Logs) -> Option<ProgressEvent<'a>> {
+        let Elapsed { step, elapsed, .. } = at;
         let wanted = self.wants_batch(step, self.steps, elapsed);
-        wanted.then_some(ProgressEvent::Batch { step, steps: self.steps, elapsed, logs })
+        wanted.then_some(ProgressEvent::Batch {
+            step,
+            steps: self.steps,
+            elapsed,
+            data_wait: at.data_wait(),
+            logs,
+        })
     }
 
-    pub(crate) fn end<'a>(
-        &self,
-        step: usize,
-        elapsed: Duration,
-        logs: &'a Logs,
-    ) -> Option<ProgressEvent<'a>> {
-        self.shown().then_some(ProgressEvent::EpochEnd { step, elapsed, logs })
+    pub(crate) fn end<'a>(&self, at: Elapsed, logs: &'a Logs) -> Option<ProgressEvent<'a>> {
+        let Elapsed { step, elapsed, .. } = at;
+        self.shown().then_some(ProgressEvent::EpochEnd { step, elapsed, data_wait: at.data_wait(), logs })
+    }
+}
+
+/// How far an epoch is: steps, their time, and the time in it that they waited for data.
+#[derive(Clone, Copy)]
+pub(crate) struct Elapsed {
+    pub(crate) step: usize,
+    pub(crate) elapsed: Duration,
+    pub(crate) waited: Duration,
+}
+
+impl Elapsed {
+    fn data_wait(&self) -> f64 {
+        match self.elapsed.as_secs_f64() {
+            0.0 => 0.0,
+            all => (self.waited.as_secs_f64() / all).min(1.0),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs::TryLockError;
 use std::io;
 use std::path::{Path, PathBuf};
 use systole_ir::Literal;
@@ -12,6 +13,7 @@ use systole_nn::{FileSystem, ModelFile, write_atomically};
 enum Call {
     Create(PathBuf),
     Write(PathBuf, Vec<u8>),
+    Truncate(PathBuf, u64),
     Sync(PathBuf),
     Rename(PathBuf, PathBuf),
     SyncDir,
@@ -34,8 +36,17 @@ impl FileSystem for Recorder {
     fn create(&self, path: &Path) -> io::Result<PathBuf> {
         self.note(Call::Create(path.into())).map(|()| path.into())
     }
-    fn write(&self, file: &mut PathBuf, bytes: &[u8]) -> io::Result<()> {
-        self.note(Call::Write(file.clone(), bytes.into()))
+    fn open(&self, path: &Path) -> io::Result<PathBuf> {
+        self.create(path)
+    }
+    fn lock(&self, _: &PathBuf) -> Result<(), TryLockError> {
+        Ok(())
+    }
+    fn write(&self, file: &mut PathBuf, bytes: &[u8]) -> io::Result<usize> {
+        self.note(Call::Write(file.clone(), bytes.into())).map(|()| bytes.len())
+    }
+    fn truncate(&self, file: &mut PathBuf, length: u64) -> io::Result<()> {
+        self.note(Call::Truncate(file.clone(), length))
     }
     fn sync(&self, file: &mut PathBuf) -> io::Result<()> {
         self.note(Call::Sync(file.clone()))
@@ -110,6 +121,7 @@ fn after_every_power_cut(calls: &[Call], path: &Path, old: &[u8]) -> Vec<Option<
                         now.remove(p);
                         reached(i).then(|| disk.remove(p));
                     }
+                    Call::Truncate(p, length) => inodes[now[p]].bytes.truncate(*length as usize),
                     Call::SyncDir => {}
                 }
             }

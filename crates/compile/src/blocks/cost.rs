@@ -14,6 +14,8 @@ use systole_ir::{Graph, Op, Result, ValueId};
 const NEAR: f64 = 0.012;
 const SHARED: f64 = 0.033;
 const MEMORY: f64 = 0.09;
+/// The part of the near cache that holds what is wanted again.
+const ROOM: f64 = 0.85;
 /// Arrays up to this many bytes are taken to stay in the shared cache.
 const SHARED_BYTES: usize = 6 << 20;
 /// Nanoseconds of one kernel call.
@@ -199,19 +201,24 @@ impl<'g> Costs<'g> {
     fn cost(&self, l: &Loads, block: usize) -> f64 {
         let (cache, rows, block) = (self.cache as f64, self.rows as f64, block as f64);
         let (count, sums) = ((rows / block).ceil(), l.sums as f64);
-        let live = l.live * block + l.weight_bytes + sums;
-        // How much of what lives fits each cache.
-        let near = (0.75 * cache / live).min(1.0);
-        let shared = (SHARED_BYTES as f64 / live).min(1.0) - near;
-        let each = near * NEAR + shared.max(0.0) * SHARED + (1.0 - near - shared.max(0.0)) * MEMORY;
+        // A block's rows pass from kernel to kernel and stay in the caches; what is read or added to once in each block
+        // has the room that they leave.
+        let live = l.live * block;
+        let fits = |room: f64, bytes: f64| (room / bytes.max(1.0)).clamp(0.0, 1.0);
+        let each = |beside: f64, bytes: f64| {
+            let near = fits(ROOM * cache - beside, bytes);
+            let shared = fits(SHARED_BYTES as f64 - beside, bytes).max(near);
+            near * NEAR + (shared - near) * SHARED + (1.0 - shared) * MEMORY
+        };
+        let (of_rows, of_others) = (each(0.0, live), each(live, l.weight_bytes + sums));
         let idle = (FULL_ROWS / (l.product_rows * block)).clamp(1.0, FULL_ROWS) - 1.0;
         // Groups that have one block less than others wait for them, half of them on average.
         let groups = self.groups(l.sums, count as usize) as f64;
         let uneven = ((count / groups).ceil() * groups / count - 1.0) / 2.0;
         // Copies of the sums are set to zero, added to, and read again by the sum over the groups.
         let copies = groups * sums;
-        count * ((l.weights + 2.0 * sums) * each + l.calls * CALL)
-            + rows * (l.inside * each + l.flops * FLOP * idle + l.work * FLOP * uneven)
+        count * ((l.weights + 2.0 * sums) * of_others + l.calls * CALL)
+            + rows * (l.inside * of_rows + l.flops * FLOP * idle + l.work * FLOP * uneven)
             + 2.0 * copies * self.price(copies).max(SHARED)
     }
 

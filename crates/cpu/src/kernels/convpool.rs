@@ -147,7 +147,7 @@ impl ConvPoolKernel {
         };
         let (way, columns) = if in_registers {
             let shape = windows_shape(level, x.dtype != DType::F32);
-            let columns = if features <= shape.lanes { shape.lanes } else { 2 * shape.lanes };
+            let columns = shape.panel(features);
             (Way::Registers { shape, right: pixel_step[1], down: pixel_step[0] }, columns)
         } else {
             let (run, rows, columns) = indirect_shape(level, features);
@@ -342,7 +342,7 @@ impl ConvPoolKernel {
                 columns,
             };
             // SAFETY: the windows lie inside one (padded) image; the results are the caller's.
-            unsafe { (if columns > shape.lanes { shape.two } else { shape.one })(&w) };
+            unsafe { shape.kernel(columns)(&w) };
         }
     }
 }

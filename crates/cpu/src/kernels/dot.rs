@@ -23,7 +23,7 @@ pub enum DotKernel {
     Slim(Slim),
     /// The same, where both operands lie along the products; also of bf16.
     Dots(Dots),
-    /// bf16 with few rows and products.
+    /// Few rows and products, and long columns.
     Thin(Thin),
     F64(Product<f64>),
     Int(Product<i32>),

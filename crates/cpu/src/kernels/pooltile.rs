@@ -1,6 +1,5 @@
 //! Register kernels that compute the pixels of 2×2 windows of a convolution and keep only the greatest of each window.
 
-use super::conv::pieces;
 use super::gemm::Portable32;
 use super::halves::Halves;
 use crate::detect::Level;
@@ -24,8 +23,9 @@ unsafe trait Compare: Halves {
     unsafe fn choose(mask: Self::Mask, a: Self, b: Self) -> Self;
     /// The greater; `b` where either is NaN or both are zeros.
     unsafe fn max(self, b: Self) -> Self;
-    /// The number of the first mask that is set, or 3; [`DEAD`] in lanes that are not alive.
-    unsafe fn store_places(p: *mut u8, by: [Self::Mask; 3], alive: Self::Mask);
+    /// 0 or 1 in lanes where the place is `left`, else 2 or 3, the lower where it is the pair's `first`; [`DEAD`] in
+    /// lanes that are not alive.
+    unsafe fn store_places(p: *mut u8, left: Self::Mask, first: [Self::Mask; 2], alive: Self::Mask);
 }
 
 // SAFETY: plain code, available everywhere.
@@ -64,8 +64,8 @@ unsafe impl Compare for Portable32 {
         Portable32(std::array::from_fn(|i| if self.0[i] > b.0[i] { self.0[i] } else { b.0[i] }))
     }
     #[inline(always)]
-    unsafe fn store_places(p: *mut u8, by: [[bool; 4]; 3], alive: [bool; 4]) {
-        let place = |i: usize| by.iter().position(|m| m[i]).unwrap_or(3) as u8;
+    unsafe fn store_places(p: *mut u8, left: [bool; 4], first: [[bool; 4]; 2], alive: [bool; 4]) {
+        let place = |i: usize| if left[i] { u8::from(!first[0][i]) } else { 2 + u8::from(!first[1][i]) };
         // SAFETY: the caller has room for the lanes there.
         unsafe { *p.cast() = std::array::from_fn::<u8, 4, _>(|i| if alive[i] { place(i) } else { DEAD }) }
     }
@@ -118,12 +118,12 @@ mod x86 {
             V16x32(unsafe { _mm512_max_ps(self.0, b.0) })
         }
         #[inline(always)]
-        unsafe fn store_places(p: *mut u8, by: [__mmask16; 3], alive: __mmask16) {
+        unsafe fn store_places(p: *mut u8, left: __mmask16, first: [__mmask16; 2], alive: __mmask16) {
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe {
-                let place = _mm_mask_mov_epi8(_mm_set1_epi8(3), by[2], _mm_set1_epi8(2));
-                let place = _mm_mask_mov_epi8(place, by[1], _mm_set1_epi8(1));
-                let place = _mm_mask_mov_epi8(place, by[0], _mm_setzero_si128());
+                let low = _mm_mask_mov_epi8(_mm_set1_epi8(1), first[0], _mm_setzero_si128());
+                let high = _mm_mask_mov_epi8(_mm_set1_epi8(3), first[1], _mm_set1_epi8(2));
+                let place = _mm_mask_mov_epi8(high, left, low);
                 _mm_storeu_si128(p.cast(), _mm_mask_mov_epi8(_mm_set1_epi8(DEAD as i8), alive, place));
             }
         }
@@ -173,13 +173,13 @@ mod x86 {
             V8x32(unsafe { _mm256_max_ps(self.0, b.0) })
         }
         #[inline(always)]
-        unsafe fn store_places(p: *mut u8, by: [__m256; 3], alive: __m256) {
+        unsafe fn store_places(p: *mut u8, left: __m256, first: [__m256; 2], alive: __m256) {
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe {
                 let number = |n: i32| _mm256_castsi256_ps(_mm256_set1_epi32(n));
-                let place = _mm256_blendv_ps(number(3), number(2), by[2]);
-                let place = _mm256_blendv_ps(place, number(1), by[1]);
-                let place = _mm256_andnot_ps(by[0], place);
+                let low = _mm256_andnot_ps(first[0], number(1));
+                let high = _mm256_blendv_ps(number(3), number(2), first[1]);
+                let place = _mm256_blendv_ps(high, low, left);
                 let wide = _mm256_castps_si256(_mm256_blendv_ps(number(DEAD as i32), place, alive));
                 let (a, b) = (_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide));
                 let bytes = _mm_packus_epi16(_mm_packus_epi32(a, b), _mm_setzero_si128());
@@ -222,7 +222,7 @@ pub struct Windows {
 /// constant from the start.
 macro_rules! each_cell {
     ($g:ident, $n:ident, $i:ident, $j:ident => $body:expr) => {
-        each_cell!(@ $g, $n, $i, $j => $body, [0 0] [0 1] [1 0] [1 1] [2 0] [3 0])
+        each_cell!(@ $g, $n, $i, $j => $body, [0 0] [0 1] [0 2] [0 3] [1 0] [1 1] [1 2] [2 0] [2 1] [3 0])
     };
     (@ $g:ident, $n:ident, $i:ident, $j:ident => $body:expr, $([$a:literal $b:literal])*) => {
         $(if $a < $g && $b < $n {
@@ -320,11 +320,12 @@ unsafe fn finish_finite<V: Compare, const NARROW: bool>(
                 [a, b, c, d] = [a.narrow_finite(), b.narrow_finite(), c.narrow_finite(), d.narrow_finite()];
             }
         }
-        let top = a.max(b).max(c.max(d));
+        let (left, right) = (b.max(a), d.max(c));
+        let top = right.max(left);
         // relu before and after a maximum is the same, and so is the place where it is alive.
         put::<V, NARROW>(top.max(floor), w.y, at);
         if !w.place.is_null() {
-            V::store_places(w.place.add(at), [a.ge(top), b.ge(top), c.ge(top)], top.gt(floor));
+            V::store_places(w.place.add(at), left.ge(right), [a.ge(b), c.ge(d)], top.gt(floor));
         }
     }
 }
@@ -361,12 +362,11 @@ unsafe fn finish<V: Compare, const NARROW: bool>(w: &Windows, x: [V; 4], bias: V
             top = top.max(zero);
         }
         let alive = if w.relu == Relu::None { V::all() } else { top.gt(zero) };
-        let not_last = V::and(third, second);
-        let by = [V::and(not_last, first), not_last, third];
+        let left = V::and(third, second);
         if n == V::LANES {
             put::<V, NARROW>(top, w.y, at);
             if !w.place.is_null() {
-                V::store_places(w.place.add(at), by, alive);
+                V::store_places(w.place.add(at), left, [first, third], alive);
             }
             return;
         }
@@ -375,7 +375,7 @@ unsafe fn finish<V: Compare, const NARROW: bool>(w: &Windows, x: [V; 4], bias: V
         put::<V, NARROW>(top, values.as_mut_ptr().cast(), 0);
         std::ptr::copy_nonoverlapping(values.as_ptr().cast(), w.y.add(at * size), n * size);
         if !w.place.is_null() {
-            V::store_places(places.as_mut_ptr(), by, alive);
+            V::store_places(places.as_mut_ptr(), left, [first, third], alive);
             std::ptr::copy_nonoverlapping(places.as_ptr(), w.place.add(at), n);
         }
     }
@@ -394,12 +394,16 @@ macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, $most:literal, [$($g:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
         unsafe fn $name<const NARROW: bool>(w: &Windows) {
-            for (from, n) in pieces(w.windows, $most) {
+            // A window takes some hundred cycles: dividing them evenly would cost a good part of that.
+            let mut from = 0;
+            while from < w.windows {
+                let n = $most.min(w.windows - from);
                 match n {
                     // SAFETY: the caller's promises are those of `windows`.
                     $($g => unsafe { windows::<$v, $g, $n, NARROW>(w, from) },)*
                     _ => {}
                 }
+                from += n;
             }
         }
     };
@@ -411,26 +415,51 @@ use super::gemm::x86::{V8x32, V16x32};
 kernels!(avx2x1, V8x32, 1, 2, [1 2], "avx2,fma");
 kernels!(avx2x2, V8x32, 2, 1, [1], "avx2,fma");
 kernels!(avx512x1, V16x32, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
-kernels!(avx512x2, V16x32, 2, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx512x2, V16x32, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx512x3, V16x32, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx512x4, V16x32, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// The register kernels of a level: for panels of one vector, and of two.
+/// The register kernels of a level: for panels of one vector, of two, and so on.
 #[derive(Clone, Copy)]
 pub struct WindowsShape {
-    pub one: WindowsKernel,
-    pub two: WindowsKernel,
-    pub lanes: usize,
+    kernels: &'static [[WindowsKernel; 2]],
+    narrow: bool,
+    lanes: usize,
 }
 
 /// The kernels of a level; `narrow`: results are bf16.
 pub fn windows_shape(level: Level, narrow: bool) -> WindowsShape {
-    type Kernels = [WindowsKernel; 2];
-    let (one, two, lanes): (Kernels, Kernels, usize) = match level {
+    const PORTABLE: [[WindowsKernel; 2]; 2] =
+        [[portable1::<false>, portable1::<true>], [portable2::<false>, portable2::<true>]];
+    #[cfg(target_arch = "x86_64")]
+    const AVX2: [[WindowsKernel; 2]; 2] =
+        [[avx2x1::<false>, avx2x1::<true>], [avx2x2::<false>, avx2x2::<true>]];
+    #[cfg(target_arch = "x86_64")]
+    const AVX512: [[WindowsKernel; 2]; 4] = [
+        [avx512x1::<false>, avx512x1::<true>],
+        [avx512x2::<false>, avx512x2::<true>],
+        [avx512x3::<false>, avx512x3::<true>],
+        [avx512x4::<false>, avx512x4::<true>],
+    ];
+    let (kernels, lanes): (&[_], _) = match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => ([avx512x1::<false>, avx512x1::<true>], [avx512x2::<false>, avx512x2::<true>], 16),
+        Level::Avx512 => (&AVX512, 16),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => ([avx2x1::<false>, avx2x1::<true>], [avx2x2::<false>, avx2x2::<true>], 8),
-        _ => ([portable1::<false>, portable1::<true>], [portable2::<false>, portable2::<true>], 4),
+        Level::Avx2 => (&AVX2, 8),
+        _ => (&PORTABLE, 4),
     };
-    let pick = |k: Kernels| k[usize::from(narrow)];
-    WindowsShape { one: pick(one), two: pick(two), lanes }
+    WindowsShape { kernels, narrow, lanes }
+}
+
+impl WindowsShape {
+    /// Columns of the panels of a kernel with so many filters: as few panels as there can be, as even as can be.
+    pub fn panel(&self, features: usize) -> usize {
+        let vectors = features.div_ceil(self.lanes).max(1);
+        vectors.div_ceil(vectors.div_ceil(self.kernels.len())) * self.lanes
+    }
+
+    /// The kernel for so many columns of a panel.
+    pub fn kernel(&self, columns: usize) -> WindowsKernel {
+        self.kernels[columns.div_ceil(self.lanes) - 1][usize::from(self.narrow)]
+    }
 }

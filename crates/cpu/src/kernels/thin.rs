@@ -1,8 +1,7 @@
-//! Products of bf16 of a small left operand and a few long rows, such as the gradients of a classifier with turned
-//! weights.
+//! Products of a small left operand and a few long rows, such as the gradients of a classifier with turned weights.
 //!
-//! The long rows are widened where they lie, and vectors of results go out as they are complete: packing would move
-//! more than the product itself does. The left operand is copied by products once, as f32.
+//! The long rows are read (and bf16 widened) where they lie, and vectors of results go out as they are complete:
+//! packing would move more than the product itself does. The left operand is copied by products once, as f32.
 
 use super::conv::pieces;
 use super::gemm::Portable32;
@@ -32,7 +31,7 @@ struct Call {
     a: *const f32,
     a_k: usize,
     /// Right operand; from product to product in elements.
-    b: *const u16,
+    b: *const u8,
     b_k: usize,
     c: *mut u8,
     c_row: usize,
@@ -40,11 +39,11 @@ struct Call {
     add: bool,
 }
 
-/// `R` rows of two vectors. `NARROW`: the result is bf16 too.
+/// `R` rows of two vectors. `HALF`: the right operand is bf16; `NARROW`: the result is, too.
 /// (Plain loops: closures would not be compiled for the level.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn strip<V: Halves, const R: usize, const NARROW: bool>(c: &Call) {
+unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>(c: &Call) {
     // SAFETY: the caller's operands cover the rows, products and columns; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); 2]; R];
@@ -52,7 +51,12 @@ unsafe fn strip<V: Halves, const R: usize, const NARROW: bool>(c: &Call) {
         for _ in 0..c.k {
             let mut b = [acc[0][0]; 2];
             for j in 0..2 {
-                b[j] = V::load_wide(c.b.add(at + j * V::LANES));
+                let at = at + j * V::LANES;
+                b[j] = if HALF {
+                    V::load_wide(c.b.cast::<u16>().add(at))
+                } else {
+                    V::load(c.b.cast::<f32>().add(at))
+                };
             }
             for i in 0..R {
                 let x = V::splat(*a.add(i));
@@ -84,10 +88,10 @@ type StripFn = unsafe fn(usize, &Call);
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($r:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const NARROW: bool>(rows: usize, c: &Call) {
+        unsafe fn $name<const HALF: bool, const NARROW: bool>(rows: usize, c: &Call) {
             match rows {
                 // SAFETY: the caller's promises are those of `strip`.
-                $($r => unsafe { strip::<$v, $r, NARROW>(c) },)*
+                $($r => unsafe { strip::<$v, $r, HALF, NARROW>(c) },)*
                 _ => {}
             }
         }
@@ -99,19 +103,27 @@ use super::gemm::x86::{V8x32, V16x32};
 kernels!(avx2, V8x32, [1 2 3 4 5 6], "avx2,fma");
 kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// The kernel of a level for a result that is bf16 or f32, the most rows and the columns that it takes.
-fn kernel(level: Level, narrow: bool) -> (StripFn, usize, usize) {
-    let pick = |kernels: [StripFn; 2]| kernels[usize::from(narrow)];
-    match level {
+/// The kernel of a level for types of the right operand and the result, the most rows and the columns that it takes.
+fn kernel(level: Level, [from, to]: [DType; 2]) -> Option<(StripFn, usize, usize)> {
+    let which = match (from, to) {
+        (DType::F32, DType::F32) => 0,
+        (DType::BF16, DType::F32) => 1,
+        (DType::BF16, DType::BF16) => 2,
+        _ => return None,
+    };
+    let pick = |kernels: [StripFn; 3]| kernels[which];
+    Some(match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => (pick([avx512::<false>, avx512::<true>]), 13, 32),
+        Level::Avx512 => {
+            (pick([avx512::<false, false>, avx512::<true, false>, avx512::<true, true>]), 13, 32)
+        }
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => (pick([avx2::<false>, avx2::<true>]), 6, 16),
-        _ => (pick([portable::<false>, portable::<true>]), 4, 8),
-    }
+        Level::Avx2 => (pick([avx2::<false, false>, avx2::<true, false>, avx2::<true, true>]), 6, 16),
+        _ => (pick([portable::<false, false>, portable::<true, false>, portable::<true, true>]), 4, 8),
+    })
 }
 
-/// `[M, K] · [K, N]` of bf16 for small `M` and `K`, where the rows of the right operand lie together.
+/// `[M, K] · [K, N]` for small `M` and `K`, where the rows of the right operand lie together.
 pub struct Thin {
     m: usize,
     n: usize,
@@ -119,6 +131,7 @@ pub struct Thin {
     a_row: usize,
     a_k: usize,
     b_k: usize,
+    from: DType,
     to: DType,
     add: bool,
     run: StripFn,
@@ -134,11 +147,8 @@ impl Thin {
         let small = |n: usize| (1..=MOST).contains(&n);
         let (a_row, a_k) = (joint_stride(&ra.free)?, joint_stride(&ra.inner)?);
         let (b_column, b_k) = (joint_stride(&rb.free)?, joint_stride(&rb.inner)?);
-        let fits = from == DType::BF16
-            && matches!(to, DType::F32 | DType::BF16)
-            && count(&ra.batch) == 1
-            && b_column == 1;
-        let (run, rows, columns) = kernel(level, to == DType::BF16);
+        let fits = count(&ra.batch) == 1 && b_column == 1;
+        let (run, rows, columns) = kernel(level, [from, to])?;
         (fits && small(m) && small(k) && n >= LONG).then_some(Thin {
             m,
             n,
@@ -146,6 +156,7 @@ impl Thin {
             a_row,
             a_k,
             b_k,
+            from,
             to,
             add: false,
             run,
@@ -176,7 +187,12 @@ impl Thin {
             for i in 0..self.m {
                 let at = i * self.a_row + k * self.a_k;
                 // SAFETY: an element of the operand; scratch has room for all of them.
-                unsafe { *left.elem::<f32>(k * self.m + i) = math::from_bf16(*a.elem::<u16>(at)) };
+                unsafe {
+                    *left.elem::<f32>(k * self.m + i) = match self.from {
+                        DType::F32 => *a.elem::<f32>(at),
+                        _ => math::from_bf16(*a.elem::<u16>(at)),
+                    };
+                }
             }
         }
         // Sums that are to be rounded must be complete.
@@ -185,13 +201,15 @@ impl Thin {
             let columns = task * TASK..((task + 1) * TASK).min(self.n);
             for (from, k) in pieces(self.k, products) {
                 let part = Part { left: left.elem::<f32>(from * self.m), k, add: self.add || from > 0 };
-                let b = b.elem::<u16>(from * self.b_k);
+                let b = b.at(from * self.b_k * self.from.size()).cast_const();
                 for (row, rows) in pieces(self.m, self.rows) {
                     for at in columns.clone().step_by(self.columns) {
                         let n = self.columns.min(columns.end - at);
                         let c = c.at((row * self.n + at) * self.to.size());
                         // SAFETY: each task has its own columns of the result.
-                        unsafe { self.strip(&part, row..row + rows, b.wrapping_add(at), c, n) };
+                        unsafe {
+                            self.strip(&part, row..row + rows, b.wrapping_add(at * self.from.size()), c, n)
+                        };
                     }
                 }
             }
@@ -201,21 +219,26 @@ impl Thin {
     }
 
     /// Some rows of a strip of `n` columns, by way of copies where these are fewer than a kernel's.
-    unsafe fn strip(&self, part: &Part, rows: Range<usize>, b: *const u16, c: *mut u8, n: usize) {
+    unsafe fn strip(&self, part: &Part, rows: Range<usize>, b: *const u8, c: *mut u8, n: usize) {
         let a = part.left.wrapping_add(rows.start).cast_const();
         let call = Call { k: part.k, a, a_k: self.m, b, b_k: self.b_k, c, c_row: self.n, add: part.add };
         if n == self.columns {
             // SAFETY: the caller's strip; the level was available when the kernel was chosen.
             return unsafe { (self.run)(rows.len(), &call) };
         }
-        let (size, right) = (self.to.size(), part.k * STRIP);
-        with_scratch(right * 2 + rows.len() * STRIP * 4, |memory| {
-            let (wide, sums) = (memory.cast::<u16>(), memory.wrapping_add(right * 2));
+        let (from, size) = (self.from.size(), self.to.size());
+        let right = part.k * STRIP * from;
+        with_scratch(right + rows.len() * STRIP * 4, |wide| {
+            let sums = wide.wrapping_add(right);
             // SAFETY: rows have `n` elements from there on; scratch has room for rows of a strip.
             unsafe {
-                memory.write_bytes(0, right * 2);
+                wide.write_bytes(0, right);
                 for k in 0..part.k {
-                    std::ptr::copy_nonoverlapping(b.add(k * self.b_k), wide.add(k * STRIP), n);
+                    std::ptr::copy_nonoverlapping(
+                        b.add(k * self.b_k * from),
+                        wide.add(k * STRIP * from),
+                        n * from,
+                    );
                 }
                 let row = |i: usize| (c.add(i * self.n * size), sums.add(i * STRIP * size));
                 for (c, sums) in (0..rows.len()).map(row).filter(|_| part.add) {
@@ -248,7 +271,13 @@ mod tests {
     use systole_ir::bf16;
 
     /// A product of whole numbers, whose sums are exact; `turned`: the left operand is stored by columns.
-    fn check(level: Level, (m, n, k): (usize, usize, usize), to: DType, turned: bool, add: bool) {
+    fn check(
+        level: Level,
+        (m, n, k): (usize, usize, usize),
+        [from, to]: [DType; 2],
+        turned: bool,
+        add: bool,
+    ) {
         let numbers = |count: usize, by: usize| -> Vec<f32> {
             (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
         };
@@ -257,12 +286,15 @@ mod tests {
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
         let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
         let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
-        let mut thin = Thin::new(&ra, &rb, [DType::BF16, to], level).unwrap();
+        let mut thin = Thin::new(&ra, &rb, [from, to], level).unwrap();
         assert!(!add || thin.accumulate());
         let scratch = Memory::new(thin.scratch()).unwrap();
         let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
         let (half_a, half_b) = (half(&a), half(&b));
-        let inputs: [*const u8; 2] = [half_a.as_ptr().cast(), half_b.as_ptr().cast()];
+        let inputs: [*const u8; 2] = match from {
+            DType::F32 => [a.as_ptr().cast(), b.as_ptr().cast()],
+            _ => [half_a.as_ptr().cast(), half_b.as_ptr().cast()],
+        };
         let (mut wide, mut narrow) = (old.clone(), half(&old));
         let c: *mut u8 = if to == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
         let io = Io { inputs: &inputs, outputs: &[c], scratch: scratch.ptr() };
@@ -275,20 +307,20 @@ mod tests {
                 DType::F32 => (wide[i], want),
                 _ => (bf16::from_bits(narrow[i]).to_f32(), bf16::from_f32(want).to_f32()),
             };
-            assert_eq!(got, want, "{level:?} {m}×{n}×{k} {to} turned {turned} add {add}, element {i}");
+            assert_eq!(got, want, "{level:?} {m}×{n}×{k} {from} {to} turned {turned} add {add}, element {i}");
         }
     }
 
     #[test]
     fn rows_of_every_count_for_every_type() {
         for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
-            for m in 1..=14 {
-                check(level, (m, 300, 10), DType::F32, m % 2 == 0, m % 3 == 0);
-                check(level, (m, 300, 10), DType::BF16, m % 2 == 1, false);
-            }
-            for to in [DType::F32, DType::BF16] {
-                check(level, (10, 2500, 7), to, true, to == DType::F32);
-                check(level, (33, 257, 64), to, false, false);
+            for types in [[DType::F32, DType::F32], [DType::BF16, DType::F32], [DType::BF16, DType::BF16]] {
+                let adds = types[1] == DType::F32;
+                for m in 1..=14 {
+                    check(level, (m, 300, 10), types, m % 2 == 0, adds && m % 3 == 0);
+                }
+                check(level, (10, 2500, 7), types, true, adds);
+                check(level, (33, 257, 64), types, false, false);
             }
         }
     }

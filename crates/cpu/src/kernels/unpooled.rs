@@ -119,7 +119,7 @@ mod x86 {
     }
 }
 
-/// One call of a register kernel: sums over the windows of an image for a few taps and one vector of filters.
+/// One call of a register kernel: sums over the windows of an image for a few taps and a vector of filters or two.
 struct Sums {
     /// The image's table.
     table: *const f32,
@@ -137,14 +137,14 @@ struct Sums {
     bias: *mut f32,
 }
 
-/// `K` taps of a vector of filters, by tables of `P` entries. `NARROW`: gradients are bf16. (The tables of more vectors
-/// would take the registers that sums are in.)
+/// `K` taps of `N` vectors of filters, by tables of `P` entries. `NARROW`: gradients are bf16.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize>(s: &Sums) {
-    // SAFETY: the caller's tables and arrays cover the windows, `K` taps and a vector; the level is available.
+unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, const N: usize>(s: &Sums) {
+    // SAFETY: the caller's tables and arrays cover the windows, `K` taps and `N` vectors; the level is available.
     unsafe {
-        let (mut acc, mut bias) = ([V::splat(0.0); K], V::splat(0.0));
+        let zero = V::splat(0.0);
+        let (mut acc, mut bias) = ([[zero; N]; K], [zero; N]);
         let mut taps = [0; K];
         for k in 0..K {
             taps[k] = *s.taps.add(k);
@@ -152,25 +152,34 @@ unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize>(s:
         let mut at = 0;
         for w in 0..s.count {
             let table = s.table.add(*s.windows.add(w));
-            let places = V::places(s.place.add(at));
-            let dy = if NARROW {
-                V::load_wide(s.dy.cast::<u16>().add(at))
-            } else {
-                V::load(s.dy.cast::<f32>().add(at))
-            };
-            let g = dy.alive(places);
-            bias = bias.add(g);
+            let (mut places, mut g) = ([V::places(s.place.add(at)); N], [zero; N]);
+            for j in 0..N {
+                let at = at + j * V::LANES;
+                places[j] = V::places(s.place.add(at));
+                let dy = if NARROW {
+                    V::load_wide(s.dy.cast::<u16>().add(at))
+                } else {
+                    V::load(s.dy.cast::<f32>().add(at))
+                };
+                g[j] = dy.alive(places[j]);
+                bias[j] = bias[j].add(g[j]);
+            }
             for k in 0..K {
-                acc[k] = V::look_up::<P>(table.add(taps[k]), places).mul_add(g, acc[k]);
+                for j in 0..N {
+                    acc[k][j] = V::look_up::<P>(table.add(taps[k]), places[j]).mul_add(g[j], acc[k][j]);
+                }
             }
             at += s.row;
         }
-        for (k, acc) in acc.iter().enumerate() {
-            let to = s.sum.add(k * s.sum_row);
-            V::load(to).add(*acc).store(to);
-        }
-        if !s.bias.is_null() {
-            V::load(s.bias).add(bias).store(s.bias);
+        for j in 0..N {
+            for k in 0..K {
+                let to = s.sum.add(k * s.sum_row + j * V::LANES);
+                V::load(to).add(acc[k][j]).store(to);
+            }
+            if !s.bias.is_null() {
+                let to = s.bias.add(j * V::LANES);
+                V::load(to).add(bias[j]).store(to);
+            }
         }
     }
 }
@@ -179,38 +188,42 @@ unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize>(s:
 type SumKernel = unsafe fn(usize, &Sums);
 
 macro_rules! kernels {
-    ($name:ident, $v:ty, [$($k:literal)*] $(, $feature:literal)?) => {
+    ($name:ident, $v:ty, $n:literal, [$($k:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
         unsafe fn $name<const P: usize, const NARROW: bool>(taps: usize, s: &Sums) {
             match taps {
                 // SAFETY: the caller's promises are those of `sums`.
-                $($k => unsafe { sums::<$v, P, NARROW, $k>(s) },)*
+                $($k => unsafe { sums::<$v, P, NARROW, $k, $n>(s) },)*
                 _ => {}
             }
         }
     };
 }
-kernels!(portable, Portable32, [1 2 3 4 5]);
+kernels!(portable, Portable32, 1, [1 2 3 4 5]);
 #[cfg(target_arch = "x86_64")]
 use super::gemm::x86::{V8x32, V16x32};
-kernels!(avx2, V8x32, [1 2 3 4 5 6 7 8 9 10], "avx2,fma");
-kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx2, V8x32, 1, [1 2 3 4 5 6 7 8 9 10], "avx2,fma");
+kernels!(avx512x1, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// The kernel of a level, its lanes and the most taps that it takes.
+/// The kernels of a level for one vector and for more, its lanes and the most taps that they take.
 #[derive(Clone, Copy)]
 struct Shape {
-    run: SumKernel,
+    one: SumKernel,
+    /// And how many vectors that is.
+    more: (SumKernel, usize),
     lanes: usize,
     taps: usize,
 }
 
 fn shape<const P: usize, const NARROW: bool>(level: Level) -> Shape {
+    let single = |one: SumKernel, lanes, taps| Shape { one, more: (one, 1), lanes, taps };
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Shape { run: avx512::<P, NARROW>, lanes: 16, taps: 13 },
+        Level::Avx512 => Shape { more: (avx512x2::<P, NARROW>, 2), ..single(avx512x1::<P, NARROW>, 16, 12) },
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Shape { run: avx2::<P, NARROW>, lanes: 8, taps: 10 },
-        _ => Shape { run: portable::<P, NARROW>, lanes: 4, taps: 5 },
+        Level::Avx2 => single(avx2::<P, NARROW>, 8, 10),
+        _ => single(portable::<P, NARROW>, 4, 5),
     }
 }
 
@@ -366,7 +379,10 @@ impl UnpooledKernel {
     unsafe fn image(&self, table: *const f32, dy: *const u8, place: *const u8, sum: *mut f32) {
         let bias = sum.wrapping_add(self.taps.len() * self.padded);
         for tap in (0..self.taps.len()).step_by(self.block) {
-            for j in (0..self.padded).step_by(self.shape.lanes) {
+            let (vectors, (more, most)) = (self.padded / self.shape.lanes, self.shape.more);
+            for vector in (0..vectors).step_by(most) {
+                let j = vector * self.shape.lanes;
+                let run = if vector + most <= vectors { more } else { self.shape.one };
                 let s = Sums {
                     table,
                     windows: self.windows.as_ptr(),
@@ -381,7 +397,7 @@ impl UnpooledKernel {
                 };
                 let taps = self.block.min(self.taps.len() - tap);
                 // SAFETY: tables stay inside the image's; rows have whole vectors.
-                unsafe { (self.shape.run)(taps, &s) };
+                unsafe { run(taps, &s) };
             }
         }
     }

@@ -8,6 +8,7 @@ use super::wire::{Fields, Value, put_bytes, put_varint};
 use crate::array::cast;
 use crate::sample::{ElementSpec, Sample};
 use crate::{Dataset, HostArray};
+use smallvec::{SmallVec, smallvec};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -135,7 +136,9 @@ impl Features {
     /// What a record seems to hold: for looking at unknown files.
     pub fn guess(record: &[u8]) -> Result<Features> {
         let mut found = Features::new();
-        for (name, feature) in entries(record, 1)? {
+        let mut entries = Vec::new();
+        each_entry(record, 1, |name, feature| entries.push((name, feature)))?;
+        for (name, feature) in entries {
             let name: Arc<str> = std::str::from_utf8(name).map_err(|_| not_utf8(name))?.into();
             let feature = match List::of(feature)? {
                 List::Bytes(list) if strings(list)?.len() == 1 => Feature::Bytes { default: None },
@@ -155,17 +158,17 @@ impl Features {
     /// # Errors
     /// When the bytes are no Example, a feature is missing, of another kind, or of another number of elements.
     pub fn parse(&self, record: &[u8]) -> Result<Sample> {
-        let mut found: Vec<Option<&[u8]>> = vec![None; self.list.len()];
+        let mut found: SmallVec<[Option<&[u8]>; 8]> = smallvec![None; self.list.len()];
         let mut extra = Vec::new();
         let wants_more = self.list.iter().any(|(_, f)| matches!(f, Feature::Ragged { .. }));
-        for (name, feature) in entries(record, 1)? {
+        each_entry(record, 1, |name, feature| {
             if let Some(i) = self.list.iter().position(|(n, _)| n.as_bytes() == name) {
                 found[i] = Some(feature);
             }
             if wants_more {
                 extra.push((name, feature));
             }
-        }
+        })?;
         let mut fields = Vec::with_capacity(self.list.len());
         for ((name, feature), message) in self.list.iter().zip(found) {
             let done = match feature {
@@ -214,9 +217,10 @@ impl SequenceFeatures {
             }
         }
         let mut sample = self.context.parse(&context)?.into_fields();
-        let lists = map_entries(lists)?;
+        let mut entries = Vec::new();
+        each_map_entry(lists, |name, list| entries.push((name, list)))?;
         for (name, feature) in &self.steps.list {
-            let list = lists.iter().rev().find(|(n, _)| *n == name.as_bytes()).map(|(_, l)| *l);
+            let list = entries.iter().rev().find(|(n, _)| *n == name.as_bytes()).map(|(_, l)| *l);
             steps(&mut sample, name, feature, list).map_err(|e| e.at(format!("sequence feature {name}")))?;
         }
         Ok(Sample::from_parts(sample, None))
@@ -267,7 +271,7 @@ fn ragged(
     let mut count = values.ty().elements();
     let mut splits = Vec::new();
     for partition in partitions.iter().rev() {
-        let rows = partition.row_splits(count, |key| integer_list(find(key)?))?;
+        let rows = partition.row_splits(count, |key| Ok(integer_list(find(key)?)?.into_vec()))?;
         count = rows.len() - 1;
         splits.push(rows);
     }
@@ -347,7 +351,8 @@ fn steps(fields: &mut FieldList, name: &Arc<str>, feature: &Feature, list: Optio
         Feature::Bytes { .. } | Feature::ByteLists | Feature::VarLen { dtype: DType::U8 } => {
             let strings = messages.into_iter().map(byte_strings).collect::<Result<Vec<_>>>()?;
             let splits = row_splits(strings.iter().map(|s| s.iter().map(|b| b.len()).sum()));
-            fields.push((name.clone(), bytes_array(&strings.concat().concat())?.into()));
+            let all: Vec<u8> = strings.iter().flatten().flat_map(|s| s.iter().copied()).collect();
+            fields.push((name.clone(), bytes_array(&all)?.into()));
             fields.push((splits_name(name), integers_array(&splits)?.into()));
         }
         Feature::VarLen { dtype } | Feature::Ragged { dtype, .. } => {
@@ -381,20 +386,18 @@ fn splits_name(name: &str) -> Arc<str> {
     format!("{name}/row_splits").into()
 }
 
-/// The map entries of the message in field `number`: (key, value message). Later ones win.
-fn entries(message: &[u8], number: u64) -> Result<Vec<(&[u8], &[u8])>> {
-    let mut out = Vec::new();
+/// Gives the map entries of the message in field `number`, (key, value message), in order: later ones win.
+fn each_entry<'a>(message: &'a [u8], number: u64, mut give: impl FnMut(&'a [u8], &'a [u8])) -> Result<()> {
     let mut fields = Fields::of(message);
     while let Some((n, value)) = fields.next()? {
         if let (true, Value::Bytes(map)) = (n == number, value) {
-            out.extend(map_entries(map)?);
+            each_map_entry(map, &mut give)?;
         }
     }
-    Ok(out)
+    Ok(())
 }
 
-fn map_entries(map: &[u8]) -> Result<Vec<(&[u8], &[u8])>> {
-    let mut out = Vec::with_capacity(4);
+fn each_map_entry<'a>(map: &'a [u8], mut give: impl FnMut(&'a [u8], &'a [u8])) -> Result<()> {
     let mut fields = Fields::of(map);
     while let Some((n, value)) = fields.next()? {
         let (1, Value::Bytes(entry)) = (n, value) else { continue };
@@ -407,9 +410,9 @@ fn map_entries(map: &[u8]) -> Result<Vec<(&[u8], &[u8])>> {
                 _ => {}
             }
         }
-        out.push((key, feature));
+        give(key, feature);
     }
-    Ok(out)
+    Ok(())
 }
 
 /// A feature's list, by its kind.
@@ -475,16 +478,16 @@ fn numbers(dtype: DType, list: List) -> Result<Literal> {
     }
 }
 
-fn integer_list(list: List) -> Result<Vec<i64>> {
+fn integer_list(list: List) -> Result<SmallVec<[i64; 4]>> {
     match list {
         List::Ints(bytes) => integers(bytes),
-        List::Empty => Ok(Vec::new()),
+        List::Empty => Ok(SmallVec::new()),
         other => Err(other_kind("integers", &other)),
     }
 }
 
-fn integers(list: &[u8]) -> Result<Vec<i64>> {
-    let mut out = Vec::new();
+fn integers(list: &[u8]) -> Result<SmallVec<[i64; 4]>> {
+    let mut out = SmallVec::new();
     let mut fields = Fields::of(list);
     while let Some(field) = fields.next()? {
         match field {
@@ -520,8 +523,8 @@ fn floats(list: &[u8]) -> Result<Vec<f32>> {
     Ok(out)
 }
 
-fn strings(list: &[u8]) -> Result<Vec<&[u8]>> {
-    let mut out = Vec::new();
+fn strings(list: &[u8]) -> Result<SmallVec<[&[u8]; 2]>> {
+    let mut out = SmallVec::new();
     let mut fields = Fields::of(list);
     while let Some(field) = fields.next()? {
         if let (1, Value::Bytes(bytes)) = field {
@@ -531,10 +534,10 @@ fn strings(list: &[u8]) -> Result<Vec<&[u8]>> {
     Ok(out)
 }
 
-fn byte_strings(list: List<'_>) -> Result<Vec<&[u8]>> {
+fn byte_strings(list: List<'_>) -> Result<SmallVec<[&[u8]; 2]>> {
     match list {
         List::Bytes(bytes) => strings(bytes),
-        List::Empty => Ok(Vec::new()),
+        List::Empty => Ok(SmallVec::new()),
         other => Err(other_kind("byte strings", &other)),
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Nothing that a header says is believed before it is checked: memory stays within what the file can hold.
 
+use crate::disk::{Disk, write_atomically};
 use flate2::bufread::MultiGzDecoder;
 use flate2::{Compression, GzBuilder};
 use std::fs::File;
@@ -42,9 +43,7 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
 /// # Errors
 /// Element types that IDX does not have; sizes beyond u32; what the operating system says.
 pub fn write(path: impl AsRef<Path>, x: &Literal, gzip: bool) -> Result<()> {
-    let path = path.as_ref();
-    let bytes = to_bytes(x, gzip)?;
-    std::fs::write(path, bytes).map_err(|e| Error::io("cannot write", path, e))
+    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x, gzip)?])
 }
 
 /// An array as the bytes of an IDX file.

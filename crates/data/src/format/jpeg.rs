@@ -1,7 +1,7 @@
 //! JPEG pictures to `ui8[H, W, C]`, through the `zune-jpeg` crate, with bounded memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
@@ -35,7 +35,19 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<Literal, String> {
+/// Height, width and channels (1 or 3), from the headers alone.
+///
+/// # Errors
+/// When there are none.
+pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
+    let read = catch_unwind(AssertUnwindSafe(|| headers(bytes).map(|(_, size)| size)));
+    read.unwrap_or_else(|_| Err("the decoder gave up".into()))
+        .map_err(|why| Error::new(ErrorKind::Data, "this picture cannot be read").at(name).because(why))
+}
+
+type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
+
+fn headers(bytes: &[u8]) -> Result<(Decoder<'_>, [usize; 3]), String> {
     let options = DecoderOptions::default().set_max_width(MAX_SIDE).set_max_height(MAX_SIDE);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(|e| format!("{e:?}"))?;
@@ -45,12 +57,18 @@ fn decode(bytes: &[u8]) -> Result<Literal, String> {
     };
     decoder.set_options(options.jpeg_set_out_colorspace(wanted));
     let info = decoder.info().ok_or("it has no size")?;
-    let (h, w) = (usize::from(info.height), usize::from(info.width));
-    if h * w * channels > MAX_BYTES {
+    Ok((decoder, [usize::from(info.height), usize::from(info.width), channels]))
+}
+
+fn decode(bytes: &[u8]) -> Result<Literal, String> {
+    let (mut decoder, size) = headers(bytes)?;
+    if size.iter().product::<usize>() > MAX_BYTES {
+        let [h, w, _] = size;
         return Err(format!("{w} × {h} pixels are too many: at most {MAX_BYTES} bytes are unpacked"));
     }
-    let pixels = decoder.decode().map_err(|e| format!("{e:?}"))?;
-    Literal::from_slice([h, w, channels], &pixels).map_err(|e| e.what().to_string())
+    let mut out = Literal::zeros(TensorType::new(DType::U8, size));
+    decoder.decode_into(out.bytes_mut()).map_err(|e| format!("{e:?}"))?;
+    Ok(out)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! The header is read as text with three keys, never evaluated; pickled objects are refused.
 
 use super::zip;
+use crate::disk::{Disk, write_atomically};
 use std::path::Path;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 
@@ -160,8 +161,7 @@ pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
 
 /// [`to_bytes`] into a file.
 pub fn write(path: impl AsRef<Path>, x: &Literal) -> Result<()> {
-    let path = path.as_ref();
-    std::fs::write(path, to_bytes(x)?).map_err(|e| Error::io("cannot write", path, e))
+    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x)?])
 }
 
 #[cfg(test)]

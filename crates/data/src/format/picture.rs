@@ -1,6 +1,8 @@
-//! Pictures of any format that is read, told by their first bytes.
+//! Pictures of any format that is read, told by their first bytes; those of other formats are told by name.
 
 use super::{jpeg, png};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
@@ -13,12 +15,68 @@ fn is_jpeg(start: &[u8]) -> bool {
     start.starts_with(&[0xff, 0xd8, 0xff])
 }
 
+/// Bytes at the start of a file that tell the picture's size, thumbnails and colour profiles included.
+const HEADERS: u64 = 1 << 20;
+
+/// Formats of pictures that are not read: where their mark stands, the mark, the name.
+const OTHERS: [(usize, &[u8], &str); 13] = [
+    (0, b"GIF8", "GIF"),
+    (8, b"WEBP", "WebP"),
+    (0, b"BM", "BMP"),
+    (0, b"II*\0", "TIFF"),
+    (0, b"MM\0*", "TIFF"),
+    (4, b"ftyphei", "HEIC"),
+    (4, b"ftypmif1", "HEIC"),
+    (4, b"ftypavi", "AVIF"),
+    (0, b"\xff\x0a", "JPEG XL"),
+    (4, b"JXL ", "JPEG XL"),
+    (4, b"jP  ", "JPEG 2000"),
+    (0, b"<svg", "SVG"),
+    (0, b"%PDF", "PDF"),
+];
+
+/// The name of a picture format that is not read, by a file's first bytes (16 are enough).
+pub fn other_format(start: &[u8]) -> Option<&'static str> {
+    let begins =
+        |(at, mark, _): &&(usize, &[u8], &str)| start.get(*at..).is_some_and(|s| s.starts_with(mark));
+    OTHERS.iter().find(begins).map(|(_, _, name)| *name)
+}
+
 /// Reads a JPEG or PNG from memory: `→ ui8[H, W, C]`, 1 to 4 channels. `name` stands for the file in messages.
 ///
 /// # Errors
 /// When it is neither, is damaged or cut, or too large.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
-    if is_jpeg(bytes) { jpeg::from_bytes(name, bytes) } else { png::from_bytes(name, bytes) }
+    match is_picture(bytes) {
+        true if is_jpeg(bytes) => jpeg::from_bytes(name, bytes),
+        true => png::from_bytes(name, bytes),
+        false => Err(not_read(name, bytes)),
+    }
+}
+
+fn not_read(name: &str, bytes: &[u8]) -> Error {
+    let is = other_format(bytes).map_or("no picture".to_string(), |format| format!("a {format} file"));
+    Error::new(ErrorKind::Data, format!("this is {is}: only JPEG and PNG are read"))
+        .at(name)
+        .because(format!("it begins with {:02x?}", &bytes[..bytes.len().min(8)]))
+        .hint("open it elsewhere and save it as JPEG or PNG")
+}
+
+/// Height, width and channels of a picture file, without unpacking it.
+///
+/// # Errors
+/// As [`read`], but for damage after the header.
+pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
+    let path = path.as_ref();
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
+    read.map_err(|e| Error::io("cannot read", path, e))?;
+    let name = path.display().to_string();
+    match is_picture(&bytes) {
+        true if is_jpeg(&bytes) => jpeg::size(&name, &bytes),
+        true => png::size(&name, &bytes),
+        false => Err(not_read(&name, &bytes)),
+    }
 }
 
 /// Reads a JPEG or PNG file.
@@ -33,4 +91,35 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
         return Err(Error::new(ErrorKind::Data, "the picture is empty").at(path.display().to_string()));
     }
     from_bytes(&path.display().to_string(), &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_that_are_not_read_are_named() {
+        for (bytes, name) in [
+            (&b"GIF89a\x01\0"[..], "GIF"),
+            (b"RIFF\x10\0\0\0WEBPVP8 ", "WebP"),
+            (b"\0\0\0\x18ftypheic\0\0", "HEIC"),
+            (b"\0\0\0\x18ftypavif\0\0", "AVIF"),
+            (b"II*\0\x08\0\0\0", "TIFF"),
+        ] {
+            let e = from_bytes("album/1.x", bytes).unwrap_err().to_string();
+            assert!(e.contains(name) && e.contains("album/1.x") && e.contains("JPEG or PNG"), "{e}");
+            assert!(!is_picture(bytes));
+        }
+        assert!(from_bytes("a", b"hello").unwrap_err().to_string().contains("no picture"));
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_unpacked_pictures() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+        for name in ["gradient.jpg", "grey.jpg", "progressive.jpg"] {
+            let path = fixtures.join(name);
+            assert_eq!(size(&path).unwrap(), *read(&path).unwrap().shape().dims(), "{name}");
+        }
+        assert!(size(fixtures.join("two.npz")).is_err());
+    }
 }

@@ -1,6 +1,7 @@
 //! PNG pictures to `u8[H, W, C]` and grey arrays to PNG, through the `png` crate, with bounded memory.
 
-use png::{BitDepth, ColorType, Decoder, Encoder, Limits, Transformations};
+use crate::disk::{Disk, write_atomically};
+use png::{BitDepth, ColorType, Decoder, DecodingError, Encoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 use std::path::Path;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
@@ -23,15 +24,8 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
 
 /// Reads a PNG from memory; `name` stands for the file in messages.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
-    let wrong = |e: png::DecodingError| {
-        Error::new(ErrorKind::Data, "this picture cannot be read")
-            .at(name)
-            .because(e.to_string())
-            .hint("only PNG is read; open the picture elsewhere and save it as PNG")
-    };
-    let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: 2 * MAX_BYTES });
-    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
-    let mut reader = decoder.read_info().map_err(wrong)?;
+    let wrong = |e| damaged(name, e);
+    let mut reader = headers(bytes).map_err(wrong)?;
     let (width, height) = reader.info().size();
     let size = reader.output_buffer_size().filter(|&n| n <= MAX_BYTES).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("the picture is too large: {width} × {height} pixels"))
@@ -45,6 +39,29 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let channels = frame.color_type.samples();
     Literal::from_slice([frame.height as usize, frame.width as usize, channels], &pixels)
         .map_err(|e| e.at(name.to_string()))
+}
+
+/// Height, width and channels (1 to 4), from the headers alone.
+///
+/// # Errors
+/// When there are none.
+pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
+    let reader = headers(bytes).map_err(|e| damaged(name, e))?;
+    let (width, height) = reader.info().size();
+    Ok([height as usize, width as usize, reader.output_color_type().0.samples()])
+}
+
+fn headers(bytes: &[u8]) -> Result<Reader<Cursor<&[u8]>>, DecodingError> {
+    let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: 2 * MAX_BYTES });
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    decoder.read_info()
+}
+
+fn damaged(name: &str, e: DecodingError) -> Error {
+    Error::new(ErrorKind::Data, "this picture cannot be read")
+        .at(name)
+        .because(e.to_string())
+        .hint("open the picture elsewhere and save it again as PNG")
 }
 
 /// `x: u8[H, W]` or `u8[H, W, C]`, C 1 to 4 `→` the bytes of a PNG file.
@@ -78,8 +95,7 @@ pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
 
 /// [`to_bytes`] into a file.
 pub fn write(path: impl AsRef<Path>, x: &Literal) -> Result<()> {
-    let path = path.as_ref();
-    std::fs::write(path, to_bytes(x)?).map_err(|e| Error::io("cannot write", path, e))
+    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x)?])
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! and memory grows with what really comes. After a damaged length the next record is looked for byte by byte.
 
 use crate::autotune::lock;
+use crate::disk::{Disk, FileSystem, NewFile};
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use std::collections::HashSet;
@@ -195,12 +196,16 @@ impl Reader {
 
     /// Reads from memory; `name` stands for the file in messages.
     pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> Reader {
-        let input = match detect(&bytes) {
-            Compression::Gzip => Input::Packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)))),
-            Compression::Zlib => Input::Packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)))),
-            _ => Input::Packed(Box::new(io::Cursor::new(bytes))),
-        };
-        Reader::new(name.into(), input, on_corrupt)
+        let packed = |input| Reader::new(name.into(), Input::Packed(input), on_corrupt);
+        match detect(&bytes) {
+            Compression::Gzip => packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)))),
+            Compression::Zlib => packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)))),
+            _ => {
+                let mut reader = packed(Box::new(io::empty()));
+                (reader.window.end, reader.window.bytes, reader.window.ended) = (bytes.len(), bytes, true);
+                reader
+            }
+        }
     }
 
     fn new(name: String, input: Input, on_corrupt: OnCorrupt) -> Reader {
@@ -533,75 +538,63 @@ fn detect(start: &[u8]) -> Compression {
 }
 
 /// Writes the records of one file, under another name until it is whole.
-pub struct Writer {
-    out: Option<Output>,
+pub struct Writer<F: FileSystem = Disk> {
+    out: Output<F>,
     path: PathBuf,
-    partial: PathBuf,
 }
 
-enum Output {
-    Plain(BufWriter<File>),
-    Gzip(GzEncoder<BufWriter<File>>),
-    Zlib(ZlibEncoder<BufWriter<File>>),
+enum Output<F: FileSystem> {
+    Plain(BufWriter<NewFile<F>>),
+    Gzip(GzEncoder<BufWriter<NewFile<F>>>),
+    Zlib(ZlibEncoder<BufWriter<NewFile<F>>>),
 }
 
 impl Writer {
     /// Starts a file. It appears under its name with [`Writer::finish`].
     pub fn create(path: impl AsRef<Path>, compression: Compression) -> Result<Writer> {
+        Writer::create_on(Disk, path, compression)
+    }
+}
+
+impl<F: FileSystem> Writer<F> {
+    /// As [`Writer::create`] on a given file system.
+    pub fn create_on(files: F, path: impl AsRef<Path>, compression: Compression) -> Result<Writer<F>> {
         let path = path.as_ref().to_path_buf();
-        let mut partial = path.clone().into_os_string();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let file = File::create(&partial).map_err(|e| Error::io("cannot write", &partial, e))?;
-        let file = BufWriter::with_capacity(BLOCK, file);
+        let file = BufWriter::with_capacity(BLOCK, NewFile::create_partial(files, &path)?);
         let level = flate2::Compression::default();
         let out = match compression {
             Compression::Auto | Compression::None => Output::Plain(file),
             Compression::Gzip => Output::Gzip(GzEncoder::new(file, level)),
             Compression::Zlib => Output::Zlib(ZlibEncoder::new(file, level)),
         };
-        Ok(Writer { out: Some(out), path, partial })
+        Ok(Writer { out, path })
     }
 
     /// Appends a record.
     pub fn write(&mut self, data: &[u8]) -> Result<()> {
-        let Some(out) = &mut self.out else { return Ok(()) };
-        let write = |out: &mut dyn Write| frame(out, data);
-        let written = match out {
-            Output::Plain(w) => write(w),
-            Output::Gzip(w) => write(w),
-            Output::Zlib(w) => write(w),
+        let written = match &mut self.out {
+            Output::Plain(w) => frame(w, data),
+            Output::Gzip(w) => frame(w, data),
+            Output::Zlib(w) => frame(w, data),
         };
-        written.map_err(|e| Error::io("cannot write", &self.partial, e))
+        written.map_err(|e| Error::io("cannot write", &self.path, e).hint("make room, or write elsewhere"))
     }
 
     /// Makes the file durable and gives it its name.
-    pub fn finish(mut self) -> Result<()> {
-        let Some(out) = self.out.take() else { return Ok(()) };
-        let publish = || -> io::Result<()> {
-            let buffered = match out {
-                Output::Plain(w) => w,
-                Output::Gzip(w) => w.finish()?,
-                Output::Zlib(w) => w.finish()?,
-            };
-            buffered.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-            std::fs::rename(&self.partial, &self.path)
+    pub fn finish(self) -> Result<()> {
+        let buffered = match self.out {
+            Output::Plain(w) => Ok(w),
+            Output::Gzip(w) => w.finish(),
+            Output::Zlib(w) => w.finish(),
         };
-        publish().map_err(|e| Error::io("cannot write", &self.path, e))
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        if self.out.is_some() {
-            // Not finished: nobody is to take the beginning for the whole.
-            let _ = std::fs::remove_file(&self.partial);
-        }
+        let file = buffered.and_then(|w| w.into_inner().map_err(io::IntoInnerError::into_error));
+        let wrong = |e| Error::io("cannot write", &self.path, e).hint("make room, or write elsewhere");
+        file.map_err(wrong)?.publish()
     }
 }
 
 /// A record as it stands in the file.
-pub fn frame(out: &mut dyn Write, data: &[u8]) -> io::Result<()> {
+pub fn frame(out: &mut (impl Write + ?Sized), data: &[u8]) -> io::Result<()> {
     let len = (data.len() as u64).to_le_bytes();
     out.write_all(&len)?;
     out.write_all(&masked_crc(&len).to_le_bytes())?;
@@ -612,6 +605,7 @@ pub fn frame(out: &mut dyn Write, data: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::{Fault, Faulty};
 
     fn file(records: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -668,6 +662,41 @@ mod tests {
         }
         drop(Writer::create(dir.join("given-up"), Compression::None).unwrap());
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 3);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn whichever_call_of_a_writer_fails_there_is_the_earlier_file_or_the_new_one() {
+        let dir = std::env::temp_dir().join(format!("systole-writer-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("f");
+        let write = |files: &Faulty, byte: u8, kind| -> Result<()> {
+            let mut w = Writer::create_on(files, &path, kind)?;
+            (0..3).try_for_each(|i| w.write(&vec![byte; (i + 1) * BLOCK / 2]))?;
+            w.finish()
+        };
+        for kind in [Compression::None, Compression::Gzip, Compression::Zlib] {
+            let healthy = Faulty::never();
+            write(&healthy, 2, kind).unwrap();
+            let (calls, new) = (healthy.calls(), std::fs::read(&path).unwrap());
+            for fault in
+                [Fault::Error(io::ErrorKind::StorageFull), Fault::Io, Fault::Interrupted, Fault::Short]
+            {
+                for n in 0..calls.len() {
+                    std::fs::write(&path, "old").unwrap();
+                    let failed = write(&Faulty::at(n, fault), 2, kind).is_err();
+                    let is_error = matches!(fault, Fault::Error(_) | Fault::Io);
+                    assert_eq!(failed, is_error, "{fault:?} in call {n} of {calls:?}");
+                    let found = std::fs::read(&path).unwrap();
+                    let is_new = !is_error || n + 1 == calls.len();
+                    assert!(
+                        found == if is_new { &new[..] } else { b"old" },
+                        "{fault:?} in call {n} of {calls:?}"
+                    );
+                    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "{fault:?} in call {n}");
+                }
+            }
+        }
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -86,7 +86,6 @@ fn resize_to_f32(x: &Literal, height: usize, width: usize, method: Resize) -> Re
     let (down, across) = (Taps::of(method, h, height), Taps::of(method, w, width));
     let mut row = vec![0f32; w * c];
     for (i, to) in out.as_mut_slice::<f32>()?.chunks_exact_mut((width * c).max(1)).enumerate() {
-        row.fill(0.0);
         match x.dtype() {
             DType::U8 => down.rows(i, x.as_slice::<u8>()?, &mut row),
             _ => down.rows(i, x.as_slice::<f32>()?, &mut row),
@@ -129,14 +128,36 @@ impl Taps {
     /// Row `i` of the output's height, from whole rows of the input.
     fn rows<T: Copy + Into<f32>>(&self, i: usize, x: &[T], row: &mut [f32]) {
         let (first, _) = self.spans[i];
-        for (from, &weight) in x.chunks_exact(row.len().max(1)).skip(first).zip(self.weights(i)) {
-            row.iter_mut().zip(from).for_each(|(o, &v)| *o += weight * v.into());
+        let size = row.len().max(1);
+        let inputs = x.get(first * size..).unwrap_or_default().chunks_exact(size);
+        match (self.weights(i), inputs.clone().next(), inputs.clone().nth(1)) {
+            ([a, b], Some(upper), Some(lower)) => {
+                for ((o, &u), &l) in row.iter_mut().zip(upper).zip(lower) {
+                    *o = a * u.into() + b * l.into();
+                }
+            }
+            (weights, ..) => {
+                row.fill(0.0);
+                for (from, &weight) in inputs.zip(weights) {
+                    row.iter_mut().zip(from).for_each(|(o, &v)| *o += weight * v.into());
+                }
+            }
         }
     }
 
     fn columns<const C: usize>(&self, row: &[f32], to: &mut [f32]) {
         let (pixels, _) = row.as_chunks::<C>();
         let (out, _) = to.as_chunks_mut::<C>();
+        // Bilinear is by far the most frequent, and twice as fast without inner loops.
+        if self.weights.len() == 2 * self.spans.len() && self.spans.iter().all(|&(_, n)| n == 2) {
+            let (weights, _) = self.weights.as_chunks::<2>();
+            for ((pixel, &(first, _)), [a, b]) in out.iter_mut().zip(&self.spans).zip(weights) {
+                if let [left, right, ..] = &pixels[first..] {
+                    *pixel = std::array::from_fn(|k| a * left[k] + b * right[k]);
+                }
+            }
+            return;
+        }
         for (i, pixel) in out.iter_mut().enumerate() {
             let (first, count) = self.spans[i];
             let mut sum = [0f32; C];
@@ -185,7 +206,12 @@ fn bilinear(i: usize, from: usize, scale: f64) -> (usize, Vec<f32>) {
     let centre = ((i as f64 + 0.5) * scale - 0.5).clamp(0.0, (from - 1) as f64);
     let low = centre as usize;
     let part = (centre - low as f64) as f32;
-    if low + 1 == from { (low, vec![1.0]) } else { (low, vec![1.0 - part, part]) }
+    match from {
+        1 => (0, vec![1.0]),
+        // Two taps at the far edge too: then all outputs have two.
+        _ if low + 1 == from => (low - 1, vec![0.0, 1.0]),
+        _ => (low, vec![1.0 - part, part]),
+    }
 }
 
 /// A symmetric kernel of `radius`, stretched by `wide`; what falls outside the picture is shared among the rest.

@@ -12,7 +12,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
-use systole_base::{DType, Error, ErrorKind, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result};
+
+/// What unpacking an archive made on a Mac leaves behind.
+const LEFT_BEHIND: &str = "__MACOSX";
 
 /// A folder with one folder for each class, pictures of any sizes in them (and in folders within).
 #[derive(Clone, Debug)]
@@ -26,7 +29,8 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Looks through the folder. Files are told by their first bytes; what is no JPEG or PNG is left out.
+    /// Looks through the folder. Files are told by their first bytes; what is no JPEG or PNG is left out, and so is what
+    /// systems hide or leave behind (names that begin with a dot, `__MACOSX`).
     ///
     /// # Errors
     /// When the folder cannot be read, has no folders in it, or no pictures.
@@ -34,7 +38,7 @@ impl ImageFolder {
         let dir = dir.as_ref();
         let mut found = ImageFolder { classes: Vec::new(), pictures: Arc::default(), left_out: Vec::new() };
         let mut pictures = Vec::new();
-        for (path, name) in entries(dir)? {
+        for (path, name) in entries(dir)?.into_iter().filter(|(_, name)| name != LEFT_BEHIND) {
             if path.is_dir() {
                 let before = pictures.len();
                 collect(&path, found.classes.len() as i32, &mut pictures, &mut found.left_out)?;
@@ -58,7 +62,18 @@ impl ImageFolder {
     /// `image: ui8[H, W, C], label: i32[]`, each picture read and decoded when it is asked for. Sizes and channels are
     /// those of the files: make them equal with a map (to_rgb, resize) before batching.
     pub fn dataset(&self) -> Dataset {
-        Dataset::new(Pictures { files: self.pictures.clone() })
+        Dataset::new(Pictures { files: self.pictures.clone(), decoded: true })
+    }
+
+    /// `image: ui8[n], label: i32[]`: the files as they are, not decoded.
+    pub fn encoded(&self) -> Dataset {
+        Dataset::new(Pictures { files: self.pictures.clone(), decoded: false })
+    }
+
+    /// The pictures whose place in [`ImageFolder::pictures`] is kept.
+    pub fn keep(&self, places: &[usize]) -> ImageFolder {
+        let kept = places.iter().filter_map(|i| self.pictures.get(*i).cloned()).collect();
+        ImageFolder { pictures: Arc::new(kept), ..self.clone() }
     }
 
     /// The pictures in two parts, for training and validation: of each class this fraction (at least one picture where
@@ -113,6 +128,7 @@ fn begins_as_picture(path: &Path) -> bool {
 
 struct Pictures {
     files: Arc<Vec<(PathBuf, i32)>>,
+    decoded: bool,
 }
 
 impl Stage for Pictures {
@@ -125,24 +141,36 @@ impl Stage for Pictures {
     }
 
     fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(Some(Box::new(Reader(self.files.clone()))))
+        Ok(Some(Box::new(Reader { files: self.files.clone(), decoded: self.decoded })))
     }
 }
 
-struct Reader(Arc<Vec<(PathBuf, i32)>>);
+struct Reader {
+    files: Arc<Vec<(PathBuf, i32)>>,
+    decoded: bool,
+}
 
 impl Access for Reader {
     fn len(&self) -> Option<u64> {
-        Some(self.0.len() as u64)
+        Some(self.files.len() as u64)
     }
 
     fn get(&mut self, index: u64) -> Result<Sample> {
-        let (path, label) = &self.0[index as usize];
-        let image = HostArray::from(picture::read(path)?);
+        let (path, label) = &self.files[index as usize];
+        let image = HostArray::from(match self.decoded {
+            true => picture::read(path)?,
+            false => whole_file(path)?,
+        });
         let label = HostArray::scalar(DType::I32, f64::from(*label));
         let origin = Origin { source: path_text(path)?.into(), index: 0 };
         Ok(Sample::from_parts(vec![("image".into(), image), ("label".into(), label)], Some(origin)))
     }
+}
+
+/// `→ ui8[n]`
+fn whole_file(path: &Path) -> Result<Literal> {
+    let bytes = std::fs::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    Literal::from_slice([bytes.len()], &bytes)
 }
 
 /// A function for [`Dataset::map`] that replaces a field of bytes, `ui8[n]`, by the JPEG or PNG in it.
@@ -155,7 +183,6 @@ mod tests {
     use super::*;
     use crate::format::png;
     use crate::stage::test::resumes;
-    use systole_base::Literal;
 
     fn folder(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("systole-images-{name}-{}", std::process::id()));
@@ -171,6 +198,10 @@ mod tests {
             .unwrap();
         std::fs::write(dir.join("dog/notes.txt"), "no picture").unwrap();
         std::fs::write(dir.join("readme"), "").unwrap();
+        for litter in ["__MACOSX", ".thumbnails"] {
+            std::fs::create_dir_all(dir.join(litter)).unwrap();
+            std::fs::copy(dir.join("cat/0.png"), dir.join(litter).join("0.png")).unwrap();
+        }
         dir
     }
 
@@ -180,6 +211,8 @@ mod tests {
         let f = ImageFolder::open(&dir).unwrap();
         assert_eq!(f.classes, ["cat", "dog"]);
         assert_eq!((f.pictures.len(), f.left_out.len()), (12, 2));
+        let second = f.keep(&[1]).encoded().iter().next().unwrap().unwrap();
+        assert_eq!(second.get("image").unwrap().bytes(), std::fs::read(dir.join("cat/1.png")).unwrap());
         let d = f.dataset();
         let labels: Vec<_> = d.iter().map(|s| s.unwrap().get("label").unwrap().get(0).as_i64()).collect();
         assert_eq!(labels, [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);

@@ -1,10 +1,11 @@
 //! `batch`: consecutive samples stacked along a new first dimension.
 
-use super::{Access, Cursor, Node, Stage, access, open};
+use super::{Access, Cursor, Node, Owner, Stage, access, open};
 use crate::HostArray;
 use crate::array::zeros;
 use crate::dataset::Cardinality;
 use crate::place::Place;
+use crate::pump::Pump;
 use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
@@ -12,28 +13,57 @@ use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
 
 pub(crate) struct Batch {
     pub up: Node,
-    pub size: usize,
-    pub drop_remainder: bool,
+    pub batching: Batching,
 }
 
 impl Batch {
     fn check(&self) -> Result<()> {
-        if self.size > 0 {
+        if self.batching.size > 0 {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Config, "the batch size is 0").at(self.name()).hint("use at least 1"))
     }
+}
 
-    fn batches(&self, n: u64) -> u64 {
+/// How elements become batches.
+#[derive(Clone, Copy)]
+pub(crate) struct Batching {
+    pub size: usize,
+    pub drop_remainder: bool,
+}
+
+impl Batching {
+    /// How many batches `n` elements are.
+    pub fn batches(self, n: u64) -> u64 {
         let size = self.size.max(1) as u64;
         if self.drop_remainder { n / size } else { n.div_ceil(size) }
+    }
+
+    /// How many elements the last of so many elements' batches lacks.
+    pub fn lacking(self, elements: usize) -> u64 {
+        (self.batches(elements as u64).saturating_mul(self.size as u64)).saturating_sub(elements as u64)
+    }
+
+    /// Stacks elements as they come; `first` is the number of the first batch.
+    pub fn stack(
+        self,
+        first: u64,
+        items: impl ExactSizeIterator<Item = Result<Sample>>,
+    ) -> Vec<Result<Sample>> {
+        let count = self.batches(items.len() as u64);
+        let (mut items, mut batches) = (items, Vec::new());
+        for number in first..first + count {
+            let size = self.size.min(items.len());
+            batches.push(stack(items.by_ref().take(size), size).map_err(|e| place(e, number)));
+        }
+        batches
     }
 }
 
 impl Stage for Batch {
     fn label(&self) -> String {
-        let name = if self.drop_remainder { "batch_drop_remainder" } else { "batch" };
-        format!("{name}({})", self.size)
+        let name = if self.batching.drop_remainder { "batch_drop_remainder" } else { "batch" };
+        format!("{name}({})", self.batching.size)
     }
 
     fn inputs(&self) -> Vec<Node> {
@@ -41,30 +71,41 @@ impl Stage for Batch {
     }
 
     fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().map(|n| self.batches(n))
+        self.up.cardinality().map(|n| self.batching.batches(n))
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
         self.check()?;
         let Some(up) = access(&self.up, run)? else { return Ok(None) };
-        let len = up.len().map(|n| self.batches(n));
-        Ok(Some(Box::new(Gathered { up, size: self.size as u64, len })))
+        let len = up.len().map(|n| self.batching.batches(n));
+        Ok(Some(Box::new(Gathered { up, size: self.batching.size as u64, len })))
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
         self.check()?;
+        if let Some((up, f, threads)) = self.up.mapped()
+            && run.has_threads()
+            && run.is_deterministic()
+            && !run.watch().is_on()
+        {
+            // The threads of the map put the batches together too: an element never leaves its core's cache.
+            let owner = Owner::of(self);
+            let gauge = run.tuner().gauge(&owner, threads, None);
+            let up = open(&up, run)?;
+            return Ok(Box::new(Pump::over_batches(owner, run.clone(), up, gauge, f, self.batching)));
+        }
         let up = open(&self.up, run)?;
-        Ok(Box::new(Collected { up, size: self.size, drop_remainder: self.drop_remainder, at: 0 }))
+        Ok(Box::new(Collected { up, batching: self.batching, at: 0 }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
         self.check()?;
         let one = self.up.spec()?;
         match self.up.cardinality() {
-            Cardinality::Finite(n) if n < self.size as u64 && !self.drop_remainder => {
+            Cardinality::Finite(n) if n < self.batching.size as u64 && !self.batching.drop_remainder => {
                 Ok(one.stacked(n as usize))
             }
-            _ => Ok(one.stacked(self.size)),
+            _ => Ok(one.stacked(self.batching.size)),
         }
     }
 }
@@ -98,25 +139,23 @@ impl Access for Gathered {
 
 struct Collected {
     up: Box<dyn Cursor>,
-    size: usize,
-    drop_remainder: bool,
+    batching: Batching,
     at: u64,
 }
 
 impl Cursor for Collected {
     fn next(&mut self) -> Option<Result<Sample>> {
-        let items: Vec<Result<Sample>> = std::iter::from_fn(|| self.up.next()).take(self.size).collect();
-        if items.is_empty() || (self.drop_remainder && items.len() < self.size) {
+        let Batching { size, drop_remainder } = self.batching;
+        let items: Vec<Result<Sample>> = std::iter::from_fn(|| self.up.next()).take(size).collect();
+        if items.is_empty() || (drop_remainder && items.len() < size) {
             return None;
         }
         self.at += 1;
-        Some(stack(items).map_err(|e| place(e, self.at - 1)))
+        Some(stack_all(items).map_err(|e| place(e, self.at - 1)))
     }
 
     fn skip(&mut self, n: u64) -> u64 {
-        let size = self.size as u64;
-        let elements = self.up.skip(n.saturating_mul(size));
-        let skipped = if self.drop_remainder { elements / size } else { elements.div_ceil(size) };
+        let skipped = self.batching.batches(self.up.skip(n.saturating_mul(self.batching.size as u64)));
         self.at += skipped;
         skipped
     }
@@ -131,16 +170,25 @@ impl Cursor for Collected {
     }
 }
 
-/// One bad element makes a bad batch; the others of the batch are used up with it, so that places stay fixed.
-pub(crate) fn stack(items: Vec<Result<Sample>>) -> Result<Sample> {
+/// All of the elements as one batch.
+pub(crate) fn stack_all(items: Vec<Result<Sample>>) -> Result<Sample> {
     let count = items.len();
-    let mut items = items.into_iter();
+    stack(items.into_iter(), count)
+}
+
+/// `count` elements as one batch. One bad element makes a bad batch; the others are used up with it, so that places
+/// stay fixed.
+fn stack(mut items: impl Iterator<Item = Result<Sample>>, count: usize) -> Result<Sample> {
     let Some(first) = items.next() else { return Ok(Sample::default()) };
-    let mut stack = Stack::new(first?, count)?;
+    let mut pushed = first.and_then(|first| Stack::new(first, count));
     for item in items {
-        stack.push(item?)?;
+        if let Ok(stack) = &mut pushed
+            && let Err(e) = item.and_then(|item| stack.push(item))
+        {
+            pushed = Err(e);
+        }
     }
-    Ok(stack.finish())
+    pushed.map(Stack::finish)
 }
 
 fn place(e: Error, batch: u64) -> Error {

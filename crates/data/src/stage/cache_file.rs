@@ -59,14 +59,14 @@ impl Stage for CacheFile {
         let Some(up) = access(&self.up, &run.at_epoch(0))? else { return Ok(None) };
         if let Some(n) = up.len() {
             // An earlier run may have been ended between the last element and saying so.
-            self.store.finish(n)?;
+            tell(run, self.store.finish(n));
         }
-        Ok(Some(Box::new(Kept { up, store: self.store.clone() })))
+        Ok(Some(Box::new(Kept { up, store: self.store.clone(), run: run.clone() })))
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
         let up = open(&self.up, &run.at_epoch(0))?;
-        Ok(Box::new(Walking { up, above: 0, at: 0, store: self.store.clone() }))
+        Ok(Box::new(Walking { up, above: 0, at: 0, store: self.store.clone(), run: run.clone() }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -82,9 +82,17 @@ impl Stage for CacheFile {
     }
 }
 
+/// What cannot be kept is computed again in the next epoch; that is told and ends nothing.
+fn tell(run: &Run, kept: Result<()>) {
+    if let Err(e) = kept {
+        run.note(format!("the cache is not written further: {e}"));
+    }
+}
+
 struct Kept {
     up: Box<dyn Access>,
     store: Arc<Store>,
+    run: Run,
 }
 
 impl Access for Kept {
@@ -97,9 +105,9 @@ impl Access for Kept {
             return Ok(sample);
         }
         let sample = self.up.get(index)?;
-        self.store.put(index, &sample)?;
+        tell(&self.run, self.store.put(index, &sample));
         if let Some(n) = self.up.len() {
-            self.store.finish(n)?;
+            tell(&self.run, self.store.finish(n));
         }
         Ok(sample)
     }
@@ -111,6 +119,7 @@ struct Walking {
     above: u64,
     at: u64,
     store: Arc<Store>,
+    run: Run,
 }
 
 impl Walking {
@@ -127,12 +136,12 @@ impl Walking {
         }
         self.above = self.at;
         let Some(item) = self.up.next() else {
-            self.store.finish(self.at)?;
+            tell(&self.run, self.store.finish(self.at));
             return Ok(None);
         };
         self.above += 1;
         let sample = item?;
-        self.store.put(self.at, &sample)?;
+        tell(&self.run, self.store.put(self.at, &sample));
         Ok(Some(sample))
     }
 }

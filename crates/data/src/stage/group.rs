@@ -1,6 +1,6 @@
 //! `group_by_window` and `bucket_by_sequence_length`: elements gathered by a key and handed out as groups.
 
-use super::batch::stack;
+use super::batch::stack_all;
 use super::pad::{Padding, padded_stack};
 use super::{Cursor, Node, Stage, open};
 use crate::Dataset;
@@ -39,7 +39,7 @@ impl Dataset {
         window_size: usize,
     ) -> Dataset {
         let finish =
-            |_: i64, items: Vec<Sample>, _: bool| stack(items.into_iter().map(Ok).collect()).map(Some);
+            |_: i64, items: Vec<Sample>, _: bool| stack_all(items.into_iter().map(Ok).collect()).map(Some);
         self.grouped("group_by_window", Arc::new(key), Arc::new(move |_| window_size), Arc::new(finish))
     }
 

@@ -9,7 +9,8 @@ use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::Result;
 
-pub(crate) type MapFn = Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>;
+/// A function of a sample.
+pub type MapFn = Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>;
 
 pub(crate) struct Map {
     pub up: Node,
@@ -46,6 +47,10 @@ impl Stage for Map {
 
     fn threads(&self) -> Option<Threads> {
         self.threads.max(self.up.threads())
+    }
+
+    fn mapped(&self) -> Option<(Node, MapFn, Threads)> {
+        Some((self.up.clone(), self.f.clone(), self.threads?))
     }
 }
 

@@ -86,6 +86,12 @@ pub trait Stage: Send + Sync {
         self.inputs().iter().filter_map(|n| n.threads()).max()
     }
 
+    /// Where this stage is a function computed by threads: the stage above, the function, the threads. What comes below
+    /// may then do its own work on the same threads.
+    fn mapped(&self) -> Option<(Node, map::MapFn, Threads)> {
+        None
+    }
+
     /// Whether its elements differ from epoch to epoch by chance (a cache below would freeze that).
     fn is_random(&self) -> bool {
         self.inputs().iter().any(|n| n.is_random())

@@ -11,9 +11,14 @@ pub(crate) struct WithOptions {
     pub options: Options,
 }
 
+impl WithOptions {
+    /// It does no work, so reports leave it out.
+    pub const LABEL: &str = "with_options";
+}
+
 impl Stage for WithOptions {
     fn label(&self) -> String {
-        "with_options".into()
+        WithOptions::LABEL.into()
     }
 
     fn inputs(&self) -> Vec<Node> {

@@ -2,7 +2,7 @@
 //!
 //! tf.data's window yields datasets, which are then flattened and batched; here the stacked window is the element.
 
-use super::batch::stack;
+use super::batch::stack_all;
 use super::{Cursor, Node, Stage, open};
 use crate::Dataset;
 use crate::dataset::Cardinality;
@@ -104,7 +104,7 @@ impl Cursor for Windows {
         let gone = shift.min(self.held.len());
         self.held.drain(..gone);
         self.gap = (shift - gone) as u64;
-        Some(stack(items))
+        Some(stack_all(items))
     }
 
     fn save(&self) -> Place {

@@ -1,0 +1,92 @@
+// What is fuzzed, and the inputs to begin with; the fuzzers of this folder and tests/fuzz.rs share it. A target takes any
+// bytes, and must neither panic nor take much memory.
+
+use systole_base::{DType, Literal};
+use systole_data::format::example::{Feature, Features, Partition, SequenceFeatures, encode};
+use systole_data::format::tfrecord::{OnCorrupt, Reader, frame};
+use systole_data::format::{idx, npy};
+use systole_data::{HostArray, Sample};
+
+/// Name, what takes the bytes, valid inputs.
+pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
+
+pub const TARGETS: [Target; 4] = [
+    ("tfrecord", tfrecord, tfrecord_seeds),
+    ("example", example, example_seeds),
+    ("idx", idx, idx_seeds),
+    ("npy", npy, npy_seeds),
+];
+
+pub fn tfrecord(bytes: &[u8]) {
+    for policy in [OnCorrupt::Fail, OnCorrupt::Skip { quota: 3 }] {
+        let mut reader = Reader::from_bytes("fuzz", bytes.to_vec(), policy);
+        // A gzip file of a few bytes may unpack to very many records.
+        for _ in 0..1000 {
+            if reader.next().is_none() {
+                break;
+            }
+        }
+    }
+}
+
+fn tfrecord_seeds() -> Vec<Vec<u8>> {
+    let file = |records: &[&[u8]]| {
+        let mut out = Vec::new();
+        records.iter().for_each(|r| frame(&mut out, r).expect("into memory"));
+        out
+    };
+    vec![Vec::new(), file(&[b""]), file(&[b"one", b"two", b"three"]), file(&[&[7; 300]])]
+}
+
+pub fn example(bytes: &[u8]) {
+    let partitions = vec![Partition::RowSplits("label".into()), Partition::ValueRowids("tokens".into())];
+    let ragged = Feature::Ragged { dtype: DType::I64, values: "tokens".into(), partitions };
+    let all = Features::new()
+        .fixed("label", DType::I64, [])
+        .fixed("box", DType::F32, [4])
+        .var_len("tokens", DType::I32)
+        .bytes("name")
+        .raw("image", DType::U8, [2, 2, 3])
+        .with("steps", Feature::Sequence { row: systole_base::TensorType::new(DType::F32, [2]) })
+        .with("words", Feature::ByteLists)
+        .with("ragged", ragged);
+    for (name, feature) in all.iter() {
+        let _ = Features::new().with(name, feature.clone()).parse(bytes);
+    }
+    let _ = Features::guess(bytes).and_then(|f| f.parse(bytes));
+    let _ = SequenceFeatures { context: Features::new(), steps: all }.parse(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = text.parse::<Features>();
+    }
+}
+
+fn example_seeds() -> Vec<Vec<u8>> {
+    let array = |x: Result<Literal, _>| HostArray::from(x.expect("an array"));
+    let sample = Sample::new([
+        ("label", array(Literal::from_slice([], &[-3i64]))),
+        ("box", array(Literal::from_slice([4], &[0.5f32, -1., 2., 1e9]))),
+        ("tokens", array(Literal::from_slice([3], &[1i64, 300, -1]))),
+        ("image", array(Literal::from_slice([12], &[9u8; 12]))),
+    ]);
+    vec![Vec::new(), encode(&sample).expect("an Example"), b"image: ui8[28, 28, 1], tokens: i64[?]".to_vec()]
+}
+
+pub fn idx(bytes: &[u8]) {
+    let _ = idx::from_bytes("fuzz", bytes);
+}
+
+fn idx_seeds() -> Vec<Vec<u8>> {
+    let x = Literal::from_slice([2, 3], &[1u8, 2, 3, 4, 5, 6]).expect("an array");
+    [false, true].map(|gzip| idx::to_bytes(&x, gzip).expect("IDX")).into()
+}
+
+pub fn npy(bytes: &[u8]) {
+    let _ = npy::from_bytes("fuzz", bytes);
+    let _ = npy::npz_from_bytes("fuzz", bytes);
+}
+
+fn npy_seeds() -> Vec<Vec<u8>> {
+    let x = Literal::from_slice([2, 2], &[1f32, 2., 3., 4.]).expect("an array");
+    let npz = include_bytes!("../../crates/data/fixtures/two.npz").to_vec();
+    vec![npy::to_bytes(&x).expect("npy"), npz]
+}
