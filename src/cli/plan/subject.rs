@@ -9,7 +9,7 @@ use systole_nn::{Model, Precision, nearest};
 use systole_plan::Work;
 
 /// Training samples of the data sets that models come with, for runs whose length is given in epochs.
-const SAMPLES: [u64; DATASETS.len()] = [60_000, 60_000, 60_000, 50_000, 0];
+const SAMPLES: [u64; DATASETS.len()] = [60_000, 60_000, 60_000, 50_000, 0, 0];
 
 pub(super) enum Subject {
     /// A training step; its work by the batch of one device.
