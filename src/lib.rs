@@ -29,6 +29,7 @@
 
 pub mod config;
 pub mod datasets;
+pub mod devices;
 mod entry;
 pub mod prelude;
 pub mod progress;
@@ -39,4 +40,5 @@ pub use systole_cpu as cpu;
 pub use systole_data as data;
 pub use systole_ir as ir;
 pub use systole_nn as nn;
+pub use systole_pjrt as pjrt;
 pub use systole_runtime as runtime;

@@ -11,7 +11,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-compile", &["systole-ir", "systole-base"]),
     ("systole-runtime", &["systole-ir", "systole-base"]),
     ("systole-cpu", &["systole-compile", "systole-runtime", "systole-ir", "systole-base"]),
+    ("systole-plan", &["systole-compile", "systole-ir", "systole-base"]),
     ("systole-nn", &["systole-runtime", "systole-data", "systole-ir", "systole-base"]),
+    ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
+    (
+        "systole-plugin",
+        &["systole-cpu", "systole-pjrt", "systole-compile", "systole-runtime", "systole-ir", "systole-base"],
+    ),
     (
         "systole",
         &[
@@ -22,12 +28,14 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-runtime",
             "systole-cpu",
             "systole-nn",
+            "systole-pjrt",
+            "systole-plan",
         ],
     ),
 ];
 
 /// Crates whose code may hold `unsafe`.
-const UNSAFE_ROOMS: &[&str] = &["cpu"];
+const UNSAFE_ROOMS: &[&str] = &["cpu", "pjrt", "plugin"];
 
 fn metadata() -> serde_json::Value {
     let out = Command::new(env!("CARGO"))

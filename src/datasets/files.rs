@@ -294,7 +294,7 @@ fn missing(known: &Known, places: &[PathBuf], download: Option<Error>) -> Error 
 }
 
 /// The user's cache folder for our downloads.
-fn cache_folder() -> Option<PathBuf> {
+pub fn cache_folder() -> Option<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(path) = Some(knobs::CACHE.get()).filter(|v| !v.is_empty()) {
         return Some(PathBuf::from(path));

@@ -11,7 +11,7 @@ mod glyphs;
 mod text;
 
 pub use cifar::cifar10;
-pub use files::{DataDir, fashion_mnist, mnist};
+pub use files::{DataDir, cache_folder, fashion_mnist, mnist};
 pub use folder::{FolderOptions, fit_picture, folder, picture_size_for};
 pub use glyphs::{colour_glyphs, glyphs};
 pub use text::{TEXT_TOKENS, text};

@@ -95,6 +95,11 @@ impl Error {
         &self.0.place
     }
 
+    /// Why, innermost first.
+    pub fn reasons(&self) -> &[String] {
+        &self.0.why
+    }
+
     /// What to try.
     pub fn hint_text(&self) -> Option<&str> {
         self.0.hint.as_deref()

@@ -98,14 +98,43 @@ pub const PARANOID: Knob = Knob {
 /// Default backend.
 pub const BACKEND: Knob = Knob {
     name: "SYSTOLE_BACKEND",
-    values: "auto|cpu|ref",
+    values: "auto|cpu|ref|tpu|cuda|pjrt",
     default: "auto",
-    doc: "backend that compiles and runs graphs; ref is the slow reference interpreter",
+    doc: "what compiles and runs graphs (--device); ref is the slow reference interpreter, pjrt the plugin that SYSTOLE_PJRT_PLUGIN names",
+};
+
+/// A PJRT plugin to use.
+pub const PJRT_PLUGIN: Knob = Knob {
+    name: "SYSTOLE_PJRT_PLUGIN",
+    values: "PATH",
+    default: "",
+    doc: "the PJRT plugin for TPU or GPU, such as libtpu.so; empty: the first that is found (`systole devices` shows where)",
+};
+/// A Python whose packages hold plugins.
+pub const PYTHON: Knob = Knob {
+    name: "SYSTOLE_PYTHON",
+    values: "PATH",
+    default: "",
+    doc: "a Python interpreter whose installed packages are searched for plugins; it is not run",
 };
 
 /// All knobs, in the order `systole knobs` shows them.
-pub const KNOBS: &[Knob] =
-    &[LOG, THREADS, ISA, TENSOR_FLOAT_32, BLOCKS, JIT, BACKEND, MEMORY_LIMIT, DATA, CACHE, GRACE, PARANOID];
+pub const KNOBS: &[Knob] = &[
+    LOG,
+    THREADS,
+    ISA,
+    TENSOR_FLOAT_32,
+    BLOCKS,
+    JIT,
+    BACKEND,
+    PJRT_PLUGIN,
+    PYTHON,
+    MEMORY_LIMIT,
+    DATA,
+    CACHE,
+    GRACE,
+    PARANOID,
+];
 
 /// Values that the program's own arguments gave: setting environment variables is not safe once threads run.
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());

@@ -24,4 +24,4 @@ mod parse;
 mod print;
 
 pub use parse::parse;
-pub use print::{print, print_annotated};
+pub use print::{print, print_annotated, print_program};

@@ -9,23 +9,31 @@ use systole_base::TensorType;
 
 /// The graph as a module of one function. [`parse`](super::parse) reads it back to an equal graph.
 pub fn print(graph: &Graph) -> String {
-    print_with(graph, false)
+    print_with(graph, &graph.name, &[], false)
+}
+
+/// As [`print`](fn@print), for a compiler that is to run it: the function is `@main`, and parameter `p` gives its memory to
+/// result `r` where `donated` has the pair `(p, r)`.
+pub fn print_program(graph: &Graph, donated: &[(usize, usize)]) -> String {
+    print_with(graph, "main", donated, false)
 }
 
 /// As [`print`](fn@print), with the layer path of each op in a comment behind it.
 pub fn print_annotated(graph: &Graph) -> String {
-    print_with(graph, true)
+    print_with(graph, &graph.name, &[], true)
 }
 
-fn print_with(graph: &Graph, annotate: bool) -> String {
-    let name = symbol(&graph.name);
+fn print_with(graph: &Graph, name: &str, donated: &[(usize, usize)], annotate: bool) -> String {
+    let name = symbol(name);
     let out = format!("module @{name} {{\n");
     let mut p = Printer { out, indent: 1, next_arg: 0, next_value: 0, annotate };
     let params: Vec<String> = graph.params.iter().map(|_| p.fresh_arg()).collect();
     let args = params.iter().enumerate().map(|(i, name)| {
         let label = graph.param_names.get(i).filter(|n| !n.is_empty());
         let label = label.map_or(String::new(), |n| format!(" loc({})", quoted(n)));
-        format!("{name}: {}{label}", tensor(graph.ty(graph.params[i])))
+        let donated = donated.iter().find(|(p, _)| *p == i);
+        let donated = donated.map_or(String::new(), |(_, r)| format!(" {{tf.aliasing_output = {r} : i32}}"));
+        format!("{name}: {}{donated}{label}", tensor(graph.ty(graph.params[i])))
     });
     let header = format!("func.func public @{name}({}) -> ({})", join(args), types(&graph.result_types()));
     p.line(&format!("{header} {{"));

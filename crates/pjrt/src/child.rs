@@ -1,0 +1,351 @@
+//! Compiling in a child process: the compiler may hang, use all memory or abort, and none of that may end this program.
+//!
+//! The parent writes the request into a folder and starts this program again with its hidden command; the child loads
+//! the plugin, compiles, and writes its answer there. Its environment is set before it starts, because the compiler
+//! reads that while it is loaded.
+
+use crate::plugin::Plugin;
+use crate::topology::Topology;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, Slice};
+
+/// The hidden command of the `systole` program that [`serve`] stands behind.
+pub const COMMAND: &str = "compile-in-this-process";
+
+/// How often the parent looks at its child.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// Google's compiler for TPUs, run in child processes.
+///
+/// ```no_run
+/// use systole_pjrt::{Platform, TpuCompiler, discover};
+/// use systole_runtime::{AheadOfTime, AheadRequest};
+/// let compiler = TpuCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
+/// let program = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+///     %y = stablehlo.add %x, %x : tensor<8xf32>
+///     return %y : tensor<8xf32>
+/// }";
+/// let report = compiler.compile_ahead(&AheadRequest::new(program, "v5e:1x1".parse()?))?;
+/// println!("{} bytes on each {}", report.memory.need(), report.device_kind);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub struct TpuCompiler {
+    library: PathBuf,
+    program: PathBuf,
+}
+
+impl TpuCompiler {
+    /// The compiler in a library. Children are this very program; see [`serve`].
+    pub fn new(library: PathBuf) -> Result<TpuCompiler> {
+        let program = std::env::current_exe().map_err(|e| Error::io("cannot find", "this program", e))?;
+        Ok(TpuCompiler { library, program })
+    }
+
+    /// The same, with another program for the children: one that calls [`serve`] for [`COMMAND`].
+    pub fn with_program(self, program: PathBuf) -> TpuCompiler {
+        TpuCompiler { program, ..self }
+    }
+}
+
+impl AheadOfTime for TpuCompiler {
+    fn compile_ahead(&self, request: &AheadRequest) -> Result<AheadReport> {
+        let folder = Folder::new()?;
+        let wanted = Wanted {
+            library: self.library.clone(),
+            slice: request.slice.topology(),
+            count: request.slice.count,
+            replicas: request.replicas,
+            partitions: request.partitions,
+            hlo: request.hlo,
+            executable: request.executable,
+        };
+        folder.write("program.mlir", request.program.as_bytes())?;
+        folder.write("request.json", &serde_json::to_vec(&wanted).map_err(unwritable)?)?;
+        let (status, most) = self.run(&folder, request)?;
+        let answer = fs::read(folder.0.join("answer.json")).ok();
+        let answer: Option<Answer> = answer.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        match answer {
+            Some(Answer::Done(told)) => told.report(&folder, &self.library, most),
+            Some(Answer::Failed(told)) => Err(told.error()),
+            None => Err(ended(status, &folder)),
+        }
+        .map_err(|e| e.at(format!("compiling for {}", request.slice)))
+    }
+}
+
+impl TpuCompiler {
+    /// Runs a child to its end or its limits; also says the most memory it was seen to use.
+    fn run(&self, folder: &Folder, request: &AheadRequest) -> Result<(ExitStatus, u64)> {
+        let log = fs::File::create(folder.0.join("log.txt")).map_err(|e| folder.failed("create", e))?;
+        let mut command = Command::new(&self.program);
+        command.arg(COMMAND).arg(&folder.0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        for (name, value) in environment(folder) {
+            command.env(name, value);
+        }
+        let child = command.spawn().map_err(|e| Error::io("cannot start", &self.program, e))?;
+        watch(child, request.time_limit, request.memory_limit as u64)
+    }
+}
+
+/// What libtpu must find in its environment where no TPU is: it would ask a cloud's metadata server for minutes.
+fn environment(folder: &Folder) -> [(&'static str, String); 5] {
+    [
+        ("TPU_SKIP_MDS_QUERY", "1".into()),
+        ("TPU_ACCELERATOR_TYPE", "v5litepod-4".into()),
+        ("TPU_WORKER_HOSTNAMES", "localhost".into()),
+        ("TPU_LOG_DIR", "disabled".into()),
+        // It leaves a lock file in the folder for temporary files.
+        ("TMPDIR", folder.0.display().to_string()),
+    ]
+}
+
+fn watch(mut child: Child, time: Duration, memory: u64) -> Result<(ExitStatus, u64)> {
+    let began = Instant::now();
+    let mut most = 0;
+    let stop = |child: &mut Child, why: Error| {
+        let _ = child.kill();
+        let _ = child.wait();
+        Err(why)
+    };
+    loop {
+        if let Some(status) = child.try_wait().map_err(|e| Error::io("cannot watch", "the compiler", e))? {
+            return Ok((status, most));
+        }
+        most = most.max(resident(child.id()));
+        if most > memory {
+            let what = format!("the compiler used {} MiB of memory and was stopped", most >> 20);
+            let why = Error::new(ErrorKind::Unsupported, what)
+                .because(format!("the limit is {} MiB", memory >> 20));
+            return stop(&mut child, why.hint("raise it with --memory-limit, or compile a smaller program"));
+        }
+        if began.elapsed() > time {
+            let what = format!("the compiler did not end within {} s and was stopped", time.as_secs_f64());
+            let why = Error::new(ErrorKind::Unsupported, what);
+            return stop(&mut child, why.hint("raise it with --time-limit, or compile a smaller program"));
+        }
+        std::thread::sleep(GLANCE);
+    }
+}
+
+/// Memory that a process holds now, 0 where the system does not say.
+fn resident(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// A child that left no answer.
+fn ended(status: ExitStatus, folder: &Folder) -> Error {
+    let what = format!("the compiler ended without an answer: {status}");
+    let mut e = Error::new(ErrorKind::Unsupported, what);
+    let log = folder.end_of_log();
+    if !log.is_empty() {
+        e = e.because(log);
+    }
+    e.hint("a signal 9 is mostly the system's lack of memory; others are defects of the plugin: try another version")
+}
+
+fn unwritable(e: serde_json::Error) -> Error {
+    Error::new(ErrorKind::Bug, "a request cannot be written").because(e.to_string())
+}
+
+/// What the child is asked; the program lies beside it.
+#[derive(Serialize, Deserialize)]
+struct Wanted {
+    library: PathBuf,
+    slice: String,
+    count: usize,
+    replicas: usize,
+    partitions: usize,
+    hlo: bool,
+    executable: bool,
+}
+
+/// What the child says.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Done(Told),
+    Failed(Refusal),
+}
+
+/// A report without what lies beside it in files.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    compiler: String,
+    device_kind: String,
+    devices: usize,
+    memory_limit: Option<u64>,
+    seconds: f64,
+    /// Code, arguments, outputs, aliased, temporaries, peak.
+    memory: [u64; 6],
+    cost: BTreeMap<String, f64>,
+}
+
+impl Told {
+    fn report(self, folder: &Folder, library: &Path, compiler_memory: u64) -> Result<AheadReport> {
+        let [code, arguments, outputs, aliased, temporaries, peak] = self.memory;
+        Ok(AheadReport {
+            compiler: self.compiler,
+            library: library.display().to_string(),
+            device_kind: self.device_kind,
+            devices: self.devices,
+            memory_limit: self.memory_limit,
+            seconds: self.seconds,
+            compiler_memory,
+            memory: AheadMemory { code, arguments, outputs, aliased, temporaries, peak },
+            cost: self.cost,
+            hlo: fs::read(folder.0.join("optimized.pb")).unwrap_or_default(),
+            executable: fs::read(folder.0.join("executable.bin")).unwrap_or_default(),
+        })
+    }
+}
+
+/// An error on its way from one process to another.
+#[derive(Serialize, Deserialize)]
+struct Refusal {
+    kind: String,
+    what: String,
+    places: Vec<String>,
+    reasons: Vec<String>,
+    hint: Option<String>,
+}
+
+impl Refusal {
+    fn of(e: &Error) -> Refusal {
+        Refusal {
+            kind: format!("{:?}", e.kind()),
+            what: e.what().into(),
+            places: e.places().to_vec(),
+            reasons: e.reasons().to_vec(),
+            hint: e.hint_text().map(String::from),
+        }
+    }
+
+    fn error(self) -> Error {
+        let kinds = [ErrorKind::Config, ErrorKind::Io, ErrorKind::Bug, ErrorKind::Graph];
+        let kind = kinds.into_iter().find(|k| format!("{k:?}") == self.kind);
+        let mut e = Error::new(kind.unwrap_or(ErrorKind::Unsupported), self.what);
+        e = self.places.into_iter().fold(e, Error::at);
+        e = self.reasons.into_iter().fold(e, Error::because);
+        self.hint.into_iter().fold(e, Error::hint)
+    }
+}
+
+/// The child's side: answers the request in a folder. Programs of users that compile ahead of time call it when their
+/// first argument is [`COMMAND`], with the second one.
+pub fn serve(folder: &Path) -> Result<()> {
+    end_with_parent();
+    let folder = Borrowed(folder);
+    let answer = match folder.compile() {
+        Ok(told) => Answer::Done(told),
+        Err(e) => Answer::Failed(Refusal::of(&e)),
+    };
+    // Under another name first: the parent takes what stands there for complete.
+    folder.write("answer.part", &serde_json::to_vec(&answer).map_err(unwritable)?)?;
+    fs::rename(folder.0.join("answer.part"), folder.0.join("answer.json"))
+        .map_err(|e| Error::io("cannot write", folder.0, e))
+}
+
+/// Ends this process when its parent is gone: nobody would read the answer.
+fn end_with_parent() {
+    #[cfg(unix)]
+    std::thread::spawn(|| {
+        let parent = std::os::unix::process::parent_id();
+        while std::os::unix::process::parent_id() == parent {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        std::process::exit(1);
+    });
+}
+
+/// A folder that the parent owns.
+struct Borrowed<'a>(&'a Path);
+
+impl Borrowed<'_> {
+    fn read(&self, name: &str) -> Result<String> {
+        let path = self.0.join(name);
+        fs::read_to_string(&path).map_err(|e| Error::io("cannot read", &path, e))
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).map_err(|e| Error::io("cannot write", &path, e))
+    }
+
+    fn compile(&self) -> Result<Told> {
+        let wanted: Wanted = serde_json::from_str(&self.read("request.json")?)
+            .map_err(|e| Error::new(ErrorKind::Data, "the request cannot be read").because(e.to_string()))?;
+        let program = self.read("program.mlir")?;
+        let slice = wanted.slice.parse::<Slice>()?.times(wanted.count);
+        let plugin = Plugin::load(&wanted.library)?;
+        let topology = Topology::tpu(&plugin, &slice)?;
+        let devices = topology.devices()?;
+        let began = Instant::now();
+        let compiled = topology.compile(&program, wanted.replicas, wanted.partitions)?;
+        let seconds = began.elapsed().as_secs_f64();
+        if wanted.hlo {
+            self.write("optimized.pb", &compiled.optimized()?)?;
+        }
+        if wanted.executable {
+            self.write("executable.bin", &compiled.serialized()?)?;
+        }
+        let m = compiled.memory()?;
+        let limit = devices.first().and_then(|d| d.attributes.get("device_memory_bytes_limit")?.number());
+        Ok(Told {
+            compiler: topology.version()?,
+            device_kind: devices.first().map(|d| d.kind.clone()).unwrap_or_default(),
+            devices: devices.len(),
+            memory_limit: limit.map(|bytes| bytes as u64),
+            seconds,
+            memory: [m.code, m.arguments, m.outputs, m.aliased, m.temporaries, m.peak],
+            cost: compiled.cost()?,
+        })
+    }
+}
+
+/// A folder of the parent's for one request, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Folder> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("systole-compile-{}-{n}", std::process::id()));
+        fs::create_dir_all(&path).map_err(|e| Error::io("cannot create", &path, e))?;
+        Ok(Folder(path))
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        Borrowed(&self.0).write(name, bytes)
+    }
+
+    fn failed(&self, action: &str, e: std::io::Error) -> Error {
+        Error::io(&format!("cannot {action} files in"), &self.0, e)
+    }
+
+    /// The last lines of what the child wrote.
+    fn end_of_log(&self) -> String {
+        const SHOWN: i64 = 2000;
+        let mut bytes = Vec::new();
+        if let Ok(mut file) = fs::File::open(self.0.join("log.txt")) {
+            let _ = file.seek(SeekFrom::End(-SHOWN)).or_else(|_| file.seek(SeekFrom::Start(0)));
+            let _ = file.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).trim().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

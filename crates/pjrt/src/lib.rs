@@ -1,0 +1,29 @@
+//! TPU and GPU through PJRT plugins that users already have: `libtpu.so`, `xla_cuda_plugin.so` and others.
+//!
+//! [`discover`] finds a plugin, [`Plugin`] loads it, [`Topology`] stands for machines that are not here, and
+//! [`TpuCompiler`] compiles for them in child processes. No plugin is part of Systole: libtpu is Google's, and its use
+//! is under the user's agreement with Google.
+//!
+//! This crate has `unsafe` code: calls through the C API, of which `sys` has the layouts and `plugin` the rules.
+#![allow(unsafe_code)]
+
+mod backend;
+mod child;
+mod client;
+mod discover;
+mod machine;
+mod options;
+mod plugin;
+mod program;
+mod proto;
+pub mod sys;
+mod topology;
+
+pub use backend::PjrtBackend;
+pub use child::{COMMAND, TpuCompiler, serve};
+pub use client::{Array, Client, Device, Input, Loaded};
+pub use discover::{Place, Platform, Search, discover};
+pub use machine::{device_nodes, open, open_file};
+pub use plugin::{Plugin, Value};
+pub use program::program_text;
+pub use topology::{Compiled, Topology, TopologyDevice};

@@ -1,0 +1,334 @@
+//! A loaded plugin: its table of functions, calls into it, and its errors as ours.
+
+use crate::sys::{self, Args, Object, named};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// A PJRT plugin. Copies refer to the same library, which stays loaded until the process ends: plugins start threads
+/// that outlive every handle.
+#[derive(Clone)]
+pub struct Plugin {
+    api: *const sys::Api,
+    path: PathBuf,
+}
+
+// SAFETY: the table is constant once loaded, and PJRT's functions may be called from any thread.
+unsafe impl Send for Plugin {}
+// SAFETY: as above.
+unsafe impl Sync for Plugin {}
+
+/// A value that a plugin tells by name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Text.
+    Text(String),
+    /// An integer.
+    Int(i64),
+    /// Integers.
+    Ints(Vec<i64>),
+    /// A number.
+    Float(f32),
+    /// Yes or no.
+    Bool(bool),
+}
+
+impl Value {
+    /// The number that it is, where it is one.
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Value::Int(n) => Some(*n as f64),
+            Value::Float(x) => Some(f64::from(*x)),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Value::Text(text) => f.write_str(text),
+            Value::Int(n) => n.fmt(f),
+            Value::Ints(list) => f.write_str(&list.iter().map(i64::to_string).collect::<Vec<_>>().join(".")),
+            Value::Float(x) => x.fmt(f),
+            Value::Bool(yes) => yes.fmt(f),
+        }
+    }
+}
+
+impl Plugin {
+    /// Loads a plugin and initialises it. What it reads from the environment must be set before.
+    ///
+    /// # Errors
+    /// When the file is missing, is for another machine, is no library or no PJRT plugin, is too old, or when its
+    /// initialisation fails.
+    pub fn load(path: &Path) -> Result<Plugin> {
+        let plugin = Plugin::peek(path)?;
+        plugin.check_version()?;
+        plugin.call(&mut sys::Plugin_Initialize::new())?;
+        Ok(plugin)
+    }
+
+    /// Loads a plugin without initialising it: enough to ask for its version.
+    ///
+    /// # Errors
+    /// As [`load`](Plugin::load), but for the version and the initialisation.
+    pub fn peek(path: &Path) -> Result<Plugin> {
+        let refused = |what: &str| Error::new(ErrorKind::Unsupported, what).at(path.display().to_string());
+        check_file(path)?;
+        // SAFETY: running the initialisers of a library that the user chose is what loading means.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        let library = library.map_err(|e| {
+            let e = refused("the plugin cannot be loaded").because(e.to_string());
+            e.hint("install it again, for this machine; `systole doctor` says what is missing")
+        })?;
+        // SAFETY: the symbol has this type in every PJRT plugin.
+        let entry = unsafe { library.get::<unsafe extern "C" fn() -> *const sys::Api>(b"GetPjrtApi\0") };
+        let entry = entry.map_err(|_| {
+            refused("the library is no PJRT plugin")
+                .because("it does not export GetPjrtApi")
+                .hint("name libtpu.so, or another library that exports it")
+        })?;
+        // SAFETY: it takes nothing and returns a constant table.
+        let api = unsafe { entry() };
+        std::mem::forget(library);
+        if api.is_null() {
+            return Err(refused("the plugin gave no table of functions"));
+        }
+        Ok(Plugin { api, path: path.into() })
+    }
+
+    fn check_version(&self) -> Result<()> {
+        let (major, minor) = self.version();
+        if major != sys::API_VERSION.0 {
+            let ours = format!("{}.{}", sys::API_VERSION.0, sys::API_VERSION.1);
+            let what = format!("the plugin speaks version {major}.{minor} of PJRT, and Systole {ours}");
+            let newer = if major > sys::API_VERSION.0 { "Systole" } else { "the plugin" };
+            let e = Error::new(ErrorKind::Unsupported, what).at(self.path.display().to_string());
+            return Err(e.hint(format!("install a newer version of {newer}")));
+        }
+        Ok(())
+    }
+
+    /// The file it was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Major and minor version of the C API that it offers.
+    pub fn version(&self) -> (i32, i32) {
+        // SAFETY: every version of the table begins with this head.
+        unsafe { ((*self.api).major, (*self.api).minor) }
+    }
+
+    /// Calls a function of the plugin.
+    ///
+    /// # Errors
+    /// The plugin's own, with its message; or that it lacks the function.
+    pub(crate) fn call<A: Args>(&self, args: &mut A) -> Result<()> {
+        let function = self.function(A::SLOT).ok_or_else(|| self.lacks(A::NAME))?;
+        // SAFETY: the slot's function takes this structure, which states its size (the promise of `Args`).
+        let error = unsafe { function((&raw mut *args).cast()) };
+        self.check(error, A::NAME)
+    }
+
+    /// Calls a function that frees something: it cannot fail in a way that anybody could mend.
+    pub(crate) fn free<A: Args>(&self, mut args: A) {
+        let _ = self.call(&mut args);
+    }
+
+    fn function(&self, slot: usize) -> Option<sys::Function> {
+        // SAFETY: every version of the table begins with its size.
+        let size = unsafe { (*self.api).struct_size };
+        if slot + size_of::<usize>() > size {
+            return None;
+        }
+        // SAFETY: the table is at least that long; a slot is a function of this type or null.
+        unsafe { *self.api.byte_add(slot).cast::<Option<sys::Function>>() }
+    }
+
+    fn lacks(&self, name: &str) -> Error {
+        let (major, minor) = self.version();
+        Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"))
+            .at(self.path.display().to_string())
+            .because(format!("it speaks version {major}.{minor} of PJRT"))
+            .hint("install a newer version of it")
+    }
+
+    /// An error object as an error of ours; the object is freed.
+    pub(crate) fn check(&self, error: Object, name: &str) -> Result<()> {
+        if error.is_null() {
+            return Ok(());
+        }
+        let mut message = sys::Error_Message { error, ..Args::new() };
+        let mut code = sys::Error_GetCode { error, ..Args::new() };
+        self.raw(&mut message);
+        self.raw(&mut code);
+        // SAFETY: the message belongs to the error, which is freed below.
+        let text = unsafe { text(message.message, message.message_size) };
+        self.raw(&mut sys::Error_Destroy { error, ..Args::new() });
+        let kind = match code.code {
+            sys::code::INVALID_ARGUMENT | sys::code::NOT_FOUND => ErrorKind::Config,
+            sys::code::INTERNAL => ErrorKind::Bug,
+            _ => ErrorKind::Unsupported,
+        };
+        let mut lines = text.trim().lines();
+        let first = lines.next().unwrap_or("the plugin failed and does not say why");
+        let mut e = Error::new(kind, first).at(name);
+        let rest: Vec<&str> = lines.take(20).collect();
+        if !rest.is_empty() {
+            e = e.because(rest.join("\n"));
+        }
+        Err(e)
+    }
+
+    /// A call of which the result is nothing, or not an error.
+    fn raw<A: Args>(&self, args: &mut A) {
+        if let Some(function) = self.function(A::SLOT) {
+            // SAFETY: as in `call`; what comes back is ignored.
+            unsafe { function((&raw mut *args).cast()) };
+        }
+    }
+
+    /// What the plugin says of itself: versions of XLA and of StableHLO.
+    pub fn attributes(&self) -> Result<Vec<(String, Value)>> {
+        let mut args = sys::Plugin_Attributes::new();
+        self.call(&mut args)?;
+        // SAFETY: the plugin's list, alive as long as the plugin.
+        Ok(unsafe { values(args.attributes, args.num_attributes) })
+    }
+}
+
+/// What can be said of a file before it is loaded: the dynamic linker's messages are poor, and some plugins abort.
+fn check_file(path: &Path) -> Result<()> {
+    let mut head = [0u8; 20];
+    let read = std::fs::File::open(path).and_then(|mut f| std::io::Read::read(&mut f, &mut head));
+    let read = read.map_err(|e| {
+        Error::io("cannot read the plugin", path, e)
+            .hint("give the path of a shared library such as libtpu.so")
+    })?;
+    let wrong = |why: &str| {
+        let e = Error::new(ErrorKind::Unsupported, "the file is no library for this machine");
+        e.at(path.display().to_string()).because(why)
+    };
+    if cfg!(target_os = "linux") {
+        if read < head.len() || !head.starts_with(b"\x7fELF") {
+            return Err(wrong("it is no ELF file").hint("name libtpu.so, or another PJRT plugin"));
+        }
+        let machine = u16::from_le_bytes([head[18], head[19]]);
+        let ours = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+        if machine != ours {
+            let why = format!("it is for machine type {machine}, and this is {}", std::env::consts::ARCH);
+            return Err(wrong(&why).hint("install the package for this architecture"));
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `start` is null or points to `len` bytes.
+pub(crate) unsafe fn text(start: sys::Chars, len: usize) -> String {
+    // SAFETY: passed on.
+    String::from_utf8_lossy(unsafe { slice(start, len) }).into_owned()
+}
+
+/// A slice that may be null where it is empty.
+///
+/// # Safety
+/// `start` is null or points to `len` values that live as long as the result is used.
+pub(crate) unsafe fn slice<'a, T>(start: *const T, len: usize) -> &'a [T] {
+    if start.is_null() || len == 0 {
+        return &[];
+    }
+    // SAFETY: passed on.
+    unsafe { std::slice::from_raw_parts(start, len) }
+}
+
+/// # Safety
+/// `start` points to `len` named values as a plugin hands them out.
+pub(crate) unsafe fn values(start: *const sys::NamedValue, len: usize) -> Vec<(String, Value)> {
+    // SAFETY: passed on.
+    let list = unsafe { slice(start, len) };
+    // SAFETY: each value's text and list have the lengths that stand beside them.
+    list.iter().map(|v| unsafe { (text(v.name, v.name_size), value(v)) }).collect()
+}
+
+/// # Safety
+/// The value's pointer has the length that stands beside it.
+unsafe fn value(v: &sys::NamedValue) -> Value {
+    match v.type_ {
+        // SAFETY: passed on.
+        named::STRING => Value::Text(unsafe { text(v.value as sys::Chars, v.value_size) }),
+        // SAFETY: passed on.
+        named::INT64_LIST => Value::Ints(unsafe { slice(v.value as *const i64, v.value_size) }.to_vec()),
+        named::FLOAT => Value::Float(f32::from_bits(v.value as u32)),
+        named::BOOL => Value::Bool(v.value as u8 != 0),
+        _ => Value::Int(v.value as i64),
+    }
+}
+
+/// Values to pass to a plugin. The list that [`Named::raw`] gives points into this.
+#[derive(Default)]
+pub(crate) struct Named(Vec<(String, Value)>);
+
+impl Named {
+    pub(crate) fn push(&mut self, name: &str, value: Value) {
+        self.0.push((name.into(), value));
+    }
+
+    pub(crate) fn raw(&self) -> Vec<sys::NamedValue> {
+        self.0.iter().map(|(name, value)| named_value(name, value)).collect()
+    }
+}
+
+/// The C form, pointing into both.
+pub(crate) fn named_value(name: &str, value: &Value) -> sys::NamedValue {
+    let (type_, bits, size) = match value {
+        Value::Text(t) => (named::STRING, t.as_ptr() as u64, t.len()),
+        Value::Int(n) => (named::INT64, *n as u64, 1),
+        Value::Ints(list) => (named::INT64_LIST, list.as_ptr() as u64, list.len()),
+        Value::Float(x) => (named::FLOAT, u64::from(x.to_bits()), 1),
+        Value::Bool(yes) => (named::BOOL, u64::from(*yes), 1),
+    };
+    sys::NamedValue {
+        name: name.as_ptr(),
+        name_size: name.len(),
+        type_,
+        value: bits,
+        value_size: size,
+        ..Args::new()
+    }
+}
+
+/// A program as a plugin takes it: StableHLO text.
+pub(crate) fn program(text: &str) -> sys::Program {
+    const FORMAT: &str = "mlir";
+    sys::Program {
+        // The header's type is `char*`; it is only read.
+        code: text.as_ptr().cast_mut(),
+        code_size: text.len(),
+        format: FORMAT.as_ptr(),
+        format_size: FORMAT.len(),
+        ..Args::new()
+    }
+}
+
+/// Bytes that a call handed out, copied, and freed as the call says.
+///
+/// # Safety
+/// The arguments are as a plugin filled them in.
+pub(crate) unsafe fn taken(
+    start: sys::Chars,
+    len: usize,
+    owner: Object,
+    free: Option<sys::Deleter>,
+) -> Vec<u8> {
+    // SAFETY: passed on.
+    let bytes = unsafe { slice(start, len) }.to_vec();
+    if let Some(free) = free {
+        // SAFETY: the call handed out both together.
+        unsafe { free(owner.cast::<c_void>()) };
+    }
+    bytes
+}

@@ -1,0 +1,42 @@
+//! Protocol buffers as far as compile options need them: writing fields in order.
+
+/// A message under construction.
+#[derive(Default)]
+pub(crate) struct Message(Vec<u8>);
+
+impl Message {
+    /// An integer field; negative ones take ten bytes, as the format has it.
+    pub(crate) fn int(mut self, field: u32, value: i64) -> Message {
+        self.varint(u64::from(field << 3));
+        self.varint(value as u64);
+        self
+    }
+
+    /// A message, string or bytes field.
+    pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> Message {
+        self.varint(u64::from(field << 3 | 2));
+        self.varint(value.len() as u64);
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    /// A field of several integers in one run of bytes.
+    pub(crate) fn packed(self, field: u32, values: impl IntoIterator<Item = i64>) -> Message {
+        let mut run = Message::default();
+        values.into_iter().for_each(|v| run.varint(v as u64));
+        self.bytes(field, &run.0)
+    }
+
+    /// The bytes.
+    pub(crate) fn done(self) -> Vec<u8> {
+        self.0
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+}

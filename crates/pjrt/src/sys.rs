@@ -1,0 +1,408 @@
+//! The part of the PJRT C API that Systole uses: argument structures, laid out as `pjrt_c_api.h` has them
+//! (<https://github.com/openxla/xla/blob/main/xla/pjrt/c/pjrt_c_api.h>), version 0.117. Only layouts; no calls.
+//!
+//! Each structure begins with its own size and a list of extensions. A side that was compiled with an older header
+//! sends a smaller size and leaves later fields alone, so new fields are only ever added at the end. The size is the
+//! end of the last field, which is not always what `size_of` says.
+
+#![allow(
+    non_camel_case_types,
+    missing_docs,
+    reason = "names and fields are the C header's, and documented there"
+)]
+
+use std::ffi::c_void;
+use std::mem::{offset_of, size_of};
+use systole_ir::DType;
+
+/// The version of the header that these layouts are from.
+pub const API_VERSION: (i32, i32) = (0, 117);
+/// Bytes of the table of functions in that version.
+pub const API_SIZE: usize = 1144;
+/// Where the functions begin in the table.
+pub const FIRST_SLOT: usize = 40;
+
+/// Any object of a plugin: only ever handed back to it.
+pub type Object = *mut c_void;
+/// Characters without an end mark; a length stands beside them.
+pub type Chars = *const u8;
+
+/// Whatever function stands in the table: all take one structure and return an error or null.
+pub type Function = unsafe extern "C" fn(*mut c_void) -> Object;
+
+/// The head of the table of functions.
+#[repr(C)]
+pub struct Api {
+    pub struct_size: usize,
+    pub extension_start: *mut c_void,
+    pub version_size: usize,
+    pub version_extension: *mut c_void,
+    pub major: i32,
+    pub minor: i32,
+}
+
+/// A structure of arguments: its function's place in the table, and how large it is.
+///
+/// # Safety
+/// The type is `repr(C)`, begins with the size and the list of extensions, holds only integers and pointers, and is
+/// laid out as the C header has it.
+pub unsafe trait Args: Sized {
+    /// Offset of the function in the table, in bytes.
+    const SLOT: usize;
+    /// Name of the function.
+    const NAME: &'static str;
+    /// The size that callers state.
+    const SIZE: usize;
+
+    /// All fields zero, but for the size.
+    fn new() -> Self {
+        // SAFETY: integers and pointers may all be zero (the trait's promise).
+        let mut args: Self = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure begins with its size (the trait's promise).
+        unsafe { *(&raw mut args).cast::<usize>() = Self::SIZE };
+        args
+    }
+}
+
+macro_rules! structs {
+    ($($slot:literal $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
+        $(
+            #[repr(C)]
+            pub struct $name {
+                pub struct_size: usize,
+                pub extension_start: *mut c_void,
+                $(pub $field: $type,)*
+            }
+
+            // SAFETY: `repr(C)`, with the two first fields and only integers and pointers behind them.
+            unsafe impl Args for $name {
+                const SLOT: usize = $slot;
+                const NAME: &'static str = concat!("PJRT_", stringify!($name));
+                #[allow(unused_assignments, unused_mut, reason = "only the last field counts")]
+                const SIZE: usize = {
+                    let mut end = 2 * size_of::<usize>();
+                    $(end = offset_of!($name, $field) + size_of::<$type>();)*
+                    end
+                };
+            }
+        )*
+
+        /// Name, offset in the table and size of each structure.
+        #[cfg(test)]
+        const ALL: &[(&str, usize, usize)] =
+            &[$((stringify!($name), <$name as Args>::SLOT, <$name as Args>::SIZE)),*];
+    };
+}
+
+// The number before each name is the offset of its function in the table; 0: no function of its own.
+structs! {
+    40 Error_Destroy { error: Object }
+    48 Error_Message { error: Object, message: Chars, message_size: usize }
+    56 Error_GetCode { error: Object, code: i32 }
+    64 Plugin_Initialize {}
+    72 Plugin_Attributes { attributes: *const NamedValue, num_attributes: usize }
+    80 Event_Destroy { event: Object }
+    88 Event_IsReady { event: Object, is_ready: bool }
+    96 Event_Error { event: Object }
+    104 Event_Await { event: Object }
+    112 Event_OnReady { event: Object, callback: Option<EventCallback>, user_arg: *mut c_void }
+    120 Client_Create {
+        create_options: *const NamedValue, num_options: usize, kv_get_callback: *mut c_void,
+        kv_get_user_arg: *mut c_void, kv_put_callback: *mut c_void, kv_put_user_arg: *mut c_void, client: Object,
+        kv_try_get_callback: *mut c_void, kv_try_get_user_arg: *mut c_void,
+    }
+    128 Client_Destroy { client: Object }
+    136 Client_PlatformName { client: Object, platform_name: Chars, platform_name_size: usize }
+    144 Client_ProcessIndex { client: Object, process_index: i32 }
+    152 Client_PlatformVersion { client: Object, platform_version: Chars, platform_version_size: usize }
+    160 Client_Devices { client: Object, devices: *const Object, num_devices: usize }
+    168 Client_AddressableDevices {
+        client: Object, addressable_devices: *const Object, num_addressable_devices: usize,
+    }
+    176 Client_LookupDevice { client: Object, id: i32, device: Object }
+    184 Client_LookupAddressableDevice { client: Object, local_hardware_id: i32, addressable_device: Object }
+    192 Client_AddressableMemories {
+        client: Object, addressable_memories: *const Object, num_addressable_memories: usize,
+    }
+    200 Client_Compile {
+        client: Object, program: *const Program, compile_options: Chars, compile_options_size: usize,
+        executable: Object,
+    }
+    208 Client_DefaultDeviceAssignment {
+        client: Object, num_replicas: i32, num_partitions: i32, default_assignment_size: usize,
+        default_assignment: *mut i32,
+    }
+    216 Client_BufferFromHostBuffer {
+        client: Object, data: *const c_void, type_: i32, dims: *const i64, num_dims: usize,
+        byte_strides: *const i64, num_byte_strides: usize, host_buffer_semantics: i32, device: Object,
+        memory: Object, device_layout: *mut c_void, done_with_host_buffer: Object, buffer: Object,
+    }
+    224 DeviceDescription_Id { device_description: Object, id: i32 }
+    232 DeviceDescription_ProcessIndex { device_description: Object, process_index: i32 }
+    240 DeviceDescription_Attributes {
+        device_description: Object, num_attributes: usize, attributes: *const NamedValue,
+    }
+    248 DeviceDescription_Kind { device_description: Object, device_kind: Chars, device_kind_size: usize }
+    256 DeviceDescription_DebugString {
+        device_description: Object, debug_string: Chars, debug_string_size: usize,
+    }
+    264 DeviceDescription_ToString { device_description: Object, to_string: Chars, to_string_size: usize }
+    272 Device_GetDescription { device: Object, device_description: Object }
+    280 Device_IsAddressable { device: Object, is_addressable: bool }
+    288 Device_LocalHardwareId { device: Object, local_hardware_id: i32 }
+    296 Device_AddressableMemories { device: Object, memories: *const Object, num_memories: usize }
+    304 Device_DefaultMemory { device: Object, memory: Object }
+    312 Device_MemoryStats {
+        device: Object, bytes_in_use: i64, peak_bytes_in_use: i64, peak_bytes_in_use_is_set: bool,
+        num_allocs: i64, num_allocs_is_set: bool, largest_alloc_size: i64, largest_alloc_size_is_set: bool,
+        bytes_limit: i64, bytes_limit_is_set: bool,
+    }
+    320 Memory_Id { memory: Object, id: i32 }
+    328 Memory_Kind { memory: Object, kind: Chars, kind_size: usize }
+    336 Memory_DebugString { memory: Object, debug_string: Chars, debug_string_size: usize }
+    344 Memory_ToString { memory: Object, to_string: Chars, to_string_size: usize }
+    352 Memory_AddressableByDevices { memory: Object, devices: *const Object, num_devices: usize }
+    360 Executable_Destroy { executable: Object }
+    368 Executable_Name { executable: Object, executable_name: Chars, executable_name_size: usize }
+    376 Executable_NumReplicas { executable: Object, num_replicas: usize }
+    384 Executable_NumPartitions { executable: Object, num_partitions: usize }
+    392 Executable_NumOutputs { executable: Object, num_outputs: usize }
+    400 Executable_SizeOfGeneratedCodeInBytes { executable: Object, size_in_bytes: i64 }
+    408 Executable_GetCostAnalysis {
+        executable: Object, num_properties: usize, properties: *const NamedValue,
+    }
+    416 Executable_OutputMemoryKinds {
+        executable: Object, num_outputs: usize, memory_kinds: *const Chars, memory_kind_sizes: *const usize,
+    }
+    424 Executable_OptimizedProgram { executable: Object, program: *mut Program }
+    432 Executable_Serialize {
+        executable: Object, serialized_bytes: Chars, serialized_bytes_size: usize,
+        serialized_executable: Object, serialized_executable_deleter: Option<Deleter>,
+    }
+    440 LoadedExecutable_Destroy { executable: Object }
+    448 LoadedExecutable_GetExecutable { loaded_executable: Object, executable: Object }
+    456 LoadedExecutable_AddressableDevices {
+        executable: Object, addressable_devices: *const Object, num_addressable_devices: usize,
+    }
+    464 LoadedExecutable_Delete { executable: Object }
+    472 LoadedExecutable_IsDeleted { executable: Object, is_deleted: bool }
+    480 LoadedExecutable_Execute {
+        executable: Object, options: *const ExecuteOptions, argument_lists: *const *const Object,
+        num_devices: usize, num_args: usize, output_lists: *const *mut Object,
+        device_complete_events: *mut Object, execute_device: Object,
+    }
+    488 Executable_DeserializeAndLoad {
+        client: Object, serialized_executable: Chars, serialized_executable_size: usize,
+        loaded_executable: Object, overridden_serialized_compile_options: Chars,
+        overridden_serialized_compile_options_size: usize, load_options: *mut c_void,
+    }
+    496 LoadedExecutable_Fingerprint {
+        executable: Object, executable_fingerprint: Chars, executable_fingerprint_size: usize,
+    }
+    504 Buffer_Destroy { buffer: Object }
+    512 Buffer_ElementType { buffer: Object, type_: i32 }
+    520 Buffer_Dimensions { buffer: Object, dims: *const i64, num_dims: usize }
+    536 Buffer_DynamicDimensionIndices {
+        buffer: Object, dynamic_dim_indices: *const usize, num_dynamic_dims: usize,
+    }
+    552 Buffer_OnDeviceSizeInBytes { buffer: Object, on_device_size_in_bytes: usize }
+    560 Buffer_Device { buffer: Object, device: Object }
+    568 Buffer_Memory { buffer: Object, memory: Object }
+    576 Buffer_Delete { buffer: Object }
+    584 Buffer_IsDeleted { buffer: Object, is_deleted: bool }
+    600 Buffer_ToHostBuffer {
+        src: Object, host_layout: *const c_void, dst: *mut c_void, dst_size: usize, event: Object,
+    }
+    608 Buffer_IsOnCpu { buffer: Object, is_on_cpu: bool }
+    616 Buffer_ReadyEvent { buffer: Object, event: Object }
+    696 TopologyDescription_Create {
+        topology_name: Chars, topology_name_size: usize, create_options: *const NamedValue, num_options: usize,
+        topology: Object,
+    }
+    704 TopologyDescription_Destroy { topology: Object }
+    712 TopologyDescription_PlatformName {
+        topology: Object, platform_name: Chars, platform_name_size: usize,
+    }
+    720 TopologyDescription_PlatformVersion {
+        topology: Object, platform_version: Chars, platform_version_size: usize,
+    }
+    728 TopologyDescription_GetDeviceDescriptions {
+        topology: Object, descriptions: *const Object, num_descriptions: usize,
+    }
+    744 TopologyDescription_Attributes {
+        topology: Object, attributes: *const NamedValue, num_attributes: usize,
+    }
+    752 Compile {
+        topology: Object, program: *const Program, compile_options: Chars, compile_options_size: usize,
+        client: Object, executable: Object,
+    }
+    760 Executable_OutputElementTypes {
+        executable: Object, output_types: *const i32, num_output_types: usize,
+    }
+    768 Executable_OutputDimensions {
+        executable: Object, num_outputs: usize, dims: *const i64, dim_sizes: *const usize,
+    }
+    792 Executable_Fingerprint {
+        executable: Object, executable_fingerprint: Chars, executable_fingerprint_size: usize,
+    }
+    800 Client_TopologyDescription { client: Object, topology: Object }
+    808 Executable_GetCompiledMemoryStats {
+        executable: Object, generated_code_size_in_bytes: i64, argument_size_in_bytes: i64,
+        output_size_in_bytes: i64, alias_size_in_bytes: i64, temp_size_in_bytes: i64,
+        host_generated_code_size_in_bytes: i64, host_argument_size_in_bytes: i64,
+        host_output_size_in_bytes: i64, host_alias_size_in_bytes: i64, host_temp_size_in_bytes: i64,
+        peak_memory_in_bytes: i64, total_size_in_bytes: i64, total_allocation_bytes: i64,
+        indefinite_allocations: i64, peak_unpadded_heap_bytes: i64,
+    }
+    976 LoadedExecutable_GetDeviceAssignment {
+        executable: Object, serialized_bytes: Chars, serialized_bytes_size: usize,
+        serialized_device_assignment: Object, serialized_device_assignment_deleter: Option<Deleter>,
+    }
+    1064 Device_GetAttributes {
+        device: Object, attributes: *const NamedValue, num_attributes: usize, device_attributes: Object,
+        attributes_deleter: Option<Deleter>,
+    }
+    1080 LoadedExecutable_AddressableDeviceLogicalIds {
+        executable: Object, addressable_device_logical_ids: *mut LogicalIds,
+        num_addressable_device_logical_ids: usize,
+    }
+    1096 Error_ForEachPayload { error: Object, visitor: *mut c_void, user_arg: *mut c_void }
+    0 MemoryLayout_Tiled {
+        minor_to_major: *const i64, minor_to_major_size: usize, tile_dims: *const i64,
+        tile_dim_sizes: *const usize, num_tiles: usize,
+    }
+    0 MemoryLayout { tiled: MemoryLayout_Tiled, type_: i32 }
+    0 NamedValue { name: Chars, name_size: usize, type_: i32, value: u64, value_size: usize }
+    0 Program { code: *mut u8, code_size: usize, format: Chars, format_size: usize }
+    0 ExecuteOptions {
+        send_callbacks: *mut c_void, recv_callbacks: *mut c_void, num_send_ops: usize, num_recv_ops: usize,
+        launch_id: i32, non_donatable_input_indices: *const i64, num_non_donatable_input_indices: usize,
+        context: Object, call_location: Chars, num_tasks: usize, task_ids: *const i32,
+        incarnation_ids: *const i64, multi_slice_config: Object,
+        use_major_to_minor_data_layout_for_callbacks: bool, hlo_output_callbacks: *mut c_void,
+        num_hlo_output_callbacks: usize, custom_options: *const NamedValue, num_custom_options: usize,
+    }
+}
+
+/// Frees what a call handed out.
+pub type Deleter = unsafe extern "C" fn(Object);
+/// Called when an event is ready, with an error or null.
+pub type EventCallback = unsafe extern "C" fn(error: Object, user_arg: *mut c_void);
+
+/// A device's place in an assignment of devices.
+#[repr(C)]
+pub struct LogicalIds {
+    pub replica: i32,
+    pub partition: i32,
+}
+
+/// Kinds of [`NamedValue`].
+pub mod named {
+    pub const STRING: i32 = 0;
+    pub const INT64: i32 = 1;
+    pub const INT64_LIST: i32 = 2;
+    pub const FLOAT: i32 = 3;
+    pub const BOOL: i32 = 4;
+}
+
+/// How long a plugin may read memory that it was given.
+pub mod host_buffer {
+    pub const ONLY_DURING_CALL: i32 = 0;
+    pub const UNTIL_TRANSFER_COMPLETES: i32 = 1;
+}
+
+/// Kinds of [`MemoryLayout`].
+pub mod layout {
+    pub const TILED: i32 = 0;
+    pub const STRIDES: i32 = 1;
+}
+
+/// The plugin's number of an element type.
+pub fn buffer_type(dtype: DType) -> i32 {
+    match dtype {
+        DType::Bool => 1,
+        DType::I8 => 2,
+        DType::I16 => 3,
+        DType::I32 => 4,
+        DType::I64 => 5,
+        DType::U8 => 6,
+        DType::U16 => 7,
+        DType::U32 => 8,
+        DType::U64 => 9,
+        DType::F16 => 10,
+        DType::F32 => 11,
+        DType::F64 => 12,
+        DType::BF16 => 13,
+    }
+}
+
+/// The element type of a plugin's number, where Systole has it.
+pub fn element_type(code: i32) -> Option<DType> {
+    DType::ALL.into_iter().find(|d| buffer_type(*d) == code)
+}
+
+/// Codes of errors; those of absl.
+pub mod code {
+    pub const INVALID_ARGUMENT: i32 = 3;
+    pub const NOT_FOUND: i32 = 5;
+    pub const FAILED_PRECONDITION: i32 = 9;
+    pub const RESOURCE_EXHAUSTED: i32 = 8;
+    pub const UNIMPLEMENTED: i32 = 12;
+    pub const INTERNAL: i32 = 13;
+    pub const UNAVAILABLE: i32 = 14;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sizes as the C compiler has them: `NAME_Args_STRUCT_SIZE` of the header.
+    #[test]
+    fn structures_are_as_large_as_the_headers() {
+        let header = [
+            ("Error_Destroy", 24),
+            ("Error_Message", 40),
+            ("Error_GetCode", 28),
+            ("NamedValue", 56),
+            ("Plugin_Initialize", 16),
+            ("Plugin_Attributes", 32),
+            ("Event_IsReady", 25),
+            ("Event_OnReady", 40),
+            ("Client_Create", 88),
+            ("Client_LookupDevice", 40),
+            ("Client_Compile", 56),
+            ("Program", 48),
+            ("Client_BufferFromHostBuffer", 120),
+            ("DeviceDescription_Id", 28),
+            ("Device_GetAttributes", 56),
+            ("Memory_Kind", 40),
+            ("ExecuteOptions", 160),
+            ("LoadedExecutable_Execute", 80),
+            ("LoadedExecutable_GetDeviceAssignment", 56),
+            ("Executable_GetCostAnalysis", 40),
+            ("Executable_GetCompiledMemoryStats", 144),
+            ("Executable_OptimizedProgram", 32),
+            ("Executable_Serialize", 56),
+            ("Executable_DeserializeAndLoad", 72),
+            ("Buffer_ElementType", 28),
+            ("Buffer_IsDeleted", 25),
+            ("Buffer_ToHostBuffer", 56),
+            ("TopologyDescription_Create", 56),
+            ("Compile", 64),
+            ("MemoryLayout_Tiled", 56),
+            ("MemoryLayout", 76),
+        ];
+        for (name, size) in header {
+            let ours = ALL.iter().find(|(n, ..)| *n == name).map(|(.., size)| *size);
+            assert_eq!(ours, Some(size), "{name}");
+        }
+    }
+
+    #[test]
+    fn places_in_the_table_are_of_pointers_and_used_once() {
+        for (i, (name, slot, _)) in ALL.iter().enumerate().filter(|(_, s)| s.1 != 0) {
+            assert!(slot % 8 == 0 && (FIRST_SLOT..API_SIZE).contains(slot), "{name}");
+            assert!(ALL[..i].iter().all(|(_, other, _)| other != slot), "{name}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Machines that are not here: a topology of a plugin, its devices, and programs compiled for it.
+
+use crate::options::Spread;
+use crate::plugin::{Named, Plugin, Value, program, slice, taken, text, values};
+use crate::sys::{self, Args, Object};
+use std::collections::BTreeMap;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::{AheadMemory, Slice};
+
+/// A topology: which devices there are and how they are wired.
+pub struct Topology {
+    plugin: Plugin,
+    object: Object,
+}
+
+/// A device of a topology.
+#[derive(Clone, Debug)]
+pub struct TopologyDevice {
+    /// Its number; those of several slices are not consecutive.
+    pub id: i64,
+    /// Its kind: `TPU v5 lite`.
+    pub kind: String,
+    /// What the plugin says of it: place, memory.
+    pub attributes: BTreeMap<String, Value>,
+}
+
+impl Topology {
+    /// The topology of a slice of TPUs.
+    pub fn tpu(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
+        let mut options = Named::default();
+        if let Some(config) = slice.generation.chip_config {
+            options.push("chip_config_name", Value::Text(config.into()));
+        }
+        let rings = slice.rings();
+        if rings.contains(&true) {
+            options.push("wrap", Value::Ints(rings.map(i64::from).to_vec()));
+        }
+        if let Some(host) = host_bounds(&slice.extents) {
+            options.push("chips_per_host_bounds", Value::Ints(host));
+        }
+        if slice.count > 1 {
+            options.push("num_slices", Value::Int(slice.count as i64));
+        }
+        Topology::create(plugin, &slice.topology(), &options)
+    }
+
+    fn create(plugin: &Plugin, name: &str, options: &Named) -> Result<Topology> {
+        let raw = options.raw();
+        let mut args = sys::TopologyDescription_Create {
+            topology_name: name.as_ptr(),
+            topology_name_size: name.len(),
+            create_options: raw.as_ptr(),
+            num_options: raw.len(),
+            ..Args::new()
+        };
+        plugin.call(&mut args).map_err(|e| e.at(format!("topology {name}")))?;
+        Ok(Topology { plugin: plugin.clone(), object: args.topology })
+    }
+
+    /// Platform and version, in the plugin's words.
+    pub fn version(&self) -> Result<String> {
+        let mut args = sys::TopologyDescription_PlatformVersion { topology: self.object, ..Args::new() };
+        self.plugin.call(&mut args)?;
+        // SAFETY: the text belongs to the topology, which is alive.
+        Ok(unsafe { text(args.platform_version, args.platform_version_size) })
+    }
+
+    /// What the plugin says of the whole.
+    pub fn attributes(&self) -> Result<Vec<(String, Value)>> {
+        let mut args = sys::TopologyDescription_Attributes { topology: self.object, ..Args::new() };
+        self.plugin.call(&mut args)?;
+        // SAFETY: the list belongs to the topology, which is alive.
+        Ok(unsafe { values(args.attributes, args.num_attributes) })
+    }
+
+    /// Its devices.
+    pub fn devices(&self) -> Result<Vec<TopologyDevice>> {
+        let mut args =
+            sys::TopologyDescription_GetDeviceDescriptions { topology: self.object, ..Args::new() };
+        self.plugin.call(&mut args)?;
+        // SAFETY: the list belongs to the topology, which is alive.
+        let list = unsafe { slice(args.descriptions, args.num_descriptions) };
+        list.iter().map(|d| describe(&self.plugin, *d)).collect()
+    }
+
+    /// Compiles StableHLO text with a function `@main`.
+    ///
+    /// # Errors
+    /// The compiler's own, with its words: what it does not understand, what does not fit.
+    pub fn compile(&self, text: &str, replicas: usize, partitions: usize) -> Result<Compiled> {
+        let devices = self.devices()?;
+        let wanted = replicas * partitions;
+        if wanted > devices.len() {
+            let what = format!("the program wants {wanted} devices, and the slice has {}", devices.len());
+            return Err(Error::new(ErrorKind::Config, what).hint("choose a larger slice or a smaller mesh"));
+        }
+        let ids: Vec<i64> = devices.iter().take(wanted).map(|d| d.id).collect();
+        let options = Spread { replicas, partitions, devices: &ids }.compile_options();
+        let program = program(text);
+        let mut args = sys::Compile {
+            topology: self.object,
+            program: &raw const program,
+            compile_options: options.as_ptr(),
+            compile_options_size: options.len(),
+            ..Args::new()
+        };
+        self.plugin.call(&mut args)?;
+        Ok(Compiled { plugin: self.plugin.clone(), object: args.executable })
+    }
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        self.plugin.free(sys::TopologyDescription_Destroy { topology: self.object, ..Args::new() });
+    }
+}
+
+/// Chips of one host where they are not the usual 2 × 2: a slice with an odd extent has hosts of one row or one chip.
+fn host_bounds(extents: &[usize]) -> Option<Vec<i64>> {
+    let even = |axis: usize| extents.get(axis).is_some_and(|n| n.is_multiple_of(2));
+    if even(0) && even(1) {
+        return None;
+    }
+    Some(vec![if even(0) { 2 } else { 1 }, if even(1) { 2 } else { 1 }, 1])
+}
+
+pub(crate) fn describe(plugin: &Plugin, description: Object) -> Result<TopologyDevice> {
+    let mut id = sys::DeviceDescription_Id { device_description: description, ..Args::new() };
+    let mut kind = sys::DeviceDescription_Kind { device_description: description, ..Args::new() };
+    let mut attributes = sys::DeviceDescription_Attributes { device_description: description, ..Args::new() };
+    plugin.call(&mut id)?;
+    plugin.call(&mut kind)?;
+    plugin.call(&mut attributes)?;
+    Ok(TopologyDevice {
+        id: id.id.into(),
+        // SAFETY: the text belongs to the device, which lives as long as its topology or client.
+        kind: unsafe { text(kind.device_kind, kind.device_kind_size) },
+        // SAFETY: as above.
+        attributes: unsafe { values(attributes.attributes, attributes.num_attributes) }.into_iter().collect(),
+    })
+}
+
+/// A compiled program: what can be asked without running it.
+pub struct Compiled {
+    plugin: Plugin,
+    object: Object,
+}
+
+impl Compiled {
+    /// The compiler's cost analysis, by its own names.
+    pub fn cost(&self) -> Result<BTreeMap<String, f64>> {
+        let mut args = sys::Executable_GetCostAnalysis { executable: self.object, ..Args::new() };
+        self.plugin.call(&mut args)?;
+        // SAFETY: the list belongs to the executable, which is alive.
+        let list = unsafe { values(args.properties, args.num_properties) };
+        Ok(list.into_iter().filter_map(|(name, v)| Some((name, v.number()?))).collect())
+    }
+
+    /// What each device needs.
+    pub fn memory(&self) -> Result<AheadMemory> {
+        let mut args = sys::Executable_GetCompiledMemoryStats { executable: self.object, ..Args::new() };
+        self.plugin.call(&mut args)?;
+        let bytes = |n: i64| u64::try_from(n).unwrap_or(0);
+        Ok(AheadMemory {
+            code: bytes(args.generated_code_size_in_bytes),
+            arguments: bytes(args.argument_size_in_bytes),
+            outputs: bytes(args.output_size_in_bytes),
+            aliased: bytes(args.alias_size_in_bytes),
+            temporaries: bytes(args.temp_size_in_bytes),
+            peak: bytes(args.peak_memory_in_bytes),
+        })
+    }
+
+    /// The optimized program: a serialized `HloModuleProtoWithConfig`.
+    pub fn optimized(&self) -> Result<Vec<u8>> {
+        let mut program: sys::Program = Args::new();
+        let mut args = sys::Executable_OptimizedProgram {
+            executable: self.object,
+            program: &raw mut program,
+            ..Args::new()
+        };
+        // The first call tells the size, the second fills the memory that it is given.
+        self.plugin.call(&mut args)?;
+        let mut bytes = vec![0u8; program.code_size];
+        program.code = bytes.as_mut_ptr();
+        args.program = &raw mut program;
+        self.plugin.call(&mut args)?;
+        Ok(bytes)
+    }
+
+    /// The executable as bytes, for this very plugin and topology.
+    pub fn serialized(&self) -> Result<Vec<u8>> {
+        let mut args = sys::Executable_Serialize { executable: self.object, ..Args::new() };
+        self.plugin.call(&mut args)?;
+        // SAFETY: the plugin filled the structure in.
+        Ok(unsafe {
+            taken(
+                args.serialized_bytes,
+                args.serialized_bytes_size,
+                args.serialized_executable,
+                args.serialized_executable_deleter,
+            )
+        })
+    }
+}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        self.plugin.free(sys::Executable_Destroy { executable: self.object, ..Args::new() });
+    }
+}

@@ -1,0 +1,103 @@
+//! Compiling for machines that are not here: what is asked, and what the compiler says of the program.
+//!
+//! No compiler is here: `systole-pjrt` offers Google's, through the same trait that estimators use.
+
+use crate::Slice;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use systole_ir::Result;
+
+/// A program to compile for a slice.
+#[derive(Clone, Debug)]
+pub struct AheadRequest {
+    /// StableHLO text with a function `@main`. Where it is partitioned, shapes are those of all partitions together.
+    pub program: String,
+    /// What it is to run on.
+    pub slice: Slice,
+    /// Copies of the program that run beside each other, each with arrays of its own.
+    pub replicas: usize,
+    /// Parts that the compiler splits the arrays of a copy into, as annotations in the program say.
+    pub partitions: usize,
+    /// Whether to bring the compiler's own program along.
+    pub hlo: bool,
+    /// Whether to bring the executable along; may be large.
+    pub executable: bool,
+    /// The time that compiling may take.
+    pub time_limit: Duration,
+    /// The memory in bytes that compiling may take.
+    pub memory_limit: usize,
+}
+
+impl AheadRequest {
+    /// A program for one device of a slice, with the usual limits: ten minutes, 16 GiB.
+    pub fn new(program: impl Into<String>, slice: Slice) -> AheadRequest {
+        AheadRequest {
+            program: program.into(),
+            slice,
+            replicas: 1,
+            partitions: 1,
+            hlo: false,
+            executable: false,
+            time_limit: Duration::from_secs(600),
+            memory_limit: 16 << 30,
+        }
+    }
+}
+
+/// What each device needs for a program, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AheadMemory {
+    /// The program itself.
+    pub code: u64,
+    /// Arguments.
+    pub arguments: u64,
+    /// Results.
+    pub outputs: u64,
+    /// Results that lie in the memory of donated arguments.
+    pub aliased: u64,
+    /// Intermediate values.
+    pub temporaries: u64,
+    /// The most that is in use at once, as the compiler counts it; 0 where it does not say.
+    pub peak: u64,
+}
+
+impl AheadMemory {
+    /// What must fit into the device's memory.
+    pub fn need(&self) -> u64 {
+        self.code + self.arguments + self.outputs.saturating_sub(self.aliased) + self.temporaries
+    }
+}
+
+/// What a compiler says of a program. Figures are those of one device.
+#[derive(Clone, Debug, Default)]
+pub struct AheadReport {
+    /// The compiler's own words for its version.
+    pub compiler: String,
+    /// The file it was loaded from.
+    pub library: String,
+    /// The kind of device: `TPU v5 lite`.
+    pub device_kind: String,
+    /// Devices of the slice.
+    pub devices: usize,
+    /// Memory of a device that programs may use, where the compiler says so.
+    pub memory_limit: Option<u64>,
+    /// Seconds that compiling took, without loading the compiler.
+    pub seconds: f64,
+    /// The most memory in bytes that the compiler's process used.
+    pub compiler_memory: u64,
+    /// What the program needs.
+    pub memory: AheadMemory,
+    /// The compiler's cost analysis by its own names (`flops`, `bytes accessed`, `optimal_seconds`), uncorrected:
+    /// each custom call counts −1 s in `optimal_seconds`.
+    pub cost: BTreeMap<String, f64>,
+    /// A serialized `HloModuleProtoWithConfig`: the optimized program, with cycle estimates. Empty if not asked for.
+    pub hlo: Vec<u8>,
+    /// The serialized executable, for this very compiler and slice. Empty if not asked for.
+    pub executable: Vec<u8>,
+}
+
+/// A compiler for machines that are not here.
+pub trait AheadOfTime: Send + Sync {
+    /// Compiles, or says why that failed.
+    fn compile_ahead(&self, request: &AheadRequest) -> Result<AheadReport>;
+}
