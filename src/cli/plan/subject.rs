@@ -2,6 +2,7 @@
 
 use super::PlanArgs;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use systole::config::{Config, DATASETS, Draft, PRESETS};
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
@@ -95,10 +96,11 @@ impl Subject {
                         "{batch} is no multiple of {devices}: some devices wait for those with {each}"
                     ));
                 }
-                if !shares.contains_key(&each) {
-                    shares.insert(each, Share::of(model.train_graph(each)?, each));
-                }
-                Ok((&shares[&each], *batch as f64))
+                let share = match shares.entry(each) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(free) => free.insert(Share::of(model.train_graph(each)?, each)),
+                };
+                Ok((&*share, *batch as f64))
             }
         }
     }
