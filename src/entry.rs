@@ -11,6 +11,7 @@ use systole_runtime::{Jit, Tree};
 /// that use the member crates directly call it once themselves.
 pub fn register() {
     systole_runtime::register(systole_cpu::provider());
+    crate::devices::providers().into_iter().for_each(systole_runtime::register);
     systole_nn::progress::install(crate::progress::show);
 }
 

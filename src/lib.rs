@@ -29,6 +29,7 @@
 
 pub mod config;
 pub mod datasets;
+pub mod devices;
 mod entry;
 pub mod prelude;
 pub mod progress;

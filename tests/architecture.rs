@@ -15,6 +15,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-nn", &["systole-runtime", "systole-data", "systole-ir", "systole-base"]),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
     (
+        "systole-plugin",
+        &["systole-cpu", "systole-pjrt", "systole-compile", "systole-runtime", "systole-ir", "systole-base"],
+    ),
+    (
         "systole",
         &[
             "systole-base",
@@ -31,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates whose code may hold `unsafe`.
-const UNSAFE_ROOMS: &[&str] = &["cpu", "pjrt"];
+const UNSAFE_ROOMS: &[&str] = &["cpu", "pjrt", "plugin"];
 
 fn metadata() -> serde_json::Value {
     let out = Command::new(env!("CARGO"))

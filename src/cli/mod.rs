@@ -4,6 +4,7 @@ mod bench;
 mod compile;
 mod confused;
 mod data;
+mod devices;
 mod evaluate;
 mod init;
 mod ops;
@@ -12,6 +13,7 @@ mod predict;
 mod report;
 mod resume;
 mod screen;
+mod setup;
 mod show;
 mod stop;
 mod target;
@@ -53,6 +55,9 @@ struct Common {
     /// Worker threads; 0: one for each core. Results do not depend on it
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
     threads: Option<u32>,
+    /// What to run on: cpu, ref, tpu, cuda, or pjrt:FILE with a PJRT plugin [default: the best that this machine has]
+    #[arg(long, global = true, value_name = "NAME")]
+    device: Option<String>,
     /// Show no progress
     #[arg(short, long, global = true)]
     quiet: bool,
@@ -79,6 +84,7 @@ impl Common {
     /// The options that a child process of this program must be given too.
     fn pass_on(&self, child: &mut std::process::Command) {
         child.args(self.threads.map(|n| format!("--threads={n}")));
+        child.args(self.device.iter().map(|name| format!("--device={name}")));
         child.args(self.quiet.then_some("--quiet"));
         child.args((0..self.verbose).map(|_| "--verbose"));
         child.args(self.profile.then_some("--profile"));
@@ -110,6 +116,12 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Compile a training step for a TPU slice that is not here, with Google's own compiler
     Compile(compile::CompileArgs),
+    /// List what this machine can run on: cores, accelerators, plugins and where they were looked for
+    Devices,
+    /// Look for what keeps TPUs and GPUs from use, and say what mends it
+    Doctor,
+    /// Fetch the plugin for TPU or GPU with pip, without installing it
+    Setup(setup::SetupArgs),
     /// What a child of this program is started with: the compiler may end its process
     #[command(name = systole_pjrt::COMMAND, hide = true)]
     CompileHere {
@@ -192,6 +204,13 @@ fn start(common: &Common) {
     if let Some(bytes) = common.memory_limit {
         knobs::override_value(knobs::MEMORY_LIMIT, bytes.to_string());
     }
+    if let Some(device) = &common.device {
+        let (name, plugin) = device.split_once(':').unwrap_or((device, ""));
+        knobs::override_value(knobs::BACKEND, name);
+        if !plugin.is_empty() {
+            knobs::override_value(knobs::PJRT_PLUGIN, plugin);
+        }
+    }
     let asked = common.verbose.max(if common.profile { 2 } else { 0 });
     let level = knobs::LOG.get_usize().max(asked.into());
     if level > 0 {
@@ -217,6 +236,9 @@ fn dispatch(command: Command, common: &Common, screen: &Screen) -> Outcome {
         Command::Data(command) => data::run(command, screen),
         Command::Summary { target } => show::summary(&target, screen),
         Command::Compile(args) => compile::run(&args, screen),
+        Command::Devices => devices::devices(screen),
+        Command::Doctor => devices::doctor(screen),
+        Command::Setup(args) => setup::run(&args, screen),
         Command::CompileHere { folder } => {
             systole_pjrt::serve(&folder)?;
             Ok(0)

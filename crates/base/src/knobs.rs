@@ -98,9 +98,9 @@ pub const PARANOID: Knob = Knob {
 /// Default backend.
 pub const BACKEND: Knob = Knob {
     name: "SYSTOLE_BACKEND",
-    values: "auto|cpu|ref",
+    values: "auto|cpu|ref|tpu|cuda|pjrt",
     default: "auto",
-    doc: "backend that compiles and runs graphs; ref is the slow reference interpreter",
+    doc: "what compiles and runs graphs (--device); ref is the slow reference interpreter, pjrt the plugin that SYSTOLE_PJRT_PLUGIN names",
 };
 
 /// A PJRT plugin to use.

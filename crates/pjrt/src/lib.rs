@@ -7,8 +7,11 @@
 //! This crate has `unsafe` code: calls through the C API, of which `sys` has the layouts and `plugin` the rules.
 #![allow(unsafe_code)]
 
+mod backend;
 mod child;
+mod client;
 mod discover;
+mod machine;
 mod options;
 mod plugin;
 mod program;
@@ -16,8 +19,11 @@ mod proto;
 pub mod sys;
 mod topology;
 
+pub use backend::PjrtBackend;
 pub use child::{COMMAND, TpuCompiler, serve};
+pub use client::{Array, Client, Device, Input, Loaded};
 pub use discover::{Place, Platform, Search, discover};
+pub use machine::{device_nodes, open, open_file};
 pub use plugin::{Plugin, Value};
 pub use program::program_text;
 pub use topology::{Compiled, Topology, TopologyDevice};

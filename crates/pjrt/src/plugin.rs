@@ -64,6 +64,17 @@ impl Plugin {
     /// When the file is missing, is for another machine, is no library or no PJRT plugin, is too old, or when its
     /// initialisation fails.
     pub fn load(path: &Path) -> Result<Plugin> {
+        let plugin = Plugin::peek(path)?;
+        plugin.check_version()?;
+        plugin.call(&mut sys::Plugin_Initialize::new())?;
+        Ok(plugin)
+    }
+
+    /// Loads a plugin without initialising it: enough to ask for its version.
+    ///
+    /// # Errors
+    /// As [`load`](Plugin::load), but for the version and the initialisation.
+    pub fn peek(path: &Path) -> Result<Plugin> {
         let refused = |what: &str| Error::new(ErrorKind::Unsupported, what).at(path.display().to_string());
         check_file(path)?;
         // SAFETY: running the initialisers of a library that the user chose is what loading means.
@@ -85,10 +96,7 @@ impl Plugin {
         if api.is_null() {
             return Err(refused("the plugin gave no table of functions"));
         }
-        let plugin = Plugin { api, path: path.into() };
-        plugin.check_version()?;
-        plugin.call(&mut sys::Plugin_Initialize::new())?;
-        Ok(plugin)
+        Ok(Plugin { api, path: path.into() })
     }
 
     fn check_version(&self) -> Result<()> {

@@ -13,6 +13,7 @@
 
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
+use systole_ir::DType;
 
 /// The version of the header that these layouts are from.
 pub const API_VERSION: (i32, i32) = (0, 117);
@@ -266,6 +267,11 @@ structs! {
         num_addressable_device_logical_ids: usize,
     }
     1096 Error_ForEachPayload { error: Object, visitor: *mut c_void, user_arg: *mut c_void }
+    0 MemoryLayout_Tiled {
+        minor_to_major: *const i64, minor_to_major_size: usize, tile_dims: *const i64,
+        tile_dim_sizes: *const usize, num_tiles: usize,
+    }
+    0 MemoryLayout { tiled: MemoryLayout_Tiled, type_: i32 }
     0 NamedValue { name: Chars, name_size: usize, type_: i32, value: u64, value_size: usize }
     0 Program { code: *mut u8, code_size: usize, format: Chars, format_size: usize }
     0 ExecuteOptions {
@@ -297,6 +303,42 @@ pub mod named {
     pub const INT64_LIST: i32 = 2;
     pub const FLOAT: i32 = 3;
     pub const BOOL: i32 = 4;
+}
+
+/// How long a plugin may read memory that it was given.
+pub mod host_buffer {
+    pub const ONLY_DURING_CALL: i32 = 0;
+    pub const UNTIL_TRANSFER_COMPLETES: i32 = 1;
+}
+
+/// Kinds of [`MemoryLayout`].
+pub mod layout {
+    pub const TILED: i32 = 0;
+    pub const STRIDES: i32 = 1;
+}
+
+/// The plugin's number of an element type.
+pub fn buffer_type(dtype: DType) -> i32 {
+    match dtype {
+        DType::Bool => 1,
+        DType::I8 => 2,
+        DType::I16 => 3,
+        DType::I32 => 4,
+        DType::I64 => 5,
+        DType::U8 => 6,
+        DType::U16 => 7,
+        DType::U32 => 8,
+        DType::U64 => 9,
+        DType::F16 => 10,
+        DType::F32 => 11,
+        DType::F64 => 12,
+        DType::BF16 => 13,
+    }
+}
+
+/// The element type of a plugin's number, where Systole has it.
+pub fn element_type(code: i32) -> Option<DType> {
+    DType::ALL.into_iter().find(|d| buffer_type(*d) == code)
 }
 
 /// Codes of errors; those of absl.
@@ -347,6 +389,8 @@ mod tests {
             ("Buffer_ToHostBuffer", 56),
             ("TopologyDescription_Create", 56),
             ("Compile", 64),
+            ("MemoryLayout_Tiled", 56),
+            ("MemoryLayout", 76),
         ];
         for (name, size) in header {
             let ours = ALL.iter().find(|(n, ..)| *n == name).map(|(.., size)| *size);

@@ -1,8 +1,8 @@
 //! Estimates from Google's compiler: one compile for each TPU generation and share of the batch.
 
 use super::subject::Share;
-use crate::cli::compile::cache;
 use std::collections::HashMap;
+use systole::devices::plugin_cache;
 use systole_ir::Result;
 use systole_pjrt::{Platform, TpuCompiler, discover, program_text};
 use systole_plan::{Estimate, Half, Machine, Said, Slice, Tables, analytic, compiled};
@@ -17,7 +17,7 @@ pub(super) struct Compiler {
 impl Compiler {
     /// libtpu, where it is found.
     pub(super) fn find() -> Result<Compiler> {
-        let library = discover(Platform::Tpu, None, cache().as_deref()).require(Platform::Tpu)?;
+        let library = discover(Platform::Tpu, None, plugin_cache().as_deref()).require(Platform::Tpu)?;
         Ok(Compiler { compiler: TpuCompiler::new(library)?, said: HashMap::new() })
     }
 

@@ -1,0 +1,365 @@
+//! A plugin's client: its devices, arrays on them, and programs that run there.
+//!
+//! Everything a call hands out is owned by one value here and given back when that is dropped. Calls return before
+//! the work is done; what fails later is an error of the next run, or of reading a result.
+
+use crate::options::Spread;
+use crate::plugin::{Named, Plugin, Value, program, slice, text};
+use crate::sys::{self, Args, Object};
+use crate::topology::describe;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+use systole_ir::{Error, ErrorKind, Literal, Result, TensorType};
+use systole_runtime::DeviceData;
+
+/// A connection to a plugin's devices. Copies share it.
+#[derive(Clone)]
+pub struct Client(Arc<Connection>);
+
+/// The handle, and what it was opened through.
+struct Connection {
+    plugin: Plugin,
+    object: Object,
+    devices: Vec<Device>,
+}
+
+// SAFETY: PJRT clients and devices may be used from any thread.
+unsafe impl Send for Connection {}
+// SAFETY: as above.
+unsafe impl Sync for Connection {}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.plugin.free(sys::Client_Destroy { client: self.object, ..Args::new() });
+    }
+}
+
+/// A device that this process may use.
+#[derive(Clone, Debug)]
+pub struct Device {
+    object: Object,
+    /// The plugin's number of it.
+    pub id: i64,
+    /// Its kind: `TPU v5 lite`.
+    pub kind: String,
+    /// Bytes that arrays may take, where the plugin says so.
+    pub memory_limit: Option<u64>,
+}
+
+impl Client {
+    /// Opens a plugin's devices, with options of the plugin's own.
+    pub fn open(plugin: &Plugin, options: &[(&str, Value)]) -> Result<Client> {
+        let mut named = Named::default();
+        options.iter().for_each(|(name, value)| named.push(name, value.clone()));
+        let raw = named.raw();
+        let mut args =
+            sys::Client_Create { create_options: raw.as_ptr(), num_options: raw.len(), ..Args::new() };
+        plugin.call(&mut args)?;
+        let mut connection = Connection { plugin: plugin.clone(), object: args.client, devices: Vec::new() };
+        connection.devices = connection.list()?;
+        if connection.devices.is_empty() {
+            return Err(Error::new(ErrorKind::Unsupported, "the plugin offers no devices to this process")
+                .at(plugin.path().display().to_string()));
+        }
+        Ok(Client(Arc::new(connection)))
+    }
+
+    /// The plugin.
+    pub fn plugin(&self) -> &Plugin {
+        &self.0.plugin
+    }
+
+    /// Devices that this process may use, in the plugin's order.
+    pub fn devices(&self) -> &[Device] {
+        &self.0.devices
+    }
+
+    /// The platform's name and version, in the plugin's words.
+    pub fn platform(&self) -> Result<(String, String)> {
+        let mut name = sys::Client_PlatformName { client: self.0.object, ..Args::new() };
+        let mut version = sys::Client_PlatformVersion { client: self.0.object, ..Args::new() };
+        self.0.plugin.call(&mut name)?;
+        self.0.plugin.call(&mut version)?;
+        // SAFETY: both texts belong to the client, which is alive.
+        Ok(unsafe {
+            (
+                text(name.platform_name, name.platform_name_size),
+                text(version.platform_version, version.platform_version_size),
+            )
+        })
+    }
+
+    /// Begins to copy a host array to a device.
+    pub fn put(&self, value: &Literal, device: usize) -> Result<Array> {
+        let to = self.device(device)?;
+        let dims: Vec<i64> = value.shape().iter().map(|d| *d as i64).collect();
+        let mut args = sys::Client_BufferFromHostBuffer {
+            client: self.0.object,
+            data: value.bytes().as_ptr().cast(),
+            type_: sys::buffer_type(value.dtype()),
+            dims: dims.as_ptr(),
+            num_dims: dims.len(),
+            host_buffer_semantics: sys::host_buffer::UNTIL_TRANSFER_COMPLETES,
+            device: to.object,
+            ..Args::new()
+        };
+        self.0.plugin.call(&mut args)?;
+        let array = Array { client: self.clone(), object: args.buffer };
+        self.keep_until(args.done_with_host_buffer, value.clone())?;
+        Ok(array)
+    }
+
+    fn device(&self, index: usize) -> Result<&Device> {
+        self.0.devices.get(index).ok_or_else(|| {
+            let what = format!("there is no device {index}: the plugin offers {}", self.0.devices.len());
+            Error::new(ErrorKind::Config, what)
+        })
+    }
+
+    /// Keeps host memory alive until the plugin has read it.
+    fn keep_until(&self, event: Object, memory: Literal) -> Result<()> {
+        if event.is_null() {
+            return Ok(());
+        }
+        let kept = Box::new(Kept { plugin: self.0.plugin.clone(), event, _memory: memory });
+        let user_arg = Box::into_raw(kept).cast::<c_void>();
+        let mut args = sys::Event_OnReady { event, callback: Some(release), user_arg, ..Args::new() };
+        self.0.plugin.call(&mut args).inspect_err(|_| {
+            // SAFETY: the plugin refused, so it will not call back, and this is the only owner.
+            drop(unsafe { Box::from_raw(user_arg.cast::<Kept>()) });
+        })
+    }
+
+    /// Compiles StableHLO text with a function `@main` for one device.
+    pub fn compile(&self, text: &str, device: usize) -> Result<Loaded> {
+        let devices = [self.device(device)?.id];
+        let options = Spread { replicas: 1, partitions: 1, devices: &devices }.compile_options();
+        let program = program(text);
+        let mut args = sys::Client_Compile {
+            client: self.0.object,
+            program: &raw const program,
+            compile_options: options.as_ptr(),
+            compile_options_size: options.len(),
+            ..Args::new()
+        };
+        self.0.plugin.call(&mut args)?;
+        let mut loaded =
+            Loaded { client: self.clone(), object: args.executable, outputs: 0, running: Mutex::default() };
+        loaded.outputs = loaded.count_outputs()?;
+        Ok(loaded)
+    }
+}
+
+impl Connection {
+    fn list(&self) -> Result<Vec<Device>> {
+        let mut args = sys::Client_AddressableDevices { client: self.object, ..Args::new() };
+        self.plugin.call(&mut args)?;
+        // SAFETY: the list belongs to the client, which is alive.
+        let list = unsafe { slice(args.addressable_devices, args.num_addressable_devices) };
+        list.iter().map(|device| self.describe(*device)).collect()
+    }
+
+    fn describe(&self, object: Object) -> Result<Device> {
+        let mut args = sys::Device_GetDescription { device: object, ..Args::new() };
+        self.plugin.call(&mut args)?;
+        let described = describe(&self.plugin, args.device_description)?;
+        let mut stats = sys::Device_MemoryStats { device: object, ..Args::new() };
+        // Not every plugin counts memory.
+        let told = self.plugin.call(&mut stats).is_ok() && stats.bytes_limit_is_set;
+        let memory_limit = told.then(|| u64::try_from(stats.bytes_limit).unwrap_or(0));
+        Ok(Device { object, id: described.id, kind: described.kind, memory_limit })
+    }
+}
+
+/// Host memory that a plugin still reads, and the event that says when it has.
+struct Kept {
+    plugin: Plugin,
+    event: Object,
+    _memory: Literal,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.plugin.free(sys::Event_Destroy { event: self.event, ..Args::new() });
+    }
+}
+
+/// Called by the plugin, once, from whatever thread.
+unsafe extern "C" fn release(error: Object, user_arg: *mut c_void) {
+    // SAFETY: `keep_until` gave this box away to be taken back here.
+    let kept = unsafe { Box::from_raw(user_arg.cast::<Kept>()) };
+    // A failed transfer is told again by whatever reads the array.
+    let _ = kept.plugin.check(error, "a transfer to the device");
+}
+
+/// An array on a device.
+pub struct Array {
+    client: Client,
+    object: Object,
+}
+
+// SAFETY: PJRT buffers may be used from any thread.
+unsafe impl Send for Array {}
+// SAFETY: as above.
+unsafe impl Sync for Array {}
+
+impl Array {
+    /// Whether it lives at this client.
+    pub(crate) fn belongs_to(&self, client: &Client) -> bool {
+        Arc::ptr_eq(&self.client.0, &client.0)
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        self.client.0.plugin.free(sys::Buffer_Destroy { buffer: self.object, ..Args::new() });
+    }
+}
+
+impl DeviceData for Array {
+    fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
+        let mut value = Literal::zeros(ty.clone());
+        // Without it, the result comes in the device's layout.
+        let minor_to_major: Vec<i64> = (0..ty.shape.len() as i64).rev().collect();
+        let tiled = sys::MemoryLayout_Tiled {
+            minor_to_major: minor_to_major.as_ptr(),
+            minor_to_major_size: minor_to_major.len(),
+            ..Args::new()
+        };
+        let layout = sys::MemoryLayout { tiled, type_: sys::layout::TILED, ..Args::new() };
+        let bytes = value.bytes_mut();
+        let mut args = sys::Buffer_ToHostBuffer {
+            src: self.object,
+            host_layout: (&raw const layout).cast(),
+            dst: bytes.as_mut_ptr().cast(),
+            dst_size: bytes.len(),
+            ..Args::new()
+        };
+        self.client.0.plugin.call(&mut args)?;
+        Event { plugin: self.client.0.plugin.clone(), object: args.event }.wait()?;
+        Ok(value)
+    }
+}
+
+/// Something that happens later.
+struct Event {
+    plugin: Plugin,
+    object: Object,
+}
+
+// SAFETY: PJRT events may be waited for from any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    fn wait(self) -> Result<()> {
+        match self.object.is_null() {
+            true => Ok(()),
+            false => self.plugin.call(&mut sys::Event_Await { event: self.object, ..Args::new() }),
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if !self.object.is_null() {
+            self.plugin.free(sys::Event_Destroy { event: self.object, ..Args::new() });
+        }
+    }
+}
+
+/// Runs that may be under way at once: the host prepares one while another runs, and no more memory is asked for.
+const AHEAD: usize = 2;
+
+/// A program that is ready to run on a device.
+pub struct Loaded {
+    client: Client,
+    object: Object,
+    outputs: usize,
+    running: Mutex<VecDeque<Event>>,
+}
+
+// SAFETY: PJRT executables may be used from any thread.
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+/// An argument of a run.
+pub enum Input<'a> {
+    /// The program may write into its memory, where it was compiled so.
+    Donated(&'a Array),
+    /// It is the same afterwards.
+    Kept(&'a Array),
+}
+
+impl Input<'_> {
+    fn array(&self) -> &Array {
+        match self {
+            Input::Donated(a) | Input::Kept(a) => a,
+        }
+    }
+}
+
+impl Loaded {
+    /// Begins a run; the results may be used at once.
+    ///
+    /// # Errors
+    /// The plugin's own, or those of a run that was begun before.
+    pub fn run(&self, inputs: &[Input<'_>]) -> Result<Vec<Array>> {
+        if let Some(foreign) = inputs.iter().position(|i| !i.array().belongs_to(&self.client)) {
+            let what = format!("argument {foreign} lies at another client");
+            return Err(Error::new(ErrorKind::Config, what).hint("fetch it and put it here"));
+        }
+        self.wait_for_room()?;
+        let kept = inputs.iter().enumerate().filter(|(_, i)| matches!(i, Input::Kept(_)));
+        let kept: Vec<i64> = kept.map(|(i, _)| i as i64).collect();
+        let options = sys::ExecuteOptions {
+            non_donatable_input_indices: kept.as_ptr(),
+            num_non_donatable_input_indices: kept.len(),
+            ..Args::new()
+        };
+        let arguments: Vec<Object> = inputs.iter().map(|i| i.array().object).collect();
+        let mut results: Vec<Object> = vec![std::ptr::null_mut(); self.outputs];
+        let mut event: Object = std::ptr::null_mut();
+        let argument_lists = [arguments.as_ptr()];
+        let output_lists = [results.as_mut_ptr()];
+        self.client.0.plugin.call(&mut sys::LoadedExecutable_Execute {
+            executable: self.object,
+            options: &raw const options,
+            argument_lists: argument_lists.as_ptr(),
+            num_devices: 1,
+            num_args: arguments.len(),
+            output_lists: output_lists.as_ptr(),
+            device_complete_events: &raw mut event,
+            ..Args::new()
+        })?;
+        let event = Event { plugin: self.client.0.plugin.clone(), object: event };
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        Ok(results.into_iter().map(|object| Array { client: self.client.clone(), object }).collect())
+    }
+
+    fn wait_for_room(&self) -> Result<()> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        while running.len() >= AHEAD {
+            let oldest = running.pop_front();
+            oldest.map_or(Ok(()), Event::wait)?;
+        }
+        Ok(())
+    }
+
+    fn count_outputs(&self) -> Result<usize> {
+        let plugin = &self.client.0.plugin;
+        let mut args = sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..Args::new() };
+        plugin.call(&mut args)?;
+        let mut count = sys::Executable_NumOutputs { executable: args.executable, ..Args::new() };
+        let told = plugin.call(&mut count);
+        plugin.free(sys::Executable_Destroy { executable: args.executable, ..Args::new() });
+        told.map(|()| count.num_outputs)
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.client.0.plugin.free(sys::LoadedExecutable_Destroy { executable: self.object, ..Args::new() });
+    }
+}

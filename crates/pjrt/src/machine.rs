@@ -1,0 +1,92 @@
+//! What this machine has: device nodes, and a plugin's devices as a backend. Without a node no plugin is loaded:
+//! libtpu would ask a cloud's metadata server for minutes.
+
+use crate::{Client, PjrtBackend, Platform, Plugin, Search};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::Backend;
+
+/// Files through which programs reach a platform's devices.
+pub fn device_nodes(platform: Platform) -> Vec<PathBuf> {
+    let (folders, prefix): (&[&str], &str) = match platform {
+        Platform::Tpu => (&["/dev", "/dev/vfio"], "accel"),
+        Platform::Cuda => (&["/dev"], "nvidia"),
+    };
+    let mut nodes: Vec<PathBuf> = folders
+        .iter()
+        .flat_map(|f| std::fs::read_dir(f).into_iter().flatten().flatten())
+        .map(|entry| entry.path())
+        .filter(|path| is_node(path, prefix))
+        .collect();
+    nodes.sort();
+    nodes
+}
+
+/// `/dev/accel0`, `/dev/nvidia0`, `/dev/vfio/0`.
+fn is_node(path: &Path, prefix: &str) -> bool {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let in_vfio = path.parent().is_some_and(|p| p.ends_with("vfio"));
+    let number = if in_vfio { Some(&name[..]) } else { name.strip_prefix(prefix) };
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Opens the devices of a platform through the plugin that was found.
+///
+/// # Errors
+/// When this machine has none, there is no plugin, or the plugin refuses.
+pub fn open(platform: Platform, search: &Search) -> Result<Arc<dyn Backend>> {
+    require_node(platform)?;
+    let plugin = Plugin::load(&search.require(platform)?)?;
+    Ok(Arc::new(PjrtBackend::new(platform.name(), Client::open(&plugin, &[])?)))
+}
+
+/// Opens the devices of a plugin that the user names.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_file(path: &Path) -> Result<Arc<dyn Backend>> {
+    for platform in [Platform::Tpu, Platform::Cuda] {
+        if path.file_name().is_some_and(|name| name == platform.file()) {
+            require_node(platform)?;
+        }
+    }
+    let plugin = Plugin::load(path)?;
+    Ok(Arc::new(PjrtBackend::new("pjrt", Client::open(&plugin, &[])?)))
+}
+
+fn require_node(platform: Platform) -> Result<()> {
+    if !device_nodes(platform).is_empty() {
+        return Ok(());
+    }
+    let (what, looked, try_this) = match platform {
+        Platform::Tpu => (
+            "this machine has no TPU",
+            "there is no /dev/accel0 and no /dev/vfio/0",
+            "`systole compile MODEL --target v5e:2x2` compiles for one that is elsewhere; `--device cpu` trains here",
+        ),
+        Platform::Cuda => {
+            ("this machine has no NVIDIA GPU", "there is no /dev/nvidia0", "`--device cpu` trains here")
+        }
+    };
+    Err(Error::new(ErrorKind::Unsupported, what).because(looked).hint(try_this))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_told_from_other_files() {
+        for (path, prefix, yes) in [
+            ("/dev/accel0", "accel", true),
+            ("/dev/accel", "accel", false),
+            ("/dev/vfio/12", "accel", true),
+            ("/dev/vfio/vfio", "accel", false),
+            ("/dev/nvidia3", "nvidia", true),
+            ("/dev/nvidiactl", "nvidia", false),
+        ] {
+            assert_eq!(is_node(Path::new(path), prefix), yes, "{path}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Systole's CPU engine as a PJRT plugin: a library that exports `GetPjrtApi`.
+//!
+//! It takes StableHLO text as Systole prints it, and offers as many logical devices as the option `num_devices` asks
+//! for, all of them this machine's cores: they show numerics, not speed. It is the test bed of `systole-pjrt` where no
+//! accelerator is, and JAX can list its devices and put and get arrays; JAX's programs, which come as bytecode, are
+//! refused.
+//!
+//! `table` answers calls by the C API's rules, `device`, `array` and `program` are what the calls are about.
+//!
+//! This crate has `unsafe` code: what callers pass are pointers, which the C API says are valid.
+#![allow(unsafe_code)]
+
+mod array;
+mod device;
+mod program;
+mod table;
+
+pub use table::GetPjrtApi;

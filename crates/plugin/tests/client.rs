@@ -1,0 +1,212 @@
+//! The client against this plugin: all of PJRT that Systole uses, on a machine without an accelerator.
+
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use systole_cpu::CpuBackend;
+use systole_ir::op::TABLE;
+use systole_ir::{DType, Graph, GraphBuilder, Literal, TensorType};
+use systole_pjrt::{Client, Input, PjrtBackend, Plugin, Value, program_text};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId};
+
+/// The library beside the tests.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().expect("a test has a path");
+    let found = exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
+    found.expect("cargo builds the library with its tests")
+}
+
+fn client(devices: i64) -> Client {
+    let plugin = Plugin::load(&library()).unwrap();
+    Client::open(&plugin, &[("num_devices", Value::Int(devices))]).unwrap()
+}
+
+fn numbers(n: usize) -> Literal {
+    Literal::from_slice([n], &(0..n).map(|i| i as f32).collect::<Vec<_>>()).unwrap()
+}
+
+/// `x: f32[n] → f32[n]`, one more.
+fn one_more(n: usize) -> Arc<Graph> {
+    let g = GraphBuilder::new("one_more");
+    let x = g.parameter(TensorType::new(DType::F32, [n]), "x");
+    g.finish(&[x + 1.0]).unwrap()
+}
+
+#[test]
+fn every_sample_of_every_op_has_the_engines_bits() {
+    let through = PjrtBackend::new("pjrt", client(1));
+    let direct = CpuBackend::new().unwrap();
+    let mut samples = 0;
+    let mut failed = Vec::new();
+    for entry in TABLE {
+        for sample in (entry.samples)() {
+            let args = sample.arguments(1);
+            let run = |backend: &dyn Backend| -> Vec<Literal> {
+                let program = backend.compile(&sample.graph, &CompileOptions::default()).unwrap();
+                let args: Vec<Buffer> = args.iter().map(|a| backend.put(a, DeviceId(0)).unwrap()).collect();
+                let results = program.run(args.iter().map(Arg::Borrow).collect()).unwrap();
+                results.iter().map(|r| r.to_literal().unwrap()).collect()
+            };
+            let same = run(&through).iter().zip(&run(&direct)).all(|(a, b)| a.bytes() == b.bytes());
+            samples += 1;
+            if !same {
+                failed.push(format!("{} {}", entry.name, sample.label));
+            }
+        }
+    }
+    assert!(failed.is_empty() && samples > TABLE.len(), "{failed:#?} of {samples}");
+}
+
+#[test]
+fn eight_devices_hold_arrays_and_run_programs() {
+    let client = client(8);
+    assert_eq!(client.devices().len(), 8);
+    assert_eq!(client.platform().unwrap().0, "systole");
+    let ty = TensorType::new(DType::F32, [5]);
+    for device in 0..8 {
+        let x = client.put(&numbers(5), device).unwrap();
+        let program = client.compile(&program_text(&one_more(5), &[]), device).unwrap();
+        let y = program.run(&[Input::Kept(&x)]).unwrap();
+        assert_eq!(y[0].to_literal(&ty).unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(x.to_literal(&ty).unwrap(), numbers(5));
+    }
+    assert!(client.put(&numbers(1), 8).err().unwrap().to_string().contains("no device 8"));
+    for wrong in [0, -1, i64::MAX] {
+        let plugin = Plugin::load(&library()).unwrap();
+        assert!(Client::open(&plugin, &[("num_devices", Value::Int(wrong))]).is_err(), "{wrong}");
+    }
+}
+
+/// Bytes of memory that this process holds now.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    status.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
+}
+
+#[test]
+fn donation_keeps_memory_flat_over_a_thousand_steps() {
+    const N: usize = 1 << 20;
+    let client = client(1);
+    let program = client.compile(&program_text(&one_more(N), &[0]), 0).unwrap();
+    let ty = TensorType::new(DType::F32, [N]);
+    let first = client.put(&Literal::zeros(ty.clone()), 0).unwrap();
+    let mut x = program.run(&[Input::Donated(&first)]).unwrap().remove(0);
+    let gone = first.to_literal(&ty).unwrap_err().to_string();
+    assert!(gone.contains("donated"), "{gone}");
+    let before = resident();
+    for _ in 1..1000 {
+        x = program.run(&[Input::Donated(&x)]).unwrap().remove(0);
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 64 * N, "{} MiB more after 1,000 steps with arrays of 4 MiB", grown >> 20);
+    assert!(x.to_literal(&ty).unwrap().to_f32s().iter().all(|v| *v == 1000.0));
+}
+
+#[test]
+fn what_is_lent_stays_as_it_was() {
+    let client = client(1);
+    let program = client.compile(&program_text(&one_more(3), &[0]), 0).unwrap();
+    let x = client.put(&numbers(3), 0).unwrap();
+    for _ in 0..2 {
+        program.run(&[Input::Kept(&x)]).unwrap();
+    }
+    assert_eq!(x.to_literal(&TensorType::new(DType::F32, [3])).unwrap(), numbers(3));
+}
+
+#[test]
+fn errors_leave_the_client_usable() {
+    let client = client(1);
+    let program = client.compile(&program_text(&one_more(3), &[0]), 0).unwrap();
+    let message = |e: systole_ir::Error| e.to_string();
+    for (wrong, says) in [
+        ("nonsense", "expected"),
+        ("", "expected"),
+        ("ML\u{ef}R", "bytecode"),
+        ("func.func @main() -> tensor<99999999999999999999xf32> {", "line"),
+    ] {
+        let e = client.compile(wrong, 0).err().map(message).unwrap_or_default();
+        assert!(e.contains(says), "{wrong}: {e}");
+    }
+    let long = client.put(&numbers(4), 0).unwrap();
+    let e = program.run(&[Input::Donated(&long)]).err().map(message).unwrap_or_default();
+    assert!(e.contains("argument 0"), "{e}");
+    let e = program.run(&[]).err().map(message).unwrap_or_default();
+    assert!(e.contains("0 arguments for 1"), "{e}");
+    let x = client.put(&numbers(3), 0).unwrap();
+    let e = {
+        let other = self::client(1);
+        let foreign = other.put(&numbers(3), 0).unwrap();
+        program.run(&[Input::Kept(&foreign)]).err().map(message).unwrap_or_default()
+    };
+    assert!(e.contains("another client"), "{e}");
+    assert!(program.run(&[Input::Donated(&x)]).is_ok());
+    let e = program.run(&[Input::Donated(&x)]).err().map(message).unwrap_or_default();
+    assert!(e.contains("donated before"), "{e}");
+}
+
+#[test]
+fn a_library_that_is_no_plugin_is_refused() {
+    let dir = std::env::temp_dir().join(format!("systole-no-plugin-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let text = dir.join("text.so");
+    std::fs::write(&text, "hello, this is no library at all").unwrap();
+    let foreign = dir.join("foreign.so");
+    let mut head = b"\x7fELF".to_vec();
+    head.resize(64, 0);
+    head[18] = 243;
+    std::fs::write(&foreign, &head).unwrap();
+    let cut = dir.join("cut.so");
+    head[18] = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+    std::fs::write(&cut, &head).unwrap();
+    for (path, says) in [
+        (dir.join("missing.so"), "cannot read the plugin"),
+        (dir.clone(), "cannot read the plugin"),
+        (text, "no ELF file"),
+        (foreign, "machine type 243"),
+        (cut, "cannot be loaded"),
+    ] {
+        let e = Plugin::load(&path).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(e.contains(says) && e.contains("try:"), "{}: {e}", path.display());
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// So that client and plugin do not share a misreading of the C API: another client, JAX's.
+#[test]
+fn jax_lists_the_devices_and_puts_and_gets_arrays() {
+    let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
+        println!("SKIPPED jax_lists_the_devices: SYSTOLE_PYTHON names no Python with JAX");
+        return;
+    };
+    const SCRIPT: &str = "
+import sys, jax, numpy as np
+from jax._src import xla_bridge
+xla_bridge.register_plugin('systole', priority=500, library_path=sys.argv[1], options={'num_devices': 4})
+devices = jax.devices()
+print('devices', len(devices), devices[0].platform, devices[0].device_kind)
+for d in devices:
+    for dtype in ['float32', 'int8', 'uint16', 'bool', 'float16']:
+        x = np.arange(24).reshape(2, 3, 4).astype(dtype)
+        for view in [x, x.transpose(2, 0, 1), x[:, ::2], x[:, :0], x[1, 2, 3]]:
+            y = jax.device_put(view, d)
+            assert y.devices() == {d}, y.devices()
+            assert np.array_equal(np.asarray(y), view), (dtype, view.shape)
+try:
+    jax.jit(lambda x: x + 1)(np.float32(1))
+except Exception as e:
+    print('refused', 'bytecode' in str(e))
+";
+    let out = Command::new(python)
+        .args(["-c", SCRIPT])
+        .arg(library())
+        .env("JAX_ENABLE_X64", "1")
+        .env_remove("JAX_PLATFORMS")
+        .output()
+        .expect("Python starts");
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{said}\n{}", String::from_utf8_lossy(&out.stderr));
+    assert!(said.contains("devices 4 systole Systole CPU"), "{said}");
+    assert!(said.contains("refused True"), "{said}");
+}

@@ -1,0 +1,224 @@
+//! `systole devices` and `systole doctor`: what this machine can run on, and what stands in the way.
+
+use super::Outcome;
+use super::screen::Screen;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+use systole::devices::find_plugin;
+use systole_ir::knobs;
+use systole_pjrt::{Platform, Plugin, Search, TpuCompiler, device_nodes, sys};
+use systole_runtime::{AheadOfTime, AheadRequest, backend};
+
+const PLATFORMS: [Platform; 2] = [Platform::Tpu, Platform::Cuda];
+
+/// The CPU, and each platform's devices and plugin. Plugins are not initialised: that can take minutes off a cloud.
+pub(crate) fn devices(screen: &Screen) -> Outcome {
+    let cpu: Vec<String> = backend("cpu")?.devices().into_iter().map(|d| d.description).collect();
+    let mut objects = vec![json!({"platform": "cpu", "devices": cpu})];
+    cpu.iter().for_each(|d| screen.line(format!("cpu   {d}")));
+    for platform in PLATFORMS {
+        let nodes = device_nodes(platform);
+        let search = find_plugin(platform, None);
+        let version = search.plugin().map(|p| version(&p.path));
+        let shown: Vec<String> = nodes.iter().map(|n| n.display().to_string()).collect();
+        let devices = if shown.is_empty() { "no device here".into() } else { shown.join(", ") };
+        screen.line(format!("{:<5} {devices}", platform.name()));
+        show_plugin(&search, version.as_ref(), screen);
+        objects.push(json!({
+            "platform": platform.name(), "devices": shown,
+            "plugin": search.plugin().map(|p| p.path.display().to_string()),
+            "pjrt_version": version.as_ref().and_then(|v| v.as_ref().ok()),
+            "error": version.as_ref().and_then(|v| v.as_ref().err()),
+            "looked_at": search.places.iter().map(|p| p.to_string()).collect::<Vec<_>>(),
+        }));
+    }
+    if screen.json {
+        screen.object(&Value::from(objects));
+    }
+    Ok(0)
+}
+
+fn show_plugin(search: &Search, version: Option<&Result<String, String>>, screen: &Screen) {
+    match (search.plugin(), version) {
+        (Some(place), Some(Ok(version))) => {
+            screen.line(format!("      plugin {} ({}), PJRT {version}", place.path.display(), place.rule));
+        }
+        (Some(place), Some(Err(why))) => screen.line(format!("      plugin {}: {why}", place.path.display())),
+        _ => screen.line("      no plugin; looked at:"),
+    }
+    if search.plugin().is_none() {
+        search.places.iter().for_each(|p| screen.detail(format!("        {p}")));
+    }
+}
+
+/// The version of the C API that a plugin offers.
+fn version(path: &Path) -> Result<String, String> {
+    let plugin = Plugin::peek(path).map_err(|e| e.to_string())?;
+    let (major, minor) = plugin.version();
+    Ok(format!("{major}.{minor}"))
+}
+
+/// One thing that was looked at.
+struct Finding {
+    subject: &'static str,
+    said: String,
+    /// The command that mends it, where it is not as it should be.
+    mend: Option<String>,
+}
+
+/// Every finding with the command that mends it. Exits with 1 where something keeps a present accelerator from use.
+pub(crate) fn doctor(screen: &Screen) -> Outcome {
+    let mut findings = variables();
+    for platform in PLATFORMS {
+        findings.extend(nodes(platform));
+        findings.push(plugin(platform));
+    }
+    findings.push(lock_file());
+    findings.push(metadata());
+    findings.push(compiler());
+    let blocking =
+        PLATFORMS.iter().any(|p| !device_nodes(*p).is_empty() && find_plugin(*p, None).plugin().is_none());
+    if screen.json {
+        let object = |f: &Finding| json!({"subject": f.subject, "said": f.said, "mend": f.mend});
+        screen.object(&findings.iter().map(object).collect::<Value>());
+        return Ok(u8::from(blocking));
+    }
+    for f in &findings {
+        let mark = if f.mend.is_none() { "ok  " } else { "look" };
+        screen.line(format!("{mark} {:<20} {}", f.subject, f.said));
+        if let Some(mend) = &f.mend {
+            screen.line(format!("     {:<20} try: {mend}", ""));
+        }
+    }
+    Ok(u8::from(blocking))
+}
+
+/// Variables that plugins and clouds read, where they are set.
+fn variables() -> Vec<Finding> {
+    const READ: [&str; 10] = [
+        "TPU_LIBRARY_PATH",
+        "TPU_NAME",
+        "TPU_ZONE",
+        "TPU_PROJECT",
+        "COLAB_TPU_ADDR",
+        "TPU_WORKER_HOSTNAMES",
+        "TPU_WORKER_ID",
+        "TPU_ACCELERATOR_TYPE",
+        "TPU_SKIP_MDS_QUERY",
+        "LIBTPU_INIT_ARGS",
+    ];
+    let set = READ.into_iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
+    let mut found: Vec<Finding> = set
+        .map(|(name, value)| {
+            let missing = name == "TPU_LIBRARY_PATH" && !Path::new(&value).is_file();
+            let retired = name == "COLAB_TPU_ADDR";
+            let mend = match (missing, retired) {
+                (true, _) => Some(format!("unset {name}   # it names no file")),
+                (_, true) => Some(format!("unset {name}   # TPU nodes behind an address are retired")),
+                _ => None,
+            };
+            Finding { subject: name, said: value, mend }
+        })
+        .collect();
+    let ours = knobs::PJRT_PLUGIN.get();
+    if !ours.is_empty() {
+        let mend = (!Path::new(&ours).is_file())
+            .then(|| format!("unset {}   # it names no file", knobs::PJRT_PLUGIN.name));
+        found.push(Finding { subject: knobs::PJRT_PLUGIN.name, said: ours, mend });
+    }
+    found
+}
+
+/// Device nodes, and whether this user may open them.
+fn nodes(platform: Platform) -> Vec<Finding> {
+    let subject = match platform {
+        Platform::Tpu => "TPU devices",
+        Platform::Cuda => "GPU devices",
+    };
+    let nodes = device_nodes(platform);
+    if nodes.is_empty() {
+        return vec![Finding { subject, said: "none on this machine".into(), mend: None }];
+    }
+    let finding = |path: &Path| {
+        let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
+        let mend = opened.as_ref().err().map(|_| format!("sudo chmod a+rw {}", path.display()));
+        let state = opened.map_or_else(|e| e.to_string(), |_| "may be opened".into());
+        Finding { subject, said: format!("{}: {state}", path.display()), mend }
+    };
+    nodes.iter().map(|n| finding(n)).collect()
+}
+
+fn plugin(platform: Platform) -> Finding {
+    let subject = match platform {
+        Platform::Tpu => "TPU plugin",
+        Platform::Cuda => "GPU plugin",
+    };
+    let setup = Some(format!("systole setup {}", platform.name()));
+    let search = find_plugin(platform, None);
+    let Some(place) = search.plugin() else {
+        let said = match search.places.last() {
+            Some(named) if search.places.len() == 1 => named.to_string(),
+            _ => format!("none in {} places (`systole devices` lists them)", search.places.len()),
+        };
+        return Finding { subject, said, mend: setup };
+    };
+    match version(&place.path) {
+        Ok(version) => {
+            let (major, minor) = sys::API_VERSION;
+            let said = format!("{place}, PJRT {version}; Systole is written for {major}.{minor}");
+            let other_major = version.split('.').next() != Some(&major.to_string());
+            Finding { subject, said, mend: setup.filter(|_| other_major) }
+        }
+        Err(why) => Finding { subject, said: why, mend: setup },
+    }
+}
+
+/// One process at a time owns a machine's TPUs; libtpu leaves the file behind.
+fn lock_file() -> Finding {
+    let subject = "libtpu's lock file";
+    let path = std::env::temp_dir().join("libtpu_lockfile");
+    match path.is_file() && !device_nodes(Platform::Tpu).is_empty() {
+        false => Finding { subject, said: "in nobody's way".into(), mend: None },
+        true => Finding {
+            subject,
+            said: format!("{} is there; if no other program uses the TPU it is stale", path.display()),
+            mend: Some(format!("rm {}", path.display())),
+        },
+    }
+}
+
+/// Off a cloud libtpu asks for a metadata server that never answers.
+fn metadata() -> Finding {
+    let subject = "metadata server";
+    let off_cloud = device_nodes(Platform::Tpu).is_empty();
+    let said = match off_cloud {
+        true => "no TPU here: `systole compile` keeps libtpu from asking for it",
+        false => "libtpu asks it which slice this is",
+    };
+    Finding { subject, said: said.into(), mend: None }
+}
+
+/// Whether the compiler compiles: a small program, in a child process.
+fn compiler() -> Finding {
+    let subject = "compiling for a TPU";
+    const PROGRAM: &str = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {\n  \
+        %y = \"stablehlo.add\"(%x, %x) : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>\n  return %y : tensor<8xf32>\n}\n";
+    let compiled = || {
+        let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu)?;
+        let mut request = AheadRequest::new(PROGRAM, "v5e:1x1".parse()?);
+        request.time_limit = Duration::from_secs(60);
+        TpuCompiler::new(library)?.compile_ahead(&request)
+    };
+    match compiled() {
+        Ok(report) => {
+            let version = report.compiler.lines().last().unwrap_or_default().to_string();
+            Finding { subject, said: format!("works; {version}"), mend: None }
+        }
+        Err(e) => Finding {
+            subject,
+            said: e.what().into(),
+            mend: Some(e.hint_text().unwrap_or("systole setup tpu").into()),
+        },
+    }
+}

@@ -1,0 +1,179 @@
+//! `systole setup`: fetches a plugin with the user's pip, checks it, and puts it where Systole finds it.
+
+use super::Outcome;
+use super::screen::Screen;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use systole::devices::plugin_cache;
+use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_pjrt::{Platform, Plugin};
+
+#[derive(Args)]
+pub(crate) struct SetupArgs {
+    /// What for
+    #[arg(value_enum)]
+    platform: Which,
+    /// The package's version [default: the newest]
+    #[arg(long, value_name = "VERSION")]
+    version: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Which {
+    /// Google's libtpu: compiles for TPUs that are not here, and runs on those that are
+    Tpu,
+    /// The CUDA plugin of the OpenXLA project
+    Cuda,
+}
+
+/// A plugin's package, and the folder of the library in it.
+fn package(which: Which) -> (Platform, &'static str, &'static str) {
+    match which {
+        Which::Tpu => (Platform::Tpu, "libtpu", "libtpu"),
+        Which::Cuda => (Platform::Cuda, "jax-cuda13-pjrt", "jax_plugins/xla_cuda13"),
+    }
+}
+
+pub(crate) fn run(args: &SetupArgs, screen: &Screen) -> Outcome {
+    let (platform, name, inside) = package(args.platform);
+    let cache = plugin_cache().ok_or_else(|| {
+        Error::new(ErrorKind::Config, "there is no folder for downloads").hint("name one with SYSTOLE_CACHE")
+    })?;
+    let folder = cache.join(platform.name());
+    let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
+    fs::create_dir_all(&work).map_err(|e| Error::io("cannot create", &work, e))?;
+    if matches!(args.platform, Which::Tpu) {
+        screen.line("libtpu is Google's software; its use is under your agreement with Google (Google Cloud's terms).");
+    }
+    let wanted = args.version.as_ref().map_or(name.to_string(), |v| format!("{name}=={v}"));
+    screen.detail(format!("fetching {wanted} with pip"));
+    let placed =
+        fetch(&wanted, &work).and_then(|()| place(&work, &format!("{inside}/{}", platform.file()), &folder));
+    let _ = fs::remove_dir_all(&work);
+    let path = placed?;
+    let (major, minor) = Plugin::peek(&path)?.version();
+    screen.line(format!("{} is ready: PJRT {major}.{minor}", path.display()));
+    if screen.json {
+        screen
+            .object(&json!({"plugin": path, "package": wanted, "pjrt_version": format!("{major}.{minor}")}));
+    }
+    Ok(0)
+}
+
+/// Downloads a package's wheel and unpacks it; nothing is installed.
+fn fetch(wanted: &str, work: &Path) -> Result<()> {
+    let wheels = work.join("wheels");
+    let unpacked = work.join("unpacked");
+    python(
+        &[
+            "-m",
+            "pip",
+            "download",
+            "--disable-pip-version-check",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--dest",
+        ],
+        &[&wheels],
+        &[wanted],
+    )?;
+    let entries = fs::read_dir(&wheels).map_err(|e| Error::io("cannot read", &wheels, e))?;
+    let wheel = entries.flatten().map(|e| e.path()).find(|p| p.extension().is_some_and(|e| e == "whl"));
+    let wheel =
+        wheel.ok_or_else(|| Error::new(ErrorKind::Io, format!("pip downloaded no wheel of {wanted}")))?;
+    python(&["-m", "zipfile", "-e"], &[&wheel, &unpacked], &[])
+}
+
+fn python(first: &[&str], paths: &[&Path], last: &[&str]) -> Result<()> {
+    let named = knobs::PYTHON.get();
+    let program = if named.is_empty() { "python3" } else { &named };
+    let out = Command::new(program).args(first).args(paths).args(last).output();
+    let out = out.map_err(|e| {
+        Error::io("cannot start", program, e).hint("install Python with pip, or name one with SYSTOLE_PYTHON")
+    })?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr);
+    let end: Vec<&str> = said.trim().lines().rev().take(4).collect();
+    let e = Error::new(ErrorKind::Io, format!("{program} {} failed", first[1]));
+    Err(e
+        .because(end.into_iter().rev().collect::<Vec<_>>().join("\n"))
+        .hint("check the network and the version's number"))
+}
+
+/// Moves the library to its place when its hash is the one that its package states.
+fn place(work: &Path, file: &str, folder: &Path) -> Result<PathBuf> {
+    let unpacked = work.join("unpacked");
+    let from = unpacked.join(file);
+    let bytes = fs::read(&from).map_err(|e| Error::io("the package lacks", &from, e))?;
+    let stated = stated_hash(&unpacked, file)?;
+    let found = base64(&Sha256::digest(&bytes));
+    if stated != found {
+        let e = Error::new(ErrorKind::Data, format!("{file} is not what its package says"));
+        return Err(e.because(format!("SHA-256 {found} instead of {stated}")).hint("fetch it again"));
+    }
+    fs::create_dir_all(folder).map_err(|e| Error::io("cannot create", folder, e))?;
+    let to = folder.join(from.file_name().unwrap_or_default());
+    fs::rename(&from, &to).map_err(|e| Error::io("cannot move the plugin to", &to, e))?;
+    Ok(to)
+}
+
+/// The hash in the package's list of files: `libtpu/libtpu.so,sha256=…,574812664`.
+fn stated_hash(unpacked: &Path, file: &str) -> Result<String> {
+    let lacking = || Error::new(ErrorKind::Data, format!("the package states no hash of {file}"));
+    let entries = fs::read_dir(unpacked).map_err(|e| Error::io("cannot read", unpacked, e))?;
+    let record =
+        entries.flatten().map(|e| e.path().join("RECORD")).find(|p| p.is_file()).ok_or_else(lacking)?;
+    let text = fs::read_to_string(&record).map_err(|e| Error::io("cannot read", &record, e))?;
+    let hash = text.lines().find_map(|l| l.strip_prefix(file)?.strip_prefix(",sha256=")?.split(',').next());
+    hash.map(String::from).ok_or_else(lacking)
+}
+
+/// As packages write hashes: the URL-safe alphabet, no padding.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut out = String::new();
+    for group in bytes.chunks(3) {
+        let word = group.iter().enumerate().fold(0u32, |w, (i, b)| w | u32::from(*b) << (16 - 8 * i));
+        let letters = (0..=group.len()).map(|i| LETTERS[(word >> (18 - 6 * i)) as usize & 63] as char);
+        out.extend(letters);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_written_as_packages_write_them() {
+        assert_eq!(base64(b"Man"), "TWFu");
+        assert_eq!(base64(b"Ma"), "TWE");
+        assert_eq!(base64(&[0xfb, 0xff]), "-_8");
+        assert_eq!(base64(&Sha256::digest(b"")), "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU");
+    }
+
+    #[test]
+    fn a_library_with_another_hash_is_refused() {
+        let work = std::env::temp_dir().join(format!("systole-setup-{}", std::process::id()));
+        let package = work.join("unpacked");
+        fs::create_dir_all(package.join("libtpu")).unwrap();
+        fs::create_dir_all(package.join("libtpu-1.dist-info")).unwrap();
+        let record = package.join("libtpu-1.dist-info/RECORD");
+        let good = base64(&Sha256::digest(b"library"));
+        for (hash, fits) in [("AAAA", false), (good.as_str(), true)] {
+            fs::write(package.join("libtpu/libtpu.so"), "library").unwrap();
+            fs::write(&record, format!("libtpu/libtpu.so,sha256={hash},7\n")).unwrap();
+            let placed = place(&work, "libtpu/libtpu.so", &work.join("cache"));
+            assert_eq!(placed.is_ok(), fits, "{placed:?}");
+        }
+        assert_eq!(fs::read(work.join("cache/libtpu.so")).unwrap(), b"library");
+        fs::remove_dir_all(&work).unwrap();
+    }
+}

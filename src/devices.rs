@@ -1,0 +1,41 @@
+//! Accelerators behind PJRT plugins as backends of this program.
+
+use crate::datasets::cache_folder;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_pjrt::{Platform, Search};
+use systole_runtime::{Backend, Provider};
+
+/// Where `systole setup` puts plugins.
+pub fn plugin_cache() -> Option<PathBuf> {
+    cache_folder().map(|c| c.join("plugins"))
+}
+
+/// Where a platform's plugin is, and where it was looked for. `named` is a file that the user gave.
+pub fn find_plugin(platform: Platform, named: Option<&Path>) -> Search {
+    systole_pjrt::discover(platform, named, plugin_cache().as_deref())
+}
+
+/// `tpu`, `cuda` and `pjrt`. The first two are preferred to the CPU where the machine has such a device; elsewhere
+/// nothing of theirs is loaded.
+pub(crate) fn providers() -> [Provider; 3] {
+    [
+        Provider { name: "tpu", rank: 30, open: || open(Platform::Tpu) },
+        Provider { name: "cuda", rank: 20, open: || open(Platform::Cuda) },
+        Provider { name: "pjrt", rank: 0, open: open_named },
+    ]
+}
+
+fn open(platform: Platform) -> Result<Arc<dyn Backend>> {
+    systole_pjrt::open(platform, &find_plugin(platform, None))
+}
+
+fn open_named() -> Result<Arc<dyn Backend>> {
+    let path = knobs::PJRT_PLUGIN.get();
+    if path.is_empty() {
+        let e = Error::new(ErrorKind::Config, "the device `pjrt` needs a plugin's file");
+        return Err(e.hint("write it as pjrt:PATH, or set SYSTOLE_PJRT_PLUGIN"));
+    }
+    systole_pjrt::open_file(Path::new(&path))
+}
