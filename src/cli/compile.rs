@@ -1,7 +1,7 @@
 //! `systole compile`: a training step, or any StableHLO file, through the compiler of a machine that is not here.
 
 use super::screen::Screen;
-use super::target::Target;
+use super::target::{Target, config_of};
 use super::{Failure, Outcome};
 use clap::Args;
 use serde_json::{Value, json};
@@ -25,6 +25,9 @@ pub(crate) struct CompileArgs {
     /// So many equal slices, joined by the data centre's network
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     num_slices: u16,
+    /// Devices that a StableHLO file's annotations split its arrays over
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    partitions: u32,
     /// Samples in a step [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
@@ -55,6 +58,7 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let request = AheadRequest {
         hlo: args.save_hlo.is_some(),
         executable: args.save.is_some(),
+        partitions: args.partitions as usize,
         time_limit: Duration::from_secs(args.time_limit),
         ..AheadRequest::new(program, slice.clone())
     };
@@ -94,20 +98,28 @@ fn program(args: &CompileArgs) -> Result<String, Failure> {
 
 /// The model, and the batch size that it is trained with.
 fn model(args: &CompileArgs) -> Result<(Model, usize), Failure> {
-    let mut draft = match Target::of(&args.program)? {
+    let target = Target::of(&args.program)?;
+    let mut draft = match &target {
         Target::Preset(name) => Draft::preset(name)?,
-        Target::Toml(path) => Draft::read(&path)?,
-        Target::Model(path) => {
-            let model = Model::load(&path)?;
-            let batch_size = super::target::config_of(&model, &path)?.map_or(32, |c| c.fit.batch_size);
-            return Ok((model, batch_size));
-        }
+        Target::Toml(path) => Draft::read(path)?,
+        Target::Model(_) | Target::Folder(_) => return saved_model(&target, args),
     };
     if let Some(precision) = &args.precision {
         draft.set(format!("--precision {precision}"), "compile.precision", precision.as_str());
     }
     let config = draft.finish()?;
     Ok((config.untrained()?, config.fit.batch_size))
+}
+
+/// A saved model has its precision already.
+fn saved_model(target: &Target, args: &CompileArgs) -> Result<(Model, usize), Failure> {
+    if args.precision.is_some() {
+        let e = Error::new(ErrorKind::Config, "a saved model has its precision already").at("--precision");
+        return Err(Failure::usage(e.hint("leave the option out, or name a preset or a TOML file")));
+    }
+    let model = target.model()?;
+    let batch_size = config_of(&model, &args.program)?.map_or(32, |c| c.fit.batch_size);
+    Ok((model, batch_size))
 }
 
 fn object(args: &CompileArgs, slice: &Slice, r: &AheadReport) -> Value {
