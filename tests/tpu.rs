@@ -1,0 +1,168 @@
+//! `systole compile` through Google's compiler, for TPUs that are not here; and `--device pjrt:FILE`, `devices`,
+//! `doctor`. Needs libtpu, found as users' are. All presets and slices: `bench/tpu-compiles`.
+
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use systole::devices::find_plugin;
+use systole::pjrt::Platform;
+
+fn systole(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_systole")).args(args).output().expect("the program starts")
+}
+
+fn has_libtpu(test: &str) -> bool {
+    let found = find_plugin(Platform::Tpu, None).plugin().is_some();
+    if !found {
+        println!("SKIPPED {test}: libtpu is not installed (`systole setup tpu` fetches it)");
+    }
+    found
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tpu-{name}"));
+    std::fs::create_dir_all(&dir).expect("a scratch folder");
+    dir
+}
+
+fn compiled(args: &[&str]) -> Value {
+    let out = systole(&[&["compile", "--json"], args].concat());
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).expect("one JSON object")
+}
+
+fn refused(args: &[&str]) -> String {
+    let out = systole(args);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    let code = out.status.code();
+    assert!(matches!(code, Some(1 | 2)), "{args:?}: {code:?} {said}");
+    assert!(said.contains("error: "), "{said}");
+    said
+}
+
+/// The tutorial's model, for each generation's smallest slice under its cloud's name.
+#[test]
+fn the_tutorials_step_compiles_for_every_generation() {
+    if !has_libtpu("the_tutorials_step_compiles_for_every_generation") {
+        return;
+    }
+    for (target, kind, devices) in [
+        ("v2-8", "TPU v2", 8),
+        ("v3-8", "TPU v3", 8),
+        ("v4-8", "TPU v4", 4),
+        ("v5litepod-1", "TPU v5 lite", 1),
+        ("v5p-8", "TPU v5", 4),
+        ("v6e-1", "TPU v6 lite", 1),
+        ("tpu7x-2x2x1", "TPU7x", 8),
+    ] {
+        let o = compiled(&["fashion-mnist", "--batch-size", "64", "--target", target]);
+        assert_eq!((o["device_kind"].as_str(), o["devices"].as_u64()), (Some(kind), Some(devices)), "{o}");
+        assert_eq!(o["fits"], true, "{o}");
+        let bytes = |key: &str| o["memory_bytes"][key].as_u64().unwrap_or(0);
+        // The state is updated in place: nearly all results lie where arguments did.
+        assert!(bytes("aliased") > 0 && bytes("outputs") - bytes("aliased") < 4096, "{o}");
+        assert!(bytes("code") > 0 && o["flops"].as_f64() > Some(1e6), "{o}");
+    }
+}
+
+#[test]
+fn mixed_precision_and_written_files() {
+    if !has_libtpu("mixed_precision_and_written_files") {
+        return;
+    }
+    let dir = scratch("files");
+    let (hlo, executable) = (dir.join("step.pb"), dir.join("step.bin"));
+    let paths = [hlo.to_str().expect("a path"), executable.to_str().expect("a path")];
+    let o = compiled(&[
+        "fashion-mnist",
+        "--batch-size",
+        "64",
+        "--precision",
+        "mixed_bfloat16",
+        "--target",
+        "v5e:1x1",
+        "--save-hlo",
+        paths[0],
+        "--save",
+        paths[1],
+    ]);
+    assert_eq!(o["product"], "v5litepod-1");
+    let hlo = std::fs::read(hlo).expect("the optimized program");
+    assert!(hlo.windows(16).any(|w| w == b"estimated_cycles"), "no cycle estimates in the program");
+    assert!(!std::fs::read(executable).expect("the executable").is_empty());
+}
+
+/// A product split over four chips: the compiler puts the sum over the split dimension between them.
+#[test]
+fn a_partitioned_program_gets_its_collective() {
+    if !has_libtpu("a_partitioned_program_gets_its_collective") {
+        return;
+    }
+    let dir = scratch("split");
+    let (program, hlo) = (dir.join("split.mlir"), dir.join("split.pb"));
+    let text = "module @split {\n  sdy.mesh @mesh = <[\"data\"=4]>\n  func.func public @main(\
+        %x: tensor<64x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {\"data\"}]>}, \
+        %w: tensor<512x128xf32> {sdy.sharding = #sdy.sharding<@mesh, [{\"data\"}, {}]>}) -> (tensor<64x128xf32> \
+        {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {\n    %0 = stablehlo.dot_general %x, %w, \
+        contracting_dims = [1] x [0] : (tensor<64x512xf32>, tensor<512x128xf32>) -> tensor<64x128xf32>\n    \
+        return %0 : tensor<64x128xf32>\n  }\n}\n";
+    std::fs::write(&program, text).expect("written");
+    let (program, path) = (program.to_str().expect("a path"), hlo.to_str().expect("a path"));
+    let o = compiled(&[program, "--target", "v5e:2x2", "--partitions", "4", "--save-hlo", path]);
+    assert_eq!(o["devices"], 4);
+    let hlo = std::fs::read(hlo).expect("the optimized program");
+    assert!(hlo.windows(10).any(|w| w == b"all-reduce"), "no collective in the program");
+    let said = refused(&["compile", program, "--target", "v5e:1x1", "--partitions", "4"]);
+    assert!(said.contains("wants 4 devices") && said.contains("larger slice"), "{said}");
+}
+
+#[test]
+fn bad_input_is_one_clear_error() {
+    let dir = scratch("bad");
+    let wrong = dir.join("wrong.mlir");
+    std::fs::write(&wrong, "func.func @main() { nonsense }").expect("written");
+    let wrong = wrong.to_str().expect("a path");
+    let said = refused(&["compile", "fashion-mnist", "--target", "v5litepod-7"]);
+    assert!(said.contains("v5litepod-8 (v5e:2x4)"), "{said}");
+    let said = refused(&["compile", "fashion-mnist", "--target", "v5e:1x1", "--plugin", "no-such.so"]);
+    assert!(said.contains("no-such.so (not there)") && said.contains("systole setup tpu"), "{said}");
+    let said = refused(&["compile", "fashion-mnist", "--target", "v5e:1x1", "--plugin", wrong]);
+    assert!(said.contains("no ELF file"), "{said}");
+    let said = refused(&["compile", wrong, "--target", "v5e:1x1", "--batch-size", "8"]);
+    assert!(said.contains("has its shapes"), "{said}");
+    let said = refused(&["train", "glyphs", "--device", "pjrt:no-such.so"]);
+    assert!(said.contains("no-such.so"), "{said}");
+    if !has_libtpu("bad_input_is_one_clear_error") {
+        return;
+    }
+    let said = refused(&["compile", wrong, "--target", "v5e:1x1"]);
+    assert!(said.contains("error") && said.contains("compiling for v5e:1x1"), "{said}");
+    let said = refused(&["compile", "resnet50", "--target", "v5e:1x1", "--time-limit", "1"]);
+    assert!(said.contains("did not end within 1 s"), "{said}");
+    let said = refused(&["compile", "fashion-mnist", "--target", "v5e:1x1", "--memory-limit", "64MiB"]);
+    assert!(said.contains("the limit is 64 MiB"), "{said}");
+    let leftovers = std::fs::read_dir(std::env::temp_dir()).expect("a folder").flatten();
+    let id = format!("systole-compile-{}", std::process::id());
+    assert!(leftovers.into_iter().all(|e| !e.file_name().to_string_lossy().starts_with(&id)));
+}
+
+#[test]
+fn devices_and_doctor_say_what_is_here() {
+    let out = systole(&["devices", "--json"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let told: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let platforms: Vec<_> = told.as_array().expect("a list").iter().map(|o| o["platform"].clone()).collect();
+    assert_eq!(platforms, ["cpu", "tpu", "cuda"]);
+    let out = systole(&["doctor", "--json"]);
+    let told: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let find =
+        |subject: &str| told.as_array().into_iter().flatten().find(|f| f["subject"] == subject).cloned();
+    let compiler = find("compiling for a TPU").expect("a finding");
+    if has_libtpu("devices_and_doctor_say_what_is_here") {
+        assert!(compiler["said"].as_str().is_some_and(|s| s.starts_with("works")), "{compiler}");
+    } else {
+        assert!(compiler["mend"].as_str().is_some_and(|m| m.contains("systole setup tpu")), "{compiler}");
+    }
+}
