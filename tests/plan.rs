@@ -106,14 +106,3 @@ fn mistakes_are_told() {
     let split = f.run(&["plan", "mlp", "--batch-size", "4", "--targets", "v5e-16"]).ok().out;
     assert!(split.contains("cannot be split over 16 devices"), "{split}");
 }
-
-/// The names that plans take are those that programs are compiled for.
-#[test]
-fn both_tables_of_slices_agree() {
-    let tables = systole_plan::Tables::built_in().unwrap();
-    for s in systole_plan::Slice::all(&tables) {
-        let other: systole_runtime::Slice =
-            s.libtpu(&tables).parse().unwrap_or_else(|e| panic!("{}: {e}", s.name));
-        assert_eq!((other.chips(), other.devices()), (s.chips, s.devices), "{}", s.name);
-    }
-}

@@ -12,7 +12,8 @@ use systole::devices::find_plugin;
 use systole_ir::{Error, ErrorKind, knobs};
 use systole_nn::{Model, Precision, grouped};
 use systole_pjrt::{Platform, TpuCompiler, program_text};
-use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, Slice};
+use systole_plan::{Slice, Tables};
+use systole_runtime::{AheadOfTime, AheadReport, AheadRequest};
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
@@ -49,8 +50,9 @@ pub(crate) struct CompileArgs {
 }
 
 pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
-    let slice = args.target.parse::<Slice>().map_err(|e| Failure::usage(e.at("--target")))?;
-    let slice = slice.times(args.num_slices.into());
+    let tables = Tables::built_in()?;
+    let slice = Slice::compilable(&args.target, &tables).map_err(|e| Failure::usage(e.at("--target")))?;
+    let slice = Slice { slices: slice.slices * usize::from(args.num_slices), ..slice };
     let search = find_plugin(Platform::Tpu, args.plugin.as_deref());
     let library = search.require(Platform::Tpu)?;
     screen.detail(format!("compiler: {}", library.display()));
@@ -60,7 +62,7 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
         executable: args.save.is_some(),
         partitions: args.partitions as usize,
         time_limit: Duration::from_secs(args.time_limit),
-        ..AheadRequest::new(program, slice.clone())
+        ..AheadRequest::new(program, slice.ahead(&tables))
     };
     let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
     let request = AheadRequest { memory_limit, ..request };
@@ -71,8 +73,8 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
         }
     }
     match screen.json {
-        true => screen.object(&object(args, &slice, &report)),
-        false => show(&slice, &report, screen),
+        true => screen.object(&object(args, &slice, &tables, &report)),
+        false => show(&slice, &tables, &report, screen),
     }
     Ok(0)
 }
@@ -122,11 +124,16 @@ fn saved_model(target: &Target, args: &CompileArgs) -> Result<(Model, usize), Fa
     Ok((model, batch_size))
 }
 
-fn object(args: &CompileArgs, slice: &Slice, r: &AheadReport) -> Value {
+/// The clouds' name of a slice that they sell.
+fn product<'a>(slice: &'a Slice, tables: &Tables) -> Option<&'a str> {
+    Some(slice.name.as_str()).filter(|name| *name != slice.libtpu(tables))
+}
+
+fn object(args: &CompileArgs, slice: &Slice, tables: &Tables, r: &AheadReport) -> Value {
     let m = &r.memory;
     json!({
-        "program": args.program, "target": slice.to_string(), "product": slice.product(),
-        "chips": slice.chips(), "devices": r.devices, "device_kind": r.device_kind,
+        "program": args.program, "target": slice.ahead(tables).to_string(),
+        "product": product(slice, tables), "chips": slice.all_chips(), "devices": r.devices, "device_kind": r.device_kind,
         "compiler": r.compiler, "library": r.library,
         "compile_s": r.seconds, "compiler_memory_bytes": r.compiler_memory,
         "memory_bytes": {
@@ -138,11 +145,11 @@ fn object(args: &CompileArgs, slice: &Slice, r: &AheadReport) -> Value {
     })
 }
 
-fn show(slice: &Slice, r: &AheadReport, screen: &Screen) {
+fn show(slice: &Slice, tables: &Tables, r: &AheadReport, screen: &Screen) {
     let m = &r.memory;
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64);
-    let name = slice.product().filter(|p| *p != slice.topology());
-    let name = name.map_or(String::new(), |p| format!(", sold as {p}"));
+    let name = product(slice, tables).map_or(String::new(), |p| format!(", sold as {p}"));
+    let slice = slice.ahead(tables);
     screen.line(format!("compiled for {slice}{name}: {} devices of {}", r.devices, r.device_kind));
     screen.line(format!(
         "  in {:.1} s, by {}",
@@ -152,10 +159,12 @@ fn show(slice: &Slice, r: &AheadReport, screen: &Screen) {
     screen.line("each device:");
     let of = r.memory_limit.map_or(String::new(), |limit| format!(" of {}", mib(limit)));
     screen.line(format!("  memory     {}{of}", mib(m.need())));
-    let kept = m.outputs.saturating_sub(m.aliased);
-    for (what, bytes) in
-        [("arguments", m.arguments), ("results", kept), ("temporaries", m.temporaries), ("code", m.code)]
-    {
+    for (what, bytes) in [
+        ("arguments", m.arguments),
+        ("results", m.results()),
+        ("temporaries", m.temporaries),
+        ("code", m.code),
+    ] {
         screen.line(format!("    {what:<12} {}", mib(bytes)));
     }
     if let Some(flops) = r.cost.get("flops") {

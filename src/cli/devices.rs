@@ -8,7 +8,7 @@ use std::time::Duration;
 use systole::devices::find_plugin;
 use systole_ir::knobs;
 use systole_pjrt::{Platform, Plugin, Search, TpuCompiler, device_nodes, sys};
-use systole_runtime::{AheadOfTime, AheadRequest, backend};
+use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice, backend};
 
 const PLATFORMS: [Platform; 2] = [Platform::Tpu, Platform::Cuda];
 
@@ -206,7 +206,7 @@ fn compiler() -> Finding {
         %y = \"stablehlo.add\"(%x, %x) : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>\n  return %y : tensor<8xf32>\n}\n";
     let compiled = || {
         let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu)?;
-        let mut request = AheadRequest::new(PROGRAM, "v5e:1x1".parse()?);
+        let mut request = AheadRequest::new(PROGRAM, AheadSlice::new("v5e", &[1, 1]));
         request.time_limit = Duration::from_secs(60);
         TpuCompiler::new(library)?.compile_ahead(&request)
     };

@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, Slice};
+use systole_runtime::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice};
 
 /// The hidden command of the `systole` program that [`serve`] stands behind.
 pub const COMMAND: &str = "compile-in-this-process";
@@ -27,13 +27,13 @@ const GLANCE: Duration = Duration::from_millis(20);
 ///
 /// ```no_run
 /// use systole_pjrt::{Platform, TpuCompiler, discover};
-/// use systole_runtime::{AheadOfTime, AheadRequest};
+/// use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice};
 /// let compiler = TpuCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
 /// let program = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
 ///     %y = stablehlo.add %x, %x : tensor<8xf32>
 ///     return %y : tensor<8xf32>
 /// }";
-/// let report = compiler.compile_ahead(&AheadRequest::new(program, "v5e:1x1".parse()?))?;
+/// let report = compiler.compile_ahead(&AheadRequest::new(program, AheadSlice::new("v5e", &[1, 1])))?;
 /// println!("{} bytes on each {}", report.memory.need(), report.device_kind);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
@@ -60,8 +60,7 @@ impl AheadOfTime for TpuCompiler {
         let folder = Folder::new()?;
         let wanted = Wanted {
             library: self.library.clone(),
-            slice: request.slice.topology(),
-            count: request.slice.count,
+            slice: request.slice.clone(),
             replicas: request.replicas,
             partitions: request.partitions,
             hlo: request.hlo,
@@ -162,12 +161,23 @@ fn unwritable(e: serde_json::Error) -> Error {
 #[derive(Serialize, Deserialize)]
 struct Wanted {
     library: PathBuf,
-    slice: String,
-    count: usize,
+    #[serde(with = "SliceInFile")]
+    slice: AheadSlice,
     replicas: usize,
     partitions: usize,
     hlo: bool,
     executable: bool,
+}
+
+/// An [`AheadSlice`] in a file.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "AheadSlice")]
+struct SliceInFile {
+    topology: String,
+    extents: Vec<usize>,
+    rings: Vec<bool>,
+    chip_config: Option<String>,
+    count: usize,
 }
 
 /// What the child says.
@@ -285,9 +295,8 @@ impl Borrowed<'_> {
         let wanted: Wanted = serde_json::from_str(&self.read("request.json")?)
             .map_err(|e| Error::new(ErrorKind::Data, "the request cannot be read").because(e.to_string()))?;
         let program = self.read("program.mlir")?;
-        let slice = wanted.slice.parse::<Slice>()?.times(wanted.count);
         let plugin = Plugin::load(&wanted.library)?;
-        let topology = Topology::tpu(&plugin, &slice)?;
+        let topology = Topology::tpu(&plugin, &wanted.slice)?;
         let devices = topology.devices()?;
         let began = Instant::now();
         let compiled = topology.compile(&program, wanted.replicas, wanted.partitions)?;

@@ -5,7 +5,7 @@ use crate::plugin::{Named, Plugin, Value, program, slice, taken, text, values};
 use crate::sys::{self, Args, Object};
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::{AheadMemory, Slice};
+use systole_runtime::{AheadMemory, AheadSlice};
 
 /// A topology: which devices there are and how they are wired.
 pub struct Topology {
@@ -26,14 +26,14 @@ pub struct TopologyDevice {
 
 impl Topology {
     /// The topology of a slice of TPUs.
-    pub fn tpu(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
+    pub fn tpu(plugin: &Plugin, slice: &AheadSlice) -> Result<Topology> {
         let mut options = Named::default();
-        if let Some(config) = slice.generation.chip_config {
-            options.push("chip_config_name", Value::Text(config.into()));
+        if let Some(config) = &slice.chip_config {
+            options.push("chip_config_name", Value::Text(config.clone()));
         }
-        let rings = slice.rings();
-        if rings.contains(&true) {
-            options.push("wrap", Value::Ints(rings.map(i64::from).to_vec()));
+        if slice.rings.contains(&true) {
+            let rings = (0..3).map(|axis| i64::from(slice.rings.get(axis) == Some(&true)));
+            options.push("wrap", Value::Ints(rings.collect()));
         }
         if let Some(host) = host_bounds(&slice.extents) {
             options.push("chips_per_host_bounds", Value::Ints(host));
@@ -41,7 +41,7 @@ impl Topology {
         if slice.count > 1 {
             options.push("num_slices", Value::Int(slice.count as i64));
         }
-        Topology::create(plugin, &slice.topology(), &options)
+        Topology::create(plugin, &slice.topology, &options)
     }
 
     fn create(plugin: &Plugin, name: &str, options: &Named) -> Result<Topology> {

@@ -7,9 +7,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Error, Graph, GraphBuilder, Result, TensorType, text};
+use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
 use systole_pjrt::{COMMAND, Platform, TpuCompiler, discover, program_text, serve};
-use systole_plan::{Half, Machine, Mesh, Said, Tables, Work, analytic, compiled};
+use systole_plan::{Half, Machine, Mesh, Tables, Work, analytic, compiled};
 use systole_runtime::{AheadOfTime, AheadRequest};
 
 /// One device of each generation.
@@ -149,24 +149,14 @@ fn row(
     let work = Work::of(&case.graph);
     let machine = Machine::of(chip, tables)?;
     let ours = analytic(&work, &machine, tables, Half::Bf16)?;
+    let Machine::Slice(slice) = &machine else {
+        return Err(Error::new(ErrorKind::Config, "only TPU slices are compiled for").at(chip));
+    };
     let donated: Vec<usize> = if case.donated { (0..case.graph.params.len()).collect() } else { Vec::new() };
-    let request = AheadRequest::new(program_text(&case.graph, &donated), chip.parse()?);
+    let request = AheadRequest::new(program_text(&case.graph, &donated), slice.ahead(tables));
     let said = compiler.compile_ahead(&AheadRequest { hlo: true, ..request })?;
     *version = said.compiler.lines().next().unwrap_or("").into();
-    let m = &said.memory;
-    let theirs = compiled(
-        &Said {
-            hlo: &said.hlo,
-            arguments: m.arguments as f64,
-            results: m.outputs.saturating_sub(m.aliased) as f64,
-            temporaries: m.temporaries as f64,
-            code: m.code as f64,
-            limit: said.memory_limit.map(|l| l as f64),
-        },
-        &work,
-        &machine,
-        tables,
-    )?;
+    let theirs = compiled(&said, &work, &machine, tables)?;
     // Sums of gradients are the same model in both: kernels are what is compared.
     let kernels = |e: &systole_plan::Estimate| e.device.likely - e.collective;
     Ok(Row {

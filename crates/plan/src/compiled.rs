@@ -12,26 +12,10 @@ use crate::table::{Tables, Tpu};
 use crate::work::Work;
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
-
-/// What a compiler said of a program for one device; sizes in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Said<'a> {
-    /// A serialized `HloModuleProtoWithConfig`.
-    pub hlo: &'a [u8],
-    /// Arguments.
-    pub arguments: f64,
-    /// Results outside the memory of arguments.
-    pub results: f64,
-    /// Intermediate values.
-    pub temporaries: f64,
-    /// The program.
-    pub code: f64,
-    /// What a device gives, where the compiler says so.
-    pub limit: Option<f64>,
-}
+use systole_runtime::AheadReport;
 
 /// The estimate of a step whose devices each do `work`, from what the compiler said of its program for a TPU.
-pub fn compiled(said: &Said, work: &Work, machine: &Machine, tables: &Tables) -> Result<Estimate> {
+pub fn compiled(said: &AheadReport, work: &Work, machine: &Machine, tables: &Tables) -> Result<Estimate> {
     let Machine::Slice(slice) = machine else {
         return Err(Error::new(
             ErrorKind::Unsupported,
@@ -42,7 +26,7 @@ pub fn compiled(said: &Said, work: &Work, machine: &Machine, tables: &Tables) ->
         Error::new(ErrorKind::Config, format!("no table has the generation `{}`", slice.generation))
     })?;
     let device = machine.device(tables, Half::Bf16)?;
-    let module = Module::read(said.hlo)?;
+    let module = Module::read(&said.hlo)?;
     let entry = module.computations.get(&module.entry).ok_or_else(|| {
         Error::new(ErrorKind::Data, "the compiler's program has no entry")
             .hint("is it an HloModuleProtoWithConfig?")
@@ -55,22 +39,23 @@ pub fn compiled(said: &Said, work: &Work, machine: &Machine, tables: &Tables) ->
 }
 
 /// The compiler's sums, divided as the analytic model divides them.
-fn divided(said: &Said, work: &Work, device: &Device) -> Memory {
+fn divided(said: &AheadReport, work: &Work, device: &Device) -> Memory {
     let m = memory(work, device);
     let arguments = (m.parameters + m.optimizer + m.inputs).max(1.0);
     let between = (m.activations + m.temporaries).max(1.0);
-    let a = said.arguments / arguments;
-    let t = said.temporaries / between;
+    let told = &said.memory;
+    let a = told.arguments as f64 / arguments;
+    let t = told.temporaries as f64 / between;
     let nothing = m.activations + m.temporaries == 0.0;
     Memory {
         parameters: m.parameters * a,
         optimizer: m.optimizer * a,
         inputs: m.inputs * a,
-        results: said.results,
+        results: told.results() as f64,
         activations: m.activations * t,
-        temporaries: if nothing { said.temporaries } else { m.temporaries * t },
-        code: said.code,
-        limit: said.limit.unwrap_or(m.limit),
+        temporaries: if nothing { told.temporaries as f64 } else { m.temporaries * t },
+        code: told.code as f64,
+        limit: said.memory_limit.map_or(m.limit, |l| l as f64),
     }
 }
 

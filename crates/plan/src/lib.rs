@@ -34,7 +34,7 @@ mod work;
 
 pub use choice::{Advice, Choice, Wish, advise, dollars, duration};
 pub use collective::{Mesh, all_reduce};
-pub use compiled::{Said, compiled};
+pub use compiled::compiled;
 pub use device::{Device, Tile};
 pub use estimate::{DISPATCH, Estimate, Half, KernelTime, Machine, Range, analytic};
 pub use memory::Memory;

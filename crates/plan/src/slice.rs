@@ -2,6 +2,7 @@
 
 use crate::table::{Tables, Tpu};
 use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::AheadSlice;
 
 /// A TPU slice (or several equal ones over the data-centre network).
 #[derive(Clone, Debug, PartialEq)]
@@ -108,6 +109,17 @@ impl Slice {
     pub fn libtpu(&self, tables: &Tables) -> String {
         let tpu = tables.tpu(&self.generation);
         format!("{}:{}", tpu.map_or(self.generation.as_str(), |t| &t.libtpu), joined(&self.topology))
+    }
+
+    /// What a compiler is told of it.
+    pub fn ahead(&self, tables: &Tables) -> AheadSlice {
+        AheadSlice {
+            topology: self.libtpu(tables),
+            extents: self.topology.clone(),
+            rings: self.wrap.clone(),
+            chip_config: tables.tpu(&self.generation).and_then(|t| t.chip_config.clone()),
+            count: self.slices,
+        }
     }
 
     /// Chips of all slices.

@@ -2,10 +2,48 @@
 //!
 //! No compiler is here: `systole-pjrt` offers Google's, through the same trait that estimators use.
 
-use crate::Slice;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 use systole_ir::Result;
+
+/// Chips wired together, as a compiler is told of them. Names of what clouds sell are in `systole-plan`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AheadSlice {
+    /// The compiler's name of one slice: `v5e:4x4`.
+    pub topology: String,
+    /// Chips along each axis.
+    pub extents: Vec<usize>,
+    /// Which axes are closed to rings.
+    pub rings: Vec<bool>,
+    /// The compiler's configuration of a chip, where it is not its default.
+    pub chip_config: Option<String>,
+    /// How many equal slices the data centre's network joins.
+    pub count: usize,
+}
+
+impl AheadSlice {
+    /// One slice of a generation without rings: `AheadSlice::new("v5e", &[2, 2])`.
+    pub fn new(generation: &str, extents: &[usize]) -> AheadSlice {
+        let sizes: Vec<String> = extents.iter().map(usize::to_string).collect();
+        AheadSlice {
+            topology: format!("{generation}:{}", sizes.join("x")),
+            extents: extents.to_vec(),
+            rings: vec![false; extents.len()],
+            chip_config: None,
+            count: 1,
+        }
+    }
+}
+
+impl fmt::Display for AheadSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.count {
+            1 => f.write_str(&self.topology),
+            n => write!(f, "{n} × {}", self.topology),
+        }
+    }
+}
 
 /// A program to compile for a slice.
 #[derive(Clone, Debug)]
@@ -13,7 +51,7 @@ pub struct AheadRequest {
     /// StableHLO text with a function `@main`. Where it is partitioned, shapes are those of all partitions together.
     pub program: String,
     /// What it is to run on.
-    pub slice: Slice,
+    pub slice: AheadSlice,
     /// Copies of the program that run beside each other, each with arrays of its own.
     pub replicas: usize,
     /// Parts that the compiler splits the arrays of a copy into, as annotations in the program say.
@@ -30,7 +68,7 @@ pub struct AheadRequest {
 
 impl AheadRequest {
     /// A program for one device of a slice, with the usual limits: ten minutes, 16 GiB.
-    pub fn new(program: impl Into<String>, slice: Slice) -> AheadRequest {
+    pub fn new(program: impl Into<String>, slice: AheadSlice) -> AheadRequest {
         AheadRequest {
             program: program.into(),
             slice,
@@ -62,9 +100,14 @@ pub struct AheadMemory {
 }
 
 impl AheadMemory {
+    /// Results that need memory of their own.
+    pub fn results(&self) -> u64 {
+        self.outputs.saturating_sub(self.aliased)
+    }
+
     /// What must fit into the device's memory.
     pub fn need(&self) -> u64 {
-        self.code + self.arguments + self.outputs.saturating_sub(self.aliased) + self.temporaries
+        self.code + self.arguments + self.results() + self.temporaries
     }
 }
 

@@ -1,6 +1,6 @@
 //! What every backend is to the rest of Systole: [`Backend`] compiles a graph into an [`Executable`] that runs on
 //! [`Buffer`]s. Also [`jit`] for functions over trees of tensors, the list of backends, the reference backend, and what
-//! compiling for machines that are not here means ([`AheadOfTime`], [`Slice`]).
+//! compiling for machines that are not here means ([`AheadOfTime`], [`AheadSlice`]).
 //!
 //! This crate knows no particular device. The facade registers the backends it was built with.
 
@@ -11,15 +11,13 @@ pub mod event;
 mod jit;
 mod reference;
 mod registry;
-mod slice;
 pub mod trace;
 mod tree;
 
-pub use ahead::{AheadMemory, AheadOfTime, AheadReport, AheadRequest};
+pub use ahead::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice};
 pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable, Report};
 pub use buffer::{Buffer, DeviceData};
 pub use jit::{Jit, jit, value_and_grad};
 pub use reference::{NullBackend, ReferenceBackend};
 pub use registry::{Provider, backend, provider_names, register};
-pub use slice::{GENERATIONS, Generation, Slice};
 pub use tree::{Params, Skeleton, Tree};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use systole::devices::plugin_cache;
 use systole_ir::Result;
 use systole_pjrt::{Platform, TpuCompiler, discover, program_text};
-use systole_plan::{Estimate, Half, Machine, Said, Slice, Tables, analytic, compiled};
+use systole_plan::{Estimate, Half, Machine, Slice, Tables, analytic, compiled};
 use systole_runtime::{AheadOfTime, AheadReport, AheadRequest};
 
 /// The compiler and what it has said.
@@ -40,7 +40,7 @@ impl Compiler {
             }
         };
         match report {
-            Ok(r) => compiled(&said(r), &share.work, machine, tables),
+            Ok(r) => compiled(r, &share.work, machine, tables),
             Err(e) => {
                 notes.push(format!("analytic, because the compiler refused: {}", e.what()));
                 analytic(&share.work, machine, tables, Half::Bf16)
@@ -52,7 +52,7 @@ impl Compiler {
         // As training compiles it: every argument may be given away. A program that is no step keeps its arguments.
         let donated = if share.batch > 0 { share.graph.params.len() } else { 0 };
         let program = program_text(&share.graph, &(0..donated).collect::<Vec<_>>());
-        let request = AheadRequest::new(program, slice.libtpu(tables).parse()?);
+        let request = AheadRequest::new(program, slice.ahead(tables));
         self.compiler.compile_ahead(&AheadRequest { hlo: true, ..request })
     }
 }
@@ -61,16 +61,4 @@ impl Compiler {
 fn smallest(slice: &Slice, tables: &Tables) -> Slice {
     let all = Slice::all(tables).into_iter().filter(|s| s.generation == slice.generation);
     all.min_by_key(|s| s.chips).unwrap_or_else(|| slice.clone())
-}
-
-fn said(r: &AheadReport) -> Said<'_> {
-    let m = &r.memory;
-    Said {
-        hlo: &r.hlo,
-        arguments: m.arguments as f64,
-        results: m.outputs.saturating_sub(m.aliased) as f64,
-        temporaries: m.temporaries as f64,
-        code: m.code as f64,
-        limit: r.memory_limit.map(|l| l as f64),
-    }
 }
