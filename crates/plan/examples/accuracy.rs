@@ -81,6 +81,10 @@ fn main() -> Result<()> {
     let mut refused = Vec::new();
     let mut version = String::new();
     for case in cases(&args[2.min(args.len())..])? {
+        // After each case, so that a run that is stopped leaves what it found.
+        if let (Some(path), false) = (args.get(1), rows.is_empty()) {
+            write(path, &report(&rows, &refused, &tables, &version)?)?;
+        }
         for chip in CHIPS {
             match row(&case, chip, &tables, &compiler, &mut version) {
                 Ok(row) => {
@@ -99,7 +103,11 @@ fn main() -> Result<()> {
         println!("{report}");
         return Ok(());
     };
-    std::fs::write(path, report).map_err(|e| Error::io("cannot write", path, e))
+    write(path, &report)
+}
+
+fn write(path: &str, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|e| Error::io("cannot write", path, e))
 }
 
 fn cases(files: &[String]) -> Result<Vec<Case>> {
@@ -114,7 +122,7 @@ fn cases(files: &[String]) -> Result<Vec<Case>> {
         let g = GraphBuilder::new("main");
         let x = matrix(&g, &[batch, side, side, inner]);
         let kernel = matrix(&g, &[window, window, inner, outer]);
-        let spec = Convolution::same(&x.ty(), &kernel.ty(), &[stride, stride], &[1, 1], 1);
+        let spec = Convolution::same(x.ty(), kernel.ty(), &[stride, stride], &[1, 1], 1);
         let graph = g.finish(&[x.convolution(&kernel, spec)])?;
         let name = format!("{batch}×{side}×{side}×{inner} → {outer}, {window}×{window} / {stride}");
         cases.push(Case { name, kind: "convolution", graph, donated: false });

@@ -60,6 +60,23 @@ impl Slice {
         Ok(Slice::shaped(tpu, topology))
     }
 
+    /// As [`Slice::of`], and besides any chips along the axes that a compiler may know though no cloud sells them:
+    /// `v2:1x1`; a generation alone is one chip.
+    ///
+    /// ```
+    /// use systole_plan::{Slice, Tables};
+    /// let tables = Tables::built_in().unwrap();
+    /// assert_eq!(Slice::compilable("v4", &tables).unwrap().topology, [1, 1, 1]);
+    /// assert_eq!(Slice::compilable("v4:2x1", &tables).unwrap().name, "v4:2x1x1");
+    /// assert!(Slice::compilable("v4:64x1", &tables).is_err());
+    /// ```
+    pub fn compilable(name: &str, tables: &Tables) -> Result<Slice> {
+        let lower = name.trim().to_lowercase();
+        let (family, size) = lower.split_once(':').unwrap_or((&lower, "1"));
+        let unsold = tables.tpu(family).and_then(|tpu| Some(Slice::shaped(tpu, small_enough(tpu, size)?)));
+        Slice::of(name, tables).or_else(|refused| unsold.ok_or(refused))
+    }
+
     fn shaped(tpu: &Tpu, topology: Vec<usize>) -> Slice {
         let chips = topology.iter().product();
         let text = joined(&topology);
@@ -125,6 +142,15 @@ fn offered(tpu: &Tpu, dims: &[usize]) -> bool {
     let Some(cubes) = tpu.cubes else { return false };
     let chips: usize = dims.iter().product();
     dims.len() == tpu.axes && dims.iter().all(|d| d % 4 == 0) && chips <= 64 * cubes && chips <= tpu.max_chips
+}
+
+/// Chips along all axes, none longer than the longest of a slice that has a name.
+fn small_enough(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
+    let mut found = dims(size)?;
+    found.resize(found.len().max(tpu.axes), 1);
+    let longest = tpu.slices.values().filter_map(|t| dims(t)?.into_iter().max()).max()?;
+    let fits = found.len() == tpu.axes && found.iter().all(|&d| d <= longest);
+    (fits && found.iter().product::<usize>() <= tpu.max_chips).then_some(found)
 }
 
 fn unknown(name: &str, tables: &Tables) -> Error {

@@ -2,14 +2,12 @@
 
 use super::PlanArgs;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use systole::config::{Config, DATASETS, Draft, PRESETS};
+use systole::config::{Config, Draft, PRESETS};
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
 use systole_nn::{Model, Precision, nearest};
 use systole_plan::Work;
-
-/// Training samples of the data sets that models come with, for runs whose length is given in epochs.
-const SAMPLES: [u64; DATASETS.len()] = [60_000, 60_000, 60_000, 50_000, 0, 0];
 
 pub(super) enum Subject {
     /// A training step; its work by the batch of one device.
@@ -95,10 +93,11 @@ impl Subject {
                         "{batch} is no multiple of {devices}: some devices wait for those with {each}"
                     ));
                 }
-                if !shares.contains_key(&each) {
-                    shares.insert(each, Share::of(model.train_graph(each)?, each));
-                }
-                Ok((&shares[&each], *batch as f64))
+                let share = match shares.entry(each) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(free) => free.insert(Share::of(model.train_graph(each)?, each)),
+                };
+                Ok((&*share, *batch as f64))
             }
         }
     }
@@ -119,8 +118,13 @@ impl Subject {
     }
 }
 
+/// Training samples of the data sets whose size is always the same; 0 for others.
 fn size_of(dataset: &str) -> u64 {
-    DATASETS.iter().position(|d| *d == dataset).map_or(0, |i| SAMPLES[i])
+    match dataset {
+        "fashion-mnist" | "mnist" | "glyphs" => 60_000,
+        "cifar10" => 50_000,
+        _ => 0,
+    }
 }
 
 fn draft(name: &str) -> Result<Draft> {

@@ -161,7 +161,7 @@ mod tests {
         for initial in [None, Some(&[0.9, 0.1][..])] {
             let of = values(&resampled(&ints(4000), initial));
             let rare = of.iter().filter(|v| *v % 10 == 0).count();
-            assert!(rare >= 380 && rare <= 400, "nearly all of the rare class stay: {rare}");
+            assert!((380..=400).contains(&rare), "nearly all of the rare class stay: {rare}");
             let share = rare as f64 / of.len() as f64;
             assert!((share - 0.5).abs() < 0.05, "{share}");
             assert!(of.is_sorted());
