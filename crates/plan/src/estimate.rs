@@ -233,7 +233,9 @@ pub(crate) fn assembled(
         likely: likely + collective,
         high: sum(&|t| t.start + t.products + t.results + t.memory + t.vector).max(likely) + collective,
     };
-    let fed: f64 = work.bytes_of(Role::Input) * machine.devices() as f64;
+    // A training step gets a batch from the host; the arguments of other programs lie on the device already.
+    let trains = work.arguments.iter().any(|a| a.role == Role::Trainable);
+    let fed = if trains { work.bytes_of(Role::Input) * machine.devices() as f64 } else { 0.0 };
     let input = fed / machine.input_rate(tables);
     let host = match machine {
         Machine::Cpu { .. } => 0.0,
