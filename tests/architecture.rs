@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-compile", &["systole-ir", "systole-base"]),
     ("systole-runtime", &["systole-ir", "systole-base"]),
     ("systole-cpu", &["systole-compile", "systole-runtime", "systole-ir", "systole-base"]),
+    ("systole-plan", &["systole-compile", "systole-ir", "systole-base"]),
     ("systole-nn", &["systole-runtime", "systole-data", "systole-ir", "systole-base"]),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
     (
@@ -28,6 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-cpu",
             "systole-nn",
             "systole-pjrt",
+            "systole-plan",
         ],
     ),
 ];

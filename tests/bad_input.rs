@@ -219,7 +219,7 @@ fn pictures_that_are_none() {
     let labels = format!("{SET}/{LABELS}");
     let cases = [
         ("absent.png", "cannot read"),
-        ("text.png", "neither PNG nor IDX"),
+        ("text.png", "neither JPEG, PNG nor IDX"),
         ("cut.png", "cut.png"),
         ("empty.png", "empty.png"),
         (labels.as_str(), "holds no pictures"),

@@ -14,7 +14,8 @@ use systole_ir::Literal;
 fn album(f: &Folder) {
     for (k, class) in ["day", "night"].iter().enumerate() {
         for i in 0..3u8 {
-            let pixels = vec![(200 - 150 * k as u8) + i; (4 + i as usize) * 5];
+            // Each one packs to another number of bytes.
+            let pixels: Vec<u8> = (0..(4 + i) * 5).map(|p| 200 - 150 * k as u8 + p * i % 3).collect();
             let picture = Literal::from_slice([4 + i as usize, 5, 1], &pixels).unwrap();
             f.write(&format!("album/{class}/{i}.png"), png::to_bytes(&picture).unwrap());
         }

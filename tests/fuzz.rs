@@ -7,8 +7,10 @@ mod targets;
 
 use systole_base::rng::Stream;
 
-/// Mutated inputs for each target.
-const INPUTS: u64 = 20_000;
+/// Mutated inputs for each target; `SYSTOLE_FUZZ_INPUTS` of them in the recorded run.
+fn inputs() -> u64 {
+    std::env::var("SYSTOLE_FUZZ_INPUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000)
+}
 
 /// One of the seeds with a few bytes changed, inserted, cut out or doubled.
 fn mutated(seeds: &[Vec<u8>], draws: &mut Stream) -> Vec<u8> {
@@ -38,7 +40,7 @@ fn seeds_and_their_mutations_make_no_panic() {
         let seeds = seeds();
         assert!(!seeds.is_empty(), "{name}");
         seeds.iter().for_each(|seed| target(seed));
-        for i in 0..INPUTS {
+        for i in 0..inputs() {
             let input = mutated(&seeds, &mut Stream::new(5, k as u64, i));
             let ran = std::panic::catch_unwind(|| target(&input));
             assert!(ran.is_ok(), "{name} panicked on {input:02x?}");
@@ -50,11 +52,11 @@ fn seeds_and_their_mutations_make_no_panic() {
 fn any_text_is_a_configuration_or_an_error() {
     let preset = systole::config::Config::preset_text("fashion-mnist").unwrap().as_bytes().to_vec();
     let mut errors = 0;
-    for i in 0..INPUTS / 4 {
+    for i in 0..inputs() / 4 {
         let input = mutated(std::slice::from_ref(&preset), &mut Stream::new(6, 0, i));
         let text = String::from_utf8_lossy(&input);
         let parsed = std::panic::catch_unwind(|| systole::config::Config::parse(&text, "fuzz").is_err());
         errors += parsed.unwrap_or_else(|_| panic!("panicked on {text}")) as u64;
     }
-    assert!(errors > INPUTS / 10, "mutations do damage: {errors}");
+    assert!(errors > inputs() / 10, "mutations do damage: {errors}");
 }

@@ -8,6 +8,7 @@ mod devices;
 mod evaluate;
 mod init;
 mod ops;
+mod plan;
 mod predict;
 mod report;
 mod resume;
@@ -127,6 +128,8 @@ enum Command {
         /// Where the request lies
         folder: PathBuf,
     },
+    /// Say what TPU slices, GPUs and this computer would need for a model: memory, time and money
+    Plan(plan::PlanArgs),
     /// Write a commented TOML file with a whole training run
     Init(init::InitArgs),
     /// Print the graphs that a model is compiled from
@@ -240,6 +243,7 @@ fn dispatch(command: Command, common: &Common, screen: &Screen) -> Outcome {
             systole_pjrt::serve(&folder)?;
             Ok(0)
         }
+        Command::Plan(args) => plan::run(&args, screen),
         Command::Init(args) => init::run(&args, screen),
         Command::Show(args) => show::run(&args, screen),
         Command::Ops => ops::ops(screen),

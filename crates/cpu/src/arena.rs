@@ -80,7 +80,7 @@ fn out_of_memory(bytes: usize) -> Error {
 }
 
 /// Bytes that this process may still use: the machine's, or its control group's limit where that is lower.
-pub(crate) fn available() -> Option<usize> {
+pub fn available() -> Option<usize> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find(|l| l.starts_with("MemAvailable:"))?;
     let machine = line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)?;

@@ -21,6 +21,7 @@ mod peak;
 mod profile;
 mod team;
 
+pub use arena::available as available_memory;
 pub use backend::{CpuBackend, provider};
 pub use detect::Level;
 pub use peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};

@@ -175,15 +175,18 @@ impl Pump {
         Pump::new(owner, None, run, gauge, (f, None), Feed::Cursor(up))
     }
 
-    /// Batches of `f` of a stream's elements. Its places are those of `batch` over `map_parallel`.
+    /// Batches of `f` of a stream's elements, `map` its stage for those who watch. Its places are those of `batch` over `map_parallel`.
     pub fn over_batches(
         owner: Owner,
         run: Run,
         up: Box<dyn Cursor>,
         gauge: Arc<Gauge>,
-        f: MapFn,
+        (f, map): (MapFn, Option<usize>),
         batching: Batching,
     ) -> Pump {
+        let watch = run.watch().clone();
+        // The report still knows the function's own time.
+        let f: MapFn = Arc::new(move |s| watch.within(map, || f(s)));
         Pump::new(owner, None, run, gauge, (Some(f), Some(batching)), Feed::Cursor(up))
     }
 

@@ -105,7 +105,11 @@ fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened>
     }
 }
 
+/// By the name, so that a damaged file is known for what it is; or by the first record.
 fn is_tfrecord(path: &Path) -> bool {
+    if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".tfrecord")) {
+        return true;
+    }
     let reader = Reader::open(path, Compression::Auto, OnCorrupt::Fail);
     reader.is_ok_and(|mut r| matches!(r.next(), Some(Ok(_))))
 }
@@ -143,9 +147,10 @@ fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
     let features = match (told, std::fs::read_to_string(&beside)) {
         (Some(told), _) => Some(told),
         (None, Ok(text)) => Some(text.parse()?),
-        (None, Err(_)) => match raw.iter().next() {
+        // The first whole one: what is damaged is told when the elements are read.
+        (None, Err(_)) => match raw.iter().find_map(Result::ok) {
             Some(first) => {
-                Features::guess(first?.get("record")?.bytes()).ok().filter(|f| f.iter().count() > 0)
+                Features::guess(first.get("record")?.bytes()).ok().filter(|f| f.iter().count() > 0)
             }
             None => None,
         },

@@ -62,11 +62,6 @@ impl Watch {
         Watch::Trace(Arc::new(Trace { stages: Stages::of(node), seen: Mutex::default() }))
     }
 
-    /// Whether each stage is looked at by itself.
-    pub fn is_on(&self) -> bool {
-        !matches!(self, Watch::Off)
-    }
-
     pub fn is_trace(&self) -> bool {
         matches!(self, Watch::Trace(_))
     }
@@ -100,6 +95,17 @@ impl Watch {
             (Watch::Meter(meter), Some(id)) => meter.time(id, work),
             _ => work(),
         }
+    }
+
+    /// One element's work of stage `id`, done within that of another stage.
+    pub fn within<T>(&self, id: Option<usize>, work: impl FnOnce() -> T) -> T {
+        let (Watch::Meter(meter), Some(id)) = (self, id) else { return work() };
+        meter.time(id, || {
+            if CALL.get() == Call::Timed {
+                meter.rows[id].elements.fetch_add(1, Relaxed);
+            }
+            work()
+        })
     }
 
     /// Does not count time that the stage now being timed on this thread only waited.

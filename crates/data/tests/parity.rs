@@ -165,7 +165,7 @@ fn example(i: i64) -> Sample {
     let image: Vec<u8> = (0..12).map(|j| (i * j) as u8).collect();
     let tiny = 1e-3 * i as f64;
     Sample::new([
-        ("box", Literal::from_slice([4], &[x / 8.0, -x, 0.5, tiny as f32]).unwrap()),
+        ("box", Literal::from_slice([4], &[x / 8.0, 0.0 - x, 0.5, tiny as f32]).unwrap()),
         ("image", Literal::from_slice([2, 2, 3], &image).unwrap()),
         ("label", Literal::from_slice([], &[i - 5]).unwrap()),
         ("tokens", Literal::from_slice([tokens.len()], &tokens).unwrap()),

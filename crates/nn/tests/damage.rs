@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::thread::available_parallelism;
 use systole_ir::{DType, Literal, TensorType};
-use systole_nn::{Disk, ModelFile};
+use systole_nn::ModelFile;
 
 /// A checkpoint with the sections that a training run writes, filled up to 64 KiB.
 fn checkpoint() -> ModelFile {
@@ -28,11 +28,7 @@ fn checkpoint() -> ModelFile {
 }
 
 fn bytes(file: &ModelFile) -> Vec<u8> {
-    let path = std::env::temp_dir().join(format!("systole-damage-{}", std::process::id()));
-    file.save_with(&Disk, &path).unwrap();
-    let bytes = std::fs::read(&path).unwrap();
-    std::fs::remove_file(path).unwrap();
-    bytes
+    file.to_bytes().unwrap()
 }
 
 fn read(bytes: &[u8]) -> Result<ModelFile, String> {

@@ -228,6 +228,26 @@ fn a_stop_flag_ends_after_the_step_with_the_history_so_far() {
 }
 
 #[test]
+fn waiting_for_data_is_measured_and_explained() {
+    const SLOW: std::time::Duration = std::time::Duration::from_millis(40);
+    let slow = points(None).batch(5).map(|s| {
+        std::thread::sleep(SLOW);
+        s
+    });
+    let history = classifier().fit(&slow, Fit { epochs: 2, ..quiet() }).unwrap();
+    let waited: f32 = history.wait_ms.iter().sum();
+    assert!(waited >= 8.0 * SLOW.as_secs_f32() * 1e3, "{waited}");
+    assert!(history.data_wait() > 0.05 && history.data_wait() <= 1.0);
+    let verdict = history.verdict();
+    for part in ["input-bound", "the slowest stage is map", "prefetch(AUTOTUNE)"] {
+        assert!(verdict.contains(part), "{part}: {verdict}");
+    }
+    assert_eq!(history.data.unwrap().elements, 4, "those of the last epoch");
+    let nothing = classifier().fit(&slow, Fit { epochs: 0, ..quiet() }).unwrap();
+    assert_eq!((nothing.data_wait(), nothing.verdict()), (0.0, String::new()));
+}
+
+#[test]
 fn functional_models_join_branches_and_share_layers() {
     let x = input("x", [2]);
     let shared = dense(3).name("shared").activation("tanh");

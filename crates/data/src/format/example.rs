@@ -607,16 +607,14 @@ pub fn encode(sample: &Sample) -> Result<Vec<u8>> {
                 1
             }
             dtype if dtype.is_float() => {
-                put_bytes(&mut list, 1, cast(x, DType::F32).bytes());
+                put_packed(&mut list, cast(x, DType::F32).bytes());
                 2
             }
             _ => {
                 let mut packed = Vec::new();
-                cast(x, DType::I64)
-                    .as_slice::<i64>()?
-                    .iter()
-                    .for_each(|&v| put_varint(&mut packed, v as u64));
-                put_bytes(&mut list, 1, &packed);
+                let integers = cast(x, DType::I64);
+                integers.as_slice::<i64>()?.iter().for_each(|&v| put_varint(&mut packed, v as u64));
+                put_packed(&mut list, &packed);
                 3
             }
         };
@@ -629,6 +627,13 @@ pub fn encode(sample: &Sample) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(map.len() + 8);
     put_bytes(&mut out, 1, &map);
     Ok(out)
+}
+
+/// A packed list; as in Protocol Buffers, an empty one is not written.
+fn put_packed(list: &mut Vec<u8>, values: &[u8]) {
+    if !values.is_empty() {
+        put_bytes(list, 1, values);
+    }
 }
 
 /// A function for [`Dataset::map`] that replaces the field `record: ui8[n]` by the features in it.

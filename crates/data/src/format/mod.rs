@@ -3,6 +3,7 @@
 pub mod cifar;
 pub mod csv;
 pub mod example;
+mod exif;
 pub mod idx;
 pub mod jpeg;
 pub mod npy;

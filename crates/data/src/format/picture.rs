@@ -1,6 +1,7 @@
 //! Pictures of any format that is read, told by their first bytes; those of other formats are told by name.
 
-use super::{jpeg, png};
+use super::{exif, jpeg, png};
+use crate::HostArray;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -79,7 +80,8 @@ pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
     }
 }
 
-/// Reads a JPEG or PNG file.
+/// Reads a JPEG or PNG file. A photo is turned the way up that its EXIF block says, which [`from_bytes`] and TensorFlow
+/// do not look at.
 ///
 /// # Errors
 /// As [`from_bytes`]; `Io` when the file cannot be read.
@@ -90,7 +92,11 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     if bytes.is_empty() {
         return Err(Error::new(ErrorKind::Data, "the picture is empty").at(path.display().to_string()));
     }
-    from_bytes(&path.display().to_string(), &bytes)
+    let picture = from_bytes(&path.display().to_string(), &bytes)?;
+    match exif::orientation(&bytes) {
+        1 => Ok(picture),
+        turned => exif::upright(HostArray::from(picture), turned).into_literal(),
+    }
 }
 
 #[cfg(test)]

@@ -86,13 +86,12 @@ impl Stage for Batch {
         if let Some((up, f, threads)) = self.up.mapped()
             && run.has_threads()
             && run.is_deterministic()
-            && !run.watch().is_on()
         {
             // The threads of the map put the batches together too: an element never leaves its core's cache.
             let owner = Owner::of(self);
             let gauge = run.tuner().gauge(&owner, threads, None);
-            let up = open(&up, run)?;
-            return Ok(Box::new(Pump::over_batches(owner, run.clone(), up, gauge, f, self.batching)));
+            let (up, map) = (open(&up, run)?, run.watch().id(Owner::of(&*self.up).address));
+            return Ok(Box::new(Pump::over_batches(owner, run.clone(), up, gauge, (f, map), self.batching)));
         }
         let up = open(&self.up, run)?;
         Ok(Box::new(Collected { up, batching: self.batching, at: 0 }))

@@ -19,6 +19,8 @@ pub(crate) mod pad;
 pub(crate) mod prefetch;
 pub(crate) mod random;
 pub(crate) mod repeat;
+pub(crate) mod resample;
+pub(crate) mod scan;
 pub(crate) mod select;
 pub(crate) mod shard;
 pub(crate) mod shuffle;
@@ -26,6 +28,7 @@ pub(crate) mod skip;
 pub(crate) mod take;
 pub(crate) mod take_while;
 pub(crate) mod unbatch;
+pub(crate) mod unique;
 pub(crate) mod window;
 pub(crate) mod zip;
 

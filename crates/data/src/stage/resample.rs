@@ -1,0 +1,178 @@
+//! `rejection_resample`: leaves out elements by chance so that the classes come as often as wanted.
+
+use super::{Cursor, Node, Stage, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
+use crate::sample::{ElementSpec, Sample};
+use std::sync::Arc;
+use systole_base::rng::{Stream, hash_name, mix};
+use systole_base::{Error, ErrorKind, Result};
+
+type Class = Arc<dyn Fn(&Sample) -> Result<usize> + Send + Sync>;
+
+impl Dataset {
+    /// Leaves out elements so that class `k` makes up `target[k]` of those that stay. `initial` says how often the
+    /// classes come; without it that is learned while running, from an equal share on. What stays is a pure function
+    /// of (seed, epoch, index). The elements are handed on as they are (tf.data puts the class beside them).
+    pub fn rejection_resample(
+        &self,
+        class: impl Fn(&Sample) -> Result<usize> + Send + Sync + 'static,
+        target: &[f64],
+        initial: Option<&[f64]>,
+        seed: u64,
+    ) -> Dataset {
+        let (target, initial) = (target.to_vec(), initial.map(<[f64]>::to_vec));
+        self.then(|up| Resample { up, class: Arc::new(class), target, initial, seed })
+    }
+}
+
+struct Resample {
+    up: Node,
+    class: Class,
+    target: Vec<f64>,
+    initial: Option<Vec<f64>>,
+    seed: u64,
+}
+
+impl Stage for Resample {
+    fn label(&self) -> String {
+        "rejection_resample".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality().unknown_unless_empty()
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let is_shares =
+            |s: &[f64]| s.iter().all(|p| *p >= 0.0 && p.is_finite()) && s.iter().sum::<f64>() > 0.0;
+        let fits = self.initial.as_ref().is_none_or(|i| i.len() == self.target.len() && is_shares(i));
+        if !is_shares(&self.target) || !fits {
+            return Err(Error::new(ErrorKind::Config, "the shares of the classes do not fit")
+                .at(self.label())
+                .because(format!("target {:?}, initial {:?}", self.target, self.initial))
+                .hint("give one share for each class, none negative, not all 0"));
+        }
+        Ok(Box::new(Resampling {
+            up: open(&self.up, run)?,
+            class: self.class.clone(),
+            target: self.target.clone(),
+            initial: self.initial.clone(),
+            draws: (self.seed, hash_name("rejection_resample") ^ mix(run.epoch())),
+            counts: vec![0; self.target.len()],
+            taken: 0,
+        }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.up.spec()
+    }
+
+    fn is_random(&self) -> bool {
+        true
+    }
+}
+
+struct Resampling {
+    up: Box<dyn Cursor>,
+    class: Class,
+    target: Vec<f64>,
+    initial: Option<Vec<f64>>,
+    draws: (u64, u64),
+    /// Elements of each class so far.
+    counts: Vec<u64>,
+    /// Elements so far.
+    taken: u64,
+}
+
+impl Resampling {
+    /// Whether an element stays: in proportion to how much rarer its class is than wanted.
+    fn stays(&mut self, sample: &Sample) -> Result<bool> {
+        let class = (self.class)(sample)?;
+        let Some(count) = self.counts.get_mut(class) else {
+            return Err(Error::new(ErrorKind::Data, format!("there is no class {class}"))
+                .because(format!("shares are given for {} classes", self.target.len()))
+                .hint("give a share for each class"));
+        };
+        *count += 1;
+        let share = |k: usize| match &self.initial {
+            Some(initial) => initial[k],
+            None => (self.counts[k] + 1) as f64,
+        };
+        let lack = |k: usize| match share(k) {
+            0.0 => 0.0,
+            share => self.target[k] / share,
+        };
+        let most = (0..self.target.len()).map(lack).fold(0.0, f64::max);
+        let draw = Stream::new(self.draws.0, self.draws.1, self.taken - 1).uniform_f64();
+        Ok(draw * most < lack(class))
+    }
+}
+
+impl Cursor for Resampling {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        loop {
+            let item = self.up.next()?;
+            self.taken += 1;
+            match item.and_then(|sample| Ok((self.stays(&sample)?, sample))) {
+                Ok((false, _)) => {}
+                Ok((true, sample)) => return Some(Ok(sample)),
+                Err(e) => return Some(Err(e)),
+            }
+        }
+    }
+
+    fn save(&self) -> Place {
+        let numbers: Vec<u64> = std::iter::once(self.taken).chain(self.counts.iter().copied()).collect();
+        Place::at(numbers).over(self.up.save())
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        match place.numbers.split_first() {
+            Some((taken, counts)) if counts.len() == self.counts.len() => {
+                self.taken = *taken;
+                self.counts.copy_from_slice(counts);
+            }
+            _ => return Err(foreign()),
+        }
+        self.up.restore(place.above(0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, resumes, stream, values};
+    use crate::{Dataset, Sample};
+
+    /// One of ten is of class 1.
+    fn resampled(d: &Dataset, initial: Option<&[f64]>) -> Dataset {
+        let class = |s: &Sample| Ok(usize::from(s.get("x")?.get(0).as_i64() % 10 == 0));
+        d.rejection_resample(class, &[0.5, 0.5], initial, 7)
+    }
+
+    #[test]
+    fn classes_come_as_often_as_wanted() {
+        for initial in [None, Some(&[0.9, 0.1][..])] {
+            let of = values(&resampled(&ints(4000), initial));
+            let rare = of.iter().filter(|v| *v % 10 == 0).count();
+            assert!((380..=400).contains(&rare), "nearly all of the rare class stay: {rare}");
+            let share = rare as f64 / of.len() as f64;
+            assert!((share - 0.5).abs() < 0.05, "{share}");
+            assert!(of.is_sorted());
+            let again = values(&resampled(&stream(4000), initial).debug());
+            assert_eq!(again, of);
+            resumes(&resampled(&ints(60), initial).repeat_n(2).batch(3));
+            resumes(&resampled(&stream(60), initial).shuffle(4, 1));
+        }
+        let other = ints(4).rejection_resample(|_| Ok(5), &[1.0, 1.0], None, 1);
+        assert!(other.iter().next().unwrap().unwrap_err().to_string().contains("no class 5"));
+        let wrong = ints(4).rejection_resample(|_| Ok(0), &[1.0, -1.0], None, 1);
+        assert!(wrong.iter().next().unwrap().unwrap_err().hint_text().is_some());
+    }
+}

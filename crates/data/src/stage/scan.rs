@@ -1,0 +1,121 @@
+//! `scan`: a function of each sample and of a state that goes from sample to sample. Its place is a count: the state is
+//! computed again from the start of the epoch when a place is gone to.
+
+use super::{Cursor, Node, Stage, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
+use crate::sample::Sample;
+use std::sync::Arc;
+use systole_base::Result;
+
+type Step = Arc<dyn Fn(Sample, Sample) -> Result<(Sample, Sample)> + Send + Sync>;
+
+impl Dataset {
+    /// `f(state, element) → (state, element)`, from `initial` on in every epoch: running sums, differences, counters.
+    /// An element that is an error leaves the state as it was.
+    ///
+    /// Resuming computes the elements before the place again.
+    pub fn scan(
+        &self,
+        initial: Sample,
+        f: impl Fn(Sample, Sample) -> Result<(Sample, Sample)> + Send + Sync + 'static,
+    ) -> Dataset {
+        self.then(|up| Scan { up, initial, f: Arc::new(f) })
+    }
+}
+
+struct Scan {
+    up: Node,
+    initial: Sample,
+    f: Step,
+}
+
+impl Stage for Scan {
+    fn label(&self) -> String {
+        "scan".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality()
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        let up = open(&self.up, run)?;
+        Ok(Box::new(Scanning { up, state: self.initial.clone(), f: self.f.clone(), taken: 0 }))
+    }
+}
+
+struct Scanning {
+    up: Box<dyn Cursor>,
+    state: Sample,
+    f: Step,
+    taken: u64,
+}
+
+impl Scanning {
+    fn step(&mut self, sample: Sample) -> Result<Sample> {
+        let origin = sample.origin();
+        let out = (self.f)(self.state.clone(), sample).and_then(|(state, out)| Ok((state.check()?, out)));
+        let (state, out) = out.map_err(|e| Sample::default().with_origin(origin.clone()).locate(e))?;
+        self.state = state;
+        out.with_origin(origin).check()
+    }
+}
+
+impl Cursor for Scanning {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let item = self.up.next()?;
+        self.taken += 1;
+        Some(item.and_then(|sample| self.step(sample)))
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.taken])
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        let taken = place.number(0)?;
+        match self.skip(taken) {
+            skipped if skipped < taken => Err(foreign()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stage::test::{ints, resumes, stream, values};
+    use crate::{HostArray, Sample};
+    use systole_base::{DType, Result};
+
+    fn running_sum(state: Sample, s: Sample) -> Result<(Sample, Sample)> {
+        let sum = state.get("sum")?.get(0).as_i64() + s.get("x")?.get(0).as_i64();
+        let sum = Sample::new([("sum", HostArray::scalar(DType::I64, sum as f64))]);
+        Ok((sum.clone(), sum))
+    }
+
+    #[test]
+    fn the_state_goes_from_element_to_element_and_anew_in_each_epoch() {
+        let zero = || Sample::new([("sum", HostArray::scalar(DType::I64, 0.0))]);
+        for d in [ints(5), stream(5)] {
+            let sums = d.scan(zero(), running_sum);
+            assert_eq!(values(&sums), [0, 1, 3, 6, 10]);
+            assert_eq!(values(&sums.repeat_n(2)), [0, 1, 3, 6, 10, 0, 1, 3, 6, 10]);
+            resumes(&sums.shuffle(3, 1).repeat_n(2).batch(2));
+            resumes(&d.shuffle(4, 2).scan(zero(), running_sum).prefetch(2));
+        }
+        let fails = ints(4).map(|s: Sample| match s.get("x")?.get(0).as_i64() {
+            1 => Ok(s.map("y", |y| y)),
+            _ => Ok::<Sample, systole_base::Error>(s),
+        });
+        let items: Vec<_> = fails.scan(zero(), running_sum).iter().collect();
+        assert!(items[1].is_err());
+        assert_eq!(items[3].as_ref().unwrap().get("sum").unwrap().get(0).as_i64(), 5, "0 + 2 + 3");
+    }
+}

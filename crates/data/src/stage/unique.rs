@@ -1,0 +1,126 @@
+//! `unique`: each element once. What was seen is kept as 128 bits an element, and found again by reading the elements
+//! before the place when a place is gone to.
+
+use super::{Cursor, Node, Stage, open};
+use crate::Dataset;
+use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
+use crate::sample::{ElementSpec, Sample};
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use systole_base::Result;
+
+impl Dataset {
+    /// The elements without those that an earlier one of the epoch equals, names, types and values alike.
+    ///
+    /// Takes 16 bytes for each element that is kept. Resuming reads the elements before the place again.
+    pub fn unique(&self) -> Dataset {
+        self.then(|up| Unique { up })
+    }
+}
+
+struct Unique {
+    up: Node,
+}
+
+impl Stage for Unique {
+    fn label(&self) -> String {
+        "unique".into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality().unknown_unless_empty()
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Seeing { up: open(&self.up, run)?, seen: HashSet::new(), taken: 0 }))
+    }
+
+    fn spec(&self) -> Result<ElementSpec> {
+        self.up.spec()
+    }
+}
+
+struct Seeing {
+    up: Box<dyn Cursor>,
+    seen: HashSet<u128>,
+    /// Elements of this stage that were handed out.
+    taken: u64,
+}
+
+/// Two different hashes of names, types and values: no two elements of any data set meet by chance.
+fn mark(sample: &Sample) -> Result<u128> {
+    let mut halves = [DefaultHasher::new(), DefaultHasher::new()];
+    for (salt, half) in halves.iter_mut().enumerate() {
+        salt.hash(half);
+        for (name, x) in sample.fields() {
+            let x = x.get()?;
+            (name, x.ty().to_string()).hash(half);
+            x.bytes().hash(half);
+        }
+    }
+    let [high, low] = halves.map(|h| u128::from(h.finish()));
+    Ok(high << 64 | low)
+}
+
+impl Cursor for Seeing {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        loop {
+            let item = self.up.next()?;
+            match item.as_ref().map_err(Clone::clone).and_then(mark) {
+                Ok(mark) if !self.seen.insert(mark) => continue,
+                Ok(_) => {}
+                Err(e) => {
+                    self.taken += 1;
+                    return Some(Err(e));
+                }
+            }
+            self.taken += 1;
+            return Some(item);
+        }
+    }
+
+    fn save(&self) -> Place {
+        Place::at([self.taken])
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        let taken = place.number(0)?;
+        match self.skip(taken) {
+            skipped if skipped < taken => Err(foreign()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Sample;
+    use crate::stage::test::{ints, resumes, stream, values};
+    use systole_base::DType;
+
+    #[test]
+    fn each_element_comes_once_an_epoch() {
+        for d in [ints(12), stream(12)] {
+            let rest = d.map(|s| s.map("x", |x| x.then(|x| Ok(x.convert(DType::F32)))));
+            let rest = rest.map(|s: Sample| {
+                let v = s.get("x").unwrap().get(0).as_i64() * 7 % 5;
+                s.map("x", |x| x * 0.0 + v as f64)
+            });
+            assert_eq!(values(&rest.unique()), [0, 2, 4, 1, 3]);
+            assert_eq!(values(&rest.unique().repeat_n(2)).len(), 10);
+            assert_eq!(
+                values(&rest.batch(5).unique()).len(),
+                5 + 2,
+                "equal batches are one, a smaller one is another"
+            );
+            resumes(&rest.unique().repeat_n(2).batch(2));
+            resumes(&rest.shuffle(4, 3).unique());
+        }
+    }
+}

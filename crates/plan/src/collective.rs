@@ -1,0 +1,131 @@
+//! Time of collectives over the links of a torus, and over the data-centre network between slices.
+//!
+//! The formulas are the scaling-book's: a ring of both directions moves `V / (2·link·axes)` for an all-gather of `V`
+//! bytes, an axis that does not close has one direction, an all-reduce is a reduce-scatter and an all-gather; no
+//! collective is faster than its hops at about 1 µs.
+
+use crate::slice::Slice;
+use crate::table::{Tables, Tpu};
+
+/// Seconds of one hop between neighbours.
+pub const HOP: f64 = 1e-6;
+
+/// The chips along the axes that a collective uses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mesh {
+    /// Length and whether it closes to a ring, of each axis longer than 1.
+    pub axes: Vec<(usize, bool)>,
+    /// One direction of one link in bytes a second.
+    pub link: f64,
+}
+
+impl Mesh {
+    /// All chips of a slice.
+    pub fn of(slice: &Slice, tpu: &Tpu) -> Mesh {
+        let axes = slice.topology.iter().zip(&slice.wrap).filter(|(n, _)| **n > 1).map(|(&n, &w)| (n, w));
+        Mesh { axes: axes.collect(), link: tpu.link_gb_per_s * 1e9 }
+    }
+
+    /// Bytes of the whole that a second brings to every chip, over all axes: both directions of rings; on a line
+    /// `n − 1` of `n` parts must pass the one link at its end.
+    fn rate(&self) -> f64 {
+        let axis = |&(n, ring): &(usize, bool)| match ring {
+            true => 2.0 * self.link,
+            false => self.link * n as f64 / (n as f64 - 1.0),
+        };
+        self.axes.iter().map(axis).sum()
+    }
+
+    /// A message to all others along each axis: half way round a ring, all the way along a line.
+    fn hops(&self) -> f64 {
+        self.axes.iter().map(|&(n, ring)| if ring { n as f64 / 2.0 } else { n as f64 - 1.0 }).sum()
+    }
+
+    fn chips(&self) -> usize {
+        self.axes.iter().map(|a| a.0).product()
+    }
+
+    /// Every chip has a part of `bytes` and gets all of it. Seconds.
+    pub fn all_gather(&self, bytes: f64) -> f64 {
+        if self.chips() < 2 {
+            return 0.0;
+        }
+        (bytes / self.rate()).max(self.hops() * HOP)
+    }
+
+    /// Sums of `bytes` on every chip, a part of them on each. Seconds.
+    pub fn reduce_scatter(&self, bytes: f64) -> f64 {
+        self.all_gather(bytes)
+    }
+
+    /// Sums of `bytes` on every chip, on every chip. Seconds.
+    pub fn all_reduce(&self, bytes: f64) -> f64 {
+        2.0 * self.all_gather(bytes)
+    }
+
+    /// Every chip sends a part to every other. Seconds; a ring of both directions needs a quarter of an all-gather.
+    pub fn all_to_all(&self, bytes: f64) -> f64 {
+        self.all_gather(bytes) / 4.0
+    }
+}
+
+/// Sums of `bytes` on every chip of all slices: scattered within the slices, over the network, gathered. Seconds.
+pub fn all_reduce(slice: &Slice, tables: &Tables, bytes: f64) -> f64 {
+    let Some(tpu) = tables.tpu(&slice.generation) else { return 0.0 };
+    let mesh = Mesh::of(slice, tpu);
+    // Cores of one chip that are devices of their own add through its memory first.
+    let on_chip = if tpu.devices > 1 { 2.0 * bytes / (tpu.hbm_gb_per_s * 1e9) } else { 0.0 };
+    let inside = on_chip + mesh.all_reduce(bytes);
+    if slice.slices == 1 {
+        return inside;
+    }
+    let n = slice.slices as f64;
+    let network = slice.hosts as f64 * tpu.host_network_gb_per_s * 1e9;
+    inside + 2.0 * bytes * (n - 1.0) / n / network
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(ours: f64, micros: f64) {
+        let ours = ours * 1e6;
+        assert!((ours / micros - 1.0).abs() < 0.10, "{ours:.1} µs against {micros} µs");
+    }
+
+    fn mesh(axes: &[(usize, bool)], link: f64) -> Mesh {
+        Mesh { axes: axes.to_vec(), link }
+    }
+
+    /// The numbers that the scaling-book works out.
+    #[test]
+    fn worked_examples_of_the_scaling_book() {
+        // v5e, AllGather of bf16[2048, 8192] along the axis of 4: the book divides by both directions of one axis.
+        let array = 2.0 * 2048.0 * 8192.0;
+        close(mesh(&[(4, true)], 4.5e10).all_gather(array), 377.0);
+        // The same without wraparound: the ends have one direction, and n − 1 of n parts pass.
+        close(mesh(&[(4, false)], 4.5e10).all_gather(array), 560.0);
+        // v4 4x4x4: bf16[1024, 4096] gathered along X; twice as much along X and Y; reduced along Z.
+        let array = 2.0 * 1024.0 * 4096.0;
+        close(mesh(&[(4, true)], 4.5e10).all_gather(array / 4.0), 23.0);
+        close(mesh(&[(4, true), (4, true)], 4.5e10).all_gather(array), 46.0);
+        close(mesh(&[(4, true)], 4.5e10).all_reduce(array), 190.0);
+        // 128 elements: only hops.
+        close(mesh(&[(4, true)], 4.5e10).all_gather(256.0), 2.0);
+    }
+
+    #[test]
+    fn a_line_is_slower_than_a_ring_and_one_chip_talks_to_nobody() {
+        let ring = mesh(&[(16, true)], 4.5e10).all_reduce(1e8);
+        let line = mesh(&[(16, false)], 4.5e10).all_reduce(1e8);
+        assert!(line > 1.8 * ring && line < 2.0 * ring, "{line} {ring}");
+        assert_eq!(mesh(&[], 4.5e10).all_reduce(1e8), 0.0);
+    }
+
+    #[test]
+    fn two_slices_add_the_network() {
+        let t = Tables::built_in().unwrap();
+        let of = |name: &str| all_reduce(&Slice::of(name, &t).unwrap(), &t, 1e9);
+        assert!(of("2*v5e-16") > of("v5e-16") + 1e9 / (2.0 * 25e9) * 0.99);
+    }
+}

@@ -1,0 +1,265 @@
+//! A step on a machine: time, memory, what limits it. Estimators fill the same [`Estimate`].
+
+use crate::collective;
+use crate::device::Device;
+use crate::memory::{Memory, memory};
+use crate::roofline::{Padding, Time, bytes, paddings, time};
+use crate::slice::Slice;
+use crate::table::{Gpu, Tables};
+use crate::work::{Role, Work};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// Where a program could run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Machine {
+    /// A TPU slice, or several.
+    Slice(Slice),
+    /// So many GPUs of one machine.
+    Gpus(Gpu, usize),
+    /// This computer: operations and bytes a second as measured, bytes of memory.
+    Cpu {
+        /// f32 operations a second.
+        flops: f64,
+        /// Bytes a second of main memory.
+        bytes_per_s: f64,
+        /// Bytes of memory.
+        memory: f64,
+    },
+}
+
+impl Machine {
+    /// The machine of a name: a slice's, `h100`, `8*h100`.
+    pub fn of(name: &str, tables: &Tables) -> Result<Machine> {
+        let (count, rest) = match name.split_once('*') {
+            Some((n, rest)) => (n.trim().parse::<usize>().ok(), rest.trim()),
+            None => (Some(1), name.trim()),
+        };
+        let Some(gpu) = tables.gpu(&rest.to_lowercase()) else {
+            return Slice::of(name, tables).map(Machine::Slice).map_err(|e| {
+                let gpus: Vec<&str> = tables.gpus.iter().map(|g| g.name.as_str()).collect();
+                e.because(format!("and it is no GPU of the table: {}", gpus.join(", ")))
+            });
+        };
+        let count = count.filter(|n| (1..=8).contains(n)).ok_or_else(|| {
+            Error::new(ErrorKind::Config, format!("`{name}` is no machine of GPUs"))
+                .hint(format!("1 to 8 of them, as 8*{}", gpu.name))
+        })?;
+        Ok(Machine::Gpus(gpu.clone(), count))
+    }
+
+    /// As the table shows it.
+    pub fn title(&self) -> String {
+        match self {
+            Machine::Slice(s) => s.title(),
+            Machine::Gpus(g, 1) => g.name.clone(),
+            Machine::Gpus(g, n) => format!("{n}*{}", g.name),
+            Machine::Cpu { .. } => "this CPU".into(),
+        }
+    }
+
+    /// Devices that the batch is split over.
+    pub fn devices(&self) -> usize {
+        match self {
+            Machine::Slice(s) => s.all_devices(),
+            Machine::Gpus(_, n) => *n,
+            Machine::Cpu { .. } => 1,
+        }
+    }
+
+    /// The name in the price table and how many of it are paid; none for this computer.
+    pub fn billed(&self) -> Option<(&str, usize)> {
+        match self {
+            Machine::Slice(s) => Some((&s.generation, s.all_chips())),
+            Machine::Gpus(g, n) => Some((&g.name, *n)),
+            Machine::Cpu { .. } => None,
+        }
+    }
+
+    /// Watts of all chips, where a figure is published.
+    pub fn watts(&self, tables: &Tables) -> Option<f64> {
+        match self {
+            Machine::Slice(s) => Some(tables.tpu(&s.generation)?.watts? * s.all_chips() as f64),
+            Machine::Gpus(g, n) => Some(g.watts * *n as f64),
+            Machine::Cpu { .. } => None,
+        }
+    }
+
+    /// One of its devices.
+    pub fn device(&self, tables: &Tables, half: Half) -> Result<Device> {
+        Ok(match self {
+            Machine::Slice(s) => Device::tpu(tables.tpu(&s.generation).ok_or_else(|| {
+                Error::new(ErrorKind::Config, format!("no table has the generation `{}`", s.generation))
+            })?),
+            Machine::Gpus(g, _) => Device::gpu(g, half == Half::F16),
+            Machine::Cpu { flops, bytes_per_s, memory } => Device::cpu(*flops, *bytes_per_s, *memory),
+        })
+    }
+
+    /// Seconds in which all devices have the sum of `bytes` of each.
+    fn all_reduce(&self, tables: &Tables, bytes: f64) -> f64 {
+        match self {
+            Machine::Slice(s) => collective::all_reduce(s, tables, bytes),
+            Machine::Gpus(_, 1) | Machine::Cpu { .. } => 0.0,
+            // A ring over all links: 2 (n − 1) / n of the bytes pass each GPU.
+            Machine::Gpus(g, n) => {
+                2.0 * bytes * (*n as f64 - 1.0) / *n as f64 / (g.link_gb_per_s * 1e9 * 0.8) + 20e-6
+            }
+        }
+    }
+
+    /// Bytes a second in which the hosts bring a batch to the devices.
+    fn input_rate(&self, tables: &Tables) -> f64 {
+        match self {
+            Machine::Slice(s) => {
+                let per_chip = tables.tpu(&s.generation).map_or(0.0, |t| t.host_pcie_gb_per_s);
+                per_chip * 1e9 * s.all_chips() as f64
+            }
+            Machine::Gpus(_, n) => 25e9 * *n as f64,
+            Machine::Cpu { .. } => f64::INFINITY,
+        }
+    }
+}
+
+/// What 16-bit factors are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Half {
+    /// bf16.
+    Bf16,
+    /// f16.
+    F16,
+}
+
+/// Seconds: what is expected, and between what it may lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Range {
+    /// Peak rates, no padding, nothing started, collectives hidden behind work.
+    pub low: f64,
+    /// Expected.
+    pub likely: f64,
+    /// One thing after the other.
+    pub high: f64,
+}
+
+/// A step on a machine.
+#[derive(Clone, Debug)]
+pub struct Estimate {
+    /// Who says so: `analytic` or `compiled`.
+    pub by: &'static str,
+    /// On the device, collectives included.
+    pub device: Range,
+    /// Collectives.
+    pub collective: f64,
+    /// On the host: starting the step, bringing the batch.
+    pub host: f64,
+    /// Of one device.
+    pub memory: Memory,
+    /// Needed operations of products over those possible in the step's time.
+    pub mfu: f64,
+    /// What takes longest.
+    pub limit: &'static str,
+    /// By kernel.
+    pub kernels: Vec<KernelTime>,
+}
+
+/// One kernel of a step on one device.
+#[derive(Clone, Debug)]
+pub struct KernelTime {
+    /// The layer.
+    pub scope: String,
+    /// The op that gives it its name.
+    pub name: String,
+    /// One trip.
+    pub time: Time,
+    /// Trips in a step.
+    pub trips: f64,
+    /// Bytes of one trip.
+    pub bytes: f64,
+    /// Needed operations of its product in one trip.
+    pub flops: f64,
+    /// What is padded.
+    pub padding: Vec<Padding>,
+}
+
+impl Estimate {
+    /// A step: the host works ahead, so the slower of the two decides.
+    pub fn step(&self) -> Range {
+        let with_host = |t: f64| t.max(self.host);
+        Range {
+            low: with_host(self.device.low),
+            likely: with_host(self.device.likely),
+            high: self.device.high + self.host,
+        }
+    }
+}
+
+/// Seconds in which a host starts one step of a compiled program. An assumption: PJRT's dispatch, no measurement here.
+pub const DISPATCH: f64 = 0.15e-3;
+
+/// The analytic estimate of a step whose devices each do `work`.
+pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> Result<Estimate> {
+    let device = machine.device(tables, half)?;
+    let kernels: Vec<KernelTime> = work
+        .kernels
+        .iter()
+        .map(|k| KernelTime {
+            scope: k.scope.clone(),
+            name: k.name.clone(),
+            time: time(k, &device),
+            trips: k.trips,
+            bytes: bytes(k, &device),
+            flops: k.product.as_ref().map_or(0.0, |p| p.flops()),
+            padding: k.product.as_ref().map_or_else(Vec::new, |p| paddings(p, &device)),
+        })
+        .collect();
+    Ok(assembled("analytic", work, machine, tables, &device, memory(work, &device), kernels))
+}
+
+/// An estimate from the times of its kernels.
+pub(crate) fn assembled(
+    by: &'static str,
+    work: &Work,
+    machine: &Machine,
+    tables: &Tables,
+    device: &Device,
+    memory: Memory,
+    kernels: Vec<KernelTime>,
+) -> Estimate {
+    let sum = |of: &dyn Fn(&Time) -> f64| kernels.iter().map(|k| of(&k.time) * k.trips).sum::<f64>();
+    let gradients = if machine.devices() > 1 { work.bytes_of(Role::Trainable) } else { 0.0 };
+    let collective = if gradients > 0.0 { machine.all_reduce(tables, gradients) } else { 0.0 };
+    let likely = sum(&|t| t.total);
+    let device_time = Range {
+        low: sum(&|t| t.floor).max(collective),
+        likely: likely + collective,
+        high: sum(&|t| t.start + t.products + t.results + t.memory + t.vector).max(likely) + collective,
+    };
+    let fed: f64 = work.bytes_of(Role::Input) * machine.devices() as f64;
+    let input = fed / machine.input_rate(tables);
+    let host = match machine {
+        Machine::Cpu { .. } => 0.0,
+        _ => DISPATCH + input,
+    };
+    let step = device_time.likely.max(host);
+    let peak_type = work.kernels.iter().filter_map(|k| k.product.as_ref()).map(|p| p.dtype).next();
+    let peak = peak_type.map_or(device.flops[1], |d| device.peak(d));
+    let by_kind = |kind: &str| {
+        kernels.iter().filter(|k| k.time.limit() == kind).map(|k| k.time.total * k.trips).sum::<f64>()
+    };
+    let mut parts: Vec<(&'static str, f64)> =
+        ["MXU", "HBM", "VPU", "start"].map(|kind| (kind, by_kind(kind))).to_vec();
+    parts.push(("interconnect", collective));
+    if host >= device_time.likely {
+        parts.push(if input > DISPATCH { ("host input", host) } else { ("host dispatch", host) });
+    }
+    let limit = parts.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("start", |p| p.0);
+    Estimate {
+        by,
+        device: device_time,
+        collective,
+        host,
+        memory,
+        mfu: if step > 0.0 { work.product_flops() / (step * peak) } else { 0.0 },
+        limit,
+        kernels,
+    }
+}

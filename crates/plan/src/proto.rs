@@ -1,0 +1,117 @@
+//! Reading protocol buffers: fields in the order they stand in, no schema.
+
+use systole_ir::{Error, ErrorKind, Result};
+
+/// The value of a field.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    /// Varints and fixed widths.
+    Number(u64),
+    /// Strings, bytes, messages, packed lists.
+    Bytes(&'a [u8]),
+}
+
+/// The fields of a message.
+pub(crate) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+/// The fields of `bytes`.
+pub(crate) fn fields(bytes: &[u8]) -> Fields<'_> {
+    Fields { rest: bytes }
+}
+
+impl<'a> Fields<'a> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.rest.split_first()?;
+            self.rest = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.rest.split_at_checked(n)?;
+        self.rest = rest;
+        Some(head)
+    }
+
+    fn field(&mut self) -> Option<(u64, Value<'a>)> {
+        let tag = self.varint()?;
+        let value = match tag & 7 {
+            0 => Value::Number(self.varint()?),
+            1 => Value::Number(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
+            2 => {
+                let n = usize::try_from(self.varint()?).ok()?;
+                Value::Bytes(self.take(n)?)
+            }
+            5 => Value::Number(u32::from_le_bytes(self.take(4)?.try_into().ok()?).into()),
+            _ => return None,
+        };
+        Some((tag >> 3, value))
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u64, Value<'a>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_none() {
+            self.rest = &[];
+        }
+        Some(field.ok_or_else(|| {
+            Error::new(ErrorKind::Data, "the compiler's program does not read")
+                .because("it is cut short or damaged")
+        }))
+    }
+}
+
+impl<'a> Value<'a> {
+    /// As bytes; empty for numbers.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        if let Value::Bytes(b) = self { b } else { &[] }
+    }
+
+    /// As text; empty where it is none.
+    pub(crate) fn text(self) -> &'a str {
+        std::str::from_utf8(self.bytes()).unwrap_or("")
+    }
+
+    /// The numbers of a repeated field, packed or not.
+    pub(crate) fn numbers(self) -> Vec<u64> {
+        match self {
+            Value::Number(n) => vec![n],
+            Value::Bytes(b) => {
+                let mut f = fields(b);
+                std::iter::from_fn(|| if f.rest.is_empty() { None } else { f.varint() }).collect()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_read_in_order_and_damage_is_an_error() {
+        let message = [0x08, 0x96, 0x01, 0x12, 0x02, b'h', b'i', 0x1a, 0x03, 0x01, 0xac, 0x02];
+        let read: Vec<_> = fields(&message).map(|f| f.unwrap()).collect();
+        assert_eq!(read[0], (1, Value::Number(150)));
+        assert_eq!((read[1].0, read[1].1.text()), (2, "hi"));
+        assert_eq!(read[2].1.numbers(), [1, 300]);
+        for end in [1, 2, 4, 6, 10] {
+            assert!(fields(&message[..end]).any(|f| f.is_err()), "cut at {end}");
+        }
+        assert!(fields(&[0xff; 12]).any(|f| f.is_err()));
+    }
+}

@@ -1,0 +1,102 @@
+//! How long one kernel takes on one device, from its products and bytes.
+//!
+//! `T = start + max(products, results, bytes, element-wise work) + what their first and last blocks leave uncovered`.
+
+use crate::device::{Device, padded};
+use crate::work::{Kernel, Product};
+
+/// Where a kernel's time goes; all in seconds for one trip.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Time {
+    /// Matrix units at work, padding included.
+    pub products: f64,
+    /// Moving products out of the matrix units.
+    pub results: f64,
+    /// Memory.
+    pub memory: f64,
+    /// Element-wise work.
+    pub vector: f64,
+    /// Starting it.
+    pub start: f64,
+    /// In all: not the sum, most of these run at the same time.
+    pub total: f64,
+    /// What it cannot take less than: peak rates, no padding, no start.
+    pub floor: f64,
+}
+
+impl Time {
+    /// `MXU`, `HBM`, `VPU` or `start`: what takes longest.
+    pub fn limit(&self) -> &'static str {
+        let parts = [
+            (self.products.max(self.results), "MXU"),
+            (self.memory, "HBM"),
+            (self.vector, "VPU"),
+            (self.start, "start"),
+        ];
+        parts.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or("start", |p| p.1)
+    }
+}
+
+/// A dimension of a product that the matrix units pad.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Padding {
+    /// What it is in the layer: `output features`, `summed dimension`.
+    pub dimension: &'static str,
+    /// As the program has it.
+    pub from: f64,
+    /// As the matrix units work on it.
+    pub to: f64,
+}
+
+/// Bytes that a kernel moves between memory and the device in one trip.
+pub fn bytes(kernel: &Kernel, device: &Device) -> f64 {
+    kernel.reads.iter().chain(&kernel.writes).map(|a| device.bytes(&a.ty)).sum()
+}
+
+/// The time of one trip.
+pub fn time(kernel: &Kernel, device: &Device) -> Time {
+    let moved = bytes(kernel, device);
+    let unpadded: f64 = kernel.reads.iter().chain(&kernel.writes).map(|a| a.ty.bytes() as f64).sum();
+    let memory = moved / (device.bytes_per_s * device.memory_share);
+    let vector = kernel.ops / device.vector_ops;
+    let Some(p) = &kernel.product else {
+        let start = device.start[1];
+        let floor = (unpadded / device.bytes_per_s).min(memory);
+        return Time { memory, vector, start, total: start + memory.max(vector), floor, ..Time::default() };
+    };
+    let rate = device.peak(p.dtype);
+    let products = p.flops() * waste(p, device) / (rate * device.product_share);
+    let results = p.batch * p.rows * p.columns / 1024.0 * device.result_seconds;
+    let start = device.start[0];
+    let long = products.max(results).max(memory).max(vector);
+    let uncovered = memory.min(products.max(results)).min(device.head_bytes / device.bytes_per_s);
+    let floor = (p.flops() / rate).max(unpadded / device.bytes_per_s).min(long);
+    Time { products, results, memory, vector, start, total: start + long + uncovered, floor }
+}
+
+/// How many times more multiply-adds the matrix units do than are needed.
+pub fn waste(p: &Product, device: &Device) -> f64 {
+    paddings(p, device).iter().map(|d| d.to / d.from).product()
+}
+
+/// The dimensions that are padded.
+pub fn paddings(p: &Product, device: &Device) -> Vec<Padding> {
+    let Some(tile) = device.tile else { return Vec::new() };
+    let side = tile.mxu as f64;
+    // A window's places and its features fill the summed dimension together.
+    let inner = p.taps * p.inner;
+    let inner = match p.convolution && p.inner < side {
+        true => Padding { dimension: "window × input features", from: inner, to: padded(inner, side) },
+        false => Padding { dimension: "summed dimension", from: p.inner, to: padded(p.inner, side) },
+    };
+    let features = if p.convolution { "output features" } else { "columns" };
+    let columns = |d, from: f64| Padding { dimension: d, from, to: padded(from, side) };
+    let by_columns = columns(features, p.columns);
+    let by_lanes = columns(if p.convolution { "batch" } else { "rows" }, p.lanes);
+    let ratio = |d: &Padding| d.to / d.from;
+    let swap = (tile.swaps || !p.convolution) && ratio(&by_lanes) < ratio(&by_columns);
+    let across = if swap { by_lanes } else { by_columns };
+    let down = if swap { p.columns } else { p.rows };
+    let rows = Padding { dimension: "rows", from: down, to: padded(down, 8.0) };
+    [inner, across, rows].into_iter().filter(|d| d.to > d.from).collect()
+}

@@ -1,0 +1,244 @@
+//! User-facing names of TPU slices and what they are: chips, hosts, topology, rings.
+
+use crate::table::{Tables, Tpu};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// A TPU slice (or several equal ones over the data-centre network).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slice {
+    /// As the cloud calls it: `v5litepod-16`; a topology that has no such name stays as it was written.
+    pub name: String,
+    /// The generation: `v5e`.
+    pub generation: String,
+    /// Chips along each axis: `[4, 4]`.
+    pub topology: Vec<usize>,
+    /// Whether each axis closes to a ring.
+    pub wrap: Vec<bool>,
+    /// Chips of one slice.
+    pub chips: usize,
+    /// Devices of one slice that a program sees.
+    pub devices: usize,
+    /// Hosts of one slice.
+    pub hosts: usize,
+    /// Slices; more than one are joined by the data-centre network.
+    pub slices: usize,
+}
+
+impl Slice {
+    /// The slice of a name: `v2-8`, `v5litepod-16`, `v5e-16`, `v5p-64`, `tpu7x-2x2x1`, a topology `v5e:4x4`; with
+    /// `2*` before it two of them.
+    ///
+    /// ```
+    /// use systole_plan::{Slice, Tables};
+    /// let tables = Tables::built_in().unwrap();
+    /// let slice = Slice::of("v5e-16", &tables).unwrap();
+    /// assert_eq!((slice.libtpu(&tables).as_str(), slice.chips, slice.hosts), ("v5e:4x4", 16, 2));
+    /// assert_eq!(Slice::of("v2-8", &tables).unwrap().devices, 8);
+    /// let e = Slice::of("v5p-7", &tables).unwrap_err().to_string();
+    /// assert!(e.contains("v5p-8"));
+    /// ```
+    pub fn of(name: &str, tables: &Tables) -> Result<Slice> {
+        let name = name.trim();
+        if let Some((n, rest)) = name.split_once('*') {
+            let slices = n.trim().parse::<usize>().ok().filter(|n| (1..=1024).contains(n));
+            let slices = slices.ok_or_else(|| {
+                let e = Error::new(ErrorKind::Config, format!("`{n}` is no number of slices")).at(name);
+                e.hint("write 2*v5e-16 for two slices")
+            })?;
+            return Ok(Slice { slices, ..Slice::of(rest, tables)? });
+        }
+        let lower = name.to_lowercase();
+        let (family, size) = lower.split_once([':', '-']).ok_or_else(|| unknown(name, tables))?;
+        let tpu = tables.tpu(family).ok_or_else(|| unknown(name, tables))?;
+        let named = tpu.slices.iter().find(|(n, _)| n.split_once('-').is_some_and(|(_, s)| s == size));
+        let topology = match named {
+            Some((_, topology)) => dims(topology),
+            None if size.contains('x') => dims(size).filter(|d| offered(tpu, d)),
+            None => None,
+        };
+        let topology = topology.ok_or_else(|| unknown(name, tables))?;
+        Ok(Slice::shaped(tpu, topology))
+    }
+
+    /// As [`Slice::of`], and besides any chips along the axes that a compiler may know though no cloud sells them:
+    /// `v2:1x1`; a generation alone is one chip.
+    ///
+    /// ```
+    /// use systole_plan::{Slice, Tables};
+    /// let tables = Tables::built_in().unwrap();
+    /// assert_eq!(Slice::compilable("v4", &tables).unwrap().topology, [1, 1, 1]);
+    /// assert_eq!(Slice::compilable("v4:2x1", &tables).unwrap().name, "v4:2x1x1");
+    /// assert!(Slice::compilable("v4:64x1", &tables).is_err());
+    /// ```
+    pub fn compilable(name: &str, tables: &Tables) -> Result<Slice> {
+        let lower = name.trim().to_lowercase();
+        let (family, size) = lower.split_once(':').unwrap_or((&lower, "1"));
+        let unsold = tables.tpu(family).and_then(|tpu| Some(Slice::shaped(tpu, small_enough(tpu, size)?)));
+        Slice::of(name, tables).or_else(|refused| unsold.ok_or(refused))
+    }
+
+    fn shaped(tpu: &Tpu, topology: Vec<usize>) -> Slice {
+        let chips = topology.iter().product();
+        let text = joined(&topology);
+        let named = tpu.slices.iter().find(|(_, t)| **t == text);
+        Slice {
+            name: named.map_or_else(|| format!("{}:{text}", tpu.name), |(n, _)| n.clone()),
+            generation: tpu.name.clone(),
+            wrap: topology.iter().map(|&d| d % tpu.wrap_axis == 0).collect(),
+            chips,
+            devices: chips * tpu.devices,
+            hosts: chips.div_ceil(tpu.host_chips),
+            topology,
+            slices: 1,
+        }
+    }
+
+    /// Every slice that has a name, by generation and size.
+    pub fn all(tables: &Tables) -> Vec<Slice> {
+        let of = |t: &Tpu| {
+            let mut found: Vec<Slice> =
+                t.slices.values().filter_map(|s| Some(Slice::shaped(t, dims(s)?))).collect();
+            found.sort_by_key(|s| s.chips);
+            found
+        };
+        tables.tpus.iter().flat_map(of).collect()
+    }
+
+    /// The topology as libtpu takes it: `v5e:4x4`.
+    pub fn libtpu(&self, tables: &Tables) -> String {
+        let tpu = tables.tpu(&self.generation);
+        format!("{}:{}", tpu.map_or(self.generation.as_str(), |t| &t.libtpu), joined(&self.topology))
+    }
+
+    /// Chips of all slices.
+    pub fn all_chips(&self) -> usize {
+        self.chips * self.slices
+    }
+
+    /// Devices of all slices.
+    pub fn all_devices(&self) -> usize {
+        self.devices * self.slices
+    }
+
+    /// With the number of slices before it where there are several.
+    pub fn title(&self) -> String {
+        if self.slices == 1 { self.name.clone() } else { format!("{}*{}", self.slices, self.name) }
+    }
+}
+
+fn joined(dims: &[usize]) -> String {
+    dims.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+}
+
+fn dims(text: &str) -> Option<Vec<usize>> {
+    text.split('x').map(|d| d.parse().ok().filter(|d| (1..=1024).contains(d))).collect()
+}
+
+/// Topologies that can be asked for: those with a name, and those made of cubes of 4×4×4 where slices are.
+fn offered(tpu: &Tpu, dims: &[usize]) -> bool {
+    if tpu.slices.values().any(|t| *t == joined(dims)) {
+        return true;
+    }
+    let Some(cubes) = tpu.cubes else { return false };
+    let chips: usize = dims.iter().product();
+    dims.len() == tpu.axes && dims.iter().all(|d| d % 4 == 0) && chips <= 64 * cubes && chips <= tpu.max_chips
+}
+
+/// Chips along all axes, none longer than the longest of a slice that has a name.
+fn small_enough(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
+    let mut found = dims(size)?;
+    found.resize(found.len().max(tpu.axes), 1);
+    let longest = tpu.slices.values().filter_map(|t| dims(t)?.into_iter().max()).max()?;
+    let fits = found.len() == tpu.axes && found.iter().all(|&d| d <= longest);
+    (fits && found.iter().product::<usize>() <= tpu.max_chips).then_some(found)
+}
+
+fn unknown(name: &str, tables: &Tables) -> Error {
+    let all = Slice::all(tables);
+    let mut near: Vec<&Slice> = all.iter().collect();
+    near.sort_by_key(|s| distance(name, s, tables));
+    let near: Vec<&str> = near.iter().take(3).map(|s| s.name.as_str()).collect();
+    Error::new(ErrorKind::Config, format!("there is no TPU slice `{name}`"))
+        .because("v2, v3, v4 and v5p count TensorCores, v5e and v6e chips; tpu7x takes a topology")
+        .hint(format!("the nearest: {}", near.join(", ")))
+}
+
+/// Another generation is farther than any other size; then by how the sizes differ.
+fn distance(name: &str, s: &Slice, tables: &Tables) -> (usize, usize) {
+    let lower = name.to_lowercase();
+    let (family, size) = lower.split_once([':', '-']).unwrap_or((&lower, ""));
+    let generation = tables.tpu(family).map_or_else(|| closest_family(family, tables), |t| t.name.clone());
+    let count = |text: &str| match dims(text) {
+        Some(d) => d.iter().product::<usize>(),
+        None => 8,
+    };
+    let own = match size.contains('x') {
+        true => s.chips,
+        false => s.name.split_once('-').map_or(s.chips, |(_, n)| count(n)),
+    };
+    (usize::from(s.generation != generation), own.abs_diff(count(size)))
+}
+
+/// The generation with the longest common beginning.
+fn closest_family(family: &str, tables: &Tables) -> String {
+    let common = |t: &&Tpu| family.bytes().zip(t.name.bytes()).take_while(|(a, b)| a == b).count();
+    tables.tpus.iter().max_by_key(common).map_or_else(String::new, |t| t.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str) -> Slice {
+        Slice::of(name, &Tables::built_in().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn names_count_cores_or_chips() {
+        let tables = Tables::built_in().unwrap();
+        for s in Slice::all(&tables) {
+            let t = tables.tpu(&s.generation).unwrap();
+            let Some((_, n)) = s.name.split_once('-') else { panic!("{}", s.name) };
+            match t.names_count.as_str() {
+                "cores" => assert_eq!(n.parse::<usize>().unwrap(), s.chips * t.cores, "{}", s.name),
+                "chips" => assert_eq!(n.parse::<usize>().unwrap(), s.chips, "{}", s.name),
+                _ => assert_eq!(dims(n).unwrap(), s.topology),
+            }
+            assert!(s.chips <= t.max_chips, "{}", s.name);
+            assert_eq!(Slice::of(&s.name, &tables).unwrap(), s);
+        }
+    }
+
+    #[test]
+    fn other_spellings_name_the_same_slice() {
+        assert_eq!(of("v5e-16"), of("v5litepod-16"));
+        assert_eq!(of("v5e:4x4"), of("V5LITEPOD-16"));
+        assert_eq!(of("v4:4x4x4").name, "v4-128");
+        assert_eq!(of("v4:12x12x12").chips, 1728);
+        let two = of("2*v5e-16");
+        assert_eq!((two.slices, two.all_chips(), two.title().as_str()), (2, 32, "2*v5litepod-16"));
+    }
+
+    #[test]
+    fn rings_close_where_the_hardware_closes_them() {
+        assert_eq!(of("v5e-256").wrap, [true, true]);
+        assert_eq!(of("v5e-64").wrap, [false, false]);
+        assert_eq!(of("v5e-128").wrap, [false, true]);
+        assert_eq!(of("v5p-128").wrap, [true, true, true]);
+        assert_eq!(of("v4-16").wrap, [false, false, false]);
+    }
+
+    #[test]
+    fn names_that_do_not_exist_are_refused_with_the_nearest() {
+        let tables = Tables::built_in().unwrap();
+        let told = |name: &str| Slice::of(name, &tables).unwrap_err().to_string();
+        assert!(told("v3-16").contains("v3-8") || told("v3-16").contains("v3-32"), "{}", told("v3-16"));
+        assert!(told("v5e-10").contains("v5litepod-8"), "{}", told("v5e-10"));
+        assert!(told("v6-8").contains("v6e-8"), "{}", told("v6-8"));
+        assert!(told("v5e:3x3").contains("v5litepod-8"), "{}", told("v5e:3x3"));
+        assert!(told("v5e:32x16").contains("v5litepod-256"), "{}", told("v5e:32x16"));
+        assert!(told("").contains("no TPU slice"));
+        assert!(told("0*v5e-4").contains("2*v5e-16"), "{}", told("0*v5e-4"));
+        assert!(told("v4:99999999999999999999x4x4").contains("no TPU slice"));
+    }
+}

@@ -1,0 +1,289 @@
+//! Dated tables: chips and slices of TPUs, GPUs, prices. They are TOML inside the program; a user's file is laid over
+//! them.
+//!
+//! Nothing here reads files or knows graphs, so that naming a slice costs a caller nothing else.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use systole_ir::{Error, ErrorKind, Result};
+
+const TPU: &str = include_str!("../tables/tpu.toml");
+const GPU: &str = include_str!("../tables/gpu.toml");
+const PRICES: &str = include_str!("../tables/prices.toml");
+
+/// All tables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tables {
+    /// TPU generations, oldest first.
+    pub tpus: Vec<Tpu>,
+    /// GPUs, oldest first.
+    pub gpus: Vec<Gpu>,
+    /// Prices of TPU chips and GPUs.
+    pub prices: Vec<Price>,
+    /// Where the figures are from.
+    pub sources: Vec<String>,
+}
+
+/// One generation of TPU: figures of one chip unless a field says otherwise.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tpu {
+    /// `v5e`.
+    pub name: String,
+    /// Other beginnings of slice names: `v5litepod`.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// The name in libtpu's topologies.
+    pub libtpu: String,
+    /// libtpu's `chip_config_name`, where the cloud's is not its default.
+    #[serde(default)]
+    pub chip_config: Option<String>,
+    /// What PJRT calls a device.
+    pub kind: String,
+    /// TensorCores.
+    pub cores: usize,
+    /// Devices that a program sees.
+    pub devices: usize,
+    /// Cycles of a core, in 10⁶ a second.
+    pub clock_mhz: f64,
+    /// Multiply-adds of bf16 factors in one cycle of one core.
+    pub macs: f64,
+    /// Rows and columns of one matrix unit.
+    pub mxu: usize,
+    /// Published peaks in 10¹² operations a second, by element type.
+    pub peak_tflops: BTreeMap<String, f64>,
+    /// Main memory in 2³⁰ bytes.
+    pub hbm_gib: f64,
+    /// Main memory's 10⁹ bytes a second.
+    pub hbm_gb_per_s: f64,
+    /// What a program may use of one device, in bytes.
+    pub hbm_limit: u64,
+    /// One core's vector memory in 2²⁰ bytes.
+    pub vmem_mib: f64,
+    /// Common memory of a chip in 2²⁰ bytes (v4 only).
+    #[serde(default)]
+    pub cmem_mib: f64,
+    /// One direction of one link between chips, in 10⁹ bytes a second.
+    pub link_gb_per_s: f64,
+    /// Where that figure is from, if sources differ.
+    #[serde(default)]
+    pub link_note: Option<String>,
+    /// Axes of the torus.
+    pub axes: usize,
+    /// Chips of the largest slice.
+    pub max_chips: usize,
+    /// Chips that one host feeds.
+    pub host_chips: usize,
+    /// Host to chip, in 10⁹ bytes a second.
+    pub host_pcie_gb_per_s: f64,
+    /// Host to host (between slices), in 10⁹ bytes a second.
+    pub host_network_gb_per_s: f64,
+    /// Which axes close to rings, in words.
+    pub wrap: String,
+    /// An axis whose length is a multiple of this is a ring; others are lines.
+    pub wrap_axis: usize,
+    /// Electrical power, if published.
+    #[serde(default)]
+    pub watts: Option<f64>,
+    /// What kind of figure that is.
+    #[serde(default)]
+    pub watts_note: Option<String>,
+    /// What the number in a slice's name counts: `cores`, `chips` or `topology`.
+    pub names_count: String,
+    /// Cubes of 4×4×4 that a slice may have, where slices are made of cubes.
+    #[serde(default)]
+    pub cubes: Option<usize>,
+    /// User-facing names and their topologies.
+    pub slices: BTreeMap<String, String>,
+    /// Constants of the analytic model.
+    pub fit: Fit,
+}
+
+/// Constants of the analytic model that no specification holds: fitted to the cycles that libtpu's compiler estimates.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fit {
+    /// Cycles of a kernel with a product beside its work.
+    pub product_cycles: f64,
+    /// Cycles of any other kernel beside its work.
+    pub kernel_cycles: f64,
+    /// The part of the peak that large products reach.
+    pub product_share: f64,
+    /// 2²⁰ bytes of first and last blocks that nothing hides.
+    pub head_mib: f64,
+    /// Cycles of one core to move 1024 elements of a product out of the matrix units.
+    pub result_cycles: f64,
+    /// Whether convolutions may put the batch on the columns of the matrix units.
+    pub swaps: bool,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// `h100`.
+    pub name: String,
+    /// The product.
+    pub product: String,
+    /// Dense peaks in 10¹² operations a second, by element type; `f32` is that of frameworks' default (`tf32` apart).
+    pub peak_tflops: BTreeMap<String, f64>,
+    /// Memory in 10⁹ bytes.
+    pub memory_gb: f64,
+    /// Memory's 10⁹ bytes a second.
+    pub memory_gb_per_s: f64,
+    /// All links to other GPUs of the machine, one direction, in 10⁹ bytes a second.
+    pub link_gb_per_s: f64,
+    /// Electrical power at most.
+    pub watts: f64,
+}
+
+/// What one chip or GPU costs for an hour.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// The chip's name.
+    pub chip: String,
+    /// The provider's region.
+    pub region: String,
+    /// Dollars on demand.
+    pub on_demand: f64,
+    /// Dollars of capacity that may be taken back.
+    #[serde(default)]
+    pub spot: Option<f64>,
+    /// Dollars for the host beside it, where that is billed apart.
+    #[serde(default)]
+    pub host: f64,
+    /// When the source said so: `2026-09-10`.
+    pub date: String,
+    /// Who said so.
+    pub source: String,
+    /// Seconds that a bill is rounded up to.
+    #[serde(default = "second")]
+    pub billed_by_seconds: f64,
+}
+
+fn second() -> f64 {
+    1.0
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    sources: Vec<String>,
+}
+
+impl Tables {
+    /// The tables inside the program.
+    pub fn built_in() -> Result<Tables> {
+        Tables::from_texts(&[
+            (TPU, "tables/tpu.toml"),
+            (GPU, "tables/gpu.toml"),
+            (PRICES, "tables/prices.toml"),
+        ])
+    }
+
+    /// The tables inside the program with a user's TOML over them: entries of a name that exists replace fields of it,
+    /// others are added; a price replaces that of the same chip and region.
+    ///
+    /// ```
+    /// use systole_plan::Tables;
+    /// let mine = "[[chip]]\nname = 'v5e'\nhbm_gb_per_s = 800\n";
+    /// let tables = Tables::with(mine, "mine.toml").unwrap();
+    /// assert_eq!(tables.tpu("v5e").unwrap().hbm_gb_per_s, 800.0);
+    /// ```
+    pub fn with(text: &str, origin: &str) -> Result<Tables> {
+        Tables::from_texts(&[
+            (TPU, "tables/tpu.toml"),
+            (GPU, "tables/gpu.toml"),
+            (PRICES, "tables/prices.toml"),
+            (text, origin),
+        ])
+    }
+
+    fn from_texts(texts: &[(&str, &str)]) -> Result<Tables> {
+        let mut sources = Vec::new();
+        let (mut chips, mut gpus, mut prices) = (Vec::new(), Vec::new(), Vec::new());
+        for (text, origin) in texts {
+            let whole: toml::Table = toml::from_str(text).map_err(|e| wrong(&e, origin))?;
+            let head: File = toml::from_str(text).map_err(|e| wrong(&e, origin))?;
+            sources.extend(head.sources);
+            lay_over(&mut chips, entries(&whole, "chip", origin)?, &["name"]);
+            lay_over(&mut gpus, entries(&whole, "gpu", origin)?, &["name"]);
+            lay_over(&mut prices, entries(&whole, "price", origin)?, &["chip", "region"]);
+        }
+        let origin = texts.last().map_or("", |t| t.1);
+        Ok(Tables {
+            tpus: typed(chips, origin)?,
+            gpus: typed(gpus, origin)?,
+            prices: typed(prices, origin)?,
+            sources,
+        })
+    }
+
+    /// The TPU generation of a name or alias.
+    pub fn tpu(&self, name: &str) -> Option<&Tpu> {
+        self.tpus.iter().find(|t| t.name == name || t.aliases.iter().any(|a| a == name))
+    }
+
+    /// The GPU of a name.
+    pub fn gpu(&self, name: &str) -> Option<&Gpu> {
+        self.gpus.iter().find(|g| g.name == name)
+    }
+}
+
+fn wrong(e: &toml::de::Error, origin: &str) -> Error {
+    Error::new(ErrorKind::Config, "a table of chips or prices does not read")
+        .at(origin)
+        .because(e.message())
+        .hint("docs/plan.md has the fields")
+}
+
+type Entries = Vec<toml::Table>;
+
+fn entries(whole: &toml::Table, key: &str, origin: &str) -> Result<Entries> {
+    let Some(list) = whole.get(key) else { return Ok(Vec::new()) };
+    let tables = list.as_array().map(|a| a.iter().map(|v| v.as_table().cloned()).collect::<Option<Vec<_>>>());
+    tables.flatten().ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("`{key}` is not a list of tables"))
+            .at(origin)
+            .hint(format!("write [[{key}]]"))
+    })
+}
+
+/// Fields of an entry with equal `keys` are replaced; an entry without an equal is added.
+fn lay_over(below: &mut Entries, above: Entries, keys: &[&str]) {
+    for entry in above {
+        match below.iter_mut().find(|b| keys.iter().all(|k| b.get(*k) == entry.get(*k))) {
+            Some(found) => found.extend(entry),
+            None => below.push(entry),
+        }
+    }
+}
+
+fn typed<T: for<'a> Deserialize<'a>>(entries: Entries, origin: &str) -> Result<Vec<T>> {
+    entries.into_iter().map(|e| toml::Value::Table(e).try_into().map_err(|e| wrong(&e, origin))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peaks_follow_from_clock_and_multiply_adds() {
+        for t in &Tables::built_in().unwrap().tpus {
+            let peak = 2.0 * t.macs * t.cores as f64 * t.clock_mhz * 1e6 / 1e12;
+            assert!((peak / t.peak_tflops["bf16"] - 1.0).abs() < 0.005, "{}: {peak}", t.name);
+        }
+    }
+
+    #[test]
+    fn a_users_file_replaces_fields_and_adds_entries() {
+        let mine =
+            "[[price]]\nchip = 'v5e'\nregion = 'us'\non_demand = 9.0\ndate = '2026-11-01'\nsource = 'me'\n";
+        let t = Tables::with(mine, "mine.toml").unwrap();
+        let found: Vec<&Price> = t.prices.iter().filter(|p| p.chip == "v5e" && p.region == "us").collect();
+        assert_eq!((found.len(), found[0].on_demand), (1, 9.0));
+        let e = Tables::with("[[chip]]\nname = 'v5e'\nhbm = 3\n", "mine.toml").unwrap_err().to_string();
+        assert!(e.contains("mine.toml") && e.contains("hbm"), "{e}");
+    }
+}

@@ -1,0 +1,384 @@
+//! What a program does, as a compiler for accelerators would run it: a list of kernels, each with its products and the
+//! arrays that it reads and writes.
+//!
+//! The grouping follows what XLA was seen to do: element-wise work and moves join the kernel that reads them, and what
+//! follows a product joins the product; a value with readers in several kernels is written once and read by each.
+//! Cheap values are computed again instead.
+
+use systole_compile::PASSES;
+use systole_ir::op::{Convolution, DotGeneral, Lowering};
+use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
+
+/// A program as kernels.
+#[derive(Clone, Debug, Default)]
+pub struct Work {
+    /// In an order in which they can run.
+    pub kernels: Vec<Kernel>,
+    /// Bytes that one run reads through its arguments, by what they are.
+    pub arguments: Vec<Argument>,
+    /// Results and the argument that each replaces, where there is one of the same type and place.
+    pub results: Vec<TensorType>,
+}
+
+/// An argument.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Argument {
+    /// Its name in the program.
+    pub name: String,
+    /// Its type.
+    pub ty: TensorType,
+    /// What it is for.
+    pub role: Role,
+}
+
+/// What an argument is for. Only training steps tell; everything else is `Input`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Weights that are trained.
+    Trainable,
+    /// Weights that are not.
+    Frozen,
+    /// The optimizer's arrays.
+    Optimizer,
+    /// The batch, metrics, controls, or any argument of a program that is no training step.
+    Input,
+}
+
+/// One kernel, run `trips` times.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// The op that gives it its name.
+    pub name: String,
+    /// The layer it belongs to; empty for none.
+    pub scope: String,
+    /// The product in it.
+    pub product: Option<Product>,
+    /// Arrays that it reads from memory.
+    pub reads: Vec<Array>,
+    /// Arrays that it writes.
+    pub writes: Vec<Array>,
+    /// Element-wise operations.
+    pub ops: f64,
+    /// How often it runs in a step.
+    pub trips: f64,
+    /// Which program or loop body it stands in: arrays have their numbers within one.
+    pub graph: usize,
+}
+
+/// An array in memory, with a number that is equal for equal arrays of one program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Its number within the program or loop body.
+    pub id: usize,
+    /// Its type.
+    pub ty: TensorType,
+}
+
+/// Sums of products, as `batch · taps` products of `[rows, inner]` and `[inner, columns]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Product {
+    /// Products beside each other that share nothing.
+    pub batch: f64,
+    /// Places of a convolution's window; 1 for plain products.
+    pub taps: f64,
+    /// Rows of the result.
+    pub rows: f64,
+    /// The dimension that is summed over.
+    pub inner: f64,
+    /// Columns of the result.
+    pub columns: f64,
+    /// A second dimension that columns may stand for: the batch of a convolution.
+    pub lanes: f64,
+    /// Whether it is a convolution.
+    pub convolution: bool,
+    /// Element type of the factors.
+    pub dtype: DType,
+}
+
+impl Product {
+    /// Operations that are needed; a multiply-add is two.
+    pub fn flops(&self) -> f64 {
+        2.0 * self.batch * self.taps * self.rows * self.inner * self.columns
+    }
+}
+
+impl Work {
+    /// Reads the work off a program. Loops count once for each trip.
+    pub fn of(graph: &Graph) -> Work {
+        let simple = simplified(graph);
+        let mut work = Work { arguments: arguments(graph), results: graph.result_types(), ..Work::default() };
+        let mut graphs = 0;
+        add(&simple, 1.0, &mut graphs, &mut work.kernels);
+        work
+    }
+
+    /// Operations of all products in one run.
+    pub fn product_flops(&self) -> f64 {
+        self.kernels.iter().filter_map(|k| Some(k.product.as_ref()?.flops() * k.trips)).sum()
+    }
+
+    /// Bytes of the arguments of a role.
+    pub fn bytes_of(&self, role: Role) -> f64 {
+        self.arguments.iter().filter(|a| a.role == role).map(|a| a.ty.bytes() as f64).sum()
+    }
+}
+
+/// The passes that every compiler has; those that suit a CPU's kernels stay out.
+fn simplified(graph: &Graph) -> Graph {
+    let usual = PASSES.iter().filter(|p| ["prune", "simplify", "cse"].contains(&p.name));
+    usual.fold(graph.clone(), |g, pass| (pass.run)(&g))
+}
+
+/// Training steps name their arguments by the place of the tree that they are in: weights, frozen weights, optimizer.
+fn arguments(graph: &Graph) -> Vec<Argument> {
+    let role = |name: &str| match name.split_once('/') {
+        Some(("0", _)) => Role::Trainable,
+        Some(("1", _)) => Role::Frozen,
+        Some(("2", _)) => Role::Optimizer,
+        _ => Role::Input,
+    };
+    let each = graph.params.iter().zip(&graph.param_names);
+    each.map(|(&p, name)| Argument { name: name.clone(), ty: graph.ty(p).clone(), role: role(name) })
+        .collect()
+}
+
+fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<Kernel>) {
+    let groups = Groups::of(graph);
+    let own = *graphs;
+    *graphs += 1;
+    for root in 0..graph.nodes.len() {
+        if groups.of[root] != Some(root) {
+            continue;
+        }
+        match &graph.nodes[root].op {
+            Op::While(w) => {
+                let n = trips * w.trip_count.unwrap_or(1) as f64;
+                add(&simplified(&w.body), n, graphs, kernels);
+            }
+            // One branch runs: the most expensive one is what must be planned for.
+            Op::Case(c) => {
+                let dearest = c.branches.iter().max_by(|a, b| {
+                    systole_ir::cost::cost(a).flops.total_cmp(&systole_ir::cost::cost(b).flops)
+                });
+                if let Some(branch) = dearest {
+                    add(&simplified(branch), trips, graphs, kernels);
+                }
+            }
+            _ => kernels.extend(groups.kernel(graph, root, trips).map(|k| Kernel { graph: own, ..k })),
+        }
+    }
+}
+
+/// Which kernel each node belongs to: the index of the node that gives the kernel its name.
+struct Groups {
+    of: Vec<Option<usize>>,
+    users: Vec<Vec<usize>>,
+    is_result: Vec<bool>,
+}
+
+impl Groups {
+    fn of(graph: &Graph) -> Groups {
+        let n = graph.nodes.len();
+        let mut users = vec![Vec::new(); n];
+        for (i, node) in graph.nodes.iter().enumerate() {
+            for v in &node.inputs {
+                if users[v.index()].last() != Some(&i) {
+                    users[v.index()].push(i);
+                }
+            }
+        }
+        let mut is_result = vec![false; n];
+        graph.results.iter().for_each(|r| is_result[r.index()] = true);
+        let mut g = Groups { of: vec![None; n], users, is_result };
+        g.join_producers(graph);
+        g.join_after_products(graph);
+        g
+    }
+
+    /// From the last node to the first: a value whose readers are all in one kernel is made there.
+    fn join_producers(&mut self, graph: &Graph) {
+        for i in (0..graph.nodes.len()).rev() {
+            let node = &graph.nodes[i];
+            if is_free(node) || (recomputed(graph, node) && !self.is_result[i]) {
+                continue;
+            }
+            let readers = self.kernels_of_readers(i);
+            self.of[i] = match &readers[..] {
+                [one] if joins(node) && takes_in(&graph.nodes[*one]) => Some(*one),
+                _ => Some(i),
+            };
+        }
+    }
+
+    /// The kernels that read a value, through values that are made again in each.
+    fn kernels_of_readers(&self, i: usize) -> Vec<usize> {
+        let mut found = Vec::new();
+        let mut open = vec![i];
+        while let Some(v) = open.pop() {
+            for &u in &self.users[v] {
+                match self.of[u] {
+                    Some(k) if !found.contains(&k) => found.push(k),
+                    Some(_) => {}
+                    None => open.push(u),
+                }
+            }
+        }
+        found
+    }
+
+    /// Element-wise work on a product's result runs where the result is, if nothing else reads the result.
+    fn join_after_products(&mut self, graph: &Graph) {
+        for i in 0..graph.nodes.len() {
+            let node = &graph.nodes[i];
+            if self.of[i] != Some(i) || node.op.rule().lower() != Lowering::Contract || self.is_result[i] {
+                continue;
+            }
+            let [after] = self.kernels_of_readers(i)[..] else { continue };
+            let same_size = graph.nodes[after].outs[0].elements() == node.outs[0].elements();
+            let products = (0..graph.nodes.len())
+                .any(|j| self.of[j] == Some(after) && graph.nodes[j].op.rule().lower() == Lowering::Contract);
+            if same_size && !products && joins(&graph.nodes[after]) {
+                self.of.iter_mut().filter(|g| **g == Some(i)).for_each(|g| *g = Some(after));
+            }
+        }
+    }
+
+    fn kernel(&self, graph: &Graph, root: usize, trips: f64) -> Option<Kernel> {
+        let members: Vec<usize> = (0..graph.nodes.len()).filter(|&i| self.of[i] == Some(root)).collect();
+        let contraction = members.iter().find_map(|&i| Some((i, product(graph, &graph.nodes[i])?)));
+        let named = &graph.nodes[contraction.as_ref().map_or(root, |c| c.0)];
+        let outside = |v: &&ValueId| self.of[v.index()] != Some(root);
+        let mut reads: Vec<Array> = Vec::new();
+        for &i in &members {
+            for v in graph.nodes[i].inputs.iter().filter(outside) {
+                self.sources(graph, *v, root, &mut reads);
+            }
+        }
+        let written = |i: &&usize| {
+            let read_elsewhere = self.kernels_of_readers(**i).iter().any(|&k| k != root);
+            self.is_result[**i] || read_elsewhere || **i == root
+        };
+        let writes: Vec<Array> = members
+            .iter()
+            .filter(written)
+            .flat_map(|&i| (0..graph.nodes[i].outs.len()).map(move |o| ValueId::new(i, o)))
+            .map(|v| array(graph, v))
+            .collect();
+        let small = |a: &[Array]| a.iter().all(|x| x.ty.elements() <= 1);
+        // Scalars are computed by the core's own processor beside the kernels.
+        if contraction.is_none() && small(&reads) && small(&writes) {
+            return None;
+        }
+        let ops = members.iter().map(|&i| own_ops(graph, &graph.nodes[i])).sum();
+        let scope = std::iter::once(named).chain(members.iter().map(|&i| &graph.nodes[i]));
+        let scope = scope.map(|n| graph.scope(n)).find(|s| !s.is_empty()).unwrap_or("").to_string();
+        Some(Kernel {
+            name: named.op.rule().name().into(),
+            scope,
+            product: contraction.map(|c| c.1),
+            reads,
+            writes,
+            ops,
+            trips,
+            graph: 0,
+        })
+    }
+
+    /// The arrays in memory that a value is made from: itself, or what its cheap makers read.
+    fn sources(&self, graph: &Graph, v: ValueId, root: usize, found: &mut Vec<Array>) {
+        let node = graph.node(v);
+        let made_here = self.of[v.index()].is_none() && !matches!(node.op, Op::Parameter(_));
+        if made_here {
+            for w in node.inputs.iter().filter(|w| self.of[w.index()] != Some(root)) {
+                self.sources(graph, *w, root, found);
+            }
+        } else if !found.iter().any(|a| a.id == array(graph, v).id) {
+            found.push(array(graph, v));
+        }
+    }
+}
+
+fn array(graph: &Graph, v: ValueId) -> Array {
+    Array { id: v.index() * 8 + v.out as usize, ty: graph.ty(v).clone() }
+}
+
+/// Arguments and constants: no kernel makes them.
+fn is_free(node: &Node) -> bool {
+    matches!(node.op.rule().lower(), Lowering::Leaf)
+}
+
+/// Values that each reader makes for itself: other shapes of the same bytes, repetitions, conversions, and small things.
+fn recomputed(graph: &Graph, node: &Node) -> bool {
+    let large = node.inputs.iter().any(|v| graph.ty(*v).elements() > 1);
+    match &node.op {
+        Op::BroadcastInDim(_)
+        | Op::Reshape(_)
+        | Op::Iota(_)
+        | Op::Convert(_)
+        | Op::OptimizationBarrier(_) => true,
+        Op::Compare(_) => true,
+        _ => joins(node) && !large,
+    }
+}
+
+/// Whether a node may be part of its reader's kernel.
+fn joins(node: &Node) -> bool {
+    let moved = matches!(node.op.rule().lower(), Lowering::Map | Lowering::Move);
+    moved && !matches!(node.op, Op::Gather(_) | Op::Scatter(_) | Op::DynamicUpdateSlice(_) | Op::Sort(_))
+}
+
+/// Whether a kernel may compute values that it reads.
+fn takes_in(root: &Node) -> bool {
+    matches!(root.op.rule().lower(), Lowering::Map | Lowering::Move | Lowering::Fold | Lowering::Contract)
+        && !matches!(root.op, Op::SelectAndScatter(_) | Op::Scatter(_) | Op::Sort(_) | Op::Gather(_))
+}
+
+fn own_ops(graph: &Graph, node: &Node) -> f64 {
+    let args: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
+    match node.op.rule().lower() {
+        Lowering::Map | Lowering::Fold | Lowering::Draw => node.op.rule().cost(&args, &node.outs).flops,
+        _ => 0.0,
+    }
+}
+
+fn product(graph: &Graph, node: &Node) -> Option<Product> {
+    let types = (graph.ty(*node.inputs.first()?), graph.ty(*node.inputs.get(1)?));
+    match &node.op {
+        Op::DotGeneral(d) => Some(dot(d, types.0, types.1)),
+        Op::Convolution(c) => Some(convolution(c, types.0, types.1, &node.outs[0])),
+        _ => None,
+    }
+}
+
+fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType) -> Product {
+    let size = |t: &TensorType, dims: &[usize]| dims.iter().map(|&d| t.shape[d] as f64).product::<f64>();
+    let columns = size(b, &d.rhs_free(b.rank()));
+    Product {
+        batch: size(a, &d.lhs_batch),
+        taps: 1.0,
+        rows: size(a, &d.lhs_free(a.rank())),
+        inner: size(a, &d.lhs_contract),
+        columns,
+        lanes: size(a, &d.lhs_free(a.rank())),
+        convolution: false,
+        dtype: a.dtype,
+    }
+}
+
+/// Windows over holes of the input (gradients of strided convolutions) multiply nothing there.
+fn convolution(c: &Convolution, x: &TensorType, kernel: &TensorType, y: &TensorType) -> Product {
+    let groups = (c.feature_groups * c.batch_groups).max(1) as f64;
+    let features = kernel.shape[c.dims.kernel_output_feature] as f64;
+    let window: f64 = c.dims.kernel_spatial.iter().map(|&d| kernel.shape[d] as f64).product();
+    let holes: f64 = c.lhs_dilation.iter().map(|&d| d as f64).product();
+    Product {
+        batch: groups,
+        taps: (window / holes).max(1.0),
+        rows: y.elements() as f64 / features.max(1.0),
+        inner: kernel.shape[c.dims.kernel_input_feature] as f64,
+        columns: features / groups,
+        lanes: y.shape[c.dims.output_batch].max(x.shape[c.dims.input_batch]) as f64,
+        convolution: true,
+        dtype: x.dtype,
+    }
+}

@@ -1,0 +1,158 @@
+//! What is planned: a model's training step at any batch size, or one program.
+
+use super::PlanArgs;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use systole::config::{Config, Draft, PRESETS};
+use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
+use systole_nn::{Model, Precision, nearest};
+use systole_plan::Work;
+
+pub(super) enum Subject {
+    /// A training step; its work by the batch of one device.
+    Step { name: String, config: Box<Config>, model: Box<Model>, batch: usize, shares: HashMap<usize, Share> },
+    /// A program that every device runs as it is.
+    Program { name: String, share: Share },
+}
+
+/// What one device does in a step.
+pub(super) struct Share {
+    pub(super) graph: Arc<Graph>,
+    pub(super) work: Work,
+    /// Samples of one device; 0 for a program that is no training step.
+    pub(super) batch: usize,
+}
+
+impl Share {
+    fn of(graph: Arc<Graph>, batch: usize) -> Share {
+        Share { work: Work::of(&graph), graph, batch }
+    }
+}
+
+impl Subject {
+    pub(super) fn of(args: &PlanArgs) -> Result<Subject> {
+        if let Some(sizes) = &args.matmul {
+            let graph = product(sizes, &args.dtype)?;
+            let name = format!("product {sizes} {}", args.dtype);
+            return Ok(Subject::Program { name, share: Share::of(graph, 0) });
+        }
+        let name = args.target.as_deref().unwrap_or_default();
+        if name.to_lowercase().ends_with(".mlir") {
+            let source = std::fs::read_to_string(name).map_err(|e| Error::io("cannot read", name, e))?;
+            let graph = text::parse(&source).map_err(|e| e.at(name.to_string()))?;
+            return Ok(Subject::Program { name: name.into(), share: Share::of(graph, 0) });
+        }
+        let mut draft = draft(name)?;
+        if let Some(p) = &args.precision {
+            draft.set(format!("--precision {p}"), "compile.precision", p);
+        }
+        let config = draft.finish().map_err(|r| r.error)?;
+        let batch = args.batch_size.map_or(config.fit.batch_size, |n| n as usize);
+        let model = Box::new(config.untrained()?);
+        Ok(Subject::Step {
+            name: name.into(),
+            config: Box::new(config),
+            model,
+            batch,
+            shares: HashMap::new(),
+        })
+    }
+
+    pub(super) fn title(&self) -> String {
+        match self {
+            Subject::Step { name, config, batch, .. } => {
+                format!("{name}: a training step of {batch} samples, {}", config.compile.precision)
+            }
+            Subject::Program { name, .. } => format!("{name}: one run of it"),
+        }
+    }
+
+    pub(super) fn is_f16(&self) -> bool {
+        let f16 = Precision::MixedFloat16.name();
+        matches!(self, Subject::Step { config, .. } if config.compile.precision == f16)
+    }
+
+    /// What each of `devices` does in a step, and how many samples that is for all of them.
+    pub(super) fn share(&mut self, devices: usize, notes: &mut Vec<String>) -> Result<(&Share, f64)> {
+        match self {
+            Subject::Program { share, .. } => {
+                if devices > 1 {
+                    notes.push("one device runs the program; the others are not used".into());
+                }
+                Ok((share, 1.0))
+            }
+            Subject::Step { model, batch, shares, .. } => {
+                if *batch < devices {
+                    let what = format!("a batch of {batch} cannot be split over {devices} devices");
+                    return Err(Error::new(ErrorKind::Unsupported, what));
+                }
+                let each = batch.div_ceil(devices);
+                if *batch % devices != 0 {
+                    notes.push(format!(
+                        "{batch} is no multiple of {devices}: some devices wait for those with {each}"
+                    ));
+                }
+                let share = match shares.entry(each) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(free) => free.insert(Share::of(model.train_graph(each)?, each)),
+                };
+                Ok((&*share, *batch as f64))
+            }
+        }
+    }
+
+    /// Steps of the run: as asked for, as the configuration says, or by the size of its data set.
+    pub(super) fn steps(&self, args: &PlanArgs) -> Option<f64> {
+        if let Some(n) = args.steps {
+            return Some(n as f64);
+        }
+        let Subject::Step { config, batch, .. } = self else { return None };
+        let epochs = args.epochs.unwrap_or(config.fit.epochs as u64) as f64;
+        // A batch of another size changes how many steps an epoch takes, not how many samples it has.
+        let samples = match config.fit.steps_per_epoch {
+            Some(n) => (n * config.fit.batch_size) as u64,
+            None => config.data.train_samples.unwrap_or_else(|| size_of(&config.data.dataset)),
+        };
+        (samples > 0).then(|| epochs * (samples as f64 / *batch as f64).ceil())
+    }
+}
+
+/// Training samples of the data sets whose size is always the same; 0 for others.
+fn size_of(dataset: &str) -> u64 {
+    match dataset {
+        "fashion-mnist" | "mnist" | "glyphs" => 60_000,
+        "cifar10" => 50_000,
+        _ => 0,
+    }
+}
+
+fn draft(name: &str) -> Result<Draft> {
+    if name.to_lowercase().ends_with(".toml") {
+        return Draft::read(name);
+    }
+    // The name that the benchmarks use for the tutorial's model.
+    let preset = if name == "fashion-cnn" { "fashion-mnist" } else { name };
+    if PRESETS.contains(&preset) {
+        return Draft::preset(preset);
+    }
+    let e = Error::new(ErrorKind::Config, format!("`{name}` is no preset, no .toml file and no .mlir file"));
+    Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &PRESETS), PRESETS.join(", "))))
+}
+
+fn product(sizes: &str, dtype: &str) -> Result<Arc<Graph>> {
+    let wrong = |what: String| Error::new(ErrorKind::Config, what);
+    let numbers: Option<Vec<usize>> =
+        sizes.split('x').map(|n| n.trim().parse().ok().filter(|n| (1..=1 << 24).contains(n))).collect();
+    let Some([m, k, n]) = numbers.as_deref().and_then(|v| <[usize; 3]>::try_from(v).ok()) else {
+        let e = wrong(format!("`{sizes}` is no size of a product")).at("--matmul");
+        return Err(e.hint("write 4096x4096x4096: rows, summed dimension, columns"));
+    };
+    let ty = DType::parse(dtype).ok_or_else(|| {
+        wrong(format!("there is no element type `{dtype}`")).at("--dtype").hint("bf16, f16, f32, i8")
+    })?;
+    let g = GraphBuilder::new("main");
+    let (a, b) =
+        (g.parameter(TensorType::new(ty, [m, k]), "a"), g.parameter(TensorType::new(ty, [k, n]), "b"));
+    g.finish(&[a.dot(&b)])
+}
