@@ -8,6 +8,7 @@ use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::op::TABLE;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, TensorType};
+use systole_nn::{Batch, Compile, Model, layers::*, loss::Loss, optimizer::adam};
 use systole_pjrt::{Client, Input, PjrtBackend, Plugin, Value, program_text};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId};
 
@@ -102,6 +103,30 @@ fn donation_keeps_memory_flat_over_a_thousand_steps() {
     let grown = resident().saturating_sub(before);
     assert!(grown < 64 * N, "{} MiB more after 1,000 steps with arrays of 4 MiB", grown >> 20);
     assert!(x.to_literal(&ty).unwrap().to_f32s().iter().all(|v| *v == 1000.0));
+}
+
+/// Weights and slots stay on the device, are donated to each step and come back updated.
+#[test]
+fn a_model_trains_through_the_client_as_on_the_engine() {
+    let losses = |backend: Arc<dyn Backend>| -> Vec<f64> {
+        let mut model = Model::sequential([flatten(), dense(16).activation("relu"), dense(10)]);
+        let loss = Loss::SparseCategoricalCrossentropy { from_logits: true, ignore_class: None };
+        let compile = Compile { optimizer: adam(1e-2), loss, backend: Some(backend), ..Compile::default() };
+        model.compile(compile).unwrap();
+        let x =
+            Literal::from_slice([20, 6, 6], &(0..720).map(|i| (i % 37) as f32 / 37.0).collect::<Vec<_>>());
+        let y = Literal::from_slice([20], &(0..20).map(|i| i % 10).collect::<Vec<i32>>());
+        let batch = Batch { inputs: vec![x.unwrap()], label: Some(y.unwrap()), weight: None };
+        let mut step = model.resident_training(&batch).unwrap();
+        let one = |_| step.run().and_then(|()| step.loss()).unwrap();
+        (0..10).map(one).collect()
+    };
+    let through = losses(Arc::new(PjrtBackend::new("pjrt", client(1))));
+    let direct = losses(Arc::new(CpuBackend::new().unwrap()));
+    assert!(direct[9] < direct[0], "{direct:?}");
+    for (a, b) in through.iter().zip(&direct) {
+        assert!((a - b).abs() <= 1e-6 * b.abs(), "{through:?}\n{direct:?}");
+    }
 }
 
 #[test]
