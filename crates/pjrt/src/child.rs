@@ -95,12 +95,14 @@ impl TpuCompiler {
 }
 
 /// What libtpu must find in its environment where no TPU is: it would ask a cloud's metadata server for minutes.
-fn environment(folder: &Folder) -> [(&'static str, String); 5] {
+fn environment(folder: &Folder) -> [(&'static str, String); 6] {
     [
         ("TPU_SKIP_MDS_QUERY", "1".into()),
         ("TPU_ACCELERATOR_TYPE", "v5litepod-4".into()),
         ("TPU_WORKER_HOSTNAMES", "localhost".into()),
         ("TPU_LOG_DIR", "disabled".into()),
+        // No chips are opened, so nothing keeps several compilers from running side by side.
+        ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1".into()),
         // It leaves a lock file in the folder for temporary files.
         ("TMPDIR", folder.0.display().to_string()),
     ]
