@@ -169,7 +169,11 @@ fn unknown(name: &str, tables: &Tables) -> Error {
     let all = Slice::all(tables);
     let mut near: Vec<&Slice> = all.iter().collect();
     near.sort_by_key(|s| distance(name, s, tables));
-    let near: Vec<&str> = near.iter().take(3).map(|s| s.name.as_str()).collect();
+    let told = |s: &&Slice| match s.libtpu(tables) {
+        topology if topology == s.name => topology,
+        topology => format!("{} ({topology})", s.name),
+    };
+    let near: Vec<String> = near.iter().take(3).map(told).collect();
     Error::new(ErrorKind::Config, format!("there is no TPU slice `{name}`"))
         .because("v2, v3, v4 and v5p count TensorCores, v5e and v6e chips; tpu7x takes a topology")
         .hint(format!("the nearest: {}", near.join(", ")))
