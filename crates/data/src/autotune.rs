@@ -29,7 +29,7 @@ pub(crate) struct Budget {
     limit: usize,
     used: AtomicUsize,
     peak: AtomicUsize,
-    /// Stages that compute ahead, and the largest element that any of them made.
+    /// Stages that compute ahead or hold elements, and the largest element that any of them made.
     pumps: AtomicUsize,
     largest: AtomicUsize,
 }
@@ -48,7 +48,7 @@ impl Budget {
         self.peak.load(Relaxed)
     }
 
-    /// One more stage that computes ahead, or one less.
+    /// One more stage that computes ahead or holds elements, or one less.
     pub fn enter(&self) {
         self.pumps.fetch_add(1, Relaxed);
     }
@@ -98,6 +98,13 @@ impl Lease {
             self.budget.used.fetch_sub(self.bytes - bytes, Relaxed);
         }
         self.bytes = bytes;
+    }
+
+    /// Gives a part back before the rest.
+    pub fn give_back(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.budget.used.fetch_sub(bytes, Relaxed);
+        self.bytes -= bytes;
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Pump {
     current: VecDeque<Result<Sample>>,
     current_seq: u64,
     lease: Option<Lease>,
+    /// Bytes of the element that was handed out last: whoever has it may still be using it.
+    handed_out: usize,
     progress: Progress,
     /// The number behind the last batch, and how many elements that one lacks.
     short: Option<(u64, u64)>,
@@ -231,6 +233,7 @@ impl Pump {
             current: VecDeque::new(),
             current_seq: 0,
             lease: None,
+            handed_out: 0,
             progress,
             short: None,
         }
@@ -327,6 +330,10 @@ impl Cursor for Pump {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             if let Some(item) = self.current.pop_front() {
+                if let Some(lease) = &mut self.lease {
+                    lease.give_back(self.handed_out);
+                }
+                self.handed_out = item.as_ref().map_or(0, Sample::bytes);
                 self.progress.took(self.current_seq);
                 self.current_seq += 1;
                 return Some(item);
@@ -335,6 +342,7 @@ impl Cursor for Pump {
                 return None;
             }
             self.lease = None;
+            self.handed_out = 0;
             if let Err(e) = self.take()? {
                 return Some(Err(e));
             }

@@ -5,7 +5,7 @@
 //! stream of the same elements would get, but nothing is buffered and any place is reached in constant time.
 
 use super::{Access, Cursor, Node, Stage, access, open};
-use crate::autotune::{Lease, lock};
+use crate::autotune::{Budget, Lease, lock};
 use crate::dataset::Cardinality;
 use crate::hold::Hold;
 use crate::place::{Place, foreign};
@@ -92,8 +92,9 @@ impl Stage for ShuffleStage {
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
         let buffer = Buffer::new(self.options.buffer_size, self.draws(run.epoch())?);
         let up = Hold::new(open(&self.up, run)?);
-        let lease = run.budget().insist(0);
-        Ok(Box::new(Buffered { up, buffer, lease, bytes: 0, limit: run.budget().limit() }))
+        let budget = run.budget().clone();
+        budget.enter();
+        Ok(Box::new(Buffered { up, buffer, lease: budget.insist(0), bytes: 0, budget }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -154,13 +155,19 @@ struct Buffered {
     buffer: Buffer<(u64, Result<Sample>)>,
     lease: Lease,
     bytes: usize,
-    limit: usize,
+    budget: Arc<Budget>,
+}
+
+impl Drop for Buffered {
+    fn drop(&mut self) {
+        self.budget.leave();
+    }
 }
 
 impl Buffered {
     /// The buffer is never larger than the whole memory budget: better an error than a process that is ended.
     fn too_large(&mut self) -> Option<Error> {
-        if self.bytes <= self.limit {
+        if self.bytes <= self.budget.limit() {
             return None;
         }
         let held = self.buffer.items.len();
@@ -170,7 +177,9 @@ impl Buffered {
             Error::new(ErrorKind::Data, "the shuffle buffer is larger than the pipeline's memory budget")
                 .because(format!(
                     "{held} of {} elements take {} bytes already, the budget is {} bytes",
-                    self.buffer.size, self.bytes, self.limit
+                    self.buffer.size,
+                    self.bytes,
+                    self.budget.limit()
                 ))
                 .hint("raise ram_budget, use a smaller buffer, or shuffle before the elements are decoded"),
         )
@@ -179,27 +188,24 @@ impl Buffered {
 
 impl Cursor for Buffered {
     fn next(&mut self) -> Option<Result<Sample>> {
-        let Buffered { up, buffer, bytes, limit, .. } = self;
+        let Buffered { up, buffer, bytes, budget, lease } = self;
         let filling = buffer.items.len() + 1 < buffer.size && !buffer.ended;
-        let mut fill = *bytes;
         // The oldest element that is held decides which places of the source can be forgotten.
         up.forget(|| buffer.items.iter().map(|(seq, _)| *seq).min());
         let item = buffer.next(|| {
-            if fill > *limit {
+            if *bytes > budget.limit() {
                 return None;
             }
             let item = up.pull()?;
             if filling {
-                fill += item.1.as_ref().map_or(0, Sample::bytes);
+                // At once: a queue above would take the room that this element leaves there.
+                *bytes += item.1.as_ref().map_or(0, Sample::bytes);
+                lease.settle(*bytes);
             }
             Some(item)
         });
-        if filling {
-            *bytes = fill;
-            self.lease.settle(fill);
-            if let Some(e) = self.too_large() {
-                return Some(Err(e));
-            }
+        if filling && let Some(e) = self.too_large() {
+            return Some(Err(e));
         }
         item.map(|(_, sample)| sample)
     }
