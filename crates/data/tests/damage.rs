@@ -88,7 +88,8 @@ fn every_flipped_bit_of_64_kib_is_found_and_located() {
         let sums = format!("expected CRC {expected:#010x}, found {found:#010x}");
         assert!(error.contains(&sums), "bit {bit}: {error}");
     });
-    let grown = peak_memory() - before;
+    // Threads report their memory in batches, so that a later reading may be lower.
+    let grown = peak_memory().saturating_sub(before);
     assert!(grown < 32 << 20, "{grown} bytes for files of 64 KiB");
 }
 

@@ -88,7 +88,8 @@ fn every_flipped_bit_of_a_checkpoint_is_found_and_located() {
             }
         }
     });
-    let grown = peak_memory() - before;
+    // Threads report their memory in batches, so that a later reading may be lower.
+    let grown = peak_memory().saturating_sub(before);
     assert!(grown < 32 << 20, "{grown} bytes for files of 64 KiB");
 }
 
