@@ -286,7 +286,13 @@ fn left_out(root: &Path, files: &[PathBuf]) -> Option<String> {
         let name = if known == 0 { below(root, first) } else { "of other kinds".into() };
         kinds.insert(name, files.len() - known);
     }
-    Some(format!("{} files are no JPEG or PNG and are left out: {}", files.len(), counted(&kinds)))
+    let (which, are) = match (files, known) {
+        ([_], 0) => (below(root, first), "is"),
+        ([_], _) => (counted(&kinds), "is"),
+        _ => (counted(&kinds), "are"),
+    };
+    let some = if files.len() == 1 { "1 file".into() } else { format!("{} files", files.len()) };
+    Some(format!("{some} {are} no JPEG or PNG and {are} left out: {which}"))
 }
 
 /// How many files are of which picture format that is not read.

@@ -52,7 +52,10 @@ impl ImageFolder {
         if pictures.is_empty() {
             return Err(Error::new(ErrorKind::Data, "there are no classes of pictures in this folder")
                 .at(dir.display().to_string())
-                .because(format!("{} files are no JPEG or PNG in a folder of a class", found.left_out.len()))
+                .because(match found.left_out.len() {
+                    0 => "there are no files in folders of classes".into(),
+                    n => format!("of {n} files in folders of classes none is a JPEG or PNG"),
+                })
                 .hint("put the pictures of each class into a folder with its name"));
         }
         found.pictures = Arc::new(pictures);

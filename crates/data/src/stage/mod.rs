@@ -182,6 +182,15 @@ pub trait Cursor: Send {
     fn restore(&mut self, place: &Place) -> Result<()>;
 }
 
+/// Goes to a place that is the number of elements before it, for stages whose state only their elements give.
+fn replay(cursor: &mut dyn Cursor, place: &Place) -> Result<()> {
+    let taken = place.number(0)?;
+    match cursor.skip(taken) {
+        skipped if skipped < taken => Err(foreign()),
+        _ => Ok(()),
+    }
+}
+
 /// A stage's elements in order: by access where there is any, with the threads that were asked for.
 pub fn open(node: &Node, run: &Run) -> Result<Box<dyn Cursor>> {
     match access(node, run)? {

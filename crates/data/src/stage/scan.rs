@@ -1,10 +1,10 @@
 //! `scan`: a function of each sample and of a state that goes from sample to sample. Its place is a count: the state is
 //! computed again from the start of the epoch when a place is gone to.
 
-use super::{Cursor, Node, Stage, open};
+use super::{Cursor, Node, Stage, open, replay};
 use crate::Dataset;
 use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
+use crate::place::Place;
 use crate::run::Run;
 use crate::sample::Sample;
 use std::sync::Arc;
@@ -80,11 +80,7 @@ impl Cursor for Scanning {
     }
 
     fn restore(&mut self, place: &Place) -> Result<()> {
-        let taken = place.number(0)?;
-        match self.skip(taken) {
-            skipped if skipped < taken => Err(foreign()),
-            _ => Ok(()),
-        }
+        replay(self, place)
     }
 }
 

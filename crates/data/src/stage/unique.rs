@@ -1,10 +1,10 @@
 //! `unique`: each element once. What was seen is kept as 128 bits an element, and found again by reading the elements
 //! before the place when a place is gone to.
 
-use super::{Cursor, Node, Stage, open};
+use super::{Cursor, Node, Stage, open, replay};
 use crate::Dataset;
 use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
+use crate::place::Place;
 use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
 use std::collections::HashSet;
@@ -90,11 +90,7 @@ impl Cursor for Seeing {
     }
 
     fn restore(&mut self, place: &Place) -> Result<()> {
-        let taken = place.number(0)?;
-        match self.skip(taken) {
-            skipped if skipped < taken => Err(foreign()),
-            _ => Ok(()),
-        }
+        replay(self, place)
     }
 }
 
