@@ -7,7 +7,7 @@
 use super::files::DataDir;
 use super::{Prepare, Streamed, TrainingData, fit_picture};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
@@ -297,6 +297,8 @@ impl Part {
 struct Source {
     opened: Opened,
     options: RecordOptions,
+    /// Bytes of the files when they were opened first.
+    sizes: Arc<BTreeMap<PathBuf, u64>>,
 }
 
 impl Source {
@@ -314,7 +316,9 @@ impl Source {
                 opened.dataset = opened.dataset.concatenate(&next);
             }
         }
-        Ok(Source { opened, options: options.clone() })
+        let size = |f: &PathBuf| Some((f.clone(), std::fs::metadata(f).ok()?.len()));
+        let sizes = Arc::new(opened.files.iter().filter_map(size).collect());
+        Ok(Source { opened, options: options.clone(), sizes })
     }
 
     fn files(&self) -> &[PathBuf] {
@@ -355,14 +359,28 @@ impl Source {
         if self.features().is_none() {
             return part.of(self.opened.dataset.clone());
         }
-        let options = self.options.clone();
-        let open = move |s: Sample| Ok(Source::of_file(&options, PathBuf::from(s.text("path")?), part));
-        files.interleave_parallel(
-            move |s| -> Result<Dataset> { open(s) },
-            cycle,
-            self.options.block_length,
-            AUTOTUNE,
-        )
+        let (options, sizes) = (self.options.clone(), self.sizes.clone());
+        let open = move |s: Sample| -> Result<Dataset> {
+            let path = PathBuf::from(s.text("path")?);
+            same_size(&path, sizes.get(&path).copied())?;
+            Ok(Source::of_file(&options, path, part))
+        };
+        files.interleave_parallel(open, cycle, self.options.block_length, AUTOTUNE)
+    }
+}
+
+/// A file that was cut between two records looks like a shorter one: only its size tells.
+fn same_size(path: &Path, had: Option<u64>) -> Result<()> {
+    // A file that is gone is told by who opens it.
+    let has = std::fs::metadata(path).ok().map(|m| m.len());
+    match (has, had) {
+        (Some(has), Some(had)) if has != had => {
+            Err(Error::new(ErrorKind::Data, "the file has changed since the run began")
+                .at(path.display().to_string())
+                .because(format!("it has {has} bytes, it had {had}"))
+                .hint("put it back and start the same command again: the run goes on from its last backup"))
+        }
+        _ => Ok(()),
     }
 }
 
