@@ -196,4 +196,8 @@ fn files_of_pictures_in_records_are_decoded_and_what_is_wrong_is_named() {
         .fails(2, &["cycle_length must be at least 1"]);
     train(&f, "pngs", "x", &["--set=data.records.features=oops"]).fails(2, &["data.records.features=oops"]);
     train(&f, "none.csv", "x", &[]).fails(2, &["none.csv"]);
+    if !cfg!(feature = "parquet") {
+        f.write("rows.parquet", b"PAR1 and more");
+        train(&f, "rows.parquet", "x", &[]).fails(1, &["rows.parquet", "--features parquet"]);
+    }
 }

@@ -97,6 +97,7 @@ pub fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Ope
     let opened = |kind, dataset| Ok(Opened { files: files.clone(), ..Opened::of(kind, dataset) });
     match start.as_slice() {
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => opened("NumPy array", Dataset::from_npy(first)?),
+        [b'P', b'A', b'R', b'1', ..] => opened("Parquet", parquet(&files)?),
         [b'P', b'K', 3, 4, ..] => opened("NumPy arrays", Dataset::from_npz(first)?),
         _ if start.len() > 262 && &start[257..262] == b"ustar" => {
             opened("WebDataset", Dataset::webdataset(files.clone()))
@@ -116,6 +117,20 @@ pub fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Ope
             .because(format!("it begins with {:02x?}", &start[..start.len().min(8)]))
             .hint("TFRecord, CSV, text, NumPy, IDX, WebDataset and folders of pictures are read")),
     }
+}
+
+#[cfg(feature = "parquet")]
+fn parquet(files: &[PathBuf]) -> Result<Dataset> {
+    let all: [&str; 0] = [];
+    Ok(Dataset::parquet(files.to_vec(), all))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(files: &[PathBuf]) -> Result<Dataset> {
+    Err(Error::new(ErrorKind::Unsupported, "this program reads no Parquet files")
+        .at(files.first().map_or(String::new(), |f| f.display().to_string()))
+        .because("it was built without the feature `parquet`")
+        .hint("build it with --features parquet, or convert the files to CSV or TFRecord"))
 }
 
 /// By the name, so that a damaged file is known for what it is; or by the first record.
