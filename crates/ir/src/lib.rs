@@ -28,6 +28,7 @@ pub mod grad;
 mod graph;
 pub mod interp;
 pub mod op;
+mod sharding;
 pub mod text;
 mod verify;
 
@@ -35,6 +36,7 @@ pub use build::{GraphBuilder, Tensor};
 pub use grad::{grad, vjp};
 pub use graph::{Graph, Loc, Node, ValueId};
 pub use op::Op;
+pub use sharding::{Mesh, Sharding, Spread};
 pub use systole_base::{
     DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,
     TensorType, bf16, bug, f16, knobs, rng,

@@ -2,7 +2,8 @@
 
 use systole_ir::rng::Stream;
 use systole_ir::{
-    DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, flow, grad, op, text,
+    DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Sharding, Spread, Tensor, TensorType, flow,
+    grad, op, text,
 };
 
 fn parse(written: &str) -> std::sync::Arc<Graph> {
@@ -138,6 +139,27 @@ fn other_spellings_are_read() {
          (tensor<2xf32>, tensor<2xf32>) -> (tensor<2xf32>) loc(unknown)\n \"func.return\"(%0#0) : (tensor<2xf32>) -> () } loc(#loc1) }\n#loc2 = loc(\"b\"(#loc1))",
     ] {
         assert!(*parse(written) == *graph, "{written}");
+    }
+}
+
+#[test]
+fn a_program_for_a_mesh_says_how_its_arrays_are_split() {
+    let g = GraphBuilder::new("step");
+    let x = g.parameter(TensorType::new(DType::F32, [8, 3]), "x");
+    let graph = g.finish(&[&x + &x, x.sum_all()]).unwrap();
+    let rows = Sharding::replicated(2).split(0, 0);
+    let spread = Spread {
+        mesh: "data=4,model=1".parse().unwrap(),
+        params: vec![rows.clone()],
+        results: vec![rows, Sharding::replicated(0)],
+    };
+    let written = text::print_program(&graph, &[(0, 0)], Some(&spread));
+    for part in [
+        r#"sdy.mesh @mesh = <["data"=4, "model"=1]>"#,
+        r#"%arg0: tensor<8x3xf32> {tf.aliasing_output = 0 : i32, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}"#,
+        r#"(tensor<8x3xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, tensor<f32> {sdy.sharding = #sdy.sharding<@mesh, []>})"#,
+    ] {
+        assert!(written.contains(part), "{part} is not in\n{written}");
     }
 }
 

@@ -6,7 +6,7 @@ use systole_ir::text::print_program;
 /// StableHLO text of `@main`. Parameters in `donated` give their memory to the first result of their type that nobody
 /// has yet: states keep their order, so each weight meets its own update.
 pub fn program_text(graph: &Graph, donated: &[usize]) -> String {
-    print_program(graph, &pairs(graph, donated))
+    print_program(graph, &pairs(graph, donated), None)
 }
 
 fn pairs(graph: &Graph, donated: &[usize]) -> Vec<(usize, usize)> {

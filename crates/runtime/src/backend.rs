@@ -2,7 +2,7 @@
 
 use crate::Buffer;
 use std::sync::Arc;
-use systole_ir::{Graph, Literal, Result, TensorType};
+use systole_ir::{Graph, Literal, Result, Spread, TensorType};
 
 /// A device of a backend, numbered from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
@@ -89,6 +89,19 @@ pub trait Backend: Send + Sync {
 
     /// Compiles a graph.
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>>;
+
+    /// Compiles a graph for several devices at once, or `None` where the backend does not split programs by itself.
+    ///
+    /// The graph and its types are those of all devices together. Runs take arguments whose storage is
+    /// [`Pieces`](crate::Pieces) of the spread's mesh and sharding, or host arrays, which they split; results are pieces.
+    fn compile_spread(
+        &self,
+        _graph: &Arc<Graph>,
+        _spread: &Spread,
+        _options: &CompileOptions,
+    ) -> Option<Result<Arc<dyn Executable>>> {
+        None
+    }
 
     /// Copies a host array to a device.
     fn put(&self, value: &Literal, device: DeviceId) -> Result<Buffer>;

@@ -9,6 +9,7 @@ mod backend;
 mod buffer;
 pub mod event;
 mod jit;
+pub mod pieces;
 mod reference;
 mod registry;
 pub mod trace;
@@ -18,6 +19,7 @@ pub use ahead::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice}
 pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable, Report};
 pub use buffer::{Buffer, DeviceData};
 pub use jit::{Jit, jit, value_and_grad};
+pub use pieces::Pieces;
 pub use reference::{NullBackend, ReferenceBackend};
 pub use registry::{Provider, backend, provider_names, register};
 pub use tree::{Params, Skeleton, Tree};

@@ -4,38 +4,57 @@ use super::dense::print_dense;
 use crate::graph::{Graph, ValueId};
 use crate::op::attr::Field;
 use crate::op::{Attr, Attrs, ConvDims, Op};
+use crate::{Sharding, Spread};
 use std::fmt::{Display, Write};
 use systole_base::TensorType;
 
 /// The graph as a module of one function. [`parse`](super::parse) reads it back to an equal graph.
 pub fn print(graph: &Graph) -> String {
-    print_with(graph, &graph.name, &[], false)
+    print_with(graph, &graph.name, &[], None, false)
 }
 
 /// As [`print`](fn@print), for a compiler that is to run it: the function is `@main`, and parameter `p` gives its memory to
-/// result `r` where `donated` has the pair `(p, r)`.
-pub fn print_program(graph: &Graph, donated: &[(usize, usize)]) -> String {
-    print_with(graph, "main", donated, false)
+/// result `r` where `donated` has the pair `(p, r)`. With `spread` the module has its mesh and each parameter and result its
+/// sharding, as Shardy's attributes; shapes are those of all devices together.
+pub fn print_program(graph: &Graph, donated: &[(usize, usize)], spread: Option<&Spread>) -> String {
+    print_with(graph, "main", donated, spread, false)
 }
 
 /// As [`print`](fn@print), with the layer path of each op in a comment behind it.
 pub fn print_annotated(graph: &Graph) -> String {
-    print_with(graph, &graph.name, &[], true)
+    print_with(graph, &graph.name, &[], None, true)
 }
 
-fn print_with(graph: &Graph, name: &str, donated: &[(usize, usize)], annotate: bool) -> String {
+fn print_with(
+    graph: &Graph,
+    name: &str,
+    donated: &[(usize, usize)],
+    spread: Option<&Spread>,
+    annotate: bool,
+) -> String {
     let name = symbol(name);
     let out = format!("module @{name} {{\n");
     let mut p = Printer { out, indent: 1, next_arg: 0, next_value: 0, annotate };
+    if let Some(spread) = spread {
+        let axes = join(spread.mesh.axes().iter().map(|(name, size)| format!("{}={size}", quoted(name))));
+        p.line(&format!("sdy.mesh @mesh = <[{axes}]>"));
+    }
+    let sharding = |of: fn(&Spread) -> &Vec<Sharding>, i: usize| {
+        let text = of(spread?).get(i)?.text(&spread?.mesh);
+        Some(format!("sdy.sharding = #sdy.sharding<@mesh, {text}>"))
+    };
     let params: Vec<String> = graph.params.iter().map(|_| p.fresh_arg()).collect();
     let args = params.iter().enumerate().map(|(i, name)| {
         let label = graph.param_names.get(i).filter(|n| !n.is_empty());
         let label = label.map_or(String::new(), |n| format!(" loc({})", quoted(n)));
         let donated = donated.iter().find(|(p, _)| *p == i);
-        let donated = donated.map_or(String::new(), |(_, r)| format!(" {{tf.aliasing_output = {r} : i32}}"));
-        format!("{name}: {}{donated}{label}", tensor(graph.ty(graph.params[i])))
+        let donated = donated.map(|(_, r)| format!("tf.aliasing_output = {r} : i32"));
+        let own = attributes(donated.into_iter().chain(sharding(|s| &s.params, i)));
+        format!("{name}: {}{own}{label}", tensor(graph.ty(graph.params[i])))
     });
-    let header = format!("func.func public @{name}({}) -> ({})", join(args), types(&graph.result_types()));
+    let returned = graph.result_types().into_iter().enumerate();
+    let returned = returned.map(|(i, ty)| tensor(&ty) + &attributes(sharding(|s| &s.results, i)));
+    let header = format!("func.func public @{name}({}) -> ({})", join(args), join(returned));
     p.line(&format!("{header} {{"));
     p.indent += 1;
     let results = p.body(graph, params);
@@ -50,6 +69,12 @@ fn print_with(graph: &Graph, name: &str, donated: &[(usize, usize)], annotate: b
     p.line("}");
     p.out.push_str("}\n");
     p.out
+}
+
+/// ` {…}` of those that there are, or nothing.
+fn attributes(list: impl IntoIterator<Item = String>) -> String {
+    let list = join(list);
+    if list.is_empty() { list } else { format!(" {{{list}}}") }
 }
 
 struct Printer {
