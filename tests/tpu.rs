@@ -107,7 +107,7 @@ fn a_deep_model_compiles_as_a_loop_over_its_layers() {
             "[data]\ndataset = \"text\"\nsequence_length = 16\n\n[model]\napplication = \"gpt2\"\n\
              vocabulary_size = 128\nnum_layers = {layers}\nnum_heads = 2\nhidden_dim = 32\nintermediate_dim = 64\n\
              dropout = 0.1\nmax_sequence_length = 16\n\n[optimizer]\ntype = \"sgd\"\n\n[compile]\n\
-             loss = {{ type = \"sparse_categorical_crossentropy\", from_logits = true }}\n\n[fit]\nbatch_size = 8\n"
+             loss = {{ type = \"sparse_categorical_crossentropy\", from_logits = true }}\n\n[fit]\nepochs = 1\nbatch_size = 8\n"
         );
         std::fs::write(&file, text).expect("written");
         let (file, path) = (file.to_str().expect("a path"), hlo.to_str().expect("a path"));

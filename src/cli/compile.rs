@@ -137,7 +137,7 @@ fn product<'a>(slice: &'a Slice, tables: &Tables) -> Option<&'a str> {
 fn object(args: &CompileArgs, slice: &Slice, tables: &Tables, r: &AheadReport) -> Value {
     let m = &r.memory;
     json!({
-        "program": args.program, "target": slice.ahead(tables).to_string(),
+        "program": args.program, "precision": args.precision, "target": slice.ahead(tables).to_string(),
         "product": product(slice, tables), "chips": slice.all_chips(), "devices": r.devices, "device_kind": r.device_kind,
         "compiler": r.compiler, "library": r.library,
         "quick": args.quick, "compile_s": r.seconds, "compiler_memory_bytes": r.compiler_memory,
