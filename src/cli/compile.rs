@@ -45,6 +45,10 @@ pub(crate) struct CompileArgs {
     /// Write the compiler's optimized program (a serialized HloModuleProtoWithConfig) to a file
     #[arg(long, value_name = "FILE")]
     save_hlo: Option<PathBuf>,
+    /// Only see whether it compiles: the compiler optimizes less and takes a fraction of the time. Memory and speed are
+    /// then not those of the program that would run
+    #[arg(long)]
+    quick: bool,
     /// Seconds that the compiler may take
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
@@ -62,6 +66,7 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
         hlo: args.save_hlo.is_some(),
         executable: args.save.is_some(),
         partitions: args.partitions as usize,
+        quick: args.quick,
         time_limit: Duration::from_secs(args.time_limit),
         ..AheadRequest::new(program, slice.ahead(&tables))
     };
@@ -75,7 +80,7 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     }
     match screen.json {
         true => screen.object(&object(args, &slice, &tables, &report)),
-        false => show(&slice, &tables, &report, screen),
+        false => show(args, &slice, &tables, &report, screen),
     }
     Ok(0)
 }
@@ -93,7 +98,7 @@ fn program(args: &CompileArgs) -> Result<String, Failure> {
     }
     let (mut model, usual) = model(args)?;
     let batch_size = args.batch_size.map_or(usual, |n| n as usize);
-    let graph = model.train_graph(batch_size)?;
+    let graph = model.train_graph_in_loops(batch_size)?;
     // As training compiles it: every argument may be given away.
     let all: Vec<usize> = (0..graph.params.len()).collect();
     Ok(program_text(&graph, &all))
@@ -133,10 +138,10 @@ fn product<'a>(slice: &'a Slice, tables: &Tables) -> Option<&'a str> {
 fn object(args: &CompileArgs, slice: &Slice, tables: &Tables, r: &AheadReport) -> Value {
     let m = &r.memory;
     json!({
-        "program": args.program, "target": slice.ahead(tables).to_string(),
+        "program": args.program, "precision": args.precision, "target": slice.ahead(tables).to_string(),
         "product": product(slice, tables), "chips": slice.all_chips(), "devices": r.devices, "device_kind": r.device_kind,
         "compiler": r.compiler, "library": r.library,
-        "compile_s": r.seconds, "compiler_memory_bytes": r.compiler_memory,
+        "quick": args.quick, "compile_s": r.seconds, "compiler_memory_bytes": r.compiler_memory,
         "memory_bytes": {
             "need": m.need(), "limit": r.memory_limit, "arguments": m.arguments, "outputs": m.outputs,
             "aliased": m.aliased, "temporaries": m.temporaries, "code": m.code, "peak": m.peak,
@@ -146,7 +151,7 @@ fn object(args: &CompileArgs, slice: &Slice, tables: &Tables, r: &AheadReport) -
     })
 }
 
-fn show(slice: &Slice, tables: &Tables, r: &AheadReport, screen: &Screen) {
+fn show(args: &CompileArgs, slice: &Slice, tables: &Tables, r: &AheadReport, screen: &Screen) {
     let m = &r.memory;
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64);
     let name = product(slice, tables).map_or(String::new(), |p| format!(", sold as {p}"));
@@ -157,6 +162,9 @@ fn show(slice: &Slice, tables: &Tables, r: &AheadReport, screen: &Screen) {
         r.seconds,
         r.compiler.lines().next().unwrap_or("its compiler")
     ));
+    if args.quick {
+        screen.line("  optimized less (--quick): these are not the figures of the program that would run");
+    }
     screen.line("each device:");
     let of = r.memory_limit.map_or(String::new(), |limit| format!(" of {}", mib(limit)));
     screen.line(format!("  memory     {}{of}", mib(m.need())));

@@ -63,6 +63,7 @@ impl AheadOfTime for TpuCompiler {
             slice: request.slice.clone(),
             replicas: request.replicas,
             partitions: request.partitions,
+            quick: request.quick,
             hlo: request.hlo,
             executable: request.executable,
         };
@@ -167,6 +168,7 @@ struct Wanted {
     slice: AheadSlice,
     replicas: usize,
     partitions: usize,
+    quick: bool,
     hlo: bool,
     executable: bool,
 }
@@ -301,7 +303,7 @@ impl Borrowed<'_> {
         let topology = Topology::tpu(&plugin, &wanted.slice)?;
         let devices = topology.devices()?;
         let began = Instant::now();
-        let compiled = topology.compile(&program, wanted.replicas, wanted.partitions)?;
+        let compiled = topology.compile(&program, wanted.replicas, wanted.partitions, wanted.quick)?;
         let seconds = began.elapsed().as_secs_f64();
         if wanted.hlo {
             self.write("optimized.pb", &compiled.optimized()?)?;

@@ -134,7 +134,8 @@ impl Client {
     /// Compiles StableHLO text with a function `@main` for one device.
     pub fn compile(&self, text: &str, device: usize) -> Result<Loaded> {
         let devices = [self.device(device)?.id];
-        let options = Spread { replicas: 1, partitions: 1, devices: &devices }.compile_options();
+        let options =
+            Spread { replicas: 1, partitions: 1, devices: &devices, quick: false }.compile_options();
         let program = program(text);
         let mut args = sys::Client_Compile {
             client: self.0.object,
