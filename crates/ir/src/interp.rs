@@ -104,8 +104,9 @@ pub fn run_devices(graph: &Graph, devices: Devices, args: &[Vec<&Literal>]) -> R
         };
         values.iter_mut().zip(outs).for_each(|(own, outs)| own.push(outs));
     }
-    let results =
-        |own: &Vec<Vec<Literal>>| graph.results.iter().map(|r| own[r.index()][r.out as usize].clone()).collect();
+    let results = |own: &Vec<Vec<Literal>>| {
+        graph.results.iter().map(|r| own[r.index()][r.out as usize].clone()).collect()
+    };
     Ok(values.iter().map(results).collect())
 }
 

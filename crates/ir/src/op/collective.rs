@@ -119,11 +119,7 @@ impl Groups {
             true => s.field_size("channel_handle", "channel_handle", "handle")?,
             false => 0,
         };
-        Ok(Groups {
-            members: numbers(s, "replica_groups")?,
-            channel,
-            global: s.has("use_global_device_ids"),
-        })
+        Ok(Groups { members: numbers(s, "replica_groups")?, channel, global: s.has("use_global_device_ids") })
     }
 }
 

@@ -38,7 +38,8 @@ use systole_base::{Literal, Result, TensorType};
 pub use attr::{Attr, Attrs, Field, Source};
 pub use binary::Binary;
 pub use collective::{
-    AllGather, AllReduce, AllToAll, Collective, CollectivePermute, Devices, Groups, PartitionId, ReduceScatter, ReplicaId,
+    AllGather, AllReduce, AllToAll, Collective, CollectivePermute, Devices, Groups, PartitionId,
+    ReduceScatter, ReplicaId,
 };
 pub use compare::{Clamp, Compare, CompareType, Direction, Select};
 pub use constant::{Constant, Iota, Parameter};
