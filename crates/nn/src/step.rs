@@ -149,7 +149,7 @@ struct Recipe {
 impl Recipe {
     fn function(self) -> Traced<TrainIn, TrainOut> {
         let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| self.trace(args));
-        jit(traced).named("train step").flush_denormals(true)
+        jit(traced).named("train step").flush_denormals(true).batch(4)
     }
 
     fn trace(&self, (trainable, frozen, slots, metrics, batch, controls): TrainIn) -> TrainOut {
@@ -217,7 +217,12 @@ impl EvaluateStep {
                 let total = loss.value(&label, prediction, weight.first());
                 set.update(&state, &label, prediction, weight.first(), &total)
             });
-        let function = jit(traced).on(backend.clone()).named("evaluate step").flush_denormals(true);
+        let function = jit(traced)
+            .on(backend.clone())
+            .named("evaluate step")
+            .flush_denormals(true)
+            .batch(3)
+            .any_batch(true);
         EvaluateStep { function, metrics }
     }
 
@@ -250,7 +255,8 @@ impl PredictStep {
                 let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision).with_loops(loops);
                 architecture.call(&mut cx, &inputs)
             });
-        PredictStep { function: jit(traced).on(backend.clone()).named("predict step").flush_denormals(true) }
+        let function = jit(traced).on(backend.clone()).named("predict step").flush_denormals(true);
+        PredictStep { function: function.batch(2).any_batch(true) }
     }
 
     fn args(state: &TrainState, inputs: Vec<Buffer>) -> (Params<Buffer>, Params<Buffer>, Vec<Buffer>) {
