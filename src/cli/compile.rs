@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole::config::Draft;
 use systole::devices::find_plugin;
+use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, knobs};
 use systole_nn::{Model, Precision, grouped};
 use systole_pjrt::{Platform, TpuCompiler, program_text};
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let report = TpuCompiler::new(library)?.compile_ahead(&request)?;
     for (path, bytes) in [(&args.save, &report.executable), (&args.save_hlo, &report.hlo)] {
         if let Some(path) = path {
-            std::fs::write(path, bytes).map_err(|e| Error::io("cannot write", path, e))?;
+            write_atomically(&Disk, path, &[bytes])?;
         }
     }
     match screen.json {
