@@ -151,6 +151,7 @@ impl Config {
             loss,
             precision: self.precision(),
             seed: self.seed,
+            strategy: self.strategy(),
             ..Compile::default()
         })
     }
