@@ -43,6 +43,7 @@ pub use entry::{Sequential, functional, jit, load_model, load_model_with, regist
 pub use systole_compile as compile;
 pub use systole_cpu as cpu;
 pub use systole_data as data;
+pub use systole_dist as dist;
 pub use systole_ir as ir;
 pub use systole_nn as nn;
 pub use systole_pjrt as pjrt;

@@ -47,6 +47,15 @@ pub(crate) struct TrainArgs {
     /// float32, mixed_bfloat16 or mixed_float16
     #[arg(long, value_name = "POLICY")]
     precision: Option<String>,
+    /// How steps are split over devices: one_device, data_parallel, fully_sharded or auto
+    #[arg(long, value_name = "STRATEGY")]
+    strategy: Option<String>,
+    /// How many devices the strategy takes; logical ones on the CPU, which show numerics, not speed
+    #[arg(long, value_name = "N", conflicts_with = "mesh", value_parser = clap::value_parser!(u64).range(1..))]
+    devices: Option<u64>,
+    /// The strategy's devices as a box with named axes; the batch is split along `data`, else along the first
+    #[arg(long, value_name = "AXIS=N,…")]
+    mesh: Option<String>,
     /// Seed of initial weights, dropout and the order of samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
@@ -212,11 +221,16 @@ impl TrainArgs {
             ("--learning-rate", "optimizer.learning_rate", self.learning_rate.clone()),
             ("--precision", "compile.precision", self.precision.clone()),
             ("--seed", "seed", number(self.seed)),
+            ("--strategy", "strategy.type", self.strategy.clone()),
+            ("--devices", "strategy.devices", number(self.devices)),
         ];
         for (flag, key, value) in flags {
             if let Some(value) = value {
                 draft.set(format!("{flag} {value}"), key, &value);
             }
+        }
+        if let Some(mesh) = &self.mesh {
+            draft.set_text(format!("--mesh {mesh}"), "strategy.mesh", mesh);
         }
         for set in &self.sets {
             let Some((key, value)) = set.split_once('=') else {
@@ -397,8 +411,11 @@ fn continued(
         }
         _ => {
             screen.line("The optimizer starts afresh: loss, metrics, precision or optimizer are not those of the saved model");
-            model.compile(wanted)?;
+            model.compile(wanted.clone())?;
         }
+    }
+    if model.compile_config().is_some_and(|had| had.strategy != wanted.strategy) {
+        model.set_strategy(wanted.strategy, wanted.backend)?;
     }
     Ok(model)
 }
@@ -432,6 +449,7 @@ fn announce(model: &Model, config: &Config, resumed: &resume::Plan, screen: &Scr
         config.compile.precision,
         backend.name(),
     ));
+    announce_strategy(model, screen);
     match &resumed.place {
         Some(place) if place.finished => screen.line(
             "The run of this folder is finished: nothing is trained (--resume=never starts anew, --out names another folder)",
@@ -440,6 +458,17 @@ fn announce(model: &Model, config: &Config, resumed: &resume::Plan, screen: &Scr
         None => {}
     }
     Ok(())
+}
+
+/// Which devices take part, where there are several.
+fn announce_strategy(model: &Model, screen: &Screen) {
+    let devices = model.devices();
+    let (Some(config), Some(first)) = (model.compile_config(), devices.first().filter(|_| devices.len() > 1))
+    else {
+        return;
+    };
+    let (strategy, n) = (&config.strategy, devices.len());
+    screen.line(format!("Strategy: {strategy}; {n} devices, each like {}", first.description));
 }
 
 /// The epochs, and the test that the last one is owed.

@@ -173,6 +173,7 @@ impl Config {
             loss,
             precision: self.precision(),
             seed: self.seed,
+            strategy: self.strategy(),
             ..Compile::default()
         })
     }

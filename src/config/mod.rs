@@ -19,6 +19,7 @@ use crate::datasets::RecordOptions;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 use systole_data::Tuning;
+use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Precision, nearest};
 use toml::{Table, Value};
@@ -67,6 +68,43 @@ pub struct Config {
     pub compile: CompileSection,
     /// How long and in what portions.
     pub fit: FitSection,
+    /// How steps are split over devices; without: one device, or all that an accelerator has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<StrategySection>,
+}
+
+/// The `strategy` table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StrategySection {
+    /// `one_device`, `data_parallel`, `fully_sharded` or `auto`.
+    #[serde(default = "data_parallel", rename = "type")]
+    pub name: String,
+    /// How many devices; logical ones where the backend has but one. Default: all of the backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<usize>,
+    /// The devices as a box with named axes (`data=4`), in place of `devices`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mesh: Option<String>,
+}
+
+impl StrategySection {
+    fn strategy(&self) -> Result<Strategy, Wrong> {
+        let strategy = Strategy::parse(&self.name).map_err(|e| Wrong::of("strategy.type", e))?;
+        match (&self.mesh, self.devices) {
+            (Some(_), Some(_)) => Err(Wrong::new("strategy.mesh", "there are both `mesh` and `devices`")
+                .hint("keep one of them: a mesh has its number of devices")),
+            (Some(mesh), None) => Ok(strategy.mesh(mesh.parse().map_err(|e| Wrong::of("strategy.mesh", e))?)),
+            (None, devices) => {
+                at_least_one("strategy.devices", devices.map(|n| n as u64))?;
+                Ok(devices.map_or(strategy.clone(), |n| strategy.devices(n)))
+            }
+        }
+    }
+}
+
+fn data_parallel() -> String {
+    "data_parallel".into()
 }
 
 /// The `data` table.
@@ -253,7 +291,14 @@ impl Config {
         }
         let precision = self.compile.precision.parse::<Precision>();
         precision.map_err(|e| Wrong::of("compile.precision", e))?;
+        self.strategy.as_ref().map(StrategySection::strategy).transpose()?;
         self.fit.check()
+    }
+
+    /// How steps are split over devices.
+    pub fn strategy(&self) -> Strategy {
+        // Checked when the configuration was read.
+        self.strategy.as_ref().and_then(|s| s.strategy().ok()).unwrap_or_else(Strategy::auto)
     }
 
     fn precision(&self) -> Precision {

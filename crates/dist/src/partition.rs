@@ -2,11 +2,11 @@
 
 use crate::factor::{Along, Factor, factors, is_zeros, part_of};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_ir::op::{
-    AllGather, AllReduce, AllToAll, BroadcastInDim, Case, DynamicSlice, Groups, Lowering, Monoid,
-    ReduceScatter, ReplicaId, While,
+    AllGather, AllReduce, AllToAll, Case, DynamicSlice, Groups, Lowering, Monoid, ReduceScatter, ReplicaId,
+    While,
 };
 use systole_ir::{
     DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Mesh, Node, Op, Result, Sharding, Spread, Tensor,
@@ -291,8 +291,7 @@ impl<'g> Walk<'g> {
             }
             _ => {}
         }
-        if let Some(local) = self.linear(node) {
-            let Place::Partial(_) = self.place(node.inputs[0]) else { systole_ir::bug!("a sum is whole") };
+        if let Some(local) = self.linear(node)? {
             return self.partial(ValueId::new(i, 0), local, Monoid::Add);
         }
         match self.best(node) {
@@ -301,24 +300,30 @@ impl<'g> Walk<'g> {
         }
     }
 
-    /// Sums and other shapes of values that are yet to be added up, still to be added up.
-    fn linear(&mut self, node: &Node) -> Option<Tensor> {
-        let pending = |v: &ValueId| {
-            let value = self.value(*v);
-            value.place == Place::Partial(Monoid::Add) && value.local.dtype() == self.graph.ty(*v).dtype
+    /// Sums and other shapes of values that are yet to be added up, still to be added up. A body may take a parameter so
+    /// that a running sum of them starts from.
+    fn linear(&self, node: &Node) -> Stopping<Option<Tensor>> {
+        use systole_ir::op::Binary::{Add, Subtract};
+        let pending = |v: ValueId| {
+            let value = self.value(v);
+            value.place == Place::Partial(Monoid::Add) && value.local.dtype() == self.graph.ty(v).dtype
         };
-        if !node.inputs.first().is_some_and(&pending) {
-            return None;
-        }
-        let fits = match &node.op {
-            Op::Binary(systole_ir::op::Binary::Add | systole_ir::op::Binary::Subtract) => {
-                pending(&node.inputs[1]) || is_zeros(self.graph, node.inputs[1])
+        let nothing = |v: ValueId| is_zeros(self.graph, v) && self.place(v) == Place::Whole;
+        let fits = match (&node.op, &node.inputs[..]) {
+            (Op::Reshape(_) | Op::Transpose(_), &[x]) => pending(x),
+            (Op::Binary(Add | Subtract), &[a, b]) if pending(a) && (pending(b) || nothing(b)) => true,
+            (Op::Binary(Add), &[a, b]) if pending(b) && nothing(a) => true,
+            (Op::Binary(Add), &[a, b]) if self.exchange.is_none() && pending(a) != pending(b) => {
+                let other = if pending(a) { b } else { a };
+                match self.graph.params.iter().position(|&p| p == other) {
+                    Some(p) => return Err(Stop::Param(p, Place::Partial(Monoid::Add))),
+                    None => false,
+                }
             }
-            Op::Reshape(_) | Op::Transpose(_) => true,
             _ => false,
         };
         let inputs: Vec<&Tensor> = node.inputs.iter().map(|v| &self.value(*v).local).collect();
-        fits.then(|| self.b.emit(node.op.clone(), &inputs).remove(0))
+        Ok(fits.then(|| self.b.emit(node.op.clone(), &inputs).remove(0)))
     }
 
     /// A new value that is yet to be folded.
@@ -508,7 +513,7 @@ impl<'g> Walk<'g> {
         {
             return Ok(self.b.constant(Literal::splat(part, c.value.get(0))));
         }
-        if matches!(node.op, Op::BroadcastInDim(BroadcastInDim { .. }) | Op::Iota(_)) {
+        if matches!(node.op, Op::BroadcastInDim(_) | Op::Iota(_)) {
             let free = |f: &Factor| f.along == Along::Dim(d) && f.operands.iter().all(|k| k.is_none());
             if factors(self.graph, node).iter().any(free) {
                 let inputs: Vec<Tensor> =
@@ -525,8 +530,8 @@ impl<'g> Walk<'g> {
         let part = self.local_type(self.graph.ty(v), Place::Split(d));
         let b = self.b.clone();
         let Some(exchange) = &mut self.exchange else {
-            let param = self.graph.params.iter().position(|&p| p == v);
-            return Err(param.map_or(Stop::Exchange, |p| Stop::Param(p, Place::Split(d))));
+            let from = self.origin(v, d, &mut HashSet::new());
+            return Err(from.map_or(Stop::Exchange, |(p, d)| Stop::Param(p, Place::Split(d))));
         };
         let index = exchange.index(&b);
         let (zero, start) = (b.scalar(DType::I32, 0.0), index * part.shape[d] as f64);
@@ -534,6 +539,21 @@ impl<'g> Walk<'g> {
         let inputs: Vec<&Tensor> = std::iter::once(whole).chain(starts).collect();
         let op = DynamicSlice { sizes: part.shape.dims().into() };
         Ok(self.b.emit(op, &inputs).remove(0))
+    }
+
+    /// The parameter and its dimension that a dimension of a value comes from: split there, the value is split.
+    fn origin(&self, v: ValueId, d: usize, seen: &mut HashSet<(ValueId, usize)>) -> Option<(usize, usize)> {
+        if !seen.insert((v, d)) {
+            return None;
+        }
+        if let Some(p) = self.graph.params.iter().position(|&p| p == v) {
+            return Some((p, d));
+        }
+        let node = self.graph.node(v);
+        let made = factors(self.graph, node).into_iter().filter(|f| f.along == Along::Dim(d));
+        let reads: Vec<_> =
+            made.flat_map(|f| node.inputs.iter().copied().zip(f.operands).collect::<Vec<_>>()).collect();
+        reads.into_iter().find_map(|(v, k)| self.origin(v, k?, seen))
     }
 
     /// Where operands of a body start: what is kept split or yet to be folded comes whole.

@@ -1,6 +1,6 @@
 //! Programs with collectives on logical devices of a backend that has but one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::op::Devices;
@@ -65,7 +65,7 @@ impl Together {
         let mut report = Report::default();
         let (mut left, last) = (cut.uses(), cut.stages());
         for stage in 0..=last {
-            if let Some((piece, reads, makes)) = cut.piece(stage)? {
+            if let Some(Source { graph: piece, reads, makes }) = cut.piece(stage)? {
                 reads.iter().for_each(|v| *left.entry(*v).or_default() -= 1);
                 let given = |v: &ValueId| !graph.params.contains(v) || donates(options, graph, *v);
                 let dies = |v: &ValueId| left[v] == 0 && given(v);
@@ -200,6 +200,13 @@ fn check_bodies(graph: &Graph) -> Result<()> {
     Ok(())
 }
 
+/// A piece before it is compiled.
+struct Source {
+    graph: Arc<Graph>,
+    reads: Vec<ValueId>,
+    makes: Vec<ValueId>,
+}
+
 /// The stage of each node: how many exchanges lie before it.
 struct Cut<'g> {
     graph: &'g Graph,
@@ -207,6 +214,8 @@ struct Cut<'g> {
     live: Vec<bool>,
     /// Nodes that each piece makes for itself: constants and what repeats them.
     free: Vec<bool>,
+    /// Values that are read outside of the piece that makes them.
+    shared: HashSet<ValueId>,
 }
 
 impl<'g> Cut<'g> {
@@ -221,7 +230,12 @@ impl<'g> Cut<'g> {
             free[i] = matches!(node.op, Op::Constant(_) | Op::Iota(_))
                 || (matches!(node.op, Op::BroadcastInDim(_)) && free[node.inputs[0].index()]);
         }
-        Cut { graph, stage, live, free }
+        let mut shared: HashSet<ValueId> = graph.results.iter().copied().collect();
+        for (i, node) in graph.nodes.iter().enumerate().filter(|&(i, _)| live[i] && !free[i]) {
+            let outside = |v: &&ValueId| exchanges(i) || (stage[v.index()] != stage[i] && !free[v.index()]);
+            shared.extend(node.inputs.iter().filter(outside));
+        }
+        Cut { graph, stage, live, free, shared }
     }
 
     fn stages(&self) -> usize {
@@ -256,59 +270,32 @@ impl<'g> Cut<'g> {
         let mut uses = HashMap::new();
         let mut note = |v: ValueId| *uses.entry(v).or_insert(0) += 1;
         for stage in 0..=self.stages() {
-            self.reads(&self.members(stage), stage).into_iter().for_each(&mut note);
+            self.reads(&self.members(stage)).into_iter().for_each(&mut note);
             self.exchanges(stage).iter().flat_map(|&i| &self.graph.nodes[i].inputs).for_each(|&v| note(v));
         }
         self.graph.results.iter().for_each(|&v| note(v));
         uses
     }
 
-    fn is_result(&self, v: ValueId) -> bool {
-        self.graph.results.contains(&v)
-    }
-
     /// Values from outside that a stage's nodes read.
-    fn reads(&self, members: &[usize], stage: usize) -> Vec<ValueId> {
-        let mut reads: Vec<ValueId> = Vec::new();
-        for &v in members.iter().flat_map(|&i| &self.graph.nodes[i].inputs) {
-            let own = self.stage[v.index()] == stage && members.binary_search(&v.index()).is_ok();
-            if !own && !self.free[v.index()] && !reads.contains(&v) {
-                reads.push(v);
-            }
-        }
-        reads
+    fn reads(&self, members: &[usize]) -> Vec<ValueId> {
+        let mut seen = HashSet::new();
+        let outside = |v: &ValueId| !self.free[v.index()] && members.binary_search(&v.index()).is_err();
+        let all = members.iter().flat_map(|&i| &self.graph.nodes[i].inputs).copied();
+        all.filter(|v| outside(v) && seen.insert(*v)).collect()
     }
 
     /// Values of a stage that others read. Free nodes that others than pieces read are made by the first.
     fn makes(&self, members: &[usize], stage: usize) -> Vec<ValueId> {
-        let graph = self.graph;
-        let mut outside: Vec<ValueId> = graph.results.clone();
-        for (i, node) in graph.nodes.iter().enumerate().filter(|&(i, _)| self.live[i] && !self.free[i]) {
-            if self.stage[i] != stage || node.op.collective().is_some() {
-                outside.extend(&node.inputs);
-            }
-        }
-        let mut makes: Vec<ValueId> = Vec::new();
-        for v in outside {
-            let member = members.binary_search(&v.index()).is_ok();
-            let free = stage == 0 && self.free[v.index()] && (self.is_result(v) || self.is_exchanged(v));
-            if (member || free) && !makes.contains(&v) {
-                makes.push(v);
-            }
-        }
-        makes
-    }
-
-    fn is_exchanged(&self, v: ValueId) -> bool {
-        let nodes = self.graph.nodes.iter().filter(|n| n.op.collective().is_some());
-        nodes.flat_map(|n| &n.inputs).any(|&u| u == v)
+        let free = (0..self.graph.nodes.len()).filter(|&i| stage == 0 && self.free[i]);
+        let values = |i: usize| (0..self.graph.nodes[i].outs.len()).map(move |k| ValueId::new(i, k));
+        members.iter().copied().chain(free).flat_map(values).filter(|v| self.shared.contains(v)).collect()
     }
 
     /// The program of a stage, what it reads and what it makes.
-    #[allow(clippy::type_complexity)]
-    fn piece(&self, stage: usize) -> Result<Option<(Arc<Graph>, Vec<ValueId>, Vec<ValueId>)>> {
+    fn piece(&self, stage: usize) -> Result<Option<Source>> {
         let members = self.members(stage);
-        let (reads, makes) = (self.reads(&members, stage), self.makes(&members, stage));
+        let (reads, makes) = (self.reads(&members), self.makes(&members, stage));
         if makes.is_empty() {
             return Ok(None);
         }
@@ -331,26 +318,20 @@ impl<'g> Cut<'g> {
             });
         }
         let results: Vec<Tensor> = makes.iter().map(|v| values[v].clone()).collect();
-        Ok(Some((b.finish(&results)?, reads, makes)))
+        Ok(Some(Source { graph: b.finish(&results)?, reads, makes }))
     }
 
     /// A stage's nodes and the free ones that they read or that it makes, in order.
     fn with_free(&self, members: &[usize], makes: &[ValueId]) -> Vec<usize> {
         let mut needed = vec![false; self.graph.nodes.len()];
-        members
-            .iter()
-            .chain(makes.iter().map(|v| v.node as usize).collect::<Vec<_>>().iter())
-            .for_each(|&i| needed[i] = true);
-        for i in (0..needed.len()).rev().filter(|&i| needed[i]).collect::<Vec<_>>() {
-            self.need(i, &mut needed);
+        members.iter().copied().chain(makes.iter().map(|v| v.index())).for_each(|i| needed[i] = true);
+        for i in (0..needed.len()).rev() {
+            if needed[i] {
+                let inputs = self.graph.nodes[i].inputs.iter().map(|v| v.index());
+                inputs.filter(|&k| self.free[k]).for_each(|k| needed[k] = true);
+            }
         }
         (0..needed.len()).filter(|&i| needed[i]).collect()
-    }
-
-    fn need(&self, i: usize, needed: &mut [bool]) {
-        needed[i] = true;
-        let free = self.graph.nodes[i].inputs.iter().map(|v| v.index()).filter(|&k| self.free[k]);
-        free.for_each(|k| self.need(k, needed));
     }
 }
 

@@ -16,7 +16,7 @@ use systole_dist::Strategy;
 use systole_ir::{
     DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, TensorType,
 };
-use systole_runtime::{Backend, Buffer, Params, backend};
+use systole_runtime::{Backend, Buffer, DeviceInfo, Params, backend};
 
 /// How a model is trained: the arguments of Keras's `compile`.
 #[derive(Clone)]
@@ -243,6 +243,11 @@ impl Model {
         self.adopt_config(config)?;
         self.state.optimizer = Params::new();
         Ok(())
+    }
+
+    /// The devices that steps run on; none before [`compile`](Model::compile).
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.compiled.as_ref().map_or(Vec::new(), |c| c.backend.devices())
     }
 
     /// Goes on by another strategy, on `backend` or the best registered one, with everything that was trained so far: the
