@@ -1,8 +1,8 @@
 //! What is needed of a compiler's optimized program: instructions, their arrays in memory, the compiler's cycles.
 
-use crate::proto::{Value, fields};
 use std::collections::HashMap;
 use systole_ir::Result;
+use systole_ir::proto::{Value, fields};
 
 /// A module: its computations by id.
 #[derive(Debug, Default)]
@@ -86,6 +86,14 @@ impl Module {
         };
         let largest = i.called.get(1).map(constants).unwrap_or_default().into_iter().max();
         largest.filter(|&n| n > 0).unwrap_or(1) as f64
+    }
+}
+
+impl Instruction {
+    /// The shape of what it makes: what begins a gather names its argument and its result.
+    pub(crate) fn made(&self) -> &Shape {
+        let pair = self.opcode.ends_with("-start") && self.opcode != "all-reduce-start";
+        self.shape.parts.get(1).filter(|_| pair).unwrap_or(&self.shape)
     }
 }
 
@@ -187,6 +195,12 @@ impl Shape {
             }
         }
         dims.iter().product::<f64>() * element_bytes(self.element)
+    }
+
+    /// Bytes without padding, in whatever memory.
+    pub(crate) fn whole(&self) -> f64 {
+        let own = self.dims.iter().map(|&d| d as f64).product::<f64>() * element_bytes(self.element);
+        self.parts.iter().map(Shape::whole).fold(own, |sum, part| sum + part)
     }
 }
 
