@@ -5,9 +5,11 @@ use super::screen::Screen;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
-use systole::devices::find_plugin;
+use systole::devices::{compile_cache, find_plugin};
 use systole_ir::knobs;
-use systole_pjrt::{Platform, Plugin, Search, TpuCompiler, device_nodes, sys};
+use systole_pjrt::{
+    Platform, Plugin, Search, TpuClusterResolver, TpuCompiler, device_nodes, refuse_retired, sys,
+};
 use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice, backend};
 
 const PLATFORMS: [Platform; 2] = [Platform::Tpu, Platform::Cuda];
@@ -25,9 +27,11 @@ pub(crate) fn devices(screen: &Screen) -> Outcome {
         let devices = if shown.is_empty() { "no device here".into() } else { shown.join(", ") };
         screen.line(format!("{:<5} {devices}", platform.name()));
         show_plugin(&search, version.as_ref(), screen);
+        let cluster = (platform == Platform::Tpu).then(what_the_cloud_says);
+        cluster.iter().flatten().for_each(|line| screen.line(format!("      {line}")));
         objects.push(json!({
             "platform": platform.name(), "devices": shown,
-            "plugin": search.plugin().map(|p| p.path.display().to_string()),
+            "cluster": cluster, "plugin": search.plugin().map(|p| p.path.display().to_string()),
             "pjrt_version": version.as_ref().and_then(|v| v.as_ref().ok()),
             "error": version.as_ref().and_then(|v| v.as_ref().err()),
             "looked_at": search.places.iter().map(|p| p.to_string()).collect::<Vec<_>>(),
@@ -37,6 +41,11 @@ pub(crate) fn devices(screen: &Screen) -> Outcome {
         screen.object(&Value::from(objects));
     }
     Ok(0)
+}
+
+/// What the machine's surroundings say of its TPU.
+fn what_the_cloud_says() -> Vec<String> {
+    TpuClusterResolver::new("").map_or_else(|e| vec![e.to_string()], |tpu| tpu.explain())
 }
 
 fn show_plugin(search: &Search, version: Option<&Result<String, String>>, screen: &Screen) {
@@ -74,6 +83,8 @@ pub(crate) fn doctor(screen: &Screen) -> Outcome {
         findings.extend(nodes(platform));
         findings.push(plugin(platform));
     }
+    findings.extend(cluster());
+    findings.push(cache());
     findings.push(lock_file());
     findings.push(metadata());
     findings.push(compiler());
@@ -96,31 +107,18 @@ pub(crate) fn doctor(screen: &Screen) -> Outcome {
 
 /// Variables that plugins and clouds read, where they are set.
 fn variables() -> Vec<Finding> {
-    const READ: [&str; 10] = [
-        "TPU_LIBRARY_PATH",
-        "TPU_NAME",
-        "TPU_ZONE",
-        "TPU_PROJECT",
-        "COLAB_TPU_ADDR",
-        "TPU_WORKER_HOSTNAMES",
-        "TPU_WORKER_ID",
-        "TPU_ACCELERATOR_TYPE",
-        "TPU_SKIP_MDS_QUERY",
-        "LIBTPU_INIT_ARGS",
-    ];
-    let set = READ.into_iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
-    let mut found: Vec<Finding> = set
-        .map(|(name, value)| {
-            let missing = name == "TPU_LIBRARY_PATH" && !Path::new(&value).is_file();
-            let retired = name == "COLAB_TPU_ADDR";
-            let mend = match (missing, retired) {
-                (true, _) => Some(format!("unset {name}   # it names no file")),
-                (_, true) => Some(format!("unset {name}   # TPU nodes behind an address are retired")),
-                _ => None,
-            };
-            Finding { subject: name, said: value, mend }
-        })
-        .collect();
+    let set = knobs::TPU_VARIABLES.iter().filter_map(|(name, _)| Some((*name, knobs::tpu_variable(name)?)));
+    let finding = |(name, value): (&'static str, String)| {
+        let missing = name == "TPU_LIBRARY_PATH" && !Path::new(&value).is_file();
+        let retired = matches!(name, "COLAB_TPU_ADDR" | "TPU_NAME") && refuse_retired(&value).is_err();
+        let mend = match (missing, retired) {
+            (true, _) => Some(format!("unset {name}   # it names no file")),
+            (_, true) => Some(format!("unset {name}   # TPU nodes behind an address are retired")),
+            _ => None,
+        };
+        Finding { subject: name, said: value, mend }
+    };
+    let mut found: Vec<Finding> = set.map(finding).collect();
     let ours = knobs::PJRT_PLUGIN.get();
     if !ours.is_empty() {
         let mend = (!Path::new(&ours).is_file())
@@ -128,6 +126,38 @@ fn variables() -> Vec<Finding> {
         found.push(Finding { subject: knobs::PJRT_PLUGIN.name, said: ours, mend });
     }
     found
+}
+
+/// What the cloud says of the TPU, and what of it does not fit together.
+fn cluster() -> Vec<Finding> {
+    let subject = "TPU cluster";
+    let tpu = match TpuClusterResolver::new("") {
+        Ok(tpu) => tpu,
+        Err(e) => {
+            let mend = e.hint_text().map(String::from);
+            return vec![Finding { subject, said: e.what().into(), mend }];
+        }
+    };
+    let mut found = vec![Finding { subject, said: tpu.facts().join("; "), mend: None }];
+    found.extend(tpu.doubts.into_iter().map(|d| Finding { subject, said: d.what, mend: Some(d.mend) }));
+    found
+}
+
+/// Compiled programs that are kept, and how to be rid of them.
+fn cache() -> Finding {
+    let subject = "compile cache";
+    match compile_cache() {
+        Ok(None) => Finding { subject, said: "off".into(), mend: None },
+        Ok(Some(cache)) => {
+            let ((programs, bytes), folder) = (cache.usage(), cache.folder().display());
+            let said = format!("{programs} programs, {} MiB; `rm -r {folder}` empties it", bytes >> 20);
+            Finding { subject, said, mend: None }
+        }
+        Err(e) => {
+            let mend = Some(format!("unset {}", knobs::COMPILE_CACHE.name));
+            Finding { subject, said: e.to_string(), mend }
+        }
+    }
 }
 
 /// Device nodes, and whether this user may open them.

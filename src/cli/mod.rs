@@ -16,6 +16,7 @@ mod screen;
 mod setup;
 mod show;
 mod stop;
+mod strategy;
 mod target;
 mod train;
 
