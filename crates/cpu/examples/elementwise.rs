@@ -197,7 +197,12 @@ fn measure(
     c: &Case,
     seconds: f64,
 ) -> systole_ir::Result<(f64, usize, f64)> {
-    let options = CompileOptions { donated: c.donated.clone(), label: c.name.clone(), flush_denormals: true };
+    let options = CompileOptions {
+        donated: c.donated.clone(),
+        label: c.name.clone(),
+        flush_denormals: true,
+        ..Default::default()
+    };
     let exe = backend.compile(&c.graph, &options)?;
     let mut s = Stream::new(1, 2, 3);
     let mut args: Vec<Option<Buffer>> = Vec::new();

@@ -42,7 +42,12 @@ fn main() -> systole_ir::Result<()> {
         same: false,
     });
     let backend = CpuBackend::new()?;
-    let options = CompileOptions { donated: (3..7).collect(), label: "step".into(), flush_denormals: true };
+    let options = CompileOptions {
+        donated: (3..7).collect(),
+        label: "step".into(),
+        flush_denormals: true,
+        ..Default::default()
+    };
     let exe = backend.compile(&graph, &options)?;
     let report = exe.report();
     println!("{}", backend.devices()[0].description);

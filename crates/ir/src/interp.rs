@@ -1,7 +1,7 @@
 //! The reference interpreter: every node by its op's naive `eval`. Slow on purpose; the oracle for backends.
 
 use crate::graph::Graph;
-use crate::op::Op;
+use crate::op::{Devices, Op};
 use systole_base::{Error, ErrorKind, Literal, Result, ResultExt, Scalar, TensorType};
 
 /// What `eval` rules may use besides their operands: running bodies.
@@ -64,6 +64,50 @@ fn run_elementwise(graph: &Graph, args: &[Scalar]) -> Option<Vec<Scalar>> {
 /// Runs a graph on arrays of its parameters' types and returns its results.
 pub fn run(graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
     EvalCx::default().run(graph, args)
+}
+
+/// Runs one program on several devices in lock-step: each device's arguments in, each device's results out. Bodies of
+/// loops and branches are run by each device alone.
+///
+/// ```
+/// use systole_ir::{interp, op::Devices, text, Literal};
+/// let program = text::parse(r#"module @m { func.func public @main(%arg0: tensor<f32>) -> (tensor<f32>) {
+///   %0 = "stablehlo.all_reduce"(%arg0) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
+///     ^bb0(%arg1: tensor<f32>, %arg2: tensor<f32>):
+///       %1 = "stablehlo.add"(%arg1, %arg2) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+///       "stablehlo.return"(%1) : (tensor<f32>) -> ()
+///   }) : (tensor<f32>) -> tensor<f32>
+///   return %0 : tensor<f32>
+/// } }"#)?;
+/// let [a, b] = [1.0, 2.0].map(|v| Literal::scalar(systole_ir::DType::F32, v));
+/// let out = interp::run_devices(&program, Devices::replicas(2), &[vec![&a], vec![&b]])?;
+/// assert_eq!(out[1][0].to_f32s(), [3.0]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn run_devices(graph: &Graph, devices: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Vec<Literal>>> {
+    for own in args {
+        check_args(graph, &own.iter().map(|a| a.ty()).collect::<Vec<_>>())?;
+    }
+    let mut values: Vec<Vec<Vec<Literal>>> = vec![Vec::new(); devices.count()];
+    for node in &graph.nodes {
+        let inputs: Vec<Vec<&Literal>> = values
+            .iter()
+            .map(|own| node.inputs.iter().map(|v| &own[v.index()][v.out as usize]).collect())
+            .collect();
+        let outs: Vec<Vec<Literal>> = match (&node.op, node.op.collective()) {
+            (Op::Parameter(p), _) => args.iter().map(|own| vec![own[p.index].clone()]).collect(),
+            (_, Some(op)) => op.together(devices, &inputs)?.into_iter().map(|l| vec![l]).collect(),
+            (op, None) => {
+                let eval = |x: &Vec<&Literal>| op.rule().eval(&mut EvalCx::default(), x, &node.outs);
+                inputs.iter().map(eval).collect::<Result<_>>()?
+            }
+        };
+        values.iter_mut().zip(outs).for_each(|(own, outs)| own.push(outs));
+    }
+    let results = |own: &Vec<Vec<Literal>>| {
+        graph.results.iter().map(|r| own[r.index()][r.out as usize].clone()).collect()
+    };
+    Ok(values.iter().map(results).collect())
 }
 
 /// Checks arguments against a graph's parameters.

@@ -12,6 +12,7 @@ use crate::step::{EvaluateStep, PredictStep, TrainStep, batch_buffers, controls}
 use std::fmt::Write;
 use std::sync::Arc;
 use systole_data::{Dataset, Sample};
+use systole_dist::Strategy;
 use systole_ir::{
     DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, TensorType,
 };
@@ -34,6 +35,8 @@ pub struct Compile {
     pub seed: u64,
     /// The backend; the best registered one when `None`.
     pub backend: Option<Arc<dyn Backend>>,
+    /// How steps are split over the backend's devices.
+    pub strategy: Strategy,
 }
 
 impl Default for Compile {
@@ -46,6 +49,7 @@ impl Default for Compile {
             precision: Precision::Float32,
             seed: 0,
             backend: None,
+            strategy: Strategy::default(),
         }
     }
 }
@@ -236,12 +240,28 @@ impl Model {
         if !self.is_built() {
             self.seed = config.seed;
         }
+        self.adopt_config(config)?;
+        self.state.optimizer = Params::new();
+        Ok(())
+    }
+
+    /// Goes on by another strategy, on `backend` or the best registered one, with everything that was trained so far: the
+    /// optimizer's state too. A model file holds whole arrays, so the number of devices may change.
+    ///
+    /// # Errors
+    /// When the model is not compiled, or the mesh does not fit the backend.
+    pub fn set_strategy(&mut self, strategy: Strategy, backend: Option<Arc<dyn Backend>>) -> Result<()> {
+        let config = self.compiled()?.config.clone();
+        self.adopt_config(Compile { strategy, backend, ..config })
+    }
+
+    fn adopt_config(&mut self, config: Compile) -> Result<()> {
         let backend = match &config.backend {
             Some(b) => b.clone(),
             None => backend("auto")?,
         };
+        let backend = config.strategy.on(backend)?;
         let a = &self.architecture;
-        self.state.optimizer = Params::new();
         self.compiled = Some(Compiled {
             train: TrainStep::new(a, &config, &backend),
             evaluate: EvaluateStep::new(a, &config, &backend),

@@ -63,7 +63,7 @@ impl CompileConfig {
             weighted_metrics: self.weighted_metrics,
             precision: self.precision,
             seed: self.seed,
-            backend: None,
+            ..Compile::default()
         }
     }
 }

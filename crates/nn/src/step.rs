@@ -70,7 +70,7 @@ impl TrainStep {
             loss_scale: loss_scale.clone(),
         };
         let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| recipe.trace(args));
-        let function = jit(traced).on(backend.clone()).named("train step").flush_denormals(true);
+        let function = jit(traced).on(backend.clone()).named("train step").flush_denormals(true).batch(4);
         TrainStep { function, optimizer: config.optimizer.clone(), metrics, loss_scale }
     }
 
@@ -197,7 +197,12 @@ impl EvaluateStep {
                 let total = loss.value(&label, prediction, weight.first());
                 set.update(&state, &label, prediction, weight.first(), &total)
             });
-        let function = jit(traced).on(backend.clone()).named("evaluate step").flush_denormals(true);
+        let function = jit(traced)
+            .on(backend.clone())
+            .named("evaluate step")
+            .flush_denormals(true)
+            .batch(3)
+            .any_batch(true);
         EvaluateStep { function, metrics }
     }
 
@@ -229,7 +234,8 @@ impl PredictStep {
                 let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision);
                 architecture.call(&mut cx, &inputs)
             });
-        PredictStep { function: jit(traced).on(backend.clone()).named("predict step").flush_denormals(true) }
+        let function = jit(traced).on(backend.clone()).named("predict step").flush_denormals(true);
+        PredictStep { function: function.batch(2).any_batch(true) }
     }
 
     fn args(state: &TrainState, inputs: Vec<Buffer>) -> (Params<Buffer>, Params<Buffer>, Vec<Buffer>) {

@@ -44,6 +44,20 @@ pub struct CompileOptions {
     pub label: String,
     /// Whether tiny numbers may be flushed to zero (training may, op tests may not).
     pub flush_denormals: bool,
+    /// What parameters and results are to backends that spread a program over devices.
+    pub roles: Roles,
+}
+
+/// What the parameters and results of a program mean where it is spread over devices.
+#[derive(Clone, Debug, Default)]
+pub struct Roles {
+    /// Parameters whose dimension 0 runs over samples.
+    pub batch: Vec<usize>,
+    /// For each result the parameter whose place it takes, where it takes one.
+    pub replaces: Vec<Option<usize>>,
+    /// Whether every device may compute the whole of a batch that does not divide. Training steps may only for the last
+    /// batch of an epoch: one smaller than those before.
+    pub any_batch: bool,
 }
 
 /// What a compilation produced, for people and programs.

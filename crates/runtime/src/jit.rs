@@ -1,6 +1,6 @@
 //! `jit`: traces a function over trees of tensors once for each type of its arguments, compiles it and runs it.
 
-use crate::{Arg, Backend, Buffer, CompileOptions, Executable, Skeleton, Tree, backend, event, trace};
+use crate::{Arg, Backend, Buffer, CompileOptions, Executable, Roles, Skeleton, Tree, backend, event, trace};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Result, Tensor, TensorType, grad};
@@ -11,6 +11,8 @@ pub struct Jit<I, O, F> {
     label: String,
     backend: Option<Arc<dyn Backend>>,
     flush_denormals: bool,
+    batch: Vec<usize>,
+    any_batch: bool,
     cache: Mutex<HashMap<Signature, Arc<Compiled>>>,
     marker: std::marker::PhantomData<fn(I) -> O>,
 }
@@ -45,6 +47,8 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
         label: "jit".into(),
         backend: None,
         flush_denormals: false,
+        batch: Vec::new(),
+        any_batch: false,
         cache: Mutex::default(),
         marker: std::marker::PhantomData,
     }
@@ -67,6 +71,33 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
     pub fn flush_denormals(mut self, yes: bool) -> Self {
         self.flush_denormals = yes;
         self
+    }
+
+    /// Says that everything in argument `i` runs over samples along its dimension 0, for strategies that split batches.
+    pub fn batch(mut self, i: usize) -> Self {
+        self.batch.push(i);
+        self
+    }
+
+    /// Allows batches of any size where they are split: what does not divide is computed on every device.
+    pub fn any_batch(mut self, yes: bool) -> Self {
+        self.any_batch = yes;
+        self
+    }
+
+    /// What parameters and results are. A result takes the place of the parameter of its name.
+    fn roles(&self, graph: &Graph, results: &Skeleton) -> Roles {
+        let of_batch = |name: &String| {
+            let first = name.split('/').next().and_then(|n| n.parse().ok());
+            first.is_some_and(|i: usize| self.batch.contains(&i))
+        };
+        let names = &graph.param_names;
+        let place = |name: &String| names.iter().position(|p| p == name && !name.is_empty());
+        Roles {
+            batch: (0..names.len()).filter(|&i| of_batch(&names[i])).collect(),
+            replaces: results.leaf_names().iter().map(place).collect(),
+            any_batch: self.any_batch,
+        }
     }
 
     /// Runs the function, compiling it first where these argument types are new.
@@ -132,6 +163,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
             donated: (0..graph.params.len()).collect(),
             label: self.label.clone(),
             flush_denormals: self.flush_denormals,
+            roles: self.roles(&graph, &results),
         };
         let executable = backend.compile(&graph, &options)?;
         trace::span("compile", &format!("compile {}", self.label), start, || "{}".into());

@@ -11,6 +11,8 @@ pub enum Attr {
     Int(i64),
     /// `3 : i32`
     Int32(i32),
+    /// Only its name: `use_global_device_ids`.
+    Unit,
     /// `true`
     Bool(bool),
     /// `"text"`

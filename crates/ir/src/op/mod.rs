@@ -8,6 +8,7 @@
 pub mod attention;
 pub mod attr;
 pub mod binary;
+pub mod collective;
 pub mod compare;
 pub mod constant;
 pub mod control;
@@ -36,6 +37,10 @@ use systole_base::{Literal, Result, TensorType};
 
 pub use attr::{Attr, Attrs, Field, Source};
 pub use binary::Binary;
+pub use collective::{
+    AllGather, AllReduce, AllToAll, Collective, CollectivePermute, Devices, Groups, PartitionId,
+    ReduceScatter, ReplicaId,
+};
 pub use compare::{Clamp, Compare, CompareType, Direction, Select};
 pub use constant::{Constant, Iota, Parameter};
 pub use control::{Case, OptimizationBarrier, While};
@@ -114,6 +119,8 @@ pub enum Lowering {
     Draw,
     /// Has bodies that run any number of times.
     Control,
+    /// Depends on other devices.
+    Exchange,
 }
 
 /// Work of one node: arithmetic operations and bytes that must move at the least.
@@ -237,6 +244,13 @@ ops!(
     While,
     Case,
     OptimizationBarrier,
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    CollectivePermute,
+    PartitionId,
+    ReplicaId,
 );
 
 impl Op {

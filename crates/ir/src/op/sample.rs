@@ -133,7 +133,11 @@ pub(super) fn every_dtype(mut samples: Vec<Sample>) -> Vec<Sample> {
 }
 
 /// `what_dtype` for every element type: one program over arrays of `shapes`.
-fn moved(what: &str, shapes: &[&[usize]], build: impl Fn(&[Tensor]) -> Vec<Tensor>) -> Vec<Sample> {
+pub(super) fn moved(
+    what: &str,
+    shapes: &[&[usize]],
+    build: impl Fn(&[Tensor]) -> Vec<Tensor>,
+) -> Vec<Sample> {
     let case = |dtype: DType| {
         let params: Vec<_> = shapes.iter().map(|&s| (TensorType::new(dtype, s), COUNTS)).collect();
         sample(format!("{what}_{dtype}"), &params, 0, dtype == DType::F64, &build)

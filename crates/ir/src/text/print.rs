@@ -220,6 +220,7 @@ fn quoted(text: &str) -> String {
 
 fn attribute((name, attr): &(&'static str, Attr)) -> String {
     let value = match attr {
+        Attr::Unit => return name.to_string(),
         Attr::Int(v) => format!("{v} : i64"),
         Attr::Int32(v) => format!("{v} : i32"),
         Attr::Bool(v) => v.to_string(),

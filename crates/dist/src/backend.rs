@@ -1,0 +1,172 @@
+//! A backend that runs programs on several devices of another.
+
+use crate::{Strategy, Together, partition};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use systole_ir::op::Devices;
+use systole_ir::{Error, ErrorKind, Graph, Literal, Mesh, Result, Spread, TensorType};
+use systole_runtime::pieces::{self, Pieces};
+use systole_runtime::{
+    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Report, Roles, event,
+};
+
+/// A backend that spreads each program over a mesh by a [`Strategy`]. Made by [`Strategy::on`].
+pub struct Distributed {
+    inner: Arc<dyn Backend>,
+    strategy: Strategy,
+    mesh: Mesh,
+    /// The greatest batch of each program that was split.
+    split: Mutex<HashMap<String, usize>>,
+}
+
+impl Distributed {
+    pub(crate) fn new(inner: Arc<dyn Backend>, strategy: Strategy, mesh: Mesh) -> Distributed {
+        Distributed { inner, strategy, mesh, split: Mutex::default() }
+    }
+
+    /// The devices.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// Whether the batch is split: it is where it divides. The last, smaller batch of an epoch that does not divide is
+    /// computed whole on every device, which gives the same result; a first one would show that nothing is gained.
+    fn splits(&self, graph: &Graph, options: &CompileOptions) -> Result<bool> {
+        let Roles { batch, any_batch, .. } = &options.roles;
+        let parts = self.mesh.axes()[self.mesh.axis("data").unwrap_or(0)].1;
+        let sizes = batch.iter().filter_map(|&i| graph.ty(graph.params[i]).shape.first().copied());
+        let sizes: Vec<usize> = sizes.collect();
+        let size = sizes.iter().copied().max().unwrap_or(0);
+        let mut split = self.split.lock().unwrap_or_else(PoisonError::into_inner);
+        let greatest = split.entry(options.label.clone()).or_default();
+        if sizes.iter().all(|n| n.is_multiple_of(parts)) {
+            *greatest = size.max(*greatest);
+            return Ok(true);
+        }
+        if *any_batch || size < *greatest {
+            event::emit(1, || {
+                format!(
+                    "{}: {size} samples do not divide by {parts} devices; each computes all",
+                    options.label
+                )
+            });
+            return Ok(false);
+        }
+        let (less, more) = (size / parts * parts, size.div_ceil(parts) * parts);
+        let near = if less > 0 { format!("{less} or {more}") } else { more.to_string() };
+        let what = format!("a batch of {size} samples does not divide into {parts} equal parts");
+        Err(Error::new(ErrorKind::Config, what)
+            .at(format!("the mesh {}", self.mesh))
+            .hint(format!("take a batch size of {near}; the last batch of an epoch may be smaller")))
+    }
+}
+
+impl Backend for Distributed {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        let own = self.inner.devices();
+        if own.len() >= self.mesh.devices() {
+            return own.into_iter().take(self.mesh.devices()).collect();
+        }
+        let logical = |i: usize| DeviceInfo {
+            id: DeviceId(i),
+            description: format!("logical device {i} of {}: shows numerics, not speed", self.inner.name()),
+        };
+        (0..self.mesh.devices()).map(logical).collect()
+    }
+
+    fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
+        let split = self.splits(graph, options)?;
+        let spread = self.strategy.spread(&self.mesh, graph, &options.roles, split)?;
+        if let Some(compiled) = self.inner.compile_spread(graph, &spread, options) {
+            return compiled;
+        }
+        let state: Vec<usize> =
+            (0..graph.params.len()).filter(|i| !options.roles.batch.contains(i)).collect();
+        let own = partition(graph, &spread, &state)?;
+        let devices = Devices::replicas(self.mesh.devices());
+        let program = Together::compile(&*self.inner, &own, devices, options)?;
+        Ok(Arc::new(OnLogical {
+            params: graph.param_types(),
+            results: graph.result_types(),
+            mesh: Arc::new(self.mesh.clone()),
+            spread,
+            program,
+        }))
+    }
+
+    fn compile_spread(
+        &self,
+        graph: &Arc<Graph>,
+        spread: &Spread,
+        options: &CompileOptions,
+    ) -> Option<Result<Arc<dyn Executable>>> {
+        self.inner.compile_spread(graph, spread, options)
+    }
+
+    /// Which part goes where is known only to the programs that use it: it stays on the host until then.
+    fn put(&self, value: &Literal, _: DeviceId) -> Result<Buffer> {
+        Ok(value.clone().into())
+    }
+}
+
+/// A program on logical devices whose arguments and results are arrays of all of them.
+struct OnLogical {
+    params: Vec<TensorType>,
+    results: Vec<TensorType>,
+    mesh: Arc<Mesh>,
+    spread: Spread,
+    program: Together,
+}
+
+impl OnLogical {
+    /// Each device's part of an argument.
+    fn parts(&self, k: usize, arg: Arg<'_>) -> Result<Vec<Arg<'static>>> {
+        let sharding = &self.spread.params[k];
+        let fits = |p: &Pieces| *p.mesh == *self.mesh && p.sharding == *sharding;
+        let mut buffer = match arg {
+            Arg::Donate(buffer) => buffer,
+            Arg::Borrow(buffer) => buffer.clone(),
+        };
+        // Parts that nobody else has are taken out, so that their memory can be given away.
+        if let Some(own) = buffer.data_mut::<Pieces>()
+            && fits(own)
+        {
+            return Ok(std::mem::take(&mut own.parts).into_iter().map(Arg::Donate).collect());
+        }
+        if let Some(shared) = buffer.data::<Pieces>()
+            && fits(shared)
+        {
+            return Ok(shared.parts.iter().cloned().map(Arg::Donate).collect());
+        }
+        let parts = pieces::split(&buffer.to_literal()?, &self.mesh, sharding)?;
+        Ok(parts.into_iter().map(|l| Arg::Donate(l.into())).collect())
+    }
+}
+
+impl Executable for OnLogical {
+    fn param_types(&self) -> &[TensorType] {
+        &self.params
+    }
+
+    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+        let mut own: Vec<Vec<Arg<'static>>> = (0..self.mesh.devices()).map(|_| Vec::new()).collect();
+        for (k, arg) in args.into_iter().enumerate() {
+            own.iter_mut().zip(self.parts(k, arg)?).for_each(|(own, part)| own.push(part));
+        }
+        let out = self.program.run(own)?;
+        let mut devices: Vec<_> = out.into_iter().map(Vec::into_iter).collect();
+        let whole = |(ty, sharding): (&TensorType, _)| {
+            let parts = devices.iter_mut().filter_map(Iterator::next).collect();
+            Pieces { mesh: self.mesh.clone(), sharding, parts }.buffer(ty.clone())
+        };
+        self.results.iter().zip(self.spread.results.iter().cloned()).map(whole).collect()
+    }
+
+    fn report(&self) -> &Report {
+        self.program.report()
+    }
+}

@@ -1,0 +1,671 @@
+//! One program of all devices → the program of each device, with the exchanges between them as ops.
+
+use crate::factor::{Along, Factor, factors, is_zeros, part_of};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::Arc;
+use systole_ir::op::{
+    AllGather, AllReduce, AllToAll, BroadcastInDim, Case, DynamicSlice, Groups, Lowering, Monoid,
+    ReduceScatter, ReplicaId, While,
+};
+use systole_ir::{
+    DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Mesh, Node, Op, Result, Sharding, Spread, Tensor,
+    TensorType, ValueId,
+};
+
+/// The program of each device for a program of all of them.
+///
+/// `graph` has the types of all devices together. The result has those of one device, as `spread` says, and computes the
+/// same with collectives between replicas ([`ReplicaId`] is a device's number in the mesh). `state` names parameters that
+/// are split to save memory only (weights, optimizer slots): they are gathered where they are used, while others (the
+/// batch) stay split as long as possible.
+///
+/// Every graph can be partitioned: what an op cannot do by parts is gathered and done on each device. Random bits are
+/// drawn whole and cut, so they are those of one device.
+///
+/// # Errors
+/// When the spread does not fit the graph, splits along more than one axis of the mesh (that takes a compiler that
+/// partitions by itself), or the graph has collectives already.
+///
+/// ```
+/// use systole_dist::partition;
+/// use systole_ir::{DType::F32, GraphBuilder, Mesh, Sharding, Spread, TensorType};
+/// let g = GraphBuilder::new("main");
+/// let x = g.parameter(TensorType::new(F32, [8, 3]), "x");
+/// let graph = g.finish(&[x.sum_all()])?;
+/// let spread = Spread {
+///     mesh: "data=4".parse()?,
+///     params: vec![Sharding::replicated(2).split(0, 0)],
+///     results: vec![Sharding::replicated(0)],
+/// };
+/// let own = partition(&graph, &spread, &[])?;
+/// assert_eq!(own.param_types(), [TensorType::new(F32, [2, 3])]);
+/// assert!(own.nodes.iter().any(|n| n.op.name() == "all_reduce"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn partition(graph: &Graph, spread: &Spread, state: &[usize]) -> Result<Arc<Graph>> {
+    let places = check(graph, spread)?;
+    let axis = places.axis;
+    let b = GraphBuilder::new(&graph.name);
+    let groups = Groups::of(groups(&spread.mesh, axis));
+    let mut walk =
+        Walk::new(graph, b, spread.mesh.axes()[axis].1, Some(Exchange::new(groups, &spread.mesh, axis)));
+    walk.wanted = wanted(graph, &places.results);
+    let given: Vec<Given> = places
+        .params
+        .iter()
+        .enumerate()
+        .map(|(i, &place)| Given { place, kept: state.contains(&i) })
+        .collect();
+    let results = walk.all(&given).and_then(|()| {
+        let results = graph.results.iter().zip(&places.results);
+        results.map(|(&r, &place)| walk.at(r, place)).collect::<Stopping<Vec<Tensor>>>()
+    });
+    match results {
+        Ok(results) => walk.b.finish(&results),
+        Err(stop) => systole_ir::bug!("a program of whole devices stops at {stop:?}"),
+    }
+}
+
+/// How a value lies on the devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// All of it on each.
+    Whole,
+    /// Equal parts along a dimension, in order.
+    Split(usize),
+    /// Each has an array of the whole's shape; their fold is the value.
+    Partial(Monoid),
+}
+
+/// The places that a spread asks for, all along one axis of the mesh.
+struct Places {
+    axis: usize,
+    params: Vec<Place>,
+    results: Vec<Place>,
+}
+
+fn check(graph: &Graph, spread: &Spread) -> Result<Places> {
+    let own: Vec<TensorType> = graph.param_types();
+    let made = graph.result_types();
+    if own.len() != spread.params.len() || made.len() != spread.results.len() {
+        let what =
+            format!("a spread of {} parameters and {} results", spread.params.len(), spread.results.len());
+        let why = format!("`{}` has {} and {}", graph.name, own.len(), made.len());
+        return Err(Error::new(ErrorKind::Config, what).because(why));
+    }
+    if let Some(node) = graph.nodes.iter().find(|n| n.op.collective().is_some()) {
+        let what = format!("`{}` has {} and is to be split over devices", graph.name, node.op.name());
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .because("a program with collectives is one device's already"));
+    }
+    let all = || spread.params.iter().zip(&own).chain(spread.results.iter().zip(&made));
+    for (sharding, ty) in all() {
+        sharding.local(&spread.mesh, ty)?;
+    }
+    let size = |a: &usize| spread.mesh.axes()[*a].1;
+    let used = |s: &Sharding| (0..s.rank()).flat_map(|d| s.axes(d).to_vec()).collect::<Vec<usize>>();
+    let mut axes: Vec<usize> = all().flat_map(|(s, _)| used(s)).filter(|a| size(a) > 1).collect();
+    axes.sort_unstable();
+    axes.dedup();
+    if axes.len() > 1 {
+        let names: Vec<&str> = axes.iter().map(|&a| spread.mesh.axes()[a].0.as_str()).collect();
+        let what =
+            format!("arrays are split along the axes {} of the mesh {}", names.join(" and "), spread.mesh);
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .because("the CPU and reference backends split programs along one axis (the batch, or the parameters)")
+            .hint("take data parallel or fully sharded here; other shardings run through PJRT, whose compiler splits programs"));
+    }
+    let largest = (0..spread.mesh.axes().len()).max_by_key(size).unwrap_or(0);
+    let axis = axes.first().copied().unwrap_or(largest);
+    let place = |s: &Sharding| {
+        let split = (0..s.rank()).find(|&d| s.axes(d).contains(&axis) && size(&axis) > 1);
+        split.map_or(Place::Whole, Place::Split)
+    };
+    Ok(Places {
+        axis,
+        params: spread.params.iter().map(place).collect(),
+        results: spread.results.iter().map(place).collect(),
+    })
+}
+
+/// Devices that differ only in their place along an axis.
+fn groups(mesh: &Mesh, axis: usize) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let others = |d: usize| {
+        let mut at = mesh.coordinates(d);
+        at[axis] = 0;
+        at
+    };
+    for device in 0..mesh.devices() {
+        match groups.iter_mut().find(|g| others(g[0]) == others(device)) {
+            Some(group) => group.push(device),
+            None => groups.push(vec![device]),
+        }
+    }
+    groups
+}
+
+/// Along which dimension values end up split that only element-wise ops lie behind: sums over devices that lead there (the
+/// gradients of split weights) are best scattered at once.
+fn wanted(graph: &Graph, results: &[Place]) -> HashMap<ValueId, usize> {
+    let mut wanted = HashMap::new();
+    for (&r, place) in graph.results.iter().zip(results) {
+        if let Place::Split(d) = place {
+            wanted.insert(r, *d);
+        }
+    }
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        let Some(&d) = wanted.get(&ValueId::new(i, 0)) else { continue };
+        if node.op.rule().lower() == Lowering::Map && node.outs.len() == 1 {
+            for &v in node.inputs.iter().filter(|&&v| graph.ty(v).shape == node.outs[0].shape) {
+                wanted.entry(v).or_insert(d);
+            }
+        }
+    }
+    wanted
+}
+
+/// Why a body cannot be computed by parts as it was tried.
+#[derive(Debug)]
+enum Stop {
+    /// It would have to exchange something.
+    Exchange,
+    /// It can when this parameter lies elsewhere.
+    Param(usize, Place),
+}
+
+type Stopping<T> = std::result::Result<T, Stop>;
+
+/// How a parameter comes in.
+#[derive(Clone, Copy)]
+struct Given {
+    place: Place,
+    kept: bool,
+}
+
+/// How devices reach each other, and which part is theirs.
+struct Exchange {
+    groups: Groups,
+    /// Devices between neighbours along the axis.
+    step: usize,
+    size: usize,
+    index: Option<Tensor>,
+}
+
+impl Exchange {
+    fn new(groups: Groups, mesh: &Mesh, axis: usize) -> Exchange {
+        let step = mesh.axes()[axis + 1..].iter().map(|(_, n)| n).product();
+        Exchange { groups, step, size: mesh.axes()[axis].1, index: None }
+    }
+
+    /// This device's place along the axis.
+    fn index(&mut self, b: &GraphBuilder) -> Tensor {
+        let (step, size) = (self.step, self.size);
+        let make = || {
+            let id = b.emit(ReplicaId, &[]).remove(0).convert(DType::I32);
+            (id / step as f64).remainder(&b.scalar(DType::I32, size as f64))
+        };
+        self.index.get_or_insert_with(make).clone()
+    }
+}
+
+/// A value of the whole program as a device has it.
+struct Value {
+    local: Tensor,
+    place: Place,
+    /// Split to save memory, not work.
+    kept: bool,
+    whole: Option<Tensor>,
+    splits: Vec<(usize, Tensor)>,
+}
+
+/// Walks over a graph (or body) and appends what each device computes.
+struct Walk<'g> {
+    graph: &'g Graph,
+    b: GraphBuilder,
+    n: usize,
+    /// Bodies have none.
+    exchange: Option<Exchange>,
+    wanted: HashMap<ValueId, usize>,
+    values: HashMap<ValueId, Value>,
+}
+
+impl<'g> Walk<'g> {
+    fn new(graph: &'g Graph, b: GraphBuilder, n: usize, exchange: Option<Exchange>) -> Walk<'g> {
+        Walk { graph, b, n, exchange, wanted: HashMap::new(), values: HashMap::new() }
+    }
+
+    /// Appends every node.
+    fn all(&mut self, params: &[Given]) -> Stopping<()> {
+        let graph = self.graph;
+        for ((&p, name), given) in graph.params.iter().zip(&graph.param_names).zip(params) {
+            let local = self.b.parameter(self.local_type(graph.ty(p), given.place), name);
+            self.set(p, local, given.place, given.kept);
+        }
+        let live = graph.live(&graph.results);
+        for (i, node) in graph.nodes.iter().enumerate() {
+            if live[i] && !matches!(node.op, Op::Parameter(_)) {
+                let b = self.b.clone();
+                b.scope(graph.scope(node), || self.node(i, node))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn local_type(&self, ty: &TensorType, place: Place) -> TensorType {
+        let Place::Split(d) = place else { return ty.clone() };
+        let mut dims = ty.shape.to_vec();
+        dims[d] /= self.n;
+        ty.with_shape(dims)
+    }
+
+    fn set(&mut self, v: ValueId, local: Tensor, place: Place, kept: bool) {
+        self.values.insert(v, Value { local, place, kept, whole: None, splits: Vec::new() });
+    }
+
+    fn value(&self, v: ValueId) -> &Value {
+        &self.values[&v]
+    }
+
+    fn place(&self, v: ValueId) -> Place {
+        self.value(v).place
+    }
+
+    fn divides(&self, ty: &TensorType, d: usize) -> bool {
+        ty.shape[d].is_multiple_of(self.n)
+    }
+
+    fn node(&mut self, i: usize, node: &Node) -> Stopping<()> {
+        match &node.op {
+            Op::While(w) => return self.while_loop(i, node, w),
+            Op::Case(c) => return self.case(i, node, c),
+            Op::OptimizationBarrier(_) => {
+                let inputs: Vec<Tensor> = node.inputs.iter().map(|&v| self.value(v).local.clone()).collect();
+                let outs = self.b.emit(node.op.clone(), &inputs.iter().collect::<Vec<_>>());
+                for (k, (&v, local)) in node.inputs.iter().zip(outs).enumerate() {
+                    let (place, kept) = (self.place(v), self.value(v).kept);
+                    self.set(ValueId::new(i, k), local, place, kept);
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        if let Some(local) = self.linear(node) {
+            let Place::Partial(_) = self.place(node.inputs[0]) else { systole_ir::bug!("a sum is whole") };
+            return self.partial(ValueId::new(i, 0), local, Monoid::Add);
+        }
+        match self.best(node) {
+            Some(factor) => self.by_parts(i, node, &factor),
+            None => self.replicated(i, node),
+        }
+    }
+
+    /// Sums and other shapes of values that are yet to be added up, still to be added up.
+    fn linear(&mut self, node: &Node) -> Option<Tensor> {
+        let pending = |v: &ValueId| {
+            let value = self.value(*v);
+            value.place == Place::Partial(Monoid::Add) && value.local.dtype() == self.graph.ty(*v).dtype
+        };
+        if !node.inputs.first().is_some_and(&pending) {
+            return None;
+        }
+        let fits = match &node.op {
+            Op::Binary(systole_ir::op::Binary::Add | systole_ir::op::Binary::Subtract) => {
+                pending(&node.inputs[1]) || is_zeros(self.graph, node.inputs[1])
+            }
+            Op::Reshape(_) | Op::Transpose(_) => true,
+            _ => false,
+        };
+        let inputs: Vec<&Tensor> = node.inputs.iter().map(|v| &self.value(*v).local).collect();
+        fits.then(|| self.b.emit(node.op.clone(), &inputs).remove(0))
+    }
+
+    /// A new value that is yet to be folded.
+    fn partial(&mut self, v: ValueId, local: Tensor, monoid: Monoid) -> Stopping<()> {
+        self.set(v, local, Place::Partial(monoid), false);
+        if let Some(&d) = self.wanted.get(&v)
+            && self.divides(self.graph.ty(v), d)
+        {
+            let part = self.split(v, d)?;
+            self.set(v, part, Place::Split(d), true);
+        }
+        Ok(())
+    }
+
+    /// The factor that devices had best divide; `None`: each computes the whole.
+    fn best(&self, node: &Node) -> Option<Factor> {
+        let mut best: (f64, Option<Factor>) = (self.price(node, &|_| None), None);
+        for factor in factors(self.graph, node) {
+            if !self.can_divide(node, &factor) {
+                continue;
+            }
+            let out = match factor.along {
+                Along::Fold(_) => 2.0 * node.outs[0].bytes() as f64,
+                Along::Dim(_) => 0.0,
+            };
+            let price = out + self.price(node, &|k| factor.operands[k]);
+            if price < best.0 || (best.1.is_none() && price <= best.0) {
+                best = (price, Some(factor));
+            }
+        }
+        best.1
+    }
+
+    /// Whether a factor's parts are equal and some operand has them already.
+    fn can_divide(&self, node: &Node, factor: &Factor) -> bool {
+        let dims = node.inputs.iter().zip(&factor.operands).filter_map(|(&v, d)| Some((v, (*d)?)));
+        let mut there = false;
+        for (v, d) in dims {
+            if !self.divides(self.graph.ty(v), d) {
+                return false;
+            }
+            there |= self.place(v) == Place::Split(d);
+        }
+        let out = match factor.along {
+            Along::Dim(d) => node.outs.iter().all(|t| self.divides(t, d)),
+            Along::Fold(_) => true,
+        };
+        there && out
+    }
+
+    /// What bringing the operands to their places costs, in bytes on the wire. To gather a batch is to give up splitting
+    /// its work: that is dear.
+    fn price(&self, node: &Node, need: &dyn Fn(usize) -> Option<usize>) -> f64 {
+        const DEAR: f64 = 1e6;
+        let one = |(k, &v): (usize, &ValueId)| {
+            let value = self.value(v);
+            let bytes = self.graph.ty(v).bytes() as f64;
+            match (value.place, need(k)) {
+                (Place::Whole, _) => 0.0,
+                (Place::Split(a), Some(b)) if a == b => 0.0,
+                (_, None) if value.whole.is_some() => 0.0,
+                (Place::Split(_), _) if value.kept => bytes,
+                (Place::Split(_), _) => DEAR * bytes.max(1.0),
+                (Place::Partial(_), Some(_)) => bytes,
+                (Place::Partial(_), None) => 2.0 * bytes,
+            }
+        };
+        node.inputs.iter().enumerate().map(one).sum()
+    }
+
+    fn by_parts(&mut self, i: usize, node: &Node, factor: &Factor) -> Stopping<()> {
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        let mut kept = true;
+        for (&v, d) in node.inputs.iter().zip(&factor.operands) {
+            kept &= d.is_none() || self.value(v).kept || self.place(v) == Place::Whole;
+            inputs.push(match d {
+                Some(d) => self.split(v, *d)?,
+                None => self.whole(v)?,
+            });
+        }
+        // Bodies fold with the types that they were given.
+        let op = match (factor.along, &self.exchange) {
+            (Along::Fold(_), None) => node.op.clone(),
+            _ => part_of(&node.op, factor.along, self.n),
+        };
+        let outs = self.b.emit(op, &inputs.iter().collect::<Vec<_>>());
+        match factor.along {
+            Along::Fold(monoid) => {
+                let [out]: [Tensor; 1] =
+                    outs.try_into().unwrap_or_else(|_| systole_ir::bug!("folds have one result"));
+                self.partial(ValueId::new(i, 0), out, monoid)
+            }
+            Along::Dim(d) => {
+                for (k, out) in outs.into_iter().enumerate() {
+                    self.set(ValueId::new(i, k), out, Place::Split(d), kept);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn replicated(&mut self, i: usize, node: &Node) -> Stopping<()> {
+        let inputs: Vec<Tensor> = node.inputs.iter().map(|&v| self.whole(v)).collect::<Stopping<_>>()?;
+        let outs = self.b.emit(node.op.clone(), &inputs.iter().collect::<Vec<_>>());
+        for (k, out) in outs.into_iter().enumerate() {
+            self.set(ValueId::new(i, k), out, Place::Whole, false);
+        }
+        Ok(())
+    }
+
+    fn at(&mut self, v: ValueId, place: Place) -> Stopping<Tensor> {
+        match place {
+            Place::Whole => self.whole(v),
+            Place::Split(d) => self.split(v, d),
+            Place::Partial(_) if self.place(v) == place || is_zeros(self.graph, v) => {
+                Ok(self.value(v).local.clone())
+            }
+            Place::Partial(_) => Err(Stop::Exchange),
+        }
+    }
+
+    fn groups(&self) -> Stopping<Groups> {
+        self.exchange.as_ref().map(|e| e.groups.clone()).ok_or(Stop::Exchange)
+    }
+
+    fn emit(&self, op: impl Into<Op>, x: &Tensor) -> Tensor {
+        self.b.emit(op, &[x]).remove(0)
+    }
+
+    /// The value in the graph's own element type, where sums were wider.
+    fn narrow(&self, v: ValueId, x: Tensor) -> Tensor {
+        let dtype = self.graph.ty(v).dtype;
+        if x.dtype() == dtype { x } else { x.convert(dtype) }
+    }
+
+    /// The whole value on each device.
+    fn whole(&mut self, v: ValueId) -> Stopping<Tensor> {
+        let value = self.value(v);
+        if let Some(whole) = &value.whole {
+            return Ok(whole.clone());
+        }
+        let (local, place) = (value.local.clone(), value.place);
+        let whole = match place {
+            Place::Whole => return Ok(local),
+            Place::Split(dim) => self.emit(AllGather { groups: self.groups()?, dim }, &local),
+            Place::Partial(monoid) => {
+                let body = monoid.body(local.dtype());
+                let sum = self.emit(AllReduce { groups: self.groups()?, body }, &local);
+                self.narrow(v, sum)
+            }
+        };
+        self.values.entry(v).and_modify(|value| value.whole = Some(whole.clone()));
+        Ok(whole)
+    }
+
+    /// Each device's part of a value along a dimension.
+    fn split(&mut self, v: ValueId, d: usize) -> Stopping<Tensor> {
+        let value = self.value(v);
+        if let Some((_, part)) = value.splits.iter().find(|(own, _)| *own == d) {
+            return Ok(part.clone());
+        }
+        let (local, place, whole) = (value.local.clone(), value.place, value.whole.clone());
+        let part = match (place, whole) {
+            (Place::Split(own), _) if own == d => return Ok(local),
+            (Place::Whole, _) => self.part_of_whole(v, &local, d)?,
+            (_, Some(whole)) => self.sliced(v, &whole, d)?,
+            (Place::Split(own), _) => {
+                self.emit(AllToAll { groups: self.groups()?, split_dim: d, concat_dim: own }, &local)
+            }
+            (Place::Partial(monoid), _) => {
+                let body = monoid.body(local.dtype());
+                let sum = self.emit(ReduceScatter { groups: self.groups()?, dim: d, body }, &local);
+                self.narrow(v, sum)
+            }
+        };
+        self.values.entry(v).and_modify(|value| value.splits.push((d, part.clone())));
+        Ok(part)
+    }
+
+    /// What repeats or counts is made as a part; other values are cut.
+    fn part_of_whole(&mut self, v: ValueId, local: &Tensor, d: usize) -> Stopping<Tensor> {
+        let node = self.graph.node(v);
+        let part = self.local_type(self.graph.ty(v), Place::Split(d));
+        if let Op::Constant(c) = &node.op
+            && c.value.is_splat()
+            && !part.shape.contains(&0)
+        {
+            return Ok(self.b.constant(Literal::splat(part, c.value.get(0))));
+        }
+        if matches!(node.op, Op::BroadcastInDim(BroadcastInDim { .. }) | Op::Iota(_)) {
+            let free = |f: &Factor| f.along == Along::Dim(d) && f.operands.iter().all(|k| k.is_none());
+            if factors(self.graph, node).iter().any(free) {
+                let inputs: Vec<Tensor> =
+                    node.inputs.iter().map(|&v| self.whole(v)).collect::<Stopping<_>>()?;
+                let op = part_of(&node.op, Along::Dim(d), self.n);
+                return Ok(self.b.emit(op, &inputs.iter().collect::<Vec<_>>()).remove(0));
+            }
+        }
+        self.sliced(v, local, d)
+    }
+
+    /// This device's part of what it has whole.
+    fn sliced(&mut self, v: ValueId, whole: &Tensor, d: usize) -> Stopping<Tensor> {
+        let part = self.local_type(self.graph.ty(v), Place::Split(d));
+        let b = self.b.clone();
+        let Some(exchange) = &mut self.exchange else {
+            let param = self.graph.params.iter().position(|&p| p == v);
+            return Err(param.map_or(Stop::Exchange, |p| Stop::Param(p, Place::Split(d))));
+        };
+        let index = exchange.index(&b);
+        let (zero, start) = (b.scalar(DType::I32, 0.0), index * part.shape[d] as f64);
+        let starts = (0..part.rank()).map(|k| if k == d { &start } else { &zero });
+        let inputs: Vec<&Tensor> = std::iter::once(whole).chain(starts).collect();
+        let op = DynamicSlice { sizes: part.shape.dims().into() };
+        Ok(self.b.emit(op, &inputs).remove(0))
+    }
+
+    /// Where operands of a body start: what is kept split or yet to be folded comes whole.
+    fn given(&self, inputs: &[ValueId]) -> Vec<Place> {
+        let place = |&v: &ValueId| match self.value(v) {
+            Value { place: Place::Split(d), kept: false, .. } => Place::Split(*d),
+            _ => Place::Whole,
+        };
+        inputs.iter().map(place).collect()
+    }
+
+    /// Whether an operand of a body can lie there.
+    fn can_be(&self, v: ValueId, place: Place) -> bool {
+        match place {
+            Place::Whole => true,
+            Place::Split(d) => self.divides(self.graph.ty(v), d),
+            Place::Partial(monoid) => monoid == Monoid::Add && is_zeros(self.graph, v),
+        }
+    }
+
+    /// Tries a body with its parameters at `places` until it needs no others.
+    fn settle<T>(
+        &self,
+        inputs: &[ValueId],
+        places: &mut [Place],
+        attempt: impl Fn(&[Place]) -> Stopping<T>,
+    ) -> Option<T> {
+        for _ in 0..=2 * places.len() {
+            match attempt(places) {
+                Ok(done) => return Some(done),
+                // Places only move away from whole.
+                Err(Stop::Param(k, place)) if places[k] == Place::Whole && self.can_be(inputs[k], place) => {
+                    places[k] = place;
+                }
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    fn while_loop(&mut self, i: usize, node: &Node, w: &While) -> Stopping<()> {
+        let mut places = self.given(&node.inputs);
+        let n = self.n;
+        let attempt = |places: &[Place]| {
+            let state = |k: usize| places[w.captures + k];
+            let cond = body(&w.cond, n, places, |_, own| match own {
+                Place::Whole => Ok(own),
+                _ => Err(Stop::Exchange),
+            })?;
+            let next = body(&w.body, n, places, |k, own| match (state(k), own) {
+                (Place::Whole, Place::Whole) => Ok(own),
+                (Place::Whole, new) => Err(Stop::Param(w.captures + k, new)),
+                (old, _) => Ok(old),
+            })?;
+            Ok((cond.0, next.0))
+        };
+        let Some((cond, step)) = self.settle(&node.inputs, &mut places, attempt) else {
+            return self.replicated(i, node);
+        };
+        let inputs: Vec<Tensor> =
+            node.inputs.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<Stopping<_>>()?;
+        let mut op = While { cond, body: step, ..w.clone() };
+        let types: SmallVec<[&TensorType; 4]> = inputs.iter().map(Tensor::ty).collect();
+        if op.recorded.is_some() && systole_ir::op::OpRule::infer(&op, &types).is_err() {
+            op.recorded = None;
+        }
+        let outs = self.b.emit(op, &inputs.iter().collect::<Vec<_>>());
+        for (k, out) in outs.into_iter().enumerate() {
+            self.made(ValueId::new(i, k), out, places[w.captures + k])?;
+        }
+        Ok(())
+    }
+
+    fn case(&mut self, i: usize, node: &Node, c: &Case) -> Stopping<()> {
+        let Some((index, captures)) = node.inputs.split_last() else { return self.replicated(i, node) };
+        let mut places = self.given(captures);
+        let n = self.n;
+        let attempt = |places: &[Place]| {
+            let mut branches = Vec::new();
+            let mut results: Option<Vec<Place>> = None;
+            for branch in &c.branches {
+                let first = results.clone();
+                let (graph, own) = body(branch, n, places, |k, own| match &first {
+                    Some(first) => Ok(first[k]),
+                    None => Ok(own),
+                })?;
+                branches.push(graph);
+                results.get_or_insert(own);
+            }
+            Ok((branches, results.unwrap_or_default()))
+        };
+        let Some((branches, results)) = self.settle(captures, &mut places, attempt) else {
+            return self.replicated(i, node);
+        };
+        let mut inputs: Vec<Tensor> =
+            captures.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<Stopping<_>>()?;
+        inputs.push(self.whole(*index)?);
+        let outs = self.b.emit(Case { branches }, &inputs.iter().collect::<Vec<_>>());
+        for (k, (out, place)) in outs.into_iter().zip(results).enumerate() {
+            self.made(ValueId::new(i, k), out, place)?;
+        }
+        Ok(())
+    }
+
+    /// A result of a body.
+    fn made(&mut self, v: ValueId, local: Tensor, place: Place) -> Stopping<()> {
+        match place {
+            Place::Partial(monoid) => self.partial(v, local, monoid),
+            place => {
+                self.set(v, local, place, false);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The program of each device for a body; `result` says where each result shall lie, given where it does.
+fn body(
+    graph: &Graph,
+    n: usize,
+    places: &[Place],
+    result: impl Fn(usize, Place) -> Stopping<Place>,
+) -> Stopping<(Arc<Graph>, Vec<Place>)> {
+    let mut walk = Walk::new(graph, GraphBuilder::new(&graph.name), n, None);
+    let given: Vec<Given> = places.iter().map(|&place| Given { place, kept: false }).collect();
+    walk.all(&given)?;
+    let (mut results, mut at) = (Vec::new(), Vec::new());
+    for (k, &r) in graph.results.iter().enumerate() {
+        let place = result(k, walk.place(r))?;
+        results.push(walk.at(r, place)?);
+        at.push(place);
+    }
+    let graph = walk.b.finish(&results).map_err(|_| Stop::Exchange)?;
+    Ok((graph, at))
+}

@@ -1,0 +1,667 @@
+//! Ops in which several devices take part: all_reduce, all_gather, reduce_scatter, all_to_all, collective_permute; and
+//! partition_id and replica_id, by which a device knows itself.
+//!
+//! A program on one device is a group of one. [`together`](Collective::together) is the meaning on several devices: the
+//! interpreter runs them in lock-step ([`interp::run_devices`](crate::interp::run_devices)).
+
+use super::attr::Unread;
+use super::*;
+use crate::require;
+use smallvec::smallvec;
+use std::sync::Arc;
+use systole_base::{DType, Error, ErrorKind, LiteralBuilder, Scalar, Shape};
+
+/// How many devices run a program: `replicas · partitions`, numbered with partitions fastest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Devices {
+    /// Copies of the program that differ by [`ReplicaId`].
+    pub replicas: usize,
+    /// Parts of each copy, which differ by [`PartitionId`].
+    pub partitions: usize,
+}
+
+impl Devices {
+    /// A program that runs alone.
+    pub const ONE: Devices = Devices { replicas: 1, partitions: 1 };
+
+    /// `n` replicas of one partition each.
+    pub fn replicas(n: usize) -> Devices {
+        Devices { replicas: n, partitions: 1 }
+    }
+
+    /// How many.
+    pub fn count(self) -> usize {
+        self.replicas * self.partitions
+    }
+}
+
+/// Who exchanges with whom: the attributes `replica_groups`, `channel_handle` and `use_global_device_ids`.
+///
+/// Groups are of one size and name devices by number. Programs of replicas and partitions at once are not offered, so a
+/// device's number is its replica or its partition, whatever the channel says.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Groups {
+    /// Members of each group, in the order in which pieces are joined.
+    pub members: Vec<Vec<usize>>,
+    /// `handle` of the channel; 0: none.
+    pub channel: usize,
+    /// Whether numbers count all devices of all replicas.
+    pub global: bool,
+}
+
+impl Groups {
+    /// Groups of replicas.
+    pub fn of(members: Vec<Vec<usize>>) -> Groups {
+        Groups { members, channel: 0, global: false }
+    }
+
+    /// Devices of a group.
+    pub fn size(&self) -> usize {
+        self.members.first().map_or(1, |g| g.len())
+    }
+
+    fn check(&self) -> Result<(), Constraint> {
+        let all: Vec<usize> = self.members.iter().flatten().copied().collect();
+        let size = self.size();
+        require!(size > 0 && !all.is_empty(), "C2", "replica_groups are empty");
+        require!(self.members.iter().all(|g| g.len() == size), "C2", "replica_groups differ in size");
+        require!(gather::unique(&all), "C2", "a device is in replica_groups twice");
+        require!(!self.global || self.channel > 0, "C5", "use_global_device_ids needs a channel");
+        Ok(())
+    }
+
+    /// Each device's group and its place there.
+    fn place(&self, device: usize) -> Result<(&[usize], usize)> {
+        let found = self.members.iter().find_map(|g| Some((&g[..], g.iter().position(|&d| d == device)?)));
+        found.ok_or_else(|| {
+            Error::new(ErrorKind::Graph, format!("device {device} is in no group of {:?}", self.members))
+                .hint("replica_groups name each device of the program once")
+        })
+    }
+
+    /// `f` of each group's operands, a result for each member; then in order of devices.
+    fn each(
+        &self,
+        args: &[Vec<&Literal>],
+        mut f: impl FnMut(&[&Literal]) -> Result<Vec<Literal>>,
+    ) -> Result<Vec<Literal>> {
+        let mut out: Vec<Option<Literal>> = vec![None; args.len()];
+        for group in &self.members {
+            let operands: Option<Vec<&Literal>> = group.iter().map(|&d| Some(args.get(d)?[0])).collect();
+            let operands = operands.ok_or_else(|| {
+                let what = format!("a group {group:?} of a program on {} devices", args.len());
+                Error::new(ErrorKind::Graph, what).hint("run it on as many devices as its groups name")
+            })?;
+            group.iter().zip(f(&operands)?).for_each(|(&d, y)| out[d] = Some(y));
+        }
+        for device in 0..args.len() {
+            self.place(device)?;
+        }
+        Ok(out.into_iter().flatten().collect())
+    }
+
+    fn attrs(&self) -> Attrs {
+        let ids: Vec<i64> = self.members.iter().flatten().map(|&d| d as i64).collect();
+        let mut attrs = vec![("replica_groups", matrix(self.members.len(), self.size(), &ids))];
+        if self.channel > 0 {
+            // Type 1: from device to device.
+            let fields = vec![("handle", Field::Int(self.channel as i64)), ("type", Field::Int(1))];
+            attrs.push(("channel_handle", Attr::Struct("channel_handle", fields)));
+        }
+        if self.global {
+            attrs.push(("use_global_device_ids", Attr::Unit));
+        }
+        attrs
+    }
+
+    fn read(s: &Source<'_>) -> Unread<Groups> {
+        let channel = match s.has("channel_handle") {
+            true => s.field_size("channel_handle", "channel_handle", "handle")?,
+            false => 0,
+        };
+        Ok(Groups { members: numbers(s, "replica_groups")?, channel, global: s.has("use_global_device_ids") })
+    }
+}
+
+fn matrix(rows: usize, columns: usize, values: &[i64]) -> Attr {
+    match Literal::from_slice([rows, columns], values) {
+        Ok(l) => Attr::Dense(l),
+        Err(e) => systole_base::bug!("a list of {} is no matrix: {e}", values.len()),
+    }
+}
+
+/// Rows of a matrix of numbers that are not negative.
+fn numbers(s: &Source<'_>, name: &str) -> Unread<Vec<Vec<usize>>> {
+    let wrong = |what: &str| format!("the attribute `{name}` {what}");
+    let l = s.dense(name)?;
+    if l.shape().rank() != 2 {
+        return Err(wrong("is no matrix"));
+    }
+    let flat = l.as_slice::<i64>().map_err(|_| wrong("is not of i64"))?;
+    let flat: Result<Vec<usize>, _> = flat.iter().map(|&i| usize::try_from(i)).collect();
+    let flat = flat.map_err(|_| wrong("has a negative entry; groups of different sizes are not offered"))?;
+    Ok(flat.chunks(l.shape()[1].max(1)).map(<[usize]>::to_vec).collect())
+}
+
+/// What a collective does on all devices at once: their operands in, in order of devices; their results out.
+pub trait Collective {
+    /// The results of all devices.
+    fn together(&self, devices: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>>;
+}
+
+impl Op {
+    /// The meaning on several devices, for ops that depend on them.
+    pub fn collective(&self) -> Option<&dyn Collective> {
+        match self {
+            Op::AllReduce(op) => Some(op),
+            Op::AllGather(op) => Some(op),
+            Op::ReduceScatter(op) => Some(op),
+            Op::AllToAll(op) => Some(op),
+            Op::CollectivePermute(op) => Some(op),
+            Op::PartitionId(op) => Some(op),
+            Op::ReplicaId(op) => Some(op),
+            _ => None,
+        }
+    }
+}
+
+/// `x: T[…] → T[…]`: the fold of all operands of a group, on each of its devices. Spec: all_reduce.
+///
+/// Floats are folded in f64 in the order of the group and rounded once.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct AllReduce {
+    /// Who takes part.
+    pub groups: Groups,
+    /// `(a, b) → a ∘ b` over scalars.
+    pub body: Arc<Graph>,
+}
+
+/// `x: T[…, n, …] → T[…, n · size, …]`: operands of a group joined along `dim`. Spec: all_gather.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct AllGather {
+    /// Who takes part.
+    pub groups: Groups,
+    /// The dimension that grows.
+    pub dim: usize,
+}
+
+/// `x: T[…, n · size, …] → T[…, n, …]`: the fold of all operands of a group, each device its part along `dim`.
+/// Spec: reduce_scatter.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ReduceScatter {
+    /// Who takes part.
+    pub groups: Groups,
+    /// The dimension that is split.
+    pub dim: usize,
+    /// `(a, b) → a ∘ b` over scalars.
+    pub body: Arc<Graph>,
+}
+
+/// `x: T[…] → T[…]`: part `k` along `split_dim` goes to member `k` of the group, which joins what it gets along
+/// `concat_dim`. Spec: all_to_all.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct AllToAll {
+    /// Who takes part.
+    pub groups: Groups,
+    /// The dimension that is split.
+    pub split_dim: usize,
+    /// The dimension that grows.
+    pub concat_dim: usize,
+}
+
+/// `x: T[…] → T[…]`: the operand of the device that sends here, zeros where none does. Spec: collective_permute.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CollectivePermute {
+    /// From where to where.
+    pub pairs: Vec<[usize; 2]>,
+    /// `handle` of the channel; 0: none.
+    pub channel: usize,
+}
+
+/// `→ ui32[]`: the number of this device among the partitions of its replica. Spec: partition_id.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PartitionId;
+
+/// `→ ui32[]`: the number of this device's replica. Spec: replica_id.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ReplicaId;
+
+impl Collective for AllReduce {
+    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+        self.groups.each(args, |xs| Ok(vec![fold(&self.body, xs)?; xs.len()]))
+    }
+}
+
+impl Collective for AllGather {
+    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+        self.groups.each(args, |xs| Ok(vec![join(xs, self.dim); xs.len()]))
+    }
+}
+
+impl Collective for ReduceScatter {
+    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+        self.groups.each(args, |xs| Ok(cut(&fold(&self.body, xs)?, self.dim, xs.len())))
+    }
+}
+
+impl Collective for AllToAll {
+    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+        self.groups.each(args, |xs| {
+            let parts: Vec<Vec<Literal>> = xs.iter().map(|x| cut(x, self.split_dim, xs.len())).collect();
+            let got = |k: usize| parts.iter().map(|p| &p[k]).collect::<Vec<_>>();
+            Ok((0..xs.len()).map(|k| join(&got(k), self.concat_dim)).collect())
+        })
+    }
+}
+
+impl Collective for CollectivePermute {
+    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+        let got = |to: usize| {
+            let from = self.pairs.iter().find(|p| p[1] == to).and_then(|p| args.get(p[0]));
+            from.map_or_else(|| Literal::zeros(args[to][0].ty().clone()), |x| x[0].clone())
+        };
+        if let Some(pair) = self.pairs.iter().find(|p| p.iter().any(|&d| d >= args.len())) {
+            let what = format!("a transfer {pair:?} in a program on {} devices", args.len());
+            return Err(Error::new(ErrorKind::Graph, what).hint("run it on as many devices as it names"));
+        }
+        Ok((0..args.len()).map(got).collect())
+    }
+}
+
+fn number(n: usize) -> Literal {
+    Literal::scalar(DType::U32, n as f64)
+}
+
+impl Collective for PartitionId {
+    fn together(&self, devices: Devices, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+        Ok((0..devices.count()).map(|d| number(d % devices.partitions)).collect())
+    }
+}
+
+impl Collective for ReplicaId {
+    fn together(&self, devices: Devices, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+        Ok((0..devices.count()).map(|d| number(d / devices.partitions)).collect())
+    }
+}
+
+/// Arrays of one type folded element by element.
+fn fold(body: &Arc<Graph>, xs: &[&Literal]) -> Result<Literal> {
+    let ty = xs[0].ty();
+    let mut out = LiteralBuilder::new(ty.clone());
+    if Monoid::of(body) == Some(Monoid::Add) && ty.dtype.is_float() {
+        let mut sums = xs[0].to_f64s();
+        for x in &xs[1..] {
+            sums.iter_mut().zip(x.to_f64s()).for_each(|(sum, v)| *sum += v);
+        }
+        sums.into_iter().enumerate().for_each(|(i, v)| out.set(i, Scalar::Float(v)));
+        return Ok(out.finish());
+    }
+    let mut cx = EvalCx::default();
+    for i in 0..ty.elements() {
+        let mut sum = xs[0].get(i);
+        for x in &xs[1..] {
+            sum = cx.run_scalars(body, &[sum, x.get(i)])?[0];
+        }
+        out.set(i, sum);
+    }
+    Ok(out.finish())
+}
+
+/// Bytes of neighbouring elements from `dim` on, and how many such runs there are.
+fn runs(ty: &TensorType, dim: usize) -> (usize, usize) {
+    let count: usize = ty.shape[..dim].iter().product();
+    (ty.bytes() / count.max(1), count)
+}
+
+/// Arrays of one type joined along a dimension.
+fn join(xs: &[&Literal], dim: usize) -> Literal {
+    let ty = xs[0].ty();
+    let mut dims = ty.shape.to_vec();
+    dims[dim] *= xs.len();
+    let mut out = Literal::zeros(ty.with_shape(dims));
+    let (run, count) = runs(ty, dim);
+    for (k, x) in xs.iter().enumerate() {
+        for r in 0..count {
+            let at = (r * xs.len() + k) * run;
+            out.bytes_mut()[at..at + run].copy_from_slice(&x.bytes()[r * run..(r + 1) * run]);
+        }
+    }
+    out
+}
+
+/// An array cut into equal parts along a dimension.
+fn cut(x: &Literal, dim: usize, parts: usize) -> Vec<Literal> {
+    let mut dims = x.shape().to_vec();
+    dims[dim] /= parts;
+    let part = x.ty().with_shape(dims);
+    let (run, count) = runs(&part, dim);
+    let own = |k: usize| {
+        let mut out = Literal::zeros(part.clone());
+        for r in 0..count {
+            let at = (r * parts + k) * run;
+            out.bytes_mut()[r * run..(r + 1) * run].copy_from_slice(&x.bytes()[at..at + run]);
+        }
+        out
+    };
+    (0..parts).map(own).collect()
+}
+
+/// A program that runs alone.
+fn alone(op: &impl Collective, args: &[&Literal]) -> Result<Vec<Literal>> {
+    op.together(Devices::ONE, &[args.to_vec()])
+}
+
+fn one(args: &[&TensorType]) -> Result<TensorType, Constraint> {
+    expect_args(args, 1)?;
+    Ok(args[0].clone())
+}
+
+/// The type with dimension `dim` changed.
+fn resized(x: &TensorType, dim: usize, size: impl FnOnce(usize) -> Option<usize>) -> Option<TensorType> {
+    let mut dims = x.shape.to_vec();
+    *dims.get_mut(dim)? = size(x.shape[dim])?;
+    let shape = Shape::new(dims);
+    shape.checked_elements()?;
+    Some(x.with_shape(shape))
+}
+
+fn divided(n: usize, parts: usize) -> Option<usize> {
+    (parts > 0 && n.is_multiple_of(parts)).then(|| n / parts)
+}
+
+/// The gradient of a sum is sent everywhere; other folds have none.
+fn summed(body: &Graph, dy: &[Option<Tensor>], back: impl FnOnce(&Tensor) -> Tensor) -> Vec<Grad> {
+    match &dy[0] {
+        None => vec![Grad::Zero],
+        Some(dy) if Monoid::of(body) == Some(Monoid::Add) => vec![Grad::Of(back(dy))],
+        Some(_) => vec![Grad::None { why: "only sums over devices have a derivative" }],
+    }
+}
+
+fn emit(op: impl Into<Op>, x: &Tensor) -> Tensor {
+    x.builder().emit(op, &[x]).remove(0)
+}
+
+/// Rules that all ops here share.
+macro_rules! shared {
+    () => {
+        fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+            alone(self, args)
+        }
+
+        fn lower(&self) -> Lowering {
+            Lowering::Exchange
+        }
+    };
+}
+
+impl OpRule for AllReduce {
+    shared!();
+
+    fn name(&self) -> &'static str {
+        "all_reduce"
+    }
+
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        let x = one(args)?;
+        self.groups.check()?;
+        reduce::check_fold_body(&self.body, &[x.dtype])?;
+        Ok(smallvec![x])
+    }
+
+    fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
+        summed(&self.body, dy, |dy| emit(self.clone(), dy))
+    }
+
+    fn attrs(&self) -> Attrs {
+        self.groups.attrs()
+    }
+
+    fn regions(&self) -> SmallVec<[&Arc<Graph>; 2]> {
+        SmallVec::from_slice(&[&self.body])
+    }
+}
+
+impl OpRule for AllGather {
+    shared!();
+
+    fn name(&self) -> &'static str {
+        "all_gather"
+    }
+
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        let x = one(args)?;
+        self.groups.check()?;
+        require!(self.dim < x.rank(), "C1", "all_gather_dim {} is not below rank {}", self.dim, x.rank());
+        let grown = resized(&x, self.dim, |n| n.checked_mul(self.groups.size()));
+        Ok(smallvec![grown.ok_or_else(|| Constraint::new("C6", format!("{x} cannot grow so much")))?])
+    }
+
+    fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
+        let Some(dy) = &dy[0] else { return vec![Grad::Zero] };
+        let body = Monoid::Add.body(dy.dtype());
+        vec![Grad::Of(emit(ReduceScatter { groups: self.groups.clone(), dim: self.dim, body }, dy))]
+    }
+
+    fn attrs(&self) -> Attrs {
+        [vec![("all_gather_dim", Attr::Int(self.dim as i64))], self.groups.attrs()].concat()
+    }
+}
+
+impl OpRule for ReduceScatter {
+    shared!();
+
+    fn name(&self) -> &'static str {
+        "reduce_scatter"
+    }
+
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        let x = one(args)?;
+        self.groups.check()?;
+        let (dim, n) = (self.dim, self.groups.size());
+        require!(dim < x.rank(), "C2", "scatter_dimension {dim} is not below rank {}", x.rank());
+        reduce::check_fold_body(&self.body, &[x.dtype])?;
+        let part = resized(&x, dim, |size| divided(size, n));
+        Ok(smallvec![part.ok_or_else(|| {
+            Constraint::new("C1", format!("dimension {dim} of {x} does not divide into {n} parts"))
+        })?])
+    }
+
+    fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
+        summed(&self.body, dy, |dy| emit(AllGather { groups: self.groups.clone(), dim: self.dim }, dy))
+    }
+
+    fn attrs(&self) -> Attrs {
+        [vec![("scatter_dimension", Attr::Int(self.dim as i64))], self.groups.attrs()].concat()
+    }
+
+    fn regions(&self) -> SmallVec<[&Arc<Graph>; 2]> {
+        SmallVec::from_slice(&[&self.body])
+    }
+}
+
+impl OpRule for AllToAll {
+    shared!();
+
+    fn name(&self) -> &'static str {
+        "all_to_all"
+    }
+
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        let x = one(args)?;
+        self.groups.check()?;
+        let (split, concat, n) = (self.split_dim, self.concat_dim, self.groups.size());
+        require!(split < x.rank(), "C1", "split_dimension {split} is not below rank {}", x.rank());
+        require!(concat < x.rank(), "C3", "concat_dimension {concat} is not below rank {}", x.rank());
+        let part = resized(&x, split, |size| divided(size, n));
+        let part = part.ok_or_else(|| {
+            Constraint::new("C2", format!("dimension {split} of {x} does not divide into {n} parts"))
+        })?;
+        let joined = resized(&part, concat, |size| size.checked_mul(n));
+        Ok(smallvec![joined.ok_or_else(|| Constraint::new("C9", format!("{x} cannot grow so much")))?])
+    }
+
+    fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
+        let (split_dim, concat_dim) = (self.concat_dim, self.split_dim);
+        let back = AllToAll { groups: self.groups.clone(), split_dim, concat_dim };
+        vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(emit(back, dy)))]
+    }
+
+    fn attrs(&self) -> Attrs {
+        let own = vec![
+            ("split_dimension", Attr::Int(self.split_dim as i64)),
+            ("concat_dimension", Attr::Int(self.concat_dim as i64)),
+            ("split_count", Attr::Int(self.groups.size() as i64)),
+        ];
+        [own, self.groups.attrs()].concat()
+    }
+}
+
+impl OpRule for CollectivePermute {
+    shared!();
+
+    fn name(&self) -> &'static str {
+        "collective_permute"
+    }
+
+    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+        let x = one(args)?;
+        let ends = |k: usize| self.pairs.iter().map(|p| p[k]).collect::<Vec<_>>();
+        require!(gather::unique(&ends(0)), "C2", "a device sends twice: {:?}", self.pairs);
+        require!(gather::unique(&ends(1)), "C3", "a device gets twice: {:?}", self.pairs);
+        Ok(smallvec![x])
+    }
+
+    fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
+        let pairs = self.pairs.iter().map(|&[from, to]| [to, from]).collect();
+        let back = CollectivePermute { pairs, channel: self.channel };
+        vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(emit(back, dy)))]
+    }
+
+    fn attrs(&self) -> Attrs {
+        let pairs: Vec<i64> = self.pairs.iter().flatten().map(|&d| d as i64).collect();
+        let channel = Groups { channel: self.channel, ..Groups::default() }.attrs().into_iter().skip(1);
+        let pairs = ("source_target_pairs", matrix(self.pairs.len(), 2, &pairs));
+        std::iter::once(pairs).chain(channel).collect()
+    }
+}
+
+/// partition_id and replica_id.
+macro_rules! identity {
+    ($($op:ident $name:literal),*) => { $(
+        impl OpRule for $op {
+            shared!();
+
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+                expect_args(args, 0)?;
+                Ok(smallvec![TensorType::scalar(DType::U32)])
+            }
+
+            fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
+                Vec::new()
+            }
+        }
+    )* };
+}
+
+identity!(PartitionId "partition_id", ReplicaId "replica_id");
+
+pub(super) mod parse {
+    use super::*;
+
+    pub fn all_reduce(s: &Source<'_>) -> Unread<Op> {
+        Ok(AllReduce { groups: Groups::read(s)?, body: s.region(0)? }.into())
+    }
+
+    pub fn all_gather(s: &Source<'_>) -> Unread<Op> {
+        Ok(AllGather { groups: Groups::read(s)?, dim: s.size("all_gather_dim")? }.into())
+    }
+
+    pub fn reduce_scatter(s: &Source<'_>) -> Unread<Op> {
+        let dim = s.size("scatter_dimension")?;
+        Ok(ReduceScatter { groups: Groups::read(s)?, dim, body: s.region(0)? }.into())
+    }
+
+    pub fn all_to_all(s: &Source<'_>) -> Unread<Op> {
+        let groups = Groups::read(s)?;
+        let (split_dim, concat_dim) = (s.size("split_dimension")?, s.size("concat_dimension")?);
+        match s.size("split_count")? == groups.size() {
+            true => Ok(AllToAll { groups, split_dim, concat_dim }.into()),
+            false => Err("split_count is not the size of a group (C8)".into()),
+        }
+    }
+
+    pub fn collective_permute(s: &Source<'_>) -> Unread<Op> {
+        let pairs = numbers(s, "source_target_pairs")?;
+        let pairs: Option<Vec<[usize; 2]>> = pairs.into_iter().map(|p| p.try_into().ok()).collect();
+        let channel = match s.has("channel_handle") {
+            true => s.field_size("channel_handle", "channel_handle", "handle")?,
+            false => 0,
+        };
+        Ok(CollectivePermute { pairs: pairs.ok_or("source_target_pairs are no pairs (C1)")?, channel }.into())
+    }
+}
+
+/// Programs of one device: more take more than one program to run.
+pub(super) mod samples {
+    use super::*;
+    use crate::GraphBuilder;
+    use crate::op::sample::moved;
+
+    fn on_one(op: impl Fn(DType) -> Op) -> Vec<Sample> {
+        let run = |x: &[Tensor]| x.iter().map(|x| emit(op(x.dtype()), x)).collect();
+        let mut all = moved("one", &[&[3, 5]], run);
+        all.extend(moved("empty", &[&[0, 3]], run).into_iter().take(1));
+        all
+    }
+
+    fn me() -> Groups {
+        Groups::of(vec![vec![0]])
+    }
+
+    pub fn all_reduce() -> Vec<Sample> {
+        on_one(|dtype| AllReduce { groups: me(), body: Monoid::Add.body(dtype) }.into())
+    }
+
+    pub fn all_gather() -> Vec<Sample> {
+        on_one(|_| AllGather { groups: me(), dim: 1 }.into())
+    }
+
+    pub fn reduce_scatter() -> Vec<Sample> {
+        on_one(|dtype| ReduceScatter { groups: me(), dim: 1, body: Monoid::Add.body(dtype) }.into())
+    }
+
+    pub fn all_to_all() -> Vec<Sample> {
+        on_one(|_| AllToAll { groups: me(), split_dim: 1, concat_dim: 0 }.into())
+    }
+
+    pub fn collective_permute() -> Vec<Sample> {
+        on_one(|_| CollectivePermute { pairs: vec![[0, 0]], channel: 0 }.into())
+    }
+
+    fn identity(op: Op) -> Vec<Sample> {
+        let case = |label: &str, shape: &[usize]| {
+            let g = GraphBuilder::new("main");
+            let id = g.emit(op.clone(), &[]).remove(0);
+            match g.finish(&[id.broadcast_to(&Shape::new(shape))]) {
+                Ok(graph) => {
+                    Sample { label: label.into(), graph, domains: Vec::new(), ulp: 0, differentiable: false }
+                }
+                Err(e) => systole_base::bug!("the sample {label} does not build: {e}"),
+            }
+        };
+        vec![case("scalar", &[]), case("empty", &[0])]
+    }
+
+    pub fn partition_id() -> Vec<Sample> {
+        identity(PartitionId.into())
+    }
+
+    pub fn replica_id() -> Vec<Sample> {
+        identity(ReplicaId.into())
+    }
+}
