@@ -1,7 +1,6 @@
 //! `systole compile`: a training step, or any StableHLO file, through the compiler of a machine that is not here.
 
 use super::screen::Screen;
-use super::strategy::Strategy;
 use super::target::{Target, config_of};
 use super::{Failure, Outcome};
 use clap::Args;
@@ -10,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole::config::Draft;
 use systole::devices::{compile_cache, find_plugin};
-use systole_ir::{Error, ErrorKind, Mesh, knobs};
+use systole_dist::Strategy;
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Spread, knobs};
 use systole_nn::{Model, Precision, grouped};
 use systole_pjrt::{Platform, TpuCompiler, program_text, spread_text};
 use systole_plan::{Slice, Tables, Traffic, traffic};
-use systole_runtime::{AheadOfTime, AheadReport, AheadRequest};
+use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, Roles};
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
@@ -27,9 +27,10 @@ pub(crate) struct CompileArgs {
     /// So many equal slices, joined by the data centre's network
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     num_slices: u16,
-    /// How a model's step is split over the devices [default: data_parallel, where there are several]
-    #[arg(long, value_enum, value_name = "STRATEGY")]
-    strategy: Option<Strategy>,
+    /// How a model's step is split over the devices: one_device, data_parallel or fully_sharded [default:
+    /// data_parallel, where there are several]
+    #[arg(long, value_name = "STRATEGY", value_parser = ["one_device", "data_parallel", "fully_sharded"])]
+    strategy: Option<String>,
     /// The devices as a box with named axes; the batch is split along `data`, else along the first [default: data=N, all of them]
     #[arg(long, value_name = "AXIS=N,…")]
     mesh: Option<String>,
@@ -103,7 +104,7 @@ struct Step {
     program: String,
     partitions: usize,
     /// How a model's step is split over several devices, and the samples of all of them.
-    split: Option<(Strategy, Mesh, usize)>,
+    split: Option<(String, Mesh, usize)>,
 }
 
 /// A file's program, or a training step with its state donated.
@@ -142,10 +143,10 @@ fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
     let graph = model.train_graph(batch_size)?;
     // As training compiles it: every argument may be given away.
     let all: Vec<usize> = (0..graph.params.len()).collect();
-    let several = slice.all_devices() > 1;
-    let strategy =
-        args.strategy.unwrap_or(if several { Strategy::DataParallel } else { Strategy::OneDevice });
-    if strategy == Strategy::OneDevice {
+    let usual = if slice.all_devices() > 1 { "data_parallel" } else { "one_device" };
+    let name = args.strategy.as_deref().unwrap_or(usual);
+    let strategy = Strategy::parse(name)?;
+    if strategy == Strategy::one_device() {
         if args.mesh.is_some() {
             return Err(refused(
                 "--mesh",
@@ -156,9 +157,30 @@ fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
         return Ok(Step { program: program_text(&graph, &all), partitions: 1, split: None });
     }
     let mesh = mesh(args, slice)?;
-    let spread = strategy.spread(&graph, &mesh).map_err(Failure::usage)?;
+    let spread = spread(&strategy, &graph, &mesh)?;
     let program = spread_text(&graph, &all, &spread);
-    Ok(Step { program, partitions: mesh.devices(), split: Some((strategy, mesh, batch_size)) })
+    Ok(Step { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
+}
+
+/// How the arrays of a training step lie on a mesh. Its first arguments are the state, which its results replace in
+/// order; then come the batch and scalars.
+fn spread(strategy: &Strategy, step: &Graph, mesh: &Mesh) -> Result<Spread, Failure> {
+    let (params, results) = (step.param_types(), step.result_types());
+    let state = results.iter().zip(&params).take_while(|(result, param)| result == param).count();
+    let roles = Roles {
+        batch: (state..params.len()).filter(|&i| params[i].rank() > 0).collect(),
+        replaces: (0..results.len()).map(|i| Some(i).filter(|i| *i < state)).collect(),
+        any_batch: false,
+    };
+    let spread = strategy.spread(mesh, step, &roles, true)?;
+    for (sharding, ty) in spread.params.iter().zip(&params) {
+        sharding.local(mesh, ty).map_err(|e| {
+            let split = Error::new(ErrorKind::Config, "the batch cannot be split evenly over the devices");
+            let hint = e.hint_text().unwrap_or_default().replace("make it", "make the batch size");
+            Failure::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
+        })?;
+    }
+    Ok(spread)
 }
 
 /// The mesh that was asked for, where the slice has as many devices; else all of them along one axis.
@@ -230,7 +252,7 @@ impl Answer<'_> {
         json!({
             "program": program, "target": slice.ahead(self.tables).to_string(),
             "product": product(slice, self.tables), "chips": slice.all_chips(), "devices": r.devices, "device_kind": r.device_kind,
-            "strategy": split.map(|s| s.0.name()), "mesh": split.map(|s| s.1.to_string()),
+            "strategy": split.map(|s| &s.0), "mesh": split.map(|s| s.1.to_string()),
             "batch_size": split.map(|s| s.2), "partitions": self.step.partitions,
             "compiler": r.compiler, "library": r.library,
             "compile_s": r.seconds, "from_cache": r.cached, "compiler_memory_bytes": r.compiler_memory,
@@ -254,10 +276,8 @@ impl Answer<'_> {
         let cached = if r.cached { "from the cache, compiled before " } else { "" };
         screen.line(format!("  {cached}in {:.1} s, by {by}", r.seconds));
         if let Some((strategy, mesh, batch)) = &self.step.split {
-            screen.line(format!(
-                "split {} over {mesh}: {batch} samples a step, of all devices together",
-                strategy.name()
-            ));
+            let batch = format!("{batch} samples a step, of all devices together");
+            screen.line(format!("split {strategy} over {mesh}: {batch}"));
         }
         screen.line("each device:");
         let of = r.memory_limit.map_or(String::new(), |limit| format!(" of {}", mib(limit as f64)));

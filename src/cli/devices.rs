@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::screen::Screen;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole::devices::{compile_cache, find_plugin};
 use systole_ir::knobs;
@@ -85,7 +85,8 @@ pub(crate) fn doctor(screen: &Screen) -> Outcome {
     }
     findings.extend(cluster());
     findings.push(cache());
-    findings.push(lock_file());
+    let lock = std::env::temp_dir().join("libtpu_lockfile");
+    findings.push(lock_file(&lock, &device_nodes(Platform::Tpu)));
     findings.push(metadata());
     findings.push(compiler());
     let blocking =
@@ -207,17 +208,35 @@ fn plugin(platform: Platform) -> Finding {
 }
 
 /// One process at a time owns a machine's TPUs; libtpu leaves the file behind.
-fn lock_file() -> Finding {
+fn lock_file(path: &Path, nodes: &[PathBuf]) -> Finding {
     let subject = "libtpu's lock file";
-    let path = std::env::temp_dir().join("libtpu_lockfile");
-    match path.is_file() && !device_nodes(Platform::Tpu).is_empty() {
-        false => Finding { subject, said: "in nobody's way".into(), mend: None },
-        true => Finding {
+    if !path.is_file() || nodes.is_empty() {
+        return Finding { subject, said: "in nobody's way".into(), mend: None };
+    }
+    let path = path.display();
+    match holder(nodes) {
+        Some(process) => Finding {
             subject,
-            said: format!("{} is there; if no other program uses the TPU it is stale", path.display()),
-            mend: Some(format!("rm {}", path.display())),
+            said: format!("process {process} uses the TPU, and no other program can until it ends"),
+            mend: Some(format!("kill {process}   # if it should not")),
+        },
+        None => Finding {
+            subject,
+            said: format!("{path} is there, and no program of yours uses the TPU: it is stale"),
+            mend: Some(format!("rm {path}")),
         },
     }
+}
+
+/// A process that has one of these files open, of those that this user may look at.
+fn holder(files: &[PathBuf]) -> Option<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
+    let mut holding = numbers.filter(|process| {
+        let open = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|file| files.contains(&file))
+    });
+    holding.next()
 }
 
 /// Off a cloud libtpu asks for a metadata server that never answers.
@@ -244,13 +263,37 @@ fn compiler() -> Finding {
     };
     match compiled() {
         Ok(report) => {
-            let version = report.compiler.lines().last().unwrap_or_default().to_string();
-            Finding { subject, said: format!("works; {version}"), mend: None }
+            // The build, and the StableHLO that it reads.
+            let version: Vec<&str> = report.compiler.lines().skip(1).collect();
+            Finding { subject, said: format!("works; {}", version.join("; ")), mend: None }
         }
         Err(e) => Finding {
             subject,
             said: e.what().into(),
             mend: Some(e.hint_text().unwrap_or("systole setup tpu").into()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_file_is_stale_where_nobody_has_the_device() {
+        let dir = std::env::temp_dir().join(format!("systole-doctor-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (lock, node) = (dir.join("libtpu_lockfile"), dir.join("accel0"));
+        assert_eq!(lock_file(&lock, std::slice::from_ref(&node)).mend, None);
+        std::fs::write(&lock, "").unwrap();
+        assert_eq!(lock_file(&lock, &[]).mend, None);
+        std::fs::write(&node, "").unwrap();
+        let stale = lock_file(&lock, std::slice::from_ref(&node));
+        assert!(stale.mend.is_some_and(|m| m.starts_with("rm ")), "{}", stale.said);
+        let open = std::fs::File::open(&node).unwrap();
+        let used = lock_file(&lock, std::slice::from_ref(&node));
+        assert!(used.said.contains(&format!("process {} uses", std::process::id())), "{}", used.said);
+        drop(open);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

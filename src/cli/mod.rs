@@ -16,7 +16,6 @@ mod screen;
 mod setup;
 mod show;
 mod stop;
-mod strategy;
 mod target;
 mod train;
 

@@ -117,6 +117,13 @@ pub const PJRT_PLUGIN: Knob = Knob {
     default: "",
     doc: "the PJRT plugin for TPU or GPU, such as libtpu.so; empty: the first that is found (`systole devices` shows where)",
 };
+/// Options for the plugin.
+pub const PJRT_OPTIONS: Knob = Knob {
+    name: "SYSTOLE_PJRT_OPTIONS",
+    values: "NAME=VALUE,…",
+    default: "",
+    doc: "options that the PJRT plugin's devices are opened with, such as num_devices=8 for Systole's own or memory_fraction=0.5 for CUDA",
+};
 /// A Python whose packages hold plugins.
 pub const PYTHON: Knob = Knob {
     name: "SYSTOLE_PYTHON",
@@ -135,6 +142,7 @@ pub const KNOBS: &[Knob] = &[
     JIT,
     BACKEND,
     PJRT_PLUGIN,
+    PJRT_OPTIONS,
     PYTHON,
     MEMORY_LIMIT,
     DATA,

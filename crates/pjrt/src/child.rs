@@ -5,7 +5,7 @@
 //! reads that while it is loaded.
 
 use crate::cache::CompileCache;
-use crate::plugin::Plugin;
+use crate::plugin::{Plugin, Value};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -358,6 +358,13 @@ fn end_with_parent() {
     });
 }
 
+/// The versions of StableHLO that a plugin reads, as one more line of its version.
+fn dialects(plugin: &Plugin) -> String {
+    let shown = |version: Vec<i64>| Value::Ints(version).to_string();
+    let read = plugin.stablehlo();
+    read.map_or_else(String::new, |(from, to)| format!("\nreads StableHLO {} to {}", shown(from), shown(to)))
+}
+
 /// A folder that the parent owns.
 struct Borrowed<'a>(&'a Path);
 
@@ -394,7 +401,7 @@ impl Borrowed<'_> {
         let m = compiled.memory()?;
         let limit = devices.first().and_then(|d| d.attributes.get("device_memory_bytes_limit")?.number());
         Ok(Told {
-            compiler: topology.version()?,
+            compiler: topology.version()? + &dialects(&plugin),
             device_kind: devices.first().map(|d| d.kind.clone()).unwrap_or_default(),
             devices: devices.len(),
             memory_limit: limit.map(|bytes| bytes as u64),

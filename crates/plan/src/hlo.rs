@@ -13,6 +13,7 @@ pub(crate) struct Module {
 
 #[derive(Debug, Default)]
 pub(crate) struct Computation {
+    pub(crate) name: String,
     pub(crate) instructions: Vec<Instruction>,
     pub(crate) root: u64,
 }
@@ -25,6 +26,8 @@ pub(crate) struct Instruction {
     pub(crate) shape: Shape,
     pub(crate) operands: Vec<u64>,
     pub(crate) called: Vec<u64>,
+    /// The number that parts of one collective share.
+    pub(crate) channel: Option<u64>,
     /// The compiler's estimate, where it has one.
     pub(crate) cycles: Option<f64>,
     /// The value of a scalar integer constant.
@@ -102,6 +105,7 @@ fn computation(bytes: &[u8]) -> Result<(u64, Computation)> {
     let mut id = 0;
     for field in fields(bytes) {
         match field? {
+            (1, v) => found.name = v.text().into(),
             (2, Value::Bytes(b)) => found.instructions.push(instruction(b)?),
             (5, Value::Number(n)) => id = n,
             (6, Value::Number(n)) => found.root = n,
@@ -119,6 +123,7 @@ fn instruction(bytes: &[u8]) -> Result<Instruction> {
             (2, v) => i.opcode = v.text().into(),
             (3, Value::Bytes(b)) => i.shape = shape(b)?,
             (8, Value::Bytes(b)) => i.constant = scalar(b)?,
+            (26, Value::Number(n)) => i.channel = Some(n),
             (35, Value::Number(n)) => i.id = n,
             (36, v) => i.operands.extend(v.numbers()),
             (38, v) => i.called.extend(v.numbers()),

@@ -6,13 +6,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
+use systole_dist::Strategy;
 use systole_ir::op::TABLE;
-use systole_ir::{DType, Graph, GraphBuilder, Literal, Mesh, Result, Sharding, Spread, TensorType};
+use systole_ir::{DType, Graph, GraphBuilder, Literal, Mesh, Sharding, Spread, TensorType};
 use systole_nn::{Batch, Compile, Model, layers::*, loss::Loss, optimizer::adam};
 use systole_pjrt::{Client, Input, PjrtBackend, Plugin, Value, program_text, spread_text};
-use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, DeviceInfo, Executable, Pieces,
-};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, Pieces};
 
 /// The library beside the tests.
 fn library() -> PathBuf {
@@ -131,48 +130,8 @@ fn a_model_trains_through_the_client_as_on_the_engine() {
     }
 }
 
-/// Batches split over a client's devices, weights split too where `sharded`: what a strategy asks of the backend.
-struct OnAll {
-    inner: PjrtBackend,
-    mesh: Mesh,
-    sharded: bool,
-}
-
-impl OnAll {
-    /// State comes back where it was; what else has dimensions is the batch.
-    fn spread(&self, graph: &Graph) -> Spread {
-        let (params, results) = (graph.param_types(), graph.result_types());
-        let of = |(i, ty): (usize, &TensorType)| {
-            let whole = Sharding::replicated(ty.rank());
-            let divides = ty.shape.first().is_some_and(|n| n.is_multiple_of(self.mesh.devices()));
-            let state = results.get(i) == Some(ty);
-            if divides && (!state || self.sharded) { whole.split(0, 0) } else { whole }
-        };
-        let params: Vec<Sharding> = params.iter().enumerate().map(of).collect();
-        Spread { mesh: self.mesh.clone(), results: params[..results.len()].to_vec(), params }
-    }
-}
-
-impl Backend for OnAll {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn devices(&self) -> Vec<DeviceInfo> {
-        self.inner.devices()
-    }
-
-    fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
-        self.inner.compile_spread(graph, &self.spread(graph), options).expect("plugins split programs")
-    }
-
-    fn put(&self, value: &Literal, device: DeviceId) -> Result<Buffer> {
-        self.inner.put(value, device)
-    }
-}
-
 /// The tutorial's network, smaller.
-fn train_cnn(backend: Arc<dyn Backend>, steps: usize) -> Vec<f64> {
+fn train_cnn(backend: Arc<dyn Backend>, strategy: Strategy) -> Vec<f64> {
     let layers = [
         reshape([12, 12, 1]),
         conv2d(4, 3).activation("relu"),
@@ -183,23 +142,23 @@ fn train_cnn(backend: Arc<dyn Backend>, steps: usize) -> Vec<f64> {
     ];
     let mut model = Model::sequential(layers);
     let loss = Loss::SparseCategoricalCrossentropy { from_logits: true, ignore_class: None };
-    let compile = Compile { optimizer: adam(1e-2), loss, backend: Some(backend), ..Compile::default() };
+    let compile =
+        Compile { optimizer: adam(1e-2), loss, backend: Some(backend), strategy, ..Compile::default() };
     model.compile(compile).unwrap();
     let x: Vec<f32> = (0..32 * 144).map(|i| ((i * 31) % 257) as f32 / 257.0).collect();
     let x = Literal::from_slice([32, 12, 12], &x).unwrap();
     let y = Literal::from_slice([32], &(0..32).map(|i| i % 10).collect::<Vec<i32>>());
     let batch = Batch { inputs: vec![x], label: Some(y.unwrap()), weight: None };
     let mut step = model.resident_training(&batch).unwrap();
-    (0..steps).map(|_| step.run().and_then(|()| step.loss()).unwrap()).collect()
+    (0..10).map(|_| step.run().and_then(|()| step.loss()).unwrap()).collect()
 }
 
 #[test]
 fn a_network_trains_on_eight_devices_as_on_one() {
-    let one = train_cnn(Arc::new(CpuBackend::new().unwrap()), 10);
+    let one = train_cnn(Arc::new(CpuBackend::new().unwrap()), Strategy::one_device());
     assert!(one[9] < one[0], "{one:?}");
-    for sharded in [false, true] {
-        let inner = PjrtBackend::new("pjrt", client(8));
-        let eight = train_cnn(Arc::new(OnAll { inner, mesh: "data=8".parse().unwrap(), sharded }), 10);
+    for strategy in [Strategy::data_parallel(), Strategy::fully_sharded()] {
+        let eight = train_cnn(Arc::new(PjrtBackend::new("pjrt", client(8))), strategy);
         for (a, b) in eight.iter().zip(&one) {
             assert!((a - b).abs() <= 1e-5 * b.abs(), "{eight:?}\n{one:?}");
         }
