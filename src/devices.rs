@@ -3,13 +3,46 @@
 use crate::datasets::cache_folder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_pjrt::{Platform, Search};
+use systole_pjrt::{CompileCache, Platform, Search, TpuClusterResolver};
 use systole_runtime::{Backend, Provider};
 
 /// Where `systole setup` puts plugins.
 pub fn plugin_cache() -> Option<PathBuf> {
     cache_folder().map(|c| c.join("plugins"))
+}
+
+/// The tutorials' `TPUStrategy`: each chip of this machine's TPU takes a part of every batch.
+///
+/// ```
+/// use systole::devices::tpu_strategy;
+/// use systole::pjrt::TpuClusterResolver;
+/// let tpu = TpuClusterResolver::new("")?;
+/// match tpu_strategy(&tpu) {
+///     Ok(strategy) => println!("train with Compile {{ strategy, .. }}: {strategy}"),
+///     Err(e) => println!("{e}"),
+/// }
+/// # Ok::<(), systole::prelude::Error>(())
+/// ```
+///
+/// # Errors
+/// When this machine has no TPU, or is one of several hosts.
+pub fn tpu_strategy(tpu: &TpuClusterResolver) -> Result<Strategy> {
+    tpu.connect()?;
+    Ok(Strategy::data_parallel())
+}
+
+/// Where compiled programs are kept; `None` where `SYSTOLE_COMPILE_CACHE` is `off` or there is no folder for downloads.
+///
+/// # Errors
+/// When the knob is neither `off` nor a number of bytes.
+pub fn compile_cache() -> Result<Option<CompileCache>> {
+    if knobs::COMPILE_CACHE.get() == "off" {
+        return Ok(None);
+    }
+    let limit = knobs::COMPILE_CACHE.get_bytes()?.unwrap_or_default();
+    Ok(cache_folder().map(|c| CompileCache::new(c.join("compiled"), limit as u64)))
 }
 
 /// Where a platform's plugin is, and where it was looked for. `named` is a file that the user gave.

@@ -111,7 +111,7 @@ fn unsafe_code_lives_only_in_its_rooms_and_says_why() {
 
 /// The spine that an outsider must read stays small.
 #[test]
-fn the_spine_stays_under_five_thousand_lines() {
+fn the_spine_stays_under_six_thousand_lines() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
     let mut files = rust_files(&root.join("base/src"));
     files.extend(
@@ -119,7 +119,7 @@ fn the_spine_stays_under_five_thousand_lines() {
     );
     let lines: usize =
         files.iter().map(|f| std::fs::read_to_string(f).expect("readable").lines().count()).sum();
-    assert!(lines < 5_000, "base and ir without op/ have {lines} lines");
+    assert!(lines < 6_000, "base and ir without op/ have {lines} lines");
 }
 
 fn rust_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {

@@ -9,8 +9,10 @@ use std::process::{Command, Output};
 use systole::devices::find_plugin;
 use systole::pjrt::Platform;
 
+/// Without the cache: what an earlier run compiled would prove nothing.
 fn systole(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_systole")).args(args).output().expect("the program starts")
+    let mut program = Command::new(env!("CARGO_BIN_EXE_systole"));
+    program.args(args).env("SYSTOLE_COMPILE_CACHE", "off").output().expect("the program starts")
 }
 
 fn has_libtpu(test: &str) -> bool {
@@ -143,6 +145,121 @@ fn a_partitioned_program_gets_its_collective() {
     assert!(hlo.windows(10).any(|w| w == b"all-reduce"), "no collective in the program");
     let said = refused(&["compile", program, "--target", "v5e:1x1", "--partitions", "4"]);
     assert!(said.contains("wants 4 devices") && said.contains("larger slice"), "{said}");
+}
+
+/// How often a compiled program has a collective, and the bytes it works on.
+fn collective(o: &Value, op: &str) -> (u64, f64) {
+    let found = o["collectives"].as_array().expect("a list").iter().find(|c| c["op"] == op);
+    found.map_or((0, 0.0), |c| (c["count"].as_u64().unwrap_or(0), c["bytes"].as_f64().unwrap_or(0.0)))
+}
+
+/// The real training step on four chips: each has a quarter of the batch, and the gradients are summed between them.
+#[test]
+fn training_steps_split_over_four_chips() {
+    if !has_libtpu("training_steps_split_over_four_chips") {
+        return;
+    }
+    // Bytes of the gradients, in f32.
+    for (preset, weights) in [("fashion-mnist", 4.0 * 108_810.0), ("mlp", 4.0 * 407_050.0)] {
+        let o = compiled(&[preset, "--batch-size", "64", "--target", "v5e:2x2"]);
+        assert_eq!(
+            (o["strategy"].as_str(), o["mesh"].as_str()),
+            (Some("data_parallel"), Some("data=4")),
+            "{o}"
+        );
+        assert_eq!((o["partitions"].as_u64(), o["batch_size"].as_u64()), (Some(4), Some(64)), "{o}");
+        let (count, bytes) = collective(&o, "all-reduce");
+        assert!(count >= 1 && bytes >= weights, "{preset}: {o}");
+        let m = &o["memory_bytes"];
+        assert!(m["aliased"].as_f64() >= Some(weights), "{preset}: {o}");
+    }
+}
+
+/// Between slices there is the data centre's network: what is summed there is sent and received.
+#[test]
+fn two_slices_send_their_sums_to_each_other() {
+    if !has_libtpu("two_slices_send_their_sums_to_each_other") {
+        return;
+    }
+    let two = ["fashion-mnist", "--batch-size", "64", "--target", "v5e:2x2", "--num-slices", "2"];
+    let o = compiled(&two);
+    assert_eq!((o["devices"].as_u64(), o["mesh"].as_str()), (Some(8), Some("data=8")), "{o}");
+    assert!(collective(&o, "send").0 > 0, "{o}");
+}
+
+/// Weights and slots are split too: each chip keeps about a quarter, and gathers what it uses.
+#[test]
+fn fully_sharded_steps_gather_their_weights() {
+    if !has_libtpu("fully_sharded_steps_gather_their_weights") {
+        return;
+    }
+    let of = |strategy: &str| {
+        compiled(&["mlp", "--batch-size", "64", "--target", "v5e:2x2", "--strategy", strategy])
+    };
+    let (whole, split) = (of("data_parallel"), of("fully_sharded"));
+    let bytes = |o: &Value| o["memory_bytes"]["aliased"].as_f64().expect("bytes");
+    assert!(bytes(&split) < 0.4 * bytes(&whole), "{whole}\n{split}");
+    assert!(collective(&split, "all-gather").0 > 0, "{split}");
+    // The gradient of the greatest weight: summed, and each chip keeps its part.
+    assert!(collective(&split, "reduce-scatter").1 >= 4.0 * 784.0 * 512.0, "{split}");
+}
+
+#[test]
+fn what_was_compiled_before_comes_from_the_cache() {
+    if !has_libtpu("what_was_compiled_before_comes_from_the_cache") {
+        return;
+    }
+    let dir = scratch("cache");
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a scratch folder");
+    let program = dir.join("add.mlir");
+    let text = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {\n  %y = stablehlo.add %x, %x : tensor<8xf32>\n  \
+        return %y : tensor<8xf32>\n}\n";
+    std::fs::write(&program, text).expect("written");
+    let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu).expect("there is one");
+    let run = |more: &[&str]| -> (Value, Vec<u8>) {
+        let saved = dir.join("add.bin");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_systole"));
+        command.arg("compile").arg(&program).args(["--target", "v5e:1x1", "--json", "--save"]).arg(&saved);
+        let out = command.arg("--plugin").arg(&library).args(more).env("SYSTOLE_CACHE", &dir).output();
+        let out = out.expect("the program starts");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        (serde_json::from_slice(&out.stdout).expect("JSON"), std::fs::read(saved).expect("the executable"))
+    };
+    let (first, second) = (run(&[]), run(&[]));
+    assert_eq!((&first.0["from_cache"], &second.0["from_cache"]), (&Value::from(false), &Value::from(true)));
+    assert_eq!((&first.0["memory_bytes"], &first.1), (&second.0["memory_bytes"], &second.1));
+    // Something else is asked.
+    let hlo = dir.join("add.pb");
+    assert_eq!(run(&["--save-hlo", hlo.to_str().expect("a path")]).0["from_cache"], false);
+    // A damaged answer is compiled anew.
+    for entry in std::fs::read_dir(dir.join("compiled")).expect("the cache").flatten() {
+        std::fs::write(entry.path().join("executable.bin"), "cut").expect("written");
+    }
+    let third = run(&[]);
+    assert_eq!(third.0["from_cache"], false, "{}", third.0);
+    assert!(third.1.len() > 1000);
+}
+
+#[test]
+fn meshes_that_do_not_fit_are_refused() {
+    if !has_libtpu("meshes_that_do_not_fit_are_refused") {
+        return;
+    }
+    let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--batch-size", "66"]);
+    assert!(said.contains("cannot be split evenly") && said.contains("multiple of 4, such as 68"), "{said}");
+    let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--mesh", "data=8"]);
+    assert!(said.contains("data=8 has 8 devices, and v5litepod-4 only 4"), "{said}");
+    let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--mesh", "data"]);
+    assert!(said.contains("--mesh") && said.contains("data=4"), "{said}");
+    let two = ["compile", "fashion-mnist", "--target", "v5e:2x2", "--num-slices", "2", "--mesh", "data=4"];
+    let said = refused(&two);
+    assert!(said.contains("takes all devices"), "{said}");
+    let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--partitions", "4"]);
+    assert!(said.contains("--strategy"), "{said}");
+    let alone =
+        ["compile", "fashion-mnist", "--target", "v5e:2x2", "--strategy", "one_device", "--mesh", "data=4"];
+    assert!(refused(&alone).contains("one device has no mesh"));
 }
 
 #[test]

@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole::config::Draft;
-use systole::devices::find_plugin;
+use systole::devices::{compile_cache, find_plugin};
 use systole_data::disk::{Disk, write_atomically};
-use systole_ir::{Error, ErrorKind, knobs};
+use systole_dist::Strategy;
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Spread, knobs};
 use systole_nn::{Model, Precision, grouped};
-use systole_pjrt::{Platform, TpuCompiler, program_text};
-use systole_plan::{Slice, Tables};
-use systole_runtime::{AheadOfTime, AheadReport, AheadRequest};
+use systole_pjrt::{Platform, TpuCompiler, program_text, spread_text};
+use systole_plan::{Slice, Tables, Traffic, traffic};
+use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, Roles};
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
@@ -27,10 +28,17 @@ pub(crate) struct CompileArgs {
     /// So many equal slices, joined by the data centre's network
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     num_slices: u16,
+    /// How a model's step is split over the devices: one_device, data_parallel or fully_sharded [default:
+    /// data_parallel, where there are several]
+    #[arg(long, value_name = "STRATEGY", value_parser = ["one_device", "data_parallel", "fully_sharded"])]
+    strategy: Option<String>,
+    /// The devices as a box with named axes; the batch is split along `data`, else along the first [default: data=N, all of them]
+    #[arg(long, value_name = "AXIS=N,…")]
+    mesh: Option<String>,
     /// Devices that a StableHLO file's annotations split its arrays over
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    partitions: u32,
-    /// Samples in a step [default: as in training]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    partitions: Option<u32>,
+    /// Samples in a step, of all devices together [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
     /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
@@ -61,47 +69,144 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let search = find_plugin(Platform::Tpu, args.plugin.as_deref());
     let library = search.require(Platform::Tpu)?;
     screen.detail(format!("compiler: {}", library.display()));
-    let program = program(args)?;
+    let step = step(args, &slice)?;
     let request = AheadRequest {
-        hlo: args.save_hlo.is_some(),
+        hlo: args.save_hlo.is_some() || step.partitions > 1,
         executable: args.save.is_some(),
-        partitions: args.partitions as usize,
+        partitions: step.partitions,
         quick: args.quick,
         time_limit: Duration::from_secs(args.time_limit),
-        ..AheadRequest::new(program, slice.ahead(&tables))
+        ..AheadRequest::new(step.program.as_str(), slice.ahead(&tables))
     };
     let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
     let request = AheadRequest { memory_limit, ..request };
-    let report = TpuCompiler::new(library)?.compile_ahead(&request)?;
+    let compiler = TpuCompiler::new(library)?;
+    let compiler = match compile_cache()? {
+        Some(cache) => compiler.with_cache(cache),
+        None => compiler,
+    };
+    let report = compiler.compile_ahead(&request)?;
     for (path, bytes) in [(&args.save, &report.executable), (&args.save_hlo, &report.hlo)] {
         if let Some(path) = path {
             write_atomically(&Disk, path, &[bytes])?;
         }
     }
+    let answer = Answer {
+        slice: &slice,
+        tables: &tables,
+        step: &step,
+        traffic: traffic(&report.hlo)?,
+        report: &report,
+    };
     match screen.json {
-        true => screen.object(&object(args, &slice, &tables, &report)),
-        false => show(args, &slice, &tables, &report, screen),
+        true => screen.object(&answer.object(args)),
+        false => answer.show(args, screen),
     }
     Ok(0)
 }
 
-/// The text to compile: a file's, or a training step's with its state donated.
-fn program(args: &CompileArgs) -> Result<String, Failure> {
+/// What is compiled.
+struct Step {
+    program: String,
+    partitions: usize,
+    /// How a model's step is split over several devices, and the samples of all of them.
+    split: Option<(String, Mesh, usize)>,
+}
+
+/// A file's program, or a training step with its state donated.
+fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
+    let refused = |option: &str, what: &str, hint: &str| {
+        Failure::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint))
+    };
+    let given =
+        |list: &[(&'static str, bool)]| list.iter().find(|(_, given)| *given).map(|(option, _)| *option);
     if Path::new(&args.program).extension().is_some_and(|e| e == "mlir") {
-        let given = [("--batch-size", args.batch_size.is_some()), ("--precision", args.precision.is_some())];
-        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
-            let e = Error::new(ErrorKind::Config, "a StableHLO file has its shapes and types already");
-            return Err(Failure::usage(e.at(option).hint("leave the option out")));
+        if let Some(option) =
+            given(&[("--batch-size", args.batch_size.is_some()), ("--precision", args.precision.is_some())])
+        {
+            return Err(refused(
+                option,
+                "a StableHLO file has its shapes and types already",
+                "leave the option out",
+            ));
         }
-        let text = std::fs::read_to_string(&args.program);
-        return Ok(text.map_err(|e| Error::io("cannot read", &args.program, e))?);
+        if let Some(option) =
+            given(&[("--strategy", args.strategy.is_some()), ("--mesh", args.mesh.is_some())])
+        {
+            let hint = "leave the option out; --partitions says over how many devices";
+            return Err(refused(option, "a StableHLO file says itself how its arrays are split", hint));
+        }
+        let program =
+            std::fs::read_to_string(&args.program).map_err(|e| Error::io("cannot read", &args.program, e))?;
+        return Ok(Step { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
+    }
+    if args.partitions.is_some() {
+        let hint = "split a model with --strategy and --mesh";
+        return Err(refused("--partitions", "only StableHLO files have partitions of their own", hint));
     }
     let (mut model, usual) = model(args)?;
     let batch_size = args.batch_size.map_or(usual, |n| n as usize);
     let graph = model.train_graph_in_loops(batch_size)?;
     // As training compiles it: every argument may be given away.
     let all: Vec<usize> = (0..graph.params.len()).collect();
-    Ok(program_text(&graph, &all))
+    let usual = if slice.all_devices() > 1 { "data_parallel" } else { "one_device" };
+    let name = args.strategy.as_deref().unwrap_or(usual);
+    let strategy = Strategy::parse(name)?;
+    if strategy == Strategy::one_device() {
+        if args.mesh.is_some() {
+            return Err(refused(
+                "--mesh",
+                "one device has no mesh",
+                "leave one of --mesh and --strategy out",
+            ));
+        }
+        return Ok(Step { program: program_text(&graph, &all), partitions: 1, split: None });
+    }
+    let mesh = mesh(args, slice)?;
+    let spread = spread(&strategy, &graph, &mesh)?;
+    let program = spread_text(&graph, &all, &spread);
+    Ok(Step { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
+}
+
+/// How the arrays of a training step lie on a mesh. Its first arguments are the state, which its results replace in
+/// order; then come the batch and scalars.
+fn spread(strategy: &Strategy, step: &Graph, mesh: &Mesh) -> Result<Spread, Failure> {
+    let (params, results) = (step.param_types(), step.result_types());
+    let state = results.iter().zip(&params).take_while(|(result, param)| result == param).count();
+    let roles = Roles {
+        batch: (state..params.len()).filter(|&i| params[i].rank() > 0).collect(),
+        replaces: (0..results.len()).map(|i| Some(i).filter(|i| *i < state)).collect(),
+        any_batch: false,
+    };
+    let spread = strategy.spread(mesh, step, &roles, true)?;
+    for (sharding, ty) in spread.params.iter().zip(&params) {
+        sharding.local(mesh, ty).map_err(|e| {
+            let split = Error::new(ErrorKind::Config, "the batch cannot be split evenly over the devices");
+            let hint = e.hint_text().unwrap_or_default().replace("make it", "make the batch size");
+            Failure::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
+        })?;
+    }
+    Ok(spread)
+}
+
+/// The mesh that was asked for, where the slice has as many devices; else all of them along one axis.
+fn mesh(args: &CompileArgs, slice: &Slice) -> Result<Mesh, Failure> {
+    let devices = slice.all_devices();
+    let Some(text) = &args.mesh else { return Ok(Mesh::new([("data", devices)])?) };
+    let mesh: Mesh = text.parse().map_err(|e: Error| Failure::usage(e.at("--mesh")))?;
+    let wrong = |what: String, hint: String| {
+        Err(Failure::usage(Error::new(ErrorKind::Config, what).at("--mesh").hint(hint)))
+    };
+    let wanted = mesh.devices();
+    if wanted > devices {
+        let what = format!("the mesh {mesh} has {wanted} devices, and {} only {devices}", slice.title());
+        return wrong(what, "choose a larger slice or a smaller mesh".into());
+    }
+    if slice.slices > 1 && wanted < devices {
+        let what = format!("the mesh {mesh} has {wanted} devices of the {devices} of several slices");
+        return wrong(what, "a mesh over several slices takes all devices of each".into());
+    }
+    Ok(mesh)
 }
 
 /// The model, and the batch size that it is trained with.
@@ -135,49 +240,76 @@ fn product<'a>(slice: &'a Slice, tables: &Tables) -> Option<&'a str> {
     Some(slice.name.as_str()).filter(|name| *name != slice.libtpu(tables))
 }
 
-fn object(args: &CompileArgs, slice: &Slice, tables: &Tables, r: &AheadReport) -> Value {
-    let m = &r.memory;
-    json!({
-        "program": args.program, "precision": args.precision, "target": slice.ahead(tables).to_string(),
-        "product": product(slice, tables), "chips": slice.all_chips(), "devices": r.devices, "device_kind": r.device_kind,
-        "compiler": r.compiler, "library": r.library,
-        "quick": args.quick, "compile_s": r.seconds, "compiler_memory_bytes": r.compiler_memory,
-        "memory_bytes": {
-            "need": m.need(), "limit": r.memory_limit, "arguments": m.arguments, "outputs": m.outputs,
-            "aliased": m.aliased, "temporaries": m.temporaries, "code": m.code, "peak": m.peak,
-        },
-        "fits": r.memory_limit.map(|limit| m.need() <= limit),
-        "flops": r.cost.get("flops"), "bytes_accessed": r.cost.get("bytes accessed"),
-    })
+/// What there is to tell.
+struct Answer<'a> {
+    slice: &'a Slice,
+    tables: &'a Tables,
+    step: &'a Step,
+    traffic: Vec<Traffic>,
+    report: &'a AheadReport,
 }
 
-fn show(args: &CompileArgs, slice: &Slice, tables: &Tables, r: &AheadReport, screen: &Screen) {
-    let m = &r.memory;
-    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64);
-    let name = product(slice, tables).map_or(String::new(), |p| format!(", sold as {p}"));
-    let slice = slice.ahead(tables);
-    screen.line(format!("compiled for {slice}{name}: {} devices of {}", r.devices, r.device_kind));
-    screen.line(format!(
-        "  in {:.1} s, by {}",
-        r.seconds,
-        r.compiler.lines().next().unwrap_or("its compiler")
-    ));
-    if args.quick {
-        screen.line("  optimized less (--quick): these are not the figures of the program that would run");
+impl Answer<'_> {
+    fn object(&self, args: &CompileArgs) -> Value {
+        let (slice, r) = (self.slice, self.report);
+        let m = &r.memory;
+        let collective = |t: &Traffic| json!({"op": t.op, "count": t.count, "bytes": t.bytes});
+        let split = self.step.split.as_ref();
+        json!({
+            "program": args.program, "precision": args.precision, "target": slice.ahead(self.tables).to_string(),
+            "product": product(slice, self.tables), "chips": slice.all_chips(), "devices": r.devices, "device_kind": r.device_kind,
+            "strategy": split.map(|s| &s.0), "mesh": split.map(|s| s.1.to_string()),
+            "batch_size": split.map(|s| s.2), "partitions": self.step.partitions,
+            "compiler": r.compiler, "library": r.library,
+            "quick": args.quick, "compile_s": r.seconds, "from_cache": r.cached, "compiler_memory_bytes": r.compiler_memory,
+            "memory_bytes": {
+                "need": m.need(), "limit": r.memory_limit, "arguments": m.arguments, "outputs": m.outputs,
+                "aliased": m.aliased, "temporaries": m.temporaries, "code": m.code, "peak": m.peak,
+            },
+            "fits": r.memory_limit.map(|limit| m.need() <= limit),
+            "flops": r.cost.get("flops"), "bytes_accessed": r.cost.get("bytes accessed"),
+            "collectives": self.traffic.iter().map(collective).collect::<Vec<_>>(),
+        })
     }
-    screen.line("each device:");
-    let of = r.memory_limit.map_or(String::new(), |limit| format!(" of {}", mib(limit)));
-    screen.line(format!("  memory     {}{of}", mib(m.need())));
-    for (what, bytes) in [
-        ("arguments", m.arguments),
-        ("results", m.results()),
-        ("temporaries", m.temporaries),
-        ("code", m.code),
-    ] {
-        screen.line(format!("    {what:<12} {}", mib(bytes)));
+
+    fn show(&self, args: &CompileArgs, screen: &Screen) {
+        let (slice, r) = (self.slice, self.report);
+        let m = &r.memory;
+        let name = product(slice, self.tables).map_or(String::new(), |p| format!(", sold as {p}"));
+        let slice = slice.ahead(self.tables);
+        screen.line(format!("compiled for {slice}{name}: {} devices of {}", r.devices, r.device_kind));
+        let by = r.compiler.lines().next().unwrap_or("its compiler");
+        let cached = if r.cached { "from the cache, compiled before " } else { "" };
+        screen.line(format!("  {cached}in {:.1} s, by {by}", r.seconds));
+        if args.quick {
+            screen
+                .line("  optimized less (--quick): these are not the figures of the program that would run");
+        }
+        if let Some((strategy, mesh, batch)) = &self.step.split {
+            let batch = format!("{batch} samples a step, of all devices together");
+            screen.line(format!("split {strategy} over {mesh}: {batch}"));
+        }
+        screen.line("each device:");
+        let of = r.memory_limit.map_or(String::new(), |limit| format!(" of {}", mib(limit as f64)));
+        screen.line(format!("  memory     {}{of}", mib(m.need() as f64)));
+        for (what, bytes) in [
+            ("arguments", m.arguments),
+            ("results", m.results()),
+            ("temporaries", m.temporaries),
+            ("code", m.code),
+        ] {
+            screen.line(format!("    {what:<12} {}", mib(bytes as f64)));
+        }
+        if let Some(flops) = r.cost.get("flops") {
+            screen.line(format!("  arithmetic {} MFLOP a step", grouped((flops / 1e6).round() as u64)));
+        }
+        for t in &self.traffic {
+            screen.line(format!("  {:<18} {} of {} together", t.op, t.count, mib(t.bytes)));
+        }
+        screen.detail("compiled by Google's compiler, not run: no TPU was needed");
     }
-    if let Some(flops) = r.cost.get("flops") {
-        screen.line(format!("  arithmetic {} MFLOP a step", grouped((flops / 1e6).round() as u64)));
-    }
-    screen.detail("compiled by Google's compiler, not run: no TPU was needed");
+}
+
+fn mib(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / f64::from(1 << 20))
 }

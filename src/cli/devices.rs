@@ -3,11 +3,13 @@
 use super::Outcome;
 use super::screen::Screen;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use systole::devices::find_plugin;
+use systole::devices::{compile_cache, find_plugin};
 use systole_ir::knobs;
-use systole_pjrt::{Platform, Plugin, Search, TpuCompiler, device_nodes, sys};
+use systole_pjrt::{
+    Platform, Plugin, Search, TpuClusterResolver, TpuCompiler, device_nodes, refuse_retired, sys,
+};
 use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice, backend};
 
 const PLATFORMS: [Platform; 2] = [Platform::Tpu, Platform::Cuda];
@@ -25,9 +27,11 @@ pub(crate) fn devices(screen: &Screen) -> Outcome {
         let devices = if shown.is_empty() { "no device here".into() } else { shown.join(", ") };
         screen.line(format!("{:<5} {devices}", platform.name()));
         show_plugin(&search, version.as_ref(), screen);
+        let cluster = (platform == Platform::Tpu).then(what_the_cloud_says);
+        cluster.iter().flatten().for_each(|line| screen.line(format!("      {line}")));
         objects.push(json!({
             "platform": platform.name(), "devices": shown,
-            "plugin": search.plugin().map(|p| p.path.display().to_string()),
+            "cluster": cluster, "plugin": search.plugin().map(|p| p.path.display().to_string()),
             "pjrt_version": version.as_ref().and_then(|v| v.as_ref().ok()),
             "error": version.as_ref().and_then(|v| v.as_ref().err()),
             "looked_at": search.places.iter().map(|p| p.to_string()).collect::<Vec<_>>(),
@@ -37,6 +41,11 @@ pub(crate) fn devices(screen: &Screen) -> Outcome {
         screen.object(&Value::from(objects));
     }
     Ok(0)
+}
+
+/// What the machine's surroundings say of its TPU.
+fn what_the_cloud_says() -> Vec<String> {
+    TpuClusterResolver::new("").map_or_else(|e| vec![e.to_string()], |tpu| tpu.explain())
 }
 
 fn show_plugin(search: &Search, version: Option<&Result<String, String>>, screen: &Screen) {
@@ -74,7 +83,10 @@ pub(crate) fn doctor(screen: &Screen) -> Outcome {
         findings.extend(nodes(platform));
         findings.push(plugin(platform));
     }
-    findings.push(lock_file());
+    findings.extend(cluster());
+    findings.push(cache());
+    let lock = std::env::temp_dir().join("libtpu_lockfile");
+    findings.push(lock_file(&lock, &device_nodes(Platform::Tpu)));
     findings.push(metadata());
     findings.push(compiler());
     let blocking =
@@ -96,31 +108,18 @@ pub(crate) fn doctor(screen: &Screen) -> Outcome {
 
 /// Variables that plugins and clouds read, where they are set.
 fn variables() -> Vec<Finding> {
-    const READ: [&str; 10] = [
-        "TPU_LIBRARY_PATH",
-        "TPU_NAME",
-        "TPU_ZONE",
-        "TPU_PROJECT",
-        "COLAB_TPU_ADDR",
-        "TPU_WORKER_HOSTNAMES",
-        "TPU_WORKER_ID",
-        "TPU_ACCELERATOR_TYPE",
-        "TPU_SKIP_MDS_QUERY",
-        "LIBTPU_INIT_ARGS",
-    ];
-    let set = READ.into_iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
-    let mut found: Vec<Finding> = set
-        .map(|(name, value)| {
-            let missing = name == "TPU_LIBRARY_PATH" && !Path::new(&value).is_file();
-            let retired = name == "COLAB_TPU_ADDR";
-            let mend = match (missing, retired) {
-                (true, _) => Some(format!("unset {name}   # it names no file")),
-                (_, true) => Some(format!("unset {name}   # TPU nodes behind an address are retired")),
-                _ => None,
-            };
-            Finding { subject: name, said: value, mend }
-        })
-        .collect();
+    let set = knobs::TPU_VARIABLES.iter().filter_map(|(name, _)| Some((*name, knobs::tpu_variable(name)?)));
+    let finding = |(name, value): (&'static str, String)| {
+        let missing = name == "TPU_LIBRARY_PATH" && !Path::new(&value).is_file();
+        let retired = matches!(name, "COLAB_TPU_ADDR" | "TPU_NAME") && refuse_retired(&value).is_err();
+        let mend = match (missing, retired) {
+            (true, _) => Some(format!("unset {name}   # it names no file")),
+            (_, true) => Some(format!("unset {name}   # TPU nodes behind an address are retired")),
+            _ => None,
+        };
+        Finding { subject: name, said: value, mend }
+    };
+    let mut found: Vec<Finding> = set.map(finding).collect();
     let ours = knobs::PJRT_PLUGIN.get();
     if !ours.is_empty() {
         let mend = (!Path::new(&ours).is_file())
@@ -128,6 +127,38 @@ fn variables() -> Vec<Finding> {
         found.push(Finding { subject: knobs::PJRT_PLUGIN.name, said: ours, mend });
     }
     found
+}
+
+/// What the cloud says of the TPU, and what of it does not fit together.
+fn cluster() -> Vec<Finding> {
+    let subject = "TPU cluster";
+    let tpu = match TpuClusterResolver::new("") {
+        Ok(tpu) => tpu,
+        Err(e) => {
+            let mend = e.hint_text().map(String::from);
+            return vec![Finding { subject, said: e.what().into(), mend }];
+        }
+    };
+    let mut found = vec![Finding { subject, said: tpu.facts().join("; "), mend: None }];
+    found.extend(tpu.doubts.into_iter().map(|d| Finding { subject, said: d.what, mend: Some(d.mend) }));
+    found
+}
+
+/// Compiled programs that are kept, and how to be rid of them.
+fn cache() -> Finding {
+    let subject = "compile cache";
+    match compile_cache() {
+        Ok(None) => Finding { subject, said: "off".into(), mend: None },
+        Ok(Some(cache)) => {
+            let ((programs, bytes), folder) = (cache.usage(), cache.folder().display());
+            let said = format!("{programs} programs, {} MiB; `rm -r {folder}` empties it", bytes >> 20);
+            Finding { subject, said, mend: None }
+        }
+        Err(e) => {
+            let mend = Some(format!("unset {}", knobs::COMPILE_CACHE.name));
+            Finding { subject, said: e.to_string(), mend }
+        }
+    }
 }
 
 /// Device nodes, and whether this user may open them.
@@ -177,17 +208,35 @@ fn plugin(platform: Platform) -> Finding {
 }
 
 /// One process at a time owns a machine's TPUs; libtpu leaves the file behind.
-fn lock_file() -> Finding {
+fn lock_file(path: &Path, nodes: &[PathBuf]) -> Finding {
     let subject = "libtpu's lock file";
-    let path = std::env::temp_dir().join("libtpu_lockfile");
-    match path.is_file() && !device_nodes(Platform::Tpu).is_empty() {
-        false => Finding { subject, said: "in nobody's way".into(), mend: None },
-        true => Finding {
+    if !path.is_file() || nodes.is_empty() {
+        return Finding { subject, said: "in nobody's way".into(), mend: None };
+    }
+    let path = path.display();
+    match holder(nodes) {
+        Some(process) => Finding {
             subject,
-            said: format!("{} is there; if no other program uses the TPU it is stale", path.display()),
-            mend: Some(format!("rm {}", path.display())),
+            said: format!("process {process} uses the TPU, and no other program can until it ends"),
+            mend: Some(format!("kill {process}   # if it should not")),
+        },
+        None => Finding {
+            subject,
+            said: format!("{path} is there, and no program of yours uses the TPU: it is stale"),
+            mend: Some(format!("rm {path}")),
         },
     }
+}
+
+/// A process that has one of these files open, of those that this user may look at.
+fn holder(files: &[PathBuf]) -> Option<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
+    let mut holding = numbers.filter(|process| {
+        let open = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|file| files.contains(&file))
+    });
+    holding.next()
 }
 
 /// Off a cloud libtpu asks for a metadata server that never answers.
@@ -214,13 +263,37 @@ fn compiler() -> Finding {
     };
     match compiled() {
         Ok(report) => {
-            let version = report.compiler.lines().last().unwrap_or_default().to_string();
-            Finding { subject, said: format!("works; {version}"), mend: None }
+            // The build, and the StableHLO that it reads.
+            let version: Vec<&str> = report.compiler.lines().skip(1).collect();
+            Finding { subject, said: format!("works; {}", version.join("; ")), mend: None }
         }
         Err(e) => Finding {
             subject,
             said: e.what().into(),
             mend: Some(e.hint_text().unwrap_or("systole setup tpu").into()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_file_is_stale_where_nobody_has_the_device() {
+        let dir = std::env::temp_dir().join(format!("systole-doctor-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (lock, node) = (dir.join("libtpu_lockfile"), dir.join("accel0"));
+        assert_eq!(lock_file(&lock, std::slice::from_ref(&node)).mend, None);
+        std::fs::write(&lock, "").unwrap();
+        assert_eq!(lock_file(&lock, &[]).mend, None);
+        std::fs::write(&node, "").unwrap();
+        let stale = lock_file(&lock, std::slice::from_ref(&node));
+        assert!(stale.mend.is_some_and(|m| m.starts_with("rm ")), "{}", stale.said);
+        let open = std::fs::File::open(&node).unwrap();
+        let used = lock_file(&lock, std::slice::from_ref(&node));
+        assert!(used.said.contains(&format!("process {} uses", std::process::id())), "{}", used.said);
+        drop(open);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -81,6 +81,13 @@ pub const CACHE: Knob = Knob {
     default: "",
     doc: "folder for downloads; empty: the user's cache folder",
 };
+/// Compiled programs that are kept.
+pub const COMPILE_CACHE: Knob = Knob {
+    name: "SYSTOLE_COMPILE_CACHE",
+    values: "BYTES|8GiB|off",
+    default: "8GiB",
+    doc: "how much compiled programs of accelerators may take in the folder for downloads, the oldest go first; off: none is kept",
+};
 /// Time to save after a signal.
 pub const GRACE: Knob = Knob {
     name: "SYSTOLE_GRACE",
@@ -110,6 +117,13 @@ pub const PJRT_PLUGIN: Knob = Knob {
     default: "",
     doc: "the PJRT plugin for TPU or GPU, such as libtpu.so; empty: the first that is found (`systole devices` shows where)",
 };
+/// Options for the plugin.
+pub const PJRT_OPTIONS: Knob = Knob {
+    name: "SYSTOLE_PJRT_OPTIONS",
+    values: "NAME=VALUE,…",
+    default: "",
+    doc: "options that the PJRT plugin's devices are opened with, such as num_devices=8 for Systole's own or memory_fraction=0.5 for CUDA",
+};
 /// A Python whose packages hold plugins.
 pub const PYTHON: Knob = Knob {
     name: "SYSTOLE_PYTHON",
@@ -128,13 +142,40 @@ pub const KNOBS: &[Knob] = &[
     JIT,
     BACKEND,
     PJRT_PLUGIN,
+    PJRT_OPTIONS,
     PYTHON,
     MEMORY_LIMIT,
     DATA,
     CACHE,
+    COMPILE_CACHE,
     GRACE,
     PARANOID,
 ];
+
+/// Variables by which clouds, notebooks and libtpu say which TPUs a program has, and what each is.
+pub const TPU_VARIABLES: &[(&str, &str)] = &[
+    ("TPU_NAME", "the name of the TPU in the cloud"),
+    ("TPU_ZONE", "its zone"),
+    ("TPU_PROJECT", "the project that pays for it"),
+    ("TPU_ACCELERATOR_TYPE", "the slice: v5litepod-16"),
+    ("TPU_TOPOLOGY", "chips along its axes: 4x4"),
+    ("TPU_WORKER_ID", "which of the slice's hosts this is, from 0"),
+    ("TPU_WORKER_HOSTNAMES", "the slice's hosts, separated by commas"),
+    ("MEGASCALE_NUM_SLICES", "how many slices work together"),
+    ("MEGASCALE_SLICE_ID", "which of them this is, from 0"),
+    ("COLAB_TPU_ADDR", "the address of a TPU node, which Colab no longer has"),
+    ("KUBERNETES_SERVICE_HOST", "set where Kubernetes runs the program"),
+    ("COLAB_RELEASE_TAG", "set in Colab"),
+    ("TPU_LIBRARY_PATH", "the file of libtpu"),
+    ("TPU_SKIP_MDS_QUERY", "set: libtpu does not ask the cloud's metadata server"),
+    ("LIBTPU_INIT_ARGS", "libtpu's own options"),
+];
+
+/// The value of one of [`TPU_VARIABLES`], where it is set and not empty.
+pub fn tpu_variable(name: &str) -> Option<String> {
+    let (name, _) = TPU_VARIABLES.iter().find(|(known, _)| *known == name)?;
+    env::var(name).ok().filter(|v| !v.is_empty())
+}
 
 /// Values that the program's own arguments gave: setting environment variables is not safe once threads run.
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());

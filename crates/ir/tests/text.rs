@@ -161,6 +161,23 @@ fn a_program_for_a_mesh_says_how_its_arrays_are_split() {
     ] {
         assert!(written.contains(part), "{part} is not in\n{written}");
     }
+    let read = text::parse_program(&written).unwrap();
+    assert!(*read.graph == *text::parse(&written).unwrap());
+    assert_eq!((read.donated, read.spread.as_ref()), (vec![(0, 0)], Some(&spread)));
+    for (from, to, what) in [
+        (r#"[{"data"}, {}]"#, r#"[{"dat"}, {}]"#, "no axis dat"),
+        (r#"[{"data"}, {}]"#, r#"[{"data"}]"#, "of 1 dimensions"),
+        (r#"[{"data"}, {}]"#, r#"[{}, {"data"}]"#, "4 equal parts"),
+        (r#"[{"data"}, {}]"#, r#"[{"data"}, {"data"}]"#, "twice"),
+        (r#"["data"=4, "model"=1]"#, r#"["data"=0]"#, "no devices"),
+        (r#"["data"=4, "model"=1]"#, r#"["data"=99999999999]"#, "integer"),
+        (r#"sdy.mesh @mesh = <["data"=4, "model"=1]>"#, "", "no mesh"),
+        ("aliasing_output = 0", "aliasing_output = 2", "no result of its own"),
+        ("aliasing_output = 0", "aliasing_output = -1", "no result of its own"),
+    ] {
+        let e = text::parse_program(&written.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(e.contains(what), "{from} → {to}: {e}");
+    }
 }
 
 #[test]

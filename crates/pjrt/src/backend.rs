@@ -1,13 +1,15 @@
-//! A plugin's devices as a backend: models train through it as on the CPU.
+//! A plugin's devices as a backend: models train through it as on the CPU, on one device or on all.
 
 use crate::client::{Array, Client, Input, Loaded};
-use crate::program::program_text;
+use crate::program::{program_text, spread_text};
 use std::sync::Arc;
 use std::time::Instant;
-use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Report};
+use systole_ir::{Graph, Literal, Mesh, Result, ResultExt, Sharding, Spread, TensorType, cost, interp};
+use systole_runtime::{
+    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Pieces, Report, pieces::split,
+};
 
-/// A client's devices. Programs run on the first.
+/// A client's devices. Programs run on the first, and those that are split on the first of their mesh's number.
 pub struct PjrtBackend {
     name: String,
     client: Client,
@@ -43,11 +45,7 @@ impl Backend for PjrtBackend {
         graph.verify()?;
         let place = || format!("compiling {} for {}", options.label, self.name);
         let loaded = self.client.compile(&program_text(graph, &options.donated), 0).at(place)?;
-        let report = Report {
-            compile_ms: start.elapsed().as_secs_f64() * 1e3,
-            flops: cost::cost(graph).flops,
-            ..Report::default()
-        };
+        let report = report(graph, start);
         let (params, results) = (graph.param_types(), graph.result_types());
         Ok(Arc::new(Program {
             graph: graph.clone(),
@@ -59,12 +57,29 @@ impl Backend for PjrtBackend {
         }))
     }
 
+    fn compile_spread(
+        &self,
+        graph: &Arc<Graph>,
+        spread: &Spread,
+        options: &CompileOptions,
+    ) -> Option<Result<Arc<dyn Executable>>> {
+        let place =
+            || format!("compiling {} for the devices {} of {}", options.label, spread.mesh, self.name);
+        let program = Split::compile(&self.client, graph, spread, &options.donated).at(place);
+        Some(program.map(|p| Arc::new(p) as Arc<dyn Executable>))
+    }
+
     fn put(&self, value: &Literal, device: DeviceId) -> Result<Buffer> {
         Ok(Buffer::new(value.ty().clone(), Arc::new(self.client.put(value, device.0)?)))
     }
 }
 
-/// A compiled graph.
+fn report(graph: &Graph, began: Instant) -> Report {
+    let compile_ms = began.elapsed().as_secs_f64() * 1e3;
+    Report { compile_ms, flops: cost::cost(graph).flops, ..Report::default() }
+}
+
+/// A graph compiled for one device.
 struct Program {
     graph: Arc<Graph>,
     client: Client,
@@ -112,4 +127,104 @@ impl Executable for Program {
     fn report(&self) -> &Report {
         &self.report
     }
+}
+
+/// A graph compiled for the devices of a mesh.
+struct Split {
+    graph: Arc<Graph>,
+    client: Client,
+    loaded: Loaded,
+    mesh: Arc<Mesh>,
+    params: Vec<TensorType>,
+    param_shardings: Vec<Sharding>,
+    results: Vec<(TensorType, TensorType, Sharding)>,
+    report: Report,
+}
+
+impl Split {
+    fn compile(client: &Client, graph: &Arc<Graph>, spread: &Spread, donated: &[usize]) -> Result<Split> {
+        let start = Instant::now();
+        graph.verify()?;
+        let mesh = Arc::new(spread.mesh.clone());
+        let params = graph.param_types();
+        let (fits, types) = (spread.params.iter().zip(&params), graph.result_types());
+        fits.map(|(s, ty)| s.local(&mesh, ty)).collect::<Result<Vec<_>>>()?;
+        let results = types.into_iter().zip(&spread.results);
+        let results =
+            results.map(|(ty, s)| Ok((s.local(&mesh, &ty)?, ty, s.clone()))).collect::<Result<_>>()?;
+        let loaded = client.compile_parts(&spread_text(graph, donated, spread), mesh.devices())?;
+        Ok(Split {
+            graph: graph.clone(),
+            client: client.clone(),
+            loaded,
+            mesh,
+            params,
+            param_shardings: spread.params.clone(),
+            results,
+            report: report(graph, start),
+        })
+    }
+
+    /// Each device's part where they lie at this client as the program wants them.
+    fn in_place<'a>(&self, buffer: &'a Buffer, sharding: &Sharding) -> Option<Vec<&'a Array>> {
+        let pieces = buffer.data::<Pieces>()?;
+        if *pieces.mesh != *self.mesh || pieces.sharding != *sharding {
+            return None;
+        }
+        let here = |part: &'a Buffer| part.data::<Array>().filter(|a| a.belongs_to(&self.client));
+        pieces.parts.iter().map(here).collect()
+    }
+
+    /// The array split and copied to the devices.
+    fn copies(&self, buffer: &Buffer, sharding: &Sharding) -> Result<Vec<Array>> {
+        let parts = split(&buffer.to_literal()?, &self.mesh, sharding)?;
+        parts.iter().enumerate().map(|(device, part)| self.client.put(part, device)).collect()
+    }
+}
+
+impl Executable for Split {
+    fn param_types(&self) -> &[TensorType] {
+        &self.params
+    }
+
+    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+        let types: Vec<&TensorType> = args.iter().map(|a| a.buffer().ty()).collect();
+        interp::check_args(&self.graph, &types)?;
+        let wanted = args.iter().zip(&self.param_shardings);
+        let copies = wanted.map(|(arg, sharding)| match self.in_place(arg.buffer(), sharding) {
+            Some(_) => Ok(None),
+            None => self.copies(arg.buffer(), sharding).map(Some),
+        });
+        let copies = copies.collect::<Result<Vec<_>>>()?;
+        let mut inputs: Vec<Vec<Input<'_>>> = (0..self.mesh.devices()).map(|_| Vec::new()).collect();
+        for ((arg, sharding), copies) in args.iter().zip(&self.param_shardings).zip(&copies) {
+            let (arrays, ours) = match copies {
+                // Copies are ours to give away.
+                Some(copies) => (copies.iter().collect(), true),
+                None => (self.in_place(arg.buffer(), sharding).unwrap_or_default(), donated(arg)),
+            };
+            for (list, array) in inputs.iter_mut().zip(arrays) {
+                list.push(if ours { Input::Donated(array) } else { Input::Kept(array) });
+            }
+        }
+        let lists: Vec<&[Input<'_>]> = inputs.iter().map(Vec::as_slice).collect();
+        let mut devices: Vec<_> = self.loaded.run_parts(&lists)?.into_iter().map(Vec::into_iter).collect();
+        let whole = |(local, ty, sharding): &(TensorType, TensorType, Sharding)| {
+            let arrays = devices.iter_mut().filter_map(Iterator::next);
+            let parts = arrays.map(|a| Buffer::new(local.clone(), Arc::new(a))).collect();
+            Pieces { mesh: self.mesh.clone(), sharding: sharding.clone(), parts }.buffer(ty.clone())
+        };
+        self.results.iter().map(whole).collect()
+    }
+
+    fn report(&self) -> &Report {
+        &self.report
+    }
+}
+
+/// Whether nobody else has the array or a part of it.
+fn donated(arg: &Arg<'_>) -> bool {
+    let Arg::Donate(buffer) = arg else { return false };
+    let parts = buffer.data::<Pieces>().map_or(&[][..], |pieces| &pieces.parts);
+    buffer.is_unique() && parts.iter().all(Buffer::is_unique)
 }

@@ -4,7 +4,8 @@
 //! the plugin, compiles, and writes its answer there. Its environment is set before it starts, because the compiler
 //! reads that while it is loaded.
 
-use crate::plugin::Plugin;
+use crate::cache::CompileCache;
+use crate::plugin::{Plugin, Value};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,6 +20,11 @@ use systole_runtime::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, Ahead
 
 /// The hidden command of the `systole` program that [`serve`] stands behind.
 pub const COMMAND: &str = "compile-in-this-process";
+
+/// Files of an answer.
+const ANSWER: &str = "answer.json";
+const HLO: &str = "optimized.pb";
+const EXECUTABLE: &str = "executable.bin";
 
 /// How often the parent looks at its child.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -40,13 +46,19 @@ const GLANCE: Duration = Duration::from_millis(20);
 pub struct TpuCompiler {
     library: PathBuf,
     program: PathBuf,
+    cache: Option<CompileCache>,
 }
 
 impl TpuCompiler {
     /// The compiler in a library. Children are this very program; see [`serve`].
     pub fn new(library: PathBuf) -> Result<TpuCompiler> {
         let program = std::env::current_exe().map_err(|e| Error::io("cannot find", "this program", e))?;
-        Ok(TpuCompiler { library, program })
+        Ok(TpuCompiler { library, program, cache: None })
+    }
+
+    /// The same, which keeps what it compiled and does not compile it again.
+    pub fn with_cache(self, cache: CompileCache) -> TpuCompiler {
+        TpuCompiler { cache: Some(cache), ..self }
     }
 
     /// The same, with another program for the children: one that calls [`serve`] for [`COMMAND`].
@@ -57,9 +69,9 @@ impl TpuCompiler {
 
 impl AheadOfTime for TpuCompiler {
     fn compile_ahead(&self, request: &AheadRequest) -> Result<AheadReport> {
-        let folder = Folder::new()?;
         let wanted = Wanted {
             library: self.library.clone(),
+            build: build(&self.library),
             slice: request.slice.clone(),
             replicas: request.replicas,
             partitions: request.partitions,
@@ -67,18 +79,66 @@ impl AheadOfTime for TpuCompiler {
             hlo: request.hlo,
             executable: request.executable,
         };
-        folder.write("program.mlir", request.program.as_bytes())?;
-        folder.write("request.json", &serde_json::to_vec(&wanted).map_err(unwritable)?)?;
+        let wanted = serde_json::to_vec(&wanted).map_err(unwritable)?;
+        let asked = [("request.json", &wanted[..]), ("program.mlir", request.program.as_bytes())];
+        if let Some(kept) = self.cache.as_ref().and_then(|cache| self.kept(cache, &asked)) {
+            return Ok(kept);
+        }
+        self.compile_anew(request, &asked).map_err(|e| e.at(format!("compiling for {}", request.slice)))
+    }
+}
+
+/// Names and contents of the files that say what is asked.
+type Asked<'a> = [(&'a str, &'a [u8])];
+
+impl TpuCompiler {
+    fn compile_anew(&self, request: &AheadRequest, asked: &Asked<'_>) -> Result<AheadReport> {
+        let folder = Folder::new(self.cache.as_ref())?;
+        asked.iter().try_for_each(|(name, bytes)| folder.write(name, bytes))?;
         let (status, most) = self.run(&folder, request)?;
-        let answer = fs::read(folder.0.join("answer.json")).ok();
-        let answer: Option<Answer> = answer.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        match answer {
-            Some(Answer::Done(told)) => told.report(&folder, &self.library, most),
+        match Answer::read(&folder.0) {
+            Some(Answer::Done(told)) => {
+                let told = Told { compiler_memory: most, ..told };
+                folder
+                    .write(ANSWER, &serde_json::to_vec(&Answer::Done(told.clone())).map_err(unwritable)?)?;
+                let report = told.report(&folder.0, &self.library)?;
+                if let Some(cache) = &self.cache {
+                    // Without room for it the program is compiled again another time.
+                    let _ = cache.keep(
+                        &folder.0,
+                        asked,
+                        &["request.json", "program.mlir", ANSWER, HLO, EXECUTABLE],
+                    );
+                }
+                Ok(report)
+            }
             Some(Answer::Failed(told)) => Err(told.error()),
             None => Err(ended(status, &folder)),
         }
-        .map_err(|e| e.at(format!("compiling for {}", request.slice)))
     }
+
+    /// What was answered before; a damaged answer is forgotten.
+    fn kept(&self, cache: &CompileCache, asked: &Asked<'_>) -> Option<AheadReport> {
+        let folder = cache.find(asked)?;
+        let Some(Answer::Done(told)) = Answer::read(&folder) else {
+            cache.forget(asked);
+            return None;
+        };
+        match told.report(&folder, &self.library) {
+            Ok(report) => Some(AheadReport { cached: true, ..report }),
+            Err(_) => {
+                cache.forget(asked);
+                None
+            }
+        }
+    }
+}
+
+/// What tells one build of a library from another: size and time of writing.
+fn build(library: &Path) -> String {
+    let file = fs::metadata(library).ok();
+    let written = file.as_ref().and_then(|f| f.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok());
+    format!("{} {}", file.map_or(0, |f| f.len()), written.map_or(0, |t| t.as_nanos()))
 }
 
 impl TpuCompiler {
@@ -164,6 +224,8 @@ fn unwritable(e: serde_json::Error) -> Error {
 #[derive(Serialize, Deserialize)]
 struct Wanted {
     library: PathBuf,
+    /// Which build of it: another one would answer otherwise.
+    build: String,
     #[serde(with = "SliceInFile")]
     slice: AheadSlice,
     replicas: usize,
@@ -191,21 +253,37 @@ enum Answer {
     Failed(Refusal),
 }
 
+impl Answer {
+    fn read(folder: &Path) -> Option<Answer> {
+        serde_json::from_slice(&fs::read(folder.join(ANSWER)).ok()?).ok()
+    }
+}
+
 /// A report without what lies beside it in files.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Told {
     compiler: String,
     device_kind: String,
     devices: usize,
     memory_limit: Option<u64>,
     seconds: f64,
+    /// Filled in by the parent.
+    compiler_memory: u64,
     /// Code, arguments, outputs, aliased, temporaries, peak.
     memory: [u64; 6],
     cost: BTreeMap<String, f64>,
+    /// Bytes of the files beside it: optimized program, executable.
+    files: [usize; 2],
 }
 
 impl Told {
-    fn report(self, folder: &Folder, library: &Path, compiler_memory: u64) -> Result<AheadReport> {
+    fn report(self, folder: &Path, library: &Path) -> Result<AheadReport> {
+        let file = |name: &str, size: usize| {
+            let bytes = if size == 0 { Vec::new() } else { Borrowed(folder).bytes(name)? };
+            let cut =
+                || Error::new(ErrorKind::Data, "the compiler's answer is incomplete").at(name.to_string());
+            if bytes.len() == size { Ok(bytes) } else { Err(cut()) }
+        };
         let [code, arguments, outputs, aliased, temporaries, peak] = self.memory;
         Ok(AheadReport {
             compiler: self.compiler,
@@ -214,11 +292,12 @@ impl Told {
             devices: self.devices,
             memory_limit: self.memory_limit,
             seconds: self.seconds,
-            compiler_memory,
+            compiler_memory: self.compiler_memory,
+            cached: false,
             memory: AheadMemory { code, arguments, outputs, aliased, temporaries, peak },
             cost: self.cost,
-            hlo: fs::read(folder.0.join("optimized.pb")).unwrap_or_default(),
-            executable: fs::read(folder.0.join("executable.bin")).unwrap_or_default(),
+            hlo: file(HLO, self.files[0])?,
+            executable: file(EXECUTABLE, self.files[1])?,
         })
     }
 }
@@ -265,7 +344,7 @@ pub fn serve(folder: &Path) -> Result<()> {
     };
     // Under another name first: the parent takes what stands there for complete.
     folder.write("answer.part", &serde_json::to_vec(&answer).map_err(unwritable)?)?;
-    fs::rename(folder.0.join("answer.part"), folder.0.join("answer.json"))
+    fs::rename(folder.0.join("answer.part"), folder.0.join(ANSWER))
         .map_err(|e| Error::io("cannot write", folder.0, e))
 }
 
@@ -281,6 +360,13 @@ fn end_with_parent() {
     });
 }
 
+/// The versions of StableHLO that a plugin reads, as one more line of its version.
+fn dialects(plugin: &Plugin) -> String {
+    let shown = |version: Vec<i64>| Value::Ints(version).to_string();
+    let read = plugin.stablehlo();
+    read.map_or_else(String::new, |(from, to)| format!("\nreads StableHLO {} to {}", shown(from), shown(to)))
+}
+
 /// A folder that the parent owns.
 struct Borrowed<'a>(&'a Path);
 
@@ -288,6 +374,11 @@ impl Borrowed<'_> {
     fn read(&self, name: &str) -> Result<String> {
         let path = self.0.join(name);
         fs::read_to_string(&path).map_err(|e| Error::io("cannot read", &path, e))
+    }
+
+    fn bytes(&self, name: &str) -> Result<Vec<u8>> {
+        let path = self.0.join(name);
+        fs::read(&path).map_err(|e| Error::io("cannot read", &path, e))
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
@@ -305,22 +396,22 @@ impl Borrowed<'_> {
         let began = Instant::now();
         let compiled = topology.compile(&program, wanted.replicas, wanted.partitions, wanted.quick)?;
         let seconds = began.elapsed().as_secs_f64();
-        if wanted.hlo {
-            self.write("optimized.pb", &compiled.optimized()?)?;
-        }
-        if wanted.executable {
-            self.write("executable.bin", &compiled.serialized()?)?;
-        }
+        let hlo = if wanted.hlo { compiled.optimized()? } else { Vec::new() };
+        let executable = if wanted.executable { compiled.serialized()? } else { Vec::new() };
+        self.write(HLO, &hlo)?;
+        self.write(EXECUTABLE, &executable)?;
         let m = compiled.memory()?;
         let limit = devices.first().and_then(|d| d.attributes.get("device_memory_bytes_limit")?.number());
         Ok(Told {
-            compiler: topology.version()?,
+            compiler: topology.version()? + &dialects(&plugin),
             device_kind: devices.first().map(|d| d.kind.clone()).unwrap_or_default(),
             devices: devices.len(),
             memory_limit: limit.map(|bytes| bytes as u64),
             seconds,
             memory: [m.code, m.arguments, m.outputs, m.aliased, m.temporaries, m.peak],
+            compiler_memory: 0,
             cost: compiled.cost()?,
+            files: [hlo.len(), executable.len()],
         })
     }
 }
@@ -329,10 +420,11 @@ impl Borrowed<'_> {
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Result<Folder> {
+    /// In the cache where there is one, so that it can become a part of it.
+    fn new(cache: Option<&CompileCache>) -> Result<Folder> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("systole-compile-{}-{n}", std::process::id()));
+        let name = format!("systole-compile-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = cache.map_or_else(|| std::env::temp_dir().join(&name), |c| c.part(&name));
         fs::create_dir_all(&path).map_err(|e| Error::io("cannot create", &path, e))?;
         Ok(Folder(path))
     }

@@ -3,7 +3,7 @@
 //! Everything a call hands out is owned by one value here and given back when that is dropped. Calls return before
 //! the work is done; what fails later is an error of the next run, or of reading a result.
 
-use crate::options::Spread;
+use crate::options::Placement;
 use crate::plugin::{Named, Plugin, Value, program, slice, text};
 use crate::sys::{self, Args, Object};
 use crate::topology::describe;
@@ -133,9 +133,26 @@ impl Client {
 
     /// Compiles StableHLO text with a function `@main` for one device.
     pub fn compile(&self, text: &str, device: usize) -> Result<Loaded> {
-        let devices = [self.device(device)?.id];
+        self.compile_for(text, &[self.device(device)?.id])
+    }
+
+    /// Compiles StableHLO text that says (`sdy.mesh`, `sdy.sharding`) how its arrays are split, for the first `devices`.
+    ///
+    /// # Errors
+    /// The plugin's own; or that it has fewer devices.
+    pub fn compile_parts(&self, text: &str, devices: usize) -> Result<Loaded> {
+        let ids: Vec<i64> = self.0.devices.iter().take(devices).map(|d| d.id).collect();
+        if ids.len() < devices {
+            let what = format!("the program wants {devices} devices, and the plugin offers {}", ids.len());
+            return Err(Error::new(ErrorKind::Config, what).hint("choose a smaller mesh"));
+        }
+        self.compile_for(text, &ids)
+    }
+
+    /// One part of the program for each of these devices.
+    fn compile_for(&self, text: &str, ids: &[i64]) -> Result<Loaded> {
         let options =
-            Spread { replicas: 1, partitions: 1, devices: &devices, quick: false }.compile_options();
+            Placement { replicas: 1, partitions: ids.len(), devices: ids, quick: false }.compile_options();
         let program = program(text);
         let mut args = sys::Client_Compile {
             client: self.0.object,
@@ -145,8 +162,12 @@ impl Client {
             ..Args::new()
         };
         self.0.plugin.call(&mut args)?;
+        self.loaded(args.executable, ids.len())
+    }
+
+    fn loaded(&self, object: Object, devices: usize) -> Result<Loaded> {
         let mut loaded =
-            Loaded { client: self.clone(), object: args.executable, outputs: 0, running: Mutex::default() };
+            Loaded { client: self.clone(), object, outputs: 0, devices, running: Mutex::default() };
         loaded.outputs = loaded.count_outputs()?;
         Ok(loaded)
     }
@@ -272,12 +293,14 @@ impl Drop for Event {
 /// Runs that may be under way at once: the host prepares one while another runs, and no more memory is asked for.
 const AHEAD: usize = 2;
 
-/// A program that is ready to run on a device.
+/// A program that is ready to run on its devices.
 pub struct Loaded {
     client: Client,
     object: Object,
     outputs: usize,
-    running: Mutex<VecDeque<Event>>,
+    devices: usize,
+    /// Of each run that may be under way, one event for each device.
+    running: Mutex<VecDeque<Vec<Event>>>,
 }
 
 // SAFETY: PJRT executables may be used from any thread.
@@ -302,48 +325,68 @@ impl Input<'_> {
 }
 
 impl Loaded {
-    /// Begins a run; the results may be used at once.
+    /// Begins a run on one device; the results may be used at once.
     ///
     /// # Errors
     /// The plugin's own, or those of a run that was begun before.
     pub fn run(&self, inputs: &[Input<'_>]) -> Result<Vec<Array>> {
-        if let Some(foreign) = inputs.iter().position(|i| !i.array().belongs_to(&self.client)) {
+        Ok(self.run_parts(&[inputs])?.remove(0))
+    }
+
+    /// Begins a run on all of the program's devices, each with the arguments of its own; the results likewise. An
+    /// argument that one device keeps is kept by all.
+    ///
+    /// # Errors
+    /// As [`run`](Loaded::run); or when the lists do not fit the devices.
+    pub fn run_parts(&self, inputs: &[&[Input<'_>]]) -> Result<Vec<Vec<Array>>> {
+        let count = inputs.first().map_or(0, |list| list.len());
+        if inputs.len() != self.devices || inputs.iter().any(|list| list.len() != count) {
+            let what =
+                format!("arguments for {} devices, and the program runs on {}", inputs.len(), self.devices);
+            return Err(
+                Error::new(ErrorKind::Config, what).hint("give each device a list of the same length")
+            );
+        }
+        let foreign = |list: &&[Input<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
+        if let Some(foreign) = inputs.iter().find_map(foreign) {
             let what = format!("argument {foreign} lies at another client");
             return Err(Error::new(ErrorKind::Config, what).hint("fetch it and put it here"));
         }
         self.wait_for_room()?;
-        let kept = inputs.iter().enumerate().filter(|(_, i)| matches!(i, Input::Kept(_)));
-        let kept: Vec<i64> = kept.map(|(i, _)| i as i64).collect();
+        let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], Input::Kept(_)));
+        let kept: Vec<i64> = (0..count).filter(is_kept).map(|i| i as i64).collect();
         let options = sys::ExecuteOptions {
             non_donatable_input_indices: kept.as_ptr(),
             num_non_donatable_input_indices: kept.len(),
             ..Args::new()
         };
-        let arguments: Vec<Object> = inputs.iter().map(|i| i.array().object).collect();
-        let mut results: Vec<Object> = vec![std::ptr::null_mut(); self.outputs];
-        let mut event: Object = std::ptr::null_mut();
-        let argument_lists = [arguments.as_ptr()];
-        let output_lists = [results.as_mut_ptr()];
+        let objects = |list: &&[Input<'_>]| list.iter().map(|i| i.array().object).collect();
+        let arguments: Vec<Vec<Object>> = inputs.iter().map(objects).collect();
+        let mut results: Vec<Vec<Object>> = vec![vec![std::ptr::null_mut(); self.outputs]; self.devices];
+        let mut events: Vec<Object> = vec![std::ptr::null_mut(); self.devices];
+        let argument_lists: Vec<*const Object> = arguments.iter().map(|list| list.as_ptr()).collect();
+        let output_lists: Vec<*mut Object> = results.iter_mut().map(|list| list.as_mut_ptr()).collect();
         self.client.0.plugin.call(&mut sys::LoadedExecutable_Execute {
             executable: self.object,
             options: &raw const options,
             argument_lists: argument_lists.as_ptr(),
-            num_devices: 1,
-            num_args: arguments.len(),
+            num_devices: self.devices,
+            num_args: count,
             output_lists: output_lists.as_ptr(),
-            device_complete_events: &raw mut event,
+            device_complete_events: events.as_mut_ptr(),
             ..Args::new()
         })?;
-        let event = Event { plugin: self.client.0.plugin.clone(), object: event };
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
-        Ok(results.into_iter().map(|object| Array { client: self.client.clone(), object }).collect())
+        let events = events.into_iter().map(|object| Event { plugin: self.client.0.plugin.clone(), object });
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).push_back(events.collect());
+        let array = |object| Array { client: self.client.clone(), object };
+        Ok(results.into_iter().map(|list| list.into_iter().map(array).collect()).collect())
     }
 
     fn wait_for_room(&self) -> Result<()> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         while running.len() >= AHEAD {
-            let oldest = running.pop_front();
-            oldest.map_or(Ok(()), Event::wait)?;
+            let oldest = running.pop_front().unwrap_or_default();
+            oldest.into_iter().try_for_each(Event::wait)?;
         }
         Ok(())
     }

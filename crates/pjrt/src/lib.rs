@@ -8,8 +8,10 @@
 #![allow(unsafe_code)]
 
 mod backend;
+mod cache;
 mod child;
 mod client;
+mod cluster;
 mod discover;
 mod machine;
 mod options;
@@ -20,10 +22,12 @@ pub mod sys;
 mod topology;
 
 pub use backend::PjrtBackend;
+pub use cache::CompileCache;
 pub use child::{COMMAND, TpuCompiler, serve};
 pub use client::{Array, Client, Device, Input, Loaded};
+pub use cluster::{Doubt, Surroundings, TpuClusterResolver, refuse_retired};
 pub use discover::{Place, Platform, Search, discover};
 pub use machine::{device_nodes, open, open_file};
 pub use plugin::{Plugin, Value};
-pub use program::program_text;
+pub use program::{program_text, spread_text};
 pub use topology::{Compiled, Topology, TopologyDevice};

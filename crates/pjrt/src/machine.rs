@@ -1,10 +1,10 @@
 //! What this machine has: device nodes, and a plugin's devices as a backend. Without a node no plugin is loaded:
 //! libtpu would ask a cloud's metadata server for minutes.
 
-use crate::{Client, PjrtBackend, Platform, Plugin, Search};
+use crate::{Client, PjrtBackend, Platform, Plugin, Search, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_runtime::Backend;
 
 /// Files through which programs reach a platform's devices.
@@ -38,7 +38,7 @@ fn is_node(path: &Path, prefix: &str) -> bool {
 pub fn open(platform: Platform, search: &Search) -> Result<Arc<dyn Backend>> {
     require_node(platform)?;
     let plugin = Plugin::load(&search.require(platform)?)?;
-    Ok(Arc::new(PjrtBackend::new(platform.name(), Client::open(&plugin, &[])?)))
+    Ok(Arc::new(PjrtBackend::new(platform.name(), open_client(&plugin)?)))
 }
 
 /// Opens the devices of a plugin that the user names.
@@ -52,7 +52,25 @@ pub fn open_file(path: &Path) -> Result<Arc<dyn Backend>> {
         }
     }
     let plugin = Plugin::load(path)?;
-    Ok(Arc::new(PjrtBackend::new("pjrt", Client::open(&plugin, &[])?)))
+    Ok(Arc::new(PjrtBackend::new("pjrt", open_client(&plugin)?)))
+}
+
+/// The plugin's devices, with the options of `SYSTOLE_PJRT_OPTIONS`.
+fn open_client(plugin: &Plugin) -> Result<Client> {
+    let text = knobs::PJRT_OPTIONS.get();
+    let options =
+        text.split(',').map(str::trim).filter(|o| !o.is_empty()).map(option).collect::<Result<Vec<_>>>();
+    Client::open(plugin, &options.map_err(|e| e.at(knobs::PJRT_OPTIONS.name))?)
+}
+
+/// `num_devices=8`; a value is a whole number, a number, `true` or `false`, or else text.
+fn option(text: &str) -> Result<(&str, Value)> {
+    let (name, value) = text.split_once('=').ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("`{text}` is no option")).hint("write num_devices=8")
+    })?;
+    let number = || value.parse().map(Value::Int).or_else(|_| value.parse().map(Value::Float));
+    let word = || value.parse().map(Value::Bool).unwrap_or_else(|_| Value::Text(value.into()));
+    Ok((name, number().unwrap_or_else(|_| word())))
 }
 
 fn require_node(platform: Platform) -> Result<()> {
@@ -75,6 +93,19 @@ fn require_node(platform: Platform) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_have_the_type_of_their_value() {
+        for (text, value) in [
+            ("a=8", Value::Int(8)),
+            ("a=-0.5", Value::Float(-0.5)),
+            ("a=true", Value::Bool(true)),
+            ("a=b=c", Value::Text("b=c".into())),
+        ] {
+            assert_eq!(option(text).unwrap(), ("a", value));
+        }
+        assert!(option("num_devices").unwrap_err().to_string().contains("no option"));
+    }
 
     #[test]
     fn nodes_are_told_from_other_files() {

@@ -4,7 +4,7 @@
 use crate::proto::Message;
 
 /// Copies, parts and devices of a program.
-pub(crate) struct Spread<'a> {
+pub(crate) struct Placement<'a> {
     pub(crate) replicas: usize,
     pub(crate) partitions: usize,
     /// Ids of the devices, `[replica][partition]` in one list; empty: the compiler's choice.
@@ -16,7 +16,7 @@ pub(crate) struct Spread<'a> {
 /// `xla.ExecutionOptions.EFFORT_O1`: the effort level that still fuses and schedules, and searches less.
 const EFFORT_O1: i64 = 19;
 
-impl Spread<'_> {
+impl Placement<'_> {
     /// The serialized options.
     pub(crate) fn compile_options(&self) -> Vec<u8> {
         const EXECUTABLE_BUILD_OPTIONS: u32 = 3;
@@ -53,14 +53,14 @@ mod tests {
     /// As JAX's own encoder writes them, but for fields that have their default value.
     #[test]
     fn options_are_the_bytes_that_protobuf_writes() {
-        let one = Spread { replicas: 1, partitions: 1, devices: &[0], quick: false }.compile_options();
+        let one = Placement { replicas: 1, partitions: 1, devices: &[0], quick: false }.compile_options();
         let hex: String = one.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             "1a1f08ffffffffffffffffff0120012801300\
                          14a09080110011a030a0100980101"
         );
-        let four = Spread { replicas: 1, partitions: 4, devices: &[], quick: false }.compile_options();
+        let four = Placement { replicas: 1, partitions: 4, devices: &[], quick: false }.compile_options();
         let hex: String = four.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,

@@ -19,6 +19,9 @@ unsafe impl Send for Plugin {}
 // SAFETY: as above.
 unsafe impl Sync for Plugin {}
 
+/// The version of StableHLO whose operations programs are written with.
+const WRITTEN: &[i64] = &[1, 0, 0];
+
 /// A value that a plugin tells by name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -67,7 +70,32 @@ impl Plugin {
         let plugin = Plugin::peek(path)?;
         plugin.check_version()?;
         plugin.call(&mut sys::Plugin_Initialize::new())?;
+        plugin.check_dialect()?;
         Ok(plugin)
+    }
+
+    /// The versions of StableHLO that the plugin reads, least and greatest, where it says so.
+    pub fn stablehlo(&self) -> Option<(Vec<i64>, Vec<i64>)> {
+        let attributes = self.attributes().ok()?;
+        let version = |name: &str| match attributes.iter().find(|(n, _)| n == name)? {
+            (_, Value::Ints(version)) => Some(version.clone()),
+            _ => None,
+        };
+        Some((version("stablehlo_minimum_version")?, version("stablehlo_current_version")?))
+    }
+
+    /// Whether the plugin reads the StableHLO that Systole writes.
+    fn check_dialect(&self) -> Result<()> {
+        let Some((least, greatest)) = self.stablehlo() else { return Ok(()) };
+        let shown = |version: &[i64]| Value::Ints(version.to_vec()).to_string();
+        let (newer, older) = (least.as_slice() > WRITTEN, greatest.as_slice() < WRITTEN);
+        if !newer && !older {
+            return Ok(());
+        }
+        let read = format!("it reads {} to {}", shown(&least), shown(&greatest));
+        let what = format!("the plugin does not read StableHLO {}, which Systole writes", shown(WRITTEN));
+        let e = Error::new(ErrorKind::Unsupported, what).at(self.path.display().to_string()).because(read);
+        Err(e.hint(format!("install a newer version of {}", if newer { "Systole" } else { "the plugin" })))
     }
 
     /// Loads a plugin without initialising it: enough to ask for its version.
@@ -331,4 +359,90 @@ pub(crate) unsafe fn taken(
         unsafe { free(owner.cast::<c_void>()) };
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::c_void;
+
+    /// A plugin's table of functions, of any version and length.
+    #[repr(C)]
+    struct Table {
+        head: sys::Api,
+        functions: [Option<sys::Function>; 5],
+    }
+
+    /// A plugin of a table with the first `slots` functions. Tables live as long as plugins: for ever.
+    fn plugin(version: (i32, i32), slots: usize, attributes: sys::Function) -> Plugin {
+        let head = sys::Api {
+            struct_size: sys::FIRST_SLOT + slots * size_of::<usize>(),
+            extension_start: std::ptr::null_mut(),
+            version_size: 24,
+            version_extension: std::ptr::null_mut(),
+            major: version.0,
+            minor: version.1,
+        };
+        let functions = [None, None, None, Some(nothing as sys::Function), Some(attributes)];
+        let table = Box::leak(Box::new(Table { head, functions }));
+        Plugin { api: (&raw const *table).cast(), path: "fake.so".into() }
+    }
+
+    unsafe extern "C" fn nothing(_: *mut c_void) -> Object {
+        std::ptr::null_mut()
+    }
+
+    /// Says that it reads StableHLO `N.0.0` only.
+    unsafe extern "C" fn reads<const N: i64>(args: *mut c_void) -> Object {
+        let version: &'static [i64] = Box::leak(Box::new([N, 0, 0]));
+        let (least, greatest) = ("stablehlo_minimum_version", "stablehlo_current_version");
+        let list = [least, greatest].map(|name| named_value(name, &Value::Ints(version.to_vec())));
+        let list = list.map(|v| sys::NamedValue { value: version.as_ptr() as u64, ..v });
+        // SAFETY: the client passes this structure.
+        let args = unsafe { &mut *args.cast::<sys::Plugin_Attributes>() };
+        (args.attributes, args.num_attributes) = (Box::leak(Box::new(list)).as_ptr(), 2);
+        std::ptr::null_mut()
+    }
+
+    fn refused(result: Result<()>) -> String {
+        result.err().map(|e| e.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn plugins_of_other_versions_are_refused_or_used_as_far_as_they_go() {
+        // Other minor versions only add functions.
+        for minor in [54, 90, 130] {
+            assert_eq!(refused(plugin((0, minor), 5, reads::<1>).check_version()), "");
+        }
+        let newer = refused(plugin((1, 0), 5, reads::<1>).check_version());
+        assert!(
+            newer.contains("version 1.0 of PJRT") && newer.contains("newer version of Systole"),
+            "{newer}"
+        );
+        let older = refused(plugin((-1, 9), 5, reads::<1>).check_version());
+        assert!(older.contains("newer version of the plugin"), "{older}");
+        // A table that ends before a function.
+        for slots in [3, 4] {
+            let short = plugin((0, 40), slots, reads::<1>);
+            let e = refused(short.attributes().map(drop));
+            assert!(e.contains("does not offer Plugin_Attributes") && e.contains("0.40"), "{e}");
+        }
+        // A table that has null for one.
+        let e = refused(plugin((0, 40), 5, reads::<1>).call(&mut sys::Error_Destroy::new()));
+        assert!(e.contains("does not offer Error_Destroy"), "{e}");
+    }
+
+    #[test]
+    fn plugins_that_read_another_stablehlo_are_refused() {
+        assert_eq!(refused(plugin((0, 117), 5, reads::<1>).check_dialect()), "");
+        let older = refused(plugin((0, 117), 5, reads::<0>).check_dialect());
+        assert!(
+            older.contains("reads 0.0.0 to 0.0.0") && older.contains("newer version of the plugin"),
+            "{older}"
+        );
+        let newer = refused(plugin((0, 117), 5, reads::<2>).check_dialect());
+        assert!(newer.contains("newer version of Systole"), "{newer}");
+        // One that does not say is believed.
+        assert_eq!(refused(plugin((0, 117), 3, reads::<2>).check_dialect()), "");
+    }
 }

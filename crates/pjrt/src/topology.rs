@@ -1,6 +1,6 @@
 //! Machines that are not here: a topology of a plugin, its devices, and programs compiled for it.
 
-use crate::options::Spread;
+use crate::options::Placement;
 use crate::plugin::{Named, Plugin, Value, program, slice, taken, text, values};
 use crate::sys::{self, Args, Object};
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ impl Topology {
             return Err(Error::new(ErrorKind::Config, what).hint("choose a larger slice or a smaller mesh"));
         }
         let ids: Vec<i64> = devices.iter().take(wanted).map(|d| d.id).collect();
-        let options = Spread { replicas, partitions, devices: &ids, quick }.compile_options();
+        let options = Placement { replicas, partitions, devices: &ids, quick }.compile_options();
         let program = program(text);
         let mut args = sys::Compile {
             topology: self.object,

@@ -1,8 +1,8 @@
 //! What is needed of a compiler's optimized program: instructions, their arrays in memory, the compiler's cycles.
 
-use crate::proto::{Value, fields};
 use std::collections::HashMap;
 use systole_ir::Result;
+use systole_ir::proto::{Value, fields};
 
 /// A module: its computations by id.
 #[derive(Debug, Default)]
@@ -13,6 +13,7 @@ pub(crate) struct Module {
 
 #[derive(Debug, Default)]
 pub(crate) struct Computation {
+    pub(crate) name: String,
     pub(crate) instructions: Vec<Instruction>,
     pub(crate) root: u64,
 }
@@ -25,6 +26,8 @@ pub(crate) struct Instruction {
     pub(crate) shape: Shape,
     pub(crate) operands: Vec<u64>,
     pub(crate) called: Vec<u64>,
+    /// The number that parts of one collective share.
+    pub(crate) channel: Option<u64>,
     /// The compiler's estimate, where it has one.
     pub(crate) cycles: Option<f64>,
     /// The value of a scalar integer constant.
@@ -89,11 +92,20 @@ impl Module {
     }
 }
 
+impl Instruction {
+    /// The shape of what it makes: what begins a gather names its argument and its result.
+    pub(crate) fn made(&self) -> &Shape {
+        let pair = self.opcode.ends_with("-start") && self.opcode != "all-reduce-start";
+        self.shape.parts.get(1).filter(|_| pair).unwrap_or(&self.shape)
+    }
+}
+
 fn computation(bytes: &[u8]) -> Result<(u64, Computation)> {
     let mut found = Computation::default();
     let mut id = 0;
     for field in fields(bytes) {
         match field? {
+            (1, v) => found.name = v.text().into(),
             (2, Value::Bytes(b)) => found.instructions.push(instruction(b)?),
             (5, Value::Number(n)) => id = n,
             (6, Value::Number(n)) => found.root = n,
@@ -111,6 +123,7 @@ fn instruction(bytes: &[u8]) -> Result<Instruction> {
             (2, v) => i.opcode = v.text().into(),
             (3, Value::Bytes(b)) => i.shape = shape(b)?,
             (8, Value::Bytes(b)) => i.constant = scalar(b)?,
+            (26, Value::Number(n)) => i.channel = Some(n),
             (35, Value::Number(n)) => i.id = n,
             (36, v) => i.operands.extend(v.numbers()),
             (38, v) => i.called.extend(v.numbers()),
@@ -187,6 +200,12 @@ impl Shape {
             }
         }
         dims.iter().product::<f64>() * element_bytes(self.element)
+    }
+
+    /// Bytes without padding, in whatever memory.
+    pub(crate) fn whole(&self) -> f64 {
+        let own = self.dims.iter().map(|&d| d as f64).product::<f64>() * element_bytes(self.element);
+        self.parts.iter().map(Shape::whole).fold(own, |sum, part| sum + part)
     }
 }
 

@@ -26,10 +26,10 @@ mod estimate;
 mod hlo;
 mod memory;
 mod price;
-mod proto;
 mod roofline;
 mod slice;
 mod table;
+mod traffic;
 mod work;
 
 pub use choice::{Advice, Choice, Wish, advise, dollars, duration};
@@ -42,4 +42,5 @@ pub use price::{Bill, bill};
 pub use roofline::{Padding, Time};
 pub use slice::Slice;
 pub use table::{Fit, Gpu, Price, Tables, Tpu};
+pub use traffic::{Traffic, traffic};
 pub use work::{Argument, Array, Kernel, Product, Role, Work};

@@ -74,12 +74,11 @@ impl Client {
         Ok(Client { engine, devices, device_list, memory_list })
     }
 
-    /// Where programs run that have no arguments.
-    pub(crate) fn first_device(&self) -> Object {
-        self.device_list[0]
+    pub(crate) fn count(&self) -> usize {
+        self.device_list.len()
     }
 
-    fn device(&self, id: i32) -> Result<Object, Failure> {
+    pub(crate) fn device(&self, id: i32) -> Result<Object, Failure> {
         let found = usize::try_from(id).ok().and_then(|i| self.device_list.get(i).copied());
         found.ok_or_else(|| Failure::invalid(format!("there is no device {id} of {}", self.devices.len())))
     }

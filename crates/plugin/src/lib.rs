@@ -12,6 +12,7 @@
 
 mod array;
 mod device;
+mod options;
 mod program;
 mod table;
 

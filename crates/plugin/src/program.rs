@@ -2,11 +2,12 @@
 
 use crate::array::Array;
 use crate::device::{Client, seen};
+use crate::options::Options;
 use crate::table::{Answer, Failure, Handle, chars, ready};
 use std::sync::Arc;
-use systole_ir::{TensorType, text};
+use systole_ir::{Mesh, Sharding, Spread, TensorType, text};
 use systole_pjrt::sys::{self, Object};
-use systole_runtime::{Arg, Backend, CompileOptions, Executable};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Pieces, pieces::split};
 
 /// The object behind `PJRT_LoadedExecutable*` and `PJRT_Executable*`, which share a program.
 pub(crate) struct Loaded(Arc<Program>);
@@ -14,10 +15,27 @@ pub(crate) struct Loaded(Arc<Program>);
 struct Program {
     name: String,
     executable: Arc<dyn Executable>,
-    results: Vec<TensorType>,
     donated: Vec<usize>,
-    device: Object,
-    devices: [Object; 1],
+    devices: Vec<Object>,
+    mesh: Arc<Mesh>,
+    params: Vec<Part>,
+    results: Vec<Part>,
+}
+
+/// How a parameter or result lies on the devices.
+struct Part {
+    whole: TensorType,
+    local: TensorType,
+    sharding: Sharding,
+}
+
+impl Part {
+    fn list(mesh: &Mesh, types: Vec<TensorType>, shardings: Vec<Sharding>) -> Result<Vec<Part>, Failure> {
+        let part = |(whole, sharding): (TensorType, Sharding)| {
+            Ok(Part { local: sharding.local(mesh, &whole)?, whole, sharding })
+        };
+        types.into_iter().zip(shardings).map(part).collect()
+    }
 }
 
 // SAFETY: the pointers are to devices, which the client owns and never changes.
@@ -29,14 +47,6 @@ impl Loaded {
     fn object(program: &Arc<Program>) -> Object {
         Box::into_raw(Box::new(Loaded(program.clone()))).cast()
     }
-}
-
-/// Parameters that the text gives away: `%arg3: tensor<…> {tf.aliasing_output = 1 : i32}`.
-fn donated(text: &str) -> Vec<usize> {
-    let header = text.lines().find(|l| l.contains("func.func")).unwrap_or_default();
-    let arguments = header.split("%arg").skip(1);
-    let given = arguments.filter(|a| a.contains("tf.aliasing_output"));
-    given.filter_map(|a| a.split(':').next()?.trim().parse().ok()).collect()
 }
 
 impl Handle for sys::Client_Compile {
@@ -60,17 +70,96 @@ impl Handle for sys::Client_Compile {
         let text = text.ok_or_else(|| {
             Failure::unimplemented("the program is bytecode; Systole's plugin reads StableHLO text only")
         })?;
-        let graph = text::parse(text)?;
-        let donated = donated(text);
+        // SAFETY: the options have the length that stands beside them.
+        let options = unsafe { bytes(self.compile_options, self.compile_options_size) };
+        let program = Program::compile(client, text, &Options::read(options)?)?;
+        self.executable = Loaded::object(&Arc::new(program));
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `start` is null or points to `len` bytes.
+unsafe fn bytes<'a>(start: sys::Chars, len: usize) -> &'a [u8] {
+    // SAFETY: passed on.
+    if start.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(start, len) } }
+}
+
+impl Program {
+    fn compile(client: &Client, text: &str, options: &Options) -> Result<Program, Failure> {
+        let text::Program { graph, donated, spread } = text::parse_program(text)?;
+        let spread = match spread {
+            Some(spread) => spread,
+            None => Spread {
+                mesh: Mesh::new([("one", 1)])?,
+                params: graph.param_types().iter().map(|ty| Sharding::replicated(ty.rank())).collect(),
+                results: graph.result_types().iter().map(|ty| Sharding::replicated(ty.rank())).collect(),
+            },
+        };
+        let wanted = spread.mesh.devices();
+        if options.partitions != wanted {
+            let what = format!("{} partitions for a mesh of {wanted} devices", options.partitions);
+            return Err(Failure::invalid(what));
+        }
+        if wanted > client.count() {
+            return Err(Failure::invalid(format!(
+                "{wanted} devices are wanted, and {} there",
+                client.count()
+            )));
+        }
+        let devices =
+            options.devices(wanted)?.into_iter().map(|id| client.device(id)).collect::<Result<_, _>>()?;
+        let donated: Vec<usize> = donated.into_iter().map(|(param, _)| param).collect();
         let options =
             CompileOptions { donated: donated.clone(), label: graph.name.clone(), ..Default::default() };
         let executable = client.engine.compile(&graph, &options)?;
-        let device = client.first_device();
-        let results = graph.result_types();
-        let name = graph.name.clone();
-        let program = Program { name, executable, results, donated, device, devices: [device] };
-        self.executable = Loaded::object(&Arc::new(program));
+        let params = Part::list(&spread.mesh, graph.param_types(), spread.params)?;
+        let results = Part::list(&spread.mesh, graph.result_types(), spread.results)?;
+        let (name, mesh) = (graph.name.clone(), Arc::new(spread.mesh));
+        Ok(Program { name, executable, donated, devices, mesh, params, results })
+    }
+
+    /// Before anything is given away.
+    fn check(&self, arrays: &[&Array]) -> Answer {
+        for (i, (array, part)) in arrays.iter().zip(&self.params).enumerate() {
+            if array.ty != part.local {
+                let what = format!("argument {i} is {} and must be {}", array.ty, part.local);
+                return Err(Failure::invalid(what));
+            }
+        }
         Ok(())
+    }
+
+    /// One list of results for each device. Logical devices show numerics, not speed: the whole program runs once, on
+    /// the arrays of all devices put together.
+    fn run(&self, arrays: &[Vec<&Array>], kept: &[i64]) -> Result<Vec<Vec<Buffer>>, Failure> {
+        let argument = |(i, part): (usize, &Part)| {
+            let gives = self.donated.contains(&i) && !kept.contains(&(i as i64));
+            let parts = arrays.iter().map(|list| list[i].argument(gives)).collect::<Result<Vec<_>, _>>()?;
+            Ok(Arg::Donate(self.together(part, parts)?))
+        };
+        let arguments = self.params.iter().enumerate().map(argument).collect::<Result<Vec<_>, Failure>>()?;
+        let mut devices: Vec<Vec<Buffer>> = self.devices.iter().map(|_| Vec::new()).collect();
+        for (buffer, part) in self.executable.run(arguments)?.into_iter().zip(&self.results) {
+            let parts = self.apart(part, buffer)?;
+            devices.iter_mut().zip(parts).for_each(|(list, part)| list.push(part));
+        }
+        Ok(devices)
+    }
+
+    fn together(&self, part: &Part, mut parts: Vec<Buffer>) -> Result<Buffer, Failure> {
+        if part.sharding.is_replicated() {
+            return Ok(parts.swap_remove(0));
+        }
+        let pieces = Pieces { mesh: self.mesh.clone(), sharding: part.sharding.clone(), parts };
+        Ok(pieces.buffer(part.whole.clone())?.to_literal()?.into())
+    }
+
+    fn apart(&self, part: &Part, whole: Buffer) -> Result<Vec<Buffer>, Failure> {
+        if part.sharding.is_replicated() {
+            return Ok(vec![whole; self.devices.len()]);
+        }
+        Ok(split(&whole.to_literal()?, &self.mesh, &part.sharding)?.into_iter().map(Buffer::from).collect())
     }
 }
 
@@ -78,20 +167,17 @@ impl Handle for sys::LoadedExecutable_Execute {
     unsafe fn handle(&mut self) -> Answer {
         // SAFETY: callers hand back what they were given.
         let program: &Program = unsafe { &seen::<Loaded>(self.executable)?.0 };
-        if self.num_devices != 1 {
-            let what = format!("programs run on one device at a time, and {} were given", self.num_devices);
-            return Err(Failure::unimplemented(what));
+        if self.num_devices != program.devices.len() {
+            let what = format!("{} devices were given for {}", self.num_devices, program.devices.len());
+            return Err(Failure::invalid(what));
         }
-        let types = program.executable.param_types();
-        if self.num_args != types.len() {
-            return Err(Failure::invalid(format!("{} arguments for {}", self.num_args, types.len())));
+        if self.num_args != program.params.len() {
+            return Err(Failure::invalid(format!(
+                "{} arguments for {}",
+                self.num_args,
+                program.params.len()
+            )));
         }
-        // SAFETY: one list of that many arguments.
-        let arguments: &[Object] = match self.num_args {
-            0 => &[],
-            // SAFETY: as above.
-            n => unsafe { std::slice::from_raw_parts(*self.argument_lists, n) },
-        };
         // SAFETY: the caller's options, with a list of that length.
         let kept: &[i64] = match unsafe { self.options.as_ref() } {
             Some(o) if !o.non_donatable_input_indices.is_null() => unsafe {
@@ -99,39 +185,30 @@ impl Handle for sys::LoadedExecutable_Execute {
             },
             _ => &[],
         };
-        // SAFETY: callers hand back what they were given.
-        let arrays = arguments.iter().map(|a| unsafe { seen::<Array>(*a) }).collect::<Result<Vec<_>, _>>()?;
-        program.check(&arrays)?;
-        let device = arrays.first().map_or(program.device, |a| a.device);
-        let results = program.run(&arrays, kept)?;
-        for (i, buffer) in results.into_iter().enumerate() {
-            // SAFETY: the caller's list has room for every result.
-            unsafe { *(*self.output_lists).add(i) = Array::object(buffer, device) };
+        let mut arrays: Vec<Vec<&Array>> = Vec::new();
+        for device in 0..self.num_devices {
+            let objects: &[Object] = match self.num_args {
+                0 => &[],
+                // SAFETY: one list of that many arguments for each device.
+                n => unsafe { std::slice::from_raw_parts(*self.argument_lists.add(device), n) },
+            };
+            // SAFETY: callers hand back what they were given.
+            let list = objects.iter().map(|a| unsafe { seen::<Array>(*a) }).collect::<Result<Vec<_>, _>>()?;
+            program.check(&list)?;
+            arrays.push(list);
         }
-        if !self.device_complete_events.is_null() {
-            // SAFETY: room for one event.
-            unsafe { *self.device_complete_events = ready() };
-        }
-        Ok(())
-    }
-}
-
-impl Program {
-    /// Before anything is given away.
-    fn check(&self, arrays: &[&Array]) -> Answer {
-        for (i, (array, ty)) in arrays.iter().zip(self.executable.param_types()).enumerate() {
-            if array.ty != *ty {
-                return Err(Failure::invalid(format!("argument {i} is {} and must be {ty}", array.ty)));
+        for (device, results) in program.run(&arrays, kept)?.into_iter().enumerate() {
+            for (i, buffer) in results.into_iter().enumerate() {
+                let array = Array::object(buffer, program.devices[device]);
+                // SAFETY: the caller's list for each device has room for every result.
+                unsafe { *(*self.output_lists.add(device)).add(i) = array };
+            }
+            if !self.device_complete_events.is_null() {
+                // SAFETY: room for one event of each device.
+                unsafe { *self.device_complete_events.add(device) = ready() };
             }
         }
         Ok(())
-    }
-
-    fn run(&self, arrays: &[&Array], kept: &[i64]) -> Result<Vec<systole_runtime::Buffer>, Failure> {
-        let gives = |i: usize| self.donated.contains(&i) && !kept.contains(&(i as i64));
-        let arguments = arrays.iter().enumerate();
-        let arguments = arguments.map(|(i, a)| a.argument(gives(i)).map(Arg::Donate));
-        Ok(self.executable.run(arguments.collect::<Result<Vec<_>, _>>()?)?)
     }
 }
 
@@ -163,8 +240,8 @@ handle! {
     Executable_NumReplicas: |args, _program| executable => {
         args.num_replicas = 1;
     }
-    Executable_NumPartitions: |args, _program| executable => {
-        args.num_partitions = 1;
+    Executable_NumPartitions: |args, program| executable => {
+        args.num_partitions = program.devices.len();
     }
     Executable_NumOutputs: |args, program| executable => {
         args.num_outputs = program.results.len();

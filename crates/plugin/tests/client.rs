@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
+use systole_dist::Strategy;
 use systole_ir::op::TABLE;
-use systole_ir::{DType, Graph, GraphBuilder, Literal, TensorType};
+use systole_ir::{DType, Graph, GraphBuilder, Literal, Mesh, Sharding, Spread, TensorType};
 use systole_nn::{Batch, Compile, Model, layers::*, loss::Loss, optimizer::adam};
-use systole_pjrt::{Client, Input, PjrtBackend, Plugin, Value, program_text};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId};
+use systole_pjrt::{Client, Input, PjrtBackend, Plugin, Value, program_text, spread_text};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, Pieces};
 
 /// The library beside the tests.
 fn library() -> PathBuf {
@@ -127,6 +128,127 @@ fn a_model_trains_through_the_client_as_on_the_engine() {
     for (a, b) in through.iter().zip(&direct) {
         assert!((a - b).abs() <= 1e-6 * b.abs(), "{through:?}\n{direct:?}");
     }
+}
+
+/// The tutorial's network, smaller.
+fn train_cnn(backend: Arc<dyn Backend>, strategy: Strategy) -> Vec<f64> {
+    let layers = [
+        reshape([12, 12, 1]),
+        conv2d(4, 3).activation("relu"),
+        max_pooling2d(2),
+        flatten(),
+        dense(16).activation("relu"),
+        dense(10),
+    ];
+    let mut model = Model::sequential(layers);
+    let loss = Loss::SparseCategoricalCrossentropy { from_logits: true, ignore_class: None };
+    let compile =
+        Compile { optimizer: adam(1e-2), loss, backend: Some(backend), strategy, ..Compile::default() };
+    model.compile(compile).unwrap();
+    let x: Vec<f32> = (0..32 * 144).map(|i| ((i * 31) % 257) as f32 / 257.0).collect();
+    let x = Literal::from_slice([32, 12, 12], &x).unwrap();
+    let y = Literal::from_slice([32], &(0..32).map(|i| i % 10).collect::<Vec<i32>>());
+    let batch = Batch { inputs: vec![x], label: Some(y.unwrap()), weight: None };
+    let mut step = model.resident_training(&batch).unwrap();
+    (0..10).map(|_| step.run().and_then(|()| step.loss()).unwrap()).collect()
+}
+
+#[test]
+fn a_network_trains_on_eight_devices_as_on_one() {
+    let one = train_cnn(Arc::new(CpuBackend::new().unwrap()), Strategy::one_device());
+    assert!(one[9] < one[0], "{one:?}");
+    for strategy in [Strategy::data_parallel(), Strategy::fully_sharded()] {
+        let eight = train_cnn(Arc::new(PjrtBackend::new("pjrt", client(8))), strategy);
+        for (a, b) in eight.iter().zip(&one) {
+            assert!((a - b).abs() <= 1e-5 * b.abs(), "{eight:?}\n{one:?}");
+        }
+    }
+}
+
+/// `w + x` and the sum, with `x` split: `w: f32[n], x: f32[n] → f32[n], f32[]`.
+fn sum_on(devices: usize, n: usize) -> (Arc<Graph>, Spread) {
+    let g = GraphBuilder::new("sum");
+    let ty = TensorType::new(DType::F32, [n]);
+    let (w, x) = (g.parameter(ty.clone(), "w"), g.parameter(ty, "x"));
+    let graph = g.finish(&[&w + &x, x.sum_all()]).unwrap();
+    let split = Sharding::replicated(1).split(0, 0);
+    let spread = Spread {
+        mesh: Mesh::new([("data", devices)]).unwrap(),
+        params: vec![split.clone(), split.clone()],
+        results: vec![split, Sharding::replicated(0)],
+    };
+    (graph, spread)
+}
+
+#[test]
+fn a_thousand_steps_on_eight_devices_keep_memory_flat() {
+    const N: usize = 1 << 18;
+    let backend = PjrtBackend::new("pjrt", client(8));
+    let (graph, spread) = sum_on(8, N);
+    let options = CompileOptions { donated: vec![0], ..Default::default() };
+    let program = backend.compile_spread(&graph, &spread, &options).unwrap().unwrap();
+    let ones = Literal::from_slice([N], &vec![1f32; N]).unwrap();
+    let mut w = Buffer::zeros(ones.ty().clone());
+    let mut before = 0;
+    for step in 0..1000 {
+        let mut results = program.run(vec![Arg::Donate(w), Arg::Donate(ones.clone().into())]).unwrap();
+        assert_eq!(results[1].to_f64().unwrap(), N as f64);
+        w = results.swap_remove(0);
+        let pieces = w.data::<Pieces>().expect("results lie on the devices");
+        assert_eq!((pieces.parts.len(), pieces.parts[7].ty().shape.dims()), (8, &[N / 8][..]));
+        if step == 10 {
+            before = resident();
+        }
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 64 << 20, "{} MiB more after 1,000 steps with arrays of 1 MiB", grown >> 20);
+    assert!(w.to_literal().unwrap().to_f32s().iter().all(|v| *v == 1000.0));
+}
+
+#[test]
+fn programs_that_do_not_fit_the_devices_are_refused() {
+    let client = client(4);
+    let backend = PjrtBackend::new("pjrt", client.clone());
+    let compile = |devices, n| {
+        let (graph, spread) = sum_on(devices, n);
+        let program = backend.compile_spread(&graph, &spread, &CompileOptions::default()).unwrap();
+        program.err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    assert!(compile(8, 8).contains("wants 8 devices, and the plugin offers 4"), "{}", compile(8, 8));
+    assert!(compile(4, 6).contains("4 equal parts"), "{}", compile(4, 6));
+    assert_eq!(compile(4, 8), "");
+    let (graph, spread) = sum_on(4, 8);
+    let text = spread_text(&graph, &[0], &spread);
+    for (devices, from, to, says) in [
+        (2, "", "", "2 partitions for a mesh of 4"),
+        (4, "=4]", "=99999999999999999999]", "integer"),
+        (4, "=4]", "=2147483648]", "cannot be split"),
+        (4, "[{\"data\"}]", "[{\"nobody\"}]", "no axis nobody"),
+        (4, "aliasing_output = 0", "aliasing_output = 77", "no result of its own"),
+    ] {
+        let e = client.compile_parts(&text.replacen(from, to, 1), devices).err();
+        let e = e.map(|e| e.to_string()).unwrap_or_default();
+        assert!(e.contains(says), "{from} → {to}: {e}");
+    }
+    let program = client.compile_parts(&text, 4).unwrap();
+    let parts: Vec<_> = (0..4).map(|d| client.put(&numbers(2), d).unwrap()).collect();
+    let long = client.put(&numbers(3), 3).unwrap();
+    let wrong: Vec<[Input<'_>; 2]> = (0..4)
+        .map(|d| [Input::Donated(&parts[d]), Input::Kept(if d == 3 { &long } else { &parts[d] })])
+        .collect();
+    let lists: Vec<&[Input<'_>]> = wrong.iter().map(|l| &l[..]).collect();
+    let e = program.run_parts(&lists).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(e.contains("argument 1 is"), "{e}");
+    let e = program.run_parts(&lists[..3]).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(e.contains("arguments for 3 devices"), "{e}");
+    // Nothing was given away, and the client is as good as before.
+    let other: Vec<_> = (0..4).map(|d| client.put(&numbers(2), d).unwrap()).collect();
+    let good: Vec<[Input<'_>; 2]> =
+        (0..4).map(|d| [Input::Donated(&parts[d]), Input::Kept(&other[d])]).collect();
+    let results = program.run_parts(&good.iter().map(|l| &l[..]).collect::<Vec<_>>()).unwrap();
+    let ty = TensorType::new(DType::F32, [2]);
+    assert_eq!(results[3][0].to_literal(&ty).unwrap().to_f32s(), [0.0, 2.0]);
+    assert_eq!(results[0][1].to_literal(&TensorType::scalar(DType::F32)).unwrap().to_f32s(), [4.0]);
 }
 
 #[test]

@@ -129,6 +129,8 @@ pub struct AheadReport {
     pub memory_limit: Option<u64>,
     /// Seconds that compiling took, without loading the compiler.
     pub seconds: f64,
+    /// Whether the answer is of an earlier time, and nothing was compiled now.
+    pub cached: bool,
     /// The most memory in bytes that the compiler's process used.
     pub compiler_memory: u64,
     /// What the program needs.

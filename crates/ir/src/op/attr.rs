@@ -74,6 +74,8 @@ pub enum Value {
     Struct(String, Vec<(String, Field)>),
     /// `#stablehlo.conv<…>`
     Conv(super::ConvDims),
+    /// `#sdy.sharding<@mesh, [{"data"}, {}]>`: the axes that split each dimension.
+    Split(Vec<Vec<String>>),
     /// A list, a dictionary or `unit`: no op of ours reads one.
     Other,
 }

@@ -23,5 +23,5 @@ mod lex;
 mod parse;
 mod print;
 
-pub use parse::parse;
+pub use parse::{Program, parse, parse_program};
 pub use print::{print, print_annotated, print_program};

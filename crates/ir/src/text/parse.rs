@@ -8,24 +8,41 @@ use crate::flow;
 use crate::graph::Graph;
 use crate::op::attr::Value;
 use crate::op::{Op, Source, entry};
-use crate::{GraphBuilder, Tensor};
+use crate::{GraphBuilder, Mesh, Sharding, Spread, Tensor};
 use std::collections::HashMap;
 use std::sync::Arc;
-use systole_base::{Error, Result, TensorType};
+use systole_base::{Error, ErrorKind, Result, TensorType};
 
 /// Bodies and lists nested deeper are refused. Below the interpreter's own limit.
 const MAX_DEPTH: usize = 32;
 /// Results of one op.
 const MAX_RESULTS: usize = 1 << 16;
 
+/// A module of one function, and what it says of how it is to be run.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The function.
+    pub graph: Arc<Graph>,
+    /// Pairs `(p, r)`: parameter `p` gives its memory to result `r`.
+    pub donated: Vec<(usize, usize)>,
+    /// How arguments and results lie on several devices, where the module has a mesh.
+    pub spread: Option<Spread>,
+}
+
 /// Reads a module of one function. See the [module](super) for the form.
 ///
 /// Errors say what is wrong at which line and column.
 pub fn parse(text: &str) -> Result<Arc<Graph>> {
+    Ok(parse_program(text)?.graph)
+}
+
+/// As [`parse`], with what [`print_program`](super::print_program) writes besides: donated parameters, mesh, shardings.
+pub fn parse_program(text: &str) -> Result<Program> {
     let mut lexer = Lexer::new(text);
     let (token, at) = lexer.next()?;
     let mut p = Parser { lexer, token, at, depth: 0, splat_bytes: 0 };
     p.named_locations()?;
+    let mut mesh = None;
     let wrapped = p.eat_word("module")?;
     if wrapped {
         if matches!(p.token, Token::Symbol(_)) {
@@ -35,17 +52,77 @@ pub fn parse(text: &str) -> Result<Arc<Graph>> {
             p.dictionary()?;
         }
         p.expect('{')?;
+        mesh = p.mesh()?;
     }
-    let graph = p.function()?;
+    let function = p.function()?;
     if wrapped {
         p.expect('}')?;
     }
     p.location()?;
     p.named_locations()?;
     match p.token {
-        Token::End => Ok(graph),
+        Token::End => function.program(mesh),
         _ => Err(p.unexpected("one function and then the end")),
     }
+}
+
+/// A function with the attributes of its parameters and results.
+struct Function {
+    graph: Arc<Graph>,
+    params: Vec<Attributes>,
+    results: Vec<Attributes>,
+}
+
+type Attributes = Vec<(String, Value)>;
+
+impl Function {
+    fn program(self, mesh: Option<Mesh>) -> Result<Program> {
+        let wrong =
+            |what: String| Error::new(ErrorKind::Data, format!("cannot read the StableHLO text: {what}"));
+        let mut donated: Vec<(usize, usize)> = Vec::new();
+        for (p, attributes) in self.params.iter().enumerate() {
+            let Some(Value::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
+            let free = |r: &usize| *r < self.results.len() && donated.iter().all(|(_, taken)| taken != r);
+            let r = usize::try_from(*r).ok().filter(free);
+            donated.push((
+                p,
+                r.ok_or_else(|| wrong(format!("parameter {p} is given to no result of its own")))?,
+            ));
+        }
+        let shardings = |list: &[Attributes], types: Vec<TensorType>| {
+            list.iter().zip(types).map(|(a, ty)| sharding(a, mesh.as_ref(), &ty)).collect::<Result<Vec<_>>>()
+        };
+        let params = shardings(&self.params, self.graph.param_types()).map_err(|e| wrong(e.to_string()))?;
+        let results =
+            shardings(&self.results, self.graph.result_types()).map_err(|e| wrong(e.to_string()))?;
+        let spread = mesh.map(|mesh| Spread { mesh, params, results });
+        Ok(Program { graph: self.graph, donated, spread })
+    }
+}
+
+fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Value> {
+    attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
+}
+
+/// An array without a sharding is the same on all devices.
+fn sharding(attributes: &Attributes, mesh: Option<&Mesh>, ty: &TensorType) -> Result<Sharding> {
+    let Some(Value::Split(dims)) = find(attributes, "sdy.sharding") else {
+        return Ok(Sharding::replicated(ty.rank()));
+    };
+    let refused = |what: String| Error::new(ErrorKind::Data, what);
+    let mesh = mesh.ok_or_else(|| refused("an array is split and there is no mesh".into()))?;
+    if dims.len() != ty.rank() {
+        return Err(refused(format!("a sharding of {} dimensions does not fit {ty}", dims.len())));
+    }
+    let mut whole = Sharding::replicated(ty.rank());
+    for (d, axes) in dims.iter().enumerate() {
+        for name in axes {
+            let axis = mesh.axis(name).ok_or_else(|| refused(format!("the mesh has no axis {name}")))?;
+            whole = whole.split(d, axis);
+        }
+    }
+    whole.local(mesh, ty)?;
+    Ok(whole)
 }
 
 struct Parser<'a> {
@@ -152,18 +229,18 @@ impl<'a> Parser<'a> {
 
 /// Functions, bodies and ops.
 impl<'a> Parser<'a> {
-    fn function(&mut self) -> Result<Arc<Graph>> {
+    fn function(&mut self) -> Result<Function> {
         if !self.eat_word("func.func")? {
             return Err(self.unexpected("`func.func`"));
         }
         let _ = self.eat_word("public")? || self.eat_word("private")?;
-        let Token::Symbol(name) = self.advance()? else {
-            return Err(self.unexpected("the function's name"));
-        };
+        let name = self.symbol()?;
         let mut frame = Frame { builder: GraphBuilder::new(&name), values: HashMap::new() };
         let args = self.list('(', ')', Self::argument)?;
-        for (name, ty, label) in args {
+        let mut params = Vec::new();
+        for (name, (ty, attributes), label) in args {
             self.define(&mut frame, name, |b| vec![b.parameter(ty, &label)])?;
+            params.push(attributes);
         }
         let mut declared = Vec::new();
         if self.token == Token::Arrow {
@@ -171,7 +248,7 @@ impl<'a> Parser<'a> {
             declared = if self.is('(') {
                 self.list('(', ')', Self::annotated_type)?
             } else {
-                vec![self.tensor_type()?]
+                vec![(self.tensor_type()?, Vec::new())]
             };
         }
         if self.eat_word("attributes")? {
@@ -183,14 +260,15 @@ impl<'a> Parser<'a> {
         let results = self.ops(&mut frames)?;
         self.expect('}')?;
         self.location()?;
-        if !results.iter().map(Tensor::ty).eq(&declared) {
+        if !results.iter().map(Tensor::ty).eq(declared.iter().map(|(ty, _)| ty)) {
             return Err(self.lexer.error(at, "the function does not return what it declares"));
         }
-        frames[0].builder.finish(&results)
+        let graph = frames[0].builder.finish(&results)?;
+        Ok(Function { graph, params, results: declared.into_iter().map(|(_, a)| a).collect() })
     }
 
     /// `%arg0: tensor<2xf32> {…} loc("x")`
-    fn argument(&mut self) -> Result<(&'a str, TensorType, String)> {
+    fn argument(&mut self) -> Result<(&'a str, (TensorType, Attributes), String)> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("an argument")) };
         self.advance()?;
         self.expect(':')?;
@@ -198,12 +276,10 @@ impl<'a> Parser<'a> {
         Ok((name, ty, self.location()?))
     }
 
-    fn annotated_type(&mut self) -> Result<TensorType> {
+    fn annotated_type(&mut self) -> Result<(TensorType, Attributes)> {
         let ty = self.tensor_type()?;
-        if self.is('{') {
-            self.dictionary()?;
-        }
-        Ok(ty)
+        let attributes = if self.is('{') { self.dictionary()? } else { Vec::new() };
+        Ok((ty, attributes))
     }
 
     fn define(
@@ -339,7 +415,7 @@ impl<'a> Parser<'a> {
         if let Token::Block(_) = self.token {
             self.advance()?;
             let args = if self.is('(') { self.list('(', ')', Self::argument)? } else { Vec::new() };
-            for (name, ty, label) in args {
+            for (name, (ty, _), label) in args {
                 self.define(&mut frame, name, |b| vec![b.parameter(ty, &label)])?;
             }
             self.expect(':')?;

@@ -3,6 +3,7 @@
 use super::super::dense::{parse_element, parse_hex};
 use super::super::lex::Token;
 use super::{MAX_DEPTH, Parser};
+use crate::Mesh;
 use crate::op::attr::Value;
 use crate::op::{ConvDims, Field};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
@@ -103,6 +104,7 @@ impl<'a> Parser<'a> {
                 Value::Other
             }
             Token::Attr("stablehlo.conv") => self.conv()?,
+            Token::Attr("sdy.sharding") => self.split()?,
             Token::Attr(kind) => self.hash_attribute(kind)?,
             _ => return Err(self.unexpected("an attribute")),
         };
@@ -216,6 +218,51 @@ impl<'a> Parser<'a> {
             output_feature,
             output_spatial,
         }))
+    }
+
+    /// `#sdy.sharding<@mesh, [{"data"}, {}]>`
+    fn split(&mut self) -> Result<Value> {
+        self.advance()?;
+        self.expect('<')?;
+        self.symbol()?;
+        self.expect(',')?;
+        let dims = self.list('[', ']', |p| p.list('{', '}', Self::string))?;
+        self.expect('>')?;
+        Ok(Value::Split(dims))
+    }
+
+    /// `sdy.mesh @mesh = <["data"=4, "model"=2]>`, where it stands.
+    pub(super) fn mesh(&mut self) -> Result<Option<Mesh>> {
+        let at = self.at;
+        if !self.eat_word("sdy.mesh")? {
+            return Ok(None);
+        }
+        self.symbol()?;
+        self.expect('=')?;
+        self.expect('<')?;
+        let axes = self.list('[', ']', |p| {
+            let name = p.string()?;
+            p.expect('=')?;
+            Ok((name, p.size(MAX_NUMBER)?))
+        })?;
+        self.expect('>')?;
+        Mesh::new(axes).map(Some).map_err(|e| self.lexer.error(at, e.what()))
+    }
+
+    /// `@name`
+    pub(super) fn symbol(&mut self) -> Result<String> {
+        match self.advance()? {
+            Token::Symbol(name) => Ok(name),
+            other => Err(self.error(format!("expected a name after `@`, found {}", other.show()))),
+        }
+    }
+
+    /// `"text"`
+    fn string(&mut self) -> Result<String> {
+        match self.advance()? {
+            Token::Str(text) => Ok(text),
+            other => Err(self.error(format!("expected a string, found {}", other.show()))),
+        }
     }
 
     /// `[b, 0, 1, f]` as the places of `b`, of `f` and of each number.

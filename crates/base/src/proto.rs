@@ -1,10 +1,10 @@
 //! Reading protocol buffers: fields in the order they stand in, no schema.
 
-use systole_ir::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value<'a> {
+pub enum Value<'a> {
     /// Varints and fixed widths.
     Number(u64),
     /// Strings, bytes, messages, packed lists.
@@ -12,12 +12,12 @@ pub(crate) enum Value<'a> {
 }
 
 /// The fields of a message.
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
 /// The fields of `bytes`.
-pub(crate) fn fields(bytes: &[u8]) -> Fields<'_> {
+pub fn fields(bytes: &[u8]) -> Fields<'_> {
     Fields { rest: bytes }
 }
 
@@ -69,7 +69,7 @@ impl<'a> Iterator for Fields<'a> {
             self.rest = &[];
         }
         Some(field.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "the compiler's program does not read")
+            Error::new(ErrorKind::Data, "a protocol buffer does not read")
                 .because("it is cut short or damaged")
         }))
     }
@@ -77,17 +77,17 @@ impl<'a> Iterator for Fields<'a> {
 
 impl<'a> Value<'a> {
     /// As bytes; empty for numbers.
-    pub(crate) fn bytes(self) -> &'a [u8] {
+    pub fn bytes(self) -> &'a [u8] {
         if let Value::Bytes(b) = self { b } else { &[] }
     }
 
     /// As text; empty where it is none.
-    pub(crate) fn text(self) -> &'a str {
+    pub fn text(self) -> &'a str {
         std::str::from_utf8(self.bytes()).unwrap_or("")
     }
 
     /// The numbers of a repeated field, packed or not.
-    pub(crate) fn numbers(self) -> Vec<u64> {
+    pub fn numbers(self) -> Vec<u64> {
         match self {
             Value::Number(n) => vec![n],
             Value::Bytes(b) => {

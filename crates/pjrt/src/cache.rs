@@ -1,0 +1,186 @@
+//! Compiled programs that are kept: for each a folder with what was asked and what the compiler answered.
+//!
+//! What was asked is compared whole, so a name that two requests share costs a compilation and never gives a wrong
+//! answer. Folders appear under their names by renaming, when they are complete.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// How the names of folders begin that are not complete yet.
+const PART: &str = "part-";
+/// A folder that is not complete after this time never will be.
+const FORSAKEN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A folder of compiled programs, the oldest of which go when it is full.
+#[derive(Clone, Debug)]
+pub struct CompileCache {
+    folder: PathBuf,
+    limit: u64,
+}
+
+/// A folder in the cache.
+struct Entry {
+    path: PathBuf,
+    used: SystemTime,
+    bytes: u64,
+}
+
+impl CompileCache {
+    /// A cache in a folder, of at most `limit` bytes.
+    pub fn new(folder: PathBuf, limit: u64) -> CompileCache {
+        CompileCache { folder, limit }
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// How many programs it has, and their bytes.
+    pub fn usage(&self) -> (usize, u64) {
+        let entries = self.entries();
+        (entries.len(), entries.iter().map(|e| e.bytes).sum())
+    }
+
+    /// A name for a folder in the making, on the same file system.
+    pub(crate) fn part(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{PART}{name}"))
+    }
+
+    /// The folder in which all of `asked` (file names and contents) stands as it is asked now.
+    pub(crate) fn find(&self, asked: &[(&str, &[u8])]) -> Option<PathBuf> {
+        let path = self.place(asked);
+        let same = |(name, bytes): &(&str, &[u8])| fs::read(path.join(name)).is_ok_and(|kept| kept == *bytes);
+        if !asked.iter().all(same) {
+            return None;
+        }
+        if let Ok(file) = fs::File::options().write(true).open(path.join(asked.first()?.0)) {
+            // A cache that cannot be written to still answers.
+            let _ = file.set_modified(SystemTime::now());
+        }
+        Some(path)
+    }
+
+    /// Takes a complete folder, of which only the files of these names are kept, and lets the oldest go.
+    pub(crate) fn keep(&self, made: &Path, asked: &[(&str, &[u8])], names: &[&str]) -> io::Result<()> {
+        for entry in fs::read_dir(made)?.flatten() {
+            let path = entry.path();
+            match names.iter().any(|n| entry.file_name() == *n) {
+                true => {}
+                false if path.is_dir() => fs::remove_dir_all(path)?,
+                false => fs::remove_file(path)?,
+            }
+        }
+        let place = self.place(asked);
+        // There is one that is damaged, or that has the name by chance.
+        let _ = fs::remove_dir_all(&place);
+        fs::rename(made, &place)?;
+        self.shrink();
+        Ok(())
+    }
+
+    /// Removes a folder that turned out to be damaged.
+    pub(crate) fn forget(&self, asked: &[(&str, &[u8])]) {
+        let _ = fs::remove_dir_all(self.place(asked));
+    }
+
+    fn place(&self, asked: &[(&str, &[u8])]) -> PathBuf {
+        let mut hasher = DefaultHasher::new();
+        asked.iter().for_each(|(_, bytes)| hasher.write(bytes));
+        self.folder.join(format!("{:016x}", hasher.finish()))
+    }
+
+    fn shrink(&self) {
+        let mut entries = self.entries();
+        entries.sort_by_key(|e| e.used);
+        let mut bytes: u64 = entries.iter().map(|e| e.bytes).sum();
+        for e in &entries {
+            let in_the_making = e.path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(PART));
+            let old = e.used.elapsed().is_ok_and(|age| age > FORSAKEN);
+            if (bytes > self.limit && !in_the_making) || (in_the_making && old) {
+                let _ = fs::remove_dir_all(&e.path);
+                bytes -= e.bytes;
+            }
+        }
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        folders.filter(|e| e.path().is_dir()).map(|e| Entry::of(e.path())).collect()
+    }
+}
+
+impl Entry {
+    fn of(path: PathBuf) -> Entry {
+        let files = fs::read_dir(&path).into_iter().flatten().flatten().filter_map(|f| f.metadata().ok());
+        let first = (SystemTime::UNIX_EPOCH, 0);
+        let (used, bytes) = files.fold(first, |(used, bytes), file| {
+            (used.max(file.modified().unwrap_or(used)), bytes + file.len())
+        });
+        Entry { path, used, bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("systole-cache-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    fn add(cache: &CompileCache, asked: &[u8], answer: &[u8]) {
+        let part = cache.part("1");
+        fs::create_dir_all(&part).unwrap();
+        for (name, bytes) in [("asked", asked), ("answer", answer), ("log", b"words")] {
+            fs::write(part.join(name), bytes).unwrap();
+        }
+        cache.keep(&part, &[("asked", asked)], &["asked", "answer"]).unwrap();
+    }
+
+    #[test]
+    fn what_was_asked_is_found_and_nothing_else() {
+        let cache = CompileCache::new(scratch("find"), 1 << 20);
+        assert!(cache.find(&[("asked", b"one")]).is_none());
+        add(&cache, b"one", b"first");
+        let found = cache.find(&[("asked", b"one")]).unwrap();
+        assert_eq!(fs::read(found.join("answer")).unwrap(), b"first");
+        assert!(!found.join("log").exists());
+        assert!(cache.find(&[("asked", b"two")]).is_none());
+        // Another request of the same name.
+        fs::write(found.join("asked"), b"other").unwrap();
+        assert!(cache.find(&[("asked", b"one")]).is_none());
+        add(&cache, b"one", b"again");
+        assert_eq!(cache.usage(), (1, 8));
+        cache.forget(&[("asked", b"one")]);
+        assert_eq!(cache.usage(), (0, 0));
+        fs::remove_dir_all(cache.folder()).unwrap();
+    }
+
+    #[test]
+    fn the_oldest_go_first() {
+        let cache = CompileCache::new(scratch("size"), 250);
+        for (i, asked) in [b"a", b"b", b"c"].into_iter().enumerate() {
+            add(&cache, asked, &[0; 99]);
+            let Some(path) = cache.find(&[("asked", asked)]) else { panic!("{i}") };
+            for name in ["asked", "answer"] {
+                let file = fs::File::options().write(true).open(path.join(name)).unwrap();
+                file.set_modified(SystemTime::now() - Duration::from_secs(100 - i as u64)).unwrap();
+            }
+            if i == 1 {
+                // Used again, so it is the younger of the two.
+                assert!(cache.find(&[("asked", b"a")]).is_some());
+            }
+        }
+        assert!(cache.find(&[("asked", b"a")]).is_some());
+        assert!(cache.find(&[("asked", b"b")]).is_none());
+        assert!(cache.find(&[("asked", b"c")]).is_some());
+        fs::remove_dir_all(cache.folder()).unwrap();
+    }
+}
