@@ -27,6 +27,11 @@
 //! This crate is the facade: it re-exports the parts, registers the backends it is built with, loads data sets, and
 //! holds the command-line program. `ARCHITECTURE.md` shows how the parts fit together.
 
+/// The tutorials' page, whose Rust is run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/tutorials.md")]
+struct Tutorials;
+
 pub mod config;
 pub mod datasets;
 pub mod devices;

@@ -68,15 +68,30 @@ fn arrows_between_crates_are_those_of_the_table() {
     }
 }
 
-#[test]
-fn unsafe_code_lives_only_in_its_rooms_and_says_why() {
+/// Names and source folders of the crates.
+fn rooms() -> Vec<(String, std::path::PathBuf)> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut rooms = vec![("systole".to_string(), root.join("src"))];
     for entry in std::fs::read_dir(root.join("crates")).expect("crates") {
         let path = entry.expect("entry").path();
         rooms.push((path.file_name().expect("name").to_string_lossy().into(), path.join("src")));
     }
-    for (name, dir) in rooms {
+    rooms
+}
+
+/// The time of day may jump; what waits, throttles or shows progress takes the monotonic clock (`Instant`).
+#[test]
+fn only_the_table_of_prices_asks_for_the_date() {
+    let files = rooms().into_iter().flat_map(|(_, dir)| rust_files(&dir));
+    let asks =
+        |file: &std::path::PathBuf| std::fs::read_to_string(file).expect("readable").contains("SystemTime");
+    let who: Vec<_> = files.filter(asks).collect();
+    assert!(who.len() == 1 && who[0].ends_with("cli/plan/show.rs"), "{who:?}");
+}
+
+#[test]
+fn unsafe_code_lives_only_in_its_rooms_and_says_why() {
+    for (name, dir) in rooms() {
         for file in rust_files(&dir) {
             let text = std::fs::read_to_string(&file).expect("readable");
             let lines: Vec<&str> = text.lines().collect();

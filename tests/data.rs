@@ -2,7 +2,7 @@
 
 mod program;
 
-use program::Folder;
+use program::{Done, Folder};
 use serde_json::{Value, json};
 use std::fs;
 use systole_data::Dataset;
@@ -195,7 +195,7 @@ fn trace_follows_one_element_through_every_stage() {
 /// What docs/data.md shows runs as it is printed.
 #[test]
 fn the_commands_of_the_page_run() {
-    let f = Folder::new("data-page");
+    let f = Folder::with_data("data-page");
     album(&f);
     for i in 3..6u8 {
         for class in ["day", "night"] {
@@ -218,8 +218,9 @@ fn the_commands_of_the_page_run() {
         }
         let words: Vec<&str> = command.split_whitespace().map(|w| w.trim_matches('\'')).collect();
         assert_eq!(words[0], "systole", "{line}");
-        f.run(&words[1..]).ok();
+        let output = f.command(&words[1..]).env("SYSTOLE_DATA", f.path("data")).output().unwrap();
+        Done::of(output, &words[1..]).ok();
         ran += 1;
     }
-    assert!(ran >= 8, "the page shows only {ran} commands");
+    assert!(ran >= 14, "the page shows only {ran} commands");
 }

@@ -96,6 +96,33 @@ fn mixed_precision_and_written_files() {
     assert!(!std::fs::read(executable).expect("the executable").is_empty());
 }
 
+/// Equal layers are one loop: the compiler's program does not grow with the model.
+#[test]
+fn a_deep_model_compiles_as_a_loop_over_its_layers() {
+    if !has_libtpu("a_deep_model_compiles_as_a_loop_over_its_layers") {
+        return;
+    }
+    let dir = scratch("deep");
+    let code = |layers: usize| {
+        let (file, hlo) = (dir.join(format!("{layers}.toml")), dir.join(format!("{layers}.pb")));
+        let text = format!(
+            "[data]\ndataset = \"text\"\nsequence_length = 16\n\n[model]\napplication = \"gpt2\"\n\
+             vocabulary_size = 128\nnum_layers = {layers}\nnum_heads = 2\nhidden_dim = 32\nintermediate_dim = 64\n\
+             dropout = 0.1\nmax_sequence_length = 16\n\n[optimizer]\ntype = \"sgd\"\n\n[compile]\n\
+             loss = {{ type = \"sparse_categorical_crossentropy\", from_logits = true }}\n\n[fit]\nepochs = 1\nbatch_size = 8\n"
+        );
+        std::fs::write(&file, text).expect("written");
+        let (file, path) = (file.to_str().expect("a path"), hlo.to_str().expect("a path"));
+        let o = compiled(&[file, "--target", "v5e:1x1", "--quick", "--save-hlo", path]);
+        assert_eq!(o["quick"], true);
+        let hlo = std::fs::read(&hlo).expect("the optimized program");
+        assert!(hlo.windows(5).any(|w| w == b"while"), "no loop in the program of {layers} layers");
+        o["memory_bytes"]["code"].as_f64().expect("bytes of code")
+    };
+    let (few, many) = (code(4), code(16));
+    assert!(many < 1.5 * few, "4 layers: {few} bytes of code, 16 layers: {many}");
+}
+
 /// A product split over four chips: the compiler puts the sum over the split dimension between them.
 #[test]
 fn a_partitioned_program_gets_its_collective() {

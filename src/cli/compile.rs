@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole::config::Draft;
 use systole::devices::{compile_cache, find_plugin};
+use systole_data::disk::{Disk, write_atomically};
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Graph, Mesh, Spread, knobs};
 use systole_nn::{Model, Precision, grouped};
@@ -52,6 +53,10 @@ pub(crate) struct CompileArgs {
     /// Write the compiler's optimized program (a serialized HloModuleProtoWithConfig) to a file
     #[arg(long, value_name = "FILE")]
     save_hlo: Option<PathBuf>,
+    /// Only see whether it compiles: the compiler optimizes less and takes a fraction of the time. Memory and speed are
+    /// then not those of the program that would run
+    #[arg(long)]
+    quick: bool,
     /// Seconds that the compiler may take
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
@@ -69,6 +74,7 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
         hlo: args.save_hlo.is_some() || step.partitions > 1,
         executable: args.save.is_some(),
         partitions: step.partitions,
+        quick: args.quick,
         time_limit: Duration::from_secs(args.time_limit),
         ..AheadRequest::new(step.program.as_str(), slice.ahead(&tables))
     };
@@ -82,7 +88,7 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let report = compiler.compile_ahead(&request)?;
     for (path, bytes) in [(&args.save, &report.executable), (&args.save_hlo, &report.hlo)] {
         if let Some(path) = path {
-            std::fs::write(path, bytes).map_err(|e| Error::io("cannot write", path, e))?;
+            write_atomically(&Disk, path, &[bytes])?;
         }
     }
     let answer = Answer {
@@ -93,8 +99,8 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
         report: &report,
     };
     match screen.json {
-        true => screen.object(&answer.object(&args.program)),
-        false => answer.show(screen),
+        true => screen.object(&answer.object(args)),
+        false => answer.show(args.quick, screen),
     }
     Ok(0)
 }
@@ -140,7 +146,7 @@ fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
     }
     let (mut model, usual) = model(args)?;
     let batch_size = args.batch_size.map_or(usual, |n| n as usize);
-    let graph = model.train_graph(batch_size)?;
+    let graph = model.train_graph_in_loops(batch_size)?;
     // As training compiles it: every argument may be given away.
     let all: Vec<usize> = (0..graph.params.len()).collect();
     let usual = if slice.all_devices() > 1 { "data_parallel" } else { "one_device" };
@@ -244,18 +250,18 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    fn object(&self, program: &str) -> Value {
+    fn object(&self, args: &CompileArgs) -> Value {
         let (slice, r) = (self.slice, self.report);
         let m = &r.memory;
         let collective = |t: &Traffic| json!({"op": t.op, "count": t.count, "bytes": t.bytes});
         let split = self.step.split.as_ref();
         json!({
-            "program": program, "target": slice.ahead(self.tables).to_string(),
+            "program": args.program, "precision": args.precision, "target": slice.ahead(self.tables).to_string(),
             "product": product(slice, self.tables), "chips": slice.all_chips(), "devices": r.devices, "device_kind": r.device_kind,
             "strategy": split.map(|s| &s.0), "mesh": split.map(|s| s.1.to_string()),
             "batch_size": split.map(|s| s.2), "partitions": self.step.partitions,
             "compiler": r.compiler, "library": r.library,
-            "compile_s": r.seconds, "from_cache": r.cached, "compiler_memory_bytes": r.compiler_memory,
+            "quick": args.quick, "compile_s": r.seconds, "from_cache": r.cached, "compiler_memory_bytes": r.compiler_memory,
             "memory_bytes": {
                 "need": m.need(), "limit": r.memory_limit, "arguments": m.arguments, "outputs": m.outputs,
                 "aliased": m.aliased, "temporaries": m.temporaries, "code": m.code, "peak": m.peak,
@@ -266,7 +272,7 @@ impl Answer<'_> {
         })
     }
 
-    fn show(&self, screen: &Screen) {
+    fn show(&self, quick: bool, screen: &Screen) {
         let (slice, r) = (self.slice, self.report);
         let m = &r.memory;
         let name = product(slice, self.tables).map_or(String::new(), |p| format!(", sold as {p}"));
@@ -275,6 +281,10 @@ impl Answer<'_> {
         let by = r.compiler.lines().next().unwrap_or("its compiler");
         let cached = if r.cached { "from the cache, compiled before " } else { "" };
         screen.line(format!("  {cached}in {:.1} s, by {by}", r.seconds));
+        if quick {
+            screen
+                .line("  optimized less (--quick): these are not the figures of the program that would run");
+        }
         if let Some((strategy, mesh, batch)) = &self.step.split {
             let batch = format!("{batch} samples a step, of all devices together");
             screen.line(format!("split {strategy} over {mesh}: {batch}"));

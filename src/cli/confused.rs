@@ -24,13 +24,14 @@ struct Mistake {
 }
 
 impl Confusions {
-    /// Counts the answers to batches of `image` and `label`.
+    /// Counts the answers to batches of an input and `label`.
     pub(crate) fn count(model: &mut Model, test: &Dataset) -> Result<Confusions> {
         let names = model.class_names.clone();
         let mut counts = vec![vec![0; names.len()]; names.len()];
         for batch in test {
             let batch = batch?;
-            let answers = model.predict_on_batch(batch.get("image")?)?;
+            let input = batch.names().find(|n| *n != "label").unwrap_or("image");
+            let answers = model.predict_on_batch(batch.get(input)?)?;
             let labels = batch.get("label")?;
             let rows = answers.to_f32s();
             for (i, row) in rows.chunks_exact(rows.len() / answers.shape()[0].max(1)).enumerate() {

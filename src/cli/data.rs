@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use systole::config::{Config, Draft};
+use systole_data::disk::{Disk, append, write_atomically};
 use systole_data::format::example::Features;
 use systole_data::format::tfrecord::Compression;
 use systole_data::tools::{self, Opened};
@@ -258,9 +259,8 @@ fn convert(source: Source, prefix: &Path, how: &ConvertArgs, screen: &Screen) ->
     let counted = Ticker::counting("elements written", &elements, screen);
     let done = tools::convert(&counted, prefix, how.shards as usize, compression)?;
     if !opened.classes.is_empty() {
-        let path = with_end(prefix, ".classes");
-        std::fs::write(&path, opened.classes.join("\n") + "\n")
-            .map_err(|e| Error::io("cannot write", &path, e))?;
+        let names = opened.classes.join("\n") + "\n";
+        write_atomically(&Disk, &with_end(prefix, ".classes"), &[names.as_bytes()])?;
     }
     let left_out = skipped.count();
     let and = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
@@ -322,10 +322,7 @@ impl Skipped {
                 note(&format!("left out: {text}"));
             }
             let line = text.lines().map(str::trim).collect::<Vec<_>>().join("; ");
-            let written = file.as_ref().map(|path| {
-                let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-                file.and_then(|mut f| writeln!(f, "{line}"))
-            });
+            let written = file.as_ref().map(|path| append(&Disk, path, format!("{line}\n").as_bytes()));
             if let Some(Err(e)) = written {
                 note(&format!("the quarantine file cannot be written: {e}"));
             }
@@ -444,9 +441,8 @@ fn bench(source: Source, how: &BenchArgs, screen: &Screen) -> Outcome {
     if let Some(slowest) = report.slowest() {
         screen.line(format!("Most time goes to {}", slowest.label));
     }
-    if let Some((path, mut config)) = freezes {
-        config.data.tuning = report.tuning.to_string().parse().ok();
-        std::fs::write(path, config.to_toml()?).map_err(|e| Error::io("cannot write", path, e))?;
+    if let Some((path, config)) = freezes {
+        write_atomically(&Disk, path, &[config.frozen(&report.tuning)?.as_bytes()])?;
         let program = super::screen::program();
         screen.line(format!(
             "The sizes are frozen in {}\n  {program} train {}",

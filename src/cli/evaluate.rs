@@ -17,7 +17,7 @@ pub(crate) struct EvaluateArgs {
     model: String,
     #[command(flatten)]
     data: DataArgs,
-    /// fashion-mnist, mnist, glyphs, cifar10, folder [default: the one it was trained on]
+    /// fashion-mnist, mnist, glyphs, cifar10, folder, records [default: the one it was trained on]
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
     /// Samples in a step [default: as in training]
@@ -45,9 +45,9 @@ pub(crate) fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         data.elements,
         data.name
     ));
-    let confusions = match config.data.dataset.as_str() {
-        "folder" => Some(Confusions::count(&mut model, &config.test_pipeline(&data))?),
-        _ => None,
+    let confusions = match config.data.is_own() && !data.class_names.is_empty() {
+        true => Some(Confusions::count(&mut model, &config.test_pipeline(&data))?),
+        false => None,
     };
     confusions.iter().for_each(|c| screen.line(c.text()));
     if screen.json {

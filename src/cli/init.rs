@@ -4,15 +4,14 @@ use super::screen::{Screen, program, quoted};
 use super::{Failure, Outcome};
 use clap::Args;
 use serde_json::json;
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::PathBuf;
 use systole::config::{Config, Draft};
+use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind};
 
 #[derive(Args)]
 pub(crate) struct InitArgs {
-    /// fashion-mnist, mnist, glyphs, mlp, cifar-cnn, folder, resnet50, gpt2-small or lstm
+    /// fashion-mnist, mnist, glyphs, mlp, cifar-cnn, folder, tfrecord, table, resnet50, gpt2-small or lstm
     #[arg(default_value = "fashion-mnist")]
     preset: String,
     /// The file to write [default: standard output]
@@ -37,10 +36,7 @@ pub(crate) fn run(args: &InitArgs, screen: &Screen) -> Outcome {
         let e = Error::new(ErrorKind::Io, format!("{} exists already", path.display()));
         return Err(e.hint("choose another file with --out, or --force to replace it").into());
     }
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    let written = options.open(path).and_then(|mut f| f.write_all(text.as_bytes()));
-    written.map_err(|e| Error::io("cannot write", path, e))?;
+    write_atomically(&Disk, path, &[text.as_bytes()])?;
     if screen.json {
         screen.object(&json!({"preset": args.preset, "file": path}));
     }

@@ -13,6 +13,7 @@ mod predict;
 mod report;
 mod resume;
 mod screen;
+mod selftest;
 mod setup;
 mod show;
 mod stop;
@@ -128,6 +129,8 @@ enum Command {
         /// Where the request lies
         folder: PathBuf,
     },
+    /// Test whether a device computes what the CPU does (--device tpu, cuda, cpu, pjrt:FILE), and write a report to share
+    Selftest(selftest::SelftestArgs),
     /// Say what TPU slices, GPUs and this computer would need for a model: memory, time and money
     Plan(plan::PlanArgs),
     /// Write a commented TOML file with a whole training run
@@ -222,7 +225,11 @@ fn start(common: &Common) {
 impl Command {
     /// Whether the work is done by children of this process, which are given its options.
     fn starts_children(&self) -> bool {
-        matches!(self, Command::Bench(args) if !args.here)
+        match self {
+            Command::Bench(args) => !args.here,
+            Command::Selftest(args) => !args.is_here(),
+            _ => false,
+        }
     }
 }
 
@@ -243,6 +250,7 @@ fn dispatch(command: Command, common: &Common, screen: &Screen) -> Outcome {
             systole_pjrt::serve(&folder)?;
             Ok(0)
         }
+        Command::Selftest(args) => selftest::run(&args, common, screen),
         Command::Plan(args) => plan::run(&args, screen),
         Command::Init(args) => init::run(&args, screen),
         Command::Show(args) => show::run(&args, screen),

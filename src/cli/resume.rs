@@ -9,6 +9,7 @@ use std::io::ErrorKind as Io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole::config::Config;
+use systole_data::Tuning;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{BackupAndRestore, Disk, RunPlace, write_atomically};
 
@@ -36,9 +37,20 @@ pub(crate) struct SaveArgs {
     /// How many of the last saved states to keep
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     keep: u16,
+    /// Write the configuration with the threads and queues that were found while training; trained with, it uses them as
+    /// they are
+    #[arg(long, value_name = "FILE.toml")]
+    freeze: Option<PathBuf>,
 }
 
 impl SaveArgs {
+    /// Writes the configuration as `--freeze` asks; says where.
+    pub(crate) fn freeze(&self, config: &Config, tuning: Option<&Tuning>) -> Result<Option<&Path>> {
+        let (Some(path), Some(tuning)) = (&self.freeze, tuning) else { return Ok(None) };
+        write_atomically(&Disk, path, &[config.frozen(tuning)?.as_bytes()])?;
+        Ok(Some(path))
+    }
+
     fn apply(&self, backup: BackupAndRestore) -> BackupAndRestore {
         let backup = backup.every(Duration::from_secs(self.save_seconds)).keep(self.keep.into());
         match self.save_steps {

@@ -12,7 +12,10 @@ use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole::config::{Config, Draft};
-use systole::datasets::{TrainingData, picture_size_for};
+use systole::datasets::{
+    DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
+    picture_size_of_records,
+};
 use systole_data::disk::sweep;
 use systole_data::format::png;
 use systole_ir::{Error, ErrorKind, Result};
@@ -22,10 +25,10 @@ use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct TrainArgs {
-    /// A folder with one folder of pictures for each class; a TOML file (see `systole init`); or fashion-mnist, mnist,
-    /// glyphs, mlp, cifar-cnn, resnet50, gpt2-small, lstm. Without: fashion-mnist where its files are found or can be
+    /// A folder with one folder of pictures for each class, or of TFRecord, CSV or NumPy files; such a file; a TOML file
+    /// (see `systole init`); or fashion-mnist, mnist, glyphs, mlp, cifar-cnn, resnet50, gpt2-small, lstm. Without: fashion-mnist where its files are found or can be
     /// downloaded, else glyphs
-    #[arg(value_name = "FOLDER | CONFIG.toml | PRESET")]
+    #[arg(value_name = "FOLDER | FILE | CONFIG.toml | PRESET")]
     target: Option<String>,
     #[command(flatten)]
     data: DataArgs,
@@ -144,15 +147,20 @@ fn go(
     let stop = Stop::install()?;
     let place = resumed.place.clone();
     let history = train(&mut model, &config, &data, resumed, &stop, screen).inspect_err(|_| folder.undo())?;
+    let frozen = save.freeze(&config, history.data.as_ref().map(|report| &report.tuning));
     let mut run = Run::new(&config, &data, reason, history, &model, &stop, began);
     // Of one's own pictures; the known sets' classes are well known.
-    if config.data.dataset == "folder" && !run.was_interrupted() {
+    if config.data.is_own() && !data.class_names.is_empty() && !run.was_interrupted() {
         run.confusions = Some(Confusions::count(&mut model, &config.test_pipeline(&data))?);
     }
     model.notes.insert("config".into(), portable(&config).to_toml()?);
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
     run.show(&model, &folder.model, &folder.example, &folder.folder, place.as_ref(), screen);
+    // After the model: a configuration that cannot be written costs no training.
+    if let Some(path) = frozen? {
+        screen.line(format!("The threads and queues that were found are in {}", path.display()));
+    }
     Ok(stop.exit_code())
 }
 
@@ -173,7 +181,9 @@ impl TrainArgs {
                 },
                 Target::Preset(preset) => Ok(Draft::preset(preset)?),
                 Target::Toml(path) => Ok(Draft::read(path)?),
+                Target::Folder(path) if holds_records(&path) => records_draft(&path, None),
                 Target::Folder(path) => folder_draft(&path),
+                Target::Model(path) if is_of_records(&path) => file_draft(Path::new(&path)),
                 Target::Model(path) => Err(Failure::usage(not_to_train(&path))),
             },
             (None, Some(model), Some(path)) => match config_of(model, path)? {
@@ -228,7 +238,7 @@ impl TrainArgs {
         if !free {
             let data = load_data(&config, screen)?;
             let mut config = config;
-            if config.data.dataset == "folder" && self.from.is_none() {
+            if config.data.is_own() && self.from.is_none() {
                 config.fit_classes(data.class_names.len())?;
             }
             return Ok(announced(config, data, "as asked".into(), screen));
@@ -262,6 +272,30 @@ fn folder_draft(folder: &Path) -> Result<Draft, Failure> {
     draft.set(&flag, "data.image_size", &format!("[{height}, {width}]"));
     draft.set(&flag, "data.color_mode", if channels == 1 { "grayscale" } else { "rgb" });
     Ok(draft)
+}
+
+/// The preset for records of one's own, fitted to a folder of files, or to one of them.
+fn records_draft(folder: &Path, file: Option<&str>) -> Result<Draft, Failure> {
+    let options =
+        RecordOptions { train: file.map(str::to_string).into_iter().collect(), ..Default::default() };
+    let picture = picture_size_of_records(DataDir::at(folder), &options)?;
+    let mut draft = Draft::preset(if picture.is_some() { "tfrecord" } else { "table" })?;
+    let flag = folder.display().to_string();
+    draft.set_text(&flag, "data.dir", &flag);
+    if let Some(file) = file {
+        draft.set(file, "data.records.train", &format!("[{file:?}]"));
+    }
+    if let Some([height, width, channels]) = picture {
+        draft.set(&flag, "data.image_size", &format!("[{height}, {width}]"));
+        draft.set(&flag, "data.color_mode", if channels == 1 { "grayscale" } else { "rgb" });
+    }
+    Ok(draft)
+}
+
+fn file_draft(file: &Path) -> Result<Draft, Failure> {
+    let whole = std::path::absolute(file).map_err(|e| Error::io("cannot find", file, e))?;
+    let name = whole.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
+    records_draft(whole.parent().unwrap_or(Path::new("/")), Some(&name))
 }
 
 /// Why a file that is no configuration cannot be trained.
@@ -491,7 +525,7 @@ impl Folder {
                 "make room or choose another folder with --out; a file that was there before is still whole",
             )
         })?;
-        if let (true, Some(first)) = (data.is_pictures(), data.test.iter().next()) {
+        if let (true, Some(first)) = (data.has_example(), data.test.iter().next()) {
             png::write(&self.example, first?.get("image")?)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! From a checked configuration to live objects: the data set, its two pipelines, the model.
 
 use super::{Config, augment, settings};
-use crate::datasets::{self, DataDir, FolderOptions, TrainingData};
+use crate::datasets::{self, DataDir, FolderOptions, RecordShape, TrainingData};
 use systole_data::{AUTOTUNE, Dataset, Options, Sample};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
@@ -20,6 +20,9 @@ impl Config {
             "mnist" => datasets::mnist(dir)?.into(),
             "cifar10" => datasets::cifar10(dir)?.into(),
             "folder" => datasets::folder(dir, &self.folder_options())?,
+            "records" => {
+                datasets::records(dir, &self.data.records.clone().unwrap_or_default(), &self.record_shape())?
+            }
             "text" => datasets::text(dir, self.data.sequence_length())?,
             _ => datasets::glyphs(0)?.into(),
         })
@@ -35,7 +38,17 @@ impl Config {
         }
     }
 
-    /// Gives the last layer a unit for each class, where it still is as the preset `folder` has it.
+    fn record_shape(&self) -> RecordShape {
+        RecordShape {
+            size: self.data.image_size,
+            channels: self.data.color_mode.as_ref().map(|_| self.data.channels()),
+            validation_split: self.data.validation_split.unwrap_or(0.2),
+            seed: self.seed,
+        }
+    }
+
+    /// Gives the last layer a unit for each class, where it still is as the presets `folder`, `tfrecord` and `table` have
+    /// it.
     pub fn fit_classes(&mut self, classes: usize) -> Result<()> {
         let preset = Config::preset("folder")?;
         if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
@@ -46,15 +59,24 @@ impl Config {
 
     /// Batches for training: shuffled, repeated where `steps_per_epoch` is set, scaled, made ahead on a thread.
     pub fn train_pipeline(&self, data: &TrainingData) -> Dataset {
-        let mut train = data.train.clone();
+        let (mut train, buffer) = match &data.streamed {
+            // The first so many are the same in each epoch only where the files are read in order.
+            Some(s) if self.data.shuffle && self.data.train_samples.is_none() => (s.mixed.clone(), s.buffer),
+            Some(s) => (s.in_order.clone(), s.buffer),
+            None => (data.train.clone(), data.train_len),
+        };
         if let Some(n) = self.data.train_samples {
             train = train.take(n);
         }
         if self.data.shuffle {
-            train = train.shuffle(data.train_len, self.seed);
+            train = train.shuffle(buffer, self.seed);
         }
         if self.fit.steps_per_epoch.is_some() {
             train = train.repeat();
+        }
+        if let Some(s) = &data.streamed {
+            let prepare = s.prepare.clone();
+            train = train.map_parallel(move |s| prepare.call(s), AUTOTUNE);
         }
         train = self.sized(train, data);
         if data.is_pictures() && !self.data.augment.is_empty() {

@@ -15,6 +15,7 @@ pub use build::scale_pixels;
 pub use draft::{Draft, Refused};
 
 use crate::config::blame::Wrong;
+use crate::datasets::RecordOptions;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 use systole_data::Tuning;
@@ -23,11 +24,22 @@ use systole_nn::{Precision, nearest};
 use toml::{Table, Value};
 
 /// Names of the data sets.
-pub const DATASETS: [&str; 6] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "text"];
+pub const DATASETS: [&str; 7] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text"];
 
 /// Names of the presets.
-pub const PRESETS: [&str; 9] =
-    ["fashion-mnist", "mnist", "glyphs", "mlp", "cifar-cnn", "folder", "resnet50", "gpt2-small", "lstm"];
+pub const PRESETS: [&str; 11] = [
+    "fashion-mnist",
+    "mnist",
+    "glyphs",
+    "mlp",
+    "cifar-cnn",
+    "folder",
+    "tfrecord",
+    "table",
+    "resnet50",
+    "gpt2-small",
+    "lstm",
+];
 
 /// Values of `data.color_mode`, and the channels that they mean.
 const COLOR_MODES: [(&str, usize); 2] = [("rgb", 3), ("grayscale", 1)];
@@ -87,6 +99,9 @@ pub struct Data {
     /// Changes of training pictures by name, drawn anew for every picture and epoch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub augment: Vec<String>,
+    /// Which files of records are read, and how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<RecordOptions>,
     /// Tokens in a sample of text. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
@@ -194,6 +209,8 @@ impl Config {
             "mlp" => include_str!("presets/mlp.toml"),
             "cifar-cnn" => include_str!("presets/cifar-cnn.toml"),
             "folder" => include_str!("presets/folder.toml"),
+            "tfrecord" => include_str!("presets/tfrecord.toml"),
+            "table" => include_str!("presets/table.toml"),
             "resnet50" => include_str!("presets/resnet50.toml"),
             "gpt2-small" => include_str!("presets/gpt2-small.toml"),
             "lstm" => include_str!("presets/lstm.toml"),
@@ -216,6 +233,13 @@ impl Config {
         toml::to_string(self).map_err(|e| {
             Error::new(ErrorKind::Bug, "a configuration does not serialise").because(e.to_string())
         })
+    }
+
+    /// [`Config::to_toml`] with threads and queues that were found while running.
+    pub fn frozen(&self, tuning: &Tuning) -> Result<String> {
+        let mut config = self.clone();
+        config.data.tuning = tuning.to_string().parse().ok();
+        config.to_toml()
     }
 
     /// The first key whose value makes no sense.
@@ -259,7 +283,16 @@ impl Data {
         at_least_one("data.sequence_length", self.sequence_length.map(|n| n as u64))?;
         at_least_one("data.train_samples", self.train_samples)?;
         at_least_one("data.test_samples", self.test_samples)?;
+        self.check_records()?;
         self.check_folder()
+    }
+
+    fn check_records(&self) -> Result<(), Wrong> {
+        let Some(records) = &self.records else { return Ok(()) };
+        records.parse_features().map_err(|e| Wrong::of("data.records.features", e))?;
+        at_least_one("data.records.cycle_length", Some(records.cycle_length as u64))?;
+        at_least_one("data.records.block_length", Some(records.block_length as u64))?;
+        at_least_one("data.records.shuffle_buffer", records.shuffle_buffer.map(|n| n as u64))
     }
 
     fn check_folder(&self) -> Result<(), Wrong> {
@@ -296,6 +329,11 @@ impl Data {
     fn channels(&self) -> usize {
         let mode = self.color_mode.as_deref().unwrap_or("rgb");
         COLOR_MODES.iter().find(|(n, _)| *n == mode).map_or(3, |(_, channels)| *channels)
+    }
+
+    /// Whether these are the user's own data, whose number of classes and whose files no preset can know.
+    pub fn is_own(&self) -> bool {
+        ["folder", "records"].contains(&self.dataset.as_str())
     }
 
     /// Tokens in a sample of text.

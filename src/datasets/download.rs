@@ -4,8 +4,8 @@
 //! continues there after an interruption, and takes its name only when it is whole. Nothing waits forever.
 
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -13,6 +13,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
+use systole_data::disk::{Disk, FileSystem, write_all};
 
 /// Lies in a folder while its files are being fetched, so that the few there are not taken for a broken set.
 pub(super) const MARK: &str = ".downloading";
@@ -146,11 +147,11 @@ fn grow(
         if have > remote.size {
             return Err(failed(format!("the server sends more than the {} bytes of the file", remote.size)));
         }
-        file.write_all(&buffer[..n]).map_err(|e| Error::io("cannot write", part, e))?;
+        write_all(&Disk, &mut file, &buffer[..n]).map_err(|e| Error::io("cannot write", part, e))?;
         progress(remote.file, have, remote.size);
         n = body.read(&mut buffer)?;
     }
-    file.sync_all().map_err(|e| Error::io("cannot write", part, e))?;
+    Disk.sync(&mut file).map_err(|e| Error::io("cannot write", part, e))?;
     if have < remote.size {
         return Err(failed(format!("the connection ended after {have} of {} bytes", remote.size)));
     }
@@ -159,9 +160,8 @@ fn grow(
 
 fn continue_at(part: &Path, offset: u64) -> Result<File> {
     let open = || {
-        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(part)?;
-        file.set_len(offset)?;
-        file.seek(SeekFrom::Start(offset))?;
+        let mut file = Disk.open(part)?;
+        Disk.truncate(&mut file, offset)?;
         Ok(file)
     };
     open().map_err(|e| Error::io("cannot write", part, e))
@@ -174,12 +174,13 @@ fn accept(remote: &Remote, part: &Path, folder: &Path) -> Result<()> {
     std::io::copy(&mut file, &mut hash).map_err(|e| Error::io("cannot read", part, e))?;
     let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
     if found != remote.sha256 {
-        fs::remove_file(part).map_err(|e| Error::io("cannot remove", part, e))?;
+        Disk.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
         return Err(Error::new(ErrorKind::Data, "the downloaded file is not the right one")
             .because(format!("its SHA-256 is {found}, expected {}", remote.sha256)));
     }
     let path = folder.join(remote.file);
-    fs::rename(part, &path).map_err(|e| Error::io("cannot rename to", path, e))
+    let placed = Disk.rename(part, &path).and_then(|()| Disk.sync_dir(folder));
+    placed.map_err(|e| Error::io("cannot rename to", path, e))
 }
 
 /// A running download: where in the file it begins, and the bytes.

@@ -89,6 +89,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         elements: "pictures",
         notes,
         identity: Some(identity),
+        streamed: None,
     })
 }
 

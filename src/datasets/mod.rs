@@ -1,5 +1,5 @@
 //! Data sets by name: Fashion-MNIST and MNIST from disk, cache or their public locations, CIFAR-10 and text from disk,
-//! a folder of your own pictures, and glyphs, which is drawn on the spot and needs no file.
+//! a folder of your own pictures, your own files of records, and glyphs, which is drawn on the spot and needs no file.
 //!
 //! Not a place for formats (those are `systole_data::format`) nor for preprocessing (that is a `map`).
 
@@ -8,17 +8,21 @@ mod download;
 mod files;
 mod folder;
 mod glyphs;
+mod records;
 mod text;
 
 pub use cifar::cifar10;
 pub use files::{DataDir, cache_folder, fashion_mnist, mnist};
 pub use folder::{FolderOptions, fit_picture, folder, picture_size_for};
 pub use glyphs::{colour_glyphs, glyphs};
+pub use records::{
+    Packed, RecordOptions, RecordShape, holds_records, is_of_records, picture_size_of_records, records,
+};
 pub use text::{TEXT_TOKENS, text};
 
 use std::sync::Arc;
 use systole_base::{DType, Literal, Result, TensorType};
-use systole_data::Dataset;
+use systole_data::{Dataset, Sample};
 
 /// A data set of pictures: `image: u8[H, W, C]` with values 0 to 255, `label: i32[]`.
 #[derive(Clone, Debug)]
@@ -110,12 +114,53 @@ pub struct TrainingData {
     pub notes: Vec<String>,
     /// What tells these data from others of the same name, where they may change between runs.
     pub identity: Option<String>,
+    /// How training elements come about where they are read from files while training: in place of `train`.
+    pub streamed: Option<Streamed>,
+}
+
+/// Elements that are read from files while training. A shuffle holds them as they are in the files, which takes less
+/// memory than what is made of them.
+#[derive(Clone, Debug)]
+pub struct Streamed {
+    /// File by file, in the same order in each epoch.
+    pub in_order: Dataset,
+    /// Several files at a time, their order new in each epoch.
+    pub mixed: Dataset,
+    /// Elements that a shuffle draws from.
+    pub buffer: usize,
+    /// What makes a training element of one of them.
+    pub prepare: Prepare,
+}
+
+/// A function of one element.
+#[derive(Clone)]
+pub struct Prepare(pub(crate) Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>);
+
+impl Prepare {
+    /// The training element.
+    ///
+    /// # Errors
+    /// When it cannot be decoded.
+    pub fn call(&self, sample: Sample) -> Result<Sample> {
+        (self.0)(sample)
+    }
+}
+
+impl std::fmt::Debug for Prepare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Prepare")
+    }
 }
 
 impl TrainingData {
     /// Whether an element is a picture.
     pub fn is_pictures(&self) -> bool {
         self.element.rank() == 3
+    }
+
+    /// Whether a test element can be written as a picture.
+    pub fn has_example(&self) -> bool {
+        self.is_pictures() && self.element.dtype == DType::U8
     }
 }
 
@@ -133,6 +178,7 @@ impl From<ImageDataset> for TrainingData {
             elements: "pictures",
             notes: Vec::new(),
             identity: None,
+            streamed: None,
         }
     }
 }

@@ -89,6 +89,7 @@ fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<Trai
         elements: "sequences",
         notes: Vec::new(),
         identity: None,
+        streamed: None,
     })
 }
 

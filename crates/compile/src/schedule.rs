@@ -220,6 +220,7 @@ impl Kernel {
             Kernel::Attention(_) => "attention".into(),
             Kernel::Pool(p) => p.name(),
             Kernel::Unpool(u) => u.name(),
+            Kernel::UnpooledGradient(g) if g.product => "product+unpooled kernel gradient".into(),
             Kernel::UnpooledGradient(_) => "unpooled kernel gradient".into(),
             Kernel::While { .. } => "while".into(),
             Kernel::Case { .. } => "case".into(),

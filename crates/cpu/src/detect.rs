@@ -132,6 +132,10 @@ pub type TileFn = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize);
 
 /// A loop that is instantiated for each level.
 pub trait Tile {
+    /// Whether it is worth its instances for the vector levels. Loops over element types and folds that networks
+    /// hardly use have the portable one only: hundreds of them take a good part of the time to build this crate.
+    const EVERY_LEVEL: bool = true;
+
     /// The loop.
     ///
     /// # Safety
@@ -162,6 +166,9 @@ unsafe fn tile_avx512<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *con
 impl Level {
     /// The instance of a loop for this level. The level must be available where it is called.
     pub fn tile<T: Tile>(self) -> TileFn {
+        if const { !T::EVERY_LEVEL } {
+            return tile_portable::<T>;
+        }
         match self {
             Level::Portable => tile_portable::<T>,
             #[cfg(target_arch = "x86_64")]

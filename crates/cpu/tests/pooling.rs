@@ -36,12 +36,25 @@ struct Case {
     strides: [usize; 2],
     act: Act,
     bias: bool,
+    /// Whether rows of the dense weights lie together, so that the pooled gradient is made where it is read.
+    turned: bool,
 }
 
 impl Case {
     fn new(dtype: DType, x: [usize; 4], kernel: [usize; 3], window: [usize; 2]) -> Case {
         let (strides, act) = (window, Act::After);
-        Case { dtype, x, kernel, conv_stride: 1, same: false, window, strides, act, bias: true }
+        Case {
+            dtype,
+            x,
+            kernel,
+            conv_stride: 1,
+            same: false,
+            window,
+            strides,
+            act,
+            bias: true,
+            turned: false,
+        }
     }
 
     /// `(x, kernel, bias, dense, weights) → (pooled, dkernel, dbias[, dx])` of Σ (pooled · dense) weights.
@@ -75,9 +88,13 @@ impl Case {
         }
         // The gradient comes from later steps, as in a net.
         let flat = y.reshape([self.x[0], y.ty().elements() / self.x[0]]);
-        let dense = g.parameter(TensorType::new(self.dtype, [flat.dim(1), 2]), "dense");
+        let features = flat.dim(1);
+        let shape = if self.turned { [2, features] } else { [features, 2] };
+        let dense = g.parameter(TensorType::new(self.dtype, shape), "dense");
         let weights = g.parameter(TensorType::new(self.dtype, [self.x[0], 2]), "weights");
-        let loss = (flat.dot(&dense) * &weights).convert(F32).sum_all();
+        let inner = usize::from(self.turned);
+        let logits = flat.dot_general(&dense, &[], &[], &[1], &[inner]);
+        let loss = (logits * &weights).convert(F32).sum_all();
         let mut wanted = vec![&k];
         wanted.extend(self.bias.then_some(&b));
         wanted.extend(with_input.then_some(&x));
@@ -96,10 +113,16 @@ impl Case {
 }
 
 fn integers(graph: &Graph, seed: u64) -> Vec<Literal> {
+    some_integers(graph, seed, 5)
+}
+
+/// -2 to 2, five in `of` of them; the others are 0.
+fn some_integers(graph: &Graph, seed: u64, of: u64) -> Vec<Literal> {
     let draw = |(i, ty): (usize, &TensorType)| {
         let mut s = Stream::new(seed, 5, i as u64);
         let mut b = LiteralBuilder::new(ty.clone());
-        (0..ty.elements()).for_each(|k| b.set(k, Scalar::of(ty.dtype, s.below(5) as f64 - 2.0)));
+        let mut value = || [0.0, -2.0, -1.0, 1.0, 2.0].get(s.below(of) as usize).copied().unwrap_or(0.0);
+        (0..ty.elements()).for_each(|k| b.set(k, Scalar::of(ty.dtype, value())));
         b.finish()
     };
     graph.param_types().iter().enumerate().map(draw).collect()
@@ -170,6 +193,41 @@ fn more_images_than_parts() {
     let case = Case::new(F32, [75, 6, 6, 1], [3, 3, 10], [2, 2]);
     let graph = case.graph(false);
     check(&backends(), &graph, &integers(&graph, 8), &case.label());
+}
+
+#[test]
+fn gradients_of_few_terms_are_made_where_they_are_read() {
+    let backends = backends();
+    let plain = |dtype, x, kernel, window| Case {
+        turned: true,
+        act: Act::Before,
+        ..Case::new(dtype, x, kernel, window)
+    };
+    let mut cases = Vec::new();
+    // One image, one group of them, some and a rest; one strip of windows and several; features in part of a vector.
+    for (x, kernel) in [
+        ([1, 20, 22, 1], [3, 3, 32]),
+        ([16, 20, 22, 1], [3, 3, 32]),
+        ([19, 31, 29, 1], [3, 3, 20]),
+        ([37, 11, 12, 2], [2, 3, 17]),
+        ([64, 10, 10, 1], [3, 3, 16]),
+    ] {
+        cases.extend([F32, BF16].map(|dtype| plain(dtype, x, kernel, [2, 2])));
+    }
+    cases.push(plain(F32, [18, 17, 14, 1], [3, 3, 48], [3, 3]));
+    cases.push(Case { strides: [3, 4], same: true, ..plain(F32, [17, 24, 41, 1], [3, 3, 9], [2, 3]) });
+    for case in cases {
+        let graph = case.graph(false);
+        assert!(listing(&graph).contains("product+unpooled"), "{}", listing(&graph));
+        // Few enough that sums of bf16 stay exact.
+        let of = if case.dtype == BF16 { 40 } else { 5 };
+        check(&backends, &graph, &some_integers(&graph, 9, of), &case.label());
+    }
+    // Not of many rows, nor where the array is wanted.
+    let many = plain(F32, [65, 10, 10, 1], [3, 3, 16], [2, 2]).graph(false);
+    assert!(!listing(&many).contains("product+unpooled"));
+    let wanted = plain(F32, [3, 20, 22, 1], [3, 3, 16], [2, 2]).graph(true);
+    assert!(!listing(&wanted).contains("product+unpooled"));
 }
 
 #[test]

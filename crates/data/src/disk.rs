@@ -119,8 +119,11 @@ pub(crate) fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
     }
 }
 
-/// Appends all of the bytes, in as many writes as it takes.
-pub(crate) fn write_all<F: FileSystem>(files: &F, file: &mut F::File, mut bytes: &[u8]) -> io::Result<()> {
+/// Writes all of the bytes, in as many calls as it takes.
+///
+/// # Errors
+/// What the file system says.
+pub fn write_all<F: FileSystem>(files: &F, file: &mut F::File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match again(|| files.write(file, bytes))? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
@@ -128,6 +131,29 @@ pub(crate) fn write_all<F: FileSystem>(files: &F, file: &mut F::File, mut bytes:
         }
     }
     Ok(())
+}
+
+/// Adds bytes at the end of a file, which is made where it is missing. Where they cannot be added whole, none are.
+///
+/// # Errors
+/// What the file system says.
+pub fn append<F: FileSystem>(files: &F, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let length = fs::metadata(path).map_or(0, |m| m.len());
+    let mut file = again(|| files.open(path))?;
+    again(|| files.truncate(&mut file, length))?;
+    write_all(files, &mut file, bytes).inspect_err(|_| {
+        // Half a line would be taken for a whole one; where even this fails, the first error is the one to tell.
+        let _ = again(|| files.truncate(&mut file, length));
+    })
+}
+
+/// Cuts a file off behind so many bytes, or makes an empty one.
+///
+/// # Errors
+/// What the file system says.
+pub fn cut<F: FileSystem>(files: &F, path: &Path, length: u64) -> io::Result<()> {
+    let mut file = again(|| files.open(path))?;
+    again(|| files.truncate(&mut file, length))
 }
 
 /// A file that is being written under another name of its folder, and gets its own with [`NewFile::publish`]: so that an
@@ -484,6 +510,28 @@ mod tests {
                 assert_eq!(names(&dir), ["f"], "{fault:?} in call {n}");
             }
         }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn whichever_call_fails_no_half_line_is_added() {
+        let dir = folder("append");
+        let path = dir.join("log");
+        let healthy = Faulty::never();
+        append(&healthy, &path, b"one\n").unwrap();
+        assert_eq!(healthy.calls(), ["open", "truncate", "write"]);
+        for fault in [FULL, Fault::Io] {
+            for n in 0..3 {
+                append(&Faulty::at(n, fault), &path, b"lost\n").unwrap_err();
+                assert_eq!(fs::read_to_string(&path).unwrap(), "one\n", "call {n}");
+            }
+        }
+        for fault in [Fault::Interrupted, Fault::Short] {
+            (0..3).for_each(|n| append(&Faulty::at(n, fault), &path, b"more\n").unwrap());
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\n".to_string() + &"more\n".repeat(6));
+        cut(&Disk, &path, 4).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\n");
         fs::remove_dir_all(dir).unwrap();
     }
 

@@ -64,15 +64,28 @@ pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
                 ..Opened::of("folder of classes", folder.dataset())
             });
         }
-        let files = entries(place)?.into_iter().map(|(p, _)| p).filter(|p| p.is_file());
-        let is_beside = |p: &PathBuf| p.extension().is_some_and(|e| e == "features" || e == "classes");
-        let files: Vec<PathBuf> = files.filter(|p| !is_beside(p)).collect();
-        return open_files(files, features);
     }
-    open_files(glob(path)?, features)
+    open_files(files_of(place)?, features)
 }
 
-fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened> {
+/// The data files of a folder, or those that fit a pattern.
+///
+/// # Errors
+/// When the folder cannot be read, or nothing fits.
+pub fn files_of(place: &Path) -> Result<Vec<PathBuf>> {
+    if !place.is_dir() {
+        return glob(&place.to_string_lossy());
+    }
+    let files = entries(place)?.into_iter().map(|(p, _)| p).filter(|p| p.is_file());
+    let is_beside = |p: &PathBuf| p.extension().is_some_and(|e| e == "features" || e == "classes");
+    Ok(files.filter(|p| !is_beside(p)).collect())
+}
+
+/// [`open`] for a list of files of one format.
+///
+/// # Errors
+/// When there are none, or they cannot be read.
+pub fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened> {
     let Some(first) = files.first() else {
         return Err(Error::new(ErrorKind::Io, "there are no files to read"));
     };
@@ -84,6 +97,7 @@ fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened>
     let opened = |kind, dataset| Ok(Opened { files: files.clone(), ..Opened::of(kind, dataset) });
     match start.as_slice() {
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => opened("NumPy array", Dataset::from_npy(first)?),
+        [b'P', b'A', b'R', b'1', ..] => opened("Parquet", parquet(&files)?),
         [b'P', b'K', 3, 4, ..] => opened("NumPy arrays", Dataset::from_npz(first)?),
         _ if start.len() > 262 && &start[257..262] == b"ustar" => {
             opened("WebDataset", Dataset::webdataset(files.clone()))
@@ -105,6 +119,20 @@ fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened>
     }
 }
 
+#[cfg(feature = "parquet")]
+fn parquet(files: &[PathBuf]) -> Result<Dataset> {
+    let all: [&str; 0] = [];
+    Ok(Dataset::parquet(files.to_vec(), all))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(files: &[PathBuf]) -> Result<Dataset> {
+    Err(Error::new(ErrorKind::Unsupported, "this program reads no Parquet files")
+        .at(files.first().map_or(String::new(), |f| f.display().to_string()))
+        .because("it was built without the feature `parquet`")
+        .hint("build it with --features parquet, or convert the files to CSV or TFRecord"))
+}
+
 /// By the name, so that a damaged file is known for what it is; or by the first record.
 fn is_tfrecord(path: &Path) -> bool {
     if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".tfrecord")) {
@@ -114,24 +142,22 @@ fn is_tfrecord(path: &Path) -> bool {
     reader.is_ok_and(|mut r| matches!(r.next(), Some(Ok(_))))
 }
 
-/// All columns, as text unless the first record after the header reads as a number.
+/// All columns: whole numbers, fractions or text, whichever the first records read as.
 fn csv(first: &Path, files: &[PathBuf]) -> Result<Dataset> {
     let separator = if first.to_string_lossy().contains(".tsv") { '\t' } else { ',' };
-    let lines: Vec<Sample> = Dataset::text_lines([first]).iter().take(2).collect::<Result<_>>()?;
-    let cells = |i: usize| -> Result<Vec<String>> {
-        match lines.get(i) {
-            Some(line) => {
-                Ok(crate::format::csv::record(line.text("line")?, separator).map_or(Vec::new(), |r| r.0))
-            }
-            None => Ok(Vec::new()),
-        }
-    };
-    let (names, values) = (cells(0)?, cells(1)?);
+    let mut lines =
+        Dataset::text_lines([first]).iter().take(1 + CSV_LOOKED_AT).map(|line| -> Result<Vec<String>> {
+            Ok(crate::format::csv::record(line?.text("line")?, separator).map_or(Vec::new(), |r| r.0))
+        });
+    let names = lines.next().transpose()?.unwrap_or_default();
+    let rows: Vec<Vec<String>> = lines.collect::<Result<_>>()?;
     let columns = names.into_iter().enumerate().map(|(i, name)| {
-        let value = values.get(i).map_or("", |v| v.trim());
-        let dtype = match (value.parse::<i64>(), value.parse::<f64>()) {
-            (Ok(_), _) => DType::I64,
-            (_, Ok(_)) => DType::F32,
+        let all = |reads: fn(&str) -> bool| {
+            rows.iter().all(|r| r.get(i).is_some_and(|v| reads(v.trim()))) && !rows.is_empty()
+        };
+        let dtype = match (all(|v| v.parse::<i64>().is_ok()), all(|v| v.parse::<f64>().is_ok())) {
+            (true, _) => DType::I64,
+            (_, true) => DType::F32,
             _ => DType::U8,
         };
         let name = name.trim_start_matches('\u{feff}').trim().to_string();
@@ -168,6 +194,9 @@ fn features_name(file: &Path) -> String {
     let stem = stem.rsplit_once("-of-").and_then(|(s, _)| s.rsplit_once('-')).map_or(stem, |(s, _)| s);
     format!("{stem}.features")
 }
+
+/// Records of a CSV file that its columns' types are told by.
+const CSV_LOOKED_AT: usize = 1000;
 
 /// What data are, at a glance.
 #[derive(Clone, Debug)]

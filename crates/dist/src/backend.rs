@@ -78,6 +78,10 @@ impl Backend for Distributed {
         (0..self.mesh.devices()).map(logical).collect()
     }
 
+    fn wants_loops(&self) -> bool {
+        self.inner.wants_loops()
+    }
+
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
         let split = self.splits(graph, options)?;
         let spread = self.strategy.spread(&self.mesh, graph, &options.roles, split)?;

@@ -10,6 +10,7 @@ use crate::graph::{Graph, Loc, Node, ValueId};
 use crate::op::*;
 use smallvec::SmallVec;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::{self, Range};
 use std::panic::Location;
 use std::rc::Rc;
@@ -330,6 +331,13 @@ impl GraphBuilder {
     /// Appends a copy of `graph` with `args` as its parameters and returns its results.
     #[track_caller]
     pub fn inline(&self, graph: &Graph, args: &[&Tensor]) -> Vec<Tensor> {
+        let values = self.inline_all(graph, args);
+        graph.results.iter().map(|r| values[r.index()][r.out as usize].clone()).collect()
+    }
+
+    /// As [`GraphBuilder::inline`]; returns the values of all nodes.
+    #[track_caller]
+    pub(crate) fn inline_all(&self, graph: &Graph, args: &[&Tensor]) -> Vec<Vec<Tensor>> {
         let mut values: Vec<Vec<Tensor>> = Vec::with_capacity(graph.nodes.len());
         let mut bound: Vec<Option<&Tensor>> = vec![None; graph.nodes.len()];
         for (p, arg) in graph.params.iter().zip(args) {
@@ -356,7 +364,33 @@ impl GraphBuilder {
             };
             values.push(outs);
         }
-        graph.results.iter().map(|r| values[r.index()][r.out as usize].clone()).collect()
+        values
+    }
+
+    /// Appends what `results` of `graph` need besides the values of it that are `known`: parameters and others.
+    #[track_caller]
+    pub(crate) fn inline_given(
+        &self,
+        graph: &Graph,
+        known: HashMap<ValueId, Tensor>,
+        results: &[ValueId],
+    ) -> Vec<Tensor> {
+        let mut needed = vec![false; graph.nodes.len()];
+        let mark = |needed: &mut [bool], v: &ValueId| needed[v.index()] |= !known.contains_key(v);
+        results.iter().for_each(|r| mark(&mut needed, r));
+        for (i, node) in graph.nodes.iter().enumerate().rev() {
+            if needed[i] {
+                node.inputs.iter().for_each(|v| mark(&mut needed, v));
+            }
+        }
+        let mut values = known.clone();
+        for (i, node) in graph.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
+            let inputs: Vec<&Tensor> = node.inputs.iter().map(|v| &values[v]).collect();
+            for (k, out) in self.emit(node.op.clone(), &inputs).into_iter().enumerate() {
+                values.entry(ValueId::new(i, k)).or_insert(out);
+            }
+        }
+        results.iter().map(|r| values[r].clone()).collect()
     }
 
     /// How many nodes there are.

@@ -32,7 +32,7 @@ pub fn while_loop(
 ) -> Vec<Tensor> {
     // A loop without state computes nothing.
     let Some(g) = GraphBuilder::of(init) else { return Vec::new() };
-    while_in(&g, init, None, |_, s| cond(s), |_, s| body(s))
+    while_in(&g, init, None, false, |_, s| cond(s), |_, s| body(s))
 }
 
 /// Runs `body(i, state)` for `i: i32[]` from 0 to `n` − 1; returns the last state. Differentiable.
@@ -54,7 +54,7 @@ pub fn fori_loop(
     body: impl FnOnce(&Tensor, &[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
     let Some(g) = GraphBuilder::of(init) else { return Vec::new() };
-    fori_in(&g, n, init, |_, i, s| body(i, s))
+    fori_in(&g, n, false, init, |_, i, s| body(i, s))
 }
 
 /// Folds `body(carry, x) → (carry, y)` over the leading dimension of `xs`: `T[N, …]` each; returns the last carry
@@ -75,6 +75,43 @@ pub fn fori_loop(
 /// ```
 #[track_caller]
 pub fn scan(
+    init: &[&Tensor],
+    xs: &[&Tensor],
+    body: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
+) -> (Vec<Tensor>, Vec<Tensor>) {
+    scan_in(false, init, xs, body)
+}
+
+/// As [`scan`], for few long trips: the derivative keeps what products, folds and loops of all trips resulted in, as it
+/// does without a loop. That of [`scan`] keeps the carry only and computes each trip again.
+///
+/// ```
+/// use systole_ir::{flow, grad, DType::F32, GraphBuilder, Node, TensorType};
+/// let g = GraphBuilder::new("main");
+/// let x = g.parameter(TensorType::new(F32, [2, 4]), "x");
+/// let w = g.parameter(TensorType::new(F32, [3, 4, 4]), "w");
+/// let (y, _) = flow::scan_keeping(&[&x], &[&w], |carry, w| (vec![carry[0].dot(&w[0]).sine()], vec![]));
+/// let dw = grad(&y[0].sum_all(), &[&w]).remove(0);
+/// let graph = g.finish(&[dw]).unwrap();
+/// let products = |n: &Node| -> usize {
+///     let bodies = n.op.rule().regions();
+///     bodies.iter().flat_map(|b| b.nodes.iter()).filter(|n| n.op.name() == "dot_general").count()
+/// };
+/// // One forward and two backward; `scan` would have a third there.
+/// assert_eq!(graph.nodes.iter().map(products).sum::<usize>(), 3);
+/// ```
+#[track_caller]
+pub fn scan_keeping(
+    init: &[&Tensor],
+    xs: &[&Tensor],
+    body: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
+) -> (Vec<Tensor>, Vec<Tensor>) {
+    scan_in(true, init, xs, body)
+}
+
+#[track_caller]
+fn scan_in(
+    keeps: bool,
     init: &[&Tensor],
     xs: &[&Tensor],
     body: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
@@ -107,7 +144,7 @@ pub fn scan(
     let buffers: Vec<Tensor> =
         ys.iter().map(|y| g.full(&y.ty().with_shape([&[n], y.shape().dims()].concat()), 0.0)).collect();
     let state: Vec<&Tensor> = init.iter().copied().chain(&buffers).collect();
-    let mut last = fori_in(&g, n, &state, |r, i, s| {
+    let mut last = fori_in(&g, n, keeps, &state, |r, i, s| {
         let slices: Vec<Tensor> = if n > 0 {
             xs.iter().map(|x| read_trip(x, i)).collect()
         } else {
@@ -189,6 +226,7 @@ pub fn outlined(like: &Tensor, body: impl FnOnce() -> Vec<Tensor>) -> Vec<Tensor
 pub(crate) fn fori_in(
     g: &GraphBuilder,
     n: usize,
+    keeps: bool,
     init: &[&Tensor],
     body: impl FnOnce(&GraphBuilder, &Tensor, &[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
@@ -199,7 +237,8 @@ pub(crate) fn fori_in(
         next.extend(body(r, &s[0], &s[1..]));
         next
     };
-    let mut last = while_in(g, &init, Some(n), |r, s| s[0].less(&r.scalar(DType::I32, n as f64)), step);
+    let more = |r: &GraphBuilder, s: &[Tensor]| s[0].less(&r.scalar(DType::I32, n as f64));
+    let mut last = while_in(g, &init, Some(n), keeps, more, step);
     if !last.is_empty() {
         last.remove(0);
     }
@@ -211,6 +250,7 @@ fn while_in(
     g: &GraphBuilder,
     init: &[&Tensor],
     trip_count: Option<usize>,
+    keeps: bool,
     cond: impl FnOnce(&GraphBuilder, &[Tensor]) -> Tensor,
     body: impl FnOnce(&GraphBuilder, &[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
@@ -225,7 +265,7 @@ fn while_in(
     match finish(&[(test, tested), (step, stepped)]) {
         Ok((captured, regions)) => {
             let [cond, body] = [&regions[0], &regions[1]].map(Arc::clone);
-            let op = While { captures: captured.len(), cond, body, trip_count, recorded: None };
+            let op = While { captures: captured.len(), cond, body, trip_count, keeps, recorded: None };
             emit(g, op.into(), captured.iter().chain(init.iter().copied()).collect())
         }
         Err(e) => {

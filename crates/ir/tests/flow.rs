@@ -65,6 +65,30 @@ fn scan_with_captures() {
     check_gradient(&[&[2, 3], &[3, 3], &[5, 2, 3]], |x| rnn(&x[0], &x[1], &x[2]));
 }
 
+/// A layer with products, a fold and a loop, whose results are kept.
+fn layers(x: &Tensor, weights: &Tensor) -> Tensor {
+    let (last, sums) = flow::scan_keeping(&[x], &[weights], |carry, w| {
+        let h = carry[0].dot(&w[0]);
+        let sum = h.sum(&[0]);
+        let turned = flow::fori_loop(2, &[&h], |_, t| vec![(&t[0] * &sum).sine()]).remove(0);
+        (vec![turned + &h * &sum], vec![sum])
+    });
+    last[0].sin_sum() + sums[0].sin_sum()
+}
+
+#[test]
+fn scan_that_keeps_the_results_of_work() {
+    check_gradient(&[&[2, 3], &[3, 3, 3]], |x| layers(&x[0], &x[1]));
+}
+
+#[test]
+fn second_derivatives_through_what_a_scan_kept() {
+    check_gradient(&[&[2, 3], &[2, 3, 3]], |x| {
+        let slope = grad(&layers(&x[0], &x[1]), &[&x[1]]).remove(0);
+        (&slope * &slope).sum_all()
+    });
+}
+
 #[test]
 fn nested_loops_and_repeated_captures() {
     check_gradient(&[&[3]], |x| {

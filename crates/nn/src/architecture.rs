@@ -2,6 +2,7 @@
 
 use crate::layer::Cx;
 use crate::layers::{CustomLayers, LayerSpec};
+use crate::repeats;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType};
@@ -44,6 +45,21 @@ pub struct Architecture {
     pub places: Vec<Place>,
     /// What the model returns.
     pub output: Source,
+}
+
+impl Place {
+    /// The output of the layer here, from the model's inputs and the outputs of the places before.
+    pub(crate) fn call(&self, cx: &mut Cx, inputs: &[Tensor], outputs: &[Tensor]) -> Tensor {
+        let args: Vec<Tensor> = self.inputs.iter().map(|&s| value(s, inputs, outputs)).collect();
+        cx.scope(&self.name, |cx| self.layer.call(cx, &args))
+    }
+}
+
+fn value(source: Source, inputs: &[Tensor], outputs: &[Tensor]) -> Tensor {
+    match source {
+        Source::Input(i) => inputs[i].clone(),
+        Source::Layer(i) => outputs[i].clone(),
+    }
 }
 
 impl Architecture {
@@ -115,29 +131,38 @@ impl Architecture {
 
     /// Applies the model to `inputs` and returns its output.
     pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        self.call_with(cx, inputs, |_, _| {})
+        let mut chains = if cx.loops() { repeats::chains(self) } else { Vec::new() };
+        let mut outputs: Vec<Tensor> = Vec::with_capacity(self.places.len());
+        while outputs.len() < self.places.len() {
+            let at = outputs.len();
+            let loops = chains.first_mut().filter(|chain| chain.start == at);
+            let whole = loops.and_then(|chain| {
+                let entry = value(chain.entry, inputs, &outputs);
+                let y = chain.as_loop(self, cx, &entry);
+                if y.is_none() {
+                    chain.leave_one_out();
+                }
+                y.map(|y| (y, chain.places()))
+            });
+            match whole {
+                // Nothing reads what is inside.
+                Some((y, places)) => outputs.extend(std::iter::repeat_n(y, places)),
+                None => outputs.push(self.places[at].call(cx, inputs, &outputs)),
+            }
+            chains.retain(|chain| chain.start >= outputs.len() && chain.is_long());
+        }
+        value(self.output, inputs, &outputs)
     }
 
     /// As [`Architecture::call`], showing each layer's output on the way.
     pub fn call_with(&self, cx: &mut Cx, inputs: &[Tensor], mut each: impl FnMut(&Place, &Tensor)) -> Tensor {
         let mut outputs: Vec<Tensor> = Vec::with_capacity(self.places.len());
         for place in &self.places {
-            let args: Vec<Tensor> = place
-                .inputs
-                .iter()
-                .map(|s| match s {
-                    Source::Input(i) => inputs[*i].clone(),
-                    Source::Layer(i) => outputs[*i].clone(),
-                })
-                .collect();
-            let y = cx.scope(&place.name, |cx| place.layer.call(cx, &args));
+            let y = place.call(cx, inputs, &outputs);
             each(place, &y);
             outputs.push(y);
         }
-        match self.output {
-            Source::Input(i) => inputs[i].clone(),
-            Source::Layer(i) => outputs[i].clone(),
-        }
+        value(self.output, inputs, &outputs)
     }
 
     /// Errors with the first layer argument that was given wrongly, or when two different layers have one name.

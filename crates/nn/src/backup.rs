@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -260,10 +261,14 @@ pub(crate) struct Backups {
     options: BackupAndRestore,
     /// Held until the run ends: no other process trains into the folder.
     _lock: File,
+    write: Arc<Write>,
     writer: Option<Writer>,
     last: Instant,
     at_step: u64,
 }
+
+/// Writes the backup of a step into the folder.
+type Write = dyn Fn(&BackupAndRestore, u64, &ModelFile) -> Result<()> + Send + Sync;
 
 struct Writer {
     jobs: SyncSender<(u64, ModelFile)>,
@@ -276,6 +281,10 @@ struct Writer {
 impl Backups {
     /// Takes a folder for this run, and removes what saves that were killed left in it.
     pub(crate) fn open(options: BackupAndRestore) -> Result<Backups> {
+        Backups::open_with(options, Arc::new(|o, step, file| write(&Disk, &o.dir, o.keep, step, file)))
+    }
+
+    fn open_with(options: BackupAndRestore, write: Arc<Write>) -> Result<Backups> {
         let dir = &options.dir;
         let hint = "choose a folder that you may write to";
         fs::create_dir_all(dir).map_err(|e| Error::io("cannot make the folder", dir, e).hint(hint))?;
@@ -297,7 +306,7 @@ impl Backups {
                 fs::remove_file(&path).map_err(|e| Error::io("cannot remove", &path, e))?;
             }
         }
-        Ok(Backups { options, _lock: lock, writer: None, last: Instant::now(), at_step: 0 })
+        Ok(Backups { options, _lock: lock, write, writer: None, last: Instant::now(), at_step: 0 })
     }
 
     /// The run in the folder.
@@ -320,10 +329,10 @@ impl Backups {
         must: bool,
         file: impl FnOnce() -> Result<ModelFile>,
     ) -> Result<()> {
-        let (dir, keep) = (self.options.dir.clone(), self.options.keep);
+        let (options, write) = (self.options.clone(), self.write.clone());
         let writer = match &mut self.writer {
             Some(writer) => writer,
-            none => none.insert(Writer::start(move |step, file| write(&Disk, &dir, keep, step, file))?),
+            none => none.insert(Writer::start(move |step, file| write(&options, step, file))?),
         };
         let earlier = writer.settle(must);
         if writer.busy {
@@ -392,4 +401,50 @@ fn write<F: FileSystem>(files: &F, dir: &Path, keep: usize, step: u64, file: &Mo
         files.remove(&path).map_err(|e| Error::io("cannot remove the old backup", &path, e))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn steps_go_on_while_a_slow_disk_takes_a_backup() {
+        let dir = std::env::temp_dir().join(format!("systole-slow-disk-{}", std::process::id()));
+        let (go, gate) = sync_channel::<()>(0);
+        let gate = Mutex::new(gate);
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let seen = written.clone();
+        // A disk that takes as long as it is told to.
+        let slow: Arc<Write> = Arc::new(move |o, step, file| {
+            gate.lock().unwrap().recv().unwrap();
+            seen.lock().unwrap().push(step);
+            write(&Disk, &o.dir, o.keep, step, file)
+        });
+        let options = BackupAndRestore::new(&dir).every(None).every_steps(1);
+        let mut backups = Backups::open_with(options, slow).unwrap();
+        let made = std::cell::Cell::new(0);
+        let file = || {
+            made.set(made.get() + 1);
+            Ok(ModelFile::default())
+        };
+        // Were a step to wait for the disk, nobody would ever open the gate.
+        for step in 1..=50 {
+            if backups.is_due(step, false) {
+                backups.save(step, false, file).unwrap();
+            }
+        }
+        assert_eq!(
+            (made.get(), written.lock().unwrap().len()),
+            (1, 0),
+            "what comes due meanwhile is left out"
+        );
+        let opener = std::thread::spawn(move || (0..2).for_each(|_| go.send(()).unwrap()));
+        // The last one must be there.
+        backups.save(50, true, file).unwrap();
+        opener.join().unwrap();
+        assert_eq!(*written.lock().unwrap(), [1, 50]);
+        drop(backups);
+        fs::remove_dir_all(dir).unwrap();
+    }
 }

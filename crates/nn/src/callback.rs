@@ -2,10 +2,10 @@
 
 use crate::history::Logs;
 use crate::model::Model;
+use crate::progress::{ProgressEvent, report};
 use serde_json::{Value, json};
-use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::path::{Path, PathBuf};
+use systole_data::disk::{Disk, FileSystem, append, cut};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_runtime::{Buffer, Params};
 
@@ -441,11 +441,15 @@ impl Callback for ReduceLROnPlateau {
 }
 
 /// Writes a line for each epoch to a CSV file.
-pub struct CSVLogger {
+///
+/// A line that cannot be written is told, kept, and written with the next one: a full disk ends no training.
+pub struct CSVLogger<F: FileSystem = Disk> {
+    files: F,
     path: PathBuf,
     append: bool,
-    file: Option<File>,
     columns: Vec<String>,
+    /// Lines that could not be written yet.
+    pending: String,
     /// Where the file ended when the backup was taken that the run goes on from.
     cut: Option<u64>,
 }
@@ -453,7 +457,15 @@ pub struct CSVLogger {
 impl CSVLogger {
     /// Starts the file anew.
     pub fn new(path: impl AsRef<Path>) -> CSVLogger {
-        CSVLogger { path: path.as_ref().into(), append: false, file: None, columns: Vec::new(), cut: None }
+        CSVLogger::with_files(Disk, path)
+    }
+}
+
+impl<F: FileSystem> CSVLogger<F> {
+    /// [`CSVLogger::new`] on another file system.
+    pub fn with_files(files: F, path: impl AsRef<Path>) -> CSVLogger<F> {
+        let path = path.as_ref().into();
+        CSVLogger { files, path, append: false, columns: Vec::new(), pending: String::new(), cut: None }
     }
 
     /// Adds to the file where it exists.
@@ -461,48 +473,38 @@ impl CSVLogger {
         self.append = yes;
         self
     }
+
+    /// Bytes of the file.
+    fn length(&self) -> u64 {
+        std::fs::metadata(&self.path).map_or(0, |m| m.len())
+    }
 }
 
-impl Callback for CSVLogger {
+impl<F: FileSystem + Send> Callback for CSVLogger<F> {
     fn state(&self) -> Result<CallbackState> {
-        let bytes = match &self.file {
-            Some(file) => {
-                file.metadata().map_err(|e| Error::io("cannot read the length of", &self.path, e))?.len()
-            }
-            None => 0,
-        };
-        Ok(CallbackState { values: json!({"bytes": bytes, "columns": self.columns}), ..Default::default() })
+        let values = json!({"bytes": self.length(), "columns": self.columns, "pending": self.pending});
+        Ok(CallbackState { values, ..Default::default() })
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         self.cut = Some(state.count("bytes")? as u64);
+        self.pending = state.get("pending")?.as_str().unwrap_or_default().into();
         let columns = state.get("columns")?.as_array().into_iter().flatten();
         self.columns = columns.filter_map(|c| c.as_str().map(str::to_string)).collect();
         Ok(())
     }
 
     fn on_train_begin(&mut self, _: &mut FitCx<'_>) -> Result<()> {
-        let mut options = OpenOptions::new();
-        options.create(true);
-        match self.append || self.cut.is_some() {
-            true => options.append(true),
-            false => options.write(true).truncate(true),
-        };
-        let failed = |e| Error::io("cannot write", &self.path, e);
-        let file = options.open(&self.path).map_err(failed)?;
         // Lines after the backup are of steps that are taken again.
-        if let Some(bytes) = self.cut.take()
-            && file.metadata().map_err(failed)?.len() > bytes
-        {
-            file.set_len(bytes).map_err(failed)?;
-        }
-        self.file = Some(file);
-        Ok(())
+        let length = match (self.cut.take(), self.append) {
+            (Some(bytes), _) => bytes.min(self.length()),
+            (None, true) => self.length(),
+            (None, false) => 0,
+        };
+        cut(&self.files, &self.path, length).map_err(|e| Error::io("cannot write", &self.path, e))
     }
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let mut text = String::new();
         if self.columns.is_empty() {
             self.columns = cx.logs.iter().map(|(n, _)| n.to_string()).collect();
             // Values that only some epochs have (validation) need their column from the start.
@@ -510,15 +512,21 @@ impl Callback for CSVLogger {
             if !self.columns.iter().any(|c| c.starts_with("val_")) {
                 self.columns.extend(validated);
             }
-            let has_header = self.append && file.metadata().is_ok_and(|m| m.len() > 0);
-            if !has_header {
-                text = format!("epoch,learning_rate,{}\n", self.columns.join(","));
+            if !(self.append && self.length() > 0) {
+                self.pending += &format!("epoch,learning_rate,{}\n", self.columns.join(","));
             }
         }
         let cells: Vec<String> =
             self.columns.iter().map(|c| cx.logs.get(c).map_or(String::new(), |v| v.to_string())).collect();
-        text += &format!("{},{},{}\n", cx.epoch, cx.model.learning_rate(), cells.join(","));
-        file.write_all(text.as_bytes()).map_err(|e| Error::io("cannot write", &self.path, e))
+        self.pending += &format!("{},{},{}\n", cx.epoch, cx.model.learning_rate(), cells.join(","));
+        match append(&self.files, &self.path, self.pending.as_bytes()) {
+            Ok(()) => self.pending.clear(),
+            Err(e) => {
+                let text = Error::io("cannot write", &self.path, e).to_string();
+                report(&Some(ProgressEvent::Note(&format!("an epoch is not logged yet: {text}"))));
+            }
+        }
+        Ok(())
     }
 }
 

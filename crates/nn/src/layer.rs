@@ -121,6 +121,18 @@ pub struct Cx {
     draws: usize,
     updates: Params,
     logits: Vec<(ValueId, Tensor)>,
+    loops: bool,
+    /// What a piece that is traced on its own was fed, in order.
+    fed: Option<Vec<Fed>>,
+}
+
+/// What a parameter of a piece that is traced on its own stands for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Fed {
+    /// A weight, by its path.
+    Weight(String),
+    /// The place of a random draw: what tells it from other draws of the step.
+    Place(u64),
 }
 
 impl Cx {
@@ -143,7 +155,59 @@ impl Cx {
             draws: 0,
             updates: Params::new(),
             logits: Vec::new(),
+            loops: false,
+            fed: None,
         }
+    }
+
+    /// Whether equal pieces of a model may become one loop.
+    pub(crate) fn with_loops(self, loops: bool) -> Cx {
+        Cx { loops, ..self }
+    }
+
+    /// See [`Cx::with_loops`].
+    pub(crate) fn loops(&self) -> bool {
+        self.loops
+    }
+
+    /// A context for tracing a piece of the model on its own, after `before` draws, with parameters of `builder` in the
+    /// place of what it is fed.
+    pub(crate) fn apart(&self, builder: &GraphBuilder, before: usize) -> Cx {
+        let key = self.draw_key.as_ref().map(|key| builder.parameter(key.ty().clone(), "key"));
+        Cx {
+            collecting: true,
+            training: self.training,
+            path: self.path.clone(),
+            draw_key: key,
+            draws: before,
+            fed: Some(Vec::new()),
+            ..Cx::new(builder, Params::new(), self.precision)
+        }
+    }
+
+    /// What a piece that was traced on its own is fed, in the order of its parameters; and the draws made so far.
+    pub(crate) fn fed(&mut self) -> (Vec<Fed>, usize) {
+        (self.fed.take().unwrap_or_default(), self.draws)
+    }
+
+    /// The key of all draws of the step, where it trains.
+    pub(crate) fn draw_key(&self) -> Option<&Tensor> {
+        self.draw_key.as_ref()
+    }
+
+    /// How many draws were made so far.
+    pub(crate) fn draws(&mut self) -> &mut usize {
+        &mut self.draws
+    }
+
+    /// A weight of the model by its path.
+    pub(crate) fn known_weight(&self, path: &str) -> Option<&Tensor> {
+        self.weights.get(path)
+    }
+
+    /// Sets the value that a weight of any layer has after this step.
+    pub(crate) fn update_at(&mut self, path: String, value: Tensor) {
+        self.updates.insert(path, value);
     }
 
     /// Makes it a training context whose random draws are functions of `seed: u64[]` and `step: u64[]`.
@@ -221,6 +285,9 @@ impl Cx {
             );
         }
         let t = self.builder.parameter(ty, &path);
+        if let Some(fed) = &mut self.fed {
+            fed.push(Fed::Weight(path.clone()));
+        }
         let spec = WeightSpec {
             path: path.clone(),
             shape: shape.into(),
@@ -265,8 +332,14 @@ impl Cx {
         let key = self.draw_key.clone()?;
         let place = rng::hash_name(&self.path.join("/")) ^ rng::mix(self.draws as u64);
         self.draws += 1;
-        let place = Literal::from_slice([], &[place]).ok()?;
-        let key = key.xor(&self.builder.constant(place)).reshape([1]);
+        let place = match &mut self.fed {
+            None => self.builder.constant(Literal::from_slice([], &[place]).ok()?),
+            Some(fed) => {
+                fed.push(Fed::Place(place));
+                self.builder.parameter(key.ty().clone(), "place")
+            }
+        };
+        let key = key.xor(&place).reshape([1]);
         Some(Tensor::concatenate(&[&key, &key.zeros_like()], 0))
     }
 

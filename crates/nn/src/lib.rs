@@ -20,6 +20,7 @@ mod model;
 pub mod optimizer;
 mod persist;
 pub mod progress;
+mod repeats;
 mod resident;
 pub mod schedule;
 mod step;

@@ -466,10 +466,20 @@ impl Model {
 
     /// The graph of a whole training step (forward, loss, backward, update, metrics) for a batch of `batch_size`.
     pub fn train_graph(&mut self, batch_size: usize) -> Result<Arc<Graph>> {
+        let loops = self.compiled()?.train.loops();
+        self.train_graph_of(batch_size, loops)
+    }
+
+    /// As [`Model::train_graph`], for a compiler that takes long for long programs: runs of equal layers are loops over
+    /// their stacked weights. The same arithmetic, and a program whose length does not grow with the model's depth.
+    pub fn train_graph_in_loops(&mut self, batch_size: usize) -> Result<Arc<Graph>> {
+        self.train_graph_of(batch_size, true)
+    }
+
+    fn train_graph_of(&mut self, batch_size: usize, loops: bool) -> Result<Arc<Graph>> {
         let batch = self.example_batch(batch_size)?;
         self.ready_for(&batch)?;
-        let c = self.compiled()?;
-        c.train.trace(&self.state, &batch, self.controls())
+        self.compiled()?.train.trace(&self.state, &batch, self.controls(), loops)
     }
 
     /// Zeros of the model's input and label types: label shapes follow the loss.

@@ -48,6 +48,7 @@ fn union(a: &Params, b: &Params) -> Params {
 /// Forward, loss, backward, optimizer update and metrics in one graph.
 pub(crate) struct TrainStep {
     function: Traced<TrainIn, TrainOut>,
+    recipe: Recipe,
     optimizer: Optimizer,
     pub(crate) metrics: MetricSet,
     loss_scale: Option<LossScale>,
@@ -68,10 +69,10 @@ impl TrainStep {
             precision: config.precision,
             metrics: metrics.clone(),
             loss_scale: loss_scale.clone(),
+            loops: backend.wants_loops(),
         };
-        let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| recipe.trace(args));
-        let function = jit(traced).on(backend.clone()).named("train step").flush_denormals(true).batch(4);
-        TrainStep { function, optimizer: config.optimizer.clone(), metrics, loss_scale }
+        let function = recipe.clone().function().on(backend.clone());
+        TrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }
     }
 
     /// Zeroed slots for the optimizer (and the loss scale).
@@ -108,15 +109,24 @@ impl TrainStep {
         self.function.executable((s.trainable, s.frozen, s.optimizer, s.metrics, batch.clone(), controls))
     }
 
+    /// The graph, with loops over equal pieces of the model where they are wanted.
     pub(crate) fn trace(
         &self,
         state: &TrainState,
         batch: &Batch,
         controls: (Buffer, Buffer, Buffer),
+        loops: bool,
     ) -> Result<Arc<Graph>> {
         let s = state.clone();
         let metrics = self.metrics.zeros();
-        self.function.trace((s.trainable, s.frozen, s.optimizer, metrics, batch_buffers(batch), controls))
+        let recipe = Recipe { loops, ..self.recipe.clone() };
+        let args = (s.trainable, s.frozen, s.optimizer, metrics, batch_buffers(batch), controls);
+        recipe.function().trace(args)
+    }
+
+    /// Whether the step itself has loops over equal pieces of the model.
+    pub(crate) fn loops(&self) -> bool {
+        self.recipe.loops
     }
 
     pub(crate) fn compiled_programs(&self) -> usize {
@@ -125,6 +135,7 @@ impl TrainStep {
 }
 
 /// What a training step is traced from.
+#[derive(Clone)]
 struct Recipe {
     architecture: Arc<Architecture>,
     optimizer: Optimizer,
@@ -132,15 +143,22 @@ struct Recipe {
     precision: Precision,
     metrics: MetricSet,
     loss_scale: Option<LossScale>,
+    loops: bool,
 }
 
 impl Recipe {
+    fn function(self) -> Traced<TrainIn, TrainOut> {
+        let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| self.trace(args));
+        jit(traced).named("train step").flush_denormals(true).batch(4)
+    }
+
     fn trace(&self, (trainable, frozen, slots, metrics, batch, controls): TrainIn) -> TrainOut {
         let (inputs, label, weight) = batch;
         let (learning_rate, step, seed) = controls;
         let builder = learning_rate.builder().clone();
         let mut cx =
             Cx::new(&builder, union(&trainable, &frozen), self.precision).training_with(&seed, &step);
+        cx = cx.with_loops(self.loops);
         let y = self.architecture.call(&mut cx, &inputs);
         let weight = weight.first();
         let logits = cx.logits_of(&y);
@@ -188,9 +206,11 @@ impl EvaluateStep {
         let metrics = MetricSet::new(config);
         let (set, architecture) = (metrics.clone(), architecture.clone());
         let (loss, precision) = (config.loss.clone(), config.precision);
+        let loops = backend.wants_loops();
         let traced: Box<dyn Fn(EvaluateIn) -> Params + Send + Sync> =
             Box::new(move |(trainable, frozen, state, (inputs, label, weight))| {
-                let mut cx = Cx::new(label.builder(), union(&trainable, &frozen), precision);
+                let weights = union(&trainable, &frozen);
+                let mut cx = Cx::new(label.builder(), weights, precision).with_loops(loops);
                 let y = architecture.call(&mut cx, &inputs);
                 let logits = cx.logits_of(&y);
                 let prediction = Prediction { value: &y, logits: logits.as_ref() };
@@ -228,10 +248,11 @@ impl PredictStep {
         backend: &Arc<dyn Backend>,
     ) -> PredictStep {
         let architecture = architecture.clone();
+        let loops = backend.wants_loops();
         let traced: Box<dyn Fn(PredictIn) -> Tensor + Send + Sync> =
             Box::new(move |(trainable, frozen, inputs)| {
                 let builder = inputs[0].builder().clone();
-                let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision);
+                let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision).with_loops(loops);
                 architecture.call(&mut cx, &inputs)
             });
         let function = jit(traced).on(backend.clone()).named("predict step").flush_denormals(true);

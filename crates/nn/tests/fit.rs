@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use systole_data::Dataset;
+use systole_data::disk::{Fault, Faulty};
 use systole_ir::{DType, Literal, Result, Tensor, TensorType};
 use systole_nn::callback::*;
 use systole_nn::layers::*;
@@ -205,6 +206,26 @@ fn checkpoints_and_csv_lines_are_written() {
     );
     assert!(lines[1][4].is_empty() && lines[2][4].parse::<f64>().is_ok(), "{text}");
     assert_eq!(lines[2][2].parse::<f64>().unwrap(), history.epochs[1]["loss"]);
+}
+
+#[test]
+fn a_full_disk_costs_no_training_and_no_line_of_the_log() {
+    let dir = tempdir("full-log");
+    let log = |name: &str, files: Faulty| {
+        let path = dir.join(name);
+        let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(CSVLogger::with_files(files, &path))];
+        let history =
+            classifier().fit(&points(None).batch(20), Fit { epochs: 4, callbacks, ..quiet() }).unwrap();
+        (history.epochs.len(), std::fs::read_to_string(path).unwrap())
+    };
+    let whole = log("whole", Faulty::never());
+    assert_eq!((whole.0, whole.1.lines().count()), (4, 5));
+    // Opening and cutting the file, then three calls for each epoch; the last epoch has no next one.
+    for call in 2..11 {
+        let full = Faulty::at(call, Fault::Error(std::io::ErrorKind::StorageFull));
+        assert_eq!(log("full", full), whole, "call {call}");
+    }
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]

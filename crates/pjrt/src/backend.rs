@@ -36,6 +36,10 @@ impl Backend for PjrtBackend {
         .collect()
     }
 
+    fn wants_loops(&self) -> bool {
+        true
+    }
+
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
         let start = Instant::now();
         graph.verify()?;

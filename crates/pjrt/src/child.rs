@@ -75,6 +75,7 @@ impl AheadOfTime for TpuCompiler {
             slice: request.slice.clone(),
             replicas: request.replicas,
             partitions: request.partitions,
+            quick: request.quick,
             hlo: request.hlo,
             executable: request.executable,
         };
@@ -229,6 +230,7 @@ struct Wanted {
     slice: AheadSlice,
     replicas: usize,
     partitions: usize,
+    quick: bool,
     hlo: bool,
     executable: bool,
 }
@@ -392,7 +394,7 @@ impl Borrowed<'_> {
         let topology = Topology::tpu(&plugin, &wanted.slice)?;
         let devices = topology.devices()?;
         let began = Instant::now();
-        let compiled = topology.compile(&program, wanted.replicas, wanted.partitions)?;
+        let compiled = topology.compile(&program, wanted.replicas, wanted.partitions, wanted.quick)?;
         let seconds = began.elapsed().as_secs_f64();
         let hlo = if wanted.hlo { compiled.optimized()? } else { Vec::new() };
         let executable = if wanted.executable { compiled.serialized()? } else { Vec::new() };

@@ -151,7 +151,8 @@ impl Client {
 
     /// One part of the program for each of these devices.
     fn compile_for(&self, text: &str, ids: &[i64]) -> Result<Loaded> {
-        let options = Placement { replicas: 1, partitions: ids.len(), devices: ids }.compile_options();
+        let options =
+            Placement { replicas: 1, partitions: ids.len(), devices: ids, quick: false }.compile_options();
         let program = program(text);
         let mut args = sys::Client_Compile {
             client: self.0.object,

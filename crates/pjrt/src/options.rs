@@ -9,7 +9,12 @@ pub(crate) struct Placement<'a> {
     pub(crate) partitions: usize,
     /// Ids of the devices, `[replica][partition]` in one list; empty: the compiler's choice.
     pub(crate) devices: &'a [i64],
+    /// Whether the compiler is to spend less on making the program fast.
+    pub(crate) quick: bool,
 }
+
+/// `xla.ExecutionOptions.EFFORT_O1`: the effort level that still fuses and schedules, and searches less.
+const EFFORT_O1: i64 = 19;
 
 impl Placement<'_> {
     /// The serialized options.
@@ -24,6 +29,9 @@ impl Placement<'_> {
             build = build.bytes(9, &self.device_assignment());
         }
         build = build.int(19, 1); // use_shardy_partitioner
+        if self.quick {
+            build = build.int(24, EFFORT_O1); // optimization_level
+        }
         Message::default().bytes(EXECUTABLE_BUILD_OPTIONS, &build.done()).done()
     }
 
@@ -45,14 +53,14 @@ mod tests {
     /// As JAX's own encoder writes them, but for fields that have their default value.
     #[test]
     fn options_are_the_bytes_that_protobuf_writes() {
-        let one = Placement { replicas: 1, partitions: 1, devices: &[0] }.compile_options();
+        let one = Placement { replicas: 1, partitions: 1, devices: &[0], quick: false }.compile_options();
         let hex: String = one.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             "1a1f08ffffffffffffffffff0120012801300\
                          14a09080110011a030a0100980101"
         );
-        let four = Placement { replicas: 1, partitions: 4, devices: &[] }.compile_options();
+        let four = Placement { replicas: 1, partitions: 4, devices: &[], quick: false }.compile_options();
         let hex: String = four.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,

@@ -87,7 +87,7 @@ impl Topology {
     ///
     /// # Errors
     /// The compiler's own, with its words: what it does not understand, what does not fit.
-    pub fn compile(&self, text: &str, replicas: usize, partitions: usize) -> Result<Compiled> {
+    pub fn compile(&self, text: &str, replicas: usize, partitions: usize, quick: bool) -> Result<Compiled> {
         let devices = self.devices()?;
         let wanted = replicas * partitions;
         if wanted > devices.len() {
@@ -95,7 +95,7 @@ impl Topology {
             return Err(Error::new(ErrorKind::Config, what).hint("choose a larger slice or a smaller mesh"));
         }
         let ids: Vec<i64> = devices.iter().take(wanted).map(|d| d.id).collect();
-        let options = Placement { replicas, partitions, devices: &ids }.compile_options();
+        let options = Placement { replicas, partitions, devices: &ids, quick }.compile_options();
         let program = program(text);
         let mut args = sys::Compile {
             topology: self.object,

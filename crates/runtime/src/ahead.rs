@@ -56,6 +56,8 @@ pub struct AheadRequest {
     pub replicas: usize,
     /// Parts that the compiler splits the arrays of a copy into, as annotations in the program say.
     pub partitions: usize,
+    /// Whether the compiler is to take a fraction of its time, for a program that is slower and needs other memory.
+    pub quick: bool,
     /// Whether to bring the compiler's own program along.
     pub hlo: bool,
     /// Whether to bring the executable along; may be large.
@@ -74,6 +76,7 @@ impl AheadRequest {
             slice,
             replicas: 1,
             partitions: 1,
+            quick: false,
             hlo: false,
             executable: false,
             time_limit: Duration::from_secs(600),

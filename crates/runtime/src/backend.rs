@@ -95,6 +95,12 @@ pub trait Backend: Send + Sync {
     /// Its devices, never empty.
     fn devices(&self) -> Vec<DeviceInfo>;
 
+    /// Whether its compiler takes long for long programs, so that equal layers are better given as loops. An engine
+    /// that is faster on unrolled layers says no.
+    fn wants_loops(&self) -> bool {
+        false
+    }
+
     /// Compiles a graph.
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>>;
 

@@ -11,13 +11,21 @@ use systole_plan::Work;
 
 pub(super) enum Subject {
     /// A training step; its work by the batch of one device.
-    Step { name: String, config: Box<Config>, model: Box<Model>, batch: usize, shares: HashMap<usize, Share> },
+    Step {
+        name: String,
+        config: Box<Config>,
+        model: Box<Model>,
+        batch: usize,
+        compiled: bool,
+        shares: HashMap<usize, Share>,
+    },
     /// A program that every device runs as it is.
     Program { name: String, share: Share },
 }
 
 /// What one device does in a step.
 pub(super) struct Share {
+    /// What a compiler is given.
     pub(super) graph: Arc<Graph>,
     pub(super) work: Work,
     /// Samples of one device; 0 for a program that is no training step.
@@ -55,6 +63,7 @@ impl Subject {
             config: Box::new(config),
             model,
             batch,
+            compiled: args.compiled,
             shares: HashMap::new(),
         })
     }
@@ -82,7 +91,7 @@ impl Subject {
                 }
                 Ok((share, 1.0))
             }
-            Subject::Step { model, batch, shares, .. } => {
+            Subject::Step { model, batch, compiled, shares, .. } => {
                 if *batch < devices {
                     let what = format!("a batch of {batch} cannot be split over {devices} devices");
                     return Err(Error::new(ErrorKind::Unsupported, what));
@@ -95,7 +104,15 @@ impl Subject {
                 }
                 let share = match shares.entry(each) {
                     Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(free) => free.insert(Share::of(model.train_graph(each)?, each)),
+                    Entry::Vacant(free) => {
+                        let share = Share::of(model.train_graph(each)?, each);
+                        // Layer by layer is what work is told by; in loops is what a compiler is soon done with.
+                        let graph = match compiled {
+                            true => model.train_graph_in_loops(each)?,
+                            false => share.graph.clone(),
+                        };
+                        free.insert(Share { graph, ..share })
+                    }
                 };
                 Ok((&*share, *batch as f64))
             }

@@ -33,6 +33,8 @@ const RULES: &[Rule] = &[
     Rule { run: pooling::add_kernel_gradients_apart },
     // The gradients of kernel and bias from a pooled gradient: only the chosen places contribute.
     Rule { run: pooling::gradient_of_pooled },
+    // That pooled gradient, where it is a product of few terms.
+    Rule { run: pooling::product_into_gradient },
 ];
 
 /// Runs [`RULES`] on a schedule that has no buffer plan yet.

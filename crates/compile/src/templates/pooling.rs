@@ -21,6 +21,11 @@ const LOOKED_UP: RangeInclusive<usize> = 2..=16;
 /// Input elements of one image of which [`UnpooledGradient`] makes tables; more would not stay in near caches.
 const TABLE: usize = 1 << 14;
 
+/// Rows and terms of a product that is made where it is read, and its least columns: kernels read such rows where they
+/// lie.
+const SMALL: RangeInclusive<usize> = 1..=64;
+const LONG: usize = 256;
+
 /// `x: T[B, H, W, C] → y: T[B, H', W', C], place: u8[B, H', W', C]`: the maximum of each window, and which of the
 /// window's elements it is, in row-major order: the first of equals, as `select_and_scatter` by `ge` chooses.
 /// The second result may be left out.
@@ -86,10 +91,15 @@ impl Unpool {
     }
 }
 
-/// `x, dy: T[B, H', W', F], place: u8[B, H', W', F] → dkernel[, dbias: S[F]]`: the gradients of a convolution's kernel
+/// `x, place: u8[B, H', W', F], dy: T[B, H', W', F] → dkernel[, dbias: S[F]]`: the gradients of a convolution's kernel
 /// and bias from that of its pooled result. Sums of narrow floats may come in f32.
+///
+/// With `product`, `dy` is `left: T[B, K] · right: T[K, H' W' F]`, and these two are in its place: a few columns are
+/// made at a time, right before they are used.
 #[derive(Clone, Debug)]
 pub struct UnpooledGradient {
+    /// Whether `dy` is a product that is made here.
+    pub product: bool,
     /// The convolution of `x` with the gradient of the convolution's result, as autodiff makes it.
     pub conv: Convolution,
     /// How that result was pooled.
@@ -644,15 +654,16 @@ pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
         let taps = made.output_types[0].elements() / unpool.output_types[0].shape[3];
         let mut step = Step {
             kernel: Kernel::UnpooledGradient(UnpooledGradient {
+                product: false,
                 conv,
                 unpool: at,
                 full: unpool.output_types[0].clone(),
             }),
-            inputs: vec![made.inputs[0], unpool.inputs[0], unpool.inputs[1]],
+            inputs: vec![made.inputs[0], unpool.inputs[1], unpool.inputs[0]],
             input_types: vec![
                 made.input_types[0].clone(),
-                unpool.input_types[1].with_dtype(unpool.output_types[0].dtype),
                 unpool.input_types[1].clone(),
+                unpool.input_types[1].with_dtype(unpool.output_types[0].dtype),
             ],
             outputs: made.outputs,
             output_types: made.output_types,
@@ -666,6 +677,38 @@ pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
         }
         steps.list[first] = Some(step);
     }
+}
+
+/// A gradient of few terms that is only read by [`gradient_of_pooled`]'s step is made in it: making a part takes no
+/// longer than reading it from a far cache would.
+pub fn product_into_gradient(steps: &mut Steps<'_>) {
+    for u in steps.find(|s| matches!(s.kernel, Kernel::UnpooledGradient(_))) {
+        let Some(dot) = steps.step(u).and_then(|s| small_product(steps, s.inputs[2])) else { continue };
+        let (Some(made), Some(step)) = (steps.list[dot].take(), &mut steps.list[u]) else { continue };
+        if let Kernel::UnpooledGradient(g) = &mut step.kernel {
+            g.product = true;
+        }
+        step.inputs.splice(2.., made.inputs);
+        step.input_types.splice(2.., made.input_types);
+        step.flops += made.flops;
+    }
+}
+
+/// The step that makes an array for one reader, if it is `[rows, few] · [few, columns]` of a few rows.
+fn small_product(steps: &Steps<'_>, array: Slot) -> Option<usize> {
+    steps.only_reader(array)?;
+    let writer = steps.writer(array)?;
+    let step = steps.step(writer)?;
+    let Kernel::Op { op: Op::DotGeneral(dot), bias: false } = &step.kernel else { return None };
+    let ([left, right], [out]) = (&step.input_types[..], &step.output_types[..]) else { return None };
+    let plain = left.rank() == 2
+        && right.rank() == 2
+        && (&dot.lhs_contract[..], &dot.rhs_contract[..]) == (&[1][..], &[0][..])
+        && left.dtype == out.dtype
+        && right.dtype == out.dtype
+        && matches!(out.dtype, DType::F32 | DType::BF16);
+    let few = left.shape.iter().all(|n| SMALL.contains(n)) && right.shape[1] >= LONG;
+    (plain && few).then_some(writer)
 }
 
 /// The steps that read an unpooled gradient, if they are a gradient of a kernel and, perhaps, one of a bias.

@@ -12,6 +12,8 @@ pub(super) trait Cell: Copy + Send + Sync + 'static {
     type Lane: Copy + PartialOrd;
     /// An integer as wide as a lane, so that comparisons of both share vector masks.
     type Mark: Copy + PartialEq + From<u32>;
+    /// Whether networks compute with it (see [`Tile::EVERY_LEVEL`](crate::detect::Tile::EVERY_LEVEL)).
+    const COMMON: bool;
     /// What is stored, as a lane.
     fn load(self) -> Self::Lane;
     /// The nearest stored value.
@@ -19,16 +21,20 @@ pub(super) trait Cell: Copy + Send + Sync + 'static {
 }
 
 macro_rules! plain {
-    ($($t:ty, $mark:ty;)*) => { $(
+    ($($t:ty, $mark:ty, $common:literal;)*) => { $(
         impl Cell for $t {
             type Lane = $t;
             type Mark = $mark;
+            const COMMON: bool = $common;
             #[inline(always)] fn load(self) -> $t { self }
             #[inline(always)] fn store(lane: $t) -> $t { lane }
         }
     )* };
 }
-plain!(f32, u32; f64, u64; i8, u32; i16, u32; i32, u32; i64, u64; u8, u32; u16, u32; u32, u32; u64, u64;);
+plain!(
+    f32, u32, true; f64, u64, false; i8, u32, false; i16, u32, false; i32, u32, false; i64, u64, false;
+    u8, u32, false; u16, u32, false; u32, u32, false; u64, u64, false;
+);
 
 /// A bf16 by its bits.
 #[derive(Clone, Copy)]
@@ -45,6 +51,7 @@ macro_rules! narrow {
         impl Cell for $t {
             type Lane = f32;
             type Mark = u32;
+            const COMMON: bool = true;
             #[inline(always)] fn load(self) -> f32 { $from(self.0) }
             #[inline(always)] fn store(lane: f32) -> $t { $t($to(lane)) }
         }
@@ -54,6 +61,8 @@ narrow!(Bf16, math::from_bf16, math::to_bf16; F16, math::from_f16, math::to_f16;
 
 /// A function of lanes whose results are stored values of `C`.
 pub(super) trait Fold<C: Cell>: Send + Sync + 'static {
+    /// Whether networks fold with it.
+    const COMMON: bool = false;
     /// `(accumulated, next) → accumulated`.
     fn f(a: C::Lane, b: C::Lane) -> C::Lane;
 }
@@ -84,13 +93,17 @@ ints!(i8, i16, i32, i64, u8, u16, u32, u64);
 macro_rules! floats {
     ($($t:ty, $lane:ty, $max:path, $min:path;)*) => { $(
         impl Fold<$t> for Add {
+            const COMMON: bool = true;
             #[inline(always)] fn f(a: $lane, b: $lane) -> $lane { <$t>::store(a + b).load() }
         }
         impl Fold<$t> for Mul {
             #[inline(always)] fn f(a: $lane, b: $lane) -> $lane { <$t>::store(a * b).load() }
         }
         impl Fold<$t> for Min { #[inline(always)] fn f(a: $lane, b: $lane) -> $lane { $min(a, b) } }
-        impl Fold<$t> for Max { #[inline(always)] fn f(a: $lane, b: $lane) -> $lane { $max(a, b) } }
+        impl Fold<$t> for Max {
+            const COMMON: bool = true;
+            #[inline(always)] fn f(a: $lane, b: $lane) -> $lane { $max(a, b) }
+        }
     )* };
 }
 floats!(

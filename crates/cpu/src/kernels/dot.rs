@@ -30,7 +30,8 @@ pub enum DotKernel {
     AnyInt(IntProduct),
 }
 
-fn roles(ty: &TensorType, batch: &[usize], free: &[usize], inner: &[usize]) -> Roles {
+/// An operand's dimensions in their roles.
+pub fn roles(ty: &TensorType, batch: &[usize], free: &[usize], inner: &[usize]) -> Roles {
     let strides = ty.shape.strides();
     let pick = |dims: &[usize]| -> Vec<Dim> {
         dims.iter().map(|&d| Dim { size: ty.shape[d], src: strides[d] as isize, dst: 0 }).collect()

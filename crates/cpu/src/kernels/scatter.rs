@@ -51,6 +51,8 @@ fn last(dtype: DType, level: Level) -> TileFn {
 /// Folds `n` updates into as many elements; `a`: the updates, `b`: a [`Dim`] with both distances.
 struct Line<C, F>(PhantomData<(C, F)>);
 impl<C: Cell, F: Fold<C>> Tile for Line<C, F> {
+    const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: as the type says; result and updates are different arrays.

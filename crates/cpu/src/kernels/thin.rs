@@ -25,6 +25,7 @@ const STREAMS: usize = 16;
 const STRIP: usize = 32;
 
 /// One call of a register kernel: a strip of the result, or a part of its rows.
+#[derive(Clone, Copy)]
 struct Call {
     k: usize,
     /// Left operand, so many elements from product to product.
@@ -181,85 +182,105 @@ impl Thin {
     /// # Safety
     /// Operands and result have the shapes of `new`; scratch has as many bytes as asked for.
     pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
-        let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
-        let left = Ptr(io.scratch);
-        for k in 0..self.k {
-            for i in 0..self.m {
-                let at = i * self.a_row + k * self.a_k;
-                // SAFETY: an element of the operand; scratch has room for all of them.
-                unsafe {
-                    *left.elem::<f32>(k * self.m + i) = match self.from {
-                        DType::F32 => *a.elem::<f32>(at),
-                        _ => math::from_bf16(*a.elem::<u16>(at)),
-                    };
-                }
-            }
-        }
-        // Sums that are to be rounded must be complete.
-        let products = if self.to == DType::F32 { STREAMS } else { self.k };
+        let (b, c, left) = (Ptr::of(io.inputs[1]), Ptr(io.outputs[0]), Ptr(io.scratch));
+        // SAFETY: the caller's operand and scratch.
+        unsafe { self.copy_left(io.inputs[0], left.elem(0)) };
         let body = |task: usize| {
             let columns = task * TASK..((task + 1) * TASK).min(self.n);
-            for (from, k) in pieces(self.k, products) {
-                let part = Part { left: left.elem::<f32>(from * self.m), k, add: self.add || from > 0 };
-                let b = b.at(from * self.b_k * self.from.size()).cast_const();
-                for (row, rows) in pieces(self.m, self.rows) {
-                    for at in columns.clone().step_by(self.columns) {
-                        let n = self.columns.min(columns.end - at);
-                        let c = c.at((row * self.n + at) * self.to.size());
-                        // SAFETY: each task has its own columns of the result.
-                        unsafe {
-                            self.strip(&part, row..row + rows, b.wrapping_add(at * self.from.size()), c, n)
-                        };
-                    }
-                }
-            }
+            let c = c.at(columns.start * self.to.size());
+            // SAFETY: each task has its own columns of the result.
+            unsafe { self.part(left.elem(0), b.at(0), 0..self.m, columns, (c, self.n)) };
         };
         let work = (self.m * self.n * self.k) as f64 / 60.0;
         cx.team.run_with(self.n.div_ceil(TASK), work, cx.flush, &body);
     }
 
-    /// Some rows of a strip of `n` columns, by way of copies where these are fewer than a kernel's.
-    unsafe fn strip(&self, part: &Part, rows: Range<usize>, b: *const u8, c: *mut u8, n: usize) {
-        let a = part.left.wrapping_add(rows.start).cast_const();
-        let call = Call { k: part.k, a, a_k: self.m, b, b_k: self.b_k, c, c_row: self.n, add: part.add };
+    /// The left operand as [`part`](Thin::part) reads it.
+    ///
+    /// # Safety
+    /// `a` is the left operand; `left` has room for as many bytes as [`scratch`](Thin::scratch) says.
+    pub unsafe fn copy_left(&self, a: *const u8, left: *mut f32) {
+        for k in 0..self.k {
+            for i in 0..self.m {
+                let at = i * self.a_row + k * self.a_k;
+                // SAFETY: an element of the operand; there is room for all of them.
+                unsafe {
+                    *left.add(k * self.m + i) = match self.from {
+                        DType::F32 => *a.cast::<f32>().add(at),
+                        _ => math::from_bf16(*a.cast::<u16>().add(at)),
+                    };
+                }
+            }
+        }
+    }
+
+    /// Some rows and columns of the result, to `c.0` with `c.1` elements from row to row.
+    ///
+    /// # Safety
+    /// `left` was filled by [`copy_left`](Thin::copy_left), `b` is the right operand, and the rows and columns exist
+    /// in both and in `c`.
+    pub unsafe fn part(
+        &self,
+        left: *const f32,
+        b: *const u8,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        c: (*mut u8, usize),
+    ) {
+        // Sums that are to be rounded must be complete.
+        let products = if self.to == DType::F32 { STREAMS } else { self.k };
+        for (from, k) in pieces(self.k, products) {
+            let add = self.add || from > 0;
+            let left = left.wrapping_add(from * self.m + rows.start);
+            for (row, count) in pieces(rows.len(), self.rows) {
+                for at in columns.clone().step_by(self.columns) {
+                    let n = self.columns.min(columns.end - at);
+                    let call = Call {
+                        k,
+                        a: left.wrapping_add(row),
+                        a_k: self.m,
+                        b: b.wrapping_add((from * self.b_k + at) * self.from.size()),
+                        b_k: self.b_k,
+                        c: c.0.wrapping_add((row * c.1 + at - columns.start) * self.to.size()),
+                        c_row: c.1,
+                        add,
+                    };
+                    // SAFETY: the caller's operands and result.
+                    unsafe { self.strip(&call, count, n) };
+                }
+            }
+        }
+    }
+
+    /// A strip of `n` columns, by way of copies where these are fewer than a kernel's.
+    unsafe fn strip(&self, call: &Call, rows: usize, n: usize) {
         if n == self.columns {
             // SAFETY: the caller's strip; the level was available when the kernel was chosen.
-            return unsafe { (self.run)(rows.len(), &call) };
+            return unsafe { (self.run)(rows, call) };
         }
         let (from, size) = (self.from.size(), self.to.size());
-        let right = part.k * STRIP * from;
-        with_scratch(right + rows.len() * STRIP * 4, |wide| {
+        let right = call.k * STRIP * from;
+        with_scratch(right + rows * STRIP * 4, |wide| {
             let sums = wide.wrapping_add(right);
             // SAFETY: rows have `n` elements from there on; scratch has room for rows of a strip.
             unsafe {
                 wide.write_bytes(0, right);
-                for k in 0..part.k {
-                    std::ptr::copy_nonoverlapping(
-                        b.add(k * self.b_k * from),
-                        wide.add(k * STRIP * from),
-                        n * from,
-                    );
+                for k in 0..call.k {
+                    let row = call.b.add(k * self.b_k * from);
+                    std::ptr::copy_nonoverlapping(row, wide.add(k * STRIP * from), n * from);
                 }
-                let row = |i: usize| (c.add(i * self.n * size), sums.add(i * STRIP * size));
-                for (c, sums) in (0..rows.len()).map(row).filter(|_| part.add) {
+                let row = |i: usize| (call.c.add(i * call.c_row * size), sums.add(i * STRIP * size));
+                for (c, sums) in (0..rows).map(row).filter(|_| call.add) {
                     std::ptr::copy_nonoverlapping(c.cast_const(), sums, n * size);
                 }
-                let call = Call { b: wide, b_k: STRIP, c: sums, c_row: STRIP, ..call };
-                (self.run)(rows.len(), &call);
-                for (c, sums) in (0..rows.len()).map(row) {
+                let copy = Call { b: wide, b_k: STRIP, c: sums, c_row: STRIP, ..*call };
+                (self.run)(rows, &copy);
+                for (c, sums) in (0..rows).map(row) {
                     std::ptr::copy_nonoverlapping(sums.cast_const(), c, n * size);
                 }
             }
         });
     }
-}
-
-/// Products that are summed together.
-struct Part {
-    /// Their left factors.
-    left: *mut f32,
-    k: usize,
-    add: bool,
 }
 
 #[cfg(test)]

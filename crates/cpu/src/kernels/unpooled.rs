@@ -4,20 +4,28 @@
 //! An image is laid out as a table: for each element the elements at the same place relative to all of a window's.
 //! The remembered places of a vector of filters then are the indices of one look-up in a vector register, for each
 //! tap. Images are summed in parts that depend on the batch only, and the parts in a tree.
+//!
+//! Gradients that are a product of few terms are made here, a strip of windows of some images at a time, so that they
+//! are read from a near cache and take no memory.
 
 use super::conv::{Finish, Padded, offsets, sum_parts};
-use super::dot::convert;
+use super::dot::{convert, roles};
 use super::gemm::Portable32;
 use super::halves::Halves;
 use super::lanes::{lanes, lanes_mut, narrow, widen};
+use super::thin::Thin;
 use super::{Io, Kernel, Ptr};
 use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
+use std::ops::Range;
 use systole_compile::{DEAD, Step, UnpooledGradient};
 use systole_ir::{DType, Result};
 
 /// Most partial sums.
 const MOST_PARTS: usize = 32;
+/// Images for which gradients are made together, and how many numbers of them.
+const MADE_IMAGES: usize = 16;
+const MADE: usize = 1 << 15;
 
 /// Vectors that look numbers up in small tables.
 ///
@@ -277,19 +285,41 @@ struct UnpooledKernel {
     /// Types of the results: the kernel's gradient and, perhaps, the bias's.
     to: Vec<DType>,
     images_per_part: usize,
+    /// What makes the gradients, where that is done here.
+    product: Option<Thin>,
+    /// Windows of an image that are gone through together.
+    strip: usize,
+}
+
+/// Gradients and places of one part's images: where they lie, and how gradients are made.
+struct Given {
+    x: *const f32,
+    place: *const u8,
+    /// The gradients, or the product's right operand.
+    dy: *const u8,
+    /// The product's left operand.
+    left: *const f32,
 }
 
 impl UnpooledKernel {
     fn new(g: &UnpooledGradient, step: &Step, level: Level) -> Option<UnpooledKernel> {
-        let (x, dy, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+        let (x, place, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+        let dtype = step.input_types[2].dtype;
+        let product = match &step.input_types[2..] {
+            [left, right] if g.product => {
+                let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
+                Some(Thin::new(&left, &right, [dtype; 2], level)?)
+            }
+            _ => None,
+        };
         let c = &g.conv;
         let input = Padded::new(x, &c.padding, &c.lhs_dilation)?;
-        let (channels, features) = (x.shape[3], dy.shape[3]);
+        let (channels, features) = (x.shape[3], place.shape[3]);
         // A full-size gradient's pixel lies so many elements further on in the image.
         let pixel = [0, 1].map(|i| input.strides[i] * c.rhs_dilation[i]);
         let size = g.unpool.window[0] * g.unpool.window[1];
         let entry = if size <= 4 { 4 } else { 16 };
-        let shape = match (entry, dy.dtype) {
+        let shape = match (entry, dtype) {
             (4, DType::F32) => shape::<4, false>(level),
             (4, _) => shape::<4, true>(level),
             (_, DType::F32) => shape::<16, false>(level),
@@ -301,8 +331,14 @@ impl UnpooledKernel {
         ));
         let blocks = taps.len().div_ceil(shape.taps);
         let batch = x.shape[0];
+        let windows = place.shape[1] * place.shape[2];
+        let images_per_part = batch.div_ceil(MOST_PARTS).max(if product.is_some() { MADE_IMAGES } else { 1 });
+        let strip = match product {
+            Some(_) => (MADE / images_per_part.min(batch).max(1) / features).clamp(1, windows.max(1)),
+            None => windows.max(1),
+        };
         Some(UnpooledKernel {
-            dtype: dy.dtype,
+            dtype,
             level,
             batch,
             elements: x.elements(),
@@ -311,7 +347,7 @@ impl UnpooledKernel {
             entry,
             fill: level.tile::<Fours>(),
             windows: in_table(offsets(
-                [0, 1].map(|i| (dy.shape[i + 1], pixel[i] * g.unpool.strides[i])).into_iter(),
+                [0, 1].map(|i| (place.shape[i + 1], pixel[i] * g.unpool.strides[i])).into_iter(),
             )),
             block: taps.len().div_ceil(blocks),
             taps,
@@ -319,7 +355,9 @@ impl UnpooledKernel {
             padded: features.next_multiple_of(shape.lanes),
             shape,
             to: step.output_types.iter().map(|t| t.dtype).collect(),
-            images_per_part: batch.div_ceil(MOST_PARTS),
+            images_per_part,
+            product,
+            strip,
             input,
         })
     }
@@ -361,12 +399,12 @@ impl UnpooledKernel {
         }
     }
 
-    /// Gradients and places of one image, in whole vectors.
-    unsafe fn pack(&self, dy: *const u8, place: *const u8, to: *mut u8, places: *mut u8) {
+    /// Gradients and places of some windows of one image, in whole vectors.
+    unsafe fn pack(&self, (dy, place): (*const u8, *const u8), count: usize, to: *mut u8, places: *mut u8) {
         let (f, size) = (self.features, self.dtype.size());
         // SAFETY: an image has that many windows; the copies have room for them in whole vectors.
         unsafe {
-            for w in 0..self.windows.len() {
+            for w in 0..count {
                 let row = to.add(w * self.padded * size);
                 std::ptr::copy_nonoverlapping(dy.add(w * f * size), row, f * size);
                 std::ptr::copy_nonoverlapping(place.add(w * f), places.add(w * self.padded), f);
@@ -375,8 +413,14 @@ impl UnpooledKernel {
         }
     }
 
-    /// Adds one image's sums.
-    unsafe fn image(&self, table: *const f32, dy: *const u8, place: *const u8, sum: *mut f32) {
+    /// Adds the sums of some windows of one image, whose gradients and places these are.
+    unsafe fn windows(
+        &self,
+        table: *const f32,
+        (dy, place): (*const u8, *const u8),
+        windows: &Range<usize>,
+        sum: *mut f32,
+    ) {
         let bias = sum.wrapping_add(self.taps.len() * self.padded);
         for tap in (0..self.taps.len()).step_by(self.block) {
             let (vectors, (more, most)) = (self.padded / self.shape.lanes, self.shape.more);
@@ -385,8 +429,8 @@ impl UnpooledKernel {
                 let run = if vector + most <= vectors { more } else { self.shape.one };
                 let s = Sums {
                     table,
-                    windows: self.windows.as_ptr(),
-                    count: self.windows.len(),
+                    windows: self.windows[windows.start..].as_ptr(),
+                    count: windows.len(),
                     taps: self.taps[tap..].as_ptr(),
                     dy: dy.wrapping_add(j * self.dtype.size()),
                     place: place.wrapping_add(j),
@@ -402,29 +446,61 @@ impl UnpooledKernel {
         }
     }
 
+    /// Elements of one image's table.
+    fn table(&self) -> usize {
+        (self.image * self.entry).next_multiple_of(16)
+    }
+
+    /// Bytes of the scratch of one part: tables (one where images are gone through one after the other), gradients that
+    /// are made, gradients and places in whole vectors.
+    fn part_bytes(&self) -> [usize; 3] {
+        let (tables, made) = match self.product {
+            Some(_) => {
+                let images = self.images_per_part.min(self.batch);
+                (images, images * self.strip * self.features * self.dtype.size())
+            }
+            None => (1, 0),
+        };
+        let packed = if self.direct() { 0 } else { self.strip * self.padded * 5 + 64 };
+        [tables * self.table() * 4, made, packed].map(|bytes| bytes.next_multiple_of(64))
+    }
+
     /// Sums over the images of one part.
-    unsafe fn part(&self, part: usize, x: *const f32, dy: *const u8, place: *const u8, sum: *mut f32) {
-        let windows = self.windows.len();
-        let (table_bytes, row) = ((self.image * self.entry * 4).next_multiple_of(64), windows * self.padded);
-        let packed = if self.direct() { 0 } else { row * 5 + 64 };
-        let from = part * self.images_per_part;
-        with_scratch(table_bytes + packed, |memory| {
-            let table = memory.cast::<f32>();
-            let rows = memory.wrapping_add(table_bytes);
-            // SAFETY: operands have the shapes of `new`; scratch has room for a table and an image's rows; the sum is
-            // this part's.
+    unsafe fn part(&self, part: usize, given: &Given, sum: *mut f32) {
+        let (count, f, size) = (self.windows.len(), self.features, self.dtype.size());
+        let images = part * self.images_per_part..((part + 1) * self.images_per_part).min(self.batch);
+        let [tables, made, packed] = self.part_bytes();
+        with_scratch(tables + made + packed, |memory| {
+            let (made, rows) = (memory.wrapping_add(tables), memory.wrapping_add(tables + made));
+            let places = rows.wrapping_add(self.strip * self.padded * 4);
+            // SAFETY: operands have the shapes of `new`; scratch has room for the tables, a strip's gradients and an
+            // image's rows; the sum is this part's.
             unsafe {
                 sum.write_bytes(0, self.sums());
-                for image in from..(from + self.images_per_part).min(self.batch) {
-                    self.fill_table(x.add(image * self.image), table);
-                    let at = image * windows * self.features;
-                    let (dy, place) = (dy.add(at * self.dtype.size()), place.add(at));
-                    if self.direct() {
-                        self.image(table, dy, place, sum);
-                    } else {
-                        let places = rows.add(row * 4);
-                        self.pack(dy, place, rows, places);
-                        self.image(table, rows.cast_const(), places, sum);
+                for start in (0..count).step_by(self.strip) {
+                    let strip = start..(start + self.strip).min(count);
+                    let row = strip.len() * f;
+                    if let Some(product) = &self.product {
+                        let columns = strip.start * f..strip.end * f;
+                        product.part(given.left, given.dy, images.clone(), columns, (made, row));
+                    }
+                    for image in images.clone() {
+                        let at = (image * count + start) * f;
+                        let dy = match self.product {
+                            Some(_) => made.add((image - images.start) * row * size).cast_const(),
+                            None => given.dy.add(at * size),
+                        };
+                        let mut lying = (dy, given.place.add(at));
+                        if !self.direct() {
+                            self.pack(lying, strip.len(), rows, places);
+                            lying = (rows.cast_const(), places.cast_const());
+                        }
+                        let nth = if self.product.is_some() { image - images.start } else { 0 };
+                        let table = memory.cast::<f32>().add(nth * self.table());
+                        if start == 0 {
+                            self.fill_table(given.x.add(image * self.image), table);
+                        }
+                        self.windows(table, lying, &strip, sum);
                     }
                 }
             }
@@ -449,7 +525,8 @@ impl UnpooledKernel {
 
 impl Kernel for UnpooledKernel {
     fn scratch(&self) -> usize {
-        self.wide_bytes() + self.input.bytes() + (self.parts() + 1) * self.sums() * 4 + 64
+        let left = self.product.as_ref().map_or(0, Thin::scratch);
+        self.wide_bytes() + self.input.bytes() + (self.parts() + 1) * self.sums() * 4 + 64 + left
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
@@ -463,15 +540,23 @@ impl Kernel for UnpooledKernel {
             }
             let x = self.input.prepare(cx, x, io.scratch.wrapping_add(wide));
             let sums = io.scratch.wrapping_add(wide + padded);
-            let (xp, dy, place, sp) =
-                (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr::of(io.inputs[2]), Ptr(sums));
+            let whole = sums.cast::<f32>().add(self.parts() * self.sums());
+            let left = whole.wrapping_add(self.sums());
+            let dy = match &self.product {
+                Some(product) => {
+                    product.copy_left(io.inputs[2], left);
+                    io.inputs[3]
+                }
+                None => io.inputs[2],
+            };
+            let (xp, place, dy) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr::of(dy));
+            let (sp, left) = (Ptr(sums), Ptr(left.cast()));
             let body = |part: usize| {
-                let sum = sp.elem::<f32>(part * self.sums());
-                self.part(part, xp.elem::<f32>(0), dy.at(0), place.at(0), sum);
+                let given = Given { x: xp.elem(0), place: place.at(0), dy: dy.at(0), left: left.elem(0) };
+                self.part(part, &given, sp.elem::<f32>(part * self.sums()));
             };
             let products = (self.batch * self.windows.len() * self.padded) as f64 * self.taps.len() as f64;
             cx.team.run_with(self.parts(), products / 16.0, cx.flush, &body);
-            let whole = sums.cast::<f32>().add(self.parts() * self.sums());
             sum_parts(cx, sums.cast(), self.parts(), self.sums(), whole.cast(), Finish::Copy);
             self.put(whole, self.taps.len(), io.outputs[0], self.to[0]);
             if let Some(&to) = self.to.get(1) {

@@ -307,6 +307,8 @@ struct Strip<'a> {
 /// A strip of `n` pixels of the result; `a`: the operand, `b`: a [`Strip`], `c`: the initial value.
 struct WindowStrip<C, F>(PhantomData<(C, F)>);
 impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
+    const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: as the type says; spans lie inside the operand, which is apart from the result.
@@ -454,6 +456,8 @@ struct Run {
 /// Running folds of `n` pixels; `a`: the first pixel, `b`: a [`Run`], `c`: the initial value.
 struct Scan<C, F>(PhantomData<(C, F)>);
 impl<C: Cell, F: Fold<C>> Tile for Scan<C, F> {
+    const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: as the type says; operand and result are different arrays.
@@ -521,17 +525,21 @@ impl Kernel for ScanKernel {
 
 /// Which of two elements a window keeps.
 trait Pick: Send + Sync + 'static {
+    /// Whether networks pick so: the greatest, yes.
+    const COMMON: bool;
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool;
 }
 struct Ge;
 struct Le;
 impl Pick for Ge {
+    const COMMON: bool = true;
     #[inline(always)]
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool {
         kept >= other
     }
 }
 impl Pick for Le {
+    const COMMON: bool = false;
     #[inline(always)]
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool {
         kept <= other
@@ -619,6 +627,8 @@ impl<C: Cell, P: Pick, const APART: bool> Tile for ChoiceStrip<C, P, APART>
 where
     Add: Fold<C>,
 {
+    const EVERY_LEVEL: bool = C::COMMON && P::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: as the type says; coordinates are clipped to the operand.

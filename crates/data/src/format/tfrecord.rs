@@ -5,7 +5,7 @@
 //! and memory grows with what really comes. After a damaged length the next record is looked for byte by byte.
 
 use crate::autotune::lock;
-use crate::disk::{Disk, FileSystem, NewFile};
+use crate::disk::{Disk, FileSystem, NewFile, append};
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use std::collections::HashSet;
@@ -92,14 +92,13 @@ impl OnCorrupt {
 
 impl Quarantine {
     fn report(&self, damage: &Damage) -> Result<()> {
-        if !lock(&self.reported).insert((damage.file.to_string(), damage.offset)) {
+        // Held while writing: lines of several threads do not mix.
+        let mut reported = lock(&self.reported);
+        if !reported.insert((damage.file.to_string(), damage.offset)) {
             return Ok(());
         }
-        let write = || -> io::Result<()> {
-            let mut file = File::options().append(true).create(true).open(&*self.path)?;
-            file.write_all(damage.line().as_bytes())
-        };
-        write().map_err(|e| Error::io("cannot write the quarantine report", &*self.path, e))
+        append(&Disk, &self.path, damage.line().as_bytes())
+            .map_err(|e| Error::io("cannot write the quarantine report", &*self.path, e))
     }
 }
 

@@ -5,6 +5,8 @@ pub(crate) mod files;
 pub(crate) mod generator;
 pub(crate) mod images;
 pub(crate) mod lines;
+#[cfg(feature = "parquet")]
+pub(crate) mod parquet;
 pub(crate) mod range;
 pub(crate) mod slices;
 pub(crate) mod tfrecord;

@@ -62,7 +62,13 @@ impl ShuffleStage {
         }
         let mut indices = 0..n;
         let mut buffer = Buffer::new(self.options.buffer_size, draws);
-        let table = Arc::new(std::iter::from_fn(|| buffer.next(|| indices.next())).collect());
+        let next = || {
+            while buffer.has_room() {
+                buffer.add(indices.next());
+            }
+            buffer.draw()
+        };
+        let table = Arc::new(std::iter::from_fn(next).collect());
         tables.push((epoch, n, Arc::downgrade(&table)));
         Ok(table)
     }
@@ -120,13 +126,19 @@ impl<T> Buffer<T> {
         Buffer { items: Vec::new(), size, draws, ended: false }
     }
 
-    fn next(&mut self, mut source: impl FnMut() -> Option<T>) -> Option<T> {
-        while !self.ended && self.items.len() < self.size {
-            match source() {
-                Some(item) => self.items.push(item),
-                None => self.ended = true,
-            }
+    /// Whether an item of the source is to be added before the next draw.
+    fn has_room(&self) -> bool {
+        !self.ended && self.items.len() < self.size
+    }
+
+    fn add(&mut self, item: Option<T>) {
+        match item {
+            Some(item) => self.items.push(item),
+            None => self.ended = true,
         }
+    }
+
+    fn draw(&mut self) -> Option<T> {
         if self.items.is_empty() {
             return None;
         }
@@ -187,27 +199,29 @@ impl Buffered {
 }
 
 impl Cursor for Buffered {
+    /// An error comes at once: drawn later, the elements before it would be in another order than without it, and a run
+    /// that goes on when the fault is mended would not be the one that had no fault.
     fn next(&mut self) -> Option<Result<Sample>> {
-        let Buffered { up, buffer, bytes, budget, lease } = self;
-        let filling = buffer.items.len() + 1 < buffer.size && !buffer.ended;
+        let filling = self.buffer.items.len() + 1 < self.buffer.size;
         // The oldest element that is held decides which places of the source can be forgotten.
-        up.forget(|| buffer.items.iter().map(|(seq, _)| *seq).min());
-        let item = buffer.next(|| {
-            if *bytes > budget.limit() {
-                return None;
+        self.up.forget(|| self.buffer.items.iter().map(|(seq, _)| *seq).min());
+        while self.buffer.has_room() {
+            let item = self.up.pull();
+            match &item {
+                Some((_, Err(e))) => return Some(Err(e.clone())),
+                Some((_, Ok(sample))) if filling => {
+                    // At once: a queue above would take the room that this element leaves there.
+                    self.bytes += sample.bytes();
+                    self.lease.settle(self.bytes);
+                }
+                _ => {}
             }
-            let item = up.pull()?;
-            if filling {
-                // At once: a queue above would take the room that this element leaves there.
-                *bytes += item.1.as_ref().map_or(0, Sample::bytes);
-                lease.settle(*bytes);
+            self.buffer.add(item);
+            if filling && let Some(e) = self.too_large() {
+                return Some(Err(e));
             }
-            Some(item)
-        });
-        if filling && let Some(e) = self.too_large() {
-            return Some(Err(e));
         }
-        item.map(|(_, sample)| sample)
+        self.buffer.draw().map(|(_, sample)| sample)
     }
 
     fn save(&self) -> Place {
@@ -231,7 +245,7 @@ impl Cursor for Buffered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::test::{ints, stream, values, values_of};
+    use crate::stage::test::{ints, resumes, stream, values, values_of};
 
     fn sorted(mut v: Vec<i64>) -> Vec<i64> {
         v.sort();
@@ -266,6 +280,30 @@ mod tests {
     fn an_element_never_comes_before_the_buffer_could_hold_it() {
         for (place, value) in values(&ints(500).shuffle(20, 5)).into_iter().enumerate() {
             assert!(value < place as i64 + 20);
+        }
+    }
+
+    fn number(s: &Sample) -> i64 {
+        s.fields().next().unwrap().1.get().unwrap().get(0).as_i64()
+    }
+
+    #[test]
+    fn an_error_comes_before_any_element_is_drawn_without_what_it_is_about() {
+        let broken = |at: i64| {
+            stream(40).map(move |s: Sample| match number(&s) == at {
+                true => Err(Error::new(ErrorKind::Data, "broken")),
+                false => Ok(s),
+            })
+        };
+        let whole = values(&stream(40).shuffle(20, 3));
+        for (at, drawn) in [(0, 0), (7, 0), (19, 0), (30, 11)] {
+            let items: Vec<Result<Sample>> = broken(at).shuffle(20, 3).iter().collect();
+            let first = items.iter().position(Result::is_err).unwrap();
+            assert_eq!(first, drawn, "element {at}");
+            let before = items[..first].iter().map(|s| number(s.as_ref().unwrap()));
+            assert_eq!(before.collect::<Vec<_>>(), whole[..first], "as without the error");
+            assert_eq!(items.len(), 40, "the others follow");
+            resumes(&broken(at).shuffle(20, 3));
         }
     }
 

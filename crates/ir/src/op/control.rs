@@ -7,6 +7,7 @@
 
 use super::*;
 use crate::{GraphBuilder, ValueId, flow, require};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Error};
 
@@ -21,8 +22,12 @@ pub struct While {
     pub body: Arc<Graph>,
     /// Number of trips when it is known while building; its derivative needs it.
     pub trip_count: Option<usize>,
-    /// Set by autodiff: the state ends in a trip counter `i32[]` and, for each state value named here, an array
-    /// `[trips, …]` of its values at the start of each trip.
+    /// Whether its derivative keeps, for each trip, what products, folds and inner loops resulted in. Otherwise it
+    /// computes the body again from the state.
+    pub keeps: bool,
+    /// Set by autodiff: the state ends in a trip counter `i32[]` and, for each value named here, an array `[trips, …]`
+    /// of what it was in each trip. Numbers below those of the state's own values name these, at the start of the
+    /// trip; numbers after them values of the body.
     pub recorded: Option<Dims>,
 }
 
@@ -98,13 +103,12 @@ impl OpRule for While {
             return None;
         }
         // A body without derivative is reported by vjp.
-        let mut recorded = self.needed_state().ok()?;
-        recorded.retain(|k| *k > 0 || !self.counts_trips(x));
-        let state = self.body.result_types();
+        let mut needed = self.needed().ok()?;
+        needed.retain(|&v| v != self.body.params[self.captures] || !self.counts_trips(x));
         let g = x.first()?.builder();
-        let buffers = recorded.iter().map(|&k| g.full(&stacked(&state[k], trips), 0.0));
+        let buffers = needed.iter().map(|&v| g.full(&stacked(self.body.ty(v), trips), 0.0));
         let extra: Vec<Tensor> = std::iter::once(g.scalar(DType::I32, 0.0)).chain(buffers).collect();
-        let op = self.recording(recorded, &extra).ok()?;
+        let op = self.recording(&needed, &extra).ok()?;
         Some((op.into(), extra))
     }
 
@@ -121,8 +125,7 @@ impl OpRule for While {
             Some(recorded) => self.backward(trips, recorded, x, y, dy),
             None => {
                 let why = Error::new(systole_base::ErrorKind::Graph, "this loop has no derivative");
-                let error = self.needed_state().err().unwrap_or(why).at("the body of while");
-                x.iter().map(|x| Grad::Of(x.fail(error.clone()))).collect()
+                refused(x, &self.needed().err().unwrap_or(why))
             }
         }
     }
@@ -133,8 +136,9 @@ impl OpRule for While {
 
     fn attrs(&self) -> Attrs {
         let trips = self.trip_count.map(|n| ("systole.trip_count", Attr::Int(n as i64)));
+        let keeps = self.keeps.then_some(("systole.keeps", Attr::Bool(true)));
         let recorded = self.recorded.as_ref().map(|r| ("systole.recorded", attr::ints(r)));
-        trips.into_iter().chain(recorded).collect()
+        trips.into_iter().chain(keeps).chain(recorded).collect()
     }
 
     fn regions(&self) -> SmallVec<[&Arc<Graph>; 2]> {
@@ -178,10 +182,9 @@ impl While {
         let Some(own) = state.len().checked_sub(recorded.len() + 1) else { return false };
         let Some(trips) = self.trip_count else { return false };
         *state[own] == TensorType::scalar(DType::I32)
-            && recorded
-                .iter()
-                .zip(&state[own + 1..])
-                .all(|(&k, &t)| k < own && stacked(state[k], trips) == *t)
+            && recorded.iter().zip(&state[own + 1..]).all(|(&k, &t)| {
+                if k < own { stacked(state[k], trips) == *t } else { t.shape.first() == Some(&trips) }
+            })
     }
 
     /// Whether state 0 is the number of the trip, from 0 and one more each time, as [`flow::fori_loop`] and
@@ -197,8 +200,9 @@ impl While {
             && is_one(next.inputs[1])
     }
 
-    /// The body without what autodiff added to it, and which of its results are only what a trip writes to its own
-    /// entry of an array of all trips: nothing reads such an array before the loop ends.
+    /// The body without what autodiff added to it, with the values of it that are recorded as further results; and which
+    /// of its results are only what a trip writes to its own entry of an array of all trips: nothing reads such an array
+    /// before the loop ends.
     fn body_of_a_trip(&self, trips: usize, counted: bool) -> (Graph, Vec<usize>) {
         let (nc, own) = (self.captures, self.own_state());
         let mut results = self.body.results[..own].to_vec();
@@ -206,6 +210,12 @@ impl While {
         for &k in &outputs {
             results[k] = self.body.node(results[k]).inputs[1];
         }
+        let recorded = self.recorded.iter().flatten().zip(&self.body.results[own + 1..]);
+        let of_body = recorded.filter(|(k, _)| **k >= own);
+        results.extend(of_body.map(|(_, &written)| {
+            let entry = self.body.node(written).inputs[1];
+            self.body.node(entry).inputs[0] // what was reshaped to an entry
+        }));
         (self.body.pruned(&results, nc + own), outputs)
     }
 
@@ -225,40 +235,67 @@ impl While {
             && counts(&self.cond, self.cond.params[nc + k]) == 0
     }
 
-    /// Which state values the derivative of the body reads: only these must be kept for each trip.
-    fn needed_state(&self) -> Result<Dims> {
+    /// What must be kept of each trip for the derivative of the body: the state that it reads and, where this loop keeps
+    /// them, the results of work that is not to be done again.
+    fn needed(&self) -> Result<Vec<ValueId>> {
         let g = GraphBuilder::new("backward");
         let args: Vec<Tensor> = self.body.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
-        let refs: Vec<&Tensor> = args.iter().collect();
-        let ys = g.inline(&self.body, &refs);
-        let ys: Vec<&Tensor> = ys.iter().filter(|y| y.dtype().is_float()).collect();
+        let values = g.inline_all(&self.body, &args.iter().collect::<Vec<_>>());
+        let results = self.body.results.iter().map(|r| &values[r.index()][r.out as usize]);
+        let ys: Vec<&Tensor> = results.filter(|y| y.dtype().is_float()).collect();
         let dys: Vec<Tensor> = ys.iter().map(|y| g.parameter(y.ty().clone(), "dy")).collect();
         let xs: Vec<&Tensor> = args.iter().filter(|x| x.dtype().is_float()).collect();
-        let graph = g.finish(&crate::vjp(&ys, &dys.iter().collect::<Vec<_>>(), &xs))?;
-        let live = graph.live(&graph.results);
-        let state = self.captures..self.captures + self.own_state();
-        Ok(state.filter(|&k| live[graph.params[k].index()]).map(|k| k - self.captures).collect())
+        let grads = crate::vjp(&ys, &dys.iter().collect::<Vec<_>>(), &xs);
+        if let Some(e) = g.error() {
+            return Err(e);
+        }
+        let of_body: HashMap<ValueId, ValueId> = (values.iter().enumerate())
+            .flat_map(|(i, outs)| outs.iter().enumerate().map(move |(k, t)| (t.id(), ValueId::new(i, k))))
+            .collect();
+        let state: HashSet<ValueId> =
+            self.body.params[self.captures..][..self.own_state()].iter().copied().collect();
+        let mut needed = BTreeSet::new();
+        let mut seen = HashSet::new();
+        let mut open: Vec<ValueId> = grads.iter().map(Tensor::id).collect();
+        while let Some(v) = open.pop() {
+            if !seen.insert(v) {
+                continue;
+            }
+            let own = of_body
+                .get(&v)
+                .filter(|v| state.contains(v) || (self.keeps && is_work(&self.body.node(**v).op)));
+            match own {
+                Some(&own) => _ = needed.insert(own),
+                None => open.extend(g.with_node(v.index(), |n| n.inputs.clone())),
+            }
+        }
+        Ok(needed.into_iter().collect())
     }
 
-    /// This loop with `extra` state: a counter, and an array for each state value in `recorded`.
-    fn recording(&self, recorded: Dims, extra: &[Tensor]) -> Result<While> {
+    /// This loop with `extra` state: a counter, and an array for each value of the body in `needed`.
+    fn recording(&self, needed: &[ValueId], extra: &[Tensor]) -> Result<While> {
         let start = |graph: &Graph| {
             let g = GraphBuilder::new(&graph.name);
             let types = graph.param_types().into_iter().chain(extra.iter().map(|t| t.ty().clone()));
             let params: Vec<Tensor> = types.map(|t| g.parameter(t, "state")).collect();
             let own: Vec<&Tensor> = params[..graph.params.len()].iter().collect();
-            let results = g.inline(graph, &own);
-            (g, params, results)
+            let values = g.inline_all(graph, &own);
+            (g, params, values)
         };
-        let (g, _, results) = start(&self.cond);
-        let cond = g.finish(&results)?;
-        let (g, params, mut results) = start(&self.body);
-        let (own, extra) = params.split_at(self.body.params.len());
+        let of = |values: &[Vec<Tensor>], v: ValueId| values[v.index()][v.out as usize].clone();
+        let (g, _, values) = start(&self.cond);
+        let cond = g.finish(&[of(&values, self.cond.results[0])])?;
+        let (g, params, values) = start(&self.body);
+        let extra = &params[self.body.params.len()..];
+        let mut results: Vec<Tensor> = self.body.results.iter().map(|&r| of(&values, r)).collect();
         results.push(&extra[0] + 1.0);
-        for (&k, stack) in recorded.iter().zip(&extra[1..]) {
-            results.push(write_trip(stack, &own[self.captures + k], &extra[0]));
+        for (&v, stack) in needed.iter().zip(&extra[1..]) {
+            results.push(write_trip(stack, &of(&values, v), &extra[0]));
         }
         let body = g.finish(&results)?;
+        let (nc, own) = (self.captures, self.own_state());
+        let of_state = |v: ValueId| self.body.params[nc..].iter().position(|&p| p == v);
+        let recorded = needed.iter().enumerate().map(|(i, &v)| of_state(v).unwrap_or(own + i)).collect();
         Ok(While { cond, body, recorded: Some(recorded), ..self.clone() })
     }
 
@@ -280,12 +317,27 @@ impl While {
         let outputs: Vec<usize> = floats().filter(|&k| outputs.contains(&k) && dy[k].is_some()).collect();
         let captures: Vec<usize> =
             (0..nc).filter(|&k| x[k].dtype().is_float() && is_first(&x[..nc], k)).collect();
+        // Which arrays of all trips hold values of the body, in the order of the body's further results.
+        let stacks = recorded.iter().enumerate().filter(|(_, k)| **k >= own).map(|(p, _)| own + 1 + p);
+        let stacks: Vec<usize> = stacks.collect();
+        // Second derivatives: kept values have cotangents of their own.
+        let owed: Vec<usize> = (0..stacks.len()).filter(|&j| dy[stacks[j]].is_some()).collect();
+        let trip = Trip {
+            ys: state.iter().chain(&outputs).copied().chain(owed.iter().map(|j| own + j)).collect(),
+            xs: state.iter().map(|k| nc + k).chain(captures.iter().copied()).collect(),
+            kept: (own..body.results.len()).collect(),
+        };
+        let wanted = trip.xs.len();
+        let derivative = match trip.derivative(&body) {
+            Ok(graph) => graph,
+            Err(e) => return refused(x, &e),
+        };
         let cotangents = state.iter().map(|&k| dy[k].clone().unwrap_or_else(|| y[k].zeros_like()));
         let sums = captures.iter().map(|&k| x[k].zeros_like());
         let init: Vec<Tensor> = cotangents.chain(sums).collect();
         let init: Vec<&Tensor> = init.iter().collect();
 
-        let outs = flow::fori_in(&g, trips, &init, |r, trip, carried| {
+        let outs = flow::fori_in(&g, trips, false, &init, |r, trip, carried| {
             let at = r.scalar(DType::I32, trips as f64 - 1.0) - trip;
             let kept = |k: usize| recorded.iter().position(|&s| s == k).map(|p| own + 1 + p);
             let value = |k: usize| match kept(k) {
@@ -293,18 +345,17 @@ impl While {
                 None if k == 0 && counted => at.clone(),
                 None => r.full(y[k].ty(), 0.0), // the derivative does not read it
             };
-            let args: Vec<Tensor> = x[..nc].iter().map(|t| r.capture(t)).chain((0..own).map(value)).collect();
-            let ys = r.inline(&body, &args.iter().collect::<Vec<_>>());
-            let ys: Vec<&Tensor> = state.iter().chain(&outputs).map(|&k| &ys[k]).collect();
-            let xs: Vec<&Tensor> =
-                state.iter().map(|&k| &args[nc + k]).chain(captures.iter().map(|&k| &args[k])).collect();
+            let args = x[..nc].iter().map(|t| r.capture(t)).chain((0..own).map(value));
             let (dys, sums) = carried.split_at(state.len());
-            let of_trip = |&k: &usize| dy[k].as_ref().map(|d| entry(d, &at));
-            let of_outputs: Vec<Tensor> = outputs.iter().filter_map(of_trip).collect();
-            let dys: Vec<&Tensor> = dys.iter().chain(&of_outputs).collect();
-            let mut grads = crate::vjp(&ys, &dys, &xs);
+            let of_outputs = outputs.iter().filter_map(|&k| dy[k].as_ref()).map(|d| entry(d, &at));
+            let of_kept = owed.iter().filter_map(|&j| dy[stacks[j]].as_ref()).map(|d| read_trip(d, &at));
+            let args: Vec<Tensor> =
+                args.chain(dys.iter().cloned()).chain(of_outputs).chain(of_kept).collect();
+            let (grads, held) = derivative.results.split_at(wanted);
+            let known = derivative.params.iter().copied().zip(args);
+            let held = held.iter().copied().zip(stacks.iter().map(|&s| read_trip(&y[s], &at)));
+            let mut grads = r.inline_given(&derivative, known.chain(held).collect(), grads);
             for (grad, &k) in grads.iter_mut().zip(&state) {
-                // Second derivatives: the kept values have cotangents of their own.
                 if let Some(d) = kept(k).and_then(|s| dy[s].as_ref()) {
                     *grad = &*grad + &read_trip(d, &at);
                 }
@@ -319,6 +370,44 @@ impl While {
         places.zip(outs).for_each(|(place, d)| grads[place] = Grad::Of(d));
         grads
     }
+}
+
+/// Which derivative of a body is wanted, all by number.
+struct Trip {
+    /// Results that have cotangents.
+    ys: Vec<usize>,
+    /// Parameters whose cotangents are wanted.
+    xs: Vec<usize>,
+    /// Results whose values are known.
+    kept: Vec<usize>,
+}
+
+impl Trip {
+    /// `body's parameters …, cotangents of ys … → cotangents of xs …, kept results …`
+    fn derivative(&self, body: &Graph) -> Result<Arc<Graph>> {
+        let g = GraphBuilder::new("trip");
+        let args: Vec<Tensor> = body.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
+        let results = g.inline(body, &args.iter().collect::<Vec<_>>());
+        let ys: Vec<&Tensor> = self.ys.iter().map(|&k| &results[k]).collect();
+        let dys: Vec<Tensor> = ys.iter().map(|y| g.parameter(y.ty().clone(), "dy")).collect();
+        let xs: Vec<&Tensor> = self.xs.iter().map(|&k| &args[k]).collect();
+        let mut all = crate::vjp(&ys, &dys.iter().collect::<Vec<_>>(), &xs);
+        all.extend(self.kept.iter().map(|&k| results[k].clone()));
+        g.finish(&all)
+    }
+}
+
+/// Whether an op does what is not worth doing twice: products, folds and loops; anything else is next to free where
+/// its result is read, and large where it would be kept.
+fn is_work(op: &Op) -> bool {
+    matches!(op.rule().lower(), Lowering::Contract | Lowering::Fold | Lowering::Control)
+        && !matches!(op, Op::OptimizationBarrier(_))
+}
+
+/// Poisoned gradients of all operands.
+fn refused(x: &[Tensor], why: &Error) -> Vec<Grad> {
+    let error = why.clone().at("the body of while");
+    x.iter().map(|x| Grad::Of(x.fail(error.clone()))).collect()
 }
 
 fn trip_start(trip: &Tensor, rank: usize) -> Vec<Tensor> {
@@ -492,8 +581,14 @@ mod tests {
         let x = g.parameter(TensorType::scalar(DType::F32), "x");
         let body = g.finish(&[x]).unwrap();
         let f32 = TensorType::scalar(DType::F32);
-        let op =
-            While { captures: 0, cond: body.clone(), body: body.clone(), trip_count: None, recorded: None };
+        let op = While {
+            captures: 0,
+            cond: body.clone(),
+            body: body.clone(),
+            trip_count: None,
+            keeps: false,
+            recorded: None,
+        };
         assert_eq!(op.infer(&[&f32]).unwrap_err().label, "C1");
         assert_eq!(Case { branches: vec![] }.infer(&[&f32]).unwrap_err().label, "C1");
         let case = Case { branches: vec![body] };

@@ -217,6 +217,7 @@ pub(super) fn while_(s: &Source<'_>) -> Unread<Op> {
         cond: s.region(0)?,
         body: s.region(1)?,
         trip_count: has("systole.trip_count").map(|n| s.size(n)).transpose()?,
+        keeps: s.flag("systole.keeps")?,
         recorded: has("systole.recorded").map(|n| s.sizes(n)).transpose()?,
     }
     .into())

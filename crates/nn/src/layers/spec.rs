@@ -238,6 +238,11 @@ impl LayerSpec {
         self.trainable
     }
 
+    /// Whether the backward pass computes it again.
+    pub fn is_remat(&self) -> bool {
+        self.remat
+    }
+
     /// Names the layer: the first part of its weights' paths.
     pub fn name(mut self, name: impl Into<String>) -> LayerSpec {
         self.name = Some(name.into());

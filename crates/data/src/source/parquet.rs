@@ -1,0 +1,314 @@
+//! `parquet`: the rows of Parquet files, some columns of them, row group by row group. Behind the feature `parquet`.
+//!
+//! A row group is read whole, so memory grows with the files' row groups. Columns of numbers, texts, bytes and flat lists
+//! of numbers are read; other columns are an error that names them, and can be left out.
+
+use crate::dataset::Cardinality;
+use crate::place::{Place, foreign};
+use crate::run::Run;
+use crate::sample::{Origin, Sample};
+use crate::stage::{Cursor, Stage};
+use crate::{Dataset, HostArray};
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::{Field, Row};
+use parquet::schema::types::Type;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systole_base::{DType, Error, ErrorKind, Literal, Result};
+
+impl Dataset {
+    /// The rows of Parquet files, a field for each column: numbers as they are, texts and bytes as `ui8[n]`, lists of
+    /// numbers as `T[n]`. `columns` says which, in the files' order; none: all.
+    ///
+    /// Compressed pages are read where they are plain or Snappy. A resumed run goes to its row group at once.
+    pub fn parquet<P: Into<PathBuf>>(
+        files: impl IntoIterator<Item = P>,
+        columns: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Dataset {
+        let files = Arc::new(files.into_iter().map(Into::into).collect());
+        let columns: Vec<String> = columns.into_iter().map(Into::into).collect();
+        Dataset::new(Rows { files, columns: Arc::new(columns) })
+    }
+}
+
+struct Rows {
+    files: Arc<Vec<PathBuf>>,
+    columns: Arc<Vec<String>>,
+}
+
+impl Stage for Rows {
+    fn label(&self) -> String {
+        match self.files.as_slice() {
+            [one] => format!("parquet({})", one.display()),
+            many => format!("parquet({} files)", many.len()),
+        }
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        let rows = |path: &PathBuf| Some(open(path).ok()?.metadata().file_metadata().num_rows() as u64);
+        self.files.iter().map(rows).sum::<Option<u64>>().map_or(Cardinality::Unknown, Cardinality::Finite)
+    }
+
+    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(Walking {
+            files: self.files.clone(),
+            columns: self.columns.clone(),
+            at: [0; 3],
+            before: 0,
+            open: None,
+            rows: Vec::new(),
+        }))
+    }
+}
+
+fn wrong(path: &Path, what: &str, e: &ParquetError) -> Error {
+    Error::new(ErrorKind::Data, what.to_string()).at(path.display().to_string()).because(e.to_string())
+}
+
+fn open(path: &Path) -> Result<SerializedFileReader<File>> {
+    let file = File::open(path).map_err(|e| Error::io("cannot read", path, e))?;
+    SerializedFileReader::new(file).map_err(|e| {
+        wrong(path, "this is no whole Parquet file", &e).hint("its last bytes hold its contents: was it cut?")
+    })
+}
+
+struct Walking {
+    files: Arc<Vec<PathBuf>>,
+    columns: Arc<Vec<String>>,
+    /// File, row group, row of the group: what comes next.
+    at: [usize; 3],
+    /// Rows of the file before this row group.
+    before: u64,
+    open: Option<SerializedFileReader<File>>,
+    /// The rows of the group; empty: it is not read yet.
+    rows: Vec<Row>,
+}
+
+impl Walking {
+    /// Has the rows of the present group at hand; false: there is none any more.
+    fn ready(&mut self) -> Result<bool> {
+        loop {
+            let Some(path) = self.files.get(self.at[0]).cloned() else { return Ok(false) };
+            if self.open.is_none() {
+                self.open = Some(open(&path).inspect_err(|_| self.next_file())?);
+            }
+            let Some(reader) = &self.open else { return Ok(false) };
+            if self.at[1] >= reader.num_row_groups() {
+                self.next_file();
+                continue;
+            }
+            if self.rows.is_empty() {
+                self.rows = read_group(reader, self.at[1], &self.columns, &path)
+                    .inspect_err(|_| self.next_group())?;
+            }
+            if self.at[2] < self.rows.len() {
+                return Ok(true);
+            }
+            self.next_group();
+        }
+    }
+
+    fn next_group(&mut self) {
+        self.before += self.rows.len() as u64;
+        self.rows.clear();
+        self.at = [self.at[0], self.at[1] + 1, 0];
+    }
+
+    fn next_file(&mut self) {
+        self.rows.clear();
+        self.open = None;
+        self.before = 0;
+        self.at = [self.at[0] + 1, 0, 0];
+    }
+}
+
+/// The rows of a group, of these columns.
+fn read_group(
+    reader: &SerializedFileReader<File>,
+    group: usize,
+    columns: &[String],
+    path: &Path,
+) -> Result<Vec<Row>> {
+    let schema = reader.metadata().file_metadata().schema();
+    let projection = project(schema, columns).map_err(|e| e.at(path.display().to_string()))?;
+    let failed = |e: ParquetError| wrong(path, &format!("row group {group} cannot be read"), &e);
+    let rows = reader.get_row_group(group).map_err(failed)?;
+    rows.get_row_iter(projection).map_err(failed)?.collect::<Result<Vec<Row>, _>>().map_err(failed)
+}
+
+/// The part of a schema with these columns; none: all.
+fn project(schema: &Type, columns: &[String]) -> Result<Option<Type>> {
+    if columns.is_empty() {
+        return Ok(None);
+    }
+    let all = schema.get_fields();
+    if let Some(unknown) = columns.iter().find(|c| all.iter().all(|f| f.name() != c.as_str())) {
+        let names: Vec<&str> = all.iter().map(|f| f.name()).collect();
+        return Err(Error::new(ErrorKind::Data, format!("there is no column `{unknown}`"))
+            .because(format!("the columns are {}", names.join(", "))));
+    }
+    let wanted = all.iter().filter(|f| columns.iter().any(|c| c == f.name())).cloned().collect();
+    let made = Type::group_type_builder(schema.name()).with_fields(wanted).build();
+    made.map(Some).map_err(|e| Error::new(ErrorKind::Bug, "columns are no schema").because(e.to_string()))
+}
+
+impl Cursor for Walking {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        match self.ready() {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(e) => return Some(Err(e)),
+        }
+        let (path, row) = (self.files.get(self.at[0])?, self.rows.get(self.at[2])?);
+        let number = self.before + self.at[2] as u64;
+        let origin = Origin { source: path.display().to_string().into(), index: number };
+        let fields = row.get_column_iter().map(|(name, field)| {
+            let array =
+                array(field).map_err(|e| e.at(format!("{}, row {number}, column {name}", path.display())))?;
+            Ok((Arc::<str>::from(name.as_str()), HostArray::from(array)))
+        });
+        let fields = fields.collect::<Result<Vec<_>>>();
+        self.at[2] += 1;
+        Some(fields.map(|fields| Sample::from_parts(fields, Some(origin))))
+    }
+
+    fn save(&self) -> Place {
+        Place::at(self.at.map(|n| n as u64))
+    }
+
+    fn restore(&mut self, place: &Place) -> Result<()> {
+        let [file, group, row] = place.numbers[..] else { return Err(foreign()) };
+        let at = [file, group, row].map(usize::try_from);
+        let [Ok(file), Ok(group), Ok(row)] = at else { return Err(foreign()) };
+        if file > self.files.len() {
+            return Err(foreign());
+        }
+        self.rows.clear();
+        self.open = None;
+        self.at = [file, group, row];
+        self.before = 0;
+        if let Some(path) = self.files.get(file) {
+            let reader = open(path)?;
+            let groups = reader.metadata().row_groups().iter().take(group);
+            self.before = groups.map(|g| g.num_rows() as u64).sum();
+            self.open = Some(reader);
+        }
+        Ok(())
+    }
+}
+
+/// A cell as an array.
+fn array(field: &Field) -> Result<Literal> {
+    match field {
+        Field::Str(text) => bytes(text.as_bytes()),
+        Field::Bytes(data) => bytes(data.data()),
+        Field::ListInternal(list) => {
+            let items = list.elements().iter().map(number).collect::<Result<Vec<_>>>()?;
+            let dtype = items.first().map_or(DType::F32, |(dtype, _)| *dtype);
+            let values: Vec<Literal> = items.into_iter().map(|(_, value)| value).collect();
+            let all: Vec<u8> = values.iter().flat_map(|v| v.bytes().to_vec()).collect();
+            Literal::from_bytes(systole_base::TensorType::new(dtype, [values.len()]), &all)
+        }
+        single => number(single).map(|(_, value)| value),
+    }
+}
+
+fn bytes(data: &[u8]) -> Result<Literal> {
+    Literal::from_slice([data.len()], data)
+}
+
+/// A number with its type.
+fn number(field: &Field) -> Result<(DType, Literal)> {
+    let int =
+        |dtype, value: i64| Ok((dtype, Literal::from_slice([] as [usize; 0], &[value])?.convert(dtype)));
+    match field {
+        Field::Bool(b) => int(DType::Bool, i64::from(*b)),
+        Field::Byte(n) => int(DType::I8, i64::from(*n)),
+        Field::Short(n) => int(DType::I16, i64::from(*n)),
+        Field::Int(n) => int(DType::I32, i64::from(*n)),
+        Field::Long(n) => int(DType::I64, *n),
+        Field::UByte(n) => int(DType::U8, i64::from(*n)),
+        Field::UShort(n) => int(DType::U16, i64::from(*n)),
+        Field::UInt(n) => int(DType::U32, i64::from(*n)),
+        Field::ULong(n) => Ok((DType::U64, Literal::from_slice([] as [usize; 0], &[*n])?)),
+        Field::Float16(x) => Ok((DType::F16, Literal::scalar(DType::F16, x.to_f64()))),
+        Field::Float(x) => Ok((DType::F32, Literal::from_slice([] as [usize; 0], &[*x])?)),
+        Field::Double(x) => Ok((DType::F64, Literal::from_slice([] as [usize; 0], &[*x])?)),
+        Field::Null => Err(Error::new(ErrorKind::Data, "there is no value")
+            .hint("fill the gaps where the file is made, or leave the column out")),
+        other => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{other:?} is neither number, text, bytes nor a list of numbers"),
+        )
+        .hint("leave the column out: name those that you want")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::test::resumes;
+    use parquet::data_type::{ByteArray, ByteArrayType, FloatType, Int64Type};
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+
+    /// Rows `from..to`, three in a row group: `id`, `x = id / 2`, `name = "n<id>"`.
+    fn write(path: &Path, from: i64, to: i64) {
+        let text = "message rows { REQUIRED INT64 id; REQUIRED FLOAT x; REQUIRED BYTE_ARRAY name (UTF8); }";
+        let schema = Arc::new(parse_message_type(text).unwrap());
+        let mut w = SerializedFileWriter::new(File::create(path).unwrap(), schema, Arc::default()).unwrap();
+        let ids: Vec<i64> = (from..to).collect();
+        for part in ids.chunks(3) {
+            let mut group = w.next_row_group().unwrap();
+            let mut c = group.next_column().unwrap().unwrap();
+            c.typed::<Int64Type>().write_batch(part, None, None).unwrap();
+            c.close().unwrap();
+            let mut c = group.next_column().unwrap().unwrap();
+            let xs: Vec<f32> = part.iter().map(|i| *i as f32 / 2.0).collect();
+            c.typed::<FloatType>().write_batch(&xs, None, None).unwrap();
+            c.close().unwrap();
+            let mut c = group.next_column().unwrap().unwrap();
+            let names: Vec<ByteArray> = part.iter().map(|i| format!("n{i}").as_str().into()).collect();
+            c.typed::<ByteArrayType>().write_batch(&names, None, None).unwrap();
+            c.close().unwrap();
+            group.close().unwrap();
+        }
+        w.close().unwrap();
+    }
+
+    #[test]
+    fn rows_and_columns_come_from_any_place_and_damage_is_named() {
+        let dir = std::env::temp_dir().join(format!("systole-parquet-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let files = [dir.join("a.parquet"), dir.join("b.parquet")];
+        write(&files[0], 0, 10);
+        write(&files[1], 10, 14);
+        let none: [&str; 0] = [];
+        let all = Dataset::parquet(&files, none);
+        assert_eq!(all.cardinality(), Cardinality::Finite(14));
+        assert_eq!(all.element_spec().unwrap().to_string(), "id: i64[], x: f32[], name: ui8[2]");
+        let rows: Vec<Sample> = all.iter().map(Result::unwrap).collect();
+        for (i, row) in rows.iter().enumerate() {
+            assert_eq!(row.get("id").unwrap().get(0).as_i64(), i as i64);
+            assert_eq!(row.get("x").unwrap().to_f32s(), [i as f32 / 2.0]);
+            assert_eq!(row.text("name").unwrap(), format!("n{i}"));
+        }
+        assert_eq!(rows.len(), 14);
+        resumes(&all);
+        let some = Dataset::parquet(&files, ["x", "id"]);
+        assert_eq!(some.element_spec().unwrap().to_string(), "id: i64[], x: f32[]");
+        resumes(&some.shuffle(5, 1).batch(3));
+        let e = Dataset::parquet(&files, ["y"]).iter().next().unwrap().unwrap_err().to_string();
+        assert!(e.contains("no column `y`") && e.contains("id, x, name") && e.contains("a.parquet"), "{e}");
+
+        let bytes = std::fs::read(&files[0]).unwrap();
+        std::fs::write(&files[0], &bytes[..bytes.len() / 2]).unwrap();
+        let items: Vec<Result<Sample>> = all.iter().collect();
+        let e = items[0].as_ref().unwrap_err().to_string();
+        assert!(e.contains("a.parquet") && e.contains("no whole Parquet file"), "{e}");
+        assert_eq!(items.len(), 5, "the other file is read");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
