@@ -100,7 +100,7 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     };
     match screen.json {
         true => screen.object(&answer.object(args)),
-        false => answer.show(args, screen),
+        false => answer.show(args.quick, screen),
     }
     Ok(0)
 }
@@ -272,7 +272,7 @@ impl Answer<'_> {
         })
     }
 
-    fn show(&self, args: &CompileArgs, screen: &Screen) {
+    fn show(&self, quick: bool, screen: &Screen) {
         let (slice, r) = (self.slice, self.report);
         let m = &r.memory;
         let name = product(slice, self.tables).map_or(String::new(), |p| format!(", sold as {p}"));
@@ -281,7 +281,7 @@ impl Answer<'_> {
         let by = r.compiler.lines().next().unwrap_or("its compiler");
         let cached = if r.cached { "from the cache, compiled before " } else { "" };
         screen.line(format!("  {cached}in {:.1} s, by {by}", r.seconds));
-        if args.quick {
+        if quick {
             screen
                 .line("  optimized less (--quick): these are not the figures of the program that would run");
         }
