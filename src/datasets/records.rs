@@ -128,7 +128,7 @@ pub struct RecordShape {
 
 /// Whether a folder holds files of records, rather than folders of pictures.
 pub fn holds_records(dir: impl AsRef<Path>) -> bool {
-    files_of(dir.as_ref()).is_ok_and(|files| files.iter().any(|f| is_of_records(f)))
+    files_of(dir.as_ref()).is_ok_and(|files| files.iter().any(is_of_records))
 }
 
 /// Whether a file's name is that of a file of records.
@@ -611,9 +611,9 @@ impl Input {
             return Ok(Some(Input::File { field, size: wanted([h, w, c]) }));
         }
         let dtype = x.dtype();
-        Ok(match shape_of(first, &field)?.as_slice() {
-            &[h, w, c @ 1..=4] => Some(Input::Pixels { field, size: wanted([h, w, c]), dtype }),
-            &[h, w] => Some(Input::Pixels { field, size: wanted([h, w, 1]), dtype }),
+        Ok(match *shape_of(first, &field)?.as_slice() {
+            [h, w, c @ 1..=4] => Some(Input::Pixels { field, size: wanted([h, w, c]), dtype }),
+            [h, w] => Some(Input::Pixels { field, size: wanted([h, w, 1]), dtype }),
             _ => None,
         })
     }

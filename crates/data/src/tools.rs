@@ -54,16 +54,16 @@ impl Opened {
 /// When nothing is there, or nothing that can be read.
 pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
     let place = Path::new(path);
-    if place.is_dir() {
-        if let Ok(folder) = ImageFolder::open(place) {
-            let files = folder.pictures.iter().map(|(p, _)| p.clone()).collect();
-            return Ok(Opened {
-                files,
-                encoded: Some(folder.encoded()),
-                classes: folder.classes.clone(),
-                ..Opened::of("folder of classes", folder.dataset())
-            });
-        }
+    if place.is_dir()
+        && let Ok(folder) = ImageFolder::open(place)
+    {
+        let files = folder.pictures.iter().map(|(p, _)| p.clone()).collect();
+        return Ok(Opened {
+            files,
+            encoded: Some(folder.encoded()),
+            classes: folder.classes.clone(),
+            ..Opened::of("folder of classes", folder.dataset())
+        });
     }
     open_files(files_of(place)?, features)
 }
