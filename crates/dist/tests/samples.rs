@@ -22,7 +22,7 @@ fn spreads(graph: &Graph, mesh: &Mesh) -> Vec<Spread> {
         }
     }
     for d in 0..3 {
-        let along = |t: &systole_ir::TensorType| match d < t.rank() && t.shape[d] % n == 0 {
+        let along = |t: &systole_ir::TensorType| match d < t.rank() && t.shape[d].is_multiple_of(n) {
             true => whole(t.rank()).split(d, 0),
             false => whole(t.rank()),
         };
