@@ -146,7 +146,7 @@ fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
     }
     let (mut model, usual) = model(args)?;
     let batch_size = args.batch_size.map_or(usual, |n| n as usize);
-    let graph = model.train_graph_in_loops(batch_size)?;
+    let (graph, roles) = model.train_program(batch_size)?;
     // As training compiles it: every argument may be given away.
     let all: Vec<usize> = (0..graph.params.len()).collect();
     let usual = if slice.all_devices() > 1 { "data_parallel" } else { "one_device" };
@@ -163,24 +163,16 @@ fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
         return Ok(Step { program: program_text(&graph, &all), partitions: 1, split: None });
     }
     let mesh = mesh(args, slice)?;
-    let spread = spread(&strategy, &graph, &mesh)?;
+    let spread = spread(&strategy, &graph, &roles, &mesh)?;
     let program = spread_text(&graph, &all, &spread);
     Ok(Step { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
 }
 
-/// How the arrays of a training step lie on a mesh. Its first arguments are the state, which its results replace in
-/// order; then come the batch and scalars.
-fn spread(strategy: &Strategy, step: &Graph, mesh: &Mesh) -> Result<Spread, Failure> {
-    let (params, results) = (step.param_types(), step.result_types());
-    let state = results.iter().zip(&params).take_while(|(result, param)| result == param).count();
-    let roles = Roles {
-        batch: (state..params.len()).filter(|&i| params[i].rank() > 0).collect(),
-        replaces: (0..results.len()).map(|i| Some(i).filter(|i| *i < state)).collect(),
-        any_batch: false,
-    };
-    let spread = strategy.spread(mesh, step, &roles, true)?;
-    for (sharding, ty) in spread.params.iter().zip(&params) {
-        sharding.local(mesh, ty).map_err(|e| {
+/// How the arrays of a training step lie on a mesh.
+fn spread(strategy: &Strategy, step: &Graph, roles: &Roles, mesh: &Mesh) -> Result<Spread, Failure> {
+    let spread = strategy.spread(mesh, step, roles, true)?;
+    for (sharding, ty) in spread.params.iter().zip(step.param_types()) {
+        sharding.local(mesh, &ty).map_err(|e| {
             let split = Error::new(ErrorKind::Config, "the batch cannot be split evenly over the devices");
             let hint = e.hint_text().unwrap_or_default().replace("make it", "make the batch size");
             Failure::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))

@@ -11,7 +11,7 @@ use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
 use crate::resident::DeviceBatch;
 use std::sync::Arc;
 use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
-use systole_runtime::{Backend, Buffer, Executable, Jit, Params, jit};
+use systole_runtime::{Backend, Buffer, Executable, Jit, Params, Roles, jit};
 
 /// Learning rate `f32[]`, step `u64[]` and seed `u64[]`: inputs of the graph, so that changing them compiles nothing.
 pub(crate) type Controls = (Tensor, Tensor, Tensor);
@@ -116,12 +116,12 @@ impl TrainStep {
         batch: &Batch,
         controls: (Buffer, Buffer, Buffer),
         loops: bool,
-    ) -> Result<Arc<Graph>> {
+    ) -> Result<(Arc<Graph>, Roles)> {
         let s = state.clone();
         let metrics = self.metrics.zeros();
         let recipe = Recipe { loops, ..self.recipe.clone() };
         let args = (s.trainable, s.frozen, s.optimizer, metrics, batch_buffers(batch), controls);
-        recipe.function().trace(args)
+        recipe.function().program(args)
     }
 
     /// Whether the step itself has loops over equal pieces of the model.

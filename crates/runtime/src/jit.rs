@@ -115,10 +115,17 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
 
     /// The graph for the types of `args`, without compiling it.
     pub fn trace(&self, args: I::Host) -> Result<Arc<Graph>> {
+        Ok(self.program(args)?.0)
+    }
+
+    /// The graph for the types of `args`, and what its parameters and results are, without compiling it.
+    pub fn program(&self, args: I::Host) -> Result<(Arc<Graph>, Roles)> {
         let mut leaves = Vec::new();
         let structure = I::flatten_host(args, &mut leaves);
         let types = leaves.iter().map(|b| b.ty().clone()).collect();
-        Ok(self.trace_signature(&Signature { structure, types })?.0)
+        let (graph, results) = self.trace_signature(&Signature { structure, types })?;
+        let roles = self.roles(&graph, &results);
+        Ok((graph, roles))
     }
 
     /// Number of programs compiled so far: one for each type of the arguments.

@@ -108,7 +108,7 @@ impl Subject {
                         let share = Share::of(model.train_graph(each)?, each);
                         // Layer by layer is what work is told by; in loops is what a compiler is soon done with.
                         let graph = match compiled {
-                            true => model.train_graph_in_loops(each)?,
+                            true => model.train_program(each)?.0,
                             false => share.graph.clone(),
                         };
                         free.insert(Share { graph, ..share })
