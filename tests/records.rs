@@ -5,7 +5,7 @@ mod program;
 
 use program::{Done, Folder};
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use systole_data::format::{png, tfrecord};
 use systole_data::{HostArray, Sample};
 use systole_ir::{DType, Literal};
@@ -81,6 +81,10 @@ fn converted_records_train_as_the_data_set_that_they_came_from() {
     train(&f, "records", "b", &["--epochs=1", "--set=data.records.compression=plain"]).fails(1, &["try: "]);
 }
 
+fn is_backup(entry: &fs::DirEntry) -> bool {
+    entry.path().extension().is_some_and(|end| end == "safetensors")
+}
+
 #[test]
 fn a_run_that_is_killed_in_an_epoch_ends_with_the_same_bits() {
     let f = Folder::with_data("records-resume");
@@ -97,21 +101,23 @@ fn a_run_that_is_killed_in_an_epoch_ends_with_the_same_bits() {
     ];
     train(&f, "records", "whole", &how).ok();
     let args = [&["train", "records", "--out", "killed", "--json"], &SMALL[..], &how].concat();
+    // Killed when its first backup stands, then after longer and longer times.
+    let saved =
+        || fs::read_dir(f.path("killed/backups")).is_ok_and(|mut d| d.any(|e| is_backup(&e.unwrap())));
     let mut kills = 0;
     loop {
         let mut child = f.command(&args).stdout(std::process::Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(500 + 150 * kills));
-        match child.try_wait().unwrap() {
-            Some(status) => {
-                assert!(status.success(), "{status}");
-                break;
-            }
-            None => {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                kills += 1;
-            }
+        let until = Instant::now() + Duration::from_millis(200 * kills);
+        while child.try_wait().unwrap().is_none() && !(saved() && Instant::now() >= until) {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success(), "{status}");
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
     }
     let model = |out: &str| fs::read(f.path(out).join("records.safetensors")).unwrap();
     assert!(kills > 0, "the run was too short to be killed");

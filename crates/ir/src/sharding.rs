@@ -14,7 +14,7 @@ use systole_base::{Dims, Error, ErrorKind, Result, Shape, TensorType};
 /// use systole_ir::Mesh;
 /// let mesh: Mesh = "data=4,model=2".parse()?;
 /// assert_eq!(mesh.devices(), 8);
-/// assert_eq!(mesh.coordinates(5), [2, 1]);
+/// assert_eq!(mesh.coordinates(5)[..], [2, 1]);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
