@@ -2,7 +2,7 @@
 
 use super::dims;
 use crate::HostArray;
-use crate::array::{bad, zeros};
+use crate::array::{bad, unfilled};
 use systole_base::{DType, Literal, Result};
 
 /// How pictures are resized; the numbers are tf.image.resize's, with pixel centres at halves.
@@ -69,7 +69,7 @@ pub(crate) fn resize(x: &Literal, height: usize, width: usize, method: Resize) -
         return resize_to_f32(x, height, width, method);
     }
     let values = resize_to_f32(x, height, width, method)?;
-    let mut out = zeros(x.ty().with_shape([height, width, c]))?;
+    let mut out = unfilled(x.ty().with_shape([height, width, c]))?;
     // `as` saturates, so that overshoot is clipped; adding a half and cutting off rounds what is not negative.
     for (o, v) in out.as_mut_slice::<u8>()?.iter_mut().zip(values.as_slice::<f32>()?) {
         *o = (v + 0.5) as u8;
@@ -82,7 +82,7 @@ fn resize_to_f32(x: &Literal, height: usize, width: usize, method: Resize) -> Re
     if h * w == 0 || height == 0 || width == 0 {
         return Err(bad(format!("cannot resize {} to {height} × {width}", x.ty()), "an image side is 0"));
     }
-    let mut out = zeros(x.ty().with_dtype(DType::F32).with_shape([height, width, c]))?;
+    let mut out = unfilled(x.ty().with_dtype(DType::F32).with_shape([height, width, c]))?;
     let (down, across) = (Taps::of(method, h, height), Taps::of(method, w, width));
     let mut row = vec![0f32; w * c];
     for (i, to) in out.as_mut_slice::<f32>()?.chunks_exact_mut((width * c).max(1)).enumerate() {
@@ -171,6 +171,7 @@ impl Taps {
     }
 
     fn any_columns(&self, row: &[f32], to: &mut [f32], c: usize) {
+        to.fill(0.0);
         for (i, pixel) in to.chunks_exact_mut(c.max(1)).enumerate() {
             for (j, &weight) in self.weights(i).iter().enumerate() {
                 let from = &row[(self.spans[i].0 + j) * c..][..c];
