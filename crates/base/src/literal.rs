@@ -1,7 +1,7 @@
 //! Host arrays: dense, row-major, cheap to clone (shared until written).
 
-use crate::{DType, Element, Error, ErrorKind, Result, Scalar, Shape, TensorType};
 use crate::words::Words;
+use crate::{DType, Element, Error, ErrorKind, Result, Scalar, Shape, TensorType};
 use std::fmt;
 use std::sync::Arc;
 

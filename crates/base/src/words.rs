@@ -8,18 +8,20 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
+/// Words that need no memory of their own.
+const INLINE: usize = 2;
 /// Words below which the allocator's own lists of free memory do as well.
 const SMALL: usize = 64;
 /// Words from which on storage is kept for all threads (32 KiB).
 const LARGE: usize = 4 << 10;
-/// What one thread keeps for itself (512 KiB), and what is kept for all (32 MiB), in words.
-const NEAR: usize = 64 << 10;
+/// What one thread keeps of one size (128 KiB), and what is kept for all (32 MiB), in words.
+const NEAR: usize = 16 << 10;
 const FAR: usize = 4 << 20;
 /// Large arrays that are kept, at most: they are searched from end to end.
 const PLACES: usize = 16;
 
 /// 64-bit words: an alignment of 8 bytes without unsafe code.
-pub(crate) struct Words(SmallVec<[u64; 2]>);
+pub(crate) struct Words(SmallVec<[u64; INLINE]>);
 
 impl Words {
     pub fn zeros(n: usize) -> Words {
@@ -45,19 +47,19 @@ impl Words {
     /// Bytes as words, zeros behind the last.
     pub fn of(bytes: &[u8]) -> Words {
         let (whole, rest) = bytes.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let last = (!rest.is_empty()).then(|| u64::from_ne_bytes(last));
+        let whole = whole.iter().map(|word| u64::from_ne_bytes(*word));
         let n = bytes.len().div_ceil(8);
-        let mut words = match take(n) {
-            Some(spare) => SmallVec::from_vec(spare),
-            None => SmallVec::with_capacity(roomy(n)),
-        };
-        words.clear();
-        words.extend(whole.iter().map(|word| u64::from_ne_bytes(*word)));
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            words.push(u64::from_ne_bytes(last));
+        if n <= INLINE {
+            return Words(whole.chain(last).collect());
         }
-        Words(words)
+        let mut words = take(n).unwrap_or_else(|| Vec::with_capacity(roomy(n)));
+        words.clear();
+        words.extend(whole);
+        words.extend(last);
+        Words(SmallVec::from_vec(words))
     }
 }
 
@@ -100,10 +102,7 @@ fn roomy(n: usize) -> usize {
 }
 
 /// What one thread keeps: lists of storage of one size each, those of [`roomy`].
-struct Near {
-    lists: [Vec<Vec<u64>>; LISTS],
-    words: usize,
-}
+struct Near([Vec<Vec<u64>>; LISTS]);
 
 const LISTS: usize = 4 * (LARGE.ilog2() - SMALL.ilog2()) as usize + 1;
 
@@ -115,16 +114,14 @@ fn list(roomy: usize) -> usize {
 
 impl Near {
     fn take(&mut self, n: usize) -> Option<Vec<u64>> {
-        let found = self.lists[list(roomy(n))].pop()?;
-        self.words -= found.capacity();
-        Some(found)
+        self.0[list(roomy(n))].pop()
     }
 
     fn keep(&mut self, v: Vec<u64>) {
         let n = v.capacity();
-        if self.words + n <= NEAR && roomy(n) == n {
-            self.words += n;
-            self.lists[list(n)].push(v);
+        let list = &mut self.0[list(n)];
+        if roomy(n) == n && list.len() < NEAR / n {
+            list.push(v);
         }
     }
 }
@@ -164,7 +161,7 @@ impl Far {
 }
 
 thread_local! {
-    static OWN: RefCell<Near> = const { RefCell::new(Near { lists: [const { Vec::new() }; LISTS], words: 0 }) };
+    static OWN: RefCell<Near> = const { RefCell::new(Near([const { Vec::new() }; LISTS])) };
 }
 static SHARED: Mutex<Far> = Mutex::new(Far::new(FAR));
 
@@ -212,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_storage_by_size() {
-        let mut near = Near { lists: [const { Vec::new() }; LISTS], words: 0 };
+        let mut near = Near([const { Vec::new() }; LISTS]);
         for n in SMALL..LARGE {
             let size = roomy(n);
             assert!(size >= n && size <= n + n / 4 + 1 && roomy(size) == size && list(size) < LISTS);
@@ -221,9 +218,9 @@ mod tests {
             assert_eq!(near.take(n).map(|v| v.capacity()), Some(size));
         }
         near.keep(Vec::with_capacity(SMALL + 1));
-        assert_eq!(near.words, 0, "of no list");
+        assert!(near.0.iter().all(Vec::is_empty), "of no list");
         (0..2 * NEAR / SMALL).for_each(|_| near.keep(Vec::with_capacity(SMALL)));
-        assert_eq!(near.words, NEAR);
+        assert_eq!(near.0[0].len(), NEAR / SMALL);
     }
 
     #[test]

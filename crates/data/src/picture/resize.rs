@@ -106,14 +106,18 @@ struct Taps {
     weights: Vec<f32>,
     /// Output `i` has the weights `ends[i] .. ends[i + 1]`.
     ends: Vec<usize>,
+    /// Whether every output has two: bilinear, which is by far the most frequent.
+    are_pairs: bool,
 }
 
 impl Taps {
     fn of(method: Resize, from: usize, to: usize) -> Taps {
-        let mut taps = Taps { spans: Vec::with_capacity(to), weights: Vec::new(), ends: vec![0] };
+        let mut taps =
+            Taps { spans: Vec::with_capacity(to), weights: Vec::new(), ends: vec![0], are_pairs: true };
         let scale = from as f64 / to as f64;
         for i in 0..to {
             let (first, weights) = one(method, i, from, scale);
+            taps.are_pairs &= weights.len() == 2;
             taps.spans.push((first, weights.len()));
             taps.weights.extend(weights);
             taps.ends.push(taps.weights.len());
@@ -148,8 +152,8 @@ impl Taps {
     fn columns<const C: usize>(&self, row: &[f32], to: &mut [f32]) {
         let (pixels, _) = row.as_chunks::<C>();
         let (out, _) = to.as_chunks_mut::<C>();
-        // Bilinear is by far the most frequent, and twice as fast without inner loops.
-        if self.weights.len() == 2 * self.spans.len() && self.spans.iter().all(|&(_, n)| n == 2) {
+        // Twice as fast without inner loops.
+        if self.are_pairs {
             let (weights, _) = self.weights.as_chunks::<2>();
             for ((pixel, &(first, _)), [a, b]) in out.iter_mut().zip(&self.spans).zip(weights) {
                 if let [left, right, ..] = &pixels[first..] {

@@ -218,7 +218,9 @@ impl Stack {
         let mut given = 0;
         for ((name, array), (expected, ty, out)) in sample.fields().zip(&mut self.fields) {
             let x = array.get()?;
-            if name != &**expected || x.ty() != ty {
+            // Mostly the same text, not only an equal one.
+            let is_named = std::ptr::eq(name, &**expected) || name == &**expected;
+            if !is_named || x.ty() != ty {
                 return Err(sample.locate(mismatch(self.filled, name, x.ty(), expected, ty)));
             }
             let bytes = x.bytes();

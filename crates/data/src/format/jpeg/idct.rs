@@ -31,7 +31,7 @@ fn one_way<const SHIFT: i32>(x: [Lanes; 8]) -> [Lanes; 8] {
 /// Four of them. The constants are sums of libjpeg's, which are 2¹³ times sums of cosines: a product with each of two
 /// numbers and their sum is one instruction.
 #[inline(always)]
-fn half<const SHIFT: i32>(x: [Lanes; 8], zip: fn(Lanes, Lanes) -> Lanes) -> [Lanes; 8] {
+fn half<const SHIFT: i32>(x: [Lanes; 8], zip: impl Fn(Lanes, Lanes) -> Lanes) -> [Lanes; 8] {
     let dot = |pair: Lanes, a: i16, b: i16| dot16(pair, weights(a, b));
     let (even, odd) = (zip(x[0], x[4]), zip(x[2], x[6]));
     let (sum, difference) = (dot(even, 1 << BITS, 1 << BITS), dot(even, 1 << BITS, -1 << BITS));
@@ -69,9 +69,10 @@ fn transposed(x: [Lanes; 8]) -> [Lanes; 8] {
         [zip32_low(a[0], b[0]), zip32_high(a[0], b[0]), zip32_low(a[1], b[1]), zip32_high(a[1], b[1])]
     };
     let (upper, lower) = (four(a, b), four(c, d));
-    std::array::from_fn(|i| {
-        let zip = if i % 2 == 0 { zip64_low } else { zip64_high };
-        zip(upper[i / 2], lower[i / 2])
+    // Pointers to the functions would not be inlined.
+    std::array::from_fn(|i| match (upper[i / 2], lower[i / 2]) {
+        (a, b) if i % 2 == 0 => zip64_low(a, b),
+        (a, b) => zip64_high(a, b),
     })
 }
 

@@ -10,9 +10,9 @@ pub(super) use any::*;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::*;
+    use safe_arch::*;
 
-    pub type Lanes = __m128i;
+    pub type Lanes = m128i;
 
     macro_rules! one_instruction {
         ($($(#[$doc:meta])* $name:ident($($x:ident),+) = $instruction:ident;)*) => {$(
@@ -25,49 +25,49 @@ mod x86 {
     }
 
     one_instruction! {
-        add16(a, b) = _mm_add_epi16;
-        sub16(a, b) = _mm_sub_epi16;
-        add32(a, b) = _mm_add_epi32;
-        sub32(a, b) = _mm_sub_epi32;
+        add16(a, b) = add_i16_m128i;
+        sub16(a, b) = sub_i16_m128i;
+        add32(a, b) = add_i32_m128i;
+        sub32(a, b) = sub_i32_m128i;
         /// The low halves of the products.
-        mul16(a, b) = _mm_mullo_epi16;
+        mul16(a, b) = mul_i16_keep_low_m128i;
         /// The high halves of the products of signed numbers.
-        mul16_high(a, b) = _mm_mulhi_epi16;
+        mul16_high(a, b) = mul_i16_keep_high_m128i;
         /// Products of signed 16-bit numbers, two neighbours added to one of 32 bits.
-        dot16(a, b) = _mm_madd_epi16;
+        dot16(a, b) = mul_i16_horizontal_add_m128i;
         /// The first halves, in turns: a0 b0 a1 b1 …
-        zip8_low(a, b) = _mm_unpacklo_epi8;
-        zip8_high(a, b) = _mm_unpackhi_epi8;
-        zip16_low(a, b) = _mm_unpacklo_epi16;
-        zip16_high(a, b) = _mm_unpackhi_epi16;
-        zip32_low(a, b) = _mm_unpacklo_epi32;
-        zip32_high(a, b) = _mm_unpackhi_epi32;
-        zip64_low(a, b) = _mm_unpacklo_epi64;
-        zip64_high(a, b) = _mm_unpackhi_epi64;
+        zip8_low(a, b) = unpack_low_i8_m128i;
+        zip8_high(a, b) = unpack_high_i8_m128i;
+        zip16_low(a, b) = unpack_low_i16_m128i;
+        zip16_high(a, b) = unpack_high_i16_m128i;
+        zip32_low(a, b) = unpack_low_i32_m128i;
+        zip32_high(a, b) = unpack_high_i32_m128i;
+        zip64_low(a, b) = unpack_low_i64_m128i;
+        zip64_high(a, b) = unpack_high_i64_m128i;
         /// To 16 bits, clipped.
-        narrow32(a, b) = _mm_packs_epi32;
+        narrow32(a, b) = pack_i32_to_i16_m128i;
         /// To bytes, clipped.
-        narrow16(a, b) = _mm_packus_epi16;
+        narrow16(a, b) = pack_i16_to_u8_m128i;
     }
 
     #[inline(always)]
     pub fn all16(x: i16) -> Lanes {
-        _mm_set1_epi16(x)
+        set_splat_i16_m128i(x)
     }
 
     #[inline(always)]
     pub fn all32(x: i32) -> Lanes {
-        _mm_set1_epi32(x)
+        set_splat_i32_m128i(x)
     }
 
     #[inline(always)]
     pub fn shift16<const N: i32>(a: Lanes) -> Lanes {
-        _mm_srai_epi16::<N>(a)
+        shr_imm_i16_m128i::<N>(a)
     }
 
     #[inline(always)]
     pub fn shift32<const N: i32>(a: Lanes) -> Lanes {
-        _mm_srai_epi32::<N>(a)
+        shr_imm_i32_m128i::<N>(a)
     }
 }
 
