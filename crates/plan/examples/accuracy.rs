@@ -1,15 +1,16 @@
 //! How well the analytic model agrees with Google's compiler, and with what others measured: writes the tables of
 //! `docs/plan-accuracy.md`.
 //!
-//! `bench/plan-accuracy.sh` is the whole command. Arguments: the file to write, then training steps as StableHLO text.
+//! `bench/plan-accuracy.sh` is the whole command. Arguments: the file to write, a folder that keeps what was compiled (a
+//! run that is stopped goes on from there), then training steps as StableHLO text.
 #![allow(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::fmt::Write as _;
 use std::path::Path;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
-use systole_pjrt::{COMMAND, Platform, TpuCompiler, discover, program_text, serve};
-use systole_plan::{Half, Machine, Mesh, Tables, Work, analytic, compiled};
+use systole_pjrt::{COMMAND, CompileCache, Platform, TpuCompiler, discover, program_text, serve};
+use systole_plan::{Half, Machine, Memory, Mesh, Tables, Work, analytic, compiled};
 use systole_runtime::{AheadOfTime, AheadRequest};
 
 /// One device of each generation.
@@ -53,6 +54,9 @@ const CONVOLUTIONS: [[usize; 6]; 12] = [
     [256, 14, 512, 512, 3, 1],
 ];
 
+/// What the folder of compiled programs may take.
+const CACHE_BYTES: u64 = 4 << 30;
+
 struct Case {
     name: String,
     kind: &'static str,
@@ -65,7 +69,7 @@ struct Row {
     chip: &'static str,
     name: String,
     seconds: [f64; 2],
-    memory: [f64; 2],
+    memory: [Memory; 2],
 }
 
 fn main() -> Result<()> {
@@ -77,10 +81,14 @@ fn main() -> Result<()> {
     }
     let tables = Tables::built_in()?;
     let compiler = TpuCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
+    let compiler = match args.get(2) {
+        Some(folder) => compiler.with_cache(CompileCache::new(folder.into(), CACHE_BYTES)),
+        None => compiler,
+    };
     let mut rows = Vec::new();
     let mut refused = Vec::new();
     let mut version = String::new();
-    for case in cases(&args[2.min(args.len())..])? {
+    for case in cases(&args[3.min(args.len())..])? {
         // After each case, so that a run that is stopped leaves what it found.
         if let (Some(path), false) = (args.get(1), rows.is_empty()) {
             write(path, &report(&rows, &refused, &tables, &version)?)?;
@@ -89,6 +97,7 @@ fn main() -> Result<()> {
             match row(&case, chip, &tables, &compiler, &mut version) {
                 Ok(row) => {
                     println!("{}", line(&row));
+                    row.memory.iter().for_each(|m| println!("    {}", parts(m)));
                     rows.push(row);
                 }
                 Err(e) => {
@@ -112,6 +121,11 @@ fn write(path: &str, text: &str) -> Result<()> {
 
 fn cases(files: &[String]) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
+    for file in files {
+        let source = std::fs::read_to_string(file).map_err(|e| Error::io("cannot read", file, e))?;
+        let name = Path::new(file).file_stem().map_or(file.clone(), |s| s.to_string_lossy().into());
+        cases.push(Case { name, kind: "training step", graph: text::parse(&source)?, donated: true });
+    }
     for [m, k, n] in PRODUCTS {
         let g = GraphBuilder::new("main");
         let (a, b) = (matrix(&g, &[m, k]), matrix(&g, &[k, n]));
@@ -126,11 +140,6 @@ fn cases(files: &[String]) -> Result<Vec<Case>> {
         let graph = g.finish(&[x.convolution(&kernel, spec)])?;
         let name = format!("{batch}×{side}×{side}×{inner} → {outer}, {window}×{window} / {stride}");
         cases.push(Case { name, kind: "convolution", graph, donated: false });
-    }
-    for file in files {
-        let source = std::fs::read_to_string(file).map_err(|e| Error::io("cannot read", file, e))?;
-        let name = Path::new(file).file_stem().map_or(file.clone(), |s| s.to_string_lossy().into());
-        cases.push(Case { name, kind: "training step", graph: text::parse(&source)?, donated: true });
     }
     Ok(cases)
 }
@@ -164,12 +173,25 @@ fn row(
         chip,
         name: case.name.clone(),
         seconds: [kernels(&ours), kernels(&theirs)],
-        memory: [ours.memory.total(), theirs.memory.total()],
+        memory: [ours.memory, theirs.memory],
     })
+}
+
+/// Where a need comes from, in bytes.
+fn parts(m: &Memory) -> String {
+    let each = m.parts().into_iter().map(|(name, bytes)| format!("{name} {bytes:.0}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+impl Row {
+    fn bytes(&self) -> [f64; 2] {
+        [self.memory[0].total(), self.memory[1].total()]
+    }
 }
 
 fn line(r: &Row) -> String {
     let ratio = |x: [f64; 2]| x[0] / x[1];
+    let bytes = r.bytes();
     format!(
         "| {} | {} | {:.1} | {:.1} | {:.2} | {:.1} | {:.1} | {:.2} |",
         r.chip.split(':').next().unwrap_or(r.chip),
@@ -177,9 +199,9 @@ fn line(r: &Row) -> String {
         r.seconds[0] * 1e6,
         r.seconds[1] * 1e6,
         ratio(r.seconds),
-        r.memory[0] / 1e6,
-        r.memory[1] / 1e6,
-        ratio(r.memory)
+        bytes[0] / 1e6,
+        bytes[1] / 1e6,
+        ratio(bytes)
     )
 }
 
@@ -210,7 +232,7 @@ fn report(rows: &[Row], refused: &[String], tables: &Tables, version: &str) -> R
             let of = |x: &dyn Fn(&Row) -> [f64; 2]| {
                 spread(&own.iter().map(|r| x(r)[0] / x(r)[1]).collect::<Vec<_>>())
             };
-            let ([typical, bias, least, most], memory) = (of(&|r| r.seconds), of(&|r| r.memory));
+            let ([typical, bias, least, most], memory) = (of(&|r| r.seconds), of(&Row::bytes));
             let chip = chip.split(':').next().unwrap_or(chip);
             add(format!(
                 "| {kind} | {chip} | {} | {typical:.2} | {bias:.2} | {least:.2} | {most:.2} | {:.2} | {:.2} |",

@@ -3,10 +3,11 @@
 use crate::collective;
 use crate::device::Device;
 use crate::memory::{Memory, memory};
-use crate::roofline::{Padding, Time, bytes, paddings, time};
+use crate::placement::Placement;
+use crate::roofline::{Padding, Time, paddings, time};
 use crate::slice::Slice;
 use crate::table::{Gpu, Tables};
-use crate::work::{Role, Work};
+use crate::work::{Kernel, Role, Work};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Where a program could run.
@@ -198,20 +199,22 @@ pub const DISPATCH: f64 = 0.15e-3;
 /// The analytic estimate of a step whose devices each do `work`.
 pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> Result<Estimate> {
     let device = machine.device(tables, half)?;
-    let kernels: Vec<KernelTime> = work
-        .kernels
-        .iter()
-        .map(|k| KernelTime {
+    let placement = Placement::of(work, &device);
+    let kernel = |k: &Kernel| {
+        let moved = placement.moved(k, &device);
+        KernelTime {
             scope: k.scope.clone(),
             name: k.name.clone(),
-            time: time(k, &device),
+            time: time(k, moved, &device),
             trips: k.trips,
-            bytes: bytes(k, &device),
+            bytes: moved.0,
             flops: k.product.as_ref().map_or(0.0, |p| p.flops()),
             padding: k.product.as_ref().map_or_else(Vec::new, |p| paddings(p, &device)),
-        })
-        .collect();
-    Ok(assembled("analytic", work, machine, tables, &device, memory(work, &device), kernels))
+        }
+    };
+    let kernels = work.kernels.iter().filter(|k| k.runs_on(&device)).map(kernel).collect();
+    let memory = memory(work, &device, &placement);
+    Ok(assembled("analytic", work, machine, tables, &device, memory, kernels))
 }
 
 /// An estimate from the times of its kernels.

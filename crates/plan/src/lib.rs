@@ -25,6 +25,7 @@ mod device;
 mod estimate;
 mod hlo;
 mod memory;
+mod placement;
 mod price;
 mod roofline;
 mod slice;

@@ -48,17 +48,12 @@ pub struct Padding {
     pub to: f64,
 }
 
-/// Bytes that a kernel moves between memory and the device in one trip.
-pub fn bytes(kernel: &Kernel, device: &Device) -> f64 {
-    kernel.reads.iter().chain(&kernel.writes).map(|a| device.bytes(&a.ty)).sum()
-}
-
-/// The time of one trip.
-pub fn time(kernel: &Kernel, device: &Device) -> Time {
-    let moved = bytes(kernel, device);
-    let unpadded: f64 = kernel.reads.iter().chain(&kernel.writes).map(|a| a.ty.bytes() as f64).sum();
+/// The time of one trip that moves so many bytes to and from main memory, and on the chip.
+pub(crate) fn time(kernel: &Kernel, (moved, near): (f64, f64), device: &Device) -> Time {
+    let arrays = kernel.reads.iter().chain(&kernel.writes);
+    let unpadded = arrays.map(|a| a.ty.bytes() as f64 * a.part).sum::<f64>().min(moved);
     let memory = moved / (device.bytes_per_s * device.memory_share);
-    let vector = kernel.ops / device.vector_ops;
+    let vector = (kernel.ops / device.vector_ops).max(near / device.on_chip_bytes_per_s);
     let Some(p) = &kernel.product else {
         let start = device.start[1];
         let floor = (unpadded / device.bytes_per_s).min(memory);
