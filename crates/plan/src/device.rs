@@ -1,5 +1,6 @@
 //! One device as the analytic model sees it: rates, tiles, and what a kernel costs beside its work.
 
+use crate::estimate::Cpu;
 use crate::table::{Gpu, Tpu};
 use crate::work::Array;
 use systole_ir::{DType, TensorType};
@@ -17,6 +18,10 @@ pub struct Device {
     pub on_chip_bytes_per_s: f64,
     /// Bytes that a program may use.
     pub memory: f64,
+    /// Caches and main memory, nearest first: bytes that lie there, bytes a second. Empty where programs do not see them.
+    pub caches: Vec<(f64, f64)>,
+    /// Samples whose values between kernels are alive at the same time, where a program runs block by block.
+    pub blocks: f64,
     /// Seconds that a kernel with a product takes at the least, and any other.
     pub start: [f64; 2],
     /// Shapes of its matrix units; none where padding costs nothing to speak of.
@@ -60,6 +65,8 @@ impl Device {
             // A core loads and stores a register of 1024 words of 32 bits a cycle.
             on_chip_bytes_per_s: 2.0 * 4096.0 * cores * hertz,
             memory: t.hbm_limit as f64,
+            caches: Vec::new(),
+            blocks: 0.0,
             start: [t.fit.product_cycles / hertz, t.fit.kernel_cycles / hertz],
             tile: Some(Tile {
                 mxu: t.mxu,
@@ -86,6 +93,8 @@ impl Device {
             memory_share: 0.85,
             on_chip_bytes_per_s: f64::INFINITY,
             memory: g.memory_gb * 1e9 * 0.95,
+            caches: Vec::new(),
+            blocks: 0.0,
             start: [4e-6, 4e-6],
             tile: None,
             product_share: 0.7,
@@ -95,21 +104,29 @@ impl Device {
         }
     }
 
-    /// A CPU from its measured ceilings: operations and bytes a second, bytes of memory.
-    pub fn cpu(flops: f64, bytes_per_s: f64, memory: f64) -> Device {
+    /// A CPU from its measured ceilings.
+    pub fn cpu(cpu: &Cpu) -> Device {
         Device {
-            flops: [flops, flops],
-            bytes_per_s,
+            flops: [cpu.flops, cpu.flops],
+            bytes_per_s: cpu.tiers.last().map_or(f64::INFINITY, |t| t.1),
             memory_share: 0.9,
             on_chip_bytes_per_s: f64::INFINITY,
-            memory,
+            memory: cpu.memory,
+            caches: cpu.tiers.clone(),
+            blocks: cpu.threads as f64,
             start: [5e-6, 2e-6],
             tile: None,
             product_share: 0.7,
             head_bytes: 0.0,
             result_seconds: 0.0,
-            vector_ops: flops / 2.0,
+            vector_ops: cpu.flops / 2.0,
         }
+    }
+
+    /// Bytes a second of arrays that lie among `bytes` in use at the same time.
+    pub(crate) fn rate(&self, bytes: f64) -> f64 {
+        let nearest = self.caches.iter().find(|t| bytes <= t.0).or(self.caches.last());
+        nearest.map_or(self.bytes_per_s, |t| t.1) * self.memory_share
     }
 
     /// Operations a second at best for factors of a type.

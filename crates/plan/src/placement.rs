@@ -1,7 +1,7 @@
 //! Where the values between kernels lie: when each is alive, and whether it fits into memory on the chip.
 
 use crate::device::Device;
-use crate::work::{Kernel, Work};
+use crate::work::{Array, Kernel, Work};
 use std::collections::{HashMap, HashSet};
 
 /// A value that is used up so many kernels later counts as a temporary.
@@ -16,6 +16,18 @@ pub(crate) struct Placement {
     pub(crate) activations: f64,
     /// Short-lived ones at that time.
     pub(crate) temporaries: f64,
+    /// Samples that the program works on.
+    batch: Option<usize>,
+    /// Bytes of all arguments.
+    arguments: f64,
+}
+
+/// What a kernel moves: bytes of main memory, seconds of it, and seconds on the chip.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) bytes: f64,
+    pub(crate) far: f64,
+    pub(crate) near: f64,
 }
 
 /// A value between kernels: arguments are never made, results are counted elsewhere.
@@ -33,20 +45,33 @@ impl Placement {
         let on_chip = on_chip(&mut lives, kernels.len(), device.tile.map_or(0.0, |t| t.on_chip));
         lives.retain(|l| !on_chip.contains(&l.value));
         let (activations, temporaries) = fullest(&lives, kernels.len());
-        Placement { on_chip, activations, temporaries }
+        let arguments = work.arguments.iter().map(|a| device.bytes(&a.ty)).sum();
+        Placement { on_chip, activations, temporaries, batch: work.batch(), arguments }
     }
 
-    /// Bytes that a kernel moves in one trip: to and from main memory, and to and from memory on the chip.
-    pub(crate) fn moved(&self, kernel: &Kernel, device: &Device) -> (f64, f64) {
-        let mut moved = (0.0, 0.0);
+    /// What a kernel moves in one trip.
+    pub(crate) fn moved(&self, kernel: &Kernel, device: &Device) -> Moved {
+        let mut moved = Moved::default();
         for a in kernel.reads.iter().chain(&kernel.writes) {
             let bytes = device.array_bytes(a) * a.part;
-            match self.on_chip.contains(&(kernel.graph, a.id)) {
-                true => moved.1 += bytes,
-                false => moved.0 += bytes,
+            if self.on_chip.contains(&(kernel.graph, a.id)) {
+                moved.near += bytes / device.on_chip_bytes_per_s;
+                continue;
             }
+            moved.bytes += bytes;
+            moved.far += bytes / device.rate(self.beside(a, device));
         }
         moved
+    }
+
+    /// Bytes that are in use together with an array, which say what cache it lies in. Values of samples pass between
+    /// kernels in blocks of samples; weights and what stands for a whole batch are read again with all arguments.
+    fn beside(&self, a: &Array, device: &Device) -> f64 {
+        let whole = device.array_bytes(a);
+        match self.batch {
+            Some(batch) if a.ty.shape.first() == Some(&batch) => whole / batch as f64 * device.blocks,
+            _ => whole.max(self.arguments),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! `T = start + max(products, results, bytes, element-wise work) + what their first and last blocks leave uncovered`.
 
 use crate::device::{Device, padded};
+use crate::placement::Moved;
 use crate::work::{Kernel, Product};
 
 /// Where a kernel's time goes; all in seconds for one trip.
@@ -48,12 +49,12 @@ pub struct Padding {
     pub to: f64,
 }
 
-/// The time of one trip that moves so many bytes to and from main memory, and on the chip.
-pub(crate) fn time(kernel: &Kernel, (moved, near): (f64, f64), device: &Device) -> Time {
+/// The time of one trip that moves so much.
+pub(crate) fn time(kernel: &Kernel, moved: &Moved, device: &Device) -> Time {
     let arrays = kernel.reads.iter().chain(&kernel.writes);
-    let unpadded = arrays.map(|a| a.ty.bytes() as f64 * a.part).sum::<f64>().min(moved);
-    let memory = moved / (device.bytes_per_s * device.memory_share);
-    let vector = (kernel.ops / device.vector_ops).max(near / device.on_chip_bytes_per_s);
+    let unpadded = arrays.map(|a| a.ty.bytes() as f64 * a.part).sum::<f64>().min(moved.bytes);
+    let memory = moved.far;
+    let vector = (kernel.ops / device.vector_ops).max(moved.near);
     let Some(p) = &kernel.product else {
         let start = device.start[1];
         let floor = (unpadded / device.bytes_per_s).min(memory);
@@ -65,7 +66,7 @@ pub(crate) fn time(kernel: &Kernel, (moved, near): (f64, f64), device: &Device) 
     let start = device.start[0];
     let long = products.max(results).max(memory).max(vector);
     let uncovered = memory.min(products.max(results)).min(device.head_bytes / device.bytes_per_s);
-    let floor = (p.flops() / rate).max(unpadded / device.bytes_per_s).min(long);
+    let floor = (p.flops() / rate).max((unpadded / device.bytes_per_s).min(memory)).min(long);
     Time { products, results, memory, vector, start, total: start + long + uncovered, floor }
 }
 

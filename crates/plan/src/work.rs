@@ -133,6 +133,12 @@ impl Work {
         self.kernels.iter().filter_map(|k| Some(k.product.as_ref()?.flops() * k.trips)).sum()
     }
 
+    /// Samples of a training step: the first dimension of the largest array of the batch.
+    pub(crate) fn batch(&self) -> Option<usize> {
+        let inputs = self.arguments.iter().filter(|a| a.role == Role::Input && a.ty.rank() > 0);
+        inputs.max_by_key(|a| a.ty.bytes()).map(|a| a.ty.shape[0])
+    }
+
     /// Bytes of the arguments of a role.
     pub fn bytes_of(&self, role: Role) -> f64 {
         self.arguments.iter().filter(|a| a.role == role).map(|a| a.ty.bytes() as f64).sum()

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use subject::Subject;
 use systole_cpu::Level;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Advice, Choice, Half, Machine, Slice, Tables, Wish, advise, analytic, bill};
+use systole_plan::{Advice, Choice, Cpu, Half, Machine, Slice, Tables, Wish, advise, analytic, bill};
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
@@ -68,6 +68,12 @@ pub(crate) struct PlanArgs {
     /// How each figure came about
     #[arg(long)]
     explain: bool,
+    /// Samples a second that the input pipeline of one host makes, where you know it: `systole data bench` tells
+    #[arg(long, value_name = "N", value_parser = positive)]
+    input_rate: Option<f64>,
+    /// Milliseconds in which a host starts a step [default: 0.15, an assumption for Systole through PJRT]
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    dispatch: Option<f64>,
     /// Write the table as a page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -150,16 +156,16 @@ fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
     each.collect()
 }
 
-/// This computer's ceilings are measured: a fifth of a second. What passes between kernels is taken to go through the
-/// largest cache: the engine runs what it can for blocks of samples, and weights of small models stay there.
+/// This computer's ceilings are measured: a fifth of a second.
 fn this_cpu() -> Result<Machine> {
-    let peak = systole_cpu::peak(Level::from_knob()?, report::threads());
-    let largest_cache = peak.tiers.iter().rev().nth(1).map(|tier| tier.gb_per_s);
-    Ok(Machine::Cpu {
+    let threads = report::threads();
+    let peak = systole_cpu::peak(Level::from_knob()?, threads);
+    Ok(Machine::Cpu(Cpu {
         flops: peak.fma_gflops * 1e9,
-        bytes_per_s: largest_cache.unwrap_or(peak.memory_gb_per_s()) * 1e9,
+        tiers: peak.tiers.iter().map(|t| (t.bytes as f64, t.gb_per_s * 1e9)).collect(),
+        threads,
         memory: systole_cpu::available_memory().map_or(f64::INFINITY, |b| b as f64),
-    })
+    }))
 }
 
 fn plan(
@@ -200,6 +206,8 @@ fn choice(
         (Some(c), Machine::Slice(slice)) => c.estimate(share, slice, &machine, tables, &mut notes)?,
         _ => analytic(&share.work, &machine, tables, half)?,
     };
+    let estimate = estimate.hosted(&machine, args.dispatch.map(|ms| ms / 1e3), args.input_rate, samples);
+    notes.extend(subject.host_words(&machine, &estimate));
     let step = estimate.step();
     let run = steps.map(|n| [step.low * n, step.likely * n, step.high * n]);
     let (seconds, region) = (run.map(|r| r[1]), args.region.as_deref());
