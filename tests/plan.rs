@@ -62,6 +62,34 @@ fn a_slow_pipeline_or_a_slow_start_is_what_limits() {
 }
 
 #[test]
+fn sharded_weights_need_less_memory_and_more_of_the_links() {
+    let f = Folder::new("plan-sharded");
+    let plan = |strategy: &str| {
+        let args = [
+            "plan",
+            "gpt2-small",
+            "--batch-size",
+            "16",
+            "--targets",
+            "v5e-16",
+            "--strategy",
+            strategy,
+            "--json",
+        ];
+        choice(&f.run(&args).ok().json(), "v5litepod-16").clone()
+    };
+    let (whole, parts) = (plan("data_parallel"), plan("fully_sharded"));
+    let number = |c: &Value, part: &str| c["hbm"][part].as_f64().unwrap();
+    for part in ["parameters", "optimizer"] {
+        assert!((number(&whole, part) / number(&parts, part) - 16.0).abs() < 1e-6, "{part}: {whole} {parts}");
+    }
+    let collective = |c: &Value| c["collective_seconds"].as_f64().unwrap();
+    assert!((collective(&parts) / collective(&whole) - 1.5).abs() < 1e-6);
+    let args = ["plan", "mlp", "--targets", "v5e-4", "--mesh", "data=4"];
+    f.run(&args).fails(2, &["--compiled"]);
+}
+
+#[test]
 fn a_product_takes_what_its_operations_need() {
     let f = Folder::new("plan-matmul");
     let args =

@@ -205,12 +205,42 @@ fn line(r: &Row) -> String {
     )
 }
 
-/// The typical factor (geometric mean of max(r, 1/r)), the bias (geometric mean of r), least and most.
-fn spread(ratios: &[f64]) -> [f64; 4] {
-    let n = ratios.len().max(1) as f64;
-    let mean = |f: &dyn Fn(f64) -> f64| (ratios.iter().map(|&r| f(r.ln())).sum::<f64>() / n).exp();
-    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    [mean(&f64::abs), mean(&|x| x), least, ratios.iter().copied().fold(0.0, f64::max)]
+/// How far ratios are from 1. A factor of `max(r, 1/r)` is an error in either direction.
+struct Spread {
+    /// Geometric mean of the factors.
+    typical: f64,
+    median: f64,
+    /// 90th percentile of the factors.
+    most_are_below: f64,
+    worst: f64,
+    /// Geometric mean of the ratios.
+    bias: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(ratios: &[f64]) -> Spread {
+        let n = ratios.len().max(1) as f64;
+        let mean = |f: &dyn Fn(f64) -> f64| (ratios.iter().map(|&r| f(r.ln())).sum::<f64>() / n).exp();
+        let mut factors: Vec<f64> = ratios.iter().map(|&r| r.max(1.0 / r)).collect();
+        factors.sort_by(f64::total_cmp);
+        let at = |part: f64| factors.get(((n * part).ceil() as usize).max(1) - 1).copied().unwrap_or(1.0);
+        Spread {
+            typical: mean(&f64::abs),
+            median: at(0.5),
+            most_are_below: at(0.9),
+            worst: at(1.0),
+            bias: mean(&|x| x),
+            least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+            most: ratios.iter().copied().fold(0.0, f64::max),
+        }
+    }
+
+    fn cells(&self) -> String {
+        let all = [self.typical, self.median, self.most_are_below, self.worst, self.bias, self.least, self.most];
+        all.map(|x| format!("{x:.2}")).join(" | ")
+    }
 }
 
 fn report(rows: &[Row], refused: &[String], tables: &Tables, version: &str) -> Result<String> {
@@ -220,26 +250,19 @@ fn report(rows: &[Row], refused: &[String], tables: &Tables, version: &str) -> R
     };
     add(HEAD.trim_end().into());
     add(format!("\nCompiler: {version}. {} programs compiled.\n", rows.len()));
-    add("| programs | generation | number | time: typical factor | bias | least | most | HBM: typical factor | least |".into());
-    add("|---|---|---|---|---|---|---|---|---|".into());
-    for kind in ["all", "product", "convolution", "training step"] {
-        for chip in ["all"].into_iter().chain(CHIPS) {
-            let own = |r: &&Row| (kind == "all" || r.kind == kind) && (chip == "all" || r.chip == chip);
-            let own: Vec<&Row> = rows.iter().filter(own).collect();
-            if own.is_empty() || (kind == "all" && chip != "all") {
-                continue;
+    for (what, of) in [("Time", (|r| r.seconds) as fn(&Row) -> [f64; 2]), ("Need of memory", Row::bytes)] {
+        add(format!("\n## {what}\n"));
+        add("| programs | generation | number | typical | median | 90th percentile | worst | bias | least | most |".into());
+        add("|---|---|---|---|---|---|---|---|---|---|".into());
+        for kind in ["all", "product", "convolution", "training step"] {
+            for chip in ["all"].into_iter().chain(CHIPS) {
+                let own = |r: &&Row| (kind == "all" || r.kind == kind) && (chip == "all" || r.chip == chip);
+                let ratios: Vec<f64> = rows.iter().filter(own).map(|r| of(r)[0] / of(r)[1]).collect();
+                if !ratios.is_empty() {
+                    let chip = chip.split(':').next().unwrap_or(chip);
+                    add(format!("| {kind} | {chip} | {} | {} |", ratios.len(), Spread::of(&ratios).cells()));
+                }
             }
-            let of = |x: &dyn Fn(&Row) -> [f64; 2]| {
-                spread(&own.iter().map(|r| x(r)[0] / x(r)[1]).collect::<Vec<_>>())
-            };
-            let ([typical, bias, least, most], memory) = (of(&|r| r.seconds), of(&Row::bytes));
-            let chip = chip.split(':').next().unwrap_or(chip);
-            add(format!(
-                "| {kind} | {chip} | {} | {typical:.2} | {bias:.2} | {least:.2} | {most:.2} | {:.2} | {:.2} |",
-                own.len(),
-                memory[0],
-                memory[2]
-            ));
         }
     }
     add(measured(tables)?);
@@ -276,7 +299,7 @@ fn measured(tables: &Tables) -> Result<String> {
     ];
     let mut errors: Vec<f64> = points.iter().map(|p| (p.1 / p.2 - 1.0).abs()).collect();
     errors.sort_by(f64::total_cmp);
-    let bias = spread(&points.iter().map(|p| p.1 / p.2).collect::<Vec<_>>())[1];
+    let bias = Spread::of(&points.iter().map(|p| p.1 / p.2).collect::<Vec<_>>()).bias;
     let mut s = String::from(MEASURED);
     for (name, ours, theirs) in points {
         let _ = writeln!(s, "| {name} | {:.1} | {:.1} | {:.2} |", ours * 1e6, theirs * 1e6, ours / theirs);
@@ -297,10 +320,12 @@ const HEAD: &str = "# How accurate `systole plan` is
 Written by `bench/plan-accuracy.sh`; do not edit. It compares the analytic model with Google's compiler for one device of
 each TPU generation, and with the few measurements that were published with enough detail.
 
-A typical factor of 1.10 means: 10 % off in geometric mean, in either direction. Ratios are analytic over compiled.
-`compiled` is the compiler's own estimate of cycles for kernels with products and bytes over 90 % of the bandwidth for
-the rest: an estimate too, no measurement. The constants of the analytic model were fitted to 23 of these kernels on each
-generation, so their agreement is no independent proof; training steps were not fitted.
+Ratios are analytic over compiled. `typical` is the geometric mean of the error as a factor in either direction (1.10: 10 %
+off), median, 90th percentile and worst are of the same factor; `bias` is the geometric mean of the ratios. `compiled` is the
+compiler's own estimate of cycles for kernels with products and bytes over 90 % of the bandwidth for the rest: an estimate
+too, no measurement. The constants of the analytic model were fitted to 23 products on each generation, and what it knows of
+code and of memory on the chip to needs that the compiler reports for the programs below, so their agreement is no
+independent proof.
 ";
 
 const MEASURED: &str = "

@@ -3,6 +3,7 @@
 //! Why not its cycles for the rest: they are pessimistic for kernels that memory limits (1.7 times on v5e). Why not its
 //! `optimal_seconds`: each custom call counts −1 s there, and collectives count as memory traffic.
 
+use crate::collective::of_traffic;
 use crate::device::Device;
 use crate::estimate::{Estimate, Half, KernelTime, Machine, assembled};
 use crate::hlo::{Computation, Instruction, Module, Shape};
@@ -10,6 +11,7 @@ use crate::memory::{Memory, memory};
 use crate::placement::Placement;
 use crate::roofline::Time;
 use crate::table::{Tables, Tpu};
+use crate::traffic::traffic;
 use crate::work::Work;
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
@@ -37,7 +39,13 @@ pub fn compiled(said: &AheadReport, work: &Work, machine: &Machine, tables: &Tab
     reader.add(entry, 1.0, &mut kernels);
     kernels.extend(reader.uncovered(entry, &kernels));
     let memory = divided(said, work, &device);
-    Ok(assembled("compiled", work, machine, tables, &device, memory, kernels))
+    let estimate = assembled("compiled", work, machine, tables, &device, memory, kernels);
+    // A program that was split has collectives of its own; that of one device leaves the sums of gradients to a formula.
+    let traffic = traffic(&said.hlo)?;
+    Ok(match traffic.is_empty() {
+        true => estimate,
+        false => estimate.with_collective(of_traffic(slice, tables, &traffic)),
+    })
 }
 
 /// The compiler's sums, divided as the analytic model divides them.

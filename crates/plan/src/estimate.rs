@@ -248,6 +248,32 @@ impl Estimate {
         Estimate { host, ..self }
     }
 
+    /// The same with collectives that take so many seconds.
+    pub(crate) fn with_collective(self, collective: f64) -> Estimate {
+        Estimate { device: range(&self.kernels, collective), collective, ..self }
+    }
+
+    /// The same step of `work` where each device keeps a part of weights and optimizer state: weights are gathered
+    /// before they are used, forward and backward, and gradients are scattered.
+    pub fn fully_sharded(self, work: &Work, machine: &Machine, tables: &Tables) -> Estimate {
+        let n = machine.devices() as f64;
+        if n < 2.0 {
+            return self;
+        }
+        let weights = work.arguments.iter().filter(|a| a.role == Role::Trainable);
+        let largest = weights.map(|a| a.ty.bytes() as f64).fold(0.0, f64::max);
+        let memory = Memory {
+            parameters: self.memory.parameters / n,
+            optimizer: self.memory.optimizer / n,
+            // One gathered weight in use, the next on its way.
+            temporaries: self.memory.temporaries + 2.0 * largest,
+            ..self.memory.clone()
+        };
+        // An all-reduce is a scatter and a gather; here one more gather passes.
+        let collective = 1.5 * machine.all_reduce(tables, work.bytes_of(Role::Trainable));
+        Estimate { memory, ..self }.with_collective(collective)
+    }
+
     /// Needed operations of products over those possible in the step's time.
     pub fn mfu(&self) -> f64 {
         let possible = self.step().likely * self.peak;
@@ -293,6 +319,17 @@ pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> 
     Ok(assembled("analytic", work, machine, tables, &device, memory, kernels))
 }
 
+/// Kernels and collectives one after the other, at best beside each other.
+fn range(kernels: &[KernelTime], collective: f64) -> Range {
+    let sum = |of: &dyn Fn(&Time) -> f64| kernels.iter().map(|k| of(&k.time) * k.trips).sum::<f64>();
+    let likely = sum(&|t| t.total);
+    Range {
+        low: sum(&|t| t.floor).max(collective),
+        likely: likely + collective,
+        high: sum(&|t| t.start + t.products + t.results + t.memory + t.vector).max(likely) + collective,
+    }
+}
+
 /// An estimate from the times of its kernels.
 pub(crate) fn assembled(
     by: &'static str,
@@ -303,15 +340,9 @@ pub(crate) fn assembled(
     memory: Memory,
     kernels: Vec<KernelTime>,
 ) -> Estimate {
-    let sum = |of: &dyn Fn(&Time) -> f64| kernels.iter().map(|k| of(&k.time) * k.trips).sum::<f64>();
     let gradients = if machine.devices() > 1 { work.bytes_of(Role::Trainable) } else { 0.0 };
     let collective = if gradients > 0.0 { machine.all_reduce(tables, gradients) } else { 0.0 };
-    let likely = sum(&|t| t.total);
-    let device_time = Range {
-        low: sum(&|t| t.floor).max(collective),
-        likely: likely + collective,
-        high: sum(&|t| t.start + t.products + t.results + t.memory + t.vector).max(likely) + collective,
-    };
+    let device_time = range(&kernels, collective);
     // A training step gets a batch from the host; the arguments of other programs lie on the device already.
     let trains = work.arguments.iter().any(|a| a.role == Role::Trainable);
     let fed = if trains { work.bytes_of(Role::Input) * machine.devices() as f64 } else { 0.0 };

@@ -62,6 +62,14 @@ pub(crate) struct PlanArgs {
     /// seconds to a minute for each. Needs libtpu
     #[arg(long)]
     compiled: bool,
+    /// How a step is split over the devices: data_parallel (each has all weights) or fully_sharded (each keeps a part of
+    /// weights and optimizer state) [default: data_parallel, by a formula]. With --compiled the compiler splits it, for
+    /// each slice, and its own collectives count
+    #[arg(long, value_name = "STRATEGY", value_parser = ["data_parallel", "fully_sharded"])]
+    strategy: Option<String>,
+    /// The devices as a box with named axes, for --compiled with --strategy [default: data=N, all of them]
+    #[arg(long, value_name = "AXIS=N,…", requires = "compiled", requires = "strategy")]
+    mesh: Option<String>,
     /// Each layer: time, use of the matrix units, padding and what would remove it
     #[arg(long)]
     layers: bool,
@@ -77,6 +85,12 @@ pub(crate) struct PlanArgs {
     /// Write the table as a page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+}
+
+impl PlanArgs {
+    fn is_fully_sharded(&self) -> bool {
+        self.strategy.as_deref() == Some("fully_sharded")
+    }
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -176,9 +190,12 @@ fn plan(
     mut compiler: Option<Compiler>,
 ) -> Result<Plan> {
     let steps = subject.steps(args);
+    if let Some(compiler) = &mut compiler {
+        compiler.compile_all(args, &machines, subject, tables)?;
+    }
     let (mut choices, mut refused) = (Vec::new(), Vec::new());
     for machine in machines {
-        match choice(args, tables, machine.clone(), subject, steps, &mut compiler) {
+        match choice(args, tables, machine.clone(), subject, steps, compiler.as_ref()) {
             Ok(choice) => choices.push(choice),
             Err(e) if e.kind() == ErrorKind::Unsupported => {
                 refused.push((machine.title(), e.what().to_string()))
@@ -197,13 +214,18 @@ fn choice(
     machine: Machine,
     subject: &mut Subject,
     steps: Option<f64>,
-    compiler: &mut Option<Compiler>,
+    compiler: Option<&Compiler>,
 ) -> Result<Choice> {
     let mut notes = Vec::new();
     let half = if subject.is_f16() { Half::F16 } else { Half::Bf16 };
     let (share, samples) = subject.share(machine.devices(), &mut notes)?;
     let estimate = match (compiler, &machine) {
-        (Some(c), Machine::Slice(slice)) => c.estimate(share, slice, &machine, tables, &mut notes)?,
+        (Some(c), Machine::Slice(slice)) => {
+            c.estimate(args, (&share.work, share.batch, samples), &machine, slice, tables, &mut notes)?
+        }
+        _ if args.is_fully_sharded() => {
+            analytic(&share.work, &machine, tables, half)?.fully_sharded(&share.work, &machine, tables)
+        }
         _ => analytic(&share.work, &machine, tables, half)?,
     };
     let estimate = estimate.hosted(&machine, args.dispatch.map(|ms| ms / 1e3), args.input_rate, samples);

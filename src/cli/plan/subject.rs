@@ -8,6 +8,7 @@ use systole::config::{Config, Draft, PRESETS};
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
 use systole_nn::{Model, Precision, nearest};
 use systole_plan::{Estimate, Machine, Work, duration};
+use systole_runtime::Roles;
 
 pub(super) enum Subject {
     /// A training step; its work by the batch of one device.
@@ -139,6 +140,14 @@ impl Subject {
         let told =
             format!("the devices wait: they work {} of a step of {}", share(device, host), duration(host));
         (host > device).then_some(told)
+    }
+
+    /// The step of all devices together with what its arguments are; none for a program that is no step.
+    pub(super) fn whole(&mut self) -> Result<Option<(Arc<Graph>, Roles)>> {
+        match self {
+            Subject::Program { .. } => Ok(None),
+            Subject::Step { model, batch, .. } => model.train_program(*batch).map(Some),
+        }
     }
 
     /// Steps of the run: as asked for, as the configuration says, or by the size of its data set.
