@@ -238,7 +238,8 @@ impl Spread {
     }
 
     fn cells(&self) -> String {
-        let all = [self.typical, self.median, self.most_are_below, self.worst, self.bias, self.least, self.most];
+        let all =
+            [self.typical, self.median, self.most_are_below, self.worst, self.bias, self.least, self.most];
         all.map(|x| format!("{x:.2}")).join(" | ")
     }
 }

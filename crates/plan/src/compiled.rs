@@ -5,7 +5,7 @@
 
 use crate::collective::of_traffic;
 use crate::device::Device;
-use crate::estimate::{Estimate, Half, KernelTime, Machine, assembled};
+use crate::estimate::{Estimate, Half, KernelTime, Machine, assembled, uncovered};
 use crate::hlo::{Computation, Instruction, Module, Shape};
 use crate::memory::{Memory, memory};
 use crate::placement::Placement;
@@ -37,7 +37,7 @@ pub fn compiled(said: &AheadReport, work: &Work, machine: &Machine, tables: &Tab
     let reader = Reader { module: &module, tpu, device: &device };
     let mut kernels = Vec::new();
     reader.add(entry, 1.0, &mut kernels);
-    kernels.extend(reader.uncovered(entry, &kernels));
+    kernels.extend(uncovered(reader.beside(entry), &kernels));
     let memory = divided(said, work, &device);
     let estimate = assembled("compiled", work, machine, tables, &device, memory, kernels);
     // A program that was split has collectives of its own; that of one device leaves the sums of gradients to a formula.
@@ -125,22 +125,11 @@ impl Reader<'_> {
         KernelTime { scope: String::new(), name, time, trips, bytes, flops: 0.0, padding: Vec::new() }
     }
 
-    /// What copies that run beside kernels need of the memory's time after the kernels had theirs.
-    fn uncovered(&self, entry: &Computation, kernels: &[KernelTime]) -> Option<KernelTime> {
+    /// Seconds of the memory that copies beside kernels take.
+    fn beside(&self, entry: &Computation) -> f64 {
         let copies = entry.instructions.iter().filter(|i| i.opcode == "copy-start");
         let bytes: f64 = copies.map(|i| i.made().whole()).sum();
-        let memory = bytes / (self.device.bytes_per_s * self.device.memory_share);
-        let idle: f64 = kernels.iter().map(|k| (k.time.total - k.time.memory) * k.trips).sum();
-        let rest = memory - idle;
-        (rest > 0.0).then(|| KernelTime {
-            scope: String::new(),
-            name: "copies that no kernel hides".into(),
-            time: Time { memory: rest, total: rest, floor: rest, ..Time::default() },
-            trips: 1.0,
-            bytes,
-            flops: 0.0,
-            padding: Vec::new(),
-        })
+        bytes / (self.device.bytes_per_s * self.device.memory_share)
     }
 }
 

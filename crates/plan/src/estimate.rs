@@ -314,9 +314,27 @@ pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> 
             padding: k.product.as_ref().map_or_else(Vec::new, |p| paddings(p, &device)),
         }
     };
-    let kernels = work.kernels.iter().filter(|k| k.runs_on(&device)).map(kernel).collect();
+    let mut kernels: Vec<KernelTime> =
+        work.kernels.iter().filter(|k| k.runs_on(&device)).map(kernel).collect();
+    let beside = work.kernels.iter().map(|k| placement.moved(k, &device).beside * k.trips).sum();
+    kernels.extend(uncovered(beside, &kernels));
     let memory = memory(work, &device, &placement);
     Ok(assembled("analytic", work, machine, tables, &device, memory, kernels))
+}
+
+/// What copies beside kernels, of so many seconds, need of the memory's time after the kernels had theirs.
+pub(crate) fn uncovered(seconds: f64, kernels: &[KernelTime]) -> Option<KernelTime> {
+    let idle: f64 = kernels.iter().map(|k| (k.time.total - k.time.memory) * k.trips).sum();
+    let rest = seconds - idle;
+    (rest > 0.0).then(|| KernelTime {
+        scope: String::new(),
+        name: "copies that no kernel hides".into(),
+        time: Time { memory: rest, total: rest, floor: rest, ..Time::default() },
+        trips: 1.0,
+        bytes: 0.0,
+        flops: 0.0,
+        padding: Vec::new(),
+    })
 }
 
 /// Kernels and collectives one after the other, at best beside each other.

@@ -20,13 +20,19 @@ pub(crate) struct Placement {
     batch: Option<usize>,
     /// Bytes of all arguments.
     arguments: f64,
+    /// Whether arguments are brought onto the chip before they are needed, while other kernels run, and results taken
+    /// away after.
+    ahead: bool,
+    /// The values between kernels.
+    between: HashSet<(usize, usize)>,
 }
 
-/// What a kernel moves: bytes of main memory, seconds of it, and seconds on the chip.
+/// What a kernel moves: bytes of main memory, seconds of it, seconds of it beside other kernels, and seconds on the chip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     pub(crate) bytes: f64,
     pub(crate) far: f64,
+    pub(crate) beside: f64,
     pub(crate) near: f64,
 }
 
@@ -42,11 +48,15 @@ impl Placement {
     pub(crate) fn of(work: &Work, device: &Device) -> Placement {
         let kernels = ordered(work, device);
         let mut lives = lives(&kernels, device);
-        let on_chip = on_chip(&mut lives, kernels.len(), device.tile.map_or(0.0, |t| t.on_chip));
+        let room = device.tile.map_or(0.0, |t| t.on_chip);
+        let on_chip = on_chip(&mut lives, kernels.len(), room);
+        let between = lives.iter().map(|l| l.value).collect();
         lives.retain(|l| !on_chip.contains(&l.value));
         let (activations, temporaries) = fullest(&lives, kernels.len());
-        let arguments = work.arguments.iter().map(|a| device.bytes(&a.ty)).sum();
-        Placement { on_chip, activations, temporaries, batch: work.batch(), arguments }
+        let arguments: f64 = work.arguments.iter().map(|a| device.bytes(&a.ty)).sum();
+        // Before a single kernel there is nothing that would hide it.
+        let ahead = arguments < room && kernels.len() > 1;
+        Placement { on_chip, activations, temporaries, batch: work.batch(), arguments, ahead, between }
     }
 
     /// What a kernel moves in one trip.
@@ -58,8 +68,15 @@ impl Placement {
                 moved.near += bytes / device.on_chip_bytes_per_s;
                 continue;
             }
+            let seconds = bytes / device.rate(self.beside(a, device));
             moved.bytes += bytes;
-            moved.far += bytes / device.rate(self.beside(a, device));
+            match self.ahead && !self.between.contains(&(kernel.graph, a.id)) {
+                true => {
+                    moved.near += bytes / device.on_chip_bytes_per_s;
+                    moved.beside += seconds;
+                }
+                false => moved.far += seconds,
+            }
         }
         moved
     }
