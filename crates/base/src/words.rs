@@ -95,7 +95,7 @@ impl Drop for Words {
 /// `n` rounded up to a multiple of a quarter of the power of two below it, so that arrays of about one size have storage
 /// of one size.
 fn roomy(n: usize) -> usize {
-    if n < SMALL || n >= LARGE {
+    if !(SMALL..LARGE).contains(&n) {
         return n;
     }
     n.next_multiple_of(1 << (n.ilog2() - 2))

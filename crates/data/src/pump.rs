@@ -27,6 +27,8 @@ use systole_base::{Error, ErrorKind, Result};
 
 /// Elements that a worker takes at a time, at most.
 const CHUNK: usize = 64;
+/// And bytes of them: large elements pay for a lock each, and many of them ahead would leave the caches.
+const CHUNK_BYTES: usize = 256 << 10;
 /// A chunk that takes less time than this is too small, one that takes more than the other too large.
 const SHORT: Duration = Duration::from_micros(100);
 const LONG: Duration = Duration::from_millis(2);
@@ -598,8 +600,9 @@ impl Engine {
             state.chunk = (state.chunk / 2).max(1);
         } else if took < SHORT && state.chunk < CHUNK {
             let larger = 2 * state.chunk;
+            let bytes = self.gauge.element_bytes.load(Relaxed).saturating_mul(larger);
             // Several chunks must fit the queue, or the threads would wait for each other.
-            if self.gauge.stretch(4 * larger * threads) {
+            if bytes <= CHUNK_BYTES && self.gauge.stretch(4 * larger * threads) {
                 state.chunk = larger;
             }
         }

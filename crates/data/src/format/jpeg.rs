@@ -154,7 +154,9 @@ mod tests {
             let apart = ours.bytes().iter().zip(other.bytes()).map(|(a, b)| a.abs_diff(*b));
             let (most, sum) = apart.fold((0, 0), |(m, s), d| (m.max(d), s + usize::from(d)));
             let mean = sum as f64 / ours.bytes().len() as f64;
-            assert!(most <= 8 && mean < 0.7, "{what}: up to {most} levels apart, {mean} on average");
+            // Between samples of colour the other one does not round as libjpeg does, which the test above is for.
+            let far = if matches!(sampling, Some((2, _))) { 16 } else { 4 };
+            assert!(most <= far && mean < 0.7, "{what}: up to {most} levels apart, {mean} on average");
         }
     }
 
