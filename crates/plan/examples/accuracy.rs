@@ -250,7 +250,7 @@ fn report(rows: &[Row], refused: &[String], tables: &Tables, version: &str) -> R
         let _ = writeln!(s, "{text}");
     };
     add(HEAD.trim_end().into());
-    add(format!("\nCompiler: {version}. {} programs compiled.\n", rows.len()));
+    add(format!("\nThe compiler calls itself `{version}`. {} programs compiled.\n", rows.len()));
     for (what, of) in [("Time", (|r| r.seconds) as fn(&Row) -> [f64; 2]), ("Need of memory", Row::bytes)] {
         add(format!("\n## {what}\n"));
         add("| programs | generation | number | typical | median | 90th percentile | worst | bias | least | most |".into());
@@ -318,8 +318,8 @@ fn measured(tables: &Tables) -> Result<String> {
 
 const HEAD: &str = "# How accurate `systole plan` is
 
-Written by `bench/plan-accuracy.sh`; do not edit. It compares the analytic model with Google's compiler for one device of
-each TPU generation, and with the few measurements that were published with enough detail.
+Written by `bench/plan-accuracy.sh`; do not edit. It compares the analytic model with Google's compiler (libtpu 0.0.51) for one
+device of each TPU generation, and with the few measurements that were published with enough detail.
 
 Ratios are analytic over compiled. `typical` is the geometric mean of the error as a factor in either direction (1.10: 10 %
 off), median, 90th percentile and worst are of the same factor; `bias` is the geometric mean of the ratios. `compiled` is the

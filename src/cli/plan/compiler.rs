@@ -69,7 +69,7 @@ impl Compiler {
                 Err(e) => drop(self.said.insert(key, Err(e))),
             }
         }
-        let available = systole_cpu::available_memory().map_or(16 << 30, |b| b as usize);
+        let available = systole_cpu::available_memory().unwrap_or(16 << 30);
         let budget = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(available);
         let lanes = lanes(budget, report::threads(), jobs.len());
         let reports = side_by_side(&jobs, lanes, |job| {
