@@ -48,8 +48,8 @@ pub fn partition(graph: &Graph, spread: &Spread, state: &[usize]) -> Result<Arc<
     let axis = places.axis;
     let b = GraphBuilder::new(&graph.name);
     let groups = Groups::of(groups(&spread.mesh, axis));
-    let mut walk =
-        Walk::new(graph, b, spread.mesh.axes()[axis].1, Some(Exchange::new(groups, &spread.mesh, axis)));
+    let exchange = Exchange::new(groups, &spread.mesh, axis);
+    let mut walk = Walk::new(graph, b, spread.mesh.axes()[axis].1, Some(exchange), None);
     walk.wanted = wanted(graph, &places.results);
     let given: Vec<Given> = places
         .params
@@ -94,8 +94,9 @@ fn check(graph: &Graph, spread: &Spread) -> Result<Places> {
         let why = format!("`{}` has {} and {}", graph.name, own.len(), made.len());
         return Err(Error::new(ErrorKind::Config, what).because(why));
     }
-    if let Some(node) = graph.nodes.iter().find(|n| n.op.collective().is_some()) {
-        let what = format!("`{}` has {} and is to be split over devices", graph.name, node.op.name());
+    if let Some(node) = graph.nodes.iter().find(|n| n.op.meets()) {
+        let what =
+            format!("`{}` has collectives ({}) and is to be split over devices", graph.name, node.op.name());
         return Err(Error::new(ErrorKind::Unsupported, what)
             .because("a program with collectives is one device's already"));
     }
@@ -114,7 +115,7 @@ fn check(graph: &Graph, spread: &Spread) -> Result<Places> {
             format!("arrays are split along the axes {} of the mesh {}", names.join(" and "), spread.mesh);
         return Err(Error::new(ErrorKind::Unsupported, what)
             .because("the CPU and reference backends split programs along one axis (the batch, or the parameters)")
-            .hint("take data parallel or fully sharded here; other shardings run through PJRT, whose compiler splits programs"));
+            .hint("take data parallel or fully sharded here; other shardings are for TPU and GPU, whose compiler (XLA) splits programs"));
     }
     let largest = (0..spread.mesh.axes().len()).max_by_key(size).unwrap_or(0);
     let axis = axes.first().copied().unwrap_or(largest);
@@ -169,7 +170,7 @@ fn wanted(graph: &Graph, results: &[Place]) -> HashMap<ValueId, usize> {
 /// Why a body cannot be computed by parts as it was tried.
 #[derive(Debug)]
 enum Stop {
-    /// It would have to exchange something.
+    /// It would have to exchange something, and may not.
     Exchange,
     /// It can when this parameter lies elsewhere.
     Param(usize, Place),
@@ -182,6 +183,29 @@ type Stopping<T> = std::result::Result<T, Stop>;
 struct Given {
     place: Place,
     kept: bool,
+}
+
+/// What the body of a loop or branch may do so that it is computed by parts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Means {
+    /// Nothing but its own part: devices do not meet.
+    Alone,
+    /// Devices exchange in it, and running sums are added up after it.
+    SumsLater,
+    /// Devices exchange in it, and sums are added up at once.
+    SumsNow,
+}
+
+/// From the cheapest on.
+const MEANS: [Means; 3] = [Means::Alone, Means::SumsLater, Means::SumsNow];
+
+/// A body in its place.
+struct Frame<'a> {
+    n: usize,
+    means: Means,
+    exchange: Option<&'a Exchange>,
+    /// Whether a parameter can lie elsewhere than it does.
+    movable: &'a dyn Fn(usize, Place) -> bool,
 }
 
 /// How devices reach each other, and which part is theirs.
@@ -197,6 +221,11 @@ impl Exchange {
     fn new(groups: Groups, mesh: &Mesh, axis: usize) -> Exchange {
         let step = mesh.axes()[axis + 1..].iter().map(|(_, n)| n).product();
         Exchange { groups, step, size: mesh.axes()[axis].1, index: None }
+    }
+
+    /// The same in a body, which finds its place anew.
+    fn inner(&self) -> Exchange {
+        Exchange { groups: self.groups.clone(), index: None, ..*self }
     }
 
     /// This device's place along the axis.
@@ -225,15 +254,23 @@ struct Walk<'g> {
     graph: &'g Graph,
     b: GraphBuilder,
     n: usize,
-    /// Bodies have none.
+    /// Bodies may have none.
     exchange: Option<Exchange>,
+    /// Of bodies: whether a parameter can lie elsewhere than it does.
+    movable: Option<&'g dyn Fn(usize, Place) -> bool>,
     wanted: HashMap<ValueId, usize>,
     values: HashMap<ValueId, Value>,
 }
 
 impl<'g> Walk<'g> {
-    fn new(graph: &'g Graph, b: GraphBuilder, n: usize, exchange: Option<Exchange>) -> Walk<'g> {
-        Walk { graph, b, n, exchange, wanted: HashMap::new(), values: HashMap::new() }
+    fn new(
+        graph: &'g Graph,
+        b: GraphBuilder,
+        n: usize,
+        exchange: Option<Exchange>,
+        movable: Option<&'g dyn Fn(usize, Place) -> bool>,
+    ) -> Walk<'g> {
+        Walk { graph, b, n, exchange, movable, wanted: HashMap::new(), values: HashMap::new() }
     }
 
     /// Appends every node.
@@ -300,8 +337,8 @@ impl<'g> Walk<'g> {
         }
     }
 
-    /// Sums and other shapes of values that are yet to be added up, still to be added up. A body may take a parameter so
-    /// that a running sum of them starts from.
+    /// Sums, other shapes and blocks of values that are yet to be added up, still to be added up. A body may take a
+    /// parameter so that a running sum of them starts from.
     fn linear(&self, node: &Node) -> Stopping<Option<Tensor>> {
         use systole_ir::op::Binary::{Add, Subtract};
         let pending = |v: ValueId| {
@@ -309,21 +346,33 @@ impl<'g> Walk<'g> {
             value.place == Place::Partial(Monoid::Add) && value.local.dtype() == self.graph.ty(v).dtype
         };
         let nothing = |v: ValueId| is_zeros(self.graph, v) && self.place(v) == Place::Whole;
+        let whole = |all: &[ValueId]| all.iter().all(|&v| self.place(v) == Place::Whole);
         let fits = match (&node.op, &node.inputs[..]) {
             (Op::Reshape(_) | Op::Transpose(_), &[x]) => pending(x),
+            (Op::DynamicSlice(_), [x, at @ ..]) => pending(*x) && whole(at),
+            (Op::DynamicUpdateSlice(_), &[x, block, ref at @ ..]) if pending(block) && whole(at) => {
+                pending(x) || nothing(x) || self.running_sum(x)?
+            }
             (Op::Binary(Add | Subtract), &[a, b]) if pending(a) && (pending(b) || nothing(b)) => true,
             (Op::Binary(Add), &[a, b]) if pending(b) && nothing(a) => true,
-            (Op::Binary(Add), &[a, b]) if self.exchange.is_none() && pending(a) != pending(b) => {
-                let other = if pending(a) { b } else { a };
-                match self.graph.params.iter().position(|&p| p == other) {
-                    Some(p) => return Err(Stop::Param(p, Place::Partial(Monoid::Add))),
-                    None => false,
-                }
-            }
+            (Op::Binary(Add), &[a, b]) if pending(a) => self.running_sum(b)?,
+            (Op::Binary(Add), &[a, b]) if pending(b) => self.running_sum(a)?,
             _ => false,
         };
         let inputs: Vec<&Tensor> = node.inputs.iter().map(|v| &self.value(*v).local).collect();
         Ok(fits.then(|| self.b.emit(node.op.clone(), &inputs).remove(0)))
+    }
+
+    /// `false`; or stops, where a value is a block of a parameter that can be a running sum.
+    fn running_sum(&self, mut v: ValueId) -> Stopping<bool> {
+        while let Op::Reshape(_) | Op::Transpose(_) | Op::DynamicSlice(_) = self.graph.node(v).op {
+            v = self.graph.node(v).inputs[0];
+        }
+        let sum = Place::Partial(Monoid::Add);
+        match (self.graph.params.iter().position(|&p| p == v), self.movable) {
+            (Some(p), Some(movable)) if movable(p, sum) => Err(Stop::Param(p, sum)),
+            _ => Ok(false),
+        }
     }
 
     /// A new value that is yet to be folded.
@@ -405,8 +454,8 @@ impl<'g> Walk<'g> {
             });
         }
         // Bodies fold with the types that they were given.
-        let op = match (factor.along, &self.exchange) {
-            (Along::Fold(_), None) => node.op.clone(),
+        let op = match (factor.along, self.movable) {
+            (Along::Fold(_), Some(_)) => node.op.clone(),
             _ => part_of(&node.op, factor.along, self.n),
         };
         let outs = self.b.emit(op, &inputs.iter().collect::<Vec<_>>());
@@ -574,20 +623,34 @@ impl<'g> Walk<'g> {
         }
     }
 
-    /// Tries a body with its parameters at `places` until it needs no others.
+    /// Finds the cheapest means by which a body is computed by parts, and the places of its parameters.
     fn settle<T>(
         &self,
         inputs: &[ValueId],
-        places: &mut [Place],
-        attempt: impl Fn(&[Place]) -> Stopping<T>,
-    ) -> Option<T> {
+        attempt: impl Fn(&Frame<'_>, &[Place]) -> Stopping<T>,
+    ) -> Option<(Vec<Place>, T)> {
+        let allowed = if self.exchange.is_some() { &MEANS[..] } else { &MEANS[..1] };
+        allowed.iter().find_map(|&means| self.settle_by(means, inputs, &attempt))
+    }
+
+    /// Tries a body with its parameters elsewhere until it needs no others.
+    fn settle_by<T>(
+        &self,
+        means: Means,
+        inputs: &[ValueId],
+        attempt: impl Fn(&Frame<'_>, &[Place]) -> Stopping<T>,
+    ) -> Option<(Vec<Place>, T)> {
+        let mut places = self.given(inputs);
         for _ in 0..=2 * places.len() {
-            match attempt(places) {
-                Ok(done) => return Some(done),
-                // Places only move away from whole.
-                Err(Stop::Param(k, place)) if places[k] == Place::Whole && self.can_be(inputs[k], place) => {
-                    places[k] = place;
-                }
+            // Places only move away from whole.
+            let movable = |k: usize, place: Place| {
+                let now = means == Means::SumsNow && matches!(place, Place::Partial(_));
+                places[k] == Place::Whole && !now && self.can_be(inputs[k], place)
+            };
+            let exchange = self.exchange.as_ref().filter(|_| means != Means::Alone);
+            match attempt(&Frame { n: self.n, means, exchange, movable: &movable }, &places) {
+                Ok(done) => return Some((places, done)),
+                Err(Stop::Param(k, place)) if movable(k, place) => places[k] = place,
                 Err(_) => return None,
             }
         }
@@ -595,22 +658,17 @@ impl<'g> Walk<'g> {
     }
 
     fn while_loop(&mut self, i: usize, node: &Node, w: &While) -> Stopping<()> {
-        let mut places = self.given(&node.inputs);
-        let n = self.n;
-        let attempt = |places: &[Place]| {
-            let state = |k: usize| places[w.captures + k];
-            let cond = body(&w.cond, n, places, |_, own| match own {
-                Place::Whole => Ok(own),
-                _ => Err(Stop::Exchange),
-            })?;
-            let next = body(&w.body, n, places, |k, own| match (state(k), own) {
-                (Place::Whole, Place::Whole) => Ok(own),
-                (Place::Whole, new) => Err(Stop::Param(w.captures + k, new)),
-                (old, _) => Ok(old),
+        let attempt = |frame: &Frame<'_>, places: &[Place]| {
+            let cond = body(&w.cond, frame, places, |_, _| Ok(Place::Whole))?;
+            let next = body(&w.body, frame, places, |k, own| match places[w.captures + k] {
+                Place::Whole if own != Place::Whole && (frame.movable)(w.captures + k, own) => {
+                    Err(Stop::Param(w.captures + k, own))
+                }
+                old => Ok(old),
             })?;
             Ok((cond.0, next.0))
         };
-        let Some((cond, step)) = self.settle(&node.inputs, &mut places, attempt) else {
+        let Some((places, (cond, step))) = self.settle(&node.inputs, attempt) else {
             return self.replicated(i, node);
         };
         let inputs: Vec<Tensor> =
@@ -629,23 +687,22 @@ impl<'g> Walk<'g> {
 
     fn case(&mut self, i: usize, node: &Node, c: &Case) -> Stopping<()> {
         let Some((index, captures)) = node.inputs.split_last() else { return self.replicated(i, node) };
-        let mut places = self.given(captures);
-        let n = self.n;
-        let attempt = |places: &[Place]| {
+        let attempt = |frame: &Frame<'_>, places: &[Place]| {
             let mut branches = Vec::new();
             let mut results: Option<Vec<Place>> = None;
             for branch in &c.branches {
                 let first = results.clone();
-                let (graph, own) = body(branch, n, places, |k, own| match &first {
-                    Some(first) => Ok(first[k]),
-                    None => Ok(own),
+                let (graph, own) = body(branch, frame, places, |k, own| match (&first, own) {
+                    (Some(first), _) => Ok(first[k]),
+                    (None, Place::Partial(_)) if frame.means == Means::SumsNow => Ok(Place::Whole),
+                    (None, own) => Ok(own),
                 })?;
                 branches.push(graph);
                 results.get_or_insert(own);
             }
             Ok((branches, results.unwrap_or_default()))
         };
-        let Some((branches, results)) = self.settle(captures, &mut places, attempt) else {
+        let Some((places, (branches, results))) = self.settle(captures, attempt) else {
             return self.replicated(i, node);
         };
         let mut inputs: Vec<Tensor> =
@@ -673,11 +730,12 @@ impl<'g> Walk<'g> {
 /// The program of each device for a body; `result` says where each result shall lie, given where it does.
 fn body(
     graph: &Graph,
-    n: usize,
+    frame: &Frame<'_>,
     places: &[Place],
     result: impl Fn(usize, Place) -> Stopping<Place>,
 ) -> Stopping<(Arc<Graph>, Vec<Place>)> {
-    let mut walk = Walk::new(graph, GraphBuilder::new(&graph.name), n, None);
+    let exchange = frame.exchange.map(Exchange::inner);
+    let mut walk = Walk::new(graph, GraphBuilder::new(&graph.name), frame.n, exchange, Some(frame.movable));
     let given: Vec<Given> = places.iter().map(|&place| Given { place, kept: false }).collect();
     walk.all(&given)?;
     let (mut results, mut at) = (Vec::new(), Vec::new());

@@ -3,14 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
-use systole_ir::op::Devices;
-use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Literal, Op, Result, Tensor, ValueId};
+use systole_ir::op::{Case, Devices, While, agreed};
+use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Literal, Op, Result, Scalar, Tensor, ValueId};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Report};
 
 /// A program that is the same on each of some devices, run on logical devices of one backend.
 ///
 /// It is cut at its collectives. The pieces between run on the backend, for one device after the other; the collectives
-/// run on the host. Time and memory say nothing of real devices.
+/// run on the host, and so do loops and branches that have some in their bodies, which are cut likewise. Time and memory
+/// say nothing of real devices.
 ///
 /// ```
 /// use systole_dist::Together;
@@ -37,8 +38,20 @@ pub struct Together {
 enum Step {
     /// A piece without collectives.
     Piece(Piece),
-    /// A collective: its node.
-    Exchange(usize),
+    /// A node in which devices meet.
+    Meeting(usize, Meeting),
+}
+
+enum Meeting {
+    Collective,
+    Loop(Box<Loop>),
+    Branches(Vec<Together>),
+}
+
+struct Loop {
+    captures: usize,
+    cond: Together,
+    body: Together,
 }
 
 struct Piece {
@@ -51,7 +64,7 @@ impl Together {
     /// Compiles the pieces of a program.
     ///
     /// # Errors
-    /// When the backend refuses a piece, or a body of a loop or branch has collectives.
+    /// When the backend refuses a piece, or a body of another op than a loop or branch has collectives.
     pub fn compile(
         backend: &dyn Backend,
         graph: &Arc<Graph>,
@@ -59,9 +72,9 @@ impl Together {
         options: &CompileOptions,
     ) -> Result<Together> {
         let start = Instant::now();
-        check_bodies(graph)?;
         let cut = Cut::new(graph);
-        let mut steps: Vec<Step> = cut.identities().into_iter().map(Step::Exchange).collect();
+        let identity = |node| Step::Meeting(node, Meeting::Collective);
+        let mut steps: Vec<Step> = cut.identities().into_iter().map(identity).collect();
         let mut report = Report::default();
         let (mut left, last) = (cut.uses(), cut.stages());
         for stage in 0..=last {
@@ -73,16 +86,15 @@ impl Together {
                 let label = format!("{}, piece {stage}", options.label);
                 let options = CompileOptions { donated, label, ..options.clone() };
                 let program = backend.compile(&piece, &options)?;
-                let own = program.report();
-                report.kernels += own.kernels;
-                report.flops += own.flops * devices.count() as f64;
-                report.arena_bytes = report.arena_bytes.max(own.arena_bytes);
-                report.listing += &own.listing;
+                add(&mut report, program.report(), devices.count());
                 steps.push(Step::Piece(Piece { reads, makes, program }));
             }
-            for node in cut.exchanges(stage) {
+            for node in cut.meetings(stage) {
                 graph.nodes[node].inputs.iter().for_each(|v| *left.entry(*v).or_default() -= 1);
-                steps.push(Step::Exchange(node));
+                let meeting = Meeting::compile(backend, &graph.nodes[node].op, devices, options)?;
+                let programs = meeting.programs(&graph.nodes[node].op);
+                programs.into_iter().for_each(|(own, times)| add(&mut report, &own.report, times));
+                steps.push(Step::Meeting(node, meeting));
             }
         }
         report.compile_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -119,12 +131,16 @@ impl Together {
                         piece.run(own, &left)?;
                     }
                 }
-                Step::Exchange(node) => {
-                    exchange(graph, *node, self.devices, &mut values)?;
+                Step::Meeting(node, meeting) => {
                     let inputs = &graph.nodes[*node].inputs;
                     inputs.iter().for_each(|v| *left.entry(*v).or_insert(1) -= 1);
-                    let dead = |v: &ValueId, _: &mut Arg<'_>| left.get(v) != Some(&0);
-                    values.iter_mut().for_each(|own| own.retain(dead));
+                    let operands = values.iter_mut().map(|own| taken(own, inputs, &left)).collect();
+                    let made = meeting.run(&graph.nodes[*node].op, self.devices, operands)?;
+                    for (own, made) in values.iter_mut().zip(made) {
+                        let named = made.into_iter().enumerate();
+                        let named = named.map(|(k, buffer)| (ValueId::new(*node, k), Arg::Donate(buffer)));
+                        own.extend(named.filter(|(v, _)| left.contains_key(v)));
+                    }
                 }
             }
         }
@@ -138,7 +154,7 @@ impl Together {
     fn reads(&self) -> impl Iterator<Item = ValueId> {
         let steps = self.steps.iter().flat_map(|step| match step {
             Step::Piece(piece) => piece.reads.clone(),
-            Step::Exchange(node) => self.graph.nodes[*node].inputs.to_vec(),
+            Step::Meeting(node, _) => self.graph.nodes[*node].inputs.to_vec(),
         });
         steps.chain(self.graph.results.iter().copied())
     }
@@ -162,42 +178,112 @@ impl Piece {
     }
 }
 
-fn exchange(
-    graph: &Graph,
-    node: usize,
-    devices: Devices,
-    values: &mut [HashMap<ValueId, Arg<'_>>],
-) -> Result<()> {
-    let Some(op) = graph.nodes[node].op.collective() else {
-        systole_ir::bug!("node {node} is no collective")
+/// The operands of a meeting; what nothing reads any more is taken out.
+fn taken(
+    own: &mut HashMap<ValueId, Arg<'_>>,
+    inputs: &[ValueId],
+    left: &HashMap<ValueId, usize>,
+) -> Vec<Buffer> {
+    let one = |(k, v): (usize, &ValueId)| {
+        let last = left[v] == 0 && !inputs[k + 1..].contains(v);
+        match if last { own.remove(v) } else { None } {
+            Some(Arg::Donate(buffer)) => buffer,
+            Some(Arg::Borrow(buffer)) => buffer.clone(),
+            None => own[v].buffer().clone(),
+        }
     };
-    let inputs = &graph.nodes[node].inputs;
-    let operands: Vec<Vec<Literal>> = values
-        .iter()
-        .map(|own| inputs.iter().map(|v| own[v].buffer().to_literal()).collect())
-        .collect::<Result<_>>()?;
-    let operands: Vec<Vec<&Literal>> = operands.iter().map(|own| own.iter().collect()).collect();
-    let out = op.together(devices, &operands)?;
-    values.iter_mut().zip(out).for_each(|(own, y)| {
-        own.insert(ValueId::new(node, 0), Arg::Donate(y.into()));
-    });
-    Ok(())
+    inputs.iter().enumerate().map(one).collect()
 }
 
-fn check_bodies(graph: &Graph) -> Result<()> {
-    let bodies = graph.nodes.iter().flat_map(|n| n.op.rule().regions().into_iter().map(move |b| (n, b)));
-    for (node, body) in bodies {
-        if let Some(inner) = body.nodes.iter().find(|n| n.op.collective().is_some()) {
-            let what = format!("{} in a body of {}", inner.op.name(), node.op.name());
-            return Err(Error::new(ErrorKind::Unsupported, what)
-                .because(
-                    "logical devices meet between the steps of a program, not inside of loops and branches",
-                )
-                .hint("move the exchange out of the body"));
+impl Meeting {
+    fn compile(
+        backend: &dyn Backend,
+        op: &Op,
+        devices: Devices,
+        options: &CompileOptions,
+    ) -> Result<Meeting> {
+        let program = |body: &Arc<Graph>, donated: Vec<usize>| {
+            let label = format!("{}, a body of {}", options.label, op.name());
+            Together::compile(backend, body, devices, &CompileOptions { donated, label, ..options.clone() })
+        };
+        match op {
+            Op::While(w) => {
+                let state = (w.captures..w.body.params.len()).collect();
+                let (cond, body) = (program(&w.cond, Vec::new())?, program(&w.body, state)?);
+                Ok(Meeting::Loop(Box::new(Loop { captures: w.captures, cond, body })))
+            }
+            Op::Case(c) => {
+                let branches = c.branches.iter().map(|b| program(b, Vec::new())).collect::<Result<_>>()?;
+                Ok(Meeting::Branches(branches))
+            }
+            op if op.collective().is_some() => Ok(Meeting::Collective),
+            op => Err(Error::new(ErrorKind::Unsupported, format!("a collective in a body of {}", op.name()))
+                .because("devices meet between the steps of a program, of a loop and of a branch")
+                .hint("move the exchange out of the body")),
         }
-        check_bodies(body)?;
     }
-    Ok(())
+
+    /// The programs of its bodies, and how often each runs as far as that is known.
+    fn programs(&self, op: &Op) -> Vec<(&Together, usize)> {
+        let trips = |w: &While| w.trip_count.unwrap_or(1);
+        match (self, op) {
+            (Meeting::Loop(l), Op::While(w)) => vec![(&l.cond, trips(w)), (&l.body, trips(w))],
+            (Meeting::Branches(branches), _) => branches.iter().map(|b| (b, 1)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Each device's operands in, each device's results out.
+    fn run(&self, op: &Op, devices: Devices, operands: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
+        match (self, op) {
+            (Meeting::Loop(l), _) => l.run(operands),
+            (Meeting::Branches(branches), Op::Case(c)) => branch(branches, c, operands),
+            _ => exchange(op, devices, &operands),
+        }
+    }
+}
+
+impl Loop {
+    fn run(&self, mut captures: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
+        let mut state: Vec<Vec<Buffer>> =
+            captures.iter_mut().map(|own| own.split_off(self.captures)).collect();
+        loop {
+            let lent = captures.iter().zip(&state).map(|(c, s)| c.iter().chain(s).map(Arg::Borrow).collect());
+            let goes_on = self.cond.run(lent.collect())?;
+            if !agreed(scalars(goes_on.iter().map(|own| &own[0]))?)?.as_bool() {
+                return Ok(state);
+            }
+            let given = captures.iter().zip(state.drain(..));
+            let given = given.map(|(c, s)| c.iter().map(Arg::Borrow).chain(s.into_iter().map(Arg::Donate)));
+            state = self.body.run(given.map(Iterator::collect).collect())?;
+        }
+    }
+}
+
+fn branch(branches: &[Together], c: &Case, mut captures: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
+    let index: Vec<Buffer> = captures.iter_mut().filter_map(Vec::pop).collect();
+    let taken = c.taken(agreed(scalars(index.iter())?)?);
+    branches[taken].run(captures.into_iter().map(|own| own.into_iter().map(Arg::Donate).collect()).collect())
+}
+
+fn scalars<'a>(buffers: impl Iterator<Item = &'a Buffer>) -> Result<Vec<Scalar>> {
+    buffers.map(|b| Ok(b.to_literal()?.get(0))).collect()
+}
+
+fn exchange(op: &Op, devices: Devices, operands: &[Vec<Buffer>]) -> Result<Vec<Vec<Buffer>>> {
+    let Some(collective) = op.collective() else { systole_ir::bug!("{} is no collective", op.name()) };
+    let operands: Vec<Vec<Literal>> =
+        operands.iter().map(|own| own.iter().map(Buffer::to_literal).collect()).collect::<Result<_>>()?;
+    let operands: Vec<Vec<&Literal>> = operands.iter().map(|own| own.iter().collect()).collect();
+    Ok(collective.together(devices, &operands)?.into_iter().map(|y| vec![y.into()]).collect())
+}
+
+/// Adds what one program of several was found to need, run `times`.
+fn add(report: &mut Report, own: &Report, times: usize) {
+    report.kernels += own.kernels;
+    report.flops += own.flops * times as f64;
+    report.arena_bytes = report.arena_bytes.max(own.arena_bytes);
+    report.listing += &own.listing;
 }
 
 /// A piece before it is compiled.
@@ -207,10 +293,12 @@ struct Source {
     makes: Vec<ValueId>,
 }
 
-/// The stage of each node: how many exchanges lie before it.
+/// The stage of each node: how many meetings of the devices lie before it.
 struct Cut<'g> {
     graph: &'g Graph,
     stage: Vec<usize>,
+    /// Nodes in which devices meet.
+    meets: Vec<bool>,
     live: Vec<bool>,
     /// Nodes that each piece makes for itself: constants and what repeats them.
     free: Vec<bool>,
@@ -222,45 +310,45 @@ impl<'g> Cut<'g> {
     fn new(graph: &'g Graph) -> Cut<'g> {
         let live = graph.live(&graph.results);
         let (mut stage, mut free) = (vec![0; graph.nodes.len()], vec![false; graph.nodes.len()]);
-        let exchanges = |i: usize| graph.nodes[i].op.collective().is_some();
+        let meets: Vec<bool> = graph.nodes.iter().map(|n| n.op.meets()).collect();
         for (i, node) in graph.nodes.iter().enumerate() {
             let after =
-                |v: &ValueId| stage[v.index()] + (exchanges(v.index()) && !is_identity(graph, *v)) as usize;
+                |v: &ValueId| stage[v.index()] + (meets[v.index()] && !is_identity(graph, *v)) as usize;
             stage[i] = node.inputs.iter().map(after).max().unwrap_or(0);
             free[i] = matches!(node.op, Op::Constant(_) | Op::Iota(_))
                 || (matches!(node.op, Op::BroadcastInDim(_)) && free[node.inputs[0].index()]);
         }
         let mut shared: HashSet<ValueId> = graph.results.iter().copied().collect();
         for (i, node) in graph.nodes.iter().enumerate().filter(|&(i, _)| live[i] && !free[i]) {
-            let outside = |v: &&ValueId| exchanges(i) || (stage[v.index()] != stage[i] && !free[v.index()]);
+            let outside = |v: &&ValueId| meets[i] || (stage[v.index()] != stage[i] && !free[v.index()]);
             shared.extend(node.inputs.iter().filter(outside));
         }
-        Cut { graph, stage, live, free, shared }
+        Cut { graph, stage, meets, live, free, shared }
     }
 
     fn stages(&self) -> usize {
         self.stage.iter().copied().max().unwrap_or(0)
     }
 
-    fn collectives(&self) -> impl Iterator<Item = usize> {
-        (0..self.graph.nodes.len()).filter(|&i| self.live[i] && self.graph.nodes[i].op.collective().is_some())
+    fn all_meetings(&self) -> impl Iterator<Item = usize> {
+        (0..self.graph.nodes.len()).filter(|&i| self.live[i] && self.meets[i])
     }
 
     /// Devices' own numbers: they come first of all.
     fn identities(&self) -> Vec<usize> {
-        self.collectives().filter(|&i| is_identity(self.graph, ValueId::new(i, 0))).collect()
+        self.all_meetings().filter(|&i| is_identity(self.graph, ValueId::new(i, 0))).collect()
     }
 
-    /// The other collectives behind a stage's piece.
-    fn exchanges(&self, stage: usize) -> Vec<usize> {
-        let others = self.collectives().filter(|&i| !is_identity(self.graph, ValueId::new(i, 0)));
+    /// The others behind a stage's piece.
+    fn meetings(&self, stage: usize) -> Vec<usize> {
+        let others = self.all_meetings().filter(|&i| !is_identity(self.graph, ValueId::new(i, 0)));
         others.filter(|&i| self.stage[i] == stage).collect()
     }
 
     fn members(&self, stage: usize) -> Vec<usize> {
         let computes = |i: &usize| {
-            let op = &self.graph.nodes[*i].op;
-            self.live[*i] && !self.free[*i] && op.collective().is_none() && !matches!(op, Op::Parameter(_))
+            let parameter = matches!(self.graph.nodes[*i].op, Op::Parameter(_));
+            self.live[*i] && !self.free[*i] && !self.meets[*i] && !parameter
         };
         (0..self.graph.nodes.len()).filter(|&i| self.stage[i] == stage).filter(computes).collect()
     }
@@ -271,7 +359,7 @@ impl<'g> Cut<'g> {
         let mut note = |v: ValueId| *uses.entry(v).or_insert(0) += 1;
         for stage in 0..=self.stages() {
             self.reads(&self.members(stage)).into_iter().for_each(&mut note);
-            self.exchanges(stage).iter().flat_map(|&i| &self.graph.nodes[i].inputs).for_each(|&v| note(v));
+            self.meetings(stage).iter().flat_map(|&i| &self.graph.nodes[i].inputs).for_each(|&v| note(v));
         }
         self.graph.results.iter().for_each(|&v| note(v));
         uses

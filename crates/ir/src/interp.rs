@@ -1,7 +1,7 @@
 //! The reference interpreter: every node by its op's naive `eval`. Slow on purpose; the oracle for backends.
 
 use crate::graph::Graph;
-use crate::op::{Devices, Op};
+use crate::op::{Devices, Op, While, agreed};
 use systole_base::{Error, ErrorKind, Literal, Result, ResultExt, Scalar, TensorType};
 
 /// What `eval` rules may use besides their operands: running bodies.
@@ -17,7 +17,7 @@ impl EvalCx {
     /// Runs a body on arrays.
     pub fn run(&mut self, graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
         if self.depth == MAX_DEPTH {
-            return Err(Error::new(ErrorKind::Unsupported, format!("bodies nest deeper than {MAX_DEPTH}")));
+            return Err(too_deep());
         }
         self.depth += 1;
         let result = run_nodes(self, graph, args);
@@ -66,8 +66,8 @@ pub fn run(graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
     EvalCx::default().run(graph, args)
 }
 
-/// Runs one program on several devices in lock-step: each device's arguments in, each device's results out. Bodies of
-/// loops and branches are run by each device alone.
+/// Runs one program on several devices in lock-step: each device's arguments in, each device's results out. Loops and
+/// branches with collectives take the same way on all devices, or fail.
 ///
 /// ```
 /// use systole_ir::{interp, op::Devices, text, Literal};
@@ -88,6 +88,18 @@ pub fn run_devices(graph: &Graph, devices: Devices, args: &[Vec<&Literal>]) -> R
     for own in args {
         check_args(graph, &own.iter().map(|a| a.ty()).collect::<Vec<_>>())?;
     }
+    in_step(graph, devices, args, 0)
+}
+
+fn in_step(
+    graph: &Graph,
+    devices: Devices,
+    args: &[Vec<&Literal>],
+    depth: usize,
+) -> Result<Vec<Vec<Literal>>> {
+    if depth == MAX_DEPTH {
+        return Err(too_deep());
+    }
     let mut values: Vec<Vec<Vec<Literal>>> = vec![Vec::new(); devices.count()];
     for node in &graph.nodes {
         let inputs: Vec<Vec<&Literal>> = values
@@ -97,6 +109,13 @@ pub fn run_devices(graph: &Graph, devices: Devices, args: &[Vec<&Literal>]) -> R
         let outs: Vec<Vec<Literal>> = match (&node.op, node.op.collective()) {
             (Op::Parameter(p), _) => args.iter().map(|own| vec![own[p.index].clone()]).collect(),
             (_, Some(op)) => op.together(devices, &inputs)?.into_iter().map(|l| vec![l]).collect(),
+            (Op::While(w), None) if node.op.meets() => loop_in_step(w, devices, &inputs, depth + 1)?,
+            (Op::Case(c), None) if node.op.meets() => {
+                let index = agreed(inputs.iter().filter_map(|own| Some(own.last()?.get(0))))?;
+                let captures: Vec<Vec<&Literal>> =
+                    inputs.iter().map(|own| own[..own.len() - 1].to_vec()).collect();
+                in_step(&c.branches[c.taken(index)], devices, &captures, depth + 1)?
+            }
             (op, None) => {
                 let eval = |x: &Vec<&Literal>| op.rule().eval(&mut EvalCx::default(), x, &node.outs);
                 inputs.iter().map(eval).collect::<Result<_>>()?
@@ -108,6 +127,30 @@ pub fn run_devices(graph: &Graph, devices: Devices, args: &[Vec<&Literal>]) -> R
         graph.results.iter().map(|r| own[r.index()][r.out as usize].clone()).collect()
     };
     Ok(values.iter().map(results).collect())
+}
+
+fn loop_in_step(
+    w: &While,
+    devices: Devices,
+    inputs: &[Vec<&Literal>],
+    depth: usize,
+) -> Result<Vec<Vec<Literal>>> {
+    let mut state: Vec<Vec<Literal>> =
+        inputs.iter().map(|own| own[w.captures..].iter().map(|&l| l.clone()).collect()).collect();
+    loop {
+        let captures = inputs.iter().map(|own| &own[..w.captures]);
+        let all: Vec<Vec<&Literal>> =
+            captures.zip(&state).map(|(c, s)| c.iter().copied().chain(s).collect()).collect();
+        let said = in_step(&w.cond, devices, &all, depth)?;
+        if !agreed(said.iter().map(|own| own[0].get(0)))?.as_bool() {
+            return Ok(state);
+        }
+        state = in_step(&w.body, devices, &all, depth)?;
+    }
+}
+
+fn too_deep() -> Error {
+    Error::new(ErrorKind::Unsupported, format!("bodies nest deeper than {MAX_DEPTH}"))
 }
 
 /// Checks arguments against a graph's parameters.

@@ -163,6 +163,29 @@ impl Op {
             _ => None,
         }
     }
+
+    /// Whether devices meet in it: it is a collective, or has one in a body.
+    pub fn meets(&self) -> bool {
+        let in_body = |body: &Arc<Graph>| body.nodes.iter().any(|n| n.op.meets());
+        self.collective().is_some() || self.rule().regions().into_iter().any(in_body)
+    }
+}
+
+/// What all devices say of a loop or branch in which they meet.
+///
+/// # Errors
+/// When they say different things: some would wait for others that never come.
+pub fn agreed(said: impl IntoIterator<Item = Scalar>) -> Result<Scalar> {
+    let mut said = said.into_iter();
+    let first = said.next().unwrap_or(Scalar::Bool(false));
+    if said.all(|other| other == first) {
+        return Ok(first);
+    }
+    Err(Error::new(ErrorKind::Graph, "devices disagree on the way through a loop or branch with collectives")
+        .because(
+            "all devices must take the same trips and branches, or they would wait for each other for ever",
+        )
+        .hint("make the condition from values that are the same on all devices"))
 }
 
 /// `x: T[…] → T[…]`: the fold of all operands of a group, on each of its devices. Spec: all_reduce.

@@ -9,7 +9,7 @@ use super::*;
 use crate::{GraphBuilder, ValueId, flow, require};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use systole_base::{DType, Dims, Error};
+use systole_base::{DType, Dims, Error, Scalar};
 
 /// `captures…, state₀, … → state₀, …`: runs `body` while `cond`. Spec: while.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -463,6 +463,14 @@ fn add_to(sum: &Tensor, grad: &Tensor, trip: &Tensor, trips: usize) -> Tensor {
     sum.dynamic_update_slice(&block, &start)
 }
 
+impl Case {
+    /// The number of the branch that an index means: the last where it is out of range.
+    pub fn taken(&self, index: Scalar) -> usize {
+        let last = self.branches.len() - 1;
+        usize::try_from(index.as_i64()).unwrap_or(last).min(last)
+    }
+}
+
 impl OpRule for Case {
     fn name(&self) -> &'static str {
         "case"
@@ -487,9 +495,8 @@ impl OpRule for Case {
     }
 
     fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
-        let (captures, last) = (&args[..args.len() - 1], self.branches.len() - 1);
-        let index = usize::try_from(args[args.len() - 1].get(0).as_i64()).unwrap_or(last);
-        cx.run(&self.branches[index.min(last)], captures)
+        let captures = &args[..args.len() - 1];
+        cx.run(&self.branches[self.taken(args[args.len() - 1].get(0))], captures)
     }
 
     fn vjp(&self, x: &[Tensor], y: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {

@@ -39,7 +39,7 @@ pub use attr::{Attr, Attrs, Field, Source};
 pub use binary::Binary;
 pub use collective::{
     AllGather, AllReduce, AllToAll, Collective, CollectivePermute, Devices, Groups, PartitionId,
-    ReduceScatter, ReplicaId,
+    ReduceScatter, ReplicaId, agreed,
 };
 pub use compare::{Clamp, Compare, CompareType, Direction, Select};
 pub use constant::{Constant, Iota, Parameter};
