@@ -11,23 +11,6 @@ use std::time::Duration;
 /// So many epochs that there is time for something to happen.
 const LONG: &str = "--epochs=60";
 
-fn convert(f: &Folder) {
-    for (part, prefix, shards) in [("train", "recs/train", "4"), ("test", "recs/test", "1")] {
-        f.run(&[
-            "data",
-            "convert",
-            "fashion-mnist",
-            prefix,
-            "--data-dir=data",
-            "--part",
-            part,
-            "--shards",
-            shards,
-        ])
-        .ok();
-    }
-}
-
 fn args<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let common = [
         "train",
@@ -66,7 +49,7 @@ fn model(f: &Folder, out: &str) -> Vec<u8> {
 #[test]
 fn a_folder_that_cannot_be_written_is_told_before_any_training() {
     let f = Folder::with_data("faults-out");
-    convert(&f);
+    f.convert("recs", "4", &[]);
     f.write("file", "no folder");
     f.run(&args("file/run", &[])).fails(1, &["cannot make the folder", "file/run", "--out"]);
     f.run(&args("file", &[])).fails(1, &["file", "--out"]);
@@ -79,7 +62,7 @@ fn a_folder_that_cannot_be_written_is_told_before_any_training() {
 #[test]
 fn a_run_whose_backups_cannot_be_written_any_more_is_trained_to_its_end() {
     let f = Folder::with_data("faults-backups");
-    convert(&f);
+    f.convert("recs", "4", &[]);
     let child = started(&f, "out", &[LONG]);
     // A file in the folder's place: what a disk that became read-only is to the next backup.
     fs::rename(f.path("out/backups"), f.path("taken")).unwrap();
@@ -100,7 +83,7 @@ fn a_run_whose_backups_cannot_be_written_any_more_is_trained_to_its_end() {
 #[test]
 fn data_that_vanish_or_shrink_end_the_run_with_their_name_and_cost_no_backup() {
     let f = Folder::with_data("faults-data");
-    convert(&f);
+    f.convert("recs", "4", &[]);
     f.run(&args("whole", &[LONG])).ok();
     let victim = f.path("recs/train-00002-of-00004.tfrecord");
     let bytes = fs::read(&victim).unwrap();

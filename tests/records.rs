@@ -20,24 +20,6 @@ const SMALL: [&str; 6] = [
     "--quiet",
 ];
 
-/// `records/train-*` in 6 files and `records/test-*`, converted from the data set of the tests.
-fn convert(f: &Folder, more: &[&str]) {
-    for (part, prefix, shards) in [("train", "records/train", "6"), ("test", "records/test", "1")] {
-        let args = [
-            "data",
-            "convert",
-            "fashion-mnist",
-            prefix,
-            "--data-dir=data",
-            "--part",
-            part,
-            "--shards",
-            shards,
-        ];
-        f.run(&[&args, more].concat()).ok();
-    }
-}
-
 fn train(f: &Folder, source: &str, out: &str, more: &[&str]) -> Done {
     f.run(&[&["train", source, "--out", out, "--json"], &SMALL[..], more].concat())
 }
@@ -54,7 +36,7 @@ fn table(rows: usize) -> String {
 #[test]
 fn converted_records_train_as_the_data_set_that_they_came_from() {
     let f = Folder::with_data("records-round-trip");
-    convert(&f, &[]);
+    f.convert("records", "6", &[]);
     let o = train(&f, "records", "a", &["--epochs=25", "--learning-rate=0.01"]).ok().json();
     assert_eq!(o["config"]["data"]["image_size"], serde_json::json!([28, 28]), "{o}");
     assert_eq!(o["config"]["layers"].as_array().unwrap().last().unwrap()["units"], 10);
@@ -75,7 +57,7 @@ fn converted_records_train_as_the_data_set_that_they_came_from() {
 
     // Packed files and those of other sizes of a turn hold the same records; the order is another one.
     fs::remove_dir_all(f.path("records")).unwrap();
-    convert(&f, &["--compression=gzip"]);
+    f.convert("records", "6", &["--compression=gzip"]);
     let e = f.run(&["evaluate", model, "--data-dir=records", "--json"]).ok().json();
     assert_eq!(e["sparse_categorical_accuracy"], o["val_sparse_categorical_accuracy"]);
     train(&f, "records", "b", &["--epochs=1", "--set=data.records.compression=plain"]).fails(1, &["try: "]);
@@ -88,7 +70,7 @@ fn is_backup(entry: &fs::DirEntry) -> bool {
 #[test]
 fn a_run_that_is_killed_in_an_epoch_ends_with_the_same_bits() {
     let f = Folder::with_data("records-resume");
-    convert(&f, &[]);
+    f.convert("records", "6", &[]);
     // A buffer smaller than the data, and turns that end within files.
     let how = [
         "--epochs=12",
@@ -206,4 +188,98 @@ fn files_of_pictures_in_records_are_decoded_and_what_is_wrong_is_named() {
         f.write("rows.parquet", b"PAR1 and more");
         train(&f, "rows.parquet", "x", &[]).fails(1, &["rows.parquet", "--features parquet"]);
     }
+}
+
+#[test]
+fn predictions_for_records_come_from_files_with_or_without_labels() {
+    let f = Folder::with_data("records-predict");
+    f.write("table.csv", table(300));
+    let args =
+        ["train", "table.csv", "--out=csv", "--json", "--quiet", "--threads=1", "--learning-rate=0.01"];
+    let model = f.run(&args).ok().json()["model_file"].as_str().unwrap().to_string();
+    let answers = |files: &[&str], more: &[&str]| -> Vec<serde_json::Value> {
+        let done = f.run(&[&["predict", &model, "--json"], files, more].concat()).ok();
+        done.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let whole = answers(&["table.csv"], &[]);
+    assert_eq!((whole.len(), &whole[7]["index"]), (300, &serde_json::json!(7)));
+    let truth = |i: usize| if i * 37 % 100 > i * 61 % 100 { "wide" } else { "high" };
+    let right = whole.iter().enumerate().filter(|(i, a)| a["class"] == truth(*i)).count();
+    assert!(right > 255, "{right} of 300");
+
+    // Other columns, in another order, and no label: the names count.
+    let row = |i: usize| format!("{:.2},x,{}\n", (i * 61 % 100) as f64 * 10.0, i * 37 % 100);
+    f.write("new.csv", "height,note,width\n".to_string() + &(0..300).map(row).collect::<String>());
+    let new = answers(&["new.csv"], &["--limit=40"]);
+    assert_eq!(new.len(), 40);
+    for (new, old) in new.iter().zip(&whole) {
+        let p = |a: &serde_json::Value| a["probability"].as_f64().unwrap();
+        assert_eq!(new["class"], old["class"]);
+        assert!((p(new) - p(old)).abs() < 1e-5, "{new} {old}");
+    }
+    f.write("lacking.csv", "width,size\n1,2\n");
+    f.run(&["predict", &model, "lacking.csv"])
+        .fails(1, &["no field `height`", "lacking.csv", "width, size", "learnt from width, height"]);
+    f.write("text.csv", "width,height\n1,tall\n");
+    f.run(&["predict", &model, "text.csv"]).fails(1, &["`height` holds text"]);
+    f.run(&["predict", &model, "table.csv", "--out=a.txt"]).fails(2, &["--out", ".csv or"]);
+
+    let said = f.run(&["predict", &model, "new.csv", "--out=a.csv"]).ok().out;
+    assert!(said.contains("300 predictions are in a.csv"), "{said}");
+    let written = fs::read_to_string(f.path("a.csv")).unwrap();
+    assert_eq!(written.lines().next(), Some("file,index,class,label,probability"));
+    assert!(
+        written
+            .lines()
+            .nth(3)
+            .unwrap()
+            .starts_with(&format!("new.csv,2,{},", whole[2]["class"].as_str().unwrap()))
+    );
+    f.run(&["predict", &model, "new.csv", "--out=a.json"]).ok();
+    let written: serde_json::Value = serde_json::from_slice(&fs::read(f.path("a.json")).unwrap()).unwrap();
+    assert_eq!(written[2]["top"].as_array().unwrap().len(), 2);
+
+    // Pictures in TFRecord files are predicted as the files of pictures are.
+    f.convert("records", "2", &[]);
+    let o = train(&f, "records", "a", &["--epochs=1"]).ok().json();
+    let model = o["model_file"].as_str().unwrap();
+    let of_records = f.run(&["predict", model, "records/test-00000-of-00001.tfrecord", "--json"]).ok().out;
+    let of_idx =
+        f.run(&["predict", model, "data/fashion-mnist/t10k-images-idx3-ubyte.gz", "--json"]).ok().out;
+    let top = |text: &str| -> Vec<serde_json::Value> {
+        text.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["top"].clone()).collect()
+    };
+    assert_eq!(top(&of_records), top(&of_idx));
+    assert_eq!(top(&of_idx).len(), 32);
+}
+
+#[test]
+fn values_and_the_next_byte_of_a_text_are_predicted_too() {
+    let f = Folder::new("records-values");
+    let rows: String = (0..100).map(|i| format!("{},{}\n", i as f64 / 50.0, i as f64 / 25.0)).collect();
+    f.write("line.csv", "a,y\n".to_string() + &rows);
+    let how = ["--set=compile.loss=mean_squared_error", "--set=compile.metrics=[]", "--set=layers.4.units=1"];
+    let common =
+        ["--json", "--quiet", "--threads=1", "--learning-rate=0.01", "--set=layers.4.activation=linear"];
+    let o = f.run(&[&["train", "line.csv", "--out=line"], &how[..], &common].concat()).ok().json();
+    let model = o["model_file"].as_str().unwrap();
+    f.write("new.csv", "a\n0.5\n1.5\n");
+    f.run(&["predict", model, "new.csv", "--out=values.csv"]).ok();
+    let written = fs::read_to_string(f.path("values.csv")).unwrap();
+    let values: Vec<f64> =
+        written.lines().skip(1).map(|l| l.rsplit(',').next().unwrap().parse().unwrap()).collect();
+    assert!(written.starts_with("file,index,value_0\nnew.csv,0,"), "{written}");
+    assert!((values[0] - 1.0).abs() < 0.5 && (values[1] - 3.0).abs() < 0.5, "{values:?}");
+
+    f.write("abc.txt", "abcd".repeat(400));
+    let small = ["--set=layers.0.output_dim=8", "--set=layers.1.units=8", "--set=layers.2.units=8"];
+    let more = ["--set=data.dir=abc.txt", "--set=data.sequence_length=8", "--epochs=12", "--batch-size=8"];
+    let rest = ["--learning-rate=0.03", "--json", "--quiet", "--threads=1", "--out=text"];
+    let o = f.run(&[&["train", "lstm"], &small[..], &more, &rest].concat()).ok().json();
+    let model = o["model_file"].as_str().unwrap();
+    f.write("start.txt", "cdabcdab");
+    let answer = f.run(&["predict", model, "start.txt", "--json"]).ok().json();
+    assert_eq!((&answer["class"], &answer["label"]), (&serde_json::json!("'c'"), &serde_json::json!(99)));
+    f.write("short.txt", "abc");
+    f.run(&["predict", model, "short.txt"]).fails(1, &["too short", "looks at 8"]);
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use systole::config::{Config, Draft, PRESETS};
+use systole_data::input::{entries, is_file, is_remote};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Model, nearest};
 
@@ -23,8 +24,14 @@ impl Target {
         if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
             return Ok(Target::Toml(name.into()));
         }
-        if path.is_file() {
+        if is_file(path) {
             return Ok(Target::Model(name.into()));
+        }
+        if is_remote(path) {
+            return match entries(path)?.as_slice() {
+                [] => Err(Error::new(ErrorKind::Io, format!("no object's name begins with {name}/"))),
+                _ => Ok(Target::Folder(path.into())),
+            };
         }
         if path.is_dir() {
             // Whole, so that the run can be gone on with from anywhere.

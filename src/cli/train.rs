@@ -166,6 +166,9 @@ fn go(
         run.confusions = Some(Confusions::count(&mut model, &config.test_pipeline(&data))?);
     }
     model.notes.insert("config".into(), portable(&config).to_toml()?);
+    if !data.fields.is_empty() {
+        model.notes.insert("fields".into(), serde_json::json!(data.fields).to_string());
+    }
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
     run.show(&model, &folder.model, &folder.example, &folder.folder, place.as_ref(), screen);

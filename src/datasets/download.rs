@@ -1,19 +1,16 @@
-//! Fetching files of known checksum: plain HTTP by hand, https through the system's `curl`.
+//! Fetching files of known checksum.
 //!
 //! No TLS here: what is fetched is believed only when its SHA-256 is the known one. A file grows as `NAME.part`,
 //! continues there after an interruption, and takes its name only when it is whole. Nothing waits forever.
 
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::Read;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::channel;
-use std::thread;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
 use systole_data::disk::{Disk, FileSystem, write_all};
+use systole_data::web::{Request, Response};
 
 /// Lies in a folder while its files are being fetched, so that the few there are not taken for a broken set.
 pub(super) const MARK: &str = ".downloading";
@@ -186,174 +183,44 @@ fn accept(remote: &Remote, part: &Path, folder: &Path) -> Result<()> {
 /// A running download: where in the file it begins, and the bytes.
 struct Body {
     start: u64,
-    from: From,
-}
-
-enum From {
-    Tcp(std::io::Take<BufReader<TcpStream>>),
-    Curl(Child, ChildStdout),
+    from: Response,
 }
 
 impl Body {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        match &mut self.from {
-            From::Tcp(stream) => stream.read(buffer).map_err(|e| stalled(&e)),
-            From::Curl(child, out) => match out.read(buffer).map_err(|e| failed(e.to_string()))? {
-                0 => finish(child).map(|()| 0),
-                n => Ok(n),
-            },
-        }
+        self.from.read(buffer).map_err(|e| failed(e.to_string()))
     }
 }
 
-impl Drop for Body {
-    fn drop(&mut self) {
-        if let From::Curl(child, _) = &mut self.from {
-            // Ends a curl whose output is no longer wanted; one that has ended already cannot be killed.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn stalled(e: &std::io::Error) -> Error {
-    match e.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-            failed("the server stopped answering")
-        }
-        _ => failed(e.to_string()),
-    }
-}
-
+/// Asks for what is behind byte `start` of a file of `size` bytes.
 fn open(url: &str, start: u64, size: u64, line: &Line) -> Result<Body> {
+    let range = ("Range".to_string(), format!("bytes={start}-"));
+    let fields = if start > 0 { &[range][..] } else { &[] };
     let patience = line.patience()?;
-    match url.strip_prefix("http://").and_then(|rest| rest.split_once('/')) {
-        Some((host, path)) if !proxied(host) => http(host, path, start, size, patience),
-        _ => curl(url, start, patience),
-    }
-}
-
-/// A proxy is curl's business.
-fn proxied(host: &str) -> bool {
-    let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
-    !host.starts_with("127.0.0.1") && (set("http_proxy") || set("all_proxy") || set("ALL_PROXY"))
-}
-
-fn http(host: &str, path: &str, start: u64, size: u64, patience: Duration) -> Result<Body> {
-    let until = Instant::now() + patience;
-    let stream = connect(host, patience)?;
-    let set = stream.set_read_timeout(Some(patience)).and_then(|()| stream.set_write_timeout(Some(patience)));
-    set.map_err(|e| failed(e.to_string()))?;
-    let range = if start > 0 { format!("Range: bytes={start}-\r\n") } else { String::new() };
-    let request = format!(
-        "GET /{path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: systole\r\nAccept-Encoding: identity\r\n{range}Connection: close\r\n\r\n"
-    );
-    (&stream).write_all(request.as_bytes()).map_err(|e| stalled(&e))?;
-    let mut reader = BufReader::new(stream);
-    let head = head(&mut reader, until)?;
-    let length = |name: &str| head.get(name).and_then(|v| v.parse::<u64>().ok());
-    let begin = match head.status {
+    let from = Request { method: "GET", url, fields, body: b"", patience, follow: true }.send()?;
+    let begin = match from.status {
         200 => 0,
-        206 if head.get("content-range").is_some_and(|r| r.starts_with(&format!("bytes {start}-"))) => start,
+        206 if from.field("content-range").is_some_and(|r| r.starts_with(&format!("bytes {start}-"))) => {
+            start
+        }
         other => return Err(failed(format!("the server answers with status {other}"))),
     };
-    match length("content-length") {
-        Some(n) if begin + n == size => Ok(Body { start: begin, from: From::Tcp(reader.take(n)) }),
-        Some(n) => Err(failed(format!("the server has a file of {} bytes, expected {size}", begin + n))),
-        None => Err(failed("the server does not say how long the file is")),
-    }
-}
-
-struct Head {
-    status: u16,
-    fields: Vec<(String, String)>,
-}
-
-impl Head {
-    fn get(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
-    }
-}
-
-fn head(reader: &mut impl BufRead, until: Instant) -> Result<Head> {
-    let mut text = Vec::new();
-    // Byte by byte from the buffer: one that trickles in must not outlast the patience either.
-    while !text.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        reader.read_exact(&mut byte).map_err(|e| stalled(&e))?;
-        text.push(byte[0]);
-        if text.len() > 16 << 10 || Instant::now() > until {
-            return Err(failed("the server's answer does not begin as HTTP does"));
+    match from.field("content-length").and_then(|v| v.parse::<u64>().ok()) {
+        Some(n) if begin + n != size => {
+            Err(failed(format!("the server has a file of {} bytes, expected {size}", begin + n)))
         }
+        _ => Ok(Body { start: begin, from }),
     }
-    let text = String::from_utf8_lossy(&text);
-    let mut lines = text.lines();
-    let status = lines.next().and_then(|l| l.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok());
-    let status = status.ok_or_else(|| failed("the server does not speak HTTP/1"))?;
-    let field = |l: &str| l.split_once(':').map(|(n, v)| (n.to_ascii_lowercase(), v.trim().to_string()));
-    Ok(Head { status, fields: lines.filter_map(field).collect() })
-}
-
-/// On a thread of its own, because looking up a name cannot be given a time limit.
-fn connect(host: &str, patience: Duration) -> Result<TcpStream> {
-    let (sender, receiver) = channel();
-    let target = if host.contains(':') { host.to_string() } else { format!("{host}:80") };
-    thread::spawn(move || {
-        let stream = target.to_socket_addrs().and_then(|addresses| {
-            let mut last = std::io::Error::other("the name has no address");
-            for address in addresses {
-                match TcpStream::connect_timeout(&address, patience) {
-                    Ok(stream) => return Ok(stream),
-                    Err(e) => last = e,
-                }
-            }
-            Err(last)
-        });
-        // Nobody listens any more when the patience is over.
-        let _ = sender.send(stream);
-    });
-    match receiver.recv_timeout(patience) {
-        Ok(stream) => stream.map_err(|e| failed(format!("cannot connect: {e}"))),
-        Err(_) => Err(failed(format!("cannot connect within {patience:?}"))),
-    }
-}
-
-fn curl(url: &str, start: u64, patience: Duration) -> Result<Body> {
-    let seconds = patience.as_secs_f64();
-    let mut command = Command::new("curl");
-    command.args(["--fail", "--location", "--silent", "--show-error"]);
-    command.args(["--connect-timeout", &format!("{seconds:.2}"), "--speed-limit", "1"]);
-    command.args(["--speed-time", &format!("{}", seconds.ceil() as u64)]);
-    if start > 0 {
-        command.args(["--range", &format!("{start}-")]);
-    }
-    command.arg("--").arg(url).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|e| failed(format!("https needs the program curl: {e}")))?;
-    match child.stdout.take() {
-        Some(out) => Ok(Body { start, from: From::Curl(child, out) }),
-        None => Err(failed("curl gives no output")),
-    }
-}
-
-fn finish(child: &mut Child) -> Result<()> {
-    let status = child.wait().map_err(|e| failed(e.to_string()))?;
-    if status.success() {
-        return Ok(());
-    }
-    let mut text = String::new();
-    if let Some(mut err) = child.stderr.take() {
-        // Its message is a courtesy; the failure is reported either way.
-        let _ = err.read_to_string(&mut text);
-    }
-    Err(failed(format!("curl failed: {}", text.trim())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::path::PathBuf;
     use std::sync::{Arc, Mutex};
+    use std::thread;
 
     const CONTENT: &[u8] = &[42; 100_000];
     const SHA256: &str = "4db26b160a82f67c4868bd06b8b028f21c8ca5f25615b996326cc40c092633bf";
@@ -509,33 +376,6 @@ mod tests {
         let e = go().unwrap_err().to_string();
         assert!(e.contains("404") && e.contains("503") && e.contains(&server.base), "{e}");
         go().unwrap();
-    }
-
-    #[test]
-    #[allow(clippy::print_stderr)]
-    fn curl_does_what_we_do_by_hand() {
-        if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
-            eprintln!("SKIPPED curl_does_what_we_do_by_hand: there is no curl");
-            return;
-        }
-        let server = Server::new("curl", &[Act::Serve, Act::Status(404), Act::Silence]);
-        let read = |timeout| -> Result<Vec<u8>> {
-            let mut body = curl(&format!("{}file.gz", server.base), 99_000, timeout)?;
-            let mut bytes = Vec::new();
-            let mut buffer = [0; 1000];
-            loop {
-                match body.read(&mut buffer)? {
-                    0 => return Ok(bytes),
-                    n => bytes.extend(&buffer[..n]),
-                }
-            }
-        };
-        assert_eq!(read(SECOND).unwrap(), CONTENT[99_000..]);
-        assert!(server.requests()[0].contains("bytes=99000-"));
-        assert!(read(SECOND).unwrap_err().to_string().contains("404"));
-        let start = Instant::now();
-        assert!(read(Duration::from_millis(500)).is_err());
-        assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
     }
 
     #[test]

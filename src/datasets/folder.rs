@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::picture;
+use systole_data::input::{self, is_dir};
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Options, Sample, free_memory};
 
 /// Names of folders that hold a part of the pictures each, rather than a class.
@@ -86,6 +87,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         test_len,
         element: TensorType::new(DType::U8, options.picture),
         class_names: train.classes.clone(),
+        fields: Vec::new(),
         elements: "pictures",
         notes,
         identity: Some(identity),
@@ -126,7 +128,7 @@ struct Found {
 impl Found {
     fn look(root: &Path) -> Result<Found> {
         check_place(root)?;
-        let part = |names: &[&str]| names.iter().map(|n| root.join(n)).find(|p| p.is_dir());
+        let part = |names: &[&str]| names.iter().map(|n| root.join(n)).find(|p| is_dir(p));
         let found = match part(&TRAIN).zip(part(&TEST)) {
             Some((train, test)) => Found::parts(&train, &test)?,
             None => Found { train: ImageFolder::open(root).map_err(|e| explain_empty(root, e))?, test: None },
@@ -151,7 +153,7 @@ impl Found {
 
 fn check_place(root: &Path) -> Result<()> {
     let what = match std::fs::metadata(root) {
-        Ok(place) if place.is_dir() => return Ok(()),
+        _ if is_dir(root) => return Ok(()),
         Ok(_) => "is a file, not a folder",
         Err(_) => "is not there",
     };
@@ -338,7 +340,7 @@ fn name_of(root: &Path) -> String {
 fn identity(root: &Path, parts: [&ImageFolder; 2]) -> String {
     let mut mark = 0;
     for (path, label) in parts.iter().flat_map(|f| f.pictures.iter()) {
-        let size = std::fs::metadata(path).map_or(0, |m| m.len());
+        let size = input::size(path).unwrap_or(0);
         mark = mix(mark ^ hash_name(&below(root, path)) ^ mix(size ^ (*label as u64) << 48));
     }
     let [train, test] = parts.map(|f| f.pictures.len());

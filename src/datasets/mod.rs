@@ -16,7 +16,8 @@ pub use files::{DataDir, cache_folder, fashion_mnist, mnist};
 pub use folder::{FolderOptions, fit_picture, folder, picture_size_for};
 pub use glyphs::{colour_glyphs, glyphs};
 pub use records::{
-    Packed, RecordOptions, RecordShape, holds_records, is_of_records, picture_size_of_records, records,
+    Packed, RecordOptions, RecordShape, holds_records, is_of_records, picture_size_of_records, record_inputs,
+    records,
 };
 pub use text::{TEXT_TOKENS, text};
 
@@ -108,6 +109,8 @@ pub struct TrainingData {
     pub element: TensorType,
     /// What the labels stand for; empty for tokens.
     pub class_names: Vec<String>,
+    /// The fields of records that an input is made of, in their order; empty where there are none.
+    pub fields: Vec<String>,
     /// What an element is called: `pictures` or `sequences`.
     pub elements: &'static str,
     /// What the user should know about the data though it is no error.
@@ -175,6 +178,7 @@ impl From<ImageDataset> for TrainingData {
             test_len: d.test_len,
             element: TensorType::new(DType::U8, d.image_shape),
             class_names: d.class_names,
+            fields: Vec::new(),
             elements: "pictures",
             notes: Vec::new(),
             identity: None,

@@ -15,6 +15,7 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::example::{Features, parse_example};
 use systole_data::format::picture;
 use systole_data::format::tfrecord::{Compression, OnCorrupt};
+use systole_data::input;
 use systole_data::tools::{Opened, files_of, open_files};
 use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, TfRecord};
 
@@ -188,6 +189,7 @@ pub fn records(
     }
     let class_names = reading.finish(&source.opened.classes)?;
     let element = reading.element();
+    let fields = reading.input.fields();
     let prepare = Prepare(Arc::new(move |s| reading.prepare(s)));
     let in_order = |source: &Source, part| {
         let prepare = prepare.clone();
@@ -204,6 +206,7 @@ pub fn records(
         elements: if element.rank() == 3 { "pictures" } else { "records" },
         element,
         class_names,
+        fields,
         notes: Vec::new(),
         identity: Some(identity(&[source.files(), test_source.files()], train, test)),
         streamed: Some(Streamed {
@@ -213,6 +216,44 @@ pub fn records(
             prepare,
         }),
     })
+}
+
+/// What a model that learnt from `fields` takes of records, whose labels may be missing: `image: u8[H, W, C]` where they hold
+/// pictures, brought to `size`, else `x: f32[n]`. No fields: as for training.
+///
+/// # Errors
+/// `Io` when a file cannot be opened; `Data` when it has no such field.
+pub fn record_inputs(
+    files: Vec<PathBuf>,
+    options: &RecordOptions,
+    fields: &[String],
+    size: Option<[usize; 3]>,
+) -> Result<Dataset> {
+    let source = Source::open(files, options)?;
+    let first = source.first()?;
+    let has = |name: &String| first.names().any(|n| n == name);
+    if let Some(lacking) = fields.iter().find(|name| !has(name)) {
+        let there = first.names().collect::<Vec<_>>().join(", ");
+        let place = source.files().first().map_or(String::new(), |f| f.display().to_string());
+        return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
+            .at(place)
+            .because(format!("their fields are {there}; the model learnt from {}", fields.join(", ")))
+            .hint("give them the names that they had in training"));
+    }
+    let label = label_of(&first, options).unwrap_or_default();
+    let inputs = if fields.is_empty() { options.inputs.clone() } else { fields.to_vec() };
+    let options = RecordOptions { inputs, ..options.clone() };
+    let shape = RecordShape { size: size.map(|[h, w, _]| [h, w]), channels: size.map(|s| s[2]), ..SHAPELESS };
+    let input = Input::of(&first, &label, &options, &shape)?;
+    let features = source.features().map(|all| only(all, |name| input.reads(name)));
+    let reading = Reading { features, input, label, labels: Labels::Values };
+    Ok(source.in_order(Part::All).map_parallel(
+        move |s| {
+            let (name, input) = reading.input(&reading.parse(s)?)?;
+            Sample::new([(name, input)]).check()
+        },
+        AUTOTUNE,
+    ))
 }
 
 /// The files to train and to test on.
@@ -316,13 +357,21 @@ impl Source {
                 opened.dataset = opened.dataset.concatenate(&next);
             }
         }
-        let size = |f: &PathBuf| Some((f.clone(), std::fs::metadata(f).ok()?.len()));
+        let size = |f: &PathBuf| Some((f.clone(), input::size(f)?));
         let sizes = Arc::new(opened.files.iter().filter_map(size).collect());
         Ok(Source { opened, options: options.clone(), sizes })
     }
 
     fn files(&self) -> &[PathBuf] {
         &self.opened.files
+    }
+
+    fn first(&self) -> Result<Sample> {
+        let first = self.opened.dataset.debug().iter().next();
+        first.ok_or_else(|| {
+            let file = self.files().first().map_or(String::new(), |f| f.display().to_string());
+            Error::new(ErrorKind::Data, "there are no records").at(file)
+        })?
     }
 
     /// What Examples hold; none: the files are read as they are.
@@ -372,7 +421,7 @@ impl Source {
 /// A file that was cut between two records looks like a shorter one: only its size tells.
 fn same_size(path: &Path, had: Option<u64>) -> Result<()> {
     // A file that is gone is told by who opens it.
-    let has = std::fs::metadata(path).ok().map(|m| m.len());
+    let has = input::size(path);
     match (has, had) {
         (Some(has), Some(had)) if has != had => {
             Err(Error::new(ErrorKind::Data, "the file has changed since the run began")
@@ -418,11 +467,7 @@ enum Labels {
 impl Reading {
     /// By the first record.
     fn of(source: &Source, options: &RecordOptions, shape: &RecordShape) -> Result<Reading> {
-        let first = source.opened.dataset.debug().iter().next();
-        let first = first.ok_or_else(|| {
-            let file = source.files().first().map_or(String::new(), |f| f.display().to_string());
-            Error::new(ErrorKind::Data, "there are no records").at(file)
-        })??;
+        let first = source.first()?;
         let label = label_of(&first, options)?;
         let labels = match first.get(&label)?.ty() {
             ty if ty.dtype == DType::U8 && ty.rank() == 1 => Labels::Names(BTreeSet::new()),
@@ -439,8 +484,7 @@ impl Reading {
             return self.count_all(&source.in_order(part)).map_err(explain);
         };
         // Of each record the label only: the pictures are looked at when they are trained on.
-        let wanted = features.iter().filter(|(name, _)| *name == self.label);
-        let only = wanted.fold(Features::new(), |all, (name, feature)| all.with(name, feature.clone()));
+        let only = only(features, |name| name == self.label);
         let (files, mut n) = (source.files(), 0);
         for (i, file) in files.iter().enumerate() {
             let records =
@@ -505,20 +549,29 @@ impl Reading {
 
     /// `record` or fields → `image` or `x`, and `label`.
     fn prepare(&self, sample: Sample) -> Result<Sample> {
-        let parsed = match &self.features {
-            Some(features) => parse_example(features.clone())(sample)?,
-            None => sample,
-        };
+        let parsed = self.parse(sample)?;
         let label = self.label(&parsed)?;
-        let (name, input) = match &self.input {
+        Sample::new([self.input(&parsed)?, ("label", label)]).check()
+    }
+
+    /// The fields of a record.
+    fn parse(&self, sample: Sample) -> Result<Sample> {
+        match &self.features {
+            Some(features) => parse_example(features.clone())(sample),
+            None => Ok(sample),
+        }
+    }
+
+    /// What the model takes of the fields.
+    fn input(&self, parsed: &Sample) -> Result<(&'static str, HostArray)> {
+        Ok(match &self.input {
             Input::File { field, size } => {
                 let pixels = picture::from_bytes("the picture", parsed.get(field)?.bytes())?;
                 ("image", fit_picture(pixels.into(), *size))
             }
-            Input::Pixels { field, size, .. } => ("image", pixels(&parsed, field, *size)?),
-            Input::Numbers { fields, count } => ("x", numbers(&parsed, fields, *count)?),
-        };
-        Sample::new([(name, input), ("label", label)]).check()
+            Input::Pixels { field, size, .. } => ("image", pixels(parsed, field, *size)?),
+            Input::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
+        })
     }
 
     fn label(&self, sample: &Sample) -> Result<HostArray> {
@@ -537,6 +590,12 @@ impl Reading {
             Labels::Values => HostArray::from(x).cast(DType::F32).flatten(),
         })
     }
+}
+
+/// Those features whose names are wanted.
+fn only(features: &Features, wanted: impl Fn(&str) -> bool) -> Features {
+    let kept = features.iter().filter(|(name, _)| wanted(name));
+    kept.fold(Features::new(), |all, (name, feature)| all.with(name, feature.clone()))
 }
 
 /// What the command line can do about a record that cannot be read.
@@ -567,6 +626,18 @@ fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
 }
 
 impl Input {
+    fn fields(&self) -> Vec<String> {
+        match self {
+            Input::File { field, .. } | Input::Pixels { field, .. } => vec![field.clone()],
+            Input::Numbers { fields, .. } => fields.clone(),
+        }
+    }
+
+    /// Whether a field of a record is needed.
+    fn reads(&self, name: &str) -> bool {
+        self.fields().iter().any(|f| name == f || name.strip_suffix("/shape") == Some(f))
+    }
+
     fn of(first: &Sample, label: &str, options: &RecordOptions, shape: &RecordShape) -> Result<Input> {
         let names = match options.inputs.as_slice() {
             [] if first.names().any(|n| n == "image") => vec!["image".to_string()],
@@ -673,7 +744,7 @@ fn origin(dir: &DataDir, files: &[PathBuf]) -> String {
 fn identity(parts: &[&[PathBuf]], train: usize, test: usize) -> String {
     let mut mark = 0;
     for path in parts.iter().flat_map(|files| files.iter()) {
-        let size = std::fs::metadata(path).map_or(0, |m| m.len());
+        let size = input::size(path).unwrap_or(0);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         mark = mix(mark ^ hash_name(&name) ^ mix(size));
     }

@@ -86,6 +86,7 @@ fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<Trai
         test_len,
         element: TensorType::new(DType::I32, [length]),
         class_names: Vec::new(),
+        fields: Vec::new(),
         elements: "sequences",
         notes: Vec::new(),
         identity: None,

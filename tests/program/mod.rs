@@ -94,6 +94,16 @@ impl Folder {
         self.path(dir).join("fashion-mnist.safetensors")
     }
 
+    /// Converts the data set of [`Folder::with_data`]: `TO/train-*` in so many files, and `TO/test-*` in one.
+    pub fn convert(&self, to: &str, shards: &str, more: &[&str]) {
+        for (part, shards) in [("train", shards), ("test", "1")] {
+            let prefix = format!("{to}/{part}");
+            let args =
+                ["data", "convert", "fashion-mnist", &prefix, "--data-dir=data", "--part", part, "--shards"];
+            self.run(&[&args[..], &[shards], more].concat()).ok();
+        }
+    }
+
     /// Names of everything below `dir`, empty when it is not there.
     pub fn files(&self, dir: &str) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path(dir)) else { return Vec::new() };

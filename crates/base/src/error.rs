@@ -57,9 +57,14 @@ impl Error {
         Error(Box::new(Inner { kind, what: what.into(), place: Vec::new(), why: Vec::new(), hint: None }))
     }
 
-    /// Wraps an operating-system error of an action on a path: `Error::io("cannot read", path, e)`.
+    /// Wraps an operating-system error of an action on a path: `Error::io("cannot read", path, e)`. What an [`Error`] within
+    /// it says (of an object store) is kept.
     pub fn io(action: &str, path: impl AsRef<std::path::Path>, source: std::io::Error) -> Error {
-        Error::new(ErrorKind::Io, format!("{action} {}", path.as_ref().display())).because(source.to_string())
+        let e = Error::new(ErrorKind::Io, format!("{action} {}", path.as_ref().display()));
+        match source.downcast::<Error>() {
+            Ok(Error(inner)) => Error(Box::new(Inner { kind: inner.kind, what: e.0.what, ..*inner })),
+            Err(source) => e.because(source.to_string()),
+        }
     }
 
     /// Adds where: a file and offset, a layer, an argument. Later calls add wider places.
@@ -158,6 +163,12 @@ mod tests {
     fn shows_every_part_once_and_keeps_the_inner_hint() {
         let e = Error::new(ErrorKind::Graph, "shapes differ").at("dense_1").at("model").hint("a").hint("b");
         assert_eq!(e.to_string(), "shapes differ\n  where: dense_1, in model\n  try: a");
+        let inner = Error::new(ErrorKind::Unsupported, "hidden").because("of that").hint("this");
+        let e = Error::io("cannot read", "a", std::io::Error::other(inner));
+        assert_eq!(
+            (e.kind(), e.to_string().as_str()),
+            (ErrorKind::Unsupported, "cannot read a\n  why: of that\n  try: this")
+        );
         fn send_sync<T: Send + Sync>() {}
         send_sync::<Error>();
     }

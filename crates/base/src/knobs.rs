@@ -173,7 +173,28 @@ pub const TPU_VARIABLES: &[(&str, &str)] = &[
 
 /// The value of one of [`TPU_VARIABLES`], where it is set and not empty.
 pub fn tpu_variable(name: &str) -> Option<String> {
-    let (name, _) = TPU_VARIABLES.iter().find(|(known, _)| *known == name)?;
+    variable_of(TPU_VARIABLES, name)
+}
+
+/// Variables of the clouds' own tools that say who asks an object store (feature `object-stores`). The crate `object_store`
+/// takes more of `AWS_…` and `GOOGLE_…` by itself.
+pub const CLOUD_VARIABLES: &[(&str, &str)] = &[
+    ("CLOUDSDK_AUTH_ACCESS_TOKEN", "what `gcloud auth print-access-token` prints"),
+    ("STORAGE_EMULATOR_HOST", "a server that stands for Google's, without credentials: 127.0.0.1:4443"),
+    ("AWS_PROFILE", "which of the profiles that `aws configure` wrote down; default"),
+    ("AWS_SHARED_CREDENTIALS_FILE", "where they are, if not in ~/.aws/credentials"),
+    ("AWS_CONFIG_FILE", "where their regions are, if not in ~/.aws/config"),
+    ("AWS_WEB_IDENTITY_TOKEN_FILE", "set where Kubernetes says who the program is: profiles are not read"),
+    ("HOME", "the user's folder"),
+];
+
+/// The value of one of [`CLOUD_VARIABLES`], where it is set and not empty.
+pub fn cloud_variable(name: &str) -> Option<String> {
+    variable_of(CLOUD_VARIABLES, name)
+}
+
+fn variable_of(table: &[(&str, &str)], name: &str) -> Option<String> {
+    let (name, _) = table.iter().find(|(known, _)| *known == name)?;
     env::var(name).ok().filter(|v| !v.is_empty())
 }
 

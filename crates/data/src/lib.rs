@@ -33,6 +33,9 @@ mod dataset;
 pub mod disk;
 pub mod format;
 mod hold;
+pub mod input;
+#[cfg(feature = "object-stores")]
+pub mod objects;
 pub mod picture;
 mod place;
 mod pump;
@@ -44,6 +47,7 @@ pub mod stage;
 mod store;
 pub mod tools;
 mod watch;
+pub mod web;
 
 pub use arith::Operand;
 pub use array::HostArray;

@@ -7,15 +7,15 @@ use crate::disk::{Disk, write_atomically};
 use crate::format::example::{self, Features};
 use crate::format::tfrecord::{Compression, Damage, OnCorrupt, Reader, Writer};
 use crate::format::{idx, png};
+use crate::input::{self, Input, entries, is_dir};
 use crate::report::Report;
 use crate::run::Options;
 use crate::sample::ElementSpec;
-use crate::source::files::{entries, glob};
+use crate::source::files::glob;
 use crate::watch::Watch;
 use crate::{Cardinality, Dataset, HostArray, ImageFolder, Position, Sample, place::Place};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -54,7 +54,7 @@ impl Opened {
 /// When nothing is there, or nothing that can be read.
 pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
     let place = Path::new(path);
-    if place.is_dir()
+    if is_dir(place)
         && let Ok(folder) = ImageFolder::open(place)
     {
         let files = folder.pictures.iter().map(|(p, _)| p.clone()).collect();
@@ -73,10 +73,10 @@ pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
 /// # Errors
 /// When the folder cannot be read, or nothing fits.
 pub fn files_of(place: &Path) -> Result<Vec<PathBuf>> {
-    if !place.is_dir() {
+    if !is_dir(place) {
         return glob(&place.to_string_lossy());
     }
-    let files = entries(place)?.into_iter().map(|(p, _)| p).filter(|p| p.is_file());
+    let files = entries(place)?.into_iter().filter(|e| !e.is_dir).map(|e| e.path);
     let is_beside = |p: &PathBuf| p.extension().is_some_and(|e| e == "features" || e == "classes");
     Ok(files.filter(|p| !is_beside(p)).collect())
 }
@@ -90,7 +90,7 @@ pub fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Ope
         return Err(Error::new(ErrorKind::Io, "there are no files to read"));
     };
     let mut start = Vec::new();
-    let read = File::open(first).and_then(|f| f.take(512).read_to_end(&mut start));
+    let read = Input::open(first).and_then(|f| f.take(512).read_to_end(&mut start));
     read.map_err(|e| Error::io("cannot read", first, e))?;
     let name = first.to_string_lossy().to_lowercase();
     let ends = |list: &[&str]| list.iter().any(|e| name.ends_with(e) || name.ends_with(&format!("{e}.gz")));
@@ -170,7 +170,7 @@ fn csv(first: &Path, files: &[PathBuf]) -> Result<Dataset> {
 fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
     let raw = Dataset::tfrecord(&files);
     let beside = files[0].parent().unwrap_or(Path::new("")).join(features_name(&files[0]));
-    let features = match (told, std::fs::read_to_string(&beside)) {
+    let features = match (told, input::read_to_string(&beside)) {
         (Some(told), _) => Some(told),
         (None, Ok(text)) => Some(text.parse()?),
         // The first whole one: what is damaged is told when the elements are read.
@@ -182,7 +182,7 @@ fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
         },
     };
     let dataset = features.clone().map_or(raw.clone(), |f| raw.parse_example(f));
-    let classes = std::fs::read_to_string(beside.with_extension("classes")).unwrap_or_default();
+    let classes = input::read_to_string(beside.with_extension("classes")).unwrap_or_default();
     let classes = classes.lines().map(str::to_string).collect();
     Ok(Opened { files, features, classes, ..Opened::of("TFRecord", dataset) })
 }
@@ -224,7 +224,7 @@ pub struct Inspection {
 /// # Errors
 /// Those of the first elements.
 pub fn inspect(opened: &Opened, n: usize) -> Result<Inspection> {
-    let size = |p: &PathBuf| std::fs::metadata(p).map_or(0, |m| m.len());
+    let size = |p: &PathBuf| input::size(p).unwrap_or(0);
     let first = opened.dataset.debug().iter().take(n).map(|s| s.map(|s| summary(&s)));
     Ok(Inspection {
         kind: opened.kind,
@@ -421,7 +421,7 @@ fn verify_file(file: &Path) -> Result<Verified> {
         }
     }
     let damage = lock(&found).drain(..).map(Error::from).chain(failed).collect();
-    let bytes = std::fs::metadata(file).map_or(0, |m| m.len());
+    let bytes = input::size(file).unwrap_or(0);
     Ok(Verified { file: file.to_path_buf(), records, bytes, damage })
 }
 

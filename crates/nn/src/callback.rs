@@ -1,5 +1,6 @@
 //! Callbacks with Keras's names and arguments.
 
+use crate::file::ModelFile;
 use crate::history::Logs;
 use crate::model::Model;
 use crate::progress::{ProgressEvent, report};
@@ -275,19 +276,34 @@ fn owned_weights(model: &Model) -> Result<(Params<Buffer>, Params<Buffer>)> {
 }
 
 /// Saves the model after epochs. `{epoch}` and names of values in the path are filled in.
-pub struct ModelCheckpoint {
+///
+/// A model that cannot be written is told, kept, and written after the next epoch unless that saves a newer one: a full disk
+/// ends no training.
+pub struct ModelCheckpoint<F: FileSystem = Disk> {
+    files: F,
     path: String,
     watch: Best,
     save_best_only: bool,
+    /// What could not be written yet, and where.
+    pending: Option<(PathBuf, ModelFile)>,
 }
 
 impl ModelCheckpoint {
     /// Saves to `path` after every epoch: `"runs/{epoch:02}-{val_loss:.2}.safetensors"`.
     pub fn new(path: &str) -> ModelCheckpoint {
+        ModelCheckpoint::with_files(Disk, path)
+    }
+}
+
+impl<F: FileSystem> ModelCheckpoint<F> {
+    /// [`ModelCheckpoint::new`] on another file system.
+    pub fn with_files(files: F, path: &str) -> ModelCheckpoint<F> {
         ModelCheckpoint {
+            files,
             path: path.into(),
             watch: Best::new("val_loss", Mode::Auto, 0.0),
             save_best_only: false,
+            pending: None,
         }
     }
 
@@ -297,9 +313,21 @@ impl ModelCheckpoint {
         self.save_best_only = true;
         self
     }
+
+    /// Writes what is to be written; what cannot be stays.
+    fn write(&mut self) {
+        if let Some((path, file)) = &self.pending {
+            match file.save_to(&self.files, path) {
+                Ok(()) => self.pending = None,
+                Err(e) => {
+                    report(&Some(ProgressEvent::Note(&format!("a checkpoint is not written yet: {e}"))))
+                }
+            }
+        }
+    }
 }
 
-impl Callback for ModelCheckpoint {
+impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
     fn state(&self) -> Result<CallbackState> {
         Ok(CallbackState {
             values: json!({"best": CallbackState::float(self.watch.best)}),
@@ -313,10 +341,11 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        if self.save_best_only && self.watch.improved(cx.logs)? != Some(true) {
-            return Ok(());
+        if !self.save_best_only || self.watch.improved(cx.logs)? == Some(true) {
+            self.pending = Some((fill_in(&self.path, cx.epoch, cx.logs)?, cx.model.to_file()?));
         }
-        cx.model.save(fill_in(&self.path, cx.epoch, cx.logs)?)
+        self.write();
+        Ok(())
     }
 }
 

@@ -60,10 +60,14 @@ impl ModelFile {
     /// # Errors
     /// When the disk is full, the folder is missing or protected, or a name is used twice.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
+        self.save_to(&Disk, path.as_ref())
+    }
+
+    /// [`ModelFile::save`] on a given file system.
+    pub(crate) fn save_to<F: FileSystem>(&self, files: &F, path: &Path) -> Result<()> {
         // Through a symbolic link: the link stays and what it names is replaced.
         let target = if path.is_symlink() { fs::canonicalize(path).ok() } else { None };
-        self.save_with(&Disk, target.as_deref().unwrap_or(path))
+        self.save_with(files, target.as_deref().unwrap_or(path))
     }
 
     /// As [`ModelFile::save`] on a given file system.

@@ -229,6 +229,36 @@ fn a_full_disk_costs_no_training_and_no_line_of_the_log() {
 }
 
 #[test]
+fn a_full_disk_costs_no_training_and_the_last_checkpoint_is_written() {
+    let dir = tempdir("full-checkpoint");
+    let path = dir.join("model.safetensors");
+    let full = Fault::Error(std::io::ErrorKind::StorageFull);
+    let train = |files: Faulty| {
+        let _ = std::fs::remove_file(&path);
+        let checkpoint = ModelCheckpoint::with_files(files, path.to_str().unwrap());
+        let mut model = classifier();
+        let fit = Fit { epochs: 3, callbacks: vec![Box::new(checkpoint)], ..quiet() };
+        assert_eq!(model.fit(&points(None).batch(20), fit).unwrap().epochs.len(), 3);
+        model
+    };
+    let bytes = || Model::load(&path).unwrap().to_file().unwrap().to_bytes().unwrap();
+    let counting = Faulty::never();
+    train(Faulty::never()).to_file().unwrap().save_with(&counting, &dir.join("count")).unwrap();
+    let (whole, calls) = (bytes(), counting.calls().len());
+    // Each call of the first two saves; the third writes what is newest then.
+    for call in 0..2 * calls {
+        train(Faulty::at(call, full));
+        assert_eq!(bytes(), whole, "call {call}");
+    }
+    // A disk that is full from the second save on: the first checkpoint stays whole, and training ends as ever.
+    for call in calls..calls + 3 {
+        let model = train(Faulty::from(call, full));
+        assert_eq!((model.epochs(), Model::load(&path).unwrap().epochs()), (3, 1), "call {call}");
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
 fn a_stop_flag_ends_after_the_step_with_the_history_so_far() {
     struct StopAt(usize, Arc<AtomicBool>);
     impl Callback for StopAt {

@@ -4,9 +4,9 @@
 //! Nothing that a header says is believed before it is checked: memory stays within what the file can hold.
 
 use crate::disk::{Disk, write_atomically};
+use crate::input::Input;
 use flate2::bufread::MultiGzDecoder;
 use flate2::{Compression, GzBuilder};
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
@@ -26,10 +26,10 @@ const TRUSTED: usize = if cfg!(test) { 32 } else { 64 << 20 };
 /// file cannot hold, fewer or more bytes than promised, damaged gzip. Each with file, byte offset, expected, found.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
-    let file = File::open(path).map_err(|e| {
+    let file = Input::open(path).map_err(|e| {
         Error::io("cannot open", path, e).hint("check the path; data sets come as .gz or unpacked, both work")
     })?;
-    let size = file.metadata().map_err(|e| Error::io("cannot read", path, e))?.len();
+    let size = file.size().map_err(|e| Error::io("cannot read", path, e))?;
     parse(&path.display().to_string(), size, BufReader::with_capacity(1 << 16, file))
 }
 

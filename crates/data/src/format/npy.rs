@@ -4,6 +4,7 @@
 
 use super::zip;
 use crate::disk::{Disk, write_atomically};
+use crate::input;
 use std::path::Path;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 
@@ -15,7 +16,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// `Io` when it cannot be read; `Data` when it is damaged, cut, or of a type that is not offered.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
-    let bytes = std::fs::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    let bytes = input::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     from_bytes(&path.display().to_string(), &bytes)
 }
 
@@ -25,7 +26,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
 /// As [`read`].
 pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Literal)>> {
     let path = path.as_ref();
-    let bytes = std::fs::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    let bytes = input::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     npz_from_bytes(&path.display().to_string(), &bytes)
 }
 

@@ -2,7 +2,7 @@
 
 use super::{exif, jpeg, png};
 use crate::HostArray;
-use std::fs::File;
+use crate::input::{self, Input};
 use std::io::Read;
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Literal, Result};
@@ -70,7 +70,7 @@ fn not_read(name: &str, bytes: &[u8]) -> Error {
 pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
     let path = path.as_ref();
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
+    let read = Input::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
     read.map_err(|e| Error::io("cannot read", path, e))?;
     let name = path.display().to_string();
     match is_picture(&bytes) {
@@ -87,7 +87,7 @@ pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
 /// As [`from_bytes`]; `Io` when the file cannot be read.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
-    let bytes = std::fs::read(path)
+    let bytes = input::read(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the picture"))?;
     if bytes.is_empty() {
         return Err(Error::new(ErrorKind::Data, "the picture is empty").at(path.display().to_string()));

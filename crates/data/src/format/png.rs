@@ -17,7 +17,7 @@ const MAX_BYTES: usize = 64 << 20;
 /// `Io` when the file cannot be read; `Data` when it is no PNG, is damaged or cut, or is larger than 64 Mi pixels.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
-    let bytes = std::fs::read(path)
+    let bytes = crate::input::read(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the picture"))?;
     from_bytes(&path.display().to_string(), &bytes)
 }

@@ -6,11 +6,11 @@
 
 use crate::autotune::lock;
 use crate::disk::{Disk, FileSystem, NewFile, append};
+use crate::input::Input;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use std::collections::HashSet;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -167,8 +167,8 @@ impl Reader {
     pub fn open(path: impl AsRef<Path>, compression: Compression, on_corrupt: OnCorrupt) -> Result<Reader> {
         let path = path.as_ref();
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the TFRecord file");
-        let mut file = File::open(path).map_err(wrong)?;
-        let size = file.metadata().map_err(wrong)?.len();
+        let mut file = Input::open(path).map_err(wrong)?;
+        let size = file.size().map_err(wrong)?;
         let kind = match compression {
             Compression::Auto => {
                 let mut start = [0; HEADER];
@@ -180,22 +180,22 @@ impl Reader {
         };
         let name = path.display().to_string();
         let input = match kind {
-            Compression::Gzip => Input::Packed(Box::new(MultiGzDecoder::new(file))),
-            Compression::Zlib => Input::Packed(Box::new(ZlibDecoder::new(file))),
-            _ => Input::Plain(file, size),
+            Compression::Gzip => Bytes::Packed(Box::new(MultiGzDecoder::new(file))),
+            Compression::Zlib => Bytes::Packed(Box::new(ZlibDecoder::new(file))),
+            _ => Bytes::Plain(file, size),
         };
         Ok(Reader::new(name, input, on_corrupt))
     }
 
     /// Opens a plain file that somebody appends to: what was not there at first is read too, by [`Reader::seek`].
     pub(crate) fn open_growing(path: &Path) -> Result<Reader> {
-        let file = File::open(path).map_err(|e| Error::io("cannot open", path, e))?;
-        Ok(Reader::new(path.display().to_string(), Input::Plain(file, u64::MAX), OnCorrupt::Fail))
+        let file = Input::open(path).map_err(|e| Error::io("cannot open", path, e))?;
+        Ok(Reader::new(path.display().to_string(), Bytes::Plain(file, u64::MAX), OnCorrupt::Fail))
     }
 
     /// Reads from memory; `name` stands for the file in messages.
     pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> Reader {
-        let packed = |input| Reader::new(name.into(), Input::Packed(input), on_corrupt);
+        let packed = |input| Reader::new(name.into(), Bytes::Packed(input), on_corrupt);
         match detect(&bytes) {
             Compression::Gzip => packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)))),
             Compression::Zlib => packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)))),
@@ -207,7 +207,7 @@ impl Reader {
         }
     }
 
-    fn new(name: String, input: Input, on_corrupt: OnCorrupt) -> Reader {
+    fn new(name: String, input: Bytes, on_corrupt: OnCorrupt) -> Reader {
         let window = Window { input, bytes: Vec::new(), start: 0, end: 0, offset: 0, ended: false };
         Reader { file: name.into(), window, record: 0, on_corrupt, left_out: 0, over: false }
     }
@@ -406,14 +406,15 @@ enum Fault {
     System(Error),
 }
 
-enum Input {
-    Plain(File, u64),
+/// Where bytes come from; a plain file has so many of them.
+enum Bytes {
+    Plain(Input, u64),
     Packed(Box<dyn Read + Send>),
 }
 
 /// A part of the file in memory: `bytes[start..end]` are read and not consumed.
 struct Window {
-    input: Input,
+    input: Bytes,
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -433,14 +434,14 @@ impl Window {
     }
 
     fn is_packed(&self) -> bool {
-        matches!(self.input, Input::Packed(_))
+        matches!(self.input, Bytes::Packed(_))
     }
 
     /// Bytes from here to the end of the file, where that is known.
     fn left(&self) -> Option<u64> {
         match self.input {
-            Input::Plain(_, size) => Some(size.saturating_sub(self.offset)),
-            Input::Packed(_) => None,
+            Bytes::Plain(_, size) => Some(size.saturating_sub(self.offset)),
+            Bytes::Packed(_) => None,
         }
     }
 
@@ -468,8 +469,8 @@ impl Window {
             }
             let room = &mut self.bytes[self.end..];
             let got = match &mut self.input {
-                Input::Plain(file, _) => file.read(room),
-                Input::Packed(reader) => reader.read(room),
+                Bytes::Plain(file, _) => file.read(room),
+                Bytes::Packed(reader) => reader.read(room),
             };
             match got {
                 Ok(0) => self.ended = true,
@@ -484,7 +485,7 @@ impl Window {
     /// To a byte at or after this one (any, in a plain file).
     fn go_to(&mut self, offset: u64) -> io::Result<()> {
         let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter");
-        if let Input::Plain(file, size) = &mut self.input {
+        if let Bytes::Plain(file, size) = &mut self.input {
             // What is in memory already is not read again.
             if let Some(ahead) =
                 offset.checked_sub(self.offset).filter(|&n| n < (self.end - self.start) as u64)
@@ -512,7 +513,7 @@ impl Window {
     }
 }
 
-fn read_up_to(file: &mut File, bytes: &mut [u8]) -> io::Result<usize> {
+fn read_up_to(file: &mut Input, bytes: &mut [u8]) -> io::Result<usize> {
     let mut n = 0;
     while n < bytes.len() {
         match file.read(&mut bytes[n..]) {

@@ -1,6 +1,7 @@
 //! `list_files`: the paths that match patterns, as `path: ui8[n]`, sorted; a shuffle below gives them a random order.
 
 use crate::dataset::Cardinality;
+use crate::input::{Entry, entries, is_dir, is_file, is_remote};
 use crate::run::Run;
 use crate::sample::{Origin, Sample};
 use crate::stage::{Access, Stage};
@@ -77,8 +78,8 @@ pub(crate) fn path_text(path: &Path) -> Result<&str> {
 
 /// The files that match a pattern, sorted.
 pub(crate) fn glob(pattern: &str) -> Result<Vec<PathBuf>> {
-    let root = if pattern.starts_with('/') { PathBuf::from("/") } else { PathBuf::new() };
-    let parts: Vec<&str> = pattern.split('/').filter(|p| !p.is_empty()).collect();
+    let (root, below) = root_of(pattern);
+    let parts: Vec<&str> = below.split('/').filter(|p| !p.is_empty()).collect();
     let mut found = Vec::new();
     expand(root, &parts, &mut found)?;
     found.sort();
@@ -90,52 +91,46 @@ pub(crate) fn glob(pattern: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Where a pattern begins: `/`, a bucket, or the current folder; and the rest of it.
+fn root_of(pattern: &str) -> (PathBuf, &str) {
+    if is_remote(pattern) {
+        // `gs://` and `s3://` have the same length.
+        let end = pattern[5..].find('/').map_or(pattern.len(), |i| 5 + i);
+        return (pattern[..end].into(), &pattern[end..]);
+    }
+    (if pattern.starts_with('/') { "/".into() } else { PathBuf::new() }, pattern)
+}
+
 fn expand(dir: PathBuf, parts: &[&str], found: &mut Vec<PathBuf>) -> Result<()> {
     let Some((part, rest)) = parts.split_first() else { return Ok(()) };
     let is_pattern = part.contains(['*', '?', '[']);
     if !is_pattern {
         let path = dir.join(part);
         if rest.is_empty() {
-            if path.is_file() {
+            if is_file(&path) {
                 found.push(path);
             }
             return Ok(());
         }
-        return if path.is_dir() { expand(path, rest, found) } else { Ok(()) };
+        return if is_dir(&path) { expand(path, rest, found) } else { Ok(()) };
     }
     if *part == "**" {
         expand(dir.clone(), rest, found)?;
     }
-    for (path, name) in entries(&dir)? {
+    for Entry { path, name, is_dir, is_link } in entries(&dir)? {
         if *part == "**" {
-            if path.is_dir() && !path.is_symlink() {
+            if is_dir && !is_link {
                 expand(path, parts, found)?;
             }
         } else if matches(part.as_bytes(), name.as_bytes()) {
-            if rest.is_empty() && path.is_file() {
+            if rest.is_empty() && !is_dir {
                 found.push(path);
-            } else if !rest.is_empty() && path.is_dir() {
+            } else if !rest.is_empty() && is_dir {
                 expand(path, rest, found)?;
             }
         }
     }
     Ok(())
-}
-
-/// What a folder holds: paths and names, sorted; hidden ones are left out.
-pub(crate) fn entries(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
-    let here = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    let wrong = |e| Error::io("cannot read the folder", here, e);
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(here).map_err(wrong)? {
-        let name = entry.map_err(wrong)?.file_name();
-        let Some(text) = name.to_str() else { continue };
-        if !text.starts_with('.') {
-            all.push((dir.join(text), text.to_string()));
-        }
-    }
-    all.sort();
-    Ok(all)
 }
 
 /// Whether a name matches a pattern. Steps back only to the last star, so it takes at most their product in time.

@@ -1,13 +1,13 @@
 //! Folders of pictures, one folder for each class.
 
-use super::files::{entries, path_text};
+use super::files::path_text;
 use crate::dataset::Cardinality;
 use crate::format::picture;
+use crate::input::{self, Entry, Input, entries};
 use crate::run::Run;
 use crate::sample::{Origin, Sample};
 use crate::stage::{Access, Stage};
 use crate::{Dataset, HostArray};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,8 +38,8 @@ impl ImageFolder {
         let dir = dir.as_ref();
         let mut found = ImageFolder { classes: Vec::new(), pictures: Arc::default(), left_out: Vec::new() };
         let mut pictures = Vec::new();
-        for (path, name) in entries(dir)?.into_iter().filter(|(_, name)| name != LEFT_BEHIND) {
-            if path.is_dir() {
+        for Entry { path, name, is_dir, .. } in entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND) {
+            if is_dir {
                 let before = pictures.len();
                 collect(&path, found.classes.len() as i32, &mut pictures, &mut found.left_out)?;
                 if pictures.len() > before {
@@ -109,9 +109,9 @@ fn collect(
     pictures: &mut Vec<(PathBuf, i32)>,
     left_out: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    for (path, _) in entries(dir)? {
-        if path.is_dir() {
-            if !path.is_symlink() {
+    for Entry { path, is_dir, is_link, .. } in entries(dir)? {
+        if is_dir {
+            if !is_link {
                 collect(&path, label, pictures, left_out)?;
             }
         } else if begins_as_picture(&path) {
@@ -125,7 +125,7 @@ fn collect(
 
 fn begins_as_picture(path: &Path) -> bool {
     let mut start = Vec::new();
-    let read = File::open(path).and_then(|f| f.take(8).read_to_end(&mut start));
+    let read = Input::open(path).and_then(|f| f.take(8).read_to_end(&mut start));
     read.is_ok() && picture::is_picture(&start)
 }
 
@@ -172,7 +172,7 @@ impl Access for Reader {
 
 /// `→ ui8[n]`
 fn whole_file(path: &Path) -> Result<Literal> {
-    let bytes = std::fs::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    let bytes = input::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     Literal::from_slice([bytes.len()], &bytes)
 }
 

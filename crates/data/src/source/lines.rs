@@ -2,13 +2,13 @@
 
 use crate::dataset::Cardinality;
 use crate::format::csv;
+use crate::input::Input;
 use crate::place::{Place, foreign};
 use crate::run::Run;
 use crate::sample::{Origin, Sample};
 use crate::stage::{Cursor, Stage};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ struct Reading {
 /// An open file: where the next record begins, and which one it is.
 struct TextFile {
     name: Arc<str>,
-    input: Box<dyn Input>,
+    input: Box<dyn Forward>,
     offset: u64,
     record: u64,
     /// For each column its place in a record.
@@ -121,17 +121,17 @@ struct TextFile {
 }
 
 /// Reads, and goes forward.
-trait Input: BufRead + Send {
+trait Forward: BufRead + Send {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()>;
 }
 
-impl Input for BufReader<File> {
+impl Forward for BufReader<Input> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         self.seek(SeekFrom::Current(bytes as i64)).map(drop)
     }
 }
 
-impl Input for BufReader<MultiGzDecoder<File>> {
+impl Forward for BufReader<MultiGzDecoder<Input>> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         std::io::copy(&mut self.take(bytes), &mut std::io::sink()).map(drop)
     }
@@ -204,11 +204,11 @@ impl Cursor for Reading {
 impl TextFile {
     fn open(path: &PathBuf) -> Result<TextFile> {
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the text file");
-        let mut file = File::open(path).map_err(wrong)?;
+        let mut file = Input::open(path).map_err(wrong)?;
         let mut start = [0; 2];
         let n = file.read(&mut start).map_err(wrong)?;
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
-        let input: Box<dyn Input> = match &start[..n] {
+        let input: Box<dyn Forward> = match &start[..n] {
             [0x1f, 0x8b] => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
             _ => Box::new(BufReader::with_capacity(1 << 16, file)),
         };

@@ -4,12 +4,14 @@
 //! of numbers are read; other columns are an error that names them, and can be left out.
 
 use crate::dataset::Cardinality;
+use crate::input;
 use crate::place::{Place, foreign};
 use crate::run::Run;
 use crate::sample::{Origin, Sample};
 use crate::stage::{Cursor, Stage};
 use crate::{Dataset, HostArray};
-use parquet::errors::ParquetError;
+use bytes::Bytes;
+use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
@@ -67,9 +69,17 @@ fn wrong(path: &Path, what: &str, e: &ParquetError) -> Error {
     Error::new(ErrorKind::Data, what.to_string()).at(path.display().to_string()).because(e.to_string())
 }
 
-fn open(path: &Path) -> Result<SerializedFileReader<File>> {
-    let file = File::open(path).map_err(|e| Error::io("cannot read", path, e))?;
-    SerializedFileReader::new(file).map_err(|e| {
+/// An object of a store is read whole: what is where in it stands at its end.
+fn open(path: &Path) -> Result<Box<dyn FileReader>> {
+    let failed = |e| Error::io("cannot read", path, e);
+    let boxed: ParquetResult<Box<dyn FileReader>> = match input::is_remote(path) {
+        true => {
+            let bytes = Bytes::from(input::read(path).map_err(failed)?);
+            SerializedFileReader::new(bytes).map(|r| Box::new(r) as _)
+        }
+        false => SerializedFileReader::new(File::open(path).map_err(failed)?).map(|r| Box::new(r) as _),
+    };
+    boxed.map_err(|e| {
         wrong(path, "this is no whole Parquet file", &e).hint("its last bytes hold its contents: was it cut?")
     })
 }
@@ -81,7 +91,7 @@ struct Walking {
     at: [usize; 3],
     /// Rows of the file before this row group.
     before: u64,
-    open: Option<SerializedFileReader<File>>,
+    open: Option<Box<dyn FileReader>>,
     /// The rows of the group; empty: it is not read yet.
     rows: Vec<Row>,
 }
@@ -100,7 +110,7 @@ impl Walking {
                 continue;
             }
             if self.rows.is_empty() {
-                self.rows = read_group(reader, self.at[1], &self.columns, &path)
+                self.rows = read_group(&**reader, self.at[1], &self.columns, &path)
                     .inspect_err(|_| self.next_group())?;
             }
             if self.at[2] < self.rows.len() {
@@ -125,15 +135,13 @@ impl Walking {
 }
 
 /// The rows of a group, of these columns.
-fn read_group(
-    reader: &SerializedFileReader<File>,
-    group: usize,
-    columns: &[String],
-    path: &Path,
-) -> Result<Vec<Row>> {
+fn read_group(reader: &dyn FileReader, group: usize, columns: &[String], path: &Path) -> Result<Vec<Row>> {
     let schema = reader.metadata().file_metadata().schema();
     let projection = project(schema, columns).map_err(|e| e.at(path.display().to_string()))?;
-    let failed = |e: ParquetError| wrong(path, &format!("row group {group} cannot be read"), &e);
+    let failed = |e: ParquetError| {
+        wrong(path, &format!("row group {group} cannot be read"), &e)
+            .hint("pages are read plain or packed by Snappy; write them so, or get the file again")
+    };
     let rows = reader.get_row_group(group).map_err(failed)?;
     rows.get_row_iter(projection).map_err(failed)?.collect::<Result<Vec<Row>, _>>().map_err(failed)
 }
@@ -309,6 +317,81 @@ mod tests {
         let e = items[0].as_ref().unwrap_err().to_string();
         assert!(e.contains("a.parquet") && e.contains("no whole Parquet file"), "{e}");
         assert_eq!(items.len(), 5, "the other file is read");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// The folder of files that pyarrow wrote; none: there is no pyarrow.
+    #[allow(clippy::print_stdout)]
+    fn by_pyarrow(test: &str) -> Option<PathBuf> {
+        let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
+            println!("SKIPPED {test}: SYSTOLE_PYTHON names no Python with pyarrow");
+            return None;
+        };
+        let dir = std::env::temp_dir().join(format!("systole-pyarrow-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/parquet/write.py");
+        let done = std::process::Command::new(python).arg(script).arg(&dir).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        if said.contains("No module named 'pyarrow'") {
+            println!("SKIPPED {test}: this Python has no pyarrow");
+            return None;
+        }
+        assert!(done.status.success(), "{said}");
+        Some(dir)
+    }
+
+    #[test]
+    fn what_pyarrow_writes_is_read() {
+        let Some(dir) = by_pyarrow("what_pyarrow_writes_is_read") else { return };
+        let none: [&str; 0] = [];
+        let open = |name: &str| Dataset::parquet([dir.join(name)], none);
+        for name in ["none.parquet", "snappy.parquet", "plain.parquet", "v2.parquet"] {
+            let rows: Vec<Sample> = open(name).iter().map(Result::unwrap).collect();
+            assert_eq!(rows.len(), 10, "{name}");
+            for (i, row) in rows.iter().enumerate() {
+                let is = |field: &str, dtype: DType, value: f64| {
+                    let x = row.get(field).unwrap();
+                    assert_eq!((x.dtype(), x.to_f64s()), (dtype, vec![value]), "{name}, row {i}, {field}");
+                };
+                let n = i as f64;
+                for (field, dtype) in
+                    [("i8", DType::I8), ("i16", DType::I16), ("i32", DType::I32), ("i64", DType::I64)]
+                {
+                    is(field, dtype, n - 3.0);
+                }
+                for (field, dtype) in
+                    [("u8", DType::U8), ("u16", DType::U16), ("u32", DType::U32), ("u64", DType::U64)]
+                {
+                    is(field, dtype, n * 25.0);
+                }
+                is("f32", DType::F32, n / 4.0);
+                is("f64", DType::F64, n / 3.0);
+                is("flag", DType::Bool, f64::from(u8::from(i % 3 == 0)));
+                assert_eq!(row.text("text").unwrap(), format!("zeile {i}, ä"));
+                assert_eq!(row.text("kind").unwrap(), ["a", "bb"][i % 2]);
+                assert_eq!(row.get("bytes").unwrap().bytes(), [i as u8, 0, 255]);
+                let list: Vec<f64> = (0..i).map(|k| k as f64).collect();
+                assert_eq!(row.get("list").unwrap().to_f64s(), list);
+            }
+        }
+        resumes(&open("snappy.parquet"));
+
+        // A gap is an error in its place, with row and column; the rows around it are read.
+        let rows: Vec<Result<Sample>> = open("gaps.parquet").iter().collect();
+        assert_eq!(rows.iter().position(Result::is_err), Some(5));
+        assert_eq!((rows.len(), rows.iter().filter(|r| r.is_err()).count()), (10, 1));
+        let e = rows[5].as_ref().unwrap_err().to_string();
+        assert!(e.contains("gaps.parquet, row 5, column x") && e.contains("no value"), "{e}");
+        assert_eq!(
+            Dataset::parquet([dir.join("gaps.parquet")], ["id"]).iter().filter(Result::is_ok).count(),
+            10
+        );
+
+        // Packed otherwise than is read: said for each row group, by the name of the packing.
+        let rows: Vec<Result<Sample>> = open("zstd.parquet").iter().collect();
+        let e = rows[0].as_ref().unwrap_err().to_string();
+        assert!(rows.len() == 3 && e.contains("row group 0 cannot be read"), "{e}");
+        assert!(e.to_lowercase().contains("zstd") && e.contains("try: "), "{e}");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -4,12 +4,12 @@
 use crate::autotune::lock;
 use crate::dataset::Cardinality;
 use crate::format::tfrecord::{Compression, FOOTER, HEADER, OnCorrupt, Reader};
+use crate::input::Input;
 use crate::place::{Place, foreign};
 use crate::run::Run;
 use crate::sample::{Origin, Sample};
 use crate::stage::{Access, Cursor, Stage};
 use crate::{Dataset, HostArray};
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -225,7 +225,7 @@ impl Index {
 
 struct AnyRecord {
     index: Arc<Index>,
-    open: Option<(u32, File)>,
+    open: Option<(u32, Input)>,
     bytes: Vec<u8>,
 }
 
@@ -233,7 +233,7 @@ impl AnyRecord {
     fn read(&mut self, file: u32, offset: u64) -> Result<Literal> {
         let path: &Path = &self.index.files[file as usize];
         if self.open.as_ref().is_none_or(|(open, _)| *open != file) {
-            let opened = File::open(path).map_err(|e| Error::io("cannot open", path, e))?;
+            let opened = Input::open(path).map_err(|e| Error::io("cannot open", path, e))?;
             self.open = Some((file, opened));
         }
         let Some((_, open)) = &mut self.open else { return Err(foreign()) };

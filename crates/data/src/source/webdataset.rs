@@ -2,13 +2,13 @@
 
 use crate::dataset::Cardinality;
 use crate::format::tar::{Entry, Reader};
+use crate::input::Input;
 use crate::place::{Place, foreign};
 use crate::run::Run;
 use crate::sample::{Origin, Sample};
 use crate::stage::{Cursor, Stage};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
-use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ struct Shard {
 impl Shard {
     fn open(path: &Path, offset: u64, index: u64) -> Result<Shard> {
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the shard");
-        let mut file = File::open(path).map_err(wrong)?;
+        let mut file = Input::open(path).map_err(wrong)?;
         let mut start = Vec::new();
         (&mut file).take(2).read_to_end(&mut start).map_err(wrong)?;
         let is_gzip = start == [0x1f, 0x8b];

@@ -1,0 +1,242 @@
+//! What the crate `object_store` needs of a program: how requests are sent ([`Wire`]), how text is signed ([`Crypto`]), and
+//! how its futures are waited for ([`block_on`]).
+
+use super::Patience;
+use crate::web::Request;
+use object_store::client::{
+    ClientConfigKey, ClientOptions, CryptoProvider, DigestAlgorithm, DigestContext, HmacContext, HttpClient,
+    HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, Signer,
+    SigningAlgorithm,
+};
+use sha2::{Digest, Sha256};
+use std::future::Future;
+use std::io::Read;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// Longer answers than this are not what was asked for.
+const LONGEST_ANSWER: u64 = 64 << 20;
+/// A wait between attempts is never longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// Sends requests by [`crate::web`], again where that may help: no connection, a cut or stalled answer, and what servers say
+/// when they are busy (408, 429, 5xx). All requests of reading can be made again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wire(pub Patience);
+
+impl HttpConnector for Wire {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        // One second is what the servers of machines in a cloud are given to say who the machine is.
+        let at_once =
+            options.get_config_value(&ClientConfigKey::ConnectTimeout).as_deref() == Some("1 seconds");
+        let patience = match at_once {
+            true => Patience { attempts: 1, answer: Duration::from_secs(2), ..self.0 },
+            false => self.0,
+        };
+        Ok(HttpClient::new(Wire(patience)))
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send>>;
+
+impl HttpService for Wire {
+    fn call<'a, 'b>(
+        &'a self,
+        request: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let answer: Answer = Box::pin(std::future::ready(self.send(request)));
+        answer
+    }
+}
+
+impl Wire {
+    fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (parts, body) = request.into_parts();
+        let fields: Vec<(String, String)> = parts
+            .headers
+            .iter()
+            .map(|(n, v)| (n.to_string(), String::from_utf8_lossy(v.as_bytes()).into_owned()))
+            .collect();
+        let url = parts.uri.to_string();
+        let request = Request {
+            method: parts.method.as_str(),
+            url: &url,
+            fields: &fields,
+            body: body.as_bytes().map_or(&[][..], |b| b),
+            patience: self.0.answer,
+            follow: false,
+        };
+        let mut wait = self.0.wait;
+        for attempt in 1.. {
+            let trouble = match once(&request) {
+                Ok(answer) if !is_busy(answer.status().as_u16()) => return Ok(answer),
+                Ok(answer) => format!("the server answers with status {}", answer.status()),
+                Err(e) => e,
+            };
+            if attempt >= self.0.attempts {
+                let times = if attempt == 1 { String::new() } else { format!(" ({attempt} attempts)") };
+                return Err(HttpError::new_boxed(HttpErrorKind::Unknown, format!("{trouble}{times}").into()));
+            }
+            thread::sleep(wait);
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+        Err(HttpError::new_boxed(HttpErrorKind::Unknown, "no attempt was made".into()))
+    }
+}
+
+/// What servers say when asking again may help.
+fn is_busy(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500..)
+}
+
+fn once(request: &Request) -> Result<HttpResponse, String> {
+    let mut answer = request.send().map_err(|e| e.what().to_string())?;
+    let mut body = Vec::new();
+    (&mut answer).take(LONGEST_ANSWER + 1).read_to_end(&mut body).map_err(|e| e.to_string())?;
+    if body.len() as u64 > LONGEST_ANSWER {
+        return Err("the server sends more than was asked for".into());
+    }
+    let mut response = HttpResponse::new(body.into());
+    *response.status_mut() =
+        answer.status.try_into().map_err(|_| format!("there is no status {}", answer.status))?;
+    for (name, value) in answer.fields() {
+        let name = http::HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, http::HeaderValue::from_str(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    Ok(response)
+}
+
+/// SHA-256 and its HMAC; no RSA.
+#[derive(Debug)]
+pub(super) struct Crypto;
+
+impl CryptoProvider for Crypto {
+    fn digest(&self, _: DigestAlgorithm) -> object_store::Result<Box<dyn DigestContext>> {
+        Ok(Box::new(Sum { inner: Sha256::new(), outer: None, sum: [0; 32] }))
+    }
+
+    fn hmac(&self, _: DigestAlgorithm, secret: &[u8]) -> object_store::Result<Box<dyn HmacContext>> {
+        Ok(Box::new(keyed(secret)))
+    }
+
+    fn sign(&self, _: SigningAlgorithm, _: &[u8]) -> object_store::Result<Box<dyn Signer>> {
+        Err(object_store::Error::NotSupported {
+            source:
+                "the key of a service account signs by RSA, which this program does not have; log in with \
+                `gcloud auth application-default login`, or set CLOUDSDK_AUTH_ACCESS_TOKEN to what \
+                `gcloud auth print-access-token` prints"
+                    .into(),
+        })
+    }
+}
+
+/// A sum that is being taken; with a key (RFC 2104) another one around it.
+struct Sum {
+    inner: Sha256,
+    outer: Option<Sha256>,
+    sum: [u8; 32],
+}
+
+fn keyed(secret: &[u8]) -> Sum {
+    let mut key = [0; 64];
+    match secret.len() > key.len() {
+        true => key[..32].copy_from_slice(&Sha256::digest(secret)),
+        false => key[..secret.len()].copy_from_slice(secret),
+    }
+    let with = |pad: u8| Sha256::new_with_prefix(key.map(|b| b ^ pad));
+    Sum { inner: with(0x36), outer: Some(with(0x5c)), sum: [0; 32] }
+}
+
+impl Sum {
+    fn total(&mut self) -> &[u8] {
+        let inner = self.inner.finalize_reset();
+        let sum = match self.outer.take() {
+            Some(outer) => outer.chain_update(inner).finalize(),
+            None => inner,
+        };
+        self.sum = sum.into();
+        &self.sum
+    }
+}
+
+impl DigestContext for Sum {
+    fn update(&mut self, data: &[u8]) {
+        self.inner.update(data);
+    }
+    fn finish(&mut self) -> object_store::Result<&[u8]> {
+        Ok(self.total())
+    }
+}
+
+impl HmacContext for Sum {
+    fn update(&mut self, data: &[u8]) {
+        self.inner.update(data);
+    }
+    fn finish(&mut self) -> object_store::Result<&[u8]> {
+        Ok(self.total())
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a future on this thread. Those of a store hardly wait: [`Wire`] answers at once, having waited itself.
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    #[test]
+    fn sums_are_those_of_the_standards() {
+        let mut plain = Crypto.digest(DigestAlgorithm::Sha256).unwrap();
+        plain.update(b"abc");
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(hex(plain.finish().unwrap()), abc);
+        // RFC 4231, test cases 2 and 6.
+        for (key, text, sum) in [
+            (
+                b"Jefe".to_vec(),
+                "what do ya want for nothing?",
+                "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
+            ),
+            (
+                vec![0xaa; 131],
+                "Test Using Larger Than Block-Size Key - Hash Key First",
+                "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
+            ),
+        ] {
+            let mut hmac = Crypto.hmac(DigestAlgorithm::Sha256, &key).unwrap();
+            hmac.update(text.as_bytes());
+            assert_eq!(hex(hmac.finish().unwrap()), sum);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! An object as a file that is read and sought in: ranges of it in memory, the next one on its way.
+
+use super::{Bucket, block_on};
+use object_store::{GetOptions, GetRange, ObjectStoreExt};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+
+/// What is read first: enough to tell what an object is, and all of a small one.
+const FIRST: u64 = 256 << 10;
+/// Ranges grow up to this while an object is read in order. It holds two of them at a time.
+const LARGEST: u64 = 8 << 20;
+
+/// An open object.
+pub struct Object {
+    source: Arc<Source>,
+    position: u64,
+    /// The range in memory: its first byte, and the bytes.
+    start: u64,
+    bytes: Vec<u8>,
+    ahead: Option<Ahead>,
+}
+
+/// An object as it was when it was opened.
+struct Source {
+    bucket: Arc<Bucket>,
+    key: object_store::path::Path,
+    size: u64,
+    /// What tells it from another one under this key.
+    tag: Option<String>,
+}
+
+/// A range that is being read by another thread.
+struct Ahead {
+    start: u64,
+    bytes: Receiver<io::Result<Vec<u8>>>,
+}
+
+impl Object {
+    /// Opens an object and reads its first range, which tells its size too.
+    pub(crate) fn open(path: &Path) -> io::Result<Object> {
+        let (bucket, key) = Bucket::of(path).map_err(io::Error::other)?;
+        let (source, bytes) = match get(&bucket, &key, 0..FIRST, None) {
+            Ok((meta, bytes)) => (Source { size: meta.size, tag: meta.e_tag, bucket, key }, bytes),
+            Err(e) => match block_on(bucket.store.head(&key)) {
+                // Stores refuse any range of what has no bytes.
+                Ok(meta) if meta.size == 0 => (Source { size: 0, tag: meta.e_tag, bucket, key }, Vec::new()),
+                _ => return Err(bucket.explain("open", key.as_ref(), None, &e)),
+            },
+        };
+        Ok(Object { source: Arc::new(source), position: 0, start: 0, bytes, ahead: None })
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn size(&self) -> u64 {
+        self.source.size
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    /// Has the range at hand that begins at the position, and sends for the next one where this one follows the last.
+    fn turn(&mut self) -> io::Result<()> {
+        let in_order = self.position == self.end();
+        let length = match in_order {
+            true => (self.bytes.len() as u64 * 4).clamp(FIRST, LARGEST),
+            false => FIRST,
+        };
+        self.bytes = match self.ahead.take().filter(|a| a.start == self.position) {
+            // The thread sends before it ends.
+            Some(ahead) => ahead.bytes.recv().unwrap_or_else(|e| Err(io::Error::other(e)))?,
+            None => self.source.range(self.position, length)?,
+        };
+        self.start = self.position;
+        if in_order && self.end() < self.source.size {
+            self.ahead = Some(Ahead::of(self.source.clone(), self.end(), (length * 4).min(LARGEST)));
+        }
+        Ok(())
+    }
+}
+
+impl Ahead {
+    fn of(source: Arc<Source>, start: u64, length: u64) -> Ahead {
+        let (sender, bytes) = sync_channel(1);
+        thread::spawn(move || {
+            // Nobody may want it any more.
+            let _ = sender.send(source.range(start, length));
+        });
+        Ahead { start, bytes }
+    }
+}
+
+impl Source {
+    fn range(&self, start: u64, length: u64) -> io::Result<Vec<u8>> {
+        let range = start..(start + length).min(self.size);
+        let place = || Some(format!("bytes {} to {} of {}", range.start, range.end, self.size));
+        let read = get(&self.bucket, &self.key, range.clone(), self.tag.clone());
+        let (_, bytes) = read.map_err(|e| self.bucket.explain("read", self.key.as_ref(), place(), &e))?;
+        match bytes.len() as u64 == range.end - range.start {
+            true => Ok(bytes),
+            false => Err(io::Error::other(format!("the store sends {} bytes for {range:?}", bytes.len()))),
+        }
+    }
+}
+
+fn get(
+    bucket: &Bucket,
+    key: &object_store::path::Path,
+    range: Range<u64>,
+    tag: Option<String>,
+) -> object_store::Result<(object_store::ObjectMeta, Vec<u8>)> {
+    let options =
+        GetOptions { range: Some(GetRange::Bounded(range)), if_match: tag, ..GetOptions::default() };
+    block_on(async {
+        let result = bucket.store.get_opts(key, options).await?;
+        let meta = result.meta.clone();
+        Ok((meta, result.bytes().await?.to_vec()))
+    })
+}
+
+impl Read for Object {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() || self.position >= self.source.size {
+            return Ok(0);
+        }
+        if !(self.start..self.end()).contains(&self.position) {
+            self.turn()?;
+        }
+        let there = self.bytes.get((self.position - self.start) as usize..).unwrap_or_default();
+        let n = there.len().min(buffer.len());
+        buffer[..n].copy_from_slice(&there[..n]);
+        self.position += n as u64;
+        Ok(n)
+    }
+}
+
+impl Seek for Object {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let to = match to {
+            SeekFrom::Start(n) => Some(n),
+            SeekFrom::Current(n) => self.position.checked_add_signed(n),
+            SeekFrom::End(n) => self.source.size.checked_add_signed(n),
+        };
+        self.position = to.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}

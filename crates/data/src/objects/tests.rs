@@ -1,0 +1,391 @@
+//! Against a server on a thread that does what it is told to: S3's and Google's listing and reading, and their troubles.
+
+use super::*;
+use crate::format::tfrecord::{Compression, Writer};
+use crate::input::{self, Input};
+use crate::stage::test::resumes;
+use crate::{Column, Csv, Dataset, ImageFolder, Sample, TfRecord};
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use systole_base::{DType, Literal};
+
+/// What happens to a request instead of its answer.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Serve,
+    Status(u16),
+    /// The head promises all, and so many bytes come.
+    Cut(usize),
+    Silence,
+}
+
+struct Server {
+    address: String,
+    acts: Arc<Mutex<VecDeque<Act>>>,
+    requests: Arc<Mutex<Vec<String>>>,
+    objects: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
+}
+
+impl Server {
+    fn new() -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server {
+            address: format!("http://{}", listener.local_addr().unwrap()),
+            acts: Arc::default(),
+            requests: Arc::default(),
+            objects: Arc::default(),
+        };
+        let (acts, requests, objects) =
+            (server.acts.clone(), server.requests.clone(), server.objects.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(io::Result::ok) {
+                let (acts, requests, objects) = (acts.clone(), requests.clone(), objects.clone());
+                thread::spawn(move || {
+                    let asked = ask(&stream);
+                    lock(&requests).push(asked.clone());
+                    let act = lock(&acts).pop_front().unwrap_or(Act::Serve);
+                    let answer = answer(&asked, &lock(&objects).clone());
+                    // Who asked may have gone away.
+                    let _ = send(stream, act, &answer);
+                });
+            }
+        });
+        server
+    }
+
+    /// A bucket of this server, under a name of its own.
+    fn bucket(&self, name: &str) -> String {
+        let patience =
+            Patience { attempts: 4, wait: Duration::from_millis(1), answer: Duration::from_millis(400) };
+        let bucket = format!("{name}-{}", self.address.rsplit(':').next().unwrap());
+        let s3 = [
+            ("endpoint", self.address.as_str()),
+            ("access_key_id", "AKID"),
+            ("secret_access_key", "secret"),
+            ("region", "eu-north-1"),
+        ];
+        let google = [("base_url", self.address.as_str()), ("bearer_token", "ya29.token")];
+        configure(&format!("s3://{bucket}"), s3, patience).unwrap();
+        configure(&format!("gs://{bucket}"), google, patience).unwrap();
+        bucket
+    }
+
+    fn put(&self, bucket: &str, key: &str, bytes: impl Into<Vec<u8>>) {
+        lock(&self.objects).insert(format!("{bucket}/{key}"), bytes.into());
+    }
+
+    fn next(&self, acts: &[Act]) {
+        lock(&self.acts).extend(acts);
+    }
+
+    /// What was asked since the last time.
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.requests))
+    }
+}
+
+fn ask(stream: &TcpStream) -> String {
+    let mut asked = String::new();
+    let mut reader = BufReader::new(stream);
+    while !asked.ends_with("\r\n\r\n") && reader.read_line(&mut asked).unwrap() > 0 {}
+    asked
+}
+
+fn field<'a>(asked: &'a str, name: &str) -> Option<&'a str> {
+    asked
+        .lines()
+        .find_map(|l| l.split_once(": ").filter(|(n, _)| n.eq_ignore_ascii_case(name)))
+        .map(|(_, v)| v)
+}
+
+fn tag(bytes: &[u8]) -> String {
+    format!("\"{:08x}-{}\"", crc32c::crc32c(bytes), bytes.len())
+}
+
+/// With the bytes that `%2F` and the like stand for.
+fn decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut out = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        out.push(char::from(u8::from_str_radix(&part[..2], 16).unwrap()));
+        out += &part[2..];
+    }
+    out
+}
+
+/// Head and body.
+fn answer(asked: &str, objects: &BTreeMap<String, Vec<u8>>) -> (String, Vec<u8>) {
+    let target = asked.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
+    let target = &decoded(target);
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    if query.contains("list-type=2") {
+        return listing(path.trim_end_matches('/'), query, objects);
+    }
+    let Some(bytes) = objects.get(path) else { return ("404 Not Found\r\n".into(), b"<Error/>".to_vec()) };
+    if field(asked, "if-match").is_some_and(|t| t != tag(bytes)) {
+        return ("412 Precondition Failed\r\n".into(), Vec::new());
+    }
+    let about = format!("ETag: {}\r\nLast-Modified: Sat, 01 Jan 2022 00:00:00 GMT\r\n", tag(bytes));
+    let Some(range) = field(asked, "range").and_then(|r| r.strip_prefix("bytes=")) else {
+        return (format!("200 OK\r\n{about}"), bytes.clone());
+    };
+    let (from, to) = range.split_once('-').unwrap();
+    let (from, to): (usize, usize) = (from.parse().unwrap(), to.parse().unwrap());
+    if from >= bytes.len() {
+        return ("416 Range Not Satisfiable\r\n".into(), Vec::new());
+    }
+    let part = &bytes[from..(to + 1).min(bytes.len())];
+    let last = from + part.len() - 1;
+    (format!("206 Partial\r\n{about}Content-Range: bytes {from}-{last}/{}\r\n", bytes.len()), part.to_vec())
+}
+
+fn listing(bucket: &str, query: &str, objects: &BTreeMap<String, Vec<u8>>) -> (String, Vec<u8>) {
+    let prefix = query.split('&').find_map(|p| p.strip_prefix("prefix=")).unwrap_or_default();
+    let (mut contents, mut folders) = (String::new(), std::collections::BTreeSet::new());
+    for (path, bytes) in objects {
+        let Some(rest) = path.strip_prefix(&format!("{bucket}/{prefix}")) else { continue };
+        match rest.split_once('/') {
+            Some((folder, _)) => drop(folders.insert(format!("{prefix}{folder}/"))),
+            None => {
+                contents += &format!(
+                    "<Contents><Key>{prefix}{rest}</Key><LastModified>2022-01-01T00:00:00.000Z</LastModified>\
+                     <Size>{}</Size><ETag>{}</ETag></Contents>",
+                    bytes.len(),
+                    tag(bytes).replace('"', "&quot;")
+                );
+            }
+        }
+    }
+    let folder = |f: String| format!("<CommonPrefixes><Prefix>{f}</Prefix></CommonPrefixes>");
+    let folders: String = folders.into_iter().map(folder).collect();
+    let body =
+        format!("<ListBucketResult><IsTruncated>false</IsTruncated>{contents}{folders}</ListBucketResult>");
+    ("200 OK\r\nContent-Type: application/xml\r\n".into(), body.into_bytes())
+}
+
+fn send(mut stream: TcpStream, act: Act, (head, body): &(String, Vec<u8>)) -> io::Result<()> {
+    let whole = |length: usize| format!("HTTP/1.1 {head}Content-Length: {length}\r\n\r\n");
+    match act {
+        Act::Serve => stream.write_all(&[whole(body.len()).as_bytes(), body].concat()),
+        Act::Status(status) => write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 4\r\n\r\noops"),
+        Act::Cut(n) => stream.write_all(&[whole(body.len()).as_bytes(), &body[..n]].concat()),
+        Act::Silence => {
+            thread::sleep(Duration::from_secs(2));
+            Ok(())
+        }
+    }
+}
+
+/// Records `0..n`, each of so many bytes.
+fn records(n: u8, size: usize) -> Vec<u8> {
+    let name = format!("systole-objects-{:?}-{}", thread::current().id(), std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let mut writer = Writer::create(&path, Compression::None).unwrap();
+    (0..n).for_each(|i| writer.write(&vec![i; size]).unwrap());
+    writer.finish().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    bytes
+}
+
+fn firsts(d: &Dataset) -> Vec<u8> {
+    d.iter().map(|s| s.unwrap().get("record").unwrap().bytes()[0]).collect()
+}
+
+#[test]
+fn files_of_both_clouds_are_listed_read_and_resumed() {
+    let server = Server::new();
+    let bucket = server.bucket("sources");
+    for shard in 0..3 {
+        server.put(&bucket, &format!("recs/part-{shard}.tfrecord"), records(7, 10));
+    }
+    server.put(&bucket, "recs/deep/table.csv", "x,y\n1,a\n2,b\n");
+    let array = Literal::from_slice([3, 2], &[1f32, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+    server.put(&bucket, "array.npy", crate::format::npy::to_bytes(&array).unwrap());
+    server.put(&bucket, "text/a.txt", "one\ntwo\n");
+    server.put(&bucket, "none.txt", "");
+    for cloud in ["s3", "gs"] {
+        let at = |key: &str| format!("{cloud}://{bucket}/{key}");
+        let files = Dataset::list_files(&at("recs/part-*.tfrecord")).unwrap();
+        let names: Vec<String> = files.iter().map(|s| s.unwrap().text("path").unwrap().to_string()).collect();
+        assert_eq!(names, [0, 1, 2].map(|i| at(&format!("recs/part-{i}.tfrecord"))));
+        let all = files.interleave(|s: Sample| s.text("path").map(|p| Dataset::tfrecord([p])), 3, 1);
+        assert_eq!(firsts(&all), (0..7).flat_map(|i| [i; 3]).collect::<Vec<u8>>());
+        resumes(&Dataset::tfrecord(&names).shuffle(4, 1).batch(2));
+        let any = TfRecord { random_access: true, ..TfRecord::default() };
+        assert_eq!(firsts(&Dataset::tfrecord_with(&names[1..2], any).shuffle(7, 3)).len(), 7);
+        let csv = Dataset::list_files(&at("**/*.csv")).unwrap().flat_map(|s: Sample| {
+            s.text("path").map(|p| Dataset::csv([p], &[("x", DType::I64), ("y", DType::U8)]))
+        });
+        assert_eq!(csv.iter().map(|s| s.unwrap().get("x").unwrap().get(0).as_i64()).sum::<i64>(), 3);
+        resumes(&Dataset::text_lines([at("text/a.txt"), at("none.txt")]));
+        let rows = Dataset::from_npy(at("array.npy")).unwrap();
+        assert_eq!(rows.iter().nth(2).unwrap().unwrap().get("value").unwrap().to_f64s(), [5.0, 6.0]);
+        let opened = crate::tools::open(&at("recs"), None).unwrap();
+        assert_eq!((opened.kind, opened.files.len()), ("TFRecord", 3));
+        assert!(
+            input::is_dir(at("recs")) && !input::is_dir(at("recs/none")) && input::is_file(at("none.txt"))
+        );
+        assert_eq!(input::read(at("none.txt")).unwrap(), b"");
+    }
+    let asked = server.asked();
+    let says = |name: &str, begins: &str| {
+        asked.iter().any(|a| field(a, name).is_some_and(|v| v.starts_with(begins)))
+    };
+    assert!(says("authorization", "AWS4-HMAC-SHA256 Credential=AKID/"), "signed");
+    assert!(says("authorization", "Bearer ya29.token"));
+    let e = Dataset::list_files(&format!("s3://{bucket}/*.jpg")).unwrap_err().to_string();
+    assert!(e.contains("no file matches"), "{e}");
+    let options = Csv {
+        columns: vec![Column { name: "z".into(), dtype: DType::F32, default: None }],
+        separator: ',',
+        header: true,
+    };
+    let lacking = Dataset::csv_with([format!("s3://{bucket}/recs/deep/table.csv")], options);
+    let e = lacking.iter().next().unwrap().unwrap_err().to_string();
+    assert!(e.contains("there is no column z") && e.contains("s3://"), "{e}");
+}
+
+#[test]
+fn folders_of_pictures_are_read_from_buckets() {
+    let server = Server::new();
+    let bucket = server.bucket("album");
+    let jpeg = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gradient.jpg")).unwrap();
+    for key in ["cat/1.jpg", "cat/more/2.jpg", "dog/1.jpg"] {
+        server.put(&bucket, &format!("pictures/{key}"), jpeg.clone());
+    }
+    server.put(&bucket, "pictures/dog/notes.txt", "no picture");
+    let folder = ImageFolder::open(format!("gs://{bucket}/pictures")).unwrap();
+    assert_eq!(
+        (folder.classes.join(","), folder.pictures.len(), folder.left_out.len()),
+        ("cat,dog".into(), 3, 1)
+    );
+    let first = folder.dataset().iter().next().unwrap().unwrap();
+    let local = crate::format::picture::from_bytes("gradient.jpg", &jpeg).unwrap();
+    assert_eq!(first.get("image").unwrap(), &local);
+}
+
+#[test]
+fn large_objects_come_in_growing_ranges_one_of_them_ahead() {
+    let server = Server::new();
+    let bucket = server.bucket("large");
+    let bytes: Vec<u8> = (0..12_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    server.put(&bucket, "big", bytes.clone());
+    let path = format!("gs://{bucket}/big");
+    assert_eq!(input::read(&path).unwrap(), bytes);
+    let starts = |asked: Vec<String>| {
+        let start =
+            |a: &String| field(a, "range")?.strip_prefix("bytes=")?.split('-').next()?.parse::<usize>().ok();
+        asked.iter().filter_map(start).collect::<Vec<_>>()
+    };
+    let kib = |n: usize| n << 10;
+    let mut all = starts(server.asked());
+    all.sort_unstable();
+    assert_eq!(
+        all,
+        [0, kib(256), kib(256 + 1024), kib(256 + 1024 + 4096), kib(256 + 1024 + 4096) + (8 << 20)]
+            [..all.len()]
+    );
+    assert_eq!(all.len(), 4, "nothing is read twice");
+    let mut open = Input::open(&path).unwrap();
+    open.seek(SeekFrom::End(-5)).unwrap();
+    let mut end = Vec::new();
+    open.read_to_end(&mut end).unwrap();
+    assert_eq!(end, bytes[bytes.len() - 5..]);
+    assert_eq!(starts(server.asked()), [0, bytes.len() - 5], "a place is gone to at once");
+}
+
+#[test]
+fn what_passes_is_tried_again_and_the_bytes_are_right() {
+    let server = Server::new();
+    let bucket = server.bucket("troubles");
+    server.put(&bucket, "recs", records(9, 100_000));
+    let path = format!("s3://{bucket}/recs");
+    for acts in [
+        &[Act::Status(500), Act::Status(503), Act::Status(429)][..],
+        &[Act::Cut(1000), Act::Serve, Act::Cut(0)],
+        &[Act::Silence, Act::Serve],
+    ] {
+        server.next(acts);
+        assert_eq!(firsts(&Dataset::tfrecord([&path])), (0..9).collect::<Vec<u8>>(), "{acts:?}");
+        assert!(server.asked().len() >= 3 + acts.iter().filter(|a| !matches!(a, Act::Serve)).count() - 1);
+    }
+}
+
+#[test]
+fn what_does_not_pass_is_told_with_place_and_advice() {
+    let server = Server::new();
+    let bucket = server.bucket("refusals");
+    server.put(&bucket, "recs", records(9, 100_000));
+    let path = format!("s3://{bucket}/recs");
+    let error = |acts: &[Act], path: &str| {
+        server.next(acts);
+        let e = Dataset::tfrecord([path]).iter().find_map(Result::err).unwrap().to_string();
+        lock(&server.acts).clear();
+        server.asked();
+        e
+    };
+    let e = error(&[], &format!("{path}-none"));
+    assert!(
+        e.contains(&format!("{path}-none"))
+            && e.contains("404")
+            && e.contains("try: look what is there: aws s3 ls"),
+        "{e}"
+    );
+    let e = error(&[Act::Status(403); 3], &path);
+    assert!(e.contains(&path) && e.contains("403") && e.contains("AWS_ACCESS_KEY_ID"), "{e}");
+    let e = error(&[Act::Status(401); 3], &path.replace("s3:", "gs:"));
+    assert!(e.contains("401") && e.contains("gcloud auth"), "{e}");
+    let e = error(&[Act::Status(503); 20], &path);
+    assert!(e.contains("status 503") && e.contains("4 attempts") && e.contains("the last backup"), "{e}");
+    let e = error(&[Act::Serve, Act::Cut(9), Act::Cut(9), Act::Cut(9), Act::Cut(9)], &path);
+    assert!(e.contains("bytes 262144 to 900144 of 900144"), "{e}");
+    assert!(e.contains("the connection ended after 9 of 638000 bytes (4 attempts)"), "{e}");
+    let e = error(&[Act::Silence; 8], &path);
+    assert!(e.contains("stopped answering") && e.contains(&path), "{e}");
+    // Another object under the same key is not taken for the rest of this one.
+    let records_of = Dataset::tfrecord([&path]);
+    let mut iter = records_of.iter();
+    iter.next().unwrap().unwrap();
+    server.put(&bucket, "recs", records(9, 100_001));
+    let e = iter.find_map(Result::err).unwrap().to_string();
+    assert!(e.contains("changed while it was in use"), "{e}");
+}
+
+#[test]
+fn keys_and_settings_that_are_none_are_told() {
+    for (path, what) in [
+        ("s3://", "names no bucket"),
+        ("gs:///a", "names no bucket"),
+        ("s3://b/a//b", "no path of an object"),
+    ] {
+        let e = Error::io("cannot read", path, input::read(path).unwrap_err()).to_string();
+        assert!(e.contains(path) && e.contains("try: "), "{e}");
+        assert!(e.contains(what) || e.contains("leave out") || e.contains("write gs://"), "{e}");
+    }
+    let e = configure("s3://b", [("regoin", "x")], Patience::default()).unwrap_err().to_string();
+    assert!(e.contains("regoin") && e.contains("s3://b"), "{e}");
+}
+
+#[test]
+fn profiles_of_the_clouds_own_tool_are_read() {
+    let text = "[default]\naws_access_key_id = A\nregion=us-west-2\n[profile lab]\naws_access_key_id=B\noutput = json\n";
+    assert_eq!(
+        section(text, "default"),
+        [("aws_access_key_id".into(), "A".into()), ("region".into(), "us-west-2".into())]
+    );
+    assert_eq!(section(text, "lab"), [("aws_access_key_id".to_string(), "B".to_string())]);
+    assert!(section(text, "other").is_empty());
+}
+
+/// A key of a service account would need RSA: the error says what works instead.
+#[test]
+fn keys_of_service_accounts_are_refused_with_what_works() {
+    let key = r#"{"private_key": "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----", "private_key_id": "1",
+        "client_email": "a@b", "disable_oauth": false}"#;
+    let e =
+        configure("gs://keyed", [("service_account_key", key)], Patience::default()).unwrap_err().to_string();
+    assert!(e.contains("RSA") && e.contains("gcloud auth application-default login"), "{e}");
+}
