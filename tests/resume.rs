@@ -85,23 +85,70 @@ fn killed_runs_end_with_the_same_bits() {
     println!("{kills} kills in {runs} runs");
 }
 
+/// As above, with steps that are split over devices: their parts are put together for a backup and split again.
+#[test]
+fn killed_runs_of_several_devices_end_with_the_same_bits() {
+    let f = Folder::with_data("kills-split");
+    for (at, strategy) in ["data_parallel", "fully_sharded"].into_iter().enumerate() {
+        let split = [&format!("--strategy={strategy}")[..], "--devices=4"];
+        let out = |name: &str| format!("{strategy}-{name}");
+        let began = Instant::now();
+        let whole = f.run(&train(&out("whole"), &split)).ok().json();
+        let longest = began.elapsed() / 2;
+        let mut draws = Stream::new(11, at as u64, 0);
+        let mut kills = 0;
+        while kills < 10 {
+            let _ = std::fs::remove_dir_all(f.path(&out("cut")));
+            kills += kill_until_done(&f, &train(&out("cut"), &split), &mut draws, longest);
+            assert!(model(&f, &out("cut")) == model(&f, &out("whole")), "{strategy}, {kills} kills");
+        }
+        let told = f.run(&train(&out("cut"), &split)).ok().json();
+        for key in ["history", "loss", "val_loss", "total_steps", "total_epochs"] {
+            assert_eq!(told[key], whole[key], "{strategy}: {key}");
+        }
+    }
+}
+
+#[test]
+fn a_run_moves_to_other_devices_when_it_is_told_to_and_says_so() {
+    let f = Folder::with_data("moved");
+    let on = |n: usize| ["--strategy=data_parallel".to_string(), format!("--devices={n}")];
+    let (two, four) = (on(2), on(4));
+    let [two, four] = [&two, &four].map(|flags| [flags[0].as_str(), flags[1].as_str()]);
+    let whole = f.run(&train("whole", &two)).ok().json();
+    kill_after_backups(&f, "out", &two);
+    f.run(&train("out", &four)).fails(1, &["strategy.devices is 4, was 2", "--resume=force"]);
+    f.run(&train("out", &[])).fails(1, &["strategy.type is not set, was", "--resume=force"]);
+    let plain: Vec<&str> = train("out", &four).into_iter().filter(|a| *a != "--json").collect();
+    let done = f.run(&[&plain[..], &["--resume=force"]].concat()).ok();
+    let says =
+        "It was on data_parallel over 2 devices of cpu and goes on on data_parallel over 4 devices of cpu";
+    assert!(done.out.contains("Going on in epoch") && done.out.contains(says), "{}", done.out);
+    let moved = f.run(&train("out", &four)).ok().json();
+    let loss = |o: &serde_json::Value| o["loss"].as_f64().unwrap();
+    assert!((loss(&moved) - loss(&whole)).abs() <= 1e-4 * loss(&whole), "{moved} {whole}");
+    assert_eq!(moved["total_steps"], whole["total_steps"]);
+}
+
+/// Starts a run and kills it when some of it is saved.
+fn kill_after_backups(f: &Folder, out: &str, more: &[&str]) {
+    let mut child = f.command(&train(out, more)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let saved = |name: &String| name.ends_with(".safetensors");
+    while !f.files(&format!("{out}/backups")).iter().any(saved) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn a_run_goes_on_by_the_same_command_and_by_resume() {
     let f = Folder::with_data("go-on");
     f.run(&train("whole", &[])).ok();
-    let stop = |out: &str| {
-        let mut child =
-            f.command(&train(out, &[])).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        while !f.path(out).join("backups").is_dir() || f.files(&format!("{out}/backups")).len() < 3 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-    };
-    stop("a");
+    kill_after_backups(&f, "a", &[]);
     let o = f.run(&train("a", &["--threads=3"])).ok().json();
     assert!(o["resumed_at"]["step"].is_number() && model(&f, "a") == model(&f, "whole"), "{o}");
-    stop("b");
+    kill_after_backups(&f, "b", &[]);
     let done = f.run(&["resume", "b", "--threads=2"]).ok();
     assert!(done.out.contains("Going on in epoch") && model(&f, "b") == model(&f, "whole"), "{}", done.out);
     // Finished: the same command, and resume, print the result.

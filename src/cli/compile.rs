@@ -162,14 +162,19 @@ fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
         }
         return Ok(Step { program: program_text(&graph, &all), partitions: 1, split: None });
     }
-    let mesh = mesh(args, slice)?;
+    let mesh = mesh(args.mesh.as_deref(), slice)?;
     let spread = spread(&strategy, &graph, &roles, &mesh)?;
     let program = spread_text(&graph, &all, &spread);
     Ok(Step { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
 }
 
 /// How the arrays of a training step lie on a mesh.
-fn spread(strategy: &Strategy, step: &Graph, roles: &Roles, mesh: &Mesh) -> Result<Spread, Failure> {
+pub(super) fn spread(
+    strategy: &Strategy,
+    step: &Graph,
+    roles: &Roles,
+    mesh: &Mesh,
+) -> Result<Spread, Failure> {
     let spread = strategy.spread(mesh, step, roles, true)?;
     for (sharding, ty) in spread.params.iter().zip(step.param_types()) {
         sharding.local(mesh, &ty).map_err(|e| {
@@ -182,9 +187,9 @@ fn spread(strategy: &Strategy, step: &Graph, roles: &Roles, mesh: &Mesh) -> Resu
 }
 
 /// The mesh that was asked for, where the slice has as many devices; else all of them along one axis.
-fn mesh(args: &CompileArgs, slice: &Slice) -> Result<Mesh, Failure> {
+pub(super) fn mesh(text: Option<&str>, slice: &Slice) -> Result<Mesh, Failure> {
     let devices = slice.all_devices();
-    let Some(text) = &args.mesh else { return Ok(Mesh::new([("data", devices)])?) };
+    let Some(text) = text else { return Ok(Mesh::new([("data", devices)])?) };
     let mesh: Mesh = text.parse().map_err(|e: Error| Failure::usage(e.at("--mesh")))?;
     let wrong = |what: String, hint: String| {
         Err(Failure::usage(Error::new(ErrorKind::Config, what).at("--mesh").hint(hint)))

@@ -74,6 +74,9 @@ pub(crate) struct Record {
     /// What tells the data from others of the same name: a folder of pictures may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<String>,
+    /// What steps run on. Others add sums in another order, so they give other bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) devices: Option<String>,
 }
 
 /// What training is to do.
@@ -82,6 +85,8 @@ pub(crate) struct Plan {
     /// Where the run in the folder stands; `None`: a new run.
     pub(crate) place: Option<RunPlace>,
     pub(crate) initial_epoch: usize,
+    /// The devices that it was on before, where they are others now.
+    pub(crate) moved_from: Option<String>,
 }
 
 fn record_file(folder: &Path) -> PathBuf {
@@ -157,7 +162,9 @@ impl Record {
             self.write(folder)?;
         }
         let backup = save.apply(backups(folder)).restart(place.is_none());
-        Ok(Plan { backup, place, initial_epoch: self.initial_epoch })
+        let before = earlier.and_then(|e| e.devices).filter(|_| place.as_ref().is_some_and(|p| !p.finished));
+        let moved_from = before.filter(|before| self.devices.as_ref() != Some(before));
+        Ok(Plan { backup, place, initial_epoch: self.initial_epoch, moved_from })
     }
 
     /// Keys whose values are others than in `earlier`: `fit.epochs is 10, was 5`.

@@ -18,6 +18,7 @@ use systole::datasets::{
 };
 use systole_data::disk::sweep;
 use systole_data::format::png;
+use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::schedule::Schedule;
 use systole_nn::{Compile, Fit, History, Model};
@@ -95,7 +96,8 @@ pub(crate) fn run(args: TrainArgs, screen: &Screen) -> Outcome {
     let Plan { config, data, reason } = args.plan(draft, screen)?;
     let initial_epoch = earlier.as_ref().map_or(0, Model::epochs);
     let identity = data.identity.clone();
-    let record = Record { config, reason, from: args.from.clone(), initial_epoch, data: identity };
+    let from = args.from.clone();
+    let record = Record { config, reason, from, initial_epoch, data: identity, devices: None };
     let folder = match &args.out {
         Some(out) => out.clone(),
         None => record.folder(&Path::new("runs").join(args.run_name(&data.name)))?,
@@ -151,6 +153,7 @@ fn go(
         _ => config.model(&config.sample_of(&data), &data.class_names),
     };
     let mut model = made.inspect_err(|_| folder.undo())?;
+    let record = Record { devices: Some(devices_of(&model)?), ..record };
     let resumed = record.plan(&folder.folder, resume, save).inspect_err(|_| folder.undo())?;
     announce(&model, &config, &resumed, screen)?;
     let stop = Stop::install()?;
@@ -460,7 +463,25 @@ fn announce(model: &Model, config: &Config, resumed: &resume::Plan, screen: &Scr
         Some(place) => screen.line(format!("Going on in {}", resume::told(place))),
         None => {}
     }
+    if let Some(before) = &resumed.moved_from {
+        screen.line(format!(
+            "It was on {before} and goes on on {}: sums are added in another order, so its figures differ in rounding \
+             from those of a run that stays where it is",
+            devices_of(model)?
+        ));
+    }
     Ok(())
+}
+
+/// What steps run on: `cpu`, `data_parallel over 4 devices of cpu`.
+fn devices_of(model: &Model) -> Result<String> {
+    let backend = backend("auto")?;
+    Ok(match (model.compile_config(), model.devices().len()) {
+        (Some(config), n) if n > 1 && config.strategy != Strategy::one_device() => {
+            format!("{} over {n} devices of {}", config.strategy.name(), backend.name())
+        }
+        _ => backend.name().into(),
+    })
 }
 
 /// Which devices take part, where there are several.

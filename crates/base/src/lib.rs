@@ -10,6 +10,7 @@ mod literal;
 pub mod proto;
 pub mod rng;
 mod shape;
+mod words;
 
 pub use dtype::{DType, Element, Scalar};
 pub use error::{Error, ErrorKind, Result, ResultExt};

@@ -1,5 +1,6 @@
 //! Host arrays: dense, row-major, cheap to clone (shared until written).
 
+use crate::words::Words;
 use crate::{DType, Element, Error, ErrorKind, Result, Scalar, Shape, TensorType};
 use std::fmt;
 use std::sync::Arc;
@@ -17,14 +18,23 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Literal {
     ty: TensorType,
-    // u64 words give 8-byte alignment without unsafe code; bytes past the end are zero.
-    words: Arc<Vec<u64>>,
+    words: Arc<Words>,
 }
 
 impl Literal {
     /// An array of zeros (`false` for bool).
     pub fn zeros(ty: TensorType) -> Literal {
-        let words = Arc::new(vec![0u64; ty.bytes().div_ceil(8)]);
+        let words = Arc::new(Words::zeros(ty.bytes().div_ceil(8)));
+        Literal { ty, words }
+    }
+
+    /// An array that is about to be written from end to end: until then its elements are whatever an array before it
+    /// left in the memory. For bool it is [`Literal::zeros`], since not every byte is one.
+    pub fn unfilled(ty: TensorType) -> Literal {
+        if ty.dtype == DType::Bool {
+            return Literal::zeros(ty);
+        }
+        let words = Arc::new(Words::unfilled(ty.bytes().div_ceil(8)));
         Literal { ty, words }
     }
 
@@ -67,7 +77,7 @@ impl Literal {
                 None => "that size overflows".into(),
             }));
         }
-        let mut out = Literal { ty, words: Arc::new(words_of(bytes)) };
+        let mut out = Literal { ty, words: Arc::new(Words::of(bytes)) };
         if out.ty.dtype == DType::Bool {
             out.bytes_mut().iter_mut().for_each(|b| *b = (*b != 0) as u8);
         }
@@ -75,6 +85,7 @@ impl Literal {
     }
 
     /// Element type and shape.
+    #[inline]
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
@@ -90,24 +101,28 @@ impl Literal {
     }
 
     /// The raw bytes, row-major, little endian.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.ty.bytes()]
+        &bytemuck::cast_slice::<u64, u8>(&self.words)[..self.ty.bytes()]
     }
 
     /// The raw bytes for writing; copies first when the storage is shared. A bool byte must be 0 or 1.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.ty.bytes();
-        let words: &mut Vec<u64> = Arc::make_mut(&mut self.words);
-        &mut bytemuck::cast_slice_mut(words.as_mut_slice())[..n]
+        let words: &mut Words = Arc::make_mut(&mut self.words);
+        &mut bytemuck::cast_slice_mut::<u64, u8>(words)[..n]
     }
 
     /// The elements. Errors when `T` is not the element type.
+    #[inline]
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_dtype::<T>()?;
         Ok(bytemuck::cast_slice(self.bytes()))
     }
 
     /// The elements for writing; copies first when the storage is shared.
+    #[inline]
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.check_dtype::<T>()?;
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
@@ -178,6 +193,7 @@ impl Literal {
     }
 
     /// True when no clone shares the storage.
+    #[inline]
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.words) == 1
     }
@@ -206,19 +222,6 @@ impl std::hash::Hash for Literal {
     }
 }
 
-/// Bytes as words, without writing zeros first.
-fn words_of(bytes: &[u8]) -> Vec<u64> {
-    let (whole, rest) = bytes.as_chunks::<8>();
-    let mut words = Vec::with_capacity(bytes.len().div_ceil(8));
-    words.extend(whole.iter().map(|word| u64::from_ne_bytes(*word)));
-    if !rest.is_empty() {
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        words.push(u64::from_ne_bytes(last));
-    }
-    words
-}
-
 impl fmt::Debug for Literal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {{", self.ty)?;
@@ -239,13 +242,13 @@ impl fmt::Debug for Literal {
 /// Fills a [`Literal`] element by element; values are rounded to the element type as they are stored.
 pub struct LiteralBuilder {
     ty: TensorType,
-    words: Vec<u64>,
+    words: Words,
 }
 
 impl LiteralBuilder {
     /// Starts with zeros.
     pub fn new(ty: TensorType) -> LiteralBuilder {
-        LiteralBuilder { words: vec![0; ty.bytes().div_ceil(8)], ty }
+        LiteralBuilder { words: Words::zeros(ty.bytes().div_ceil(8)), ty }
     }
 
     /// Stores `value` at row-major position `i`: floats round to nearest even, integers wrap.

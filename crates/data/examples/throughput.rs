@@ -1,6 +1,6 @@
 //! How many elements a second two pipelines give: TFRecords of small pictures, and photos in JPEG files.
 //!
-//! `cargo run --release -p systole-data --example throughput -- WORKLOAD DIR [seconds] [threads]`: `records` reads
+//! `cargo run --release -p systole-data --example throughput -- WORKLOAD DIR [seconds] [threads] [ahead]`: `records` reads
 //! `DIR/records/*.tfrecord` (Examples with `image`: 784 bytes, `label`: int64), `photos` reads `DIR/photos/*.jpg`. Prints
 //! one line of JSON; `explain` as a last argument adds what was tuned. `bench/data/compare` runs it beside tf.data.
 
@@ -18,13 +18,14 @@ fn main() -> Result<()> {
     };
     let seconds: f64 = arg(2).and_then(|s| s.parse().ok()).unwrap_or(5.0);
     let threads = arg(3).and_then(|s| s.parse().ok()).unwrap_or(AUTOTUNE);
+    let ahead = arg(4).and_then(|s| s.parse().ok()).unwrap_or(if threads == AUTOTUNE { AUTOTUNE } else { 4 });
     let (pipeline, batch) = match workload {
         "photos" => (photos(dir, threads)?, 32),
         _ => (records(dir, threads)?, 128),
     };
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = Options { core_budget: Some(cores), ..Options::default() };
-    let d = pipeline.batch(batch).prefetch(if threads == AUTOTUNE { AUTOTUNE } else { 4 }).repeat();
+    let d = pipeline.batch(batch).prefetch(ahead).repeat();
     let mut iter = d.with_options(options).iter();
     for item in iter.by_ref().take(20) {
         item?;

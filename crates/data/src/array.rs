@@ -138,8 +138,17 @@ pub(crate) fn bad(what: impl Into<String>, why: impl Into<String>) -> Error {
 
 /// Zeros of a type whose size was computed from input: overflow is an error.
 pub(crate) fn zeros(ty: TensorType) -> Result<Literal> {
+    sized(ty).map(Literal::zeros)
+}
+
+/// [`zeros`] for an array that is written from end to end.
+pub(crate) fn unfilled(ty: TensorType) -> Result<Literal> {
+    sized(ty).map(Literal::unfilled)
+}
+
+fn sized(ty: TensorType) -> Result<TensorType> {
     match ty.shape.checked_elements().and_then(|n| n.checked_mul(ty.dtype.size())) {
-        Some(bytes) if bytes <= isize::MAX as usize => Ok(Literal::zeros(ty)),
+        Some(bytes) if bytes <= isize::MAX as usize => Ok(ty),
         _ => Err(bad(format!("an array of type {ty} is too large"), "its size overflows")),
     }
 }
@@ -185,7 +194,7 @@ pub(crate) use native;
 /// Rust's `as` is StableHLO's convert for native types, so typed loops replace the element-wise path there.
 pub(crate) fn cast(x: &Literal, to: DType) -> Literal {
     fn each<S: Element, D: Element>(x: &Literal, f: impl Fn(S) -> D) -> Result<Literal> {
-        let mut out = Literal::zeros(x.ty().with_dtype(D::DTYPE));
+        let mut out = Literal::unfilled(x.ty().with_dtype(D::DTYPE));
         for (d, &s) in out.as_mut_slice::<D>()?.iter_mut().zip(x.as_slice::<S>()?) {
             *d = f(s);
         }

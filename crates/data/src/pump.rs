@@ -30,6 +30,8 @@ const CHUNK: usize = 64;
 /// A chunk that takes less time than this is too small, one that takes more than the other too large.
 const SHORT: Duration = Duration::from_micros(100);
 const LONG: Duration = Duration::from_millis(2);
+/// Elements that room is made for before they are there.
+const AT_ONCE: usize = 1 << 12;
 /// Places of the source are remembered at least this many elements apart, since taking one costs time.
 const ANCHORS: u64 = 64;
 
@@ -644,7 +646,8 @@ impl Intake {
         match &mut self.feed {
             Feed::Cursor(up) => {
                 let wanted = (wanted as usize).saturating_mul(batching.map_or(1, |b| b.size));
-                let items: Vec<_> = std::iter::from_fn(|| up.next()).take(wanted).collect();
+                let mut items = Vec::with_capacity(wanted.min(AT_ONCE));
+                items.extend(std::iter::from_fn(|| up.next()).take(wanted));
                 self.ended = items.len() < wanted;
                 let count = batching.map_or(items.len(), |b| b.batches(items.len() as u64) as usize);
                 (Work::Items(seq, items), count)

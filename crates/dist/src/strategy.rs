@@ -88,6 +88,11 @@ impl Strategy {
         })
     }
 
+    /// The name that [`parse`](Strategy::parse) takes.
+    pub fn name(&self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(n, _)| n)
+    }
+
     /// How many devices, on one axis named `data`. On a backend of one device they are logical ones. The default: all
     /// devices of the backend.
     pub fn devices(mut self, n: usize) -> Strategy {
@@ -181,7 +186,7 @@ impl Strategy {
 
 impl std::fmt::Display for Strategy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(n, _)| n);
+        let name = self.name();
         match (&self.mesh, self.devices) {
             (Some(mesh), _) => write!(f, "{name} over {mesh}"),
             (None, Some(n)) => write!(f, "{name} over data={n}"),

@@ -1,15 +1,16 @@
 //! How well the analytic model agrees with Google's compiler, and with what others measured: writes the tables of
 //! `docs/plan-accuracy.md`.
 //!
-//! `bench/plan-accuracy.sh` is the whole command. Arguments: the file to write, then training steps as StableHLO text.
+//! `bench/plan-accuracy.sh` is the whole command. Arguments: the file to write, a folder that keeps what was compiled (a
+//! run that is stopped goes on from there), then training steps as StableHLO text.
 #![allow(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::fmt::Write as _;
 use std::path::Path;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
-use systole_pjrt::{COMMAND, Platform, TpuCompiler, discover, program_text, serve};
-use systole_plan::{Half, Machine, Mesh, Tables, Work, analytic, compiled};
+use systole_pjrt::{COMMAND, CompileCache, Platform, TpuCompiler, discover, program_text, serve};
+use systole_plan::{Half, Machine, Memory, Mesh, Tables, Work, analytic, compiled};
 use systole_runtime::{AheadOfTime, AheadRequest};
 
 /// One device of each generation.
@@ -53,6 +54,9 @@ const CONVOLUTIONS: [[usize; 6]; 12] = [
     [256, 14, 512, 512, 3, 1],
 ];
 
+/// What the folder of compiled programs may take.
+const CACHE_BYTES: u64 = 4 << 30;
+
 struct Case {
     name: String,
     kind: &'static str,
@@ -65,7 +69,7 @@ struct Row {
     chip: &'static str,
     name: String,
     seconds: [f64; 2],
-    memory: [f64; 2],
+    memory: [Memory; 2],
 }
 
 fn main() -> Result<()> {
@@ -77,10 +81,14 @@ fn main() -> Result<()> {
     }
     let tables = Tables::built_in()?;
     let compiler = TpuCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
+    let compiler = match args.get(2) {
+        Some(folder) => compiler.with_cache(CompileCache::new(folder.into(), CACHE_BYTES)),
+        None => compiler,
+    };
     let mut rows = Vec::new();
     let mut refused = Vec::new();
     let mut version = String::new();
-    for case in cases(&args[2.min(args.len())..])? {
+    for case in cases(&args[3.min(args.len())..])? {
         // After each case, so that a run that is stopped leaves what it found.
         if let (Some(path), false) = (args.get(1), rows.is_empty()) {
             write(path, &report(&rows, &refused, &tables, &version)?)?;
@@ -89,6 +97,7 @@ fn main() -> Result<()> {
             match row(&case, chip, &tables, &compiler, &mut version) {
                 Ok(row) => {
                     println!("{}", line(&row));
+                    row.memory.iter().for_each(|m| println!("    {}", parts(m)));
                     rows.push(row);
                 }
                 Err(e) => {
@@ -112,6 +121,11 @@ fn write(path: &str, text: &str) -> Result<()> {
 
 fn cases(files: &[String]) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
+    for file in files {
+        let source = std::fs::read_to_string(file).map_err(|e| Error::io("cannot read", file, e))?;
+        let name = Path::new(file).file_stem().map_or(file.clone(), |s| s.to_string_lossy().into());
+        cases.push(Case { name, kind: "training step", graph: text::parse(&source)?, donated: true });
+    }
     for [m, k, n] in PRODUCTS {
         let g = GraphBuilder::new("main");
         let (a, b) = (matrix(&g, &[m, k]), matrix(&g, &[k, n]));
@@ -126,11 +140,6 @@ fn cases(files: &[String]) -> Result<Vec<Case>> {
         let graph = g.finish(&[x.convolution(&kernel, spec)])?;
         let name = format!("{batch}×{side}×{side}×{inner} → {outer}, {window}×{window} / {stride}");
         cases.push(Case { name, kind: "convolution", graph, donated: false });
-    }
-    for file in files {
-        let source = std::fs::read_to_string(file).map_err(|e| Error::io("cannot read", file, e))?;
-        let name = Path::new(file).file_stem().map_or(file.clone(), |s| s.to_string_lossy().into());
-        cases.push(Case { name, kind: "training step", graph: text::parse(&source)?, donated: true });
     }
     Ok(cases)
 }
@@ -164,12 +173,25 @@ fn row(
         chip,
         name: case.name.clone(),
         seconds: [kernels(&ours), kernels(&theirs)],
-        memory: [ours.memory.total(), theirs.memory.total()],
+        memory: [ours.memory, theirs.memory],
     })
+}
+
+/// Where a need comes from, in bytes.
+fn parts(m: &Memory) -> String {
+    let each = m.parts().into_iter().map(|(name, bytes)| format!("{name} {bytes:.0}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+impl Row {
+    fn bytes(&self) -> [f64; 2] {
+        [self.memory[0].total(), self.memory[1].total()]
+    }
 }
 
 fn line(r: &Row) -> String {
     let ratio = |x: [f64; 2]| x[0] / x[1];
+    let bytes = r.bytes();
     format!(
         "| {} | {} | {:.1} | {:.1} | {:.2} | {:.1} | {:.1} | {:.2} |",
         r.chip.split(':').next().unwrap_or(r.chip),
@@ -177,18 +199,49 @@ fn line(r: &Row) -> String {
         r.seconds[0] * 1e6,
         r.seconds[1] * 1e6,
         ratio(r.seconds),
-        r.memory[0] / 1e6,
-        r.memory[1] / 1e6,
-        ratio(r.memory)
+        bytes[0] / 1e6,
+        bytes[1] / 1e6,
+        ratio(bytes)
     )
 }
 
-/// The typical factor (geometric mean of max(r, 1/r)), the bias (geometric mean of r), least and most.
-fn spread(ratios: &[f64]) -> [f64; 4] {
-    let n = ratios.len().max(1) as f64;
-    let mean = |f: &dyn Fn(f64) -> f64| (ratios.iter().map(|&r| f(r.ln())).sum::<f64>() / n).exp();
-    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    [mean(&f64::abs), mean(&|x| x), least, ratios.iter().copied().fold(0.0, f64::max)]
+/// How far ratios are from 1. A factor of `max(r, 1/r)` is an error in either direction.
+struct Spread {
+    /// Geometric mean of the factors.
+    typical: f64,
+    median: f64,
+    /// 90th percentile of the factors.
+    most_are_below: f64,
+    worst: f64,
+    /// Geometric mean of the ratios.
+    bias: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(ratios: &[f64]) -> Spread {
+        let n = ratios.len().max(1) as f64;
+        let mean = |f: &dyn Fn(f64) -> f64| (ratios.iter().map(|&r| f(r.ln())).sum::<f64>() / n).exp();
+        let mut factors: Vec<f64> = ratios.iter().map(|&r| r.max(1.0 / r)).collect();
+        factors.sort_by(f64::total_cmp);
+        let at = |part: f64| factors.get(((n * part).ceil() as usize).max(1) - 1).copied().unwrap_or(1.0);
+        Spread {
+            typical: mean(&f64::abs),
+            median: at(0.5),
+            most_are_below: at(0.9),
+            worst: at(1.0),
+            bias: mean(&|x| x),
+            least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+            most: ratios.iter().copied().fold(0.0, f64::max),
+        }
+    }
+
+    fn cells(&self) -> String {
+        let all =
+            [self.typical, self.median, self.most_are_below, self.worst, self.bias, self.least, self.most];
+        all.map(|x| format!("{x:.2}")).join(" | ")
+    }
 }
 
 fn report(rows: &[Row], refused: &[String], tables: &Tables, version: &str) -> Result<String> {
@@ -198,26 +251,19 @@ fn report(rows: &[Row], refused: &[String], tables: &Tables, version: &str) -> R
     };
     add(HEAD.trim_end().into());
     add(format!("\nCompiler: {version}. {} programs compiled.\n", rows.len()));
-    add("| programs | generation | number | time: typical factor | bias | least | most | HBM: typical factor | least |".into());
-    add("|---|---|---|---|---|---|---|---|---|".into());
-    for kind in ["all", "product", "convolution", "training step"] {
-        for chip in ["all"].into_iter().chain(CHIPS) {
-            let own = |r: &&Row| (kind == "all" || r.kind == kind) && (chip == "all" || r.chip == chip);
-            let own: Vec<&Row> = rows.iter().filter(own).collect();
-            if own.is_empty() || (kind == "all" && chip != "all") {
-                continue;
+    for (what, of) in [("Time", (|r| r.seconds) as fn(&Row) -> [f64; 2]), ("Need of memory", Row::bytes)] {
+        add(format!("\n## {what}\n"));
+        add("| programs | generation | number | typical | median | 90th percentile | worst | bias | least | most |".into());
+        add("|---|---|---|---|---|---|---|---|---|---|".into());
+        for kind in ["all", "product", "convolution", "training step"] {
+            for chip in ["all"].into_iter().chain(CHIPS) {
+                let own = |r: &&Row| (kind == "all" || r.kind == kind) && (chip == "all" || r.chip == chip);
+                let ratios: Vec<f64> = rows.iter().filter(own).map(|r| of(r)[0] / of(r)[1]).collect();
+                if !ratios.is_empty() {
+                    let chip = chip.split(':').next().unwrap_or(chip);
+                    add(format!("| {kind} | {chip} | {} | {} |", ratios.len(), Spread::of(&ratios).cells()));
+                }
             }
-            let of = |x: &dyn Fn(&Row) -> [f64; 2]| {
-                spread(&own.iter().map(|r| x(r)[0] / x(r)[1]).collect::<Vec<_>>())
-            };
-            let ([typical, bias, least, most], memory) = (of(&|r| r.seconds), of(&|r| r.memory));
-            let chip = chip.split(':').next().unwrap_or(chip);
-            add(format!(
-                "| {kind} | {chip} | {} | {typical:.2} | {bias:.2} | {least:.2} | {most:.2} | {:.2} | {:.2} |",
-                own.len(),
-                memory[0],
-                memory[2]
-            ));
         }
     }
     add(measured(tables)?);
@@ -254,7 +300,7 @@ fn measured(tables: &Tables) -> Result<String> {
     ];
     let mut errors: Vec<f64> = points.iter().map(|p| (p.1 / p.2 - 1.0).abs()).collect();
     errors.sort_by(f64::total_cmp);
-    let bias = spread(&points.iter().map(|p| p.1 / p.2).collect::<Vec<_>>())[1];
+    let bias = Spread::of(&points.iter().map(|p| p.1 / p.2).collect::<Vec<_>>()).bias;
     let mut s = String::from(MEASURED);
     for (name, ours, theirs) in points {
         let _ = writeln!(s, "| {name} | {:.1} | {:.1} | {:.2} |", ours * 1e6, theirs * 1e6, ours / theirs);
@@ -275,10 +321,12 @@ const HEAD: &str = "# How accurate `systole plan` is
 Written by `bench/plan-accuracy.sh`; do not edit. It compares the analytic model with Google's compiler for one device of
 each TPU generation, and with the few measurements that were published with enough detail.
 
-A typical factor of 1.10 means: 10 % off in geometric mean, in either direction. Ratios are analytic over compiled.
-`compiled` is the compiler's own estimate of cycles for kernels with products and bytes over 90 % of the bandwidth for
-the rest: an estimate too, no measurement. The constants of the analytic model were fitted to 23 of these kernels on each
-generation, so their agreement is no independent proof; training steps were not fitted.
+Ratios are analytic over compiled. `typical` is the geometric mean of the error as a factor in either direction (1.10: 10 %
+off), median, 90th percentile and worst are of the same factor; `bias` is the geometric mean of the ratios. `compiled` is the
+compiler's own estimate of cycles for kernels with products and bytes over 90 % of the bandwidth for the rest: an estimate
+too, no measurement. The constants of the analytic model were fitted to 23 products on each generation, and what it knows of
+code and of memory on the chip to needs that the compiler reports for the programs below, so their agreement is no
+independent proof.
 ";
 
 const MEASURED: &str = "

@@ -95,8 +95,8 @@ pub fn advise(choices: &[Choice], wish: &Wish) -> Advice {
             duration(time(fastest)),
         ));
     }
-    if matches!(choices[best].estimate.limit, "host dispatch" | "host input" | "start") {
-        let why = choices[best].estimate.limit;
+    if matches!(choices[best].estimate.limit(), "host dispatch" | "host input" | "start") {
+        let why = choices[best].estimate.limit();
         reasons.push(format!(
             "it is limited by {why}, not by the chip: a larger --batch-size would use it better than a larger slice"
         ));
@@ -148,7 +148,7 @@ pub fn dollars(d: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Half, Tables, Work, analytic, bill};
+    use crate::{Cpu, Half, Tables, Work, analytic, bill};
     use systole_ir::{DType, GraphBuilder, TensorType};
 
     fn choices(steps: f64) -> Vec<Choice> {
@@ -157,7 +157,8 @@ mod tests {
         let ty = TensorType::new(DType::BF16, [8192, 8192]);
         let (a, b) = (g.parameter(ty.clone(), "a"), g.parameter(ty, "b"));
         let work = Work::of(&g.finish(&[a.dot(&b)]).unwrap());
-        let cpu = Machine::Cpu { flops: 4e11, bytes_per_s: 2e10, memory: 2e10 };
+        let cpu =
+            Machine::Cpu(Cpu { flops: 4e11, tiers: vec![(f64::INFINITY, 2e10)], threads: 2, memory: 2e10 });
         let named = ["v5e-1", "v6e-1", "tpu7x-2x2x1"].map(|n| Machine::of(n, &t).unwrap());
         let choice = |machine: Machine| {
             let estimate = analytic(&work, &machine, &t, Half::Bf16).unwrap();

@@ -6,6 +6,7 @@
 
 use crate::slice::Slice;
 use crate::table::{Tables, Tpu};
+use crate::traffic::Traffic;
 
 /// Seconds of one hop between neighbours.
 pub const HOP: f64 = 1e-6;
@@ -84,6 +85,24 @@ pub fn all_reduce(slice: &Slice, tables: &Tables, bytes: f64) -> f64 {
     inside + 2.0 * bytes * (n - 1.0) / n / network
 }
 
+/// Collectives of a compiled program, one after the other. Seconds. Between slices all of them pass the network.
+pub(crate) fn of_traffic(slice: &Slice, tables: &Tables, traffic: &[Traffic]) -> f64 {
+    let Some(tpu) = tables.tpu(&slice.generation) else { return 0.0 };
+    let mesh = Mesh::of(slice, tpu);
+    let one = |t: &Traffic| {
+        let bytes = t.bytes / t.count.max(1) as f64;
+        t.count as f64
+            * match t.op.as_str() {
+                "all-reduce" => all_reduce(slice, tables, bytes),
+                "reduce-scatter" | "all-gather" => all_reduce(slice, tables, bytes) / 2.0,
+                "all-to-all" => mesh.all_to_all(bytes),
+                // To a neighbour.
+                _ => (bytes / mesh.link).max(HOP),
+            }
+    };
+    traffic.iter().map(one).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +146,16 @@ mod tests {
         let t = Tables::built_in().unwrap();
         let of = |name: &str| all_reduce(&Slice::of(name, &t).unwrap(), &t, 1e9);
         assert!(of("2*v5e-16") > of("v5e-16") + 1e9 / (2.0 * 25e9) * 0.99);
+    }
+
+    #[test]
+    fn collectives_of_a_program_add_up() {
+        let t = Tables::built_in().unwrap();
+        let slice = Slice::of("v5e-16", &t).unwrap();
+        let traffic = |op: &str, count, bytes| Traffic { op: op.into(), count, bytes };
+        let list = [traffic("all-reduce", 1, 1e8), traffic("all-gather", 4, 4e8)];
+        let one = all_reduce(&slice, &t, 1e8);
+        assert!((of_traffic(&slice, &t, &list) / (one + 4.0 * one / 2.0) - 1.0).abs() < 1e-9);
+        assert_eq!(of_traffic(&slice, &t, &[traffic("collective-permute", 3, 24.0)]), 3.0 * HOP);
     }
 }

@@ -3,12 +3,15 @@
 //! Why not its cycles for the rest: they are pessimistic for kernels that memory limits (1.7 times on v5e). Why not its
 //! `optimal_seconds`: each custom call counts −1 s there, and collectives count as memory traffic.
 
+use crate::collective::of_traffic;
 use crate::device::Device;
-use crate::estimate::{Estimate, Half, KernelTime, Machine, assembled};
-use crate::hlo::{Computation, Instruction, Module};
+use crate::estimate::{Estimate, Half, KernelTime, Machine, assembled, uncovered};
+use crate::hlo::{Computation, Instruction, Module, Shape};
 use crate::memory::{Memory, memory};
+use crate::placement::Placement;
 use crate::roofline::Time;
 use crate::table::{Tables, Tpu};
+use crate::traffic::traffic;
 use crate::work::Work;
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
@@ -34,13 +37,20 @@ pub fn compiled(said: &AheadReport, work: &Work, machine: &Machine, tables: &Tab
     let reader = Reader { module: &module, tpu, device: &device };
     let mut kernels = Vec::new();
     reader.add(entry, 1.0, &mut kernels);
+    kernels.extend(uncovered(reader.beside(entry), &kernels));
     let memory = divided(said, work, &device);
-    Ok(assembled("compiled", work, machine, tables, &device, memory, kernels))
+    let estimate = assembled("compiled", work, machine, tables, &device, memory, kernels);
+    // A program that was split has collectives of its own; that of one device leaves the sums of gradients to a formula.
+    let traffic = traffic(&said.hlo)?;
+    Ok(match traffic.is_empty() {
+        true => estimate,
+        false => estimate.with_collective(of_traffic(slice, tables, &traffic)),
+    })
 }
 
 /// The compiler's sums, divided as the analytic model divides them.
 fn divided(said: &AheadReport, work: &Work, device: &Device) -> Memory {
-    let m = memory(work, device);
+    let m = memory(work, device, &Placement::of(work, device));
     let arguments = (m.parameters + m.optimizer + m.inputs).max(1.0);
     let between = (m.activations + m.temporaries).max(1.0);
     let told = &said.memory;
@@ -67,7 +77,10 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn add(&self, c: &Computation, trips: f64, kernels: &mut Vec<KernelTime>) {
-        let shapes: HashMap<u64, f64> = c.instructions.iter().map(|i| (i.id, i.shape.bytes())).collect();
+        let known: HashMap<u64, &Instruction> = c.instructions.iter().map(|i| (i.id, i)).collect();
+        // The core's own processor computes scalars beside the kernels.
+        let scalar = |o: &u64| known.get(o).is_none_or(|k| k.shape.is_scalar());
+        let only_scalars = |i: &Instruction| i.shape.is_scalar() && i.operands.iter().all(scalar);
         for i in &c.instructions {
             match i.opcode.as_str() {
                 "while" => {
@@ -81,41 +94,53 @@ impl Reader<'_> {
                     let longest = called.max_by_key(|c| c.instructions.len());
                     longest.into_iter().for_each(|b| self.add(b, trips, kernels));
                 }
-                op if is_free(op) => {}
-                _ => kernels.push(self.kernel(i, &shapes, trips)),
+                op if is_free(op) || only_scalars(i) => {}
+                _ => kernels.push(self.kernel(i, &known, trips)),
             }
         }
     }
 
-    fn kernel(&self, i: &Instruction, shapes: &HashMap<u64, f64>, trips: f64) -> KernelTime {
-        let read: f64 = i.operands.iter().filter_map(|o| shapes.get(o)).sum();
-        let written = i.shape.bytes();
-        // Slices and updates of large arrays in place touch the small array only.
-        let bytes = match i.opcode.as_str() {
-            "dynamic-slice" | "slice" | "gather" => 2.0 * written,
-            "dynamic-update-slice" => 2.0 * i.operands.get(1).and_then(|o| shapes.get(o)).unwrap_or(&0.0),
-            _ => read + written,
-        };
+    fn kernel(&self, i: &Instruction, known: &HashMap<u64, &Instruction>, trips: f64) -> KernelTime {
+        let bytes = touched(i, known, Shape::bytes);
         let memory = bytes / (self.device.bytes_per_s * self.device.memory_share);
-        let clock = self.tpu.clock_mhz * 1e6;
-        let time = match i.cycles.filter(|_| self.module.multiplies(i)) {
-            Some(cycles) => {
-                let total = cycles / clock;
-                Time {
-                    products: total,
-                    memory: memory.min(total),
-                    total,
-                    floor: total.min(memory),
-                    ..Time::default()
-                }
-            }
+        let start = self.device.start[1];
+        let cycles = i.cycles.map(|c| c / (self.tpu.clock_mhz * 1e6));
+        let products = cycles.filter(|_| self.module.multiplies(i));
+        let near = (touched(i, known, Shape::whole) - bytes).max(0.0);
+        let vector = near / self.device.on_chip_bytes_per_s;
+        let time = match products {
+            Some(total) => Time {
+                products: total,
+                memory: memory.min(total),
+                total,
+                floor: total.min(memory),
+                ..Time::default()
+            },
             None => {
-                let start = self.device.start[1];
-                Time { memory, start, total: memory + start, floor: memory, ..Time::default() }
+                let total = start + memory.max(vector);
+                Time { memory, start, vector, total, floor: memory, ..Time::default() }
             }
         };
         let name = if i.name.is_empty() { i.opcode.clone() } else { i.name.clone() };
         KernelTime { scope: String::new(), name, time, trips, bytes, flops: 0.0, padding: Vec::new() }
+    }
+
+    /// Seconds of the memory that copies beside kernels take.
+    fn beside(&self, entry: &Computation) -> f64 {
+        let copies = entry.instructions.iter().filter(|i| i.opcode == "copy-start");
+        let bytes: f64 = copies.map(|i| i.made().whole()).sum();
+        bytes / (self.device.bytes_per_s * self.device.memory_share)
+    }
+}
+
+/// Bytes that an instruction reads and writes, each array counted by `of`. Slices and updates in place of large arrays
+/// touch the small array only.
+fn touched(i: &Instruction, known: &HashMap<u64, &Instruction>, of: fn(&Shape) -> f64) -> f64 {
+    let operand = |o: &u64| known.get(o).map_or(0.0, |k| of(&k.shape));
+    match i.opcode.as_str() {
+        "dynamic-slice" | "slice" | "gather" => 2.0 * of(&i.shape),
+        "dynamic-update-slice" => 2.0 * i.operands.get(1).map_or(0.0, operand),
+        _ => i.operands.iter().map(operand).sum::<f64>() + of(&i.shape),
     }
 }
 

@@ -1,6 +1,8 @@
 //! One device as the analytic model sees it: rates, tiles, and what a kernel costs beside its work.
 
+use crate::estimate::Cpu;
 use crate::table::{Gpu, Tpu};
+use crate::work::Array;
 use systole_ir::{DType, TensorType};
 
 /// A device that programs run on.
@@ -12,8 +14,14 @@ pub struct Device {
     pub bytes_per_s: f64,
     /// The part of that which kernels reach.
     pub memory_share: f64,
+    /// Bytes a second of values that are kept on the chip.
+    pub on_chip_bytes_per_s: f64,
     /// Bytes that a program may use.
     pub memory: f64,
+    /// Caches and main memory, nearest first: bytes that lie there, bytes a second. Empty where programs do not see them.
+    pub caches: Vec<(f64, f64)>,
+    /// Samples whose values between kernels are alive at the same time, where a program runs block by block.
+    pub blocks: f64,
     /// Seconds that a kernel with a product takes at the least, and any other.
     pub start: [f64; 2],
     /// Shapes of its matrix units; none where padding costs nothing to speak of.
@@ -37,7 +45,11 @@ pub struct Tile {
     pub cores: usize,
     /// Whether the compiler may put the batch instead of the features on the unit's columns.
     pub swaps: bool,
+    /// Bytes of values between kernels that never reach main memory.
+    pub on_chip: f64,
 }
+
+const MIB: f64 = (1 << 20) as f64;
 
 impl Device {
     /// One device of a TPU: a chip, or a core where programs see cores.
@@ -50,11 +62,20 @@ impl Device {
             flops: [flops, flops],
             bytes_per_s: t.hbm_gb_per_s * 1e9 / t.devices as f64,
             memory_share: 0.9,
+            // A core loads and stores a register of 1024 words of 32 bits a cycle.
+            on_chip_bytes_per_s: 2.0 * 4096.0 * cores * hertz,
             memory: t.hbm_limit as f64,
+            caches: Vec::new(),
+            blocks: 0.0,
             start: [t.fit.product_cycles / hertz, t.fit.kernel_cycles / hertz],
-            tile: Some(Tile { mxu: t.mxu, cores: t.cores / t.devices, swaps: t.fit.swaps }),
+            tile: Some(Tile {
+                mxu: t.mxu,
+                cores: t.cores / t.devices,
+                swaps: t.fit.swaps,
+                on_chip: t.fit.on_chip_mib * MIB,
+            }),
             product_share: t.fit.product_share,
-            head_bytes: t.fit.head_mib * (1 << 20) as f64,
+            head_bytes: t.fit.head_mib * MIB,
             result_seconds: t.fit.result_cycles / cores / hertz,
             // 1024 lanes of a core take two or more operations a cycle.
             vector_ops: 2.0 * 1024.0 * cores * hertz,
@@ -70,7 +91,10 @@ impl Device {
             flops: [half, peak(&["tf32", "f32"])],
             bytes_per_s: g.memory_gb_per_s * 1e9,
             memory_share: 0.85,
+            on_chip_bytes_per_s: f64::INFINITY,
             memory: g.memory_gb * 1e9 * 0.95,
+            caches: Vec::new(),
+            blocks: 0.0,
             start: [4e-6, 4e-6],
             tile: None,
             product_share: 0.7,
@@ -80,25 +104,44 @@ impl Device {
         }
     }
 
-    /// A CPU from its measured ceilings: operations and bytes a second, bytes of memory.
-    pub fn cpu(flops: f64, bytes_per_s: f64, memory: f64) -> Device {
+    /// A CPU from its measured ceilings.
+    pub fn cpu(cpu: &Cpu) -> Device {
         Device {
-            flops: [flops, flops],
-            bytes_per_s,
+            flops: [cpu.flops, cpu.flops],
+            bytes_per_s: cpu.tiers.last().map_or(f64::INFINITY, |t| t.1),
             memory_share: 0.9,
-            memory,
+            on_chip_bytes_per_s: f64::INFINITY,
+            memory: cpu.memory,
+            caches: cpu.tiers.clone(),
+            blocks: cpu.threads as f64,
             start: [5e-6, 2e-6],
             tile: None,
             product_share: 0.7,
             head_bytes: 0.0,
             result_seconds: 0.0,
-            vector_ops: flops / 2.0,
+            vector_ops: cpu.flops / 2.0,
         }
+    }
+
+    /// Bytes a second of arrays that lie among `bytes` in use at the same time.
+    pub(crate) fn rate(&self, bytes: f64) -> f64 {
+        let nearest = self.caches.iter().find(|t| bytes <= t.0).or(self.caches.last());
+        nearest.map_or(self.bytes_per_s, |t| t.1) * self.memory_share
     }
 
     /// Operations a second at best for factors of a type.
     pub fn peak(&self, dtype: DType) -> f64 {
         self.flops[usize::from(dtype.size() >= 4)]
+    }
+
+    /// Bytes of an array between kernels.
+    pub(crate) fn array_bytes(&self, a: &Array) -> f64 {
+        // Where f32 factors are multiplied as bf16, nothing is lost by storing them so.
+        let narrow = a.factor && self.tile.is_some() && a.ty.dtype == DType::F32;
+        match narrow {
+            true => self.bytes(&TensorType::new(DType::BF16, a.ty.shape.clone())),
+            false => self.bytes(&a.ty),
+        }
     }
 
     /// Bytes that an array takes in memory: TPUs store tiles of 8 × 128 words of 32 bits, the layout that wastes least.

@@ -3,10 +3,11 @@
 use crate::collective;
 use crate::device::Device;
 use crate::memory::{Memory, memory};
-use crate::roofline::{Padding, Time, bytes, paddings, time};
+use crate::placement::Placement;
+use crate::roofline::{Padding, Time, paddings, time};
 use crate::slice::Slice;
 use crate::table::{Gpu, Tables};
-use crate::work::{Role, Work};
+use crate::work::{Kernel, Role, Work};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Where a program could run.
@@ -16,15 +17,21 @@ pub enum Machine {
     Slice(Slice),
     /// So many GPUs of one machine.
     Gpus(Gpu, usize),
-    /// This computer: operations and bytes a second as measured, bytes of memory.
-    Cpu {
-        /// f32 operations a second.
-        flops: f64,
-        /// Bytes a second of main memory.
-        bytes_per_s: f64,
-        /// Bytes of memory.
-        memory: f64,
-    },
+    /// This computer.
+    Cpu(Cpu),
+}
+
+/// A computer's ceilings, as measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cpu {
+    /// f32 operations a second of all threads.
+    pub flops: f64,
+    /// Caches and main memory, nearest first: bytes that all threads together keep there, and bytes a second.
+    pub tiers: Vec<(f64, f64)>,
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of memory.
+    pub memory: f64,
 }
 
 impl Machine {
@@ -53,7 +60,7 @@ impl Machine {
             Machine::Slice(s) => s.title(),
             Machine::Gpus(g, 1) => g.name.clone(),
             Machine::Gpus(g, n) => format!("{n}*{}", g.name),
-            Machine::Cpu { .. } => "this CPU".into(),
+            Machine::Cpu(_) => "this CPU".into(),
         }
     }
 
@@ -62,7 +69,7 @@ impl Machine {
         match self {
             Machine::Slice(s) => s.all_devices(),
             Machine::Gpus(_, n) => *n,
-            Machine::Cpu { .. } => 1,
+            Machine::Cpu(_) => 1,
         }
     }
 
@@ -71,7 +78,7 @@ impl Machine {
         match self {
             Machine::Slice(s) => Some((&s.generation, s.all_chips())),
             Machine::Gpus(g, n) => Some((&g.name, *n)),
-            Machine::Cpu { .. } => None,
+            Machine::Cpu(_) => None,
         }
     }
 
@@ -80,7 +87,15 @@ impl Machine {
         match self {
             Machine::Slice(s) => Some(tables.tpu(&s.generation)?.watts? * s.all_chips() as f64),
             Machine::Gpus(g, n) => Some(g.watts * *n as f64),
-            Machine::Cpu { .. } => None,
+            Machine::Cpu(_) => None,
+        }
+    }
+
+    /// Computers that bring the batch.
+    fn hosts(&self) -> usize {
+        match self {
+            Machine::Slice(s) => s.hosts * s.slices,
+            Machine::Gpus(..) | Machine::Cpu(_) => 1,
         }
     }
 
@@ -91,7 +106,7 @@ impl Machine {
                 Error::new(ErrorKind::Config, format!("no table has the generation `{}`", s.generation))
             })?),
             Machine::Gpus(g, _) => Device::gpu(g, half == Half::F16),
-            Machine::Cpu { flops, bytes_per_s, memory } => Device::cpu(*flops, *bytes_per_s, *memory),
+            Machine::Cpu(cpu) => Device::cpu(cpu),
         })
     }
 
@@ -99,7 +114,7 @@ impl Machine {
     fn all_reduce(&self, tables: &Tables, bytes: f64) -> f64 {
         match self {
             Machine::Slice(s) => collective::all_reduce(s, tables, bytes),
-            Machine::Gpus(_, 1) | Machine::Cpu { .. } => 0.0,
+            Machine::Gpus(_, 1) | Machine::Cpu(_) => 0.0,
             // A ring over all links: 2 (n − 1) / n of the bytes pass each GPU.
             Machine::Gpus(g, n) => {
                 2.0 * bytes * (*n as f64 - 1.0) / *n as f64 / (g.link_gb_per_s * 1e9 * 0.8) + 20e-6
@@ -115,7 +130,7 @@ impl Machine {
                 per_chip * 1e9 * s.all_chips() as f64
             }
             Machine::Gpus(_, n) => 25e9 * *n as f64,
-            Machine::Cpu { .. } => f64::INFINITY,
+            Machine::Cpu(_) => f64::INFINITY,
         }
     }
 }
@@ -140,6 +155,30 @@ pub struct Range {
     pub high: f64,
 }
 
+/// What the hosts do for a step, in seconds. They work ahead of the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Host {
+    /// Starting it.
+    pub dispatch: f64,
+    /// Bringing the batch to the devices.
+    pub feed: f64,
+    /// Making the batch, beside the other two: reading, decoding, augmenting. 0 where its rate is not known.
+    pub pipeline: f64,
+}
+
+impl Host {
+    /// What a step cannot take less than.
+    pub fn total(&self) -> f64 {
+        (self.dispatch + self.feed).max(self.pipeline)
+    }
+
+    /// `host dispatch` or `host input`: what takes longest.
+    fn limit(&self) -> &'static str {
+        let dispatch = self.dispatch >= self.feed && self.pipeline <= self.dispatch + self.feed;
+        if dispatch { "host dispatch" } else { "host input" }
+    }
+}
+
 /// A step on a machine.
 #[derive(Clone, Debug)]
 pub struct Estimate {
@@ -149,14 +188,14 @@ pub struct Estimate {
     pub device: Range,
     /// Collectives.
     pub collective: f64,
-    /// On the host: starting the step, bringing the batch.
-    pub host: f64,
+    /// On the hosts.
+    pub host: Host,
     /// Of one device.
     pub memory: Memory,
-    /// Needed operations of products over those possible in the step's time.
-    pub mfu: f64,
-    /// What takes longest.
-    pub limit: &'static str,
+    /// Operations of products that a step needs of one device.
+    pub flops: f64,
+    /// Those that it could do in a second.
+    pub peak: f64,
     /// By kernel.
     pub kernels: Vec<KernelTime>,
 }
@@ -183,12 +222,76 @@ pub struct KernelTime {
 impl Estimate {
     /// A step: the host works ahead, so the slower of the two decides.
     pub fn step(&self) -> Range {
-        let with_host = |t: f64| t.max(self.host);
+        let with_host = |t: f64| t.max(self.host.total());
         Range {
             low: with_host(self.device.low),
             likely: with_host(self.device.likely),
-            high: self.device.high + self.host,
+            high: self.device.high + self.host.total(),
         }
+    }
+}
+
+impl Estimate {
+    /// The same where a host needs `dispatch` seconds to start a step and makes `rate` samples a second, of `samples`.
+    pub fn hosted(
+        self,
+        machine: &Machine,
+        dispatch: Option<f64>,
+        rate: Option<f64>,
+        samples: f64,
+    ) -> Estimate {
+        if matches!(machine, Machine::Cpu(_)) {
+            return self;
+        }
+        let pipeline = rate.map_or(0.0, |r| samples / (r * machine.hosts() as f64));
+        let host = Host { dispatch: dispatch.unwrap_or(self.host.dispatch), pipeline, ..self.host };
+        Estimate { host, ..self }
+    }
+
+    /// The same with collectives that take so many seconds.
+    pub(crate) fn with_collective(self, collective: f64) -> Estimate {
+        Estimate { device: range(&self.kernels, collective), collective, ..self }
+    }
+
+    /// The same step of `work` where each device keeps a part of weights and optimizer state: weights are gathered
+    /// before they are used, forward and backward, and gradients are scattered.
+    pub fn fully_sharded(self, work: &Work, machine: &Machine, tables: &Tables) -> Estimate {
+        let n = machine.devices() as f64;
+        if n < 2.0 {
+            return self;
+        }
+        let weights = work.arguments.iter().filter(|a| a.role == Role::Trainable);
+        let largest = weights.map(|a| a.ty.bytes() as f64).fold(0.0, f64::max);
+        let memory = Memory {
+            parameters: self.memory.parameters / n,
+            optimizer: self.memory.optimizer / n,
+            // One gathered weight in use, the next on its way.
+            temporaries: self.memory.temporaries + 2.0 * largest,
+            ..self.memory.clone()
+        };
+        // An all-reduce is a scatter and a gather; here one more gather passes.
+        let collective = 1.5 * machine.all_reduce(tables, work.bytes_of(Role::Trainable));
+        Estimate { memory, ..self }.with_collective(collective)
+    }
+
+    /// Needed operations of products over those possible in the step's time.
+    pub fn mfu(&self) -> f64 {
+        let possible = self.step().likely * self.peak;
+        if possible > 0.0 { self.flops / possible } else { 0.0 }
+    }
+
+    /// What takes longest.
+    pub fn limit(&self) -> &'static str {
+        if self.host.total() >= self.device.likely {
+            return self.host.limit();
+        }
+        let by_kind = |kind: &str| {
+            let own = self.kernels.iter().filter(|k| k.time.limit() == kind);
+            own.map(|k| k.time.total * k.trips).sum::<f64>()
+        };
+        let kinds = ["MXU", "HBM", "VPU", "start"].map(|kind| (kind, by_kind(kind)));
+        let parts = kinds.into_iter().chain([("interconnect", self.collective)]);
+        parts.max_by(|a, b| a.1.total_cmp(&b.1)).map_or("start", |p| p.0)
     }
 }
 
@@ -198,20 +301,51 @@ pub const DISPATCH: f64 = 0.15e-3;
 /// The analytic estimate of a step whose devices each do `work`.
 pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> Result<Estimate> {
     let device = machine.device(tables, half)?;
-    let kernels: Vec<KernelTime> = work
-        .kernels
-        .iter()
-        .map(|k| KernelTime {
+    let placement = Placement::of(work, &device);
+    let kernel = |k: &Kernel| {
+        let moved = placement.moved(k, &device);
+        KernelTime {
             scope: k.scope.clone(),
             name: k.name.clone(),
-            time: time(k, &device),
+            time: time(k, &moved, &device),
             trips: k.trips,
-            bytes: bytes(k, &device),
+            bytes: moved.bytes,
             flops: k.product.as_ref().map_or(0.0, |p| p.flops()),
             padding: k.product.as_ref().map_or_else(Vec::new, |p| paddings(p, &device)),
-        })
-        .collect();
-    Ok(assembled("analytic", work, machine, tables, &device, memory(work, &device), kernels))
+        }
+    };
+    let mut kernels: Vec<KernelTime> =
+        work.kernels.iter().filter(|k| k.runs_on(&device)).map(kernel).collect();
+    let beside = work.kernels.iter().map(|k| placement.moved(k, &device).beside * k.trips).sum();
+    kernels.extend(uncovered(beside, &kernels));
+    let memory = memory(work, &device, &placement);
+    Ok(assembled("analytic", work, machine, tables, &device, memory, kernels))
+}
+
+/// What copies beside kernels, of so many seconds, need of the memory's time after the kernels had theirs.
+pub(crate) fn uncovered(seconds: f64, kernels: &[KernelTime]) -> Option<KernelTime> {
+    let idle: f64 = kernels.iter().map(|k| (k.time.total - k.time.memory) * k.trips).sum();
+    let rest = seconds - idle;
+    (rest > 0.0).then(|| KernelTime {
+        scope: String::new(),
+        name: "copies that no kernel hides".into(),
+        time: Time { memory: rest, total: rest, floor: rest, ..Time::default() },
+        trips: 1.0,
+        bytes: 0.0,
+        flops: 0.0,
+        padding: Vec::new(),
+    })
+}
+
+/// Kernels and collectives one after the other, at best beside each other.
+fn range(kernels: &[KernelTime], collective: f64) -> Range {
+    let sum = |of: &dyn Fn(&Time) -> f64| kernels.iter().map(|k| of(&k.time) * k.trips).sum::<f64>();
+    let likely = sum(&|t| t.total);
+    Range {
+        low: sum(&|t| t.floor).max(collective),
+        likely: likely + collective,
+        high: sum(&|t| t.start + t.products + t.results + t.memory + t.vector).max(likely) + collective,
+    }
 }
 
 /// An estimate from the times of its kernels.
@@ -224,44 +358,18 @@ pub(crate) fn assembled(
     memory: Memory,
     kernels: Vec<KernelTime>,
 ) -> Estimate {
-    let sum = |of: &dyn Fn(&Time) -> f64| kernels.iter().map(|k| of(&k.time) * k.trips).sum::<f64>();
     let gradients = if machine.devices() > 1 { work.bytes_of(Role::Trainable) } else { 0.0 };
     let collective = if gradients > 0.0 { machine.all_reduce(tables, gradients) } else { 0.0 };
-    let likely = sum(&|t| t.total);
-    let device_time = Range {
-        low: sum(&|t| t.floor).max(collective),
-        likely: likely + collective,
-        high: sum(&|t| t.start + t.products + t.results + t.memory + t.vector).max(likely) + collective,
-    };
+    let device_time = range(&kernels, collective);
     // A training step gets a batch from the host; the arguments of other programs lie on the device already.
     let trains = work.arguments.iter().any(|a| a.role == Role::Trainable);
     let fed = if trains { work.bytes_of(Role::Input) * machine.devices() as f64 } else { 0.0 };
     let input = fed / machine.input_rate(tables);
     let host = match machine {
-        Machine::Cpu { .. } => 0.0,
-        _ => DISPATCH + input,
+        Machine::Cpu(_) => Host::default(),
+        _ => Host { dispatch: DISPATCH, feed: input, pipeline: 0.0 },
     };
-    let step = device_time.likely.max(host);
     let peak_type = work.kernels.iter().filter_map(|k| k.product.as_ref()).map(|p| p.dtype).next();
     let peak = peak_type.map_or(device.flops[1], |d| device.peak(d));
-    let by_kind = |kind: &str| {
-        kernels.iter().filter(|k| k.time.limit() == kind).map(|k| k.time.total * k.trips).sum::<f64>()
-    };
-    let mut parts: Vec<(&'static str, f64)> =
-        ["MXU", "HBM", "VPU", "start"].map(|kind| (kind, by_kind(kind))).to_vec();
-    parts.push(("interconnect", collective));
-    if host >= device_time.likely {
-        parts.push(if input > DISPATCH { ("host input", host) } else { ("host dispatch", host) });
-    }
-    let limit = parts.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("start", |p| p.0);
-    Estimate {
-        by,
-        device: device_time,
-        collective,
-        host,
-        memory,
-        mfu: if step > 0.0 { work.product_flops() / (step * peak) } else { 0.0 },
-        limit,
-        kernels,
-    }
+    Estimate { by, device: device_time, collective, host, memory, flops: work.product_flops(), peak, kernels }
 }

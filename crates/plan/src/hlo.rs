@@ -202,6 +202,11 @@ impl Shape {
         dims.iter().product::<f64>() * element_bytes(self.element)
     }
 
+    /// Whether it is a number, or a tuple of some.
+    pub(crate) fn is_scalar(&self) -> bool {
+        self.dims.iter().product::<u64>() <= 1 && self.parts.iter().all(Shape::is_scalar)
+    }
+
     /// Bytes without padding, in whatever memory.
     pub(crate) fn whole(&self) -> f64 {
         let own = self.dims.iter().map(|&d| d as f64).product::<f64>() * element_bytes(self.element);

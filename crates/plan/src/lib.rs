@@ -15,7 +15,7 @@
 //! let estimate = analytic(&work, &chip, &tables, Half::Bf16).unwrap();
 //! // libtpu's compiler estimates 0.721 ms.
 //! assert!((estimate.device.likely / 0.721e-3 - 1.0).abs() < 0.15);
-//! assert_eq!(estimate.limit, "MXU");
+//! assert_eq!(estimate.limit(), "MXU");
 //! ```
 
 mod choice;
@@ -25,6 +25,7 @@ mod device;
 mod estimate;
 mod hlo;
 mod memory;
+mod placement;
 mod price;
 mod roofline;
 mod slice;
@@ -36,7 +37,7 @@ pub use choice::{Advice, Choice, Wish, advise, dollars, duration};
 pub use collective::{Mesh, all_reduce};
 pub use compiled::compiled;
 pub use device::{Device, Tile};
-pub use estimate::{DISPATCH, Estimate, Half, KernelTime, Machine, Range, analytic};
+pub use estimate::{Cpu, DISPATCH, Estimate, Half, Host, KernelTime, Machine, Range, analytic};
 pub use memory::Memory;
 pub use price::{Bill, bill};
 pub use roofline::{Padding, Time};

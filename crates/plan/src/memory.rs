@@ -1,8 +1,8 @@
 //! How much of a device's memory a program needs: arguments, and the values that live between its kernels.
 
 use crate::device::Device;
-use crate::work::{Kernel, Role, Work};
-use std::collections::{HashMap, HashSet};
+use crate::placement::Placement;
+use crate::work::{Kernel, Product, Role, Work};
 
 /// Bytes by what they are for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,34 +58,51 @@ impl Memory {
     }
 }
 
-/// Bytes of code for each core: of any program, of a kernel with a product, of any other. Fitted to what libtpu 0.0.51
-/// reports.
-const CODE: [f64; 3] = [1.05e6, 0.3e6, 0.08e6];
+/// Bytes of code of each core before any kernel, and of one kernel without a product. These and those of products below
+/// are fitted to what libtpu 0.0.51 reports for all generations.
+const PROGRAM: f64 = 1.05e6;
+const KERNEL: f64 = 0.06e6;
 
-/// A value that is used up so many kernels later counts as a temporary.
-const NEAR: usize = 4;
+/// Bytes that programs of many kernels have beside their values where memory on the chip holds some: for each kernel,
+/// and at most.
+const SCRATCH: [f64; 2] = [0.05e6, 0.9e6];
 
 /// What a run needs.
-pub fn memory(work: &Work, device: &Device) -> Memory {
+pub(crate) fn memory(work: &Work, device: &Device, placement: &Placement) -> Memory {
     let of = |role: Role| -> f64 {
         work.arguments.iter().filter(|a| a.role == role).map(|a| device.bytes(&a.ty)).sum()
     };
-    let (activations, temporaries) = fullest(work, device);
+    let scratch = match device.tile {
+        Some(t) if t.on_chip > 0.0 => (work.kernels.len() as f64 * SCRATCH[0]).min(SCRATCH[1]),
+        _ => 0.0,
+    };
     Memory {
         parameters: of(Role::Trainable) + of(Role::Frozen),
         optimizer: of(Role::Optimizer),
         inputs: of(Role::Input),
         results: fresh_results(work, device),
-        activations,
-        temporaries,
-        code: device.tile.map_or(0.0, |t| t.cores as f64 * code(work)),
+        activations: placement.activations,
+        temporaries: placement.temporaries + scratch,
+        code: device
+            .tile
+            .map_or(0.0, |t| t.cores as f64 * PROGRAM + work.kernels.iter().map(code).sum::<f64>()),
         limit: device.memory,
     }
 }
 
-fn code(work: &Work) -> f64 {
-    let kernel = |k: &Kernel| CODE[if k.product.is_some() { 1 } else { 2 }];
-    CODE[0] + work.kernels.iter().map(kernel).sum::<f64>()
+/// Bytes of a kernel: loops over the blocks of a large product are unrolled, and so are the rounds of random bits.
+fn code(kernel: &Kernel) -> f64 {
+    let rounds = 0.3e6 + 2.2e6 * (kernel.draws / 524_288.0).min(1.0);
+    match &kernel.product {
+        Some(p) => 2.0 * KERNEL + unrolled(p),
+        None if kernel.draws > 0.0 => rounds,
+        None => KERNEL,
+    }
+}
+
+fn unrolled(p: &Product) -> f64 {
+    let by_size = 0.055e6 * (p.flops().log2() - 27.0).max(0.0);
+    if p.convolution { 1.6 * by_size } else { by_size }
 }
 
 /// Weights, optimizer state and metrics are given back in place; a result finds an argument of its type.
@@ -103,58 +120,4 @@ fn fresh_results(work: &Work, device: &Device) -> f64 {
         }
     }
     bytes
-}
-
-/// The kernels as compilers order them to save memory: what only makes results (updates of weights) runs as soon as it
-/// can, so that gradients die early.
-fn ordered(work: &Work) -> Vec<&Kernel> {
-    let mut made: HashMap<(usize, usize), usize> = HashMap::new();
-    let mut read: HashSet<(usize, usize)> = HashSet::new();
-    for (i, k) in work.kernels.iter().enumerate() {
-        made.extend(k.writes.iter().map(|a| ((k.graph, a.id), i)));
-        read.extend(k.reads.iter().map(|a| (k.graph, a.id)));
-    }
-    let place = |(i, k): (usize, &Kernel)| {
-        let last = k.writes.iter().all(|a| !read.contains(&(k.graph, a.id)));
-        let ready = k.reads.iter().filter_map(|a| made.get(&(k.graph, a.id))).max();
-        if last { ready.map_or(i, |&r| r) } else { i }
-    };
-    let mut order: Vec<usize> = (0..work.kernels.len()).collect();
-    order.sort_by_key(|&i| (place((i, &work.kernels[i])), i));
-    order.into_iter().map(|i| &work.kernels[i]).collect()
-}
-
-/// The long-lived and the short-lived bytes at the kernel where most values are alive.
-fn fullest(work: &Work, device: &Device) -> (f64, f64) {
-    let kernels = ordered(work);
-    let n = kernels.len();
-    // Value → (made at, last read at, bytes). Arguments are never made; results are counted elsewhere.
-    let mut lives: HashMap<(usize, usize), (usize, usize, f64)> = HashMap::new();
-    for (i, k) in kernels.iter().enumerate() {
-        for a in &k.writes {
-            lives.insert((k.graph, a.id), (i, i, device.bytes(&a.ty)));
-        }
-        for a in &k.reads {
-            if let Some(life) = lives.get_mut(&(k.graph, a.id)) {
-                life.1 = i;
-            }
-        }
-    }
-    let mut change = vec![(0.0, 0.0); n + 1];
-    for &(made, last, bytes) in lives.values().filter(|l| l.1 > l.0) {
-        let (long, short) = if last - made > NEAR { (bytes, 0.0) } else { (0.0, bytes) };
-        change[made].0 += long;
-        change[made].1 += short;
-        change[last + 1].0 -= long;
-        change[last + 1].1 -= short;
-    }
-    let mut now = (0.0, 0.0);
-    let mut most = (0.0, 0.0);
-    for c in change {
-        now = (now.0 + c.0, now.1 + c.1);
-        if now.0 + now.1 > most.0 + most.1 {
-            most = now;
-        }
-    }
-    most
 }

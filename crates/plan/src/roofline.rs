@@ -3,6 +3,7 @@
 //! `T = start + max(products, results, bytes, element-wise work) + what their first and last blocks leave uncovered`.
 
 use crate::device::{Device, padded};
+use crate::placement::Moved;
 use crate::work::{Kernel, Product};
 
 /// Where a kernel's time goes; all in seconds for one trip.
@@ -48,17 +49,12 @@ pub struct Padding {
     pub to: f64,
 }
 
-/// Bytes that a kernel moves between memory and the device in one trip.
-pub fn bytes(kernel: &Kernel, device: &Device) -> f64 {
-    kernel.reads.iter().chain(&kernel.writes).map(|a| device.bytes(&a.ty)).sum()
-}
-
-/// The time of one trip.
-pub fn time(kernel: &Kernel, device: &Device) -> Time {
-    let moved = bytes(kernel, device);
-    let unpadded: f64 = kernel.reads.iter().chain(&kernel.writes).map(|a| a.ty.bytes() as f64).sum();
-    let memory = moved / (device.bytes_per_s * device.memory_share);
-    let vector = kernel.ops / device.vector_ops;
+/// The time of one trip that moves so much.
+pub(crate) fn time(kernel: &Kernel, moved: &Moved, device: &Device) -> Time {
+    let arrays = kernel.reads.iter().chain(&kernel.writes);
+    let unpadded = arrays.map(|a| a.ty.bytes() as f64 * a.part).sum::<f64>().min(moved.bytes);
+    let memory = moved.far;
+    let vector = (kernel.ops / device.vector_ops).max(moved.near);
     let Some(p) = &kernel.product else {
         let start = device.start[1];
         let floor = (unpadded / device.bytes_per_s).min(memory);
@@ -70,7 +66,7 @@ pub fn time(kernel: &Kernel, device: &Device) -> Time {
     let start = device.start[0];
     let long = products.max(results).max(memory).max(vector);
     let uncovered = memory.min(products.max(results)).min(device.head_bytes / device.bytes_per_s);
-    let floor = (p.flops() / rate).max(unpadded / device.bytes_per_s).min(long);
+    let floor = (p.flops() / rate).max((unpadded / device.bytes_per_s).min(memory)).min(long);
     Time { products, results, memory, vector, start, total: start + long + uncovered, floor }
 }
 

@@ -115,6 +115,8 @@ pub struct Fit {
     pub result_cycles: f64,
     /// Whether convolutions may put the batch on the columns of the matrix units.
     pub swaps: bool,
+    /// 2²⁰ bytes of values between kernels that the compiler keeps in memory on the chip.
+    pub on_chip_mib: f64,
 }
 
 /// One GPU.

@@ -5,6 +5,7 @@
 //! follows a product joins the product; a value with readers in several kernels is written once and read by each.
 //! Cheap values are computed again instead.
 
+use crate::device::Device;
 use systole_compile::PASSES;
 use systole_ir::op::{Convolution, DotGeneral, Lowering};
 use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
@@ -59,6 +60,10 @@ pub struct Kernel {
     pub writes: Vec<Array>,
     /// Element-wise operations.
     pub ops: f64,
+    /// Random numbers that it draws.
+    pub draws: f64,
+    /// Whether it only brings an array into another order, which devices without tiles need not do.
+    pub reorders: bool,
     /// How often it runs in a step.
     pub trips: f64,
     /// Which program or loop body it stands in: arrays have their numbers within one.
@@ -72,6 +77,10 @@ pub struct Array {
     pub id: usize,
     /// Its type.
     pub ty: TensorType,
+    /// The part of it that the kernel touches: slices of large arrays read little, updates in place write little.
+    pub part: f64,
+    /// Whether only products read it: where f32 factors are multiplied as bf16, it is stored so.
+    pub factor: bool,
 }
 
 /// Sums of products, as `batch · taps` products of `[rows, inner]` and `[inner, columns]`.
@@ -95,6 +104,13 @@ pub struct Product {
     pub dtype: DType,
 }
 
+impl Kernel {
+    /// Whether a device runs it at all.
+    pub(crate) fn runs_on(&self, device: &Device) -> bool {
+        device.tile.is_some() || !self.reorders
+    }
+}
+
 impl Product {
     /// Operations that are needed; a multiply-add is two.
     pub fn flops(&self) -> f64 {
@@ -115,6 +131,12 @@ impl Work {
     /// Operations of all products in one run.
     pub fn product_flops(&self) -> f64 {
         self.kernels.iter().filter_map(|k| Some(k.product.as_ref()?.flops() * k.trips)).sum()
+    }
+
+    /// Samples of a training step: the first dimension of the largest array of the batch.
+    pub(crate) fn batch(&self) -> Option<usize> {
+        let inputs = self.arguments.iter().filter(|a| a.role == Role::Input && a.ty.rank() > 0);
+        inputs.max_by_key(|a| a.ty.bytes()).map(|a| a.ty.shape[0])
     }
 
     /// Bytes of the arguments of a role.
@@ -164,9 +186,69 @@ fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<Kernel>)
                     add(&simplified(branch), trips, graphs, kernels);
                 }
             }
-            _ => kernels.extend(groups.kernel(graph, root, trips).map(|k| Kernel { graph: own, ..k })),
+            _ => {
+                let Some(kernel) = groups.kernel(graph, root, trips) else { continue };
+                let kernel = Kernel { graph: own, ..kernel };
+                let (before, kernel, after) = reordered(graph, &groups, root, kernel);
+                kernels.extend(before.into_iter().chain([kernel]).chain(after));
+            }
         }
     }
+}
+
+/// What TPUs' compiler was seen to do beside a kernel: a convolution's argument is brought from the order that arguments
+/// come in to that of convolutions, and random bits, which are made four at a time, into the order of their array.
+fn reordered(
+    graph: &Graph,
+    groups: &Groups,
+    root: usize,
+    mut kernel: Kernel,
+) -> (Option<Kernel>, Kernel, Vec<Kernel>) {
+    // Numbers that no value of the graph has.
+    let fresh = |n: usize| usize::MAX - 2 * root - n;
+    let copy = |from: &Array, to: &Array| Kernel {
+        name: "copy".into(),
+        product: None,
+        reads: vec![from.clone()],
+        writes: vec![to.clone()],
+        ops: 0.0,
+        draws: 0.0,
+        reorders: true,
+        ..kernel.clone()
+    };
+    if kernel.draws >= 4.0 {
+        let bits = kernel.writes.iter().max_by_key(|a| a.ty.elements()).cloned();
+        let fours = (kernel.draws / 4.0).ceil() as usize;
+        // What is done with the bits is done first: bytes are turned, not words. Four columns lie in rows of 128.
+        let turned = |n, ty: TensorType| Array { id: fresh(n), ty, part: 1.0, factor: false };
+        let (wide, flat) = (
+            turned(0, TensorType::new(DType::Bool, [fours, 128])),
+            turned(1, TensorType::new(DType::Bool, [fours * 4])),
+        );
+        let after = bits.map(|b| vec![copy(&b, &wide), copy(&wide, &flat)]);
+        return (None, kernel, after.unwrap_or_default());
+    }
+    let Op::Convolution(c) = &graph.nodes[root].op else { return (None, kernel, Vec::new()) };
+    let x = graph.nodes[root].inputs[0];
+    if !matches!(graph.node(x).op, Op::Parameter(_)) || !comes_in_order(c, graph.ty(x)) {
+        return (None, kernel, Vec::new());
+    }
+    let given = groups.array(graph, x);
+    let own = Array { id: fresh(0), ..given.clone() };
+    let before = copy(&given, &own);
+    kernel.reads.iter_mut().filter(|a| a.id == given.id).for_each(|a| *a = own.clone());
+    (Some(before), kernel, Vec::new())
+}
+
+/// Whether an argument's layout has its features and last window axis on the tiles: convolutions want the batch there.
+/// Where that would waste more than having the batch on them, it comes as convolutions want it.
+fn comes_in_order(c: &Convolution, x: &TensorType) -> bool {
+    let size = |d: usize| x.shape[d];
+    let Some(&last) = c.dims.input_spatial.last() else { return false };
+    let (batch, features) = (size(c.dims.input_batch), size(c.dims.input_feature));
+    let rows = 8 * (4 / x.dtype.size().max(1)).max(1);
+    let lanes = |d: usize| d.next_multiple_of(128) as f64 / d as f64;
+    size(last) % rows == 0 && lanes(features) <= lanes(batch)
 }
 
 /// Which kernel each node belongs to: the index of the node that gives the kernel its name.
@@ -174,6 +256,8 @@ struct Groups {
     of: Vec<Option<usize>>,
     users: Vec<Vec<usize>>,
     is_result: Vec<bool>,
+    /// What every reader makes for itself.
+    again: Vec<bool>,
 }
 
 impl Groups {
@@ -189,7 +273,7 @@ impl Groups {
         }
         let mut is_result = vec![false; n];
         graph.results.iter().for_each(|r| is_result[r.index()] = true);
-        let mut g = Groups { of: vec![None; n], users, is_result };
+        let mut g = Groups { of: vec![None; n], users, is_result, again: recomputed(graph) };
         g.join_producers(graph);
         g.join_after_products(graph);
         g
@@ -199,7 +283,7 @@ impl Groups {
     fn join_producers(&mut self, graph: &Graph) {
         for i in (0..graph.nodes.len()).rev() {
             let node = &graph.nodes[i];
-            if is_free(node) || (recomputed(graph, node) && !self.is_result[i]) {
+            if is_free(node) || (self.again[i] && !self.is_result[i]) {
                 continue;
             }
             let readers = self.kernels_of_readers(i);
@@ -250,8 +334,9 @@ impl Groups {
         let outside = |v: &&ValueId| self.of[v.index()] != Some(root);
         let mut reads: Vec<Array> = Vec::new();
         for &i in &members {
-            for v in graph.nodes[i].inputs.iter().filter(outside) {
-                self.sources(graph, *v, root, &mut reads);
+            let node = &graph.nodes[i];
+            for (place, v) in node.inputs.iter().enumerate().filter(|(_, v)| outside(v)) {
+                self.sources(graph, *v, root, touched(graph, node, place), &mut reads);
             }
         }
         let written = |i: &&usize| {
@@ -262,7 +347,7 @@ impl Groups {
             .iter()
             .filter(written)
             .flat_map(|&i| (0..graph.nodes[i].outs.len()).map(move |o| ValueId::new(i, o)))
-            .map(|v| array(graph, v))
+            .map(|v| Array { part: written_part(graph, v), ..self.array(graph, v) })
             .collect();
         let small = |a: &[Array]| a.iter().all(|x| x.ty.elements() <= 1);
         // Scalars are computed by the core's own processor beside the kernels.
@@ -279,27 +364,77 @@ impl Groups {
             reads,
             writes,
             ops,
+            draws: members.iter().map(|&i| draws(&graph.nodes[i])).sum(),
+            reorders: false,
             trips,
             graph: 0,
         })
     }
 
     /// The arrays in memory that a value is made from: itself, or what its cheap makers read.
-    fn sources(&self, graph: &Graph, v: ValueId, root: usize, found: &mut Vec<Array>) {
+    fn sources(&self, graph: &Graph, v: ValueId, root: usize, part: f64, found: &mut Vec<Array>) {
         let node = graph.node(v);
         let made_here = self.of[v.index()].is_none() && !matches!(node.op, Op::Parameter(_));
         if made_here {
-            for w in node.inputs.iter().filter(|w| self.of[w.index()] != Some(root)) {
-                self.sources(graph, *w, root, found);
+            let outside = node.inputs.iter().enumerate().filter(|(_, w)| self.of[w.index()] != Some(root));
+            for (place, w) in outside {
+                self.sources(graph, *w, root, part * touched(graph, node, place), found);
             }
-        } else if !found.iter().any(|a| a.id == array(graph, v).id) {
-            found.push(array(graph, v));
+            return;
         }
+        let read = Array { part, ..self.array(graph, v) };
+        match found.iter_mut().find(|a| a.id == read.id) {
+            Some(known) => known.part = known.part.max(part),
+            None => found.push(read),
+        }
+    }
+
+    fn array(&self, graph: &Graph, v: ValueId) -> Array {
+        let made = !matches!(graph.node(v).op, Op::Parameter(_)) && !self.is_result[v.index()];
+        let factor = made && self.only_multiplied(graph, v.index());
+        Array { id: v.index() * 8 + v.out as usize, ty: graph.ty(v).clone(), part: 1.0, factor }
+    }
+
+    fn only_multiplied(&self, graph: &Graph, i: usize) -> bool {
+        let users = &self.users[i];
+        !users.is_empty()
+            && users.iter().all(|&u| match &graph.nodes[u].op {
+                Op::Reshape(_) | Op::Transpose(_) | Op::Convert(_) => {
+                    !self.is_result[u] && self.only_multiplied(graph, u)
+                }
+                op => op.rule().lower() == Lowering::Contract,
+            })
     }
 }
 
-fn array(graph: &Graph, v: ValueId) -> Array {
-    Array { id: v.index() * 8 + v.out as usize, ty: graph.ty(v).clone() }
+/// The part of an operand that a node reads.
+fn touched(graph: &Graph, node: &Node, place: usize) -> f64 {
+    let whole = graph.ty(node.inputs[place]).elements().max(1) as f64;
+    match (&node.op, place) {
+        (Op::DynamicSlice(_) | Op::Slice(_) | Op::Gather(_), 0) => {
+            (node.outs[0].elements() as f64 / whole).min(1.0)
+        }
+        (Op::DynamicUpdateSlice(_), 0) => 0.0,
+        _ => 1.0,
+    }
+}
+
+/// The part of a value that its kernel writes: an update is done in place.
+fn written_part(graph: &Graph, v: ValueId) -> f64 {
+    let node = graph.node(v);
+    match (&node.op, node.inputs.get(1)) {
+        (Op::DynamicUpdateSlice(_), Some(update)) => {
+            graph.ty(*update).elements() as f64 / node.outs[0].elements().max(1) as f64
+        }
+        _ => 1.0,
+    }
+}
+
+fn draws(node: &Node) -> f64 {
+    match node.op.rule().lower() {
+        Lowering::Draw => node.outs.last().map_or(0.0, |t| t.elements() as f64),
+        _ => 0.0,
+    }
 }
 
 /// Arguments and constants: no kernel makes them.
@@ -307,19 +442,41 @@ fn is_free(node: &Node) -> bool {
     matches!(node.op.rule().lower(), Lowering::Leaf)
 }
 
-/// Values that each reader makes for itself: other shapes of the same bytes, repetitions, conversions, and small things.
-fn recomputed(graph: &Graph, node: &Node) -> bool {
-    let large = node.inputs.iter().any(|v| graph.ty(*v).elements() > 1);
-    match &node.op {
-        Op::BroadcastInDim(_)
-        | Op::Reshape(_)
-        | Op::Iota(_)
-        | Op::Convert(_)
-        | Op::OptimizationBarrier(_) => true,
-        Op::Compare(_) => true,
-        _ => joins(node) && !large,
+/// Which values each reader makes for itself: other shapes of the same bytes, repetitions, conversions, small things, and
+/// cheap work on one array, which costs a reader no more bytes than its result would.
+fn recomputed(graph: &Graph) -> Vec<bool> {
+    // The arrays in memory that each is made from; more than one are not told apart.
+    let mut made_from: Vec<Option<usize>> = vec![None; graph.nodes.len()];
+    let mut again = vec![false; graph.nodes.len()];
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let large = node.inputs.iter().filter(|v| graph.ty(**v).elements() > 1);
+        let mut sources: Vec<usize> = large
+            .filter(|v| graph.ty(**v).elements() * SMALL > node.outs.first().map_or(0, |t| t.elements()))
+            .map(|v| made_from[v.index()].filter(|_| again[v.index()]).unwrap_or(v.index()))
+            .collect();
+        sources.sort_unstable();
+        sources.dedup();
+        again[i] = match &node.op {
+            Op::BroadcastInDim(_)
+            | Op::Reshape(_)
+            | Op::Iota(_)
+            | Op::Convert(_)
+            | Op::OptimizationBarrier(_)
+            | Op::Compare(_) => true,
+            _ if !joins(node) => false,
+            _ if node.inputs.iter().all(|v| graph.ty(*v).elements() <= 1) => true,
+            op => CHEAP.contains(&op.rule().name()) && sources.len() <= 1,
+        };
+        made_from[i] = sources.first().copied();
     }
+    again
 }
+
+/// An operand with so much fewer elements costs its reader nothing to speak of.
+const SMALL: usize = 16;
+
+/// Element-wise work that compilers do again rather than store.
+const CHEAP: [&str; 8] = ["add", "subtract", "multiply", "maximum", "minimum", "negate", "select", "abs"];
 
 /// Whether a node may be part of its reader's kernel.
 fn joins(node: &Node) -> bool {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use subject::Subject;
 use systole_cpu::Level;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Advice, Choice, Half, Machine, Slice, Tables, Wish, advise, analytic, bill};
+use systole_plan::{Advice, Choice, Cpu, Half, Machine, Slice, Tables, Wish, advise, analytic, bill};
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
@@ -62,15 +62,35 @@ pub(crate) struct PlanArgs {
     /// seconds to a minute for each. Needs libtpu
     #[arg(long)]
     compiled: bool,
+    /// How a step is split over the devices: data_parallel (each has all weights) or fully_sharded (each keeps a part of
+    /// weights and optimizer state) [default: data_parallel, by a formula]. With --compiled the compiler splits it, for
+    /// each slice, and its own collectives count
+    #[arg(long, value_name = "STRATEGY", value_parser = ["data_parallel", "fully_sharded"])]
+    strategy: Option<String>,
+    /// The devices as a box with named axes, for --compiled with --strategy [default: data=N, all of them]
+    #[arg(long, value_name = "AXIS=N,…", requires = "compiled", requires = "strategy")]
+    mesh: Option<String>,
     /// Each layer: time, use of the matrix units, padding and what would remove it
     #[arg(long)]
     layers: bool,
     /// How each figure came about
     #[arg(long)]
     explain: bool,
+    /// Samples a second that the input pipeline of one host makes, where you know it: `systole data bench` tells
+    #[arg(long, value_name = "N", value_parser = positive)]
+    input_rate: Option<f64>,
+    /// Milliseconds in which a host starts a step [default: 0.15, an assumption for Systole through PJRT]
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    dispatch: Option<f64>,
     /// Write the table as a page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+}
+
+impl PlanArgs {
+    fn is_fully_sharded(&self) -> bool {
+        self.strategy.as_deref() == Some("fully_sharded")
+    }
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -150,16 +170,16 @@ fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
     each.collect()
 }
 
-/// This computer's ceilings are measured: a fifth of a second. What passes between kernels is taken to go through the
-/// largest cache: the engine runs what it can for blocks of samples, and weights of small models stay there.
+/// This computer's ceilings are measured: a fifth of a second.
 fn this_cpu() -> Result<Machine> {
-    let peak = systole_cpu::peak(Level::from_knob()?, report::threads());
-    let largest_cache = peak.tiers.iter().rev().nth(1).map(|tier| tier.gb_per_s);
-    Ok(Machine::Cpu {
+    let threads = report::threads();
+    let peak = systole_cpu::peak(Level::from_knob()?, threads);
+    Ok(Machine::Cpu(Cpu {
         flops: peak.fma_gflops * 1e9,
-        bytes_per_s: largest_cache.unwrap_or(peak.memory_gb_per_s()) * 1e9,
+        tiers: peak.tiers.iter().map(|t| (t.bytes as f64, t.gb_per_s * 1e9)).collect(),
+        threads,
         memory: systole_cpu::available_memory().map_or(f64::INFINITY, |b| b as f64),
-    })
+    }))
 }
 
 fn plan(
@@ -170,9 +190,12 @@ fn plan(
     mut compiler: Option<Compiler>,
 ) -> Result<Plan> {
     let steps = subject.steps(args);
+    if let Some(compiler) = &mut compiler {
+        compiler.compile_all(args, &machines, subject, tables)?;
+    }
     let (mut choices, mut refused) = (Vec::new(), Vec::new());
     for machine in machines {
-        match choice(args, tables, machine.clone(), subject, steps, &mut compiler) {
+        match choice(args, tables, machine.clone(), subject, steps, compiler.as_ref()) {
             Ok(choice) => choices.push(choice),
             Err(e) if e.kind() == ErrorKind::Unsupported => {
                 refused.push((machine.title(), e.what().to_string()))
@@ -191,15 +214,22 @@ fn choice(
     machine: Machine,
     subject: &mut Subject,
     steps: Option<f64>,
-    compiler: &mut Option<Compiler>,
+    compiler: Option<&Compiler>,
 ) -> Result<Choice> {
     let mut notes = Vec::new();
     let half = if subject.is_f16() { Half::F16 } else { Half::Bf16 };
     let (share, samples) = subject.share(machine.devices(), &mut notes)?;
     let estimate = match (compiler, &machine) {
-        (Some(c), Machine::Slice(slice)) => c.estimate(share, slice, &machine, tables, &mut notes)?,
+        (Some(c), Machine::Slice(slice)) => {
+            c.estimate(args, (&share.work, share.batch, samples), &machine, slice, tables, &mut notes)?
+        }
+        _ if args.is_fully_sharded() => {
+            analytic(&share.work, &machine, tables, half)?.fully_sharded(&share.work, &machine, tables)
+        }
         _ => analytic(&share.work, &machine, tables, half)?,
     };
+    let estimate = estimate.hosted(&machine, args.dispatch.map(|ms| ms / 1e3), args.input_rate, samples);
+    notes.extend(subject.host_words(&machine, &estimate));
     let step = estimate.step();
     let run = steps.map(|n| [step.low * n, step.likely * n, step.high * n]);
     let (seconds, region) = (run.map(|r| r[1]), args.region.as_deref());

@@ -51,13 +51,13 @@ fn row(c: &Choice) -> Vec<String> {
         gib(e.memory.limit),
         if e.memory.fits() { "yes" } else { "NO" }.into(),
         format!("{} ({} to {})", duration(e.device.likely), duration(e.device.low), duration(e.device.high)),
-        duration(e.host),
+        duration(e.host.total()),
         format!("{:.0}", c.rate()),
-        format!("{:.1} %", 100.0 * e.mfu),
-        e.limit.into(),
+        format!("{:.1} %", 100.0 * e.mfu()),
+        e.limit().into(),
         match (bill, &c.machine) {
             (Some(b), _) => format!("{:.2}{}", b.per_hour, if b.old { "*" } else { "" }),
-            (None, Machine::Cpu { .. }) => "0".into(),
+            (None, Machine::Cpu(_)) => "0".into(),
             (None, _) => "?".into(),
         },
         run,
@@ -187,7 +187,7 @@ fn lines_of(c: &Choice) -> Vec<Layer> {
     // Needed operations at the peak, as the estimate's own MFU counts them.
     let flops: f64 = c.estimate.kernels.iter().map(|k| k.flops * k.trips).sum();
     let step = c.estimate.step().likely;
-    let rate = if c.estimate.mfu > 0.0 { flops / (step * c.estimate.mfu) } else { f64::INFINITY };
+    let rate = if c.estimate.mfu() > 0.0 { flops / (step * c.estimate.mfu()) } else { f64::INFINITY };
     layer_lines(c, |k| k.flops / rate)
 }
 
@@ -216,13 +216,22 @@ fn explain(plan: &Plan, tables: &Tables, screen: &Screen) {
     for text in EXPLANATIONS {
         screen.line(format!("  {text}"));
     }
-    screen
-        .line(format!("  Host: {} to start a step (assumed), and the batch over PCIe.", duration(DISPATCH)));
+    let start = duration(DISPATCH);
+    screen.line(format!("  Host: {start} to start a step (assumed; --dispatch), and the batch over PCIe."));
     for c in &plan.choices {
         let m = &c.estimate.memory;
         let parts: Vec<String> =
             m.parts().iter().filter(|p| p.1 > 0.0).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
         screen.line(format!("  {}: memory {}", c.machine.title(), parts.join(", ")));
+        let host = &c.estimate.host;
+        if host.total() > 0.0 {
+            let pipeline = match host.pipeline {
+                0.0 => "making the batch is not counted (--input-rate)".into(),
+                s => format!("making the batch {} beside that", duration(s)),
+            };
+            let (start, feed) = (duration(host.dispatch), duration(host.feed));
+            screen.line(format!("    host: starting the step {start}, batch over PCIe {feed}, {pipeline}"));
+        }
         if c.estimate.collective > 0.0 {
             screen.line(format!(
                 "    sums of gradients over {} devices: {}",
@@ -262,8 +271,10 @@ pub(super) fn json(plan: &Plan, with_layers: bool) -> Value {
                 "hbm_limit_bytes": m.limit.is_finite().then_some(m.limit),
                 "hbm": {"parameters": m.parameters, "optimizer": m.optimizer, "inputs": m.inputs, "results": m.results,
                         "activations": m.activations, "temporaries": m.temporaries, "code": m.code},
-                "device_seconds": range(e.device), "collective_seconds": e.collective, "host_seconds": e.host,
-                "step_seconds": range(e.step()), "samples_per_second": c.rate(), "mfu": e.mfu, "limit": e.limit,
+                "device_seconds": range(e.device), "collective_seconds": e.collective, "host_seconds": e.host.total(),
+                "host": {"dispatch": e.host.dispatch, "feed": e.host.feed,
+                         "pipeline": (e.host.pipeline > 0.0).then_some(e.host.pipeline)},
+                "step_seconds": range(e.step()), "samples_per_second": c.rate(), "mfu": e.mfu(), "limit": e.limit(),
                 "run_seconds": c.run.map(|r| json!({"low": r[0], "likely": r[1], "high": r[2]})),
                 "dollars": c.dollars(false), "dollars_spot": c.bill.as_ref().and_then(|b| b.spot_run),
                 "notes": c.notes,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use systole::config::{Config, Draft, PRESETS};
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
 use systole_nn::{Model, Precision, nearest};
-use systole_plan::Work;
+use systole_plan::{Estimate, Machine, Work, duration};
+use systole_runtime::Roles;
 
 pub(super) enum Subject {
     /// A training step; its work by the batch of one device.
@@ -119,6 +120,36 @@ impl Subject {
         }
     }
 
+    /// Where the host's work is most of a step, or was: the Keras tutorial's own measurement, set against the device's.
+    pub(super) fn host_words(&self, machine: &Machine, estimate: &Estimate) -> Option<String> {
+        let Subject::Step { name, batch, .. } = self else { return None };
+        let (device, host) = (estimate.device.likely, estimate.host.total());
+        let share = |part: f64, whole: f64| format!("{:.0} %", 100.0 * part / whole);
+        if machine.title() == "v2-8" && is_tutorial(name) && *batch == 1000 {
+            let rest = KERAS_TUTORIAL - device;
+            return Some(format!(
+                "the Keras tutorial printed {} a step here: the device needs {} of it, so {} ({}) was host: Python that \
+                 started each step over the network and fed its batch. Here the host needs {}",
+                duration(KERAS_TUTORIAL),
+                duration(device),
+                duration(rest),
+                share(rest, KERAS_TUTORIAL),
+                duration(host),
+            ));
+        }
+        let told =
+            format!("the devices wait: they work {} of a step of {}", share(device, host), duration(host));
+        (host > device).then_some(told)
+    }
+
+    /// The step of all devices together with what its arguments are; none for a program that is no step.
+    pub(super) fn whole(&mut self) -> Result<Option<(Arc<Graph>, Roles)>> {
+        match self {
+            Subject::Program { .. } => Ok(None),
+            Subject::Step { model, batch, .. } => model.train_program(*batch).map(Some),
+        }
+    }
+
     /// Steps of the run: as asked for, as the configuration says, or by the size of its data set.
     pub(super) fn steps(&self, args: &PlanArgs) -> Option<f64> {
         if let Some(n) = args.steps {
@@ -135,6 +166,14 @@ impl Subject {
     }
 }
 
+/// Seconds a step of the Keras tutorial on a v2-8 in its epochs 2 to 4, batch 1000, as the tutorial printed them.
+const KERAS_TUTORIAL: f64 = 11e-3;
+
+/// The preset with the tutorial's network and data, by both of its names.
+fn is_tutorial(name: &str) -> bool {
+    matches!(name, "fashion-mnist" | "fashion-cnn")
+}
+
 /// Training samples of the data sets whose size is always the same; 0 for others.
 fn size_of(dataset: &str) -> u64 {
     match dataset {
@@ -149,7 +188,7 @@ fn draft(name: &str) -> Result<Draft> {
         return Draft::read(name);
     }
     // The name that the benchmarks use for the tutorial's model.
-    let preset = if name == "fashion-cnn" { "fashion-mnist" } else { name };
+    let preset = if is_tutorial(name) { "fashion-mnist" } else { name };
     if PRESETS.contains(&preset) {
         return Draft::preset(preset);
     }

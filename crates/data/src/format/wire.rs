@@ -22,6 +22,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Number and value of the next field; `None` at the end of the message.
+    #[inline]
     pub fn next(&mut self) -> Result<Option<(u64, Value<'a>)>> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -45,12 +46,17 @@ impl<'a> Fields<'a> {
         if self.rest.is_empty() { Ok(None) } else { self.varint().map(Some) }
     }
 
+    #[inline]
     fn varint(&mut self) -> Result<u64> {
         // One byte is by far the most frequent.
         if let [byte @ 0..0x80, rest @ ..] = self.rest {
             self.rest = rest;
             return Ok(u64::from(*byte));
         }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64> {
         let mut value = 0u64;
         for (i, &byte) in self.rest.iter().enumerate().take(10) {
             value |= u64::from(byte & 0x7f) << (7 * i);

@@ -2,7 +2,7 @@
 
 use super::dims;
 use crate::HostArray;
-use crate::array::{bad, zeros};
+use crate::array::{bad, unfilled};
 use systole_base::{DType, Literal, Result};
 
 /// How pictures are resized; the numbers are tf.image.resize's, with pixel centres at halves.
@@ -69,7 +69,7 @@ pub(crate) fn resize(x: &Literal, height: usize, width: usize, method: Resize) -
         return resize_to_f32(x, height, width, method);
     }
     let values = resize_to_f32(x, height, width, method)?;
-    let mut out = zeros(x.ty().with_shape([height, width, c]))?;
+    let mut out = unfilled(x.ty().with_shape([height, width, c]))?;
     // `as` saturates, so that overshoot is clipped; adding a half and cutting off rounds what is not negative.
     for (o, v) in out.as_mut_slice::<u8>()?.iter_mut().zip(values.as_slice::<f32>()?) {
         *o = (v + 0.5) as u8;
@@ -82,7 +82,7 @@ fn resize_to_f32(x: &Literal, height: usize, width: usize, method: Resize) -> Re
     if h * w == 0 || height == 0 || width == 0 {
         return Err(bad(format!("cannot resize {} to {height} × {width}", x.ty()), "an image side is 0"));
     }
-    let mut out = zeros(x.ty().with_dtype(DType::F32).with_shape([height, width, c]))?;
+    let mut out = unfilled(x.ty().with_dtype(DType::F32).with_shape([height, width, c]))?;
     let (down, across) = (Taps::of(method, h, height), Taps::of(method, w, width));
     let mut row = vec![0f32; w * c];
     for (i, to) in out.as_mut_slice::<f32>()?.chunks_exact_mut((width * c).max(1)).enumerate() {
@@ -106,14 +106,18 @@ struct Taps {
     weights: Vec<f32>,
     /// Output `i` has the weights `ends[i] .. ends[i + 1]`.
     ends: Vec<usize>,
+    /// Whether every output has two: bilinear, which is by far the most frequent.
+    are_pairs: bool,
 }
 
 impl Taps {
     fn of(method: Resize, from: usize, to: usize) -> Taps {
-        let mut taps = Taps { spans: Vec::with_capacity(to), weights: Vec::new(), ends: vec![0] };
+        let mut taps =
+            Taps { spans: Vec::with_capacity(to), weights: Vec::new(), ends: vec![0], are_pairs: true };
         let scale = from as f64 / to as f64;
         for i in 0..to {
             let (first, weights) = one(method, i, from, scale);
+            taps.are_pairs &= weights.len() == 2;
             taps.spans.push((first, weights.len()));
             taps.weights.extend(weights);
             taps.ends.push(taps.weights.len());
@@ -148,8 +152,8 @@ impl Taps {
     fn columns<const C: usize>(&self, row: &[f32], to: &mut [f32]) {
         let (pixels, _) = row.as_chunks::<C>();
         let (out, _) = to.as_chunks_mut::<C>();
-        // Bilinear is by far the most frequent, and twice as fast without inner loops.
-        if self.weights.len() == 2 * self.spans.len() && self.spans.iter().all(|&(_, n)| n == 2) {
+        // Twice as fast without inner loops.
+        if self.are_pairs {
             let (weights, _) = self.weights.as_chunks::<2>();
             for ((pixel, &(first, _)), [a, b]) in out.iter_mut().zip(&self.spans).zip(weights) {
                 if let [left, right, ..] = &pixels[first..] {
@@ -171,6 +175,7 @@ impl Taps {
     }
 
     fn any_columns(&self, row: &[f32], to: &mut [f32], c: usize) {
+        to.fill(0.0);
         for (i, pixel) in to.chunks_exact_mut(c.max(1)).enumerate() {
             for (j, &weight) in self.weights(i).iter().enumerate() {
                 let from = &row[(self.spans[i].0 + j) * c..][..c];

@@ -1,0 +1,240 @@
+//! [`Words`]: the storage of host arrays.
+//!
+//! A scalar needs no memory of its own. Large storage that is given up is kept for the next array of about its size: the
+//! system hands pages out one fault at a time and clears each, which costs a pipeline's batches more than filling them.
+
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
+
+/// Words that need no memory of their own.
+const INLINE: usize = 2;
+/// Words below which the allocator's own lists of free memory do as well.
+const SMALL: usize = 64;
+/// Words from which on storage is kept for all threads (32 KiB).
+const LARGE: usize = 4 << 10;
+/// What one thread keeps of one size (128 KiB), and what is kept for all (32 MiB), in words.
+const NEAR: usize = 16 << 10;
+const FAR: usize = 4 << 20;
+/// Large arrays that are kept, at most: they are searched from end to end.
+const PLACES: usize = 16;
+
+/// 64-bit words: an alignment of 8 bytes without unsafe code.
+pub(crate) struct Words(SmallVec<[u64; INLINE]>);
+
+impl Words {
+    pub fn zeros(n: usize) -> Words {
+        let mut words = Words::unfilled(n);
+        words.fill(0);
+        words
+    }
+
+    /// Words with anything in them.
+    pub fn unfilled(n: usize) -> Words {
+        let Some(mut spare) = take(n) else {
+            if n < SMALL {
+                return Words(SmallVec::from_elem(0, n));
+            }
+            let mut fresh = vec![0; roomy(n)];
+            fresh.truncate(n);
+            return Words(SmallVec::from_vec(fresh));
+        };
+        spare.resize(n, 0);
+        Words(SmallVec::from_vec(spare))
+    }
+
+    /// Bytes as words, zeros behind the last.
+    pub fn of(bytes: &[u8]) -> Words {
+        let (whole, rest) = bytes.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let last = (!rest.is_empty()).then(|| u64::from_ne_bytes(last));
+        let whole = whole.iter().map(|word| u64::from_ne_bytes(*word));
+        let n = bytes.len().div_ceil(8);
+        if n <= INLINE {
+            return Words(whole.chain(last).collect());
+        }
+        let mut words = take(n).unwrap_or_else(|| Vec::with_capacity(roomy(n)));
+        words.clear();
+        words.extend(whole);
+        words.extend(last);
+        Words(SmallVec::from_vec(words))
+    }
+}
+
+impl Clone for Words {
+    fn clone(&self) -> Words {
+        let mut words = Words::unfilled(self.len());
+        words.copy_from_slice(self);
+        words
+    }
+}
+
+impl Deref for Words {
+    type Target = [u64];
+    fn deref(&self) -> &[u64] {
+        &self.0
+    }
+}
+
+impl DerefMut for Words {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        &mut self.0
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        if self.0.capacity() >= SMALL {
+            keep(std::mem::take(&mut self.0).into_vec());
+        }
+    }
+}
+
+/// `n` rounded up to a multiple of a quarter of the power of two below it, so that arrays of about one size have storage
+/// of one size.
+fn roomy(n: usize) -> usize {
+    if n < SMALL || n >= LARGE {
+        return n;
+    }
+    n.next_multiple_of(1 << (n.ilog2() - 2))
+}
+
+/// What one thread keeps: lists of storage of one size each, those of [`roomy`].
+struct Near([Vec<Vec<u64>>; LISTS]);
+
+const LISTS: usize = 4 * (LARGE.ilog2() - SMALL.ilog2()) as usize + 1;
+
+/// The list of storage of `roomy` words.
+fn list(roomy: usize) -> usize {
+    let log = roomy.ilog2();
+    4 * (log - SMALL.ilog2()) as usize + ((roomy >> (log - 2)) & 3)
+}
+
+impl Near {
+    fn take(&mut self, n: usize) -> Option<Vec<u64>> {
+        self.0[list(roomy(n))].pop()
+    }
+
+    fn keep(&mut self, v: Vec<u64>) {
+        let n = v.capacity();
+        let list = &mut self.0[list(n)];
+        if roomy(n) == n && list.len() < NEAR / n {
+            list.push(v);
+        }
+    }
+}
+
+/// What is kept for all, oldest first.
+struct Far {
+    spare: Vec<Vec<u64>>,
+    words: usize,
+    limit: usize,
+}
+
+impl Far {
+    const fn new(limit: usize) -> Far {
+        Far { spare: Vec::new(), words: 0, limit }
+    }
+
+    /// One of at least `n` words, and not of many more.
+    fn take(&mut self, n: usize) -> Option<Vec<u64>> {
+        let fits = |v: &Vec<u64>| (n..=n + n / 2).contains(&v.capacity());
+        let found = self.spare.remove(self.spare.iter().rposition(fits)?);
+        self.words -= found.capacity();
+        Some(found)
+    }
+
+    /// Keeps storage; what was kept longest makes room and comes back.
+    fn keep(&mut self, v: Vec<u64>) -> SmallVec<[Vec<u64>; 1]> {
+        self.words += v.capacity();
+        self.spare.push(v);
+        let mut out = SmallVec::new();
+        while self.words > self.limit || self.spare.len() > PLACES {
+            let oldest = self.spare.remove(0);
+            self.words -= oldest.capacity();
+            out.push(oldest);
+        }
+        out
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<Near> = const { RefCell::new(Near([const { Vec::new() }; LISTS])) };
+}
+static SHARED: Mutex<Far> = Mutex::new(Far::new(FAR));
+
+fn take(n: usize) -> Option<Vec<u64>> {
+    match n {
+        0..SMALL => None,
+        SMALL..LARGE => OWN.try_with(|near| near.borrow_mut().take(n)).ok()?,
+        _ => SHARED.lock().unwrap_or_else(PoisonError::into_inner).take(n),
+    }
+}
+
+fn keep(v: Vec<u64>) {
+    match v.capacity() {
+        // A thread that ends keeps nothing any more.
+        ..LARGE => drop(OWN.try_with(|near| near.borrow_mut().keep(v))),
+        _ => {
+            let out = SHARED.lock().unwrap_or_else(PoisonError::into_inner).keep(v);
+            // Given back to the system outside of the lock.
+            drop(out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_zeros_in_storage_that_was_used() {
+        for n in [0, 1, 2, 3, SMALL, SMALL + 40, LARGE - 1, LARGE, LARGE + 1000] {
+            for _ in 0..3 {
+                let mut x = Words::zeros(n);
+                assert!(x.len() == n && x.iter().all(|&w| w == 0));
+                x.fill(7);
+                assert!(x.clone().iter().all(|&w| w == 7));
+            }
+        }
+        let bytes: Vec<u8> = (0..4099u32).map(|i| i as u8).collect();
+        for _ in 0..2 {
+            let words = Words::of(&bytes);
+            let back: &[u8] = bytemuck::cast_slice(&words);
+            assert!(back[..4099] == bytes && back[4099..] == [0; 5], "zeros behind the last byte");
+        }
+    }
+
+    #[test]
+    fn a_thread_keeps_storage_by_size() {
+        let mut near = Near([const { Vec::new() }; LISTS]);
+        for n in SMALL..LARGE {
+            let size = roomy(n);
+            assert!(size >= n && size <= n + n / 4 + 1 && roomy(size) == size && list(size) < LISTS);
+            assert!(near.take(n).is_none());
+            near.keep(Vec::with_capacity(size));
+            assert_eq!(near.take(n).map(|v| v.capacity()), Some(size));
+        }
+        near.keep(Vec::with_capacity(SMALL + 1));
+        assert!(near.0.iter().all(Vec::is_empty), "of no list");
+        (0..2 * NEAR / SMALL).for_each(|_| near.keep(Vec::with_capacity(SMALL)));
+        assert_eq!(near.0[0].len(), NEAR / SMALL);
+    }
+
+    #[test]
+    fn large_storage_is_kept_within_a_limit_and_given_to_what_fits() {
+        let mut far = Far::new(100);
+        let of = |n| Vec::with_capacity(n);
+        assert!(far.keep(of(60)).is_empty() && far.keep(of(40)).is_empty());
+        assert_eq!(far.keep(of(30)).len(), 1, "the first makes room");
+        assert!(far.take(50).is_none() && far.take(19).is_none());
+        assert_eq!(far.take(35).map(|v| v.capacity()), Some(40));
+        assert_eq!(far.take(20).map(|v| v.capacity()), Some(30));
+        assert_eq!(far.words, 0);
+        assert_eq!(far.keep(of(101)).len(), 1, "more than it may hold");
+        (0..2 * PLACES).for_each(|_| drop(far.keep(of(1))));
+        assert_eq!(far.spare.len(), PLACES);
+    }
+}

@@ -1,0 +1,355 @@
+//! A decoder of the pictures that cameras and programs mostly write: baseline, 8 bits, Huffman codes, one scan, grey or
+//! YCbCr with colour differences of full size, half the width, or half of both. Whatever is otherwise, or is not as it should
+//! be, it leaves to the general decoder, so that there is one opinion about damage.
+//!
+//! Pixels are those of libjpeg by default, to the bit. A few rows of samples are kept, never a whole plane.
+
+use super::huffman::{self, Bits, Class, SLACK, Table};
+use super::{colour, idct};
+
+/// What the headers say.
+pub(super) struct Frame<'a> {
+    pub width: usize,
+    pub height: usize,
+    components: Vec<Component>,
+    dc: [Option<Table>; 2],
+    ac: [Option<Table>; 2],
+    /// Units between restart markers; 0: there are none.
+    restart: usize,
+    /// The scan's data and what follows.
+    data: &'a [u8],
+}
+
+struct Component {
+    id: u8,
+    /// Blocks of it in a unit, across and down.
+    wide: usize,
+    high: usize,
+    steps: [i16; 64],
+    step_table: usize,
+    tables: (usize, usize),
+}
+
+impl Frame<'_> {
+    /// Reads the headers. `None`: this picture is for the other decoder.
+    pub fn of(bytes: &[u8]) -> Option<Frame<'_>> {
+        let mut frame = Frame {
+            width: 0,
+            height: 0,
+            components: Vec::new(),
+            dc: [None, None],
+            ac: [None, None],
+            restart: 0,
+            data: &[],
+        };
+        let mut steps: [Option<[i16; 64]>; 4] = [None; 4];
+        let mut is_jfif = false;
+        let mut rest = bytes.strip_prefix(&[0xff, 0xd8])?;
+        loop {
+            let (&[mark, kind, high, low], _) = rest.split_first_chunk::<4>()?;
+            let size = usize::from(high) << 8 | usize::from(low);
+            if mark != 0xff || size < 2 {
+                return None;
+            }
+            let segment = rest.get(4..2 + size)?;
+            rest = &rest[2 + size..];
+            match kind {
+                0xc0 if frame.components.is_empty() => frame.start(segment)?,
+                0xc4 => frame.codes(segment)?,
+                0xdb => quantization(segment, &mut steps)?,
+                0xdd => {
+                    frame.restart =
+                        usize::from(segment.first()?.to_owned()) << 8 | usize::from(*segment.get(1)?)
+                }
+                0xda => {
+                    frame.scan(segment, &steps)?;
+                    frame.data = rest;
+                    let ids: Vec<u8> = frame.components.iter().map(|c| c.id).collect();
+                    let is_known = ids.len() == 1 || ids == [1, 2, 3] || (is_jfif && ids == [0, 1, 2]);
+                    return is_known.then_some(frame);
+                }
+                0xe0 => is_jfif |= segment.starts_with(b"JFIF\0"),
+                // Adobe's mark says what the colours are, where they are not YCbCr.
+                0xee if segment.starts_with(b"Adobe") && segment.get(11) != Some(&1) => return None,
+                0xe1..=0xef | 0xfe => {}
+                _ => return None,
+            }
+        }
+    }
+
+    fn start(&mut self, segment: &[u8]) -> Option<()> {
+        let (&[bits, h1, h0, w1, w0, count], list) = segment.split_first_chunk::<6>()?;
+        self.height = usize::from(h1) << 8 | usize::from(h0);
+        self.width = usize::from(w1) << 8 | usize::from(w0);
+        let (list, rest) = list.as_chunks::<3>();
+        if bits != 8
+            || self.height == 0
+            || self.width == 0
+            || list.len() != usize::from(count)
+            || !rest.is_empty()
+        {
+            return None;
+        }
+        for &[id, sampling, table] in list {
+            let (wide, high) = (usize::from(sampling >> 4), usize::from(sampling & 15));
+            let step_table = usize::from(table);
+            self.components.push(Component { id, wide, high, steps: [0; 64], step_table, tables: (0, 0) });
+        }
+        let sizes: Vec<_> = self.components.iter().map(|c| (c.wide, c.high)).collect();
+        match sizes[..] {
+            // One component alone has units of one block, whatever its sampling says.
+            [_] => (self.components[0].wide, self.components[0].high) = (1, 1),
+            [(1, 1), (1, 1), (1, 1)] => {}
+            // libjpeg does not interpolate across so few samples.
+            [(2, 1 | 2), (1, 1), (1, 1)] if self.width > 4 => {}
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn codes(&mut self, mut segment: &[u8]) -> Option<()> {
+        while let Some((&[which, ref counts @ ..], rest)) = segment.split_first_chunk::<17>() {
+            let count: usize = counts.iter().map(|&n| usize::from(n)).sum();
+            let (class, tables) = match which >> 4 {
+                0 => (Class::Dc, &mut self.dc),
+                _ => (Class::Ac, &mut self.ac),
+            };
+            let table = Table::new(class, counts, rest.get(..count)?)?;
+            *tables.get_mut(usize::from(which & 15))? = Some(table);
+            segment = &rest[count..];
+        }
+        segment.is_empty().then_some(())
+    }
+
+    fn scan(&mut self, segment: &[u8], steps: &[Option<[i16; 64]>; 4]) -> Option<()> {
+        let (&count, list) = segment.split_first()?;
+        let (chosen, rest) = list.as_chunks::<2>();
+        // All components at once, all coefficients at once.
+        if chosen.len() != self.components.len() + 1 || usize::from(count) != self.components.len() {
+            return None;
+        }
+        let (last, chosen) = chosen.split_last()?;
+        if *last != [0, 63] || rest != [0] {
+            return None;
+        }
+        for (component, &[id, tables]) in self.components.iter_mut().zip(chosen) {
+            component.tables = (usize::from(tables >> 4), usize::from(tables & 15));
+            component.steps = (*steps.get(component.step_table)?)?;
+            let (dc, ac) = component.tables;
+            if id != component.id || self.dc.get(dc)?.is_none() || self.ac.get(ac)?.is_none() {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// 1 (grey) or 3 (RGB).
+    pub fn channels(&self) -> usize {
+        self.components.len()
+    }
+
+    /// Writes the pixels, `out` being `height · width · channels` bytes. `None`: the data are not as they should be.
+    pub fn decode(&self, out: &mut [u8]) -> Option<()> {
+        let (bytes, stretches) = stretches(self.data)?;
+        let unit = self.components.first()?;
+        let (across, down) = (self.width.div_ceil(8 * unit.wide), self.height.div_ceil(8 * unit.high));
+        let units = across * down;
+        let every = if self.restart == 0 { units } else { self.restart };
+        if stretches.len() != units.div_ceil(every) {
+            return None;
+        }
+        let coders: Vec<(&Table, &Table)> = self
+            .components
+            .iter()
+            .map(|c| Some((self.dc[c.tables.0].as_ref()?, self.ac[c.tables.1].as_ref()?)))
+            .collect::<Option<_>>()?;
+        let mut planes: Vec<Plane> = self.components.iter().map(|c| Plane::new(self, c, across)).collect();
+        let mut painter = Painter::new(self);
+        let mut stretch = stretches.iter();
+        let mut bits = Bits::new(&[0; SLACK]);
+        let mut last = [0i16; 3];
+        for row in 0..down {
+            planes.iter_mut().for_each(Plane::turn_over);
+            for column in 0..across {
+                if (row * across + column).is_multiple_of(every) {
+                    if !bits.is_used_up() {
+                        return None;
+                    }
+                    bits = Bits::new(&bytes[stretch.next()?.clone()]);
+                    last = [0; 3];
+                }
+                for (i, component) in self.components.iter().enumerate() {
+                    for block in 0..component.wide * component.high {
+                        let (x, y) =
+                            (column * component.wide + block % component.wide, block / component.wide);
+                        let mut found = [0; 64];
+                        let count =
+                            huffman::block(&mut bits, coders[i].0, coders[i].1, &mut last[i], &mut found)?;
+                        planes[i].put(x, y, &found, &component.steps, count);
+                    }
+                }
+            }
+            painter.paint(&planes, row, row + 1 == down, out);
+        }
+        bits.is_used_up().then_some(())
+    }
+}
+
+/// Steps of quantization, row by row.
+fn quantization(mut segment: &[u8], steps: &mut [Option<[i16; 64]>; 4]) -> Option<()> {
+    while let Some((&[which, ref list @ ..], rest)) = segment.split_first_chunk::<65>() {
+        // Steps of 16 bits have another number in front.
+        let table = steps.get_mut(usize::from(which))?.insert([0; 64]);
+        list.iter().enumerate().for_each(|(k, &step)| table[huffman::place(k)] = step.into());
+        segment = rest;
+    }
+    segment.is_empty().then_some(())
+}
+
+/// The data without the zeros behind bytes of 255, each stretch between restart markers with [`SLACK`] behind it. `None`:
+/// the markers are not in order, or others than the end follow.
+fn stretches(data: &[u8]) -> Option<(Vec<u8>, Vec<std::ops::Range<usize>>)> {
+    let mut bytes = Vec::with_capacity(data.len() + SLACK);
+    let (mut found, mut start, mut rest) = (Vec::new(), 0, data);
+    loop {
+        let run = plain(rest);
+        bytes.extend_from_slice(&rest[..run]);
+        let (&[_, kind], behind) = rest[run..].split_first_chunk::<2>()?;
+        rest = behind;
+        match kind {
+            0 => bytes.push(0xff),
+            0xd0..=0xd7 | 0xd9 => {
+                bytes.extend([0; SLACK]);
+                found.push(start..bytes.len());
+                start = bytes.len();
+                if kind == 0xd9 {
+                    return Some((bytes, found));
+                }
+                if usize::from(kind - 0xd0) != (found.len() - 1) % 8 {
+                    return None;
+                }
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// Bytes before the first of 255.
+fn plain(bytes: &[u8]) -> usize {
+    let (chunks, _) = bytes.as_chunks::<16>();
+    let whole = chunks.iter().take_while(|c| !c.iter().fold(false, |any, &b| any | (b == 0xff))).count();
+    16 * whole + bytes[16 * whole..].iter().take_while(|&&b| b != 0xff).count()
+}
+
+/// Rows of one component's samples: those of one row of units, and the last of the row before in front of them.
+struct Plane {
+    samples: Vec<u8>,
+    /// Samples from one row to the next.
+    stride: usize,
+    /// Samples of the picture: what is behind them only fills blocks up.
+    width: usize,
+    height: usize,
+    /// Rows of a row of units.
+    rows: usize,
+}
+
+impl Plane {
+    fn new(frame: &Frame, component: &Component, across: usize) -> Plane {
+        let first = &frame.components[0];
+        let stride = colour::padded(8 * component.wide * across);
+        let rows = 8 * component.high;
+        let width = (frame.width * component.wide).div_ceil(first.wide);
+        let height = (frame.height * component.high).div_ceil(first.high);
+        Plane { samples: vec![0; stride * (rows + 1)], stride, width, height, rows }
+    }
+
+    /// Begins the next row of units.
+    fn turn_over(&mut self) {
+        let last = self.rows * self.stride;
+        self.samples.copy_within(last..last + self.stride, 0);
+    }
+
+    /// A block: `x` from the left, `y` from the top of the row of units.
+    #[inline]
+    fn put(&mut self, x: usize, y: usize, block: &[i16; 64], steps: &[i16; 64], count: usize) {
+        let rows = match count {
+            1 => [[idct::flat(block[0], steps[0]); 8]; 8],
+            _ => idct::block(block, steps),
+        };
+        let from = (8 * y + 1) * self.stride + 8 * x;
+        for (row, to) in rows.iter().zip(self.samples[from..].chunks_mut(self.stride)) {
+            to[..8].copy_from_slice(row);
+        }
+    }
+
+    /// Row `i` of the picture, or the nearest there is, while the row of units is `unit`.
+    fn row(&self, unit: usize, i: isize) -> &[u8] {
+        let i = i.clamp(0, self.height as isize - 1) as usize;
+        &self.samples[(i + 1 - unit * self.rows) * self.stride..][..self.stride]
+    }
+}
+
+/// Turns samples to pixels as soon as all that they need are there.
+struct Painter {
+    width: usize,
+    height: usize,
+    channels: usize,
+    /// How many times wider and higher the first component is.
+    ratio: (usize, usize),
+    sums: Vec<i16>,
+    blue: Vec<u8>,
+    red: Vec<u8>,
+}
+
+impl Painter {
+    fn new(frame: &Frame) -> Painter {
+        let first = &frame.components[0];
+        let room = colour::padded(frame.width);
+        Painter {
+            width: frame.width,
+            height: frame.height,
+            channels: frame.channels(),
+            ratio: (first.wide, first.high),
+            sums: Vec::with_capacity(room),
+            blue: vec![0; room],
+            red: vec![0; room],
+        }
+    }
+
+    fn paint(&mut self, planes: &[Plane], unit: usize, is_last: bool, out: &mut [u8]) {
+        let rows = planes[0].rows;
+        // The last row of colour differences of half the height waits for the one below it.
+        let late = self.ratio.1 - 1;
+        let first = (unit * rows).saturating_sub(late);
+        let end = if is_last { self.height } else { (unit + 1) * rows - late };
+        let size = self.width * self.channels;
+        for (y, pixels) in (first..end).zip(out[first * size..].chunks_exact_mut(size)) {
+            let light = planes[0].row(unit, y as isize);
+            match planes {
+                [_, blue, red] if self.ratio == (1, 1) => {
+                    let (blue, red) = (blue.row(unit, y as isize), red.row(unit, y as isize));
+                    colour::rgb(light, blue, red, pixels);
+                }
+                [_, blue, red] => {
+                    let tall = self.ratio.1 == 2;
+                    widen(blue, unit, y, tall, &mut self.sums, &mut self.blue);
+                    widen(red, unit, y, tall, &mut self.sums, &mut self.red);
+                    colour::rgb(light, &self.blue, &self.red, pixels);
+                }
+                _ => pixels.copy_from_slice(&light[..self.width]),
+            }
+        }
+    }
+}
+
+/// Row `y` of the picture's colour differences, from half the width, and half the height where `tall`.
+fn widen(plane: &Plane, unit: usize, y: usize, tall: bool, sums: &mut Vec<i16>, out: &mut [u8]) {
+    if !tall {
+        colour::edged(&plane.row(unit, y as isize)[..plane.width], sums);
+        return colour::doubled::<false>(sums, out);
+    }
+    let near = (y / 2) as isize;
+    let far = if y % 2 == 0 { near - 1 } else { near + 1 };
+    colour::edged_sum(&plane.row(unit, near)[..plane.width], &plane.row(unit, far)[..plane.width], sums);
+    colour::doubled::<true>(sums, out);
+}

@@ -1,0 +1,143 @@
+//! Rows of samples to rows of pixels, to the bit as libjpeg does by default: colour differences of half the width or height
+//! are interpolated ("fancy upsampling", jdsample.c), then turned to RGB (jdcolor.c).
+
+use super::lanes::*;
+
+/// How many samples are turned at a time.
+const STEP: usize = 16;
+
+/// `n` rounded up to whole steps, and room for the pairs of one more.
+pub(super) fn padded(n: usize) -> usize {
+    n.next_multiple_of(STEP) + STEP
+}
+
+/// A row with its ends once more at both sides: `near` alone.
+pub(super) fn edged(near: &[u8], out: &mut Vec<i16>) {
+    let (Some(&first), Some(&last)) = (near.first(), near.last()) else { return };
+    out.clear();
+    out.push(first.into());
+    out.extend(near.iter().map(|&v| i16::from(v)));
+    out.push(last.into());
+}
+
+/// As [`edged`], of three times the near row and once the one beyond it.
+pub(super) fn edged_sum(near: &[u8], far: &[u8], out: &mut Vec<i16>) {
+    out.clear();
+    out.push(0);
+    out.extend(near.iter().zip(far).map(|(&a, &b)| 3 * i16::from(a) + i16::from(b)));
+    out.push(*out.last().unwrap_or(&0));
+    out[0] = out[1.min(out.len() - 1)];
+}
+
+/// Twice as many samples: three quarters of the nearest and a quarter of the next. `TALL`: of sums of two rows.
+pub(super) fn doubled<const TALL: bool>(row: &[i16], out: &mut [u8]) {
+    let (before, after, shift) = if TALL { (8, 7, 4) } else { (1, 2, 2) };
+    let n = row.len().saturating_sub(2);
+    let (pairs, _) = out.as_chunks_mut::<2>();
+    let neighbours = row[..n].iter().zip(&row[1..]).zip(&row[2..]);
+    for (pair, ((&left, &near), &right)) in pairs.iter_mut().zip(neighbours) {
+        let near = 3 * near;
+        let (even, odd) = ((near + left + before) >> shift, (near + right + after) >> shift);
+        *pair = ((odd as u16) << 8 | even as u16 & 0xff).to_le_bytes();
+    }
+}
+
+/// Y, Cb and Cr, each of whole steps that cover the row → RGB.
+pub(super) fn rgb(y: &[u8], blue: &[u8], red: &[u8], out: &mut [u8]) {
+    let (ys, _) = y.as_chunks::<STEP>();
+    let (blues, _) = blue.as_chunks::<STEP>();
+    let (reds, _) = red.as_chunks::<STEP>();
+    let samples = ys.iter().zip(blues).zip(reds);
+    let (whole, rest) = out.as_chunks_mut::<{ 3 * STEP }>();
+    let n = whole.len();
+    for (pixels, ((y, blue), red)) in whole.iter_mut().zip(samples.clone()) {
+        turn(y, blue, red, pixels);
+    }
+    if let (false, Some(((y, blue), red))) = (rest.is_empty(), samples.skip(n).next()) {
+        let mut pixels = [0; 3 * STEP];
+        turn(y, blue, red, &mut pixels);
+        rest.copy_from_slice(&pixels[..rest.len()]);
+    }
+}
+
+#[inline(always)]
+fn turn(y: &[u8; STEP], blue: &[u8; STEP], red: &[u8; STEP], out: &mut [u8; 3 * STEP]) {
+    let (y, blue, red): (Lanes, Lanes, Lanes) =
+        (bytemuck::cast(*y), bytemuck::cast(*blue), bytemuck::cast(*red));
+    let zero = all16(0);
+    let low = eight(zip8_low(y, zero), zip8_low(blue, zero), zip8_low(red, zero));
+    let high = eight(zip8_high(y, zero), zip8_high(blue, zero), zip8_high(red, zero));
+    let [r, g, b]: [Lanes; 3] = std::array::from_fn(|i| narrow16(low[i], high[i]));
+    // Four pixels at a time, each in 32 bits of which the last 8 are to go.
+    let (rg_low, rg_high) = (zip8_low(r, g), zip8_high(r, g));
+    let (b_low, b_high) = (zip8_low(b, zero), zip8_high(b, zero));
+    let fours = [
+        zip16_low(rg_low, b_low),
+        zip16_high(rg_low, b_low),
+        zip16_low(rg_high, b_high),
+        zip16_high(rg_high, b_high),
+    ];
+    let (parts, _) = out.as_chunks_mut::<12>();
+    for (part, four) in parts.iter_mut().zip(fours) {
+        let [first, second]: [u64; 2] = bytemuck::cast(four);
+        let two = |x: u64| x & 0xff_ffff | x >> 8 & 0xffff_ff00_0000;
+        let (first, second) = (two(first), two(second));
+        part[..8].copy_from_slice(&(first | second << 48).to_le_bytes());
+        part[8..].copy_from_slice(&((second >> 16) as u32).to_le_bytes());
+    }
+}
+
+/// Red, green and blue of eight pixels. The factors are libjpeg's, 2¹⁶ times 1.402, -0.34414, -0.71414 and 1.772, less what
+/// is beyond 16 bits: those are whole samples.
+#[inline(always)]
+fn eight(y: Lanes, blue: Lanes, red: Lanes) -> [Lanes; 3] {
+    let (blue, red) = (sub16(blue, all16(128)), sub16(red, all16(128)));
+    // (x · factor + 2¹⁵) / 2¹⁶, rounded down, as the high half of twice the product, rounded once more.
+    let part = |twice: Lanes, factor: i16| shift16::<1>(add16(mul16_high(twice, all16(factor)), all16(1)));
+    let (twice_blue, twice_red) = (add16(blue, blue), add16(red, red));
+    let r = add16(add16(y, red), part(twice_red, 26_345));
+    let b = add16(add16(y, twice_blue), part(twice_blue, -14_942));
+    let factors = all32(18_734 << 16 | (-22_554i32 & 0xffff));
+    let green = |pair: Lanes| shift32::<16>(add32(dot16(pair, factors), all32(1 << 15)));
+    let both = narrow32(green(zip16_low(blue, red)), green(zip16_high(blue, red)));
+    [r, add16(sub16(y, red), both), b]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_colour_is_libjpegs() {
+        // jdcolor.c, build_ycc_rgb_table and ycc_rgb_convert.
+        let of = |y: i32, blue: i32, red: i32| {
+            let (u, v, half) = (blue - 128, red - 128, 1 << 15);
+            let green = (-22_554 * u + half - 46_802 * v) >> 16;
+            [y + ((91_881 * v + half) >> 16), y + green, y + ((116_130 * u + half) >> 16)]
+                .map(|v| v.clamp(0, 255) as u8)
+        };
+        let all: Vec<u8> = (0..=255).collect();
+        let mut out = [0; 3 * 250];
+        for y in (0..=255u8).step_by(15) {
+            for red in 0..=255u8 {
+                rgb(&[y; 272], &[&all[..], &[0; 16]].concat(), &[red; 272], &mut out);
+                for (blue, pixel) in out.as_chunks::<3>().0.iter().enumerate() {
+                    assert_eq!(*pixel, of(y.into(), blue as i32, red.into()), "{y} {blue} {red}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_doubled_as_libjpeg_does() {
+        let (mut edged_row, mut out) = (Vec::new(), [0; 8]);
+        edged(&[10, 20, 40, 0], &mut edged_row);
+        doubled::<false>(&edged_row, &mut out);
+        // jdsample.c, h2v1_fancy_upsample.
+        assert_eq!(out, [10, 13, 17, 25, 35, 30, 10, 0]);
+        edged_sum(&[10, 20, 40, 0], &[0, 4, 100, 8], &mut edged_row);
+        doubled::<true>(&edged_row, &mut out);
+        // h2v2_fancy_upsample: columns of 30, 64, 220 and 8.
+        assert_eq!(out, [8, 10, 14, 26, 45, 42, 15, 2]);
+    }
+}

@@ -1,0 +1,193 @@
+//! Sixteen bytes at a time, as eight 16-bit or four 32-bit numbers: what the inverse transform and the colour conversion
+//! are written in. On x86-64 each function is one instruction that every such processor has (SSE2), so that no choice at
+//! run time is needed; elsewhere they are loops.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::*;
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) use any::*;
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use safe_arch::*;
+
+    pub type Lanes = m128i;
+
+    macro_rules! one_instruction {
+        ($($(#[$doc:meta])* $name:ident($($x:ident),+) = $instruction:ident;)*) => {$(
+            $(#[$doc])*
+            #[inline(always)]
+            pub fn $name($($x: Lanes),+) -> Lanes {
+                $instruction($($x),+)
+            }
+        )*};
+    }
+
+    one_instruction! {
+        add16(a, b) = add_i16_m128i;
+        sub16(a, b) = sub_i16_m128i;
+        add32(a, b) = add_i32_m128i;
+        sub32(a, b) = sub_i32_m128i;
+        /// The low halves of the products.
+        mul16(a, b) = mul_i16_keep_low_m128i;
+        /// The high halves of the products of signed numbers.
+        mul16_high(a, b) = mul_i16_keep_high_m128i;
+        /// Products of signed 16-bit numbers, two neighbours added to one of 32 bits.
+        dot16(a, b) = mul_i16_horizontal_add_m128i;
+        /// The first halves, in turns: a0 b0 a1 b1 …
+        zip8_low(a, b) = unpack_low_i8_m128i;
+        zip8_high(a, b) = unpack_high_i8_m128i;
+        zip16_low(a, b) = unpack_low_i16_m128i;
+        zip16_high(a, b) = unpack_high_i16_m128i;
+        zip32_low(a, b) = unpack_low_i32_m128i;
+        zip32_high(a, b) = unpack_high_i32_m128i;
+        zip64_low(a, b) = unpack_low_i64_m128i;
+        zip64_high(a, b) = unpack_high_i64_m128i;
+        /// To 16 bits, clipped.
+        narrow32(a, b) = pack_i32_to_i16_m128i;
+        /// To bytes, clipped.
+        narrow16(a, b) = pack_i16_to_u8_m128i;
+    }
+
+    #[inline(always)]
+    pub fn all16(x: i16) -> Lanes {
+        set_splat_i16_m128i(x)
+    }
+
+    #[inline(always)]
+    pub fn all32(x: i32) -> Lanes {
+        set_splat_i32_m128i(x)
+    }
+
+    #[inline(always)]
+    pub fn shift16<const N: i32>(a: Lanes) -> Lanes {
+        shr_imm_i16_m128i::<N>(a)
+    }
+
+    #[inline(always)]
+    pub fn shift32<const N: i32>(a: Lanes) -> Lanes {
+        shr_imm_i32_m128i::<N>(a)
+    }
+}
+
+#[cfg(any(test, not(target_arch = "x86_64")))]
+mod any {
+    pub type Lanes = [u8; 16];
+
+    fn with16(a: Lanes, b: Lanes, f: impl Fn(i16, i16) -> i16) -> Lanes {
+        let (a, b): ([i16; 8], [i16; 8]) = (bytemuck::cast(a), bytemuck::cast(b));
+        bytemuck::cast(std::array::from_fn::<i16, 8, _>(|i| f(a[i], b[i])))
+    }
+
+    fn with32(a: Lanes, b: Lanes, f: impl Fn(i32, i32) -> i32) -> Lanes {
+        let (a, b): ([i32; 4], [i32; 4]) = (bytemuck::cast(a), bytemuck::cast(b));
+        bytemuck::cast(std::array::from_fn::<i32, 4, _>(|i| f(a[i], b[i])))
+    }
+
+    pub fn add16(a: Lanes, b: Lanes) -> Lanes {
+        with16(a, b, i16::wrapping_add)
+    }
+    pub fn sub16(a: Lanes, b: Lanes) -> Lanes {
+        with16(a, b, i16::wrapping_sub)
+    }
+    pub fn add32(a: Lanes, b: Lanes) -> Lanes {
+        with32(a, b, i32::wrapping_add)
+    }
+    pub fn sub32(a: Lanes, b: Lanes) -> Lanes {
+        with32(a, b, i32::wrapping_sub)
+    }
+    pub fn mul16(a: Lanes, b: Lanes) -> Lanes {
+        with16(a, b, i16::wrapping_mul)
+    }
+    pub fn mul16_high(a: Lanes, b: Lanes) -> Lanes {
+        with16(a, b, |a, b| ((i32::from(a) * i32::from(b)) >> 16) as i16)
+    }
+    pub fn dot16(a: Lanes, b: Lanes) -> Lanes {
+        let (a, b): ([i16; 8], [i16; 8]) = (bytemuck::cast(a), bytemuck::cast(b));
+        let product = |i: usize| i32::from(a[i]) * i32::from(b[i]);
+        bytemuck::cast(std::array::from_fn::<i32, 4, _>(|i| product(2 * i).wrapping_add(product(2 * i + 1))))
+    }
+
+    /// `SIZE` bytes of each in turns, from byte `at` on.
+    fn zip<const SIZE: usize>(a: Lanes, b: Lanes, at: usize) -> Lanes {
+        std::array::from_fn(|i| {
+            let from = if (i / SIZE).is_multiple_of(2) { &a } else { &b };
+            from[at + i / (2 * SIZE) * SIZE + i % SIZE]
+        })
+    }
+    pub fn zip8_low(a: Lanes, b: Lanes) -> Lanes {
+        zip::<1>(a, b, 0)
+    }
+    pub fn zip8_high(a: Lanes, b: Lanes) -> Lanes {
+        zip::<1>(a, b, 8)
+    }
+    pub fn zip16_low(a: Lanes, b: Lanes) -> Lanes {
+        zip::<2>(a, b, 0)
+    }
+    pub fn zip16_high(a: Lanes, b: Lanes) -> Lanes {
+        zip::<2>(a, b, 8)
+    }
+    pub fn zip32_low(a: Lanes, b: Lanes) -> Lanes {
+        zip::<4>(a, b, 0)
+    }
+    pub fn zip32_high(a: Lanes, b: Lanes) -> Lanes {
+        zip::<4>(a, b, 8)
+    }
+    pub fn zip64_low(a: Lanes, b: Lanes) -> Lanes {
+        zip::<8>(a, b, 0)
+    }
+    pub fn zip64_high(a: Lanes, b: Lanes) -> Lanes {
+        zip::<8>(a, b, 8)
+    }
+
+    pub fn narrow32(a: Lanes, b: Lanes) -> Lanes {
+        let both: [i32; 8] = bytemuck::cast([a, b]);
+        bytemuck::cast(both.map(|x| x.clamp(i16::MIN.into(), i16::MAX.into()) as i16))
+    }
+    pub fn narrow16(a: Lanes, b: Lanes) -> Lanes {
+        let both: [i16; 16] = bytemuck::cast([a, b]);
+        both.map(|x| x.clamp(0, 255) as u8)
+    }
+    pub fn all16(x: i16) -> Lanes {
+        bytemuck::cast([x; 8])
+    }
+    pub fn all32(x: i32) -> Lanes {
+        bytemuck::cast([x; 4])
+    }
+    pub fn shift16<const N: i32>(a: Lanes) -> Lanes {
+        with16(a, a, |x, _| x >> N)
+    }
+    pub fn shift32<const N: i32>(a: Lanes) -> Lanes {
+        with32(a, a, |x, _| x >> N)
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::{any, x86};
+    use systole_base::rng::Stream;
+
+    #[test]
+    fn the_loops_are_the_instructions() {
+        let mut draws = Stream::new(3, 1, 4);
+        let mut draw = || std::array::from_fn::<u8, 16, _>(|_| draws.below(256) as u8);
+        macro_rules! same {
+            ($($name:ident)*) => {
+                for _ in 0..200 {
+                    let (a, b) = (draw(), draw());
+                    $(
+                        let one: [u8; 16] = bytemuck::cast(x86::$name(bytemuck::cast(a), bytemuck::cast(b)));
+                        assert_eq!(one, any::$name(a, b), concat!(stringify!($name), " of {:?} and {:?}"), a, b);
+                    )*
+                    let one: [[u8; 16]; 2] = bytemuck::cast([x86::shift16::<3>(bytemuck::cast(a)), x86::shift32::<11>(bytemuck::cast(a))]);
+                    assert_eq!(one, [any::shift16::<3>(a), any::shift32::<11>(a)]);
+                }
+            };
+        }
+        same!(add16 sub16 add32 sub32 mul16 mul16_high dot16 zip8_low zip8_high zip16_low zip16_high);
+        same!(zip32_low zip32_high zip64_low zip64_high narrow32 narrow16);
+        let one: [[u8; 16]; 2] = bytemuck::cast([x86::all16(-7), x86::all32(70_000)]);
+        assert_eq!(one, [any::all16(-7), any::all32(70_000)]);
+    }
+}
