@@ -349,7 +349,7 @@ fn widen(plane: &Plane, unit: usize, y: usize, tall: bool, sums: &mut Vec<i16>, 
         return colour::doubled::<false>(sums, out);
     }
     let near = (y / 2) as isize;
-    let far = if y % 2 == 0 { near - 1 } else { near + 1 };
+    let far = if y.is_multiple_of(2) { near - 1 } else { near + 1 };
     colour::edged_sum(&plane.row(unit, near)[..plane.width], &plane.row(unit, far)[..plane.width], sums);
     colour::doubled::<true>(sums, out);
 }

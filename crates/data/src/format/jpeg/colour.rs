@@ -53,7 +53,7 @@ pub(super) fn rgb(y: &[u8], blue: &[u8], red: &[u8], out: &mut [u8]) {
     for (pixels, ((y, blue), red)) in whole.iter_mut().zip(samples.clone()) {
         turn(y, blue, red, pixels);
     }
-    if let (false, Some(((y, blue), red))) = (rest.is_empty(), samples.skip(n).next()) {
+    if let (false, Some(((y, blue), red))) = (rest.is_empty(), samples.clone().nth(n)) {
         let mut pixels = [0; 3 * STEP];
         turn(y, blue, red, &mut pixels);
         rest.copy_from_slice(&pixels[..rest.len()]);

@@ -49,7 +49,7 @@ pub fn jpeg(layout: &Layout) -> Vec<u8> {
     let mut draws = Stream::new(layout.seed, 1, 2);
     let (mut bits, mut last) = (Writer::default(), [0; 3]);
     for unit in 0..columns * rows {
-        if layout.restart > 0 && unit > 0 && unit % layout.restart == 0 {
+        if layout.restart > 0 && unit > 0 && unit.is_multiple_of(layout.restart) {
             bits.end(&mut out);
             out.extend([0xff, 0xd0 + ((unit / layout.restart - 1) % 8) as u8]);
             last = [0; 3];

@@ -71,7 +71,7 @@ fn transposed(x: [Lanes; 8]) -> [Lanes; 8] {
     let (upper, lower) = (four(a, b), four(c, d));
     // Pointers to the functions would not be inlined.
     std::array::from_fn(|i| match (upper[i / 2], lower[i / 2]) {
-        (a, b) if i % 2 == 0 => zip64_low(a, b),
+        (a, b) if i.is_multiple_of(2) => zip64_low(a, b),
         (a, b) => zip64_high(a, b),
     })
 }
