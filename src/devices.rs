@@ -61,7 +61,7 @@ pub(crate) fn providers() -> [Provider; 3] {
 }
 
 fn open(platform: Platform) -> Result<Arc<dyn Backend>> {
-    systole_pjrt::open(platform, &find_plugin(platform, None))
+    systole_pjrt::open(platform, &find_plugin(platform, None), compile_cache()?)
 }
 
 fn open_named() -> Result<Arc<dyn Backend>> {
@@ -70,5 +70,5 @@ fn open_named() -> Result<Arc<dyn Backend>> {
         let e = Error::new(ErrorKind::Config, "the device `pjrt` needs a plugin's file");
         return Err(e.hint("write it as pjrt:PATH, or set SYSTOLE_PJRT_PLUGIN"));
     }
-    systole_pjrt::open_file(Path::new(&path))
+    systole_pjrt::open_file(Path::new(&path), compile_cache()?)
 }

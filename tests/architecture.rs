@@ -17,7 +17,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
     (
         "systole-plugin",
-        &["systole-cpu", "systole-pjrt", "systole-compile", "systole-runtime", "systole-ir", "systole-base"],
+        &[
+            "systole-cpu",
+            "systole-dist",
+            "systole-pjrt",
+            "systole-compile",
+            "systole-runtime",
+            "systole-ir",
+            "systole-base",
+        ],
     ),
     (
         "systole",

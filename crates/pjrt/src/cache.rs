@@ -2,17 +2,24 @@
 //!
 //! What was asked is compared whole, so a name that two requests share costs a compilation and never gives a wrong
 //! answer. Folders appear under their names by renaming, when they are complete.
+//!
+//! Files are written directly and not through the trait of `systole-data`: nothing here need survive a power cut, since
+//! answers carry a checksum or are read as JSON, and what is damaged is compiled again.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// How the names of folders begin that are not complete yet.
 const PART: &str = "part-";
 /// A folder that is not complete after this time never will be.
 const FORSAKEN: Duration = Duration::from_secs(24 * 60 * 60);
+/// Files of an answer of bytes, and of their number and hash.
+const BYTES: &str = "executable.bin";
+const CHECK: &str = "check.txt";
 
 /// A folder of compiled programs, the oldest of which go when it is full.
 #[derive(Clone, Debug)]
@@ -64,6 +71,33 @@ impl CompileCache {
         Some(path)
     }
 
+    /// The bytes that were kept for what is asked; damaged ones are forgotten.
+    pub(crate) fn bytes(&self, asked: &[(&str, &[u8])]) -> Option<Vec<u8>> {
+        let folder = self.find(asked)?;
+        let bytes = fs::read(folder.join(BYTES)).unwrap_or_default();
+        if fs::read_to_string(folder.join(CHECK)).is_ok_and(|kept| kept == check(&bytes)) {
+            return Some(bytes);
+        }
+        self.forget(asked);
+        None
+    }
+
+    /// Keeps the bytes that answer what is asked.
+    pub(crate) fn keep_bytes(&self, asked: &[(&str, &[u8])], bytes: &[u8]) -> io::Result<()> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let part =
+            self.part(&format!("client-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        let check = check(bytes);
+        let answer = [(BYTES, bytes), (CHECK, check.as_bytes())];
+        let files = || asked.iter().chain(&answer);
+        let written = fs::create_dir_all(&part)
+            .and_then(|()| files().try_for_each(|(name, bytes)| fs::write(part.join(name), bytes)))
+            .and_then(|()| self.keep(&part, asked, &files().map(|(name, _)| *name).collect::<Vec<_>>()));
+        // Gone where it was kept.
+        let _ = fs::remove_dir_all(&part);
+        written
+    }
+
     /// Takes a complete folder, of which only the files of these names are kept, and lets the oldest go.
     pub(crate) fn keep(&self, made: &Path, asked: &[(&str, &[u8])], names: &[&str]) -> io::Result<()> {
         for entry in fs::read_dir(made)?.flatten() {
@@ -113,6 +147,20 @@ impl CompileCache {
     }
 }
 
+/// What tells one build of a library from another: size and time of writing.
+pub(crate) fn build(library: &Path) -> String {
+    let file = fs::metadata(library).ok();
+    let written = file.as_ref().and_then(|f| f.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok());
+    format!("{} {}", file.map_or(0, |f| f.len()), written.map_or(0, |t| t.as_nanos()))
+}
+
+/// What tells bytes from damaged ones. Another version of the hash makes a program be compiled once more.
+fn check(bytes: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    format!("{} bytes, {:016x}\n", bytes.len(), hasher.finish())
+}
+
 impl Entry {
     fn of(path: PathBuf) -> Entry {
         let files = fs::read_dir(&path).into_iter().flatten().flatten().filter_map(|f| f.metadata().ok());
@@ -160,6 +208,43 @@ mod tests {
         assert_eq!(cache.usage(), (1, 8));
         cache.forget(&[("asked", b"one")]);
         assert_eq!(cache.usage(), (0, 0));
+        fs::remove_dir_all(cache.folder()).unwrap();
+    }
+
+    #[test]
+    fn bytes_come_back_whole_or_not_at_all() {
+        let cache = CompileCache::new(scratch("bytes"), 1 << 20);
+        let asked: [(&str, &[u8]); 2] = [("client.json", b"{}"), ("program.mlir", b"text")];
+        assert!(cache.bytes(&asked).is_none());
+        for damage in [&b""[..], b"compile", b"compiled.", b"Compiled"] {
+            cache.keep_bytes(&asked, b"compiled").unwrap();
+            assert_eq!(cache.bytes(&asked).as_deref(), Some(&b"compiled"[..]));
+            fs::write(cache.find(&asked).unwrap().join(BYTES), damage).unwrap();
+            assert!(cache.bytes(&asked).is_none() && cache.usage().0 == 0);
+        }
+        fs::remove_dir_all(cache.folder()).unwrap();
+    }
+
+    /// Whoever comes last, what is found is whole.
+    #[test]
+    fn many_write_and_read_at_once() {
+        let cache = CompileCache::new(scratch("many"), 1 << 20);
+        let asked: [(&str, &[u8]); 1] = [("program.mlir", b"text")];
+        let bytes = vec![7; 10_000];
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..25 {
+                        // Another one may have been quicker.
+                        let _ = cache.keep_bytes(&asked, &bytes);
+                        assert!(cache.bytes(&asked).is_none_or(|found| found == bytes));
+                    }
+                });
+            }
+        });
+        cache.keep_bytes(&asked, &bytes).unwrap();
+        assert_eq!(cache.bytes(&asked), Some(bytes));
+        assert_eq!(cache.usage().0, 1);
         fs::remove_dir_all(cache.folder()).unwrap();
     }
 

@@ -4,7 +4,7 @@
 //! the plugin, compiles, and writes its answer there. Its environment is set before it starts, because the compiler
 //! reads that while it is loaded.
 
-use crate::cache::CompileCache;
+use crate::cache::{CompileCache, build};
 use crate::plugin::{Plugin, Value};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -132,13 +132,6 @@ impl TpuCompiler {
             }
         }
     }
-}
-
-/// What tells one build of a library from another: size and time of writing.
-fn build(library: &Path) -> String {
-    let file = fs::metadata(library).ok();
-    let written = file.as_ref().and_then(|f| f.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok());
-    format!("{} {}", file.map_or(0, |f| f.len()), written.map_or(0, |t| t.as_nanos()))
 }
 
 impl TpuCompiler {

@@ -3,10 +3,11 @@
 //! Everything a call hands out is owned by one value here and given back when that is dropped. Calls return before
 //! the work is done; what fails later is an error of the next run, or of reading a result.
 
+use crate::cache::{CompileCache, build};
 use crate::options::Placement;
 use crate::plugin::{Named, Plugin, Value, program, slice, text};
 use crate::sys::{self, Args, Object};
-use crate::topology::describe;
+use crate::topology::{Compiled, describe};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,10 @@ use systole_runtime::DeviceData;
 
 /// A connection to a plugin's devices. Copies share it.
 #[derive(Clone)]
-pub struct Client(Arc<Connection>);
+pub struct Client {
+    connection: Arc<Connection>,
+    cache: Option<Arc<CompileCache>>,
+}
 
 /// The handle, and what it was opened through.
 struct Connection {
@@ -62,25 +66,30 @@ impl Client {
             return Err(Error::new(ErrorKind::Unsupported, "the plugin offers no devices to this process")
                 .at(plugin.path().display().to_string()));
         }
-        Ok(Client(Arc::new(connection)))
+        Ok(Client { connection: Arc::new(connection), cache: None })
+    }
+
+    /// The same devices, for which compiled programs are kept where the plugin can write them down.
+    pub fn with_cache(self, cache: CompileCache) -> Client {
+        Client { cache: Some(Arc::new(cache)), ..self }
     }
 
     /// The plugin.
     pub fn plugin(&self) -> &Plugin {
-        &self.0.plugin
+        &self.connection.plugin
     }
 
     /// Devices that this process may use, in the plugin's order.
     pub fn devices(&self) -> &[Device] {
-        &self.0.devices
+        &self.connection.devices
     }
 
     /// The platform's name and version, in the plugin's words.
     pub fn platform(&self) -> Result<(String, String)> {
-        let mut name = sys::Client_PlatformName { client: self.0.object, ..Args::new() };
-        let mut version = sys::Client_PlatformVersion { client: self.0.object, ..Args::new() };
-        self.0.plugin.call(&mut name)?;
-        self.0.plugin.call(&mut version)?;
+        let mut name = sys::Client_PlatformName { client: self.connection.object, ..Args::new() };
+        let mut version = sys::Client_PlatformVersion { client: self.connection.object, ..Args::new() };
+        self.connection.plugin.call(&mut name)?;
+        self.connection.plugin.call(&mut version)?;
         // SAFETY: both texts belong to the client, which is alive.
         Ok(unsafe {
             (
@@ -95,7 +104,7 @@ impl Client {
         let to = self.device(device)?;
         let dims: Vec<i64> = value.shape().iter().map(|d| *d as i64).collect();
         let mut args = sys::Client_BufferFromHostBuffer {
-            client: self.0.object,
+            client: self.connection.object,
             data: value.bytes().as_ptr().cast(),
             type_: sys::buffer_type(value.dtype()),
             dims: dims.as_ptr(),
@@ -104,15 +113,16 @@ impl Client {
             device: to.object,
             ..Args::new()
         };
-        self.0.plugin.call(&mut args)?;
+        self.connection.plugin.call(&mut args)?;
         let array = Array { client: self.clone(), object: args.buffer };
         self.keep_until(args.done_with_host_buffer, value.clone())?;
         Ok(array)
     }
 
     fn device(&self, index: usize) -> Result<&Device> {
-        self.0.devices.get(index).ok_or_else(|| {
-            let what = format!("there is no device {index}: the plugin offers {}", self.0.devices.len());
+        self.connection.devices.get(index).ok_or_else(|| {
+            let what =
+                format!("there is no device {index}: the plugin offers {}", self.connection.devices.len());
             Error::new(ErrorKind::Config, what)
         })
     }
@@ -122,10 +132,10 @@ impl Client {
         if event.is_null() {
             return Ok(());
         }
-        let kept = Box::new(Kept { plugin: self.0.plugin.clone(), event, _memory: memory });
+        let kept = Box::new(Kept { plugin: self.connection.plugin.clone(), event, _memory: memory });
         let user_arg = Box::into_raw(kept).cast::<c_void>();
         let mut args = sys::Event_OnReady { event, callback: Some(release), user_arg, ..Args::new() };
-        self.0.plugin.call(&mut args).inspect_err(|_| {
+        self.connection.plugin.call(&mut args).inspect_err(|_| {
             // SAFETY: the plugin refused, so it will not call back, and this is the only owner.
             drop(unsafe { Box::from_raw(user_arg.cast::<Kept>()) });
         })
@@ -141,7 +151,7 @@ impl Client {
     /// # Errors
     /// The plugin's own; or that it has fewer devices.
     pub fn compile_parts(&self, text: &str, devices: usize) -> Result<Loaded> {
-        let ids: Vec<i64> = self.0.devices.iter().take(devices).map(|d| d.id).collect();
+        let ids: Vec<i64> = self.connection.devices.iter().take(devices).map(|d| d.id).collect();
         if ids.len() < devices {
             let what = format!("the program wants {devices} devices, and the plugin offers {}", ids.len());
             return Err(Error::new(ErrorKind::Config, what).hint("choose a smaller mesh"));
@@ -153,22 +163,66 @@ impl Client {
     fn compile_for(&self, text: &str, ids: &[i64]) -> Result<Loaded> {
         let options =
             Placement { replicas: 1, partitions: ids.len(), devices: ids, quick: false }.compile_options();
+        let Some(cache) = &self.cache else { return self.compile_anew(text, &options, ids.len()) };
+        let identity = self.identity(&options)?;
+        let asked = [("client.json", &identity[..]), ("program.mlir", text.as_bytes())];
+        if let Some(bytes) = cache.bytes(&asked) {
+            match self.load(&bytes, ids.len()) {
+                Ok(loaded) => return Ok(loaded),
+                // As good as damaged.
+                Err(_) => cache.forget(&asked),
+            }
+        }
+        let loaded = self.compile_anew(text, &options, ids.len())?;
+        // Not every plugin writes programs down, and without room they are compiled again another time.
+        if let Ok(bytes) = loaded.serialized() {
+            let _ = cache.keep_bytes(&asked, &bytes);
+        }
+        Ok(loaded)
+    }
+
+    fn compile_anew(&self, text: &str, options: &[u8], devices: usize) -> Result<Loaded> {
         let program = program(text);
         let mut args = sys::Client_Compile {
-            client: self.0.object,
+            client: self.connection.object,
             program: &raw const program,
             compile_options: options.as_ptr(),
             compile_options_size: options.len(),
             ..Args::new()
         };
-        self.0.plugin.call(&mut args)?;
-        self.loaded(args.executable, ids.len())
+        self.connection.plugin.call(&mut args)?;
+        self.loaded(args.executable, devices)
+    }
+
+    /// A program that this plugin wrote down for these devices.
+    fn load(&self, bytes: &[u8], devices: usize) -> Result<Loaded> {
+        let mut args = sys::Executable_DeserializeAndLoad {
+            client: self.connection.object,
+            serialized_executable: bytes.as_ptr(),
+            serialized_executable_size: bytes.len(),
+            ..Args::new()
+        };
+        self.connection.plugin.call(&mut args)?;
+        let mut loaded = self.loaded(args.loaded_executable, devices)?;
+        loaded.from_cache = true;
+        Ok(loaded)
+    }
+
+    /// What a compiled program is good for beside its text: this build of the plugin, these devices and options.
+    fn identity(&self, options: &[u8]) -> Result<Vec<u8>> {
+        let plugin = &self.connection.plugin;
+        let devices: Vec<_> = self.devices().iter().map(|d| (d.id, &d.kind)).collect();
+        let whole = (plugin.path(), build(plugin.path()), self.platform()?, devices, options);
+        serde_json::to_vec(&whole).map_err(|e| {
+            Error::new(ErrorKind::Bug, "the client's devices cannot be written down").because(e.to_string())
+        })
     }
 
     fn loaded(&self, object: Object, devices: usize) -> Result<Loaded> {
+        let running = Mutex::default();
         let mut loaded =
-            Loaded { client: self.clone(), object, outputs: 0, devices, running: Mutex::default() };
-        loaded.outputs = loaded.count_outputs()?;
+            Loaded { client: self.clone(), object, outputs: 0, devices, from_cache: false, running };
+        loaded.outputs = loaded.executable()?.count_outputs()?;
         Ok(loaded)
     }
 }
@@ -229,13 +283,13 @@ unsafe impl Sync for Array {}
 impl Array {
     /// Whether it lives at this client.
     pub(crate) fn belongs_to(&self, client: &Client) -> bool {
-        Arc::ptr_eq(&self.client.0, &client.0)
+        Arc::ptr_eq(&self.client.connection, &client.connection)
     }
 }
 
 impl Drop for Array {
     fn drop(&mut self) {
-        self.client.0.plugin.free(sys::Buffer_Destroy { buffer: self.object, ..Args::new() });
+        self.client.connection.plugin.free(sys::Buffer_Destroy { buffer: self.object, ..Args::new() });
     }
 }
 
@@ -258,8 +312,8 @@ impl DeviceData for Array {
             dst_size: bytes.len(),
             ..Args::new()
         };
-        self.client.0.plugin.call(&mut args)?;
-        Event { plugin: self.client.0.plugin.clone(), object: args.event }.wait()?;
+        self.client.connection.plugin.call(&mut args)?;
+        Event { plugin: self.client.connection.plugin.clone(), object: args.event }.wait()?;
         Ok(value)
     }
 }
@@ -299,6 +353,7 @@ pub struct Loaded {
     object: Object,
     outputs: usize,
     devices: usize,
+    from_cache: bool,
     /// Of each run that may be under way, one event for each device.
     running: Mutex<VecDeque<Vec<Event>>>,
 }
@@ -366,7 +421,7 @@ impl Loaded {
         let mut events: Vec<Object> = vec![std::ptr::null_mut(); self.devices];
         let argument_lists: Vec<*const Object> = arguments.iter().map(|list| list.as_ptr()).collect();
         let output_lists: Vec<*mut Object> = results.iter_mut().map(|list| list.as_mut_ptr()).collect();
-        self.client.0.plugin.call(&mut sys::LoadedExecutable_Execute {
+        self.client.connection.plugin.call(&mut sys::LoadedExecutable_Execute {
             executable: self.object,
             options: &raw const options,
             argument_lists: argument_lists.as_ptr(),
@@ -376,7 +431,8 @@ impl Loaded {
             device_complete_events: events.as_mut_ptr(),
             ..Args::new()
         })?;
-        let events = events.into_iter().map(|object| Event { plugin: self.client.0.plugin.clone(), object });
+        let events =
+            events.into_iter().map(|object| Event { plugin: self.client.connection.plugin.clone(), object });
         self.running.lock().unwrap_or_else(PoisonError::into_inner).push_back(events.collect());
         let array = |object| Array { client: self.client.clone(), object };
         Ok(results.into_iter().map(|list| list.into_iter().map(array).collect()).collect())
@@ -391,19 +447,32 @@ impl Loaded {
         Ok(())
     }
 
-    fn count_outputs(&self) -> Result<usize> {
-        let plugin = &self.client.0.plugin;
+    /// Whether it was compiled by an earlier client and kept.
+    pub fn is_from_cache(&self) -> bool {
+        self.from_cache
+    }
+
+    /// The program as bytes, for this very plugin and its devices.
+    ///
+    /// # Errors
+    /// When the plugin does not offer it.
+    pub fn serialized(&self) -> Result<Vec<u8>> {
+        self.executable()?.serialized()
+    }
+
+    fn executable(&self) -> Result<Compiled> {
+        let plugin = &self.client.connection.plugin;
         let mut args = sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..Args::new() };
         plugin.call(&mut args)?;
-        let mut count = sys::Executable_NumOutputs { executable: args.executable, ..Args::new() };
-        let told = plugin.call(&mut count);
-        plugin.free(sys::Executable_Destroy { executable: args.executable, ..Args::new() });
-        told.map(|()| count.num_outputs)
+        Ok(Compiled::new(plugin.clone(), args.executable))
     }
 }
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        self.client.0.plugin.free(sys::LoadedExecutable_Destroy { executable: self.object, ..Args::new() });
+        self.client
+            .connection
+            .plugin
+            .free(sys::LoadedExecutable_Destroy { executable: self.object, ..Args::new() });
     }
 }

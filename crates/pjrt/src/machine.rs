@@ -1,7 +1,7 @@
 //! What this machine has: device nodes, and a plugin's devices as a backend. Without a node no plugin is loaded:
 //! libtpu would ask a cloud's metadata server for minutes.
 
-use crate::{Client, PjrtBackend, Platform, Plugin, Search, Value};
+use crate::{Client, CompileCache, PjrtBackend, Platform, Plugin, Search, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, knobs};
@@ -31,36 +31,40 @@ fn is_node(path: &Path, prefix: &str) -> bool {
     number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Opens the devices of a platform through the plugin that was found.
+/// Opens the devices of a platform through the plugin that was found. Compiled programs are kept in `cache`.
 ///
 /// # Errors
 /// When this machine has none, there is no plugin, or the plugin refuses.
-pub fn open(platform: Platform, search: &Search) -> Result<Arc<dyn Backend>> {
+pub fn open(platform: Platform, search: &Search, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
     require_node(platform)?;
     let plugin = Plugin::load(&search.require(platform)?)?;
-    Ok(Arc::new(PjrtBackend::new(platform.name(), open_client(&plugin)?)))
+    Ok(Arc::new(PjrtBackend::new(platform.name(), open_client(&plugin, cache)?)))
 }
 
 /// Opens the devices of a plugin that the user names.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_file(path: &Path) -> Result<Arc<dyn Backend>> {
+pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
     for platform in [Platform::Tpu, Platform::Cuda] {
         if path.file_name().is_some_and(|name| name == platform.file()) {
             require_node(platform)?;
         }
     }
     let plugin = Plugin::load(path)?;
-    Ok(Arc::new(PjrtBackend::new("pjrt", open_client(&plugin)?)))
+    Ok(Arc::new(PjrtBackend::new("pjrt", open_client(&plugin, cache)?)))
 }
 
 /// The plugin's devices, with the options of `SYSTOLE_PJRT_OPTIONS`.
-fn open_client(plugin: &Plugin) -> Result<Client> {
+fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
     let text = knobs::PJRT_OPTIONS.get();
     let options =
         text.split(',').map(str::trim).filter(|o| !o.is_empty()).map(option).collect::<Result<Vec<_>>>();
-    Client::open(plugin, &options.map_err(|e| e.at(knobs::PJRT_OPTIONS.name))?)
+    let client = Client::open(plugin, &options.map_err(|e| e.at(knobs::PJRT_OPTIONS.name))?)?;
+    Ok(match cache {
+        Some(cache) => client.with_cache(cache),
+        None => client,
+    })
 }
 
 /// `num_devices=8`; a value is a whole number, a number, `true` or `false`, or else text.

@@ -147,6 +147,18 @@ pub struct Compiled {
 }
 
 impl Compiled {
+    /// Takes the object over.
+    pub(crate) fn new(plugin: Plugin, object: Object) -> Compiled {
+        Compiled { plugin, object }
+    }
+
+    /// How many results the program has.
+    pub(crate) fn count_outputs(&self) -> Result<usize> {
+        let mut args = sys::Executable_NumOutputs { executable: self.object, ..Args::new() };
+        self.plugin.call(&mut args)?;
+        Ok(args.num_outputs)
+    }
+
     /// The compiler's cost analysis, by its own names.
     pub fn cost(&self) -> Result<BTreeMap<String, f64>> {
         let mut args = sys::Executable_GetCostAnalysis { executable: self.object, ..Args::new() };

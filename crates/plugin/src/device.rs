@@ -7,7 +7,7 @@ use systole_cpu::CpuBackend;
 use systole_pjrt::sys::{self, Object};
 
 const PLATFORM: &str = "systole";
-const VERSION: &str = concat!("Systole ", env!("CARGO_PKG_VERSION"), ", CPU engine");
+pub(crate) const VERSION: &str = concat!("Systole ", env!("CARGO_PKG_VERSION"), ", CPU engine");
 const KIND: &str = "Systole CPU";
 const MEMORY_KIND: &str = "device";
 /// More logical devices than this are a mistake.

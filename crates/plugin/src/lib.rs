@@ -1,7 +1,8 @@
 //! Systole's CPU engine as a PJRT plugin: a library that exports `GetPjrtApi`.
 //!
 //! It takes StableHLO text as Systole prints it, and offers as many logical devices as the option `num_devices` asks
-//! for, all of them this machine's cores: they show numerics, not speed. It is the test bed of `systole-pjrt` where no
+//! for, all of them this machine's cores: they show numerics, not speed. Programs that are split over devices (`sdy`) become
+//! the program of each device with collectives, by the partitioner of `systole-dist`. It is the test bed of `systole-pjrt` where no
 //! accelerator is, and JAX can list its devices and put and get arrays; JAX's programs, which come as bytecode, are
 //! refused.
 //!
@@ -14,6 +15,7 @@ mod array;
 mod device;
 mod options;
 mod program;
+mod serialized;
 mod table;
 
 pub use table::GetPjrtApi;

@@ -1,41 +1,38 @@
-//! Programs: StableHLO text in, the CPU engine's executable behind it, runs on one or several logical devices.
+//! Programs: StableHLO text in, the CPU engine's executable behind it, runs on one or several logical devices. Programs of
+//! several are split by the partitioner of `systole-dist`, and their collectives run between the devices.
+//!
+//! A serialized program is its text with what it was compiled for: to load it is to compile it again. It is of use to
+//! test callers that keep what was compiled, and to no one else.
 
 use crate::array::Array;
 use crate::device::{Client, seen};
 use crate::options::Options;
+use crate::serialized::Serialized;
 use crate::table::{Answer, Failure, Handle, chars, ready};
 use std::sync::Arc;
-use systole_ir::{Mesh, Sharding, Spread, TensorType, text};
+use systole_dist::{Together, partition};
+use systole_ir::op::Devices;
+use systole_ir::{TensorType, text};
 use systole_pjrt::sys::{self, Object};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Pieces, pieces::split};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable};
 
 /// The object behind `PJRT_LoadedExecutable*` and `PJRT_Executable*`, which share a program.
 pub(crate) struct Loaded(Arc<Program>);
 
 struct Program {
     name: String,
-    executable: Arc<dyn Executable>,
+    engine: Engine,
     donated: Vec<usize>,
     devices: Vec<Object>,
-    mesh: Arc<Mesh>,
-    params: Vec<Part>,
-    results: Vec<Part>,
+    /// Types of one device's arrays.
+    params: Vec<TensorType>,
+    results: usize,
+    source: Serialized,
 }
 
-/// How a parameter or result lies on the devices.
-struct Part {
-    whole: TensorType,
-    local: TensorType,
-    sharding: Sharding,
-}
-
-impl Part {
-    fn list(mesh: &Mesh, types: Vec<TensorType>, shardings: Vec<Sharding>) -> Result<Vec<Part>, Failure> {
-        let part = |(whole, sharding): (TensorType, Sharding)| {
-            Ok(Part { local: sharding.local(mesh, &whole)?, whole, sharding })
-        };
-        types.into_iter().zip(shardings).map(part).collect()
-    }
+enum Engine {
+    Alone(Arc<dyn Executable>),
+    Together(Together),
 }
 
 // SAFETY: the pointers are to devices, which the client owns and never changes.
@@ -72,7 +69,7 @@ impl Handle for sys::Client_Compile {
         })?;
         // SAFETY: the options have the length that stands beside them.
         let options = unsafe { bytes(self.compile_options, self.compile_options_size) };
-        let program = Program::compile(client, text, &Options::read(options)?)?;
+        let program = Program::compile(client, Serialized { text: text.into(), options: options.into() })?;
         self.executable = Loaded::object(&Arc::new(program));
         Ok(())
     }
@@ -86,17 +83,10 @@ unsafe fn bytes<'a>(start: sys::Chars, len: usize) -> &'a [u8] {
 }
 
 impl Program {
-    fn compile(client: &Client, text: &str, options: &Options) -> Result<Program, Failure> {
-        let text::Program { graph, donated, spread } = text::parse_program(text)?;
-        let spread = match spread {
-            Some(spread) => spread,
-            None => Spread {
-                mesh: Mesh::new([("one", 1)])?,
-                params: graph.param_types().iter().map(|ty| Sharding::replicated(ty.rank())).collect(),
-                results: graph.result_types().iter().map(|ty| Sharding::replicated(ty.rank())).collect(),
-            },
-        };
-        let wanted = spread.mesh.devices();
+    fn compile(client: &Client, source: Serialized) -> Result<Program, Failure> {
+        let options = Options::read(&source.options)?;
+        let text::Program { graph, donated, spread } = text::parse_program(&source.text)?;
+        let wanted = spread.as_ref().map_or(1, |s| s.mesh.devices());
         if options.partitions != wanted {
             let what = format!("{} partitions for a mesh of {wanted} devices", options.partitions);
             return Err(Failure::invalid(what));
@@ -112,54 +102,42 @@ impl Program {
         let donated: Vec<usize> = donated.into_iter().map(|(param, _)| param).collect();
         let options =
             CompileOptions { donated: donated.clone(), label: graph.name.clone(), ..Default::default() };
-        let executable = client.engine.compile(&graph, &options)?;
-        let params = Part::list(&spread.mesh, graph.param_types(), spread.params)?;
-        let results = Part::list(&spread.mesh, graph.result_types(), spread.results)?;
-        let (name, mesh) = (graph.name.clone(), Arc::new(spread.mesh));
-        Ok(Program { name, executable, donated, devices, mesh, params, results })
+        let (name, results) = (graph.name.clone(), graph.results.len());
+        let (params, engine) = match &spread {
+            None => (graph.param_types(), Engine::Alone(client.engine.compile(&graph, &options)?)),
+            Some(spread) => {
+                // What is given away comes back updated: it is the state.
+                let own = partition(&graph, spread, &donated)?;
+                let program = Together::compile(&*client.engine, &own, Devices::replicas(wanted), &options)?;
+                (own.param_types(), Engine::Together(program))
+            }
+        };
+        Ok(Program { name, engine, donated, devices, params, results, source })
     }
 
     /// Before anything is given away.
     fn check(&self, arrays: &[&Array]) -> Answer {
-        for (i, (array, part)) in arrays.iter().zip(&self.params).enumerate() {
-            if array.ty != part.local {
-                let what = format!("argument {i} is {} and must be {}", array.ty, part.local);
+        for (i, (array, ty)) in arrays.iter().zip(&self.params).enumerate() {
+            if array.ty != *ty {
+                let what = format!("argument {i} is {} and must be {ty}", array.ty);
                 return Err(Failure::invalid(what));
             }
         }
         Ok(())
     }
 
-    /// One list of results for each device. Logical devices show numerics, not speed: the whole program runs once, on
-    /// the arrays of all devices put together.
+    /// One list of results for each device. Logical devices show numerics, not speed: they run one after the other.
     fn run(&self, arrays: &[Vec<&Array>], kept: &[i64]) -> Result<Vec<Vec<Buffer>>, Failure> {
-        let argument = |(i, part): (usize, &Part)| {
+        let argument = |(i, array): (usize, &&Array)| {
             let gives = self.donated.contains(&i) && !kept.contains(&(i as i64));
-            let parts = arrays.iter().map(|list| list[i].argument(gives)).collect::<Result<Vec<_>, _>>()?;
-            Ok(Arg::Donate(self.together(part, parts)?))
+            Ok(Arg::Donate(array.argument(gives)?))
         };
-        let arguments = self.params.iter().enumerate().map(argument).collect::<Result<Vec<_>, Failure>>()?;
-        let mut devices: Vec<Vec<Buffer>> = self.devices.iter().map(|_| Vec::new()).collect();
-        for (buffer, part) in self.executable.run(arguments)?.into_iter().zip(&self.results) {
-            let parts = self.apart(part, buffer)?;
-            devices.iter_mut().zip(parts).for_each(|(list, part)| list.push(part));
+        let arguments = |list: &Vec<&Array>| list.iter().enumerate().map(argument).collect();
+        let mut lists = arrays.iter().map(arguments).collect::<Result<Vec<Vec<Arg<'_>>>, Failure>>()?;
+        match &self.engine {
+            Engine::Alone(program) => Ok(vec![program.run(lists.pop().unwrap_or_default())?]),
+            Engine::Together(program) => Ok(program.run(lists)?),
         }
-        Ok(devices)
-    }
-
-    fn together(&self, part: &Part, mut parts: Vec<Buffer>) -> Result<Buffer, Failure> {
-        if part.sharding.is_replicated() {
-            return Ok(parts.swap_remove(0));
-        }
-        let pieces = Pieces { mesh: self.mesh.clone(), sharding: part.sharding.clone(), parts };
-        Ok(pieces.buffer(part.whole.clone())?.to_literal()?.into())
-    }
-
-    fn apart(&self, part: &Part, whole: Buffer) -> Result<Vec<Buffer>, Failure> {
-        if part.sharding.is_replicated() {
-            return Ok(vec![whole; self.devices.len()]);
-        }
-        Ok(split(&whole.to_literal()?, &self.mesh, &part.sharding)?.into_iter().map(Buffer::from).collect())
     }
 }
 
@@ -244,7 +222,36 @@ handle! {
         args.num_partitions = program.devices.len();
     }
     Executable_NumOutputs: |args, program| executable => {
-        args.num_outputs = program.results.len();
+        args.num_outputs = program.results;
+    }
+    Executable_Serialize: |args, program| executable => {
+        let bytes = Box::new(program.source.to_bytes());
+        (args.serialized_bytes, args.serialized_bytes_size) = (bytes.as_ptr(), bytes.len());
+        args.serialized_executable = Box::into_raw(bytes).cast();
+        args.serialized_executable_deleter = Some(free_bytes);
+    }
+}
+
+/// Frees what `Executable_Serialize` handed out.
+unsafe extern "C" fn free_bytes(object: Object) {
+    // SAFETY: the box that was given away there, given back once.
+    drop(unsafe { Box::from_raw(object.cast::<Vec<u8>>()) });
+}
+
+impl Handle for sys::Executable_DeserializeAndLoad {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let client: &Client = unsafe { seen(self.client)? };
+        // SAFETY: the caller's bytes are that many.
+        let given = unsafe { bytes(self.serialized_executable, self.serialized_executable_size) };
+        let mut source = Serialized::read(given)?;
+        if !self.overridden_serialized_compile_options.is_null() {
+            let len = self.overridden_serialized_compile_options_size;
+            // SAFETY: the options have the length that stands beside them.
+            source.options = unsafe { bytes(self.overridden_serialized_compile_options, len) }.into();
+        }
+        self.loaded_executable = Loaded::object(&Arc::new(Program::compile(client, source)?));
+        Ok(())
     }
 }
 

@@ -165,6 +165,7 @@ functions! {
     Client_Compile LoadedExecutable_Destroy LoadedExecutable_GetExecutable
     LoadedExecutable_AddressableDevices LoadedExecutable_Execute
     Executable_Destroy Executable_Name Executable_NumReplicas Executable_NumPartitions Executable_NumOutputs
+    Executable_Serialize Executable_DeserializeAndLoad
 }
 
 /// The plugin's only door.

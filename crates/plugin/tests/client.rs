@@ -10,7 +10,7 @@ use systole_dist::Strategy;
 use systole_ir::op::TABLE;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, Mesh, Sharding, Spread, TensorType};
 use systole_nn::{Batch, Compile, Model, layers::*, loss::Loss, optimizer::adam};
-use systole_pjrt::{Client, Input, PjrtBackend, Plugin, Value, program_text, spread_text};
+use systole_pjrt::{Client, CompileCache, Input, PjrtBackend, Plugin, Value, program_text, spread_text};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, Pieces};
 
 /// The library beside the tests.
@@ -158,11 +158,153 @@ fn a_network_trains_on_eight_devices_as_on_one() {
     let one = train_cnn(Arc::new(CpuBackend::new().unwrap()), Strategy::one_device());
     assert!(one[9] < one[0], "{one:?}");
     for strategy in [Strategy::data_parallel(), Strategy::fully_sharded()] {
-        let eight = train_cnn(Arc::new(PjrtBackend::new("pjrt", client(8))), strategy);
+        let eight = train_cnn(Arc::new(PjrtBackend::new("pjrt", client(8))), strategy.clone());
         for (a, b) in eight.iter().zip(&one) {
             assert!((a - b).abs() <= 1e-5 * b.abs(), "{eight:?}\n{one:?}");
         }
+        // The devices add up what they exchange: the bits are those of eight logical devices, not of one.
+        let logical = train_cnn(Arc::new(CpuBackend::new().unwrap()), strategy.devices(8));
+        assert_eq!(eight, logical);
+        assert_ne!(eight, one);
     }
+}
+
+/// Equal layers are a loop in what the client sends; the devices meet inside of it.
+#[test]
+fn equal_layers_train_on_four_devices_as_on_one() {
+    let run = |backend: Arc<dyn Backend>, strategy: Strategy| -> Vec<f64> {
+        let block = || [dense(12), batch_normalization(), relu()];
+        let layers: Vec<LayerSpec> = (0..4).flat_map(|_| block()).chain([dense(10)]).collect();
+        let mut model = Model::sequential(layers);
+        let loss = Loss::SparseCategoricalCrossentropy { from_logits: true, ignore_class: None };
+        let compile =
+            Compile { optimizer: adam(1e-2), loss, backend: Some(backend), strategy, ..Compile::default() };
+        model.compile(compile).unwrap();
+        let x: Vec<f32> = (0..16 * 12).map(|i| ((i * 31) % 257) as f32 / 257.0).collect();
+        let x = Literal::from_slice([16, 12], &x).unwrap();
+        let y = Literal::from_slice([16], &(0..16).map(|i| i % 10).collect::<Vec<i32>>());
+        let batch = Batch { inputs: vec![x], label: Some(y.unwrap()), weight: None };
+        let mut step = model.resident_training(&batch).unwrap();
+        (0..10).map(|_| step.run().and_then(|()| step.loss()).unwrap()).collect()
+    };
+    let one = run(Arc::new(CpuBackend::new().unwrap()), Strategy::one_device());
+    assert!(one[9] < one[0], "{one:?}");
+    for strategy in [Strategy::data_parallel(), Strategy::fully_sharded()] {
+        let four = run(Arc::new(PjrtBackend::new("pjrt", client(4))), strategy);
+        for (a, b) in four.iter().zip(&one) {
+            assert!((a - b).abs() <= 1e-4 * b.abs(), "{four:?}\n{one:?}");
+        }
+    }
+}
+
+/// A folder of its own, gone with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("systole-plugin-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+
+    fn cache(&self) -> CompileCache {
+        CompileCache::new(self.0.join("compiled"), 1 << 20)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn what_was_compiled_is_loaded_the_next_time() {
+    let scratch = Scratch::new("cache");
+    let own = scratch.0.join("plugin.so");
+    std::fs::copy(library(), &own).unwrap();
+    let open = |devices: i64| {
+        let plugin = Plugin::load(&own).unwrap();
+        Client::open(&plugin, &[("num_devices", Value::Int(devices))]).unwrap().with_cache(scratch.cache())
+    };
+    let four = |client: &Client| {
+        let (graph, spread) = sum_on(4, 8);
+        client.compile_parts(&spread_text(&graph, &[0], &spread), 4).unwrap()
+    };
+    let one = |client: &Client| client.compile(&program_text(&one_more(3), &[0]), 0).unwrap();
+    let first = open(4);
+    assert!(!four(&first).is_from_cache() && !one(&first).is_from_cache());
+    assert_eq!(scratch.cache().usage().0, 2);
+    // Another client: the programs are there, and run, donated memory included.
+    let second = open(4);
+    let (split, alone) = (four(&second), one(&second));
+    assert!(split.is_from_cache() && alone.is_from_cache());
+    let x = second.put(&numbers(3), 0).unwrap();
+    let y = alone.run(&[Input::Donated(&x)]).unwrap();
+    let ty = TensorType::new(DType::F32, [3]);
+    assert_eq!(y[0].to_literal(&ty).unwrap().to_f32s(), [1.0, 2.0, 3.0]);
+    assert!(x.to_literal(&ty).is_err());
+    let parts: Vec<_> = (0..8).map(|k| second.put(&numbers(2), k / 2).unwrap()).collect();
+    let lists: Vec<_> = parts.chunks(2).map(|p| [Input::Kept(&p[0]), Input::Kept(&p[1])]).collect();
+    let results = split.run_parts(&lists.iter().map(|l| &l[..]).collect::<Vec<_>>()).unwrap();
+    assert_eq!(results[3][1].to_literal(&TensorType::scalar(DType::F32)).unwrap().to_f32s(), [4.0]);
+    // Other devices, another program, another device of the same ones.
+    assert!(!four(&open(8)).is_from_cache());
+    assert!(!second.compile(&program_text(&one_more(4), &[0]), 0).unwrap().is_from_cache());
+    assert!(!second.compile(&program_text(&one_more(3), &[0]), 1).unwrap().is_from_cache());
+    // Another build of the plugin.
+    let file = std::fs::File::options().write(true).open(&own).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    let rebuilt = open(4);
+    assert!(!one(&rebuilt).is_from_cache());
+    assert!(one(&rebuilt).is_from_cache());
+}
+
+#[test]
+fn kept_programs_that_are_damaged_are_compiled_again() {
+    let scratch = Scratch::new("damage");
+    let client = client(1).with_cache(scratch.cache());
+    let text = program_text(&one_more(3), &[]);
+    let files = || -> Vec<PathBuf> {
+        let folders = std::fs::read_dir(scratch.cache().folder()).unwrap().map(|e| e.unwrap().path());
+        folders.flat_map(|f| std::fs::read_dir(f).unwrap().map(|e| e.unwrap().path())).collect()
+    };
+    assert!(!client.compile(&text, 0).unwrap().is_from_cache());
+    assert_eq!(files().len(), 4);
+    for k in 0..4 {
+        let file = &files()[k];
+        let mut bytes = std::fs::read(file).unwrap();
+        bytes[5] ^= 1;
+        std::fs::write(file, bytes).unwrap();
+        assert!(!client.compile(&text, 0).unwrap().is_from_cache(), "{}", file.display());
+        assert!(client.compile(&text, 0).unwrap().is_from_cache(), "{}", file.display());
+    }
+    // A folder that cannot be made costs nothing but the time to compile.
+    std::fs::write(scratch.0.join("file"), "").unwrap();
+    let nowhere = self::client(1).with_cache(CompileCache::new(scratch.0.join("file/cache"), 1 << 20));
+    assert!((0..2).all(|_| !nowhere.compile(&text, 0).unwrap().is_from_cache()));
+}
+
+#[test]
+fn clients_that_compile_at_once_share_a_cache() {
+    let scratch = Scratch::new("at-once");
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| {
+                let client = client(1).with_cache(scratch.cache());
+                for n in (1..6).chain(1..6) {
+                    let program = client.compile(&program_text(&one_more(n), &[]), 0).unwrap();
+                    let x = client.put(&numbers(n), 0).unwrap();
+                    let y = program.run(&[Input::Kept(&x)]).unwrap();
+                    let y = y[0].to_literal(&TensorType::new(DType::F32, [n])).unwrap().to_f32s();
+                    assert_eq!(y, (1..=n).map(|i| i as f32).collect::<Vec<_>>());
+                }
+            });
+        }
+    });
+    let client = client(1).with_cache(scratch.cache());
+    assert!((1..6).all(|n| client.compile(&program_text(&one_more(n), &[]), 0).unwrap().is_from_cache()));
 }
 
 /// `w + x` and the sum, with `x` split: `w: f32[n], x: f32[n] → f32[n], f32[]`.

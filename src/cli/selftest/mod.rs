@@ -95,6 +95,8 @@ fn watch(args: &SelftestArgs, common: &Common, screen: &Screen) -> Result<Found>
     child.args(["selftest", "--here", "--steps", &args.steps.to_string()]);
     child.args(["--batch-size", &args.batch_size.to_string()]);
     common.pass_on(&mut child);
+    // Thousands of small programs, each compiled once: they would push others out of the cache.
+    child.env(knobs::COMPILE_CACHE.name, "off");
     let mut child =
         child.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| lost(e.to_string()))?;
     let lines = lines_of(&mut child)?;

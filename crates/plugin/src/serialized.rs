@@ -1,0 +1,81 @@
+//! The serialized form of a program: `MARK`, this plugin's version, a checksum, the options and the text.
+
+use crate::device::VERSION;
+use crate::table::Failure;
+use systole_pjrt::sys::code;
+
+/// What a program is compiled from.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Serialized {
+    pub(crate) text: String,
+    pub(crate) options: Vec<u8>,
+}
+
+const MARK: &[u8] = b"systole program\n";
+
+impl Serialized {
+    /// `MARK, length of the version: u32, version, checksum: u64, length of the options: u64, options, text`.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut rest = (self.options.len() as u64).to_le_bytes().to_vec();
+        rest.extend_from_slice(&self.options);
+        rest.extend_from_slice(self.text.as_bytes());
+        let mut bytes = MARK.to_vec();
+        bytes.extend_from_slice(&(VERSION.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(VERSION.as_bytes());
+        bytes.extend_from_slice(&checksum(&rest).to_le_bytes());
+        bytes.extend_from_slice(&rest);
+        bytes
+    }
+
+    /// Errors: bytes of something else, of another version, or damaged ones.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Serialized, Failure> {
+        let wrong = |why: &str| Failure {
+            code: code::INVALID_ARGUMENT,
+            message: format!("this is no program that Systole's plugin can load: {why}; compile it again"),
+        };
+        let cut = || wrong("it is cut off");
+        let rest = bytes.strip_prefix(MARK).ok_or_else(|| wrong("it does not begin as one"))?;
+        let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
+        let length = u32::from_le_bytes(*length) as usize;
+        let (version, rest) = rest.split_at_checked(length).ok_or_else(cut)?;
+        if version != VERSION.as_bytes() {
+            let version = String::from_utf8_lossy(&version[..version.len().min(100)]).into_owned();
+            return Err(wrong(&format!("it was made by {version:?}, and this is {VERSION:?}")));
+        }
+        let (sum, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
+        if checksum(rest) != u64::from_le_bytes(*sum) {
+            return Err(wrong("it is damaged"));
+        }
+        let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| cut())?;
+        let (options, text) = rest.split_at_checked(length).ok_or_else(cut)?;
+        let text = String::from_utf8(text.to_vec()).map_err(|_| wrong("its text is none"))?;
+        Ok(Serialized { text, options: options.into() })
+    }
+}
+
+/// FNV-1a over the bytes.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_changed_or_missing_byte_is_refused() {
+        let program = Serialized { text: "func.func @main".into(), options: vec![1, 2, 3] };
+        let bytes = program.to_bytes();
+        assert!(Serialized::read(&bytes).is_ok_and(|p| p == program));
+        for n in 0..bytes.len() {
+            assert!(Serialized::read(&bytes[..n]).is_err(), "the first {n} bytes");
+            for bit in 0..8 {
+                let mut other = bytes.clone();
+                other[n] ^= 1 << bit;
+                let e = Serialized::read(&other).err().map(|e| e.message).unwrap_or_default();
+                assert!(e.contains("compile it again"), "bit {bit} of byte {n}: {e}");
+            }
+        }
+    }
+}
