@@ -11,7 +11,7 @@ use systole_nn::layers::*;
 use systole_nn::loss::sparse_categorical_crossentropy;
 use systole_nn::metric::sparse_categorical_accuracy;
 use systole_nn::optimizer::{adam, sgd};
-use systole_nn::{Compile, Cx, Fit, Initializer, Layer, Logs, Model, Precision, input};
+use systole_nn::{BackupAndRestore, Compile, Cx, Fit, Initializer, Layer, Logs, Model, Precision, input};
 use systole_runtime::backend;
 
 /// 20 points of two classes, one on each side of a line; `sample_weight` where given.
@@ -254,6 +254,76 @@ fn a_full_disk_costs_no_training_and_the_last_checkpoint_is_written() {
     for call in calls..calls + 3 {
         let model = train(Faulty::from(call, full));
         assert_eq!((model.epochs(), Model::load(&path).unwrap().epochs()), (3, 1), "call {call}");
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn what_cannot_be_written_is_told_once_and_once_at_the_end() {
+    let dir = tempdir("read-only");
+    let (csv, saved) = (dir.join("log.csv"), dir.join("model.safetensors"));
+    let train = |log: Faulty, checkpoint: Faulty| {
+        let callbacks: Vec<Box<dyn Callback>> = vec![
+            Box::new(CSVLogger::with_files(log, &csv)),
+            Box::new(ModelCheckpoint::with_files(checkpoint, saved.to_str().unwrap())),
+        ];
+        let mut model = classifier();
+        let history = model.fit(&points(None).batch(20), Fit { epochs: 6, callbacks, ..quiet() }).unwrap();
+        (model.to_file().unwrap().to_bytes().unwrap(), history.notes)
+    };
+    let (weights, notes) = train(Faulty::never(), Faulty::never());
+    assert!(notes.is_empty(), "{notes:?}");
+    for kind in [std::io::ErrorKind::ReadOnlyFilesystem, std::io::ErrorKind::StorageFull] {
+        // Behind the begin of the log, which is two calls.
+        let (same, notes) = train(Faulty::from(2, Fault::Error(kind)), Faulty::from(0, Fault::Error(kind)));
+        assert!(same == weights, "training was changed");
+        let told = [
+            ("an epoch of the log is not written yet", "log.csv"),
+            ("a checkpoint is not written yet", "model.safetensors"),
+            ("the last epochs of the log are not written", ""),
+            ("the last checkpoint is not written", ""),
+        ];
+        assert_eq!(notes.len(), told.len(), "{notes:#?}");
+        for (note, (what, file)) in notes.iter().zip(told) {
+            assert!(note.starts_with(what) && note.contains(file), "{note}");
+        }
+    }
+    // Where it can be written again, nothing is missing and nothing more is said.
+    let once = Fault::Error(std::io::ErrorKind::StorageFull);
+    let (_, notes) = train(Faulty::at(2, once), Faulty::at(0, once));
+    assert_eq!(notes.len(), 2, "{notes:#?}");
+    assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 7);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_log_that_cannot_be_begun_ends_a_new_run_and_no_run_that_goes_on() {
+    let dir = tempdir("log-begin");
+    let (csv, backups) = (dir.join("log.csv"), dir.join("backups"));
+    let full = Fault::Error(std::io::ErrorKind::ReadOnlyFilesystem);
+    let train = |epochs, files: Faulty| {
+        let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(CSVLogger::with_files(files, &csv))];
+        let backup = Some(BackupAndRestore::new(&backups));
+        classifier().fit(&points(None).batch(20), Fit { epochs, callbacks, backup, ..quiet() })
+    };
+    let e = train(2, Faulty::from(0, full)).unwrap_err().to_string();
+    assert!(e.contains("cannot write") && e.contains("log.csv"), "{e}");
+    train(4, Faulty::never()).unwrap();
+    let whole = std::fs::read_to_string(&csv).unwrap();
+    for call in 0..2 {
+        std::fs::remove_dir_all(&backups).unwrap();
+        train(2, Faulty::never()).unwrap();
+        // Of an epoch behind the backup.
+        let two = std::fs::read_to_string(&csv).unwrap();
+        std::fs::write(&csv, format!("{two}2,0.1,0.1,0.1,,\n")).unwrap();
+        let history = train(4, Faulty::at(call, full)).unwrap();
+        assert_eq!(history.epochs.len(), 4);
+        assert_eq!(std::fs::read_to_string(&csv).unwrap(), whole, "call {call}");
+        assert!(
+            matches!(&history.notes[..], [n] if n.starts_with("the log is not written yet")),
+            "{:?}",
+            history.notes
+        );
     }
     std::fs::remove_dir_all(dir).unwrap();
 }
