@@ -81,6 +81,22 @@ fn a_run_whose_backups_cannot_be_written_any_more_is_trained_to_its_end() {
 }
 
 #[test]
+fn a_test_picture_that_cannot_be_written_costs_no_model() {
+    let f = Folder::with_data("faults-picture");
+    f.convert("recs", "4", &[]);
+    fs::create_dir_all(f.path("out/recs-example.png")).unwrap();
+    let done = f.run(&args("out", &["--epochs=2"])).ok();
+    assert!(
+        done.err.matches("is not written: ").count() == 1 && done.err.contains("recs-example.png"),
+        "{}",
+        done.err
+    );
+    assert!(done.out.contains("Test: ") && !done.out.contains("recs-example.png"), "{}", done.out);
+    f.run(&args("whole", &["--epochs=2"])).ok();
+    assert!(model(&f, "out") == model(&f, "whole"), "training was changed");
+}
+
+#[test]
 fn data_that_vanish_or_shrink_end_the_run_with_their_name_and_cost_no_backup() {
     let f = Folder::with_data("faults-data");
     f.convert("recs", "4", &[]);

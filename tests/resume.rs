@@ -4,7 +4,7 @@
 
 mod program;
 
-use program::{Folder, TINY};
+use program::{Done, Folder, TINY};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -207,10 +207,10 @@ fn two_runs_do_not_share_a_folder() {
     child.wait().unwrap();
 }
 
-/// The command, with files that cannot grow beyond a few KiB: what a full disk is to a backup.
-fn on_a_full_disk(command: &Command) -> Command {
+/// The command, with files that cannot grow beyond so many blocks of 512 bytes: what a full disk is to what it saves.
+fn on_a_full_disk(command: &Command, blocks: u32) -> Command {
     let mut limited = Command::new("sh");
-    limited.args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$@\"", "sh"]);
+    limited.args(["-c", &format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\""), "sh"]);
     limited.arg(command.get_program()).args(command.get_args());
     command.get_current_dir().map(|dir| limited.current_dir(dir));
     for (key, value) in command.get_envs() {
@@ -225,7 +225,7 @@ fn on_a_full_disk(command: &Command) -> Command {
 #[test]
 fn a_full_disk_costs_the_backups_but_not_the_training_and_is_told() {
     let f = Folder::with_data("full-disk");
-    let output = on_a_full_disk(&f.command(&train("out", &[]))).output().unwrap();
+    let output = on_a_full_disk(&f.command(&train("out", &[])), 16).output().unwrap();
     let told =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     for part in
@@ -239,5 +239,26 @@ fn a_full_disk_costs_the_backups_but_not_the_training_and_is_told() {
     // With room, the same command trains it.
     f.run(&train("out", &[])).ok();
     f.run(&train("whole", &[])).ok();
+    assert_eq!(model(&f, "out"), model(&f, "whole"));
+}
+
+#[test]
+fn a_disk_without_room_for_the_account_of_a_run_is_told_before_any_training_and_costs_no_earlier_run() {
+    let f = Folder::with_data("full-account");
+    let full = |args: &[&str]| {
+        let output = on_a_full_disk(&f.command(args), 1).output().unwrap();
+        let done = Done::of(output, args).fails(1, &["cannot save", "run.json", "try: "]);
+        assert!(!done.err.contains("Epoch ") && !done.out.contains("Epoch "), "{}\n{}", done.out, done.err);
+    };
+    full(&train("out", &[]));
+    assert!(!f.path("out").exists(), "{:?}", f.files("out"));
+    // In a folder that holds a run: it is as it was, and goes on.
+    f.run(&train("whole", &[])).ok();
+    f.run(&train("out", &[])).ok();
+    let (files, account) = (f.files("out"), std::fs::read(f.path("out/run.json")).unwrap());
+    full(&train("out", &["--resume=force", "--set=optimizer.learning_rate=0.5"]));
+    assert_eq!(f.files("out"), files);
+    assert_eq!(std::fs::read(f.path("out/run.json")).unwrap(), account);
+    f.run(&train("out", &[])).ok();
     assert_eq!(model(&f, "out"), model(&f, "whole"));
 }

@@ -4,17 +4,18 @@
 use systole_base::{DType, Literal};
 use systole_data::format::example::{Feature, Features, Partition, SequenceFeatures, encode};
 use systole_data::format::tfrecord::{OnCorrupt, Reader, frame};
-use systole_data::format::{idx, npy};
+use systole_data::format::{idx, jpeg as jpegs, npy};
 use systole_data::{HostArray, Sample};
 
 /// Name, what takes the bytes, valid inputs.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     ("tfrecord", tfrecord, tfrecord_seeds),
     ("example", example, example_seeds),
     ("idx", idx, idx_seeds),
     ("npy", npy, npy_seeds),
+    ("jpeg", jpeg, jpeg_seeds),
 ];
 
 pub fn tfrecord(bytes: &[u8]) {
@@ -89,4 +90,24 @@ fn npy_seeds() -> Vec<Vec<u8>> {
     let x = Literal::from_slice([2, 2], &[1f32, 2., 3., 4.]).expect("an array");
     let npz = include_bytes!("../../crates/data/fixtures/two.npz").to_vec();
     vec![npy::to_bytes(&x).expect("npy"), npz]
+}
+
+pub fn jpeg(bytes: &[u8]) {
+    let _ = jpegs::from_bytes("fuzz", bytes);
+    // Pixels of damaged files may differ: coefficients beyond what a picture can have overflow in each decoder's own way,
+    // libjpeg's two among them. Those of whole files are compared by the tests of the decoder.
+    if let (Some(ours), Ok(other)) = jpegs::both_decoders(bytes) {
+        assert_eq!(ours.ty(), other.ty());
+    }
+}
+
+fn jpeg_seeds() -> Vec<Vec<u8>> {
+    let seeds: [&[u8]; 5] = [
+        include_bytes!("../../crates/data/fixtures/gradient.jpg"),
+        include_bytes!("../../crates/data/fixtures/grey.jpg"),
+        include_bytes!("../../crates/data/fixtures/progressive.jpg"),
+        include_bytes!("../../fixtures/data/jpeg/half.jpg"),
+        include_bytes!("../../fixtures/data/jpeg/even.jpg"),
+    ];
+    seeds.map(<[u8]>::to_vec).into()
 }

@@ -143,7 +143,7 @@ impl<'a> Run<'a> {
         let (program, file_name) = (program(), quoted(file));
         let data =
             self.config.data.dir.as_ref().map_or(String::new(), |d| format!(" --data-dir {}", quoted(d)));
-        let predict = match self.data.has_example() {
+        let predict = match self.data.has_example() && example.is_file() {
             true => format!("\n  {program} predict {file_name} {}   # what is in a picture", quoted(example)),
             false => String::new(),
         };

@@ -578,10 +578,17 @@ impl Folder {
                 "make room or choose another folder with --out; a file that was there before is still whole",
             )
         })?;
-        if let (true, Some(first)) = (data.has_example(), data.test.iter().next()) {
-            png::write(&self.example, first?.get("image")?)?;
+        if let Err(e) = self.save_example(data) {
+            note(&format!("the test picture to try the model on is not written: {e}"));
         }
         Ok(())
+    }
+
+    fn save_example(&self, data: &TrainingData) -> Result<()> {
+        match data.test.iter().next().filter(|_| data.has_example()) {
+            Some(first) => png::write(&self.example, first?.get("image")?),
+            None => Ok(()),
+        }
     }
 
     /// After a failure: leaves no empty folder behind.

@@ -309,6 +309,11 @@ impl DatasetIter {
         Position { epoch: self.epoch, taken: self.taken, place }
     }
 
+    /// Whether everything runs on the thread that takes the elements, as [`Dataset::debug`] asks.
+    pub fn runs_in_place(&self) -> bool {
+        !self.run.has_threads()
+    }
+
     /// Time that the taker of the elements spent waiting for them.
     pub fn waited(&self) -> Duration {
         self.waited

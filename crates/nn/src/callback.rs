@@ -20,6 +20,43 @@ pub struct FitCx<'a> {
     pub epoch: usize,
     /// Set it to end training after this step or epoch.
     pub stop_because: &'a mut Option<String>,
+    /// What the user should know of it: [`History::notes`](crate::History::notes).
+    pub notes: &'a mut Vec<String>,
+}
+
+impl FitCx<'_> {
+    /// Tells the user something that does not end training.
+    pub fn note(&mut self, text: String) {
+        report(&Some(ProgressEvent::Note(&text)));
+        self.notes.push(text);
+    }
+}
+
+/// Files that cannot be written now and will be tried again: told when that begins, and when it has not ended with training.
+#[derive(Default)]
+struct Delay {
+    is_told: bool,
+}
+
+impl Delay {
+    /// `what` is `a checkpoint is`, followed by `not written yet`.
+    fn tell(&mut self, written: Result<()>, what: &str, cx: &mut FitCx<'_>) {
+        match written {
+            Ok(()) => self.is_told = false,
+            Err(_) if self.is_told => {}
+            Err(e) => {
+                self.is_told = true;
+                cx.note(format!("{what} not written yet, which is tried again after each epoch: {e}"));
+            }
+        }
+    }
+
+    /// At the end of training.
+    fn tell_at_end(&self, what: &str, cx: &mut FitCx<'_>) {
+        if self.is_told {
+            cx.note(format!("{what} not written: that could not be done until training ended"));
+        }
+    }
 }
 
 /// What a callback has found out so far, as backups of a run keep it.
@@ -286,6 +323,7 @@ pub struct ModelCheckpoint<F: FileSystem = Disk> {
     save_best_only: bool,
     /// What could not be written yet, and where.
     pending: Option<(PathBuf, ModelFile)>,
+    delay: Delay,
 }
 
 impl ModelCheckpoint {
@@ -304,6 +342,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
             watch: Best::new("val_loss", Mode::Auto, 0.0),
             save_best_only: false,
             pending: None,
+            delay: Delay::default(),
         }
     }
 
@@ -315,15 +354,12 @@ impl<F: FileSystem> ModelCheckpoint<F> {
     }
 
     /// Writes what is to be written; what cannot be stays.
-    fn write(&mut self) {
+    fn write(&mut self) -> Result<()> {
         if let Some((path, file)) = &self.pending {
-            match file.save_to(&self.files, path) {
-                Ok(()) => self.pending = None,
-                Err(e) => {
-                    report(&Some(ProgressEvent::Note(&format!("a checkpoint is not written yet: {e}"))))
-                }
-            }
+            file.save_to(&self.files, path)?;
+            self.pending = None;
         }
+        Ok(())
     }
 }
 
@@ -344,7 +380,13 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
         if !self.save_best_only || self.watch.improved(cx.logs)? == Some(true) {
             self.pending = Some((fill_in(&self.path, cx.epoch, cx.logs)?, cx.model.to_file()?));
         }
-        self.write();
+        let written = self.write();
+        self.delay.tell(written, "a checkpoint is", cx);
+        Ok(())
+    }
+
+    fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.delay.tell_at_end("the last checkpoint is", cx);
         Ok(())
     }
 }
@@ -471,7 +513,8 @@ impl Callback for ReduceLROnPlateau {
 
 /// Writes a line for each epoch to a CSV file.
 ///
-/// A line that cannot be written is told, kept, and written with the next one: a full disk ends no training.
+/// A line that cannot be written is told, kept, and written with the next one: a full disk ends no training. A file that
+/// cannot be begun ends a new run before its first step, and no run that goes on.
 pub struct CSVLogger<F: FileSystem = Disk> {
     files: F,
     path: PathBuf,
@@ -480,7 +523,10 @@ pub struct CSVLogger<F: FileSystem = Disk> {
     /// Lines that could not be written yet.
     pending: String,
     /// Where the file ended when the backup was taken that the run goes on from.
+    resumed_at: Option<u64>,
+    /// Where it is still to be cut off: lines behind are of another run, or of steps that are taken again.
     cut: Option<u64>,
+    delay: Delay,
 }
 
 impl CSVLogger {
@@ -493,8 +539,16 @@ impl CSVLogger {
 impl<F: FileSystem> CSVLogger<F> {
     /// [`CSVLogger::new`] on another file system.
     pub fn with_files(files: F, path: impl AsRef<Path>) -> CSVLogger<F> {
-        let path = path.as_ref().into();
-        CSVLogger { files, path, append: false, columns: Vec::new(), pending: String::new(), cut: None }
+        CSVLogger {
+            files,
+            path: path.as_ref().into(),
+            append: false,
+            columns: Vec::new(),
+            pending: String::new(),
+            resumed_at: None,
+            cut: None,
+            delay: Delay::default(),
+        }
     }
 
     /// Adds to the file where it exists.
@@ -503,9 +557,24 @@ impl<F: FileSystem> CSVLogger<F> {
         self
     }
 
-    /// Bytes of the file.
+    /// Bytes of the file that are to stay.
     fn length(&self) -> u64 {
-        std::fs::metadata(&self.path).map_or(0, |m| m.len())
+        let length = std::fs::metadata(&self.path).map_or(0, |m| m.len());
+        self.cut.map_or(length, |cut| length.min(cut))
+    }
+
+    /// Writes what is to be written; what cannot be stays.
+    fn write(&mut self) -> Result<()> {
+        let failed = |e| Error::io("cannot write", &self.path, e);
+        if self.cut.is_some() {
+            cut(&self.files, &self.path, self.length()).map_err(failed)?;
+            self.cut = None;
+        }
+        if !self.pending.is_empty() {
+            append(&self.files, &self.path, self.pending.as_bytes()).map_err(failed)?;
+            self.pending.clear();
+        }
+        Ok(())
     }
 }
 
@@ -516,21 +585,22 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
-        self.cut = Some(state.count("bytes")? as u64);
+        self.resumed_at = Some(state.count("bytes")? as u64);
         self.pending = state.get("pending")?.as_str().unwrap_or_default().into();
         let columns = state.get("columns")?.as_array().into_iter().flatten();
         self.columns = columns.filter_map(|c| c.as_str().map(str::to_string)).collect();
         Ok(())
     }
 
-    fn on_train_begin(&mut self, _: &mut FitCx<'_>) -> Result<()> {
-        // Lines after the backup are of steps that are taken again.
-        let length = match (self.cut.take(), self.append) {
-            (Some(bytes), _) => bytes.min(self.length()),
-            (None, true) => self.length(),
-            (None, false) => 0,
-        };
-        cut(&self.files, &self.path, length).map_err(|e| Error::io("cannot write", &self.path, e))
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        let resumed_at = self.resumed_at.take();
+        self.cut = Some(resumed_at.unwrap_or(if self.append { u64::MAX } else { 0 }));
+        let begun = self.write();
+        if resumed_at.is_none() {
+            return begun;
+        }
+        self.delay.tell(begun, "the log is", cx);
+        Ok(())
     }
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
@@ -548,13 +618,13 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
         let cells: Vec<String> =
             self.columns.iter().map(|c| cx.logs.get(c).map_or(String::new(), |v| v.to_string())).collect();
         self.pending += &format!("{},{},{}\n", cx.epoch, cx.model.learning_rate(), cells.join(","));
-        match append(&self.files, &self.path, self.pending.as_bytes()) {
-            Ok(()) => self.pending.clear(),
-            Err(e) => {
-                let text = Error::io("cannot write", &self.path, e).to_string();
-                report(&Some(ProgressEvent::Note(&format!("an epoch is not logged yet: {text}"))));
-            }
-        }
+        let written = self.write();
+        self.delay.tell(written, "an epoch of the log is", cx);
+        Ok(())
+    }
+
+    fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.delay.tell_at_end("the last epochs of the log are", cx);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use crate::backup::{BackupAndRestore, Backups, RunPlace, RunState, snapshot};
 use crate::batch::Batch;
 use crate::callback::{Callback, CallbackState, FitCx};
+use crate::feed::{Fed, Feed, Recipe};
 use crate::history::{History, Logs};
 use crate::model::Model;
 use crate::progress::{Elapsed, Progress, ProgressEvent, report};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use systole_data::{Cardinality, Dataset, DatasetIter, Options, Position};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_runtime::trace;
 
 /// The stages of the data are timed for one of so many elements: often enough for a verdict, and almost for nothing.
@@ -108,26 +109,21 @@ impl Model {
         };
         run.restore(self, data)?;
         run.each(self, &Logs::new(), 0, |c, cx| c.on_train_begin(cx))?;
-        let mut endless = options.steps_per_epoch.map(|_| data.iter_at(&run.position));
         let (first, start) = (run.epoch, (run.epoch, run.taken));
+        let mut goes_on = None;
         for epoch in first..options.epochs {
             if run.stop_because.is_some() {
                 break;
             }
-            let mut fresh;
-            let iter = match &mut endless {
-                Some(iter) => iter,
-                None => {
-                    fresh = match epoch == first {
-                        true => data.iter_at(&run.position),
-                        false => data.iter_epoch(epoch as u64),
-                    };
-                    &mut fresh
-                }
+            let mut feed = match goes_on.take() {
+                Some(feed) => feed,
+                None if epoch == first => self.feed(&run, &options, data.iter_at(&run.position))?,
+                None => self.feed(&run, &options, data.iter_epoch(epoch as u64))?,
             };
             let steps = options.steps_per_epoch.or(steps_in(data));
-            run.epoch(self, &options, epoch, iter, steps)?;
-            run.history.data = Some(iter.report());
+            run.epoch(self, &options, epoch, &mut feed, steps)?;
+            run.history.data = Some(feed.report());
+            goes_on = options.steps_per_epoch.map(|_| feed);
             if run.history.interrupted {
                 break;
             }
@@ -145,7 +141,7 @@ impl Model {
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.ready_for(batch)?;
         self.state.metrics = self.compiled()?.train.metrics.zeros();
-        self.take_step(batch)?;
+        self.take_step(batch_buffers(batch))?;
         self.compiled()?.train.metrics.logs(&self.state.metrics)
     }
 
@@ -154,8 +150,21 @@ impl Model {
         self.compiled.as_ref().map_or(0, |c| c.train.compiled_programs())
     }
 
-    fn take_step(&mut self, batch: &Batch) -> Result<()> {
-        let batch = batch_buffers(batch);
+    /// The batches of a pass, which `iter` is at the begin of or in.
+    fn feed(&self, run: &Run, options: &Fit, iter: DatasetIter) -> Result<Feed> {
+        let epochs = options.epochs.saturating_sub(run.epoch);
+        let most = |n: usize| n.saturating_mul(epochs).saturating_sub(run.taken);
+        let recipe = Recipe {
+            names: self.input_names(),
+            class_weight: options.class_weight.clone(),
+            backend: self.compiled()?.backend.clone(),
+            positions: run.backups.is_some(),
+            most: options.steps_per_epoch.map(most),
+        };
+        Ok(Feed::start(iter, recipe))
+    }
+
+    fn take_step(&mut self, batch: DeviceBatch) -> Result<()> {
         self.compiled()?.train.prepare(&self.state, &batch, self.controls())?;
         self.step_on(batch)
     }
@@ -184,7 +193,7 @@ struct Run {
     callbacks: Vec<Box<dyn Callback>>,
     stop_because: Option<String>,
     backups: Option<Backups>,
-    /// The epoch of the next step, the steps that were taken in it, and the place in the data.
+    /// The epoch of the next step, the steps that were taken in it, and the place in the data behind them, for backups.
     epoch: usize,
     taken: usize,
     /// Time that the steps of this epoch waited for data.
@@ -258,7 +267,8 @@ impl Run {
         mut f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
     ) -> Result<()> {
         for callback in &mut self.callbacks {
-            let mut cx = FitCx { model, logs, epoch, stop_because: &mut self.stop_because };
+            let (stop_because, notes) = (&mut self.stop_because, &mut self.history.notes);
+            let mut cx = FitCx { model, logs, epoch, stop_because, notes };
             f(callback.as_mut(), &mut cx)?;
         }
         Ok(())
@@ -269,7 +279,7 @@ impl Run {
         model: &mut Model,
         options: &Fit,
         epoch: usize,
-        iter: &mut DatasetIter,
+        feed: &mut Feed,
         steps: Option<usize>,
     ) -> Result<()> {
         let began = Instant::now();
@@ -282,7 +292,7 @@ impl Run {
         if self.taken == 0 {
             model.state.metrics = model.compiled()?.train.metrics.zeros();
         }
-        let done = self.steps(model, options, &progress, iter, steps, began)?;
+        let done = self.steps(model, options, &progress, feed, steps, began)?;
         if done == 0 {
             return match self.history.interrupted {
                 true => Ok(()),
@@ -315,10 +325,9 @@ impl Run {
         self.history.epochs.push(logs.clone());
         self.each(model, &logs, epoch, |c, cx| c.on_epoch_end(cx))?;
         (self.epoch, self.taken) = (epoch + 1, 0);
-        self.position = match options.steps_per_epoch {
-            Some(_) => DatasetIter::position(iter),
-            None => Position::new(self.epoch as u64, 0),
-        };
+        if options.steps_per_epoch.is_none() {
+            self.position = Position::new(self.epoch as u64, 0);
+        }
         let goes_on = self.epoch < options.epochs && self.stop_because.is_none();
         if goes_on && self.backup_is_due(model, true) {
             self.back_up(model, false, options.verbose);
@@ -331,28 +340,27 @@ impl Run {
         model: &mut Model,
         options: &Fit,
         progress: &Progress,
-        iter: &mut DatasetIter,
+        feed: &mut Feed,
         steps: Option<usize>,
         began: Instant,
     ) -> Result<usize> {
-        let names = model.input_names();
         let mut done = self.taken;
         let mut is_ready = false;
         while options.steps_per_epoch.is_none_or(|n| done < n) {
             let start = Instant::now();
-            let Some(sample) = iter.next() else { break };
+            let Some(fed) = feed.next() else { break };
             let waited = start.elapsed();
             self.waited += waited;
             trace::span("data", "wait for data", Some(start), || "{}".into());
-            let mut batch = Batch::from_sample(&sample?, &names)?;
-            apply_class_weight(&mut batch, &options.class_weight)?;
+            let Fed { batch, on_device, position } = fed?;
             match std::mem::replace(&mut is_ready, true) {
                 false => model.ready_for(&batch)?,
                 true => model.check_batch(&batch)?,
             }
-            model.take_step(&batch)?;
+            model.take_step(on_device)?;
             done += 1;
             self.taken = done;
+            self.position = position.unwrap_or_default();
             self.history.samples += batch.size() as u64;
             self.history.step_ms.push(start.elapsed().as_secs_f32() * 1e3);
             self.history.wait_ms.push(waited.as_secs_f32() * 1e3);
@@ -370,11 +378,9 @@ impl Run {
                 break;
             }
             if self.backup_is_due(model, false) {
-                self.position = DatasetIter::position(iter);
                 self.back_up(model, false, options.verbose);
             }
         }
-        self.position = DatasetIter::position(iter);
         Ok(done)
     }
 }
@@ -386,30 +392,4 @@ fn out_of_data(epoch: usize, done: usize, wanted: Option<usize>) -> Error {
     };
     Error::new(ErrorKind::Data, what)
         .hint("add .repeat() before .batch(n), lower steps_per_epoch, or check take/skip/filter stages")
-}
-
-/// Multiplies each sample's weight by that of its class (labels as numbers or one-hot).
-fn apply_class_weight(batch: &mut Batch, weights: &BTreeMap<i64, f64>) -> Result<()> {
-    if weights.is_empty() {
-        return Ok(());
-    }
-    let Some(label) = &batch.label else { return Ok(()) };
-    let n = batch.size();
-    let classes: Vec<i64> = match label.shape().elements() / n.max(1) {
-        1 => (0..n).map(|i| label.get(i).as_i64()).collect(),
-        k => (0..n)
-            .map(|i| {
-                let row = (0..k).map(|j| label.get(i * k + j).as_f64());
-                row.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(j, _)| j as i64)
-            })
-            .collect(),
-    };
-    let old = batch.weight.as_ref().map(|w| w.convert(DType::F32).to_f32s());
-    let new: Vec<f32> = classes
-        .iter()
-        .enumerate()
-        .map(|(i, c)| weights.get(c).copied().unwrap_or(1.0) as f32 * old.as_ref().map_or(1.0, |w| w[i]))
-        .collect();
-    batch.weight = Some(Literal::from_slice([n], &new)?);
-    Ok(())
 }

@@ -70,7 +70,7 @@ pub struct History {
     pub backup_ms: Vec<f32>,
     /// Samples trained on.
     pub samples: u64,
-    /// What went wrong without ending training: backups that could not be written.
+    /// What went wrong without ending training: backups, checkpoints and logs that could not be written.
     pub notes: Vec<String>,
     /// Whether the user stopped it.
     pub interrupted: bool,

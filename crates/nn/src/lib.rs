@@ -8,6 +8,7 @@ mod architecture;
 mod backup;
 mod batch;
 pub mod callback;
+mod feed;
 mod file;
 mod fit;
 mod history;

@@ -123,14 +123,15 @@ impl Model {
         for group in [&mut state.trainable, &mut state.frozen, &mut state.optimizer, &mut state.metrics] {
             put_all(group, &*device)?;
         }
-        let (inputs, label, weight) = crate::step::batch_buffers(batch);
-        let put = |b: Buffer| put(b, &*device);
-        Ok((
-            inputs.into_iter().map(put).collect::<Result<_>>()?,
-            put(label)?,
-            weight.into_iter().map(put).collect::<Result<_>>()?,
-        ))
+        put_batch(batch, &*device)
     }
+}
+
+/// Begins to copy a batch to the device.
+pub(crate) fn put_batch(batch: &Batch, device: &dyn Backend) -> Result<DeviceBatch> {
+    let (inputs, label, weight) = crate::step::batch_buffers(batch);
+    let all = |list: Vec<Buffer>| list.into_iter().map(|b| put(b, device)).collect::<Result<_>>();
+    Ok((all(inputs)?, put(label, device)?, all(weight)?))
 }
 
 fn millis(since: Instant) -> f64 {

@@ -11,7 +11,9 @@ use systole_nn::layers::*;
 use systole_nn::loss::sparse_categorical_crossentropy;
 use systole_nn::metric::sparse_categorical_accuracy;
 use systole_nn::optimizer::{adam, sgd};
-use systole_nn::{Compile, Cx, Fit, Initializer, Layer, Logs, Model, Precision, input};
+use systole_nn::{
+    BackupAndRestore, Compile, Cx, Fit, History, Initializer, Layer, Logs, Model, Precision, input,
+};
 use systole_runtime::backend;
 
 /// 20 points of two classes, one on each side of a line; `sample_weight` where given.
@@ -259,6 +261,76 @@ fn a_full_disk_costs_no_training_and_the_last_checkpoint_is_written() {
 }
 
 #[test]
+fn what_cannot_be_written_is_told_once_and_once_at_the_end() {
+    let dir = tempdir("read-only");
+    let (csv, saved) = (dir.join("log.csv"), dir.join("model.safetensors"));
+    let train = |log: Faulty, checkpoint: Faulty| {
+        let callbacks: Vec<Box<dyn Callback>> = vec![
+            Box::new(CSVLogger::with_files(log, &csv)),
+            Box::new(ModelCheckpoint::with_files(checkpoint, saved.to_str().unwrap())),
+        ];
+        let mut model = classifier();
+        let history = model.fit(&points(None).batch(20), Fit { epochs: 6, callbacks, ..quiet() }).unwrap();
+        (model.to_file().unwrap().to_bytes().unwrap(), history.notes)
+    };
+    let (weights, notes) = train(Faulty::never(), Faulty::never());
+    assert!(notes.is_empty(), "{notes:?}");
+    for kind in [std::io::ErrorKind::ReadOnlyFilesystem, std::io::ErrorKind::StorageFull] {
+        // Behind the begin of the log, which is two calls.
+        let (same, notes) = train(Faulty::from(2, Fault::Error(kind)), Faulty::from(0, Fault::Error(kind)));
+        assert!(same == weights, "training was changed");
+        let told = [
+            ("an epoch of the log is not written yet", "log.csv"),
+            ("a checkpoint is not written yet", "model.safetensors"),
+            ("the last epochs of the log are not written", ""),
+            ("the last checkpoint is not written", ""),
+        ];
+        assert_eq!(notes.len(), told.len(), "{notes:#?}");
+        for (note, (what, file)) in notes.iter().zip(told) {
+            assert!(note.starts_with(what) && note.contains(file), "{note}");
+        }
+    }
+    // Where it can be written again, nothing is missing and nothing more is said.
+    let once = Fault::Error(std::io::ErrorKind::StorageFull);
+    let (_, notes) = train(Faulty::at(2, once), Faulty::at(0, once));
+    assert_eq!(notes.len(), 2, "{notes:#?}");
+    assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 7);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_log_that_cannot_be_begun_ends_a_new_run_and_no_run_that_goes_on() {
+    let dir = tempdir("log-begin");
+    let (csv, backups) = (dir.join("log.csv"), dir.join("backups"));
+    let full = Fault::Error(std::io::ErrorKind::ReadOnlyFilesystem);
+    let train = |epochs, files: Faulty| {
+        let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(CSVLogger::with_files(files, &csv))];
+        let backup = Some(BackupAndRestore::new(&backups));
+        classifier().fit(&points(None).batch(20), Fit { epochs, callbacks, backup, ..quiet() })
+    };
+    let e = train(2, Faulty::from(0, full)).unwrap_err().to_string();
+    assert!(e.contains("cannot write") && e.contains("log.csv"), "{e}");
+    train(4, Faulty::never()).unwrap();
+    let whole = std::fs::read_to_string(&csv).unwrap();
+    for call in 0..2 {
+        std::fs::remove_dir_all(&backups).unwrap();
+        train(2, Faulty::never()).unwrap();
+        // Of an epoch behind the backup.
+        let two = std::fs::read_to_string(&csv).unwrap();
+        std::fs::write(&csv, format!("{two}2,0.1,0.1,0.1,,\n")).unwrap();
+        let history = train(4, Faulty::at(call, full)).unwrap();
+        assert_eq!(history.epochs.len(), 4);
+        assert_eq!(std::fs::read_to_string(&csv).unwrap(), whole, "call {call}");
+        assert!(
+            matches!(&history.notes[..], [n] if n.starts_with("the log is not written yet")),
+            "{:?}",
+            history.notes
+        );
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
 fn a_stop_flag_ends_after_the_step_with_the_history_so_far() {
     struct StopAt(usize, Arc<AtomicBool>);
     impl Callback for StopAt {
@@ -285,9 +357,12 @@ fn waiting_for_data_is_measured_and_explained() {
         std::thread::sleep(SLOW);
         s
     });
+    let waited = |history: &History| history.wait_ms.iter().sum::<f32>();
+    let in_place = classifier().fit(&slow.debug(), Fit { epochs: 2, ..quiet() }).unwrap();
+    assert!(waited(&in_place) >= 8.0 * SLOW.as_secs_f32() * 1e3, "{:?}", in_place.wait_ms);
+    // Otherwise a step waits only for what its predecessor's time was too short for.
     let history = classifier().fit(&slow, Fit { epochs: 2, ..quiet() }).unwrap();
-    let waited: f32 = history.wait_ms.iter().sum();
-    assert!(waited >= 8.0 * SLOW.as_secs_f32() * 1e3, "{waited}");
+    assert!(waited(&history) > 0.0 && history.wait_ms.len() == 8, "{:?}", history.wait_ms);
     assert!(history.data_wait() > 0.05 && history.data_wait() <= 1.0);
     let verdict = history.verdict();
     for part in ["input-bound", "the slowest stage is map", "prefetch(AUTOTUNE)"] {

@@ -54,6 +54,13 @@ pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
         .map_err(|why| Error::new(ErrorKind::Data, "this picture cannot be read").at(name).because(why))
 }
 
+/// What the decoder of the frequent kind makes of a picture, which leaves all others alone, and what the general one does.
+/// For tests of the one against the other: [`from_bytes`] takes the first answer that there is.
+#[doc(hidden)]
+pub fn both_decoders(bytes: &[u8]) -> (Option<Literal>, Result<Literal, String>) {
+    (baseline(bytes), general(bytes))
+}
+
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
 fn headers(bytes: &[u8]) -> Result<(Decoder<'_>, [usize; 3]), String> {
