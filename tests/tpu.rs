@@ -270,6 +270,12 @@ fn bad_input_is_one_clear_error() {
     let wrong = wrong.to_str().expect("a path");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5litepod-7"]);
     assert!(said.contains("v5litepod-8 (v5e:2x4)"), "{said}");
+    let said = refused(&["compile", "fashion-mnist", "--target", "h10"]);
+    assert!(said.contains("--target") && said.contains("nearest: h100"), "{said}");
+    let said = refused(&["compile", "fashion-mnist", "--target", "h100", "--num-slices", "2"]);
+    assert!(said.contains("only TPUs have slices") && said.contains("8*h100"), "{said}");
+    let said = refused(&["compile", "fashion-mnist", "--target", "h100", "--plugin", "no-such.so"]);
+    assert!(said.contains("no-such.so (not there)") && said.contains("systole setup cuda"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:1x1", "--plugin", "no-such.so"]);
     assert!(said.contains("no-such.so (not there)") && said.contains("systole setup tpu"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:1x1", "--plugin", wrong]);

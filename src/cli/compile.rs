@@ -13,17 +13,18 @@ use systole_data::disk::{Disk, write_atomically};
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Graph, Mesh, Spread, knobs};
 use systole_nn::{Model, Precision, grouped};
-use systole_pjrt::{Platform, TpuCompiler, program_text, spread_text};
-use systole_plan::{Slice, Tables, Traffic, traffic};
-use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, Roles};
+use systole_pjrt::{AheadCompiler, Platform, program_text, spread_text};
+use systole_plan::{Machine, Slice, Tables, Traffic, traffic};
+use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, AheadSlice, Roles};
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
     /// A preset, a TOML file, a model file, or a StableHLO file (`.mlir`)
     #[arg(value_name = "PRESET | FILE")]
     program: String,
-    /// The TPU slice: a cloud's name (v2-8, v5litepod-16, v6e-256), or chips along the axes (v5e:2x2)
-    #[arg(long, value_name = "SLICE")]
+    /// The TPU slice: a cloud's name (v2-8, v5litepod-16, v6e-256), or chips along the axes (v5e:2x2); or GPUs of one
+    /// machine: v100, a100, h100, h200, b200, or so many of them (8*h100)
+    #[arg(long, value_name = "SLICE | GPU")]
     target: String,
     /// So many equal slices, joined by the data centre's network
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -64,23 +65,23 @@ pub(crate) struct CompileArgs {
 
 pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let tables = Tables::built_in()?;
-    let slice = Slice::compilable(&args.target, &tables).map_err(|e| Failure::usage(e.at("--target")))?;
-    let slice = Slice { slices: slice.slices * usize::from(args.num_slices), ..slice };
-    let search = find_plugin(Platform::Tpu, args.plugin.as_deref());
-    let library = search.require(Platform::Tpu)?;
+    let machine = machine(args, &tables)?;
+    let target = machine.ahead(&tables)?;
+    let platform = if target.gpu.is_some() { Platform::Cuda } else { Platform::Tpu };
+    let library = find_plugin(platform, args.plugin.as_deref()).require(platform)?;
     screen.detail(format!("compiler: {}", library.display()));
-    let step = step(args, &slice)?;
+    let step = step(args, &machine)?;
     let request = AheadRequest {
         hlo: args.save_hlo.is_some() || step.partitions > 1,
         executable: args.save.is_some(),
         partitions: step.partitions,
         quick: args.quick,
         time_limit: Duration::from_secs(args.time_limit),
-        ..AheadRequest::new(step.program.as_str(), slice.ahead(&tables))
+        ..AheadRequest::new(step.program.as_str(), target.clone())
     };
     let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
     let request = AheadRequest { memory_limit, ..request };
-    let compiler = TpuCompiler::new(library)?;
+    let compiler = AheadCompiler::new(library)?;
     let compiler = match compile_cache()? {
         Some(cache) => compiler.with_cache(cache),
         None => compiler,
@@ -92,8 +93,8 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
         }
     }
     let answer = Answer {
-        slice: &slice,
-        tables: &tables,
+        machine: &machine,
+        target: &target,
         step: &step,
         traffic: traffic(&report.hlo)?,
         report: &report,
@@ -105,6 +106,22 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
+/// The slices or GPUs that are named.
+fn machine(args: &CompileArgs, tables: &Tables) -> Result<Machine, Failure> {
+    let refused = |e: Error| Failure::usage(e.at("--target"));
+    match Machine::compilable(&args.target, tables).map_err(refused)? {
+        Machine::Slice(slice) => {
+            let slices = slice.slices * usize::from(args.num_slices);
+            Ok(Machine::Slice(Slice { slices, ..slice }))
+        }
+        machine if args.num_slices == 1 => Ok(machine),
+        _ => {
+            let e = Error::new(ErrorKind::Config, "only TPUs have slices").at("--num-slices");
+            Err(Failure::usage(e.hint("write --target 8*h100 for the GPUs of one machine")))
+        }
+    }
+}
+
 /// What is compiled.
 struct Step {
     program: String,
@@ -114,7 +131,7 @@ struct Step {
 }
 
 /// A file's program, or a training step with its state donated.
-fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
+fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
     let refused = |option: &str, what: &str, hint: &str| {
         Failure::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint))
     };
@@ -149,7 +166,7 @@ fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
     let (graph, roles) = model.train_program(batch_size)?;
     // As training compiles it: every argument may be given away.
     let all: Vec<usize> = (0..graph.params.len()).collect();
-    let usual = if slice.all_devices() > 1 { "data_parallel" } else { "one_device" };
+    let usual = if machine.devices() > 1 { "data_parallel" } else { "one_device" };
     let name = args.strategy.as_deref().unwrap_or(usual);
     let strategy = Strategy::parse(name)?;
     if strategy == Strategy::one_device() {
@@ -162,7 +179,7 @@ fn step(args: &CompileArgs, slice: &Slice) -> Result<Step, Failure> {
         }
         return Ok(Step { program: program_text(&graph, &all), partitions: 1, split: None });
     }
-    let mesh = mesh(args.mesh.as_deref(), slice)?;
+    let mesh = mesh(args.mesh.as_deref(), machine)?;
     let spread = spread(&strategy, &graph, &roles, &mesh)?;
     let program = spread_text(&graph, &all, &spread);
     Ok(Step { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
@@ -186,9 +203,9 @@ pub(super) fn spread(
     Ok(spread)
 }
 
-/// The mesh that was asked for, where the slice has as many devices; else all of them along one axis.
-pub(super) fn mesh(text: Option<&str>, slice: &Slice) -> Result<Mesh, Failure> {
-    let devices = slice.all_devices();
+/// The mesh that was asked for, where there are as many devices; else all of them along one axis.
+pub(super) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Failure> {
+    let devices = machine.devices();
     let Some(text) = text else { return Ok(Mesh::new([("data", devices)])?) };
     let mesh: Mesh = text.parse().map_err(|e: Error| Failure::usage(e.at("--mesh")))?;
     let wrong = |what: String, hint: String| {
@@ -196,10 +213,11 @@ pub(super) fn mesh(text: Option<&str>, slice: &Slice) -> Result<Mesh, Failure> {
     };
     let wanted = mesh.devices();
     if wanted > devices {
-        let what = format!("the mesh {mesh} has {wanted} devices, and {} only {devices}", slice.title());
-        return wrong(what, "choose a larger slice or a smaller mesh".into());
+        let what = format!("the mesh {mesh} has {wanted} devices, and {} only {devices}", machine.title());
+        return wrong(what, "choose a larger target or a smaller mesh".into());
     }
-    if slice.slices > 1 && wanted < devices {
+    let slices = if let Machine::Slice(slice) = machine { slice.slices } else { 1 };
+    if slices > 1 && wanted < devices {
         let what = format!("the mesh {mesh} has {wanted} devices of the {devices} of several slices");
         return wrong(what, "a mesh over several slices takes all devices of each".into());
     }
@@ -232,15 +250,19 @@ fn saved_model(target: &Target, args: &CompileArgs) -> Result<(Model, usize), Fa
     Ok((model, batch_size))
 }
 
-/// The clouds' name of a slice that they sell.
-fn product<'a>(slice: &'a Slice, tables: &Tables) -> Option<&'a str> {
-    Some(slice.name.as_str()).filter(|name| *name != slice.libtpu(tables))
+/// The clouds' name of a slice that they sell, the maker's of a GPU.
+fn product<'a>(machine: &'a Machine, target: &AheadSlice) -> Option<&'a str> {
+    match machine {
+        Machine::Slice(slice) => Some(slice.name.as_str()).filter(|name| *name != target.topology),
+        Machine::Gpus(gpu, _) => Some(&gpu.product),
+        Machine::Cpu(_) => None,
+    }
 }
 
 /// What there is to tell.
 struct Answer<'a> {
-    slice: &'a Slice,
-    tables: &'a Tables,
+    machine: &'a Machine,
+    target: &'a AheadSlice,
     step: &'a Step,
     traffic: Vec<Traffic>,
     report: &'a AheadReport,
@@ -248,33 +270,40 @@ struct Answer<'a> {
 
 impl Answer<'_> {
     fn object(&self, args: &CompileArgs) -> Value {
-        let (slice, r) = (self.slice, self.report);
+        let r = self.report;
         let m = &r.memory;
+        let told = |bytes: u64| Some(bytes).filter(|n| *n > 0);
         let collective = |t: &Traffic| json!({"op": t.op, "count": t.count, "bytes": t.bytes});
         let split = self.step.split.as_ref();
         json!({
-            "program": args.program, "precision": args.precision, "target": slice.ahead(self.tables).to_string(),
-            "product": product(slice, self.tables), "chips": slice.all_chips(), "devices": r.devices, "device_kind": r.device_kind,
+            "program": args.program, "precision": args.precision, "target": self.target.to_string(),
+            "product": product(self.machine, self.target), "chips": self.machine.billed().map(|b| b.1), "devices": r.devices, "device_kind": r.device_kind,
             "strategy": split.map(|s| &s.0), "mesh": split.map(|s| s.1.to_string()),
             "batch_size": split.map(|s| s.2), "partitions": self.step.partitions,
             "compiler": r.compiler, "library": r.library,
             "quick": args.quick, "compile_s": r.seconds, "from_cache": r.cached, "compiler_memory_bytes": r.compiler_memory,
             "memory_bytes": {
-                "need": m.need(), "limit": r.memory_limit, "arguments": m.arguments, "outputs": m.outputs,
-                "aliased": m.aliased, "temporaries": m.temporaries, "code": m.code, "peak": m.peak,
+                "need": m.need(), "limit": self.limit(), "arguments": m.arguments, "outputs": m.outputs,
+                "aliased": m.aliased, "temporaries": m.temporaries, "code": told(m.code), "peak": m.peak,
             },
-            "fits": r.memory_limit.map(|limit| m.need() <= limit),
+            "fits": self.limit().map(|limit| m.need() <= limit),
             "flops": r.cost.get("flops"), "bytes_accessed": r.cost.get("bytes accessed"),
             "collectives": self.traffic.iter().map(collective).collect::<Vec<_>>(),
         })
     }
 
+    /// Bytes of a device's memory: as the compiler says, or else as the table of GPUs does.
+    fn limit(&self) -> Option<u64> {
+        let Machine::Gpus(gpu, _) = self.machine else { return self.report.memory_limit };
+        self.report.memory_limit.or(gpu.target.as_ref().map(|t| t.memory))
+    }
+
     fn show(&self, quick: bool, screen: &Screen) {
-        let (slice, r) = (self.slice, self.report);
+        let r = self.report;
         let m = &r.memory;
-        let name = product(slice, self.tables).map_or(String::new(), |p| format!(", sold as {p}"));
-        let slice = slice.ahead(self.tables);
-        screen.line(format!("compiled for {slice}{name}: {} devices of {}", r.devices, r.device_kind));
+        let name = product(self.machine, self.target).map_or(String::new(), |p| format!(", sold as {p}"));
+        let target = self.target;
+        screen.line(format!("compiled for {target}{name}: {} devices of {}", r.devices, r.device_kind));
         let by = r.compiler.lines().next().unwrap_or("its compiler");
         let cached = if r.cached { "from the cache, compiled before " } else { "" };
         screen.line(format!("  {cached}in {:.1} s, by {by}", r.seconds));
@@ -287,15 +316,16 @@ impl Answer<'_> {
             screen.line(format!("split {strategy} over {mesh}: {batch}"));
         }
         screen.line("each device:");
-        let of = r.memory_limit.map_or(String::new(), |limit| format!(" of {}", mib(limit as f64)));
+        let of = self.limit().map_or(String::new(), |limit| format!(" of {}", mib(limit as f64)));
         screen.line(format!("  memory     {}{of}", mib(m.need() as f64)));
-        for (what, bytes) in [
-            ("arguments", m.arguments),
-            ("results", m.results()),
-            ("temporaries", m.temporaries),
-            ("code", m.code),
-        ] {
+        for (what, bytes) in
+            [("arguments", m.arguments), ("results", m.results()), ("temporaries", m.temporaries)]
+        {
             screen.line(format!("    {what:<12} {}", mib(bytes as f64)));
+        }
+        // The CUDA plugin does not say.
+        if m.code > 0 {
+            screen.line(format!("    {:<12} {}", "code", mib(m.code as f64)));
         }
         if let Some(flops) = r.cost.get("flops") {
             screen.line(format!("  arithmetic {} MFLOP a step", grouped((flops / 1e6).round() as u64)));
@@ -303,7 +333,10 @@ impl Answer<'_> {
         for t in &self.traffic {
             screen.line(format!("  {:<18} {} of {} together", t.op, t.count, mib(t.bytes)));
         }
-        screen.detail("compiled by Google's compiler, not run: no TPU was needed");
+        screen.detail(match self.machine {
+            Machine::Gpus(..) => "compiled by XLA's compiler for GPUs, not run: no GPU was needed",
+            _ => "compiled by Google's compiler, not run: no TPU was needed",
+        });
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use systole::devices::{compile_cache, find_plugin};
 use systole_ir::knobs;
 use systole_pjrt::{
-    Platform, Plugin, Search, TpuClusterResolver, TpuCompiler, device_nodes, refuse_retired, sys,
+    AheadCompiler, Platform, Plugin, Search, TpuClusterResolver, device_nodes, refuse_retired, sys,
 };
 use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice, backend};
 
@@ -259,7 +259,7 @@ fn compiler() -> Finding {
         let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu)?;
         let mut request = AheadRequest::new(PROGRAM, AheadSlice::new("v5e", &[1, 1]));
         request.time_limit = Duration::from_secs(60);
-        TpuCompiler::new(library)?.compile_ahead(&request)
+        AheadCompiler::new(library)?.compile_ahead(&request)
     };
     match compiled() {
         Ok(report) => {

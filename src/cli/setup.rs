@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use systole::devices::plugin_cache;
 use systole_ir::{Error, ErrorKind, Result, knobs};
@@ -26,40 +26,82 @@ pub(crate) struct SetupArgs {
 enum Which {
     /// Google's libtpu: compiles for TPUs that are not here, and runs on those that are
     Tpu,
-    /// The CUDA plugin of the OpenXLA project
+    /// The CUDA plugin of the OpenXLA project, and NVIDIA's assembler, which it needs to compile for GPUs that are not here
     Cuda,
 }
 
-/// A plugin's package, and the folder of the library in it.
-fn package(which: Which) -> (Platform, &'static str, &'static str) {
+/// What is taken from a package: each file of it, and where that goes in the folder of plugins.
+struct Package {
+    name: &'static str,
+    files: &'static [(&'static str, &'static str)],
+}
+
+/// The first package has the plugin; `--version` is its version. The plugin looks for the others in `../nvidia/cu13`.
+fn packages(which: Which) -> (Platform, &'static [Package]) {
     match which {
-        Which::Tpu => (Platform::Tpu, "libtpu", "libtpu"),
-        Which::Cuda => (Platform::Cuda, "jax-cuda13-pjrt", "jax_plugins/xla_cuda13"),
+        Which::Tpu => {
+            (Platform::Tpu, &[Package { name: "libtpu", files: &[("libtpu/libtpu.so", "tpu/libtpu.so")] }])
+        }
+        Which::Cuda => (
+            Platform::Cuda,
+            &[
+                Package {
+                    name: "jax-cuda13-pjrt",
+                    files: &[("jax_plugins/xla_cuda13/xla_cuda_plugin.so", "cuda/xla_cuda_plugin.so")],
+                },
+                Package {
+                    name: "nvidia-cuda-nvcc==13.*",
+                    files: &[
+                        ("nvidia/cu13/bin/ptxas", "nvidia/cu13/bin/ptxas"),
+                        ("nvidia/cu13/bin/nvlink", "nvidia/cu13/bin/nvlink"),
+                    ],
+                },
+                Package {
+                    name: "nvidia-nvvm==13.*",
+                    files: &[(
+                        "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
+                        "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
+                    )],
+                },
+            ],
+        ),
     }
 }
 
 pub(crate) fn run(args: &SetupArgs, screen: &Screen) -> Outcome {
-    let (platform, name, inside) = package(args.platform);
+    let (platform, packages) = packages(args.platform);
     let cache = plugin_cache().ok_or_else(|| {
         Error::new(ErrorKind::Config, "there is no folder for downloads").hint("name one with SYSTOLE_CACHE")
     })?;
-    let folder = cache.join(platform.name());
-    let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
-    fs::create_dir_all(&work).map_err(|e| Error::io("cannot create", &work, e))?;
-    if matches!(args.platform, Which::Tpu) {
-        screen.line("libtpu is Google's software; its use is under your agreement with Google (Google Cloud's terms).");
+    screen.line(match platform {
+        Platform::Tpu => {
+            "libtpu is Google's software; its use is under your agreement with Google (Google Cloud's terms)."
+        }
+        Platform::Cuda => {
+            "ptxas, nvlink and libdevice are NVIDIA's software; their use is under NVIDIA's CUDA terms."
+        }
+    });
+    let mut fetched = Vec::new();
+    for (i, package) in packages.iter().enumerate() {
+        let version = args.version.as_ref().filter(|_| i == 0);
+        let wanted = version.map_or(package.name.to_string(), |v| format!("{}=={v}", package.name));
+        screen.detail(format!("fetching {wanted} with pip"));
+        let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
+        fs::create_dir_all(&work).map_err(|e| Error::io("cannot create", &work, e))?;
+        let placed = fetch(&wanted, &work).and_then(|()| {
+            package.files.iter().try_for_each(|(from, to)| place(&work, from, &cache.join(to)))
+        });
+        let _ = fs::remove_dir_all(&work);
+        placed?;
+        fetched.push(wanted);
     }
-    let wanted = args.version.as_ref().map_or(name.to_string(), |v| format!("{name}=={v}"));
-    screen.detail(format!("fetching {wanted} with pip"));
-    let placed =
-        fetch(&wanted, &work).and_then(|()| place(&work, &format!("{inside}/{}", platform.file()), &folder));
-    let _ = fs::remove_dir_all(&work);
-    let path = placed?;
+    let path = cache.join(platform.name()).join(platform.file());
     let (major, minor) = Plugin::peek(&path)?.version();
     screen.line(format!("{} is ready: PJRT {major}.{minor}", path.display()));
     if screen.json {
-        screen
-            .object(&json!({"plugin": path, "package": wanted, "pjrt_version": format!("{major}.{minor}")}));
+        screen.object(
+            &json!({"plugin": path, "packages": fetched, "pjrt_version": format!("{major}.{minor}")}),
+        );
     }
     Ok(0)
 }
@@ -107,8 +149,8 @@ fn python(first: &[&str], paths: &[&Path], last: &[&str]) -> Result<()> {
         .hint("check the network and the version's number"))
 }
 
-/// Moves the library to its place when its hash is the one that its package states.
-fn place(work: &Path, file: &str, folder: &Path) -> Result<PathBuf> {
+/// Moves a file to its place when its hash is the one that its package states.
+fn place(work: &Path, file: &str, to: &Path) -> Result<()> {
     let unpacked = work.join("unpacked");
     let from = unpacked.join(file);
     let bytes = fs::read(&from).map_err(|e| Error::io("the package lacks", &from, e))?;
@@ -118,10 +160,21 @@ fn place(work: &Path, file: &str, folder: &Path) -> Result<PathBuf> {
         let e = Error::new(ErrorKind::Data, format!("{file} is not what its package says"));
         return Err(e.because(format!("SHA-256 {found} instead of {stated}")).hint("fetch it again"));
     }
+    make_executable(&from)?;
+    let folder = to.parent().unwrap_or(to);
     fs::create_dir_all(folder).map_err(|e| Error::io("cannot create", folder, e))?;
-    let to = folder.join(from.file_name().unwrap_or_default());
-    fs::rename(&from, &to).map_err(|e| Error::io("cannot move the plugin to", &to, e))?;
-    Ok(to)
+    fs::rename(&from, to).map_err(|e| Error::io("cannot move a file to", to, e))
+}
+
+/// Python's zipfile forgets which files are programs.
+fn make_executable(path: &Path) -> Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(path, mode).map_err(|e| Error::io("cannot make executable", path, e))?;
+    }
+    Ok(())
 }
 
 /// The hash in the package's list of files: `libtpu/libtpu.so,sha256=…,574812664`.
@@ -170,7 +223,7 @@ mod tests {
         for (hash, fits) in [("AAAA", false), (good.as_str(), true)] {
             fs::write(package.join("libtpu/libtpu.so"), "library").unwrap();
             fs::write(&record, format!("libtpu/libtpu.so,sha256={hash},7\n")).unwrap();
-            let placed = place(&work, "libtpu/libtpu.so", &work.join("cache"));
+            let placed = place(&work, "libtpu/libtpu.so", &work.join("cache/libtpu.so"));
             assert_eq!(placed.is_ok(), fits, "{placed:?}");
         }
         assert_eq!(fs::read(work.join("cache/libtpu.so")).unwrap(), b"library");

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use systole_ir::{DType, GraphBuilder, Result, TensorType};
-use systole_pjrt::{COMMAND, Platform, TpuCompiler, discover, program_text, serve};
+use systole_pjrt::{AheadCompiler, COMMAND, Platform, discover, program_text, serve};
 use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice};
 
 #[allow(clippy::print_stdout, reason = "an example shows what it found")]
@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     let program = program_text(&*g.finish(&[x.matmul(&x)])?, &[]);
 
     let library = discover(Platform::Tpu, None, None).require(Platform::Tpu)?;
-    let report = TpuCompiler::new(library)?.compile_ahead(&AheadRequest::new(program, slice))?;
+    let report = AheadCompiler::new(library)?.compile_ahead(&AheadRequest::new(program, slice))?;
     println!("{}: {:.2} s, {:?}", report.device_kind, report.seconds, report.memory);
     println!("{:?}", report.cost.get("flops"));
     Ok(())

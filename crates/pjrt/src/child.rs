@@ -29,12 +29,12 @@ const EXECUTABLE: &str = "executable.bin";
 /// How often the parent looks at its child.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Google's compiler for TPUs, run in child processes.
+/// The compiler of a plugin, run in child processes: Google's for TPUs, XLA's for GPUs.
 ///
 /// ```no_run
-/// use systole_pjrt::{Platform, TpuCompiler, discover};
+/// use systole_pjrt::{Platform, AheadCompiler, discover};
 /// use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice};
-/// let compiler = TpuCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
+/// let compiler = AheadCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
 /// let program = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
 ///     %y = stablehlo.add %x, %x : tensor<8xf32>
 ///     return %y : tensor<8xf32>
@@ -43,31 +43,31 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// println!("{} bytes on each {}", report.memory.need(), report.device_kind);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-pub struct TpuCompiler {
+pub struct AheadCompiler {
     library: PathBuf,
     program: PathBuf,
     cache: Option<CompileCache>,
 }
 
-impl TpuCompiler {
+impl AheadCompiler {
     /// The compiler in a library. Children are this very program; see [`serve`].
-    pub fn new(library: PathBuf) -> Result<TpuCompiler> {
+    pub fn new(library: PathBuf) -> Result<AheadCompiler> {
         let program = std::env::current_exe().map_err(|e| Error::io("cannot find", "this program", e))?;
-        Ok(TpuCompiler { library, program, cache: None })
+        Ok(AheadCompiler { library, program, cache: None })
     }
 
     /// The same, which keeps what it compiled and does not compile it again.
-    pub fn with_cache(self, cache: CompileCache) -> TpuCompiler {
-        TpuCompiler { cache: Some(cache), ..self }
+    pub fn with_cache(self, cache: CompileCache) -> AheadCompiler {
+        AheadCompiler { cache: Some(cache), ..self }
     }
 
     /// The same, with another program for the children: one that calls [`serve`] for [`COMMAND`].
-    pub fn with_program(self, program: PathBuf) -> TpuCompiler {
-        TpuCompiler { program, ..self }
+    pub fn with_program(self, program: PathBuf) -> AheadCompiler {
+        AheadCompiler { program, ..self }
     }
 }
 
-impl AheadOfTime for TpuCompiler {
+impl AheadOfTime for AheadCompiler {
     fn compile_ahead(&self, request: &AheadRequest) -> Result<AheadReport> {
         let wanted = Wanted {
             library: self.library.clone(),
@@ -91,7 +91,7 @@ impl AheadOfTime for TpuCompiler {
 /// Names and contents of the files that say what is asked.
 type Asked<'a> = [(&'a str, &'a [u8])];
 
-impl TpuCompiler {
+impl AheadCompiler {
     fn compile_anew(&self, request: &AheadRequest, asked: &Asked<'_>) -> Result<AheadReport> {
         let folder = Folder::new(self.cache.as_ref())?;
         asked.iter().try_for_each(|(name, bytes)| folder.write(name, bytes))?;
@@ -134,7 +134,7 @@ impl TpuCompiler {
     }
 }
 
-impl TpuCompiler {
+impl AheadCompiler {
     /// Runs a child to its end or its limits; also says the most memory it was seen to use.
     fn run(&self, folder: &Folder, request: &AheadRequest) -> Result<(ExitStatus, u64)> {
         let log = fs::File::create(folder.0.join("log.txt")).map_err(|e| folder.failed("create", e))?;
@@ -236,6 +236,7 @@ struct SliceInFile {
     extents: Vec<usize>,
     rings: Vec<bool>,
     chip_config: Option<String>,
+    gpu: Option<String>,
     count: usize,
 }
 
@@ -353,6 +354,15 @@ fn end_with_parent() {
     });
 }
 
+/// The compiler's own words for its version. Those of the CUDA plugin are the GPU's name.
+fn compiler(plugin: &Plugin, topology: &Topology, slice: &AheadSlice) -> Result<String> {
+    let (major, minor) = plugin.version();
+    match slice.gpu {
+        Some(_) => Ok(format!("XLA's CUDA plugin of PJRT {major}.{minor}")),
+        None => topology.version(),
+    }
+}
+
 /// The versions of StableHLO that a plugin reads, as one more line of its version.
 fn dialects(plugin: &Plugin) -> String {
     let shown = |version: Vec<i64>| Value::Ints(version).to_string();
@@ -384,7 +394,7 @@ impl Borrowed<'_> {
             .map_err(|e| Error::new(ErrorKind::Data, "the request cannot be read").because(e.to_string()))?;
         let program = self.read("program.mlir")?;
         let plugin = Plugin::load(&wanted.library)?;
-        let topology = Topology::tpu(&plugin, &wanted.slice)?;
+        let topology = Topology::new(&plugin, &wanted.slice)?;
         let devices = topology.devices()?;
         let began = Instant::now();
         let compiled = topology.compile(&program, wanted.replicas, wanted.partitions, wanted.quick)?;
@@ -396,7 +406,7 @@ impl Borrowed<'_> {
         let m = compiled.memory()?;
         let limit = devices.first().and_then(|d| d.attributes.get("device_memory_bytes_limit")?.number());
         Ok(Told {
-            compiler: topology.version()? + &dialects(&plugin),
+            compiler: compiler(&plugin, &topology, &wanted.slice)? + &dialects(&plugin),
             device_kind: devices.first().map(|d| d.kind.clone()).unwrap_or_default(),
             devices: devices.len(),
             memory_limit: limit.map(|bytes| bytes as u64),

@@ -1,7 +1,7 @@
 //! TPU and GPU through PJRT plugins that users already have: `libtpu.so`, `xla_cuda_plugin.so` and others.
 //!
 //! [`discover`] finds a plugin, [`Plugin`] loads it, [`Topology`] stands for machines that are not here, and
-//! [`TpuCompiler`] compiles for them in child processes. No plugin is part of Systole: libtpu is Google's, and its use
+//! [`AheadCompiler`] compiles for them in child processes. No plugin is part of Systole: libtpu is Google's, and its use
 //! is under the user's agreement with Google.
 //!
 //! This crate has `unsafe` code: calls through the C API, of which `sys` has the layouts and `plugin` the rules.
@@ -23,7 +23,7 @@ mod topology;
 
 pub use backend::PjrtBackend;
 pub use cache::CompileCache;
-pub use child::{COMMAND, TpuCompiler, serve};
+pub use child::{AheadCompiler, COMMAND, serve};
 pub use client::{Array, Client, Device, Input, Loaded};
 pub use cluster::{Doubt, Surroundings, TpuClusterResolver, refuse_retired};
 pub use discover::{Place, Platform, Search, discover};

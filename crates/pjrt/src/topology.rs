@@ -25,8 +25,25 @@ pub struct TopologyDevice {
 }
 
 impl Topology {
-    /// The topology of a slice of TPUs.
-    pub fn tpu(plugin: &Plugin, slice: &AheadSlice) -> Result<Topology> {
+    /// The topology of a slice of TPUs, or of GPUs where their figures are given.
+    pub fn new(plugin: &Plugin, slice: &AheadSlice) -> Result<Topology> {
+        let (topology, name) = match &slice.gpu {
+            Some(figures) => (Topology::gpus(plugin, slice, figures), "XLA's CUDA plugin"),
+            None => (Topology::tpus(plugin, slice), "libtpu"),
+        };
+        topology.map_err(|e| e.hint(format!("is the library {name}? `systole devices` shows what is found")))
+    }
+
+    /// Without these two options the CUDA plugin looks for GPUs in this machine.
+    fn gpus(plugin: &Plugin, slice: &AheadSlice, figures: &str) -> Result<Topology> {
+        let extents: Vec<String> = slice.extents.iter().map(usize::to_string).collect();
+        let mut options = Named::default();
+        options.push("target_config", Value::Text(figures.into()));
+        options.push("topology", Value::Text(extents.join("x")));
+        Topology::create(plugin, &slice.topology, &options)
+    }
+
+    fn tpus(plugin: &Plugin, slice: &AheadSlice) -> Result<Topology> {
         let mut options = Named::default();
         if let Some(config) = &slice.chip_config {
             options.push("chip_config_name", Value::Text(config.clone()));
@@ -104,7 +121,7 @@ impl Topology {
             compile_options_size: options.len(),
             ..Args::new()
         };
-        self.plugin.call(&mut args)?;
+        self.plugin.call(&mut args).map_err(assembler_told)?;
         Ok(Compiled { plugin: self.plugin.clone(), object: args.executable })
     }
 }
@@ -113,6 +130,28 @@ impl Drop for Topology {
     fn drop(&mut self) {
         self.plugin.free(sys::TopologyDescription_Destroy { topology: self.object, ..Args::new() });
     }
+}
+
+/// XLA's compiler for GPUs writes NVIDIA's assembly language; NVIDIA's own programs make code of it, and are not part of
+/// the plugin.
+fn assembler_told(e: Error) -> Error {
+    let says = |words: &str| e.what().contains(words);
+    if says("No PTX compilation provider") || says("libdevice") {
+        let told = e.what().split(". ").next().unwrap_or_default();
+        let what = "the CUDA plugin does not find NVIDIA's ptxas, nvlink and libdevice";
+        return Error::new(ErrorKind::Unsupported, what).because(told).hint(
+            "`systole setup cuda` fetches them with a plugin; beside another one `pip install nvidia-cuda-nvcc \
+             nvidia-nvvm` puts them where it looks",
+        );
+    }
+    // The plugin takes "is not defined for option 'gpu-name'" for the sign of an old version.
+    if says("ptxas too old") {
+        let what = "NVIDIA's ptxas does not make code for this GPU";
+        return Error::new(ErrorKind::Unsupported, what)
+            .because(e.what())
+            .hint("CUDA 13 makes none for V100 and older: name a plugin of CUDA 12, which has its own ptxas, with --plugin");
+    }
+    e
 }
 
 /// Chips of one host where they are not the usual 2 × 2: a slice with an odd extent has hosts of one row or one chip.
@@ -159,10 +198,13 @@ impl Compiled {
         Ok(args.num_outputs)
     }
 
-    /// The compiler's cost analysis, by its own names.
+    /// The compiler's cost analysis, by its own names; nothing where it offers none, as the CUDA plugin.
     pub fn cost(&self) -> Result<BTreeMap<String, f64>> {
         let mut args = sys::Executable_GetCostAnalysis { executable: self.object, ..Args::new() };
-        self.plugin.call(&mut args)?;
+        match self.plugin.call(&mut args) {
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(BTreeMap::new()),
+            said => said?,
+        }
         // SAFETY: the list belongs to the executable, which is alive.
         let list = unsafe { values(args.properties, args.num_properties) };
         Ok(list.into_iter().filter_map(|(name, v)| Some((name, v.number()?))).collect())
@@ -219,5 +261,23 @@ impl Compiled {
 impl Drop for Compiled {
     fn drop(&mut self) {
         self.plugin.free(sys::Executable_Destroy { executable: self.object, ..Args::new() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_assembler_is_told_with_what_to_install() {
+        let told = |words: &str| assembler_told(Error::new(ErrorKind::Unsupported, words)).to_string();
+        let long = "No PTX compilation provider is available. Neither ptxas/nvlink nor nvjtlink is available. Details:";
+        for words in [long, "libdevice not found at ./libdevice.10.bc"] {
+            assert!(told(words).contains("systole setup cuda"), "{}", told(words));
+        }
+        assert!(!told(long).contains("Details"), "{}", told(long));
+        let old = told("/bin/ptxas ptxas too old. Falling back to the driver to compile.");
+        assert!(old.contains("V100") && old.contains("CUDA 12"), "{old}");
+        assert!(!told("out of memory").contains("CUDA"));
     }
 }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
-use systole_pjrt::{COMMAND, CompileCache, Platform, TpuCompiler, discover, program_text, serve};
+use systole_pjrt::{AheadCompiler, COMMAND, CompileCache, Platform, discover, program_text, serve};
 use systole_plan::{Half, Machine, Memory, Mesh, Tables, Work, analytic, compiled};
 use systole_runtime::{AheadOfTime, AheadRequest};
 
@@ -80,7 +80,7 @@ fn main() -> Result<()> {
         return serve(Path::new(folder));
     }
     let tables = Tables::built_in()?;
-    let compiler = TpuCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
+    let compiler = AheadCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
     let compiler = match args.get(2) {
         Some(folder) => compiler.with_cache(CompileCache::new(folder.into(), CACHE_BYTES)),
         None => compiler,
@@ -152,7 +152,7 @@ fn row(
     case: &Case,
     chip: &'static str,
     tables: &Tables,
-    compiler: &TpuCompiler,
+    compiler: &AheadCompiler,
     version: &mut String,
 ) -> Result<Row> {
     let work = Work::of(&case.graph);

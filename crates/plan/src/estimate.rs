@@ -9,6 +9,7 @@ use crate::slice::Slice;
 use crate::table::{Gpu, Tables};
 use crate::work::{Kernel, Role, Work};
 use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::AheadSlice;
 
 /// Where a program could run.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,24 @@ pub enum Machine {
     Gpus(Gpu, usize),
     /// This computer.
     Cpu(Cpu),
+}
+
+fn gpus(tables: &Tables) -> Vec<&str> {
+    tables.gpus.iter().map(|g| g.name.as_str()).collect()
+}
+
+/// The nearest GPUs are those with the longest common beginning.
+fn unknown(name: &str, family: &str, tables: &Tables) -> Error {
+    let family = family.trim_start_matches(|c: char| c.is_ascii_digit() || c == 'x');
+    let mut near = gpus(tables);
+    let common = |gpu: &str| family.bytes().zip(gpu.bytes()).take_while(|(a, b)| a == b).count();
+    near.sort_by_key(|gpu| std::cmp::Reverse(common(gpu)));
+    Error::new(ErrorKind::Config, format!("there is no TPU slice and no GPU `{name}`"))
+        .because(format!("the table of GPUs has {}", gpus(tables).join(", ")))
+        .hint(format!(
+            "the nearest: {}; several GPUs are written 8*h100, slices v5e-8 or v5e:2x2",
+            near[..near.len().min(2)].join(", ")
+        ))
 }
 
 /// A computer's ceilings, as measured.
@@ -41,17 +60,42 @@ impl Machine {
             Some((n, rest)) => (n.trim().parse::<usize>().ok(), rest.trim()),
             None => (Some(1), name.trim()),
         };
-        let Some(gpu) = tables.gpu(&rest.to_lowercase()) else {
-            return Slice::of(name, tables).map(Machine::Slice).map_err(|e| {
-                let gpus: Vec<&str> = tables.gpus.iter().map(|g| g.name.as_str()).collect();
-                e.because(format!("and it is no GPU of the table: {}", gpus.join(", ")))
+        let rest = rest.to_lowercase();
+        let (family, size) = rest.split_once([':', '-']).map_or((rest.as_str(), None), |(f, s)| (f, Some(s)));
+        let Some(gpu) = tables.gpu(family) else {
+            // What is written as slices are is taken for one.
+            let a_slice = size.is_some() || tables.tpu(family).is_some();
+            return Slice::of(name, tables).map(Machine::Slice).map_err(|e| match a_slice {
+                true => e.because(format!("and it is no GPU of the table: {}", gpus(tables).join(", "))),
+                false => unknown(name, family, tables),
             });
         };
-        let count = count.filter(|n| (1..=8).contains(n)).ok_or_else(|| {
+        let count = count.filter(|n| size.is_none() && (1..=8).contains(n)).ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("`{name}` is no machine of GPUs"))
-                .hint(format!("1 to 8 of them, as 8*{}", gpu.name))
+                .because("GPUs of one machine are supported, and not yet those of several")
+                .hint(format!("1 to 8 of them, as {0} or 8*{0}", gpu.name))
         })?;
         Ok(Machine::Gpus(gpu.clone(), count))
+    }
+
+    /// As [`Machine::of`], and besides the slices of [`Slice::compilable`].
+    pub fn compilable(name: &str, tables: &Tables) -> Result<Machine> {
+        let unsold = || Slice::compilable(name, tables).map(Machine::Slice);
+        Machine::of(name, tables).or_else(|refused| unsold().map_err(|_| refused))
+    }
+
+    /// What a compiler is told of it; nothing compiles ahead of time for this computer.
+    ///
+    /// # Errors
+    /// When the tables do not say what the compiler must know.
+    pub fn ahead(&self, tables: &Tables) -> Result<AheadSlice> {
+        match self {
+            Machine::Slice(slice) => Ok(slice.ahead(tables)),
+            Machine::Gpus(gpu, count) => gpu.ahead(*count),
+            Machine::Cpu(_) => {
+                Err(Error::new(ErrorKind::Unsupported, "programs for this CPU are made when they run"))
+            }
+        }
     }
 
     /// As the table shows it.
@@ -372,4 +416,37 @@ pub(crate) fn assembled(
     let peak_type = work.kernels.iter().filter_map(|k| k.product.as_ref()).map(|p| p.dtype).next();
     let peak = peak_type.map_or(device.flops[1], |d| device.peak(d));
     Estimate { by, device: device_time, collective, host, memory, flops: work.product_flops(), peak, kernels }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_have_names_and_numbers() {
+        let tables = Tables::built_in().unwrap();
+        let titles = |name: &str| Machine::of(name, &tables).map(|m| (m.title(), m.devices()));
+        assert_eq!(titles("H100").unwrap(), ("h100".into(), 1));
+        assert_eq!(titles("8*b200").unwrap(), ("8*b200".into(), 8));
+        let told = |name: &str| titles(name).unwrap_err().to_string();
+        for name in ["9*h100", "0*h100", "x*h100", "h100-8", "h100:2x2", "h100-pcie"] {
+            assert!(told(name).contains("1 to 8") && told(name).contains("8*h100"), "{}", told(name));
+        }
+        assert!(told("h10").contains("nearest: h100") && told("h10").contains("b200"), "{}", told("h10"));
+        assert!(told("8xh100").contains("nearest: h100"), "{}", told("8xh100"));
+        assert!(told("a10").contains("nearest: a100"), "{}", told("a10"));
+        assert!(told("v5e-10").contains("no TPU slice"), "{}", told("v5e-10"));
+    }
+
+    #[test]
+    fn compilers_are_told_of_slices_and_gpus() {
+        let tables = Tables::built_in().unwrap();
+        let ahead = |name: &str| Machine::compilable(name, &tables).unwrap().ahead(&tables).unwrap();
+        assert_eq!((ahead("v4").topology.as_str(), ahead("v4").gpu), ("v4:1x1x1", None));
+        let gpus = ahead("2*a100");
+        assert_eq!((gpus.topology.as_str(), gpus.extents), ("2*a100", vec![1, 1, 2]));
+        assert!(gpus.gpu.is_some_and(|text| text.contains("major: 8 minor: 0")));
+        let cpu = Cpu { flops: 1e9, tiers: Vec::new(), threads: 1, memory: 1e9 };
+        assert!(Machine::Cpu(cpu).ahead(&tables).is_err());
+    }
 }

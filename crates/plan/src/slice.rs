@@ -118,6 +118,7 @@ impl Slice {
             extents: self.topology.clone(),
             rings: self.wrap.clone(),
             chip_config: tables.tpu(&self.generation).and_then(|t| t.chip_config.clone()),
+            gpu: None,
             count: self.slices,
         }
     }

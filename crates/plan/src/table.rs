@@ -3,6 +3,7 @@
 //!
 //! Nothing here reads files or knows graphs, so that naming a slice costs a caller nothing else.
 
+use crate::gpu::GpuTarget;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
@@ -137,6 +138,9 @@ pub struct Gpu {
     pub link_gb_per_s: f64,
     /// Electrical power at most.
     pub watts: f64,
+    /// What a compiler is told of it; a GPU that a user adds has none unless it is written down.
+    #[serde(default)]
+    pub target: Option<GpuTarget>,
 }
 
 /// What one chip or GPU costs for an hour.

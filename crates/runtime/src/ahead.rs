@@ -7,17 +7,20 @@ use std::fmt;
 use std::time::Duration;
 use systole_ir::Result;
 
-/// Chips wired together, as a compiler is told of them. Names of what clouds sell are in `systole-plan`.
+/// Chips or GPUs wired together, as a compiler is told of them. Names of what clouds sell are in `systole-plan`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AheadSlice {
-    /// The compiler's name of one slice: `v5e:4x4`.
+    /// The compiler's name of one slice: `v5e:4x4`. GPUs have the name that the reader knows: `h100`.
     pub topology: String,
-    /// Chips along each axis.
+    /// Chips along each axis; for GPUs one slice, one host, and the GPUs of the host.
     pub extents: Vec<usize>,
     /// Which axes are closed to rings.
     pub rings: Vec<bool>,
     /// The compiler's configuration of a chip, where it is not its default.
     pub chip_config: Option<String>,
+    /// The figures of one GPU, for a compiler that knows none by name: the text of a
+    /// `stream_executor.GpuTargetConfigProto`.
+    pub gpu: Option<String>,
     /// How many equal slices the data centre's network joins.
     pub count: usize,
 }
@@ -31,6 +34,19 @@ impl AheadSlice {
             extents: extents.to_vec(),
             rings: vec![false; extents.len()],
             chip_config: None,
+            gpu: None,
+            count: 1,
+        }
+    }
+
+    /// So many GPUs of one machine, by the name that messages have and the figures of one.
+    pub fn gpus(name: &str, figures: String, count: usize) -> AheadSlice {
+        AheadSlice {
+            topology: name.into(),
+            extents: vec![1, 1, count],
+            rings: vec![false; 3],
+            chip_config: None,
+            gpu: Some(figures),
             count: 1,
         }
     }

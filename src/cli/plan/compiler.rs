@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use systole::devices::{compile_cache, find_plugin};
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_pjrt::{Platform, TpuCompiler, program_text, spread_text};
+use systole_pjrt::{AheadCompiler, Platform, program_text, spread_text};
 use systole_plan::{Estimate, Half, Machine, Slice, Tables, Work, analytic, compiled};
 use systole_runtime::{AheadOfTime, AheadReport, AheadRequest};
 
@@ -24,7 +24,7 @@ type Key = (String, usize);
 
 /// The compiler and what it has said.
 pub(super) struct Compiler {
-    compiler: TpuCompiler,
+    compiler: AheadCompiler,
     said: HashMap<Key, Result<AheadReport>>,
 }
 
@@ -39,7 +39,7 @@ impl Compiler {
     /// libtpu, where it is found.
     pub(super) fn find() -> Result<Compiler> {
         let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu)?;
-        let compiler = TpuCompiler::new(library)?;
+        let compiler = AheadCompiler::new(library)?;
         let compiler = match compile_cache()? {
             Some(cache) => compiler.with_cache(cache),
             None => compiler,
@@ -145,7 +145,7 @@ fn job(args: &PlanArgs, key: Key, slice: &Slice, subject: &mut Subject, tables: 
     if let (Some(name), true) = (&args.strategy, slice.all_devices() > 1)
         && let Some((graph, roles)) = subject.whole()?
     {
-        let mesh = mesh(args.mesh.as_deref(), slice).map_err(|f| f.error)?;
+        let mesh = mesh(args.mesh.as_deref(), &Machine::Slice(slice.clone())).map_err(|f| f.error)?;
         if mesh.devices() != slice.all_devices() {
             let e = Error::new(ErrorKind::Config, format!("the mesh {mesh} is not all of its devices"));
             return Err(e.at("--mesh").hint("plan one slice at a time with a mesh"));
