@@ -119,7 +119,10 @@ fn a_trace_has_the_kernels_steps_and_waits_of_each_thread() {
     let args =
         ["train", "tiny.toml", "--data-dir=data", "--epochs=1", "--steps-per-epoch=3", "--trace=train.json"];
     f.run(&args).ok();
-    assert_eq!(of_category(&events(&f, "train.json"), "data").len(), 3);
+    let all = events(&f, "train.json");
+    for name in ["wait for data", "copy to device"] {
+        assert_eq!(of_category(&all, "data").iter().filter(|e| e["name"] == name).count(), 3, "{name}");
+    }
     f.run(&["train", "tiny.toml", "--data-dir=data", "--trace=no/such.json"])
         .fails(1, &["no/such.json", "--trace"]);
 }
