@@ -63,7 +63,8 @@ fn what_is_missing_hangs_or_dies_is_in_the_report() {
     let slow = ["selftest", "--device=ref", "--batch-size=2000", "--time-limit=3"];
     assert_eq!(f.run(&slow).code, Some(1));
     let o = report(&f, "systole-selftest-ref.json");
-    assert_eq!(o["failures"][0]["check"], "training, step 1", "{o}");
+    // On a slow machine before the first step begins.
+    assert!(o["failures"][0]["check"].as_str().unwrap().starts_with("training"), "{o}");
     assert!(o["failures"][0]["what"].as_str().unwrap().contains("for 3 s"), "{o}");
     assert!(o["results"]["ops"]["wrong"] == 0, "{o}");
 }

@@ -150,6 +150,10 @@ impl Backend for CpuBackend {
         vec![DeviceInfo { id: DeviceId(0), description }]
     }
 
+    fn shares_cores(&self) -> bool {
+        true
+    }
+
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
         Ok(Arc::new(self.build(graph, options).at(|| format!("compiling {} for cpu", options.label))?))
     }

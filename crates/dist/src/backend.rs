@@ -82,6 +82,10 @@ impl Backend for Distributed {
         self.inner.wants_loops()
     }
 
+    fn shares_cores(&self) -> bool {
+        self.inner.shares_cores()
+    }
+
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
         let split = self.splits(graph, options)?;
         let spread = self.strategy.spread(&self.mesh, graph, &options.roles, split)?;

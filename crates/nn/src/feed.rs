@@ -1,7 +1,9 @@
 //! The batches of `fit`: each is read and brought to the device while the step before it runs, by a thread of its own.
+//! Where steps and pipelines share the cores, that thread would only disturb them.
 //!
 //! One batch is ahead, no more. It has not been consumed: a batch carries the place behind it, and the run's place is that
-//! of the last batch that a step took. A pipeline with `debug()` is read on the calling thread, when a step asks for it.
+//! of the last batch that a step took. There, and from a pipeline with `debug()`, batches are read on the calling thread,
+//! when a step asks for them.
 
 use crate::batch::Batch;
 use crate::resident::{DeviceBatch, put_batch};
@@ -68,7 +70,7 @@ enum From {
 
 impl Feed {
     pub fn start(iter: DatasetIter, recipe: Recipe) -> Feed {
-        let in_place = iter.runs_in_place();
+        let in_place = iter.runs_in_place() || recipe.backend.shares_cores();
         let (iter, recipe) = (Arc::new(Mutex::new(iter)), Arc::new(recipe));
         let here = From::Here(recipe.clone());
         if in_place {

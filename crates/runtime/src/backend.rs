@@ -101,6 +101,12 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// Whether steps run on the cores that input pipelines run on. A thread that brings the next batch to the device
+    /// meanwhile only disturbs them there: the pipeline's own stages are ahead already, and there is nothing to copy.
+    fn shares_cores(&self) -> bool {
+        false
+    }
+
     /// Compiles a graph.
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>>;
 
