@@ -63,6 +63,9 @@ impl Backend for ReferenceBackend {
     fn devices(&self) -> Vec<DeviceInfo> {
         one_device("reference interpreter")
     }
+    fn shares_cores(&self) -> bool {
+        true
+    }
     fn compile(&self, graph: &Arc<Graph>, _: &CompileOptions) -> Result<Arc<dyn Executable>> {
         prepare(graph, false)
     }
@@ -77,6 +80,9 @@ impl Backend for NullBackend {
     }
     fn devices(&self) -> Vec<DeviceInfo> {
         one_device("runs nothing, returns zeros")
+    }
+    fn shares_cores(&self) -> bool {
+        true
     }
     fn compile(&self, graph: &Arc<Graph>, _: &CompileOptions) -> Result<Arc<dyn Executable>> {
         prepare(graph, true)
