@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use systole::config::{Config, Draft, PRESETS};
-use systole_data::input::{entries, is_file, is_remote};
+use systole_data::input::{absolute, entries, is_file, is_remote};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Model, nearest};
 
@@ -35,8 +35,7 @@ impl Target {
         }
         if path.is_dir() {
             // Whole, so that the run can be gone on with from anywhere.
-            let whole = std::path::absolute(path).map_err(|e| Error::io("cannot find", path, e))?;
-            return Ok(Target::Folder(whole));
+            return absolute(path).map(Target::Folder);
         }
         let e = Error::new(ErrorKind::Io, format!("`{name}` is neither a file, a folder nor a preset"));
         Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &PRESETS), PRESETS.join(", "))))

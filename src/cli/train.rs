@@ -313,7 +313,7 @@ fn records_draft(folder: &Path, file: Option<&str>) -> Result<Draft, Failure> {
 }
 
 fn file_draft(file: &Path) -> Result<Draft, Failure> {
-    let whole = std::path::absolute(file).map_err(|e| Error::io("cannot find", file, e))?;
+    let whole = systole_data::input::absolute(file)?;
     let name = whole.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
     records_draft(whole.parent().unwrap_or(Path::new("/")), Some(&name))
 }

@@ -16,6 +16,18 @@ pub fn is_remote(path: impl AsRef<Path>) -> bool {
     path.to_str().is_some_and(|p| p.starts_with("gs://") || p.starts_with("s3://"))
 }
 
+/// A path that means the same from any folder; an object's does already.
+///
+/// # Errors
+/// When the current folder is gone.
+pub fn absolute(path: impl AsRef<Path>) -> Result<PathBuf> {
+    let path = path.as_ref();
+    if is_remote(path) {
+        return Ok(path.into());
+    }
+    std::path::absolute(path).map_err(|e| Error::io("cannot find", path, e))
+}
+
 /// An open file or object.
 pub struct Input(Kind);
 

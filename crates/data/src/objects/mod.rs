@@ -135,8 +135,9 @@ impl Bucket {
                 .hint("put it back, or start a new run with what is there now"),
             other => {
                 let why = chain(other);
-                // Servers that know who a machine is are asked where nothing else is set.
-                let hint = match ["169.254.169.254", "metadata"].iter().any(|m| why.contains(m)) {
+                // Servers that know who a machine is are asked where nothing else is set; refused lists are of no kind.
+                let unknown = ["169.254.169.254", "metadata", "status code: 401", "status code: 403"];
+                let hint = match unknown.iter().any(|m| why.contains(m)) {
                     true => hint_for_credentials(&self.name),
                     false => "check the network; the same command goes on from the last backup".into(),
                 };

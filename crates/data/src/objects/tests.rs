@@ -336,6 +336,12 @@ fn what_does_not_pass_is_told_with_place_and_advice() {
     );
     let e = error(&[Act::Status(403); 3], &path);
     assert!(e.contains(&path) && e.contains("403") && e.contains("AWS_ACCESS_KEY_ID"), "{e}");
+    for pattern in [path.clone(), format!("s3://{bucket}/*.csv")] {
+        server.next(&[Act::Status(403); 9]);
+        let e = Dataset::list_files(&pattern).unwrap_err().to_string();
+        lock(&server.acts).clear();
+        assert!(e.contains("403") && e.contains("AWS_ACCESS_KEY_ID") && !e.contains("matches"), "{e}");
+    }
     let e = error(&[Act::Status(401); 3], &path.replace("s3:", "gs:"));
     assert!(e.contains("401") && e.contains("gcloud auth"), "{e}");
     let e = error(&[Act::Status(503); 20], &path);

@@ -81,14 +81,21 @@ pub(crate) fn glob(pattern: &str) -> Result<Vec<PathBuf>> {
     let (root, below) = root_of(pattern);
     let parts: Vec<&str> = below.split('/').filter(|p| !p.is_empty()).collect();
     let mut found = Vec::new();
-    expand(root, &parts, &mut found)?;
+    expand(root.clone(), &parts, &mut found)?;
     found.sort();
     found.dedup();
-    if found.is_empty() {
-        return Err(Error::new(ErrorKind::Io, format!("no file matches {pattern}"))
-            .hint("check the pattern; it is taken from the current folder unless it begins with /"));
+    if !found.is_empty() {
+        return Ok(found);
     }
-    Ok(found)
+    let mut hint = "check the pattern; it is taken from the current folder unless it begins with /";
+    if is_remote(pattern) {
+        // A store that cannot be asked looked empty until here: now it says why.
+        let plain = below.split(['*', '?', '[']).next().unwrap_or_default();
+        let folder = plain.rsplit_once('/').map_or("", |(folder, _)| folder);
+        entries(root.join(folder.trim_start_matches('/')))?;
+        hint = "check the bucket and the pattern: gcloud storage ls, aws s3 ls";
+    }
+    Err(Error::new(ErrorKind::Io, format!("no file matches {pattern}")).hint(hint))
 }
 
 /// Where a pattern begins: `/`, a bucket, or the current folder; and the rest of it.
@@ -210,6 +217,15 @@ mod tests {
         }
         let hard = "*a".repeat(30);
         assert!(!matches(hard.as_bytes(), "a".repeat(29).as_bytes()));
+    }
+
+    #[test]
+    #[cfg(not(feature = "object-stores"))]
+    fn a_bucket_that_cannot_be_asked_is_not_said_to_be_empty() {
+        for pattern in ["gs://bucket", "gs://bucket/*.csv", "s3://bucket/a/b.csv"] {
+            let e = glob(pattern).unwrap_err().to_string();
+            assert!(e.contains("--features object-stores") && !e.contains("matches"), "{e}");
+        }
     }
 
     #[test]
