@@ -2,7 +2,7 @@
 
 use systole_compile::{Options, PASSES, optimize, schedule};
 use systole_ir::DType::*;
-use systole_ir::op::TABLE;
+use systole_ir::op::{Convolution, TABLE};
 use systole_ir::{Graph, GraphBuilder, Literal, Op, Scalar, Tensor, TensorType, grad, interp};
 
 /// Same bits, but for which NaN a NaN is.
@@ -76,6 +76,29 @@ fn transposes_around_products_vanish() {
         grad(&loss, &[&x, &w])
     });
     assert_eq!(count(&after, |op| matches!(op, Op::Transpose(_))), 0, "{after:?}");
+}
+
+#[test]
+fn convolutions_pad_and_turn_kernels_around_themselves() {
+    let (before, after) = optimized(|g| {
+        let x = g.parameter(TensorType::new(F32, [2, 5, 4, 3]), "x");
+        let k = g.parameter(TensorType::new(F32, [3, 2, 3, 4]), "k");
+        let padded = x.pad(&x.scalar_like(0.0), &[0, 2, 1, 0], &[0, 1, 3, 0], &[0; 4]);
+        let op = Convolution::valid(padded.ty(), &[2, 1], &[1, 1], 1);
+        let y = padded.convolution(&k, op);
+        grad(&(&y * &y).sum_all(), &[&x, &k])
+    });
+    // The gradient of what was padded is cut out of that of the padded array.
+    let pads = |op: &Op| matches!(op, Op::Pad(p) if p.low.iter().chain(&p.high).any(|&n| n > 0));
+    assert_eq!(count(&after, pads), 0, "{after:?}");
+    assert_eq!(count(&after, |op| matches!(op, Op::Reverse(_))), 0, "{after:?}");
+    assert_eq!(count(&after, |op| matches!(op, Op::Convolution(c) if c.reversal == [true, true])), 1);
+    let draw = |dims: &[usize], from: usize| {
+        let n = dims.iter().product::<usize>();
+        let values: Vec<f32> = (0..n).map(|i| ((i * 7 + from) % 11) as f32 - 5.0).collect();
+        Literal::from_slice(dims, &values).unwrap()
+    };
+    check(&before, &[draw(&[2, 5, 4, 3], 1), draw(&[3, 2, 3, 4], 4)], "convolution");
 }
 
 #[test]
