@@ -286,7 +286,7 @@ fn choose_all(graph: &Graph, rows: usize) -> Vec<Chosen<'_>> {
             inputs: Vec::new(),
             outputs: Vec::new(),
         };
-        Chosen { region, blocks, gain: 1.0 }
+        Chosen { region, blocks, gain: 1.0, cost: 0.0 }
     });
     all.collect()
 }
