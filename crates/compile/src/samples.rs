@@ -3,7 +3,8 @@
 //! The mean of squared distances needs the mean first: two looks at the whole array, with everything waiting between
 //! them. Squares around each sample's own mean need only that sample, so that they are summed while it is near (in the
 //! convolution that makes it, or in its block of rows), and
-//! `Σ (x − m)² = Σᵢ (Σₚ (xᵢₚ − mᵢ)² + P · (mᵢ − m)²)`, which is no less exact (Chan, Golub and LeVeque 1979).
+//! `Σ (x − m)² = Σᵢ (Σₚ (xᵢₚ − mᵢ)² + P · (mᵢ − m)²)` (Chan, Golub and LeVeque 1979): as exact as the means, which round as
+//! elements do.
 
 use crate::linear::one_value;
 use crate::rewrite::{Rewriter, rebuild};

@@ -178,7 +178,7 @@ impl<'g> Costs<'g> {
     }
 
     /// What the arrays of a program cost, once for each kernel that reads or writes them.
-    fn traffic(&self, s: &Schedule) -> f64 {
+    pub fn traffic(&self, s: &Schedule) -> f64 {
         let of_step = |step: &Step| -> f64 {
             let mut slots: Vec<usize> = step.inputs.iter().chain(&step.outputs).copied().collect();
             slots.sort_unstable();

@@ -6,7 +6,7 @@
 
 use super::is_channels_last;
 use super::moments::Moments;
-use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, end_of_stream, group, put, runs, stream};
+use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Across, CHAIN, Out, Panel, panels, pieces};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
@@ -17,12 +17,10 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{Result, TensorType};
 
 /// Output pixels of a strip.
 const PIXELS: usize = 384;
-/// Bytes of a result that no cache will hold until it is read: it is written past them, without reading its lines.
-const STREAM: usize = 20 << 20;
 
 pub struct Forward {
     stage: Stage,
@@ -39,8 +37,6 @@ pub struct Forward {
     narrow: Option<TileFn>,
     kernel: Weights,
     packed: usize,
-    /// Whether strips of the result are made apart and written past the caches.
-    streams: bool,
     /// Gathers statistics of the result; where it is narrow, of what it was rounded to.
     moments: Option<Moments>,
     widen: Option<TileFn>,
@@ -185,8 +181,6 @@ impl Forward {
             && (phases.len(), panels.len(), padded, stage.slices) == (1, 1, features, 1)
             && natural;
         let groups = group(panels.len(), FEWEST_TASKS.div_ceil(stage.strips()));
-        let streams =
-            y.dtype == DType::F32 && y.bytes() > STREAM && stage.slices == 1 && features.is_multiple_of(16);
         Some(Forward {
             packed: if kernel.in_order { 0 } else { packed },
             image: y.elements() / y.shape[0],
@@ -202,7 +196,6 @@ impl Forward {
             kernel,
             moments: None,
             widen: widen(y.dtype, level),
-            streams,
         })
     }
 
@@ -257,21 +250,13 @@ impl Forward {
     /// One task: some columns of one strip.
     unsafe fn strip(&self, task: usize, to: &Arrays) {
         let strip = self.stage.strip(task / self.groups.len());
-        let streams = self.streams && to.y.at(0).addr().is_multiple_of(16);
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let from = group[0].from;
         let columns: usize = group.iter().map(|p| p.columns).sum();
         let most = self.phases.iter().map(|p| p.out.len()).max().unwrap_or(0);
-        // Narrow results are summed in working memory, those that are streamed made there panel by panel; it has its
-        // own tables of rows.
-        let widest = group.iter().map(|p| p.columns).max().unwrap_or(0);
-        let sums = match (self.narrow, streams) {
-            (Some(_), _) => most * columns * self.phases.len(),
-            (None, true) => most * widest,
-            (None, false) => 0,
-        };
-        let apart = if self.narrow.is_some() { columns } else { widest };
-        let local: Vec<usize> = if sums > 0 { (0..most).map(|p| p * apart).collect() } else { Vec::new() };
+        // Sums of narrow results need working memory; it has its own tables of rows.
+        let sums = if self.narrow.is_some() { most * columns * self.phases.len() } else { 0 };
+        let local: Vec<usize> = if sums > 0 { (0..most).map(|p| p * columns).collect() } else { Vec::new() };
         let staged = self.stage.elements().next_multiple_of(16);
         let part = strip.row / self.stage.strip(0).rows;
         let measure = |c: *mut f32, rows: &[usize], from: usize, columns: usize| {
@@ -291,29 +276,18 @@ impl Forward {
                         let pixels = phase.pixels(strip.images, strip.row, strip.rows);
                         let at = strip.image * self.image + phase.at(strip.row);
                         for panel in group {
-                            let y = to.y.elem::<f32>(at + panel.from);
                             let (c, rows) = if self.narrow.is_some() {
                                 (scratch.add(staged + i * most * columns + panel.from - from), &local)
-                            } else if streams {
-                                (scratch.add(staged), &local)
                             } else {
-                                (y, &phase.out)
+                                (to.y.elem::<f32>(at + panel.from), &phase.out)
                             };
                             self.product(phase, slice, pixels, a, to, c, rows, panel, &mut ahead);
                             if self.narrow.is_none() && slice + 1 == self.stage.slices {
                                 measure(c, rows, panel.from, panel.columns);
                             }
-                            if streams {
-                                for (row, to) in rows[..pixels].iter().zip(&phase.out) {
-                                    stream(c.add(*row), y.wrapping_add(*to), panel.columns);
-                                }
-                            }
                         }
                     }
                 }
-            }
-            if streams {
-                end_of_stream();
             }
             let Some(narrow) = self.narrow else { return };
             for (i, phase) in self.phases.iter().enumerate() {

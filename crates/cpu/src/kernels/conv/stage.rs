@@ -342,34 +342,6 @@ fn fetch(p: *const u8) {
     let _ = p;
 }
 
-/// Copies `n` elements, a multiple of 4, past the caches.
-///
-/// # Safety
-/// Both sides have `n` elements; `to` is aligned to 16 bytes.
-#[inline(always)]
-pub unsafe fn stream(from: *const f32, to: *mut f32, n: usize) {
-    // SAFETY: by the caller's promise; the instructions are part of every x86-64.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        for i in (0..n).step_by(4) {
-            use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
-            _mm_stream_ps(to.add(i), _mm_loadu_ps(from.add(i)));
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        std::ptr::copy_nonoverlapping(from, to, n);
-    }
-}
-
-/// What was streamed is there for all threads before anything that follows.
-#[inline(always)]
-pub fn end_of_stream() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: part of every x86-64.
-    unsafe {
-        std::arch::x86_64::_mm_sfence()
-    }
-}
-
 /// Copies `n` elements as f32.
 ///
 /// # Safety
