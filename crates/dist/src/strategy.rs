@@ -122,10 +122,7 @@ impl Strategy {
     pub fn on(&self, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>> {
         let there = backend.devices().len();
         let mesh = match (&self.mesh, self.kind) {
-            (_, Kind::OneDevice) => {
-                self.takes_all(&*backend, 1)?;
-                return Ok(backend);
-            }
+            (_, Kind::OneDevice) => return Ok(backend),
             (None, Kind::Auto) if there == 1 && self.devices.is_none() => return Ok(backend),
             (Some(mesh), _) => mesh.clone(),
             (None, _) => Mesh::new([("data", self.devices.unwrap_or(there))])?,
