@@ -89,7 +89,8 @@ impl Hosts {
 
     fn wait(self) -> [Done; 2] {
         let mut number = 0..;
-        self.0.map(|child| Done::of(child.wait_with_output().unwrap(), &[&format!("host {:?}", number.next())]))
+        self.0
+            .map(|child| Done::of(child.wait_with_output().unwrap(), &[&format!("host {:?}", number.next())]))
     }
 }
 
@@ -132,7 +133,10 @@ fn hosts_that_are_killed_or_stopped_go_on_to_the_same_bits() {
     [0, 1].into_iter().for_each(|host| hosts.kill(host));
     hosts.wait();
     let [first, second] = start("killed").wait().map(|done| done.ok().json());
-    assert!(first["resumed_at"]["step"].is_number() && first["resumed_at"] == second["resumed_at"], "{first}");
+    assert!(
+        first["resumed_at"]["step"].is_number() && first["resumed_at"] == second["resumed_at"],
+        "{first}"
+    );
     assert!(slice.model("killed") == slice.model("whole"));
     assert_eq!((&first["history"], &second["history"]), (&whole["history"], &whole["history"]));
 

@@ -177,7 +177,8 @@ impl Record {
 
     /// What must be the same on all hosts of a run, one key a line.
     pub(crate) fn common(&self) -> String {
-        let lines: Vec<String> = self.keys().into_iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        let lines: Vec<String> =
+            self.keys().into_iter().map(|(key, value)| format!("{key} = {value}")).collect();
         lines.join("\n")
     }
 

@@ -548,7 +548,7 @@ fn train(
         stop: Some(stop.asked.clone()),
         ..Fit::default()
     };
-    let mut history = model.fit(&config.train_pipeline(data), fit)?;
+    let mut history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
     if let Some(why) = &history.stopped_because {
         note(why);
     }
@@ -606,7 +606,7 @@ impl Folder {
         std::fs::create_dir_all(folder)
             .map_err(|e| Error::io("cannot make the folder", folder, e).hint(hint))?;
         let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
-        std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", &folder, e).hint(hint))?;
+        std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", folder, e).hint(hint))?;
         std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))
     }
 

@@ -1,6 +1,7 @@
 //! Which arrays of a program are split, and how.
 
 use crate::Distributed;
+use std::ops::Range;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Sharding, Spread, TensorType};
 use systole_runtime::{Backend, Roles};
@@ -145,6 +146,23 @@ impl Strategy {
         Err(Error::new(ErrorKind::Config, what)
             .because("every host runs the same program, and each must have a part in it")
             .hint(format!("choose data_parallel or fully_sharded, over all {there} devices")))
+    }
+
+    /// Into how many parts batches are split on so many devices, and which parts the devices `own` take.
+    ///
+    /// ```
+    /// use systole_dist::Strategy;
+    /// assert_eq!(Strategy::data_parallel().batch_parts(8, 4..8), (8, 4..8));
+    /// let mesh = "data=2,model=4".parse()?;
+    /// assert_eq!(Strategy::data_parallel().mesh(mesh).batch_parts(8, 4..8), (2, 1..2));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    pub fn batch_parts(&self, devices: usize, own: Range<usize>) -> (usize, Range<usize>) {
+        let Some(mesh) = &self.mesh else { return (devices, own) };
+        let axis = mesh.axis("data").unwrap_or(0);
+        let parts = own.map(|device| mesh.coordinates(device)[axis]);
+        let (first, last) = parts.fold((usize::MAX, 0), |(first, last), p| (first.min(p), last.max(p)));
+        (mesh.axes()[axis].1, first.min(last)..last + 1)
     }
 
     /// How a program's parameters and results lie on `mesh`. `split_batch`: false where every device takes all of it.

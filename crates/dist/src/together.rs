@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::op::{Case, Devices, While, agreed};
-use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Literal, Op, Result, Scalar, Tensor, TensorType, ValueId};
+use systole_ir::{
+    Error, ErrorKind, Graph, GraphBuilder, Literal, Op, Result, Scalar, Tensor, TensorType, ValueId,
+};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Report};
 
 /// A program that is the same on each of some devices, run on logical devices of one backend.
@@ -69,7 +71,8 @@ impl Team {
 
     /// Operands of all devices, given those of this process's.
     fn gathered(&self, op: &Op, own: Vec<Vec<Literal>>) -> Result<Vec<Vec<Literal>>> {
-        let Some(exchange) = self.exchange.as_ref().filter(|_| own.iter().any(|list| !list.is_empty())) else {
+        let Some(exchange) = self.exchange.as_ref().filter(|_| own.iter().any(|list| !list.is_empty()))
+        else {
             return Ok(own);
         };
         let types: Vec<TensorType> = own[0].iter().map(|x| x.ty().clone()).collect();
@@ -256,12 +259,7 @@ fn taken(
 }
 
 impl Meeting {
-    fn compile(
-        backend: &dyn Backend,
-        op: &Op,
-        team: &Team,
-        options: &CompileOptions,
-    ) -> Result<Meeting> {
+    fn compile(backend: &dyn Backend, op: &Op, team: &Team, options: &CompileOptions) -> Result<Meeting> {
         let program = |body: &Arc<Graph>, donated: Vec<usize>| {
             let label = format!("{}, a body of {}", options.label, op.name());
             Together::compile(backend, body, team, &CompileOptions { donated, label, ..options.clone() })

@@ -58,7 +58,8 @@ fn on_devices(graph: &Graph, spread: &Spread, args: &[Literal]) -> (usize, Vec<L
             parts.iter().for_each(|p| assert_eq!(p.bytes(), parts[0].bytes(), "devices differ"));
         }
         let parts = parts.into_iter().map(Into::into).collect();
-        let all = pieces::Pieces { mesh: spread.mesh.clone().into(), sharding: sharding.clone(), parts, first: 0 };
+        let all =
+            pieces::Pieces { mesh: spread.mesh.clone().into(), sharding: sharding.clone(), parts, first: 0 };
         all.buffer(graph.result_types()[k].clone()).unwrap().to_literal().unwrap()
     };
     let collectives = own.nodes.iter().filter(|n| n.op.collective().is_some()).count();

@@ -248,9 +248,12 @@ impl Run {
             return Ok(());
         }
         if model.compile_config().is_some_and(|c| c.strategy == Strategy::one_device()) {
-            return Err(Error::new(ErrorKind::Config, "one_device trains on one host, and there are several")
-                .because("each would train the whole model by itself")
-                .hint("choose data_parallel or fully_sharded"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "one_device trains on one host, and there are several",
+            )
+            .because("each would train the whole model by itself")
+            .hint("choose data_parallel or fully_sharded"));
         }
         let Fit { epochs, initial_epoch, steps_per_epoch, validation_freq, validation_steps, .. } = options;
         let validates = options.validation.is_some();

@@ -5,6 +5,7 @@
 
 use crate::model::Model;
 use std::collections::VecDeque;
+use systole_data::Share;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_runtime::{Buffer, Hosts};
 
@@ -88,6 +89,17 @@ impl Model {
         self.host().0 == 0
     }
 
+    /// The rows of each batch that this process's devices take, where other hosts take the others: for
+    /// [`Dataset::batch_share`](systole_data::Dataset::batch_share).
+    pub fn share_of_batches(&self) -> Option<Share> {
+        let (compiled, hosts) = (self.compiled.as_ref()?, self.hosts()?);
+        let devices = compiled.backend.devices().len();
+        let each = devices / hosts.count();
+        let own = hosts.index() * each..(hosts.index() + 1) * each;
+        let (of, parts) = compiled.config.strategy.batch_parts(devices, own);
+        Some(Share { parts, of })
+    }
+
     /// Makes sure that all hosts have the same: names of things, and what each is here. Every host must ask it, of the same
     /// things. Where this is the only one there is nothing to do.
     ///
@@ -109,7 +121,8 @@ impl Model {
             let texts = texts(hosts, here, longest)?;
             let other = device * hosts.count() / rows.len();
             let only = |a: &str, b: &str| {
-                let lines = a.lines().filter(|line| !b.lines().any(|l| l == *line)).collect::<Vec<_>>().join("; ");
+                let lines =
+                    a.lines().filter(|line| !b.lines().any(|l| l == *line)).collect::<Vec<_>>().join("; ");
                 lines.chars().take(400).collect::<String>()
             };
             let (first, second) = (&texts[0], &texts[device]);

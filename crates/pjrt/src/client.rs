@@ -125,7 +125,8 @@ impl Client {
     pub fn put(&self, value: &Literal, device: usize) -> Result<Array> {
         let to = self.device(device)?;
         if !self.connection.local.contains(&device) {
-            let what = format!("device {device} is of process {}: only that can put arrays there", to.process);
+            let what =
+                format!("device {device} is of process {}: only that can put arrays there", to.process);
             return Err(Error::new(ErrorKind::Config, what));
         }
         let dims: Vec<i64> = value.shape().iter().map(|d| *d as i64).collect();
@@ -269,10 +270,7 @@ impl Connection {
         self.plugin.call(&mut process)?;
         // SAFETY: both lists belong to the client, which is alive.
         let (all, own) = unsafe {
-            (
-                slice(all.devices, all.num_devices),
-                slice(own.addressable_devices, own.num_addressable_devices),
-            )
+            (slice(all.devices, all.num_devices), slice(own.addressable_devices, own.num_addressable_devices))
         };
         self.process = process.process_index;
         self.devices = all.iter().map(|device| self.describe(*device)).collect::<Result<_>>()?;
@@ -287,8 +285,13 @@ impl Connection {
         };
         self.local = first..first + own.len();
         match self.devices.get(self.local.clone()) {
-            Some(list) if list.iter().all(is_own) => Ok(()),
-            _ => wrong("the plugin's devices of this process are not those that it may use"),
+            Some(list) if !list.iter().all(is_own) => {
+                wrong("the plugin's devices of this process are not those that it may use")
+            }
+            _ if self.devices.chunk_by(|a, b| a.process == b.process).any(|list| list.len() != own.len()) => {
+                wrong("the hosts of the slice have different numbers of devices")
+            }
+            _ => Ok(()),
         }
     }
 

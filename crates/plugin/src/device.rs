@@ -103,7 +103,8 @@ impl Device {
         let null = std::ptr::null_mut();
         let memory = Memory { functions: &raw const MEMORY_FUNCTIONS, id, device: null, devices: [null] };
         let name = format!("systole:{id}");
-        let mut device = Box::new(Device { id, process, local, name, memory: Box::new(memory), memories: [null] });
+        let mut device =
+            Box::new(Device { id, process, local, name, memory: Box::new(memory), memories: [null] });
         let own = pointer(&*device);
         device.memory.device = own;
         device.memory.devices = [own];

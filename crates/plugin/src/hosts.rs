@@ -34,7 +34,10 @@ const POLL: Duration = Duration::from_millis(20);
 impl Place {
     /// # Safety
     /// `start` is null or points to `len` named values as the C API has them.
-    pub(crate) unsafe fn read(start: *const sys::NamedValue, len: usize) -> std::result::Result<Place, Failure> {
+    pub(crate) unsafe fn read(
+        start: *const sys::NamedValue,
+        len: usize,
+    ) -> std::result::Result<Place, Failure> {
         let mut place = Place {
             devices: 1,
             process: 0,
@@ -57,7 +60,8 @@ impl Place {
                 }
                 (b"coordinator_address", sys::named::STRING) => {
                     // SAFETY: a text's pointer has the length that stands beside it.
-                    let text = unsafe { std::slice::from_raw_parts(option.value as sys::Chars, option.value_size) };
+                    let text =
+                        unsafe { std::slice::from_raw_parts(option.value as sys::Chars, option.value_size) };
                     place.coordinator = String::from_utf8_lossy(text).into_owned();
                 }
                 _ => {}
@@ -71,7 +75,9 @@ impl Place {
         let Place { process, processes, .. } = *self;
         if !(1..=MOST_PROCESSES).contains(&processes) || !(0..processes).contains(&process) {
             let what = format!("process_id is {process} and num_processes {processes}");
-            return Err(Failure::invalid(format!("{what}: processes count from 0, and are at most {MOST_PROCESSES}")));
+            return Err(Failure::invalid(format!(
+                "{what}: processes count from 0, and are at most {MOST_PROCESSES}"
+            )));
         }
         if processes > 1 && self.coordinator.is_empty() {
             return Err(Failure::invalid(
@@ -89,7 +95,12 @@ impl Place {
         let met = if self.process == 0 { self.listen() } else { self.connect() };
         let ends = met.map_err(|why| Failure { code: code::UNAVAILABLE, message: why })?;
         let (index, count) = (self.process as usize, self.processes as usize);
-        Ok(Some(Line { index, count, patience: self.patience, state: Mutex::new(State { ends, turn: 0, lost: None }) }))
+        Ok(Some(Line {
+            index,
+            count,
+            patience: self.patience,
+            state: Mutex::new(State { ends, turn: 0, lost: None }),
+        }))
     }
 
     /// Connections to processes 1, 2, …
@@ -163,7 +174,9 @@ impl Place {
             }
         };
         let mut hello = MARK.to_vec();
-        [self.process, self.processes, self.devices].iter().for_each(|n| hello.extend_from_slice(&n.to_le_bytes()));
+        [self.process, self.processes, self.devices]
+            .iter()
+            .for_each(|n| hello.extend_from_slice(&n.to_le_bytes()));
         let answered = prepare(&stream, self.patience)
             .and_then(|()| stream.write_all(&hello))
             .and_then(|()| refusal(&mut stream));
@@ -286,7 +299,12 @@ impl Line {
     }
 
     /// Process 0: hears everyone, and tells everyone all.
-    fn collect(&self, ends: &mut [TcpStream], name: &str, own: Vec<u8>) -> std::result::Result<Vec<Vec<u8>>, String> {
+    fn collect(
+        &self,
+        ends: &mut [TcpStream],
+        name: &str,
+        own: Vec<u8>,
+    ) -> std::result::Result<Vec<Vec<u8>>, String> {
         let mut all = vec![own];
         let mut heard = || {
             for (k, end) in ends.iter_mut().enumerate() {
@@ -316,7 +334,12 @@ impl Line {
         lost.map_or(Ok(all), Err)
     }
 
-    fn hand_in(&self, end: &mut TcpStream, name: &str, own: &[u8]) -> std::result::Result<Vec<Vec<u8>>, String> {
+    fn hand_in(
+        &self,
+        end: &mut TcpStream,
+        name: &str,
+        own: &[u8],
+    ) -> std::result::Result<Vec<Vec<u8>>, String> {
         let mut talk = || {
             write_block(end, name.as_bytes())?;
             write_block(end, own)?;
@@ -384,11 +407,18 @@ mod tests {
             String::new()
         };
         let elsewhere: Act = |line| line.all("b", vec![0]).unwrap_err().to_string();
-        let cases = [(gone, "process 1 of 3 is gone"), (silent, "process 1 of 3 has said nothing for 2 s"), (elsewhere, "process 1 is at exchange 1, b; process 0 is at exchange 1, a")];
+        let cases = [
+            (gone, "process 1 of 3 is gone"),
+            (silent, "process 1 of 3 has said nothing for 2 s"),
+            (elsewhere, "process 1 is at exchange 1, b; process 0 is at exchange 1, a"),
+        ];
         for (act, expected) in cases {
             let acts = [stay, act, stay];
-            let threads: Vec<_> =
-                lines(3).into_iter().zip(acts).map(|(line, act)| std::thread::spawn(move || act(line))).collect();
+            let threads: Vec<_> = lines(3)
+                .into_iter()
+                .zip(acts)
+                .map(|(line, act)| std::thread::spawn(move || act(line)))
+                .collect();
             let said: Vec<String> = threads.into_iter().map(|t| t.join().unwrap()).collect();
             for k in [0, 2] {
                 assert!(said[k].contains(expected), "process {k}: {}", said[k]);

@@ -140,7 +140,12 @@ mod tests {
             assert_eq!(held, 48 * copies);
             let ty = TensorType::new(DType::F32, [6, 2, 4]);
             let replicated = sharding.is_replicated();
-            let some = Pieces { mesh: mesh.clone(), sharding: sharding.clone(), parts: parts[2..5].into(), first: 2 };
+            let some = Pieces {
+                mesh: mesh.clone(),
+                sharding: sharding.clone(),
+                parts: parts[2..5].into(),
+                first: 2,
+            };
             let buffer = some.buffer(ty.clone()).unwrap();
             match buffer.to_literal() {
                 Ok(value) => assert!(replicated && value == whole),
