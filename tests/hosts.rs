@@ -10,7 +10,7 @@ use program::{Done, Folder, TINY};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The workspace's own plugin, which `cargo test --workspace` builds.
 fn plugin(test: &str) -> Option<PathBuf> {
@@ -69,7 +69,9 @@ impl<'f> Slice<'f> {
     /// Waits until some of a run is saved.
     fn wait_for_backup(&self, out: &str) {
         let saved = |name: &String| name.ends_with(".safetensors");
+        let until = Instant::now() + Duration::from_secs(300);
         while !self.folder.files(&format!("{out}/backups")).iter().any(saved) {
+            assert!(Instant::now() < until, "nothing is saved in {out}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
