@@ -1,7 +1,7 @@
 //! Huffman codes of a baseline scan: the bits, the tables, a block's coefficients.
 
 /// Bits that are looked up at once: longer codes are rare.
-const LOOK: u32 = 10;
+const LOOK: u32 = 11;
 /// Bytes behind the data, so that eight can be read anywhere.
 pub(super) const SLACK: usize = 8;
 
