@@ -152,7 +152,9 @@ fn hosts_that_are_killed_or_stopped_go_on_to_the_same_bits() {
     let [first, second] = ended.map(|done| done.json());
     assert_eq!((&first["interrupted"], &first["total_steps"]), (&true.into(), &second["total_steps"]));
     assert!(first["total_steps"].as_u64() < Some(180), "{first}");
-    start("stopped").wait().map(Done::ok);
+    for done in start("stopped").wait() {
+        done.ok();
+    }
     assert!(slice.model("stopped") == slice.model("whole"));
 }
 
@@ -180,7 +182,7 @@ fn hosts_that_were_started_otherwise_are_refused() {
     let other = ["--set=fit.batch_size=32", "--set=seed=4"];
     for done in slice.start_each([("out", &[]), ("out", &other)]).wait() {
         let differ = "hosts 0 and 1 differ in the configuration";
-        let lines = ["host 0: fit.batch_size = 16; seed = 3", "host 1: fit.batch_size = 32; seed = 4"];
+        let lines = ["host 0: seed = 3; fit.batch_size = 16", "host 1: seed = 4; fit.batch_size = 32"];
         done.fails(1, &[&[differ], &lines[..]].concat());
     }
     assert_eq!(f.files("out"), [""; 0], "nothing is left behind");
@@ -197,7 +199,9 @@ fn hosts_that_were_started_otherwise_are_refused() {
         }
     }
     // A folder that only host 0 sees: the other has nothing to go on from.
-    slice.start("seen", &["--set=fit.epochs=1"]).wait().map(Done::ok);
+    for done in slice.start("seen", &["--set=fit.epochs=1"]).wait() {
+        done.ok();
+    }
     let more = ["--set=fit.epochs=2", "--resume=force"];
     for done in slice.start_each([("seen", &more), ("elsewhere", &more)]).wait() {
         done.fails(1, &["hosts 0 and 1 differ in what they go on with", "host 1: a new run"]);

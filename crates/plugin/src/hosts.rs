@@ -98,7 +98,7 @@ impl Place {
         Ok(Some(Line {
             index,
             count,
-            patience: self.patience,
+            patience: self.longest(),
             state: Mutex::new(State { ends, turn: 0, lost: None }),
         }))
     }
@@ -177,14 +177,20 @@ impl Place {
         [self.process, self.processes, self.devices]
             .iter()
             .for_each(|n| hello.extend_from_slice(&n.to_le_bytes()));
-        let answered = prepare(&stream, self.patience)
+        let answered = prepare(&stream, self.longest())
             .and_then(|()| stream.write_all(&hello))
             .and_then(|()| refusal(&mut stream));
         match answered {
             Ok(None) => Ok(vec![stream]),
             Ok(Some(why)) => Err(why),
-            Err(e) => Err(format!("{} {}", self.named(0), told(&e, self.patience))),
+            Err(e) => Err(format!("{} {}", self.named(0), told(&e, self.longest()))),
         }
+    }
+
+    /// How long this process waits for an answer: the others wait for process 0, which waits for each of them in turn, and
+    /// must not give it up before it has told them who is missing.
+    fn longest(&self) -> Duration {
+        if self.process == 0 { self.patience } else { self.patience * self.processes as u32 }
     }
 
     fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
