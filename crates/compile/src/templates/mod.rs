@@ -35,6 +35,8 @@ const RULES: &[Rule] = &[
     Rule { run: pooling::gradient_of_pooled },
     // That pooled gradient, where it is a product of few terms.
     Rule { run: pooling::product_into_gradient },
+    // A product with the result of a pooled convolution.
+    Rule { run: pooling::product_of_pooled },
 ];
 
 /// Runs [`RULES`] on a schedule that has no buffer plan yet.
