@@ -39,6 +39,8 @@ const RULES: &[Rule] = &[
     Rule { run: pooling::product_into_gradient },
     // Statistics of a convolution's result are gathered while that is computed.
     Rule { run: moments::of_convolutions },
+    // A product with the result of a pooled convolution.
+    Rule { run: pooling::product_of_pooled },
 ];
 
 /// Runs [`RULES`] on a schedule that has no buffer plan yet.
