@@ -13,7 +13,7 @@ pub fn plugin_cache() -> Option<PathBuf> {
     cache_folder().map(|c| c.join("plugins"))
 }
 
-/// The tutorials' `TPUStrategy`: each chip of this machine's TPU takes a part of every batch.
+/// The tutorials' `TPUStrategy`: each chip of the TPU, those of other hosts of the slice too, takes a part of every batch.
 ///
 /// ```
 /// use systole::devices::tpu_strategy;
@@ -27,7 +27,7 @@ pub fn plugin_cache() -> Option<PathBuf> {
 /// ```
 ///
 /// # Errors
-/// When this machine has no TPU, or is one of several hosts.
+/// As [`TpuClusterResolver::connect`].
 pub fn tpu_strategy(tpu: &TpuClusterResolver) -> Result<Strategy> {
     tpu.connect()?;
     Ok(Strategy::data_parallel())

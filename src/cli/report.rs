@@ -2,7 +2,6 @@
 
 use super::confused::Confusions;
 use super::screen::{Screen, grouped, program, quoted, values};
-use super::stop::Stop;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Instant;
@@ -33,7 +32,7 @@ impl<'a> Run<'a> {
         reason: String,
         history: History,
         model: &Model,
-        stop: &Stop,
+        interrupted: bool,
         began: Instant,
     ) -> Run<'a> {
         Run {
@@ -42,8 +41,7 @@ impl<'a> Run<'a> {
             reason,
             steps: history.step_ms.len() as u64,
             epochs: model.epochs().saturating_sub(history.initial_epoch),
-            // A signal that came too late to stop anything still ends the program as interrupted.
-            interrupted: history.interrupted || stop.exit_code() != 0,
+            interrupted,
             history,
             seconds: began.elapsed().as_secs_f64(),
             confusions: None,
@@ -101,6 +99,9 @@ impl<'a> Run<'a> {
         put("backend", json!(backend.as_ref().map(|b| b.name().to_string())));
         put("device", json!(device.map(|d| d.description)));
         put("threads", json!(threads()));
+        if let (index, count @ 2..) = model.host() {
+            put("host", json!({"index": index, "count": count}));
+        }
         put("interrupted", json!(self.interrupted));
         put("total_epochs", json!(model.epochs()));
         put("total_steps", json!(model.steps()));
@@ -139,6 +140,17 @@ impl<'a> Run<'a> {
                 self.history.data.iter().for_each(|report| screen.line(format!("Data: {report}").trim_end()));
             }
         }
+        match model.host() {
+            (0, _) => self.next(file, example, folder, screen),
+            (index, count) => screen.line(format!("Host {index} of {count}: host 0 writes the model")),
+        }
+        if screen.json {
+            screen.object(&self.object(model, file, resumed));
+        }
+    }
+
+    /// Where the model is, and what can be done with it.
+    fn next(&self, file: &Path, example: &Path, folder: &Path, screen: &Screen) {
         screen.line(format!("Model: {}", file.display()));
         let (program, file_name) = (program(), quoted(file));
         let data =
@@ -160,9 +172,6 @@ impl<'a> Run<'a> {
         screen.detail(format!(
             "\nNext:{predict}\n  {go_on}\n  {program} evaluate {file_name}{data}   # measure it again"
         ));
-        if screen.json {
-            screen.object(&self.object(model, file, resumed));
-        }
     }
 
     /// `Test: sparse_categorical_accuracy 0.8690, loss 0.3921; after 5 epochs, 300 steps, 12.3 s`

@@ -87,6 +87,15 @@ pub(crate) struct Plan {
     pub(crate) initial_epoch: usize,
     /// The devices that it was on before, where they are others now.
     pub(crate) moved_from: Option<String>,
+    /// How the run was started, where the folder does not say so yet.
+    unwritten: Option<Record>,
+}
+
+impl Plan {
+    /// Writes down in the folder how the run was started.
+    pub(crate) fn write_down(&self, folder: &Path) -> Result<()> {
+        self.unwritten.as_ref().map_or(Ok(()), |record| record.write(folder))
+    }
 }
 
 fn record_file(folder: &Path) -> PathBuf {
@@ -138,7 +147,7 @@ impl Record {
         Ok(base.into())
     }
 
-    /// Decides whether this run starts, or goes on with the one in the folder, and writes down how it was started.
+    /// Decides whether this run starts, or goes on with the one in the folder.
     ///
     /// # Errors
     /// When the run in the folder was started otherwise: names each key that differs.
@@ -158,27 +167,34 @@ impl Record {
                 return Err(refused(folder, place, &differs));
             }
         }
-        if earlier.as_ref() != Some(&self) {
-            self.write(folder)?;
-        }
         let backup = save.apply(backups(folder)).restart(place.is_none());
+        let is_new = earlier.as_ref() != Some(&self);
         let before = earlier.and_then(|e| e.devices).filter(|_| place.as_ref().is_some_and(|p| !p.finished));
         let moved_from = before.filter(|before| self.devices.as_ref() != Some(before));
-        Ok(Plan { backup, place, initial_epoch: self.initial_epoch, moved_from })
+        let initial_epoch = self.initial_epoch;
+        Ok(Plan { backup, place, initial_epoch, moved_from, unwritten: is_new.then_some(self) })
+    }
+
+    /// What must be the same on all hosts of a run, one key a line.
+    pub(crate) fn common(&self) -> String {
+        let lines: Vec<String> =
+            self.keys().into_iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        lines.join("\n")
+    }
+
+    fn keys(&self) -> Vec<(String, String)> {
+        let mut keys = Vec::new();
+        flatten("", &serde_json::to_value(&self.config).unwrap_or_default(), &mut keys);
+        // Where the data lie is not what they are, and how fast they are read changes nothing.
+        keys.retain(|(key, _)| key != "data.dir" && !key.starts_with("data.tuning"));
+        keys.push(("--from".into(), self.from.clone().unwrap_or_else(|| "none".into())));
+        keys.extend(self.data.iter().map(|data| ("the data".into(), data.clone())));
+        keys
     }
 
     /// Keys whose values are others than in `earlier`: `fit.epochs is 10, was 5`.
     fn differences(&self, earlier: &Record) -> Vec<String> {
-        let keys = |r: &Record| {
-            let mut keys = Vec::new();
-            flatten("", &serde_json::to_value(&r.config).unwrap_or_default(), &mut keys);
-            // Where the data lie is not what they are, and how fast they are read changes nothing.
-            keys.retain(|(key, _)| key != "data.dir" && !key.starts_with("data.tuning"));
-            keys.push(("--from".into(), r.from.clone().unwrap_or_else(|| "none".into())));
-            keys.extend(r.data.iter().map(|data| ("the data".into(), data.clone())));
-            keys
-        };
-        let (now, before) = (keys(self), keys(earlier));
+        let (now, before) = (self.keys(), earlier.keys());
         let value = |keys: &[(String, String)], key: &str| {
             keys.iter().find(|(k, _)| k == key).map_or("not set".to_string(), |(_, v)| v.clone())
         };

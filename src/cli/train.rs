@@ -106,6 +106,11 @@ pub(crate) fn run(args: TrainArgs, screen: &Screen) -> Outcome {
     go(Start { record, data, earlier }, folder, (args.resume, &args.save), began, screen)
 }
 
+/// Whether this process writes files: it is the only one, or drives the first of several hosts.
+fn leads() -> Result<bool> {
+    Ok(backend("auto")?.hosts().is_none_or(|hosts| hosts.index() == 0))
+}
+
 /// What a run starts with.
 struct Start {
     record: Record,
@@ -154,13 +159,21 @@ fn go(
     };
     let mut model = made.inspect_err(|_| folder.undo())?;
     let record = Record { devices: Some(devices_of(&model)?), ..record };
+    let common = record.common();
     let resumed = record.plan(&folder.folder, resume, save).inspect_err(|_| folder.undo())?;
+    agree(&model, &data, common, &resumed).inspect_err(|_| folder.undo())?;
+    if folder.leads {
+        resumed.write_down(&folder.folder).inspect_err(|_| folder.undo())?;
+    }
     announce(&model, &config, &resumed, screen)?;
     let stop = Stop::install()?;
     let place = resumed.place.clone();
     let history = train(&mut model, &config, &data, resumed, &stop, screen).inspect_err(|_| folder.undo())?;
-    let frozen = save.freeze(&config, history.data.as_ref().map(|report| &report.tuning));
-    let mut run = Run::new(&config, &data, reason, history, &model, &stop, began);
+    let tuning = history.data.as_ref().map(|report| &report.tuning);
+    let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
+    // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
+    let interrupted = history.interrupted || (stop.exit_code() != 0 && model.host().1 == 1);
+    let mut run = Run::new(&config, &data, reason, history, &model, interrupted, began);
     // Of one's own pictures; the known sets' classes are well known.
     if config.data.is_own() && !data.class_names.is_empty() && !run.was_interrupted() {
         run.confusions = Some(Confusions::count(&mut model, &config.test_pipeline(&data))?);
@@ -176,7 +189,21 @@ fn go(
     if let Some(path) = frozen? {
         screen.line(format!("The threads and queues that were found are in {}", path.display()));
     }
-    Ok(stop.exit_code())
+    // A signal to another host ended this one's run too.
+    Ok(if interrupted && stop.exit_code() == 0 { TERMINATED } else { stop.exit_code() })
+}
+
+/// What a program exits with that SIGTERM ended.
+const TERMINATED: u8 = 143;
+
+/// On several hosts: an error where they are not about to train the same.
+fn agree(model: &Model, data: &TrainingData, configuration: String, resumed: &resume::Plan) -> Result<()> {
+    let data = format!("{}: {} and {} {}", data.name, data.train_len, data.test_len, data.elements);
+    let place = resumed.place.as_ref().map_or("a new run".into(), |place| {
+        let finished = if place.finished { ", finished" } else { "" };
+        format!("the run in the folder, in {}{finished}", resume::told(place))
+    });
+    model.agree(&[("the configuration", configuration), ("the data", data), ("what they go on with", place)])
 }
 
 impl TrainArgs {
@@ -492,7 +519,11 @@ fn announce_strategy(model: &Model, screen: &Screen) {
         return;
     };
     let (strategy, n) = (&config.strategy, devices.len());
-    screen.line(format!("Strategy: {strategy}; {n} devices, each like {}", first.description));
+    let hosts = match model.host() {
+        (_, 1) => String::new(),
+        (index, count) => format!(" on {count} hosts (this is host {index})"),
+    };
+    screen.line(format!("Strategy: {strategy}; {n} devices{hosts}, each like {}", first.description));
 }
 
 /// The epochs, and the test that the last one is owed.
@@ -517,7 +548,7 @@ fn train(
         stop: Some(stop.asked.clone()),
         ..Fit::default()
     };
-    let mut history = model.fit(&config.train_pipeline(data), fit)?;
+    let mut history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
     if let Some(why) = &history.stopped_because {
         note(why);
     }
@@ -551,6 +582,8 @@ fn print_config(config: &Config, screen: &Screen) -> Outcome {
 /// Where the run's files go.
 struct Folder {
     folder: PathBuf,
+    /// Whether this process writes there.
+    leads: bool,
     made: bool,
     model: PathBuf,
     example: PathBuf,
@@ -559,26 +592,37 @@ struct Folder {
 impl Folder {
     /// Before training, so that a folder that cannot be made costs no hours.
     fn make(folder: PathBuf, dataset: &str) -> Result<Folder> {
-        let made = !folder.exists();
-        let hint = "choose a folder that you may write to with --out";
-        std::fs::create_dir_all(&folder)
-            .map_err(|e| Error::io("cannot make the folder", &folder, e).hint(hint))?;
-        let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
-        std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", &folder, e).hint(hint))?;
-        std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))?;
+        let leads = leads()?;
+        let made = leads && !folder.exists();
+        if leads {
+            Folder::prepare(&folder)?;
+        }
         let file = |end: &str| folder.join(format!("{dataset}{end}"));
-        Ok(Folder { model: file(".safetensors"), example: file("-example.png"), made, folder })
+        Ok(Folder { model: file(".safetensors"), example: file("-example.png"), leads, made, folder })
+    }
+
+    fn prepare(folder: &Path) -> Result<()> {
+        let hint = "choose a folder that you may write to with --out";
+        std::fs::create_dir_all(folder)
+            .map_err(|e| Error::io("cannot make the folder", folder, e).hint(hint))?;
+        let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
+        std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", folder, e).hint(hint))?;
+        std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))
     }
 
     /// The model, then a test picture to try it on.
     fn save(&self, model: &Model, data: &TrainingData) -> Result<()> {
-        sweep(&self.folder);
+        if self.leads {
+            sweep(&self.folder);
+        }
         model.save(&self.model).map_err(|e| {
             e.hint(
                 "make room or choose another folder with --out; a file that was there before is still whole",
             )
         })?;
-        if let Err(e) = self.save_example(data) {
+        if self.leads
+            && let Err(e) = self.save_example(data)
+        {
             note(&format!("the test picture to try the model on is not written: {e}"));
         }
         Ok(())

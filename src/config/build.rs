@@ -2,7 +2,7 @@
 
 use super::{Config, augment, settings};
 use crate::datasets::{self, DataDir, FolderOptions, RecordShape, TrainingData};
-use systole_data::{AUTOTUNE, Dataset, Options, Sample};
+use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::{Compile, Model};
@@ -59,6 +59,11 @@ impl Config {
 
     /// Batches for training: shuffled, repeated where `steps_per_epoch` is set, scaled, made ahead on a thread.
     pub fn train_pipeline(&self, data: &TrainingData) -> Dataset {
+        self.train_pipeline_of(data, None)
+    }
+
+    /// As [`Config::train_pipeline`], of which one of several hosts needs some rows of each batch.
+    pub fn train_pipeline_of(&self, data: &TrainingData, share: Option<Share>) -> Dataset {
         let (mut train, buffer) = match &data.streamed {
             // The first so many are the same in each epoch only where the files are read in order.
             Some(s) if self.data.shuffle && self.data.train_samples.is_none() => (s.mixed.clone(), s.buffer),
@@ -82,7 +87,7 @@ impl Config {
         if data.is_pictures() && !self.data.augment.is_empty() {
             train = self.augmented(train, data);
         }
-        self.tuned(self.batches(train, data))
+        self.tuned(self.batches(train, data, share))
     }
 
     /// Pictures changed by `data.augment`.
@@ -103,16 +108,16 @@ impl Config {
             Some(n) => data.test.take(n),
             None => data.test.clone(),
         };
-        self.batches(self.sized(test, data), data)
+        self.batches(self.sized(test, data), data, None)
     }
 
     /// Batches of what a model takes: pictures in their size and scaled, tokens as they are.
-    fn batches(&self, elements: Dataset, data: &TrainingData) -> Dataset {
+    fn batches(&self, elements: Dataset, data: &TrainingData, share: Option<Share>) -> Dataset {
+        let batches = elements.batch_share(self.fit.batch_size, share);
         if !data.is_pictures() {
-            return elements.batch(self.fit.batch_size).prefetch(AUTOTUNE);
+            return batches.prefetch(AUTOTUNE);
         }
         // Scaling whole batches is the same and costs less than scaling each sample.
-        let batches = elements.batch(self.fit.batch_size);
         batches.map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
     }
 

@@ -6,7 +6,7 @@ use crate::place::Position;
 use crate::report::Report;
 use crate::run::{Options, Run};
 use crate::sample::{ElementSpec, IntoSample, Sample};
-use crate::stage::batch::Batching;
+use crate::stage::batch::{Batching, Share};
 use crate::stage::shuffle::{Shuffle, ShuffleStage};
 use crate::stage::{self, Cursor, Node, Stage, Threads};
 use crate::watch::Watch;
@@ -165,12 +165,29 @@ impl Dataset {
 
     /// `name: T[…] → name: T[n, …]`; the last batch may be smaller.
     pub fn batch(&self, n: usize) -> Dataset {
-        self.then(|up| stage::batch::Batch { up, batching: Batching { size: n, drop_remainder: false } })
+        self.batch_share(n, None)
+    }
+
+    /// As [`Dataset::batch`], where only some rows of each batch are wanted: those of one of several hosts. Shapes and places
+    /// are those of whole batches. Where elements can be had one by one, only wanted ones are read and computed, and the
+    /// other rows are zeros; from a stream (TFRecord files, `filter`, …) all are. No stage below may mix rows.
+    ///
+    /// ```
+    /// use systole_data::{Dataset, Share};
+    /// let last = Dataset::range(8).batch_share(4, Some(Share { parts: 1..2, of: 2 }));
+    /// let batch = last.iter().next().unwrap()?;
+    /// assert_eq!(batch.get("value")?.to_f32s(), [0.0, 0.0, 2.0, 3.0]);
+    /// # Ok::<(), systole_base::Error>(())
+    /// ```
+    pub fn batch_share(&self, n: usize, share: Option<Share>) -> Dataset {
+        let batching = Batching { size: n, drop_remainder: false };
+        self.then(|up| stage::batch::Batch { up, batching, share })
     }
 
     /// `name: T[…] → name: T[n, …]`; elements that do not fill a batch are dropped.
     pub fn batch_drop_remainder(&self, n: usize) -> Dataset {
-        self.then(|up| stage::batch::Batch { up, batching: Batching { size: n, drop_remainder: true } })
+        let batching = Batching { size: n, drop_remainder: true };
+        self.then(|up| stage::batch::Batch { up, batching, share: None })
     }
 
     /// `name: T[n, …] → n samples of name: T[…]`.

@@ -60,6 +60,7 @@ pub use sample::{ElementSpec, IntoSample, Sample};
 pub use source::images::{ImageFolder, decode_image};
 pub use source::lines::{Column, Csv};
 pub use source::tfrecord::TfRecord;
+pub use stage::batch::Share;
 pub use stage::group::Bucketing;
 pub use stage::interleave::IntoDataset;
 pub use stage::pad::Padding;

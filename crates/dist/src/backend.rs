@@ -1,13 +1,13 @@
 //! A backend that runs programs on several devices of another.
 
-use crate::{Strategy, Together, partition};
+use crate::{Strategy, Team, Together, partition};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::op::Devices;
 use systole_ir::{Error, ErrorKind, Graph, Literal, Mesh, Result, Spread, TensorType};
 use systole_runtime::pieces::{self, Pieces};
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Report, Roles, event,
+    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Report, Roles, event,
 };
 
 /// A backend that spreads each program over a mesh by a [`Strategy`]. Made by [`Strategy::on`].
@@ -86,6 +86,10 @@ impl Backend for Distributed {
         self.inner.shares_cores()
     }
 
+    fn hosts(&self) -> Option<&dyn Hosts> {
+        self.inner.hosts()
+    }
+
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
         let split = self.splits(graph, options)?;
         let spread = self.strategy.spread(&self.mesh, graph, &options.roles, split)?;
@@ -95,8 +99,8 @@ impl Backend for Distributed {
         let state: Vec<usize> =
             (0..graph.params.len()).filter(|i| !options.roles.batch.contains(i)).collect();
         let own = partition(graph, &spread, &state)?;
-        let devices = Devices::replicas(self.mesh.devices());
-        let program = Together::compile(&*self.inner, &own, devices, options)?;
+        let team = Team::alone(Devices::replicas(self.mesh.devices()));
+        let program = Together::compile(&*self.inner, &own, &team, options)?;
         Ok(Arc::new(OnLogical {
             params: graph.param_types(),
             results: graph.result_types(),
@@ -150,7 +154,7 @@ impl OnLogical {
         {
             return Ok(shared.parts.iter().cloned().map(Arg::Donate).collect());
         }
-        let parts = pieces::split(&buffer.to_literal()?, &self.mesh, sharding)?;
+        let parts = pieces::split(&buffer.to_literal()?, &self.mesh, sharding, 0..self.mesh.devices())?;
         Ok(parts.into_iter().map(|l| Arg::Donate(l.into())).collect())
     }
 }
@@ -169,7 +173,7 @@ impl Executable for OnLogical {
         let mut devices: Vec<_> = out.into_iter().map(Vec::into_iter).collect();
         let whole = |(ty, sharding): (&TensorType, _)| {
             let parts = devices.iter_mut().filter_map(Iterator::next).collect();
-            Pieces { mesh: self.mesh.clone(), sharding, parts }.buffer(ty.clone())
+            Pieces { mesh: self.mesh.clone(), sharding, parts, first: 0 }.buffer(ty.clone())
         };
         self.results.iter().zip(self.spread.results.iter().cloned()).map(whole).collect()
     }

@@ -18,4 +18,4 @@ mod together;
 pub use backend::Distributed;
 pub use partition::partition;
 pub use strategy::Strategy;
-pub use together::Together;
+pub use together::{Exchange, Team, Together};

@@ -1,6 +1,7 @@
 //! Which arrays of a program are split, and how.
 
 use crate::Distributed;
+use std::ops::Range;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Sharding, Spread, TensorType};
 use systole_runtime::{Backend, Roles};
@@ -118,7 +119,7 @@ impl Strategy {
     /// The backend that runs programs by this strategy on `backend`.
     ///
     /// # Errors
-    /// When the mesh has more devices than a backend of several.
+    /// When the mesh has more devices than a backend of several, or does not take all of those on several hosts.
     pub fn on(&self, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>> {
         let there = backend.devices().len();
         let mesh = match (&self.mesh, self.kind) {
@@ -133,7 +134,35 @@ impl Strategy {
             return Err(Error::new(ErrorKind::Config, what)
                 .hint(format!("take a mesh of at most {there} devices, such as data={there}")));
         }
+        self.takes_all(&*backend, mesh.devices())?;
         Ok(Arc::new(Distributed::new(backend, self.clone(), mesh)))
+    }
+
+    /// An error where some of several hosts would have nothing to do, and wait for ever.
+    fn takes_all(&self, backend: &dyn Backend, devices: usize) -> Result<()> {
+        let there = backend.devices().len();
+        let Some(hosts) = backend.hosts().filter(|_| devices < there) else { return Ok(()) };
+        let what = format!("{self} takes {devices} of {there} devices on {} hosts", hosts.count());
+        Err(Error::new(ErrorKind::Config, what)
+            .because("every host runs the same program, and each must have a part in it")
+            .hint(format!("choose data_parallel or fully_sharded, over all {there} devices")))
+    }
+
+    /// Into how many parts batches are split on so many devices, and which parts the devices `own` take.
+    ///
+    /// ```
+    /// use systole_dist::Strategy;
+    /// assert_eq!(Strategy::data_parallel().batch_parts(8, 4..8), (8, 4..8));
+    /// let mesh = "data=2,model=4".parse()?;
+    /// assert_eq!(Strategy::data_parallel().mesh(mesh).batch_parts(8, 4..8), (2, 1..2));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    pub fn batch_parts(&self, devices: usize, own: Range<usize>) -> (usize, Range<usize>) {
+        let Some(mesh) = &self.mesh else { return (devices, own) };
+        let axis = mesh.axis("data").unwrap_or(0);
+        let parts = own.map(|device| mesh.coordinates(device)[axis]);
+        let (first, last) = parts.fold((usize::MAX, 0), |(first, last), p| (first.min(p), last.max(p)));
+        (mesh.axes()[axis].1, first.min(last)..last + 1)
     }
 
     /// How a program's parameters and results lie on `mesh`. `split_batch`: false where every device takes all of it.

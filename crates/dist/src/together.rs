@@ -1,20 +1,23 @@
 //! Programs with collectives on logical devices of a backend that has but one.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::op::{Case, Devices, While, agreed};
-use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Literal, Op, Result, Scalar, Tensor, ValueId};
+use systole_ir::{
+    Error, ErrorKind, Graph, GraphBuilder, Literal, Op, Result, Scalar, Tensor, TensorType, ValueId,
+};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Report};
 
 /// A program that is the same on each of some devices, run on logical devices of one backend.
 ///
 /// It is cut at its collectives. The pieces between run on the backend, for one device after the other; the collectives
 /// run on the host, and so do loops and branches that have some in their bodies, which are cut likewise. Time and memory
-/// say nothing of real devices.
+/// say nothing of real devices. Several processes may run some of the devices each: a [`Team`].
 ///
 /// ```
-/// use systole_dist::Together;
+/// use systole_dist::{Team, Together};
 /// use systole_ir::{op::{AllReduce, Devices, Groups, Monoid}, DType::F32, GraphBuilder, TensorType};
 /// use systole_runtime::{Arg, Buffer, CompileOptions, ReferenceBackend};
 /// let g = GraphBuilder::new("main");
@@ -22,17 +25,77 @@ use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Report};
 /// let groups = Groups::of(vec![vec![0, 1]]);
 /// let sum = g.emit(AllReduce { groups, body: Monoid::Add.body(F32) }, &[&x]).remove(0);
 /// let graph = g.finish(&[sum * 2.0])?;
-/// let run = Together::compile(&ReferenceBackend, &graph, Devices::replicas(2), &CompileOptions::default())?;
+/// let team = Team::alone(Devices::replicas(2));
+/// let run = Together::compile(&ReferenceBackend, &graph, &team, &CompileOptions::default())?;
 /// let args = [1.0, 2.0].map(|v| vec![Arg::Donate(Buffer::scalar(F32, v))]);
 /// let out = run.run(args.into())?;
 /// assert_eq!(out[0][0].to_f64()?, 6.0);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub struct Together {
-    devices: Devices,
+    team: Team,
     graph: Arc<Graph>,
     steps: Vec<Step>,
     report: Report,
+}
+
+/// Who runs a program's devices: this process all of them, or each of several processes some.
+#[derive(Clone)]
+pub struct Team {
+    devices: Devices,
+    /// Those of this process.
+    own: Range<usize>,
+    exchange: Option<Arc<dyn Exchange>>,
+}
+
+/// How processes, each of which runs some of a program's devices, tell each other what these exchange.
+pub trait Exchange: Send + Sync {
+    /// What every process says, this one too, in the order of their devices. `what` names the meeting: processes that
+    /// are at different ones must fail rather than take each other's bytes.
+    ///
+    /// # Errors
+    /// When a process is gone, is silent for too long, or is somewhere else.
+    fn all(&self, what: &str, own: Vec<u8>) -> Result<Vec<Vec<u8>>>;
+}
+
+impl Team {
+    /// One process runs all devices.
+    pub fn alone(devices: Devices) -> Team {
+        Team { devices, own: 0..devices.count(), exchange: None }
+    }
+
+    /// This process runs the devices `own`, and others the rest.
+    pub fn of(devices: Devices, own: Range<usize>, exchange: Arc<dyn Exchange>) -> Team {
+        Team { devices, own, exchange: Some(exchange) }
+    }
+
+    /// Operands of all devices, given those of this process's.
+    fn gathered(&self, op: &Op, own: Vec<Vec<Literal>>) -> Result<Vec<Vec<Literal>>> {
+        let Some(exchange) = self.exchange.as_ref().filter(|_| own.iter().any(|list| !list.is_empty()))
+        else {
+            return Ok(own);
+        };
+        let types: Vec<TensorType> = own[0].iter().map(|x| x.ty().clone()).collect();
+        let what = format!("{} of {}", op.name(), types.iter().map(|t| t.to_string()).collect::<String>());
+        let bytes = own.iter().flatten().flat_map(|x| x.bytes()).copied().collect();
+        let all = exchange.all(&what, bytes)?.concat();
+        let lengths: Vec<usize> = types.iter().map(TensorType::bytes).collect();
+        let each: usize = lengths.iter().sum();
+        if all.len() != each * self.devices.count() {
+            let what = format!("{} bytes for {} devices", all.len(), self.devices.count());
+            return Err(Error::new(ErrorKind::Bug, what).at(op.name()));
+        }
+        let device = |d: usize| {
+            let mut rest = &all[d * each..(d + 1) * each];
+            let operand = |(ty, n): (&TensorType, &usize)| {
+                let (own, after) = rest.split_at(*n);
+                rest = after;
+                Literal::from_bytes(ty.clone(), own)
+            };
+            types.iter().zip(&lengths).map(operand).collect()
+        };
+        (0..self.devices.count()).map(device).collect()
+    }
 }
 
 enum Step {
@@ -68,7 +131,7 @@ impl Together {
     pub fn compile(
         backend: &dyn Backend,
         graph: &Arc<Graph>,
-        devices: Devices,
+        team: &Team,
         options: &CompileOptions,
     ) -> Result<Together> {
         let start = Instant::now();
@@ -86,19 +149,19 @@ impl Together {
                 let label = format!("{}, piece {stage}", options.label);
                 let options = CompileOptions { donated, label, ..options.clone() };
                 let program = backend.compile(&piece, &options)?;
-                add(&mut report, program.report(), devices.count());
+                add(&mut report, program.report(), team.devices.count());
                 steps.push(Step::Piece(Piece { reads, makes, program }));
             }
             for node in cut.meetings(stage) {
                 graph.nodes[node].inputs.iter().for_each(|v| *left.entry(*v).or_default() -= 1);
-                let meeting = Meeting::compile(backend, &graph.nodes[node].op, devices, options)?;
+                let meeting = Meeting::compile(backend, &graph.nodes[node].op, team, options)?;
                 let programs = meeting.programs(&graph.nodes[node].op);
                 programs.into_iter().for_each(|(own, times)| add(&mut report, &own.report, times));
                 steps.push(Step::Meeting(node, meeting));
             }
         }
         report.compile_ms = start.elapsed().as_secs_f64() * 1e3;
-        Ok(Together { devices, graph: graph.clone(), steps, report })
+        Ok(Together { team: team.clone(), graph: graph.clone(), steps, report })
     }
 
     /// What compiling found out, of all pieces.
@@ -106,12 +169,12 @@ impl Together {
         &self.report
     }
 
-    /// Runs once: each device's arguments in, each device's results out.
+    /// Runs once: the arguments of each of this process's devices in, their results out.
     ///
     /// # Errors
     /// When arguments are not one list for each device with the parameters' types, or a piece fails.
     pub fn run(&self, args: Vec<Vec<Arg<'_>>>) -> Result<Vec<Vec<Buffer>>> {
-        let (graph, n) = (&*self.graph, self.devices.count());
+        let (graph, n) = (&*self.graph, self.team.own.len());
         if args.len() != n || args.iter().any(|own| own.len() != graph.params.len()) {
             let what = format!("arguments of {} devices for a program on {n}", args.len());
             return Err(Error::new(ErrorKind::Graph, what)
@@ -135,7 +198,7 @@ impl Together {
                     let inputs = &graph.nodes[*node].inputs;
                     inputs.iter().for_each(|v| *left.entry(*v).or_insert(1) -= 1);
                     let operands = values.iter_mut().map(|own| taken(own, inputs, &left)).collect();
-                    let made = meeting.run(&graph.nodes[*node].op, self.devices, operands)?;
+                    let made = meeting.run(&graph.nodes[*node].op, &self.team, operands)?;
                     for (own, made) in values.iter_mut().zip(made) {
                         let named = made.into_iter().enumerate();
                         let named = named.map(|(k, buffer)| (ValueId::new(*node, k), Arg::Donate(buffer)));
@@ -196,15 +259,10 @@ fn taken(
 }
 
 impl Meeting {
-    fn compile(
-        backend: &dyn Backend,
-        op: &Op,
-        devices: Devices,
-        options: &CompileOptions,
-    ) -> Result<Meeting> {
+    fn compile(backend: &dyn Backend, op: &Op, team: &Team, options: &CompileOptions) -> Result<Meeting> {
         let program = |body: &Arc<Graph>, donated: Vec<usize>| {
             let label = format!("{}, a body of {}", options.label, op.name());
-            Together::compile(backend, body, devices, &CompileOptions { donated, label, ..options.clone() })
+            Together::compile(backend, body, team, &CompileOptions { donated, label, ..options.clone() })
         };
         match op {
             Op::While(w) => {
@@ -234,11 +292,11 @@ impl Meeting {
     }
 
     /// Each device's operands in, each device's results out.
-    fn run(&self, op: &Op, devices: Devices, operands: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
+    fn run(&self, op: &Op, team: &Team, operands: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
         match (self, op) {
             (Meeting::Loop(l), _) => l.run(operands),
             (Meeting::Branches(branches), Op::Case(c)) => branch(branches, c, operands),
-            _ => exchange(op, devices, &operands),
+            _ => exchange(op, team, &operands),
         }
     }
 }
@@ -270,12 +328,14 @@ fn scalars<'a>(buffers: impl Iterator<Item = &'a Buffer>) -> Result<Vec<Scalar>>
     buffers.map(|b| Ok(b.to_literal()?.get(0))).collect()
 }
 
-fn exchange(op: &Op, devices: Devices, operands: &[Vec<Buffer>]) -> Result<Vec<Vec<Buffer>>> {
+fn exchange(op: &Op, team: &Team, operands: &[Vec<Buffer>]) -> Result<Vec<Vec<Buffer>>> {
     let Some(collective) = op.collective() else { systole_ir::bug!("{} is no collective", op.name()) };
     let operands: Vec<Vec<Literal>> =
         operands.iter().map(|own| own.iter().map(Buffer::to_literal).collect()).collect::<Result<_>>()?;
+    let operands = team.gathered(op, operands)?;
     let operands: Vec<Vec<&Literal>> = operands.iter().map(|own| own.iter().collect()).collect();
-    Ok(collective.together(devices, &operands)?.into_iter().map(|y| vec![y.into()]).collect())
+    let all = collective.together(team.devices, &operands)?.into_iter();
+    Ok(all.skip(team.own.start).take(team.own.len()).map(|y| vec![y.into()]).collect())
 }
 
 /// Adds what one program of several was found to need, run `times`.

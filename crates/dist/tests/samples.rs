@@ -43,12 +43,12 @@ fn spreads(graph: &Graph, mesh: &Mesh) -> Vec<Spread> {
 fn on_devices(graph: &Graph, spread: &Spread, args: &[Literal]) -> (usize, Vec<Literal>) {
     let own = partition(graph, spread, &[]).unwrap_or_else(|e| panic!("{e}"));
     own.verify().unwrap_or_else(|e| panic!("{e}"));
+    let n = spread.mesh.devices();
     let parts: Vec<Vec<Literal>> = args
         .iter()
         .zip(&spread.params)
-        .map(|(x, sharding)| pieces::split(x, &spread.mesh, sharding).unwrap())
+        .map(|(x, sharding)| pieces::split(x, &spread.mesh, sharding, 0..n).unwrap())
         .collect();
-    let n = spread.mesh.devices();
     let args: Vec<Vec<&Literal>> = (0..n).map(|d| parts.iter().map(|p| &p[d]).collect()).collect();
     let out = interp::run_devices(&own, Devices::replicas(n), &args).unwrap_or_else(|e| panic!("{e}"));
     let whole = |k: usize| {
@@ -58,7 +58,8 @@ fn on_devices(graph: &Graph, spread: &Spread, args: &[Literal]) -> (usize, Vec<L
             parts.iter().for_each(|p| assert_eq!(p.bytes(), parts[0].bytes(), "devices differ"));
         }
         let parts = parts.into_iter().map(Into::into).collect();
-        let all = pieces::Pieces { mesh: spread.mesh.clone().into(), sharding: sharding.clone(), parts };
+        let all =
+            pieces::Pieces { mesh: spread.mesh.clone().into(), sharding: sharding.clone(), parts, first: 0 };
         all.buffer(graph.result_types()[k].clone()).unwrap().to_literal().unwrap()
     };
     let collectives = own.nodes.iter().filter(|n| n.op.collective().is_some()).count();

@@ -98,6 +98,11 @@ impl BackupAndRestore {
         self
     }
 
+    /// The run in the folder, for a process that does not write there.
+    pub(crate) fn found(&self) -> Result<Option<Found>> {
+        if self.restart { Ok(None) } else { latest(&self.dir) }
+    }
+
     /// Where the run in the folder stands; `None` where there is none.
     ///
     /// # Errors
@@ -197,7 +202,7 @@ impl Found {
 pub(crate) fn snapshot(model: &Model, run: &RunState, callbacks: Vec<CallbackState>) -> Result<ModelFile> {
     let mut file = model.to_file()?;
     for (name, value) in model.state.metrics.iter() {
-        file.tensors.push((format!("{METRICS}{name}"), value.to_literal()?));
+        file.tensors.push((format!("{METRICS}{name}"), model.whole(value)?));
     }
     for (k, state) in callbacks.into_iter().enumerate() {
         let named = |(name, value): (String, Literal)| (format!("{CALLBACKS}{k}/{name}"), value);
@@ -312,6 +317,11 @@ impl Backups {
     /// The run in the folder.
     pub(crate) fn latest(&self) -> Result<Option<Found>> {
         latest(&self.options.dir)
+    }
+
+    /// Waits until a backup that is being written is written. What went wrong with it is returned.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.settle(true))
     }
 
     /// Whether a backup should be taken after a step.

@@ -98,6 +98,9 @@ impl CallbackState {
 }
 
 /// Hooks into `fit`. Every method does nothing unless written.
+///
+/// On several hosts each calls its own, with the same values: they must decide the same everywhere, and only the one whose
+/// [`Model::leads`] may write files.
 pub trait Callback: Send {
     /// What must be known for a killed run to go on as if it had not been; nothing, unless written.
     fn state(&self) -> Result<CallbackState> {
@@ -305,7 +308,7 @@ impl Callback for EarlyStopping {
 fn owned_weights(model: &Model) -> Result<(Params<Buffer>, Params<Buffer>)> {
     let copy = |p: &Params<Buffer>| -> Result<Params<Buffer>> {
         p.iter()
-            .map(|(n, b)| Ok((n.to_string(), b.to_literal()?.into())))
+            .map(|(n, b)| Ok((n.to_string(), model.whole(b)?.into())))
             .collect::<Result<Vec<_>>>()
             .map(|v| v.into_iter().collect())
     };
@@ -378,7 +381,9 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if !self.save_best_only || self.watch.improved(cx.logs)? == Some(true) {
-            self.pending = Some((fill_in(&self.path, cx.epoch, cx.logs)?, cx.model.to_file()?));
+            // All hosts put the arrays together; one writes them.
+            let (path, file) = (fill_in(&self.path, cx.epoch, cx.logs)?, cx.model.to_file()?);
+            self.pending = cx.model.leads().then_some((path, file));
         }
         let written = self.write();
         self.delay.tell(written, "a checkpoint is", cx);
@@ -593,6 +598,9 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
     }
 
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if !cx.model.leads() {
+            return Ok(());
+        }
         let resumed_at = self.resumed_at.take();
         self.cut = Some(resumed_at.unwrap_or(if self.append { u64::MAX } else { 0 }));
         let begun = self.write();
@@ -604,6 +612,9 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
     }
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if !cx.model.leads() {
+            return Ok(());
+        }
         if self.columns.is_empty() {
             self.columns = cx.logs.iter().map(|(n, _)| n.to_string()).collect();
             // Values that only some epochs have (validation) need their column from the start.

@@ -1,10 +1,11 @@
 //! `fit`: epochs of training steps over a pipeline, with validation, callbacks and progress.
 
-use crate::backup::{BackupAndRestore, Backups, RunPlace, RunState, snapshot};
+use crate::backup::{BackupAndRestore, Backups, Found, RunPlace, RunState, snapshot};
 use crate::batch::Batch;
 use crate::callback::{Callback, CallbackState, FitCx};
 use crate::feed::{Fed, Feed, Recipe};
 use crate::history::{History, Logs};
+use crate::hosts::{Due, Meetings};
 use crate::model::Model;
 use crate::progress::{Elapsed, Progress, ProgressEvent, report};
 use crate::resident::DeviceBatch;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use systole_data::{Cardinality, Dataset, DatasetIter, Options, Position};
+use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_runtime::trace;
 
@@ -91,23 +93,33 @@ impl Model {
     ///
     /// # Errors
     /// When the model is not compiled, data and model do not fit, the data end before the steps do, or a callback
-    /// fails. Weights of the last finished step stay.
+    /// fails; on several hosts when they differ in what they train. Weights of the last finished step stay.
     pub fn fit(&mut self, data: &Dataset, mut options: Fit) -> Result<History> {
         options.check()?;
         self.compiled()?;
+        if !self.leads() {
+            options.verbose = 0;
+        }
         // So that the verdict can name the slow stage.
         let data = &data.with_options(Options { measure: Some(MEASURED), ..Options::default() });
+        let backup = options.backup.take();
         let mut run = Run {
+            meetings: self.hosts().map(|_| Meetings::new(backup.is_some())),
             history: History { initial_epoch: options.initial_epoch, ..History::default() },
             callbacks: std::mem::take(&mut options.callbacks),
             stop_because: None,
-            backups: options.backup.take().map(Backups::open).transpose()?,
+            backups: backup.clone().filter(|_| self.leads()).map(Backups::open).transpose()?,
             epoch: options.initial_epoch,
             taken: 0,
             waited: Duration::ZERO,
             position: Position::new(options.initial_epoch as u64, 0),
         };
-        run.restore(self, data)?;
+        let found = match &run.backups {
+            Some(own) => own.latest()?,
+            None => backup.as_ref().map_or(Ok(None), BackupAndRestore::found)?,
+        };
+        run.restore(self, data, found)?;
+        run.agree(self, &options)?;
         run.each(self, &Logs::new(), 0, |c, cx| c.on_train_begin(cx))?;
         let (first, start) = (run.epoch, (run.epoch, run.taken));
         let mut goes_on = None;
@@ -192,7 +204,10 @@ struct Run {
     history: History,
     callbacks: Vec<Box<dyn Callback>>,
     stop_because: Option<String>,
+    /// Of the host that writes them.
     backups: Option<Backups>,
+    /// Where there are several hosts.
+    meetings: Option<Meetings>,
     /// The epoch of the next step, the steps that were taken in it, and the place in the data behind them, for backups.
     epoch: usize,
     taken: usize,
@@ -203,8 +218,7 @@ struct Run {
 
 impl Run {
     /// Goes on with the run that the folder of backups holds.
-    fn restore(&mut self, model: &mut Model, data: &Dataset) -> Result<()> {
-        let found = self.backups.as_ref().map_or(Ok(None), Backups::latest)?;
+    fn restore(&mut self, model: &mut Model, data: &Dataset, found: Option<Found>) -> Result<()> {
         let Some(mut found) = found else { return Ok(()) };
         let path = found.path.display().to_string();
         if !model.is_built() {
@@ -228,10 +242,51 @@ impl Run {
         model.restore(found.file).at(|| path)
     }
 
+    /// On several hosts: an error where they are not about to do the same.
+    fn agree(&self, model: &Model, options: &Fit) -> Result<()> {
+        if self.meetings.is_none() {
+            return Ok(());
+        }
+        if model.compile_config().is_some_and(|c| c.strategy == Strategy::one_device()) {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "one_device trains on one host, and there are several",
+            )
+            .because("each would train the whole model by itself")
+            .hint("choose data_parallel or fully_sharded"));
+        }
+        let Fit { epochs, initial_epoch, steps_per_epoch, validation_freq, validation_steps, .. } = options;
+        let validates = options.validation.is_some();
+        let arguments = format!(
+            "epochs {initial_epoch} to {epochs} of {steps_per_epoch:?} steps, validation {validates} every              {validation_freq} for {validation_steps:?} steps, class weights {:?}, {} callbacks",
+            options.class_weight,
+            self.callbacks.len()
+        );
+        let place = format!("step {} (epoch {}, {} steps of it)", model.steps(), self.epoch, self.taken);
+        let mut things = model.common()?;
+        things.push(("the arguments of fit", arguments));
+        things.push(("where they go on", place));
+        model.agree(&things)
+    }
+
+    /// What is to happen after a step (or, `epoch_ends`, an epoch), agreed on by all hosts.
+    fn due(&mut self, model: &Model, interrupts: bool, epoch_ends: bool) -> Result<Due> {
+        let ends = self.stop_because.is_some();
+        let own = Due { interrupts, ends, saves: self.backup_is_due(model, epoch_ends) };
+        let (Some(meetings), Some(hosts)) = (&mut self.meetings, model.hosts()) else { return Ok(own) };
+        let due = match epoch_ends {
+            true => meetings.after_epoch(hosts, own),
+            false => meetings.after_step(hosts, own),
+        }?;
+        if due.ends {
+            self.stop_because.get_or_insert_with(|| "a callback on another host ended it".into());
+        }
+        Ok(due)
+    }
+
     /// Takes a backup of the run as it stands; `finished`: of one that has come to its end, which is waited for.
     /// A backup that could not be written is told and does not end training.
     fn back_up(&mut self, model: &Model, finished: bool, verbose: usize) {
-        let Some(backups) = &mut self.backups else { return };
         let start = Instant::now();
         let (history, callbacks) = (&self.history, &self.callbacks);
         let must = finished || history.interrupted;
@@ -242,10 +297,20 @@ impl Run {
             stopped_because: self.stop_because.clone(),
             data: self.position.to_string(),
         };
-        let saved = backups.save(model.steps(), must, || {
+        let file = || {
             let states = callbacks.iter().map(|c| c.state()).collect::<Result<Vec<CallbackState>>>()?;
             snapshot(model, &RunState::new(place, history, &states), states)
-        });
+        };
+        let saved = match (&mut self.backups, &self.meetings) {
+            (Some(backups), None) => backups.save(model.steps(), must, file),
+            // All hosts put the arrays together, so it cannot be left out while an earlier one is being written.
+            (Some(backups), Some(_)) => {
+                let (earlier, file) = (backups.wait(), file());
+                earlier.and(backups.save(model.steps(), must, || file))
+            }
+            (None, Some(meetings)) if meetings.is_kept => file().map(drop),
+            (None, _) => return,
+        };
         self.history.backup_ms.push(start.elapsed().as_secs_f32() * 1e3);
         if let Err(e) = saved {
             let text = format!("the run is not backed up: {e}");
@@ -328,8 +393,8 @@ impl Run {
         if options.steps_per_epoch.is_none() {
             self.position = Position::new(self.epoch as u64, 0);
         }
-        let goes_on = self.epoch < options.epochs && self.stop_because.is_none();
-        if goes_on && self.backup_is_due(model, true) {
+        let due = self.due(model, false, true)?;
+        if due.saves && self.epoch < options.epochs && self.stop_because.is_none() {
             self.back_up(model, false, options.verbose);
         }
         Ok(())
@@ -371,13 +436,12 @@ impl Run {
                 report(&progress.batch(at, &logs));
                 self.each(model, &logs, progress.epoch, |c, cx| c.on_train_batch_end(cx))?;
             }
-            if options.asked_to_stop() {
-                self.history.interrupted = true;
-            }
-            if self.history.interrupted || self.stop_because.is_some() {
+            let due = self.due(model, options.asked_to_stop(), false)?;
+            self.history.interrupted = due.interrupts;
+            if due.interrupts || due.ends {
                 break;
             }
-            if self.backup_is_due(model, false) {
+            if due.saves {
                 self.back_up(model, false, options.verbose);
             }
         }

@@ -12,6 +12,7 @@ mod feed;
 mod file;
 mod fit;
 mod history;
+mod hosts;
 mod initializer;
 mod layer;
 pub mod layers;

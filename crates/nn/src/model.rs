@@ -376,10 +376,10 @@ impl Model {
         Ok(step.to_literal()?.convert(DType::F32))
     }
 
-    /// A weight by its path (`conv2d/kernel`).
+    /// A weight by its path (`conv2d/kernel`). A meeting of all hosts where it is split over several.
     pub fn weight(&self, path: &str) -> Result<Literal> {
         let found = self.state.trainable.get(path).or_else(|| self.state.frozen.get(path));
-        found.ok_or_else(|| self.no_weight(path))?.to_literal()
+        self.whole(found.ok_or_else(|| self.no_weight(path))?)
     }
 
     /// Replaces a weight.

@@ -70,15 +70,16 @@ impl CompileConfig {
 
 impl Model {
     /// Writes architecture, weights, optimizer state and step to one `.safetensors` file, atomically: an earlier file
-    /// of that name stays whole until the new one is.
+    /// of that name stays whole until the new one is. On several hosts every host calls it, and host 0 writes.
     ///
     /// # Errors
     /// When the model has no weights yet, or the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.to_file()?.save(path.as_ref())
+        let file = self.to_file()?;
+        if self.leads() { file.save(path.as_ref()) } else { Ok(()) }
     }
 
-    /// What [`Model::save`] writes.
+    /// What [`Model::save`] writes. A meeting of all hosts where the state is split over several.
     pub fn to_file(&self) -> Result<ModelFile> {
         if !self.is_built() {
             return Err(Error::new(ErrorKind::Config, "the model has no weights to save")
@@ -86,10 +87,10 @@ impl Model {
         }
         let mut tensors = Vec::new();
         for (path, value) in self.weights() {
-            tensors.push((format!("{WEIGHTS}{path}"), value.to_literal()?));
+            tensors.push((format!("{WEIGHTS}{path}"), self.whole(value)?));
         }
         for (name, value) in self.state.optimizer.iter() {
-            tensors.push((format!("{OPTIMIZER}{name}"), value.to_literal()?));
+            tensors.push((format!("{OPTIMIZER}{name}"), self.whole(value)?));
         }
         let training = Training {
             step: self.step,
@@ -109,6 +110,20 @@ impl Model {
             ("training".to_string(), json(serde_json::to_string(&training))?),
         ]);
         Ok(ModelFile { tensors, metadata })
+    }
+
+    /// What must be the same on every host that trains this model.
+    pub(crate) fn common(&self) -> Result<Vec<(&'static str, String)>> {
+        let compiled = self.compiled()?;
+        let training = serde_json::to_string(&CompileConfig::of(&compiled.config)).map_err(|e| {
+            Error::new(ErrorKind::Bug, "a model's metadata does not serialise").because(e.to_string())
+        })?;
+        Ok(vec![
+            ("the layers", self.architecture.to_json().to_string()),
+            ("optimizer, loss, metrics, precision or seed", training),
+            ("the strategy", compiled.config.strategy.to_string()),
+            ("the weights that they start with", self.digest_of_weights()),
+        ])
     }
 
     /// Reads a model of built-in layers, compiled as it was saved. Nothing in a file is ever executed.

@@ -2,24 +2,90 @@
 
 use crate::client::{Array, Client, Input, Loaded};
 use crate::program::{program_text, spread_text};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_ir::{Graph, Literal, Mesh, Result, ResultExt, Sharding, Spread, TensorType, cost, interp};
+use systole_ir::{
+    Graph, GraphBuilder, Literal, Mesh, Result, ResultExt, Shape, Sharding, Spread, TensorType, cost, interp,
+};
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Pieces, Report, pieces::split,
+    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Pieces, Report,
+    pieces::split,
 };
 
-/// A client's devices. Programs run on the first, and those that are split on the first of their mesh's number.
+/// A client's devices. Programs run on the first that is this process's, and those that are split on the first of their
+/// mesh's number, each process doing its part.
 pub struct PjrtBackend {
     name: String,
     client: Client,
+    /// Programs that give every host the whole of an array, by how it is split.
+    gathering: Mutex<HashMap<(TensorType, Sharding), Arc<Split>>>,
 }
 
 impl PjrtBackend {
     /// A backend of a client, by the name that users choose it by.
     pub fn new(name: impl Into<String>, client: Client) -> PjrtBackend {
-        PjrtBackend { name: name.into(), client }
+        PjrtBackend { name: name.into(), client, gathering: Mutex::default() }
     }
+
+    fn gathering(&self, ty: &TensorType, pieces: &Pieces) -> Result<Arc<Split>> {
+        let mut known = self.gathering.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (ty.clone(), pieces.sharding.clone());
+        if let Some(program) = known.get(&key).filter(|p| p.mesh == pieces.mesh) {
+            return Ok(program.clone());
+        }
+        let g = GraphBuilder::new("gather");
+        let x = g.parameter(ty.clone(), "x");
+        let spread = Spread {
+            mesh: (*pieces.mesh).clone(),
+            params: vec![pieces.sharding.clone()],
+            results: vec![Sharding::replicated(ty.rank())],
+        };
+        let program = Arc::new(Split::compile(&self.client, &g.finish(&[x])?, &spread, &[])?);
+        known.insert(key, program.clone());
+        Ok(program)
+    }
+}
+
+impl Hosts for PjrtBackend {
+    fn index(&self) -> usize {
+        self.client.process().0
+    }
+
+    fn count(&self) -> usize {
+        self.client.process().1
+    }
+
+    fn gather(&self, array: &Buffer) -> Result<Buffer> {
+        match array.data::<Pieces>() {
+            Some(pieces) if !pieces.are_whole() => {
+                let program = self.gathering(array.ty(), pieces)?;
+                Ok(program.run(vec![Arg::Borrow(array)])?.remove(0))
+            }
+            _ => Ok(array.clone()),
+        }
+    }
+
+    fn share(&self, own: &Literal) -> Result<Buffer> {
+        let all = self.client.devices().len();
+        let row = Literal::from_bytes(one_more_dimension(own.ty(), 1), own.bytes())?;
+        let ty = one_more_dimension(own.ty(), all);
+        let put = |device| Ok(Buffer::new(row.ty().clone(), Arc::new(self.client.put(&row, device)?)));
+        let local = self.client.local();
+        let rows = Pieces {
+            mesh: Arc::new(Mesh::new([("host", all)])?),
+            sharding: Sharding::replicated(ty.rank()).split(0, 0),
+            parts: local.clone().map(put).collect::<Result<_>>()?,
+            first: local.start,
+        };
+        self.gather(&rows.buffer(ty)?)
+    }
+}
+
+/// `T[…] → T[n, …]`
+fn one_more_dimension(ty: &TensorType, n: usize) -> TensorType {
+    ty.with_shape(std::iter::once(n).chain(ty.shape.iter().copied()).collect::<Shape>())
 }
 
 impl Backend for PjrtBackend {
@@ -40,11 +106,16 @@ impl Backend for PjrtBackend {
         true
     }
 
+    fn hosts(&self) -> Option<&dyn Hosts> {
+        (self.count() > 1).then_some(self as &dyn Hosts)
+    }
+
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
         let start = Instant::now();
         graph.verify()?;
         let place = || format!("compiling {} for {}", options.label, self.name);
-        let loaded = self.client.compile(&program_text(graph, &options.donated), 0).at(place)?;
+        let text = program_text(graph, &options.donated);
+        let loaded = self.client.compile(&text, self.client.local().start).at(place)?;
         let report = report(graph, start);
         let (params, results) = (graph.param_types(), graph.result_types());
         Ok(Arc::new(Program {
@@ -70,7 +141,8 @@ impl Backend for PjrtBackend {
     }
 
     fn put(&self, value: &Literal, device: DeviceId) -> Result<Buffer> {
-        Ok(Buffer::new(value.ty().clone(), Arc::new(self.client.put(value, device.0)?)))
+        let device = self.client.local().start + device.0;
+        Ok(Buffer::new(value.ty().clone(), Arc::new(self.client.put(value, device)?)))
     }
 }
 
@@ -94,7 +166,7 @@ impl Program {
     fn at_device(&self, buffer: &Buffer) -> Result<Option<Array>> {
         match buffer.data::<Array>() {
             Some(array) if array.belongs_to(&self.client) => Ok(None),
-            _ => self.client.put(&buffer.to_literal()?, 0).map(Some),
+            _ => self.client.put(&buffer.to_literal()?, self.client.local().start).map(Some),
         }
     }
 }
@@ -135,6 +207,8 @@ struct Split {
     client: Client,
     loaded: Loaded,
     mesh: Arc<Mesh>,
+    /// Places in the mesh of this process's devices.
+    own: Range<usize>,
     params: Vec<TensorType>,
     param_shardings: Vec<Sharding>,
     results: Vec<(TensorType, TensorType, Sharding)>,
@@ -153,11 +227,14 @@ impl Split {
         let results =
             results.map(|(ty, s)| Ok((s.local(&mesh, &ty)?, ty, s.clone()))).collect::<Result<_>>()?;
         let loaded = client.compile_parts(&spread_text(graph, donated, spread), mesh.devices())?;
+        let own = client.local();
+        let own = own.start.min(mesh.devices())..own.end.min(mesh.devices());
         Ok(Split {
             graph: graph.clone(),
             client: client.clone(),
             loaded,
             mesh,
+            own,
             params,
             param_shardings: spread.params.clone(),
             results,
@@ -175,10 +252,10 @@ impl Split {
         pieces.parts.iter().map(here).collect()
     }
 
-    /// The array split and copied to the devices.
+    /// The array split and copied to this process's devices.
     fn copies(&self, buffer: &Buffer, sharding: &Sharding) -> Result<Vec<Array>> {
-        let parts = split(&buffer.to_literal()?, &self.mesh, sharding)?;
-        parts.iter().enumerate().map(|(device, part)| self.client.put(part, device)).collect()
+        let parts = split(&buffer.to_literal()?, &self.mesh, sharding, self.own.clone())?;
+        self.own.clone().zip(&parts).map(|(device, part)| self.client.put(part, device)).collect()
     }
 }
 
@@ -196,7 +273,7 @@ impl Executable for Split {
             None => self.copies(arg.buffer(), sharding).map(Some),
         });
         let copies = copies.collect::<Result<Vec<_>>>()?;
-        let mut inputs: Vec<Vec<Input<'_>>> = (0..self.mesh.devices()).map(|_| Vec::new()).collect();
+        let mut inputs: Vec<Vec<Input<'_>>> = self.own.clone().map(|_| Vec::new()).collect();
         for ((arg, sharding), copies) in args.iter().zip(&self.param_shardings).zip(&copies) {
             let (arrays, ours) = match copies {
                 // Copies are ours to give away.
@@ -212,7 +289,8 @@ impl Executable for Split {
         let whole = |(local, ty, sharding): &(TensorType, TensorType, Sharding)| {
             let arrays = devices.iter_mut().filter_map(Iterator::next);
             let parts = arrays.map(|a| Buffer::new(local.clone(), Arc::new(a))).collect();
-            Pieces { mesh: self.mesh.clone(), sharding: sharding.clone(), parts }.buffer(ty.clone())
+            let (mesh, sharding, first) = (self.mesh.clone(), sharding.clone(), self.own.start);
+            Pieces { mesh, sharding, parts, first }.buffer(ty.clone())
         };
         self.results.iter().map(whole).collect()
     }

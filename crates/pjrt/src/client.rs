@@ -10,6 +10,7 @@ use crate::sys::{self, Args, Object};
 use crate::topology::{Compiled, describe};
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Literal, Result, TensorType};
 use systole_runtime::DeviceData;
@@ -25,7 +26,11 @@ pub struct Client {
 struct Connection {
     plugin: Plugin,
     object: Object,
+    /// Those of each process after those of the one before.
     devices: Vec<Device>,
+    /// Which of them are this process's.
+    local: Range<usize>,
+    process: i32,
 }
 
 // SAFETY: PJRT clients and devices may be used from any thread.
@@ -39,12 +44,14 @@ impl Drop for Connection {
     }
 }
 
-/// A device that this process may use.
+/// A device of the client: this process's, or one of another process of the same slice.
 #[derive(Clone, Debug)]
 pub struct Device {
     object: Object,
     /// The plugin's number of it.
     pub id: i64,
+    /// The process that drives it, from 0: one for each host.
+    pub process: i32,
     /// Its kind: `TPU v5 lite`.
     pub kind: String,
     /// Bytes that arrays may take, where the plugin says so.
@@ -60,12 +67,14 @@ impl Client {
         let mut args =
             sys::Client_Create { create_options: raw.as_ptr(), num_options: raw.len(), ..Args::new() };
         plugin.call(&mut args)?;
-        let mut connection = Connection { plugin: plugin.clone(), object: args.client, devices: Vec::new() };
-        connection.devices = connection.list()?;
-        if connection.devices.is_empty() {
-            return Err(Error::new(ErrorKind::Unsupported, "the plugin offers no devices to this process")
-                .at(plugin.path().display().to_string()));
-        }
+        let mut connection = Connection {
+            plugin: plugin.clone(),
+            object: args.client,
+            devices: Vec::new(),
+            local: 0..0,
+            process: 0,
+        };
+        connection.list()?;
         Ok(Client { connection: Arc::new(connection), cache: None })
     }
 
@@ -79,9 +88,22 @@ impl Client {
         &self.connection.plugin
     }
 
-    /// Devices that this process may use, in the plugin's order.
+    /// All devices, in the plugin's order. Where several processes drive a slice, those of other hosts too: the devices of
+    /// each process after those of the one before.
     pub fn devices(&self) -> &[Device] {
         &self.connection.devices
+    }
+
+    /// Which of [`devices`](Client::devices) this process drives: only there arrays can be put and results be read.
+    pub fn local(&self) -> Range<usize> {
+        self.connection.local.clone()
+    }
+
+    /// This process's place among those that drive the devices, from 0, and how many they are.
+    pub fn process(&self) -> (usize, usize) {
+        let mut all: Vec<i32> = self.connection.devices.iter().map(|d| d.process).collect();
+        all.dedup();
+        (all.iter().position(|p| *p == self.connection.process).unwrap_or(0), all.len())
     }
 
     /// The platform's name and version, in the plugin's words.
@@ -99,9 +121,14 @@ impl Client {
         })
     }
 
-    /// Begins to copy a host array to a device.
+    /// Begins to copy a host array to a device of this process.
     pub fn put(&self, value: &Literal, device: usize) -> Result<Array> {
         let to = self.device(device)?;
+        if !self.connection.local.contains(&device) {
+            let what =
+                format!("device {device} is of process {}: only that can put arrays there", to.process);
+            return Err(Error::new(ErrorKind::Config, what));
+        }
         let dims: Vec<i64> = value.shape().iter().map(|d| *d as i64).collect();
         let mut args = sys::Client_BufferFromHostBuffer {
             client: self.connection.object,
@@ -147,6 +174,7 @@ impl Client {
     }
 
     /// Compiles StableHLO text that says (`sdy.mesh`, `sdy.sharding`) how its arrays are split, for the first `devices`.
+    /// Where other processes drive some of them, each compiles the same program, and each runs its own part.
     ///
     /// # Errors
     /// The plugin's own; or that it has fewer devices.
@@ -211,15 +239,20 @@ impl Client {
     /// What a compiled program is good for beside its text: this build of the plugin, these devices and options.
     fn identity(&self, options: &[u8]) -> Result<Vec<u8>> {
         let plugin = &self.connection.plugin;
-        let devices: Vec<_> = self.devices().iter().map(|d| (d.id, &d.kind)).collect();
-        let whole = (plugin.path(), build(plugin.path()), self.platform()?, devices, options);
+        let devices: Vec<_> = self.devices().iter().map(|d| (d.id, d.process, &d.kind)).collect();
+        let own = self.connection.process;
+        let whole = (plugin.path(), build(plugin.path()), self.platform()?, own, devices, options);
         serde_json::to_vec(&whole).map_err(|e| {
             Error::new(ErrorKind::Bug, "the client's devices cannot be written down").because(e.to_string())
         })
     }
 
+    /// `devices`: of all processes.
     fn loaded(&self, object: Object, devices: usize) -> Result<Loaded> {
         let running = Mutex::default();
+        let own = &self.connection.local;
+        // A program for one device is compiled for one of this process's.
+        let devices = if devices == 1 { 1 } else { own.end.min(devices).saturating_sub(own.start) };
         let mut loaded =
             Loaded { client: self.clone(), object, outputs: 0, devices, from_cache: false, running };
         loaded.outputs = loaded.executable()?.count_outputs()?;
@@ -228,23 +261,55 @@ impl Client {
 }
 
 impl Connection {
-    fn list(&self) -> Result<Vec<Device>> {
-        let mut args = sys::Client_AddressableDevices { client: self.object, ..Args::new() };
-        self.plugin.call(&mut args)?;
-        // SAFETY: the list belongs to the client, which is alive.
-        let list = unsafe { slice(args.addressable_devices, args.num_addressable_devices) };
-        list.iter().map(|device| self.describe(*device)).collect()
+    fn list(&mut self) -> Result<()> {
+        let mut all = sys::Client_Devices { client: self.object, ..Args::new() };
+        let mut own = sys::Client_AddressableDevices { client: self.object, ..Args::new() };
+        let mut process = sys::Client_ProcessIndex { client: self.object, ..Args::new() };
+        self.plugin.call(&mut all)?;
+        self.plugin.call(&mut own)?;
+        self.plugin.call(&mut process)?;
+        // SAFETY: both lists belong to the client, which is alive.
+        let (all, own) = unsafe {
+            (slice(all.devices, all.num_devices), slice(own.addressable_devices, own.num_addressable_devices))
+        };
+        self.process = process.process_index;
+        self.devices = all.iter().map(|device| self.describe(*device)).collect::<Result<_>>()?;
+        // A slice's chips are numbered by where they are in it; a host's must follow each other for its part to be one.
+        self.devices.sort_by_key(|d| d.process);
+        let is_own = |d: &Device| own.contains(&d.object);
+        let wrong = |what: &str| {
+            Err(Error::new(ErrorKind::Unsupported, what).at(self.plugin.path().display().to_string()))
+        };
+        let Some(first) = self.devices.iter().position(is_own) else {
+            return wrong("the plugin offers no devices to this process");
+        };
+        self.local = first..first + own.len();
+        match self.devices.get(self.local.clone()) {
+            Some(list) if !list.iter().all(is_own) => {
+                wrong("the plugin's devices of this process are not those that it may use")
+            }
+            _ if self.devices.chunk_by(|a, b| a.process == b.process).any(|list| list.len() != own.len()) => {
+                wrong("the hosts of the slice have different numbers of devices")
+            }
+            _ => Ok(()),
+        }
     }
 
     fn describe(&self, object: Object) -> Result<Device> {
         let mut args = sys::Device_GetDescription { device: object, ..Args::new() };
         self.plugin.call(&mut args)?;
         let described = describe(&self.plugin, args.device_description)?;
+        let mut process = sys::DeviceDescription_ProcessIndex {
+            device_description: args.device_description,
+            ..Args::new()
+        };
+        self.plugin.call(&mut process)?;
         let mut stats = sys::Device_MemoryStats { device: object, ..Args::new() };
         // Not every plugin counts memory.
         let told = self.plugin.call(&mut stats).is_ok() && stats.bytes_limit_is_set;
         let memory_limit = told.then(|| u64::try_from(stats.bytes_limit).unwrap_or(0));
-        Ok(Device { object, id: described.id, kind: described.kind, memory_limit })
+        let (id, kind, process) = (described.id, described.kind, process.process_index);
+        Ok(Device { object, id, process, kind, memory_limit })
     }
 }
 
@@ -352,6 +417,7 @@ pub struct Loaded {
     client: Client,
     object: Object,
     outputs: usize,
+    /// How many of its devices are this process's.
     devices: usize,
     from_cache: bool,
     /// Of each run that may be under way, one event for each device.
@@ -388,8 +454,8 @@ impl Loaded {
         Ok(self.run_parts(&[inputs])?.remove(0))
     }
 
-    /// Begins a run on all of the program's devices, each with the arguments of its own; the results likewise. An
-    /// argument that one device keeps is kept by all.
+    /// Begins a run on all of the program's devices that are this process's, each with the arguments of its own; the
+    /// results likewise. An argument that one device keeps is kept by all.
     ///
     /// # Errors
     /// As [`run`](Loaded::run); or when the lists do not fit the devices.

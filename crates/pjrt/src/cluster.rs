@@ -195,25 +195,43 @@ impl TpuClusterResolver {
     }
 
     /// Makes sure that a program here can use the TPU. Nothing has to be connected or initialised today: a program
-    /// runs on the machine that has the chips.
+    /// runs on the machine that has the chips, and on a slice of several hosts on each of them, with the same arguments.
     ///
     /// # Errors
-    /// When this machine has no TPU; or is one of several hosts, which one process does not drive.
+    /// When this machine has no TPU; when which of the hosts it is does not fit together; or when several slices are to
+    /// work together, which is not offered.
     pub fn connect(&self) -> Result<()> {
         if self.nodes.is_empty() {
             let e = Error::new(ErrorKind::Unsupported, "this machine has no TPU")
                 .because(self.explain().join("; "));
             return Err(e.hint("run the program on the TPU VM itself (docs/tpu.md); `systole compile MODEL --target v5e:2x2` needs none"));
         }
-        if self.hosts.len() > 1 || self.slices > 1 {
-            let what = format!(
-                "the slice has {} hosts, and Systole trains on one",
-                self.hosts.len().max(self.slices)
-            );
+        if self.slices > 1 {
+            let what = format!("{} slices are to work together, and Systole trains on one", self.slices);
             let e = Error::new(ErrorKind::Unsupported, what).because(self.explain().join("; "));
-            return Err(e.hint("take a slice of one host: v5litepod-8, v6e-8, v4-8, v3-8"));
+            return Err(e.hint("take one larger slice, of as many hosts as it needs"));
+        }
+        if !self.hosts.is_empty() && self.worker >= self.hosts.len() {
+            let what = format!("this is host {} of {}", self.worker, self.hosts.len());
+            let e = Error::new(ErrorKind::Config, what).because("hosts count from 0");
+            return Err(e.hint("unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES: libtpu then asks the cloud"));
         }
         Ok(())
+    }
+
+    /// Whether the devices that were opened are those that the surroundings promise: process `index` of `count` is this
+    /// worker of the slice's hosts. A process that was opened for its own chips alone is nobody's partner.
+    ///
+    /// # Errors
+    /// When the two differ.
+    pub fn check(&self, index: usize, count: usize) -> Result<()> {
+        if count <= 1 || self.hosts.is_empty() || (index, count) == (self.worker, self.hosts.len()) {
+            return Ok(());
+        }
+        let what = format!("the plugin says that this is process {index} of {count}");
+        Err(Error::new(ErrorKind::Config, what)
+            .because(format!("the surroundings say host {} of {}", self.worker, self.hosts.len()))
+            .hint("`systole doctor` shows where they say it; unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES and start again on every host"))
     }
 }
 
@@ -339,7 +357,15 @@ mod tests {
         let found = read("", &gke, 4).unwrap();
         assert_eq!((found.surroundings, found.worker, found.hosts.len()), (Surroundings::Gke, 1, 2));
         assert!(found.doubts.is_empty(), "{found:?}");
-        assert!(found.connect().unwrap_err().to_string().contains("2 hosts"));
+        assert!(found.connect().is_ok() && found.facts().iter().any(|f| f == "host 1 of 2: a, b"));
+        // What the plugin opened is compared with it; a process of its own chips alone is nobody's partner.
+        assert!(found.check(1, 2).is_ok() && found.check(0, 1).is_ok());
+        for (index, count) in [(0, 2), (1, 4)] {
+            let e = found.check(index, count).unwrap_err().to_string();
+            assert!(e.contains(&format!("process {index} of {count}")) && e.contains("host 1 of 2"), "{e}");
+        }
+        let two = read("", &[&gke[..], &[("MEGASCALE_NUM_SLICES", "2")]].concat(), 4).unwrap();
+        assert!(two.connect().unwrap_err().to_string().contains("2 slices"));
         let colab =
             read("", &[("COLAB_RELEASE_TAG", "2026"), ("TPU_ACCELERATOR_TYPE", "v5litepod-1")], 1).unwrap();
         assert_eq!((colab.surroundings, colab.slice.as_deref()), (Surroundings::Colab, Some("v5litepod-1")));
@@ -370,6 +396,7 @@ mod tests {
         assert!(doubts(&[("TPU_WORKER_ID", "x")], 0).contains("no number"));
         let worker = [("TPU_WORKER_ID", "2"), ("TPU_WORKER_HOSTNAMES", "a,b")];
         assert!(doubts(&worker, 0).contains("worker 2 of 2"));
+        assert!(read("", &worker, 4).unwrap().connect().unwrap_err().to_string().contains("host 2 of 2"));
         assert!(doubts(&[("TPU_ACCELERATOR_TYPE", "v2-8")], 0).contains("promises v2-8"));
     }
 

@@ -1,7 +1,7 @@
 //! What this machine has: device nodes, and a plugin's devices as a backend. Without a node no plugin is loaded:
 //! libtpu would ask a cloud's metadata server for minutes.
 
-use crate::{Client, CompileCache, PjrtBackend, Platform, Plugin, Search, Value};
+use crate::{Client, CompileCache, PjrtBackend, Platform, Plugin, Search, TpuClusterResolver, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, knobs};
@@ -38,7 +38,12 @@ fn is_node(path: &Path, prefix: &str) -> bool {
 pub fn open(platform: Platform, search: &Search, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
     require_node(platform)?;
     let plugin = Plugin::load(&search.require(platform)?)?;
-    Ok(Arc::new(PjrtBackend::new(platform.name(), open_client(&plugin, cache)?)))
+    let client = open_client(&plugin, cache)?;
+    let (index, count) = client.process();
+    if count > 1 && platform == Platform::Tpu {
+        TpuClusterResolver::new("")?.check(index, count)?;
+    }
+    Ok(Arc::new(PjrtBackend::new(platform.name(), client)))
 }
 
 /// Opens the devices of a plugin that the user names.

@@ -24,6 +24,8 @@ pub struct Device {
     pub blocks: f64,
     /// Seconds that a kernel with a product takes at the least, and any other.
     pub start: [f64; 2],
+    /// The same for a product all of whose arrays lie on the chip.
+    pub start_near: f64,
     /// Shapes of its matrix units; none where padding costs nothing to speak of.
     pub tile: Option<Tile>,
     /// The part of the peak that large products reach.
@@ -68,6 +70,7 @@ impl Device {
             caches: Vec::new(),
             blocks: 0.0,
             start: [t.fit.product_cycles / hertz, t.fit.kernel_cycles / hertz],
+            start_near: t.fit.near_cycles / hertz,
             tile: Some(Tile {
                 mxu: t.mxu,
                 cores: t.cores / t.devices,
@@ -96,6 +99,7 @@ impl Device {
             caches: Vec::new(),
             blocks: 0.0,
             start: [4e-6, 4e-6],
+            start_near: 4e-6,
             tile: None,
             product_share: 0.7,
             head_bytes: 0.0,
@@ -115,6 +119,7 @@ impl Device {
             caches: cpu.tiers.clone(),
             blocks: cpu.threads as f64,
             start: [5e-6, 2e-6],
+            start_near: 5e-6,
             tile: None,
             product_share: 0.7,
             head_bytes: 0.0,

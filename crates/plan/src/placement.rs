@@ -28,12 +28,14 @@ pub(crate) struct Placement {
 }
 
 /// What a kernel moves: bytes of main memory, seconds of it, seconds of it beside other kernels, and seconds on the chip.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Moved {
     pub(crate) bytes: f64,
     pub(crate) far: f64,
     pub(crate) beside: f64,
     pub(crate) near: f64,
+    /// Whether it finds everything on the chip and leaves its results there.
+    pub(crate) all_near: bool,
 }
 
 /// A value between kernels: arguments are never made, results are counted elsewhere.
@@ -61,8 +63,9 @@ impl Placement {
 
     /// What a kernel moves in one trip.
     pub(crate) fn moved(&self, kernel: &Kernel, device: &Device) -> Moved {
-        let mut moved = Moved::default();
-        for a in kernel.reads.iter().chain(&kernel.writes) {
+        let mut moved = Moved { bytes: 0.0, far: 0.0, beside: 0.0, near: 0.0, all_near: true };
+        let reads = kernel.reads.iter().map(|a| (a, false));
+        for (a, written) in reads.chain(kernel.writes.iter().map(|a| (a, true))) {
             let bytes = device.array_bytes(a) * a.part;
             if self.on_chip.contains(&(kernel.graph, a.id)) {
                 moved.near += bytes / device.on_chip_bytes_per_s;
@@ -74,8 +77,12 @@ impl Placement {
                 true => {
                     moved.near += bytes / device.on_chip_bytes_per_s;
                     moved.beside += seconds;
+                    moved.all_near &= !written;
                 }
-                false => moved.far += seconds,
+                false => {
+                    moved.far += seconds;
+                    moved.all_near = false;
+                }
             }
         }
         moved
@@ -169,7 +176,7 @@ mod tests {
     use super::*;
     use crate::{Machine, Tables};
     use systole_ir::op::Convolution;
-    use systole_ir::{DType, GraphBuilder, TensorType};
+    use systole_ir::{DType, GraphBuilder, TensorType, grad};
 
     fn placed(work: &Work, chip: &str) -> Placement {
         let tables = Tables::built_in().unwrap();
@@ -203,5 +210,35 @@ mod tests {
         let wide = 1024.0 * 512.0 / 4.0 * 128.0;
         assert!(p.temporaries >= wide && p.temporaries < 1.5 * wide, "{p:?}");
         assert_eq!(placed(&work, "v6e-1").temporaries, 0.0);
+    }
+
+    /// libtpu 0.0.51 keeps of convolution → normalisation → relu → convolution only the convolutions' results; what the
+    /// gradient of a maximum over windows reads is written.
+    #[test]
+    fn a_normalised_value_is_made_again_by_products_and_stored_for_gradients_of_windows() {
+        let large = |pooled: bool| -> Vec<Vec<usize>> {
+            let g = GraphBuilder::new("main");
+            let x = g.parameter(TensorType::new(DType::F32, [64, 16, 16, 32]), "x");
+            let kernel = g.parameter(TensorType::new(DType::F32, [3, 3, 32, 32]), "kernel");
+            let spec = Convolution::same(x.ty(), kernel.ty(), &[1, 1], &[1, 1], 1);
+            let y = x.convolution(&kernel, spec.clone());
+            let mean = y.sum(&[0, 1, 2]) * (1.0 / 16384.0);
+            let centred = &y - mean.broadcast_except(y.shape(), &[0, 1, 2]);
+            let relu = centred.maximum(&centred.scalar_like(0.0).broadcast_to(y.shape()));
+            let z = match pooled {
+                true => {
+                    let most = relu.max_pool(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);
+                    grad(&most.sum(&[0, 1, 2, 3]), &[&relu]).remove(0)
+                }
+                false => relu.convolution(&kernel, spec),
+            };
+            let work = Work::of(&g.finish(&[z]).unwrap());
+            let written = work.kernels.iter().flat_map(|k| &k.writes);
+            written.filter(|a| a.ty.rank() == 4).map(|a| a.ty.shape.to_vec()).collect()
+        };
+        let (whole, pooled) = (vec![64, 16, 16, 32], vec![64, 8, 8, 32]);
+        assert_eq!(large(false), vec![whole.clone(); 2], "the two convolutions' results");
+        // The convolution's result, what the windows see, the gradient that comes in and the one that goes out.
+        assert_eq!(large(true), [whole.clone(), whole.clone(), pooled, whole]);
     }
 }

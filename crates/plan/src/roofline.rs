@@ -63,7 +63,7 @@ pub(crate) fn time(kernel: &Kernel, moved: &Moved, device: &Device) -> Time {
     let rate = device.peak(p.dtype);
     let products = p.flops() * waste(p, device) / (rate * device.product_share);
     let results = p.batch * p.rows * p.columns / 1024.0 * device.result_seconds;
-    let start = device.start[0];
+    let start = if moved.all_near { device.start_near } else { device.start[0] };
     let long = products.max(results).max(memory).max(vector);
     let uncovered = memory.min(products.max(results)).min(device.head_bytes / device.bytes_per_s);
     let floor = (p.flops() / rate).max((unpadded / device.bytes_per_s).min(memory)).min(long);

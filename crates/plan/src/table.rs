@@ -106,6 +106,8 @@ pub struct Tpu {
 pub struct Fit {
     /// Cycles of a kernel with a product beside its work.
     pub product_cycles: f64,
+    /// The same where all its arrays lie in memory on the chip.
+    pub near_cycles: f64,
     /// Cycles of any other kernel beside its work.
     pub kernel_cycles: f64,
     /// The part of the peak that large products reach.

@@ -273,7 +273,8 @@ impl Groups {
         }
         let mut is_result = vec![false; n];
         graph.results.iter().for_each(|r| is_result[r.index()] = true);
-        let mut g = Groups { of: vec![None; n], users, is_result, again: recomputed(graph) };
+        let again = recomputed(graph, &users);
+        let mut g = Groups { of: vec![None; n], users, is_result, again };
         g.join_producers(graph);
         g.join_after_products(graph);
         g
@@ -443,20 +444,21 @@ fn is_free(node: &Node) -> bool {
 }
 
 /// Which values each reader makes for itself: other shapes of the same bytes, repetitions, conversions, small things, and
-/// cheap work on one array, which costs a reader no more bytes than its result would.
-fn recomputed(graph: &Graph) -> Vec<bool> {
+/// cheap work on one array, which costs a reader no more bytes than its result would. Readers that compute nothing they
+/// read need it stored.
+fn recomputed(graph: &Graph, users: &[Vec<usize>]) -> Vec<bool> {
     // The arrays in memory that each is made from; more than one are not told apart.
     let mut made_from: Vec<Option<usize>> = vec![None; graph.nodes.len()];
     let mut again = vec![false; graph.nodes.len()];
     for (i, node) in graph.nodes.iter().enumerate() {
-        let large = node.inputs.iter().filter(|v| graph.ty(**v).elements() > 1);
-        let mut sources: Vec<usize> = large
-            .filter(|v| graph.ty(**v).elements() * SMALL > node.outs.first().map_or(0, |t| t.elements()))
-            .map(|v| made_from[v.index()].filter(|_| again[v.index()]).unwrap_or(v.index()))
-            .collect();
+        let elements = |i: usize| graph.nodes[i].outs.first().map_or(0, |t| t.elements());
+        let source = |v: &ValueId| if again[v.index()] { made_from[v.index()] } else { Some(v.index()) };
+        let large = |s: &usize| elements(*s) > 1 && elements(*s) * SMALL > elements(i);
+        let mut sources: Vec<usize> = node.inputs.iter().filter_map(source).filter(large).collect();
         sources.sort_unstable();
         sources.dedup();
         again[i] = match &node.op {
+            _ if users[i].iter().any(|&u| !takes_in(&graph.nodes[u])) => false,
             Op::BroadcastInDim(_)
             | Op::Reshape(_)
             | Op::Iota(_)

@@ -112,6 +112,11 @@ impl Handle for sys::Client_BufferFromHostBuffer {
             true => unsafe { seen::<Memory>(self.memory)? }.device,
             false => self.device,
         };
+        // SAFETY: as above.
+        let to: &Device = unsafe { seen(device)? };
+        if !to.is_local() {
+            return Err(Failure::invalid(format!("device {} is another process's", to.id)));
+        }
         self.buffer = Array::object(client.engine.put(&value, DeviceId(0))?, device);
         self.done_with_host_buffer = ready();
         Ok(())

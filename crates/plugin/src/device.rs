@@ -1,7 +1,9 @@
 //! The client, its logical devices and their memories. A client owns all of them; callers hold pointers.
 
+use crate::hosts::{Line, Place};
 use crate::table::{Answer, Failure, Handle, chars};
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_pjrt::sys::{self, Object};
@@ -16,6 +18,11 @@ const MOST_DEVICES: i64 = 1024;
 /// The object behind `PJRT_Client*`, and behind its topology.
 pub(crate) struct Client {
     pub(crate) engine: Arc<CpuBackend>,
+    /// To the other processes, where there are some.
+    pub(crate) line: Option<Arc<Line>>,
+    /// Which of the devices are this process's.
+    pub(crate) local: Range<usize>,
+    process: i32,
     #[allow(clippy::vec_box, reason = "callers hold pointers to each")]
     devices: Vec<Box<Device>>,
     device_list: Vec<Object>,
@@ -25,6 +32,9 @@ pub(crate) struct Client {
 /// The object behind `PJRT_Device*`, and behind its description.
 pub(crate) struct Device {
     pub(crate) id: i32,
+    process: i32,
+    /// Its number among this process's; `None`: it is another's.
+    local: Option<i32>,
     name: String,
     memory: Box<Memory>,
     /// The pointer to the memory, as the lists of callers have it.
@@ -61,17 +71,20 @@ static MEMORY_FUNCTIONS: MemoryFunctions = MemoryFunctions {
 };
 
 impl Client {
-    fn new(devices: i64) -> Result<Client, Failure> {
-        if !(1..=MOST_DEVICES).contains(&devices) {
-            return Err(Failure::invalid(format!(
-                "num_devices is {devices}, and may be 1 to {MOST_DEVICES}"
-            )));
+    fn new(place: &Place) -> Result<Client, Failure> {
+        let (each, process) = (place.devices, place.process as i32);
+        if !(1..=MOST_DEVICES).contains(&each) {
+            return Err(Failure::invalid(format!("num_devices is {each}, and may be 1 to {MOST_DEVICES}")));
         }
         let engine = Arc::new(CpuBackend::new()?);
-        let devices: Vec<Box<Device>> = (0..devices as i32).map(Device::new).collect();
+        let line = place.meet()?.map(Arc::new);
+        let each = each as i32;
+        let device = |id: i32| Device::new(id, id / each, (id / each == process).then_some(id % each));
+        let devices: Vec<Box<Device>> = (0..each * place.processes as i32).map(device).collect();
         let device_list = devices.iter().map(|d| pointer(&**d)).collect();
-        let memory_list = devices.iter().map(|d| d.memories[0]).collect();
-        Ok(Client { engine, devices, device_list, memory_list })
+        let local = (process * each) as usize..((process + 1) * each) as usize;
+        let memory_list = devices[local.clone()].iter().map(|d| d.memories[0]).collect();
+        Ok(Client { engine, line, local, process, devices, device_list, memory_list })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -86,11 +99,12 @@ impl Client {
 
 impl Device {
     /// Device and memory point to each other, so both are in boxes.
-    fn new(id: i32) -> Box<Device> {
+    fn new(id: i32, process: i32, local: Option<i32>) -> Box<Device> {
         let null = std::ptr::null_mut();
         let memory = Memory { functions: &raw const MEMORY_FUNCTIONS, id, device: null, devices: [null] };
         let name = format!("systole:{id}");
-        let mut device = Box::new(Device { id, name, memory: Box::new(memory), memories: [null] });
+        let mut device =
+            Box::new(Device { id, process, local, name, memory: Box::new(memory), memories: [null] });
         let own = pointer(&*device);
         device.memory.device = own;
         device.memory.devices = [own];
@@ -100,6 +114,11 @@ impl Device {
 }
 
 impl Device {
+    /// Whether this process drives it.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local.is_some()
+    }
+
     /// The pointer to its memory, for callers.
     pub(crate) fn memory(&self) -> Object {
         self.memories[0]
@@ -133,17 +152,9 @@ macro_rules! handle {
 
 impl Handle for sys::Client_Create {
     unsafe fn handle(&mut self) -> Answer {
-        let mut devices = 1;
-        for i in 0..self.num_options {
-            // SAFETY: the caller's list is that long.
-            let option = unsafe { &*self.create_options.add(i) };
-            // SAFETY: its name has that many bytes.
-            let name = unsafe { std::slice::from_raw_parts(option.name, option.name_size) };
-            if name == b"num_devices" && option.type_ == sys::named::INT64 {
-                devices = option.value as i64;
-            }
-        }
-        self.client = Box::into_raw(Box::new(Client::new(devices)?)).cast();
+        // SAFETY: the caller's list is that long.
+        let place = unsafe { Place::read(self.create_options, self.num_options)? };
+        self.client = Box::into_raw(Box::new(Client::new(&place)?)).cast();
         Ok(())
     }
 }
@@ -165,21 +176,23 @@ handle! {
     Client_PlatformVersion: |args, _client: Client| client => {
         (args.platform_version, args.platform_version_size) = chars(VERSION);
     }
-    Client_ProcessIndex: |args, _client: Client| client => {
-        args.process_index = 0;
+    Client_ProcessIndex: |args, client: Client| client => {
+        args.process_index = client.process;
     }
     Client_Devices: |args, client: Client| client => {
         (args.devices, args.num_devices) = (client.device_list.as_ptr(), client.device_list.len());
     }
     Client_AddressableDevices: |args, client: Client| client => {
-        args.addressable_devices = client.device_list.as_ptr();
-        args.num_addressable_devices = client.device_list.len();
+        let own = &client.device_list[client.local.clone()];
+        (args.addressable_devices, args.num_addressable_devices) = (own.as_ptr(), own.len());
     }
     Client_LookupDevice: |args, client: Client| client => {
         args.device = client.device(args.id)?;
     }
     Client_LookupAddressableDevice: |args, client: Client| client => {
-        args.addressable_device = client.device(args.local_hardware_id)?;
+        let own = client.devices[client.local.clone()].iter().find(|d| d.local == Some(args.local_hardware_id));
+        let missing = || Failure::invalid(format!("this process has no device {}", args.local_hardware_id));
+        args.addressable_device = pointer(&**own.ok_or_else(missing)?);
     }
     Client_AddressableMemories: |args, client: Client| client => {
         args.addressable_memories = client.memory_list.as_ptr();
@@ -213,8 +226,8 @@ handle! {
     DeviceDescription_Id: |args, device: Device| device_description => {
         args.id = device.id;
     }
-    DeviceDescription_ProcessIndex: |args, _device: Device| device_description => {
-        args.process_index = 0;
+    DeviceDescription_ProcessIndex: |args, device: Device| device_description => {
+        args.process_index = device.process;
     }
     DeviceDescription_Attributes: |args, _device: Device| device_description => {
         (args.attributes, args.num_attributes) = (std::ptr::null(), 0);
@@ -231,11 +244,11 @@ handle! {
     Device_GetDescription: |args, device: Device| device => {
         args.device_description = pointer(device);
     }
-    Device_IsAddressable: |args, _device: Device| device => {
-        args.is_addressable = true;
+    Device_IsAddressable: |args, device: Device| device => {
+        args.is_addressable = device.is_local();
     }
     Device_LocalHardwareId: |args, device: Device| device => {
-        args.local_hardware_id = device.id;
+        args.local_hardware_id = device.local.unwrap_or(-1);
     }
     Device_AddressableMemories: |args, device: Device| device => {
         (args.memories, args.num_memories) = (device.memories.as_ptr(), device.memories.len());

@@ -6,6 +6,9 @@
 //! accelerator is, and JAX can list its devices and put and get arrays; JAX's programs, which come as bytecode, are
 //! refused.
 //!
+//! Several processes may be the hosts of one slice (options `num_processes`, `process_id`, `coordinator_address`,
+//! `timeout_seconds`): each drives `num_devices` of its devices, and `hosts` carries what these exchange.
+//!
 //! `table` answers calls by the C API's rules, `device`, `array` and `program` are what the calls are about.
 //!
 //! This crate has `unsafe` code: what callers pass are pointers, which the C API says are valid.
@@ -13,6 +16,7 @@
 
 mod array;
 mod device;
+mod hosts;
 mod options;
 mod program;
 mod serialized;

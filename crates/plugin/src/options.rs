@@ -7,7 +7,7 @@ use systole_ir::proto::{Value, fields};
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) partitions: usize,
-    /// Empty: the first ones.
+    /// Empty: the caller has no wish.
     devices: Vec<i32>,
 }
 
@@ -52,9 +52,12 @@ impl Options {
         Ok(())
     }
 
-    /// The ids of the `wanted` devices, each once.
-    pub(crate) fn devices(&self, wanted: usize) -> Result<Vec<i32>, Failure> {
-        let ids = if self.devices.is_empty() { (0..wanted as i32).collect() } else { self.devices.clone() };
+    /// The ids of the `wanted` devices, each once. Without a wish they are those from `first` on.
+    pub(crate) fn devices(&self, wanted: usize, first: usize) -> Result<Vec<i32>, Failure> {
+        let ids = match &self.devices[..] {
+            [] => (first..first + wanted).map(|id| id as i32).collect(),
+            wish => wish.to_vec(),
+        };
         if ids.len() != wanted {
             return Err(Failure::invalid(format!("{} devices are assigned to {wanted} parts", ids.len())));
         }

@@ -5,12 +5,13 @@
 //! test callers that keep what was compiled, and to no one else.
 
 use crate::array::Array;
-use crate::device::{Client, seen};
+use crate::device::{Client, Device, seen};
 use crate::options::Options;
 use crate::serialized::Serialized;
 use crate::table::{Answer, Failure, Handle, chars, ready};
+use std::ops::Range;
 use std::sync::Arc;
-use systole_dist::{Together, partition};
+use systole_dist::{Team, Together, partition};
 use systole_ir::op::Devices;
 use systole_ir::{TensorType, text};
 use systole_pjrt::sys::{self, Object};
@@ -23,6 +24,9 @@ struct Program {
     name: String,
     engine: Engine,
     donated: Vec<usize>,
+    /// Devices of all processes.
+    partitions: usize,
+    /// Those of this one.
     devices: Vec<Object>,
     /// Types of one device's arrays.
     params: Vec<TensorType>,
@@ -82,6 +86,20 @@ unsafe fn bytes<'a>(start: sys::Chars, len: usize) -> &'a [u8] {
     if start.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(start, len) } }
 }
 
+/// Which parts of a program this process's devices run.
+fn own_parts(assigned: &[Object]) -> Result<Range<usize>, Failure> {
+    // SAFETY: pointers to devices, which the client owns.
+    let local = |device: &Object| Ok::<_, Failure>(unsafe { seen::<Device>(*device)? }.is_local());
+    let local = assigned.iter().map(local).collect::<Result<Vec<bool>, _>>()?;
+    let first = local.iter().position(|l| *l);
+    let first = first.ok_or_else(|| Failure::invalid("none of the program's devices is this process's"))?;
+    let own = first..first + local[first..].iter().take_while(|l| **l).count();
+    match local[own.end..].contains(&true) {
+        true => Err(Failure::unimplemented("a process's devices must follow each other in the program's")),
+        false => Ok(own),
+    }
+}
+
 impl Program {
     fn compile(client: &Client, source: Serialized) -> Result<Program, Failure> {
         let options = Options::read(&source.options)?;
@@ -97,8 +115,12 @@ impl Program {
                 client.count()
             )));
         }
-        let devices =
-            options.devices(wanted)?.into_iter().map(|id| client.device(id)).collect::<Result<_, _>>()?;
+        // What one device runs is each process's own.
+        let first = if wanted == 1 { client.local.start } else { 0 };
+        let assigned = options.devices(wanted, first)?.into_iter();
+        let assigned = assigned.map(|id| client.device(id)).collect::<Result<Vec<_>, _>>()?;
+        let parts = own_parts(&assigned)?;
+        let devices = assigned[parts.clone()].to_vec();
         let donated: Vec<usize> = donated.into_iter().map(|(param, _)| param).collect();
         let options =
             CompileOptions { donated: donated.clone(), label: graph.name.clone(), ..Default::default() };
@@ -108,11 +130,17 @@ impl Program {
             Some(spread) => {
                 // What is given away comes back updated: it is the state.
                 let own = partition(&graph, spread, &donated)?;
-                let program = Together::compile(&*client.engine, &own, Devices::replicas(wanted), &options)?;
+                let team = match &client.line {
+                    Some(line) if parts.len() < wanted => {
+                        Team::of(Devices::replicas(wanted), parts, line.clone())
+                    }
+                    _ => Team::alone(Devices::replicas(wanted)),
+                };
+                let program = Together::compile(&*client.engine, &own, &team, &options)?;
                 (own.param_types(), Engine::Together(program))
             }
         };
-        Ok(Program { name, engine, donated, devices, params, results, source })
+        Ok(Program { name, engine, donated, partitions: wanted, devices, params, results, source })
     }
 
     /// Before anything is given away.
@@ -126,7 +154,7 @@ impl Program {
         Ok(())
     }
 
-    /// One list of results for each device. Logical devices show numerics, not speed: they run one after the other.
+    /// One list of results for each device of this process. Logical devices show numerics, not speed: they run one after the other.
     fn run(&self, arrays: &[Vec<&Array>], kept: &[i64]) -> Result<Vec<Vec<Buffer>>, Failure> {
         let argument = |(i, array): (usize, &&Array)| {
             let gives = self.donated.contains(&i) && !kept.contains(&(i as i64));
@@ -219,7 +247,7 @@ handle! {
         args.num_replicas = 1;
     }
     Executable_NumPartitions: |args, program| executable => {
-        args.num_partitions = program.devices.len();
+        args.num_partitions = program.partitions;
     }
     Executable_NumOutputs: |args, program| executable => {
         args.num_outputs = program.results;

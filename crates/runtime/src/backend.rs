@@ -107,6 +107,11 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// What processes on several hosts do together, where this backend's devices are driven by more than this one.
+    fn hosts(&self) -> Option<&dyn Hosts> {
+        None
+    }
+
     /// Compiles a graph.
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>>;
 
@@ -125,4 +130,23 @@ pub trait Backend: Send + Sync {
 
     /// Copies a host array to a device.
     fn put(&self, value: &Literal, device: DeviceId) -> Result<Buffer>;
+}
+
+/// Processes, one on each host of a slice, that drive a backend's devices together.
+///
+/// Runs of programs on all devices, and the calls of this trait that say so, are meetings: every host makes the same ones
+/// in the same order, or those that wait wait for ever.
+pub trait Hosts {
+    /// Which host this is, from 0. Host 0 shows progress and writes files.
+    fn index(&self) -> usize;
+
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// The array with all of it on every host, so that it can be read there. A meeting where parts lie at other hosts.
+    fn gather(&self, array: &Buffer) -> Result<Buffer>;
+
+    /// `own: T[n] → T[devices, n]`: for each device of all hosts, in their order, what its host says. A meeting; the
+    /// answer is waited for where it is read.
+    fn share(&self, own: &Literal) -> Result<Buffer>;
 }

@@ -16,7 +16,7 @@ pub mod trace;
 mod tree;
 
 pub use ahead::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice};
-pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable, Report, Roles};
+pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Report, Roles};
 pub use buffer::{Buffer, DeviceData};
 pub use jit::{Jit, jit, value_and_grad};
 pub use pieces::Pieces;

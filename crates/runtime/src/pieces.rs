@@ -1,20 +1,29 @@
 //! Arrays that lie on several devices.
 
 use crate::{Buffer, DeviceData};
+use std::ops::Range;
 use std::sync::Arc;
-use systole_ir::{Literal, Mesh, Result, Shape, Sharding, TensorType};
+use systole_ir::{Error, ErrorKind, Literal, Mesh, Result, Shape, Sharding, TensorType};
 
-/// The storage of an array that is split over (or repeated on) the devices of a mesh: one buffer for each device.
+/// The storage of an array that is split over (or repeated on) the devices of a mesh: one buffer for each device that
+/// this process drives.
 pub struct Pieces {
-    /// The devices.
+    /// The devices, those of other processes too.
     pub mesh: Arc<Mesh>,
     /// How the array is split.
     pub sharding: Sharding,
     /// Each device's part.
     pub parts: Vec<Buffer>,
+    /// The place in the mesh of the first part's device; the others follow it. 0 where one process drives all.
+    pub first: usize,
 }
 
 impl Pieces {
+    /// Whether the whole array can be had from these parts.
+    pub fn are_whole(&self) -> bool {
+        self.sharding.is_replicated() || self.parts.len() == self.mesh.devices()
+    }
+
     /// The buffer of the whole array. Errors: `sharding` does not fit `ty`.
     pub fn buffer(self, ty: TensorType) -> Result<Buffer> {
         self.sharding.local(&self.mesh, &ty)?;
@@ -26,6 +35,11 @@ impl DeviceData for Pieces {
     fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
         if self.sharding.is_replicated() {
             return self.parts[0].to_literal();
+        }
+        if !self.are_whole() {
+            return Err(Error::new(ErrorKind::Unsupported, format!("parts of {ty} lie at other hosts"))
+                .because(format!("{} of {} devices are this host's", self.parts.len(), self.mesh.devices()))
+                .hint("let all hosts gather it first (Hosts::gather)"));
         }
         let mut whole = Literal::zeros(ty.clone());
         for (device, part) in self.parts.iter().enumerate() {
@@ -39,11 +53,16 @@ impl DeviceData for Pieces {
     }
 }
 
-/// Each device's part of a host array. Errors: the sharding does not fit its type.
-pub fn split(value: &Literal, mesh: &Mesh, sharding: &Sharding) -> Result<Vec<Literal>> {
+/// The parts of a host array that some devices of a mesh get. Errors: the sharding does not fit its type.
+pub fn split(
+    value: &Literal,
+    mesh: &Mesh,
+    sharding: &Sharding,
+    devices: Range<usize>,
+) -> Result<Vec<Literal>> {
     let local = sharding.local(mesh, value.ty())?;
     if sharding.is_replicated() {
-        return Ok(vec![value.clone(); mesh.devices()]);
+        return Ok(vec![value.clone(); devices.len()]);
     }
     let part = |device| {
         let rows = Rows::new(mesh, sharding, value.ty(), device);
@@ -53,7 +72,7 @@ pub fn split(value: &Literal, mesh: &Mesh, sharding: &Sharding) -> Result<Vec<Li
         }
         part
     };
-    Ok((0..mesh.devices()).map(part).collect())
+    Ok(devices.map(part).collect())
 }
 
 /// The runs of neighbouring bytes of one device's part.
@@ -113,17 +132,30 @@ mod tests {
             split_on(&[(0, 0), (0, 1)]),
             split_on(&[(1, 0)]),
         ] {
-            let parts = split(&whole, &mesh, &sharding).unwrap();
+            let parts = split(&whole, &mesh, &sharding, 0..6).unwrap();
+            assert_eq!(split(&whole, &mesh, &sharding, 2..5).unwrap(), parts[2..5]);
             let parts: Vec<Buffer> = parts.into_iter().map(Buffer::from).collect();
             let held: usize = parts.iter().map(|p| p.ty().elements()).sum();
             let copies: usize = 6 / sharding.parts(&mesh).iter().product::<usize>();
             assert_eq!(held, 48 * copies);
-            let pieces = Pieces { mesh: mesh.clone(), sharding, parts };
-            let buffer = pieces.buffer(TensorType::new(DType::F32, [6, 2, 4])).unwrap();
+            let ty = TensorType::new(DType::F32, [6, 2, 4]);
+            let replicated = sharding.is_replicated();
+            let some = Pieces {
+                mesh: mesh.clone(),
+                sharding: sharding.clone(),
+                parts: parts[2..5].into(),
+                first: 2,
+            };
+            let buffer = some.buffer(ty.clone()).unwrap();
+            match buffer.to_literal() {
+                Ok(value) => assert!(replicated && value == whole),
+                Err(e) => assert!(!replicated && e.to_string().contains("at other hosts"), "{e}"),
+            }
+            let buffer = Pieces { mesh: mesh.clone(), sharding, parts, first: 0 }.buffer(ty).unwrap();
             assert_eq!(buffer.to_literal().unwrap(), whole);
         }
         let scalar = Literal::scalar(DType::F32, 3.0);
-        let parts = split(&scalar, &mesh, &Sharding::replicated(0)).unwrap();
+        let parts = split(&scalar, &mesh, &Sharding::replicated(0), 0..6).unwrap();
         assert_eq!(parts.len(), 6);
     }
 }

@@ -8,12 +8,43 @@ use crate::place::Place;
 use crate::pump::Pump;
 use crate::run::Run;
 use crate::sample::{ElementSpec, Sample};
+use std::ops::Range;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
 
 pub(crate) struct Batch {
     pub up: Node,
     pub batching: Batching,
+    /// Which rows are wanted; the others may be anything.
+    pub share: Option<Share>,
+}
+
+/// Of each batch that divides into `of` equal parts, some parts: what one of several hosts needs of it.
+///
+/// ```
+/// use systole_data::Share;
+/// let half = Share { parts: 2..4, of: 4 };
+/// assert_eq!(half.rows(64), 32..64);
+/// assert_eq!(half.rows(7), 0..7); // what does not divide is everybody's
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The parts, from 0.
+    pub parts: Range<usize>,
+    /// How many parts there are.
+    pub of: usize,
+}
+
+impl Share {
+    /// The rows of a batch of `size`.
+    pub fn rows(&self, size: usize) -> Range<usize> {
+        let fits = self.parts.start < self.parts.end && self.parts.end <= self.of;
+        if !fits || !size.is_multiple_of(self.of) {
+            return 0..size;
+        }
+        let each = size / self.of;
+        self.parts.start * each..self.parts.end * each
+    }
 }
 
 impl Batch {
@@ -78,7 +109,7 @@ impl Stage for Batch {
         self.check()?;
         let Some(up) = access(&self.up, run)? else { return Ok(None) };
         let len = up.len().map(|n| self.batching.batches(n));
-        Ok(Some(Box::new(Gathered { up, size: self.batching.size as u64, len })))
+        Ok(Some(Box::new(Gathered { up, size: self.batching.size as u64, len, share: self.share.clone() })))
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
@@ -113,6 +144,7 @@ struct Gathered {
     up: Box<dyn Access>,
     size: u64,
     len: Option<u64>,
+    share: Option<Share>,
 }
 
 impl Access for Gathered {
@@ -124,12 +156,15 @@ impl Access for Gathered {
         // Saturating: a damaged checkpoint may ask for any place in an endless pipeline.
         let start = index.saturating_mul(self.size);
         let count = self.size.min(self.up.len().map_or(u64::MAX, |n| n - start));
+        let wanted = self.share.as_ref().map_or(0..count as usize, |share| share.rows(count as usize));
         let up = &mut self.up;
         let mut gather = || {
-            let mut stack = Stack::new(up.get(start)?, count as usize)?;
-            for i in 1..count {
-                stack.push(up.get(start.saturating_add(i))?)?;
+            let at = |i: usize| start.saturating_add(i as u64);
+            let mut stack = Stack::new(up.get(at(wanted.start))?, count as usize, wanted.start)?;
+            for i in wanted.start + 1..wanted.end {
+                stack.push(up.get(at(i))?)?;
             }
+            stack.rest();
             Ok(stack.finish())
         };
         gather().map_err(|e| place(e, index))
@@ -179,7 +214,7 @@ pub(crate) fn stack_all(items: Vec<Result<Sample>>) -> Result<Sample> {
 /// stay fixed.
 fn stack(mut items: impl Iterator<Item = Result<Sample>>, count: usize) -> Result<Sample> {
     let Some(first) = items.next() else { return Ok(Sample::default()) };
-    let mut pushed = first.and_then(|first| Stack::new(first, count));
+    let mut pushed = first.and_then(|first| Stack::new(first, count, 0));
     for item in items {
         if let Ok(stack) = &mut pushed
             && let Err(e) = item.and_then(|item| stack.push(item))
@@ -201,7 +236,8 @@ struct Stack {
 }
 
 impl Stack {
-    fn new(first: Sample, count: usize) -> Result<Stack> {
+    /// Room for `count` rows, of which those before `at` are zeros and that one is `first`.
+    fn new(first: Sample, count: usize, at: usize) -> Result<Stack> {
         let first = first.check()?;
         let mut fields = Vec::new();
         for (i, (_, array)) in first.fields().enumerate() {
@@ -209,9 +245,25 @@ impl Stack {
             let dims: Vec<usize> = std::iter::once(count).chain(ty.shape.iter().copied()).collect();
             fields.push((first.shared_name(i), ty.clone(), unfilled(ty.with_shape(dims))?));
         }
-        let mut stack = Stack { fields, filled: 0 };
+        let mut stack = Stack { fields, filled: at };
+        stack.clear(0..at);
         stack.push(first)?;
         Ok(stack)
+    }
+
+    /// Zeros in the rows that were not pushed.
+    fn rest(&mut self) {
+        self.clear(self.filled..usize::MAX);
+    }
+
+    fn clear(&mut self, rows: Range<usize>) {
+        for (_, ty, out) in &mut self.fields {
+            let (row, all) = (ty.bytes(), out.bytes().len());
+            let at = |n: usize| n.saturating_mul(row).min(all);
+            if at(rows.start) < at(rows.end) {
+                out.bytes_mut()[at(rows.start)..at(rows.end)].fill(0);
+            }
+        }
     }
 
     fn push(&mut self, sample: Sample) -> Result<()> {

@@ -1,0 +1,448 @@
+//! Several processes as the hosts of one slice: each has some of its devices, and what these exchange goes over TCP.
+//!
+//! Process 0 listens, the others connect to it. At every meeting each sends it what its devices say, and it sends all of
+//! that back to everyone: the order is that of the processes, so sums have the bits that one process with all devices gets.
+//! Slow, and simple: this shows numerics. A process that ends closes its connection, which the others see at once; one that
+//! hangs is given up when it has been silent for too long.
+
+use crate::table::Failure;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use systole_dist::Exchange;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_pjrt::sys::{self, code};
+
+/// The options of a client: how many devices each process has, and which process of how many this is.
+pub(crate) struct Place {
+    pub(crate) devices: i64,
+    pub(crate) process: i64,
+    pub(crate) processes: i64,
+    /// Where process 0 listens.
+    coordinator: String,
+    /// How long a process may be silent.
+    patience: Duration,
+}
+
+/// More processes than this are a mistake.
+const MOST_PROCESSES: i64 = 1024;
+/// How often it is looked whether somebody has come.
+const POLL: Duration = Duration::from_millis(20);
+
+impl Place {
+    /// # Safety
+    /// `start` is null or points to `len` named values as the C API has them.
+    pub(crate) unsafe fn read(
+        start: *const sys::NamedValue,
+        len: usize,
+    ) -> std::result::Result<Place, Failure> {
+        let mut place = Place {
+            devices: 1,
+            process: 0,
+            processes: 1,
+            coordinator: String::new(),
+            patience: Duration::from_secs(120),
+        };
+        for i in 0..len {
+            // SAFETY: the caller's list is that long.
+            let option = unsafe { &*start.add(i) };
+            // SAFETY: its name has that many bytes.
+            let name = unsafe { std::slice::from_raw_parts(option.name, option.name_size) };
+            let number = option.value as i64;
+            match (name, option.type_) {
+                (b"num_devices", sys::named::INT64) => place.devices = number,
+                (b"process_id", sys::named::INT64) => place.process = number,
+                (b"num_processes", sys::named::INT64) => place.processes = number,
+                (b"timeout_seconds", sys::named::INT64) => {
+                    place.patience = Duration::from_secs(number.clamp(1, 86_400) as u64);
+                }
+                (b"coordinator_address", sys::named::STRING) => {
+                    // SAFETY: a text's pointer has the length that stands beside it.
+                    let text =
+                        unsafe { std::slice::from_raw_parts(option.value as sys::Chars, option.value_size) };
+                    place.coordinator = String::from_utf8_lossy(text).into_owned();
+                }
+                _ => {}
+            }
+        }
+        place.check()?;
+        Ok(place)
+    }
+
+    fn check(&self) -> std::result::Result<(), Failure> {
+        let Place { process, processes, .. } = *self;
+        if !(1..=MOST_PROCESSES).contains(&processes) || !(0..processes).contains(&process) {
+            let what = format!("process_id is {process} and num_processes {processes}");
+            return Err(Failure::invalid(format!(
+                "{what}: processes count from 0, and are at most {MOST_PROCESSES}"
+            )));
+        }
+        if processes > 1 && self.coordinator.is_empty() {
+            return Err(Failure::invalid(
+                "num_processes needs coordinator_address: where process 0 listens, such as 127.0.0.1:8476",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Waits until all processes are there. `None`: this is the only one.
+    pub(crate) fn meet(&self) -> std::result::Result<Option<Line>, Failure> {
+        if self.processes == 1 {
+            return Ok(None);
+        }
+        let met = if self.process == 0 { self.listen() } else { self.connect() };
+        let ends = met.map_err(|why| Failure { code: code::UNAVAILABLE, message: why })?;
+        let (index, count) = (self.process as usize, self.processes as usize);
+        Ok(Some(Line {
+            index,
+            count,
+            patience: self.patience,
+            state: Mutex::new(State { ends, turn: 0, lost: None }),
+        }))
+    }
+
+    /// Connections to processes 1, 2, …
+    fn listen(&self) -> std::result::Result<Vec<TcpStream>, String> {
+        let address = &self.coordinator;
+        let failed = |e: io::Error| format!("process 0 cannot listen at {address}: {e}");
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let mut ends: Vec<Option<TcpStream>> = (1..self.processes).map(|_| None).collect();
+        let until = Instant::now() + self.patience;
+        while let Some(missing) = ends.iter().position(Option::is_none) {
+            if Instant::now() >= until {
+                return Err(self.absent(missing + 1));
+            }
+            match listener.accept() {
+                Ok((stream, _)) => self.welcome(stream, &mut ends)?,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => sleep(POLL),
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        let mut ends: Vec<TcpStream> = ends.into_iter().flatten().collect();
+        for (k, end) in ends.iter_mut().enumerate() {
+            answer(end, Ok(())).map_err(|e| format!("{} {}", self.named(k + 1), told(&e, self.patience)))?;
+        }
+        Ok(ends)
+    }
+
+    /// Takes a process in. Who is none is sent away; one that was started otherwise is told so, and ends the wait.
+    fn welcome(&self, stream: TcpStream, ends: &mut [Option<TcpStream>]) -> std::result::Result<(), String> {
+        let mut hello = [0; HELLO];
+        let said = stream
+            .set_nonblocking(false)
+            .and_then(|()| prepare(&stream, self.patience.min(Duration::from_secs(10))))
+            .and_then(|()| (&stream).read_exact(&mut hello));
+        if said.is_err() || !hello.starts_with(MARK) {
+            return Ok(());
+        }
+        let mut stream = stream;
+        let number = |at: usize| {
+            let bytes = &hello[MARK.len() + 8 * at..][..8];
+            i64::from_le_bytes(bytes.try_into().unwrap_or_default())
+        };
+        let (process, processes, devices) = (number(0), number(1), number(2));
+        let place = usize::try_from(process - 1).ok().and_then(|k| ends.get_mut(k));
+        let wrong = match place {
+            _ if (processes, devices) != (self.processes, self.devices) => Some(format!(
+                "process {process} was started with {processes} processes of {devices} devices, process 0 with {} of {}",
+                self.processes, self.devices
+            )),
+            Some(free @ None) => {
+                let kept = prepare(&stream, self.patience);
+                kept.map_err(|e| format!("{} {}", self.named(process as usize), told(&e, self.patience)))?;
+                *free = Some(stream);
+                return Ok(());
+            }
+            _ => Some(format!("two processes have process_id {process}")),
+        };
+        let wrong = wrong.unwrap_or_default();
+        let _ = answer(&mut stream, Err(&wrong));
+        Err(wrong)
+    }
+
+    /// The connection to process 0.
+    fn connect(&self) -> std::result::Result<Vec<TcpStream>, String> {
+        let until = Instant::now() + self.patience;
+        let mut stream = loop {
+            match self.addresses().and_then(|all| TcpStream::connect(&all[..])) {
+                Ok(stream) => break stream,
+                Err(e) if Instant::now() >= until => return Err(format!("{} ({e})", self.absent(0))),
+                Err(_) => sleep(POLL),
+            }
+        };
+        let mut hello = MARK.to_vec();
+        [self.process, self.processes, self.devices]
+            .iter()
+            .for_each(|n| hello.extend_from_slice(&n.to_le_bytes()));
+        let answered = prepare(&stream, self.patience)
+            .and_then(|()| stream.write_all(&hello))
+            .and_then(|()| refusal(&mut stream));
+        match answered {
+            Ok(None) => Ok(vec![stream]),
+            Ok(Some(why)) => Err(why),
+            Err(e) => Err(format!("{} {}", self.named(0), told(&e, self.patience))),
+        }
+    }
+
+    fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        Ok(self.coordinator.to_socket_addrs()?.collect())
+    }
+
+    fn named(&self, process: usize) -> String {
+        format!("process {process} of {}", self.processes)
+    }
+
+    fn absent(&self, process: usize) -> String {
+        let (named, seconds) = (self.named(process), self.patience.as_secs());
+        format!(
+            "{named} did not come within {seconds} s; all must be started with coordinator_address={}",
+            self.coordinator
+        )
+    }
+}
+
+/// How a process begins what it says: this, then its number, how many there are, and its devices.
+const MARK: &[u8] = b"systole hosts 1\n";
+const HELLO: usize = MARK.len() + 24;
+
+fn prepare(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))
+}
+
+/// Writes `Ok`, or why not, as a block: nothing is a yes.
+fn answer(stream: &mut TcpStream, said: std::result::Result<(), &str>) -> io::Result<()> {
+    write_block(stream, said.err().unwrap_or_default().as_bytes())
+}
+
+/// Reads what [`answer`] wrote.
+fn refusal(stream: &mut TcpStream) -> io::Result<Option<String>> {
+    let why = String::from_utf8_lossy(&read_block(stream)?).into_owned();
+    Ok(Some(why).filter(|why| !why.is_empty()))
+}
+
+/// `length: u64, bytes`
+fn write_block(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    stream.write_all(bytes)
+}
+
+fn read_block(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut length = [0; 8];
+    stream.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    // Memory is taken as bytes come, not as a length promises.
+    let mut bytes = Vec::new();
+    match stream.take(length).read_to_end(&mut bytes)? as u64 == length {
+        true => Ok(bytes),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// What an error of a connection means: `has said nothing for 20 s`.
+fn told(e: &io::Error, patience: Duration) -> String {
+    match e.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("has said nothing for {} s", patience.as_secs())
+        }
+        _ => format!("is gone ({e})"),
+    }
+}
+
+/// The connections between the processes of a slice.
+pub(crate) struct Line {
+    index: usize,
+    count: usize,
+    patience: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Of process 0 those to the others, of the others that to it.
+    ends: Vec<TcpStream>,
+    /// Meetings so far.
+    turn: u64,
+    /// Why there can be no more.
+    lost: Option<String>,
+}
+
+impl Exchange for Line {
+    fn all(&self, what: &str, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *state;
+        state.turn += 1;
+        // Whoever is at another meeting has run another program.
+        let name = format!("exchange {}, {what}", state.turn);
+        let met = match &state.lost {
+            Some(why) => Err(why.clone()),
+            None if self.index == 0 => self.collect(&mut state.ends, &name, own),
+            None => self.hand_in(&mut state.ends[0], &name, &own),
+        };
+        met.map_err(|why| {
+            let e = Error::new(ErrorKind::Unsupported, why.clone()).because(format!(
+                "this is process {} of {}, and the devices of all take part in every step",
+                self.index, self.count
+            ));
+            state.lost = Some(why);
+            e.hint("start all processes again: they go on from the last backup")
+        })
+    }
+}
+
+impl Line {
+    fn failed(&self, process: usize, e: &io::Error) -> String {
+        format!("process {process} of {} {}", self.count, told(e, self.patience))
+    }
+
+    /// Process 0: hears everyone, and tells everyone all.
+    fn collect(
+        &self,
+        ends: &mut [TcpStream],
+        name: &str,
+        own: Vec<u8>,
+    ) -> std::result::Result<Vec<Vec<u8>>, String> {
+        let mut all = vec![own];
+        let mut heard = || {
+            for (k, end) in ends.iter_mut().enumerate() {
+                let failed = |e| self.failed(k + 1, &e);
+                let theirs = read_block(end).map_err(failed)?;
+                if theirs != name.as_bytes() {
+                    let theirs = String::from_utf8_lossy(&theirs).into_owned();
+                    return Err(format!("process {} is at {theirs}; process 0 is at {name}", k + 1));
+                }
+                all.push(read_block(end).map_err(failed)?);
+            }
+            Ok(())
+        };
+        let heard = heard();
+        let mut lost = heard.err();
+        for (k, end) in ends.iter_mut().enumerate() {
+            let mut tell = || {
+                answer(end, lost.as_deref().map_or(Ok(()), Err))?;
+                let list = if lost.is_none() { &all[..] } else { &[] };
+                list.iter().try_for_each(|bytes| write_block(end, bytes))
+            };
+            // Where one is gone already, the others still learn why.
+            if let Err(e) = tell() {
+                lost = lost.or(Some(self.failed(k + 1, &e)));
+            }
+        }
+        lost.map_or(Ok(all), Err)
+    }
+
+    fn hand_in(
+        &self,
+        end: &mut TcpStream,
+        name: &str,
+        own: &[u8],
+    ) -> std::result::Result<Vec<Vec<u8>>, String> {
+        let mut talk = || {
+            write_block(end, name.as_bytes())?;
+            write_block(end, own)?;
+            match refusal(end)? {
+                Some(why) => Ok(Err(why)),
+                None => (0..self.count).map(|_| read_block(end)).collect::<io::Result<_>>().map(Ok),
+            }
+        };
+        talk().map_err(|e| self.failed(0, &e))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(process: i64, processes: i64, address: &str) -> Place {
+        let (coordinator, patience) = (address.to_string(), Duration::from_secs(2));
+        Place { devices: 1, process, processes, coordinator, patience }
+    }
+
+    fn free_address() -> String {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    }
+
+    /// The ends of a line, each made on a thread of its own as processes would.
+    fn lines(processes: i64) -> Vec<Line> {
+        let address = free_address();
+        let start = |p| {
+            let address = address.clone();
+            std::thread::spawn(move || {
+                place(p, processes, &address).meet().unwrap_or_else(|f| panic!("{}", f.message)).unwrap()
+            })
+        };
+        let threads: Vec<_> = (0..processes).map(start).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    }
+
+    #[test]
+    fn everyone_gets_what_all_say_in_the_order_of_processes() {
+        let talk = |line: Line| {
+            let index = line.index as u8;
+            std::thread::spawn(move || {
+                let small = line.all("a", vec![index; index.into()]).unwrap();
+                // More than any socket keeps.
+                (small, line.all("b", vec![index; 5_000_000]).unwrap().concat())
+            })
+        };
+        let threads: Vec<_> = lines(3).into_iter().map(talk).collect();
+        for thread in threads {
+            let (small, large) = thread.join().unwrap();
+            assert_eq!(small, [vec![], vec![1], vec![2, 2]]);
+            assert!((0..3).all(|p| large[p * 5_000_000..][..5_000_000].iter().all(|b| *b == p as u8)));
+        }
+    }
+
+    #[test]
+    fn who_is_gone_silent_or_elsewhere_is_told_to_all() {
+        type Act = fn(Line) -> String;
+        let stay: Act = |line| line.all("a", vec![0]).unwrap_err().to_string();
+        let gone: Act = |_| String::new();
+        let silent: Act = |line| {
+            sleep(Duration::from_secs(4));
+            drop(line);
+            String::new()
+        };
+        let elsewhere: Act = |line| line.all("b", vec![0]).unwrap_err().to_string();
+        let cases = [
+            (gone, "process 1 of 3 is gone"),
+            (silent, "process 1 of 3 has said nothing for 2 s"),
+            (elsewhere, "process 1 is at exchange 1, b; process 0 is at exchange 1, a"),
+        ];
+        for (act, expected) in cases {
+            let acts = [stay, act, stay];
+            let threads: Vec<_> = lines(3)
+                .into_iter()
+                .zip(acts)
+                .map(|(line, act)| std::thread::spawn(move || act(line)))
+                .collect();
+            let said: Vec<String> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+            for k in [0, 2] {
+                assert!(said[k].contains(expected), "process {k}: {}", said[k]);
+            }
+        }
+    }
+
+    #[test]
+    fn who_does_not_come_or_was_started_otherwise_is_told() {
+        let failed = |p: Place| p.meet().err().map(|f| f.message).unwrap_or_default();
+        let address = free_address();
+        let alone = failed(Place { patience: Duration::from_secs(1), ..place(0, 2, &address) });
+        assert!(alone.contains("process 1 of 2 did not come within 1 s"), "{alone}");
+        let alone = failed(Place { patience: Duration::from_secs(1), ..place(1, 2, &address) });
+        assert!(alone.contains("process 0 of 2 did not come within 1 s"), "{alone}");
+        let other = std::thread::spawn({
+            let address = address.clone();
+            move || failed(Place { devices: 3, ..place(1, 2, &address) })
+        });
+        let said = [failed(place(0, 2, &address)), other.join().unwrap()];
+        for text in said {
+            assert!(text.contains("2 processes of 3 devices, process 0 with 2 of 1"), "{text}");
+        }
+        assert!(place(2, 2, &address).check().is_err_and(|f| f.message.contains("count from 0")));
+        assert!(place(0, 2, "").check().is_err_and(|f| f.message.contains("coordinator_address")));
+    }
+}

@@ -1,0 +1,205 @@
+//! Several processes as the hosts of one slice: the command line trains on them as one process with all devices does.
+//!
+//! The devices are those of Systole's own plugin, and what they exchange goes over TCP. Nothing here has run on a TPU pod.
+
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
+
+mod program;
+
+use program::{Done, Folder, TINY};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The workspace's own plugin, which `cargo test --workspace` builds.
+fn plugin(test: &str) -> Option<PathBuf> {
+    let exe = std::env::current_exe().unwrap();
+    let found = exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
+    if found.is_none() {
+        println!("SKIPPED {test}: `cargo build -p systole-plugin` was not run");
+    }
+    found
+}
+
+/// A slice of four devices.
+struct Slice<'f> {
+    folder: &'f Folder,
+    device: String,
+}
+
+impl<'f> Slice<'f> {
+    fn new(folder: &'f Folder, plugin: &std::path::Path) -> Slice<'f> {
+        Slice { folder, device: format!("--device=pjrt:{}", plugin.display()) }
+    }
+
+    fn train(&self, options: &str, out: &str, more: &[&str]) -> Command {
+        let args = ["train", "fashion-mnist", "--data-dir=data", "--out", out, "--json", &self.device];
+        let mut command = self.folder.command(&[&args[..], &TINY[..], more].concat());
+        command.env("SYSTOLE_PJRT_OPTIONS", options).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// One process with all devices.
+    fn alone(&self, out: &str, more: &[&str]) -> Done {
+        Done::of(self.train("num_devices=4", out, more).output().unwrap(), more)
+    }
+
+    /// Two processes with two devices each, with these arguments.
+    fn start(&self, out: &str, more: &[&str]) -> Hosts {
+        self.start_each([(out, more), (out, more)])
+    }
+
+    fn start_each(&self, hosts: [(&str, &[&str]); 2]) -> Hosts {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let start = |process: usize| {
+            let options = format!(
+                "num_devices=2,num_processes=2,process_id={process},coordinator_address={address},timeout_seconds=120"
+            );
+            let (out, more) = hosts[process];
+            self.train(&options, out, more).spawn().unwrap()
+        };
+        Hosts([0, 1].map(start))
+    }
+
+    fn model(&self, out: &str) -> Vec<u8> {
+        std::fs::read(self.folder.path(out).join("fashion-mnist.safetensors")).unwrap()
+    }
+
+    /// Waits until some of a run is saved.
+    fn wait_for_backup(&self, out: &str) {
+        let saved = |name: &String| name.ends_with(".safetensors");
+        let until = Instant::now() + Duration::from_secs(300);
+        while !self.folder.files(&format!("{out}/backups")).iter().any(saved) {
+            assert!(Instant::now() < until, "nothing is saved in {out}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+struct Hosts([Child; 2]);
+
+impl Hosts {
+    fn kill(&mut self, host: usize) {
+        self.0[host].kill().unwrap();
+    }
+
+    fn terminate(&self, host: usize) {
+        let done = Command::new("kill").arg("-TERM").arg(self.0[host].id().to_string()).status().unwrap();
+        assert!(done.success());
+    }
+
+    fn wait(self) -> [Done; 2] {
+        let mut number = 0..;
+        self.0
+            .map(|child| Done::of(child.wait_with_output().unwrap(), &[&format!("host {:?}", number.next())]))
+    }
+}
+
+const STRATEGIES: [&str; 2] = ["--strategy=data_parallel", "--strategy=fully_sharded"];
+
+#[test]
+fn two_hosts_of_two_devices_train_as_one_process_with_four() {
+    let Some(plugin) = plugin("two_hosts_of_two_devices_train_as_one_process_with_four") else { return };
+    let f = Folder::with_data("hosts");
+    let slice = Slice::new(&f, &plugin);
+    for (k, strategy) in STRATEGIES.into_iter().enumerate() {
+        let out = |name: &str| format!("{name}{k}");
+        let whole = slice.alone(&out("whole"), &[strategy]).ok().json();
+        let hosts = slice.start(&out("hosts"), &[strategy]).wait();
+        for (index, done) in hosts.into_iter().enumerate() {
+            let o = done.ok().json();
+            for key in ["history", "loss", "val_loss", "total_steps", "total_epochs"] {
+                assert_eq!(o[key], whole[key], "{strategy}, host {index}: {key}");
+            }
+            assert_eq!((&o["host"]["index"], &o["host"]["count"]), (&index.into(), &2.into()), "{o}");
+        }
+        assert!(slice.model(&out("hosts")) == slice.model(&out("whole")), "{strategy}");
+    }
+}
+
+/// A run of three epochs of 60 steps, saved as often as can be.
+const LONG: [&str; 3] = ["--set=fit.epochs=3", "--set=fit.steps_per_epoch=60", "--save-steps=1"];
+
+#[test]
+fn hosts_that_are_killed_or_stopped_go_on_to_the_same_bits() {
+    let Some(plugin) = plugin("hosts_that_are_killed_or_stopped_go_on_to_the_same_bits") else { return };
+    let f = Folder::with_data("hosts-killed");
+    let slice = Slice::new(&f, &plugin);
+    let args = [&LONG[..], &STRATEGIES[1..]].concat();
+    let start = |out: &str| slice.start(out, &args);
+    let whole = slice.alone("whole", &args).ok().json();
+
+    let mut hosts = start("killed");
+    slice.wait_for_backup("killed");
+    [0, 1].into_iter().for_each(|host| hosts.kill(host));
+    hosts.wait();
+    let [first, second] = start("killed").wait().map(|done| done.ok().json());
+    assert!(
+        first["resumed_at"]["step"].is_number() && first["resumed_at"] == second["resumed_at"],
+        "{first}"
+    );
+    assert!(slice.model("killed") == slice.model("whole"));
+    assert_eq!((&first["history"], &second["history"]), (&whole["history"], &whole["history"]));
+
+    // A signal to one ends both after the same step.
+    let hosts = start("stopped");
+    slice.wait_for_backup("stopped");
+    hosts.terminate(1);
+    let ended = hosts.wait();
+    let codes = ended.each_ref().map(|done| done.code);
+    assert_eq!(codes, [Some(143); 2], "{}\n{}", ended[0].err, ended[1].err);
+    let [first, second] = ended.map(|done| done.json());
+    assert_eq!((&first["interrupted"], &first["total_steps"]), (&true.into(), &second["total_steps"]));
+    assert!(first["total_steps"].as_u64() < Some(180), "{first}");
+    start("stopped").wait().map(Done::ok);
+    assert!(slice.model("stopped") == slice.model("whole"));
+}
+
+#[test]
+fn who_loses_its_partner_says_so_and_ends() {
+    let Some(plugin) = plugin("who_loses_its_partner_says_so_and_ends") else { return };
+    let f = Folder::with_data("hosts-lost");
+    let slice = Slice::new(&f, &plugin);
+    for lost in [0, 1] {
+        let out = format!("lost{lost}");
+        let mut hosts = slice.start(&out, &LONG);
+        slice.wait_for_backup(&out);
+        hosts.kill(lost);
+        let [first, second] = hosts.wait();
+        let left = if lost == 0 { second } else { first };
+        left.fails(1, &[&format!("process {lost} of 2 is gone"), "start all processes again"]);
+    }
+}
+
+#[test]
+fn hosts_that_were_started_otherwise_are_refused() {
+    let Some(plugin) = plugin("hosts_that_were_started_otherwise_are_refused") else { return };
+    let f = Folder::with_data("hosts-differ");
+    let slice = Slice::new(&f, &plugin);
+    let other = ["--set=fit.batch_size=32", "--set=seed=4"];
+    for done in slice.start_each([("out", &[]), ("out", &other)]).wait() {
+        let differ = "hosts 0 and 1 differ in the configuration";
+        let lines = ["host 0: fit.batch_size = 16; seed = 3", "host 1: fit.batch_size = 32; seed = 4"];
+        done.fails(1, &[&[differ], &lines[..]].concat());
+    }
+    assert_eq!(f.files("out"), [""; 0], "nothing is left behind");
+    // Devices of which some hosts would have none, and a strategy that would train two models.
+    for (args, parts) in [
+        (
+            &["--strategy=data_parallel", "--devices=2"][..],
+            ["data_parallel over data=2 takes 2 of 4 devices on 2 hosts", "over all 4 devices"],
+        ),
+        (&["--strategy=one_device"], ["one_device trains on one host", "choose data_parallel"]),
+    ] {
+        for done in slice.start("out", args).wait() {
+            done.fails(1, &parts);
+        }
+    }
+    // A folder that only host 0 sees: the other has nothing to go on from.
+    slice.start("seen", &["--set=fit.epochs=1"]).wait().map(Done::ok);
+    let more = ["--set=fit.epochs=2", "--resume=force"];
+    for done in slice.start_each([("seen", &more), ("elsewhere", &more)]).wait() {
+        done.fails(1, &["hosts 0 and 1 differ in what they go on with", "host 1: a new run"]);
+    }
+}
