@@ -37,10 +37,10 @@ const RULES: &[Rule] = &[
     Rule { run: pooling::gradient_of_pooled },
     // That pooled gradient, where it is a product of few terms.
     Rule { run: pooling::product_into_gradient },
-    // Statistics of a convolution's result are gathered while that is computed.
-    Rule { run: moments::of_convolutions },
     // A product with the result of a pooled convolution.
     Rule { run: pooling::product_of_pooled },
+    // Statistics of a convolution's result are gathered while that is computed.
+    Rule { run: moments::of_convolutions },
 ];
 
 /// Runs [`RULES`] on a schedule that has no buffer plan yet.
