@@ -46,20 +46,12 @@ impl Words {
 
     /// Bytes as words, zeros behind the last.
     pub fn of(bytes: &[u8]) -> Words {
-        let (whole, rest) = bytes.as_chunks::<8>();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let last = (!rest.is_empty()).then(|| u64::from_ne_bytes(last));
-        let whole = whole.iter().map(|word| u64::from_ne_bytes(*word));
-        let n = bytes.len().div_ceil(8);
-        if n <= INLINE {
-            return Words(whole.chain(last).collect());
+        let mut words = Words::unfilled(bytes.len().div_ceil(8));
+        if let Some(last) = words.last_mut() {
+            *last = 0;
         }
-        let mut words = take(n).unwrap_or_else(|| Vec::with_capacity(roomy(n)));
-        words.clear();
-        words.extend(whole);
-        words.extend(last);
-        Words(SmallVec::from_vec(words))
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        words
     }
 }
 

@@ -20,18 +20,24 @@ pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
         array_bytes(t)?;
     }
     let outlined = blocks::outline(graph, options)?;
-    let mut fusion = Fusion::new(&outlined.graph);
+    let mut s = steps(&outlined.graph, &outlined.blocks)?;
+    order::run(&mut s, options);
+    plan::run(&mut s, options)?;
+    Ok(s)
+}
+
+/// The steps of a graph in which some nodes run by blocks, before they are ordered and arrays have places.
+pub fn steps(graph: &Graph, blocks: &HashMap<usize, Blocks>) -> Result<Schedule> {
+    let mut fusion = Fusion::new(graph);
     fusion.find_biases();
     fusion.find_sums();
     fusion.find_groups();
     fusion.find_prologues();
     fusion.find_inlined();
-    let mut s = Emit::new(&fusion, &outlined.blocks).run()?;
+    let mut s = Emit::new(&fusion, blocks).run()?;
     templates::run(&mut s);
     siblings::join(&mut s);
     rows::join(&mut s);
-    order::run(&mut s, options);
-    plan::run(&mut s, options)?;
     Ok(s)
 }
 

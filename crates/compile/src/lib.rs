@@ -21,6 +21,7 @@ mod prune;
 mod remat;
 mod rewrite;
 mod rows;
+mod samples;
 mod schedule;
 mod siblings;
 mod simplify;
@@ -38,4 +39,4 @@ pub use schedule::{
     Blocking, Blocks, Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step,
     Storage, array_bytes,
 };
-pub use templates::{DEAD, Pool, Relu, Unpool, UnpooledGradient};
+pub use templates::{DEAD, Moments, Pool, Relu, Unpool, UnpooledGradient};

@@ -1,12 +1,13 @@
 //! Sums of linear combinations: `Σ (a·x + b·y)` with `a` and `b` constant along the folded dimensions is
 //! `a·Σx + b·Σy`. Done where one of those sums exists already, as in the gradient of batch normalisation: its last
-//! sum over the whole batch then needs no pass of its own.
+//! sum over the whole batch then needs no pass of its own. `Σ (x − mean of x)` is 0: what rounding leaves of it says
+//! nothing about `x`.
 
 use crate::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::{HashMap, HashSet};
-use systole_ir::op::{Binary, BroadcastInDim, Monoid, Unary};
-use systole_ir::{DType, Dims, Graph, Node, Op, ValueId};
+use systole_ir::op::{Binary, BroadcastInDim, Constant, Monoid, Unary};
+use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
 
 /// Terms of a sum that are looked at.
 const MAX_TERMS: usize = 4;
@@ -33,12 +34,18 @@ pub fn run(graph: &Graph) -> Graph {
             let make = || g.push(op.clone(), &[value, inputs[1]], node);
             *sums.entry((value, op.dims.clone())).or_insert_with(make)
         };
+        if is_around_mean(graph, old, &op.dims) {
+            return Some(smallvec![zeros(g, node)]);
+        }
         if !is_known || !linear {
             return Some(smallvec![sum(g, inputs[0])]);
         }
         let terms = split(&|v| g.node(v), inputs[0], &op.dims);
         let mut total = None;
-        for t in &terms {
+        for (t, old) in terms.iter().zip(&old_terms) {
+            if is_around_mean(graph, old.value, &op.dims) {
+                continue;
+            }
             let mut y = sum(g, t.value);
             for &f in &t.factors {
                 let factor = without(g, f, &op.dims, node);
@@ -51,8 +58,41 @@ pub fn run(graph: &Graph) -> Graph {
                 (Some(before), true) => g.push(Binary::Subtract, &[before, y], node),
             });
         }
-        total.map(|v| smallvec![v])
+        Some(smallvec![total.unwrap_or_else(|| zeros(g, node))])
     })
+}
+
+/// Zeros of a node's type.
+fn zeros(g: &mut Rewriter, like: &Node) -> ValueId {
+    let ty = &like.outs[0];
+    let value = Literal::zeros(TensorType::scalar(ty.dtype));
+    let zero = g.push(Constant { value }, &[], like);
+    g.push(BroadcastInDim { dims: Dims::new(), shape: ty.shape.clone() }, &[zero], like)
+}
+
+/// Whether a value is `x − wide(mean)` for the mean of `x` along `folded`.
+fn is_around_mean(graph: &Graph, value: ValueId, folded: &[usize]) -> bool {
+    let node = graph.node(value);
+    let &[x, wide] = &node.inputs[..] else { return false };
+    let Op::BroadcastInDim(repeated) = &graph.node(wide).op else { return false };
+    let kept = (0..graph.ty(x).rank()).filter(|d| !folded.contains(d));
+    let mean = graph.node(graph.node(wide).inputs[0]);
+    let (Op::Binary(Binary::Multiply), &[sum, share]) = (&mean.op, &mean.inputs[..]) else { return false };
+    let folds_x = |sum: &Node| sum_of(graph, sum).is_some_and(|(y, dims)| y == x && dims[..] == *folded);
+    let count = graph.ty(x).elements() as f64 / graph.ty(sum).elements() as f64;
+    node.op == Op::Binary(Binary::Subtract)
+        && repeated.dims.iter().copied().eq(kept)
+        && folds_x(graph.node(sum))
+        && one_value(graph, share).is_some_and(|share| (share * count - 1.0).abs() < 1e-6)
+}
+
+/// The value of all elements of a repeated constant.
+pub fn one_value(graph: &Graph, v: ValueId) -> Option<f64> {
+    match &graph.node(v).op {
+        Op::Constant(c) if c.value.ty().elements() > 0 && c.value.is_splat() => Some(c.value.get(0).as_f64()),
+        Op::BroadcastInDim(_) => one_value(graph, graph.node(v).inputs[0]),
+        _ => None,
+    }
 }
 
 /// What a node sums, and along which dimensions, if it is a plain sum of floats, whose additions may be grouped anew.

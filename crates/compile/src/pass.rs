@@ -36,6 +36,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "pieces", doc: "sums of padded pieces that fill an array", run: crate::pieces::run },
     Pass { name: "loops", doc: "sums of all trips of a loop after it", run: crate::loops::run },
     Pass { name: "linear", doc: "sums of linear combinations by sums that exist", run: crate::linear::run },
+    Pass { name: "samples", doc: "variances by way of each sample's own", run: crate::samples::run },
     Pass {
         name: "window_sums",
         doc: "sums over windows of convolutions by sums of their inputs",

@@ -147,6 +147,8 @@ pub enum Kernel {
     Unpool(crate::templates::Unpool),
     /// Gradients of a convolution from that of its pooled result.
     UnpooledGradient(crate::templates::UnpooledGradient),
+    /// A convolution with the statistics of its result.
+    Moments(crate::templates::Moments),
     /// `captures…, state…`: runs `body` while `cond`.
     While {
         /// Leading inputs that do not change.
@@ -222,6 +224,7 @@ impl Kernel {
             Kernel::Unpool(u) => u.name(),
             Kernel::UnpooledGradient(g) if g.product => "product+unpooled kernel gradient".into(),
             Kernel::UnpooledGradient(_) => "unpooled kernel gradient".into(),
+            Kernel::Moments(m) => format!("convolution{}+moments", if m.bias { "+bias" } else { "" }),
             Kernel::While { .. } => "while".into(),
             Kernel::Case { .. } => "case".into(),
         }

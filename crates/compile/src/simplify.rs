@@ -3,6 +3,8 @@
 //! "Every bit" means: of finite numbers, infinities and zeros with their sign. Which NaN a NaN is, is not kept.
 //! So `x + 0.0` stays (it turns −0 into 0) while `x − 0.0` and `x · 1` go.
 
+mod convolution;
+
 use crate::rewrite::{Rewriter, Values, rebuild};
 use smallvec::{SmallVec, smallvec};
 use systole_ir::interp::EvalCx;
@@ -25,6 +27,7 @@ pub fn run(graph: &Graph) -> Graph {
                 Op::Unary(op) => unary(g, *op, inputs),
                 Op::Select(_) => select(g, inputs),
                 Op::DotGeneral(op) => dot(g, op, node, inputs),
+                Op::Convolution(op) => convolution::run(g, op, node, inputs),
                 op => moves(g, op, node, inputs),
             });
         value.map(|v| smallvec![v])

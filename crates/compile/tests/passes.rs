@@ -2,7 +2,7 @@
 
 use systole_compile::{Options, PASSES, optimize, schedule};
 use systole_ir::DType::*;
-use systole_ir::op::TABLE;
+use systole_ir::op::{Convolution, TABLE};
 use systole_ir::{Graph, GraphBuilder, Literal, Op, Scalar, Tensor, TensorType, grad, interp};
 
 /// Same bits, but for which NaN a NaN is.
@@ -79,6 +79,29 @@ fn transposes_around_products_vanish() {
 }
 
 #[test]
+fn convolutions_pad_and_turn_kernels_around_themselves() {
+    let (before, after) = optimized(|g| {
+        let x = g.parameter(TensorType::new(F32, [2, 5, 4, 3]), "x");
+        let k = g.parameter(TensorType::new(F32, [3, 2, 3, 4]), "k");
+        let padded = x.pad(&x.scalar_like(0.0), &[0, 2, 1, 0], &[0, 1, 3, 0], &[0; 4]);
+        let op = Convolution::valid(padded.ty(), &[2, 1], &[1, 1], 1);
+        let y = padded.convolution(&k, op);
+        grad(&(&y * &y).sum_all(), &[&x, &k])
+    });
+    // The gradient of what was padded is cut out of that of the padded array.
+    let pads = |op: &Op| matches!(op, Op::Pad(p) if p.low.iter().chain(&p.high).any(|&n| n > 0));
+    assert_eq!(count(&after, pads), 0, "{after:?}");
+    assert_eq!(count(&after, |op| matches!(op, Op::Reverse(_))), 0, "{after:?}");
+    assert_eq!(count(&after, |op| matches!(op, Op::Convolution(c) if c.reversal == [true, true])), 1);
+    let draw = |dims: &[usize], from: usize| {
+        let n = dims.iter().product::<usize>();
+        let values: Vec<f32> = (0..n).map(|i| ((i * 7 + from) % 11) as f32 - 5.0).collect();
+        Literal::from_slice(dims, &values).unwrap()
+    };
+    check(&before, &[draw(&[2, 5, 4, 3], 1), draw(&[3, 2, 3, 4], 4)], "convolution");
+}
+
+#[test]
 fn equal_expressions_are_computed_once() {
     let (_, after) = optimized(|g| {
         let x = g.parameter(TensorType::new(F64, [4]), "x");
@@ -96,4 +119,84 @@ fn elementwise_work_is_one_step_and_joins_the_fold_after_it() {
     let graph = g.finish(&[y]).unwrap();
     let plan = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
     assert_eq!(plan.steps.len(), 1, "{plan}");
+}
+
+/// Elements around `centre`, in a pattern without repeats of the dimensions.
+fn around(dims: &[usize], centre: f32) -> Literal {
+    let n = dims.iter().product::<usize>();
+    let values: Vec<f32> = (0..n).map(|i| centre + ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0).collect();
+    Literal::from_slice(dims, &values).unwrap()
+}
+
+#[test]
+fn distances_from_the_mean_sum_to_zero_without_a_pass() {
+    let dims = [6, 5, 4, 3];
+    let (before, after) = optimized(|g| {
+        let x = g.parameter(TensorType::new(F32, dims), "x");
+        let scale = g.parameter(TensorType::new(F32, [3]), "scale");
+        let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[3]);
+        let centred = &x - &wide(&x.mean(&[0, 1, 2]));
+        // By themselves, and as one of two terms whose other sum exists.
+        let alone = centred.sum(&[0, 1, 2]);
+        let both = (&centred * &wide(&scale) + &x * &wide(&scale)).sum(&[0, 1, 2]);
+        vec![x.sum(&[0, 1, 2]), alone, both, centred.abs().sum(&[0, 1, 2])]
+    });
+    // Of x, and of the absolute distances.
+    assert_eq!(count(&before, |op| matches!(op, Op::Reduce(_))), 5);
+    assert_eq!(count(&after, |op| matches!(op, Op::Reduce(_))), 2, "{after:?}");
+    let args = [around(&dims, 0.5), around(&[3], 2.0)];
+    let args: Vec<&Literal> = args.iter().collect();
+    let (want, got) = (interp::run(&before, &args).unwrap(), interp::run(&after, &args).unwrap());
+    assert!(got[1].to_f64s().iter().all(|&zero| zero == 0.0), "{got:?}");
+    for (want, got) in want.iter().zip(&got) {
+        let apart = want.to_f64s().iter().zip(got.to_f64s()).map(|(w, g)| (w - g).abs()).fold(0.0, f64::max);
+        assert!(apart < 1e-3, "{want:?} {got:?}");
+    }
+}
+
+#[test]
+fn sums_around_other_values_stay() {
+    // Another array's mean, a mean over other dimensions, and a sum that is divided by another number.
+    let dims = [6, 4, 3];
+    let (before, after) = optimized(|g| {
+        let x = g.parameter(TensorType::new(F32, dims), "x");
+        let y = g.parameter(TensorType::new(F32, dims), "y");
+        let by_feature = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[2]);
+        let of_other = &x - &by_feature(&y.mean(&[0, 1]));
+        let of_part = &x - &x.mean(&[1]).broadcast_in_dim(x.shape(), &[0, 2]);
+        let of_more = &x - &by_feature(&(x.sum(&[0, 1]) * (1.0 / 20.0)));
+        vec![of_other.sum(&[0, 1]), of_part.sum(&[0]), of_more.sum(&[0, 1])]
+    });
+    let args = [around(&dims, 0.5), around(&dims, 3.0)];
+    let args: Vec<&Literal> = args.iter().collect();
+    let (want, got) = (interp::run(&before, &args).unwrap(), interp::run(&after, &args).unwrap());
+    for (want, got) in want.iter().zip(&got) {
+        assert!(want.to_f64s().iter().any(|w| w.abs() > 1e-2), "{want:?}");
+        let apart = want.to_f64s().iter().zip(got.to_f64s()).map(|(w, g)| (w - g).abs()).fold(0.0, f64::max);
+        assert!(apart < 1e-4, "{want:?} {got:?}");
+    }
+}
+
+#[test]
+fn variances_by_samples_are_exact_far_from_zero() {
+    let dims = [7, 5, 4, 3];
+    let (before, after) = optimized(|g| {
+        let x = g.parameter(TensorType::new(F32, dims), "x");
+        let centred = &x - &x.mean(&[0, 1, 2]).broadcast_in_dim(x.shape(), &[3]);
+        vec![(&centred * &centred).mean(&[0, 1, 2])]
+    });
+    // Sums of samples, and of their squares around their own means, go through an array with both dimensions.
+    let of_samples = |n: &systole_ir::Node| matches!(n.op, Op::Reduce(_)) && n.outs[0].shape[..] == [7, 3];
+    assert_eq!(after.nodes.iter().filter(|n| of_samples(n)).count(), 2, "{after:?}");
+    let x = around(&dims, 1000.0);
+    let values = x.to_f64s();
+    let (want, got) = (interp::run(&before, &[&x]).unwrap(), interp::run(&after, &[&x]).unwrap());
+    for feature in 0..3 {
+        let own: Vec<f64> = values.iter().skip(feature).step_by(3).copied().collect();
+        let mean = own.iter().sum::<f64>() / own.len() as f64;
+        let exact = own.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / own.len() as f64;
+        // Elements are 6e-5 apart here, a ten-thousandth of their deviation: means are no more exact than that.
+        let error = |l: &Literal| (l.to_f64s()[feature] / exact - 1.0).abs();
+        assert!(error(&got[0]) < 1e-5 && error(&want[0]) < 1e-5, "{got:?} {want:?} {exact}");
+    }
 }

@@ -218,3 +218,32 @@ fn narrow_floats_in_blocks_have_no_full_size_gradient() {
     assert!(has(&|k| matches!(k, Kernel::Pool(p) if p.conv.is_some() && p.relu == Relu::After)), "{s}");
     assert!(!has(&|k| matches!(k, Kernel::Unpool(_))), "{s}");
 }
+
+/// Batch normalisation's statistics of a convolution, over some dimensions.
+fn statistics(dtype: systole_ir::DType, dims: &[usize], squares: bool) -> Schedule {
+    let g = GraphBuilder::new("net");
+    let x = g.parameter(TensorType::new(dtype, [4, 8, 8, 3]), "x");
+    let k = g.parameter(TensorType::new(dtype, [3, 3, 3, 16]), "k");
+    let y = x.convolution(&k, Convolution::valid(x.ty(), &[1, 1], &[1, 1], 1));
+    let wide = y.convert(F32);
+    let kept: Vec<usize> = (0..4).filter(|d| !dims.contains(d)).collect();
+    let mean = wide.mean(dims);
+    let centred = &wide - mean.broadcast_in_dim(wide.shape(), &kept);
+    let second = if squares { &centred * &centred } else { centred.abs() };
+    let graph = g.finish(&[y, mean, second.mean(dims)]).unwrap();
+    schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap()
+}
+
+#[test]
+fn statistics_of_a_convolution_are_gathered_in_it() {
+    for dtype in [F32, BF16] {
+        let s = statistics(dtype, &[0, 1, 2], true);
+        assert!(has(&s, "convolution+moments"), "{s}");
+        // Nothing else looks at the result.
+        let y = s.steps[0].outputs[0];
+        assert!(s.steps.iter().all(|step| !step.inputs.contains(&y)), "{s}");
+    }
+    for s in [statistics(F32, &[0, 1, 2], false), statistics(F32, &[0, 1], true)] {
+        assert!(!has(&s, "convolution+moments"), "{s}");
+    }
+}

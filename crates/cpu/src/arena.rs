@@ -1,10 +1,10 @@
 //! Aligned memory and the device's arrays.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use systole_ir::{Error, ErrorKind, Literal, Result, TensorType};
 use systole_runtime::DeviceData;
 
-/// Owned bytes, aligned to cache lines (large ones to huge pages), zero at first.
+/// Owned bytes, aligned to cache lines (those of a megabyte and more to huge pages), zero at first.
 pub struct Memory {
     ptr: *mut u8,
     bytes: usize,
@@ -16,21 +16,29 @@ unsafe impl Send for Memory {}
 // SAFETY: as above; a shared `Memory` is only read.
 unsafe impl Sync for Memory {}
 
+/// A huge page: kernels walk along columns, each element of which would need an entry of its own in the processor's
+/// table of small pages.
 const HUGE: usize = 2 << 20;
 
 impl Memory {
     /// `bytes` zero bytes, or an error that says how much was asked for.
     pub fn new(bytes: usize) -> Result<Memory> {
-        let align = if bytes >= 2 * HUGE { HUGE } else { systole_compile::ALIGN };
-        let layout = Layout::from_size_align(bytes.max(1), align).map_err(|_| out_of_memory(bytes))?;
+        // A last page is made whole where most of it is used.
+        let huge = bytes.saturating_add(HUGE / 2) / HUGE * HUGE;
+        let align = if huge > 0 { HUGE } else { systole_compile::ALIGN };
+        let layout =
+            Layout::from_size_align(bytes.max(huge).max(1), align).map_err(|_| out_of_memory(bytes))?;
         // SAFETY: the size is not zero.
-        let ptr = unsafe { alloc_zeroed(layout) };
+        let ptr = unsafe { alloc(layout) };
         if ptr.is_null() {
             return Err(out_of_memory(bytes));
         }
-        if bytes >= 2 * HUGE {
-            advise_huge(ptr, bytes);
+        // The first write decides how large a page is.
+        if huge > 0 {
+            advise_huge(ptr, layout.size());
         }
+        // SAFETY: the allocation has so many bytes.
+        unsafe { ptr.write_bytes(0, layout.size()) };
         Ok(Memory { ptr, bytes, layout })
     }
 

@@ -121,24 +121,23 @@ fn best(time: Duration, mut burst: impl FnMut() -> f64) -> f64 {
     best
 }
 
-/// Multiply-adds on [`CHAINS`] vectors of `LANES` floats, independent of each other and few enough for the registers.
-struct Chains<const LANES: usize>;
+/// Multiply-adds on [`CHAINS`] vectors, `N` floats together: independent of each other and few enough for the registers.
+/// One array of floats, since the compiler leaves arrays of arrays in memory.
+struct Chains<const N: usize>;
 
 const CHAINS: usize = 12;
 /// Steps of every chain in a burst: some 50 µs.
 const STEPS: usize = 1 << 13;
 
-impl<const LANES: usize> Tile for Chains<LANES> {
+impl<const N: usize> Tile for Chains<N> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: both hold CHAINS · LANES floats.
-        let mut sums = unsafe { *a.cast::<[[f32; LANES]; CHAINS]>() };
+        // SAFETY: both hold N floats.
+        let mut sums = unsafe { *a.cast::<[f32; N]>() };
         let x = sums[0];
         for _ in 0..n {
-            for sum in &mut sums {
-                for (s, x) in sum.iter_mut().zip(&x) {
-                    *s = if I::FMA { s.mul_add(*x, *x) } else { *s * *x + *x };
-                }
+            for s in &mut sums {
+                *s = if I::FMA { s.mul_add(x, x) } else { *s * x + x };
             }
         }
         // SAFETY: as above.
@@ -149,23 +148,22 @@ impl<const LANES: usize> Tile for Chains<LANES> {
 /// Runs one burst and says how many operations it was.
 fn fma_burst(level: Level) -> f64 {
     match level {
-        Level::Portable => burst_of::<4>(level),
-        Level::Avx2 => burst_of::<8>(level),
-        _ => burst_of::<16>(level),
+        Level::Portable => burst_of::<{ CHAINS * 4 }>(level),
+        Level::Avx2 => burst_of::<{ CHAINS * 8 }>(level),
+        _ => burst_of::<{ CHAINS * 16 }>(level),
     }
 }
 
-fn burst_of<const LANES: usize>(level: Level) -> f64 {
+fn burst_of<const N: usize>(level: Level) -> f64 {
     // Values that are not known beforehand, or chains would be found to be equal and computed once. They tend to 1.
-    let start = std::hint::black_box([[0.5f32; LANES]; CHAINS]);
+    let start = std::hint::black_box([0.5f32; N]);
     let mut out = start;
     let from = start.as_ptr().cast::<u8>();
     let to = out.as_mut_ptr().cast::<u8>();
-    // SAFETY: the level is available (see `peak`); operand and result hold CHAINS · LANES floats, the other operands
-    // are not read.
-    unsafe { level.tile::<Chains<LANES>>()(to, from, from, from, STEPS) };
+    // SAFETY: the level is available (see `peak`); operand and result hold N floats, the other operands are not read.
+    unsafe { level.tile::<Chains<N>>()(to, from, from, from, STEPS) };
     std::hint::black_box(out);
-    (2 * CHAINS * LANES * STEPS) as f64
+    (2 * N * STEPS) as f64
 }
 
 /// Adds up words: reads as fast as the machine reads.

@@ -176,3 +176,53 @@ fn shapes_that_are_cut() {
         }
     }
 }
+
+/// Statistics that are gathered while the convolution runs, over strips of all kinds; those of features far from zero
+/// are no worse.
+#[test]
+fn statistics_of_results() {
+    let backends = backends();
+    // Batch, side, channels, features, window, stride.
+    for (i, [batch, side, channels, features, window, stride]) in [
+        [5, 9, 3, 33, 3, 1],
+        [2, 33, 4, 80, 3, 2],
+        [9, 7, 20, 150, 1, 1],
+        [1, 5, 256, 17, 3, 1],
+        [3, 1, 8, 5, 1, 1],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (dtype, bias) in [(F32, false), (F32, true), (BF16, false)] {
+            let g = GraphBuilder::new("main");
+            let x = g.parameter(TensorType::new(dtype, [batch, side, side, channels]), "x");
+            let k = g.parameter(TensorType::new(dtype, [window, window, channels, features]), "k");
+            let mut y = x.convolution(&k, Convolution::same(x.ty(), k.ty(), &[stride, stride], &[1, 1], 1));
+            if bias {
+                y = &y
+                    + (g.parameter(TensorType::new(dtype, [features]), "b") + 100.0).broadcast_to(y.shape());
+            }
+            let wide = y.convert(F32);
+            let mean = wide.mean(&[0, 1, 2]);
+            let centred = &wide - mean.broadcast_to(wide.shape());
+            let variance = (&centred * &centred).mean(&[0, 1, 2]);
+            let graph = g.finish(&[y, mean, variance]).unwrap();
+            // What the oracle makes of a narrow result is rounded elsewhere, and its distances with it.
+            let what = format!("statistics {i} of {dtype}, bias {bias}");
+            if dtype == F32 && !bias {
+                check(&backends, &graph, i as u64, &what);
+                continue;
+            }
+            let args = arguments(&graph, -1.0, 1.0, i as u64);
+            let want = oracle(&graph, &args);
+            for of_level in &backends {
+                let got = run(&of_level[0], &graph, &args);
+                assert!(of_level[1..].iter().all(|more| got == run(more, &graph, &args)), "{what}");
+                for (got, want) in got.iter().zip(&want) {
+                    let bound = if dtype == F32 { 3e-5 } else { 4e-3 };
+                    assert!(relative(got, want) <= bound, "{what}: {:e}", relative(got, want));
+                }
+            }
+        }
+    }
+}

@@ -57,9 +57,8 @@ impl Case {
         }
     }
 
-    /// `(x, kernel, bias, dense, weights) → (pooled, dkernel, dbias[, dx])` of Σ (pooled · dense) weights.
-    fn graph(&self, with_input: bool) -> Arc<Graph> {
-        let g = GraphBuilder::new("pooling");
+    /// The parameters `x`, `kernel` and `bias`, and what is pooled of them.
+    fn pooled(&self, g: &GraphBuilder) -> [Tensor; 4] {
         let x = g.parameter(TensorType::new(self.dtype, self.x), "x");
         let [height, width, filters] = self.kernel;
         let kt = TensorType::new(self.dtype, [height, width, self.x[3], filters]);
@@ -86,6 +85,13 @@ impl Case {
         if self.act == Act::After {
             y = y.relu();
         }
+        [x, k, b, y]
+    }
+
+    /// `(x, kernel, bias, dense, weights) → (pooled, dkernel, dbias[, dx])` of Σ (pooled · dense) weights.
+    fn graph(&self, with_input: bool) -> Arc<Graph> {
+        let g = GraphBuilder::new("pooling");
+        let [x, k, b, y] = self.pooled(&g);
         // The gradient comes from later steps, as in a net.
         let flat = y.reshape([self.x[0], y.ty().elements() / self.x[0]]);
         let features = flat.dim(1);
@@ -100,6 +106,23 @@ impl Case {
         wanted.extend(with_input.then_some(&x));
         let mut results = vec![y.clone()];
         results.extend(grad(&loss, &wanted));
+        g.finish(&results).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// `(x, kernel, bias, right[, shift]) → (pooled · rightᵀ + shift[, dkernel])`, of so many columns.
+    fn product(&self, columns: usize, shifted: bool, gradient: bool) -> Arc<Graph> {
+        let g = GraphBuilder::new("product");
+        let [_, k, _, y] = self.pooled(&g);
+        let flat = y.reshape([self.x[0], y.ty().elements() / self.x[0]]);
+        let right = g.parameter(TensorType::new(self.dtype, [columns, flat.dim(1)]), "right");
+        let mut product = flat.dot_general(&right, &[], &[], &[1], &[1]);
+        if shifted {
+            product = product + g.parameter(TensorType::new(self.dtype, [columns]), "shift");
+        }
+        let mut results = vec![product.clone()];
+        if gradient {
+            results.extend(grad(&product.convert(F32).sum_all(), &[&k]));
+        }
         g.finish(&results).unwrap_or_else(|e| panic!("{e}"))
     }
 
@@ -228,6 +251,35 @@ fn gradients_of_few_terms_are_made_where_they_are_read() {
     assert!(!listing(&many).contains("product+unpooled"));
     let wanted = plain(F32, [3, 20, 22, 1], [3, 3, 16], [2, 2]).graph(true);
     assert!(!listing(&wanted).contains("product+unpooled"));
+}
+
+#[test]
+fn products_with_what_is_pooled_are_summed_while_that_is_made() {
+    let backends = backends();
+    let mut cases = Vec::new();
+    // One image and several; more than are multiplied together; a row of windows that is one vector, and longer ones
+    // than a block of products; windows in registers and by way of a tile.
+    for (x, kernel, window) in [
+        ([1, 20, 22, 1], [3, 3, 32], [2, 2]),
+        ([5, 8, 68, 1], [3, 3, 64], [2, 2]),
+        ([71, 34, 3, 1], [3, 2, 16], [2, 2]),
+        ([3, 13, 26, 2], [2, 3, 24], [3, 3]),
+    ] {
+        cases.extend([F32, BF16].map(|dtype| Case::new(dtype, x, kernel, window)));
+    }
+    for case in cases {
+        for (columns, shifted, gradient) in [(1, true, false), (10, true, true), (16, false, false)] {
+            let graph = case.product(columns, shifted, gradient);
+            assert!(listing(&graph).contains("max_pool+relu+product"), "{}", listing(&graph));
+            // Few enough that sums of bf16 stay exact.
+            let of = if case.dtype == BF16 { 60 } else { 5 };
+            check(&backends, &graph, &some_integers(&graph, 9, of), &format!("{columns} × {}", case.label()));
+        }
+    }
+    // Not with many columns, nor where rows of windows end within a vector.
+    let alone = |case: Case, columns| !listing(&case.product(columns, true, false)).contains("+product");
+    assert!(alone(Case::new(F32, [5, 20, 22, 1], [3, 3, 32], [2, 2]), 17));
+    assert!(alone(Case::new(F32, [5, 20, 22, 1], [3, 3, 17], [2, 2]), 10));
 }
 
 #[test]

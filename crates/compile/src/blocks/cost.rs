@@ -7,7 +7,7 @@
 
 use super::region::Region;
 use super::rules::{Use, row_op};
-use crate::schedule::{Blocking, Blocks, Kernel, Options, Place, Schedule};
+use crate::schedule::{Blocking, Blocks, Kernel, Options, Place, Schedule, Step, Storage};
 use systole_ir::{Graph, Op, Result, ValueId};
 
 /// Nanoseconds for a byte from or to the near cache, the shared cache and memory.
@@ -40,8 +40,8 @@ const FEWEST_GROUPS: usize = 8;
 
 /// What becomes of a segment.
 pub enum Verdict {
-    /// It runs by blocks; nanoseconds gained.
-    Gains(Box<Blocks>, f64),
+    /// It runs by blocks; nanoseconds gained, and those that blocks cost beside the work itself.
+    Gains(Box<Blocks>, f64, f64),
     /// It may gain without this node.
     Without(usize),
     /// It does not gain.
@@ -122,13 +122,14 @@ impl<'g> Costs<'g> {
             product_rows: f64::INFINITY,
             ..Loads::default()
         };
-        let mut read = vec![false; body.slots.len()];
+        let mut uses = vec![0; body.slots.len()];
         for step in &body.steps {
             let is_table = matches!(&step.kernel, Kernel::Op { op: Op::Gather(_), .. });
             for (k, &slot) in step.inputs.iter().chain(&step.outputs).enumerate() {
                 let writes = k >= step.inputs.len();
                 let bytes = body.slots[slot].bytes as f64;
-                let again = std::mem::replace(&mut read[slot], true);
+                let again = uses[slot] > 0;
+                uses[slot] += 1;
                 match body.slots[slot].place {
                     Place::Param(p) if p < sums => {}
                     Place::Param(p) if region.inputs[p - sums].1 != Use::Rows => {
@@ -157,7 +158,35 @@ impl<'g> Costs<'g> {
                 }
             }
         }
+        // What comes from outside and is read again, and what leaves and is read, must stay near as well.
+        let stays = |(storage, &uses): (&Storage, &usize)| match storage.place {
+            Place::Param(p) if p < sums || region.inputs[p - sums].1 != Use::Rows => 0,
+            Place::Param(_) | Place::Result(_) if uses > 1 => storage.bytes,
+            _ => 0,
+        };
+        l.live += body.slots.iter().zip(&uses).map(stays).sum::<usize>() as f64 / probe as f64;
         l
+    }
+
+    /// Whether a program with new segments, which cost so much `inside` them, moves less between its kernels than the
+    /// one before, by a good part of what the segments claim to gain. They are weighed by themselves, each value in
+    /// them as an array; the program without them may compute many of those on the way, and what a segment must leave
+    /// for another it must write.
+    pub fn is_better(&self, before: &Schedule, after: &Schedule, inside: f64, claimed: f64) -> bool {
+        let gain = self.traffic(before) - self.traffic(after) - inside;
+        self.forced.is_some() || gain > SURE * claimed
+    }
+
+    /// What the arrays of a program cost, once for each kernel that reads or writes them.
+    pub fn traffic(&self, s: &Schedule) -> f64 {
+        let of_step = |step: &Step| -> f64 {
+            let mut slots: Vec<usize> = step.inputs.iter().chain(&step.outputs).copied().collect();
+            slots.sort_unstable();
+            slots.dedup();
+            let bytes = slots.into_iter().map(|slot| s.slots[slot].bytes as f64);
+            bytes.map(|bytes| bytes * self.price(bytes)).sum()
+        };
+        s.steps.iter().map(of_step).sum()
     }
 
     /// Nanoseconds for a byte of an array that passes between kernels whole.
@@ -175,7 +204,7 @@ impl<'g> Costs<'g> {
         if let Some(block) = self.forced {
             let loads = Loads { sums: self.sum_bytes(region), ..Loads::default() };
             let blocks = self.blocks(region, &loads, block.clamp(1, self.rows))?;
-            return Ok(Verdict::Gains(Box::new(blocks), made as f64));
+            return Ok(Verdict::Gains(Box::new(blocks), made as f64, 0.0));
         }
         if made < self.cache {
             return Ok(Verdict::Loses);
@@ -192,7 +221,7 @@ impl<'g> Costs<'g> {
         }
         let gain = loads.saved - best.0;
         if gain > WORTH.max(SURE * loads.saved) {
-            return Ok(Verdict::Gains(Box::new(self.blocks(region, &loads, best.1)?), gain));
+            return Ok(Verdict::Gains(Box::new(self.blocks(region, &loads, best.1)?), gain, best.0));
         }
         Ok(self.heaviest(region).map_or(Verdict::Loses, Verdict::Without))
     }

@@ -44,6 +44,7 @@ struct Chosen<'g> {
     region: Region<'g>,
     blocks: Blocks,
     gain: f64,
+    cost: f64,
 }
 
 /// Finds segments and outlines them; the graph as it is where there are none.
@@ -61,10 +62,14 @@ pub fn outline(graph: &Graph, options: &Options) -> Result<Outlined> {
                 best = chosen;
             }
         }
-        if best.is_empty() {
+        let Some(first) = best.first() else { break };
+        let costs = Costs::new(&now.graph, first.region.rows, options.blocks);
+        let (inside, claimed) = (best.iter().map(|c| c.cost).sum(), total(&best));
+        let next = Outlining::new(&now.graph, best, &now.blocks).run();
+        let before = crate::fuse::steps(&now.graph, &now.blocks)?;
+        if !costs.is_better(&before, &crate::fuse::steps(&next.graph, &next.blocks)?, inside, claimed) {
             break;
         }
-        let next = Outlining::new(&now.graph, best, &now.blocks).run();
         now = next;
     }
     Ok(now)
@@ -121,7 +126,9 @@ fn choose(graph: &Graph, rows: usize, blocking: Blocking) -> Result<Vec<Chosen<'
             let outs: Vec<ValueId> = members.iter().flat_map(|&m| needed[m].iter().copied()).collect();
             let region = Region::new(graph, rows, members, outs);
             match costs.judge(&region)? {
-                Verdict::Gains(blocks, gain) => chosen.push(Chosen { region, blocks: *blocks, gain }),
+                Verdict::Gains(blocks, gain, cost) => {
+                    chosen.push(Chosen { region, blocks: *blocks, gain, cost });
+                }
                 Verdict::Without(node) if trial < TRIALS => {
                     barred.insert(node);
                     again = true;

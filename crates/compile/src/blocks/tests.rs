@@ -286,7 +286,7 @@ fn choose_all(graph: &Graph, rows: usize) -> Vec<Chosen<'_>> {
             inputs: Vec::new(),
             outputs: Vec::new(),
         };
-        Chosen { region, blocks, gain: 1.0 }
+        Chosen { region, blocks, gain: 1.0, cost: 0.0 }
     });
     all.collect()
 }
@@ -318,9 +318,30 @@ fn normalised_net(batch: usize, side: usize, filters: &[usize]) -> Arc<Graph> {
 }
 
 #[test]
-fn segments_between_statistics_run_by_blocks() {
+fn segments_between_statistics_run_by_blocks_where_the_whole_program_then_moves_less() {
+    let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
+    let nets = [conv_net(1000, 28, 64), normalised_net(128, 32, &[32, 32]), normalised_net(128, 8, &[16; 3])];
+    for graph in nets {
+        let graph = optimize(&graph).unwrap().0;
+        let outlined = outline(&graph, &options).unwrap();
+        let costs = Costs::new(&graph, graph.param_types()[0].shape[0], options.blocks);
+        let moved = |g: &Graph, blocks: &HashMap<usize, Blocks>| {
+            costs.traffic(&crate::fuse::steps(g, blocks).unwrap())
+        };
+        let (before, after) = (moved(&graph, &HashMap::new()), moved(&outlined.graph, &outlined.blocks));
+        assert!(outlined.blocks.is_empty() || after < before, "{before} {after}");
+    }
+}
+
+#[test]
+fn a_segment_that_only_moves_its_own_arrays_less_is_refused() {
     let graph = optimize(&normalised_net(128, 32, &[32, 32])).unwrap().0;
     let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
-    let plan = schedule(&graph, &options).unwrap();
-    assert!(blocks_of(&plan).len() >= 3, "{plan}");
+    let costs = Costs::new(&graph, 128, options.blocks);
+    let plain = crate::fuse::steps(&graph, &HashMap::new()).unwrap();
+    assert!(!costs.is_better(&plain, &plain, 0.0, 1e6), "nothing is gained");
+    // Convolutions gather the statistics of their results where they are not cut into blocks.
+    let whole = schedule(&graph, &options).unwrap();
+    let gathers = whole.steps.iter().filter(|s| matches!(s.kernel, Kernel::Moments(_))).count();
+    assert_eq!(gathers, 2, "{whole}");
 }

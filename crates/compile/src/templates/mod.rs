@@ -3,12 +3,14 @@
 //! They run on the finished list of steps, before the buffer plan: there every array has one writer and a known list
 //! of readers, so a rule fires only where nothing else wants what it removes. [`RULES`] is the whole list.
 
+mod moments;
 mod pooling;
 
 use crate::schedule::*;
 use std::collections::HashSet;
 use systole_ir::{Literal, TensorType};
 
+pub use moments::Moments;
 pub use pooling::{DEAD, Pool, Relu, Unpool, UnpooledGradient};
 
 /// One template.
@@ -35,6 +37,10 @@ const RULES: &[Rule] = &[
     Rule { run: pooling::gradient_of_pooled },
     // That pooled gradient, where it is a product of few terms.
     Rule { run: pooling::product_into_gradient },
+    // Statistics of a convolution's result are gathered while that is computed.
+    Rule { run: moments::of_convolutions },
+    // A product with the result of a pooled convolution.
+    Rule { run: pooling::product_of_pooled },
 ];
 
 /// Runs [`RULES`] on a schedule that has no buffer plan yet.

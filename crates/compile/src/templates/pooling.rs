@@ -26,11 +26,18 @@ const TABLE: usize = 1 << 14;
 const SMALL: RangeInclusive<usize> = 1..=64;
 const LONG: usize = 256;
 
+/// Columns of a product that is summed while its operand is made, and elements of the widest vectors.
+const COLUMNS: RangeInclusive<usize> = 1..=16;
+const VECTOR: usize = 16;
+
 /// `x: T[B, H, W, C] → y: T[B, H', W', C], place: u8[B, H', W', C]`: the maximum of each window, and which of the
 /// window's elements it is, in row-major order: the first of equals, as `select_and_scatter` by `ge` chooses.
 /// The second result may be left out.
 ///
 /// With a convolution the inputs are its input, its kernel and, where there are three, a bias for each channel.
+///
+/// With a product its inputs follow, `right: T[N, H' W' C]` and perhaps a bias `T[N]`, and the last result is
+/// `T[B, N]`: each image's `y` times each row of `right`.
 #[derive(Clone, Debug)]
 pub struct Pool {
     /// Height and width.
@@ -41,6 +48,8 @@ pub struct Pool {
     pub relu: Relu,
     /// What makes the operand.
     pub conv: Option<Convolution>,
+    /// Inputs of a product with the result, which is summed while that is made; 0 where there is none.
+    pub product: usize,
     /// Type of the operand `x`.
     pub operand: TensorType,
 }
@@ -54,7 +63,8 @@ impl Pool {
             Relu::Before => ("relu+", ""),
             Relu::After => ("", "+relu"),
         };
-        format!("{conv}{before}max_pool{after}")
+        let product = if self.product > 0 { "+product" } else { "" };
+        format!("{conv}{before}max_pool{after}{product}")
     }
 }
 
@@ -226,8 +236,14 @@ fn place_at(steps: &mut Steps<'_>, p: usize, at: Unpool, derivatives: &[usize]) 
 /// A `reduce_window` as a [`Pool`] without places.
 fn become_pool(step: &mut Step, at: Unpool) {
     let operand = step.input_types[0].clone();
-    step.kernel =
-        Kernel::Pool(Pool { window: at.window, strides: at.strides, relu: Relu::None, conv: None, operand });
+    step.kernel = Kernel::Pool(Pool {
+        window: at.window,
+        strides: at.strides,
+        relu: Relu::None,
+        conv: None,
+        product: 0,
+        operand,
+    });
     step.inputs.truncate(1);
     step.input_types.truncate(1);
 }
@@ -709,6 +725,52 @@ fn small_product(steps: &Steps<'_>, array: Slot) -> Option<usize> {
         && matches!(out.dtype, DType::F32 | DType::BF16);
     let few = left.shape.iter().all(|n| SMALL.contains(n)) && right.shape[1] >= LONG;
     (plain && few).then_some(writer)
+}
+
+/// A product of few columns with what a pooled convolution makes is summed while that is made: row by row of windows,
+/// from near caches.
+pub fn product_of_pooled(steps: &mut Steps<'_>) {
+    for p in steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.conv.is_some())) {
+        let Some(dot) = pooled_product(steps, p) else { continue };
+        let (Some(made), Some(step)) = (steps.list[dot].take(), &mut steps.list[p]) else { continue };
+        if let Kernel::Pool(pool) = &mut step.kernel {
+            pool.product = made.inputs.len() - 1;
+        }
+        step.inputs.extend(&made.inputs[1..]);
+        step.input_types.extend_from_slice(&made.input_types[1..]);
+        step.outputs.extend(made.outputs);
+        step.output_types.extend(made.output_types);
+        step.flops += made.flops;
+    }
+}
+
+/// A product with the result of a pooling, whose other operands are there before the pooling.
+fn pooled_product(steps: &Steps<'_>, p: usize) -> Option<usize> {
+    let step = steps.step(p)?;
+    let (y, ty) = (step.outputs[0], &step.output_types[0]);
+    let fits = |d: &usize| {
+        let Some(dot) = steps.step(*d) else { return false };
+        is_product_of_images(dot, ty)
+            && dot.inputs[0] == y
+            && dot.inputs[1..].iter().all(|&other| steps.writer(other).is_none_or(|at| at < p))
+    };
+    steps.readers(y).into_iter().find(fits)
+}
+
+/// Whether a step is `[images, all their elements] · [few, all their elements]ᵀ`, with a bias perhaps, and rows of the
+/// images are whole vectors.
+fn is_product_of_images(dot: &Step, images: &TensorType) -> bool {
+    let Kernel::Op { op: Op::DotGeneral(d), .. } = &dot.kernel else { return false };
+    let ([left, right, ..], [out]) = (&dot.input_types[..], &dot.output_types[..]) else { return false };
+    let elements = images.elements() / images.shape[0].max(1);
+    left.rank() == 2
+        && right.rank() == 2
+        && (&d.lhs_contract[..], &d.rhs_contract[..]) == (&[1][..], &[1][..])
+        && left.shape[..] == [images.shape[0], elements]
+        && COLUMNS.contains(&right.shape[0])
+        && elements >= LONG
+        && (images.shape[2] * images.shape[3]).is_multiple_of(VECTOR)
+        && [left, right, out].iter().all(|t| t.dtype == images.dtype)
 }
 
 /// The steps that read an unpooled gradient, if they are a gradient of a kernel and, perhaps, one of a bias.

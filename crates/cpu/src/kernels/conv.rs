@@ -7,6 +7,7 @@
 
 mod forward;
 mod gradient;
+mod moments;
 mod stage;
 mod tiles;
 
@@ -17,7 +18,7 @@ use super::{Io, Kernel, Ptr};
 use crate::detect::{Level, TileFn};
 use crate::exec::Cx;
 use smallvec::SmallVec;
-use systole_compile::Step;
+use systole_compile::{Moments, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
@@ -33,6 +34,13 @@ pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, level: Level) -> Opt
     }
     let kernel = if bias { None } else { gradient::KernelGradient::new(c, x, k, y, level) };
     kernel.map(|k| Box::new(k) as Box<dyn Kernel>)
+}
+
+/// The kernel of a convolution that also gives the statistics of its result.
+pub fn bind_moments(m: &Moments, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
+    let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+    let kernel = forward::Forward::new(&m.conv, m.bias, x, k, y, level)?;
+    Some(Box::new(kernel.with_moments(level)))
 }
 
 /// The kernel of any other convolution; `None` where the element types have no path here.

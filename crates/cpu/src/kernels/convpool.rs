@@ -1,20 +1,27 @@
-//! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache.
+//! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache, and a
+//! product with few columns of what that makes is summed before it leaves the next one.
 
 use super::conv::{Padded, offsets};
-use super::dot::convert;
+use super::dot::{convert, roles};
+use super::dots::Dots;
 use super::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
 use super::lanes::{lanes, widen};
+use super::matmul::Epilogue;
 use super::pool::{PoolKernel, Row, pool_row};
 use super::pooltile::{Windows, WindowsShape, windows_shape};
 use super::{Io, Kernel, Ptr, math};
 use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
+use crate::team::inside;
 use systole_compile::{Pool, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result};
 
 /// Operations that one block of the parallel loop does, at the least.
 const BLOCK: f64 = 1e6;
+/// Images whose rows of windows are multiplied together, and how many bytes of pooled values these are at the most.
+const IMAGES: usize = 32;
+const ROW_BYTES: usize = 1 << 18;
 
 /// The kernel of a pooling; `None` for types that have no path here.
 pub fn bind(pool: &Pool, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
@@ -87,7 +94,15 @@ impl Operands {
     }
 }
 
-/// See the module text. Inputs: input, kernel and perhaps a bias; results: maxima and perhaps places.
+/// Results of the pooling: maxima and perhaps places.
+#[derive(Clone, Copy)]
+struct Pooled {
+    y: Ptr,
+    place: Option<Ptr>,
+}
+
+/// See the module text. Inputs: input, kernel and perhaps a bias, then those of a product; results: maxima, perhaps
+/// places, perhaps the product.
 struct ConvPoolKernel {
     input: Padded,
     pool: Pool,
@@ -111,6 +126,7 @@ struct ConvPoolKernel {
     columns: usize,
     magnitude: TileFn,
     way: Way,
+    product: Option<Dots>,
 }
 
 /// How a row of windows is computed.
@@ -123,7 +139,8 @@ enum Way {
 
 impl ConvPoolKernel {
     fn new(c: &Convolution, pool: &Pool, step: &Step, level: Level) -> Option<ConvPoolKernel> {
-        let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+        let (inputs, of_product) = step.input_types.split_at(step.input_types.len() - pool.product);
+        let (x, k, y) = (&inputs[0], &inputs[1], &step.output_types[0]);
         let input = Padded::new(x, &c.padding, &c.lhs_dilation)?;
         let (channels, features) = (k.shape[2], k.shape[3]);
         // Where windows touch each other, columns beyond the last one are of no use.
@@ -140,7 +157,7 @@ impl ConvPoolKernel {
                 .chain([(channels, 1)]),
         );
         let in_registers = pool.window == [2, 2] && tap.len() <= KC;
-        let narrow = match (x.dtype, step.input_types.len()) {
+        let narrow = match (x.dtype, inputs.len()) {
             (DType::F32, _) => None,
             (_, 3) => Some(level.tile::<NarrowBias<true>>()),
             _ => Some(level.tile::<NarrowBias<false>>()),
@@ -154,13 +171,22 @@ impl ConvPoolKernel {
             (Way::Tile { run, rows, narrow, pool: pool_row(DType::F32, y.dtype, level)? }, columns)
         };
         let work = 2.0 * (pixel.len() * tap.len() * features) as f64;
+        let product = match of_product {
+            [] => None,
+            [right, bias @ ..] => {
+                let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
+                let [left, right] = [&rows, right].map(|t| roles(t, &[], &[0], &[1]));
+                let epilogue = Epilogue { bias: !bias.is_empty(), accumulate: false };
+                Some(Dots::new(&left, &right, [y.dtype; 2], epilogue, level)?)
+            }
+        };
         Some(ConvPoolKernel {
             step: pixel_step[0] * pool.strides[0],
             input,
             pool: pool.clone(),
             dtype: x.dtype,
             level,
-            sizes: step.input_types.iter().map(|t| t.elements()).collect(),
+            sizes: inputs.iter().map(|t| t.elements()).collect(),
             batch: x.shape[0],
             pooled: [y.shape[1], y.shape[2]],
             features,
@@ -171,6 +197,7 @@ impl ConvPoolKernel {
             columns,
             magnitude: level.tile::<Magnitude>(),
             way,
+            product,
         })
     }
 
@@ -229,7 +256,7 @@ impl ConvPoolKernel {
     /// Widened operands; kernel panels and bias behind them.
     unsafe fn prepare(&self, cx: &Cx<'_>, io: &Io<'_>) -> Operands {
         let mut at = 0;
-        let mut operands: Vec<*const u8> = io.inputs.to_vec();
+        let mut operands: Vec<*const u8> = io.inputs[..self.sizes.len()].to_vec();
         // SAFETY: scratch is laid out as `scratch()` counts it; operands have the shapes of `new`.
         unsafe {
             for (k, operand) in operands.iter_mut().enumerate() {
@@ -308,6 +335,66 @@ impl ConvPoolKernel {
         }
     }
 
+    /// A row of windows of an image, which has its place in the results.
+    unsafe fn row_of_image(
+        &self,
+        operands: &Operands,
+        (image, row): (usize, usize),
+        to: Pooled,
+        tile: *mut f32,
+    ) {
+        let x = operands.x.wrapping_add(image * self.input.image + row * self.step);
+        let at = (image * self.pooled[0] + row) * self.pooled[1] * self.features;
+        let place = to.place.map_or(std::ptr::null_mut(), |p| p.at(at));
+        // SAFETY: by the caller's promises.
+        unsafe {
+            self.row(&Operands { x, ..*operands }, to.y.at(at * self.dtype.size()), place, tile);
+        }
+    }
+
+    /// All rows of windows, and the product with what they make: a row of some images at a time.
+    unsafe fn run_with_product(
+        &self,
+        cx: &Cx<'_>,
+        io: &Io<'_>,
+        operands: &Operands,
+        to: Pooled,
+        product: &Dots,
+    ) {
+        let [right, bias @ ..] = &io.inputs[self.sizes.len()..] else { return };
+        let (right, bias) = (Ptr::of(*right), bias.first().map(|&p| Ptr::of(p)));
+        let out = Ptr(io.outputs[io.outputs.len() - 1]);
+        let row = self.pooled[1] * self.features;
+        let most = (ROW_BYTES / (row * self.dtype.size())).clamp(1, IMAGES);
+        // Blocks run by themselves; otherwise all threads should have some images.
+        let parts = if inside() { 1 } else { 2 * cx.team.threads() };
+        let tasks = self.batch.div_ceil(most).max(parts.min(self.batch));
+        let tile_bytes = self.tile_bytes().next_multiple_of(64);
+        let body = |task: usize| {
+            let images = self.batch * task / tasks..self.batch * (task + 1) / tasks;
+            with_scratch(tile_bytes + Dots::bytes(images.len()), |tile| {
+                // SAFETY: the images' results are this task's alone; scratch is this thread's.
+                unsafe {
+                    let sums = product.start(images.clone(), to.y, right, tile.add(tile_bytes));
+                    for r in 0..self.pooled[0] {
+                        for image in images.clone() {
+                            self.row_of_image(operands, (image, r), to, tile.cast());
+                        }
+                        product.add(&sums, r * row..(r + 1) * row, true);
+                    }
+                    product.finish(sums, bias, out);
+                }
+            });
+        };
+        cx.team.run_with(tasks, self.work(), cx.flush, &body);
+    }
+
+    /// What the convolution takes on one core, in nanoseconds.
+    fn work(&self) -> f64 {
+        let products = (self.pixel.len() * self.tap.len() * self.features) as f64;
+        (self.batch * self.pooled[0]) as f64 * products / 25.0
+    }
+
     /// A row of 2×2 windows.
     unsafe fn registers(
         &self,
@@ -356,27 +443,24 @@ impl Kernel for ConvPoolKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the module's contract.
         let operands = unsafe { self.prepare(cx, io) };
-        let (y, place) = (Ptr(io.outputs[0]), io.outputs.get(1).map(|&p| Ptr(p)));
+        let pooled = &io.outputs[..io.outputs.len() - usize::from(self.product.is_some())];
+        let to = Pooled { y: Ptr(pooled[0]), place: pooled.get(1).map(|&p| Ptr(p)) };
+        if let Some(product) = &self.product {
+            // SAFETY: as above.
+            unsafe { self.run_with_product(cx, io, &operands, to, product) };
+            return Ok(());
+        }
         let blocks = self.pooled[0].div_ceil(self.group);
         let body = |task: usize| {
             let (image, from) = (task / blocks, task % blocks * self.group);
             with_scratch(self.tile_bytes(), |tile| {
                 for row in from..(from + self.group).min(self.pooled[0]) {
-                    let operands = &operands;
-                    let x = operands.x.wrapping_add(image * self.input.image + row * self.step);
-                    let to = (image * self.pooled[0] + row) * self.pooled[1] * self.features;
-                    let place = place.map_or(std::ptr::null_mut(), |p| p.at(to));
                     // SAFETY: the row's results are this task's alone; the tile is this thread's.
-                    unsafe {
-                        let y = y.at(to * self.dtype.size());
-                        self.row(&Operands { x, ..*operands }, y, place, tile.cast());
-                    }
+                    unsafe { self.row_of_image(&operands, (image, row), to, tile.cast()) };
                 }
             });
         };
-        let products = (self.pixel.len() * self.tap.len() * self.features) as f64;
-        let work = (self.batch * self.pooled[0]) as f64 * products / 25.0;
-        cx.team.run_with(self.batch * blocks, work, cx.flush, &body);
+        cx.team.run_with(self.batch * blocks, self.work(), cx.flush, &body);
         Ok(())
     }
 }

@@ -11,16 +11,16 @@ use super::matmul::{Epilogue, Roles, joint_stride};
 use super::{Io, Ptr, fetch, math};
 use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
+use std::ops::Range;
 use systole_ir::DType;
 
 /// Columns that are few.
 const FEW: usize = 16;
 /// Products below which adding up the lanes costs more than it saves.
 const FEWEST: usize = 128;
-/// Products of a block.
-const BLOCK: usize = 512;
-/// Rows of a task.
-const ROWS: usize = 24;
+/// Products of a block, and rows whose sums are in the first cache beside it.
+const BLOCK: usize = 416;
+const ROWS: usize = 16;
 /// Lanes of the widest vector.
 const LANES: usize = 16;
 
@@ -35,8 +35,9 @@ struct Call {
     next: *const u8,
     b: *const f32,
     b_row: usize,
-    /// A vector for each row and column, [`FEW`] · [`LANES`] elements from row to row.
+    /// A vector for each row and column, and elements from row to row.
     sums: *mut f32,
+    sums_row: usize,
     /// Whether there are no sums yet.
     first: bool,
 }
@@ -52,7 +53,7 @@ unsafe fn dots<V: Halves, const R: usize, const N: usize, const NARROW: bool>(c:
         if !c.first {
             for i in 0..R {
                 for j in 0..N {
-                    acc[i][j] = V::load(c.sums.add((i * FEW + j) * LANES));
+                    acc[i][j] = V::load(c.sums.add(i * c.sums_row + j * LANES));
                 }
             }
         }
@@ -77,7 +78,7 @@ unsafe fn dots<V: Halves, const R: usize, const N: usize, const NARROW: bool>(c:
         }
         for i in 0..R {
             for j in 0..N {
-                acc[i][j].store(c.sums.add((i * FEW + j) * LANES));
+                acc[i][j].store(c.sums.add(i * c.sums_row + j * LANES));
             }
         }
     }
@@ -130,6 +131,18 @@ impl Tile for Totals {
             }
         }
     }
+}
+
+/// Sums of some rows while products are added: see [`Dots::start`].
+pub struct RowSums {
+    rows: Range<usize>,
+    /// The first of the rows, and the right operand.
+    a: *const u8,
+    b: *const u8,
+    sums: *mut f32,
+    /// Room for a block of the right operand as f32, and for the ends of rows of both.
+    wide: *mut f32,
+    ends: *mut f32,
 }
 
 /// `[M, K] · [N, K]ᵀ` of f32 or bf16 for small `N`.
@@ -209,20 +222,14 @@ impl Dots {
     pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
         let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let bias = io.inputs.get(2).filter(|_| self.epilogue.bias).map(|&p| Ptr::of(p));
-        // Sums; a block of the right operand as f32; the ends of rows of both.
-        let [sums, block, ends] = [ROWS * FEW * LANES, FEW * BLOCK, (ROWS + FEW) * LANES];
         let body = |task: usize| {
             let rows = task * ROWS..((task + 1) * ROWS).min(self.m);
-            with_scratch((sums + block + ends) * 4, |memory| {
-                let memory = memory.cast::<f32>();
-                let (wide, end) = (memory.wrapping_add(sums), memory.wrapping_add(sums + block));
-                let a = a.at(rows.start * self.a_row * self.from.size()).cast_const();
-                // SAFETY: the rows are this task's; scratch has the parts named above.
+            with_scratch(Dots::bytes(rows.len()), |memory| {
+                // SAFETY: the rows are this task's.
                 unsafe {
-                    self.sum(rows.len(), a, b.at(0).cast_const(), memory, (wide, end));
-                    for (i, row) in rows.enumerate() {
-                        self.put(memory.wrapping_add(i * FEW * LANES), row, bias, c);
-                    }
+                    let sums = self.start(rows, a, b, memory);
+                    self.add(&sums, 0..self.k / self.lanes * self.lanes, false);
+                    self.finish(sums, bias, c);
                 }
             });
         };
@@ -230,58 +237,87 @@ impl Dots {
         cx.team.run_with(self.m.div_ceil(ROWS), work, cx.flush, &body);
     }
 
-    /// The sums, in lanes, of all products. `wide` has room for a block of the right operand, `end` for vectors of all
-    /// rows of both.
-    unsafe fn sum(
-        &self,
-        rows: usize,
-        a: *const u8,
-        b: *const u8,
-        sums: *mut f32,
-        (wide, end): (*mut f32, *mut f32),
-    ) {
-        let (size, whole) = (self.from.size(), self.k / self.lanes * self.lanes);
-        // SAFETY: operands have the shapes of `new`, scratch the parts that `run` lays out.
+    /// Bytes of working memory for the sums of some rows.
+    pub fn bytes(rows: usize) -> usize {
+        (rows * FEW * LANES + FEW * BLOCK + (rows + FEW) * LANES) * 4
+    }
+
+    /// The sums of some rows, before the first product. How many rows are summed together changes none of them.
+    ///
+    /// # Safety
+    /// `a` and `b` are the operands and `memory` has as many bytes as [`bytes`](Dots::bytes) says, while sums are added.
+    pub unsafe fn start(&self, rows: Range<usize>, a: Ptr, b: Ptr, memory: *mut u8) -> RowSums {
+        let sums = memory.cast::<f32>();
+        let wide = sums.wrapping_add(rows.len() * FEW * LANES);
+        let ends = wide.wrapping_add(FEW * BLOCK);
+        let a = a.at(rows.start * self.a_row * self.from.size()).cast_const();
+        RowSums { rows, a, b: b.at(0).cast_const(), sums, wide, ends }
+    }
+
+    /// Adds some products, whole vectors, which follow those of the call before. `near`: their left operands are in
+    /// a near cache.
+    ///
+    /// # Safety
+    /// As [`start`](Dots::start) says; the operands' elements for these products are there.
+    pub unsafe fn add(&self, s: &RowSums, products: Range<usize>, near: bool) {
+        let size = self.from.size();
+        // SAFETY: operands have the shapes of `new`; memory has the parts that `start` lays out.
         unsafe {
-            for from in (0..whole).step_by(BLOCK) {
-                let n = BLOCK.min(whole - from);
-                let (mut right, mut b_row) = (b.add(from * size).cast::<f32>(), self.b_row);
+            for from in products.clone().step_by(BLOCK) {
+                let n = BLOCK.min(products.end - from);
+                let (mut b, mut b_row) = (s.b.add(from * size).cast::<f32>(), self.b_row);
                 if let Some(widen) = self.widen {
                     for j in 0..self.n {
-                        let row = b.add((j * self.b_row + from) * size);
-                        widen(wide.add(j * BLOCK).cast(), row, row, row, n);
+                        let row = s.b.add((j * self.b_row + from) * size);
+                        widen(s.wide.add(j * BLOCK).cast(), row, row, row, n);
                     }
-                    (right, b_row) = (wide.cast_const(), BLOCK);
+                    (b, b_row) = (s.wide.cast_const(), BLOCK);
                 }
-                let (a, a_row) = (a.add(from * size), self.a_row);
-                let call = Call {
-                    steps: n / self.lanes,
-                    a,
-                    a_row,
-                    next: a,
-                    b: right,
-                    b_row,
-                    sums,
-                    first: from == 0,
-                };
-                self.tiles(rows, self.from, &call);
+                for first in (0..s.rows.len()).step_by(ROWS) {
+                    let a = s.a.add((first * self.a_row + from) * size);
+                    let call = Call {
+                        steps: n / self.lanes,
+                        a,
+                        a_row: self.a_row,
+                        next: a,
+                        b,
+                        b_row,
+                        sums: s.sums.add(first * self.sums_row()),
+                        sums_row: self.sums_row(),
+                        first: from == 0,
+                    };
+                    self.tiles(ROWS.min(s.rows.len() - first), self.from, near, &call);
+                }
             }
+        }
+    }
+
+    /// The products that fill no vector; sums go out, with a bias perhaps.
+    ///
+    /// # Safety
+    /// As [`start`](Dots::start) says; all other products have been added, and the rows of the result are the caller's.
+    pub unsafe fn finish(&self, s: RowSums, bias: Option<Ptr>, c: Ptr) {
+        let (size, whole, count) = (self.from.size(), self.k / self.lanes * self.lanes, s.rows.len());
+        // SAFETY: as for `add`.
+        unsafe {
             if whole < self.k {
-                let right = end.add(ROWS * LANES);
-                for (operand, row, to, count) in [(a, self.a_row, end, rows), (b, self.b_row, right, self.n)]
+                let right = s.ends.add(count * LANES);
+                for (operand, row, to, count) in
+                    [(s.a, self.a_row, s.ends, count), (s.b, self.b_row, right, self.n)]
                 {
                     for i in 0..count {
-                        self.copy_end(
-                            operand.add((i * row + whole) * size),
-                            to.add(i * LANES),
-                            self.k - whole,
-                        );
+                        let from = operand.add((i * row + whole) * size);
+                        self.copy_end(from, to.add(i * LANES), self.k - whole);
                     }
                 }
-                let (a, b) = (end.cast_const().cast(), right.cast_const());
-                let call =
-                    Call { steps: 1, a, a_row: LANES, next: a, b, b_row: LANES, sums, first: whole == 0 };
-                self.tiles(rows, DType::F32, &call);
+                let (a, b) = (s.ends.cast_const().cast(), right.cast_const());
+                let (a_row, b_row, sums_row) = (LANES, LANES, self.sums_row());
+                let first = whole == 0;
+                let call = Call { steps: 1, a, a_row, next: a, b, b_row, sums: s.sums, sums_row, first };
+                self.tiles(count, DType::F32, true, &call);
+            }
+            for (i, row) in s.rows.enumerate() {
+                self.put(s.sums.wrapping_add(i * self.sums_row()), row, bias, c);
             }
         }
     }
@@ -298,8 +334,13 @@ impl Dots {
         }
     }
 
+    /// Elements of a row of sums in lanes.
+    fn sums_row(&self) -> usize {
+        self.n * LANES
+    }
+
     /// A call for rows of the left operand's type and all columns, cut into those of register kernels.
-    unsafe fn tiles(&self, rows: usize, left: DType, c: &Call) {
+    unsafe fn tiles(&self, rows: usize, left: DType, near: bool, c: &Call) {
         let run = self.run[usize::from(left == DType::BF16)];
         let row = |i: usize| c.a.wrapping_add(i * c.a_row * left.size());
         let behind = c.a.wrapping_add(c.steps * self.lanes * left.size());
@@ -310,9 +351,9 @@ impl Dots {
                 let a = row(i);
                 let call = Call {
                     a,
-                    next: if j == 0 { next } else { a },
+                    next: if j == 0 && !near { next } else { a },
                     b: c.b.wrapping_add(j * c.b_row),
-                    sums: c.sums.wrapping_add((i * FEW + j) * LANES),
+                    sums: c.sums.wrapping_add(i * c.sums_row + j * LANES),
                     ..*c
                 };
                 // SAFETY: the caller's operands; the level was available when the kernels were chosen.

@@ -165,6 +165,7 @@ pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
         Plan::Pool(p) => known(step, convpool::bind(p, step, level)),
         Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),
         Plan::UnpooledGradient(g) => known(step, unpooled::bind(g, step, level)),
+        Plan::Moments(m) => known(step, conv::bind_moments(m, step, level)),
         Plan::Op { op, bias } => bind_op(op, *bias, step, target)?,
     })
 }

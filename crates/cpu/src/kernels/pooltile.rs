@@ -16,16 +16,19 @@ unsafe trait Compare: Halves {
     unsafe fn gt(self, b: Self) -> Self::Mask;
     /// Lanes where either is NaN.
     unsafe fn unordered(self, b: Self) -> Self::Mask;
-    unsafe fn all() -> Self::Mask;
+    unsafe fn none() -> Self::Mask;
     unsafe fn any(a: Self::Mask, b: Self::Mask) -> bool;
+    unsafe fn not(a: Self::Mask) -> Self::Mask;
     unsafe fn and(a: Self::Mask, b: Self::Mask) -> Self::Mask;
+    /// `mask ? a : b`
+    unsafe fn pick(mask: Self::Mask, a: Self::Mask, b: Self::Mask) -> Self::Mask;
     /// `mask ? a : b`
     unsafe fn choose(mask: Self::Mask, a: Self, b: Self) -> Self;
     /// The greater; `b` where either is NaN or both are zeros.
     unsafe fn max(self, b: Self) -> Self;
-    /// 0 or 1 in lanes where the place is `left`, else 2 or 3, the lower where it is the pair's `first`; [`DEAD`] in
-    /// lanes that are not alive.
-    unsafe fn store_places(p: *mut u8, left: Self::Mask, first: [Self::Mask; 2], alive: Self::Mask);
+    /// 2 where the place is in the `right` pair, and 1 more where it is the `second` of its pair; [`DEAD`] in lanes
+    /// that are dead.
+    unsafe fn store_places(p: *mut u8, right: Self::Mask, second: Self::Mask, dead: Self::Mask);
 }
 
 // SAFETY: plain code, available everywhere.
@@ -44,16 +47,24 @@ unsafe impl Compare for Portable32 {
         std::array::from_fn(|i| self.0[i].is_nan() | b.0[i].is_nan())
     }
     #[inline(always)]
-    unsafe fn all() -> [bool; 4] {
-        [true; 4]
+    unsafe fn none() -> [bool; 4] {
+        [false; 4]
     }
     #[inline(always)]
     unsafe fn any(a: [bool; 4], b: [bool; 4]) -> bool {
         a != [false; 4] || b != [false; 4]
     }
     #[inline(always)]
+    unsafe fn not(a: [bool; 4]) -> [bool; 4] {
+        a.map(|a| !a)
+    }
+    #[inline(always)]
     unsafe fn and(a: [bool; 4], b: [bool; 4]) -> [bool; 4] {
         std::array::from_fn(|i| a[i] & b[i])
+    }
+    #[inline(always)]
+    unsafe fn pick(mask: [bool; 4], a: [bool; 4], b: [bool; 4]) -> [bool; 4] {
+        std::array::from_fn(|i| if mask[i] { a[i] } else { b[i] })
     }
     #[inline(always)]
     unsafe fn choose(mask: [bool; 4], a: Self, b: Self) -> Self {
@@ -64,10 +75,10 @@ unsafe impl Compare for Portable32 {
         Portable32(std::array::from_fn(|i| if self.0[i] > b.0[i] { self.0[i] } else { b.0[i] }))
     }
     #[inline(always)]
-    unsafe fn store_places(p: *mut u8, left: [bool; 4], first: [[bool; 4]; 2], alive: [bool; 4]) {
-        let place = |i: usize| if left[i] { u8::from(!first[0][i]) } else { 2 + u8::from(!first[1][i]) };
+    unsafe fn store_places(p: *mut u8, right: [bool; 4], second: [bool; 4], dead: [bool; 4]) {
+        let place = |i: usize| 2 * u8::from(right[i]) + u8::from(second[i]);
         // SAFETY: the caller has room for the lanes there.
-        unsafe { *p.cast() = std::array::from_fn::<u8, 4, _>(|i| if alive[i] { place(i) } else { DEAD }) }
+        unsafe { *p.cast() = std::array::from_fn::<u8, 4, _>(|i| if dead[i] { DEAD } else { place(i) }) }
     }
 }
 
@@ -96,16 +107,24 @@ mod x86 {
             unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, b.0) }
         }
         #[inline(always)]
-        unsafe fn all() -> __mmask16 {
-            !0
+        unsafe fn none() -> __mmask16 {
+            0
         }
         #[inline(always)]
         unsafe fn any(a: __mmask16, b: __mmask16) -> bool {
             a | b != 0
         }
         #[inline(always)]
+        unsafe fn not(a: __mmask16) -> __mmask16 {
+            !a
+        }
+        #[inline(always)]
         unsafe fn and(a: __mmask16, b: __mmask16) -> __mmask16 {
             a & b
+        }
+        #[inline(always)]
+        unsafe fn pick(mask: __mmask16, a: __mmask16, b: __mmask16) -> __mmask16 {
+            mask & a | !mask & b
         }
         #[inline(always)]
         unsafe fn choose(mask: __mmask16, a: Self, b: Self) -> Self {
@@ -118,13 +137,12 @@ mod x86 {
             V16x32(unsafe { _mm512_max_ps(self.0, b.0) })
         }
         #[inline(always)]
-        unsafe fn store_places(p: *mut u8, left: __mmask16, first: [__mmask16; 2], alive: __mmask16) {
+        unsafe fn store_places(p: *mut u8, right: __mmask16, second: __mmask16, dead: __mmask16) {
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe {
-                let low = _mm_mask_mov_epi8(_mm_set1_epi8(1), first[0], _mm_setzero_si128());
-                let high = _mm_mask_mov_epi8(_mm_set1_epi8(3), first[1], _mm_set1_epi8(2));
-                let place = _mm_mask_mov_epi8(high, left, low);
-                _mm_storeu_si128(p.cast(), _mm_mask_mov_epi8(_mm_set1_epi8(DEAD as i8), alive, place));
+                let pair = _mm_maskz_mov_epi8(right, _mm_set1_epi8(2));
+                let place = _mm_mask_add_epi8(pair, second, pair, _mm_set1_epi8(1));
+                _mm_storeu_si128(p.cast(), _mm_mask_mov_epi8(place, dead, _mm_set1_epi8(DEAD as i8)));
             }
         }
     }
@@ -148,9 +166,9 @@ mod x86 {
             unsafe { _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, b.0) }
         }
         #[inline(always)]
-        unsafe fn all() -> __m256 {
+        unsafe fn none() -> __m256 {
             // SAFETY: the level is available.
-            unsafe { _mm256_castsi256_ps(_mm256_set1_epi32(-1)) }
+            unsafe { _mm256_setzero_ps() }
         }
         #[inline(always)]
         unsafe fn any(a: __m256, b: __m256) -> bool {
@@ -158,9 +176,19 @@ mod x86 {
             unsafe { _mm256_movemask_ps(_mm256_or_ps(a, b)) != 0 }
         }
         #[inline(always)]
+        unsafe fn not(a: __m256) -> __m256 {
+            // SAFETY: the level is available.
+            unsafe { _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1))) }
+        }
+        #[inline(always)]
         unsafe fn and(a: __m256, b: __m256) -> __m256 {
             // SAFETY: the level is available.
             unsafe { _mm256_and_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn pick(mask: __m256, a: __m256, b: __m256) -> __m256 {
+            // SAFETY: the level is available.
+            unsafe { _mm256_blendv_ps(b, a, mask) }
         }
         #[inline(always)]
         unsafe fn choose(mask: __m256, a: Self, b: Self) -> Self {
@@ -173,14 +201,12 @@ mod x86 {
             V8x32(unsafe { _mm256_max_ps(self.0, b.0) })
         }
         #[inline(always)]
-        unsafe fn store_places(p: *mut u8, left: __m256, first: [__m256; 2], alive: __m256) {
+        unsafe fn store_places(p: *mut u8, right: __m256, second: __m256, dead: __m256) {
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe {
                 let number = |n: i32| _mm256_castsi256_ps(_mm256_set1_epi32(n));
-                let low = _mm256_andnot_ps(first[0], number(1));
-                let high = _mm256_blendv_ps(number(3), number(2), first[1]);
-                let place = _mm256_blendv_ps(high, low, left);
-                let wide = _mm256_castps_si256(_mm256_blendv_ps(number(DEAD as i32), place, alive));
+                let place = _mm256_or_ps(_mm256_and_ps(right, number(2)), _mm256_and_ps(second, number(1)));
+                let wide = _mm256_castps_si256(_mm256_blendv_ps(place, number(DEAD as i32), dead));
                 let (a, b) = (_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide));
                 let bytes = _mm_packus_epi16(_mm_packus_epi32(a, b), _mm_setzero_si128());
                 _mm_storel_epi64(p.cast(), bytes);
@@ -325,7 +351,10 @@ unsafe fn finish_finite<V: Compare, const NARROW: bool>(
         // relu before and after a maximum is the same, and so is the place where it is alive.
         put::<V, NARROW>(top.max(floor), w.y, at);
         if !w.place.is_null() {
-            V::store_places(w.place.add(at), left.ge(right), [a.ge(b), c.ge(d)], top.gt(floor));
+            // Of the pair with the maximum, the second has it where the first has less.
+            let in_right = right.gt(left);
+            let second = top.gt(V::choose(in_right, c, a));
+            V::store_places(w.place.add(at), in_right, second, floor.ge(top));
         }
     }
 }
@@ -361,12 +390,13 @@ unsafe fn finish<V: Compare, const NARROW: bool>(w: &Windows, x: [V; 4], bias: V
         if w.relu == Relu::After {
             top = top.max(zero);
         }
-        let alive = if w.relu == Relu::None { V::all() } else { top.gt(zero) };
+        let dead = if w.relu == Relu::None { V::none() } else { V::not(top.gt(zero)) };
         let left = V::and(third, second);
+        let later = V::not(V::pick(left, first, third));
         if n == V::LANES {
             put::<V, NARROW>(top, w.y, at);
             if !w.place.is_null() {
-                V::store_places(w.place.add(at), left, [first, third], alive);
+                V::store_places(w.place.add(at), V::not(left), later, dead);
             }
             return;
         }
@@ -375,7 +405,7 @@ unsafe fn finish<V: Compare, const NARROW: bool>(w: &Windows, x: [V; 4], bias: V
         put::<V, NARROW>(top, values.as_mut_ptr().cast(), 0);
         std::ptr::copy_nonoverlapping(values.as_ptr().cast(), w.y.add(at * size), n * size);
         if !w.place.is_null() {
-            V::store_places(places.as_mut_ptr(), left, [first, third], alive);
+            V::store_places(places.as_mut_ptr(), V::not(left), later, dead);
             std::ptr::copy_nonoverlapping(places.as_ptr(), w.place.add(at), n);
         }
     }

@@ -14,7 +14,7 @@ const BLOCK_BYTES: usize = 1 << 17;
 /// Blocks that threads share, where each then has some work.
 const BLOCKS: usize = 16;
 /// Bytes below which a block is more overhead than work.
-const LEAST_BYTES: usize = 1 << 15;
+const LEAST_BYTES: usize = 1 << 13;
 
 enum Work {
     Map(MapKernel),

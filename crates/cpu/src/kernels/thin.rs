@@ -7,7 +7,7 @@ use super::conv::pieces;
 use super::gemm::Portable32;
 use super::halves::Halves;
 use super::matmul::{Roles, joint_stride};
-use super::{Io, Ptr, math};
+use super::{Io, Ptr, fetch, math};
 use crate::detect::Level;
 use crate::exec::{Cx, with_scratch};
 use std::ops::Range;
@@ -19,8 +19,10 @@ const MOST: usize = 64;
 const LONG: usize = 256;
 /// Columns of a task, whose results stay in the first cache.
 const TASK: usize = 512;
-/// Rows of the right operand that are read at the same time: more streams are not fetched ahead.
-const STREAMS: usize = 16;
+/// Rows of the right operand that are read at the same time.
+const STREAMS: usize = 32;
+/// How far ahead their elements are asked for, in bytes: hardware does not follow so many streams.
+const AHEAD: usize = 256;
 /// Columns of the widest strip.
 const STRIP: usize = 32;
 
@@ -53,6 +55,7 @@ unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>
             let mut b = [acc[0][0]; 2];
             for j in 0..2 {
                 let at = at + j * V::LANES;
+                fetch(c.b.wrapping_add(at * if HALF { 2 } else { 4 } + AHEAD));
                 b[j] = if HALF {
                     V::load_wide(c.b.cast::<u16>().add(at))
                 } else {
@@ -185,14 +188,17 @@ impl Thin {
         let (b, c, left) = (Ptr::of(io.inputs[1]), Ptr(io.outputs[0]), Ptr(io.scratch));
         // SAFETY: the caller's operand and scratch.
         unsafe { self.copy_left(io.inputs[0], left.elem(0)) };
+        let tasks = self.n.div_ceil(TASK);
         let body = |task: usize| {
+            // From the end: what was written last is nearest.
+            let task = tasks - 1 - task;
             let columns = task * TASK..((task + 1) * TASK).min(self.n);
             let c = c.at(columns.start * self.to.size());
             // SAFETY: each task has its own columns of the result.
             unsafe { self.part(left.elem(0), b.at(0), 0..self.m, columns, (c, self.n)) };
         };
         let work = (self.m * self.n * self.k) as f64 / 60.0;
-        cx.team.run_with(self.n.div_ceil(TASK), work, cx.flush, &body);
+        cx.team.run_with(tasks, work, cx.flush, &body);
     }
 
     /// The left operand as [`part`](Thin::part) reads it.

@@ -20,8 +20,8 @@ use systole_base::{Error, ErrorKind, Result};
 pub const HEADER: usize = 12;
 /// Bytes after a record's data.
 pub const FOOTER: usize = 4;
-/// Bytes that are read at a time.
-const BLOCK: usize = 256 << 10;
+/// Bytes that are read at a time: of a few files together they stay in a core's cache until their records are copied.
+const BLOCK: usize = 64 << 10;
 
 /// What is around a TFRecord file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

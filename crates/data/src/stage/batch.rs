@@ -115,8 +115,7 @@ impl Stage for Batch {
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
         self.check()?;
         if let Some((up, f, threads)) = self.up.mapped()
-            && run.has_threads()
-            && run.is_deterministic()
+            && self.is_ahead(run)
         {
             // The threads of the map put the batches together too: an element never leaves its core's cache.
             let owner = Owner::of(self);
@@ -126,6 +125,10 @@ impl Stage for Batch {
         }
         let up = open(&self.up, run)?;
         Ok(Box::new(Collected { up, batching: self.batching, at: 0 }))
+    }
+
+    fn is_ahead(&self, run: &Run) -> bool {
+        self.up.mapped().is_some() && run.has_threads() && run.is_deterministic()
     }
 
     fn spec(&self) -> Result<ElementSpec> {

@@ -49,6 +49,10 @@ impl Stage for Map {
         self.threads.max(self.up.threads())
     }
 
+    fn is_ahead(&self, run: &Run) -> bool {
+        self.threads.is_some() && run.has_threads()
+    }
+
     fn mapped(&self) -> Option<(Node, MapFn, Threads)> {
         Some((self.up.clone(), self.f.clone(), self.threads?))
     }

@@ -89,6 +89,11 @@ pub trait Stage: Send + Sync {
         self.inputs().iter().filter_map(|n| n.threads()).max()
     }
 
+    /// Whether threads compute the elements of its [`Stage::stream`] ahead, as far as AUTOTUNE finds good.
+    fn is_ahead(&self, _run: &Run) -> bool {
+        false
+    }
+
     /// Where this stage is a function computed by threads: the stage above, the function, the threads. What comes below
     /// may then do its own work on the same threads.
     fn mapped(&self) -> Option<(Node, map::MapFn, Threads)> {

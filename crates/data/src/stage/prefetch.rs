@@ -2,7 +2,8 @@
 //! depth.
 //!
 //! Over random access the threads that stages above asked for (`map_parallel`) compute whole elements of this stage
-//! side by side; over a stream one thread runs ahead.
+//! side by side; over a stream one thread runs ahead, but for AUTOTUNE over a stage whose own threads do: one more
+//! would only hand on what is there.
 
 use super::{Cursor, Node, Owner, Stage, Threads, access, open};
 use crate::AUTOTUNE;
@@ -44,7 +45,7 @@ impl Stage for Prefetch {
             return Ok(Box::new(Pump::over_access(owner, self.up.clone(), run.clone(), first, gauge)));
         }
         let up = run.watch_cursor(&self.up, self.up.stream(run)?);
-        if !is_ahead {
+        if !is_ahead || (self.depth == AUTOTUNE && self.up.is_ahead(run)) {
             return Ok(Box::new(Inline { up, f: None }));
         }
         let gauge = run.tuner().gauge(&owner, Threads::Fixed(1), ahead);

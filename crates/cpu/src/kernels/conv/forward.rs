@@ -5,12 +5,14 @@
 //! is multiplied. For each strip of pixels: products of `[pixels, taps · C]` and the packed kernel `[taps · C, F]`.
 
 use super::is_channels_last;
-use super::stage::{Axis, FEWEST_TASKS, Stage, group, put, runs};
+use super::moments::Moments;
+use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Across, CHAIN, Out, Panel, panels, pieces};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::{narrow, widen};
 use crate::kernels::{Io, Kernel, Ptr};
+use crate::team;
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
@@ -35,6 +37,9 @@ pub struct Forward {
     narrow: Option<TileFn>,
     kernel: Weights,
     packed: usize,
+    /// Gathers statistics of the result; where it is narrow, of what it was rounded to.
+    moments: Option<Moments>,
+    widen: Option<TileFn>,
 }
 
 /// Output positions that see the same taps.
@@ -189,7 +194,18 @@ impl Forward {
             features,
             bias,
             kernel,
+            moments: None,
+            widen: widen(y.dtype, level),
         })
+    }
+
+    /// Two more results: the sums of each image's features, and of the squares of their distances from their means.
+    /// For convolutions without holes in the input.
+    pub fn with_moments(mut self, level: Level) -> Forward {
+        let strips = self.stage.strips_of_image();
+        let parts = strips.map(|s| self.phases[0].pixels(1, s.row, s.rows)).collect();
+        self.moments = Some(Moments::new(self.features, parts, level));
+        self
     }
 
     fn padded(&self) -> usize {
@@ -198,6 +214,10 @@ impl Forward {
 
     fn packed_bytes(&self) -> usize {
         (self.packed * 4).next_multiple_of(ALIGN)
+    }
+
+    fn bias_bytes(&self) -> usize {
+        (self.padded() * 4).next_multiple_of(ALIGN)
     }
 
     /// Where the packed kernel of a block begins, for panels side by side of `products` rows each.
@@ -228,7 +248,7 @@ impl Forward {
     }
 
     /// One task: some columns of one strip.
-    unsafe fn strip(&self, task: usize, x: *const u8, kernel: *const f32, bias: *const f32, y: *mut u8) {
+    unsafe fn strip(&self, task: usize, to: &Arrays) {
         let strip = self.stage.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let from = group[0].from;
@@ -238,39 +258,74 @@ impl Forward {
         let sums = if self.narrow.is_some() { most * columns * self.phases.len() } else { 0 };
         let local: Vec<usize> = if sums > 0 { (0..most).map(|p| p * columns).collect() } else { Vec::new() };
         let staged = self.stage.elements().next_multiple_of(16);
+        let part = strip.row / self.stage.strip(0).rows;
+        let measure = |c: *mut f32, rows: &[usize], from: usize, columns: usize| {
+            let Some(m) = &self.moments else { return };
+            let all = to.moments.elem(0);
+            // SAFETY: rows of this task's part of the result; it leaves what belongs to these columns.
+            unsafe { m.gather(strip.image, strip.images, part, c, rows, from, columns, all) };
+        };
+        let mut ahead = self.next(task + to.step, group, to.x.at(0));
         with_scratch((staged + sums) * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
             for slice in 0..self.stage.slices {
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
                 unsafe {
-                    let a = self.stage.load(x, strip, slice, scratch);
+                    let a = self.stage.load(to.x.at(0), strip, slice, scratch);
                     for (i, phase) in self.phases.iter().enumerate() {
                         let pixels = phase.pixels(strip.images, strip.row, strip.rows);
-                        let (c, rows) = if sums > 0 {
-                            (scratch.add(staged + i * most * columns), &local)
-                        } else {
-                            let at = strip.image * self.image + phase.at(strip.row) + from;
-                            (y.cast::<f32>().wrapping_add(at), &phase.out)
-                        };
-                        self.product(phase, slice, pixels, a, kernel, bias, c, rows, group);
-                    }
-                }
-            }
-            if let Some(narrow) = self.narrow {
-                for (i, phase) in self.phases.iter().enumerate() {
-                    let at = strip.image * self.image + phase.at(strip.row) + from;
-                    for p in 0..phase.pixels(strip.images, strip.row, strip.rows) {
-                        // SAFETY: the rows of this task's part of the result.
-                        unsafe {
-                            let sums = scratch.add(staged + (i * most + p) * columns).cast_const().cast();
-                            narrow(y.add((at + phase.out[p]) * self.element), sums, sums, sums, columns);
+                        let at = strip.image * self.image + phase.at(strip.row);
+                        for panel in group {
+                            let (c, rows) = if self.narrow.is_some() {
+                                (scratch.add(staged + i * most * columns + panel.from - from), &local)
+                            } else {
+                                (to.y.elem::<f32>(at + panel.from), &phase.out)
+                            };
+                            self.product(phase, slice, pixels, a, to, c, rows, panel, &mut ahead);
+                            if self.narrow.is_none() && slice + 1 == self.stage.slices {
+                                measure(c, rows, panel.from, panel.columns);
+                            }
                         }
                     }
                 }
             }
+            let Some(narrow) = self.narrow else { return };
+            for (i, phase) in self.phases.iter().enumerate() {
+                let at = strip.image * self.image + phase.at(strip.row) + from;
+                let pixels = phase.pixels(strip.images, strip.row, strip.rows);
+                let sums = scratch.wrapping_add(staged + i * most * columns);
+                // SAFETY: the rows of this task's part of the result.
+                unsafe {
+                    for p in 0..pixels {
+                        let y = to.y.at((at + phase.out[p]) * self.element);
+                        let row = sums.add(p * columns).cast::<u8>();
+                        narrow(y, row, row, row, columns);
+                        if let (Some(widen), Some(_)) = (self.widen, &self.moments) {
+                            widen(row, y, y, y, columns);
+                        }
+                    }
+                }
+                measure(sums, &local, from, columns);
+            }
         });
     }
 
+    /// The input of a task that this thread may do next, to be fetched while it works with `group`.
+    fn next(&self, task: usize, group: &[Panel], x: *const u8) -> Ahead {
+        let strip = task / self.groups.len();
+        if strip >= self.stage.strips() {
+            return Ahead::none();
+        }
+        let strip = self.stage.strip(strip);
+        let of_phase = |p: &Phase| {
+            let pixels = p.pixels(strip.images, strip.row, strip.rows);
+            p.blocks.len() * group.iter().map(|panel| pixels.div_ceil(panel.shape.rows)).sum::<usize>()
+        };
+        let calls = self.stage.slices * self.phases.iter().map(of_phase).sum::<usize>();
+        self.stage.ahead(x, strip, calls)
+    }
+
+    /// The products of one panel over one slice of the channels.
     #[allow(clippy::too_many_arguments)]
     unsafe fn product(
         &self,
@@ -278,42 +333,37 @@ impl Forward {
         slice: usize,
         pixels: usize,
         a: *const f32,
-        kernel: *const f32,
-        bias: *const f32,
+        from: &Arrays,
         c: *mut f32,
         rows: &[usize],
-        group: &[Panel],
+        panel: &Panel,
+        ahead: &mut Ahead,
     ) {
         let last = phase.blocks.len() - 1;
-        for panel in group {
-            let shape = &panel.shape;
-            for (i, block) in phase.blocks.iter().enumerate() {
-                let ends = slice + 1 == self.stage.slices && i == last;
-                let at = self.packed_at(phase, slice, block) + panel.from * block.products;
-                for (p, count) in pieces(pixels, shape.rows) {
-                    let t = Across {
-                        a: a.wrapping_add(block.from),
-                        rows: phase.pixel[p..].as_ptr(),
-                        runs: phase.runs[block.runs.clone()].as_ptr(),
-                        count: block.runs.len(),
-                        length: block.length,
-                        b: kernel.wrapping_add(at),
-                        b_row: shape.columns,
-                        out: Out {
-                            c: c.wrapping_add(panel.from - group[0].from),
-                            rows: rows[p..].as_ptr(),
-                            columns: panel.columns,
-                            add: slice + i > 0,
-                            bias: if ends && self.bias {
-                                bias.wrapping_add(panel.from)
-                            } else {
-                                std::ptr::null()
-                            },
-                        },
-                    };
-                    // SAFETY: tables stay inside the strip, its part of the result and the packed kernel.
-                    unsafe { (shape.across)(count, &t) };
-                }
+        let shape = &panel.shape;
+        for (i, block) in phase.blocks.iter().enumerate() {
+            let ends = slice + 1 == self.stage.slices && i == last;
+            let at = self.packed_at(phase, slice, block) + panel.from * block.products;
+            let bias = from.bias.elem::<f32>(panel.from).cast_const();
+            for (p, count) in pieces(pixels, shape.rows) {
+                let t = Across {
+                    a: a.wrapping_add(block.from),
+                    rows: phase.pixel[p..].as_ptr(),
+                    runs: phase.runs[block.runs.clone()].as_ptr(),
+                    count: block.runs.len(),
+                    length: block.length,
+                    b: from.kernel.elem::<f32>(at),
+                    out: Out {
+                        c,
+                        rows: rows[p..].as_ptr(),
+                        columns: panel.columns,
+                        add: slice + i > 0,
+                        bias: if ends && self.bias { bias } else { std::ptr::null() },
+                    },
+                };
+                ahead.fetch();
+                // SAFETY: tables stay inside the strip, its part of the result and the packed kernel.
+                unsafe { (shape.across)(count, &t) };
             }
         }
     }
@@ -436,9 +486,21 @@ impl Forward {
     }
 }
 
+/// Arrays of one call: operands, the kernel packed, the result, and what each strip leaves for statistics.
+struct Arrays {
+    /// How many tasks later the same thread does one again, about.
+    step: usize,
+    x: Ptr,
+    kernel: Ptr,
+    bias: Ptr,
+    y: Ptr,
+    moments: Ptr,
+}
+
 impl Kernel for Forward {
     fn scratch(&self) -> usize {
-        self.packed_bytes() + self.padded() * 4
+        let moments = self.moments.as_ref().map_or(0, |m| m.elements(self.stage.batch()));
+        self.packed_bytes() + self.bias_bytes() + moments * 4
     }
 
     fn kept(&self, same: &[bool]) -> usize {
@@ -462,22 +524,32 @@ impl Kernel for Forward {
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        let (x, packed, y) = (Ptr::of(io.inputs[0]), Ptr::of(kept), Ptr(io.outputs[0]));
         let bias = Ptr(io.scratch.wrapping_add(self.packed_bytes()));
+        let moments = Ptr(bias.at(self.bias_bytes()));
+        let (x, kernel, y) = (Ptr::of(io.inputs[0]), Ptr::of(kept), Ptr(io.outputs[0]));
+        let step = if team::inside() { 1 } else { cx.team.threads() };
+        let arrays = Arrays { step, x, kernel, bias, y, moments };
         if self.bias {
             // SAFETY: scratch has room for whole vectors after the packed kernel.
             unsafe { std::ptr::copy_nonoverlapping(io.inputs[2], bias.at(0), self.features * 4) };
         }
-        let body = |task: usize| {
-            // SAFETY: the kernel is packed; tasks write disjoint parts of the result.
-            unsafe {
-                self.strip(task, x.at(0), packed.elem(0), bias.elem::<f32>(0), y.at(0));
-            }
-        };
+        // SAFETY: the kernel is packed; tasks write disjoint parts of the result.
+        let body = |task: usize| unsafe { self.strip(task, &arrays) };
         let products: usize = self.phases.iter().map(|p| p.out.len() * p.taps.len()).sum();
         let tasks = self.stage.strips() * self.groups.len();
         let work = (products * self.channels * self.features * self.stage.strips()) as f64 / 50.0;
         cx.team.run_with(tasks, work, cx.flush, &body);
+        if let Some(m) = &self.moments {
+            let images = self.stage.batch();
+            // SAFETY: every strip has left its part; two more results have a value for each feature of each image.
+            unsafe {
+                let all = std::slice::from_raw_parts(moments.elem::<f32>(0), m.elements(images));
+                let result = |k: usize| {
+                    std::slice::from_raw_parts_mut(io.outputs[k].cast::<f32>(), images * self.features)
+                };
+                m.finish(all, result(1), result(2));
+            }
+        }
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! Products of `[C · taps, pixels]` and `[pixels, F]`, strip by strip of pixels. Tasks are parts of the batch times
 //! slices of channels times groups of features; sums over parts go up a tree. All of that follows from shapes alone.
 
-use super::stage::{Axis, FEWEST_TASKS, Stage, group, put, runs};
+use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Down, Out, Panel, SLACK, panels, pieces};
 use super::{Finish, is_channels_last, sum_parts};
 use crate::detect::{Level, TileFn};
@@ -15,8 +15,12 @@ use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 
-/// Pixels of a strip: products that one accumulator sums.
-const PIXELS: usize = 256;
+/// Pixels of a strip.
+const PIXELS: usize = 384;
+/// Rows of the result for which copying panels of the cotangent does not pay, and the distance of its pixels at which
+/// they must be copied all the same: so far apart they would share a few sets of the second-level cache.
+const FEW_ROWS: usize = 256;
+const ALIAS: usize = 4096;
 /// Most partial sums, and most elements of all of them.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
@@ -40,10 +44,18 @@ pub struct KernelGradient {
     parts: usize,
     strips_per_part: usize,
     element: usize,
+    /// Whether the cotangent is read where it lies, rather than panels of it copied together.
+    in_place: bool,
     widen: Option<TileFn>,
     narrow: Option<TileFn>,
     /// The sum is added to what the result holds.
     onto: bool,
+}
+
+/// Pixels that one accumulator sums: all of a strip, since sums that wait may lie far away. But tiles of few columns
+/// load more for each product: their right operand must stay in the first-level cache.
+fn chain(columns: usize) -> usize {
+    if columns > 32 { PIXELS } else { 96 }
 }
 
 /// How many parts of the batch and groups of panels there are: enough for the threads, at the least cost of summing
@@ -120,6 +132,7 @@ impl KernelGradient {
             parts,
             strips_per_part,
             element: dy.dtype.size(),
+            in_place: size / features <= FEW_ROWS && !(features * 4).is_multiple_of(ALIAS),
             widen: widen(dy.dtype, level),
             narrow: narrow(y.dtype, level),
             onto: false,
@@ -144,17 +157,30 @@ impl KernelGradient {
         let sums = sums.wrapping_add(part * self.size + slice * self.stage.width * self.features);
         with_scratch((staged + packed) * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
-            for i in first..(first + self.strips_per_part).min(self.stage.strips()) {
+            let last = (first + self.strips_per_part).min(self.stage.strips());
+            for i in first..last {
                 let strip = self.stage.strip(i);
                 let pixels = strip.images * strip.rows * self.row;
                 let at = strip.image * self.image + strip.row * self.row;
+                let next = (i + 1 < last).then(|| self.stage.strip(i + 1));
+                let calls = group.len()
+                    * pixels.div_ceil(PIXELS)
+                    * self.runs.len()
+                    * self.length.div_ceil(group[0].shape.rows);
+                let mut ahead = [Ahead::none(), Ahead::none()];
+                if let Some(next) = next {
+                    let size = self.features * self.element;
+                    let to = (next.image * self.image + next.row * self.row) * size;
+                    let bytes = next.images * next.rows * self.row * size;
+                    ahead = [self.stage.ahead(x, next, calls), Ahead::new(dy.wrapping_add(to), bytes, calls)];
+                }
                 let add = i > first || (self.onto && !self.has_sums());
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
                 unsafe {
                     let a = self.stage.load(x, strip, slice, scratch);
                     for panel in group {
-                        let (b, b_row) = self.right(dy, at, pixels, panel, scratch.add(staged));
-                        self.product(a, b, b_row, pixels, panel, sums, add);
+                        let b = self.right(dy, at, pixels, panel, scratch.add(staged));
+                        self.product(a, b, pixels, panel, sums, add, &mut ahead);
                     }
                 }
             }
@@ -172,8 +198,8 @@ impl KernelGradient {
     ) -> (*const f32, usize) {
         let wide = p.shape.columns;
         let from = dy.wrapping_add((at * self.features + p.from) * self.element);
-        if self.widen.is_none() && self.features == wide {
-            return (from.cast(), wide);
+        if self.widen.is_none() && (self.features == wide || self.in_place && p.columns == wide) {
+            return (from.cast(), self.features);
         }
         for i in 0..pixels {
             // SAFETY: a pixel's columns; the copy has room for all.
@@ -190,14 +216,14 @@ impl KernelGradient {
     unsafe fn product(
         &self,
         a: *const f32,
-        b: *const f32,
-        b_row: usize,
+        (b, b_row): (*const f32, usize),
         pixels: usize,
         panel: &Panel,
         sums: *mut f32,
         add: bool,
+        ahead: &mut [Ahead; 2],
     ) {
-        for (from, count) in pieces(pixels, PIXELS) {
+        for (from, count) in pieces(pixels, chain(panel.shape.columns)) {
             for (r, run) in self.runs.iter().enumerate() {
                 for (i, rows) in pieces(self.length, panel.shape.rows) {
                     let t = Down {
@@ -214,6 +240,7 @@ impl KernelGradient {
                             bias: std::ptr::null(),
                         },
                     };
+                    ahead.iter_mut().for_each(Ahead::fetch);
                     // SAFETY: tables stay inside the strip and the sums of this task.
                     unsafe { (panel.shape.down)(rows, &t) };
                 }

@@ -165,6 +165,16 @@ impl Stage {
         self.batch.div_ceil(self.images) * self.axes[0].count.div_ceil(self.rows)
     }
 
+    /// Images.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// The strips of the first image.
+    pub fn strips_of_image(&self) -> impl Iterator<Item = Strip> {
+        (0..self.axes[0].count.div_ceil(self.rows)).map(|i| self.strip(i))
+    }
+
     /// Strip number `i`.
     pub fn strip(&self, i: usize) -> Strip {
         let per_image = self.axes[0].count.div_ceil(self.rows);
@@ -199,6 +209,18 @@ impl Stage {
         let rows = self.rows.min(counts[0]);
         let counts = [rows].into_iter().chain(counts[1..].iter().copied());
         super::offsets([(self.images, image)].into_iter().chain(counts.zip(steps)))
+    }
+
+    /// The part of `x` that a strip reads, to be fetched in `calls` calls.
+    pub fn ahead(&self, x: *const u8, strip: Strip, calls: usize) -> Ahead {
+        let (axis, line) = (&self.axes[0], self.own[0]);
+        let from = axis.low + (strip.row * axis.step * axis.unit) as i64;
+        let to = from + ((axis.extent(strip.rows) - 1) * axis.unit) as i64 + 1;
+        let [from, to] =
+            [from, to].map(|at| at.div_euclid(axis.holes as i64).clamp(0, axis.size as i64) as usize);
+        let elements = (strip.images - 1) * self.own_image + (to - from) * line;
+        let first = strip.image * self.own_image + from * line;
+        Ahead::new(x.wrapping_add(first * self.element), elements * self.element, calls)
     }
 
     /// Brings a slice of a strip of `x` to `scratch` unless it is read in place; returns where its first pixel's
@@ -271,6 +293,53 @@ impl Stage {
         // SAFETY: by the caller's promise.
         unsafe { put(self.widen, x.add(from * self.element), to, n) }
     }
+}
+
+/// Memory that will be read soon, fetched piece by piece while other work goes on: copying from far memory would leave
+/// the arithmetic units idle.
+pub struct Ahead {
+    at: *const u8,
+    lines: usize,
+    each: usize,
+}
+
+/// Bytes that are fetched with one instruction.
+const LINE: usize = 64;
+/// Bytes that are fetched at most: more would push out what is being worked on.
+const MOST_AHEAD: usize = 256 << 10;
+
+impl Ahead {
+    /// `bytes` from `at` on, in `calls` calls of [`Ahead::fetch`].
+    pub fn new(at: *const u8, bytes: usize, calls: usize) -> Ahead {
+        let lines = bytes.min(MOST_AHEAD).div_ceil(LINE);
+        Ahead { at, lines, each: lines.div_ceil(calls.max(1)) }
+    }
+
+    pub fn none() -> Ahead {
+        Ahead { at: std::ptr::null(), lines: 0, each: 0 }
+    }
+
+    /// Fetches the next piece.
+    #[inline]
+    pub fn fetch(&mut self) {
+        for _ in 0..self.each.min(self.lines) {
+            fetch(self.at);
+            self.at = self.at.wrapping_add(LINE);
+        }
+        self.lines -= self.each.min(self.lines);
+    }
+}
+
+/// Brings a line to the second-level cache.
+#[inline(always)]
+fn fetch(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; any address is allowed.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
 }
 
 /// Copies `n` elements as f32.

@@ -34,9 +34,8 @@ pub struct Across {
     pub runs: *const usize,
     pub count: usize,
     pub length: usize,
-    /// Right operand, `b_row` apart for each product.
+    /// Right operand, as wide as the kernel.
     pub b: *const f32,
-    pub b_row: usize,
     pub out: Out,
 }
 
@@ -45,6 +44,7 @@ pub struct Down {
     pub a: *const f32,
     pub steps: *const usize,
     pub count: usize,
+    /// Right operand, `b_row` apart for each product.
     pub b: *const f32,
     pub b_row: usize,
     pub out: Out,
@@ -67,6 +67,10 @@ pub struct Shape {
 
 /// Products that one accumulator sums at most.
 pub const CHAIN: usize = 384;
+
+/// Products between which there is no counting: the processor takes in four instructions at a time, and a tile of two
+/// vectors has little room for others beside its own.
+const TOGETHER: usize = 4;
 
 /// How far ahead [`down`] fetches rows, in products: its left factors lie too far apart for the hardware to foresee.
 const AHEAD: usize = 8;
@@ -108,9 +112,20 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
                 rows[i] = run.add(*t.rows.add(i));
                 i += 1;
             }
-            for k in 0..t.length {
+            let mut k = 0;
+            while k + TOGETHER <= t.length {
+                let mut u = 0;
+                while u < TOGETHER {
+                    multiply!(acc, b, i => rows[i].add(k + u));
+                    b = b.wrapping_add(N * V::LANES);
+                    u += 1;
+                }
+                k += TOGETHER;
+            }
+            while k < t.length {
                 multiply!(acc, b, i => rows[i].add(k));
-                b = b.wrapping_add(t.b_row);
+                b = b.wrapping_add(N * V::LANES);
+                k += 1;
             }
         }
         write::<V, M, N>(&t.out, acc);
@@ -123,11 +138,23 @@ unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
         let mut b = t.b;
-        for k in 0..t.count {
+        let mut k = 0;
+        while k + TOGETHER <= t.count {
+            let mut u = 0;
+            while u < TOGETHER {
+                let a = t.a.wrapping_add(*t.steps.add(k + u));
+                fetch(t.a.wrapping_add(*t.steps.add(k + u + AHEAD)));
+                multiply!(acc, b, i => a.add(i));
+                b = b.wrapping_add(t.b_row);
+                u += 1;
+            }
+            k += TOGETHER;
+        }
+        while k < t.count {
             let a = t.a.wrapping_add(*t.steps.add(k));
-            fetch(t.a.wrapping_add(*t.steps.add(k + AHEAD)));
             multiply!(acc, b, i => a.add(i));
             b = b.wrapping_add(t.b_row);
+            k += 1;
         }
         write::<V, M, N>(&t.out, acc);
     }

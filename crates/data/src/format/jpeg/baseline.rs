@@ -148,6 +148,15 @@ impl Frame<'_> {
         self.components.len()
     }
 
+    /// The blocks of a unit: which component's, and from the left and the top of its part.
+    fn places(&self) -> Vec<(usize, usize, usize)> {
+        let of = |(i, c): (usize, &Component)| {
+            let (wide, all) = (c.wide, c.wide * c.high);
+            (0..all).map(move |block| (i, block % wide, block / wide))
+        };
+        self.components.iter().enumerate().flat_map(of).collect()
+    }
+
     /// Writes the pixels, `out` being `height · width · channels` bytes. `None`: the data are not as they should be.
     pub fn decode(&self, out: &mut [u8]) -> Option<()> {
         let (bytes, stretches) = stretches(self.data)?;
@@ -165,6 +174,8 @@ impl Frame<'_> {
             .collect::<Option<_>>()?;
         let mut planes: Vec<Plane> = self.components.iter().map(|c| Plane::new(self, c, across)).collect();
         let mut painter = Painter::new(self);
+        let places = self.places();
+        let mut blocks = vec![Block { coefficients: [0; 64], count: 0 }; places.len()];
         let mut stretch = stretches.iter();
         let mut bits = Bits::new(&[0; SLACK]);
         let mut last = [0i16; 3];
@@ -178,20 +189,34 @@ impl Frame<'_> {
                     bits = Bits::new(&bytes[stretch.next()?.clone()]);
                     last = [0; 3];
                 }
-                for (i, component) in self.components.iter().enumerate() {
-                    for block in 0..component.wide * component.high {
-                        let (x, y) =
-                            (column * component.wide + block % component.wide, block / component.wide);
-                        let mut found = [0; 64];
-                        let count =
-                            huffman::block(&mut bits, coders[i].0, coders[i].1, &mut last[i], &mut found)?;
-                        planes[i].put(x, y, &found, &component.steps, count);
-                    }
+                // All of a unit first: what was just written in small pieces is slow to read in large ones.
+                for (block, &(i, ..)) in blocks.iter_mut().zip(&places) {
+                    block.read(&mut bits, coders[i], &mut last[i])?;
+                }
+                for (block, &(i, x, y)) in blocks.iter().zip(&places) {
+                    let component = &self.components[i];
+                    planes[i].put(column * component.wide + x, y, block, &component.steps);
                 }
             }
             painter.paint(&planes, row, row + 1 == down, out);
         }
         bits.is_used_up().then_some(())
+    }
+}
+
+/// A block's coefficients, row by row, and how many in the file's order may differ from 0.
+#[derive(Clone)]
+struct Block {
+    coefficients: [i16; 64],
+    count: usize,
+}
+
+impl Block {
+    #[inline]
+    fn read(&mut self, bits: &mut Bits, (dc, ac): (&Table, &Table), last: &mut i16) -> Option<()> {
+        self.coefficients = [0; 64];
+        self.count = huffman::block(bits, dc, ac, last, &mut self.coefficients)?;
+        Some(())
     }
 }
 
@@ -271,14 +296,15 @@ impl Plane {
 
     /// A block: `x` from the left, `y` from the top of the row of units.
     #[inline]
-    fn put(&mut self, x: usize, y: usize, block: &[i16; 64], steps: &[i16; 64], count: usize) {
-        let rows = match count {
-            1 => [[idct::flat(block[0], steps[0]); 8]; 8],
-            _ => idct::block(block, steps),
+    fn put(&mut self, x: usize, y: usize, block: &Block, steps: &[i16; 64]) {
+        let rows = match block.count {
+            1 => [[idct::flat(block.coefficients[0], steps[0]); 8]; 8],
+            _ => idct::block(&block.coefficients, steps),
         };
         let from = (8 * y + 1) * self.stride + 8 * x;
-        for (row, to) in rows.iter().zip(self.samples[from..].chunks_mut(self.stride)) {
-            to[..8].copy_from_slice(row);
+        let to = &mut self.samples[from..][..7 * self.stride + 8];
+        for (i, row) in rows.iter().enumerate() {
+            to[i * self.stride..][..8].copy_from_slice(row);
         }
     }
 

@@ -64,27 +64,28 @@ pub(super) fn rgb(y: &[u8], blue: &[u8], red: &[u8], out: &mut [u8]) {
 fn turn(y: &[u8; STEP], blue: &[u8; STEP], red: &[u8; STEP], out: &mut [u8; 3 * STEP]) {
     let (y, blue, red): (Lanes, Lanes, Lanes) =
         (bytemuck::cast(*y), bytemuck::cast(*blue), bytemuck::cast(*red));
-    let zero = all16(0);
-    let low = eight(zip8_low(y, zero), zip8_low(blue, zero), zip8_low(red, zero));
-    let high = eight(zip8_high(y, zero), zip8_high(blue, zero), zip8_high(red, zero));
-    let [r, g, b]: [Lanes; 3] = std::array::from_fn(|i| narrow16(low[i], high[i]));
-    // Four pixels at a time, each in 32 bits of which the last 8 are to go.
-    let (rg_low, rg_high) = (zip8_low(r, g), zip8_high(r, g));
-    let (b_low, b_high) = (zip8_low(b, zero), zip8_high(b, zero));
-    let fours = [
-        zip16_low(rg_low, b_low),
-        zip16_high(rg_low, b_low),
-        zip16_low(rg_high, b_high),
-        zip16_high(rg_high, b_high),
-    ];
-    let (parts, _) = out.as_chunks_mut::<12>();
-    for (part, four) in parts.iter_mut().zip(fours) {
-        let [first, second]: [u64; 2] = bytemuck::cast(four);
-        let two = |x: u64| x & 0xff_ffff | x >> 8 & 0xffff_ff00_0000;
-        let (first, second) = (two(first), two(second));
-        part[..8].copy_from_slice(&(first | second << 48).to_le_bytes());
-        part[8..].copy_from_slice(&((second >> 16) as u32).to_le_bytes());
-    }
+    let [red_even, green_even, blue_even] = eight(even8(y), even8(blue), even8(red)).map(|x| narrow16(x, x));
+    let [red_odd, green_odd, blue_odd] = eight(odd8(y), odd8(blue), odd8(red)).map(|x| narrow16(x, x));
+    // Two pixels are a 16-bit number of each of these.
+    let (first, second, third) =
+        (zip8_low(red_even, green_even), zip8_low(blue_even, red_odd), zip8_low(green_odd, blue_odd));
+    *out = bytemuck::cast(in_turns(first, second, third));
+}
+
+/// Of each of three the first 16 bits, then of each the second, and so on.
+#[inline(always)]
+fn in_turns(a: Lanes, b: Lanes, c: Lanes) -> [Lanes; 3] {
+    let (next_a, next_b, next_c) = (behind16(a), behind16(b), behind16(c));
+    // Pairs of which every other one is wanted: a0 b0, c0 a1, b1 c1, then a2 b2, …
+    let (ab, ab_late) = (zip16_low(a, b), zip16_high(a, b));
+    let (ca, ca_late) = (zip16_low(c, next_a), zip16_high(c, next_a));
+    let (bc, bc_late) = (zip16_low(next_b, next_c), zip16_high(next_b, next_c));
+    let late_half = |x: Lanes| zip64_high(x, x);
+    [
+        zip64_low(zip32_low(ab, ca), zip32_low(bc, late_half(ab))),
+        zip64_low(zip32_high(ca, bc), zip32_low(ab_late, ca_late)),
+        zip64_low(zip32_low(bc_late, late_half(ab_late)), zip32_high(ca_late, bc_late)),
+    ]
 }
 
 /// Red, green and blue of eight pixels. The factors are libjpeg's, 2¹⁶ times 1.402, -0.34414, -0.71414 and 1.772, less what

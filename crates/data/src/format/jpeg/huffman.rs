@@ -1,13 +1,13 @@
 //! Huffman codes of a baseline scan: the bits, the tables, a block's coefficients.
 
 /// Bits that are looked up at once: longer codes are rare.
-const LOOK: u32 = 10;
+const LOOK: u32 = 11;
 /// Bytes behind the data, so that eight can be read anywhere.
 pub(super) const SLACK: usize = 8;
 
 /// Place of the k-th coefficient of the file in a block, row by row; what runs over the end falls on the last.
-const ZIGZAG: [u8; 64 + 16] = {
-    let mut places = [63u8; 80];
+const ZIGZAG: [u8; 256] = {
+    let mut places = [63u8; 256];
     let (mut k, mut diagonal) = (0, 0);
     while diagonal < 15 {
         let mut i = 0;
@@ -30,30 +30,59 @@ pub(super) fn place(k: usize) -> usize {
     usize::from(ZIGZAG[k])
 }
 
-/// A symbol with the length of its code: how many bits the code and the value behind it take (0 to 7), how many the value
-/// alone (8 to 15), the zeros before it (16 to 23). 0: the code is longer than the look.
+/// What the next bits say: how many bits the code and the value behind it take (0 to 5), whether the value is not in here
+/// ([`PARTIAL`]), by how much the coefficient's number grows (8 to 15), and the value (16 to 31), or its size.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Entry(u32);
 
+const PARTIAL: u32 = 1 << 7;
+/// The code is longer than the look.
+const LONGER: Entry = Entry(PARTIAL);
+/// Growth at the end of a block, and where no code begins so: beyond all that runs of zeros come to.
+const END: u32 = 80;
+const NO_CODE: u32 = 160;
+
 impl Entry {
-    fn new(symbol: u8, length: u32) -> Entry {
+    fn new(bits: u32, growth: u32, value: i32) -> Entry {
+        Entry(bits | growth << 8 | (value as u32) << 16)
+    }
+
+    /// A code of `length` bits, less its value.
+    fn partial(symbol: u8, length: u32) -> Entry {
         let size = u32::from(symbol & 15);
-        Entry((length + size) | size << 8 | u32::from(symbol >> 4) << 16)
+        let growth = if symbol == 0 { END } else { u32::from(symbol >> 4) + 1 };
+        Entry(Entry::new(length + size, growth, size as i32).0 | PARTIAL)
+    }
+
+    /// The whole, `held` beginning with the code.
+    #[inline]
+    fn whole(self, held: u64) -> Entry {
+        let size = self.0 >> 16;
+        let bits = held << (self.bits() - size);
+        let value = (bits >> 1 >> (63 - size)) as i32;
+        // Values that begin with 0 are negative.
+        let below = if bits >> 63 == 0 { (1 << size) - 1 } else { 0 };
+        Entry::new(self.bits(), self.growth() as u32, value - below)
     }
 
     #[inline]
     fn bits(self) -> u32 {
-        self.0 & 0xff
+        self.0 & 63
     }
 
     #[inline]
-    fn size(self) -> u32 {
-        self.0 >> 8 & 0xff
+    fn is_partial(self) -> bool {
+        self.0 & PARTIAL != 0
     }
 
     #[inline]
-    fn run(self) -> usize {
-        (self.0 >> 16) as usize
+    fn growth(self) -> usize {
+        (self.0 >> 8 & 0xff) as usize
+    }
+
+    #[inline]
+    fn value(self) -> i16 {
+        (self.0 >> 16) as i16
     }
 }
 
@@ -91,7 +120,7 @@ impl Table {
             return None;
         }
         let (mut ends, mut offsets) = ([0; 17], [0; 17]);
-        let mut entries = Box::new([Entry(0); 1 << LOOK]);
+        let mut entries = Box::new([LONGER; 1 << LOOK]);
         let (mut code, mut index) = (0u32, 0usize);
         for length in 1..=16u32 {
             offsets[length as usize] = index as i32 - code as i32;
@@ -99,7 +128,8 @@ impl Table {
                 let symbol = *list.get(index)?;
                 if length <= LOOK {
                     let first = (code << (LOOK - length)) as usize;
-                    entries.get_mut(first..first + (1 << (LOOK - length)))?.fill(Entry::new(symbol, length));
+                    let same = entries.get_mut(first..first + (1 << (LOOK - length)))?;
+                    fill(same, code, Entry::partial(symbol, length));
                 }
                 (code, index) = (code + 1, index + 1);
             }
@@ -112,36 +142,48 @@ impl Table {
         Some(Table { entries, ends, offsets, list: list.to_vec() })
     }
 
-    /// The next symbol. `None`: no code begins so.
+    /// What `held`, the next bits, begins with.
     #[inline]
-    fn next(&self, bits: &Bits) -> Option<Entry> {
-        match self.entries[bits.look()] {
-            Entry(0) => self.long(bits.next_16()),
-            entry => Some(entry),
+    fn next(&self, held: u64) -> Entry {
+        match self.entries[(held >> (64 - LOOK)) as usize] {
+            entry if entry.is_partial() => self.rare(held, entry),
+            entry => entry,
         }
     }
 
     #[cold]
-    fn long(&self, next: u32) -> Option<Entry> {
-        let length = (LOOK as usize + 1..17).find(|&n| next < self.ends[n])?;
-        let index = (next >> (16 - length)) as i32 + self.offsets[length];
-        Some(Entry::new(*self.list.get(usize::try_from(index).ok()?)?, length as u32))
+    #[inline(never)]
+    fn rare(&self, held: u64, entry: Entry) -> Entry {
+        if entry == LONGER { self.long(held) } else { entry.whole(held) }
+    }
+
+    fn long(&self, held: u64) -> Entry {
+        let next = (held >> 48) as u32;
+        let of = |length: usize| {
+            let index = (next >> (16 - length)) as i32 + self.offsets[length];
+            let symbol = *self.list.get(usize::try_from(index).ok()?)?;
+            Some(Entry::partial(symbol, length as u32).whole(held))
+        };
+        let length = (LOOK as usize + 1..17).find(|&n| next < self.ends[n]);
+        length.and_then(of).unwrap_or(Entry::new(0, NO_CODE, 0))
     }
 }
 
-/// What is added to a value by its first bit and its size: those that begin with 0 are negative. A table, since the sign
-/// cannot be foretold and must not become a jump.
-const BELOW: [i16; 32] = {
-    let mut below = [0; 32];
-    let mut size = 1;
-    while size < 12 {
-        below[size] = 1 - (1 << size);
-        size += 1;
+/// Entries of all looks that begin with `code`, with the value where it is in the look.
+fn fill(same: &mut [Entry], code: u32, entry: Entry) {
+    let length = LOOK - same.len().ilog2();
+    if entry.bits() > LOOK {
+        return same.fill(entry);
     }
-    below
-};
+    let each = 1 << (LOOK - entry.bits());
+    for (value, alike) in (0u64..).zip(same.chunks_mut(each)) {
+        let held = u64::from(code) << (64 - length) | value << (64 - entry.bits());
+        alike.fill(entry.whole(held));
+    }
+}
 
 /// The bits of one stretch between restart markers, without the zeros that follow bytes of 255 in the file.
+#[derive(Clone, Copy)]
 pub(super) struct Bits<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -167,28 +209,9 @@ impl<'a> Bits<'a> {
     }
 
     #[inline]
-    fn look(&self) -> usize {
-        (self.held >> (64 - LOOK)) as usize
-    }
-
-    fn next_16(&self) -> u32 {
-        (self.held >> 48) as u32
-    }
-
-    #[inline]
     fn skip(&mut self, n: u32) {
         self.held <<= n;
         self.count -= n;
-    }
-
-    /// The value behind a code, both used up.
-    #[inline]
-    fn value(&mut self, entry: Entry) -> i16 {
-        let size = entry.size();
-        let value = self.held << (entry.bits() - size);
-        self.skip(entry.bits());
-        let which = (value >> 63 << 4) as usize | size as usize & 15;
-        ((value >> 1 >> (63 - size)) as i16).wrapping_add(BELOW[which])
     }
 
     /// Whether no more was read than there was, and no whole byte is left.
@@ -201,32 +224,46 @@ impl<'a> Bits<'a> {
 
 /// Reads the coefficients of a block into `out`, which is zeros, row by row; `last` is the first coefficient of the block
 /// before. Says how many, in the file's order, may differ from 0. `None`: this is no code.
-#[inline]
+///
+/// A function of its own, which keeps its bits in registers.
+#[inline(never)]
 pub(super) fn block(
-    bits: &mut Bits,
+    stretch: &mut Bits,
     dc: &Table,
     ac: &Table,
     last: &mut i16,
     out: &mut [i16; 64],
 ) -> Option<usize> {
+    let mut bits = *stretch;
     bits.refill();
-    let difference = dc.next(bits)?;
-    *last = last.wrapping_add(bits.value(difference));
-    out[0] = *last;
-    let mut k = 1;
-    while k < 64 {
-        bits.refill();
-        let entry = ac.next(bits)?;
-        let value = bits.value(entry);
-        if entry.size() == 0 && entry.run() == 0 {
-            return Some(k);
-        }
-        // A run of zeros without a value ends in a zero.
-        k += entry.run();
-        out[usize::from(ZIGZAG[k]) & 63] = value;
-        k += 1;
+    let difference = dc.next(bits.held);
+    if difference.growth() == NO_CODE as usize {
+        return None;
     }
-    (k == 64).then_some(k)
+    bits.skip(difference.bits());
+    *last = last.wrapping_add(difference.value());
+    out[0] = *last;
+    let mut k = 0;
+    'block: while k < 63 {
+        bits.refill();
+        // Two codes of 16 bits with values of 10 are there.
+        for _ in 0..2 {
+            let entry = ac.next(bits.held);
+            bits.skip(entry.bits());
+            k += entry.growth();
+            // A run of zeros without a value ends in a zero, and the end of a block writes one where there is one.
+            out[usize::from(ZIGZAG[k & 0xff])] = entry.value();
+            if k >= 63 {
+                break 'block;
+            }
+        }
+    }
+    *stretch = bits;
+    match k {
+        63 => Some(64),
+        _ if (END as usize..NO_CODE as usize).contains(&k) => Some(k + 1 - END as usize),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -255,11 +292,10 @@ mod tests {
                 bytes.extend([0; SLACK]);
                 let mut bits = Bits::new(&bytes);
                 bits.refill();
-                let entry = table.next(&bits).unwrap();
-                assert_eq!(entry, Entry::new(symbol, i as u32 + 1), "code of {} bits", i + 1);
                 let size = u32::from(symbol & 15);
                 let expected = if first == 1 { 1 << (size - 1) } else { 1 - (1 << size) };
-                assert_eq!(i32::from(bits.value(entry)), expected, "value of {size} bits");
+                let entry = Entry::new(i as u32 + 1 + size, u32::from(symbol >> 4) + 1, expected);
+                assert_eq!(table.next(bits.held), entry, "code of {} bits, value of {size}", i + 1);
             }
         }
         let one = |class, symbol| {

@@ -60,6 +60,24 @@ mod x86 {
         set_splat_i32_m128i(x)
     }
 
+    /// Bytes 0, 2, 4 … as 16-bit numbers.
+    #[inline(always)]
+    pub fn even8(a: Lanes) -> Lanes {
+        bitand_m128i(a, all16(0xff))
+    }
+
+    /// Bytes 1, 3, 5 … as 16-bit numbers.
+    #[inline(always)]
+    pub fn odd8(a: Lanes) -> Lanes {
+        shr_imm_u16_m128i::<8>(a)
+    }
+
+    /// Without the first 16 bits, and as many zeros at the end.
+    #[inline(always)]
+    pub fn behind16(a: Lanes) -> Lanes {
+        byte_shr_imm_u128_m128i::<2>(a)
+    }
+
     #[inline(always)]
     pub fn shift16<const N: i32>(a: Lanes) -> Lanes {
         shr_imm_i16_m128i::<N>(a)
@@ -155,6 +173,15 @@ mod any {
     pub fn all32(x: i32) -> Lanes {
         bytemuck::cast([x; 4])
     }
+    pub fn even8(a: Lanes) -> Lanes {
+        std::array::from_fn(|i| if i.is_multiple_of(2) { a[i] } else { 0 })
+    }
+    pub fn odd8(a: Lanes) -> Lanes {
+        std::array::from_fn(|i| if i.is_multiple_of(2) { a[i + 1] } else { 0 })
+    }
+    pub fn behind16(a: Lanes) -> Lanes {
+        std::array::from_fn(|i| a.get(i + 2).copied().unwrap_or(0))
+    }
     pub fn shift16<const N: i32>(a: Lanes) -> Lanes {
         with16(a, a, |x, _| x >> N)
     }
@@ -180,8 +207,11 @@ mod tests {
                         let one: [u8; 16] = bytemuck::cast(x86::$name(bytemuck::cast(a), bytemuck::cast(b)));
                         assert_eq!(one, any::$name(a, b), concat!(stringify!($name), " of {:?} and {:?}"), a, b);
                     )*
-                    let one: [[u8; 16]; 2] = bytemuck::cast([x86::shift16::<3>(bytemuck::cast(a)), x86::shift32::<11>(bytemuck::cast(a))]);
-                    assert_eq!(one, [any::shift16::<3>(a), any::shift32::<11>(a)]);
+                    let a = draw();
+                    let x = bytemuck::cast(a);
+                    let one = [x86::shift16::<3>(x), x86::shift32::<11>(x), x86::even8(x), x86::odd8(x), x86::behind16(x)];
+                    let other = [any::shift16::<3>(a), any::shift32::<11>(a), any::even8(a), any::odd8(a), any::behind16(a)];
+                    assert_eq!(one.map(bytemuck::cast::<_, [u8; 16]>), other, "of {a:?}");
                 }
             };
         }
