@@ -347,11 +347,12 @@ impl Line {
         own: &[u8],
     ) -> std::result::Result<Vec<Vec<u8>>, String> {
         let mut talk = || {
-            write_block(end, name.as_bytes())?;
-            write_block(end, own)?;
-            match refusal(end)? {
-                Some(why) => Ok(Err(why)),
-                None => (0..self.count).map(|_| read_block(end)).collect::<io::Result<_>>().map(Ok),
+            let sent = write_block(end, name.as_bytes()).and_then(|()| write_block(end, own));
+            // Process 0 may have said why it ends before it was spoken to.
+            match (sent, refusal(end)) {
+                (_, Ok(Some(why))) => Ok(Err(why)),
+                (Err(e), _) | (_, Err(e)) => Err(e),
+                _ => (0..self.count).map(|_| read_block(end)).collect::<io::Result<_>>().map(Ok),
             }
         };
         talk().map_err(|e| self.failed(0, &e))?
