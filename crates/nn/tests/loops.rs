@@ -6,7 +6,7 @@ use systole_ir::{DType, Graph, Literal, LiteralBuilder, Result, Scalar, TensorTy
 use systole_nn::applications::by_name;
 use systole_nn::layers::*;
 use systole_nn::loss::{Loss, sparse_categorical_crossentropy};
-use systole_nn::optimizer::adam;
+use systole_nn::optimizer::{Optimizer, adam, sgd};
 use systole_nn::{Architecture, Compile, Fit, Model, Precision};
 use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, backend};
 
@@ -74,6 +74,7 @@ struct Case {
     label: TensorType,
     classes: u64,
     loss: Loss,
+    optimizer: Optimizer,
     precision: Precision,
 }
 
@@ -85,10 +86,13 @@ impl Case {
             label: TensorType::new(DType::I32, [6]),
             classes: 11,
             loss: sparse_categorical_crossentropy().from_logits(true),
+            optimizer: adam(0.01),
             precision: Precision::Float32,
         }
     }
 
+    /// Trained in steps that keep differences of rounding small: Adam makes whole steps of gradients that are nothing but
+    /// rounding, as those of a bias before normalisation are.
     fn images(architecture: Architecture, shape: &[usize]) -> Case {
         Case {
             architecture,
@@ -96,21 +100,16 @@ impl Case {
             label: TensorType::new(DType::I32, [0; 0]),
             classes: 3,
             loss: sparse_categorical_crossentropy(),
+            optimizer: sgd(1e-3),
             precision: Precision::Float32,
         }
     }
 
     fn model(&self, on: Arc<dyn Backend>) -> Model {
         let mut model = Model::new(self.architecture.clone());
-        let (loss, precision) = (self.loss.clone(), self.precision);
-        let compile = Compile {
-            optimizer: adam(0.01),
-            loss,
-            precision,
-            seed: 3,
-            backend: Some(on),
-            ..Default::default()
-        };
+        let (loss, optimizer, precision) = (self.loss.clone(), self.optimizer.clone(), self.precision);
+        let compile =
+            Compile { optimizer, loss, precision, seed: 3, backend: Some(on), ..Default::default() };
         model.compile(compile).unwrap();
         model.build(std::slice::from_ref(&self.input)).unwrap();
         model
@@ -170,7 +169,7 @@ fn statistics_of_residual_blocks_move_alike() {
     let case = Case::images(resnet(), &[32, 32, 3]);
     assert_eq!(case.loops(), 4);
     let off = case.distance("cpu");
-    assert!(off < 1e-3, "{off:.1e}");
+    assert!(off < 1e-4, "{off:.1e}");
 }
 
 #[test]
