@@ -29,7 +29,8 @@ impl Target {
         }
         if is_remote(path) {
             return match entries(path)?.as_slice() {
-                [] => Err(Error::new(ErrorKind::Io, format!("no object's name begins with {name}/"))),
+                [] => Err(Error::new(ErrorKind::Io, format!("there is no object {name}, and none below it"))
+                    .hint("check the bucket and the name: gcloud storage ls, aws s3 ls")),
                 _ => Ok(Target::Folder(path.into())),
             };
         }

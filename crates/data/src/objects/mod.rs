@@ -273,7 +273,9 @@ pub(crate) fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
 /// How many bytes an object has; `None` where there is none, or the store does not tell.
 pub(crate) fn size(path: &Path) -> Option<u64> {
     let (bucket, key) = Bucket::of(path).ok()?;
-    block_on(bucket.store.head(&key)).ok().map(|meta| meta.size)
+    // A store answers for the bucket itself, too.
+    let named = !key.as_ref().is_empty();
+    named.then(|| block_on(bucket.store.head(&key)).ok())?.map(|meta| meta.size)
 }
 
 #[cfg(test)]

@@ -249,6 +249,20 @@ fn files_of_both_clouds_are_listed_read_and_resumed() {
 }
 
 #[test]
+fn a_bucket_is_a_folder_and_no_file() {
+    let server = Server::new();
+    let bucket = server.bucket("whole");
+    server.put(&bucket, "a.csv", "x\n1\n");
+    // Stores answer for the bucket itself.
+    for asked in [bucket.clone(), format!("{bucket}/")] {
+        lock(&server.objects).insert(asked, Vec::new());
+    }
+    for path in [format!("s3://{bucket}"), format!("gs://{bucket}/")] {
+        assert!(!input::is_file(&path) && input::is_dir(&path), "{path}");
+    }
+}
+
+#[test]
 fn folders_of_pictures_are_read_from_buckets() {
     let server = Server::new();
     let bucket = server.bucket("album");
