@@ -34,6 +34,7 @@ pub mod disk;
 pub mod format;
 mod hold;
 pub mod input;
+mod lanes;
 #[cfg(feature = "object-stores")]
 pub mod objects;
 pub mod picture;

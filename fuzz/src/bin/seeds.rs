@@ -1,16 +1,26 @@
 //! Writes the inputs to begin with into `corpus/TARGET/`.
 #![allow(dead_code)]
 
+#[cfg(feature = "model")]
+#[path = "../checkpoints.rs"]
+mod checkpoints;
 #[path = "../targets.rs"]
 mod targets;
 
 // The fuzzer's library brings a `main` of its own unless nothing of it is linked.
 fn main() -> std::io::Result<()> {
     for (name, _, seeds) in targets::TARGETS {
-        std::fs::create_dir_all(format!("corpus/{name}"))?;
-        for (i, seed) in seeds().into_iter().enumerate() {
-            std::fs::write(format!("corpus/{name}/seed-{i}"), seed)?;
-        }
+        write(name, seeds())?;
+    }
+    #[cfg(feature = "model")]
+    write("model", checkpoints::model_seeds())?;
+    Ok(())
+}
+
+fn write(name: &str, seeds: Vec<Vec<u8>>) -> std::io::Result<()> {
+    std::fs::create_dir_all(format!("corpus/{name}"))?;
+    for (i, seed) in seeds.into_iter().enumerate() {
+        std::fs::write(format!("corpus/{name}/seed-{i}"), seed)?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use super::dims;
 use crate::HostArray;
 use crate::array::{bad, unfilled};
+use crate::lanes::*;
 use systole_base::{DType, Literal, Result};
 
 /// How pictures are resized; the numbers are tf.image.resize's, with pixel centres at halves.
@@ -84,11 +85,12 @@ fn resize_to_f32(x: &Literal, height: usize, width: usize, method: Resize) -> Re
     }
     let mut out = unfilled(x.ty().with_dtype(DType::F32).with_shape([height, width, c]))?;
     let (down, across) = (Taps::of(method, h, height), Taps::of(method, w, width));
-    let mut row = vec![0f32; w * c];
+    // One more, so that pixels can be read four numbers at a time.
+    let mut row = vec![0f32; w * c + 1];
     for (i, to) in out.as_mut_slice::<f32>()?.chunks_exact_mut((width * c).max(1)).enumerate() {
         match x.dtype() {
-            DType::U8 => down.rows(i, x.as_slice::<u8>()?, &mut row),
-            _ => down.rows(i, x.as_slice::<f32>()?, &mut row),
+            DType::U8 => down.rows(i, x.as_slice::<u8>()?, &mut row[..w * c], mixed_bytes),
+            _ => down.rows(i, x.as_slice::<f32>()?, &mut row[..w * c], mixed_rows),
         }
         match c {
             1 => across.columns::<1>(&row, to),
@@ -130,16 +132,12 @@ impl Taps {
     }
 
     /// Row `i` of the output's height, from whole rows of the input.
-    fn rows<T: Copy + Into<f32>>(&self, i: usize, x: &[T], row: &mut [f32]) {
+    fn rows<T: Copy + Into<f32>>(&self, i: usize, x: &[T], row: &mut [f32], mixed: Mix<T>) {
         let (first, _) = self.spans[i];
         let size = row.len().max(1);
         let inputs = x.get(first * size..).unwrap_or_default().chunks_exact(size);
         match (self.weights(i), inputs.clone().next(), inputs.clone().nth(1)) {
-            ([a, b], Some(upper), Some(lower)) => {
-                for ((o, &u), &l) in row.iter_mut().zip(upper).zip(lower) {
-                    *o = a * u.into() + b * l.into();
-                }
-            }
+            (&[a, b], Some(upper), Some(lower)) => mixed([a, b], upper, lower, row),
             (weights, ..) => {
                 row.fill(0.0);
                 for (from, &weight) in inputs.zip(weights) {
@@ -150,6 +148,9 @@ impl Taps {
     }
 
     fn columns<const C: usize>(&self, row: &[f32], to: &mut [f32]) {
+        if C == 3 && self.are_pairs && self.pairs_of_three(row, to).is_some() {
+            return;
+        }
         let (pixels, _) = row.as_chunks::<C>();
         let (out, _) = to.as_chunks_mut::<C>();
         // Twice as fast without inner loops.
@@ -174,6 +175,37 @@ impl Taps {
         }
     }
 
+    /// [`Taps::columns`] of pairs in colour. Each pixel is read with the first number of the next; four pixels are three
+    /// whole lanes. `None` where the row is not as wide as these taps are for.
+    #[inline(never)]
+    fn pairs_of_three(&self, row: &[f32], to: &mut [f32]) -> Option<()> {
+        let (weights, _) = self.weights.as_chunks::<2>();
+        let pixel = |&(first, _): &(usize, usize), &[a, b]: &[f32; 2]| -> Option<Floats> {
+            let near: &[f32; 7] = row.get(3 * first..)?.first_chunk()?;
+            let (left, right): (&[f32; 4], &[f32; 4]) = (near.first_chunk()?, near.last_chunk()?);
+            Some(mixed(all(a), bytemuck::cast(*left), all(b), bytemuck::cast(*right)))
+        };
+        let (out, rest) = to.as_chunks_mut::<12>();
+        let (spans, last_spans) = self.spans.as_chunks::<4>();
+        let (weights, last_weights) = weights.as_chunks::<4>();
+        for ((pixels, [s0, s1, s2, s3]), [w0, w1, w2, w3]) in out.iter_mut().zip(spans).zip(weights) {
+            let (a, b, c, d) = (pixel(s0, w0)?, pixel(s1, w1)?, pixel(s2, w2)?, pixel(s3, w3)?);
+            // a0 a1 a2 b0, b1 b2 c0 c1, c2 d0 d1 d2
+            let (ab, cd) = (picked::<0b00_00_10_10>(a, b), picked::<0b00_00_10_10>(c, d));
+            *pixels = bytemuck::cast([
+                picked::<0b10_00_01_00>(a, ab),
+                picked::<0b01_00_10_01>(b, c),
+                picked::<0b10_01_10_00>(cd, d),
+            ]);
+        }
+        for ((to, span), weights) in rest.as_chunks_mut::<3>().0.iter_mut().zip(last_spans).zip(last_weights)
+        {
+            let [r, g, b, _] = bytemuck::cast(pixel(span, weights)?);
+            *to = [r, g, b];
+        }
+        Some(())
+    }
+
     fn any_columns(&self, row: &[f32], to: &mut [f32], c: usize) {
         to.fill(0.0);
         for (i, pixel) in to.chunks_exact_mut(c.max(1)).enumerate() {
@@ -183,6 +215,34 @@ impl Taps {
             }
         }
     }
+}
+
+/// `a · upper + b · lower` of rows.
+type Mix<T> = fn([f32; 2], &[T], &[T], &mut [f32]);
+
+fn mixed_rows<T: Copy + Into<f32>>([a, b]: [f32; 2], upper: &[T], lower: &[T], out: &mut [f32]) {
+    for ((o, &u), &l) in out.iter_mut().zip(upper).zip(lower) {
+        *o = a * u.into() + b * l.into();
+    }
+}
+
+/// [`mixed_rows`], sixteen at a time.
+fn mixed_bytes(weights: [f32; 2], upper: &[u8], lower: &[u8], out: &mut [f32]) {
+    let (uppers, upper) = upper.as_chunks::<16>();
+    let (lowers, lower) = lower.as_chunks::<16>();
+    let (outs, out) = out.as_chunks_mut::<16>();
+    let [a, b] = weights.map(all);
+    for ((o, &u), &l) in outs.iter_mut().zip(uppers).zip(lowers) {
+        let (u, l) = (sixteen(u), sixteen(l));
+        *o = bytemuck::cast::<[Floats; 4], _>(std::array::from_fn(|k| mixed(a, u[k], b, l[k])));
+    }
+    mixed_rows(weights, upper, lower, out);
+}
+
+fn sixteen(bytes: [u8; 16]) -> [Floats; 4] {
+    let (x, zero) = (bytemuck::cast(bytes), all16(0));
+    let (low, high) = (zip8_low(x, zero), zip8_high(x, zero));
+    [zip16_low(low, zero), zip16_high(low, zero), zip16_low(high, zero), zip16_high(high, zero)].map(floats)
 }
 
 /// The first input and the weights of output `i`; `scale` inputs go to one output. The weights sum to 1.

@@ -6,14 +6,15 @@
 
 use super::huffman::{self, Bits, Class, SLACK, Table};
 use super::{colour, idct};
+use std::rc::Rc;
 
 /// What the headers say.
 pub(super) struct Frame<'a> {
     pub width: usize,
     pub height: usize,
     components: Vec<Component>,
-    dc: [Option<Table>; 2],
-    ac: [Option<Table>; 2],
+    dc: [Option<Rc<Table>>; 2],
+    ac: [Option<Rc<Table>>; 2],
     /// Units between restart markers; 0: there are none.
     restart: usize,
     /// The scan's data and what follows.
@@ -114,7 +115,7 @@ impl Frame<'_> {
                 0 => (Class::Dc, &mut self.dc),
                 _ => (Class::Ac, &mut self.ac),
             };
-            let table = Table::new(class, counts, rest.get(..count)?)?;
+            let table = Table::shared(class, counts, rest.get(..count)?)?;
             *tables.get_mut(usize::from(which & 15))? = Some(table);
             segment = &rest[count..];
         }
@@ -170,7 +171,7 @@ impl Frame<'_> {
         let coders: Vec<(&Table, &Table)> = self
             .components
             .iter()
-            .map(|c| Some((self.dc[c.tables.0].as_ref()?, self.ac[c.tables.1].as_ref()?)))
+            .map(|c| Some((self.dc[c.tables.0].as_deref()?, self.ac[c.tables.1].as_deref()?)))
             .collect::<Option<_>>()?;
         let mut planes: Vec<Plane> = self.components.iter().map(|c| Plane::new(self, c, across)).collect();
         let mut painter = Painter::new(self);
@@ -299,6 +300,7 @@ impl Plane {
     fn put(&mut self, x: usize, y: usize, block: &Block, steps: &[i16; 64]) {
         let rows = match block.count {
             1 => [[idct::flat(block.coefficients[0], steps[0]); 8]; 8],
+            2..=10 => idct::corner(&block.coefficients, steps),
             _ => idct::block(&block.coefficients, steps),
         };
         let from = (8 * y + 1) * self.stride + 8 * x;

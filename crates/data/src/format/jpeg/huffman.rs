@@ -1,5 +1,8 @@
 //! Huffman codes of a baseline scan: the bits, the tables, a block's coefficients.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 /// Bits that are looked up at once: longer codes are rare.
 const LOOK: u32 = 11;
 /// Bytes behind the data, so that eight can be read anywhere.
@@ -30,12 +33,14 @@ pub(super) fn place(k: usize) -> usize {
     usize::from(ZIGZAG[k])
 }
 
-/// What the next bits say: how many bits the code and the value behind it take (0 to 5), whether the value is not in here
-/// ([`PARTIAL`]), by how much the coefficient's number grows (8 to 15), and the value (16 to 31), or its size.
+/// What the next bits say, one code with its value or two: how many bits they take (0 to 5), whether the value is not in
+/// here ([`PARTIAL`]), by how much the coefficient's number grows with the first (8 to 15) and with the second (16 to 23;
+/// 0: there is none), how many bits the first takes (24 to 31), and both values (32 to 47, 48 to 63; of one code twice the
+/// same), or the value's size.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Entry(u32);
+struct Entry(u64);
 
-const PARTIAL: u32 = 1 << 7;
+const PARTIAL: u64 = 1 << 7;
 /// The code is longer than the look.
 const LONGER: Entry = Entry(PARTIAL);
 /// Growth at the end of a block, and where no code begins so: beyond all that runs of zeros come to.
@@ -44,7 +49,8 @@ const NO_CODE: u32 = 160;
 
 impl Entry {
     fn new(bits: u32, growth: u32, value: i32) -> Entry {
-        Entry(bits | growth << 8 | (value as u32) << 16)
+        let (bits, growth, value) = (u64::from(bits), u64::from(growth), u64::from(value as u16));
+        Entry(bits | growth << 8 | bits << 24 | value << 32 | value << 48)
     }
 
     /// A code of `length` bits, less its value.
@@ -57,7 +63,7 @@ impl Entry {
     /// The whole, `held` beginning with the code.
     #[inline]
     fn whole(self, held: u64) -> Entry {
-        let size = self.0 >> 16;
+        let size = self.value() as u32;
         let bits = held << (self.bits() - size);
         let value = (bits >> 1 >> (63 - size)) as i32;
         // Values that begin with 0 are negative.
@@ -65,9 +71,15 @@ impl Entry {
         Entry::new(self.bits(), self.growth() as u32, value - below)
     }
 
+    /// Two codes, one behind the other.
+    fn and(self, next: Entry) -> Entry {
+        let (bits, growth) = (u64::from(next.bits()), next.growth() as u64);
+        Entry((self.0 << 16 >> 16) + (bits | growth << 16 | next.0 >> 48 << 48))
+    }
+
     #[inline]
     fn bits(self) -> u32 {
-        self.0 & 63
+        self.0 as u32 & 63
     }
 
     #[inline]
@@ -81,8 +93,23 @@ impl Entry {
     }
 
     #[inline]
+    fn second_growth(self) -> usize {
+        (self.0 >> 16 & 0xff) as usize
+    }
+
+    #[inline]
+    fn first_bits(self) -> u32 {
+        (self.0 >> 24) as u32 & 63
+    }
+
+    #[inline]
     fn value(self) -> i16 {
-        (self.0 >> 16) as i16
+        (self.0 >> 32) as i16
+    }
+
+    #[inline]
+    fn second_value(self) -> i16 {
+        (self.0 >> 48) as i16
     }
 }
 
@@ -96,8 +123,9 @@ pub(super) enum Class {
 }
 
 /// A table of codes.
-#[derive(Clone)]
 pub(super) struct Table {
+    class: Class,
+    counts: [u8; 16],
     /// By the next bits.
     entries: Box<[Entry; 1 << LOOK]>,
     /// Codes of `n` bits are below this, once shifted to 16 bits.
@@ -107,10 +135,31 @@ pub(super) struct Table {
     list: Vec<u8>,
 }
 
+thread_local! {
+    /// The tables made last on this thread: pictures of one source mostly have the same, and making one takes its time.
+    static LAST: RefCell<Vec<Rc<Table>>> = const { RefCell::new(Vec::new()) };
+}
+/// How many of them are kept.
+const KEPT: usize = 8;
+
 impl Table {
+    /// [`Table::new`], unless the same was made a moment ago.
+    pub fn shared(class: Class, counts: &[u8; 16], list: &[u8]) -> Option<Rc<Table>> {
+        LAST.with_borrow_mut(|last| {
+            let is_same = |t: &&Rc<Table>| t.class == class && t.counts == *counts && t.list == list;
+            if let Some(table) = last.iter().find(is_same) {
+                return Some(table.clone());
+            }
+            let table = Rc::new(Table::new(class, counts, list)?);
+            last.truncate(KEPT - 1);
+            last.insert(0, table.clone());
+            Some(table)
+        })
+    }
+
     /// Of the numbers of codes of 1 to 16 bits, and the symbols in order. `None`: there are more codes than bits can say, or
     /// symbols that the class does not have.
-    pub fn new(class: Class, counts: &[u8; 16], list: &[u8]) -> Option<Table> {
+    fn new(class: Class, counts: &[u8; 16], list: &[u8]) -> Option<Table> {
         let is_known = |&symbol: &u8| match (class, symbol >> 4, symbol & 15) {
             (Class::Dc, run, size) => run == 0 && size <= 11,
             (Class::Ac, run, 0) => run == 0 || run == 15,
@@ -139,7 +188,10 @@ impl Table {
             ends[length as usize] = code << (16 - length);
             code <<= 1;
         }
-        Some(Table { entries, ends, offsets, list: list.to_vec() })
+        if class == Class::Ac {
+            entries = paired(&entries);
+        }
+        Some(Table { class, counts: *counts, entries, ends, offsets, list: list.to_vec() })
     }
 
     /// What `held`, the next bits, begins with.
@@ -180,6 +232,22 @@ fn fill(same: &mut [Entry], code: u32, entry: Entry) {
         let held = u64::from(code) << (64 - length) | value << (64 - entry.bits());
         alike.fill(entry.whole(held));
     }
+}
+
+/// With a second code and its value wherever both are in the look, and the first is not the last of its block.
+fn paired(single: &[Entry; 1 << LOOK]) -> Box<[Entry; 1 << LOOK]> {
+    let of = |look: usize| {
+        let first = single[look];
+        if first.is_partial() || first.growth() >= END as usize {
+            return first;
+        }
+        let next = single[look << first.bits() & ((1 << LOOK) - 1)];
+        let fits = !next.is_partial() && first.bits() + next.bits() <= LOOK;
+        if fits { first.and(next) } else { first }
+    };
+    let mut entries = Box::new(*single);
+    entries.iter_mut().enumerate().for_each(|(look, entry)| *entry = of(look));
+    entries
 }
 
 /// The bits of one stretch between restart markers, without the zeros that follow bytes of 255 in the file.
@@ -248,12 +316,20 @@ pub(super) fn block(
         bits.refill();
         // Two codes of 16 bits with values of 10 are there.
         for _ in 0..2 {
-            let entry = ac.next(bits.held);
+            let (before, entry) = (bits, ac.next(bits.held));
             bits.skip(entry.bits());
-            k += entry.growth();
+            let first = k + entry.growth();
+            k = first + entry.second_growth();
             // A run of zeros without a value ends in a zero, and the end of a block writes one where there is one.
-            out[usize::from(ZIGZAG[k & 0xff])] = entry.value();
+            out[usize::from(ZIGZAG[first & 0xff])] = entry.value();
+            out[usize::from(ZIGZAG[k & 0xff])] = entry.second_value();
             if k >= 63 {
+                if first >= 63 && k > first {
+                    // The block was full: the second code is the next one's.
+                    (bits, k) = (before, first);
+                    bits.skip(entry.first_bits());
+                    out[63] = entry.value();
+                }
                 break 'block;
             }
         }
@@ -280,6 +356,42 @@ mod tests {
         assert!(all.into_iter().eq(0..64));
     }
 
+    /// Symbols 0x01, 0x00 and 0x03 as codes 0, 10 and 110.
+    fn three_codes(class: Class) -> Rc<Table> {
+        Table::shared(class, &[1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1, 0, 3]).unwrap()
+    }
+
+    #[test]
+    fn two_codes_in_one_look_are_two_codes_one_after_the_other() {
+        let (dc, ac) = (three_codes(Class::Dc), three_codes(Class::Ac));
+        assert!(Rc::ptr_eq(&ac, &three_codes(Class::Ac)) && !Rc::ptr_eq(&ac, &dc));
+        let of = |text: &str| -> Vec<u8> {
+            let bits = text.bytes().filter(|b| *b != b' ').chain([b'1'; 8]).collect::<Vec<_>>();
+            let (bytes, _) = bits.as_chunks::<8>();
+            let byte = |b: &[u8; 8]| b.iter().fold(0, |all, bit| all << 1 | (bit - b'0'));
+            bytes.iter().map(byte).chain([0; SLACK]).collect()
+        };
+        // First coefficient 1, then 5, -1, 1 and the end; then one whose last coefficient is not 0, and what follows it.
+        let full = format!("01 {} 110111 01 10", "01".repeat(62));
+        let bytes = of(&format!("01 110101 00 01 10 {full}"));
+        let (mut bits, mut last) = (Bits::new(&bytes), 0);
+        let mut out = [0i16; 64];
+        assert_eq!(block(&mut bits, &dc, &ac, &mut last, &mut out), Some(4));
+        let first: Vec<i16> = (0..5).map(|k| out[place(k)]).collect();
+        assert_eq!((first, out.iter().filter(|&&v| v != 0).count()), (vec![1, 5, -1, 1, 0], 4));
+        out = [0; 64];
+        assert_eq!(block(&mut bits, &dc, &ac, &mut last, &mut out), Some(64));
+        assert_eq!((out[0], out[place(62)], out[63], last), (2, 1, 7, 2));
+        out = [0; 64];
+        assert_eq!(
+            block(&mut bits, &dc, &ac, &mut last, &mut out),
+            Some(1),
+            "the code behind a full block is the next's"
+        );
+        assert_eq!(out[0], 3);
+        assert!(bits.is_used_up());
+    }
+
     #[test]
     fn codes_of_every_length_are_read_with_their_values() {
         // Codes 0, 10, 110, …: the n-th has n bits; symbols of run n mod 3 and size n mod 10 + 1, and the value 0…0 or 10…0.
@@ -295,7 +407,10 @@ mod tests {
                 let size = u32::from(symbol & 15);
                 let expected = if first == 1 { 1 << (size - 1) } else { 1 - (1 << size) };
                 let entry = Entry::new(i as u32 + 1 + size, u32::from(symbol >> 4) + 1, expected);
-                assert_eq!(table.next(bits.held), entry, "code of {} bits, value of {size}", i + 1);
+                // The zeros behind it may be another code.
+                let first = |e: Entry| (e.first_bits(), e.growth(), e.value());
+                let found = table.next(bits.held);
+                assert_eq!(first(found), first(entry), "code of {} bits, value of {size}", i + 1);
             }
         }
         let one = |class, symbol| {

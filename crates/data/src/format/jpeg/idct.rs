@@ -1,7 +1,7 @@
 //! The inverse transform of a block, 8 × 8: libjpeg's accurate integer one ("islow", jidctint.c by Thomas G. Lane, after
 //! Loeffler, Ligtenberg and Moschytz, ICASSP 1989), to the bit.
 
-use super::lanes::*;
+use crate::lanes::*;
 
 /// Columns and rows are scaled by this many bits while they are added up, rows before that by these.
 const BITS: i32 = 13;
@@ -13,6 +13,17 @@ pub(super) fn block(coefficients: &[i16; 64], steps: &[i16; 64]) -> [[u8; 8]; 8]
     let rows = std::array::from_fn(|i| mul16(c[i], s[i]));
     let columns = transposed(one_way::<{ BITS - PASS }>(rows));
     samples(one_way::<{ BITS + PASS + 3 }>(columns))
+}
+
+/// The same where only the first ten in the file's order may differ from 0: these are in the upper left quarter.
+pub(super) fn corner(coefficients: &[i16; 64], steps: &[i16; 64]) -> [[u8; 8]; 8] {
+    let (c, s): ([Lanes; 8], [Lanes; 8]) = (bytemuck::cast(*coefficients), bytemuck::cast(*steps));
+    let rows: [Lanes; 4] = std::array::from_fn(|i| mul16(c[i], s[i]));
+    let left = half_of_four::<{ BITS - PASS }>(rows, zip16_low).map(|x| narrow32(x, x));
+    let columns = left_transposed(left);
+    let low = half_of_four::<{ BITS + PASS + 3 }>(columns, zip16_low);
+    let high = half_of_four::<{ BITS + PASS + 3 }>(columns, zip16_high);
+    samples(std::array::from_fn(|i| narrow32(low[i], high[i])))
 }
 
 /// The same where only the first coefficient is not 0.
@@ -48,11 +59,27 @@ fn half<const SHIFT: i32>(x: [Lanes; 8], zip: impl Fn(Lanes, Lanes) -> Lanes) ->
         add32(dot(five_three, -4_176, -20_995), fourth),
         add32(dot(seven_one, -4_927, -7_373), third),
     ];
-    let round = all32(1 << (SHIFT - 1));
+    both_ways::<SHIFT>(half_even, half_odd)
+}
+
+/// [`half`] where the other four are 0: what is left of the products has one factor.
+#[inline(always)]
+fn half_of_four<const SHIFT: i32>(x: [Lanes; 4], zip: impl Fn(Lanes, Lanes) -> Lanes) -> [Lanes; 8] {
+    let dot = |pair: Lanes, a: i16, b: i16| dot16(pair, weights(a, b));
+    let (even, odd) = (zip(x[0], x[2]), zip(x[1], x[3]));
+    let half_even = [10_703, 4_433, -4_433, -10_703].map(|b| dot(even, 1 << BITS, b));
+    let half_odd =
+        [(11_363, 9_633), (9_633, -2_259), (6_437, -11_362), (2_260, -6_436)].map(|(a, b)| dot(odd, a, b));
+    both_ways::<SHIFT>(half_even, half_odd)
+}
+
+/// Sums for the first four, differences for the others, rounded.
+#[inline(always)]
+fn both_ways<const SHIFT: i32>(even: [Lanes; 4], odd: [Lanes; 4]) -> [Lanes; 8] {
+    let even = even.map(|x| add32(x, all32(1 << (SHIFT - 1))));
     std::array::from_fn(|i| {
         let k = i.min(7 - i);
-        let even = add32(half_even[k], round);
-        shift32::<SHIFT>(if i < 4 { add32(even, half_odd[k]) } else { sub32(even, half_odd[k]) })
+        shift32::<SHIFT>(if i < 4 { add32(even[k], odd[k]) } else { sub32(even[k], odd[k]) })
     })
 }
 
@@ -74,6 +101,20 @@ fn transposed(x: [Lanes; 8]) -> [Lanes; 8] {
         (a, b) if i.is_multiple_of(2) => zip64_low(a, b),
         (a, b) => zip64_high(a, b),
     })
+}
+
+/// Of eight rows the first four columns.
+#[inline(always)]
+fn left_transposed(x: [Lanes; 8]) -> [Lanes; 4] {
+    let pair = |i: usize| zip16_low(x[i], x[i + 1]);
+    let (a, b, c, d) = (pair(0), pair(2), pair(4), pair(6));
+    let (upper, lower) = ([zip32_low(a, b), zip32_high(a, b)], [zip32_low(c, d), zip32_high(c, d)]);
+    [
+        zip64_low(upper[0], lower[0]),
+        zip64_high(upper[0], lower[0]),
+        zip64_low(upper[1], lower[1]),
+        zip64_high(upper[1], lower[1]),
+    ]
 }
 
 /// Columns of numbers around 0 → rows of samples.
@@ -128,6 +169,20 @@ mod tests {
                 if kept == 1 {
                     assert_eq!(found, [[flat(x[0], steps[0]); 8]; 8]);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_corner_is_the_whole_to_the_bit() {
+        let mut draws = Stream::new(5, 6, 8);
+        for largest in [3, 2_000, 1 << 16] {
+            for _ in 0..2_000 {
+                let (mut x, mut steps) = ([0i16; 64], [0i16; 64]);
+                let places = (0..10).map(crate::format::jpeg::huffman::place);
+                places.for_each(|p| x[p] = (draws.below(largest) as i32 - largest as i32 / 2) as i16);
+                steps.iter_mut().for_each(|v| *v = 1 + draws.below(255) as i16);
+                assert_eq!(corner(&x, &steps), block(&x, &steps), "of {x:?} in steps of {steps:?}");
             }
         }
     }

@@ -1,18 +1,19 @@
-//! Sixteen bytes at a time, as eight 16-bit or four 32-bit numbers: what the inverse transform and the colour conversion
-//! are written in. On x86-64 each function is one instruction that every such processor has (SSE2), so that no choice at
+//! Sixteen bytes at a time, as eight 16-bit, four 32-bit or four floating-point numbers: what JPEG's inverse transform, its
+//! colour conversion and the resizing of pictures are written in. On x86-64 each function is one instruction that every such processor has (SSE2), so that no choice at
 //! run time is needed; elsewhere they are loops.
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::*;
+pub(crate) use x86::*;
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) use any::*;
+pub(crate) use any::*;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use safe_arch::*;
 
     pub type Lanes = m128i;
+    pub type Floats = m128;
 
     macro_rules! one_instruction {
         ($($(#[$doc:meta])* $name:ident($($x:ident),+) = $instruction:ident;)*) => {$(
@@ -87,11 +88,35 @@ mod x86 {
     pub fn shift32<const N: i32>(a: Lanes) -> Lanes {
         shr_imm_i32_m128i::<N>(a)
     }
+
+    /// Of signed 32-bit numbers.
+    #[inline(always)]
+    pub fn floats(a: Lanes) -> Floats {
+        convert_to_m128_from_i32_m128i(a)
+    }
+
+    #[inline(always)]
+    pub fn all(x: f32) -> Floats {
+        set_splat_m128(x)
+    }
+
+    /// `a · x + b · y`, each product rounded and the sum too.
+    #[inline(always)]
+    pub fn mixed(a: Floats, x: Floats, b: Floats, y: Floats) -> Floats {
+        add_m128(mul_m128(a, x), mul_m128(b, y))
+    }
+
+    /// Of `a` two numbers, then two of `b`: which, two bits for each.
+    #[inline(always)]
+    pub fn picked<const WHICH: i32>(a: Floats, b: Floats) -> Floats {
+        shuffle_abi_f32_all_m128::<WHICH>(a, b)
+    }
 }
 
 #[cfg(any(test, not(target_arch = "x86_64")))]
 mod any {
     pub type Lanes = [u8; 16];
+    pub type Floats = [f32; 4];
 
     fn with16(a: Lanes, b: Lanes, f: impl Fn(i16, i16) -> i16) -> Lanes {
         let (a, b): ([i16; 8], [i16; 8]) = (bytemuck::cast(a), bytemuck::cast(b));
@@ -188,6 +213,18 @@ mod any {
     pub fn shift32<const N: i32>(a: Lanes) -> Lanes {
         with32(a, a, |x, _| x >> N)
     }
+    pub fn floats(a: Lanes) -> Floats {
+        bytemuck::cast::<_, [i32; 4]>(a).map(|x| x as f32)
+    }
+    pub fn all(x: f32) -> Floats {
+        [x; 4]
+    }
+    pub fn mixed(a: Floats, x: Floats, b: Floats, y: Floats) -> Floats {
+        std::array::from_fn(|i| a[i] * x[i] + b[i] * y[i])
+    }
+    pub fn picked<const WHICH: i32>(a: Floats, b: Floats) -> Floats {
+        std::array::from_fn(|i| if i < 2 { &a } else { &b }[(WHICH >> (2 * i) & 3) as usize])
+    }
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -217,6 +254,20 @@ mod tests {
         }
         same!(add16 sub16 add32 sub32 mul16 mul16_high dot16 zip8_low zip8_high zip16_low zip16_high);
         same!(zip32_low zip32_high zip64_low zip64_high narrow32 narrow16);
+        for _ in 0..200 {
+            let x: [[f32; 4]; 4] = std::array::from_fn(|_| any::floats(draw()));
+            let [a, b, c, d] = x.map(bytemuck::cast);
+            let one: [[f32; 4]; 2] =
+                bytemuck::cast([x86::mixed(a, b, c, d), x86::picked::<0b01_11_00_10>(a, b)]);
+            assert_eq!(
+                one,
+                [any::mixed(x[0], x[1], x[2], x[3]), any::picked::<0b01_11_00_10>(x[0], x[1])],
+                "{x:?}"
+            );
+            let bytes = draw();
+            assert_eq!(bytemuck::cast::<_, [f32; 4]>(x86::floats(bytemuck::cast(bytes))), any::floats(bytes));
+        }
+        assert_eq!(bytemuck::cast::<_, [f32; 4]>(x86::all(0.1)), any::all(0.1));
         let one: [[u8; 16]; 2] = bytemuck::cast([x86::all16(-7), x86::all32(70_000)]);
         assert_eq!(one, [any::all16(-7), any::all32(70_000)]);
     }
