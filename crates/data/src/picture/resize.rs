@@ -354,6 +354,23 @@ mod tests {
     }
 
     #[test]
+    fn colour_is_three_greys_to_the_bit() {
+        let mut draws = systole_base::rng::Stream::new(7, 1, 2);
+        for (h, w, to_h, to_w) in [(9, 31, 5, 14), (4, 2, 7, 9), (3, 40, 3, 3), (2, 17, 6, 40), (1, 3, 2, 2)]
+        {
+            let bytes: Vec<u8> = (0..h * w * 3).map(|_| draws.below(256) as u8).collect();
+            let colour = Literal::from_slice([h, w, 3], &bytes).unwrap();
+            let found = resize_to_f32(&colour, to_h, to_w, Resize::Bilinear).unwrap().to_f32s();
+            for k in 0..3 {
+                let plane: Vec<u8> = bytes.iter().skip(k).step_by(3).copied().collect();
+                let expected = resize_to_f32(&grey(h, w, &plane), to_h, to_w, Resize::Bilinear).unwrap();
+                let channel: Vec<f32> = found.iter().skip(k).step_by(3).copied().collect();
+                assert_eq!(channel, expected.to_f32s(), "{h} × {w} to {to_h} × {to_w}, channel {k}");
+            }
+        }
+    }
+
+    #[test]
     fn a_constant_stays_constant_at_any_size() {
         let methods =
             [Resize::Fit, Resize::Bilinear, Resize::Bicubic, Resize::BicubicAntialias, Resize::Area];
