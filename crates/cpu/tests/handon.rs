@@ -7,7 +7,7 @@ use common::*;
 use std::sync::Arc;
 use systole_ir::DType::F32;
 use systole_ir::{Graph, GraphBuilder, Literal, TensorType};
-use systole_runtime::{Backend, CompileOptions};
+use systole_runtime::{Arg, Backend, CompileOptions, DeviceId};
 
 /// Rows, columns and products of an element.
 type Size = (usize, usize, usize);
@@ -86,5 +86,22 @@ fn an_activation_in_its_layer() {
         let graph = layer(size);
         assert!(listing(&graph).contains("dot_general+bias+map"), "{}", listing(&graph));
         check(&graph, size);
+    }
+}
+
+#[test]
+fn weights_and_moments_are_updated_where_they_lie() {
+    let graph = update(SIZES[1], false);
+    let args = arguments(&graph, -1.0, 1.0, 9);
+    for level in levels() {
+        let cpu = backend(level, 2);
+        let want = run(&cpu, &graph, &args);
+        let exe = cpu.compile(&graph, &CompileOptions { donated: vec![3, 4, 5], ..Default::default() }).unwrap();
+        let listing = &exe.report().listing;
+        assert_eq!(listing.matches("where donated").count(), 3, "{listing}");
+        let put = |l: &Literal| Arg::Donate(cpu.put(l, DeviceId(0)).unwrap());
+        let got = exe.run(args.iter().map(put).collect()).unwrap();
+        let got: Vec<Literal> = got.iter().map(|b| b.to_literal().unwrap()).collect();
+        assert!(got == want, "other bits in place on {level:?}");
     }
 }
