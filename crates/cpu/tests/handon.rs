@@ -96,7 +96,8 @@ fn weights_and_moments_are_updated_where_they_lie() {
     for level in levels() {
         let cpu = backend(level, 2);
         let want = run(&cpu, &graph, &args);
-        let exe = cpu.compile(&graph, &CompileOptions { donated: vec![3, 4, 5], ..Default::default() }).unwrap();
+        let exe =
+            cpu.compile(&graph, &CompileOptions { donated: vec![3, 4, 5], ..Default::default() }).unwrap();
         let listing = &exe.report().listing;
         assert_eq!(listing.matches("where donated").count(), 3, "{listing}");
         let put = |l: &Literal| Arg::Donate(cpu.put(l, DeviceId(0)).unwrap());
