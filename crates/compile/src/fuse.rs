@@ -4,7 +4,7 @@
 mod inline;
 
 use crate::schedule::*;
-use crate::{blocks, loops, order, plan, rows, siblings, templates};
+use crate::{blocks, handon, loops, order, plan, rows, siblings, templates};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::attention::Recognised;
@@ -38,6 +38,7 @@ pub fn steps(graph: &Graph, blocks: &HashMap<usize, Blocks>) -> Result<Schedule>
     templates::run(&mut s);
     siblings::join(&mut s);
     rows::join(&mut s);
+    handon::join(&mut s);
     Ok(s)
 }
 

@@ -10,6 +10,7 @@ mod blocks;
 mod cse;
 mod footprint;
 mod fuse;
+mod handon;
 mod linear;
 mod listing;
 mod loops;
@@ -31,6 +32,7 @@ mod window_sums;
 
 pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
 pub use fuse::schedule;
+pub use handon::HandOn;
 pub use pass::{PASSES, Pass, PassStat, optimize};
 pub use plan::ALIGN;
 pub use remat::remat;

@@ -24,6 +24,9 @@ impl fmt::Display for Schedule {
             if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &step.kernel {
                 write_map(f, m)?;
             }
+            if let Kernel::HandOn(h) = &step.kernel {
+                write_map(f, &h.map)?;
+            }
             if let Kernel::Blocks(b) = &step.kernel {
                 for line in b.body.to_string().lines() {
                     writeln!(f, "     | {line}")?;

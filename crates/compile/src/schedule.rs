@@ -123,6 +123,8 @@ pub enum Kernel {
         /// How.
         monoid: systole_ir::op::Monoid,
     },
+    /// A product whose elements an element-wise program takes as they are complete.
+    HandOn(crate::handon::HandOn),
     /// Maps and folds, row by row.
     Rows(crate::rows::Rows),
     /// One op; with `bias` the last input is added along the result's last dimension.
@@ -214,6 +216,7 @@ impl Kernel {
             Kernel::Reduce { monoid, map, .. } => {
                 format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().row().name)
             }
+            Kernel::HandOn(h) => h.name(),
             Kernel::Rows(r) => format!("rows[{}]", r.stages.len()),
             Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
             Kernel::Onto { op } => format!("{}+=", op.name()),

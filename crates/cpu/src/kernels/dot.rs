@@ -4,7 +4,7 @@ use super::amx;
 use super::dots::Dots;
 use super::gemm::{shape_f32, shape_f64, shape_pairs, shape_quads};
 use super::lanes::{narrow, widen};
-use super::matmul::{Epilogue, Product, Roles, Rounding, Types, count, offsets};
+use super::matmul::{Epilogue, Finish, Product, Roles, Rounding, Types, count, offsets};
 use super::moves::Dim;
 use super::pack::{Group, doubles, floats, integers};
 use super::slim::Slim;
@@ -170,6 +170,31 @@ impl DotKernel {
     }
 }
 
+impl DotKernel {
+    /// Hands complete sums on from now on instead of storing them; whether it will.
+    pub fn hand_on(&mut self) -> bool {
+        match self {
+            DotKernel::F32(p) => p.hand_on(),
+            _ => false,
+        }
+    }
+
+    /// Computes the product where [`DotKernel::hand_on`] agreed.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run_kept`], but that there is no result.
+    pub unsafe fn run_handing_on(&self, cx: &Cx<'_>, io: &Io<'_>, finish: Finish<'_>, kept: *const u8) {
+        let DotKernel::F32(p) = self else { return };
+        // SAFETY: by the caller's promise.
+        unsafe { p.run_handing_on(cx, operands(io), finish, io.scratch, kept) }
+    }
+}
+
+/// A product's operands, and its bias or null.
+fn operands(io: &Io<'_>) -> [*const u8; 3] {
+    [io.inputs[0], io.inputs[1], io.inputs.get(2).copied().unwrap_or(std::ptr::null())]
+}
+
 impl Kernel for DotKernel {
     fn scratch(&self) -> usize {
         match self {
@@ -222,8 +247,7 @@ impl Kernel for DotKernel {
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        let bias = io.inputs.get(2).copied().unwrap_or(std::ptr::null());
-        let (operands, c) = ([io.inputs[0], io.inputs[1], bias], io.outputs[0]);
+        let (operands, c) = (operands(io), io.outputs[0]);
         // SAFETY: operands and result are those the kernel was made for; scratch has as many bytes as it asked for.
         unsafe {
             match self {

@@ -145,7 +145,9 @@ fn fused_fetch(map: &Map, load: &Load, cut: bool) -> (Access, Fetch) {
             let same = strides.iter().all(|&s| s == 0);
             match (period(map, &strides), strides.last()) {
                 _ if map.is_linear(load) => (Access::Stream, Fetch::Direct { input, size }),
-                (_, Some(0)) if same || cut => (Access::Spread, Fetch::InRow { input, size, strides }),
+                // The same element everywhere is at no distance along any dimension: nothing to work out.
+                _ if same => (Access::Spread, Fetch::InRow { input, size, strides: SmallVec::new() }),
+                (_, Some(0)) if cut => (Access::Spread, Fetch::InRow { input, size, strides }),
                 (_, Some(1)) if cut => (Access::Stream, Fetch::InRow { input, size, strides }),
                 (Some(period), _) if period <= TILE => {
                     (Access::Stream, Fetch::Periodic { input, size, period, widen: None })
@@ -349,6 +351,18 @@ impl Program {
         results.iter_mut().enumerate().for_each(|(s, at)| *at = to(s));
         // SAFETY: as above; `fetch` found the addresses of all loads.
         unsafe { code.run(&regs.at, n) };
+    }
+
+    /// The input of each load and bytes from element to element there, 0: the same everywhere; where this is machine code
+    /// that needs no loads but such.
+    fn even(&self) -> Option<Vec<(Option<usize>, usize)>> {
+        let each = self.loads.iter().map(|load| match load {
+            Fetch::Direct { input, size } => Some((Some(*input), *size)),
+            Fetch::InRow { input, strides, .. } if strides.is_empty() => Some((Some(*input), 0)),
+            Fetch::Splat => Some((None, 0)),
+            _ => None,
+        });
+        if self.is_fused() { each.collect() } else { None }
     }
 
     /// Fills the registers for elements `start..start + n`, `n ≤ TILE`. Inputs for which `must_copy` holds are moved
@@ -790,6 +804,16 @@ pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<T
     }
 }
 
+/// Runs of neighbouring elements at even distances.
+pub struct Panel {
+    /// The first element, and elements from run to run: in all arrays, and in the last input.
+    pub first: usize,
+    pub row: usize,
+    pub stride: usize,
+    pub rows: usize,
+    pub columns: usize,
+}
+
 /// A fused element-wise step.
 pub struct MapKernel {
     program: Program,
@@ -829,6 +853,35 @@ impl MapKernel {
     #[cfg(test)]
     pub(super) fn is_fused(&self) -> bool {
         self.program.is_fused()
+    }
+
+    /// Whether [`MapKernel::panel`] knows the program.
+    pub fn takes_panels(&self) -> bool {
+        self.program.even().is_some()
+    }
+
+    /// Computes `rows` runs of elements on this thread; the last input has only those, each run at a place of its own.
+    ///
+    /// # Safety
+    /// The module's contract, for these elements of a program that [`MapKernel::takes_panels`].
+    pub unsafe fn panel(&self, inputs: &[*const u8], outputs: &[*mut u8], panel: &Panel) {
+        let (Some(loads), Body::Fused(code)) = (self.program.even(), &self.program.body) else { return };
+        let load = |&(input, size): &(Option<usize>, usize)| match input {
+            Some(i) if i + 1 == inputs.len() => (inputs[i].cast_mut(), panel.stride * size),
+            Some(i) => (inputs[i].wrapping_add(panel.first * size).cast_mut(), panel.row * size),
+            None => (std::ptr::null_mut(), 0),
+        };
+        let store = |(o, &out): (&Output, &*mut u8)| {
+            let size = o.dtype.size();
+            (out.wrapping_add(panel.first * size), panel.row * size)
+        };
+        let (mut at, steps): (SmallVec<[*mut u8; 32]>, SmallVec<[usize; 32]>) =
+            loads.iter().map(load).chain(self.outputs.iter().zip(outputs).map(store)).unzip();
+        for _ in 0..panel.rows {
+            // SAFETY: by the caller's promise.
+            unsafe { code.run(&at, panel.columns) };
+            at.iter_mut().zip(&steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
+        }
     }
 
     /// Elements of the index space.

@@ -11,6 +11,7 @@
 
 use super::Ptr;
 use super::gemm::{CHAIN, Element, Left, Registers, Shape, Tile, UNROLLED, WIDEST};
+use super::map::Panel;
 use super::moves::{BoxCopy, Dim};
 use super::pack::{PackFn, PanelArgs};
 use crate::detect::TileFn;
@@ -22,6 +23,8 @@ use std::ops::Range;
 const PART: usize = 4096;
 /// As [`PART`], where sums need memory of their own.
 const ROUNDED_PART: usize = 2048;
+/// Elements of the right operand that stay in the second cache.
+const RESIDENT: usize = 96 << 10;
 /// Steps that blocks are multiples of.
 const LINE: usize = 16;
 /// Bytes of a cache line.
@@ -154,6 +157,16 @@ pub struct Epilogue {
     pub accumulate: bool,
 }
 
+/// What takes complete sums where these are not stored: each part of the result once, while that is in a near cache.
+pub type Finish<'a> = &'a (dyn Fn(&Complete) + Sync);
+
+/// Complete sums: some rows of some columns.
+pub struct Complete {
+    /// Their places in the result, and how their rows lie in `sums`.
+    pub panel: Panel,
+    pub sums: *const u8,
+}
+
 /// A product `[M, K] · [K, N]`, or a batch of them.
 pub struct Product<T: 'static> {
     a: Operand<T>,
@@ -168,6 +181,8 @@ pub struct Product<T: 'static> {
     shape: Shape<T>,
     types: Types<T>,
     epilogue: Epilogue,
+    /// Whether complete sums are handed on instead of being stored.
+    hands_on: bool,
     plan: Plan,
 }
 
@@ -211,7 +226,7 @@ struct Part {
 
 /// Addresses of one product.
 #[derive(Clone, Copy)]
-struct At {
+struct At<'a> {
     a: Ptr,
     b: Ptr,
     c: Ptr,
@@ -222,6 +237,9 @@ struct At {
     sums: Ptr,
     /// Whether the right operand was packed before.
     kept: bool,
+    /// The product's place in the batch.
+    batch: usize,
+    finish: Option<Finish<'a>>,
 }
 
 impl<T: Element> Product<T> {
@@ -245,6 +263,7 @@ impl<T: Element> Product<T> {
             shape,
             types,
             epilogue,
+            hands_on: false,
             plan: Plan {
                 panels: 0,
                 blocks: 0,
@@ -255,9 +274,26 @@ impl<T: Element> Product<T> {
                 own_right: false,
             },
         };
-        p.plan = p.plan();
-        p.height = shape.height(m.div_ceil(p.plan.panels));
+        p.replan();
         p
+    }
+
+    fn replan(&mut self) {
+        self.plan = self.plan();
+        self.height = self.shape.height(self.m.div_ceil(self.plan.panels));
+    }
+
+    /// Hands complete sums on from now on ([`Product::run`]); whether it will: not where they are rounded, or added up
+    /// from sums that were made in parallel.
+    pub fn hand_on(&mut self) -> bool {
+        self.hands_on = self.types.round.is_none() && !self.epilogue.accumulate && self.plan.splits == 1;
+        self.replan();
+        self.hands_on
+    }
+
+    /// Whether the result's memory does not hold sums.
+    fn sums_apart(&self) -> bool {
+        self.types.round.is_some() || self.hands_on
     }
 
     /// Adds the products to what the result holds from now on; whether it will, which rounded results do not: each of
@@ -273,11 +309,12 @@ impl<T: Element> Product<T> {
         // Of a small result, blocks may be summed in parallel.
         let chain = if tiles < TASKS { self.shape.chain / 2 } else { self.shape.chain };
         let blocks = self.k.div_ceil(chain).max(1);
-        let part = if self.types.round.is_some() { ROUNDED_PART } else { PART };
+        let part = if self.sums_apart() { ROUNDED_PART } else { PART };
         let (row_parts, column_parts) = (self.m.div_ceil(part).max(1), self.n.div_ceil(part).max(1));
         let column_part = self.n / column_parts;
         let own_right = !self.b.direct
             && row_parts == 1
+            && self.group() == self.shape.group
             && self.m <= self.shape.task_rows
             && column_part >= self.own_tasks(column_part) * OWN_COLUMNS;
         let side = |in_place: bool, n: usize| if in_place { 0 } else { n };
@@ -287,7 +324,7 @@ impl<T: Element> Product<T> {
         let block_parts = packed.div_ceil(PACKED).clamp(1, blocks);
         // A small result of many products: the only parallelism is in the sums.
         let few = tiles < TASKS && block_parts == 1 && self.batches() == 1 && self.types.correction.is_none();
-        let splits = if few { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
+        let splits = if few && !self.hands_on { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
         Plan {
             panels,
             blocks,
@@ -297,6 +334,13 @@ impl<T: Element> Product<T> {
             splits,
             own_right: own_right && splits == 1,
         }
+    }
+
+    /// Columns of a task. Where sums are handed on, as many as the second cache has room for: what takes them then reads
+    /// and writes long runs.
+    fn group(&self) -> usize {
+        let columns = RESIDENT / self.k.clamp(1, RESIDENT) / self.shape.columns * self.shape.columns;
+        if self.hands_on { columns.max(self.shape.group) } else { self.shape.group }
     }
 
     /// Tasks of a part's columns, where each packs its own.
@@ -334,7 +378,7 @@ impl<T: Element> Product<T> {
         let b = if self.b.direct || p.own_right { 0 } else { columns * steps };
         let sums = if p.splits > 1 {
             p.splits * self.m * self.n
-        } else if self.types.round.is_some() && p.block_parts > 1 {
+        } else if self.sums_apart() && p.block_parts > 1 {
             rows * columns
         } else {
             0
@@ -384,6 +428,8 @@ impl<T: Element> Product<T> {
             packed_a: nothing,
             sums: nothing,
             kept: false,
+            batch: 0,
+            finish: None,
         };
         let (columns, blocks) = (0..self.n, 0..self.plan.blocks);
         let part = Part { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
@@ -404,6 +450,34 @@ impl<T: Element> Product<T> {
     /// Operands and result are arrays of the types and sizes that this was made for, `bias` one of `n` elements where
     /// there is one; `scratch` has as many bytes as asked for.
     pub unsafe fn run(&self, cx: &Cx<'_>, io: [*const u8; 3], c: *mut u8, scratch: *mut u8, kept: *const u8) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run_to(cx, io, (c, None), scratch, kept) }
+    }
+
+    /// As [`Product::run`], where [`Product::hand_on`] said that complete sums go to `finish`.
+    ///
+    /// # Safety
+    /// As for [`Product::run`], but that there is no result.
+    pub unsafe fn run_handing_on(
+        &self,
+        cx: &Cx<'_>,
+        io: [*const u8; 3],
+        finish: Finish<'_>,
+        scratch: *mut u8,
+        kept: *const u8,
+    ) {
+        // SAFETY: by the caller's promise; such products store nothing.
+        unsafe { self.run_to(cx, io, (std::ptr::null_mut(), Some(finish)), scratch, kept) }
+    }
+
+    unsafe fn run_to(
+        &self,
+        cx: &Cx<'_>,
+        io: [*const u8; 3],
+        (c, finish): (*mut u8, Option<Finish<'_>>),
+        scratch: *mut u8,
+        kept: *const u8,
+    ) {
         let ([mut a, mut b, bias], mut scratch) = (io, scratch);
         if self.m == 0 || self.n == 0 {
             return;
@@ -430,6 +504,8 @@ impl<T: Element> Product<T> {
                 packed_b: Ptr(if kept { kept_right.at(0) } else { scratch.wrapping_add(packed_a) }),
                 sums: Ptr(scratch.wrapping_add(packed_a + packed_b)),
                 kept,
+                batch,
+                finish,
             };
             // SAFETY: the caller's arrays; scratch is laid out as counted.
             unsafe { self.one(cx, &at) };
@@ -451,7 +527,7 @@ impl<T: Element> Product<T> {
     }
 
     /// One product of the batch: part after part.
-    unsafe fn one(&self, cx: &Cx<'_>, at: &At) {
+    unsafe fn one(&self, cx: &Cx<'_>, at: &At<'_>) {
         let p = &self.plan;
         for i in 0..p.row_parts {
             for j in 0..p.column_parts {
@@ -478,7 +554,7 @@ impl<T: Element> Product<T> {
     }
 
     /// Packs what a part needs.
-    unsafe fn pack(&self, cx: &Cx<'_>, at: &At, part: &Part) {
+    unsafe fn pack(&self, cx: &Cx<'_>, at: &At<'_>, part: &Part) {
         let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
         let no_right = self.b.direct || self.plan.own_right || at.kept || part.right_ready;
         let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(self.shape.group) };
@@ -505,7 +581,7 @@ impl<T: Element> Product<T> {
         cx.team.run_with(part.blocks.len() * per_block, (lanes * steps) as f64 * PACK_NS, cx.flush, &body);
     }
 
-    unsafe fn pack_left(&self, at: &At, part: &Part, block: usize, panels: Range<usize>) {
+    unsafe fn pack_left(&self, at: &At<'_>, part: &Part, block: usize, panels: Range<usize>) {
         let panel = |p: usize| {
             let rows = self.row(p)..self.row(p + 1);
             let to = self.left_panel(at, part, block, p).cast_mut();
@@ -517,7 +593,7 @@ impl<T: Element> Product<T> {
         unsafe { (self.a.pack)(&panels) };
     }
 
-    unsafe fn pack_right(&self, at: &At, part: &Part, block: usize, columns: Range<usize>) {
+    unsafe fn pack_right(&self, at: &At<'_>, part: &Part, block: usize, columns: Range<usize>) {
         let panel = |j: usize| {
             let columns = j..(j + self.shape.columns).min(columns.end);
             let fill = self.shape.width(columns.len());
@@ -556,7 +632,7 @@ impl<T: Element> Product<T> {
     }
 
     /// Where a panel of the packed left operand lies.
-    fn left_panel(&self, at: &At, part: &Part, block: usize, panel: usize) -> *const T {
+    fn left_panel(&self, at: &At<'_>, part: &Part, block: usize, panel: usize) -> *const T {
         let steps = self.step(block) - self.step(part.blocks.start);
         let of_block = self.step(block + 1) - self.step(block);
         let before = steps * part.panels.len() + (panel - part.panels.start) * of_block;
@@ -564,7 +640,7 @@ impl<T: Element> Product<T> {
     }
 
     /// Where the panel of the packed right operand that begins at column `j` lies.
-    fn right_panel(&self, at: &At, part: &Part, block: usize, j: usize) -> *const T {
+    fn right_panel(&self, at: &At<'_>, part: &Part, block: usize, j: usize) -> *const T {
         let columns = part.columns.len().next_multiple_of(self.shape.columns);
         let steps = self.step(block) - self.step(part.blocks.start);
         let of_block = self.step(block + 1) - self.step(block);
@@ -572,19 +648,19 @@ impl<T: Element> Product<T> {
     }
 
     /// Whether each task packs the columns of the right operand that it uses.
-    fn packs(&self, at: &At) -> bool {
+    fn packs(&self, at: &At<'_>) -> bool {
         self.plan.own_right && !at.kept
     }
 
     /// Computes a part's tiles.
-    unsafe fn tiles(&self, cx: &Cx<'_>, at: &At, part: &Part) {
-        let splits = self.plan.splits;
+    unsafe fn tiles(&self, cx: &Cx<'_>, at: &At<'_>, part: &Part) {
+        let (splits, group) = (self.plan.splits, self.group());
         // Few rows: tasks share the columns only, so that each cache gets its part of the right operand.
         let own = self.packs(at) || (at.kept && self.plan.own_right);
         let (row_tasks, column_tasks) = if own {
             (1, self.own_tasks(part.columns.len()))
         } else {
-            let column_tasks = part.columns.len().div_ceil(self.shape.group).max(1);
+            let column_tasks = part.columns.len().div_ceil(group).max(1);
             let waits = self.waits() && part.blocks.len().div_ceil(splits) > 1;
             let rows = part.panels.len() * self.height;
             let fewest = if waits { rows.div_ceil(self.shape.task_rows) } else { 1 };
@@ -598,7 +674,7 @@ impl<T: Element> Product<T> {
             let columns = if own {
                 even_by(self.shape.columns, part.columns.len(), column_tasks, j)
             } else {
-                j * self.shape.group..((j + 1) * self.shape.group).min(part.columns.len())
+                j * group..((j + 1) * group).min(part.columns.len())
             };
             let job = Job {
                 panels: part.panels.start + panels.start..part.panels.start + panels.end,
@@ -616,13 +692,13 @@ impl<T: Element> Product<T> {
     }
 
     /// Where sums go when a part is done: the result, or memory of their own.
-    fn target(&self, at: &At, part: &Part, job: &Job) -> Place<T> {
+    fn target(&self, at: &At<'_>, part: &Part, job: &Job) -> Place<T> {
         let (row, column) = (self.row(job.panels.start), job.columns.start);
         if self.plan.splits > 1 {
             let before = job.split * self.m * self.n;
             return Place::rows(at.sums.elem(before + row * self.n + column), self.n);
         }
-        if self.types.round.is_some() {
+        if self.sums_apart() {
             let columns = part.columns.len();
             let before = (row - self.row(part.panels.start)) * columns + column - part.columns.start;
             return Place::rows(at.sums.elem(before), columns);
@@ -631,28 +707,28 @@ impl<T: Element> Product<T> {
     }
 
     /// Elements of a task's own memory: a block of the right operand, sums between blocks, complete sums of a panel.
-    fn own_parts(&self, at: &At, job: &Job) -> [usize; 3] {
+    fn own_parts(&self, at: &At<'_>, job: &Job) -> [usize; 3] {
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
         let panel = self.height * columns;
         let steps = job.blocks.clone().map(|b| self.step(b + 1) - self.step(b)).max().unwrap_or(0);
         let right = if self.packs(at) { steps * columns } else { 0 };
         let sums = if self.waits() && job.blocks.len() > 1 { job.panels.len() * panel } else { 0 };
-        [right, sums, if self.rounds(job) { panel } else { 0 }].map(|n| n.next_multiple_of(LINE))
+        [right, sums, if self.completes(job) { panel } else { 0 }].map(|n| n.next_multiple_of(LINE))
     }
 
     /// Whether sums wait in a task's memory for the next block: those that the result cannot hold, and those of tile
     /// registers, whose blocks are short.
     fn waits(&self) -> bool {
-        self.types.round.is_some() || self.shape.registers.is_some()
+        self.sums_apart() || self.shape.registers.is_some()
     }
 
-    /// Whether the sums of a job are complete after its last block and are then rounded.
-    fn rounds(&self, job: &Job) -> bool {
-        self.types.round.is_some() && self.plan.splits == 1 && job.blocks.end == self.plan.blocks
+    /// Whether the sums of a job are complete after its last block and are then rounded or handed on.
+    fn completes(&self, job: &Job) -> bool {
+        self.sums_apart() && self.plan.splits == 1 && job.blocks.end == self.plan.blocks
     }
 
     /// The tiles of a group of columns and a range of panels and blocks.
-    unsafe fn job(&self, at: &At, part: &Part, job: &Job) {
+    unsafe fn job(&self, at: &At<'_>, part: &Part, job: &Job) {
         let parts = self.own_parts(at, job);
         with_scratch(parts.iter().sum::<usize>() * size_of::<T>(), |memory| {
             let _registers = self.shape.registers.map(|r| Configured::new(r, self.height));
@@ -668,10 +744,10 @@ impl<T: Element> Product<T> {
     }
 
     /// One block of steps of a job. Between blocks its sums are in `sums`; `row` has room for those of one panel.
-    unsafe fn block(&self, at: &At, part: &Part, job: &Job, block: usize, sums: *mut T, row: *mut T) {
+    unsafe fn block(&self, at: &At<'_>, part: &Part, job: &Job, block: usize, sums: *mut T, row: *mut T) {
         let target = self.target(at, part, job);
         let (first, last) = (block == job.blocks.start, block + 1 == job.blocks.end);
-        let rounds = last && self.rounds(job);
+        let completes = last && self.completes(job);
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
         let mine;
         let mut right = part;
@@ -725,26 +801,40 @@ impl<T: Element> Product<T> {
                 false => between,
             };
             let to = match last {
-                true if rounds => Place::rows(row, columns),
+                true if completes => Place::rows(row, columns),
                 true => target.down(before),
                 false => between,
             };
             // SAFETY: the panel's rows of the group's columns.
             unsafe { self.row_of_tiles(at, right, job, block, &Line { rows, left, a, from, to, bias }) };
-            if let (true, Some(round)) = (rounds, self.types.round) {
-                for i in 0..rows {
-                    let to = (self.row(panel) + i) * self.n + job.columns.start;
-                    // SAFETY: the row's sums are complete; results are this task's.
-                    unsafe {
-                        self.round_row(round, at, row.wrapping_add(i * columns), to, job.columns.len())
-                    };
-                }
+            if completes {
+                // SAFETY: the panel's rows of the group's columns are complete, and this task's.
+                unsafe { self.complete(at, job, panel, row, columns) };
             }
         }
     }
 
+    /// Rounds or hands on the complete sums of a panel, which are in `sums`, rows `stride` apart.
+    unsafe fn complete(&self, at: &At<'_>, job: &Job, panel: usize, sums: *mut T, stride: usize) {
+        let first = self.row(panel) * self.n + job.columns.start;
+        let (rows, columns) = (self.row(panel + 1) - self.row(panel), job.columns.len());
+        if let Some(round) = self.types.round {
+            for i in 0..rows {
+                // SAFETY: by the caller's promise.
+                unsafe {
+                    self.round_row(round, at, sums.wrapping_add(i * stride), first + i * self.n, columns)
+                };
+            }
+        }
+        if let Some(finish) = at.finish {
+            let first = at.batch * self.m * self.n + first;
+            let sums = sums.cast_const().cast();
+            finish(&Complete { panel: Panel { first, row: self.n, stride, rows, columns }, sums });
+        }
+    }
+
     /// The left operand's panel of a block, packed or where it lies.
-    fn left(&self, at: &At, part: &Part, block: usize, panel: usize) -> (Strided<T>, Left) {
+    fn left(&self, at: &At<'_>, part: &Part, block: usize, panel: usize) -> (Strided<T>, Left) {
         if !self.a.direct {
             let ptr = self.left_panel(at, part, block, panel);
             return (Strided { ptr, row: 1, k: self.height }, Left::Packed);
@@ -756,7 +846,7 @@ impl<T: Element> Product<T> {
     }
 
     /// The tiles of one panel of rows over a job's columns; `part` says how the right operand is packed.
-    unsafe fn row_of_tiles(&self, at: &At, part: &Part, job: &Job, block: usize, line: &Line<T>) {
+    unsafe fn row_of_tiles(&self, at: &At<'_>, part: &Part, job: &Job, block: usize, line: &Line<T>) {
         let k = self.step(block + 1) - self.step(block);
         // The next panel of the left operand comes while this one is used, a part with each tile.
         let next = if line.left == Left::Packed { line.a.k.max(line.rows) * k } else { 0 };
@@ -800,7 +890,7 @@ impl<T: Element> Product<T> {
     }
 
     /// Rounds complete sums of `n` columns to the result from element `to` on.
-    unsafe fn round_row(&self, round: Rounding, at: &At, sums: *mut T, to: usize, n: usize) {
+    unsafe fn round_row(&self, round: Rounding, at: &At<'_>, sums: *mut T, to: usize, n: usize) {
         let c = at.c.at(to * round.size);
         let nothing: *const u8 = std::ptr::null();
         if self.epilogue.accumulate {
@@ -821,7 +911,7 @@ impl<T: Element> Product<T> {
     }
 
     /// Adds the partial sums, in a tree, and what else belongs to the result.
-    unsafe fn join_splits(&self, cx: &Cx<'_>, at: &At) {
+    unsafe fn join_splits(&self, cx: &Cx<'_>, at: &At<'_>) {
         let (total, splits) = (self.m * self.n, self.plan.splits);
         let body = |row: usize| {
             let (from, to) = (row * self.n, (row + 1) * self.n);

@@ -16,6 +16,7 @@ mod dots;
 mod fallback;
 mod gemm;
 mod halves;
+mod handon;
 mod jit;
 mod lanes;
 mod map;
@@ -154,6 +155,7 @@ pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
         Plan::Reduce { map, folded, monoid } => {
             Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, level))
         }
+        Plan::HandOn(h) => Box::new(handon::HandOn::new(h, step, target)?),
         Plan::Rows(r) => Box::new(rows::RowsKernel::new(r, step, level)),
         Plan::While { captures, starts, cond, body } => {
             Box::new(crate::exec::WhileKernel::new(*captures, starts, [cond, body], step, target)?)

@@ -1,0 +1,118 @@
+//! Products that hand their elements on: the element-wise program that alone reads a product takes each part of it while
+//! that is in a near cache, and the product never becomes an array. So an optimizer's update is computed in the product
+//! that is a weight's gradient, and an activation in its layer, where sums are short.
+//!
+//! This runs when all else that joins steps has run: programs that those want are theirs.
+
+use crate::schedule::*;
+use systole_ir::{DType, Op, TensorType};
+
+/// A product that is smaller would not gain.
+const LEAST: usize = 4096;
+/// Products of an element, at most: of longer sums, so few columns fit a cache at a time that the program would read and
+/// write its arrays in short runs, and the product's own traffic hardly counts.
+const LONGEST: usize = 256;
+
+/// A product and the element-wise program that takes its elements.
+#[derive(Clone, Debug)]
+pub struct HandOn {
+    /// The product; its operands are the step's first inputs.
+    pub op: Op,
+    /// Whether a bias follows the product's own operands.
+    pub bias: bool,
+    /// Type of the product.
+    pub product: TensorType,
+    /// The program. Its inputs are the step's after the product's, then the product.
+    pub map: Map,
+}
+
+impl HandOn {
+    /// Inputs that are the product's.
+    pub fn operands(&self) -> usize {
+        2 + self.bias as usize
+    }
+
+    /// Whether the step reads input `i` only at the element that it computes.
+    pub(crate) fn reads_in_place(&self, i: usize) -> bool {
+        i.checked_sub(self.operands()).is_some_and(|k| linear_loads(&self.map, k).is_some())
+    }
+
+    /// A short name for listings and profiles.
+    pub(crate) fn name(&self) -> String {
+        let bias = if self.bias { "+bias" } else { "" };
+        format!("{}{bias}+map[{}]", self.op.name(), self.map.instrs.len())
+    }
+}
+
+/// How many loads of an input a program has, where all are linear.
+fn linear_loads(map: &Map, k: usize) -> Option<usize> {
+    let mut loads = map.loads.iter().filter(|l| matches!(l, Load::Array { input, .. } if *input == k));
+    loads.try_fold(0, |count, load| map.is_linear(load).then_some(count + 1))
+}
+
+/// Joins products and programs where that may be. The buffer plan comes later.
+pub fn join(s: &mut Schedule) {
+    let mut at = 0;
+    while at < s.steps.len() {
+        match reader(s, at) {
+            Some(reader) => {
+                let product = s.steps.remove(at);
+                let map = s.steps.remove(reader - 1);
+                s.slots[product.outputs[0]].bytes = 0;
+                s.steps.insert(reader - 1, joined(product, map));
+            }
+            None => at += 1,
+        }
+    }
+}
+
+/// The element-wise step that alone reads the product of step `at`, once and element by element.
+fn reader(s: &Schedule, at: usize) -> Option<usize> {
+    let step = &s.steps[at];
+    let Kernel::Op { op: Op::DotGeneral(d), .. } = &step.kernel else { return None };
+    let (product, ty) = (step.outputs[0], &step.output_types[0]);
+    let mut readers = s.steps.iter().enumerate().filter(|(_, other)| other.inputs.contains(&product));
+    let (place, other) = readers.next()?;
+    let Kernel::Map(map) = &other.kernel else { return None };
+    let k = other.inputs.iter().position(|&x| x == product)?;
+    let fits = readers.next().is_none()
+        && s.results.iter().all(|r| r.slot != product)
+        && other.inputs.iter().filter(|&&x| x == product).count() == 1
+        && ty.dtype == DType::F32
+        && other.input_types[k].dtype == DType::F32
+        && ty.elements() >= LEAST
+        && d.lhs_contract.iter().map(|&d| step.input_types[0].shape[d]).product::<usize>() <= LONGEST
+        && map.shape.elements() == ty.elements()
+        && linear_loads(map, k) == Some(1);
+    fits.then_some(place)
+}
+
+/// Both steps in one: the product's inputs, then the program's.
+fn joined(product: Step, mut step: Step) -> Step {
+    let (Kernel::Op { op, bias }, Kernel::Map(mut map)) = (product.kernel, step.kernel) else {
+        systole_ir::bug!("only products and element-wise programs are joined")
+    };
+    let made = product.outputs[0];
+    let Some(k) = step.inputs.iter().position(|&x| x == made) else {
+        systole_ir::bug!("the program does not read the product")
+    };
+    step.inputs.remove(k);
+    let others = step.inputs.len();
+    for load in &mut map.loads {
+        if let Load::Array { input, .. } = load {
+            *input = match *input {
+                i if i == k => others,
+                i if i > k => i - 1,
+                i => i,
+            };
+        }
+    }
+    step.input_types.remove(k);
+    Step {
+        kernel: Kernel::HandOn(HandOn { op, bias, product: product.output_types[0].clone(), map }),
+        inputs: product.inputs.into_iter().chain(step.inputs).collect(),
+        input_types: product.input_types.into_iter().chain(step.input_types).collect(),
+        flops: product.flops + step.flops,
+        ..step
+    }
+}

@@ -1,0 +1,131 @@
+//! A product whose elements an element-wise program takes as soon as they are complete, panel by panel; where the product
+//! cannot be handed on like that, it is computed whole first.
+
+use super::dot::DotKernel;
+use super::map::MapKernel;
+use super::matmul::{Complete, Epilogue};
+use super::{Io, Kernel, Ptr, bind_op};
+use crate::detect::Target;
+use crate::exec::Cx;
+use smallvec::SmallVec;
+use systole_compile::{HandOn as Plan, Step};
+use systole_ir::{Op, Result};
+
+/// A product and what takes its elements.
+pub struct HandOn {
+    product: Product,
+    map: MapKernel,
+    /// Inputs of the product; the others are the program's.
+    operands: usize,
+    /// Bytes of the product.
+    bytes: usize,
+}
+
+enum Product {
+    HandsOn(Box<DotKernel>),
+    Whole(Box<dyn Kernel>),
+}
+
+impl HandOn {
+    pub fn new(plan: &Plan, step: &Step, target: Target) -> Result<HandOn> {
+        let operands = plan.operands();
+        let alone = Step {
+            kernel: systole_compile::Kernel::Op { op: plan.op.clone(), bias: plan.bias },
+            inputs: step.inputs[..operands].to_vec(),
+            input_types: step.input_types[..operands].to_vec(),
+            outputs: step.outputs[..1].to_vec(),
+            output_types: vec![plan.product.clone()],
+            ..step.clone()
+        };
+        let map = MapKernel::new(&plan.map, target.level.vectors());
+        Ok(HandOn {
+            product: product(plan, &alone, map.takes_panels(), target)?,
+            map,
+            operands,
+            bytes: plan.product.bytes().next_multiple_of(64),
+        })
+    }
+
+    /// The kernel that computes the product, for what a loop keeps of its operands.
+    fn inner(&self) -> &dyn Kernel {
+        match &self.product {
+            Product::HandsOn(dot) => dot.as_ref(),
+            Product::Whole(kernel) => kernel.as_ref(),
+        }
+    }
+}
+
+/// `panels`: the program takes the product panel by panel.
+fn product(plan: &Plan, alone: &Step, panels: bool, target: Target) -> Result<Product> {
+    if let (Op::DotGeneral(d), true) = (&plan.op, panels) {
+        let epilogue = Epilogue { bias: plan.bias, accumulate: false };
+        if let Some(mut dot) = DotKernel::new(d, epilogue, alone, target)
+            && dot.hand_on()
+        {
+            return Ok(Product::HandsOn(Box::new(dot)));
+        }
+    }
+    Ok(Product::Whole(bind_op(&plan.op, plan.bias, alone, target)?))
+}
+
+impl Kernel for HandOn {
+    fn scratch(&self) -> usize {
+        match &self.product {
+            Product::HandsOn(dot) => dot.scratch(),
+            Product::Whole(kernel) => self.bytes + kernel.scratch(),
+        }
+    }
+
+    fn kept(&self, same: &[bool]) -> usize {
+        self.inner().kept(&same[..self.operands])
+    }
+
+    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.inner().keep(cx, &inputs[..self.operands], kept) }
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run_kept(cx, io, std::ptr::null()) }
+    }
+
+    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        let (operands, others) = io.inputs.split_at(self.operands);
+        match &self.product {
+            Product::HandsOn(dot) => {
+                let inputs: SmallVec<[Ptr; 8]> = others.iter().map(|&p| Ptr::of(p)).collect();
+                let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
+                // SAFETY: each element is handed on once, so tasks read and write different ones.
+                let take = |part: &Complete| unsafe { self.take(part, &inputs, &outputs) };
+                let io = Io { inputs: operands, outputs: &[], scratch: io.scratch };
+                // SAFETY: the operands are the product's, and so is the scratch.
+                unsafe { dot.run_handing_on(cx, &io, &take, kept) };
+                Ok(())
+            }
+            Product::Whole(kernel) => {
+                let whole = io.scratch;
+                let scratch = whole.wrapping_add(self.bytes);
+                let inputs: SmallVec<[*const u8; 8]> =
+                    others.iter().copied().chain([whole.cast_const()]).collect();
+                // SAFETY: scratch has room for the product and its kernel's own.
+                unsafe {
+                    kernel.run_kept(cx, &Io { inputs: operands, outputs: &[whole], scratch }, kept)?;
+                    self.map.run(cx, &Io { inputs: &inputs, outputs: io.outputs, scratch })
+                }
+            }
+        }
+    }
+}
+
+impl HandOn {
+    /// Runs the program for some complete sums.
+    unsafe fn take(&self, part: &Complete, inputs: &[Ptr], outputs: &[Ptr]) {
+        let sums = part.sums;
+        let inputs: SmallVec<[*const u8; 8]> =
+            inputs.iter().map(|p| p.at(0).cast_const()).chain([sums]).collect();
+        let outputs: SmallVec<[*mut u8; 4]> = outputs.iter().map(|p| p.at(0)).collect();
+        // SAFETY: by the caller's promise.
+        unsafe { self.map.panel(&inputs, &outputs, &part.panel) };
+    }
+}

@@ -1,0 +1,108 @@
+//! Products handed on to element-wise programs: against the interpreter, on every level, and bit for bit what the same
+//! product gives that is stored first; the same bits for any number of threads.
+
+mod common;
+
+use common::*;
+use std::sync::Arc;
+use systole_ir::DType::F32;
+use systole_ir::{Graph, GraphBuilder, Literal, TensorType};
+use systole_runtime::{Arg, Backend, CompileOptions, DeviceId};
+
+/// Rows, columns and products of an element.
+type Size = (usize, usize, usize);
+
+/// Around tiles, several groups of columns, few products, and more of them than are handed on.
+const SIZES: [Size; 5] = [(97, 64, 40), (61, 130, 256), (33, 1000, 200), (80, 60, 3), (66, 64, 300)];
+
+/// `(x: [k, m], d: [k, n], w, m, v: [m, n]) → (w, m, v)` after a step in the manner of Adam with the gradient `xᵀ·d`, which is a
+/// result too where it is `stored`.
+fn update((m, n, k): Size, stored: bool) -> Arc<Graph> {
+    let g = GraphBuilder::new("update");
+    let array =
+        |rows: usize, columns: usize, name: &str| g.parameter(TensorType::new(F32, [rows, columns]), name);
+    let (x, d, rate) =
+        (array(k, m, "x"), array(k, n, "d"), g.parameter(TensorType::new(F32, [0; 0]), "rate"));
+    let [w, first, second] = ["w", "m", "v"].map(|name| array(m, n, name));
+    let gradient = x.transpose(&[1, 0]).dot(&d);
+    let first = &first + (&gradient - &first) * 0.1;
+    let second = &second + (&gradient * &gradient - &second) * 0.001;
+    let w = &w - &first * &rate / (second.abs() + 1.0).sqrt();
+    let results = [w, first, second];
+    let more = if stored { vec![gradient] } else { vec![] };
+    g.finish(&[&results[..], &more].concat()).unwrap()
+}
+
+/// `relu(x·w + b)`.
+fn layer((m, n, k): Size) -> Arc<Graph> {
+    let g = GraphBuilder::new("layer");
+    let array = |dims: &[usize], name: &str| g.parameter(TensorType::new(F32, dims), name);
+    let (x, w, b) = (array(&[m, k], "x"), array(&[k, n], "w"), array(&[n], "b"));
+    g.finish(&[(x.dot(&w) + &b).relu()]).unwrap()
+}
+
+fn listing(graph: &Arc<Graph>) -> String {
+    let backend = backend(levels().last().unwrap(), 1);
+    backend.compile(graph, &CompileOptions::default()).unwrap().report().listing.clone()
+}
+
+fn check(graph: &Arc<Graph>, size: Size) -> Vec<Vec<Literal>> {
+    let args = arguments(graph, -1.0, 1.0, 5);
+    let want = oracle(graph, &args);
+    let of_level = |level| {
+        let got = run(&backend(level, 2), graph, &args);
+        for (k, (got, want)) in got.iter().zip(&want).enumerate() {
+            let d = relative(got, want);
+            assert!(d <= 2e-6, "result {k} of {size:?} on {level:?}: {d:e}");
+        }
+        for threads in [1, 3, 8] {
+            assert!(
+                run(&backend(level, threads), graph, &args) == got,
+                "{size:?} on {level:?}, {threads} threads"
+            );
+        }
+        got
+    };
+    levels().map(of_level).collect()
+}
+
+#[test]
+fn an_update_in_the_product_that_is_its_gradient() {
+    for size in SIZES {
+        let (alone, stored) = (update(size, false), update(size, true));
+        let handed_on = size.2 <= 256;
+        assert_eq!(listing(&alone).contains("dot_general+map"), handed_on, "{size:?}\n{}", listing(&alone));
+        assert!(!listing(&stored).contains("dot_general+map"), "{}", listing(&stored));
+        let [got, apart] = [&alone, &stored].map(|graph| check(graph, size));
+        for (got, apart) in got.iter().zip(&apart) {
+            assert!(got[..] == apart[..3], "{size:?}: a stored gradient gives other bits");
+        }
+    }
+}
+
+#[test]
+fn an_activation_in_its_layer() {
+    for size in SIZES.into_iter().filter(|s| s.2 <= 256) {
+        let graph = layer(size);
+        assert!(listing(&graph).contains("dot_general+bias+map"), "{}", listing(&graph));
+        check(&graph, size);
+    }
+}
+
+#[test]
+fn weights_and_moments_are_updated_where_they_lie() {
+    let graph = update(SIZES[1], false);
+    let args = arguments(&graph, -1.0, 1.0, 9);
+    for level in levels() {
+        let cpu = backend(level, 2);
+        let want = run(&cpu, &graph, &args);
+        let exe =
+            cpu.compile(&graph, &CompileOptions { donated: vec![3, 4, 5], ..Default::default() }).unwrap();
+        let listing = &exe.report().listing;
+        assert_eq!(listing.matches("where donated").count(), 3, "{listing}");
+        let put = |l: &Literal| Arg::Donate(cpu.put(l, DeviceId(0)).unwrap());
+        let got = exe.run(args.iter().map(put).collect()).unwrap();
+        let got: Vec<Literal> = got.iter().map(|b| b.to_literal().unwrap()).collect();
+        assert!(got == want, "other bits in place on {level:?}");
+    }
+}
