@@ -21,7 +21,7 @@ const PIXELS: usize = 400;
 /// Rows of the result for which copying panels of the cotangent does not pay, and the distance of its pixels at which
 /// they must be copied all the same: so far apart they would share a few sets of the second-level cache.
 const FEW_ROWS: usize = 256;
-const ALIAS: usize = 4096;
+const ALIAS: usize = 2048;
 /// Most partial sums, and most elements of all of them.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;

@@ -39,14 +39,14 @@ pub struct Lines {
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 /// Lines that each round of products fetches.
-pub const LINES: usize = 2;
+pub const LINES: usize = 4;
 
 impl Lines {
-    /// Fetches those of one round.
+    /// Fetches at most `n`.
     #[inline(always)]
-    fn fetch(&mut self) {
+    fn fetch(&mut self, n: usize) {
         let mut i = 0;
-        while i < LINES && self.at < self.end {
+        while i < n && self.at < self.end {
             prefetch_far(self.at);
             self.at = self.at.wrapping_add(LINE);
             i += 1;
@@ -99,11 +99,14 @@ pub const CHAIN: usize = 384;
 
 /// Products between which there is no counting: the processor takes in four instructions at a time, and a tile of two
 /// vectors has little room for others beside its own.
-pub const TOGETHER: usize = 4;
+pub const TOGETHER: usize = 8;
 
 /// Rounds of products before the last row of the result is needed that this is fetched. Sums wait far away, or have
 /// never been near; earlier the operands would push them out of the first cache again.
-const SPARE: usize = 4;
+const SPARE: usize = 2;
+
+/// Rows up to which [`across`] has registers left for addresses of what it fetches beside those of the rows.
+const FEW_ROWS: usize = 9;
 
 /// How far ahead [`down`] fetches rows, in products: its left factors lie too far apart for the hardware to foresee.
 const AHEAD: usize = 8;
@@ -131,7 +134,7 @@ macro_rules! multiply {
     }};
 }
 
-/// The result's rows of a tile of `M` rows and `N` vectors, fetched row by row in the last of `rounds` rounds.
+/// The result's rows of a tile of `M` rows and `N` vectors, two fetched with each of the last of `rounds` rounds.
 struct Rows {
     wait: usize,
     next: usize,
@@ -140,7 +143,7 @@ struct Rows {
 impl Rows {
     #[inline(always)]
     fn new<const M: usize>(rounds: usize) -> Rows {
-        Rows { wait: rounds.saturating_sub(M + SPARE), next: 0 }
+        Rows { wait: rounds.saturating_sub(M.div_ceil(2) + SPARE), next: 0 }
     }
 
     #[inline(always)]
@@ -148,9 +151,12 @@ impl Rows {
         if self.wait > 0 {
             self.wait -= 1;
         } else if self.next < M {
+            let other = (self.next + 1).min(M - 1);
             // SAFETY: the caller's table has `M` rows.
-            prefetch_row::<V, N>(o.c.wrapping_add(unsafe { *o.rows.add(self.next) }));
-            self.next += 1;
+            let [row, other] = [self.next, other].map(|i| o.c.wrapping_add(unsafe { *o.rows.add(i) }));
+            prefetch_row::<V, N>(row);
+            prefetch_row::<V, N>(other);
+            self.next += 2;
         }
     }
 }
@@ -162,6 +168,9 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
         let mut acc = [[V::splat(0.0); N]; M];
         let mut b = t.b;
         let (mut ahead, mut result) = (t.ahead, Rows::new::<M>(t.count * (t.length / TOGETHER)));
+        if M > FEW_ROWS {
+            ahead.fetch(usize::MAX);
+        }
         for r in 0..t.count {
             let run = t.a.add(*t.runs.add(r));
             let mut rows = [run; M];
@@ -172,8 +181,10 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
             }
             let mut k = 0;
             while k + TOGETHER <= t.length {
-                ahead.fetch();
-                result.fetch::<V, M, N>(&t.out);
+                if M <= FEW_ROWS {
+                    ahead.fetch(LINES);
+                    result.fetch::<V, M, N>(&t.out);
+                }
                 let mut u = 0;
                 while u < TOGETHER {
                     multiply!(acc, b, i => rows[i].add(k + u));
@@ -201,7 +212,7 @@ unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
         let (mut ahead, mut result) = (t.ahead, Rows::new::<M>(t.count / TOGETHER));
         let mut k = 0;
         while k + TOGETHER <= t.count {
-            ahead.fetch();
+            ahead.fetch(LINES);
             result.fetch::<V, M, N>(&t.out);
             let mut u = 0;
             while u < TOGETHER {
