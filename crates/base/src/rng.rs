@@ -15,10 +15,18 @@ pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     c
 }
 
-/// A 64-bit hash of text, to turn names ("shuffle", a layer's path) into stream numbers. FNV-1a, then mixed.
+/// A 64-bit hash of text, to turn names ("shuffle", a layer's path) into stream numbers: [`fnv1a`], then mixed.
 pub fn hash_name(name: &str) -> u64 {
-    let h = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3));
-    mix(h)
+    mix(fnv1a(name.as_bytes()))
+}
+
+/// The 64-bit FNV-1a hash of bytes (RFC 9923): finds damage and differences, not forgeries.
+///
+/// ```
+/// assert_eq!(systole_base::rng::fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
+/// ```
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// A bijective 64-bit mixer (SplitMix64's finaliser).

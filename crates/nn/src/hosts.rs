@@ -6,6 +6,7 @@
 use crate::model::Model;
 use std::collections::VecDeque;
 use systole_data::Share;
+use systole_ir::rng::fnv1a;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_runtime::{Buffer, Hosts};
 
@@ -108,7 +109,7 @@ impl Model {
     pub fn agree(&self, things: &[(&str, String)]) -> Result<()> {
         let Some(hosts) = self.hosts() else { return Ok(()) };
         let words = |text: &String| {
-            let digest = digest(text.as_bytes());
+            let digest = fnv1a(text.as_bytes());
             [digest as i32, (digest >> 32) as i32, text.len() as i32]
         };
         let own: Vec<i32> = things.iter().flat_map(|(_, text)| words(text)).collect();
@@ -144,7 +145,7 @@ impl Model {
     /// A digest of the weights that are still on the host; those on devices have come from there.
     pub(crate) fn digest_of_weights(&self) -> String {
         let here = self.weights().into_iter().filter_map(|(_, value)| value.host());
-        format!("{:016x}", here.fold(0, |sum: u64, value| sum.rotate_left(1) ^ digest(value.bytes())))
+        format!("{:016x}", here.fold(0, |sum: u64, value| sum.rotate_left(1) ^ fnv1a(value.bytes())))
     }
 }
 
@@ -158,11 +159,6 @@ fn texts(hosts: &dyn Hosts, here: &str, longest: usize) -> Result<Vec<String>> {
         String::from_utf8_lossy(&bytes).into_owned()
     };
     Ok(said.chunks(longest).map(text).collect())
-}
-
-/// FNV-1a.
-fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

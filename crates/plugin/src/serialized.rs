@@ -2,6 +2,7 @@
 
 use crate::device::VERSION;
 use crate::table::Failure;
+use systole_ir::rng::fnv1a;
 use systole_pjrt::sys::code;
 
 /// What a program is compiled from.
@@ -22,7 +23,7 @@ impl Serialized {
         let mut bytes = MARK.to_vec();
         bytes.extend_from_slice(&(VERSION.len() as u32).to_le_bytes());
         bytes.extend_from_slice(VERSION.as_bytes());
-        bytes.extend_from_slice(&checksum(&rest).to_le_bytes());
+        bytes.extend_from_slice(&fnv1a(&rest).to_le_bytes());
         bytes.extend_from_slice(&rest);
         bytes
     }
@@ -43,7 +44,7 @@ impl Serialized {
             return Err(wrong(&format!("it was made by {version:?}, and this is {VERSION:?}")));
         }
         let (sum, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
-        if checksum(rest) != u64::from_le_bytes(*sum) {
+        if fnv1a(rest) != u64::from_le_bytes(*sum) {
             return Err(wrong("it is damaged"));
         }
         let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
@@ -52,11 +53,6 @@ impl Serialized {
         let text = String::from_utf8(text.to_vec()).map_err(|_| wrong("its text is none"))?;
         Ok(Serialized { text, options: options.into() })
     }
-}
-
-/// FNV-1a over the bytes.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

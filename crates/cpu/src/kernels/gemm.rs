@@ -377,13 +377,14 @@ pub(super) mod x86 {
 }
 
 /// `body` for each row `I` of a tile of `M`, written out: sums stay in registers only where every index is a constant
-/// from the start, and the compiler does not unroll so many rounds by itself.
+/// from the start, and the compiler does not unroll so many rounds by itself. What is behind a `const` that is false is
+/// never compiled: each kernel costs the time of its own rows only.
 macro_rules! each_row {
     ($m:ident, $i:ident => $body:expr) => {
         each_row!(@ $m, $i => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23)
     };
     (@ $m:ident, $i:ident => $body:expr, $($n:literal)*) => {
-        $(if $n < $m {
+        $(if const { $n < $m } {
             const $i: usize = $n;
             $body
         })*
@@ -399,7 +400,7 @@ unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
     unsafe {
         let mut acc = [[V::splat(std::mem::zeroed()); N]; M];
         let whole = t.columns == N * V::LANES;
-        if PADDED || t.padded || whole {
+        if const { PADDED } || t.padded || whole {
             chain::<V, M, N, STRIDED, false>(t, &mut acc);
         } else {
             chain::<V, M, N, STRIDED, true>(t, &mut acc);
@@ -459,31 +460,35 @@ unsafe fn chain<V: Vector, const M: usize, const N: usize, const STRIDED: bool, 
     let mut a = [t.a; M];
     each_row!(M, I => a[I] = t.a.wrapping_add(I * t.a_row));
     let mut b = t.b;
-    let unrolled = if STRIDED || PART { 0 } else { t.k / UNROLLED };
-    // The result's lines are asked for row by row: all at once they would keep the operands' lines waiting. And late:
-    // the operands would push them out of the first cache again.
-    let late = unrolled.saturating_sub(M + 1);
-    let last = t.c.wrapping_add((M - 1) * t.c_row);
-    let (mut row, mut ahead) = (t.c, t.ahead);
-    let mut from = if t.from.is_null() { t.c } else { t.from };
-    for round in 0..unrolled {
-        if round >= late {
-            prefetch_row::<V, N>(row);
-            prefetch_row::<V, N>(from);
-            row = row.wrapping_add(t.c_row).min(last);
-            from = from.wrapping_add(t.from_row);
+    let mut done = 0;
+    if const { !STRIDED && !PART } {
+        let rounds = t.k / UNROLLED;
+        // The result's lines are asked for row by row: all at once they would keep the operands' lines waiting. And
+        // late: the operands would push them out of the first cache again.
+        let late = rounds.saturating_sub(M + 1);
+        let last = t.c.wrapping_add((M - 1) * t.c_row);
+        let (mut row, mut ahead) = (t.c, t.ahead);
+        let mut from = if t.from.is_null() { t.c } else { t.from };
+        for round in 0..rounds {
+            if round >= late {
+                prefetch_row::<V, N>(row);
+                prefetch_row::<V, N>(from);
+                row = row.wrapping_add(t.c_row).min(last);
+                from = from.wrapping_add(t.from_row);
+            }
+            prefetch_far(ahead);
+            ahead = ahead.wrapping_add(t.ahead_step);
+            // SAFETY: as for `tile`.
+            unsafe {
+                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+            }
         }
-        prefetch_far(ahead);
-        ahead = ahead.wrapping_add(t.ahead_step);
-        // SAFETY: as for `tile`.
-        unsafe {
-            step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
-            step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
-            step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
-            step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
-        }
+        done = UNROLLED * rounds;
     }
-    for _ in UNROLLED * unrolled..t.k {
+    for _ in done..t.k {
         // SAFETY: as for `tile`.
         unsafe { step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc) };
     }
@@ -676,11 +681,16 @@ kernels!(packed AVX512_QUADS, avx512_quads, x86::Quads16, i32, 2, [1 2 3 4 5 6 7
 
 macro_rules! indirect_kernels {
     ($name:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
-        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
         unsafe fn $name(count: usize, t: &TileArgs<$t>, rows: *const usize, steps: *const usize) {
-            match count {
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn of<const M: usize>(t: &TileArgs<$t>, rows: *const usize, steps: *const usize) {
                 // SAFETY: the caller's promises are those of `indirect`.
-                $($m => unsafe { indirect::<$v, $m, $n>(t, rows, steps) },)*
+                unsafe { indirect::<$v, M, $n>(t, rows, steps) }
+            }
+            match count {
+                // SAFETY: as above; the level is available.
+                $($m => unsafe { of::<$m>(t, rows, steps) },)*
                 _ => {}
             }
         }

@@ -51,8 +51,21 @@ trait Fn2<A, Z> {
     fn f<I: Isa>(a: A, b: A) -> Z;
 }
 
+/// A number that loops compute with.
+pub trait Lane: Copy {
+    /// Whether networks compute with it (see [`Tile::EVERY_LEVEL`]).
+    const COMMON: bool;
+}
+macro_rules! lane_types {
+    ($($t:ty: $common:literal),*) => { $(impl Lane for $t { const COMMON: bool = $common; })* };
+}
+lane_types!(f32: true, i32: true, u8: true, u32: true, f64: false, i8: false, i16: false, u16: false, i64: false, u64: false);
+
 struct Loop1<A, Z, F>(PhantomData<(A, Z, F)>);
-impl<A: Copy, Z, F: Fn1<A, Z>> Tile for Loop1<A, Z, F> {
+impl<A: Lane, Z: Lane, F: Fn1<A, Z>> Tile for Loop1<A, Z, F> {
+    // Either: narrow floats are u16 in memory and f32 lanes.
+    const EVERY_LEVEL: bool = A::COMMON || Z::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`.
@@ -64,7 +77,9 @@ impl<A: Copy, Z, F: Fn1<A, Z>> Tile for Loop1<A, Z, F> {
 }
 
 struct Loop2<A, Z, F>(PhantomData<(A, Z, F)>);
-impl<A: Copy, Z, F: Fn2<A, Z>> Tile for Loop2<A, Z, F> {
+impl<A: Lane, Z, F: Fn2<A, Z>> Tile for Loop2<A, Z, F> {
+    const EVERY_LEVEL: bool = A::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`.
@@ -356,11 +371,11 @@ casts!(
     u8 => f32, f64, i32, i64, u32; u16 => f32, i32; u32 => f32, f64, i32, u64, i64; u64 => f32, u32;
 );
 
-fn loop1<A: Copy, Z, F: Fn1<A, Z>>(level: Level) -> TileFn {
+fn loop1<A: Lane, Z: Lane, F: Fn1<A, Z>>(level: Level) -> TileFn {
     level.tile::<Loop1<A, Z, F>>()
 }
 
-fn loop2<A: Copy, Z, F: Fn2<A, Z>>(level: Level) -> TileFn {
+fn loop2<A: Lane, Z, F: Fn2<A, Z>>(level: Level) -> TileFn {
     level.tile::<Loop2<A, Z, F>>()
 }
 
@@ -495,7 +510,7 @@ fn binary(op: Binary, dtype: DType, level: Level) -> Option<TileFn> {
     })
 }
 
-fn int_order<T: Int>(op: Binary, level: Level) -> Option<TileFn> {
+fn int_order<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
     match op {
         Binary::Maximum => Some(loop2::<T, T, IntMax>(level)),
         Binary::Minimum => Some(loop2::<T, T, IntMin>(level)),
@@ -503,7 +518,7 @@ fn int_order<T: Int>(op: Binary, level: Level) -> Option<TileFn> {
     }
 }
 
-fn int_binary<T: Int>(op: Binary, level: Level) -> Option<TileFn> {
+fn int_binary<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
     Some(match op {
         Binary::Add => loop2::<T, T, IntAdd>(level),
         Binary::Subtract => loop2::<T, T, IntSub>(level),
@@ -533,7 +548,7 @@ fn compare(direction: Direction, dtype: DType, level: Level) -> TileFn {
     }
 }
 
-fn compare_lanes<T: PartialOrd + Copy>(direction: Direction, level: Level) -> TileFn {
+fn compare_lanes<T: PartialOrd + Lane>(direction: Direction, level: Level) -> TileFn {
     match direction {
         Direction::Eq => loop2::<T, u8, IsEq>(level),
         Direction::Ne => loop2::<T, u8, IsNe>(level),
@@ -544,7 +559,7 @@ fn compare_lanes<T: PartialOrd + Copy>(direction: Direction, level: Level) -> Ti
     }
 }
 
-fn cast<A: Copy, Z>(level: Level) -> TileFn
+fn cast<A: Lane, Z: Lane>(level: Level) -> TileFn
 where
     CastLoop<A, Z>: Fn1<A, Z>,
 {

@@ -4,7 +4,7 @@
 //! are folded in f32 and rounded once.
 
 use super::jit::{self, Sink};
-use super::lanes::{lane_size, lanes, lanes_mut, narrow, widen};
+use super::lanes::{Lane, lane_size, lanes, lanes_mut, narrow, widen};
 use super::map::{Program, Registers, TILE, store};
 use super::{Io, Kernel, Ptr, math};
 use crate::detect::{Isa, Level, Tile, TileFn};
@@ -67,7 +67,9 @@ float_folds!(f32, math::maximum, math::minimum; f64, math::maximum64, math::mini
 
 /// Folds `n` elements into [`LANES`] accumulators at `dst`.
 struct Along<T, F>(PhantomData<(T, F)>);
-impl<T: Copy, F: Fold<T>> Tile for Along<T, F> {
+impl<T: Lane, F: Fold<T>> Tile for Along<T, F> {
+    const EVERY_LEVEL: bool = T::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`; the accumulators are apart from the elements.
@@ -89,7 +91,9 @@ impl<T: Copy, F: Fold<T>> Tile for Along<T, F> {
 
 /// Folds `n` elements into `n` accumulators.
 struct Across<T, F>(PhantomData<(T, F)>);
-impl<T: Copy, F: Fold<T>> Tile for Across<T, F> {
+impl<T: Lane, F: Fold<T>> Tile for Across<T, F> {
+    const EVERY_LEVEL: bool = T::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`; the accumulators are apart from the elements.
@@ -102,7 +106,9 @@ impl<T: Copy, F: Fold<T>> Tile for Across<T, F> {
 
 /// Folds [`LANES`] accumulators into one, in a tree.
 struct Within<T, F>(PhantomData<(T, F)>);
-impl<T: Copy, F: Fold<T>> Tile for Within<T, F> {
+impl<T: Lane, F: Fold<T>> Tile for Within<T, F> {
+    const EVERY_LEVEL: bool = T::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, _: usize) {
         // SAFETY: the caller has the accumulators at `a` and a lane at `dst`.
@@ -123,7 +129,9 @@ impl<T: Copy, F: Fold<T>> Tile for Within<T, F> {
 
 /// Folds each of `n` rows of elements at `a`, whose length (a `usize`) is at `b`, into one of `n` lanes.
 struct Short<T, F>(PhantomData<(T, F)>);
-impl<T: Copy, F: Fold<T>> Tile for Short<T, F> {
+impl<T: Lane, F: Fold<T>> Tile for Short<T, F> {
+    const EVERY_LEVEL: bool = T::COMMON;
+
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`; rows have an element at least.
@@ -146,7 +154,7 @@ pub struct Loops {
     short: TileFn,
 }
 
-fn loops<T: Copy, F: Fold<T>>(level: Level) -> Loops {
+fn loops<T: Lane, F: Fold<T>>(level: Level) -> Loops {
     Loops {
         along: level.tile::<Along<T, F>>(),
         across: level.tile::<Across<T, F>>(),
@@ -155,7 +163,7 @@ fn loops<T: Copy, F: Fold<T>>(level: Level) -> Loops {
     }
 }
 
-fn float_loops<T: Copy>(monoid: Monoid, level: Level) -> Loops
+fn float_loops<T: Lane>(monoid: Monoid, level: Level) -> Loops
 where
     Add: Fold<T>,
     Mul: Fold<T>,
@@ -171,7 +179,7 @@ where
     }
 }
 
-fn int_loops<T: Copy>(monoid: Monoid, level: Level) -> Loops
+fn int_loops<T: Lane>(monoid: Monoid, level: Level) -> Loops
 where
     Add: Fold<T>,
     Mul: Fold<T>,
@@ -218,6 +226,13 @@ struct StoredBf16(u16);
 /// An f16 in memory.
 #[derive(Clone, Copy)]
 struct StoredF16(u16);
+
+impl Lane for StoredBf16 {
+    const COMMON: bool = true;
+}
+impl Lane for StoredF16 {
+    const COMMON: bool = true;
+}
 
 impl<F: Fold<f32>> Fold<StoredBf16> for F {
     #[inline(always)]

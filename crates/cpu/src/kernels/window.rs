@@ -349,9 +349,11 @@ unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip
         }
         element
     };
+    // Folds that networks hardly use go element by element: their loops are many, and each is compiled.
+    let four = const { C::COMMON && F::COMMON };
     match left {
         0 => out.fill(init),
-        1..4 => {
+        n if !four || n < 4 => {
             left -= 1;
             for (y, a) in out.iter_mut().zip(next()) {
                 *y = C::store(F::f(init.load(), a.load()));
@@ -362,7 +364,7 @@ unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip
             fold_four::<C, F, true>(out, init, next(), next(), next(), next());
         }
     }
-    while left >= 4 {
+    while four && left >= 4 {
         left -= 4;
         fold_four::<C, F, false>(out, init, next(), next(), next(), next());
     }

@@ -255,6 +255,8 @@ ops!(
 
 impl Op {
     /// The StableHLO mnemonic.
+    // Not inlined: a loop that compares names would become one over all ops, which takes minutes to compile.
+    #[inline(never)]
     pub fn name(&self) -> &'static str {
         self.rule().name()
     }

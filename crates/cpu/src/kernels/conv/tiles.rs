@@ -269,8 +269,17 @@ unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(o: &Out, mut
             return;
         }
         each::<M, N>(|i, j| acc[i][j].store(line.add((i * N + j) * V::LANES)));
-        for i in 0..M {
-            let (to, from) = (row(i), line.add(i * N * V::LANES));
+        write_part(o, line, M, N * V::LANES);
+    }
+}
+
+/// Writes the columns that there are of `m` rows of `width` sums.
+#[inline(never)]
+unsafe fn write_part(o: &Out, sums: *const f32, m: usize, width: usize) {
+    for i in 0..m {
+        // SAFETY: the caller's result has `m` rows of `columns` columns, its sums that many rows of at least as many.
+        unsafe {
+            let (to, from) = (o.c.add(*o.rows.add(i)), sums.add(i * width));
             for j in 0..o.columns {
                 let before = if o.add { *to.add(j) } else { 0.0 };
                 *to.add(j) = before + *from.add(j);
@@ -293,21 +302,32 @@ fn each<const M: usize, const N: usize>(mut f: impl FnMut(usize, usize)) {
     }
 }
 
+// Each number of rows is a function of its own: the compiler takes far longer over one with all of them in it.
 macro_rules! kernels {
     ($across:ident, $down:ident, $v:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
-        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
         unsafe fn $across(rows: usize, t: &Across) {
-            match rows {
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn of<const M: usize>(t: &Across) {
                 // SAFETY: the caller's promises are those of `across`.
-                $($m => unsafe { across::<$v, $m, $n>(t) },)*
+                unsafe { across::<$v, M, $n>(t) }
+            }
+            match rows {
+                // SAFETY: as above; the level is available.
+                $($m => unsafe { of::<$m>(t) },)*
                 _ => {}
             }
         }
-        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
         unsafe fn $down(rows: usize, t: &Down) {
-            match rows {
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn of<const M: usize>(t: &Down) {
                 // SAFETY: the caller's promises are those of `down`.
-                $($m => unsafe { down::<$v, $m, $n>(t) },)*
+                unsafe { down::<$v, M, $n>(t) }
+            }
+            match rows {
+                // SAFETY: as above; the level is available.
+                $($m => unsafe { of::<$m>(t) },)*
                 _ => {}
             }
         }
