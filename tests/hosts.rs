@@ -116,6 +116,12 @@ fn two_hosts_of_two_devices_train_as_one_process_with_four() {
         }
         assert!(slice.model(&out("hosts")) == slice.model(&out("whole")), "{strategy}");
     }
+    // What one strategy saved goes on under another.
+    let more = ["--from=hosts0/fashion-mnist.safetensors", STRATEGIES[1]];
+    slice.alone("more whole", &more).ok();
+    slice.start("more hosts", &more).wait().map(Done::ok);
+    assert!(slice.model("more hosts") == slice.model("more whole"));
+    assert!(slice.model("more hosts") != slice.model("hosts0"));
 }
 
 /// A run of three epochs of 60 steps, saved as often as can be.

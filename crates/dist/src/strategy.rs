@@ -174,6 +174,7 @@ impl Strategy {
             params.push(match roles.batch.contains(&i) {
                 true if split_batch && ty.rank() > 0 => Sharding::replicated(ty.rank()).split(0, axis),
                 true => Sharding::replicated(ty.rank()),
+                false if roles.whole.contains(&i) => Sharding::replicated(ty.rank()),
                 false => self.state(mesh, axis, name, ty)?,
             });
         }
@@ -242,6 +243,20 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::{DType, Literal, Tensor};
+    use systole_runtime::jit;
+
+    #[test]
+    fn what_must_be_whole_is_not_split() {
+        let add = |(weight, count): (Tensor, Tensor)| (&weight + 1.0, &count + 1.0);
+        let zeros = || Literal::zeros(TensorType::new(DType::F32, [4096])).into();
+        let (graph, roles) = jit(add).whole(1).program((zeros(), zeros())).unwrap();
+        let mesh = Mesh::new([("data", 4)]).unwrap();
+        let spread = Strategy::fully_sharded().spread(&mesh, &graph, &roles, true).unwrap();
+        let whole = Sharding::replicated(1);
+        assert_eq!(spread.params, [whole.clone().split(0, 0), whole]);
+        assert_eq!(spread.params, spread.results);
+    }
 
     #[test]
     fn patterns_find_paths_and_their_ends() {

@@ -149,7 +149,7 @@ struct Recipe {
 impl Recipe {
     fn function(self) -> Traced<TrainIn, TrainOut> {
         let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| self.trace(args));
-        jit(traced).named("train step").flush_denormals(true).batch(4)
+        jit(traced).named("train step").flush_denormals(true).batch(4).whole(3)
     }
 
     fn trace(&self, (trainable, frozen, slots, metrics, batch, controls): TrainIn) -> TrainOut {
@@ -222,6 +222,7 @@ impl EvaluateStep {
             .named("evaluate step")
             .flush_denormals(true)
             .batch(3)
+            .whole(2)
             .any_batch(true);
         EvaluateStep { function, metrics }
     }

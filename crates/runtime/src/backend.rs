@@ -53,6 +53,8 @@ pub struct CompileOptions {
 pub struct Roles {
     /// Parameters whose dimension 0 runs over samples.
     pub batch: Vec<usize>,
+    /// Parameters that every device has whole, whatever their size.
+    pub whole: Vec<usize>,
     /// For each result the parameter whose place it takes, where it takes one.
     pub replaces: Vec<Option<usize>>,
     /// Whether every device may compute the whole of a batch that does not divide. Training steps may only for the last

@@ -12,6 +12,7 @@ pub struct Jit<I, O, F> {
     backend: Option<Arc<dyn Backend>>,
     flush_denormals: bool,
     batch: Vec<usize>,
+    whole: Vec<usize>,
     any_batch: bool,
     cache: Mutex<HashMap<Signature, Arc<Compiled>>>,
     marker: std::marker::PhantomData<fn(I) -> O>,
@@ -48,6 +49,7 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
         backend: None,
         flush_denormals: false,
         batch: Vec::new(),
+        whole: Vec::new(),
         any_batch: false,
         cache: Mutex::default(),
         marker: std::marker::PhantomData,
@@ -79,6 +81,13 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         self
     }
 
+    /// Says that every device is to have all of argument `i`, for strategies that split state: what the host reads while
+    /// the program goes on.
+    pub fn whole(mut self, i: usize) -> Self {
+        self.whole.push(i);
+        self
+    }
+
     /// Allows batches of any size where they are split: what does not divide is computed on every device.
     pub fn any_batch(mut self, yes: bool) -> Self {
         self.any_batch = yes;
@@ -87,14 +96,15 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
 
     /// What parameters and results are. A result takes the place of the parameter of its name.
     fn roles(&self, graph: &Graph, results: &Skeleton) -> Roles {
-        let of_batch = |name: &String| {
-            let first = name.split('/').next().and_then(|n| n.parse().ok());
-            first.is_some_and(|i: usize| self.batch.contains(&i))
-        };
         let names = &graph.param_names;
+        let of = |arguments: &[usize]| {
+            let first = |name: &String| name.split('/').next()?.parse::<usize>().ok();
+            (0..names.len()).filter(|&i| first(&names[i]).is_some_and(|a| arguments.contains(&a))).collect()
+        };
         let place = |name: &String| names.iter().position(|p| p == name && !name.is_empty());
         Roles {
-            batch: (0..names.len()).filter(|&i| of_batch(&names[i])).collect(),
+            batch: of(&self.batch),
+            whole: of(&self.whole),
             replaces: results.leaf_names().iter().map(place).collect(),
             any_batch: self.any_batch,
         }
