@@ -2,12 +2,14 @@
 //! copied to a thread's cache with explicit zeros, through tables of offsets.
 //!
 //! Layouts are channels-last. [`forward`] also computes the input's gradient, [`gradient`] the kernel's, [`stage`] is
-//! how both read the input, [`tiles`] the register kernels. Every other combination of attributes goes the general
+//! how both read the input, [`tiles`] the register kernels. Wide ones that read single pixels are products of matrices:
+//! [`pointwise`]. Every other combination of attributes goes the general
 //! way: plain loops, in parallel.
 
 mod forward;
 mod gradient;
 mod moments;
+mod pointwise;
 mod stage;
 mod tiles;
 
@@ -15,7 +17,7 @@ pub use tiles::pieces;
 
 use super::moves::{BoxCopy, Dim, fill};
 use super::{Io, Kernel, Ptr};
-use crate::detect::{Level, TileFn};
+use crate::detect::{Level, Target, TileFn};
 use crate::exec::Cx;
 use smallvec::SmallVec;
 use systole_compile::{Moments, Step};
@@ -23,11 +25,18 @@ use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
 /// The kernel of a convolution of narrow or f32 floats in one of the layouts of layers; `None`: another one.
-pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
+pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
+    let level = target.level.vectors();
     let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
     let known = |t: &TensorType| matches!(t.dtype, DType::F32 | DType::BF16 | DType::F16) && t.elements() > 0;
     if ![x, k, y].into_iter().all(known) {
         return None;
+    }
+    if let Some(kernel) = pointwise::Pointwise::forward(c, bias, [x, k, y], target) {
+        return Some(Box::new(kernel));
+    }
+    if !bias && let Some(kernel) = pointwise::Pointwise::gradient(c, [x, k, y], target) {
+        return Some(Box::new(kernel));
     }
     if let Some(kernel) = forward::Forward::new(c, bias, x, k, y, level) {
         return Some(Box::new(kernel));
@@ -37,8 +46,12 @@ pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, level: Level) -> Opt
 }
 
 /// The kernel of a convolution that also gives the statistics of its result.
-pub fn bind_moments(m: &Moments, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
+pub fn bind_moments(m: &Moments, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
+    let level = target.level.vectors();
     let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+    if let Some(product) = pointwise::Pointwise::forward(&m.conv, m.bias, [x, k, y], target) {
+        return Some(Box::new(product.with_moments(y, target)));
+    }
     let kernel = forward::Forward::new(&m.conv, m.bias, x, k, y, level)?;
     Some(Box::new(kernel.with_moments(level)))
 }
@@ -130,6 +143,21 @@ pub fn offsets(dims: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
 /// Batch first, features last, spatial dimensions in order.
 pub fn is_channels_last(batch: usize, feature: usize, spatial: &[usize]) -> bool {
     batch == 0 && feature == spatial.len() + 1 && spatial.iter().copied().eq(1..=spatial.len())
+}
+
+/// Whether a convolution is that which autodiff makes of a kernel's gradient, of one group: `x: [B, …, C]` by
+/// `dy: [B, …', F]` gives `[…, C, F]`.
+fn is_kernel_gradient(c: &Convolution) -> bool {
+    let (d, n) = (&c.dims, c.dims.input_spatial.len());
+    n > 0
+        && c.feature_groups == 1
+        && c.batch_groups == 1
+        && c.reversal.iter().all(|r| !r)
+        && is_channels_last(d.input_feature, d.input_batch, &d.input_spatial)
+        && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
+        && d.output_batch == n
+        && d.output_feature == n + 1
+        && d.output_spatial.iter().copied().eq(0..n)
 }
 
 /// What becomes of a sum.

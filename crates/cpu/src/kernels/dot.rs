@@ -126,46 +126,55 @@ struct Means {
 impl DotKernel {
     /// The kernel, or `None` where the element types have no fast path.
     pub fn new(d: &DotGeneral, epilogue: Epilogue, step: &Step, target: Target) -> Option<DotKernel> {
-        DotKernel::with(d, epilogue, step, Means { target, tiles: amx::kernels_of(target.level) })
-    }
-
-    fn with(d: &DotGeneral, epilogue: Epilogue, step: &Step, means: Means) -> Option<DotKernel> {
         let (a, b) = (&step.input_types[0], &step.input_types[1]);
         let ra = roles(a, &d.lhs_batch, &d.lhs_free(a.rank()), &d.lhs_contract);
         let rb = roles(b, &d.rhs_batch, &d.rhs_free(b.rank()), &d.rhs_contract);
-        let (from, to, level) = (a.dtype, d.element_type, means.target.level.vectors());
+        DotKernel::product(&ra, &rb, [a.dtype, d.element_type], epilogue, target)
+    }
+
+    /// The product of operands of a type in given roles.
+    pub fn product(
+        ra: &Roles,
+        rb: &Roles,
+        types: [DType; 2],
+        epilogue: Epilogue,
+        target: Target,
+    ) -> Option<DotKernel> {
+        let [from, to] = types;
+        let means = Means { target, tiles: amx::kernels_of(target.level) };
+        let level = target.level.vectors();
         let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
-        if let Some(dots) = Dots::new(&ra, &rb, [from, to], epilogue, level) {
+        if let Some(dots) = Dots::new(ra, rb, [from, to], epilogue, level) {
             return Some(DotKernel::Dots(dots));
         }
         if epilogue == Epilogue::default()
-            && let Some(thin) = Thin::new(&ra, &rb, [from, to], level)
+            && let Some(thin) = Thin::new(ra, rb, [from, to], level)
         {
             return Some(DotKernel::Thin(thin));
         }
         if from == DType::F32
             && to == DType::F32
-            && let Some(slim) = Slim::new(&ra, &rb, epilogue, level)
+            && let Some(slim) = Slim::new(ra, rb, epilogue, level)
         {
             return Some(DotKernel::Slim(slim));
         }
-        if let Some(kernel) = tiled(&ra, &rb, [from, to], epilogue, &means) {
+        if let Some(kernel) = tiled(ra, rb, [from, to], epilogue, &means) {
             return Some(kernel);
         }
         if small_float(from) && small_float(to) {
             let types = float_types(from, to, level);
             let shape = shape_f32(level, count(&rb.free));
-            return Some(DotKernel::F32(Product::new(&ra, &rb, shape, types, epilogue)));
+            return Some(DotKernel::F32(Product::new(ra, rb, shape, types, epilogue)));
         }
         if from == DType::F64 && to == DType::F64 {
-            return Some(DotKernel::F64(Product::new(&ra, &rb, shape_f64(level), double_types(), epilogue)));
+            return Some(DotKernel::F64(Product::new(ra, rb, shape_f64(level), double_types(), epilogue)));
         }
         if !from.is_int() || !to.is_int() || epilogue != Epilogue::default() {
             return None;
         }
-        Some(match int_product(&ra, &rb, from, to, level) {
+        Some(match int_product(ra, rb, from, to, level) {
             Some(p) => DotKernel::Int(p),
-            None => DotKernel::AnyInt(IntProduct::new(&ra, &rb, from, to)),
+            None => DotKernel::AnyInt(IntProduct::new(ra, rb, from, to)),
         })
     }
 }

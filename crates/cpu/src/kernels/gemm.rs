@@ -421,7 +421,7 @@ fn lanes_of<V: Vector>(t: &Tile<V::T>, j: usize) -> usize {
 
 /// Asks for the cache lines of `N` vectors.
 #[inline(always)]
-fn prefetch_row<V: Vector, const N: usize>(row: *const V::T) {
+pub fn prefetch_row<V: Vector, const N: usize>(row: *const V::T) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..N * V::LANES * size_of::<V::T>()).step_by(64) {
         let p = row.wrapping_byte_add(at);
@@ -433,7 +433,7 @@ fn prefetch_row<V: Vector, const N: usize>(row: *const V::T) {
 
 /// Asks for a cache line for the second cache.
 #[inline(always)]
-fn prefetch_far<T>(p: *const T) {
+pub fn prefetch_far<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint; SSE is part of the architecture.
     unsafe {

@@ -167,7 +167,7 @@ pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
         Plan::Pool(p) => known(step, convpool::bind(p, step, level)),
         Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),
         Plan::UnpooledGradient(g) => known(step, unpooled::bind(g, step, level)),
-        Plan::Moments(m) => known(step, conv::bind_moments(m, step, level)),
+        Plan::Moments(m) => known(step, conv::bind_moments(m, step, target)),
         Plan::Op { op, bias } => bind_op(op, *bias, step, target)?,
     })
 }
@@ -188,7 +188,7 @@ fn bind_op(op: &Op, bias: bool, step: &Step, target: Target) -> Result<Box<dyn K
         return Ok(Box::new(k));
     }
     if let Op::Convolution(c) = op
-        && let Some(k) = conv::bind_dense(c, bias, step, level)
+        && let Some(k) = conv::bind_dense(c, bias, step, target)
     {
         return Ok(k);
     }

@@ -7,7 +7,7 @@
 use super::is_channels_last;
 use super::moments::Moments;
 use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
-use super::tiles::{Across, CHAIN, Out, Panel, panels, pieces};
+use super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::{narrow, widen};
@@ -322,7 +322,7 @@ impl Forward {
             p.blocks.len() * group.iter().map(|panel| pixels.div_ceil(panel.shape.rows)).sum::<usize>()
         };
         let calls = self.stage.slices * self.phases.iter().map(of_phase).sum::<usize>();
-        self.stage.ahead(x, strip, calls)
+        Ahead::new([self.stage.input_of(x, strip), (x, 0)], calls)
     }
 
     /// The products of one panel over one slice of the channels.
@@ -352,6 +352,7 @@ impl Forward {
                     runs: phase.runs[block.runs.clone()].as_ptr(),
                     count: block.runs.len(),
                     length: block.length,
+                    ahead: ahead.next(block.runs.len() * (block.length / TOGETHER)),
                     b: from.kernel.elem::<f32>(at),
                     out: Out {
                         c,
@@ -361,7 +362,6 @@ impl Forward {
                         bias: if ends && self.bias { bias } else { std::ptr::null() },
                     },
                 };
-                ahead.fetch();
                 // SAFETY: tables stay inside the strip, its part of the result and the packed kernel.
                 unsafe { (shape.across)(count, &t) };
             }
@@ -540,15 +540,8 @@ impl Kernel for Forward {
         let work = (products * self.channels * self.features * self.stage.strips()) as f64 / 50.0;
         cx.team.run_with(tasks, work, cx.flush, &body);
         if let Some(m) = &self.moments {
-            let images = self.stage.batch();
             // SAFETY: every strip has left its part; two more results have a value for each feature of each image.
-            unsafe {
-                let all = std::slice::from_raw_parts(moments.elem::<f32>(0), m.elements(images));
-                let result = |k: usize| {
-                    std::slice::from_raw_parts_mut(io.outputs[k].cast::<f32>(), images * self.features)
-                };
-                m.finish(all, result(1), result(2));
-            }
+            unsafe { m.write(self.stage.batch(), moments, io) };
         }
         Ok(())
     }

@@ -4,8 +4,8 @@
 //! slices of channels times groups of features; sums over parts go up a tree. All of that follows from shapes alone.
 
 use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
-use super::tiles::{Down, Out, Panel, SLACK, panels, pieces};
-use super::{Finish, is_channels_last, sum_parts};
+use super::tiles::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
+use super::{Finish, is_kernel_gradient, sum_parts};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::{narrow, widen};
@@ -15,12 +15,13 @@ use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 
-/// Pixels of a strip.
-const PIXELS: usize = 384;
+/// Pixels of a strip: just above 2, 8 or half of the images of 14, 7 or 28 pixels to a side that halving common photos
+/// leads to. Each strip adds to all sums.
+const PIXELS: usize = 400;
 /// Rows of the result for which copying panels of the cotangent does not pay, and the distance of its pixels at which
 /// they must be copied all the same: so far apart they would share a few sets of the second-level cache.
 const FEW_ROWS: usize = 256;
-const ALIAS: usize = 4096;
+const ALIAS: usize = 2048;
 /// Most partial sums, and most elements of all of them.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
@@ -81,19 +82,10 @@ impl KernelGradient {
         y: &TensorType,
         level: Level,
     ) -> Option<KernelGradient> {
-        let (d, n) = (&c.dims, c.dims.input_spatial.len());
-        let fits = n > 0
-            && c.feature_groups == 1
-            && c.batch_groups == 1
-            && c.reversal.iter().all(|r| !r)
-            && is_channels_last(d.input_feature, d.input_batch, &d.input_spatial)
-            && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
-            && d.output_batch == n
-            && d.output_feature == n + 1
-            && d.output_spatial.iter().copied().eq(0..n);
-        if !fits {
+        if !is_kernel_gradient(c) {
             return None;
         }
+        let n = c.dims.input_spatial.len();
         let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
         let axis = |i: usize| {
             let (taps, step) = (y.shape[i], c.rhs_dilation[i]);
@@ -164,15 +156,15 @@ impl KernelGradient {
                 let at = strip.image * self.image + strip.row * self.row;
                 let next = (i + 1 < last).then(|| self.stage.strip(i + 1));
                 let calls = group.len()
-                    * pixels.div_ceil(PIXELS)
+                    * pixels.div_ceil(chain(group[0].shape.columns))
                     * self.runs.len()
                     * self.length.div_ceil(group[0].shape.rows);
-                let mut ahead = [Ahead::none(), Ahead::none()];
+                let mut ahead = Ahead::none();
                 if let Some(next) = next {
                     let size = self.features * self.element;
                     let to = (next.image * self.image + next.row * self.row) * size;
                     let bytes = next.images * next.rows * self.row * size;
-                    ahead = [self.stage.ahead(x, next, calls), Ahead::new(dy.wrapping_add(to), bytes, calls)];
+                    ahead = Ahead::new([self.stage.input_of(x, next), (dy.wrapping_add(to), bytes)], calls);
                 }
                 let add = i > first || (self.onto && !self.has_sums());
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
@@ -221,7 +213,7 @@ impl KernelGradient {
         panel: &Panel,
         sums: *mut f32,
         add: bool,
-        ahead: &mut [Ahead; 2],
+        ahead: &mut Ahead,
     ) {
         for (from, count) in pieces(pixels, chain(panel.shape.columns)) {
             for (r, run) in self.runs.iter().enumerate() {
@@ -230,6 +222,7 @@ impl KernelGradient {
                         a: a.wrapping_add(run + i),
                         steps: self.pixel[from..].as_ptr(),
                         count,
+                        ahead: ahead.next(count / TOGETHER),
                         b: b.wrapping_add(from * b_row),
                         b_row,
                         out: Out {
@@ -240,7 +233,6 @@ impl KernelGradient {
                             bias: std::ptr::null(),
                         },
                     };
-                    ahead.iter_mut().for_each(Ahead::fetch);
                     // SAFETY: tables stay inside the strip and the sums of this task.
                     unsafe { (panel.shape.down)(rows, &t) };
                 }

@@ -5,6 +5,7 @@
 //! around the image's (Chan, Golub and LeVeque 1979), part by part in order, in f64.
 
 use crate::detect::{Isa, Level, Tile, TileFn};
+use crate::kernels::{Io, Ptr};
 
 /// Some features of some pixels: row `i` at `c + rows[i]`.
 struct Part {
@@ -112,8 +113,24 @@ impl Moments {
         }
     }
 
+    /// Puts the parts of each image together: from what they left at `all` to the second and third result, of
+    /// `[images, features]`.
+    ///
+    /// # Safety
+    /// All parts of the images are gathered; there are those results.
+    pub unsafe fn write(&self, images: usize, all: Ptr, io: &Io<'_>) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let all = std::slice::from_raw_parts(all.elem::<f32>(0), self.elements(images));
+            let result = |k: usize| {
+                std::slice::from_raw_parts_mut(io.outputs[k].cast::<f32>(), images * self.features)
+            };
+            self.finish(all, result(1), result(2));
+        }
+    }
+
     /// Puts the parts of each image together: from `all` to `[images, features]` sums and squares.
-    pub fn finish(&self, all: &[f32], sums: &mut [f32], squares: &mut [f32]) {
+    fn finish(&self, all: &[f32], sums: &mut [f32], squares: &mut [f32]) {
         let n = self.features;
         let images = sums.chunks_exact_mut(n).zip(squares.chunks_exact_mut(n));
         for (image, (sums, squares)) in all.chunks_exact(2 * n * self.parts.len()).zip(images) {

@@ -5,14 +5,14 @@
 //! zeros around it (and narrow floats widened) into its thread's working memory, so no padded copy of the whole input
 //! ever exists. Wide inputs are cut into slices of channels as well.
 
-use super::tiles::pieces;
+use super::tiles::{LINE, LINES, Lines, pieces};
 use crate::detect::{Level, TileFn};
 use crate::kernels::lanes::widen;
 use smallvec::SmallVec;
 use systole_ir::{DType, TensorType};
 
 /// Elements of a staged strip at most, where slices of channels can bring it below.
-const MOST_STAGED: usize = 96 << 10;
+const MOST_STAGED: usize = 100 << 10;
 /// Fewest tasks that a large product is cut into, so that threads share it.
 pub const FEWEST_TASKS: usize = 8;
 /// Elements of a kernel from which on it is large.
@@ -211,8 +211,8 @@ impl Stage {
         super::offsets([(self.images, image)].into_iter().chain(counts.zip(steps)))
     }
 
-    /// The part of `x` that a strip reads, to be fetched in `calls` calls.
-    pub fn ahead(&self, x: *const u8, strip: Strip, calls: usize) -> Ahead {
+    /// The part of `x` that a strip reads, and its bytes.
+    pub fn input_of(&self, x: *const u8, strip: Strip) -> (*const u8, usize) {
         let (axis, line) = (&self.axes[0], self.own[0]);
         let from = axis.low + (strip.row * axis.step * axis.unit) as i64;
         let to = from + ((axis.extent(strip.rows) - 1) * axis.unit) as i64 + 1;
@@ -220,7 +220,7 @@ impl Stage {
             [from, to].map(|at| at.div_euclid(axis.holes as i64).clamp(0, axis.size as i64) as usize);
         let elements = (strip.images - 1) * self.own_image + (to - from) * line;
         let first = strip.image * self.own_image + from * line;
-        Ahead::new(x.wrapping_add(first * self.element), elements * self.element, calls)
+        (x.wrapping_add(first * self.element), elements * self.element)
     }
 
     /// Brings a slice of a strip of `x` to `scratch` unless it is read in place; returns where its first pixel's
@@ -298,48 +298,36 @@ impl Stage {
 /// Memory that will be read soon, fetched piece by piece while other work goes on: copying from far memory would leave
 /// the arithmetic units idle.
 pub struct Ahead {
-    at: *const u8,
-    lines: usize,
+    /// Where the next line and how many there are, in two arrays one after the other.
+    left: [(*const u8, usize); 2],
+    /// Lines of one call.
     each: usize,
 }
 
-/// Bytes that are fetched with one instruction.
-const LINE: usize = 64;
-/// Bytes that are fetched at most: more would push out what is being worked on.
-const MOST_AHEAD: usize = 256 << 10;
+/// Bytes of an array that are fetched at most: more would push out what is being worked on.
+const MOST_AHEAD: usize = 384 << 10;
 
 impl Ahead {
-    /// `bytes` from `at` on, in `calls` calls of [`Ahead::fetch`].
-    pub fn new(at: *const u8, bytes: usize, calls: usize) -> Ahead {
-        let lines = bytes.min(MOST_AHEAD).div_ceil(LINE);
-        Ahead { at, lines, each: lines.div_ceil(calls.max(1)) }
+    /// Two arrays of so many bytes, in `calls` calls of a register kernel.
+    pub fn new(arrays: [(*const u8, usize); 2], calls: usize) -> Ahead {
+        let left = arrays.map(|(at, bytes)| (at, bytes.min(MOST_AHEAD).div_ceil(LINE)));
+        let each = (left[0].1 + left[1].1).div_ceil(calls.max(1));
+        Ahead { left, each }
     }
 
     pub fn none() -> Ahead {
-        Ahead { at: std::ptr::null(), lines: 0, each: 0 }
+        Ahead { left: [(std::ptr::null(), 0); 2], each: 0 }
     }
 
-    /// Fetches the next piece.
+    /// The lines of the next call, which has `rounds` rounds of products.
     #[inline]
-    pub fn fetch(&mut self) {
-        for _ in 0..self.each.min(self.lines) {
-            fetch(self.at);
-            self.at = self.at.wrapping_add(LINE);
-        }
-        self.lines -= self.each.min(self.lines);
+    pub fn next(&mut self, rounds: usize) -> Lines {
+        let (at, left) = &mut self.left[usize::from(self.left[0].1 == 0)];
+        let count = self.each.min(*left).min(rounds * LINES);
+        let lines = Lines { at: *at, end: at.wrapping_add(count * LINE) };
+        (*at, *left) = (lines.end, *left - count);
+        lines
     }
-}
-
-/// Brings a line to the second-level cache.
-#[inline(always)]
-fn fetch(p: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; any address is allowed.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast())
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
 }
 
 /// Copies `n` elements as f32.

@@ -9,7 +9,7 @@
 
 use crate::detect::Level;
 use crate::kernels::fetch;
-use crate::kernels::gemm::{Portable32, Vector};
+use crate::kernels::gemm::{Portable32, Vector, prefetch_far, prefetch_row};
 
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::gemm::x86;
@@ -27,6 +27,33 @@ pub struct Out {
     pub bias: *const f32,
 }
 
+/// Cache lines that will be needed later, to be fetched while a tile is computed: some with each round of products, so
+/// that operands that are needed now do not wait for them.
+#[derive(Clone, Copy)]
+pub struct Lines {
+    /// The first, and where the last ends.
+    pub at: *const u8,
+    pub end: *const u8,
+}
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+/// Lines that each round of products fetches.
+pub const LINES: usize = 4;
+
+impl Lines {
+    /// Fetches at most `n`.
+    #[inline(always)]
+    fn fetch(&mut self, n: usize) {
+        let mut i = 0;
+        while i < n && self.at < self.end {
+            prefetch_far(self.at);
+            self.at = self.at.wrapping_add(LINE);
+            i += 1;
+        }
+    }
+}
+
 /// Operands of [`across`]: row `i` has its products' left factors at `a + rows[i] + runs[r] + 0..length`.
 pub struct Across {
     pub a: *const f32,
@@ -34,6 +61,7 @@ pub struct Across {
     pub runs: *const usize,
     pub count: usize,
     pub length: usize,
+    pub ahead: Lines,
     /// Right operand, as wide as the kernel.
     pub b: *const f32,
     pub out: Out,
@@ -44,6 +72,7 @@ pub struct Down {
     pub a: *const f32,
     pub steps: *const usize,
     pub count: usize,
+    pub ahead: Lines,
     /// Right operand, `b_row` apart for each product.
     pub b: *const f32,
     pub b_row: usize,
@@ -70,7 +99,14 @@ pub const CHAIN: usize = 384;
 
 /// Products between which there is no counting: the processor takes in four instructions at a time, and a tile of two
 /// vectors has little room for others beside its own.
-const TOGETHER: usize = 4;
+pub const TOGETHER: usize = 8;
+
+/// Rounds of products before the last row of the result is needed that this is fetched. Sums wait far away, or have
+/// never been near; earlier the operands would push them out of the first cache again.
+const SPARE: usize = 2;
+
+/// Rows up to which [`across`] has registers left for addresses of what it fetches beside those of the rows.
+const FEW_ROWS: usize = 9;
 
 /// How far ahead [`down`] fetches rows, in products: its left factors lie too far apart for the hardware to foresee.
 const AHEAD: usize = 8;
@@ -98,12 +134,43 @@ macro_rules! multiply {
     }};
 }
 
+/// The result's rows of a tile of `M` rows and `N` vectors, two fetched with each of the last of `rounds` rounds.
+struct Rows {
+    wait: usize,
+    next: usize,
+}
+
+impl Rows {
+    #[inline(always)]
+    fn new<const M: usize>(rounds: usize) -> Rows {
+        Rows { wait: rounds.saturating_sub(M.div_ceil(2) + SPARE), next: 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn fetch<V: Vector<T = f32>, const M: usize, const N: usize>(&mut self, o: &Out) {
+        if self.wait > 0 {
+            self.wait -= 1;
+        } else if self.next < M {
+            let other = (self.next + 1).min(M - 1);
+            // SAFETY: the caller's table has `M` rows.
+            let [row, other] = [self.next, other].map(|i| o.c.wrapping_add(unsafe { *o.rows.add(i) }));
+            prefetch_row::<V, N>(row);
+            prefetch_row::<V, N>(other);
+            self.next += 2;
+        }
+    }
+}
+
 #[inline(always)]
 unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across) {
     // SAFETY: the caller's pointers and tables cover `M` rows, all products and `N` vectors; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
         let mut b = t.b;
+        let (mut ahead, mut result) = (t.ahead, Rows::new::<M>(t.count * (t.length / TOGETHER)));
+        if M > FEW_ROWS {
+            ahead.fetch(usize::MAX);
+        }
         for r in 0..t.count {
             let run = t.a.add(*t.runs.add(r));
             let mut rows = [run; M];
@@ -114,6 +181,10 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
             }
             let mut k = 0;
             while k + TOGETHER <= t.length {
+                if M <= FEW_ROWS {
+                    ahead.fetch(LINES);
+                    result.fetch::<V, M, N>(&t.out);
+                }
                 let mut u = 0;
                 while u < TOGETHER {
                     multiply!(acc, b, i => rows[i].add(k + u));
@@ -138,8 +209,11 @@ unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
         let mut b = t.b;
+        let (mut ahead, mut result) = (t.ahead, Rows::new::<M>(t.count / TOGETHER));
         let mut k = 0;
         while k + TOGETHER <= t.count {
+            ahead.fetch(LINES);
+            result.fetch::<V, M, N>(&t.out);
             let mut u = 0;
             while u < TOGETHER {
                 let a = t.a.wrapping_add(*t.steps.add(k + u));
