@@ -38,11 +38,12 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     if !bytes.windows(2).rev().any(|w| w == [0xff, 0xd9]) {
         return Err(wrong("the file is cut short: it has no end marker".into()));
     }
-    // The decoder's authors call panics on damaged files defects, so they are not impossible.
-    match catch_unwind(AssertUnwindSafe(|| decode(bytes))) {
-        Ok(picture) => picture.map_err(wrong),
-        Err(_) => Err(wrong("the decoder gave up".into())),
-    }
+    caught(|| decode(bytes)).map_err(wrong)
+}
+
+/// The general decoder's authors call panics on damaged files defects; there are some.
+fn caught<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the decoder gave up".into()))
 }
 
 /// Height, width and channels (1 or 3), from the headers alone.
@@ -50,8 +51,7 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
 /// # Errors
 /// When there are none.
 pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
-    let read = catch_unwind(AssertUnwindSafe(|| headers(bytes).map(|(_, size)| size)));
-    read.unwrap_or_else(|_| Err("the decoder gave up".into()))
+    caught(|| headers(bytes).map(|(_, size)| size))
         .map_err(|why| Error::new(ErrorKind::Data, "this picture cannot be read").at(name).because(why))
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
 /// For tests of the one against the other: [`from_bytes`] takes the first answer that there is.
 #[doc(hidden)]
 pub fn both_decoders(bytes: &[u8]) -> (Option<Literal>, Result<Literal, String>) {
-    (baseline(bytes), general(bytes))
+    (baseline(bytes), caught(|| general(bytes)))
 }
 
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
@@ -166,6 +166,14 @@ mod tests {
             let far = if matches!(sampling, Some((2, _))) { 16 } else { 4 };
             assert!(most <= far && mean < 0.7, "{what}: up to {most} levels apart, {mean} on average");
         }
+    }
+
+    #[test]
+    fn where_the_general_decoder_panics_there_is_an_error() {
+        // Found by the fuzzer: zune-jpeg 0.5.15 unwraps nothing while it places a block.
+        let bytes = include_bytes!("../../fixtures/gives-up.jpg");
+        let error = from_bytes("gives-up.jpg", bytes).unwrap_err().to_string();
+        assert!(error.contains("gives-up.jpg") && error.contains("the decoder gave up"), "{error}");
     }
 
     #[test]
