@@ -49,11 +49,14 @@ impl ResNet50 {
     /// The layers.
     ///
     /// # Errors
-    /// When an argument is 0.
+    /// When an argument is 0, or there are more than 1,000 blocks.
     pub fn architecture(&self) -> Result<Architecture> {
         at_least_1("resnet50", "classes", self.classes)?;
         at_least_1("resnet50", "width", self.width)?;
         at_least_1("resnet50", "depths", self.depths.iter().copied().min().unwrap_or(0))?;
+        at_most("resnet50", "stacks in depths", self.depths.len(), MOST_STACKS)?;
+        let blocks = self.depths.iter().fold(0, |sum: usize, d| sum.saturating_add(*d));
+        at_most("resnet50", "blocks in depths", blocks, MOST_BLOCKS)?;
         let image = any_input("image");
         let x = image.apply(zero_padding2d(3).name("conv1_pad"));
         let x = convolved(&x, conv2d(self.width, 7).strides(2), "conv1").apply(relu_named("conv1_relu"));
@@ -164,11 +167,12 @@ impl Gpt2 {
     /// The layers.
     ///
     /// # Errors
-    /// When an argument is 0.
+    /// When an argument is 0, or there are more than 1,000 blocks.
     pub fn architecture(&self) -> Result<Architecture> {
         at_least_1("gpt2", "vocabulary_size", self.vocabulary_size)?;
         at_least_1("gpt2", "hidden_dim", self.hidden_dim)?;
         at_least_1("gpt2", "max_sequence_length", self.max_sequence_length)?;
+        at_most("gpt2", "num_layers", self.num_layers, MOST_BLOCKS)?;
         let tokens = any_input("tokens");
         let table = reversible_embedding(self.vocabulary_size, self.hidden_dim)
             .tie_weights(self.tie_weights)
@@ -201,6 +205,19 @@ impl Gpt2 {
 fn at_least_1(application: &str, argument: &str, value: usize) -> Result<()> {
     if value == 0 {
         let what = format!("{application} needs {argument} of at least 1; it is 0");
+        return Err(Error::new(ErrorKind::Config, what));
+    }
+    Ok(())
+}
+
+/// Blocks that are built at most: a slipped digit would take all memory before anything could be said.
+const MOST_BLOCKS: usize = 1_000;
+/// Each stack halves the picture and doubles the filters.
+const MOST_STACKS: usize = 16;
+
+fn at_most(application: &str, argument: &str, value: usize, most: usize) -> Result<()> {
+    if value > most {
+        let what = format!("{application} takes at most {most} {argument}; it is {value}");
         return Err(Error::new(ErrorKind::Config, what));
     }
     Ok(())
@@ -255,4 +272,20 @@ where
         })?;
     }
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_blocks_out_of_place_are_refused_before_anything_is_built() {
+        let refused = |made: Result<Architecture>| made.err().unwrap().to_string();
+        let deep =
+            refused(Gpt2 { num_layers: 8_222_222_222_222_222_222, ..Default::default() }.architecture());
+        assert!(deep.contains("at most 1000 num_layers; it is 8222222222222222222"), "{deep}");
+        let deep = |depths| refused(ResNet50 { depths, ..Default::default() }.architecture());
+        assert!(deep(vec![usize::MAX, 2]).contains("at most 1000 blocks in depths"));
+        assert!(deep(vec![1; 70]).contains("at most 16 stacks in depths; it is 70"));
+    }
 }
