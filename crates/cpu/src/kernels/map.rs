@@ -353,13 +353,14 @@ impl Program {
         unsafe { code.run(&regs.at, n) };
     }
 
-    /// The input of each load and bytes from element to element there, 0: the same everywhere; where this is machine code
-    /// that needs no loads but such.
-    fn even(&self) -> Option<Vec<(Option<usize>, usize)>> {
+    /// All loads, where this is machine code that needs none but such.
+    fn even(&self) -> Option<Vec<Even>> {
         let each = self.loads.iter().map(|load| match load {
-            Fetch::Direct { input, size } => Some((Some(*input), *size)),
-            Fetch::InRow { input, strides, .. } if strides.is_empty() => Some((Some(*input), 0)),
-            Fetch::Splat => Some((None, 0)),
+            Fetch::Direct { input, size } => Some(Even { input: Some(*input), size: *size }),
+            Fetch::InRow { input, strides, .. } if strides.is_empty() => {
+                Some(Even { input: Some(*input), size: 0 })
+            }
+            Fetch::Splat => Some(Even { input: None, size: 0 }),
             _ => None,
         });
         if self.is_fused() { each.collect() } else { None }
@@ -804,6 +805,12 @@ pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<T
     }
 }
 
+/// A load from an input, or of a constant, and bytes from element to element there; 0: it is the same everywhere.
+struct Even {
+    input: Option<usize>,
+    size: usize,
+}
+
 /// Runs of neighbouring elements at even distances.
 pub struct Panel {
     /// The first element, and elements from run to run: in all arrays, and in the last input.
@@ -819,6 +826,8 @@ pub struct MapKernel {
     program: Program,
     elements: usize,
     outputs: Vec<Output>,
+    /// How [`MapKernel::panel`] reads its loads, where it knows the program.
+    even: Option<Vec<Even>>,
 }
 
 struct Output {
@@ -844,7 +853,8 @@ impl MapKernel {
             let direct = narrow.is_none() && register >= map.loads.len() && first;
             Output { register, dtype, narrow, direct }
         });
-        MapKernel { outputs: outputs.collect(), program, elements: map.shape.elements() }
+        let (outputs, even) = (outputs.collect(), program.even());
+        MapKernel { outputs, even, program, elements: map.shape.elements() }
     }
 }
 
@@ -857,7 +867,7 @@ impl MapKernel {
 
     /// Whether [`MapKernel::panel`] knows the program.
     pub fn takes_panels(&self) -> bool {
-        self.program.even().is_some()
+        self.even.is_some()
     }
 
     /// Computes `rows` runs of elements on this thread; the last input has only those, each run at a place of its own.
@@ -865,8 +875,8 @@ impl MapKernel {
     /// # Safety
     /// The module's contract, for these elements of a program that [`MapKernel::takes_panels`].
     pub unsafe fn panel(&self, inputs: &[*const u8], outputs: &[*mut u8], panel: &Panel) {
-        let (Some(loads), Body::Fused(code)) = (self.program.even(), &self.program.body) else { return };
-        let load = |&(input, size): &(Option<usize>, usize)| match input {
+        let (Some(loads), Body::Fused(code)) = (&self.even, &self.program.body) else { return };
+        let load = |&Even { input, size }: &Even| match input {
             Some(i) if i + 1 == inputs.len() => (inputs[i].cast_mut(), panel.stride * size),
             Some(i) => (inputs[i].wrapping_add(panel.first * size).cast_mut(), panel.row * size),
             None => (std::ptr::null_mut(), 0),
