@@ -47,6 +47,19 @@ fn missing_files() {
 }
 
 #[test]
+fn paths_at_which_nothing_is() {
+    let f = Folder::new("bad-path");
+    fs::create_dir(f.path("photos")).unwrap();
+    let parts = ["there is no file or folder photos/flower/roses", "photos/flower does not exist", "try: "];
+    f.run(&["train", "photos/flower/roses"]).fails(2, &parts);
+    let done = f.run(&["summary", "photos/model.safetensors"]);
+    done.fails(1, &["there is no file or folder photos/model.safetensors", "check the path"]);
+    // One word may be a preset misspelt.
+    f.run(&["train", "fashion-mnsit"])
+        .fails(2, &["neither a file, a folder nor a preset", "did you mean `fashion-mnist`"]);
+}
+
+#[test]
 fn truncated_files() {
     let cut = |file: &'static str, n: usize| move |f: &Folder| change(f, file, |b| b.truncate(n));
     spoiled("cut-packed", cut(IMAGES, 1000), &["cut short", IMAGES]);

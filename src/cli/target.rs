@@ -38,6 +38,9 @@ impl Target {
             // Whole, so that the run can be gone on with from anywhere.
             return absolute(path).map(Target::Folder);
         }
+        if path.components().count() > 1 {
+            return Err(missing(path));
+        }
         let e = Error::new(ErrorKind::Io, format!("`{name}` is neither a file, a folder nor a preset"));
         Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &PRESETS), PRESETS.join(", "))))
     }
@@ -56,6 +59,17 @@ impl Target {
         let config = draft.finish().map_err(|r| r.error)?;
         config.untrained()
     }
+}
+
+/// A path at which nothing is, and from where on.
+fn missing(path: &Path) -> Error {
+    let e = Error::new(ErrorKind::Io, format!("there is no file or folder {}", path.display()));
+    let first = path.ancestors().filter(|p| !p.as_os_str().is_empty() && !p.exists()).last();
+    let e = match first {
+        Some(first) if first != path => e.because(format!("{} does not exist", first.display())),
+        _ => e,
+    };
+    e.hint(format!("check the path, or name a preset: {}", PRESETS.join(", ")))
 }
 
 /// The configuration that a model was trained with, where it says so.

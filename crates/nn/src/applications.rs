@@ -218,7 +218,9 @@ const MOST_STACKS: usize = 16;
 fn at_most(application: &str, argument: &str, value: usize, most: usize) -> Result<()> {
     if value > most {
         let what = format!("{application} takes at most {most} {argument}; it is {value}");
-        return Err(Error::new(ErrorKind::Config, what));
+        return Err(Error::new(ErrorKind::Config, what)
+            .because("more are most likely a slip, and would take all memory before the first step")
+            .hint("check the number's digits"));
     }
     Ok(())
 }
