@@ -32,6 +32,8 @@
 #[doc = include_str!("../docs/tutorials.md")]
 struct Tutorials;
 
+#[doc(hidden)] // The program's; it is here so that it is compiled while the engine is.
+pub mod cli;
 pub mod config;
 pub mod datasets;
 pub mod devices;

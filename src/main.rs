@@ -1,7 +1,5 @@
-//! The `systole` program. Everything it does is a call into the library; the command line itself is in `cli/`.
-
-mod cli;
+//! The `systole` program: all of it is in the library, its command line in `cli/`.
 
 fn main() -> std::process::ExitCode {
-    cli::main()
+    systole::cli::main()
 }

@@ -3,12 +3,12 @@
 use super::screen::Screen;
 use super::target::{Target, config_of};
 use super::{Failure, Outcome};
+use crate::config::Draft;
+use crate::devices::{compile_cache, find_plugin};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use systole::config::Draft;
-use systole::devices::{compile_cache, find_plugin};
 use systole_data::disk::{Disk, write_atomically};
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Graph, Mesh, Spread, knobs};

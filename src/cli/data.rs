@@ -3,6 +3,7 @@
 use super::screen::{Screen, note, quoted};
 use super::target::Target;
 use super::{DataArgs, Failure, Outcome, train};
+use crate::config::{Config, Draft};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
@@ -11,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use systole::config::{Config, Draft};
 use systole_data::disk::{Disk, append, write_atomically};
 use systole_data::format::example::Features;
 use systole_data::format::tfrecord::Compression;

@@ -2,10 +2,10 @@
 
 use super::Outcome;
 use super::screen::Screen;
+use crate::devices::{compile_cache, find_plugin};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use systole::devices::{compile_cache, find_plugin};
 use systole_ir::knobs;
 use systole_pjrt::{
     AheadCompiler, Platform, Plugin, Search, TpuClusterResolver, device_nodes, refuse_retired, sys,

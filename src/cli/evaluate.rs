@@ -4,10 +4,10 @@ use super::confused::Confusions;
 use super::screen::{Screen, grouped, values};
 use super::target::config_of;
 use super::{DataArgs, Failure, Outcome, train};
+use crate::config::{Config, Draft, fraction};
 use clap::Args;
 use serde_json::{Map, json};
 use std::time::Instant;
-use systole::config::{Config, Draft, fraction};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
 

@@ -2,10 +2,10 @@
 
 use super::screen::{Screen, program, quoted};
 use super::{Failure, Outcome};
+use crate::config::{Config, Draft};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
-use systole::config::{Config, Draft};
 use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind};
 

@@ -20,6 +20,7 @@ mod stop;
 mod target;
 mod train;
 
+use crate::config::Refused;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use screen::Screen;
 use serde_json::json;
@@ -27,7 +28,6 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use systole::config::Refused;
 use systole_ir::{Error, ErrorKind, knobs};
 use systole_runtime::trace;
 
@@ -172,7 +172,7 @@ impl Failure {
 }
 
 /// Runs the program on the process's arguments.
-pub(crate) fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);
     // A panic has printed its message; it must not end in an undocumented exit code.
@@ -219,7 +219,7 @@ fn start(common: &Common) {
     if level > 0 {
         systole_runtime::event::install(level, screen::log_event);
     }
-    systole::register();
+    crate::register();
 }
 
 impl Command {

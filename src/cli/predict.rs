@@ -3,12 +3,12 @@
 use super::screen::Screen;
 use super::target::config_of;
 use super::{Failure, Outcome};
+use crate::config::{Config, fraction, scale_pixels};
+use crate::datasets::{fit_picture, is_of_records, record_inputs};
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use systole::config::{Config, fraction, scale_pixels};
-use systole::datasets::{fit_picture, is_of_records, record_inputs};
 use systole_data::disk::{Disk, write_atomically};
 use systole_data::format::{idx, picture};
 use systole_data::input::{self, Input};

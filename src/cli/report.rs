@@ -2,11 +2,11 @@
 
 use super::confused::Confusions;
 use super::screen::{Screen, grouped, program, quoted, values};
+use crate::config::Config;
+use crate::datasets::TrainingData;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Instant;
-use systole::config::Config;
-use systole::datasets::TrainingData;
 use systole_ir::knobs;
 use systole_nn::{History, Logs, Model, RunPlace};
 use systole_runtime::backend;

@@ -2,13 +2,13 @@
 //!
 //! `run.json` says how the run was started; `backups/` holds what it had reached.
 
+use crate::config::Config;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::ErrorKind as Io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use systole::config::Config;
 use systole_data::Tuning;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{BackupAndRestore, Disk, RunPlace, write_atomically};

@@ -2,13 +2,13 @@
 
 use super::Outcome;
 use super::screen::Screen;
+use crate::devices::plugin_cache;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use systole::devices::plugin_cache;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_pjrt::{Platform, Plugin};
 

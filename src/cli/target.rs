@@ -1,7 +1,7 @@
 //! What a command works on: a model file, a preset, a TOML file, or a folder of pictures.
 
+use crate::config::{Config, Draft, PRESETS};
 use std::path::{Path, PathBuf};
-use systole::config::{Config, Draft, PRESETS};
 use systole_data::input::{absolute, entries, is_file, is_remote};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Model, nearest};

@@ -7,15 +7,15 @@ use super::screen::{Screen, grouped, note};
 use super::stop::Stop;
 use super::target::{Target, config_of};
 use super::{DataArgs, Failure, Outcome};
+use crate::config::{Config, Draft};
+use crate::datasets::{
+    DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
+    picture_size_of_records,
+};
 use clap::Args;
 use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole::config::{Config, Draft};
-use systole::datasets::{
-    DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
-    picture_size_of_records,
-};
 use systole_data::disk::sweep;
 use systole_data::format::png;
 use systole_dist::Strategy;

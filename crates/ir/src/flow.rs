@@ -9,6 +9,10 @@ use std::sync::Arc;
 
 /// The body of one branch of [`case_in`].
 pub(crate) type Branch<'a> = Box<dyn FnOnce(&GraphBuilder) -> Vec<Tensor> + 'a>;
+/// The body of [`fori_in`].
+pub(crate) type Trip<'a> = Box<dyn FnOnce(&GraphBuilder, &Tensor, &[Tensor]) -> Vec<Tensor> + 'a>;
+/// The body of [`scan`].
+type Fold<'a> = Box<dyn FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) + 'a>;
 
 /// Runs `body` on the state while `cond: state → bool[]` holds; returns the last state.
 ///
@@ -54,7 +58,7 @@ pub fn fori_loop(
     body: impl FnOnce(&Tensor, &[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
     let Some(g) = GraphBuilder::of(init) else { return Vec::new() };
-    fori_in(&g, n, false, init, |_, i, s| body(i, s))
+    fori_in(&g, n, false, init, Box::new(|_, i, s| body(i, s)))
 }
 
 /// Folds `body(carry, x) → (carry, y)` over the leading dimension of `xs`: `T[N, …]` each; returns the last carry
@@ -79,7 +83,7 @@ pub fn scan(
     xs: &[&Tensor],
     body: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
 ) -> (Vec<Tensor>, Vec<Tensor>) {
-    scan_in(false, init, xs, body)
+    scan_in(false, init, xs, Box::new(body))
 }
 
 /// As [`scan`], for few long trips: the derivative keeps what products, folds and loops of all trips resulted in, as it
@@ -106,16 +110,11 @@ pub fn scan_keeping(
     xs: &[&Tensor],
     body: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
 ) -> (Vec<Tensor>, Vec<Tensor>) {
-    scan_in(true, init, xs, body)
+    scan_in(true, init, xs, Box::new(body))
 }
 
 #[track_caller]
-fn scan_in(
-    keeps: bool,
-    init: &[&Tensor],
-    xs: &[&Tensor],
-    body: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
-) -> (Vec<Tensor>, Vec<Tensor>) {
+fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: Fold<'_>) -> (Vec<Tensor>, Vec<Tensor>) {
     let Some(g) = GraphBuilder::of(&[xs, init].concat()) else { return Default::default() };
     let n = xs.first().filter(|x| x.rank() > 0).map_or(0, |x| x.shape()[0]);
     if xs.is_empty() || xs.iter().any(|x| x.shape().first() != Some(&n)) {
@@ -144,7 +143,7 @@ fn scan_in(
     let buffers: Vec<Tensor> =
         ys.iter().map(|y| g.full(&y.ty().with_shape([&[n], y.shape().dims()].concat()), 0.0)).collect();
     let state: Vec<&Tensor> = init.iter().copied().chain(&buffers).collect();
-    let mut last = fori_in(&g, n, keeps, &state, |r, i, s| {
+    let body = |r: &GraphBuilder, i: &Tensor, s: &[Tensor]| {
         let slices: Vec<Tensor> = if n > 0 {
             xs.iter().map(|x| read_trip(x, i)).collect()
         } else {
@@ -156,7 +155,8 @@ fn scan_in(
             *result = if n > 0 { write_trip(buffer, result, i) } else { buffer.clone() };
         }
         results
-    });
+    };
+    let mut last = fori_in(&g, n, keeps, &state, Box::new(body));
     let stacked = last.split_off(init.len().min(last.len()));
     (last, stacked)
 }
@@ -228,7 +228,7 @@ pub(crate) fn fori_in(
     n: usize,
     keeps: bool,
     init: &[&Tensor],
-    body: impl FnOnce(&GraphBuilder, &Tensor, &[Tensor]) -> Vec<Tensor>,
+    body: Trip<'_>,
 ) -> Vec<Tensor> {
     let zero = g.scalar(DType::I32, 0.0);
     let init: Vec<&Tensor> = std::iter::once(&zero).chain(init.iter().copied()).collect();

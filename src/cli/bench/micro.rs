@@ -23,7 +23,7 @@ pub(super) fn gemm(n: usize, precision: &str, time: Duration) -> Result<Measured
     };
     let sum = if dtype == DType::I8 { DType::I32 } else { dtype };
     let ty = TensorType::new(dtype, [n, n]);
-    let f = systole::jit(move |(_, a, b): (Tensor, Tensor, Tensor)| product(&a, &b, sum)).named("gemm");
+    let f = crate::jit(move |(_, a, b): (Tensor, Tensor, Tensor)| product(&a, &b, sum)).named("gemm");
     let inputs = (on_device(&ty, 1)?, on_device(&ty, 2)?);
     // The result goes into an array that is given away: no step asks the system for memory.
     let mut out = zeros_on_device(&ty.with_dtype(sum))?;
@@ -78,7 +78,7 @@ fn layer_norm(x: &Tensor) -> Tensor {
 /// `f(x: T[rows, ROW]) → T[rows, ROW]`, one array read and one written.
 fn mapped(dtype: DType, time: Duration, f: fn(&Tensor) -> Tensor) -> Result<Measured> {
     let ty = TensorType::new(dtype, [ELEMENTS / ROW, ROW]);
-    let f = systole::jit(move |(_, x): (Tensor, Tensor)| f(&x)).named("elementwise").flush_denormals(true);
+    let f = crate::jit(move |(_, x): (Tensor, Tensor)| f(&x)).named("elementwise").flush_denormals(true);
     let x = on_device(&ty, 1)?;
     let mut out = zeros_on_device(&ty)?;
     let (program, compile_ms) = timed(|| f.executable((x.clone(), x.clone())))?;
@@ -104,7 +104,7 @@ fn adam_update(time: Duration) -> Result<Measured> {
         slots.insert(name, zeros_on_device(slot.ty())?);
     }
     let update = optimizer.clone();
-    let f = systole::jit(move |(params, slots, grads, learning_rate, step): Args| {
+    let f = crate::jit(move |(params, slots, grads, learning_rate, step): Args| {
         update.update(&UpdateInputs { learning_rate, step }, &params, &grads, &slots)
     });
     let f = f.named("adam").flush_denormals(true);

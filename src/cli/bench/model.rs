@@ -1,8 +1,8 @@
 //! Steps of whole models on one batch that stays in memory.
 
 use super::measure::{Measured, measure};
+use crate::config::{Config, Draft};
 use std::time::Duration;
-use systole::config::{Config, Draft};
 use systole_ir::Result;
 use systole_nn::{Batch, Model};
 

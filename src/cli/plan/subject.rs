@@ -1,10 +1,10 @@
 //! What is planned: a model's training step at any batch size, or one program.
 
 use super::PlanArgs;
+use crate::config::{Config, Draft, PRESETS};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use systole::config::{Config, Draft, PRESETS};
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
 use systole_nn::{Model, Precision, nearest};
 use systole_plan::{Estimate, Machine, Work, duration};

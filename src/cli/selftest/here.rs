@@ -2,10 +2,10 @@
 
 use super::{SelftestArgs, told};
 use crate::cli::screen::Screen;
+use crate::config::{Config, Draft};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use systole::config::{Config, Draft};
 use systole_ir::op::{Sample, TABLE};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, interp};
 use systole_nn::{Batch, Model};

@@ -391,10 +391,13 @@ macro_rules! each_row {
     };
 }
 
-/// The tile of `M` rows by `N` vectors. `STRIDED`: the left operand is; `PADDED`: the right operand always is.
+/// The tile of `M` rows by `N` vectors. `STRIDED`: the left operand is; `PADDED`: the right operand always is. `add`:
+/// [`add_rows`] for these vectors.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PADDED: bool>(
     t: &Tile<V::T>,
+    add: unsafe fn(&Tile<V::T>, *const V, usize),
 ) {
     // SAFETY: the caller's operands cover `M` rows, `k` steps and the columns; the level is available.
     unsafe {
@@ -405,11 +408,16 @@ unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
         } else {
             chain::<V, M, N, STRIDED, true>(t, &mut acc);
         }
-        if whole {
-            finish::<V, M, N, false>(t, &acc);
-        } else {
-            finish::<V, M, N, true>(t, &acc);
+        if whole && t.from.is_null() && t.bias.is_null() {
+            each_row!(M, I => for j in 0..N {
+                acc[I][j].store(t.c.wrapping_add(I * t.c_row + j * V::LANES));
+            });
+            return;
         }
+        // By way of memory, so that one loop does for all numbers of rows.
+        let mut sums = [[acc[0][0]; N]; M];
+        each_row!(M, I => sums[I] = acc[I]);
+        add(t, sums.as_ptr().cast(), M);
     }
 }
 
@@ -526,28 +534,24 @@ unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
     }
 }
 
-/// Writes the sums of a tile; with `PART`, not all lanes are columns.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Writes the sums of a tile, `rows` by `N` vectors, after what they are added to and with the bias.
 #[inline(always)]
-unsafe fn finish<V: Vector, const M: usize, const N: usize, const PART: bool>(
-    t: &Tile<V::T>,
-    acc: &[[V; N]; M],
-) {
-    // SAFETY: as for `tile`; the result has `M` rows.
-    unsafe {
-        each_row!(M, I => for j in 0..N {
+unsafe fn add_rows<V: Vector, const N: usize>(t: &Tile<V::T>, sums: *const V, rows: usize) {
+    for i in 0..rows {
+        for j in 0..N {
             let lanes = lanes_of::<V>(t, j);
-            let load = |p: *const V::T| if PART { V::load_part(p, lanes) } else { V::load(p) };
-            let mut y = acc[I][j];
-            if !t.from.is_null() {
-                y = load(t.from.wrapping_add(I * t.from_row + j * V::LANES)).add(y);
+            // SAFETY: as for `tile`; the result has these rows, and `sums` their vectors.
+            unsafe {
+                let mut y = *sums.add(i * N + j);
+                if !t.from.is_null() {
+                    y = V::load_part(t.from.wrapping_add(i * t.from_row + j * V::LANES), lanes).add(y);
+                }
+                if !t.bias.is_null() {
+                    y = y.add(V::load_part(t.bias.wrapping_add(j * V::LANES), lanes));
+                }
+                y.store_part(t.c.wrapping_add(i * t.c_row + j * V::LANES), lanes);
             }
-            if !t.bias.is_null() {
-                y = y.add(load(t.bias.wrapping_add(j * V::LANES)));
-            }
-            let p = t.c.wrapping_add(I * t.c_row + j * V::LANES);
-            if PART { y.store_part(p, lanes) } else { y.store(p) }
-        });
+        }
     }
 }
 
@@ -650,8 +654,13 @@ macro_rules! kernels {
     ($table:ident, $run:ident, $v:ty, $t:ty, $n:literal, $padded:literal, [$($m:literal)*], [$($s:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
         unsafe fn $run<const M: usize, const STRIDED: bool>(t: &Tile<$t>) {
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn add(t: &Tile<$t>, sums: *const $v, rows: usize) {
+                // SAFETY: by the promise of `TileKernel`, and of `tile`.
+                unsafe { add_rows::<$v, $n>(t, sums, rows) }
+            }
             // SAFETY: by the promise of `TileKernel`.
-            unsafe { tile::<$v, M, $n, STRIDED, $padded>(t) }
+            unsafe { tile::<$v, M, $n, STRIDED, $padded>(t, add) }
         }
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
         static $table: Table<$t> = Table { packed: &[$($run::<$m, false>),*], strided: &[$($run::<$s, true>),*] };

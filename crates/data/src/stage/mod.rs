@@ -55,14 +55,7 @@ pub trait Stage: Send + Sync {
 
     /// The chain up to here, as it would be written.
     fn name(&self) -> String {
-        match self.inputs().as_slice() {
-            [] => self.label(),
-            [up] => format!("{}.{}", up.name(), self.label()),
-            many => {
-                let names: Vec<String> = many.iter().map(|n| n.name()).collect();
-                format!("{}({})", self.label(), names.join(", "))
-            }
-        }
+        chain(&self.inputs(), self.label())
     }
 
     /// Elements in one epoch.
@@ -107,13 +100,29 @@ pub trait Stage: Send + Sync {
 
     /// What a user should know about the chain up to here that is no error.
     fn warnings(&self) -> Vec<String> {
-        self.inputs().iter().flat_map(|n| n.warnings()).collect()
+        warnings_of(&self.inputs())
     }
 
     /// Options that [`crate::Dataset::with_options`] put here.
     fn options(&self) -> Option<&crate::run::Options> {
         None
     }
+}
+
+/// [`Stage::name`] of a stage with these inputs: one function, not one for each stage.
+fn chain(inputs: &[Node], label: String) -> String {
+    match inputs {
+        [] => label,
+        [up] => format!("{}.{label}", up.name()),
+        many => {
+            let names: Vec<String> = many.iter().map(|n| n.name()).collect();
+            format!("{label}({})", names.join(", "))
+        }
+    }
+}
+
+fn warnings_of(inputs: &[Node]) -> Vec<String> {
+    inputs.iter().flat_map(|n| n.warnings()).collect()
 }
 
 /// How many threads a stage wants.

@@ -337,7 +337,7 @@ impl While {
         let init: Vec<Tensor> = cotangents.chain(sums).collect();
         let init: Vec<&Tensor> = init.iter().collect();
 
-        let outs = flow::fori_in(&g, trips, false, &init, |r, trip, carried| {
+        let body = |r: &GraphBuilder, trip: &Tensor, carried: &[Tensor]| {
             let at = r.scalar(DType::I32, trips as f64 - 1.0) - trip;
             let kept = |k: usize| recorded.iter().position(|&s| s == k).map(|p| own + 1 + p);
             let value = |k: usize| match kept(k) {
@@ -364,7 +364,8 @@ impl While {
                 *grad = add_to(sum, grad, &at, trips);
             }
             grads
-        });
+        };
+        let outs = flow::fori_in(&g, trips, false, &init, Box::new(body));
         let mut grads = vec![Grad::Zero; x.len()];
         let places = state.iter().map(|k| nc + k).chain(captures);
         places.zip(outs).for_each(|(place, d)| grads[place] = Grad::Of(d));

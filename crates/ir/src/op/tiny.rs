@@ -12,10 +12,26 @@ pub(crate) fn sample(
     differentiable: bool,
     build: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Sample {
+    // There are hundreds of these closures: only what must be is compiled for each.
+    let (g, x) = parameters(params);
+    finished(label, params, (ulp, differentiable), &g, &build(&x))
+}
+
+fn parameters(params: &[(TensorType, Domain)]) -> (GraphBuilder, Vec<Tensor>) {
     let g = GraphBuilder::new("main");
     let make = |(i, (ty, _)): (usize, &(TensorType, Domain))| g.parameter(ty.clone(), &format!("x{i}"));
-    let params_in: Vec<Tensor> = params.iter().enumerate().map(make).collect();
-    match g.finish(&build(&params_in)) {
+    let x = params.iter().enumerate().map(make).collect();
+    (g, x)
+}
+
+fn finished(
+    label: String,
+    params: &[(TensorType, Domain)],
+    (ulp, differentiable): (u32, bool),
+    g: &GraphBuilder,
+    results: &[Tensor],
+) -> Sample {
+    match g.finish(results) {
         Ok(graph) => {
             let domains = params.iter().map(|p| p.1).collect();
             Sample { label, graph, domains, ulp, differentiable }
