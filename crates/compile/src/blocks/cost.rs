@@ -290,10 +290,13 @@ impl<'g> Costs<'g> {
     }
 }
 
-/// Sizes of blocks to choose from: enough blocks for several threads.
+/// Sizes of blocks to choose from, enough blocks for several threads: round sizes, and those that make round numbers of
+/// blocks, which all groups have equally many of.
 fn sizes(rows: usize) -> impl Iterator<Item = usize> {
-    let doubled = (0..16).flat_map(|k| [1usize << k, 3 << k]);
-    doubled
-        .filter(move |&b| b == 1 || FEWEST_BLOCKS * b <= rows)
+    let round = || (0..16).flat_map(|k| [1usize << k, 3 << k]);
+    let counts = round().filter(move |count| (FEWEST_BLOCKS..=rows).contains(count));
+    round()
+        .chain(counts.map(move |count| rows.div_ceil(count)))
         .map(move |b| rows.div_ceil(rows.div_ceil(b)))
+        .filter(move |&b| b == 1 || rows.div_ceil(b) >= FEWEST_BLOCKS)
 }

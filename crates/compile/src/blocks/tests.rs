@@ -249,6 +249,17 @@ fn a_large_batch_runs_by_blocks_and_adds_to_its_sums_in_place() {
 }
 
 #[test]
+fn batches_that_are_no_multiple_of_a_round_size_run_by_blocks_too() {
+    let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
+    for batch in [500, 512, 516, 800] {
+        let plan = schedule(&optimize(&conv_net(batch, 28, 64)).unwrap().0, &options).unwrap();
+        let [blocks] = blocks_of(&plan)[..] else { panic!("batch {batch}: {:?}", plan.steps) };
+        let count = batch.div_ceil(blocks.block);
+        assert!(count >= 16 && count.is_multiple_of(blocks.groups), "batch {batch}: {count} blocks");
+    }
+}
+
+#[test]
 fn small_graphs_stay_as_they_are() {
     let graph = optimize(&conv_net(4, 8, 4)).unwrap().0;
     let plan = schedule(&graph, &Options { blocks: Blocking::Cache(1 << 20), ..Options::default() }).unwrap();
