@@ -257,10 +257,7 @@ fn latest(dir: &Path) -> Result<Option<Found>> {
 fn read(path: &Path) -> Result<Found> {
     let file = ModelFile::load(path)?;
     let text = file.metadata.get(RUN).ok_or_else(|| unreadable("there is none"));
-    let run = text.and_then(|t| {
-        let run = serde_json::from_str::<serde_json::Value>(t).and_then(serde_json::from_value);
-        run.map_err(|e| unreadable(e.to_string()))
-    });
+    let run = text.and_then(|t| serde_json::from_str(t).map_err(|e| unreadable(e.to_string())));
     Ok(Found { run: run.at(|| path.display().to_string())?, file, path: path.into() })
 }
 

@@ -298,8 +298,7 @@ fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {
             .because("it was not written by Systole, or by a version that is too old")
             .hint("train and save the model with this version")
     })?;
-    // By way of a value, as configurations are read: one reader is compiled for them, not two.
-    serde_json::from_str::<Value>(text).and_then(serde_json::from_value).map_err(|e| {
+    serde_json::from_str(text).map_err(|e| {
         Error::new(ErrorKind::Data, format!("the `{key}` entry of the metadata is not readable"))
             .because(e.to_string())
     })
