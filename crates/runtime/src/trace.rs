@@ -1,13 +1,17 @@
 //! A timeline of what every thread did, as a file that <https://ui.perfetto.dev> and `chrome://tracing` show.
 //!
-//! Off, asking costs one relaxed load. On, spans go through a small buffer into the file, which is whole JSON after
-//! every write, so also when the program is killed. Format: Chrome's "Trace Event Format", an array of complete
-//! events (`"ph": "X"`) with times in microseconds.
+//! Off, asking costs one relaxed load. On, spans go through a small buffer into the file, which is whole JSON at every
+//! instant, so also when the program is killed. Format: Chrome's "Trace Event Format", an array of complete events
+//! (`"ph": "X"`) with times in microseconds.
+//!
+//! A kill can cut a write between two pages of memory, never within one. So spaces stand before the closing bracket,
+//! events are written over them with one write for each page, and once they are used up a longer file takes the place
+//! of this one under its name. What is no file of a disk (a pipe, a terminal) is written in order.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,15 +34,22 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Then the file is some 100 MB and viewers become slow.
 const MOST_SPANS: usize = 500_000;
 const END: &str = "\n]\n";
+/// A write that stays within so many bytes, counted from the file's beginning, is done whole or not at all.
+const PAGE: u64 = 4096;
 
 struct Timeline {
     path: PathBuf,
     file: File,
+    /// Whether the file may be read again and replaced: see the top.
+    whole: bool,
     began: Instant,
+    /// Events that are not in the file yet; each begins with the comma that parts it from the one before.
     buffer: String,
     written: Instant,
-    /// Where the closing bracket stands in the file.
+    /// Where the events in the file end.
     end: u64,
+    /// Where the spaces after them end.
+    room: u64,
     left: usize,
     failed: Option<Error>,
 }
@@ -52,14 +63,31 @@ pub fn start(path: impl AsRef<Path>) -> Result<()> {
     if timeline.is_some() {
         return Err(Error::new(ErrorKind::Config, "a trace is being written already"));
     }
-    let path = path.as_ref().to_path_buf();
-    let file = File::create(&path).map_err(|e| Error::io("cannot write the trace", &path, e))?;
+    let path = path.as_ref();
+    let open = || {
+        let file = File::create(path)?;
+        let whole = file.metadata()?.is_file();
+        // What a link leads to is replaced, not the link.
+        let path = if whole { fs::canonicalize(path)? } else { path.to_path_buf() };
+        Ok((file, path, whole))
+    };
+    let (file, path, whole) = open().map_err(|e| Error::io("cannot write the trace", path, e))?;
     let now = Instant::now();
     let buffer =
         "[\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"tid\":0,\"args\":{\"name\":\"systole\"}}"
             .into();
-    let mut new =
-        Timeline { path, file, began: now, buffer, written: now, end: 0, left: MOST_SPANS, failed: None };
+    let mut new = Timeline {
+        path,
+        file,
+        whole,
+        began: now,
+        buffer,
+        written: now,
+        end: 0,
+        room: 0,
+        left: MOST_SPANS,
+        failed: None,
+    };
     new.flush();
     if let Some(error) = new.failed.take() {
         return Err(error);
@@ -97,7 +125,7 @@ pub fn span(category: &str, name: &str, start: Option<Instant>, args: impl FnOnc
 pub fn finish() -> Result<()> {
     ON.store(false, Relaxed);
     let Some(mut timeline) = lock().take() else { return Ok(()) };
-    timeline.flush();
+    timeline.finish();
     timeline.failed.map_or(Ok(()), Err)
 }
 
@@ -166,28 +194,110 @@ impl Timeline {
         TRACK.get()
     }
 
-    /// Writes the buffer over the closing bracket, and a new bracket, in one call.
+    /// Writes the buffer into the file.
     fn flush(&mut self) {
-        let length = self.buffer.len() as u64;
-        self.buffer.push_str(END);
-        let at = SeekFrom::Start(self.end);
-        let result = self.file.seek(at).and_then(|_| self.file.write_all(self.buffer.as_bytes()));
-        match result {
-            Ok(()) => self.end += length,
+        let written = if !self.whole {
+            self.file.write_all(self.buffer.as_bytes()).map(|()| self.buffer.clear())
+        } else {
+            self.fill().and_then(|()| {
+                // Twice as long each time: every event is copied once on average.
+                let room = (self.end + self.buffer.len() as u64).max(BUFFER as u64);
+                if self.buffer.is_empty() { Ok(()) } else { self.replace(room) }
+            })
+        };
+        self.note(written);
+    }
+
+    /// Writes what is left of the buffer, and the file's end.
+    fn finish(&mut self) {
+        let written = if self.failed.is_some() {
+            Ok(())
+        } else if self.whole {
+            self.replace(0)
+        } else {
+            self.file.write_all((std::mem::take(&mut self.buffer) + END).as_bytes())
+        };
+        self.note(written);
+    }
+
+    /// Training goes on without a timeline that cannot be written; the program tells of it at the end.
+    fn note(&mut self, written: io::Result<()>) {
+        if let Err(e) = written {
+            self.failed.get_or_insert(Error::io("cannot write the trace", &self.path, e));
+            self.left = 0;
+            self.buffer.clear();
+        }
+        self.written = Instant::now();
+    }
+
+    /// Writes events over the spaces, page by page, and leaves in the buffer what they have no room for.
+    fn fill(&mut self) -> io::Result<()> {
+        let mut done = 0;
+        while done < self.buffer.len() {
+            let lines = &self.buffer[done..];
+            let page = (self.end / PAGE + 1) * PAGE;
+            let fits = whole_lines(lines, (page.min(self.room) - self.end) as usize);
+            if fits > 0 {
+                self.file.seek(SeekFrom::Start(self.end))?;
+                self.file.write_all(&lines.as_bytes()[..fits])?;
+                self.end += fits as u64;
+                done += fits;
+            } else if !self.end.is_multiple_of(PAGE) && page < self.room {
+                self.end = page;
+            } else {
+                break;
+            }
+        }
+        self.buffer.drain(..done);
+        Ok(())
+    }
+
+    /// A new file with all events and `room` bytes of spaces, which takes the place of the old one.
+    fn replace(&mut self, room: u64) -> io::Result<()> {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{}.part", std::process::id()));
+        let part = PathBuf::from(name);
+        let end = self.end + self.buffer.len() as u64;
+        let written = self.copy(&part, room).and_then(|file| fs::rename(&part, &self.path).map(|()| file));
+        match written {
+            Ok(file) => (self.file, self.end, self.room) = (file, end, end + room),
             Err(e) => {
-                // Training goes on; the program tells of it at the end.
-                self.failed.get_or_insert(Error::io("cannot write the trace", &self.path, e));
-                self.left = 0;
+                let _ = fs::remove_file(&part);
+                return Err(e);
             }
         }
         self.buffer.clear();
-        self.written = Instant::now();
+        Ok(())
     }
+
+    fn copy(&mut self, to: &Path, room: u64) -> io::Result<File> {
+        let mut out = BufWriter::new(File::create(to)?);
+        if self.end > 0 {
+            io::copy(&mut File::open(&self.path)?.take(self.end), &mut out)?;
+        }
+        out.write_all(self.buffer.as_bytes())?;
+        io::copy(&mut io::repeat(b' ').take(room), &mut out)?;
+        out.write_all(END.as_bytes())?;
+        out.into_inner().map_err(io::IntoInnerError::into_error)
+    }
+}
+
+/// How many bytes the most lines have that begin `text`, each a newline behind a comma, and are at most `most` together.
+fn whole_lines(text: &str, most: usize) -> usize {
+    if text.len() <= most {
+        return text.len();
+    }
+    let bytes = &text.as_bytes()[..text.len().min(most + 2)];
+    bytes.windows(2).rposition(|w| w == b",\n").unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_whole(text: &str) -> bool {
+        serde_json::from_str::<serde_json::Value>(text).is_ok_and(|v| v.is_array())
+    }
 
     #[test]
     fn the_file_is_whole_before_and_after_every_span() {
@@ -196,8 +306,8 @@ mod tests {
         start(&path).unwrap();
         assert!(start(&path).unwrap_err().to_string().contains("already"));
         let whole = |what: &str| {
-            let text = std::fs::read_to_string(&path).unwrap();
-            assert!(text.starts_with("[\n{") && text.ends_with("}\n]\n"), "{what}: {text}");
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(is_whole(&text), "{what}: {text}");
             text
         };
         whole("new");
@@ -209,11 +319,80 @@ mod tests {
         other.spawn(|| span("step", "step", begin(), || "{}".into())).unwrap().join().unwrap();
         finish().unwrap();
         let text = whole("done");
-        assert!(text.len() > written.len() && text.contains("\"name\":\"\\\"2999\\\"\""), "{text}");
+        assert!(text.len() > written.trim_end_matches([' ', '\n', ']']).len(), "{text}");
+        assert!(text.contains("\"name\":\"\\\"2999\\\"\"") && text.ends_with("}\n]\n"), "{text}");
         assert!(text.contains("{\"name\":\"other\"}"));
         assert_eq!(text.matches("\"cat\":\"kernel\"").count(), 3000);
         span("kernel", "late", begin(), || unreachable!("nobody wants it"));
-        std::fs::remove_file(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// A timeline of its own, beside the one of the process.
+    fn timeline(name: &str, room: u64) -> (Timeline, String) {
+        let name = format!("systole-trace-{name}-{}.json", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = File::create(&path).unwrap();
+        let now = Instant::now();
+        let mut new = Timeline {
+            path,
+            file,
+            whole: true,
+            began: now,
+            buffer: "[\n{\"n\":0}".into(),
+            written: now,
+            end: 0,
+            room: 0,
+            left: MOST_SPANS,
+            failed: None,
+        };
+        new.replace(room).unwrap();
+        let text = fs::read_to_string(&new.path).unwrap();
+        (new, text)
+    }
+
+    /// What a kill leaves: the writes are redone one by one on a copy, and the copy is looked at after each.
+    #[test]
+    fn every_write_stays_within_a_page_and_leaves_the_file_whole() {
+        let (mut timeline, mut old) = timeline("pages", 5 * PAGE);
+        assert!(is_whole(&old), "{old}");
+        for i in 0..400 {
+            let text = "x".repeat(i * 7 % 600);
+            let _ = write!(timeline.buffer, ",\n{{\"n\":{i},\"text\":\"{text}\"}}");
+            if i % 9 > 0 {
+                continue;
+            }
+            timeline.flush();
+            assert!(timeline.failed.is_none() && timeline.buffer.is_empty());
+            let new = fs::read_to_string(&timeline.path).unwrap();
+            assert!(is_whole(&new), "{i}: {new}");
+            if new.len() == old.len() {
+                let mut between = old.into_bytes();
+                for (page, bytes) in new.as_bytes().chunks(PAGE as usize).enumerate() {
+                    let at = page * PAGE as usize;
+                    between[at..at + bytes.len()].copy_from_slice(bytes);
+                    let text = std::str::from_utf8(&between).unwrap();
+                    assert!(is_whole(text), "{i}, page {page}: {text}");
+                }
+            }
+            old = new;
+        }
+        timeline.finish();
+        let text = fs::read_to_string(&timeline.path).unwrap();
+        assert!(is_whole(&text) && text.ends_with("}\n]\n"), "{text}");
+        assert_eq!(text.matches("\"text\"").count(), 400);
+        fs::remove_file(&timeline.path).unwrap();
+    }
+
+    #[test]
+    fn a_line_longer_than_a_page_is_written_with_a_new_file() {
+        let (mut timeline, _) = timeline("long", 5 * PAGE);
+        let _ = write!(timeline.buffer, ",\n{{\"text\":\"{}\"}}", "x".repeat(2 * PAGE as usize));
+        let room = timeline.room;
+        timeline.flush();
+        assert!(timeline.failed.is_none() && timeline.room > room);
+        let text = fs::read_to_string(&timeline.path).unwrap();
+        assert!(is_whole(&text) && text.contains("xxx"), "{text}");
+        fs::remove_file(&timeline.path).unwrap();
     }
 
     #[test]
