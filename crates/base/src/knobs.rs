@@ -58,7 +58,7 @@ pub const JIT: Knob = Knob {
     name: "SYSTOLE_JIT",
     values: "on|off",
     default: "on",
-    doc: "on: element-wise programs become machine code when they are compiled, on machines with AVX-512; off: they are interpreted, with the same results",
+    doc: "on: element-wise programs become machine code when they are compiled, on machines with AVX2 or AVX-512; off: they are interpreted, with the same results",
 };
 /// Memory that the process may use.
 pub const MEMORY_LIMIT: Knob = Knob {

@@ -2,15 +2,15 @@
 //!
 //! Each round of the loop takes up to four vectors, as many as there are registers for, in interleaved copies of the
 //! steps: a chain of dependent instructions alone would leave the machine idle most of the time. Registers that are left
-//! hold constants. The last elements go through a second loop, one vector with masked loads and stores at a time.
+//! hold constants. The last elements go through a second loop, one vector at a time: the very last with masked loads and
+//! stores. Of AVX2, only those of words can be masked; narrow elements that fill no vector are left to the caller, who
+//! brings them in arrays that have room for one.
 #![forbid(unsafe_code)]
 
 use super::encode::*;
-use super::steps::{Arg, Form, Place, Step, Steps, Value};
+use super::steps::{Arg, Form, Place, Set, Step, Steps, Value};
 use smallvec::SmallVec;
 
-/// Lanes of a vector.
-const LANES: usize = 16;
 /// Accumulators of a fold along, which are also the elements of a round then.
 pub const ACCUMULATORS: usize = 64;
 
@@ -18,15 +18,16 @@ pub const ACCUMULATORS: usize = 64;
 const MOST_COPIES: usize = 4;
 
 /// Lanes that the last vectors have.
-const TAIL: Mask = Mask(1);
+pub(super) const TAIL: Mask = Mask(1);
 const FIRST_MASK: u8 = 2;
 const MASKS: usize = 6;
-const VECTORS: usize = 32;
+/// What narrow elements are packed in before they are stored, where no instruction does both.
+pub(super) const PACKED: u8 = 15;
 
 /// The array of addresses that the loop is called with, elements left, a spare.
-const TABLE: Gpr = RDI;
+pub(super) const TABLE: Gpr = RDI;
 const LEFT: Gpr = RSI;
-const SPARE: Gpr = RAX;
+pub(super) const SPARE: Gpr = RAX;
 /// Elements done, and those of the round that are done.
 const INDEX: Gpr = R11;
 const AROUND: Gpr = R10;
@@ -34,13 +35,16 @@ const AROUND: Gpr = R10;
 const ADDRESSES: [Gpr; 4] = [RCX, RDX, R8, R9];
 
 /// Where values live.
-struct Homes {
+pub(super) struct Homes {
+    set: Set,
+    /// Registers for vectors.
+    vectors: usize,
     /// Of each step's value: the number of its register among those of its kind.
     of: Vec<usize>,
     /// Steps whose values are the same for all elements, made once before the loop.
     once: Vec<bool>,
     /// The operands whose last reader a step is.
-    ends: Vec<SmallVec<[Value; 4]>>,
+    pub ends: Vec<SmallVec<[Value; 4]>>,
     /// Registers, vectors and masks, of the values made once, and of one copy of the others.
     pinned: [usize; 2],
     needed: [usize; 2],
@@ -73,15 +77,22 @@ impl Pool {
 }
 
 /// Which kind of register a step's value has: 0 a vector, 1 a mask.
-fn kind(step: &Step) -> usize {
-    usize::from(step.makes_mask())
+fn kind(set: Set, step: &Step) -> usize {
+    usize::from(set == Set::Avx512 && step.makes_mask())
 }
 
 impl Homes {
-    fn new(steps: &[Step]) -> Homes {
+    fn new(set: Set, steps: &[Step]) -> Homes {
         let once = once(steps);
         let (last, ends) = lives(steps, &once);
-        let mut homes = Homes { of: vec![0; steps.len()], once, ends, pinned: [0; 2], needed: [0; 2] };
+        let packs = |s: &Step| matches!(s, Step::Store(p, _) if !matches!(p.form, Form::Word | Form::F16));
+        let vectors = match set {
+            Set::Avx512 => 32,
+            Set::Avx2 if steps.iter().any(packs) => PACKED as usize,
+            Set::Avx2 => 16,
+        };
+        let of = vec![0; steps.len()];
+        let mut homes = Homes { set, vectors, of, once, ends, pinned: [0; 2], needed: [0; 2] };
         homes.pinned = homes.assign(steps, &last, true);
         homes.needed = homes.assign(steps, &last, false);
         homes
@@ -93,7 +104,8 @@ impl Homes {
         for i in self.numbers(once) {
             let step = &steps[i];
             let ends = &self.ends[i];
-            let destination = destination(step, ends);
+            let destination = destination(self.set, step, ends);
+            let kind = |step: &Step| kind(self.set, step);
             let early = match destination {
                 Destination::Over(v) => Some(self.of[v.0]),
                 Destination::Apart => Some(pools[kind(step)].take()),
@@ -121,7 +133,7 @@ impl Homes {
     /// The most copies of the steps whose values fit the registers.
     fn copies(&self) -> Option<usize> {
         let fits = |copies: &usize| {
-            self.pinned[0] + copies * self.needed[0] <= VECTORS
+            self.pinned[0] + copies * self.needed[0] <= self.vectors
                 && self.pinned[1] + copies * self.needed[1] <= MASKS
         };
         (1..=MOST_COPIES).rev().find(fits)
@@ -160,9 +172,13 @@ fn lives(steps: &[Step], once: &[bool]) -> (Vec<usize>, Vec<SmallVec<[Value; 4]>
     (last, ends)
 }
 
-fn destination(step: &Step, ends: &[Value]) -> Destination {
+fn destination(set: Set, step: &Step, ends: &[Value]) -> Destination {
     let over = |v: Value| if ends.contains(&v) { Destination::Over(v) } else { Destination::Apart };
     match *step {
+        // Several instructions, whose later ones read operands again.
+        Step::Mix { .. } | Step::Merge { .. } | Step::Compare { .. } if set == Set::Avx2 => {
+            Destination::Apart
+        }
         Step::Fma { a, b, c } => match FmaForm::of(a, b, c, ends) {
             FmaForm::Over(v, ..) => Destination::Over(v),
             FmaForm::Fresh => Destination::Apart,
@@ -177,7 +193,7 @@ fn destination(step: &Step, ends: &[Value]) -> Destination {
 }
 
 /// A fused multiply-add, whose destination is one of its operands.
-enum FmaForm {
+pub(super) enum FmaForm {
     /// Over an operand that ends: the instruction, its second and its third operand.
     Over(Value, Op, Value, Arg),
     /// Into a copy of the addend.
@@ -185,7 +201,7 @@ enum FmaForm {
 }
 
 impl FmaForm {
-    fn of(a: Value, b: Arg, c: Arg, ends: &[Value]) -> FmaForm {
+    pub fn of(a: Value, b: Arg, c: Arg, ends: &[Value]) -> FmaForm {
         match (b, c) {
             (_, Arg::Value(c)) if ends.contains(&c) && c != a && Arg::Value(c) != b => {
                 FmaForm::Over(c, ops::FMADD231PS, a, b)
@@ -196,6 +212,11 @@ impl FmaForm {
             _ => FmaForm::Fresh,
         }
     }
+}
+
+/// Whether lanes of what it loads or stores can be masked with AVX2.
+fn is_of_words(step: &Step) -> bool {
+    !matches!(step, Step::Load(p) | Step::Store(p, _) if p.form != Form::Word)
 }
 
 /// The constants of the loop's steps that are read most, at most `room`.
@@ -213,31 +234,40 @@ fn frequent_constants(steps: &[Step], once: &[bool], room: usize) -> Vec<u32> {
 }
 
 /// A loop in the making.
-struct Emitter<'a> {
-    steps: &'a [Step],
-    homes: Homes,
+pub(super) struct Emitter<'a> {
+    set: Set,
+    pub steps: &'a [Step],
+    pub homes: Homes,
     /// Constants that have registers: the last ones.
     constants: Vec<u32>,
-    asm: Assembler,
+    pub asm: Assembler,
     /// Arrays whose addresses are in registers.
     near: Vec<usize>,
-    /// In the loop over the last vectors.
-    tail: bool,
+    /// In the loop over the last vectors: the register that says which lanes there are.
+    pub tail: Option<u8>,
+}
+
+/// A loop's machine code.
+pub struct Code {
+    pub bytes: Vec<u8>,
+    /// Whether it takes any number of elements, not only whole vectors.
+    pub any: bool,
 }
 
 /// The machine code of a loop; `None` where its values need more registers than there are.
 ///
 /// The code is a function of the platform's C convention (System V): an array of addresses, and how many elements.
-pub fn emit(steps: &Steps) -> Option<Vec<u8>> {
-    let steps = &steps.0[..];
-    let homes = Homes::new(steps);
+pub fn emit(steps: &Steps) -> Option<Code> {
+    let (set, steps) = (steps.set, &steps.list[..]);
+    let homes = Homes::new(set, steps);
     let copies = homes.copies()?;
     let around = steps.iter().any(|s| matches!(s, Step::Load(p) if p.around));
     // Copies that share accumulators would all read them before the first writes.
+    let all = ACCUMULATORS / set.lanes();
     let (copies, vectors) = match copies {
-        4.. if around => (4, 4),
-        2.. if around => (2, 4),
-        _ if around => (1, 4),
+        4.. if around => (4, all),
+        2.. if around => (2, all),
+        _ if around => (1, all),
         n => (n, n),
     };
     let mut near: Vec<usize> = Vec::new();
@@ -249,13 +279,23 @@ pub fn emit(steps: &Steps) -> Option<Vec<u8>> {
         }
     }
     near.truncate(ADDRESSES.len());
-    let room = VECTORS - homes.pinned[0] - copies * homes.needed[0];
+    let room = homes.vectors - homes.pinned[0] - copies * homes.needed[0];
     let constants = frequent_constants(steps, &homes.once, room);
-    let mut e = Emitter { steps, homes, constants, asm: Assembler::default(), near, tail: false };
+    let asm = match set {
+        Set::Avx512 => Assembler::filling(),
+        Set::Avx2 => Assembler::reading(),
+    };
+    let mut e = Emitter { set, steps, homes, constants, asm, near, tail: None };
     e.start(around);
     e.rounds(copies, vectors);
-    e.last_vectors(around);
-    Some(e.asm.finish())
+    let any = match set {
+        Set::Avx512 => {
+            e.last_vectors(around);
+            true
+        }
+        Set::Avx2 => e.last_words(around, copies),
+    };
+    Some(Code { bytes: e.asm.finish(), any })
 }
 
 impl Emitter<'_> {
@@ -267,9 +307,9 @@ impl Emitter<'_> {
         for (&array, r) in self.near.iter().zip(ADDRESSES) {
             self.asm.load_address(r, TABLE, 8 * array as i32);
         }
-        for (k, bits) in self.constants.clone().into_iter().enumerate() {
-            let to = (VECTORS - 1 - k) as u8;
-            self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None);
+        for bits in self.constants.clone() {
+            let to = self.constant(bits).expect("it has a register");
+            self.load_constant(to, bits);
         }
         for i in self.homes.numbers(true) {
             self.step(i, 0, 0);
@@ -278,7 +318,7 @@ impl Emitter<'_> {
 
     /// The main loop, of so many vectors a round.
     fn rounds(&mut self, copies: usize, vectors: usize) {
-        let elements = (vectors * LANES) as i32;
+        let elements = (vectors * self.set.lanes()) as i32;
         self.asm.subtract(LEFT, elements);
         let short = self.asm.jump(When::Below);
         self.asm.align();
@@ -293,9 +333,9 @@ impl Emitter<'_> {
         self.asm.add(LEFT, elements);
     }
 
-    /// The loop over vectors of which some lanes may not exist.
+    /// The loop over single vectors, of which some lanes may not exist.
     fn last_vectors(&mut self, around: bool) {
-        self.tail = true;
+        self.tail = Some(TAIL.0);
         let done = self.asm.jump(When::Equal);
         let top = self.asm.here();
         self.asm.ones(SPARE);
@@ -303,14 +343,64 @@ impl Emitter<'_> {
         self.asm.low_bits(SPARE, SPARE, LEFT);
         self.asm.mask_of(TAIL, SPARE);
         self.round(0, 1);
-        self.asm.add(INDEX, LANES as i32);
-        if around {
-            self.asm.add(AROUND, LANES as i32);
-        }
-        self.asm.subtract(LEFT, LANES as i32);
+        self.next_vector(around);
+        self.asm.subtract(LEFT, self.set.lanes() as i32);
         self.asm.jump_back(When::Above, top);
         self.asm.land(done);
         self.asm.leave();
+    }
+
+    fn next_vector(&mut self, around: bool) {
+        let lanes = self.set.lanes() as i32;
+        self.asm.add(INDEX, lanes);
+        if around {
+            self.asm.add(AROUND, lanes);
+        }
+    }
+
+    /// The loop over single whole vectors and then, where elements are words and a register is free for saying which
+    /// they are, those that fill none; whether it is so.
+    fn last_words(&mut self, around: bool, copies: usize) -> bool {
+        let lanes = self.set.lanes() as i32;
+        let done = self.asm.jump(When::Equal);
+        self.asm.subtract(LEFT, lanes);
+        let short = self.asm.jump(When::Below);
+        let top = self.asm.here();
+        self.round(0, 1);
+        self.next_vector(around);
+        self.asm.subtract(LEFT, lanes);
+        self.asm.jump_back(When::NotBelow, top);
+        self.asm.land(short);
+        let mask = self.free_register(copies).filter(|_| self.steps.iter().all(is_of_words));
+        if let Some(mask) = mask {
+            self.asm.add(LEFT, lanes);
+            let whole = self.asm.jump(When::Equal);
+            let first = Rm::Reg(Reg(mask));
+            self.asm.xmm(ops::MOVD_LOAD, mask, 0, Rm::Reg(Reg(LEFT.0)), None);
+            self.asm.ymm(ops::PBROADCASTD, mask, 0, first, None);
+            let numbers = std::array::from_fn(|k| k as u32);
+            self.asm.ymm(ops::PCMPGTD, mask, mask, Rm::Lanes(numbers), None);
+            self.tail = Some(mask);
+            self.round(0, 1);
+            self.asm.land(whole);
+        }
+        self.asm.land(done);
+        self.asm.leave();
+        mask.is_some()
+    }
+
+    /// A register that one copy of the steps has no need of: what was there is gone.
+    fn free_register(&mut self, copies: usize) -> Option<u8> {
+        let one = self.homes.pinned[0] + self.homes.needed[0];
+        if copies > 1 && self.homes.needed[0] > 0 {
+            return Some(one as u8);
+        }
+        // The constant that is read least is read from memory.
+        let last = self.homes.vectors - self.constants.len();
+        match self.constants.pop() {
+            Some(_) => Some(last as u8),
+            None => (one < last).then_some(one as u8),
+        }
     }
 
     /// All steps for vectors `first..first + copies` of a round.
@@ -330,8 +420,8 @@ impl Emitter<'_> {
     }
 
     /// The register of a value in one copy of the steps.
-    fn home(&self, v: Value, copy: usize) -> u8 {
-        let kind = kind(&self.steps[v.0]);
+    pub fn home(&self, v: Value, copy: usize) -> u8 {
+        let kind = kind(self.set, &self.steps[v.0]);
         let own = self.homes.of[v.0];
         let first = if kind == 1 { FIRST_MASK as usize } else { 0 };
         let n = if self.homes.once[v.0] {
@@ -344,160 +434,63 @@ impl Emitter<'_> {
 
     /// The register of a constant that has one.
     fn constant(&self, bits: u32) -> Option<u8> {
-        self.constants.iter().position(|&c| c == bits).map(|k| (VECTORS - 1 - k) as u8)
+        self.constants.iter().position(|&c| c == bits).map(|k| (self.homes.vectors - 1 - k) as u8)
+    }
+
+    /// Fills the lanes of `to`.
+    fn load_constant(&mut self, to: u8, bits: u32) {
+        match self.set {
+            Set::Avx512 => self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None),
+            Set::Avx2 => self.asm.ymm(ops::MOVAPS, to, 0, Rm::Splat(bits), None),
+        }
     }
 
     /// An operand that may lie in memory.
-    fn operand(&self, a: Arg, copy: usize) -> Rm {
+    pub fn operand(&self, a: Arg, copy: usize) -> Rm {
         match a {
-            Arg::Value(v) => Rm::Zmm(Zmm(self.home(v, copy))),
-            Arg::Bits(bits) => self.constant(bits).map_or(Rm::Splat(bits), |r| Rm::Zmm(Zmm(r))),
+            Arg::Value(v) => Rm::Reg(Reg(self.home(v, copy))),
+            Arg::Bits(bits) => self.constant(bits).map_or(Rm::Splat(bits), |r| Rm::Reg(Reg(r))),
         }
     }
 
     /// The register that holds an operand; a constant without one is loaded to `to`.
-    fn in_register(&mut self, a: Arg, to: u8, copy: usize) -> u8 {
+    pub fn in_register(&mut self, a: Arg, to: u8, copy: usize) -> u8 {
         match a {
             Arg::Value(v) => self.home(v, copy),
             Arg::Bits(bits) => self.constant(bits).unwrap_or_else(|| {
-                self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None);
+                self.load_constant(to, bits);
                 to
             }),
         }
     }
 
     /// Puts an operand into `to`.
-    fn copy_to(&mut self, to: u8, a: Arg, copy: usize) {
+    pub fn copy_to(&mut self, to: u8, a: Arg, copy: usize) {
         let from = self.in_register(a, to, copy);
-        if from != to {
-            self.asm.vector(ops::MOVAPS, to, 0, Rm::Zmm(Zmm(from)), Lanes::All, None);
+        if from == to {
+            return;
+        }
+        let from = Rm::Reg(Reg(from));
+        match self.set {
+            Set::Avx512 => self.asm.vector(ops::MOVAPS, to, 0, from, Lanes::All, None),
+            Set::Avx2 => self.asm.ymm(ops::MOVAPS, to, 0, from, None),
         }
     }
 
     /// Step `i` in one copy, for one vector of the round.
     fn step(&mut self, i: usize, copy: usize, vector: usize) {
-        let reg = |v: Value| self.home(v, copy);
-        let rm = |a: Arg| self.operand(a, copy);
-        let to = reg(Value(i));
-        let all = Lanes::All;
-        let ends = &self.homes.ends[i];
-        match self.steps[i] {
-            Step::Load(place) => {
-                let lanes = if self.tail { Lanes::Zero(TAIL) } else { all };
-                let op = match place.form {
-                    Form::Word => ops::MOVUPS_LOAD,
-                    Form::F16 => ops::CVTPH2PS,
-                    Form::Half { signed: false } => ops::PMOVZXWD,
-                    Form::Half { signed: true } => ops::PMOVSXWD,
-                    Form::Byte { signed: false } => ops::PMOVZXBD,
-                    Form::Byte { signed: true } => ops::PMOVSXBD,
-                };
-                let at = self.address(place, vector);
-                self.asm.vector(op, to, 0, at, lanes, None);
-            }
-            Step::Store(place, v) => {
-                let (from, at) = (reg(v), self.address(place, vector));
-                let lanes = if self.tail { Lanes::Merge(TAIL) } else { all };
-                let (op, imm) = match place.form {
-                    Form::Word => (ops::MOVUPS_STORE, None),
-                    Form::F16 => (ops::CVTPS2PH, Some(0)),
-                    Form::Half { .. } => (ops::PMOVDW, None),
-                    Form::Byte { .. } => (ops::PMOVDB, None),
-                };
-                self.asm.vector(op, from, 0, at, lanes, imm);
-            }
-            Step::Spread { array, form } => {
-                self.asm.load_address(SPARE, TABLE, 8 * array as i32);
-                let op = match form {
-                    Form::Word => ops::BROADCASTSS,
-                    Form::Half { .. } | Form::F16 => ops::PBROADCASTW,
-                    Form::Byte { .. } => ops::PBROADCASTB,
-                };
-                let at = Rm::Memory(At { base: SPARE, index: None, offset: 0 });
-                self.asm.vector(op, to, 0, at, all, None);
-                if form == Form::F16 {
-                    self.asm.vector(ops::CVTPH2PS, to, 0, Rm::Zmm(Zmm(to)), all, None);
-                }
-            }
-            Step::Constant(bits) => self.copy_to(to, Arg::Bits(bits), copy),
-            // Its destination is the operand that may lie in memory.
-            Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
-                let from = reg(a);
-                self.asm.vector(ops::CVTPS2PH, from, 0, Rm::Zmm(Zmm(to)), all, imm);
-            }
-            Step::One { op, imm, a } => {
-                let a = rm(a);
-                self.asm.vector(op, to, 0, a, all, imm);
-            }
-            Step::Two { op, a, b } => {
-                let b = rm(b);
-                let first = self.in_register(a, to, copy);
-                self.asm.vector(op, to, first, b, all, None);
-            }
-            Step::Shift { way, by, a } => {
-                let a = rm(a.into());
-                self.asm.vector(ops::SHIFTS, way, to, a, all, Some(by));
-            }
-            Step::Fma { a, b, c } => match FmaForm::of(a, b, c, ends) {
-                FmaForm::Over(_, op, first, last) => {
-                    let (first, last) = (reg(first), rm(last));
-                    self.asm.vector(op, to, first, last, all, None);
-                }
-                FmaForm::Fresh => {
-                    let (a, b) = (reg(a), rm(b));
-                    self.copy_to(to, c, copy);
-                    self.asm.vector(ops::FMADD231PS, to, a, b, all, None);
-                }
-            },
-            Step::Mix { a, b, mask } => {
-                let (b, mask) = (reg(b), rm(Arg::Bits(mask)));
-                // Where it ends here it is there already.
-                self.copy_to(to, a.into(), copy);
-                // Bit 4x + 2y + z of the table is the result for bits x, y and z of the operands: z ? y : x.
-                const CHOOSE: u8 = 0xd8;
-                self.asm.vector(ops::PTERNLOGD, to, b, mask, all, Some(CHOOSE));
-            }
-            Step::Merge { mask, base, op, a, b } => {
-                let (mask, a, b) = (Mask(reg(mask)), reg(a), rm(b));
-                self.copy_to(to, base.into(), copy);
-                self.asm.vector(op, to, a, b, Lanes::Merge(mask), None);
-            }
-            Step::Compare { op, imm, a, b } => {
-                let (a, b) = (reg(a), rm(b));
-                self.asm.vector(op, to, a, b, all, imm);
-            }
-            Step::Select { mask, yes, no } => self.select(to, Mask(reg(mask)), yes, no, copy),
-            Step::Masks { op, a, b } => {
-                let (a, b) = (Mask(reg(a)), Mask(reg(b)));
-                self.asm.masks(op, Mask(to), a, b);
-            }
-            Step::MaskNot(a) => {
-                let a = Mask(reg(a));
-                self.asm.mask_not(Mask(to), a);
-            }
+        match self.set {
+            Set::Avx512 => self.avx512(i, copy, vector),
+            Set::Avx2 => self.avx2(i, copy, vector),
         }
-    }
-
-    fn select(&mut self, to: u8, mask: Mask, yes: Arg, no: Arg, copy: usize) {
-        let from = self.operand(yes, copy);
-        if no == Arg::Bits(0) {
-            let (op, from) = match from {
-                // Which lanes are read is up to the mask here: one constant, not one for each lane.
-                Rm::Splat(bits) => (ops::BROADCASTSS, Rm::Single(bits)),
-                register => (ops::MOVAPS, register),
-            };
-            return self.asm.vector(op, to, 0, from, Lanes::Zero(mask), None);
-        }
-        let no = self.in_register(no, to, copy);
-        self.asm.vector(ops::BLENDMPS, to, no, from, Lanes::Merge(mask), None);
     }
 
     /// The address of one vector of the round.
-    fn address(&self, place: Place, vector: usize) -> Rm {
+    pub fn address(&self, place: Place, vector: usize) -> Rm {
         let size = place.form.size();
         let base = self.near.iter().position(|&a| a == place.array).map_or(SPARE, |k| ADDRESSES[k]);
         let index = Some((if place.around { AROUND } else { INDEX }, size));
-        Rm::Memory(At { base, index, offset: (vector * LANES * size as usize) as i32 })
+        Rm::Memory(At { base, index, offset: (vector * self.set.lanes() * size as usize) as i32 })
     }
 }
 
@@ -510,5 +503,5 @@ pub fn cycles(steps: &Steps) -> f64 {
         Step::Two { op: ops::DIVPS, .. } => 10.0,
         _ => 0.5,
     };
-    steps.0.iter().map(of).sum::<f64>() / LANES as f64
+    steps.list.iter().map(of).sum::<f64>() / steps.set.lanes() as f64
 }

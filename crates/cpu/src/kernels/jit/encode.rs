@@ -1,5 +1,5 @@
-//! Machine code of the instructions that fused loops use: AVX-512 on whole registers (EVEX), vector masks (VEX), and
-//! the few integer instructions around a loop. Encodings: Intel's Software Developer's Manual, volume 2.
+//! Machine code of the instructions that fused loops use: AVX-512 on whole registers (EVEX), vector masks and AVX2
+//! (VEX), and the few integer instructions around a loop. Encodings: Intel's Software Developer's Manual, volume 2.
 //!
 //! Only bytes are made here; nothing runs.
 #![forbid(unsafe_code)]
@@ -17,9 +17,9 @@ pub const R9: Gpr = Gpr(9);
 pub const R10: Gpr = Gpr(10);
 pub const R11: Gpr = Gpr(11);
 
-/// One of 32 vector registers.
+/// A vector register: one of 32 of AVX-512, one of 16 of AVX2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Zmm(pub u8);
+pub struct Reg(pub u8);
 
 /// One of the mask registers; number 0 stands for "all lanes" where lanes are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,15 +47,18 @@ pub struct At {
 /// The operand that may lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rm {
-    Zmm(Zmm),
+    Reg(Reg),
     Memory(At),
     /// A constant in every lane, from behind the code.
     Splat(u32),
     /// A constant where the instruction itself reads one lane.
     Single(u32),
+    /// A constant of eight lanes.
+    Lanes([u32; 8]),
 }
 
-/// An EVEX instruction: mandatory prefix (0, 1: 66, 2: F3, 3: F2), opcode map (1: 0F, 2: 0F38, 3: 0F3A), opcode.
+/// An instruction on vectors: mandatory prefix (0, 1: 66, 2: F3, 3: F2), opcode map (1: 0F, 2: 0F38, 3: 0F3A), opcode.
+/// Where AVX-512 and AVX2 both have it, the three are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Op(pub u8, pub u8, pub u8);
 
@@ -69,6 +72,7 @@ pub mod ops {
     pub const MINPS: Op = Op(0, 1, 0x5d);
     pub const MAXPS: Op = Op(0, 1, 0x5f);
     pub const SQRTPS: Op = Op(0, 1, 0x51);
+    /// With AVX2, `roundps`.
     pub const RNDSCALEPS: Op = Op(1, 3, 0x08);
     pub const SCALEFPS: Op = Op(1, 2, 0x2c);
     pub const FMADD132PS: Op = Op(1, 2, 0x98);
@@ -87,6 +91,18 @@ pub mod ops {
     pub const PSLLVD: Op = Op(1, 2, 0x47);
     pub const PSRLVD: Op = Op(1, 2, 0x45);
     pub const PTERNLOGD: Op = Op(1, 3, 0x25);
+    pub const PCMPEQD: Op = Op(1, 1, 0x76);
+    pub const PCMPGTD: Op = Op(1, 1, 0x66);
+    pub const PANDN: Op = Op(1, 1, 0xdf);
+    pub const BLENDVPS: Op = Op(1, 3, 0x4a);
+    pub const PSHUFB: Op = Op(1, 2, 0x00);
+    pub const EXTRACTI128: Op = Op(1, 3, 0x39);
+    pub const PBROADCASTD: Op = Op(1, 2, 0x58);
+    pub const MASKMOVPS_LOAD: Op = Op(1, 2, 0x2c);
+    pub const MASKMOVPS_STORE: Op = Op(1, 2, 0x2e);
+    pub const MOVD_LOAD: Op = Op(1, 1, 0x6e);
+    pub const MOVD_STORE: Op = Op(1, 1, 0x7e);
+    pub const MOVLPS_STORE: Op = Op(0, 1, 0x13);
     pub const CVTDQ2PS: Op = Op(0, 1, 0x5b);
     pub const CVTUDQ2PS: Op = Op(3, 1, 0x7a);
     pub const CVTTPS2DQ: Op = Op(2, 1, 0x5b);
@@ -113,6 +129,7 @@ pub mod ops {
     /// Shifts by a constant: their place in the ModRM byte's register field.
     pub const SHIFTS: Op = Op(1, 1, 0x72);
     pub const SHIFT_RIGHT: u8 = 2;
+    pub const SHIFT_RIGHT_SIGNED: u8 = 4;
     pub const SHIFT_LEFT: u8 = 6;
     /// Of masks.
     pub const KAND: u8 = 0x41;
@@ -135,25 +152,39 @@ pub enum When {
 pub struct Jump(usize);
 
 /// Code that grows at its end, and the constants that follow it.
-#[derive(Default)]
 pub struct Assembler {
     code: Vec<u8>,
-    constants: Vec<u32>,
+    /// Each as often as an instruction reads it: once where instructions fill their lanes with it, else for each lane.
+    constants: Vec<Constant>,
+    copies: usize,
     /// Where an instruction holds a distance to a constant, where the instruction ends, which constant.
     references: Vec<(usize, usize, usize)>,
 }
 
+/// A constant's lanes: all the same, or eight.
+type Constant = [u32; 8];
+
 impl Assembler {
-    /// An instruction on vectors: `reg` is the destination (a vector, a mask or part of the opcode), `first` the first
+    /// Code for instructions that fill lanes with a constant themselves.
+    pub fn filling() -> Assembler {
+        Assembler { code: Vec::new(), constants: Vec::new(), copies: 1, references: Vec::new() }
+    }
+
+    /// Code for instructions that read eight lanes.
+    pub fn reading() -> Assembler {
+        Assembler { copies: 8, ..Assembler::filling() }
+    }
+
+    /// An AVX-512 instruction on vectors: `reg` is the destination (a vector, a mask or part of the opcode), `first` the first
     /// of two sources (0 where there is one).
     pub fn vector(&mut self, op: Op, reg: u8, first: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) {
         let Op(prefix, map, code) = op;
         // Bits are inverted in the encoding: 1 stands for a register below 8 or 16.
         let low = |n: u8, bit: u8| (n >> bit & 1) ^ 1;
         let (x, b) = match rm {
-            Rm::Zmm(Zmm(n)) => (low(n, 4), low(n, 3)),
+            Rm::Reg(Reg(n)) => (low(n, 4), low(n, 3)),
             Rm::Memory(at) => (at.index.map_or(1, |(i, _)| low(i.0, 3)), low(at.base.0, 3)),
-            Rm::Splat(_) | Rm::Single(_) => (1, 1),
+            Rm::Splat(_) | Rm::Single(_) | Rm::Lanes(_) => (1, 1),
         };
         let (mask, zero) = match lanes {
             Lanes::All => (0, 0),
@@ -173,21 +204,47 @@ impl Assembler {
         self.code.extend(imm);
     }
 
+    /// An AVX2 instruction on whole registers, operands as for [`Assembler::vector`].
+    pub fn ymm(&mut self, op: Op, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
+        self.vex_vector(1, op, reg, first, rm, imm);
+    }
+
+    /// As [`Assembler::ymm`], on the lower half of registers.
+    pub fn xmm(&mut self, op: Op, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
+        self.vex_vector(0, op, reg, first, rm, imm);
+    }
+
+    fn vex_vector(
+        &mut self,
+        long: u8,
+        Op(prefix, map, code): Op,
+        reg: u8,
+        first: u8,
+        rm: Rm,
+        imm: Option<u8>,
+    ) {
+        let low = |n: u8| (n >> 3 & 1) ^ 1;
+        let (x, b) = match rm {
+            Rm::Reg(Reg(n)) => (1, low(n)),
+            Rm::Memory(at) => (at.index.map_or(1, |(i, _)| low(i.0)), low(at.base.0)),
+            Rm::Splat(_) | Rm::Single(_) | Rm::Lanes(_) => (1, 1),
+        };
+        self.code.extend([
+            0xc4,
+            low(reg) << 7 | x << 6 | b << 5 | map,
+            (!first & 15) << 3 | long << 2 | prefix,
+            code,
+        ]);
+        self.operand(reg & 7, rm, imm.map_or(0, |_| 1));
+        self.code.extend(imm);
+    }
+
     /// The ModRM byte and what follows it; `after`: bytes of the instruction behind that.
     fn operand(&mut self, reg: u8, rm: Rm, after: usize) {
         match rm {
-            Rm::Zmm(Zmm(n)) => self.code.push(0xc0 | reg << 3 | n & 7),
-            Rm::Splat(bits) | Rm::Single(bits) => {
-                self.code.push(reg << 3 | 5);
-                let known = self.constants.iter().position(|&c| c == bits);
-                let constant = known.unwrap_or_else(|| {
-                    self.constants.push(bits);
-                    self.constants.len() - 1
-                });
-                let at = self.code.len();
-                self.references.push((at, at + 4 + after, constant));
-                self.code.extend([0; 4]);
-            }
+            Rm::Reg(Reg(n)) => self.code.push(0xc0 | reg << 3 | n & 7),
+            Rm::Splat(bits) | Rm::Single(bits) => self.constant(reg, [bits; 8], after),
+            Rm::Lanes(lanes) => self.constant(reg, lanes, after),
             Rm::Memory(At { base, index, offset }) => {
                 // A short form exists for offsets, but in units that depend on the instruction.
                 let long = offset != 0 || base.0 & 7 == 5;
@@ -204,6 +261,18 @@ impl Assembler {
                 }
             }
         }
+    }
+
+    fn constant(&mut self, reg: u8, lanes: Constant, after: usize) {
+        self.code.push(reg << 3 | 5);
+        let known = self.constants.iter().position(|&c| c == lanes);
+        let constant = known.unwrap_or_else(|| {
+            self.constants.push(lanes);
+            self.constants.len() - 1
+        });
+        let at = self.code.len();
+        self.references.push((at, at + 4 + after, constant));
+        self.code.extend([0; 4]);
     }
 
     /// A VEX instruction between registers of prefix 0 or, with `map` 2, none: masks and `bzhi`.
@@ -316,13 +385,15 @@ impl Assembler {
 
     /// The code with its constants.
     pub fn finish(mut self) -> Vec<u8> {
-        self.code.resize(self.code.len().next_multiple_of(4), 0xcc);
+        let bytes = 4 * self.copies;
+        self.code.resize(self.code.len().next_multiple_of(bytes), 0xcc);
         let constants = self.code.len();
         for (at, end, k) in std::mem::take(&mut self.references) {
-            let distance = (constants + 4 * k) as i64 - end as i64;
+            let distance = (constants + bytes * k) as i64 - end as i64;
             self.code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
         }
-        self.code.extend(self.constants.iter().flat_map(|c| c.to_le_bytes()));
+        let lanes = self.constants.iter().flat_map(|c| &c[..self.copies]);
+        self.code.extend(lanes.flat_map(|lane| lane.to_le_bytes()));
         self.code
     }
 }
@@ -333,7 +404,7 @@ mod tests {
 
     /// The bytes of one instruction and, where it has some, of the constants behind it.
     fn bytes(f: impl Fn(&mut Assembler)) -> String {
-        let mut a = Assembler::default();
+        let mut a = Assembler::filling();
         f(&mut a);
         let end = a.here();
         a.finish()[..end].iter().map(|b| format!("{b:02x}")).collect()
@@ -351,7 +422,7 @@ mod tests {
     #[test]
     fn vector_instructions_are_those_of_an_assembler() {
         use ops::*;
-        let z = |n| Rm::Zmm(Zmm(n));
+        let z = |n| Rm::Reg(Reg(n));
         let all = Lanes::All;
         let (merge, zero) = (|k| Lanes::Merge(Mask(k)), |k| Lanes::Zero(Mask(k)));
         let cases = [
@@ -418,6 +489,79 @@ mod tests {
         }
     }
 
+    /// As above; constants begin at byte 32.
+    #[test]
+    fn instructions_of_avx2_are_those_of_an_assembler() {
+        use ops::*;
+        let of = |f: &dyn Fn(&mut Assembler)| {
+            let mut a = Assembler::reading();
+            f(&mut a);
+            let end = a.here();
+            a.finish()[..end].iter().map(|b| format!("{b:02x}")).collect::<String>()
+        };
+        let y = |n| Rm::Reg(Reg(n));
+        let whole = |op, reg, first, rm, imm| of(&|a| a.ymm(op, reg, first, rm, imm));
+        let half = |op, reg, first, rm, imm| of(&|a| a.xmm(op, reg, first, rm, imm));
+        let word = Rm::Memory(At { base: RAX, index: None, offset: 0 });
+        let cases = [
+            // vaddps ymm1, ymm2, ymm3
+            (whole(ADDPS, 1, 2, y(3), None), "c4e16c58cb"),
+            // vfmadd231ps ymm15, ymm9, ymm8
+            (whole(FMADD231PS, 15, 9, y(8), None), "c44235b8f8"),
+            // vmulps ymm9, ymm14, [rip+23]
+            (whole(MULPS, 9, 14, Rm::Splat(7), None), "c4610c590d17000000"),
+            // vmovups ymm10, [rdx+r11*4]
+            (whole(MOVUPS_LOAD, 10, 0, at(RDX, R11, 4, 0), None), "c4217c10149a"),
+            // vmovups [r9+r11*4+64], ymm5
+            (whole(MOVUPS_STORE, 5, 0, at(R9, R11, 4, 64), None), "c4817c11ac9940000000"),
+            // vpmovzxwd ymm3, [rcx+r11*2]
+            (whole(PMOVZXWD, 3, 0, at(RCX, R11, 2, 0), None), "c4a27d331c59"),
+            // vcvtps2ph [rcx+r11*2], ymm12, 0
+            (whole(CVTPS2PH, 12, 0, at(RCX, R11, 2, 0), Some(0)), "c4237d1d245900"),
+            // vcvtph2ps ymm11, xmm12
+            (whole(CVTPH2PS, 11, 0, y(12), None), "c4427d13dc"),
+            // vcmpps ymm5, ymm8, ymm7, 0x1e
+            (whole(CMPPS, 5, 8, y(7), Some(0x1e)), "c4e13cc2ef1e"),
+            // vpsrld ymm12, ymm6, 16
+            (whole(SHIFTS, SHIFT_RIGHT, 12, y(6), Some(16)), "c4e11d72d610"),
+            // vpsrad ymm2, ymm10, 1
+            (whole(SHIFTS, SHIFT_RIGHT_SIGNED, 2, y(10), Some(1)), "c4c16d72e201"),
+            // vpbroadcastw ymm14, [rax]
+            (whole(PBROADCASTW, 14, 0, word, None), "c4627d7930"),
+            // vblendvps ymm7, ymm10, ymm9, ymm4
+            (whole(BLENDVPS, 7, 10, y(9), Some(4 << 4)), "c4c32d4af940"),
+            // vblendvps ymm7, ymm10, [rip+22], ymm14
+            (whole(BLENDVPS, 7, 10, Rm::Splat(7), Some(14 << 4)), "c4e32d4a3d16000000e0"),
+            // vpshufb ymm15, ymm4, [rip+23]
+            (whole(PSHUFB, 15, 4, Rm::Lanes([1; 8]), None), "c4625d003d17000000"),
+            // vextracti128 xmm15, ymm15, 1
+            (whole(EXTRACTI128, 15, 0, y(15), Some(1)), "c4437d39ff01"),
+            // vmovd [r8+r11], xmm15
+            (half(MOVD_STORE, 15, 0, at(R8, R11, 1, 0), None), "c401797e3c18"),
+            // vmovlps [r8+r10*2], xmm15
+            (half(MOVLPS_STORE, 15, 0, at(R8, R10, 2, 0), None), "c40178133c50"),
+            // vpcmpgtd ymm3, ymm13, [rip+23]
+            (whole(PCMPGTD, 3, 13, Rm::Splat(7), None), "c4e115661d17000000"),
+            // vpcmpeqd ymm3, ymm13, ymm1
+            (whole(PCMPEQD, 3, 13, y(1), None), "c4e11576d9"),
+            // vpandn ymm1, ymm2, ymm3
+            (whole(PANDN, 1, 2, y(3), None), "c4e16ddfcb"),
+            // vmaskmovps ymm4, ymm9, [rcx+r11*4]
+            (whole(MASKMOVPS_LOAD, 4, 9, at(RCX, R11, 4, 0), None), "c4a2352c2499"),
+            // vmaskmovps [rcx+r11*4], ymm9, ymm14
+            (whole(MASKMOVPS_STORE, 14, 9, at(RCX, R11, 4, 0), None), "c422352e3499"),
+            // vmovd xmm13, esi
+            (half(MOVD_LOAD, 13, 0, y(RSI.0), None), "c461796eee"),
+            // vpbroadcastd ymm13, xmm13
+            (whole(PBROADCASTD, 13, 0, y(13), None), "c4427d58ed"),
+            // vroundps ymm2, ymm14, 9
+            (whole(RNDSCALEPS, 2, 0, y(14), Some(9)), "c4c37d08d609"),
+        ];
+        for (made, expected) in cases {
+            assert_eq!(made, expected);
+        }
+    }
+
     #[test]
     fn other_instructions_are_those_of_an_assembler() {
         let cases = [
@@ -457,7 +601,7 @@ mod tests {
 
     #[test]
     fn jumps_reach_their_targets_and_constants_are_shared() {
-        let mut a = Assembler::default();
+        let mut a = Assembler::filling();
         let top = a.here();
         let out = a.jump(When::Equal);
         a.jump_back(When::Above, top);

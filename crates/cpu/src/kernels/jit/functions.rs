@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::encode::{Op, ops};
-use super::steps::{Arg, Step, Steps, Value, relation, rounding};
+use super::steps::{Arg, Set, Step, Steps, Value, relation, rounding};
 use crate::kernels::math;
 
 const SIGN: u32 = 0x8000_0000;
@@ -80,7 +80,7 @@ impl Steps {
         self.select(nan, a, m)
     }
 
-    /// `(y, n)` with eˣ = y·2ⁿ.
+    /// `(y, power)` with eˣ = y·2ⁿ: n as the last step before wants it, a number or, shifted, in the low bits of one.
     fn exp_parts(&mut self, x: Value) -> (Value, Value) {
         let shifted = self.fma(x, std::f32::consts::LOG2_E, math::MAGIC);
         let n = self.sub(shifted, math::MAGIC);
@@ -89,7 +89,13 @@ impl Steps {
         let p = self.poly(r, &math::EXP);
         let square = self.mul(r, r);
         let y = self.fma(p, square, r);
-        (self.add(y, 1.0), n)
+        (self.add(y, 1.0), if self.set == Set::Avx512 { n } else { shifted })
+    }
+
+    /// 2ⁿ for exponents of normal numbers; `n` stands in the low bits, below others that 23 shifts take away.
+    fn power_of_two(&mut self, n: Value) -> Value {
+        let exponent = self.shift_left(n, 23);
+        self.two(ops::PADDD, exponent, 1.0)
     }
 
     pub fn exp(&mut self, x: Value) -> Value {
@@ -97,7 +103,15 @@ impl Steps {
         let x = self.two(ops::MAXPS, math::EXP_RANGE.0, x);
         let (y, n) = self.exp_parts(x);
         // Two multiplications by powers of two, of which only the second can round, round as one does.
-        self.two(ops::SCALEFPS, y, n)
+        if self.set == Set::Avx512 {
+            return self.two(ops::SCALEFPS, y, n);
+        }
+        let half = self.push(Step::Shift { way: ops::SHIFT_RIGHT_SIGNED, by: 1, a: n });
+        let rest = self.two(ops::PSUBD, n, half);
+        let half = self.power_of_two(half);
+        let y = self.mul(y, half);
+        let rest = self.power_of_two(rest);
+        self.mul(y, rest)
     }
 
     pub fn log(&mut self, x: Value) -> Value {
@@ -146,8 +160,13 @@ impl Steps {
         let twice = self.mul(size, 2.0);
         let twice = self.two(ops::MINPS, 40.0, twice);
         let (y, n) = self.exp_parts(twice);
-        let e = self.two(ops::SCALEFPS, y, n);
-        let bottom = self.add(e, 1.0);
+        let bottom = if self.set == Set::Avx512 {
+            let e = self.two(ops::SCALEFPS, y, n);
+            self.add(e, 1.0)
+        } else {
+            let power = self.power_of_two(n);
+            self.fma(y, power, 1.0)
+        };
         let part = self.two(ops::DIVPS, 2.0, bottom);
         let far = self.sub(1.0, part);
         let far = self.copy_sign(far, x);
@@ -168,6 +187,34 @@ impl Steps {
         let bottom = self.poly(z, &math::ERF_BOTTOM);
         let ratio = self.two(ops::DIVPS, top, bottom);
         self.mul(w, ratio)
+    }
+
+    /// u32 → f32: each half is exact, the sum is rounded once.
+    pub fn unsigned_to_float(&mut self, x: Value) -> Value {
+        if self.set == Set::Avx512 {
+            return self.one(ops::CVTUDQ2PS, None, x);
+        }
+        let high = self.shift_right(x, 16);
+        let high = self.one(ops::CVTDQ2PS, None, high);
+        let low = self.and(x, 0xffff);
+        let low = self.one(ops::CVTDQ2PS, None, low);
+        self.fma(high, 65536.0, low)
+    }
+
+    /// f32 → u32 for numbers from 0 on; the largest for what is larger.
+    pub fn float_to_unsigned(&mut self, x: Value) -> Value {
+        if self.set == Set::Avx512 {
+            return self.one(ops::CVTTPS2UDQ, None, x);
+        }
+        const HALF: f32 = 2_147_483_648.0;
+        let upper = self.holds(x, relation::GREATER_OR_EQUAL, HALF);
+        let off = self.select(upper, HALF, 0.0);
+        let lower = self.sub(x, off);
+        let y = self.one(ops::CVTTPS2DQ, None, lower);
+        let bit = self.select(upper, Arg::Bits(SIGN), 0.0);
+        let y = self.two(ops::PXORD, y, bit);
+        let beyond = self.holds(x, relation::GREATER_OR_EQUAL, 2.0 * HALF);
+        self.select(beyond, Arg::Bits(u32::MAX), y)
     }
 
     /// The nearest bf16, as the f32 of its value: see [`math::to_bf16`].

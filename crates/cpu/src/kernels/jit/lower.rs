@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::encode::{Op as Code, ops};
-use super::steps::{Arg, Form, Place, Step, Steps, Value, relation, rounding};
+use super::steps::{Arg, Form, Place, Set, Step, Steps, Value, relation, rounding};
 use systole_compile::{Instr, Load, Map};
 use systole_ir::op::{Binary, CompareType, Direction, Monoid, Unary};
 use systole_ir::{DType, Op, Scalar};
@@ -44,8 +44,9 @@ impl From<Value> for Lane {
 }
 
 /// The steps of a program: arrays are its loads, then its stores.
-pub fn lower(map: &Map, access: &[Access], sink: Sink) -> Option<Steps> {
-    let mut l = Lowering { map, access, steps: Steps::default(), lanes: vec![None; map.loads.len()] };
+pub fn lower(map: &Map, access: &[Access], sink: Sink, set: Set) -> Option<Steps> {
+    let steps = Steps { list: Vec::new(), set };
+    let mut l = Lowering { map, access, steps, lanes: vec![None; map.loads.len()] };
     let is_read = |k: &usize| map.stores.contains(k) || map.instrs.iter().any(|i| i.args.contains(k));
     let read: Vec<usize> = (0..map.loads.len()).filter(is_read).collect();
     let mut results: Vec<(usize, usize)> = map.stores.iter().copied().enumerate().collect();
@@ -351,9 +352,9 @@ impl Lowering<'_> {
             (F32 | F16 | BF16, U32) => {
                 // NaN and negative numbers give the second operand, what is too large gives the largest number.
                 let x = s.two(ops::MAXPS, x, 0.0);
-                s.one(ops::CVTTPS2UDQ, None, x).into()
+                s.float_to_unsigned(x).into()
             }
-            (U32, F32) => s.one(ops::CVTUDQ2PS, None, x).into(),
+            (U32, F32) => s.unsigned_to_float(x).into(),
             (I8 | I16 | I32 | U8 | U16, F32) | (U8, F16 | BF16) => s.one(ops::CVTDQ2PS, None, x).into(),
             (I8 | I16 | U8 | U16 | I32 | U32, I32) | (U8 | I32 | U32, U32) => x.into(),
             _ => return None,

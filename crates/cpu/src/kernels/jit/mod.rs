@@ -1,18 +1,23 @@
-//! Run-time code generation for element-wise programs: the whole program as one AVX-512 loop whose values stay in
-//! registers.
+//! Run-time code generation for element-wise programs: the whole program as one loop of AVX-512 or AVX2 whose values
+//! stay in registers.
 //!
 //! `lower` turns a program into `steps` on vectors (`functions`: exp, tanh and others as such steps), `emit` gives
-//! them registers and makes a loop of them, `encode` knows the bytes, `memory` makes them executable. Results are bit
+//! them registers and makes a loop of them (`avx512`, `avx2`: each step as instructions), `encode` knows the bytes,
+//! `memory` makes them executable, `rest` has the elements that fill no vector. Results are bit
 //! for bit those of the interpreter in `map`, NaN payloads apart, which runs what this does not know: other element
 //! types, rare ops, programs with too many values at a time, and everything where the machine or the system does not
 //! allow it.
 
+mod avx2;
+mod avx512;
 mod emit;
 mod encode;
 mod functions;
 mod lower;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod memory;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod rest;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -21,6 +26,8 @@ pub use emit::ACCUMULATORS;
 pub use lower::{Access, Sink};
 
 use crate::detect::Level;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use steps::Set;
 use systole_compile::Map;
 use systole_ir::knobs;
 
@@ -28,6 +35,8 @@ use systole_ir::knobs;
 pub struct Loop {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     code: memory::Executable,
+    /// Where the loop takes whole vectors only: what runs it for the elements that are left.
+    rest: Option<rest::Rest>,
     nanoseconds: f64,
 }
 
@@ -40,18 +49,22 @@ pub fn is_wanted() -> bool {
 impl Loop {
     /// The loop for a program whose loads are read as `access` says; `None` where the interpreter has to run it.
     pub fn new(map: &Map, access: &[Access], sink: Sink, level: Level) -> Option<Loop> {
-        if level != Level::Avx512 {
-            return None;
-        }
-        let steps = lower::lower(map, access, sink)?;
-        let code = memory::Executable::new(&emit::emit(&steps)?)?;
-        Some(Loop { code, nanoseconds: emit::cycles(&steps) / 2.5 })
+        let set = match level {
+            Level::Avx512 => Set::Avx512,
+            Level::Avx2 if is_x86_feature_detected!("f16c") => Set::Avx2,
+            _ => return None,
+        };
+        let steps = lower::lower(map, access, sink, set)?;
+        let code = emit::emit(&steps)?;
+        let rest = (!code.any).then(|| rest::Rest::new(&steps));
+        let code = memory::Executable::new(&code.bytes)?;
+        Some(Loop { code, rest, nanoseconds: emit::cycles(&steps) / 2.5 })
     }
 
     /// Runs the program for `n` elements from the given addresses on: of its loads, then of its results.
     ///
     /// # Safety
-    /// The machine has AVX-512 (the level that the loop was made for). Each load has `n` elements at its address, or
+    /// The machine has the level that the loop was made for. Each load has `n` elements at its address, or
     /// one where it is spread, each result room for as many, or for [`ACCUMULATORS`] of a fold along. Results
     /// overlap neither each other nor loads, but that a result may lie exactly where a load of its element size does.
     #[inline]
@@ -59,9 +72,11 @@ impl Loop {
         // SAFETY: `emit` made a function of this type, which keeps to the calling convention: it writes no register
         // that belongs to its caller and no memory but the results.
         unsafe {
-            let run: unsafe extern "sysv64" fn(*const *mut u8, usize) =
-                std::mem::transmute(self.code.entry());
-            run(arrays.as_ptr(), n);
+            let run: rest::Code = std::mem::transmute(self.code.entry());
+            match &self.rest {
+                Some(rest) => rest.run(run, arrays, n),
+                None => run(arrays.as_ptr(), n),
+            }
         }
     }
 }

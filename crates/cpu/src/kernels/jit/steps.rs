@@ -1,8 +1,26 @@
-//! What a fused loop does to 16 elements: steps on values that are whole vector registers or masks, in order, each
-//! value made once. Registers come later.
+//! What a fused loop does to a vector of elements: steps on values that are whole vector registers or masks, in order,
+//! each value made once. Registers come later.
 #![forbid(unsafe_code)]
 
 use super::encode::{Op, ops};
+
+/// The instructions that a loop is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Set {
+    Avx512,
+    /// With FMA and F16C.
+    Avx2,
+}
+
+impl Set {
+    /// Elements of a vector.
+    pub fn lanes(self) -> usize {
+        match self {
+            Set::Avx512 => 16,
+            Set::Avx2 => 8,
+        }
+    }
+}
 
 /// The result of a step, by the step's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,13 +236,15 @@ pub mod rounding {
 }
 
 /// Steps so far; its methods add one and give its value.
-#[derive(Default)]
-pub struct Steps(pub Vec<Step>);
+pub struct Steps {
+    pub list: Vec<Step>,
+    pub set: Set,
+}
 
 impl Steps {
     pub fn push(&mut self, step: Step) -> Value {
-        self.0.push(step);
-        Value(self.0.len() - 1)
+        self.list.push(step);
+        Value(self.list.len() - 1)
     }
 
     /// The operand in a register.
