@@ -38,6 +38,7 @@ pub struct KernelGradient {
     row: usize,
     image: usize,
     panels: Vec<Panel>,
+    level: Level,
     groups: Vec<Range<usize>>,
     features: usize,
     /// Elements of the result.
@@ -53,10 +54,11 @@ pub struct KernelGradient {
     onto: bool,
 }
 
-/// Pixels that one accumulator sums: all of a strip, since sums that wait may lie far away. But tiles of few columns
-/// load more for each product: their right operand must stay in the first-level cache.
-fn chain(columns: usize) -> usize {
-    if columns > 32 { PIXELS } else { 96 }
+/// Pixels that one accumulator sums, of panels so wide: all of a strip, since sums that wait may lie far away, and small
+/// tiles are soon done. But of AVX-512, tiles of few columns load more for each product: their right operand must stay
+/// in the first-level cache.
+fn chain(level: Level, columns: usize) -> usize {
+    if level.vectors() < Level::Avx512 || columns > 32 { PIXELS } else { 96 }
 }
 
 /// How many parts of the batch and groups of panels there are: enough for the threads, at the least cost of summing
@@ -118,6 +120,7 @@ impl KernelGradient {
             row: dy.shape[2..=n].iter().product(),
             image: dy.shape[1..=n].iter().product(),
             panels,
+            level,
             groups,
             features,
             size,
@@ -156,7 +159,7 @@ impl KernelGradient {
                 let at = strip.image * self.image + strip.row * self.row;
                 let next = (i + 1 < last).then(|| self.stage.strip(i + 1));
                 let calls = group.len()
-                    * pixels.div_ceil(chain(group[0].shape.columns))
+                    * pixels.div_ceil(chain(self.level, group[0].shape.columns))
                     * self.runs.len()
                     * self.length.div_ceil(group[0].shape.rows);
                 let mut ahead = Ahead::none();
@@ -215,7 +218,7 @@ impl KernelGradient {
         add: bool,
         ahead: &mut Ahead,
     ) {
-        for (from, count) in pieces(pixels, chain(panel.shape.columns)) {
+        for (from, count) in pieces(pixels, chain(self.level, panel.shape.columns)) {
             for (r, run) in self.runs.iter().enumerate() {
                 for (i, rows) in pieces(self.length, panel.shape.rows) {
                     let t = Down {
