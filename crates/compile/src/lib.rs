@@ -28,6 +28,7 @@ mod siblings;
 mod simplify;
 mod templates;
 mod turn;
+mod views;
 mod window_sums;
 
 pub use footprint::{Footprint, Holding, footprint, largest_intermediates};

@@ -57,6 +57,7 @@ impl Schedule {
             Place::Constant(c) => format!("const{c}"),
             Place::Arena(at) => format!("{at}"),
             Place::Result(k) => format!("result{k}"),
+            Place::View(v) => format!("in {}", self.place(self.views[v].of)),
         }
     }
 }

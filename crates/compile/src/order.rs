@@ -43,7 +43,7 @@ impl<'s> Ordering<'s> {
             .iter()
             .map(|x| match x.place {
                 Place::Param(p) => options.donated.contains(&p),
-                Place::Constant(_) => false,
+                Place::Constant(_) | Place::View(_) => false,
                 Place::Arena(_) | Place::Result(_) => true,
             })
             .collect();

@@ -1,9 +1,10 @@
 //! The buffer plan: where every array lies.
 //!
-//! Arrays share one arena by lifetime. An element-wise step writes over an operand that it is the last to read.
+//! Arrays share one arena by lifetime, and slices may lie in what they are slices of ([`views`]). An element-wise step writes over an operand that it is the last to read.
 //! A result goes into the memory of a donated parameter that nobody reads any more.
 
 use crate::schedule::*;
+use crate::views;
 use systole_ir::{Error, ErrorKind, Op, Result};
 
 /// Alignment of arrays in the arena: a cache line, and the widest vector.
@@ -12,6 +13,7 @@ pub const ALIGN: usize = 64;
 /// Fills in lifetimes, places, reuse and the arena's size.
 pub fn run(s: &mut Schedule, options: &Options) -> Result<()> {
     lifetimes(s);
+    views::run(s, options);
     reuse_donated(s, options);
     let shared = write_in_place(s);
     allocate(s, &shared)

@@ -49,6 +49,17 @@ pub struct Schedule {
     pub results: Vec<ResultPlan>,
     /// Bytes of the arena.
     pub arena_bytes: usize,
+    /// What lies inside another array.
+    pub views: Vec<View>,
+}
+
+/// Where an array lies that is a contiguous part of another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct View {
+    /// The other array's.
+    pub of: Slot,
+    /// The step that slices it, whose indices say where. It moves nothing.
+    pub by: usize,
 }
 
 /// One kernel call.
@@ -95,6 +106,8 @@ pub enum Place {
     Arena(usize),
     /// The memory of a result.
     Result(usize),
+    /// Inside another array; see [`Schedule::views`].
+    View(usize),
 }
 
 /// One result.

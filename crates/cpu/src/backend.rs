@@ -284,7 +284,7 @@ impl Executable for CpuExecutable {
                 (None, Place::Param(p)) => args[p].buffer().clone(),
                 (None, Place::Constant(c)) => s.constants[c].clone().into(),
                 (None, Place::Result(j)) => buffers[j].clone(),
-                (None, Place::Arena(_)) => systole_ir::bug!("result {k} lies in the arena"),
+                (None, Place::Arena(_) | Place::View(_)) => systole_ir::bug!("result {k} lies in the arena"),
             });
         }
         Ok(buffers)

@@ -5,7 +5,7 @@ use crate::detect::Target;
 use crate::kernels::{Inner, Io, Kernel, bind};
 use crate::profile::{self, Profile};
 use crate::team::Team;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use systole_compile::{ALIGN, Place, Schedule, Step};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
@@ -44,6 +44,8 @@ pub struct Executor {
     schedule: Schedule,
     kernels: Vec<Box<dyn Kernel>>,
     scratch: usize,
+    /// For each step the view that it only looks up the place of, if it does.
+    makes_view: Vec<Option<usize>>,
     profile: Profile,
 }
 
@@ -56,7 +58,8 @@ impl Executor {
         }
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
         let profile = Profile::new(kernels.len());
-        Ok(Executor { schedule, kernels, scratch, profile })
+        let makes_view = (0..kernels.len()).map(|i| schedule.views.iter().position(|v| v.by == i)).collect();
+        Ok(Executor { schedule, kernels, scratch, makes_view, profile })
     }
 
     /// The program.
@@ -133,17 +136,25 @@ impl Executor {
     ) -> Result<()> {
         let s = &self.schedule;
         let scratch = memory.wrapping_add(s.arena_bytes.next_multiple_of(ALIGN));
-        let address = |slot: usize| match s.slots[slot].place {
+        let mut views: SmallVec<[*mut u8; 8]> = smallvec![std::ptr::null_mut(); s.views.len()];
+        let address = |slot: usize, views: &[*mut u8]| match s.slots[slot].place {
             Place::Param(p) => params[p].cast_mut(),
             Place::Constant(c) => s.constants[c].bytes().as_ptr().cast_mut(),
             Place::Arena(at) => memory.wrapping_add(at),
             Place::Result(k) => results[k],
+            Place::View(v) => views[v],
         };
         let watched = profile::wanted();
         for (i, (step, kernel)) in s.steps.iter().zip(&self.kernels).enumerate() {
             let inputs: SmallVec<[*const u8; 8]> =
-                step.inputs.iter().map(|&x| address(x).cast_const()).collect();
-            let outputs: SmallVec<[*mut u8; 4]> = step.outputs.iter().map(|&x| address(x)).collect();
+                step.inputs.iter().map(|&x| address(x, &views).cast_const()).collect();
+            if let Some(v) = self.makes_view[i] {
+                // SAFETY: the indices can be read.
+                let before = unsafe { kernel.part_at(&inputs) };
+                views[v] = inputs[0].cast_mut().wrapping_add(before);
+                continue;
+            }
+            let outputs: SmallVec<[*mut u8; 4]> = step.outputs.iter().map(|&x| address(x, &views)).collect();
             let start = watched.then(|| self.profile.begin(s, i));
             let io = Io { inputs: &inputs, outputs: &outputs, scratch };
             // SAFETY: the plan gives every slot memory of its size, apart from others alive at the same time.

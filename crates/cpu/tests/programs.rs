@@ -282,6 +282,42 @@ fn loops_keep_their_state_in_place() {
     assert!(exe.report().listing.contains("while"), "{}", exe.report().listing);
 }
 
+/// Entries of arrays of all trips are read where they lie: at indices that are clamped, and from an array that the same
+/// trip updates, before and after that.
+#[test]
+fn slices_in_loops_are_read_in_place() {
+    for late in [false, true] {
+        let g = GraphBuilder::new("slices");
+        let entries = g.parameter(TensorType::new(F32, [9, 3, 16]), "entries");
+        let table = g.parameter(TensorType::new(F32, [9, 3, 16]), "table");
+        let sum = g.parameter(TensorType::new(F32, [3, 16]), "sum");
+        let zero = g.scalar(I32, 0.0);
+        let out = flow::while_loop(
+            &[&zero, &table, &sum],
+            |s| s[0].less(&s[0].scalar_like(12.0)),
+            |s| {
+                let origin = s[0].scalar_like(0.0);
+                let at = [&(&s[0] - 2.0), &origin, &origin];
+                let [entry, row] = [&entries, &s[1]].map(|x| x.dynamic_slice(&at, &[1, 3, 16]));
+                let made = (&row + &entry).tanh();
+                let updated = s[1].dynamic_update_slice(&made, &at);
+                // The old row is read once more when the table has the new one.
+                let seen = if late { row.exp() } else { made.clone() };
+                vec![&s[0] + 1.0, updated, &s[2] + &seen.reshape([3, 16])]
+            },
+        );
+        let graph = g.finish(&out).unwrap();
+        check_near(&graph, &arguments(&graph, -1.0, 1.0, 1), 2e-6);
+        let (graph, _) = systole_compile::optimize(&graph).unwrap();
+        let program = systole_compile::schedule(&graph, &Default::default()).unwrap();
+        let systole_compile::Kernel::While { body, .. } = &program.steps[0].kernel else {
+            panic!("{program}")
+        };
+        // The row that is read after its place has got another one is copied.
+        assert_eq!(body.views.len(), if late { 1 } else { 2 }, "{body}");
+    }
+}
+
 #[test]
 fn what_cannot_fit_is_refused_with_a_reason() {
     let g = GraphBuilder::new("huge");

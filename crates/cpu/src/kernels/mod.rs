@@ -61,6 +61,15 @@ pub trait Kernel: Send + Sync {
     /// See the module text.
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()>;
 
+    /// Where in its first operand lies the part that it slices, in bytes.
+    ///
+    /// # Safety
+    /// The indices among `inputs` can be read.
+    unsafe fn part_at(&self, inputs: &[*const u8]) -> usize {
+        let _ = inputs;
+        0
+    }
+
     /// Bytes of working memory that all threads of one call share.
     fn scratch(&self) -> usize {
         0
