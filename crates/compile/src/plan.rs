@@ -1,7 +1,8 @@
 //! The buffer plan: where every array lies.
 //!
-//! Arrays share one arena by lifetime, and slices may lie in what they are slices of ([`views`]). An element-wise step writes over an operand that it is the last to read.
-//! A result goes into the memory of a donated parameter that nobody reads any more.
+//! Arrays share one arena by lifetime, and slices may lie in what they are slices of ([`views`]). An element-wise step
+//! writes over an operand that it is the last to read. A result goes into the memory of a donated parameter that nobody
+//! reads any more.
 
 use crate::schedule::*;
 use crate::views;

@@ -307,9 +307,8 @@ impl Emitter<'_> {
         for (&array, r) in self.near.iter().zip(ADDRESSES) {
             self.asm.load_address(r, TABLE, 8 * array as i32);
         }
-        for bits in self.constants.clone() {
-            let to = self.constant(bits).expect("it has a register");
-            self.load_constant(to, bits);
+        for (k, bits) in self.constants.clone().into_iter().enumerate() {
+            self.load_constant((self.homes.vectors - 1 - k) as u8, bits);
         }
         for i in self.homes.numbers(true) {
             self.step(i, 0, 0);
