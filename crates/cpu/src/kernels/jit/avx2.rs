@@ -1,7 +1,7 @@
 //! Steps as AVX2 instructions: a mask is a vector whose lanes are all ones or all zeros, and lanes are chosen by blending.
 #![forbid(unsafe_code)]
 
-use super::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE};
+use super::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
 use super::encode::*;
 use super::steps::{Arg, Form, Place, Step, Value, relation};
 
@@ -17,14 +17,7 @@ impl Emitter<'_> {
         let itself = Rm::Reg(Reg(to));
         match self.steps[i] {
             Step::Load(place) => {
-                let op = match place.form {
-                    Form::Word => ops::MOVUPS_LOAD,
-                    Form::F16 => ops::CVTPH2PS,
-                    Form::Half { signed: false } => ops::PMOVZXWD,
-                    Form::Half { signed: true } => ops::PMOVSXWD,
-                    Form::Byte { signed: false } => ops::PMOVZXBD,
-                    Form::Byte { signed: true } => ops::PMOVSXBD,
-                };
+                let op = load_op(place.form);
                 let at = self.address(place, vector);
                 match self.tail {
                     Some(mask) => self.asm.ymm(ops::MASKMOVPS_LOAD, to, mask, at, None),
@@ -37,11 +30,7 @@ impl Emitter<'_> {
             }
             Step::Spread { array, form } => {
                 self.asm.load_address(SPARE, TABLE, 8 * array as i32);
-                let op = match form {
-                    Form::Word => ops::BROADCASTSS,
-                    Form::Half { .. } | Form::F16 => ops::PBROADCASTW,
-                    Form::Byte { .. } => ops::PBROADCASTB,
-                };
+                let op = spread_op(form);
                 self.asm.ymm(op, to, 0, Rm::Memory(At { base: SPARE, index: None, offset: 0 }), None);
                 if form == Form::F16 {
                     self.asm.ymm(ops::CVTPH2PS, to, 0, itself, None);

@@ -1,7 +1,7 @@
 //! Steps as AVX-512 instructions: masks have registers of their own and choose lanes in any instruction.
 #![forbid(unsafe_code)]
 
-use super::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL};
+use super::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL, load_op, spread_op};
 use super::encode::*;
 use super::steps::{Arg, Form, Step, Value};
 
@@ -16,14 +16,7 @@ impl Emitter<'_> {
         match self.steps[i] {
             Step::Load(place) => {
                 let lanes = if self.tail.is_some() { Lanes::Zero(TAIL) } else { all };
-                let op = match place.form {
-                    Form::Word => ops::MOVUPS_LOAD,
-                    Form::F16 => ops::CVTPH2PS,
-                    Form::Half { signed: false } => ops::PMOVZXWD,
-                    Form::Half { signed: true } => ops::PMOVSXWD,
-                    Form::Byte { signed: false } => ops::PMOVZXBD,
-                    Form::Byte { signed: true } => ops::PMOVSXBD,
-                };
+                let op = load_op(place.form);
                 let at = self.address(place, vector);
                 self.asm.vector(op, to, 0, at, lanes, None);
             }
@@ -40,11 +33,7 @@ impl Emitter<'_> {
             }
             Step::Spread { array, form } => {
                 self.asm.load_address(SPARE, TABLE, 8 * array as i32);
-                let op = match form {
-                    Form::Word => ops::BROADCASTSS,
-                    Form::Half { .. } | Form::F16 => ops::PBROADCASTW,
-                    Form::Byte { .. } => ops::PBROADCASTB,
-                };
+                let op = spread_op(form);
                 let at = Rm::Memory(At { base: SPARE, index: None, offset: 0 });
                 self.asm.vector(op, to, 0, at, all, None);
                 if form == Form::F16 {

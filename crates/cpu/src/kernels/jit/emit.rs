@@ -493,6 +493,27 @@ impl Emitter<'_> {
     }
 }
 
+/// What loads elements and fills lanes with them.
+pub(super) fn load_op(form: Form) -> Op {
+    match form {
+        Form::Word => ops::MOVUPS_LOAD,
+        Form::F16 => ops::CVTPH2PS,
+        Form::Half { signed: false } => ops::PMOVZXWD,
+        Form::Half { signed: true } => ops::PMOVSXWD,
+        Form::Byte { signed: false } => ops::PMOVZXBD,
+        Form::Byte { signed: true } => ops::PMOVSXBD,
+    }
+}
+
+/// What repeats one element as it lies in memory.
+pub(super) fn spread_op(form: Form) -> Op {
+    match form {
+        Form::Word => ops::BROADCASTSS,
+        Form::Half { .. } | Form::F16 => ops::PBROADCASTW,
+        Form::Byte { .. } => ops::PBROADCASTB,
+    }
+}
+
 /// An estimate of the processor cycles that one element takes.
 pub fn cycles(steps: &Steps) -> f64 {
     let of = |step: &Step| match step {
