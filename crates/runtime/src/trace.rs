@@ -1,8 +1,8 @@
 //! A timeline of what every thread did, as a file that <https://ui.perfetto.dev> and `chrome://tracing` show.
 //!
 //! Off, asking costs one relaxed load. On, spans go through a small buffer into the file, which is whole JSON at every
-//! instant, so also when the program is killed. Format: Chrome's "Trace Event Format", an array of complete events
-//! (`"ph": "X"`) with times in microseconds.
+//! instant from its first event on, so also when the program is killed. Format: Chrome's "Trace Event Format", an array
+//! of complete events (`"ph": "X"`) with times in microseconds.
 //!
 //! A kill can cut a write between two pages of memory, never within one. So spaces stand before the closing bracket,
 //! events are written over them with one write for each page, and once they are used up a longer file takes the place
