@@ -46,6 +46,13 @@ pub const TENSOR_FLOAT_32: Knob = Knob {
     default: "off",
     doc: "on: products of f32 matrices may keep only 16 bits of each factor where that is faster (with amx); elsewhere they stay exact",
 };
+/// Convolutions from fewer products.
+pub const WINOGRAD: Knob = Knob {
+    name: "SYSTOLE_WINOGRAD",
+    values: "on|off",
+    default: "on",
+    doc: "on: training and prediction compute convolutions with windows of 3 by 3 from 16 products where the definition has 36, where that is faster; off: by the definition",
+};
 /// Blocks of rows in compiled programs.
 pub const BLOCKS: Knob = Knob {
     name: "SYSTOLE_BLOCKS",
@@ -138,6 +145,7 @@ pub const KNOBS: &[Knob] = &[
     THREADS,
     ISA,
     TENSOR_FLOAT_32,
+    WINOGRAD,
     BLOCKS,
     JIT,
     BACKEND,

@@ -46,6 +46,7 @@ fn main() -> systole_ir::Result<()> {
         donated: (3..7).collect(),
         label: "step".into(),
         flush_denormals: true,
+        winograd: true,
         ..Default::default()
     };
     let exe = backend.compile(&graph, &options)?;

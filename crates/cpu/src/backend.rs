@@ -48,7 +48,8 @@ impl CpuBackend {
             n => n.parse().map_or(Blocking::Cache(CACHE), Blocking::Rows),
         };
         let tensor_float_32 = knobs::TENSOR_FLOAT_32.get() == "on";
-        Ok(CpuBackend { team: Arc::new(team), target: Target { level, tensor_float_32 }, blocks })
+        let winograd = knobs::WINOGRAD.get() == "on";
+        Ok(CpuBackend { team: Arc::new(team), target: Target { level, tensor_float_32, winograd }, blocks })
     }
 
     /// The same backend, which may compute products of f32 matrices less exactly where that is faster (off by default;
@@ -77,8 +78,9 @@ impl CpuBackend {
     }
 
     fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
+        let target = Target { winograd: self.target.winograd && options.winograd, ..self.target };
         let options = Options { donated: options.donated.clone(), state_at: None, blocks: self.blocks };
-        Executor::new(schedule(graph, &options)?, self.target)
+        Executor::new(schedule(graph, &options)?, target)
     }
 
     /// The program, with as much computed again instead of kept as the memory limit asks for.

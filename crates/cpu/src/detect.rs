@@ -99,6 +99,8 @@ pub struct Target {
     pub level: Level,
     /// Whether products of f32 may be computed from 16 bits of each factor's 24.
     pub tensor_float_32: bool,
+    /// Whether convolutions may be computed through transforms of their operands.
+    pub winograd: bool,
 }
 
 /// What generic kernels may ask about the level they are instantiated for.

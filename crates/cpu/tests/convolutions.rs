@@ -4,13 +4,14 @@
 
 mod common;
 
-use common::{arguments, backend, distance, levels, oracle, relative, run};
+use common::{arguments, backend, distance, levels, oracle, relative, run, run_with};
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::DType::*;
 use systole_ir::op::Convolution;
 use systole_ir::rng::Stream;
-use systole_ir::{DType, Graph, GraphBuilder, TensorType, vjp};
+use systole_ir::{DType, Graph, GraphBuilder, Literal, TensorType, vjp};
+use systole_runtime::CompileOptions;
 
 fn backends() -> Vec<Vec<CpuBackend>> {
     levels().map(|l| [1, 2, 3, 4, 8].map(|t| backend(l, t)).into()).collect()
@@ -231,6 +232,137 @@ fn statistics_of_results() {
                     assert!(relative(got, want) <= bound, "{what}: {:e}", relative(got, want));
                 }
             }
+        }
+    }
+}
+
+/// Checks a graph with convolutions from transforms: near the interpreter, with the same bits for any threads, and
+/// results `transformed` not those of the definition, which would be computed where transforms do not pay.
+fn check_transformed(backends: &[Vec<CpuBackend>], graph: &Arc<Graph>, transformed: &[usize], what: &str) {
+    let args = arguments(graph, -1.0, 1.0, 7);
+    let want = oracle(graph, &args);
+    let options = CompileOptions { winograd: true, ..CompileOptions::default() };
+    for of_level in backends {
+        let first = run_with(&of_level[0], graph, &args, &options);
+        let direct = run(&of_level[0], graph, &args);
+        for (k, (got, want)) in first.iter().zip(&want).enumerate() {
+            let near = match got.dtype() {
+                F32 => relative(got, want) <= 2e-6,
+                _ => distance(got, want, true).0 <= 1.0,
+            };
+            assert!(near, "{what}, result {k}: {:e}", relative(got, want));
+        }
+        for &k in transformed {
+            assert!(
+                first[k].dtype() != F32 || first[k] != direct[k],
+                "{what}, result {k} is not transformed"
+            );
+        }
+        for more in &of_level[1..] {
+            assert!(first == run_with(more, graph, &args, &options), "{what} depends on threads");
+        }
+    }
+}
+
+/// Convolutions from fewer products, with both gradients: odd sides, strips of rows and of images, tiles that reach
+/// over an edge, slices of channels and features, vectors that are not whole, every type, paddings that no layer has.
+#[test]
+fn transforms_of_windows_of_three() {
+    let backends = backends();
+    for (batch, [height, width], channels, features, padding) in [
+        (2, [8, 8], 16, 16, [[1, 1]; 2]),
+        (2, [40, 38], 16, 16, [[1, 1]; 2]),
+        (1, [33, 29], 17, 24, [[1, 1]; 2]),
+        (7, [7, 7], 40, 33, [[1, 1]; 2]),
+        (3, [9, 12], 24, 70, [[0, 0]; 2]),
+        (5, [5, 40], 20, 48, [[2, 0], [0, 2]]),
+        (1, [8, 8], 256, 32, [[1, 1]; 2]),
+        (1, [8, 8], 17, 256, [[1, 1]; 2]),
+        (5, [6, 6], 20, 130, [[1, 1]; 2]),
+        (1, [30, 30], 16, 16, [[-1, 1], [2, -2]]),
+    ] {
+        for dtype in [F32, BF16, F16] {
+            let (x, k) = ([batch, height, width, channels], [3, 3, channels, features]);
+            let op = Convolution::channels_last(&[1, 1], &padding, &[1, 1], 1, dtype);
+            let graph = with_gradients(dtype, &x, &k, &op).unwrap();
+            check_transformed(&backends, &graph, &[0, 1, 2], &format!("{dtype} {x:?} by {k:?}, {padding:?}"));
+        }
+    }
+}
+
+/// Kernels in other layouts and turned around, with a bias.
+#[test]
+fn transforms_of_kernels_of_any_layout() {
+    let (backends, x) = (backends(), [3, 10, 11, 20]);
+    for case in 0..12 {
+        let mut op = Convolution::channels_last(&[1, 1], &[[1, 1]; 2], &[1, 1], 1, F32);
+        op.reversal = [case % 2 == 1, case % 4 > 1].into();
+        let k = match case / 4 {
+            0 => [3, 3, 20, 36],
+            1 => {
+                (op.dims.kernel_input_feature, op.dims.kernel_output_feature) = (3, 2);
+                [3, 3, 36, 20]
+            }
+            _ => {
+                (op.dims.kernel_input_feature, op.dims.kernel_output_feature) = (1, 0);
+                op.dims.kernel_spatial = vec![3, 2].into();
+                [36, 20, 3, 3]
+            }
+        };
+        for bias in [false, true] {
+            let graph = forward(F32, &x, &k, &op, bias).unwrap();
+            check_transformed(&backends, &graph, &[0], &format!("{op:?} of {k:?}, bias {bias}"));
+        }
+    }
+}
+
+/// Statistics of transformed convolutions.
+#[test]
+fn transforms_with_statistics() {
+    let backends = backends();
+    for [batch, side, channels, features] in
+        [[5, 9, 16, 33], [1, 33, 24, 80], [1, 8, 256, 17], [9, 6, 32, 40]]
+    {
+        for bias in [false, true] {
+            let g = GraphBuilder::new("main");
+            let x = g.parameter(TensorType::new(F32, [batch, side, side, channels]), "x");
+            let k = g.parameter(TensorType::new(F32, [3, 3, channels, features]), "k");
+            let mut y = x.convolution(&k, Convolution::same(x.ty(), k.ty(), &[1, 1], &[1, 1], 1));
+            if bias {
+                y = &y + g.parameter(TensorType::new(F32, [features]), "b").broadcast_to(y.shape());
+            }
+            let mean = y.mean(&[0, 1, 2]);
+            let centred = &y - mean.broadcast_to(y.shape());
+            let variance = (&centred * &centred).mean(&[0, 1, 2]);
+            let graph = g.finish(&[y, mean, variance]).unwrap();
+            let what = format!("statistics of {batch} {side} {channels} {features}, bias {bias}");
+            check_transformed(&backends, &graph, &[0], &what);
+        }
+    }
+}
+
+/// What training may do is not done where a program's letter counts: there an infinity stays where it is.
+#[test]
+fn infinities_stay_where_letters_count() {
+    let graph = forward(
+        F32,
+        &[1, 8, 8, 16],
+        &[3, 3, 16, 16],
+        &Convolution::channels_last(&[1, 1], &[[1, 1]; 2], &[1, 1], 1, F32),
+        false,
+    )
+    .unwrap();
+    let mut x = vec![1f32; 8 * 8 * 16];
+    x[0] = f32::INFINITY;
+    let args = [
+        Literal::from_slice([1, 8, 8, 16], &x).unwrap(),
+        Literal::from_slice([3, 3, 16, 16], &[1f32; 9 * 16 * 16]).unwrap(),
+    ];
+    for level in levels() {
+        let y = run(&backend(level, 1), &graph, &args)[0].to_f32s();
+        for (p, of_pixel) in y.chunks(16).enumerate() {
+            let sees = p / 8 < 2 && p % 8 < 2;
+            assert!(of_pixel.iter().all(|v| !v.is_nan() && v.is_infinite() == sees), "{level:?} {p}");
         }
     }
 }

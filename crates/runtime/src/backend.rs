@@ -35,7 +35,7 @@ impl Arg<'_> {
     }
 }
 
-/// Choices for one compilation. Results of a run do not depend on them.
+/// Choices for one compilation. But for the roundings that are named, results of a run do not depend on them.
 #[derive(Clone, Debug, Default)]
 pub struct CompileOptions {
     /// Parameters that runs will usually donate, so that results may be planned into their memory.
@@ -44,6 +44,9 @@ pub struct CompileOptions {
     pub label: String,
     /// Whether tiny numbers may be flushed to zero (training may, op tests may not).
     pub flush_denormals: bool,
+    /// Whether convolutions may be computed through transforms of their operands (Winograd): fewer products, which
+    /// round elsewhere, and an infinity spreads to its neighbours (training may, op tests may not).
+    pub winograd: bool,
     /// What parameters and results are to backends that spread a program over devices.
     pub roles: Roles,
 }

@@ -11,6 +11,7 @@ pub struct Jit<I, O, F> {
     label: String,
     backend: Option<Arc<dyn Backend>>,
     flush_denormals: bool,
+    winograd: bool,
     batch: Vec<usize>,
     whole: Vec<usize>,
     any_batch: bool,
@@ -48,6 +49,7 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
         label: "jit".into(),
         backend: None,
         flush_denormals: false,
+        winograd: false,
         batch: Vec::new(),
         whole: Vec::new(),
         any_batch: false,
@@ -72,6 +74,12 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
     /// Allows tiny numbers to be flushed to zero.
     pub fn flush_denormals(mut self, yes: bool) -> Self {
         self.flush_denormals = yes;
+        self
+    }
+
+    /// Allows convolutions to be computed from fewer products; see [`CompileOptions::winograd`].
+    pub fn winograd(mut self, yes: bool) -> Self {
+        self.winograd = yes;
         self
     }
 
@@ -180,6 +188,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
             donated: (0..graph.params.len()).collect(),
             label: self.label.clone(),
             flush_denormals: self.flush_denormals,
+            winograd: self.winograd,
             roles: self.roles(&graph, &results),
         };
         let executable = backend.compile(&graph, &options)?;

@@ -12,6 +12,7 @@ mod moments;
 mod pointwise;
 mod stage;
 mod tiles;
+mod winograd;
 
 pub use tiles::pieces;
 
@@ -38,6 +39,14 @@ pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, target: Target) -> O
     if !bias && let Some(kernel) = pointwise::Pointwise::gradient(c, [x, k, y], target) {
         return Some(Box::new(kernel));
     }
+    if target.winograd {
+        if let Some(kernel) = winograd::Forward::new(c, bias, x, k, y, level) {
+            return Some(Box::new(kernel));
+        }
+        if !bias && let Some(kernel) = winograd::KernelGradient::new(c, x, k, y, level) {
+            return Some(Box::new(kernel));
+        }
+    }
     if let Some(kernel) = forward::Forward::new(c, bias, x, k, y, level) {
         return Some(Box::new(kernel));
     }
@@ -51,6 +60,11 @@ pub fn bind_moments(m: &Moments, step: &Step, target: Target) -> Option<Box<dyn 
     let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
     if let Some(product) = pointwise::Pointwise::forward(&m.conv, m.bias, [x, k, y], target) {
         return Some(Box::new(product.with_moments(y, target)));
+    }
+    if target.winograd
+        && let Some(kernel) = winograd::Forward::new(&m.conv, m.bias, x, k, y, level)
+    {
+        return Some(Box::new(kernel.with_moments(level)));
     }
     let kernel = forward::Forward::new(&m.conv, m.bias, x, k, y, level)?;
     Some(Box::new(kernel.with_moments(level)))

@@ -399,7 +399,7 @@ mod tests {
             let ra = roles(&a, &[0], &left, &right);
             let (inner, free) = if self.flip[1] { ([2], [1]) } else { ([1], [2]) };
             let rb = roles(&b, &[0], &free, &inner);
-            let target = Target { level, tensor_float_32: true };
+            let target = Target { level, tensor_float_32: true, winograd: false };
             tiled(&ra, &rb, self.types, self.epilogue, &Means { target, tiles: Some(tiles) })
         }
 

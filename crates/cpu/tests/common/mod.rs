@@ -30,7 +30,17 @@ pub fn levels() -> impl Iterator<Item = Level> {
 
 /// Runs a graph on a backend with host arrays.
 pub fn run(backend: &CpuBackend, graph: &Arc<Graph>, args: &[Literal]) -> Vec<Literal> {
-    let exe = backend.compile(graph, &CompileOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    run_with(backend, graph, args, &CompileOptions::default())
+}
+
+/// As [`run`], compiled with these options.
+pub fn run_with(
+    backend: &CpuBackend,
+    graph: &Arc<Graph>,
+    args: &[Literal],
+    options: &CompileOptions,
+) -> Vec<Literal> {
+    let exe = backend.compile(graph, options).unwrap_or_else(|e| panic!("{e}"));
     let args = args.iter().map(|a| Arg::Donate(Buffer::from(a.clone()))).collect();
     let out = exe.run(args).unwrap_or_else(|e| panic!("{e}"));
     out.iter().map(|b| b.to_literal().unwrap()).collect()

@@ -72,9 +72,9 @@ struct Block {
 }
 
 /// How the kernel lies in memory.
-struct Weights {
-    channel: usize,
-    feature: usize,
+pub(super) struct Weights {
+    pub channel: usize,
+    pub feature: usize,
     element: usize,
     widen: Option<TileFn>,
     /// The kernel lies as it would be packed.
@@ -159,13 +159,7 @@ impl Forward {
         let stage = Stage::new(x, axes, PIXELS, k.elements(), level);
         let panels = panels(level, features);
         let own = k.shape.strides();
-        let mut kernel = Weights {
-            channel: own[d.kernel_input_feature],
-            feature: own[d.kernel_output_feature],
-            element: k.dtype.size(),
-            widen: widen(k.dtype, level),
-            in_order: false,
-        };
+        let mut kernel = Weights::new(c, k, level);
         let spatial: SmallVec<[usize; 3]> = d.kernel_spatial.iter().map(|&s| own[s]).collect();
         let padded: usize = panels.iter().map(|p| p.shape.columns).sum();
         let (mut phases, mut packed) = (Vec::new(), 0);
@@ -429,8 +423,30 @@ impl Phase {
 }
 
 impl Weights {
+    pub(super) fn new(c: &Convolution, k: &TensorType, level: Level) -> Weights {
+        let own = k.shape.strides();
+        Weights {
+            channel: own[c.dims.kernel_input_feature],
+            feature: own[c.dims.kernel_output_feature],
+            element: k.dtype.size(),
+            widen: widen(k.dtype, level),
+            in_order: false,
+        }
+    }
+
     /// Packs `n` channels of `columns` features, rows `wide` apart, with zeros between.
-    unsafe fn pack(&self, kernel: *const u8, at: usize, n: usize, columns: usize, wide: usize, to: *mut f32) {
+    ///
+    /// # Safety
+    /// The kernel has those elements, and `to` room for `n` rows.
+    pub(super) unsafe fn pack(
+        &self,
+        kernel: *const u8,
+        at: usize,
+        n: usize,
+        columns: usize,
+        wide: usize,
+        to: *mut f32,
+    ) {
         // Channels of a block that is turned around in the first-level cache.
         const TURN: usize = 32;
         let from = |i: usize| kernel.wrapping_add((at + i) * self.element);

@@ -70,7 +70,8 @@ pub struct Stage {
     /// Images, or pixel rows of one image, in each strip.
     images: usize,
     rows: usize,
-    /// Slices of the channels and the channels of each.
+    /// Channels, slices of them and the channels of each.
+    channels: usize,
     pub slices: usize,
     pub width: usize,
     /// Distances in memory: between staged columns, along each axis, between images.
@@ -98,6 +99,11 @@ fn cut(batch: usize, rows: usize, row: usize, pixels: usize, strips: usize) -> (
     (1, rows.div_ceil(strips))
 }
 
+/// Whether pixels `step` elements of so many channels apart would share sets of a cache.
+fn far(pitch: usize, step: usize, most: usize) -> bool {
+    (pitch * step * 4).is_multiple_of(most)
+}
+
 impl Stage {
     /// `x: [B, …, C]` with spatial dimensions as in `axes`, in strips of about `pixels` pixels. Where the other factor
     /// of the product has few `elements` there are strips for all threads; reading a large one again for each strip
@@ -111,11 +117,11 @@ impl Stage {
         let strides = x.shape.strides();
         let (own_image, own): (usize, SmallVec<[usize; 3]>) = (strides[0], strides[1..=n].into());
         let last = &axes[n - 1];
-        let far = |pitch: usize, step: usize, most: usize| (pitch * step * 4).is_multiple_of(most);
         let mut stage = Stage {
             batch,
             images,
             rows,
+            channels,
             slices: 1,
             width: channels,
             pitch: channels,
@@ -138,26 +144,49 @@ impl Stage {
             stage.axes = axes;
             return stage;
         }
-        let extents: SmallVec<[usize; 3]> =
-            axes.iter().enumerate().map(|(d, a)| a.extent(if d == 0 { rows } else { a.count })).collect();
-        let places = images * extents.iter().product::<usize>();
-        let mut cuts =
-            (1..=channels / 64).filter(|s| (channels / s).is_multiple_of(16) && channels.is_multiple_of(*s));
-        stage.slices = cuts
-            .clone()
-            .find(|s| places * (channels / s) <= MOST_STAGED)
-            .or_else(|| cuts.next_back())
-            .unwrap_or(1);
-        stage.width = channels / stage.slices;
-        stage.pitch = stage.width + if far(stage.width, last.step, ALIAS) { 16 } else { 0 };
-        let mut stride = stage.pitch;
-        for d in (0..n).rev() {
-            stage.strides[d] = stride;
-            stride *= extents[d];
-        }
-        stage.image = stride;
         stage.axes = axes;
+        let places = stage.images * stage.extents().iter().product::<usize>();
+        let slices = stage.cuts().find(|s| places * (channels / s) <= MOST_STAGED);
+        let slices = slices.or_else(|| stage.cuts().last()).unwrap_or(1);
+        stage.lay(slices);
         stage
+    }
+
+    /// The same in slices of at most `most` channels, where slices of whole vectors can bring it there.
+    pub fn sliced(mut self, most: usize) -> Stage {
+        if self.width > most {
+            let slices = self.cuts().find(|s| self.channels / s <= most).unwrap_or(self.slices);
+            self.lay(slices);
+        }
+        self
+    }
+
+    /// Staged coordinates of a strip along each axis.
+    fn extents(&self) -> SmallVec<[usize; 3]> {
+        let count = |d: usize, a: &Axis| if d == 0 { self.rows } else { a.count };
+        self.axes.iter().enumerate().map(|(d, a)| a.extent(count(d, a))).collect()
+    }
+
+    /// Numbers of slices that leave whole vectors.
+    fn cuts(&self) -> impl Iterator<Item = usize> + use<> {
+        let channels = self.channels;
+        (1..=channels / 64).filter(move |s| (channels / s).is_multiple_of(16) && channels.is_multiple_of(*s))
+    }
+
+    /// Lays out staged strips for so many slices of the channels.
+    fn lay(&mut self, slices: usize) {
+        (self.slices, self.width) = (slices, self.channels / slices);
+        if self.in_place.is_some() {
+            return;
+        }
+        let step = self.axes[self.axes.len() - 1].step;
+        self.pitch = self.width + if far(self.width, step, ALIAS) { 16 } else { 0 };
+        let mut stride = self.pitch;
+        for (d, extent) in self.extents().into_iter().enumerate().rev() {
+            self.strides[d] = stride;
+            stride *= extent;
+        }
+        self.image = stride;
     }
 
     /// How many strips there are.
@@ -231,7 +260,8 @@ impl Stage {
     pub unsafe fn load(&self, x: *const u8, strip: Strip, slice: usize, scratch: *mut f32) -> *const f32 {
         if let Some(at) = self.in_place {
             let row = strip.row * self.axes[0].step * self.strides[0];
-            return x.cast::<f32>().wrapping_add(strip.image * self.own_image + row + at);
+            let from = strip.image * self.own_image + row + at + slice * self.width;
+            return x.cast::<f32>().wrapping_add(from);
         }
         for i in 0..strip.images {
             let from = (strip.image + i) * self.own_image + slice * self.width;

@@ -1,0 +1,389 @@
+//! `x: [B, H, W, C], kernel [3, 3, C, F] → y: [B, H', W', F]`, and the input's gradient.
+//!
+//! A strip of tiles at a time: its input is transformed, and for a few panels of features after the other 16 products
+//! are taken and transformed back while they are near.
+
+use super::super::forward::Weights;
+use super::super::is_channels_last;
+use super::super::moments::Moments;
+use super::super::stage::{Ahead, FEWEST_TASKS, Stage, group};
+use super::super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
+use super::{APART, PLACES, Pixels, Tiles, Transforms, Window, axes, is_plain, padded, pays};
+use crate::detect::{Level, TileFn};
+use crate::exec::{Cx, with_scratch};
+use crate::kernels::lanes::{narrow, widen};
+use crate::kernels::{Io, Kernel, Ptr};
+use crate::team;
+use std::ops::Range;
+use systole_compile::ALIGN;
+use systole_ir::op::Convolution;
+use systole_ir::{Result, TensorType};
+
+/// Tiles of a strip, and features whose products wait to be transformed back.
+const TILES: usize = 64;
+const TOGETHER_FEATURES: usize = 64;
+/// Channels whose kernel is transformed at once.
+const PIECE: usize = 32;
+
+pub struct Forward {
+    stage: Stage,
+    /// Offsets of a strip's tiles in the staged input, and of its pixels in the result.
+    tiles: Vec<usize>,
+    pixels: Vec<usize>,
+    /// Tiles across an image; pixels of one along both dimensions.
+    columns: usize,
+    height: usize,
+    width: usize,
+    panels: Vec<Panel>,
+    /// Panels that one task computes, and how many of them together.
+    groups: Vec<Range<usize>>,
+    together: usize,
+    channels: usize,
+    features: usize,
+    /// Distances between transformed tiles and between arrays of their places, and the same of their products.
+    pitch: usize,
+    place: usize,
+    back_pitch: usize,
+    back_place: usize,
+    /// Rows of a register kernel's tile in both.
+    rows: Vec<usize>,
+    back_rows: Vec<usize>,
+    bias: bool,
+    element: usize,
+    narrow: Option<TileFn>,
+    widen: Option<TileFn>,
+    kernel: Weights,
+    /// Offsets of the window's elements in the kernel, as the input meets them.
+    taps: Vec<usize>,
+    moments: Option<Moments>,
+    transforms: Transforms,
+}
+
+impl Forward {
+    /// `None` where the definition is as fast or other attributes ask for it.
+    pub fn new(
+        c: &Convolution,
+        bias: bool,
+        x: &TensorType,
+        k: &TensorType,
+        y: &TensorType,
+        level: Level,
+    ) -> Option<Forward> {
+        let d = &c.dims;
+        let fits = is_plain(c)
+            && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
+            && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
+            && d.kernel_spatial.iter().all(|&s| k.shape[s] == 3);
+        let (batch, height, width) = (y.shape[0], y.shape[1], *y.shape.dims().get(2)?);
+        let (channels, features) = (x.shape[x.rank() - 1], y.shape[y.rank() - 1]);
+        if !fits || !pays(batch, height, width, channels, features, TILES) {
+            return None;
+        }
+        let stage = Stage::new(x, axes(x, &c.padding, [height, width], 4), TILES, k.elements(), level);
+        let columns = width.div_ceil(2);
+        let tiles = stage.pixels(&[height.div_ceil(2), columns]);
+        let strips = stage.strip(0);
+        let rows = height.min(2 * strips.rows);
+        let pixels = super::super::offsets(
+            [(strips.images, height * width * features), (rows, width * features), (width, features)]
+                .into_iter(),
+        );
+        let panels = panels(level, features);
+        let own = k.shape.strides();
+        let place =
+            |d: usize, t: usize| (if c.reversal[d] { 2 - t } else { t }) * own[c.dims.kernel_spatial[d]];
+        let taps = (0..9).map(|t| place(0, t / 3) + place(1, t % 3)).collect();
+        let pitch = padded(channels);
+        let together = (TOGETHER_FEATURES / panels[0].shape.columns).max(1);
+        let back_pitch = panels.chunks(together).map(wide).max().unwrap_or(0);
+        let most = panels.iter().map(|p| p.shape.rows).max().unwrap_or(0);
+        let groups = group(panels.len(), FEWEST_TASKS.div_ceil(stage.strips()));
+        Some(Forward {
+            place: tiles.len() * pitch + APART,
+            back_place: tiles.len() * back_pitch + APART,
+            back_pitch,
+            rows: (0..most).map(|i| i * pitch).collect(),
+            back_rows: (0..most).map(|i| i * back_pitch).collect(),
+            tiles,
+            pixels,
+            columns,
+            height,
+            width,
+            together,
+            panels,
+            groups,
+            channels,
+            features,
+            pitch,
+            bias,
+            element: y.dtype.size(),
+            narrow: narrow(y.dtype, level),
+            widen: widen(y.dtype, level),
+            kernel: Weights::new(c, k, level),
+            taps,
+            moments: None,
+            transforms: Transforms::of(level),
+            stage,
+        })
+    }
+
+    /// Two more results: the sums of each image's features, and of the squares of their distances from their means.
+    pub fn with_moments(mut self, level: Level) -> Forward {
+        let rows = |s: super::super::stage::Strip| self.rows(s.row, s.rows) * self.width;
+        let parts = self.stage.strips_of_image().map(rows).collect();
+        self.moments = Some(Moments::new(self.features, parts, level));
+        self
+    }
+
+    /// Rows of pixels of some rows of tiles.
+    fn rows(&self, row: usize, rows: usize) -> usize {
+        (2 * rows).min(self.height - 2 * row)
+    }
+
+    /// Features in whole vectors.
+    fn wide(&self) -> usize {
+        self.panels.iter().map(|p| p.shape.columns).sum()
+    }
+
+    /// Distance between places of the transformed kernel.
+    fn kernel_place(&self) -> usize {
+        self.channels * self.wide() + APART
+    }
+
+    fn packed_bytes(&self) -> usize {
+        (PLACES * self.kernel_place() * 4).next_multiple_of(ALIGN)
+    }
+
+    fn bias_bytes(&self) -> usize {
+        (self.wide() * 4).next_multiple_of(ALIGN)
+    }
+
+    /// Transforms the kernel and packs it, panel by panel.
+    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+        let cuts: Vec<(usize, usize)> = pieces(self.channels, PIECE).collect();
+        let body = |task: usize| {
+            let (panel, (first, n)) = (&self.panels[task / cuts.len()], cuts[task % cuts.len()]);
+            let wide = panel.shape.columns;
+            let at = panel.from * self.channels + first * wide;
+            with_scratch(9 * n * wide * 4, |scratch| {
+                let scratch = scratch.cast::<f32>();
+                // SAFETY: pieces of the kernel; scratch holds them, the packed kernel has places for them.
+                unsafe {
+                    for (t, tap) in self.taps.iter().enumerate() {
+                        let from = tap + first * self.kernel.channel + panel.from * self.kernel.feature;
+                        let to = scratch.add(t * n * wide);
+                        self.kernel.pack(kernel.at(0), from, n, panel.columns, wide, to);
+                    }
+                    (self.transforms.kernel)(&Window {
+                        taps: scratch,
+                        tap: n * wide,
+                        row: 0,
+                        places: packed.elem::<f32>(at),
+                        place: self.kernel_place(),
+                        wide: 0,
+                        rows: 1,
+                        elements: n * wide,
+                        add: false,
+                    });
+                }
+            });
+        };
+        let work = (self.channels * self.wide()) as f64 * 3.0;
+        cx.team.run_with(self.panels.len() * cuts.len(), work, cx.flush, &body);
+    }
+
+    /// One task: some features of one strip.
+    unsafe fn strip(&self, task: usize, to: &Arrays) {
+        let strip = self.stage.strip(task / self.groups.len());
+        let group = &self.panels[self.groups[task % self.groups.len()].clone()];
+        let count = strip.images * strip.rows * self.columns;
+        let most = self.back_pitch;
+        let staged = self.stage.elements().next_multiple_of(16);
+        // Sums of narrow results need working memory; it has its own table of rows.
+        let sums = if self.narrow.is_some() { self.pixels.len() * most } else { 0 };
+        let local: Vec<usize> =
+            if sums > 0 { (0..self.pixels.len()).map(|p| p * most).collect() } else { vec![] };
+        let height = self.rows(strip.row, strip.rows);
+        let part = strip.row / self.stage.strip(0).rows;
+        let at = (strip.image * self.height + 2 * strip.row) * self.width * self.features;
+        let mut ahead = self.next(task + to.step, group, count, to.x.at(0));
+        with_scratch((staged + PLACES * (self.place + self.back_place) + sums) * 4, |scratch| {
+            let scratch = scratch.cast::<f32>();
+            let input = scratch.wrapping_add(staged);
+            let back = input.wrapping_add(PLACES * self.place);
+            let sums = back.wrapping_add(PLACES * self.back_place);
+            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+            unsafe {
+                for slice in 0..self.stage.slices {
+                    (self.transforms.input)(&Tiles {
+                        from: self.stage.load(to.x.at(0), strip, slice, scratch),
+                        offsets: self.tiles.as_ptr(),
+                        count,
+                        row: self.stage.strides[0],
+                        column: self.stage.strides[1],
+                        channels: self.stage.width,
+                        to: input.add(slice * self.stage.width),
+                        pitch: self.pitch,
+                        place: self.place,
+                    });
+                }
+                for panels in group.chunks(self.together) {
+                    let from = panels[0].from;
+                    let columns = panels.iter().map(|p| p.columns).sum();
+                    self.products(panels, count, input, back, to.kernel.elem(0), &mut ahead);
+                    let is_local = self.narrow.is_some();
+                    let (y, rows) =
+                        if is_local { (sums, &local) } else { (to.y.elem(at + from), &self.pixels) };
+                    let pixel = if is_local { most } else { self.features };
+                    let image =
+                        if is_local { height * self.width * most } else { self.height * self.width * pixel };
+                    (self.transforms.result)(&Pixels {
+                        from: back,
+                        pitch: self.back_pitch,
+                        place: self.back_place,
+                        images: strip.images,
+                        rows: strip.rows,
+                        columns: self.columns,
+                        height,
+                        width: self.width,
+                        to: y,
+                        image,
+                        line: self.width * pixel,
+                        pixel,
+                        features: columns,
+                        bias: if self.bias { to.bias.elem(from) } else { std::ptr::null_mut() },
+                    });
+                    if let Some(narrow) = self.narrow {
+                        for p in 0..strip.images * height * self.width {
+                            let y = to.y.at((at + self.pixels[p] + from) * self.element);
+                            let row = sums.add(p * most).cast::<u8>();
+                            narrow(y, row, row, row, columns);
+                            if let (Some(widen), Some(_)) = (self.widen, &self.moments) {
+                                widen(row, y, y, y, columns);
+                            }
+                        }
+                    }
+                    if let Some(m) = &self.moments {
+                        let all = to.moments.elem(0);
+                        m.gather(strip.image, strip.images, part, y, rows, from, columns, all);
+                    }
+                }
+            }
+        });
+    }
+
+    /// The 16 products of `count` tiles and some panels.
+    unsafe fn products(
+        &self,
+        panels: &[Panel],
+        count: usize,
+        input: *const f32,
+        to: *mut f32,
+        kernel: *const f32,
+        ahead: &mut Ahead,
+    ) {
+        let run = 0;
+        for p in 0..PLACES {
+            for panel in panels {
+                let (wide, at) = (panel.shape.columns, panel.from - panels[0].from);
+                for (first, length) in pieces(self.channels, CHAIN) {
+                    let b = p * self.kernel_place() + panel.from * self.channels + first * wide;
+                    for (tile, rows) in pieces(count, panel.shape.rows) {
+                        let t = Across {
+                            a: input.wrapping_add(p * self.place + tile * self.pitch + first),
+                            rows: self.rows.as_ptr(),
+                            runs: &run,
+                            count: 1,
+                            length,
+                            ahead: ahead.next(length / TOGETHER),
+                            b: kernel.wrapping_add(b),
+                            out: Out {
+                                c: to.wrapping_add(p * self.back_place + tile * self.back_pitch + at),
+                                rows: self.back_rows.as_ptr(),
+                                columns: wide,
+                                add: first > 0,
+                                bias: std::ptr::null(),
+                            },
+                        };
+                        // SAFETY: tables stay inside the transformed strip and kernel.
+                        unsafe { (panel.shape.across)(rows, &t) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// The input of a task that this thread may do next, to be fetched while it works with `group`.
+    fn next(&self, task: usize, group: &[Panel], count: usize, x: *const u8) -> Ahead {
+        let strip = task / self.groups.len();
+        if strip >= self.stage.strips() {
+            return Ahead::none();
+        }
+        let tiles = group.iter().map(|p| count.div_ceil(p.shape.rows)).sum::<usize>();
+        let calls = PLACES * self.channels.div_ceil(CHAIN) * tiles;
+        Ahead::new([self.stage.input_of(x, self.stage.strip(strip)), (x, 0)], calls)
+    }
+}
+
+/// Columns of some panels, in whole vectors.
+fn wide(panels: &[Panel]) -> usize {
+    panels.iter().map(|p| p.shape.columns).sum()
+}
+
+/// Arrays of one call: operands, the kernel transformed, the result, what each strip leaves for statistics.
+struct Arrays {
+    /// How many tasks later the same thread does one again, about.
+    step: usize,
+    x: Ptr,
+    kernel: Ptr,
+    bias: Ptr,
+    y: Ptr,
+    moments: Ptr,
+}
+
+impl Kernel for Forward {
+    fn scratch(&self) -> usize {
+        let moments = self.moments.as_ref().map_or(0, |m| m.elements(self.stage.batch()));
+        self.packed_bytes() + self.bias_bytes() + moments * 4
+    }
+
+    fn kept(&self, same: &[bool]) -> usize {
+        if same[1] { self.packed_bytes() } else { 0 }
+    }
+
+    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.pack(cx, Ptr::of(inputs[1]), Ptr(kept)) };
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: scratch has room for the transformed kernel.
+        unsafe {
+            self.pack(cx, Ptr::of(io.inputs[1]), Ptr(io.scratch));
+            self.run_kept(cx, io, io.scratch)
+        }
+    }
+
+    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        let bias = Ptr(io.scratch.wrapping_add(self.packed_bytes()));
+        let moments = Ptr(bias.at(self.bias_bytes()));
+        let (x, kernel, y) = (Ptr::of(io.inputs[0]), Ptr::of(kept), Ptr(io.outputs[0]));
+        let step = if team::inside() { 1 } else { cx.team.threads() };
+        let arrays = Arrays { step, x, kernel, bias, y, moments };
+        if self.bias {
+            // SAFETY: scratch has room for whole vectors after the transformed kernel.
+            unsafe { std::ptr::copy_nonoverlapping(io.inputs[2], bias.at(0), self.features * 4) };
+        }
+        // SAFETY: the kernel is transformed; tasks write disjoint parts of the result.
+        let body = |task: usize| unsafe { self.strip(task, &arrays) };
+        let tasks = self.stage.strips() * self.groups.len();
+        let products = PLACES * self.tiles.len() * self.stage.strips();
+        let work = (products * self.channels * self.features) as f64 / 50.0;
+        cx.team.run_with(tasks, work, cx.flush, &body);
+        if let Some(m) = &self.moments {
+            // SAFETY: every strip has left its part; two more results have a value for each feature of each image.
+            unsafe { m.write(self.stage.batch(), moments, io) };
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! `x: [B, H, W, C], dy: [B, H', W', F] → dkernel: [3, 3, C, F]`, as the convolution that autodiff makes of it.
+//!
+//! For each of the 16 places a sum of products `[C, tiles]` by `[tiles, F]`, strip by strip, transformed back once at
+//! the end of a task. Tasks are parts of the batch times slices of channels times slices of features; sums over parts
+//! go up a tree. All of that follows from shapes alone.
+
+use super::super::stage::{Ahead, FEWEST_TASKS, Stage};
+use super::super::tiles::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
+use super::super::{Finish, is_kernel_gradient, sum_parts};
+use super::{APART, PLACES, Tiles, Transforms, Window, axes, is_plain, padded, pays};
+use crate::detect::{Level, TileFn};
+use crate::exec::{Cx, with_scratch};
+use crate::kernels::lanes::narrow;
+use crate::kernels::{Io, Kernel, Ptr};
+use systole_compile::ALIGN;
+use systole_ir::op::Convolution;
+use systole_ir::{Result, TensorType};
+
+/// Tiles of a strip. Each strip adds to all sums.
+const TILES: usize = 64;
+/// Channels and features of a task.
+const SLICE: usize = 128;
+/// Most elements of the sums of one task.
+const MOST_OF_TASK: usize = 1 << 20;
+/// Most partial sums, and most elements of all of them.
+const MOST_PARTS: usize = 16;
+const MOST_SUMS: usize = 4 << 20;
+
+pub struct KernelGradient {
+    x: Stage,
+    dy: Stage,
+    /// Offsets of a strip's tiles in both.
+    x_tiles: Vec<usize>,
+    dy_tiles: Vec<usize>,
+    /// Tiles across an image.
+    columns: usize,
+    /// Offsets of the transformed tiles of `x`, [`SLACK`] more at the end, and distance between places of both.
+    steps: Vec<usize>,
+    x_place: usize,
+    dy_place: usize,
+    /// Panels of one slice of features, and their columns.
+    panels: Vec<Panel>,
+    wide: usize,
+    /// Offsets of channels in the sums, and distance between their places.
+    rows: Vec<usize>,
+    sum_place: usize,
+    channels: usize,
+    features: usize,
+    parts: usize,
+    strips_per_part: usize,
+    narrow: Option<TileFn>,
+    /// The sum is added to what the result holds.
+    onto: bool,
+    transforms: Transforms,
+}
+
+impl KernelGradient {
+    /// `None` where the definition is as fast or other attributes ask for it.
+    pub fn new(
+        c: &Convolution,
+        x: &TensorType,
+        dy: &TensorType,
+        y: &TensorType,
+        level: Level,
+    ) -> Option<KernelGradient> {
+        if !is_plain(c) || !is_kernel_gradient(c) || y.shape[..2] != [3, 3] {
+            return None;
+        }
+        let (channels, features) = (x.shape[3], dy.shape[3]);
+        let (height, width) = (dy.shape[1], dy.shape[2]);
+        if !pays(x.shape[0], height, width, channels, features, TILES) {
+            return None;
+        }
+        let stage = |t: &TensorType, padding: &[[i64; 2]], reach: usize| {
+            let axes = axes(t, padding, [height, width], reach);
+            Stage::new(t, axes, TILES, y.elements(), level).sliced(SLICE)
+        };
+        let (x, dy) = (stage(x, &c.padding, 4), stage(dy, &[[0, 0]; 2], 2));
+        let counts = [height.div_ceil(2), width.div_ceil(2)];
+        let (x_tiles, dy_tiles) = (x.pixels(&counts), dy.pixels(&counts));
+        let panels = panels(level, dy.width);
+        let wide: usize = panels.iter().map(|p| p.shape.columns).sum();
+        let sum_place = x.width * wide + APART;
+        if PLACES * sum_place > MOST_OF_TASK {
+            return None;
+        }
+        let pitch = padded(x.width);
+        let most = (MOST_SUMS / y.elements()).clamp(1, MOST_PARTS).min(x.strips());
+        let parts = FEWEST_TASKS.div_ceil(x.slices * dy.slices).min(most);
+        let strips_per_part = x.strips().div_ceil(parts);
+        Some(KernelGradient {
+            columns: counts[1],
+            steps: (0..x_tiles.len() + SLACK).map(|t| t * pitch).collect(),
+            x_place: x_tiles.len() * pitch + APART,
+            dy_place: dy_tiles.len() * wide + APART,
+            panels,
+            wide,
+            rows: (0..x.width).map(|c| c * wide).collect(),
+            sum_place,
+            channels,
+            features,
+            parts: x.strips().div_ceil(strips_per_part),
+            strips_per_part,
+            narrow: narrow(y.dtype, level),
+            onto: false,
+            transforms: Transforms::of(level),
+            x_tiles,
+            dy_tiles,
+            x,
+            dy,
+        })
+    }
+
+    /// Whether sums go to working memory before the result.
+    fn has_sums(&self) -> bool {
+        self.parts > 1 || self.narrow.is_some()
+    }
+
+    /// Elements of the result.
+    fn size(&self) -> usize {
+        9 * self.channels * self.features
+    }
+
+    fn per_part(&self) -> usize {
+        self.x.slices * self.dy.slices
+    }
+
+    /// One task: a slice of the channels by a slice of the features, over the strips of one part.
+    unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
+        let (part, rest) = (task / self.per_part(), task % self.per_part());
+        let (channels, features) = (rest / self.dy.slices, rest % self.dy.slices);
+        let first = part * self.strips_per_part;
+        let last = (first + self.strips_per_part).min(self.x.strips());
+        let [staged, more] = [&self.x, &self.dy].map(|s| s.elements().next_multiple_of(16));
+        let elements = staged.max(more) + PLACES * (self.x_place + self.dy_place + self.sum_place);
+        with_scratch(elements * 4, |scratch| {
+            let scratch = scratch.cast::<f32>();
+            let left = scratch.wrapping_add(staged.max(more));
+            let right = left.wrapping_add(PLACES * self.x_place);
+            let places = right.wrapping_add(PLACES * self.dy_place);
+            for i in first..last {
+                let strip = self.x.strip(i);
+                let count = strip.images * strip.rows * self.columns;
+                let mut ahead = Ahead::none();
+                if i + 1 < last {
+                    let next = self.x.strip(i + 1);
+                    let rows = self.x.width.div_ceil(self.panels[0].shape.rows);
+                    let calls = PLACES * self.panels.len() * rows;
+                    ahead = Ahead::new([self.x.input_of(x, next), self.dy.input_of(dy, next)], calls);
+                }
+                // SAFETY: operands have the shapes of `new`, scratch is laid out as above.
+                unsafe {
+                    (self.transforms.input)(&Tiles {
+                        from: self.x.load(x, strip, channels, scratch),
+                        offsets: self.x_tiles.as_ptr(),
+                        count,
+                        row: self.x.strides[0],
+                        column: self.x.strides[1],
+                        channels: self.x.width,
+                        to: left,
+                        pitch: self.steps[1],
+                        place: self.x_place,
+                    });
+                    let from = self.dy.load(dy, strip, features, scratch);
+                    for panel in &self.panels {
+                        (self.transforms.cotangent)(&Tiles {
+                            from: from.add(panel.from),
+                            offsets: self.dy_tiles.as_ptr(),
+                            count,
+                            row: self.dy.strides[0],
+                            column: self.dy.strides[1],
+                            channels: panel.columns,
+                            to: right.add(panel.from * count),
+                            pitch: panel.shape.columns,
+                            place: self.dy_place,
+                        });
+                    }
+                    self.products(left, right, count, places, i > first, &mut ahead);
+                }
+            }
+            let at = channels * self.x.width * self.features + features * self.dy.width;
+            // SAFETY: tasks write disjoint parts of the sums.
+            unsafe {
+                (self.transforms.gradient)(&Window {
+                    taps: sums.add(part * self.size() + at),
+                    tap: self.channels * self.features,
+                    row: self.features,
+                    places,
+                    place: self.sum_place,
+                    wide: self.wide,
+                    rows: self.x.width,
+                    elements: self.dy.width,
+                    add: self.onto && !self.has_sums(),
+                });
+            }
+        });
+    }
+
+    /// The 16 products of `count` tiles.
+    unsafe fn products(
+        &self,
+        left: *const f32,
+        right: *const f32,
+        count: usize,
+        sums: *mut f32,
+        add: bool,
+        ahead: &mut Ahead,
+    ) {
+        for p in 0..PLACES {
+            for panel in &self.panels {
+                let wide = panel.shape.columns;
+                for (row, rows) in pieces(self.x.width, panel.shape.rows) {
+                    let t = Down {
+                        a: left.wrapping_add(p * self.x_place + row),
+                        steps: self.steps.as_ptr(),
+                        count,
+                        ahead: ahead.next(count / TOGETHER),
+                        b: right.wrapping_add(p * self.dy_place + panel.from * count),
+                        b_row: wide,
+                        out: Out {
+                            c: sums.wrapping_add(p * self.sum_place + panel.from),
+                            rows: self.rows[row..].as_ptr(),
+                            columns: wide,
+                            add,
+                            bias: std::ptr::null(),
+                        },
+                    };
+                    // SAFETY: tables stay inside the transformed strips and the sums.
+                    unsafe { (panel.shape.down)(rows, &t) };
+                }
+            }
+        }
+    }
+}
+
+impl Kernel for KernelGradient {
+    fn scratch(&self) -> usize {
+        if self.has_sums() { (self.parts * self.size() * 4).next_multiple_of(ALIGN) } else { 0 }
+    }
+
+    fn add_to_result(&mut self) -> bool {
+        self.onto = self.narrow.is_none();
+        self.onto
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let (x, dy) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]));
+        let sums = Ptr(if self.has_sums() { io.scratch } else { io.outputs[0] });
+        // SAFETY: tasks have their own sums.
+        let body = |task: usize| unsafe { self.task(task, x.at(0), dy.at(0), sums.elem(0)) };
+        let products = PLACES * self.x_tiles.len() * self.x.strips();
+        let work = (products * self.channels * self.features) as f64 / 50.0;
+        cx.team.run_with(self.parts * self.per_part(), work, cx.flush, &body);
+        if self.has_sums() {
+            let finish =
+                if self.onto { Finish::Add } else { self.narrow.map_or(Finish::Copy, Finish::Narrow) };
+            // SAFETY: the parts' sums are complete; the result has that many elements.
+            unsafe { sum_parts(cx, sums.elem(0), self.parts, self.size(), io.outputs[0], finish) };
+        }
+        Ok(())
+    }
+}
