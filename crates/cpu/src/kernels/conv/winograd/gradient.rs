@@ -17,7 +17,7 @@ use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 
 /// Tiles of a strip. Each strip adds to all sums.
-const TILES: usize = 64;
+const TILES: usize = 128;
 /// Channels and features of a task.
 const SLICE: usize = 128;
 /// Most elements of the sums of one task.
