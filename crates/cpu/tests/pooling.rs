@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{backend, levels, oracle, run};
+use common::{arguments, backend, levels, oracle, run_with};
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::DType::*;
@@ -165,9 +165,19 @@ fn same(a: &Literal, b: &Literal) -> bool {
 }
 
 fn check(backends: &[CpuBackend], graph: &Arc<Graph>, args: &[Literal], label: &str) {
+    check_with(backends, graph, args, &CompileOptions::default(), label);
+}
+
+fn check_with(
+    backends: &[CpuBackend],
+    graph: &Arc<Graph>,
+    args: &[Literal],
+    options: &CompileOptions,
+    label: &str,
+) {
     let want = oracle(graph, args);
     for b in backends {
-        for (k, (got, want)) in run(b, graph, args).iter().zip(&want).enumerate() {
+        for (k, (got, want)) in run_with(b, graph, args, options).iter().zip(&want).enumerate() {
             assert!(same(got, want), "{label}, result {k}\n{got:?}\n{want:?}\n{}", listing(graph));
         }
     }
@@ -208,6 +218,37 @@ fn pooled_convolutions_and_their_gradients() {
         }
         let graph = case.graph(true);
         check(&backends, &graph, &integers(&graph, 4), &format!("{} with input", case.label()));
+    }
+}
+
+/// Convolutions from fewer products: their transforms add and halve, so that sums of small integers stay exact.
+#[test]
+fn pooled_convolutions_from_fewer_products() {
+    let backends = backends();
+    let transforms = CompileOptions { winograd: true, ..CompileOptions::default() };
+    for (x, filters, same) in [
+        // One strip and several, of rows and of images; rows and columns that no window sees.
+        ([2, 10, 12, 16], 16, false),
+        ([1, 41, 37, 16], 24, true),
+        ([9, 8, 8, 20], 40, true),
+        ([3, 11, 13, 33], 70, false),
+    ] {
+        for dtype in [F32, BF16] {
+            let mut case = Case { same, ..Case::new(dtype, x, [3, 3, filters], [2, 2]) };
+            for (act, bias) in [(Act::After, true), (Act::Before, false), (Act::None, true)] {
+                (case.act, case.bias) = (act, bias);
+                let label = format!("{} from fewer products", case.label());
+                for graph in [case.graph(true), case.product(10, bias, false)] {
+                    let args = some_integers(&graph, 6, 12);
+                    check_with(&backends, &graph, &args, &transforms, &label);
+                    // Other numbers are rounded elsewhere.
+                    let args = arguments(&graph, -1.0, 1.0, 6);
+                    let pair = [&CompileOptions::default(), &transforms]
+                        .map(|o| run_with(&backends[0], &graph, &args, o));
+                    assert!(dtype != F32 || pair[0][0] != pair[1][0], "{label}: by the definition");
+                }
+            }
+        }
     }
 }
 

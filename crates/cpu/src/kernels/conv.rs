@@ -21,7 +21,7 @@ use super::{Io, Kernel, Ptr};
 use crate::detect::{Level, Target, TileFn};
 use crate::exec::Cx;
 use smallvec::SmallVec;
-use systole_compile::{Moments, Step};
+use systole_compile::{Moments, Pool, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
@@ -68,6 +68,19 @@ pub fn bind_moments(m: &Moments, step: &Step, target: Target) -> Option<Box<dyn 
     }
     let kernel = forward::Forward::new(&m.conv, m.bias, x, k, y, level)?;
     Some(Box::new(kernel.with_moments(level)))
+}
+
+/// A convolution from fewer products that is max-pooled; `None` where that is not faster. `round` rounds narrow results.
+pub fn bind_pooled(
+    c: &Convolution,
+    pool: &Pool,
+    inputs: &[TensorType],
+    y: &TensorType,
+    level: Level,
+    round: Option<TileFn>,
+) -> Option<Box<dyn Kernel>> {
+    let kernel = winograd::Forward::new(c, inputs.len() > 2, &inputs[0], &inputs[1], &pool.operand, level)?;
+    Some(Box::new(kernel.with_pooling(pool, y, level, round)?))
 }
 
 /// The kernel of any other convolution; `None` where the element types have no path here.

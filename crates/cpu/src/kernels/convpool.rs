@@ -1,7 +1,7 @@
 //! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache, and a
 //! product with few columns of what that makes is summed before it leaves the next one.
 
-use super::conv::{Padded, offsets};
+use super::conv::{Padded, bind_pooled, offsets};
 use super::dot::{convert, roles};
 use super::dots::Dots;
 use super::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
@@ -10,12 +10,12 @@ use super::matmul::Epilogue;
 use super::pool::{PoolKernel, Row, pool_row};
 use super::pooltile::{Windows, WindowsShape, windows_shape};
 use super::{Io, Kernel, Ptr, math};
-use crate::detect::{Isa, Level, Tile, TileFn};
+use crate::detect::{Isa, Level, Target, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::team::inside;
 use systole_compile::{Pool, Step};
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result};
+use systole_ir::{DType, Result, TensorType};
 
 /// Operations that one block of the parallel loop does, at the least.
 const BLOCK: f64 = 1e6;
@@ -24,11 +24,101 @@ const IMAGES: usize = 32;
 const ROW_BYTES: usize = 1 << 18;
 
 /// The kernel of a pooling; `None` for types that have no path here.
-pub fn bind(pool: &Pool, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
-    match &pool.conv {
-        None => Some(Box::new(PoolKernel::new(pool, step, level)?)),
-        Some(conv) => Some(Box::new(ConvPoolKernel::new(conv, pool, step, level)?)),
+pub fn bind(pool: &Pool, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
+    let level = target.level.vectors();
+    let Some(conv) = &pool.conv else { return Some(Box::new(PoolKernel::new(pool, step, level)?)) };
+    if target.winograd
+        && let Some(kernel) = Transformed::new(conv, pool, step, level)
+    {
+        return Some(Box::new(kernel));
     }
+    Some(Box::new(ConvPoolKernel::new(conv, pool, step, level)?))
+}
+
+/// A convolution from fewer products, pooled strip by strip of windows, and then a product with all of them perhaps.
+struct Transformed {
+    conv: Box<dyn Kernel>,
+    product: Option<Dots>,
+    /// Inputs of the convolution.
+    operands: usize,
+}
+
+impl Transformed {
+    fn new(c: &Convolution, pool: &Pool, step: &Step, level: Level) -> Option<Transformed> {
+        let (inputs, of_product) = step.input_types.split_at(step.input_types.len() - pool.product);
+        let y = &step.output_types[0];
+        let conv = bind_pooled(c, pool, inputs, y, level, rounding(inputs, level))?;
+        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, level)?) };
+        Some(Transformed { conv, product, operands: inputs.len() })
+    }
+
+    /// The product of what was pooled.
+    unsafe fn multiply(&self, cx: &Cx<'_>, io: &Io<'_>) {
+        let Some(product) = &self.product else { return };
+        let inputs: Vec<*const u8> = [io.outputs[0].cast_const()]
+            .into_iter()
+            .chain(io.inputs[self.operands..].iter().copied())
+            .collect();
+        let io = Io { inputs: &inputs, outputs: &io.outputs[io.outputs.len() - 1..], scratch: io.scratch };
+        // SAFETY: the maxima are there; the rest are the step's operands and result.
+        unsafe { product.run(cx, &io) };
+    }
+
+    /// The arrays of the convolution.
+    fn of_conv<'a>(&self, io: &Io<'a>) -> Io<'a> {
+        let outputs = &io.outputs[..io.outputs.len() - usize::from(self.product.is_some())];
+        Io { inputs: &io.inputs[..self.operands], outputs, scratch: io.scratch }
+    }
+}
+
+impl Kernel for Transformed {
+    fn scratch(&self) -> usize {
+        self.conv.scratch()
+    }
+
+    fn kept(&self, same: &[bool]) -> usize {
+        self.conv.kept(same)
+    }
+
+    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.conv.keep(cx, inputs, kept) };
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: the module's contract.
+        unsafe {
+            self.conv.run(cx, &self.of_conv(io))?;
+            self.multiply(cx, io);
+        }
+        Ok(())
+    }
+
+    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        // SAFETY: the module's contract.
+        unsafe {
+            self.conv.run_kept(cx, &self.of_conv(io), kept)?;
+            self.multiply(cx, io);
+        }
+        Ok(())
+    }
+}
+
+/// How sums of narrow operands are rounded: input, kernel and perhaps a bias.
+fn rounding(inputs: &[TensorType], level: Level) -> Option<TileFn> {
+    match (inputs[0].dtype, inputs.len()) {
+        (DType::F32, _) => None,
+        (_, 3) => Some(level.tile::<NarrowBias<true>>()),
+        _ => Some(level.tile::<NarrowBias<false>>()),
+    }
+}
+
+/// The product of each image's maxima with the rows of a matrix, and perhaps a bias.
+fn dots(y: &TensorType, of_product: &[TensorType], level: Level) -> Option<Dots> {
+    let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
+    let [left, right] = [&rows, &of_product[0]].map(|t| roles(t, &[], &[0], &[1]));
+    let epilogue = Epilogue { bias: of_product.len() > 1, accumulate: false };
+    Dots::new(&left, &right, [y.dtype; 2], epilogue, level)
 }
 
 /// Rounds `n` rows of f32 to bf16 values, adds a bias to each, and rounds again; `dst`: the rows, `b`: the bias,
@@ -157,11 +247,7 @@ impl ConvPoolKernel {
                 .chain([(channels, 1)]),
         );
         let in_registers = pool.window == [2, 2] && tap.len() <= KC;
-        let narrow = match (x.dtype, inputs.len()) {
-            (DType::F32, _) => None,
-            (_, 3) => Some(level.tile::<NarrowBias<true>>()),
-            _ => Some(level.tile::<NarrowBias<false>>()),
-        };
+        let narrow = rounding(inputs, level);
         let (way, columns) = if in_registers {
             let shape = windows_shape(level, x.dtype != DType::F32);
             let columns = shape.panel(features);
@@ -171,15 +257,7 @@ impl ConvPoolKernel {
             (Way::Tile { run, rows, narrow, pool: pool_row(DType::F32, y.dtype, level)? }, columns)
         };
         let work = 2.0 * (pixel.len() * tap.len() * features) as f64;
-        let product = match of_product {
-            [] => None,
-            [right, bias @ ..] => {
-                let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
-                let [left, right] = [&rows, right].map(|t| roles(t, &[], &[0], &[1]));
-                let epilogue = Epilogue { bias: !bias.is_empty(), accumulate: false };
-                Some(Dots::new(&left, &right, [y.dtype; 2], epilogue, level)?)
-            }
-        };
+        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, level)?) };
         Some(ConvPoolKernel {
             step: pixel_step[0] * pool.strides[0],
             input,

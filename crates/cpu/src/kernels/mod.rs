@@ -173,7 +173,7 @@ pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
         Plan::Blocks(b) => Box::new(crate::blocks::BlocksKernel::new(b, target)?),
         Plan::Attention(a) => Box::new(attention::AttentionKernel::new(a, step, level)),
         Plan::Onto { op } => Box::new(onto::Onto::new(op, step, target)?),
-        Plan::Pool(p) => known(step, convpool::bind(p, step, level)),
+        Plan::Pool(p) => known(step, convpool::bind(p, step, target)),
         Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),
         Plan::UnpooledGradient(g) => known(step, unpooled::bind(g, step, level)),
         Plan::Moments(m) => known(step, conv::bind_moments(m, step, target)),

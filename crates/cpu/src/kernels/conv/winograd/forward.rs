@@ -6,18 +6,19 @@
 use super::super::forward::Weights;
 use super::super::is_channels_last;
 use super::super::moments::Moments;
-use super::super::stage::{Ahead, FEWEST_TASKS, Stage, group};
+use super::super::stage::{Ahead, FEWEST_TASKS, Stage, Strip, group, put};
 use super::super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
 use super::{APART, PLACES, Pixels, Tiles, Transforms, Window, axes, is_plain, padded, pays};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::{narrow, widen};
+use crate::kernels::pool::{Row, pool_row};
 use crate::kernels::{Io, Kernel, Ptr};
 use crate::team;
 use std::ops::Range;
-use systole_compile::ALIGN;
+use systole_compile::{ALIGN, Pool, Relu};
 use systole_ir::op::Convolution;
-use systole_ir::{Result, TensorType};
+use systole_ir::{DType, Result, TensorType};
 
 /// Tiles of a strip, and features whose products wait to be transformed back.
 const TILES: usize = 64;
@@ -56,7 +57,20 @@ pub struct Forward {
     /// Offsets of the window's elements in the kernel, as the input meets them.
     taps: Vec<usize>,
     moments: Option<Moments>,
+    pooling: Option<Pooling>,
     transforms: Transforms,
+}
+
+/// Max pooling of 2 by 2, of which each window is a tile: instead of the convolution's result come its maxima and
+/// perhaps their places.
+struct Pooling {
+    relu: Relu,
+    /// Rows and columns of windows.
+    rows: usize,
+    columns: usize,
+    row: TileFn,
+    /// Rounds pixels to what the operand's type holds, adds the bias and rounds again.
+    round: Option<TileFn>,
 }
 
 impl Forward {
@@ -122,6 +136,7 @@ impl Forward {
             kernel: Weights::new(c, k, level),
             taps,
             moments: None,
+            pooling: None,
             transforms: Transforms::of(level),
             stage,
         })
@@ -129,10 +144,28 @@ impl Forward {
 
     /// Two more results: the sums of each image's features, and of the squares of their distances from their means.
     pub fn with_moments(mut self, level: Level) -> Forward {
-        let rows = |s: super::super::stage::Strip| self.rows(s.row, s.rows) * self.width;
+        let rows = |s: Strip| self.rows(s.row, s.rows) * self.width;
         let parts = self.stage.strips_of_image().map(rows).collect();
         self.moments = Some(Moments::new(self.features, parts, level));
         self
+    }
+
+    /// The maxima of windows of 2 by 2 pixels instead, of type `y`; `None` for other windows. `round` is for narrow types.
+    pub fn with_pooling(
+        mut self,
+        pool: &Pool,
+        y: &TensorType,
+        level: Level,
+        round: Option<TileFn>,
+    ) -> Option<Forward> {
+        if pool.window != [2, 2] || pool.strides != [2, 2] {
+            return None;
+        }
+        let row = pool_row(DType::F32, y.dtype, level)?;
+        // Whole pixels are pooled.
+        self.groups = group(self.panels.len(), 1);
+        self.pooling = Some(Pooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });
+        Some(self)
     }
 
     /// Rows of pixels of some rows of tiles.
@@ -197,17 +230,21 @@ impl Forward {
         let strip = self.stage.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let count = strip.images * strip.rows * self.columns;
-        let most = self.back_pitch;
         let staged = self.stage.elements().next_multiple_of(16);
-        // Sums of narrow results need working memory; it has its own table of rows.
-        let sums = if self.narrow.is_some() { self.pixels.len() * most } else { 0 };
+        // Sums that are not the result yet need working memory: some features of all pixels, or all of them.
+        let wide = match (&self.pooling, self.narrow) {
+            (Some(_), _) => self.features,
+            (None, Some(_)) => self.back_pitch,
+            (None, None) => 0,
+        };
         let local: Vec<usize> =
-            if sums > 0 { (0..self.pixels.len()).map(|p| p * most).collect() } else { vec![] };
+            if wide > 0 { (0..self.pixels.len()).map(|p| p * wide).collect() } else { vec![] };
         let height = self.rows(strip.row, strip.rows);
         let part = strip.row / self.stage.strip(0).rows;
         let at = (strip.image * self.height + 2 * strip.row) * self.width * self.features;
         let mut ahead = self.next(task + to.step, group, count, to.x.at(0));
-        with_scratch((staged + PLACES * (self.place + self.back_place) + sums) * 4, |scratch| {
+        let elements = staged + PLACES * (self.place + self.back_place) + self.pixels.len() * wide;
+        with_scratch(elements * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
             let input = scratch.wrapping_add(staged);
             let back = input.wrapping_add(PLACES * self.place);
@@ -231,12 +268,11 @@ impl Forward {
                     let from = panels[0].from;
                     let columns = panels.iter().map(|p| p.columns).sum();
                     self.products(panels, count, input, back, to.kernel.elem(0), &mut ahead);
-                    let is_local = self.narrow.is_some();
-                    let (y, rows) =
-                        if is_local { (sums, &local) } else { (to.y.elem(at + from), &self.pixels) };
-                    let pixel = if is_local { most } else { self.features };
-                    let image =
-                        if is_local { height * self.width * most } else { self.height * self.width * pixel };
+                    let (y, rows, pixel, line) = match (&self.pooling, wide) {
+                        (Some(_), _) => (sums.add(from), &local, wide, height),
+                        (None, 0) => (to.y.elem(at + from), &self.pixels, self.features, self.height),
+                        (None, _) => (sums, &local, wide, height),
+                    };
                     (self.transforms.result)(&Pixels {
                         from: back,
                         pitch: self.back_pitch,
@@ -247,16 +283,19 @@ impl Forward {
                         height,
                         width: self.width,
                         to: y,
-                        image,
+                        image: line * self.width * pixel,
                         line: self.width * pixel,
                         pixel,
                         features: columns,
-                        bias: if self.bias { to.bias.elem(from) } else { std::ptr::null_mut() },
+                        bias: if self.adds_bias() { to.bias.elem(from) } else { std::ptr::null_mut() },
                     });
+                    if self.pooling.is_some() {
+                        continue;
+                    }
                     if let Some(narrow) = self.narrow {
                         for p in 0..strip.images * height * self.width {
                             let y = to.y.at((at + self.pixels[p] + from) * self.element);
-                            let row = sums.add(p * most).cast::<u8>();
+                            let row = sums.add(p * wide).cast::<u8>();
                             narrow(y, row, row, row, columns);
                             if let (Some(widen), Some(_)) = (self.widen, &self.moments) {
                                 widen(row, y, y, y, columns);
@@ -268,8 +307,45 @@ impl Forward {
                         m.gather(strip.image, strip.images, part, y, rows, from, columns, all);
                     }
                 }
+                if let Some(pooling) = &self.pooling {
+                    self.pool(pooling, strip, height, sums, to);
+                }
             }
         });
+    }
+
+    /// Whether a bias is added to sums as they are transformed back. Narrow ones are rounded before they are pooled.
+    fn adds_bias(&self) -> bool {
+        self.bias && self.pooling.as_ref().is_none_or(|p| p.round.is_none())
+    }
+
+    /// Pools the pixels of a strip.
+    unsafe fn pool(&self, pooling: &Pooling, strip: Strip, height: usize, sums: *mut f32, to: &Arrays) {
+        let (pixels, line) = (strip.images * height * self.width, self.width * self.features);
+        // SAFETY: sums hold the strip's pixels; its windows' results are this task's alone.
+        unsafe {
+            if let Some(round) = pooling.round {
+                let (bias, width) = (to.bias.at(0).cast_const(), (&raw const self.features).cast());
+                round(sums.cast(), sums.cast(), bias, width, pixels);
+            }
+            for i in 0..strip.images {
+                for r in 0..strip.rows.min(pooling.rows.saturating_sub(strip.row)) {
+                    let row = (strip.image + i) * pooling.rows + strip.row + r;
+                    let at = row * pooling.columns * self.features;
+                    let windows = Row {
+                        window: [2, 2],
+                        step: 2 * self.features,
+                        line,
+                        channels: self.features,
+                        relu: pooling.relu,
+                        place: to.place.map_or(std::ptr::null_mut(), |p| p.at(at)),
+                    };
+                    let from = sums.add((i * height + 2 * r) * line).cast::<u8>();
+                    let y = to.y.at(at * self.element);
+                    (pooling.row)(y, from, (&raw const windows).cast(), from, pooling.columns);
+                }
+            }
+        }
     }
 
     /// The 16 products of `count` tiles and some panels.
@@ -339,6 +415,8 @@ struct Arrays {
     bias: Ptr,
     y: Ptr,
     moments: Ptr,
+    /// Where places of maxima go.
+    place: Option<Ptr>,
 }
 
 impl Kernel for Forward {
@@ -369,10 +447,13 @@ impl Kernel for Forward {
         let moments = Ptr(bias.at(self.bias_bytes()));
         let (x, kernel, y) = (Ptr::of(io.inputs[0]), Ptr::of(kept), Ptr(io.outputs[0]));
         let step = if team::inside() { 1 } else { cx.team.threads() };
-        let arrays = Arrays { step, x, kernel, bias, y, moments };
+        let place = io.outputs.get(1).filter(|_| self.pooling.is_some()).map(|&p| Ptr(p));
+        let arrays = Arrays { step, x, kernel, bias, y, moments, place };
         if self.bias {
+            // Beside a pooled convolution it is as narrow as the rest.
+            let widen = if self.pooling.is_some() { self.widen } else { None };
             // SAFETY: scratch has room for whole vectors after the transformed kernel.
-            unsafe { std::ptr::copy_nonoverlapping(io.inputs[2], bias.at(0), self.features * 4) };
+            unsafe { put(widen, io.inputs[2], bias.elem(0), self.features) };
         }
         // SAFETY: the kernel is transformed; tasks write disjoint parts of the result.
         let body = |task: usize| unsafe { self.strip(task, &arrays) };
