@@ -112,6 +112,13 @@ def cifar_cnn():
     return keras.Sequential([*stack, L.Flatten(), logits(10)]), uniform(a.batch, 32, 32, 3), 10
 
 
+def four_convolutions():
+    stack = [L.Input((32, 32, 3))]
+    for filters in (64, 128):
+        stack += [L.Conv2D(filters, 3, padding="same", activation="relu") for _ in range(2)] + [L.MaxPooling2D(2)]
+    return keras.Sequential([*stack, L.Flatten(), logits(10)]), uniform(a.batch, 32, 32, 3), 10
+
+
 def resnet50():
     def conv(x, filters, kernel, stride=1):
         if kernel > 1:
@@ -192,7 +199,7 @@ def lstm():
     return net, RANDOM.integers(0, vocabulary, (a.batch, tokens)), vocabulary
 
 
-MODELS = measure.by_name(fashion_cnn, mlp, cifar_cnn, resnet50, gpt2_small, lstm)
+MODELS = measure.by_name(fashion_cnn, mlp, cifar_cnn, four_convolutions, resnet50, gpt2_small, lstm)
 
 
 # Kernels. An eager operator returns when its result is there.

@@ -95,6 +95,16 @@ def cifar_cnn():
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 16, 10)), torch.rand(a.batch, 3, 32, 32), 10
 
 
+def four_convolutions():
+    layers, channels = [], 3
+    for filters in (64, 128):
+        for _ in range(2):
+            layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.ReLU()]
+            channels = filters
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 64, 10)), torch.rand(a.batch, 3, 32, 32), 10
+
+
 def resnet50():
     def conv(i, o, kernel, stride=1):
         return [nn.Conv2d(i, o, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(o)]
@@ -170,7 +180,7 @@ def lstm():
     return Lstm(), tokens, measure.LSTM_VOCABULARY
 
 
-MODELS = measure.by_name(fashion_cnn, mlp, cifar_cnn, resnet50, gpt2_small, lstm)
+MODELS = measure.by_name(fashion_cnn, mlp, cifar_cnn, four_convolutions, resnet50, gpt2_small, lstm)
 
 
 # Kernels.

@@ -35,8 +35,9 @@ const INPUT: usize = 48;
 const RESULT: usize = 40;
 const KERNEL: usize = 90;
 const STRIP: usize = 4;
-/// Fewest channels and features.
+/// Fewest channels and features, and most pairs of them: the transformed kernel takes 64 bytes for each.
 const NARROWEST: usize = 16;
+const MOST_PAIRS: usize = 1 << 20;
 
 /// Whether transforms save at least a fifth of the multiply-adds of a convolution with windows of 3 by 3, with strips of
 /// about `strip` tiles.
@@ -46,7 +47,7 @@ fn pays(batch: usize, rows: usize, columns: usize, channels: usize, features: us
     let each = PLACES * pairs + INPUT * channels + RESULT * features;
     let own = tiles * each + (KERNEL + PLACES * STRIP * tiles.div_ceil(strip)) * pairs;
     let direct = 9 * batch * rows * columns * pairs;
-    channels >= NARROWEST && features >= NARROWEST && own + own / 4 <= direct
+    channels.min(features) >= NARROWEST && pairs <= MOST_PAIRS && own + own / 4 <= direct
 }
 
 /// Whether a convolution of two spatial dimensions moves its window by single elements of an input without holes.
