@@ -228,14 +228,16 @@ fn pooled_convolutions_from_fewer_products() {
     let transforms = CompileOptions { winograd: true, ..CompileOptions::default() };
     for (x, filters, same) in [
         // One strip and several, of rows and of images; rows and columns that no window sees.
-        ([2, 10, 12, 16], 16, false),
-        ([1, 41, 37, 16], 24, true),
-        ([9, 8, 8, 20], 40, true),
-        ([3, 11, 13, 33], 70, false),
+        ([3, 14, 14, 40], 40, false),
+        ([1, 21, 41, 40], 48, true),
+        ([9, 8, 8, 48], 40, true),
+        ([3, 13, 15, 41], 70, false),
     ] {
         for dtype in [F32, BF16] {
             let mut case = Case { same, ..Case::new(dtype, x, [3, 3, filters], [2, 2]) };
-            for (act, bias) in [(Act::After, true), (Act::Before, false), (Act::None, true)] {
+            let acts = [(Act::After, true), (Act::Before, false), (Act::None, true)];
+            // The interpreter takes long over so many products.
+            for (act, bias) in acts.into_iter().skip(if dtype == F32 { 0 } else { 2 }) {
                 (case.act, case.bias) = (act, bias);
                 let label = format!("{} from fewer products", case.label());
                 for graph in [case.graph(true), case.product(10, bias, false)] {

@@ -29,25 +29,41 @@ const PLACES: usize = 16;
 /// Elements between arrays of one place each, beside what they hold: so that the same element of all places does not
 /// fall into one set of a cache.
 const APART: usize = 16;
-/// Costs of a product's parts in multiply-adds: transforms of one channel of a tile, each way, of one element of the
-/// kernel for all tiles, and reading one of the transformed kernel's elements for a strip.
-const INPUT: usize = 48;
-const RESULT: usize = 40;
+/// What transforming the kernel costs, one way, in multiply-adds for each pair of channel and feature.
 const KERNEL: usize = 90;
-const STRIP: usize = 4;
 /// Fewest channels and features, and most pairs of them: the transformed kernel takes 64 bytes for each.
 const NARROWEST: usize = 16;
 const MOST_PAIRS: usize = 1 << 20;
 
-/// Whether transforms save at least a fifth of the multiply-adds of a convolution with windows of 3 by 3, with strips of
-/// about `strip` tiles.
-fn pays(batch: usize, rows: usize, columns: usize, channels: usize, features: usize, strip: usize) -> bool {
-    let tiles = batch * rows.div_ceil(2) * columns.div_ceil(2);
-    let pairs = channels * features;
-    let each = PLACES * pairs + INPUT * channels + RESULT * features;
-    let own = tiles * each + (KERNEL + PLACES * STRIP * tiles.div_ceil(strip)) * pairs;
-    let direct = 9 * batch * rows * columns * pairs;
-    channels.min(features) >= NARROWEST && pairs <= MOST_PAIRS && own + own / 4 <= direct
+/// What one way through the transforms costs beside the products, in multiply-adds. Measured where the definition's
+/// multiply-adds go through at full speed; it includes what short sums cost the products.
+struct Costs {
+    /// For each tile: of one channel and of one feature.
+    channel: usize,
+    feature: usize,
+    /// For each strip: of one element of the transformed kernel or of its sums.
+    strip: usize,
+}
+
+/// The sizes of a convolution's result, of its channels, and the strips that it is cut into.
+struct Sizes {
+    batch: usize,
+    pixels: [usize; 2],
+    channels: usize,
+    features: usize,
+    strips: usize,
+}
+
+impl Costs {
+    /// Whether transforms pay for a convolution with windows of 3 by 3.
+    fn pays(&self, s: &Sizes) -> bool {
+        let tiles = s.batch * s.pixels[0].div_ceil(2) * s.pixels[1].div_ceil(2);
+        let pairs = s.channels * s.features;
+        let each = PLACES * pairs + self.channel * s.channels + self.feature * s.features;
+        let own = tiles * each + (KERNEL + PLACES * self.strip * s.strips) * pairs;
+        let direct = 9 * s.batch * s.pixels[0] * s.pixels[1] * pairs;
+        s.channels.min(s.features) >= NARROWEST && pairs <= MOST_PAIRS && own < direct
+    }
 }
 
 /// Whether a convolution of two spatial dimensions moves its window by single elements of an input without holes.

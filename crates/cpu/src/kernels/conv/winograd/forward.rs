@@ -8,7 +8,7 @@ use super::super::is_channels_last;
 use super::super::moments::Moments;
 use super::super::stage::{Ahead, FEWEST_TASKS, Stage, Strip, group, put};
 use super::super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
-use super::{APART, PLACES, Pixels, Tiles, Transforms, Window, axes, is_plain, padded, pays};
+use super::{APART, Costs, PLACES, Pixels, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::{narrow, widen};
@@ -23,6 +23,7 @@ use systole_ir::{DType, Result, TensorType};
 /// Tiles of a strip, and features whose products wait to be transformed back.
 const TILES: usize = 64;
 const TOGETHER_FEATURES: usize = 64;
+const COSTS: Costs = Costs { channel: 290, feature: 300, strip: 4 };
 /// Channels whose kernel is transformed at once.
 const PIECE: usize = 32;
 
@@ -88,12 +89,16 @@ impl Forward {
             && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
             && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
             && d.kernel_spatial.iter().all(|&s| k.shape[s] == 3);
-        let (batch, height, width) = (y.shape[0], y.shape[1], *y.shape.dims().get(2)?);
-        let (channels, features) = (x.shape[x.rank() - 1], y.shape[y.rank() - 1]);
-        if !fits || !pays(batch, height, width, channels, features, TILES) {
+        if !fits {
             return None;
         }
+        let (height, width) = (y.shape[1], y.shape[2]);
+        let (channels, features) = (x.shape[3], y.shape[3]);
         let stage = Stage::new(x, axes(x, &c.padding, [height, width], 4), TILES, k.elements(), level);
+        let (batch, strips) = (y.shape[0], stage.strips());
+        if !COSTS.pays(&Sizes { batch, pixels: [height, width], channels, features, strips }) {
+            return None;
+        }
         let columns = width.div_ceil(2);
         let tiles = stage.pixels(&[height.div_ceil(2), columns]);
         let strips = stage.strip(0);

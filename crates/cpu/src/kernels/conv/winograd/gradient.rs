@@ -7,7 +7,7 @@
 use super::super::stage::{Ahead, FEWEST_TASKS, Stage};
 use super::super::tiles::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
 use super::super::{Finish, is_kernel_gradient, sum_parts};
-use super::{APART, PLACES, Tiles, Transforms, Window, axes, is_plain, padded, pays};
+use super::{APART, Costs, PLACES, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::narrow;
@@ -18,6 +18,7 @@ use systole_ir::{Result, TensorType};
 
 /// Tiles of a strip. Each strip adds to all sums.
 const TILES: usize = 128;
+const COSTS: Costs = Costs { channel: 170, feature: 170, strip: 10 };
 /// Channels and features of a task.
 const SLICE: usize = 128;
 /// Most elements of the sums of one task.
@@ -68,14 +69,16 @@ impl KernelGradient {
         }
         let (channels, features) = (x.shape[3], dy.shape[3]);
         let (height, width) = (dy.shape[1], dy.shape[2]);
-        if !pays(x.shape[0], height, width, channels, features, TILES) {
-            return None;
-        }
         let stage = |t: &TensorType, padding: &[[i64; 2]], reach: usize| {
             let axes = axes(t, padding, [height, width], reach);
             Stage::new(t, axes, TILES, y.elements(), level).sliced(SLICE)
         };
+        let batch = x.shape[0];
         let (x, dy) = (stage(x, &c.padding, 4), stage(dy, &[[0, 0]; 2], 2));
+        let strips = x.strips();
+        if !COSTS.pays(&Sizes { batch, pixels: [height, width], channels, features, strips }) {
+            return None;
+        }
         let counts = [height.div_ceil(2), width.div_ceil(2)];
         let (x_tiles, dy_tiles) = (x.pixels(&counts), dy.pixels(&counts));
         let panels = panels(level, dy.width);
