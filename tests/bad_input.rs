@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::{Folder, TINY};
+use program::{Done, Folder, TINY};
 use std::fs;
 use systole_data::format::idx;
 use systole_ir::Literal;
@@ -112,6 +112,24 @@ fn mislabelled_files() {
         |f| fs::write(f.path(SET).join(IMAGES), "<html>not found</html>").unwrap(),
         &["not an IDX file"],
     );
+}
+
+#[test]
+fn wrong_knobs() {
+    let f = Folder::new("bad-knobs");
+    let wrong = |name: &str, value: &str, code, parts: &[&str]| {
+        let args = ["train", "glyphs", "--epochs=1", "--out=out"];
+        let done = Done::of(f.command(&args).env(name, value).output().unwrap(), &args);
+        done.fails(code, &[&[name, "where: ", "try: "], parts].concat());
+        assert!(f.files("out").is_empty(), "{name}: {:?}", f.files("out"));
+    };
+    for name in ["SYSTOLE_WINOGRAD", "SYSTOLE_TENSOR_FLOAT_32", "SYSTOLE_JIT", "SYSTOLE_BLOCKS"] {
+        wrong(name, "maybe", 1, &["`maybe` is no value", "on|off"]);
+    }
+    wrong("SYSTOLE_ISA", "avx3", 1, &["`avx3` is no instruction-set level", "avx512"]);
+    wrong("SYSTOLE_THREADS", "two", 2, &["`two` is no value", "0..1024"]);
+    wrong("SYSTOLE_LOG", "loud", 2, &["`loud` is no value", "0..4"]);
+    wrong("SYSTOLE_GRACE", "long", 2, &["`long` is no value", "SECONDS"]);
 }
 
 #[test]

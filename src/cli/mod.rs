@@ -187,7 +187,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, screen: &Screen) -> Outcome {
-    start(&cli.common);
+    start(&cli.common)?;
     let traced = cli.common.trace.as_ref().filter(|_| !cli.command.starts_children());
     if let Some(path) = traced {
         trace::start(path).map_err(|e| e.hint("choose another file with --trace"))?;
@@ -200,7 +200,10 @@ fn run(cli: Cli, screen: &Screen) -> Outcome {
     Ok(code)
 }
 
-fn start(common: &Common) {
+fn start(common: &Common) -> Result<(), Failure> {
+    for knob in [knobs::LOG, knobs::THREADS, knobs::GRACE, knobs::PARANOID] {
+        knob.number().map_err(Failure::usage)?;
+    }
     if let Some(n) = common.threads {
         knobs::override_value(knobs::THREADS, n.to_string());
     }
@@ -220,6 +223,7 @@ fn start(common: &Common) {
         systole_runtime::event::install(level, screen::log_event);
     }
     crate::register();
+    Ok(())
 }
 
 impl Command {

@@ -226,9 +226,37 @@ impl Knob {
         env::var(self.name).ok().filter(|v| !v.is_empty()).unwrap_or_else(|| self.default.to_string())
     }
 
+    /// Whether it is `on`, of a knob that is `on` or `off`.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub fn is_on(&self) -> Result<bool> {
+        match self.get().trim() {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            other => Err(self.no_value(other)),
+        }
+    }
+
+    /// The error that it does not take this value.
+    pub fn no_value(&self, value: &str) -> Error {
+        Error::new(ErrorKind::Config, format!("`{value}` is no value of {}", self.name))
+            .at(self.name)
+            .hint(format!("{}: {}", self.values, self.doc))
+    }
+
+    /// The value as a number.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn number(&self) -> Result<usize> {
+        let value = self.get();
+        value.trim().parse().map_err(|_| self.no_value(&value))
+    }
+
     /// The value as a number; the default where it does not parse.
     pub fn get_usize(&self) -> usize {
-        self.get().trim().parse().unwrap_or_else(|_| self.default.parse().unwrap_or(0))
+        self.number().unwrap_or_else(|_| self.default.parse().unwrap_or(0))
     }
 
     /// The value as a number of bytes, `None` where it is empty.
@@ -281,6 +309,21 @@ mod tests {
         override_value(knob, "5");
         override_value(knob, "7");
         assert_eq!(knob.get_usize(), 7);
+    }
+
+    #[test]
+    fn a_wrong_value_is_told() {
+        let knob = Knob { name: "SYSTOLE_TEST_WRONG", values: "on|off", default: "on", doc: "for this test" };
+        assert!(knob.is_on().unwrap());
+        override_value(knob, "off");
+        assert!(!knob.is_on().unwrap());
+        for e in [knob.number().unwrap_err(), knob.no_value("off")] {
+            let text = e.to_string();
+            assert!(text.contains("`off` is no value of SYSTOLE_TEST_WRONG"), "{text}");
+            assert!(text.contains("on|off: for this test"), "{text}");
+        }
+        override_value(knob, "maybe");
+        assert!(knob.is_on().is_err());
     }
 
     #[test]

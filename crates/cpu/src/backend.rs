@@ -44,11 +44,14 @@ impl CpuBackend {
             return Err(level.lacking());
         }
         let blocks = match knobs::BLOCKS.get().as_str() {
+            "on" => Blocking::Cache(CACHE),
             "off" => Blocking::Off,
-            n => n.parse().map_or(Blocking::Cache(CACHE), Blocking::Rows),
+            n => Blocking::Rows(n.parse().map_err(|_| knobs::BLOCKS.no_value(n))?),
         };
-        let tensor_float_32 = knobs::TENSOR_FLOAT_32.get() == "on";
-        let winograd = knobs::WINOGRAD.get() == "on";
+        // Read where code is made; a value that it does not take is told here.
+        knobs::JIT.is_on()?;
+        let tensor_float_32 = knobs::TENSOR_FLOAT_32.is_on()?;
+        let winograd = knobs::WINOGRAD.is_on()?;
         Ok(CpuBackend { team: Arc::new(team), target: Target { level, tensor_float_32, winograd }, blocks })
     }
 

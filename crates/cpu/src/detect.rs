@@ -73,7 +73,7 @@ impl Level {
 
     /// The error that this machine does not have this level.
     pub(crate) fn lacking(self) -> Error {
-        Error::new(ErrorKind::Unsupported, format!("this machine lacks {}", self.name()))
+        Error::new(ErrorKind::Config, format!("this machine lacks {}", self.name()))
             .hint(format!("the highest level here is {}", Level::best().name()))
     }
 

@@ -45,6 +45,10 @@ pub fn provider_names() -> Vec<&'static str> {
 }
 
 /// The backend of a name; `auto` means the knob `SYSTOLE_BACKEND`, and there the best that opens.
+///
+/// # Errors
+/// Those of opening it; for `auto` the last, or the first of a wrong setting: nothing slower takes the place of what was
+/// asked for.
 pub fn backend(name: &str) -> Result<Arc<dyn Backend>> {
     let chosen = if name == "auto" { knobs::BACKEND.get() } else { name.to_string() };
     let names = provider_names();
@@ -62,6 +66,7 @@ pub fn backend(name: &str) -> Result<Arc<dyn Backend>> {
                 registry.open.insert(provider.name, backend.clone());
                 return Ok(backend);
             }
+            Err(e) if e.kind() == ErrorKind::Config => return Err(e),
             Err(e) => last = Some(e),
         }
     }

@@ -16,12 +16,13 @@ mod winograd;
 
 pub use tiles::pieces;
 
+use super::lanes::narrow;
 use super::moves::{BoxCopy, Dim, fill};
 use super::{Io, Kernel, Ptr};
 use crate::detect::{Level, Target, TileFn};
 use crate::exec::Cx;
 use smallvec::SmallVec;
-use systole_compile::{Moments, Pool, Step};
+use systole_compile::{ALIGN, Moments, Pool, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
@@ -172,6 +173,16 @@ pub fn is_channels_last(batch: usize, feature: usize, spatial: &[usize]) -> bool
     batch == 0 && feature == spatial.len() + 1 && spatial.iter().copied().eq(1..=spatial.len())
 }
 
+/// Whether a convolution is one of layers, of one group, or such an input's gradient: `x: [B, …, C]` gives `[B, …', F]`.
+fn is_forward(c: &Convolution) -> bool {
+    let d = &c.dims;
+    !d.input_spatial.is_empty()
+        && c.feature_groups == 1
+        && c.batch_groups == 1
+        && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
+        && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
+}
+
 /// Whether a convolution is that which autodiff makes of a kernel's gradient, of one group: `x: [B, …, C]` by
 /// `dy: [B, …', F]` gives `[…, C, F]`.
 fn is_kernel_gradient(c: &Convolution) -> bool {
@@ -185,6 +196,60 @@ fn is_kernel_gradient(c: &Convolution) -> bool {
         && d.output_batch == n
         && d.output_feature == n + 1
         && d.output_spatial.iter().copied().eq(0..n)
+}
+
+/// The sums of a kernel's gradient: of each part of the batch apart, or where there is one part in the result.
+pub struct Parts {
+    pub count: usize,
+    /// Elements of the result.
+    pub size: usize,
+    narrow: Option<TileFn>,
+    /// The sum is added to what the result holds.
+    onto: bool,
+}
+
+impl Parts {
+    pub fn new(count: usize, y: &TensorType, level: Level) -> Parts {
+        Parts { count, size: y.elements(), narrow: narrow(y.dtype, level), onto: false }
+    }
+
+    fn are_apart(&self) -> bool {
+        self.count > 1 || self.narrow.is_some()
+    }
+
+    /// Bytes of working memory.
+    pub fn bytes(&self) -> usize {
+        if self.are_apart() { (self.count * self.size * 4).next_multiple_of(ALIGN) } else { 0 }
+    }
+
+    /// Asks for the sum to be added to what the result holds; whether it will.
+    pub fn add_to_result(&mut self) -> bool {
+        self.onto = self.narrow.is_none();
+        self.onto
+    }
+
+    /// Whether the first of a part's sums are added to what is there.
+    pub fn begin_with_result(&self) -> bool {
+        self.onto && !self.are_apart()
+    }
+
+    /// Where the first part's sums go.
+    pub fn place(&self, io: &Io<'_>) -> Ptr {
+        Ptr(if self.are_apart() { io.scratch } else { io.outputs[0] })
+    }
+
+    /// Puts the parts' sums together.
+    ///
+    /// # Safety
+    /// They are complete, and lie where [`Parts::place`] says.
+    pub unsafe fn finish(&self, cx: &Cx<'_>, io: &Io<'_>) {
+        if self.are_apart() {
+            let finish =
+                if self.onto { Finish::Add } else { self.narrow.map_or(Finish::Copy, Finish::Narrow) };
+            // SAFETY: by the caller's promise; the result has `size` elements.
+            unsafe { sum_parts(cx, io.scratch.cast(), self.count, self.size, io.outputs[0], finish) };
+        }
+    }
 }
 
 /// What becomes of a sum.

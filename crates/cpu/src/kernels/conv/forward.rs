@@ -4,7 +4,7 @@
 //! as the stride in the gradient of a convolution with strides. Each phase is a convolution without holes, so no zero
 //! is multiplied. For each strip of pixels: products of `[pixels, taps · C]` and the packed kernel `[taps · C, F]`.
 
-use super::is_channels_last;
+use super::is_forward;
 use super::moments::Moments;
 use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
@@ -145,12 +145,7 @@ impl Forward {
         level: Level,
     ) -> Option<Forward> {
         let (d, n) = (&c.dims, c.dims.input_spatial.len());
-        let fits = n > 0
-            && c.feature_groups == 1
-            && c.batch_groups == 1
-            && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
-            && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial);
-        if !fits {
+        if !is_forward(c) {
             return None;
         }
         let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);

@@ -5,13 +5,12 @@
 
 use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
-use super::{Finish, is_kernel_gradient, sum_parts};
+use super::{Parts, is_kernel_gradient};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
-use crate::kernels::lanes::{narrow, widen};
+use crate::kernels::lanes::widen;
 use crate::kernels::{Io, Kernel, Ptr};
 use std::ops::Range;
-use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 
@@ -41,17 +40,12 @@ pub struct KernelGradient {
     level: Level,
     groups: Vec<Range<usize>>,
     features: usize,
-    /// Elements of the result.
-    size: usize,
-    parts: usize,
+    parts: Parts,
     strips_per_part: usize,
     element: usize,
     /// Whether the cotangent is read where it lies, rather than panels of it copied together.
     in_place: bool,
     widen: Option<TileFn>,
-    narrow: Option<TileFn>,
-    /// The sum is added to what the result holds.
-    onto: bool,
 }
 
 /// Pixels that one accumulator sums, of panels so wide: all of a strip, since sums that wait may lie far away, and small
@@ -123,21 +117,13 @@ impl KernelGradient {
             level,
             groups,
             features,
-            size,
-            parts,
+            parts: Parts::new(parts, y, level),
             strips_per_part,
             element: dy.dtype.size(),
             in_place: size / features <= FEW_ROWS && !(features * 4).is_multiple_of(ALIAS),
             widen: widen(dy.dtype, level),
-            narrow: narrow(y.dtype, level),
-            onto: false,
             stage,
         })
-    }
-
-    /// Whether sums go to working memory before the result.
-    fn has_sums(&self) -> bool {
-        self.parts > 1 || self.narrow.is_some()
     }
 
     /// One task: some columns of the rows of one slice, over the strips of one part.
@@ -149,7 +135,7 @@ impl KernelGradient {
         let widest = group.iter().map(|p| p.shape.columns).max().unwrap_or(0);
         let staged = self.stage.elements().next_multiple_of(16);
         let packed = (self.pixel.len() - SLACK) * widest;
-        let sums = sums.wrapping_add(part * self.size + slice * self.stage.width * self.features);
+        let sums = sums.wrapping_add(part * self.parts.size + slice * self.stage.width * self.features);
         with_scratch((staged + packed) * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
             let last = (first + self.strips_per_part).min(self.stage.strips());
@@ -169,7 +155,7 @@ impl KernelGradient {
                     let bytes = next.images * next.rows * self.row * size;
                     ahead = Ahead::new([self.stage.input_of(x, next), (dy.wrapping_add(to), bytes)], calls);
                 }
-                let add = i > first || (self.onto && !self.has_sums());
+                let add = i > first || self.parts.begin_with_result();
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
                 unsafe {
                     let a = self.stage.load(x, strip, slice, scratch);
@@ -250,30 +236,25 @@ impl KernelGradient {
 
 impl Kernel for KernelGradient {
     fn scratch(&self) -> usize {
-        if self.has_sums() { (self.parts * self.size * 4).next_multiple_of(ALIGN) } else { 0 }
+        self.parts.bytes()
     }
 
     fn add_to_result(&mut self) -> bool {
-        self.onto = self.narrow.is_none();
-        self.onto
+        self.parts.add_to_result()
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let (x, dy) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]));
-        let sums = Ptr(if self.has_sums() { io.scratch } else { io.outputs[0] });
+        let sums = self.parts.place(io);
         let body = |task: usize| {
             // SAFETY: tasks have their own sums.
             unsafe { self.task(task, x.at(0), dy.at(0), sums.elem(0)) };
         };
         let strips = self.stage.strips() as f64;
-        let work = strips * (self.pixel.len() * self.size) as f64 / 50.0;
-        cx.team.run_with(self.parts * self.per_part(), work, cx.flush, &body);
-        if self.has_sums() {
-            let finish =
-                if self.onto { Finish::Add } else { self.narrow.map_or(Finish::Copy, Finish::Narrow) };
-            // SAFETY: the parts' sums are complete; the result has `size` elements.
-            unsafe { sum_parts(cx, sums.elem(0), self.parts, self.size, io.outputs[0], finish) };
-        }
+        let work = strips * (self.pixel.len() * self.parts.size) as f64 / 50.0;
+        cx.team.run_with(self.parts.count * self.per_part(), work, cx.flush, &body);
+        // SAFETY: every task has left its sums.
+        unsafe { self.parts.finish(cx, io) };
         Ok(())
     }
 }

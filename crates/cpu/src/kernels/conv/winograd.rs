@@ -69,12 +69,7 @@ impl Costs {
 /// Whether a convolution of two spatial dimensions moves its window by single elements of an input without holes.
 fn is_plain(c: &Convolution) -> bool {
     let ones = |of: &[usize]| of.iter().all(|&n| n == 1);
-    c.padding.len() == 2
-        && c.feature_groups == 1
-        && c.batch_groups == 1
-        && ones(&c.strides)
-        && ones(&c.lhs_dilation)
-        && ones(&c.rhs_dilation)
+    c.padding.len() == 2 && ones(&c.strides) && ones(&c.lhs_dilation) && ones(&c.rhs_dilation)
 }
 
 /// The axes of `x: [B, H, W, C]` for a result of `rows` by `columns` pixels: a pixel of the stage is a tile.

@@ -4,7 +4,7 @@
 //! are taken and transformed back while they are near.
 
 use super::super::forward::Weights;
-use super::super::is_channels_last;
+use super::super::is_forward;
 use super::super::moments::Moments;
 use super::super::stage::{Ahead, FEWEST_TASKS, Stage, Strip, group, put};
 use super::super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
@@ -84,12 +84,8 @@ impl Forward {
         y: &TensorType,
         level: Level,
     ) -> Option<Forward> {
-        let d = &c.dims;
-        let fits = is_plain(c)
-            && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
-            && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
-            && d.kernel_spatial.iter().all(|&s| k.shape[s] == 3);
-        if !fits {
+        let window = |&s: &usize| k.shape[s] == 3;
+        if !is_plain(c) || !is_forward(c) || !c.dims.kernel_spatial.iter().all(window) {
             return None;
         }
         let (height, width) = (y.shape[1], y.shape[2]);

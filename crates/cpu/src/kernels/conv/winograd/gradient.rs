@@ -6,13 +6,11 @@
 
 use super::super::stage::{Ahead, FEWEST_TASKS, Stage};
 use super::super::tiles::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
-use super::super::{Finish, is_kernel_gradient, sum_parts};
+use super::super::{Parts, is_kernel_gradient};
 use super::{APART, Costs, PLACES, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
-use crate::detect::{Level, TileFn};
+use crate::detect::Level;
 use crate::exec::{Cx, with_scratch};
-use crate::kernels::lanes::narrow;
 use crate::kernels::{Io, Kernel, Ptr};
-use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 
@@ -47,11 +45,8 @@ pub struct KernelGradient {
     sum_place: usize,
     channels: usize,
     features: usize,
-    parts: usize,
+    parts: Parts,
     strips_per_part: usize,
-    narrow: Option<TileFn>,
-    /// The sum is added to what the result holds.
-    onto: bool,
     transforms: Transforms,
 }
 
@@ -102,26 +97,14 @@ impl KernelGradient {
             sum_place,
             channels,
             features,
-            parts: x.strips().div_ceil(strips_per_part),
+            parts: Parts::new(x.strips().div_ceil(strips_per_part), y, level),
             strips_per_part,
-            narrow: narrow(y.dtype, level),
-            onto: false,
             transforms: Transforms::of(level),
             x_tiles,
             dy_tiles,
             x,
             dy,
         })
-    }
-
-    /// Whether sums go to working memory before the result.
-    fn has_sums(&self) -> bool {
-        self.parts > 1 || self.narrow.is_some()
-    }
-
-    /// Elements of the result.
-    fn size(&self) -> usize {
-        9 * self.channels * self.features
     }
 
     fn per_part(&self) -> usize {
@@ -185,7 +168,7 @@ impl KernelGradient {
             // SAFETY: tasks write disjoint parts of the sums.
             unsafe {
                 (self.transforms.gradient)(&Window {
-                    taps: sums.add(part * self.size() + at),
+                    taps: sums.add(part * self.parts.size + at),
                     tap: self.channels * self.features,
                     row: self.features,
                     places,
@@ -193,7 +176,7 @@ impl KernelGradient {
                     wide: self.wide,
                     rows: self.x.width,
                     elements: self.dy.width,
-                    add: self.onto && !self.has_sums(),
+                    add: self.parts.begin_with_result(),
                 });
             }
         });
@@ -238,28 +221,23 @@ impl KernelGradient {
 
 impl Kernel for KernelGradient {
     fn scratch(&self) -> usize {
-        if self.has_sums() { (self.parts * self.size() * 4).next_multiple_of(ALIGN) } else { 0 }
+        self.parts.bytes()
     }
 
     fn add_to_result(&mut self) -> bool {
-        self.onto = self.narrow.is_none();
-        self.onto
+        self.parts.add_to_result()
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let (x, dy) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]));
-        let sums = Ptr(if self.has_sums() { io.scratch } else { io.outputs[0] });
+        let sums = self.parts.place(io);
         // SAFETY: tasks have their own sums.
         let body = |task: usize| unsafe { self.task(task, x.at(0), dy.at(0), sums.elem(0)) };
         let products = PLACES * self.x_tiles.len() * self.x.strips();
         let work = (products * self.channels * self.features) as f64 / 50.0;
-        cx.team.run_with(self.parts * self.per_part(), work, cx.flush, &body);
-        if self.has_sums() {
-            let finish =
-                if self.onto { Finish::Add } else { self.narrow.map_or(Finish::Copy, Finish::Narrow) };
-            // SAFETY: the parts' sums are complete; the result has that many elements.
-            unsafe { sum_parts(cx, sums.elem(0), self.parts, self.size(), io.outputs[0], finish) };
-        }
+        cx.team.run_with(self.parts.count * self.per_part(), work, cx.flush, &body);
+        // SAFETY: every task has left its sums.
+        unsafe { self.parts.finish(cx, io) };
         Ok(())
     }
 }
