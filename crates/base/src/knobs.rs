@@ -35,7 +35,7 @@ pub const THREADS: Knob = Knob {
 /// Instruction-set level of the CPU backend.
 pub const ISA: Knob = Knob {
     name: "SYSTOLE_ISA",
-    values: "auto|portable|avx2|avx512|amx",
+    values: "auto|portable|avx2|avx512|avx512bf16|amx",
     default: "auto",
     doc: "highest instruction set that CPU kernels may use; a level the machine lacks is an error",
 };

@@ -142,7 +142,7 @@ fn peak(level: Level) -> f64 {
     {
         // SAFETY: the level is available: backends of it were made.
         let (lanes, run): (usize, unsafe fn(usize) -> f32) = match level {
-            Level::Avx512 | Level::Amx => (256, chains_avx512),
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (256, chains_avx512),
             Level::Avx2 => (96, chains_avx2),
             Level::Portable => return f64::NAN,
         };

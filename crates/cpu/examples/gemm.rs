@@ -92,7 +92,7 @@ fn peak() -> f64 {
             // SAFETY: each loop runs only where the level that it needs is available.
             let flops = unsafe {
                 match Level::best() {
-                    Level::Avx512 | Level::Amx => peak_avx512(),
+                    Level::Avx512 | Level::Avx512Bf16 | Level::Amx => peak_avx512(),
                     Level::Avx2 => peak_avx2(),
                     _ => return f64::NAN,
                 }

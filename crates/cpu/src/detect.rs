@@ -16,13 +16,15 @@ pub enum Level {
     Avx2,
     /// x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
     Avx512,
-    /// The same, and AMX tile registers for products of bf16 and of bytes.
+    /// The same, and products of bf16 in pairs (AVX512_BF16).
+    Avx512Bf16,
+    /// AVX-512, and AMX tile registers for products of bf16 and of bytes.
     Amx,
 }
 
 impl Level {
     /// All levels, lowest first.
-    pub const ALL: [Level; 4] = [Level::Portable, Level::Avx2, Level::Avx512, Level::Amx];
+    pub const ALL: [Level; 5] = [Level::Portable, Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
     /// The spelling in the knob `SYSTOLE_ISA`.
     pub fn name(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Level {
             Level::Portable => "portable",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Avx512Bf16 => "avx512bf16",
             Level::Amx => "amx",
         }
     }
@@ -57,6 +60,7 @@ impl Level {
                         && is_x86_feature_detected!("avx512dq")
                         && is_x86_feature_detected!("avx512vl")
                 }
+                Level::Avx512Bf16 => Level::Avx512.is_available() && is_x86_feature_detected!("avx512bf16"),
                 Level::Amx => Level::Avx512.is_available() && amx::is_available(),
             }
         }
@@ -66,9 +70,10 @@ impl Level {
         }
     }
 
-    /// The highest level of this machine.
+    /// The highest level of this machine that is worth it.
     pub fn best() -> Level {
-        Level::ALL.into_iter().rev().find(|l| l.is_available()).unwrap_or(Level::Portable)
+        let good = |l: &Level| l.is_available() && (*l != Level::Avx512Bf16 || pairs_are_fast());
+        Level::ALL.into_iter().rev().find(good).unwrap_or(Level::Portable)
     }
 
     /// The error that this machine does not have this level.
@@ -91,6 +96,20 @@ impl Level {
                 .hint(format!("one of {}", knobs::ISA.values))),
         }
     }
+}
+
+/// Whether a product of bf16 pairs takes no longer than one of f32: AMD's cores do both at one rate, Intel's with tile
+/// registers (AMX) take four times as long for the former.
+#[cfg(target_arch = "x86_64")]
+fn pairs_are_fast() -> bool {
+    let has = |leaf: u32| std::arch::x86_64::__cpuid(0).eax >= leaf;
+    const TILES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    has(7) && std::arch::x86_64::__cpuid_count(7, 0).edx & TILES == 0
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn pairs_are_fast() -> bool {
+    false
 }
 
 /// What a program is compiled for.
@@ -176,7 +195,7 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => tile_avx2::<T>,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => tile_avx512::<T>,
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => tile_avx512::<T>,
             #[cfg(not(target_arch = "x86_64"))]
             _ => tile_portable::<T>,
         }

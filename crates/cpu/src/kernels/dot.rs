@@ -2,10 +2,12 @@
 
 use super::amx;
 use super::dots::Dots;
-use super::gemm::{shape_f32, shape_f64, shape_pairs, shape_quads};
+use super::gemm::{shape_f32, shape_f64, shape_halves, shape_pairs, shape_quads};
 use super::lanes::{narrow, widen};
 use super::matmul::{Epilogue, Finish, Product, Roles, Rounding, Types, count, offsets};
 use super::moves::Dim;
+#[cfg(target_arch = "x86_64")]
+use super::pack::halves;
 use super::pack::{Group, doubles, floats, integers};
 use super::slim::Slim;
 use super::thin::Thin;
@@ -116,6 +118,30 @@ fn tiled(ra: &Roles, rb: &Roles, [from, to]: [DType; 2], epilogue: Epilogue, m: 
     Some(DotKernel::F32(Product::new(ra, rb, shape, types, epilogue)))
 }
 
+/// The product of bf16 in pairs; `None` where the level has no such instruction, or for other types.
+#[cfg(target_arch = "x86_64")]
+fn paired(
+    ra: &Roles,
+    rb: &Roles,
+    [from, to]: [DType; 2],
+    epilogue: Epilogue,
+    level: Level,
+) -> Option<DotKernel> {
+    if from != DType::BF16 || !matches!(to, DType::BF16 | DType::F32) {
+        return None;
+    }
+    let shape = shape_halves(level, count(&rb.free))?;
+    let pack = halves();
+    let types =
+        Types { group: 2, pack_left: pack, pack_right: pack, ..float_types(from, to, level.vectors()) };
+    Some(DotKernel::F32(Product::new(ra, rb, shape, types, epilogue)))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn paired(_: &Roles, _: &Roles, _: [DType; 2], _: Epilogue, _: Level) -> Option<DotKernel> {
+    None
+}
+
 /// What products may use.
 #[derive(Clone, Copy)]
 struct Means {
@@ -159,6 +185,9 @@ impl DotKernel {
             return Some(DotKernel::Slim(slim));
         }
         if let Some(kernel) = tiled(ra, rb, [from, to], epilogue, &means) {
+            return Some(kernel);
+        }
+        if let Some(kernel) = paired(ra, rb, [from, to], epilogue, target.level) {
             return Some(kernel);
         }
         if small_float(from) && small_float(to) {
@@ -392,13 +421,16 @@ mod tests {
             [of(self.flip[0], m, k), of(self.flip[1], k, n)]
         }
 
-        /// The kernel, which packs with the vectors of a level.
-        fn kernel(&self, level: Level, tiles: &'static amx::Kernels) -> Option<DotKernel> {
+        fn roles(&self) -> [Roles; 2] {
             let [a, b] = self.operands();
             let (left, right) = if self.flip[0] { ([2], [1]) } else { ([1], [2]) };
-            let ra = roles(&a, &[0], &left, &right);
             let (inner, free) = if self.flip[1] { ([2], [1]) } else { ([1], [2]) };
-            let rb = roles(&b, &[0], &free, &inner);
+            [roles(&a, &[0], &left, &right), roles(&b, &[0], &free, &inner)]
+        }
+
+        /// The kernel, which packs with the vectors of a level.
+        fn kernel(&self, level: Level, tiles: &'static amx::Kernels) -> Option<DotKernel> {
+            let [ra, rb] = self.roles();
             let target = Target { level, tensor_float_32: true, winograd: false };
             tiled(&ra, &rb, self.types, self.epilogue, &Means { target, tiles: Some(tiles) })
         }
@@ -476,6 +508,24 @@ mod tests {
     }
 
     const FLIPS: [[bool; 2]; 4] = [[false, false], [false, true], [true, false], [true, true]];
+    /// Around tiles of 16, panels of 32, groups of 256 columns, blocks of 256 bf16 or 512 bytes, splits of long sums.
+    const SIZES: [(usize, usize, usize); 15] = [
+        (1, 1, 1),
+        (1, 33, 40),
+        (15, 16, 31),
+        (16, 17, 64),
+        (17, 15, 65),
+        (31, 32, 33),
+        (33, 31, 257),
+        (40, 48, 600),
+        (64, 64, 64),
+        (70, 300, 70),
+        (49, 65, 1030),
+        (300, 20, 270),
+        (5, 6, 5000),
+        (20, 530, 300),
+        (3, 4, 0),
+    ];
     const TYPES: [[DType; 2]; 5] = {
         use DType::*;
         [[BF16, BF16], [BF16, F32], [F32, F32], [I8, I32], [U8, U32]]
@@ -493,32 +543,41 @@ mod tests {
 
     #[test]
     fn tile_registers_compute_every_size_and_layout() {
-        // Around tiles of 16, panels of 32, groups of 256 columns, blocks of 256 bf16 or 512 bytes, splits of long sums.
-        let sizes = [
-            (1, 1, 1),
-            (1, 33, 40),
-            (15, 16, 31),
-            (16, 17, 64),
-            (17, 15, 65),
-            (31, 32, 33),
-            (33, 31, 257),
-            (40, 48, 600),
-            (64, 64, 64),
-            (70, 300, 70),
-            (49, 65, 1030),
-            (300, 20, 270),
-            (5, 6, 5000),
-            (20, 530, 300),
-            (3, 4, 0),
-        ];
         for level in levels() {
             for types in TYPES {
-                for (i, size) in sizes.into_iter().enumerate() {
+                for (i, size) in SIZES.into_iter().enumerate() {
                     for flip in FLIPS {
                         Case { batch: 1, size, flip, types, epilogue: Epilogue::default() }
                             .check(level, i as u64);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_of_bf16_compute_every_size_and_layout() {
+        let level = Level::Avx512Bf16;
+        if !level.is_available() {
+            return;
+        }
+        let check = |case: Case, seed: usize| {
+            let [ra, rb] = case.roles();
+            let kernel = paired(&ra, &rb, case.types, case.epilogue, level).expect("a product of bf16");
+            case.check_kernel(&kernel, seed as u64);
+        };
+        for types in TYPES.into_iter().filter(|t| t[0] == DType::BF16) {
+            for (i, size) in SIZES.into_iter().enumerate() {
+                for flip in FLIPS {
+                    check(Case { batch: 1, size, flip, types, epilogue: Epilogue::default() }, i);
+                }
+                for (bias, accumulate) in [(true, false), (false, true), (true, true)] {
+                    let epilogue = Epilogue { bias, accumulate };
+                    check(Case { batch: 1, size, flip: [false; 2], types, epilogue }, i);
+                }
+            }
+            for (batch, size) in [(6, (20, 41, 25)), (2, (50, 70, 91)), (1, (2100, 40, 1700))] {
+                check(Case { batch, size, flip: [false, true], types, epilogue: Epilogue::default() }, batch);
             }
         }
     }

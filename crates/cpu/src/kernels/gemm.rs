@@ -374,6 +374,27 @@ pub(super) mod x86 {
     }
     sums16!(Pairs16, |a, b, c| _mm512_add_epi32(c, _mm512_madd_epi16(a, b)));
     sums16!(Quads16, |a, b, c| _mm512_dpbusd_epi32(c, a, b));
+
+    /// Sixteen f32 sums of pairs of bf16, which are the bits of numbers of the operands.
+    #[inline(always)]
+    unsafe fn pairs(x: __m512) -> __m512bh {
+        // SAFETY: any bits are vectors of either type.
+        unsafe { std::mem::transmute(x) }
+    }
+    intrinsic_vector!(
+        HalfPairs16,
+        __m512,
+        f32,
+        16,
+        f32,
+        _mm512_set1_ps,
+        _mm512_loadu_ps,
+        _mm512_storeu_ps,
+        |p, n| _mm512_maskz_loadu_ps(bits(n), p),
+        |p, n, x| _mm512_mask_storeu_ps(p, bits(n), x),
+        |a, b, c| _mm512_dpbf16_ps(c, pairs(a), pairs(b)),
+        _mm512_add_ps
+    );
 }
 
 /// `body` for each row `I` of a tile of `M`, written out: sums stay in registers only where every index is a constant
@@ -684,6 +705,8 @@ kernels!(packed AVX2_64, avx2_64, x86::V4x64, f64, 2, [1 2 3 4 5 6], "avx2,fma")
 kernels!(packed AVX2_PAIRS, avx2_pairs, x86::Pairs8, i32, 2, [1 2 3 4 5 6], "avx2,fma");
 kernels!(any AVX512_32, avx512_32, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
 kernels!(any AVX512_32_NARROW, avx512_32_narrow, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx2,fma");
+kernels!(packed AVX512_HALVES, avx512_halves, x86::HalfPairs16, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
+kernels!(packed AVX512_HALVES_NARROW, avx512_halves_narrow, x86::HalfPairs16, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx512bf16,avx2,fma");
 kernels!(packed AVX512_64, avx512_64, x86::V8x64, f64, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
 kernels!(packed AVX512_PAIRS, avx512_pairs, x86::Pairs16, i32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bw,avx2,fma");
 kernels!(packed AVX512_QUADS, avx512_quads, x86::Quads16, i32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512vnni,avx2,fma");
@@ -874,6 +897,19 @@ pub fn shape_f32(level: Level, n: usize) -> Shape<f32> {
             Shape::new(&PORTABLE_32, 4, None)
         }
     }
+}
+
+/// The kernels for a product of `n` columns whose steps are pairs of bf16, where the level has the instruction.
+pub fn shape_halves(level: Level, n: usize) -> Option<Shape<f32>> {
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Avx512Bf16 {
+        return Some(match n {
+            ..=16 => Shape::single(&AVX512_HALVES_NARROW, 16),
+            _ => Shape::new(&AVX512_HALVES, 16, Some(&AVX512_HALVES_NARROW)),
+        });
+    }
+    let _ = (level, n);
+    None
 }
 
 /// The f64 kernels.

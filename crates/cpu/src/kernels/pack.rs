@@ -64,6 +64,12 @@ pub fn floats(stored: DType, level: Level) -> PackFn<f32> {
     }
 }
 
+/// What packs bf16 in pairs, the bits of which are one number of the panel.
+#[cfg(target_arch = "x86_64")]
+pub fn halves() -> PackFn<f32> {
+    avx512::halves
+}
+
 /// What packs f64.
 pub fn doubles() -> PackFn<f64> {
     plain::<f64, Same>
@@ -189,6 +195,25 @@ unsafe fn quads_of_panel<const FLIP: u32>(p: &PanelArgs<i32>) {
     }
 }
 
+/// Pairs of bf16 wherever they lie.
+#[cfg(target_arch = "x86_64")]
+unsafe fn halves_of_panel(p: &PanelArgs<f32>) {
+    for step in 0..p.k {
+        for lane in 0..p.fill {
+            let get = |i: usize| -> u32 {
+                if lane >= p.lanes || 2 * step + i >= p.products {
+                    return 0;
+                }
+                let at = lane * p.lane + (2 * step + i) * p.step;
+                // SAFETY: by the promise of `PackFn` the source has this product.
+                u32::from(unsafe { p.src.add(at).cast::<u16>().read_unaligned() })
+            };
+            // SAFETY: by the promise of `PackFn`.
+            unsafe { *p.dst.add(step * p.stride + lane).cast::<u32>() = get(0) | get(1) << 16 };
+        }
+    }
+}
+
 unsafe fn pairs<S: Copy + Into<i16>>(panels: &[PanelArgs<i32>]) {
     // SAFETY: by the promise of `PackFn`.
     panels.iter().for_each(|p| unsafe { pairs_of_panel::<S>(p) });
@@ -287,7 +312,7 @@ mod x86 {
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512 {
     use super::x86::{Stored, Word};
-    use super::{PanelArgs, plain, quads_of_panel};
+    use super::{PanelArgs, halves_of_panel, plain, quads_of_panel};
     use std::arch::x86_64::*;
 
     /// Rows of a source that are asked for before they are read.
@@ -426,6 +451,59 @@ pub(super) mod avx512 {
                 y[12 + c] = odd(o0, o1);
             }
             y
+        }
+    }
+
+    /// Pairs of bf16, of panels that lie side by side in one source.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    pub unsafe fn halves(panels: &[PanelArgs<f32>]) {
+        let Some(first) = panels.first() else { return };
+        let whole = first.products.min(2 * first.k) / 2;
+        // SAFETY: by the promise of `PackFn`.
+        unsafe {
+            if first.step == 2 {
+                // A pair lies together: words change places as floats do.
+                panels
+                    .iter()
+                    .for_each(|p| columns::<Word>(&PanelArgs { k: whole, products: whole, ..*p }, 0.0));
+            } else if first.lane == 2 {
+                halves_of_rows(panels, whole);
+            } else {
+                return panels.iter().for_each(|p| halves_of_panel(p));
+            }
+            for p in panels.iter().filter(|p| whole < p.k) {
+                halves_of_panel(&PanelArgs {
+                    src: p.src.wrapping_add(2 * whole * p.step),
+                    dst: p.dst.wrapping_add(whole * p.stride),
+                    k: p.k - whole,
+                    products: p.products - 2 * whole,
+                    ..*p
+                });
+            }
+        }
+    }
+
+    /// Lanes lie together: two rows of the source are interleaved, through all panels.
+    #[inline(always)]
+    unsafe fn halves_of_rows(panels: &[PanelArgs<f32>], steps: usize) {
+        for step in 0..steps {
+            for p in panels {
+                let from = p.src.wrapping_add(2 * step * p.step);
+                (0..2).for_each(|i| prefetch(from.wrapping_add((2 * AHEAD + i) * p.step)));
+                let to = p.dst.wrapping_add(step * p.stride);
+                for lane in (0..p.fill).step_by(16) {
+                    let (read, write) = (mask(p.lanes.saturating_sub(lane)), mask(p.fill - lane));
+                    let from = from.wrapping_add(lane * 2);
+                    // SAFETY: masks keep to the lanes of source and panel.
+                    unsafe {
+                        let row =
+                            |p: *const u8| _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(read, p.cast()));
+                        let (x, y) = (row(from), row(from.wrapping_add(p.step)));
+                        let pairs = _mm512_or_si512(x, _mm512_slli_epi32::<16>(y));
+                        _mm512_mask_storeu_epi32(to.wrapping_add(lane).cast(), write, pairs);
+                    }
+                }
+            }
         }
     }
 

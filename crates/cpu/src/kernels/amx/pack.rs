@@ -24,7 +24,9 @@ pub fn packs<T: 'static>(stored: DType, level: Level) -> Option<[PackFn<T>; 2]> 
 fn both<T: 'static, S: Stored + avx512::Vectors>(level: Level) -> [PackFn<T>; 2] {
     match level {
         Level::Portable | Level::Avx2 => [plain::<T, S, true>, plain::<T, S, false>],
-        Level::Avx512 | Level::Amx => [avx512::panels::<T, S, true>, avx512::panels::<T, S, false>],
+        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => {
+            [avx512::panels::<T, S, true>, avx512::panels::<T, S, false>]
+        }
     }
 }
 

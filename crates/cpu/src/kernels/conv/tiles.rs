@@ -376,7 +376,7 @@ pub struct Panel {
 /// Cuts `features` columns into panels of nearly equal widths.
 pub fn panels(level: Level, features: usize) -> Vec<Panel> {
     let (lanes, widest) = match level {
-        Level::Avx512 | Level::Amx => (16, 4),
+        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (16, 4),
         Level::Avx2 => (8, 2),
         Level::Portable => (8, 1),
     };

@@ -161,7 +161,7 @@ impl Transforms {
     fn of(level: Level) -> Transforms {
         match level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => AVX512,
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => AVX512,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => AVX2,
             _ => PORTABLE,
