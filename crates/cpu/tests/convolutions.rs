@@ -294,6 +294,25 @@ fn transforms_of_windows_of_three() {
     }
 }
 
+/// Products of two pixels of bf16, the last of an odd line alone, with strides, holes and lines that are cut.
+#[test]
+fn pairs_of_pixels_in_odd_lines() {
+    let backends = backends();
+    for (batch, [height, width], [channels, features], window, stride) in [
+        (3, [9, 9], [20, 24], 3, 1),
+        (2, [13, 31], [6, 70], 3, 2),
+        (1, [40, 41], [18, 33], 5, 1),
+        (2, [7, 15], [34, 5], 1, 2),
+        (5, [6, 1], [3, 40], 3, 1),
+    ] {
+        let (x, k) = ([batch, height, width, channels], [window, window, channels, features]);
+        let [tx, tk] = [TensorType::new(BF16, x), TensorType::new(BF16, k)];
+        let op = Convolution::same(&tx, &tk, &[stride; 2], &[1, 1], 1);
+        let graph = with_gradients(BF16, &x, &k, &op).unwrap();
+        check_transformed(&backends, &graph, &[], &format!("{x:?} by {k:?}, stride {stride}"));
+    }
+}
+
 /// Kernels in other layouts and turned around, with a bias.
 #[test]
 fn transforms_of_kernels_of_any_layout() {

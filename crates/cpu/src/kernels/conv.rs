@@ -40,7 +40,8 @@ pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, target: Target) -> O
     if !bias && let Some(kernel) = pointwise::Pointwise::gradient(c, [x, k, y], target) {
         return Some(Box::new(kernel));
     }
-    if target.winograd {
+    // Pairs are as many products at once as transforms save, and nothing is transformed.
+    if target.winograd && !is_paired(target.level, x, k) {
         if let Some(kernel) = winograd::Forward::new(c, bias, x, k, y, level) {
             return Some(Box::new(kernel));
         }
@@ -48,10 +49,11 @@ pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, target: Target) -> O
             return Some(Box::new(kernel));
         }
     }
-    if let Some(kernel) = forward::Forward::new(c, bias, x, k, y, level) {
+    if let Some(kernel) = forward::Forward::new(c, bias, x, k, y, target.level) {
         return Some(Box::new(kernel));
     }
-    let kernel = if bias { None } else { gradient::KernelGradient::new(c, x, k, y, level) };
+    let kernel =
+        if bias { None } else { gradient::KernelGradient::new(c, x, k, y, target.level, target.winograd) };
     kernel.map(|k| Box::new(k) as Box<dyn Kernel>)
 }
 
@@ -63,11 +65,12 @@ pub fn bind_moments(m: &Moments, step: &Step, target: Target) -> Option<Box<dyn 
         return Some(Box::new(product.with_moments(y, target)));
     }
     if target.winograd
+        && !is_paired(target.level, x, k)
         && let Some(kernel) = winograd::Forward::new(&m.conv, m.bias, x, k, y, level)
     {
         return Some(Box::new(kernel.with_moments(level)));
     }
-    let kernel = forward::Forward::new(&m.conv, m.bias, x, k, y, level)?;
+    let kernel = forward::Forward::new(&m.conv, m.bias, x, k, y, target.level)?;
     Some(Box::new(kernel.with_moments(level)))
 }
 
@@ -181,6 +184,12 @@ fn is_forward(c: &Convolution) -> bool {
         && c.batch_groups == 1
         && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
         && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
+}
+
+/// Whether products run along pairs of channels of bf16.
+fn is_paired(level: Level, x: &TensorType, k: &TensorType) -> bool {
+    let channels = x.shape[x.rank() - 1];
+    level == Level::Avx512Bf16 && [x.dtype, k.dtype] == [DType::BF16; 2] && channels.is_multiple_of(2)
 }
 
 /// Whether a convolution is that which autodiff makes of a kernel's gradient, of one group: `x: [B, …, C]` by

@@ -627,6 +627,66 @@ pub fn widen(dtype: DType, level: Level) -> Option<TileFn> {
     }
 }
 
+/// Two numbers of 16 bits in each word: the lower one from `a`, the upper one from `b`; zeros for one that is not there.
+struct Interleave<const A: bool, const B: bool>;
+impl<const A: bool, const B: bool> Tile for Interleave<A, B> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`, for those operands that are there.
+        unsafe {
+            let d = lanes_mut::<u32>(dst, n);
+            let a = if A { lanes::<u16>(a, n) } else { &[] };
+            let b = if B { lanes::<u16>(b, n) } else { &[] };
+            match (A, B) {
+                (true, true) => d
+                    .iter_mut()
+                    .zip(a)
+                    .zip(b)
+                    .for_each(|((d, &a), &b)| *d = u32::from(a) | u32::from(b) << 16),
+                (true, false) => d.iter_mut().zip(a).for_each(|(d, &a)| *d = u32::from(a)),
+                (false, true) => d.iter_mut().zip(b).for_each(|(d, &b)| *d = u32::from(b) << 16),
+                (false, false) => d.fill(0),
+            }
+        }
+    }
+}
+
+/// Makes words of pairs of bf16 from two arrays.
+#[derive(Clone, Copy)]
+pub struct Pairs {
+    both: TileFn,
+    first: TileFn,
+    second: TileFn,
+}
+
+impl Pairs {
+    pub fn new(level: Level) -> Pairs {
+        Pairs {
+            both: level.tile::<Interleave<true, true>>(),
+            first: level.tile::<Interleave<true, false>>(),
+            second: level.tile::<Interleave<false, true>>(),
+        }
+    }
+
+    /// `n` words at `to`; zeros for an array that is not there.
+    ///
+    /// # Safety
+    /// The arrays have `n` elements, and `to` room for `n` words.
+    #[inline(always)]
+    pub unsafe fn put(&self, a: Option<*const u8>, b: Option<*const u8>, to: *mut f32, n: usize) {
+        let d = to.cast::<u8>();
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match (a, b) {
+                (Some(a), Some(b)) => (self.both)(d, a, b, a, n),
+                (Some(a), None) => (self.first)(d, a, a, a, n),
+                (None, Some(b)) => (self.second)(d, b, b, b, n),
+                (None, None) => d.write_bytes(0, n * 4),
+            }
+        }
+    }
+}
+
 /// The inverse of [`widen`].
 pub fn narrow(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {

@@ -3,21 +3,23 @@
 //! Along each dimension the output falls into phases that see the same taps: one where the input has no holes, as many
 //! as the stride in the gradient of a convolution with strides. Each phase is a convolution without holes, so no zero
 //! is multiplied. For each strip of pixels: products of `[pixels, taps · C]` and the packed kernel `[taps · C, F]`.
+//!
+//! Where the machine multiplies pairs of bf16, two channels are one: words of 32 bits that nothing here looks into.
 
-use super::is_forward;
 use super::moments::Moments;
 use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
+use super::{is_forward, is_paired};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
-use crate::kernels::lanes::{narrow, widen};
+use crate::kernels::lanes::{Pairs, narrow, widen};
 use crate::kernels::{Io, Kernel, Ptr};
 use crate::team;
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
-use systole_ir::{Result, TensorType};
+use systole_ir::{DType, Result, TensorType};
 
 /// Output pixels of a strip.
 const PIXELS: usize = 384;
@@ -77,6 +79,8 @@ pub(super) struct Weights {
     pub feature: usize,
     element: usize,
     widen: Option<TileFn>,
+    /// Of channels that are pairs: what makes such words, and how far apart its two lie.
+    pairs: Option<(Pairs, usize)>,
     /// The kernel lies as it would be packed.
     in_order: bool,
 }
@@ -110,6 +114,13 @@ fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -> (A
         count: out.saturating_sub(p).div_ceil(count),
     };
     (axis, all.iter().enumerate().map(phase).collect())
+}
+
+/// An array whose pairs of channels are taken as one, if there are pairs.
+fn in_words(x: &TensorType) -> TensorType {
+    let mut dims = x.shape.to_vec();
+    dims.iter_mut().next_back().into_iter().for_each(|channels| *channels /= 2);
+    TensorType::new(DType::F32, dims)
 }
 
 impl Block {
@@ -148,13 +159,19 @@ impl Forward {
         if !is_forward(c) {
             return None;
         }
+        let paired = is_paired(level, x, k);
+        let (words, vectors) = (in_words(x), level.vectors());
+        let (x, products) = if paired { (&words, level) } else { (x, vectors) };
         let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
         let (axes, along): (Vec<Axis>, Vec<Vec<AxisPhase>>) =
             (0..n).map(|i| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1])).unzip();
-        let stage = Stage::new(x, axes, PIXELS, k.elements(), level);
-        let panels = panels(level, features);
+        let stage = Stage::new(x, axes, PIXELS, k.elements(), vectors);
+        let panels = panels(products, features);
         let own = k.shape.strides();
-        let mut kernel = Weights::new(c, k, level);
+        let mut kernel = Weights::new(c, k, vectors);
+        if paired {
+            kernel = kernel.paired(vectors);
+        }
         let spatial: SmallVec<[usize; 3]> = d.kernel_spatial.iter().map(|&s| own[s]).collect();
         let padded: usize = panels.iter().map(|p| p.shape.columns).sum();
         let (mut phases, mut packed) = (Vec::new(), 0);
@@ -174,7 +191,7 @@ impl Forward {
             packed: if kernel.in_order { 0 } else { packed },
             image: y.elements() / y.shape[0],
             element: y.dtype.size(),
-            narrow: narrow(y.dtype, level),
+            narrow: narrow(y.dtype, vectors),
             stage,
             phases,
             panels,
@@ -184,7 +201,7 @@ impl Forward {
             bias,
             kernel,
             moments: None,
-            widen: widen(y.dtype, level),
+            widen: widen(y.dtype, vectors),
         })
     }
 
@@ -425,7 +442,39 @@ impl Weights {
             feature: own[c.dims.kernel_output_feature],
             element: k.dtype.size(),
             widen: widen(k.dtype, level),
+            pairs: None,
             in_order: false,
+        }
+    }
+
+    /// Of pairs of channels.
+    fn paired(self, level: Level) -> Weights {
+        Weights { channel: 2 * self.channel, pairs: Some((Pairs::new(level), self.channel)), ..self }
+    }
+
+    /// Copies elements from `at` on as numbers, or as words of pairs.
+    #[inline(always)]
+    unsafe fn put(&self, kernel: *const u8, at: usize, to: *mut f32, n: usize) {
+        let from = |at: usize| kernel.wrapping_add(at * self.element);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match &self.pairs {
+                None => put(self.widen, from(at), to, n),
+                Some((pairs, next)) => pairs.put(Some(from(at)), Some(from(at + next)), to, n),
+            }
+        }
+    }
+
+    /// Copies channels that lie together.
+    #[inline(always)]
+    unsafe fn put_channels(&self, kernel: *const u8, at: usize, to: *mut f32, n: usize) {
+        let from = kernel.wrapping_add(at * self.element);
+        // SAFETY: by the caller's promise; pairs that lie together are words.
+        unsafe {
+            match self.pairs {
+                None => put(self.widen, from, to, n),
+                Some(_) => std::ptr::copy_nonoverlapping(from, to.cast(), n * 4),
+            }
         }
     }
 
@@ -444,18 +493,20 @@ impl Weights {
     ) {
         // Channels of a block that is turned around in the first-level cache.
         const TURN: usize = 32;
-        let from = |i: usize| kernel.wrapping_add((at + i) * self.element);
+        // A word for each channel or pair, and how far apart they lie where they follow each other.
+        let together = if self.pairs.is_some() { 2 } else { 1 };
         // SAFETY: by the caller's promise.
         unsafe {
             if self.feature == 1 {
                 for k in 0..n {
-                    put(self.widen, from(k * self.channel), to.add(k * wide), columns);
+                    self.put(kernel, at + k * self.channel, to.add(k * wide), columns);
                 }
-            } else if self.channel == 1 {
+            } else if self.channel == together {
                 let mut turned = [[0f32; TURN]; 64];
                 for (k0, count) in pieces(n, TURN) {
                     for (j, line) in turned[..columns].iter_mut().enumerate() {
-                        put(self.widen, from(k0 + j * self.feature), line.as_mut_ptr(), count);
+                        let at = at + k0 * together + j * self.feature;
+                        self.put_channels(kernel, at, line.as_mut_ptr(), count);
                     }
                     for k in 0..count {
                         let row = std::slice::from_raw_parts_mut(to.add((k0 + k) * wide), columns);
@@ -465,7 +516,8 @@ impl Weights {
             } else {
                 for k in 0..n {
                     for j in 0..columns {
-                        put(self.widen, from(k * self.channel + j * self.feature), to.add(k * wide + j), 1);
+                        let at = at + k * self.channel + j * self.feature;
+                        self.put(kernel, at, to.add(k * wide + j), 1);
                     }
                 }
             }

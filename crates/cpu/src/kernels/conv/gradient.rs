@@ -2,17 +2,19 @@
 //!
 //! Products of `[C · taps, pixels]` and `[pixels, F]`, strip by strip of pixels. Tasks are parts of the batch times
 //! slices of channels times groups of features; sums over parts go up a tree. All of that follows from shapes alone.
+//!
+//! Where the machine multiplies pairs of bf16, a product is of two pixels that follow each other in a line.
 
 use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
 use super::{Parts, is_kernel_gradient};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
-use crate::kernels::lanes::widen;
+use crate::kernels::lanes::{Pairs, widen};
 use crate::kernels::{Io, Kernel, Ptr};
 use std::ops::Range;
 use systole_ir::op::Convolution;
-use systole_ir::{Result, TensorType};
+use systole_ir::{DType, Result, TensorType};
 
 /// Pixels of a strip: just above 2, 8 or half of the images of 14, 7 or 28 pixels to a side that halving common photos
 /// leads to. Each strip adds to all sums.
@@ -33,9 +35,12 @@ pub struct KernelGradient {
     out: Vec<usize>,
     /// Offsets of the pixels of a strip; [`SLACK`] more at the end.
     pixel: Vec<usize>,
-    /// Pixels of a row of the first dimension, and of an image.
+    /// Pixels of a line of the last dimension, of a row of the first one, and of an image.
+    line: usize,
     row: usize,
     image: usize,
+    /// How two pixels become one product; the last of an odd line stands alone.
+    pairs: Option<Pairs>,
     panels: Vec<Panel>,
     level: Level,
     groups: Vec<Range<usize>>,
@@ -77,12 +82,22 @@ impl KernelGradient {
         dy: &TensorType,
         y: &TensorType,
         level: Level,
+        loose: bool,
     ) -> Option<KernelGradient> {
         if !is_kernel_gradient(c) {
             return None;
         }
         let n = c.dims.input_spatial.len();
         let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
+        // Strips cut the first dimension: where that is the last one, each pixel is a line.
+        let (line, vectors) = (if n > 1 { dy.shape[n] } else { 1 }, level.vectors());
+        // Beside the last pixel of an odd line, zeros meet elements that the definition does not have there.
+        let paired = level == Level::Avx512Bf16
+            && [x.dtype, dy.dtype] == [DType::BF16; 2]
+            && n > 1
+            && (loose || line.is_multiple_of(2));
+        let pairs = paired.then(|| Pairs::new(vectors));
+        let products = if paired { level } else { vectors };
         let axis = |i: usize| {
             let (taps, step) = (y.shape[i], c.rhs_dilation[i]);
             // Of an input of which every pixel sees one element, only those are staged.
@@ -91,17 +106,20 @@ impl KernelGradient {
             let (size, holes, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
             Axis { size, holes, low: -c.padding[i][0], unit, step, reach, count }
         };
-        let stage = Stage::new(x, (0..n).map(axis).collect(), PIXELS, y.elements(), level);
+        let mut stage = Stage::new(x, (0..n).map(axis).collect(), PIXELS, y.elements(), vectors);
+        if let Some(pairs) = pairs {
+            stage = stage.paired(pairs);
+        }
         let taps: Vec<Vec<usize>> =
             (0..n).map(|i| (0..y.shape[i]).map(|t| t * c.strides[i]).collect()).collect();
         let (runs, length) = runs(&stage, &taps);
-        let mut pixel = stage.pixels(&dy.shape[1..=n]);
+        let mut pixel = if paired { stage.pairs(&dy.shape[1..=n]) } else { stage.pixels(&dy.shape[1..=n]) };
         pixel.extend([0; SLACK]);
         let size = y.elements();
         let out = (0..size / channels / features)
             .flat_map(|tap| (0..stage.width).map(move |c| (tap * channels + c) * features))
             .collect();
-        let panels = panels(level, features);
+        let panels = panels(products, features);
         let (parts, groups) = cut(&stage, size, panels.len());
         let strips_per_part = stage.strips().div_ceil(parts);
         let parts = stage.strips().div_ceil(strips_per_part);
@@ -111,6 +129,7 @@ impl KernelGradient {
             length,
             out,
             pixel,
+            line,
             row: dy.shape[2..=n].iter().product(),
             image: dy.shape[1..=n].iter().product(),
             panels,
@@ -121,7 +140,8 @@ impl KernelGradient {
             strips_per_part,
             element: dy.dtype.size(),
             in_place: size / features <= FEW_ROWS && !(features * 4).is_multiple_of(ALIAS),
-            widen: widen(dy.dtype, level),
+            pairs,
+            widen: widen(dy.dtype, vectors),
             stage,
         })
     }
@@ -141,11 +161,12 @@ impl KernelGradient {
             let last = (first + self.strips_per_part).min(self.stage.strips());
             for i in first..last {
                 let strip = self.stage.strip(i);
-                let pixels = strip.images * strip.rows * self.row;
+                let lines = strip.images * strip.rows * (self.row / self.line);
+                let products = lines * self.products();
                 let at = strip.image * self.image + strip.row * self.row;
                 let next = (i + 1 < last).then(|| self.stage.strip(i + 1));
                 let calls = group.len()
-                    * pixels.div_ceil(chain(self.level, group[0].shape.columns))
+                    * products.div_ceil(chain(self.level, group[0].shape.columns))
                     * self.runs.len()
                     * self.length.div_ceil(group[0].shape.rows);
                 let mut ahead = Ahead::none();
@@ -160,20 +181,25 @@ impl KernelGradient {
                 unsafe {
                     let a = self.stage.load(x, strip, slice, scratch);
                     for panel in group {
-                        let b = self.right(dy, at, pixels, panel, scratch.add(staged));
-                        self.product(a, b, pixels, panel, sums, add, &mut ahead);
+                        let b = self.right(dy, at, lines, panel, scratch.add(staged));
+                        self.product(a, b, products, panel, sums, add, &mut ahead);
                     }
                 }
             }
         });
     }
 
-    /// The cotangent at `pixels` pixels for one panel: where it lies if kernels can read that, or a packed copy.
+    /// Products of a line of pixels.
+    fn products(&self) -> usize {
+        if self.pairs.is_some() { self.line.div_ceil(2) } else { self.line }
+    }
+
+    /// The cotangent at some lines of pixels for one panel: where it lies if kernels can read that, or a packed copy.
     unsafe fn right(
         &self,
         dy: *const u8,
         at: usize,
-        pixels: usize,
+        lines: usize,
         p: &Panel,
         to: *mut f32,
     ) -> (*const f32, usize) {
@@ -182,11 +208,20 @@ impl KernelGradient {
         if self.widen.is_none() && (self.features == wide || self.in_place && p.columns == wide) {
             return (from.cast(), self.features);
         }
-        for i in 0..pixels {
-            // SAFETY: a pixel's columns; the copy has room for all.
+        let pixel = |i: usize| from.wrapping_add(i * self.features * self.element);
+        for i in 0..lines * self.products() {
+            // SAFETY: a pixel's columns, or those of two; the copy has room for all.
             unsafe {
                 let to = to.add(i * wide);
-                put(self.widen, from.add(i * self.features * self.element), to, p.columns);
+                match &self.pairs {
+                    None => put(self.widen, pixel(i), to, p.columns),
+                    Some(pairs) => {
+                        let (line, i) = (i / self.products(), 2 * (i % self.products()));
+                        let first = line * self.line + i;
+                        let second = (i + 1 < self.line).then(|| pixel(first + 1));
+                        pairs.put(Some(pixel(first)), second, to, p.columns);
+                    }
+                }
                 std::slice::from_raw_parts_mut(to.add(p.columns), wide - p.columns).fill(0.0);
             }
         }
@@ -198,13 +233,13 @@ impl KernelGradient {
         &self,
         a: *const f32,
         (b, b_row): (*const f32, usize),
-        pixels: usize,
+        products: usize,
         panel: &Panel,
         sums: *mut f32,
         add: bool,
         ahead: &mut Ahead,
     ) {
-        for (from, count) in pieces(pixels, chain(self.level, panel.shape.columns)) {
+        for (from, count) in pieces(products, chain(self.level, panel.shape.columns)) {
             for (r, run) in self.runs.iter().enumerate() {
                 for (i, rows) in pieces(self.length, panel.shape.rows) {
                     let t = Down {

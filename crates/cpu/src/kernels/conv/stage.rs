@@ -7,7 +7,7 @@
 
 use super::tiles::{LINE, LINES, Lines, pieces};
 use crate::detect::{Level, TileFn};
-use crate::kernels::lanes::widen;
+use crate::kernels::lanes::{Pairs, widen};
 use smallvec::SmallVec;
 use systole_ir::{DType, TensorType};
 
@@ -83,6 +83,8 @@ pub struct Stage {
     own_image: usize,
     element: usize,
     widen: Option<TileFn>,
+    /// What is staged are words of pairs: each element, and that of the next pixel.
+    pairs: Option<Pairs>,
     /// Where the first pixel's first tap lies in the input, if that is read in place.
     in_place: Option<usize>,
 }
@@ -131,6 +133,7 @@ impl Stage {
             own_image,
             element: x.dtype.size(),
             widen: widen(x.dtype, level),
+            pairs: None,
             in_place: None,
             axes: Vec::new(),
         };
@@ -159,6 +162,11 @@ impl Stage {
             self.lay(slices);
         }
         self
+    }
+
+    /// With words of pairs of bf16, for inputs of that type.
+    pub fn paired(self, pairs: Pairs) -> Stage {
+        Stage { pairs: Some(pairs), ..self }
     }
 
     /// Staged coordinates of a strip along each axis.
@@ -233,6 +241,16 @@ impl Stage {
         self.table(counts, self.image, steps)
     }
 
+    /// As [`Stage::pixels`], of the first pixels of pairs.
+    pub fn pairs(&self, counts: &[usize]) -> Vec<usize> {
+        let last = counts.len() - 1;
+        let mut counts: SmallVec<[usize; 3]> = counts.into();
+        counts[last] = counts[last].div_ceil(2);
+        let distance = |d: usize| if d == last { 2 } else { 1 };
+        let axes = self.axes.iter().zip(&self.strides).enumerate();
+        self.table(&counts, self.image, axes.map(|(d, (a, s))| a.step * s * distance(d)))
+    }
+
     /// As [`Stage::pixels`], with other distances between images and along each dimension.
     pub fn table(&self, counts: &[usize], image: usize, steps: impl Iterator<Item = usize>) -> Vec<usize> {
         let rows = self.rows.min(counts[0]);
@@ -296,6 +314,13 @@ impl Stage {
         let own = self.own[self.own.len() - 1];
         // SAFETY: by the caller's promise.
         unsafe {
+            if let Some(pairs) = &self.pairs {
+                let pixel = |u: usize| axis.source(first, u).map(|s| x.add((at + s * own) * self.element));
+                for u in 0..extent {
+                    pairs.put(pixel(u), pixel(u + axis.step), to.add(u * self.pitch), self.width);
+                }
+                return;
+            }
             if axis.unit == 1 && axis.holes == 1 && self.pitch == own {
                 // Zeros, one piece of the input, zeros.
                 let low = axis.low + (first * axis.step) as i64;

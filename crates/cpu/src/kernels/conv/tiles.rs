@@ -342,6 +342,12 @@ kernels!(across_512_2, down_512_2, x86::V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 1
 kernels!(across_512_3, down_512_3, x86::V16x32, 3, [1 2 3 4 5 6 7 8 9], "avx512f,avx2,fma");
 kernels!(across_512_4, down_512_4, x86::V16x32, 4, [1 2 3 4 5 6], "avx512f,avx2,fma");
 
+// Words of both operands are pairs of bf16.
+kernels!(across_halves_1, down_halves_1, x86::HalfPairs16, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
+kernels!(across_halves_2, down_halves_2, x86::HalfPairs16, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
+kernels!(across_halves_3, down_halves_3, x86::HalfPairs16, 3, [1 2 3 4 5 6 7 8 9], "avx512f,avx512bf16,avx2,fma");
+kernels!(across_halves_4, down_halves_4, x86::HalfPairs16, 4, [1 2 3 4 5 6], "avx512f,avx512bf16,avx2,fma");
+
 impl Shape {
     /// The kernels of a width of `vectors`, at most [`widest`].
     fn new(level: Level, vectors: usize) -> Shape {
@@ -355,6 +361,14 @@ impl Shape {
             (Level::Avx512, 3) => shape(across_512_3, down_512_3, 9, 48),
             #[cfg(target_arch = "x86_64")]
             (Level::Avx512, _) => shape(across_512_4, down_512_4, 6, 64),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512Bf16, 1) => shape(across_halves_1, down_halves_1, 14, 16),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512Bf16, 2) => shape(across_halves_2, down_halves_2, 14, 32),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512Bf16, 3) => shape(across_halves_3, down_halves_3, 9, 48),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512Bf16, _) => shape(across_halves_4, down_halves_4, 6, 64),
             #[cfg(target_arch = "x86_64")]
             (Level::Avx2, 1) => shape(across_avx2_1, down_avx2_1, 12, 8),
             #[cfg(target_arch = "x86_64")]
@@ -373,7 +387,8 @@ pub struct Panel {
     pub shape: Shape,
 }
 
-/// Cuts `features` columns into panels of nearly equal widths.
+/// Cuts `features` columns into panels of nearly equal widths. At the level of pairs, both operands are words of two
+/// bf16; where they are f32, ask for [`Level::vectors`].
 pub fn panels(level: Level, features: usize) -> Vec<Panel> {
     let (lanes, widest) = match level {
         Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (16, 4),
