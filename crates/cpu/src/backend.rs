@@ -52,7 +52,11 @@ impl CpuBackend {
         knobs::JIT.is_on()?;
         let tensor_float_32 = knobs::TENSOR_FLOAT_32.is_on()?;
         let winograd = knobs::WINOGRAD.is_on()?;
-        Ok(CpuBackend { team: Arc::new(team), target: Target { level, tensor_float_32, winograd }, blocks })
+        Ok(CpuBackend {
+            team: Arc::new(team),
+            target: Target { level, tensor_float_32, winograd, flush: false },
+            blocks,
+        })
     }
 
     /// The same backend, which may compute products of f32 matrices less exactly where that is faster (off by default;
@@ -81,7 +85,8 @@ impl CpuBackend {
     }
 
     fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
-        let target = Target { winograd: self.target.winograd && options.winograd, ..self.target };
+        let winograd = self.target.winograd && options.winograd;
+        let target = Target { winograd, flush: options.flush_denormals, ..self.target };
         let options = Options { donated: options.donated.clone(), state_at: None, blocks: self.blocks };
         Executor::new(schedule(graph, &options)?, target)
     }

@@ -120,6 +120,18 @@ pub struct Target {
     pub tensor_float_32: bool,
     /// Whether convolutions may be computed through transforms of their operands.
     pub winograd: bool,
+    /// Whether numbers below the normal range are taken as zero.
+    pub flush: bool,
+}
+
+impl Target {
+    /// The level of element-wise programs: the instruction that rounds to bf16 takes such numbers as zero always.
+    pub(crate) fn programs(self) -> Level {
+        match self.level {
+            Level::Avx512Bf16 if self.flush => Level::Avx512Bf16,
+            level => level.vectors(),
+        }
+    }
 }
 
 /// What generic kernels may ask about the level they are instantiated for.

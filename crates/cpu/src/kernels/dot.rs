@@ -431,7 +431,7 @@ mod tests {
         /// The kernel, which packs with the vectors of a level.
         fn kernel(&self, level: Level, tiles: &'static amx::Kernels) -> Option<DotKernel> {
             let [ra, rb] = self.roles();
-            let target = Target { level, tensor_float_32: true, winograd: false };
+            let target = Target { level, tensor_float_32: true, winograd: false, flush: false };
             tiled(&ra, &rb, self.types, self.epilogue, &Means { target, tiles: Some(tiles) })
         }
 

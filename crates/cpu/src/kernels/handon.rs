@@ -37,7 +37,7 @@ impl HandOn {
             output_types: vec![plan.product.clone()],
             ..step.clone()
         };
-        let map = MapKernel::new(&plan.map, target.level.vectors());
+        let map = MapKernel::new(&plan.map, target.programs());
         Ok(HandOn {
             product: product(plan, &alone, map.takes_panels(), target)?,
             map,

@@ -158,14 +158,14 @@ pub(crate) fn fetch<T>(p: *const T) {
 
 /// The kernel for a step.
 pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
-    let level = target.level.vectors();
+    let (level, programs) = (target.level.vectors(), target.programs());
     Ok(match &step.kernel {
-        Plan::Map(m) => Box::new(map::MapKernel::new(m, level)),
+        Plan::Map(m) => Box::new(map::MapKernel::new(m, programs)),
         Plan::Reduce { map, folded, monoid } => {
-            Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, level))
+            Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, programs))
         }
         Plan::HandOn(h) => Box::new(handon::HandOn::new(h, step, target)?),
-        Plan::Rows(r) => Box::new(rows::RowsKernel::new(r, step, level)),
+        Plan::Rows(r) => Box::new(rows::RowsKernel::new(r, step, programs)),
         Plan::While { captures, starts, cond, body } => {
             Box::new(crate::exec::WhileKernel::new(*captures, starts, [cond, body], step, target)?)
         }

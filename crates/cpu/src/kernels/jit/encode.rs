@@ -109,6 +109,8 @@ pub mod ops {
     pub const CVTTPS2UDQ: Op = Op(0, 1, 0x78);
     pub const CVTPH2PS: Op = Op(1, 2, 0x13);
     pub const CVTPS2PH: Op = Op(1, 3, 0x1d);
+    /// To the nearest bf16, of zmm to ymm (AVX512_BF16).
+    pub const CVTNEPS2BF16: Op = Op(2, 2, 0x72);
     pub const CMPPS: Op = Op(0, 1, 0xc2);
     pub const PCMPD: Op = Op(1, 3, 0x1f);
     pub const PCMPUD: Op = Op(1, 3, 0x1e);
@@ -463,6 +465,10 @@ mod tests {
             ),
             // vblendmps zmm15{k2}, zmm16, zmm1
             (vector(BLENDMPS, 15, 16, z(1), merge(2), None), "62727d4265f9"),
+            // vcvtneps2bf16 ymm17, zmm3
+            (vector(CVTNEPS2BF16, 17, 0, z(3), all, None), "62e27e4872cb"),
+            // vpmovzxwd zmm18, ymm17
+            (vector(PMOVZXWD, 18, 0, z(17), all, None), "62a27d4833d1"),
             // vscalefps zmm10, zmm11, zmm12
             (vector(SCALEFPS, 10, 11, z(12), all, None), "625225482cd4"),
             // vcvtudq2ps zmm0, zmm31

@@ -219,6 +219,11 @@ impl Steps {
 
     /// The nearest bf16, as the f32 of its value: see [`math::to_bf16`].
     pub fn round_to_bf16(&mut self, x: Value) -> Value {
+        if self.rounds {
+            let half = self.one(ops::CVTNEPS2BF16, None, x);
+            let word = self.one(ops::PMOVZXWD, None, half);
+            return self.shift_left(word, 16);
+        }
         let odd = self.shift_right(x, 16);
         let odd = self.and(odd, 1);
         let half = self.two(ops::PADDD, odd, Arg::Bits(0x7fff));

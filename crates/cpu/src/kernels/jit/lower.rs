@@ -44,8 +44,8 @@ impl From<Value> for Lane {
 }
 
 /// The steps of a program: arrays are its loads, then its stores.
-pub fn lower(map: &Map, access: &[Access], sink: Sink, set: Set) -> Option<Steps> {
-    let steps = Steps { list: Vec::new(), set };
+pub fn lower(map: &Map, access: &[Access], sink: Sink, (set, rounds): (Set, bool)) -> Option<Steps> {
+    let steps = Steps { list: Vec::new(), set, rounds };
     let mut l = Lowering { map, access, steps, lanes: vec![None; map.loads.len()] };
     let is_read = |k: &usize| map.stores.contains(k) || map.instrs.iter().any(|i| i.args.contains(k));
     let read: Vec<usize> = (0..map.loads.len()).filter(is_read).collect();
@@ -403,9 +403,19 @@ impl Lowering<'_> {
             Lane::Mask(mask) => self.steps.select(mask, Arg::Bits(1), Arg::Bits(0)),
             Lane::Vector(a) => {
                 let v = self.steps.value(a);
-                if dtype == DType::BF16 { self.steps.shift_right(v, 16) } else { v }
+                if dtype == DType::BF16 { self.upper_half(v) } else { v }
             }
         })
+    }
+
+    /// The upper halves of words, above them zeros: what was shifted up as a word without more is that.
+    fn upper_half(&mut self, v: Value) -> Value {
+        if let Step::Shift { way: ops::SHIFT_LEFT, by: 16, a } = self.steps.list[v.0]
+            && matches!(self.steps.list[a.0], Step::One { op: ops::PMOVZXWD, .. })
+        {
+            return a;
+        }
+        self.steps.shift_right(v, 16)
     }
 }
 

@@ -4,7 +4,8 @@
 //! `lower` turns a program into `steps` on vectors (`functions`: exp, tanh and others as such steps), `emit` gives
 //! them registers and makes a loop of them (`avx512`, `avx2`: each step as instructions), `encode` knows the bytes,
 //! `memory` makes them executable, `rest` has the elements that fill no vector. Results are bit
-//! for bit those of the interpreter in `map`, NaN payloads apart, which runs what this does not know: other element
+//! for bit those of the interpreter in `map`, NaN payloads apart (and numbers below the normal range, where a level's
+//! instructions take them as zero), which runs what this does not know: other element
 //! types, rare ops, programs with too many values at a time, and everything where the machine or the system does not
 //! allow it.
 
@@ -50,8 +51,9 @@ impl Loop {
     /// The loop for a program whose loads are read as `access` says; `None` where the interpreter has to run it.
     pub fn new(map: &Map, access: &[Access], sink: Sink, level: Level) -> Option<Loop> {
         let set = match level {
-            Level::Avx512 => Set::Avx512,
-            Level::Avx2 if is_x86_feature_detected!("f16c") => Set::Avx2,
+            Level::Avx512 => (Set::Avx512, false),
+            Level::Avx512Bf16 => (Set::Avx512, true),
+            Level::Avx2 if is_x86_feature_detected!("f16c") => (Set::Avx2, false),
             _ => return None,
         };
         let steps = lower::lower(map, access, sink, set)?;

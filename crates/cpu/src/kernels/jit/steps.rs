@@ -239,6 +239,8 @@ pub mod rounding {
 pub struct Steps {
     pub list: Vec<Step>,
     pub set: Set,
+    /// Whether there is an instruction that rounds to bf16, and numbers below the normal range count as zero.
+    pub rounds: bool,
 }
 
 impl Steps {
