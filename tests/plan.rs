@@ -165,6 +165,7 @@ fn mistakes_are_told() {
 fn steps_of_a_cpu_are_within_a_factor_of_two_of_those_measured() {
     let cpu = Cpu {
         flops: 445e9,
+        bf16_flops: 445e9,
         tiers: vec![(2.1e6, 200e9), (26e6, 52e9), (f64::INFINITY, 23e9)],
         threads: 2,
         memory: 2e10,

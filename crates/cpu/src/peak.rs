@@ -7,6 +7,7 @@
 use crate::detect::{Isa, Level, Tile};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use systole_ir::DType;
 
 /// The ceilings of a number of threads at one instruction-set level.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +18,8 @@ pub struct Peak {
     pub threads: usize,
     /// f32 multiply-adds in 10⁹ operations a second (a multiply-add is two).
     pub fma_gflops: f64,
+    /// Products of bf16 with f32 sums likewise; those of f32 where no instruction on vectors makes more.
+    pub bf16_gflops: f64,
     /// Bandwidth for working sets of each size, smallest first.
     pub tiers: Vec<Tier>,
 }
@@ -37,6 +40,11 @@ impl Peak {
     pub fn tier(&self, bytes: f64) -> &Tier {
         let last = self.tiers.len() - 1;
         self.tiers.iter().find(|t| bytes <= t.bytes as f64).unwrap_or(&self.tiers[last])
+    }
+
+    /// Multiply-adds of factors of a type, in 10⁹ operations a second.
+    pub fn products(&self, dtype: DType) -> f64 {
+        if dtype == DType::BF16 { self.bf16_gflops } else { self.fma_gflops }
     }
 
     /// The bandwidth of main memory in 10⁹ bytes a second.
@@ -69,6 +77,10 @@ pub fn peak(level: Level, threads: usize) -> Peak {
 fn measure(level: Level, threads: usize) -> Peak {
     let (l2, l3) = (cache_bytes(2).unwrap_or(1 << 20), cache_bytes(3).unwrap_or(0));
     let fma_gflops = on_all(threads, || best(Duration::from_millis(30), || fma_burst(level)));
+    let bf16_gflops = match level {
+        Level::Avx512Bf16 => on_all(threads, || best(Duration::from_millis(30), pairs_burst)).max(fma_gflops),
+        _ => fma_gflops,
+    };
     // Half of a cache: the other half is left to what else lies in it.
     let mut tiers = vec![("L2", l2 * threads, l2 / 2)];
     if l3 > l2 * threads {
@@ -79,7 +91,7 @@ fn measure(level: Level, threads: usize) -> Peak {
         let gb_per_s = on_all(threads, || bandwidth(level, each));
         Tier { name, bytes, gb_per_s }
     });
-    Peak { level, threads, fma_gflops, tiers: tiers.collect() }
+    Peak { level, threads, fma_gflops, bf16_gflops, tiers: tiers.collect() }
 }
 
 /// Bytes of the cache of a level, where the system says so.
@@ -166,6 +178,32 @@ fn burst_of<const N: usize>(level: Level) -> f64 {
     (2 * N * STEPS) as f64
 }
 
+/// As [`fma_burst`], of pairs of bf16: two multiply-adds for each f32 of a vector.
+#[cfg(target_arch = "x86_64")]
+fn pairs_burst() -> f64 {
+    use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps, _mm512_set1_ps};
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn burst(x: f32) -> [__m512; CHAINS] {
+        let mut sums = [_mm512_set1_ps(x); CHAINS];
+        // SAFETY: any bits are vectors of either type.
+        let pairs: __m512bh = unsafe { std::mem::transmute(_mm512_set1_ps(x)) };
+        for _ in 0..STEPS {
+            sums = sums.map(|s| _mm512_dpbf16_ps(s, pairs, pairs));
+        }
+        sums
+    }
+
+    // SAFETY: asked for at the level that has the instruction only, which is available (see `peak`).
+    std::hint::black_box(unsafe { burst(std::hint::black_box(0.5)) });
+    (4 * 16 * CHAINS * STEPS) as f64
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn pairs_burst() -> f64 {
+    0.0
+}
+
 /// Adds up words: reads as fast as the machine reads.
 struct ReadWords;
 
@@ -248,7 +286,8 @@ mod tests {
         for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
             let p = peak(level, 2);
             assert_eq!((p.level, p.threads), (level, 2));
-            assert!(p.fma_gflops > 0.0 && p.tiers.iter().all(|t| t.gb_per_s > 0.0), "{p:?}");
+            assert!(p.fma_gflops > 0.0 && p.products(DType::BF16) >= p.products(DType::F32), "{p:?}");
+            assert!(p.tiers.iter().all(|t| t.gb_per_s > 0.0), "{p:?}");
             assert!(p.tiers.windows(2).all(|t| t[0].bytes < t[1].bytes), "{p:?}");
             assert_eq!(p.tier(1.0).name, "L2");
             assert_eq!(p.tier(1e15).name, "memory");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use systole_compile::{Kernel as Plan, Schedule, Step};
-use systole_ir::{Op, TensorType};
+use systole_ir::{DType, Op, TensorType};
 use systole_runtime::{event, trace};
 
 /// Whether runs are to be timed.
@@ -108,10 +108,19 @@ fn traffic(step: &Step) -> f64 {
 }
 
 /// The shortest time for a kernel, and what sets it.
-fn ceiling(peak: &Peak, flops: f64, bytes: f64) -> (f64, &'static str) {
+fn ceiling(peak: &Peak, step: &Step, bytes: f64) -> (f64, &'static str) {
     let tier = peak.tier(bytes);
-    let (computing, moving) = (flops / peak.fma_gflops / 1e9, bytes / tier.gb_per_s / 1e9);
-    if computing > moving { (computing, "FMA") } else { (moving, tier.name) }
+    let multiplies = match &step.kernel {
+        Plan::Op { op, .. } => matches!(op, Op::DotGeneral(_) | Op::Convolution(_)),
+        kernel => matches!(kernel, Plan::Moments(_) | Plan::Pool(_) | Plan::HandOn(_)),
+    };
+    let narrow = multiplies && step.input_types.iter().take(2).all(|t| t.dtype == DType::BF16);
+    let (name, rate) = match narrow && peak.bf16_gflops > peak.fma_gflops {
+        true => ("bf16", peak.bf16_gflops),
+        false => ("FMA", peak.fma_gflops),
+    };
+    let (computing, moving) = (step.flops / rate / 1e9, bytes / tier.gb_per_s / 1e9);
+    if computing > moving { (computing, name) } else { (moving, tier.name) }
 }
 
 /// One line of the table.
@@ -141,8 +150,11 @@ pub(crate) fn table(executor: &Executor, level: Level, threads: usize) -> Option
     collect(executor, level, threads, total, 0, &mut rows);
     let all = peak(level, threads);
     let tiers: Vec<String> = all.tiers.iter().map(|t| format!("{} {:.0} GB/s", t.name, t.gb_per_s)).collect();
-    let mut text =
-        format!("ceilings of {threads} threads: FMA {:.0} GFLOP/s, {}\n", all.fma_gflops, tiers.join(", "));
+    let products = match all.bf16_gflops > all.fma_gflops {
+        true => format!("FMA {:.0} GFLOP/s, bf16 {:.0} GFLOP/s", all.fma_gflops, all.bf16_gflops),
+        false => format!("FMA {:.0} GFLOP/s", all.fma_gflops),
+    };
+    let mut text = format!("ceilings of {threads} threads: {products}, {}\n", tiers.join(", "));
     text += &format!(
         "{:<34} {:>7} {:>9} {:>6} {:>8} {:>7} {:>13}  result\n",
         "kernel", "calls", "ms/call", "time", "GFLOP/s", "GB/s", "of ceiling"
@@ -192,7 +204,7 @@ fn collect(executor: &Executor, level: Level, threads: usize, total: f64, depth:
         let (flops, bytes) = (step.flops, traffic(step));
         let alone = profile.steps[i].alone.load(Relaxed);
         let reached = || {
-            let (least, name) = ceiling(&peak(level, if alone { 1 } else { threads }), flops, bytes);
+            let (least, name) = ceiling(&peak(level, if alone { 1 } else { threads }), step, bytes);
             (least / seconds, name)
         };
         let of = if step.scope.is_empty() { "" } else { " of " };

@@ -157,8 +157,13 @@ mod tests {
         let ty = TensorType::new(DType::BF16, [8192, 8192]);
         let (a, b) = (g.parameter(ty.clone(), "a"), g.parameter(ty, "b"));
         let work = Work::of(&g.finish(&[a.dot(&b)]).unwrap());
-        let cpu =
-            Machine::Cpu(Cpu { flops: 4e11, tiers: vec![(f64::INFINITY, 2e10)], threads: 2, memory: 2e10 });
+        let cpu = Machine::Cpu(Cpu {
+            flops: 4e11,
+            bf16_flops: 4e11,
+            tiers: vec![(f64::INFINITY, 2e10)],
+            threads: 2,
+            memory: 2e10,
+        });
         let named = ["v5e-1", "v6e-1", "tpu7x-2x2x1"].map(|n| Machine::of(n, &t).unwrap());
         let choice = |machine: Machine| {
             let estimate = analytic(&work, &machine, &t, Half::Bf16).unwrap();

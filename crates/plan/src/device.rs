@@ -111,7 +111,7 @@ impl Device {
     /// A CPU from its measured ceilings.
     pub fn cpu(cpu: &Cpu) -> Device {
         Device {
-            flops: [cpu.flops, cpu.flops],
+            flops: [cpu.bf16_flops, cpu.flops],
             bytes_per_s: cpu.tiers.last().map_or(f64::INFINITY, |t| t.1),
             memory_share: 0.9,
             on_chip_bytes_per_s: f64::INFINITY,

@@ -45,6 +45,8 @@ fn unknown(name: &str, family: &str, tables: &Tables) -> Error {
 pub struct Cpu {
     /// f32 operations a second of all threads.
     pub flops: f64,
+    /// The same of factors of 16 bits.
+    pub bf16_flops: f64,
     /// Caches and main memory, nearest first: bytes that all threads together keep there, and bytes a second.
     pub tiers: Vec<(f64, f64)>,
     /// Threads.
@@ -446,7 +448,7 @@ mod tests {
         let gpus = ahead("2*a100");
         assert_eq!((gpus.topology.as_str(), gpus.extents), ("2*a100", vec![1, 1, 2]));
         assert!(gpus.gpu.is_some_and(|text| text.contains("major: 8 minor: 0")));
-        let cpu = Cpu { flops: 1e9, tiers: Vec::new(), threads: 1, memory: 1e9 };
+        let cpu = Cpu { flops: 1e9, bf16_flops: 1e9, tiers: Vec::new(), threads: 1, memory: 1e9 };
         assert!(Machine::Cpu(cpu).ahead(&tables).is_err());
     }
 }

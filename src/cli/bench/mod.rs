@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use systole_cpu::{Level, Peak};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{DType, Error, ErrorKind, Result};
 use workload::{Item, Unit, Work};
 
 #[derive(Args)]
@@ -119,9 +119,10 @@ fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {
         Unit::Gflops => (gflops, "GFLOP/s"),
         Unit::Bandwidth => (gb_per_s.unwrap_or(0.0), "GB/s"),
     };
+    let products = peak.products(if item.precision.contains("bfloat16") { DType::BF16 } else { DType::F32 });
     let share = match gb_per_s {
         Some(rate) => rate / peak.memory_gb_per_s(),
-        None => gflops / peak.fma_gflops,
+        None => gflops / products,
     };
     let mut o = Map::new();
     let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
@@ -139,7 +140,7 @@ fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {
     put("threads", json!(peak.threads));
     put("steps", json!(m.steps));
     put("cpu", json!(machine(peak.level)));
-    put("peak_gflops", json!(rounded(peak.fma_gflops)));
+    put("peak_gflops", json!(rounded(products)));
     put("peak_gb_per_s", json!(rounded(peak.memory_gb_per_s())));
     o.into()
 }
@@ -202,5 +203,7 @@ impl Rows {
 }
 
 fn ceilings(o: &Value) -> String {
-    format!("peak {} GFLOP/s (f32), {} GB/s (memory)", o["peak_gflops"], o["peak_gb_per_s"])
+    let factors =
+        if o["precision"].as_str().is_some_and(|p| p.contains("bfloat16")) { "bf16" } else { "f32" };
+    format!("peak {} GFLOP/s ({factors}), {} GB/s (memory)", o["peak_gflops"], o["peak_gb_per_s"])
 }

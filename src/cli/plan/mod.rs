@@ -176,6 +176,7 @@ fn this_cpu() -> Result<Machine> {
     let peak = systole_cpu::peak(Level::from_knob()?, threads);
     Ok(Machine::Cpu(Cpu {
         flops: peak.fma_gflops * 1e9,
+        bf16_flops: peak.bf16_gflops * 1e9,
         tiers: peak.tiers.iter().map(|t| (t.bytes as f64, t.gb_per_s * 1e9)).collect(),
         threads,
         memory: systole_cpu::available_memory().map_or(f64::INFINITY, |b| b as f64),
