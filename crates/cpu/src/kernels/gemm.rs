@@ -325,20 +325,26 @@ pub(super) mod x86 {
         |a, b, c| _mm256_add_epi32(c, _mm256_madd_epi16(a, b)),
         _mm256_add_epi32
     );
-    intrinsic_vector!(
-        V16x32,
-        __m512,
-        f32,
-        16,
-        f32,
-        _mm512_set1_ps,
-        _mm512_loadu_ps,
-        _mm512_storeu_ps,
-        |p, n| _mm512_maskz_loadu_ps(bits(n), p),
-        |p, n, x| _mm512_mask_storeu_ps(p, bits(n), x),
-        _mm512_fmadd_ps,
-        _mm512_add_ps
-    );
+    /// Sixteen f32 sums; they differ in the multiply-add.
+    macro_rules! floats16 {
+        ($name:ident, $fma:expr) => {
+            intrinsic_vector!(
+                $name,
+                __m512,
+                f32,
+                16,
+                f32,
+                _mm512_set1_ps,
+                _mm512_loadu_ps,
+                _mm512_storeu_ps,
+                |p, n| _mm512_maskz_loadu_ps(bits(n), p),
+                |p, n, x| _mm512_mask_storeu_ps(p, bits(n), x),
+                $fma,
+                _mm512_add_ps
+            );
+        };
+    }
+    floats16!(V16x32, _mm512_fmadd_ps);
     intrinsic_vector!(
         V8x64,
         __m512d,
@@ -381,20 +387,7 @@ pub(super) mod x86 {
         // SAFETY: any bits are vectors of either type.
         unsafe { std::mem::transmute(x) }
     }
-    intrinsic_vector!(
-        HalfPairs16,
-        __m512,
-        f32,
-        16,
-        f32,
-        _mm512_set1_ps,
-        _mm512_loadu_ps,
-        _mm512_storeu_ps,
-        |p, n| _mm512_maskz_loadu_ps(bits(n), p),
-        |p, n, x| _mm512_mask_storeu_ps(p, bits(n), x),
-        |a, b, c| _mm512_dpbf16_ps(c, pairs(a), pairs(b)),
-        _mm512_add_ps
-    );
+    floats16!(HalfPairs16, |a, b, c| _mm512_dpbf16_ps(c, pairs(a), pairs(b)));
 }
 
 /// `body` for each row `I` of a tile of `M`, written out: sums stay in registers only where every index is a constant

@@ -195,31 +195,13 @@ unsafe fn quads_of_panel<const FLIP: u32>(p: &PanelArgs<i32>) {
     }
 }
 
-/// Pairs of bf16 wherever they lie.
-#[cfg(target_arch = "x86_64")]
-unsafe fn halves_of_panel(p: &PanelArgs<f32>) {
-    for step in 0..p.k {
-        for lane in 0..p.fill {
-            let get = |i: usize| -> u32 {
-                if lane >= p.lanes || 2 * step + i >= p.products {
-                    return 0;
-                }
-                let at = lane * p.lane + (2 * step + i) * p.step;
-                // SAFETY: by the promise of `PackFn` the source has this product.
-                u32::from(unsafe { p.src.add(at).cast::<u16>().read_unaligned() })
-            };
-            // SAFETY: by the promise of `PackFn`.
-            unsafe { *p.dst.add(step * p.stride + lane).cast::<u32>() = get(0) | get(1) << 16 };
-        }
-    }
-}
-
 unsafe fn pairs<S: Copy + Into<i16>>(panels: &[PanelArgs<i32>]) {
     // SAFETY: by the promise of `PackFn`.
-    panels.iter().for_each(|p| unsafe { pairs_of_panel::<S>(p) });
+    panels.iter().for_each(|p| unsafe { pairs_of_panel::<i32, S>(p) });
 }
 
-unsafe fn pairs_of_panel<S: Copy + Into<i16>>(p: &PanelArgs<i32>) {
+/// Words of two numbers each, wherever these lie.
+unsafe fn pairs_of_panel<T, S: Copy + Into<i16>>(p: &PanelArgs<T>) {
     for step in 0..p.k {
         for lane in 0..p.fill {
             let get = |i: usize| -> u32 {
@@ -232,7 +214,7 @@ unsafe fn pairs_of_panel<S: Copy + Into<i16>>(p: &PanelArgs<i32>) {
                 u32::from(x.into() as u16)
             };
             // SAFETY: by the promise of `PackFn`.
-            unsafe { *p.dst.add(step * p.stride + lane) = (get(0) | get(1) << 16) as i32 };
+            unsafe { *p.dst.add(step * p.stride + lane).cast::<u32>() = get(0) | get(1) << 16 };
         }
     }
 }
@@ -312,7 +294,7 @@ mod x86 {
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512 {
     use super::x86::{Stored, Word};
-    use super::{PanelArgs, halves_of_panel, plain, quads_of_panel};
+    use super::{PanelArgs, pairs_of_panel, plain, quads_of_panel};
     use std::arch::x86_64::*;
 
     /// Rows of a source that are asked for before they are read.
@@ -469,10 +451,10 @@ pub(super) mod avx512 {
             } else if first.lane == 2 {
                 halves_of_rows(panels, whole);
             } else {
-                return panels.iter().for_each(|p| halves_of_panel(p));
+                return panels.iter().for_each(|p| pairs_of_panel::<f32, i16>(p));
             }
             for p in panels.iter().filter(|p| whole < p.k) {
-                halves_of_panel(&PanelArgs {
+                pairs_of_panel::<f32, i16>(&PanelArgs {
                     src: p.src.wrapping_add(2 * whole * p.step),
                     dst: p.dst.wrapping_add(whole * p.stride),
                     k: p.k - whole,
