@@ -159,11 +159,13 @@ impl<'g> Fusion<'g> {
         v
     }
 
-    /// `dot(a, b) + broadcast(bias)` along the last dimension is one step.
+    /// `dot(a, b) + broadcast(bias)` along the last dimension is one step. Of bf16 only convolutions, whose kernels round
+    /// before and after the bias: what reads a sum that is stored as such does not make its own, wider one.
     fn find_biases(&mut self) {
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
-            if node.op != Op::Binary(Binary::Add) || node.outs[0].dtype != DType::F32 {
+            let dtype = node.outs[0].dtype;
+            if node.op != Op::Binary(Binary::Add) || !matches!(dtype, DType::F32 | DType::BF16) {
                 continue;
             }
             let (a, b) = (node.inputs[0], node.inputs[1]);
@@ -175,13 +177,13 @@ impl<'g> Fusion<'g> {
                 let fits = match &self.graph.nodes[p].op {
                     Op::DotGeneral(d) => {
                         let rank = self.graph.ty(self.graph.nodes[p].inputs[1]).rank();
-                        d.rhs_free(rank).len() == 1
+                        d.rhs_free(rank).len() == 1 && dtype == DType::F32
                     }
                     Op::Convolution(c) => c.dims.output_feature + 1 == node.outs[0].rank(),
                     _ => false,
                 };
                 let operands = &self.graph.nodes[p].inputs;
-                let plain = operands.iter().all(|&v| self.graph.ty(v).dtype == DType::F32);
+                let plain = operands.iter().all(|&v| self.graph.ty(v).dtype == dtype);
                 if let (true, true, Some(bias)) = (fits, plain, self.row_of(other)) {
                     self.biased.insert(i, (product, bias));
                     self.role[i] = Role::Step;

@@ -184,7 +184,10 @@ fn main() -> systole_ir::Result<()> {
         for (backend, &threads) in backends.iter().zip(&counts) {
             let mut line = format!("{name:<38} {threads:>3} ");
             for graph in &graphs {
-                let exe = backend.compile(graph, &CompileOptions::default())?;
+                let exe = backend.compile(
+                    graph,
+                    &CompileOptions { winograd: true, flush_denormals: true, ..Default::default() },
+                )?;
                 let mut s = Stream::new(1, 2, 3);
                 let draw = |t: &TensorType| backend.put(&draw(t, &mut s), DeviceId(0));
                 let args: Vec<Buffer> = graph.param_types().iter().map(draw).collect::<Result<_, _>>()?;

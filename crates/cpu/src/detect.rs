@@ -18,7 +18,7 @@ pub enum Level {
     Avx512,
     /// The same, and products of bf16 in pairs (AVX512_BF16).
     Avx512Bf16,
-    /// AVX-512, and AMX tile registers for products of bf16 and of bytes.
+    /// AVX-512 with AVX512_BF16, and AMX tile registers for products of bf16 and of bytes.
     Amx,
 }
 
@@ -61,7 +61,7 @@ impl Level {
                         && is_x86_feature_detected!("avx512vl")
                 }
                 Level::Avx512Bf16 => Level::Avx512.is_available() && is_x86_feature_detected!("avx512bf16"),
-                Level::Amx => Level::Avx512.is_available() && amx::is_available(),
+                Level::Amx => Level::Avx512Bf16.is_available() && amx::is_available(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]

@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod emulated;
 pub mod pack;
+pub mod spread;
 #[cfg(target_arch = "x86_64")]
 mod unit;
 
@@ -23,6 +24,7 @@ use super::gemm::{Element, Left, Registers, Shape, Table, Tile, TileKernel, UNRO
 use super::math;
 use super::pack::{PackFn, PanelArgs};
 use crate::detect::Level;
+use spread::{Lanes, Spread, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use systole_ir::DType;
@@ -30,7 +32,7 @@ use systole_ir::DType;
 /// Rows of a tile register, and 32-bit numbers of one of its rows.
 pub const LANES: usize = 16;
 /// Bytes of a row.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 /// Steps of a block: a panel of each operand then fits half of the first cache. Longer ones were slower.
 const CHAIN: usize = 128;
 
@@ -47,7 +49,12 @@ struct Config {
 impl Config {
     /// For panels of `height` rows: one tile, or two of half the height.
     fn of(height: usize) -> Config {
-        let rows = tile_rows(height) as u8;
+        Config::of_rows(tile_rows(height))
+    }
+
+    /// For left tiles of so many rows.
+    fn of_rows(rows: usize) -> Config {
+        let rows = rows as u8;
         let mut config =
             Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         config.row_bytes[..8].fill(LINE as u16);
@@ -68,6 +75,8 @@ fn tile_rows(height: usize) -> usize {
 /// `configure` needs a machine that has them; all others a configured thread. Addresses cover the rows of the tile,
 /// `row` bytes apart. Registers of one multiplication differ.
 unsafe trait Unit: 'static {
+    /// Vectors of such machines.
+    type Lanes: Lanes;
     unsafe fn configure(config: &Config);
     unsafe fn release();
     unsafe fn zero<const T: u8>();
@@ -81,6 +90,8 @@ unsafe trait Unit: 'static {
     unsafe fn unsigned<const C: u8, const A: u8, const B: u8>();
     /// [`tile`], compiled for machines that have the unit.
     unsafe fn run<D: Dot>(t: &Tile<D::Sum>);
+    /// Other work, compiled so.
+    unsafe fn enter<W: Work>(work: &W);
 }
 
 /// A kind of product.
@@ -347,6 +358,8 @@ pub struct Kernels {
     pub split: Shape<f32>,
     pub signed: Shape<i32>,
     pub unsigned: Shape<i32>,
+    /// Products of bf16 with operands in place.
+    pub spread: Spread,
 }
 
 /// What is made of a unit, and of one kind of its products.
@@ -367,6 +380,7 @@ impl<U: Unit> Of<U> {
         split: Of::<U, Split>::SHAPE,
         signed: Of::<U, Signed>::SHAPE,
         unsigned: Of::<U, Unsigned>::SHAPE,
+        spread: Spread::of::<U>(),
     };
 }
 

@@ -11,11 +11,14 @@ mod gradient;
 mod moments;
 mod pointwise;
 mod stage;
+mod tiled;
+mod tiled_gradient;
 mod tiles;
 mod winograd;
 
 pub use tiles::pieces;
 
+use super::convpool::NarrowBias;
 use super::lanes::narrow;
 use super::moves::{BoxCopy, Dim, fill};
 use super::{Io, Kernel, Ptr};
@@ -34,7 +37,13 @@ pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, target: Target) -> O
     if ![x, k, y].into_iter().all(known) {
         return None;
     }
+    if let Some(kernel) = tiled::Forward::new(c, bias, [x, k, y], target) {
+        return Some(Box::new(kernel));
+    }
     if let Some(kernel) = pointwise::Pointwise::forward(c, bias, [x, k, y], target) {
+        return Some(Box::new(kernel));
+    }
+    if !bias && let Some(kernel) = tiled_gradient::KernelGradient::new(c, [x, k, y], target) {
         return Some(Box::new(kernel));
     }
     if !bias && let Some(kernel) = pointwise::Pointwise::gradient(c, [x, k, y], target) {
@@ -61,6 +70,9 @@ pub fn bind_dense(c: &Convolution, bias: bool, step: &Step, target: Target) -> O
 pub fn bind_moments(m: &Moments, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
     let level = target.level.vectors();
     let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+    if let Some(kernel) = tiled::Forward::new(&m.conv, m.bias, [x, k, y], target) {
+        return Some(Box::new(kernel.with_moments(target)));
+    }
     if let Some(product) = pointwise::Pointwise::forward(&m.conv, m.bias, [x, k, y], target) {
         return Some(Box::new(product.with_moments(y, target)));
     }
@@ -184,6 +196,11 @@ fn is_forward(c: &Convolution) -> bool {
         && c.batch_groups == 1
         && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
         && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
+}
+
+/// What rounds sums of narrow results to which a bias is added after rounding, and rounds again: see [`NarrowBias`].
+fn bias_rounding(bias: bool, y: &TensorType, level: Level) -> Option<TileFn> {
+    (bias && y.dtype == DType::BF16).then(|| level.tile::<NarrowBias<true>>())
 }
 
 /// Whether products run along pairs of channels of bf16.

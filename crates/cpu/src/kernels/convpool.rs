@@ -123,7 +123,7 @@ fn dots(y: &TensorType, of_product: &[TensorType], level: Level) -> Option<Dots>
 
 /// Rounds `n` rows of f32 to bf16 values, adds a bias to each, and rounds again; `dst`: the rows, `b`: the bias,
 /// `c`: how many elements a row has.
-struct NarrowBias<const BIAS: bool>;
+pub struct NarrowBias<const BIAS: bool>;
 impl<const BIAS: bool> Tile for NarrowBias<BIAS> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, b: *const u8, c: *const u8, n: usize) {

@@ -1,5 +1,6 @@
 //! Narrow floats in convolutions, which know f32: operands are widened, the f32 kernel runs, results are rounded once.
 
+use super::convpool::NarrowBias;
 use super::dot::convert;
 use super::lanes::{narrow, widen};
 use super::{Io, Kernel, bind};
@@ -15,6 +16,8 @@ pub struct Widened {
     inputs: Vec<Side>,
     outputs: Vec<Side>,
     scratch: usize,
+    /// How a bias, the last operand, is added to the rounded result, and the numbers of a row.
+    bias: Option<(TileFn, usize)>,
 }
 
 /// One operand or result: elements, where its f32 form lies in scratch, and how to convert.
@@ -46,14 +49,20 @@ impl Widened {
         let inputs = step.input_types.iter().map(|t| side(t, widen(t.dtype, level))).collect();
         let outputs = step.output_types.iter().map(|t| side(t, narrow(t.dtype, level))).collect();
         let wide = |t: &TensorType| if is_narrow(t) { t.with_dtype(DType::F32) } else { t.clone() };
+        let y = &step.output_types[0];
+        let after = bias && y.dtype == DType::BF16;
+        let operands = step.input_types.len() - usize::from(after);
+        let row = y.shape.dims().last().copied().unwrap_or(1);
         let step = Step {
-            kernel: Plan::Op { op: wide_op, bias },
-            input_types: step.input_types.iter().map(wide).collect(),
+            kernel: Plan::Op { op: wide_op, bias: bias && !after },
+            inputs: step.inputs[..operands].to_vec(),
+            input_types: step.input_types[..operands].iter().map(wide).collect(),
             output_types: step.output_types.iter().map(wide).collect(),
             ..step.clone()
         };
         let inner = bind(&step, target)?;
-        Ok(Some(Widened { scratch: at + inner.scratch(), inner, inputs, outputs }))
+        let bias = after.then(|| (level.tile::<NarrowBias<true>>(), row));
+        Ok(Some(Widened { scratch: at + inner.scratch(), inner, inputs, outputs, bias }))
     }
 }
 
@@ -83,7 +92,12 @@ impl Kernel for Widened {
                 }
             }
             let scratch = io.scratch.wrapping_add(end);
-            self.inner.run(cx, &Io { inputs: &inputs, outputs: &outputs, scratch })?;
+            let operands = &inputs[..inputs.len() - usize::from(self.bias.is_some())];
+            self.inner.run(cx, &Io { inputs: operands, outputs: &outputs, scratch })?;
+            if let (Some((round, row)), [.., bias]) = (self.bias, &inputs[..]) {
+                let rows = self.outputs[0].elements / row.max(1);
+                round(outputs[0], *bias, *bias, (&raw const row).cast(), rows);
+            }
             for ((side, &from), &to) in self.outputs.iter().zip(&outputs).zip(io.outputs) {
                 if let Some(f) = side.convert {
                     convert(cx, f, (from.cast_const(), 4), (to, 2), side.elements);

@@ -1,5 +1,6 @@
 //! Tile registers in plain code, as the manual defines them, for tests.
 
+use super::spread::Work;
 use super::{Config, Dot, Kernels, LANES, LINE, Of, Unit};
 use crate::kernels::gemm::Tile;
 use std::cell::RefCell;
@@ -70,6 +71,8 @@ struct Emulated;
 
 // SAFETY: memory is touched where the instructions would touch it.
 unsafe impl Unit for Emulated {
+    type Lanes = [f32; LANES];
+
     unsafe fn configure(config: &Config) {
         assert_eq!((config.palette, config.start_row, config.reserved), (1, 0, [0; 14]));
         assert!(config.row_bytes[8..].iter().all(|&n| n == 0) && config.rows[8..].iter().all(|&n| n == 0));
@@ -141,5 +144,10 @@ unsafe impl Unit for Emulated {
     unsafe fn run<D: Dot>(t: &Tile<D::Sum>) {
         // SAFETY: by the promise of `TileKernel`.
         unsafe { super::tile::<Emulated, D>(t) }
+    }
+
+    unsafe fn enter<W: Work>(work: &W) {
+        // SAFETY: by the promise of `Work`.
+        unsafe { work.run::<Emulated>() }
     }
 }

@@ -3,10 +3,11 @@
 //! The compiler has no names for these instructions yet, so each is a line of assembly. It never uses tile registers
 //! itself: what is in them stays between one line and the next.
 
+use super::spread::{Lanes, Work};
 use super::{Config, Dot, Kernels, Of, Unit};
 use crate::kernels::gemm::Tile;
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::arch::x86_64::*;
 
 pub static HARDWARE: Kernels = Of::<Hardware>::KERNELS;
 
@@ -32,6 +33,8 @@ macro_rules! dot {
 
 // SAFETY: each method is the instruction that it is named after.
 unsafe impl Unit for Hardware {
+    type Lanes = __m512;
+
     unsafe fn configure(config: &Config) {
         // SAFETY: the configuration is one that the instruction accepts; it reads its 64 bytes.
         unsafe {
@@ -104,6 +107,80 @@ unsafe impl Unit for Hardware {
         }
         // SAFETY: as above; machines with tile registers have these features.
         unsafe { run::<D>(t) }
+    }
+
+    unsafe fn enter<W: Work>(work: &W) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+        unsafe fn enter<W: Work>(work: &W) {
+            // SAFETY: by the promise of `Work`.
+            unsafe { work.run::<Hardware>() }
+        }
+        // SAFETY: as above; the features are part of the level.
+        unsafe { enter::<W>(work) }
+    }
+}
+
+/// The first `n` of sixteen.
+#[inline(always)]
+fn first(n: usize) -> __mmask16 {
+    ((1u32 << n) - 1) as __mmask16
+}
+
+// SAFETY of all of these: machines with tile registers have the features.
+impl Lanes for __m512 {
+    type Narrow = __m256bh;
+
+    #[inline(always)]
+    fn zero() -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_setzero_ps() }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        // SAFETY: the caller's numbers.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, n: usize) {
+        // SAFETY: the caller's place.
+        unsafe { _mm512_mask_storeu_ps(p, first(n), self) }
+    }
+    #[inline(always)]
+    unsafe fn store_narrow(bits: __m256bh, p: *mut u16, n: usize) {
+        // SAFETY: the caller's place; both types are 32 bytes.
+        unsafe {
+            _mm256_mask_storeu_epi16(p.cast(), first(n), std::mem::transmute::<__m256bh, __m256i>(bits))
+        }
+    }
+    #[inline(always)]
+    fn add(self, other: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(self, other) }
+    }
+    #[inline(always)]
+    fn sub(self, other: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_sub_ps(self, other) }
+    }
+    #[inline(always)]
+    fn scale(self, by: f32) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_mul_ps(self, _mm512_set1_ps(by)) }
+    }
+    #[inline(always)]
+    fn mul_add(self, by: __m512, other: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(self, by, other) }
+    }
+    #[inline(always)]
+    fn narrow(self) -> __m256bh {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtneps_pbh(self) }
+    }
+    #[inline(always)]
+    fn widen(bits: __m256bh) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtpbh_ps(bits) }
     }
 }
 

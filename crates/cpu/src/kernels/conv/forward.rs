@@ -9,7 +9,7 @@
 use super::moments::Moments;
 use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
-use super::{is_forward, is_paired};
+use super::{bias_rounding, is_forward, is_paired};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::{Pairs, narrow, widen};
@@ -37,6 +37,9 @@ pub struct Forward {
     image: usize,
     element: usize,
     narrow: Option<TileFn>,
+    /// How a bias is added to narrow results, and widened.
+    round: Option<TileFn>,
+    widen_bias: Option<TileFn>,
     kernel: Weights,
     packed: usize,
     /// Gathers statistics of the result; where it is narrow, of what it was rounded to.
@@ -86,13 +89,19 @@ pub(super) struct Weights {
 }
 
 /// A phase of one dimension: taps as (coordinate in the kernel, staged coordinate), pixels.
-struct AxisPhase {
-    taps: Vec<(usize, usize)>,
-    count: usize,
+pub(super) struct AxisPhase {
+    pub taps: Vec<(usize, usize)>,
+    pub count: usize,
 }
 
 /// One dimension's phases: a pixel is every `phases.len()`-th output.
-fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -> (Axis, Vec<AxisPhase>) {
+pub(super) fn axis(
+    c: &Convolution,
+    i: usize,
+    size: usize,
+    window: usize,
+    out: usize,
+) -> (Axis, Vec<AxisPhase>) {
     let (holes, stride, dilation) = (c.lhs_dilation[i], c.strides[i], c.rhs_dilation[i]);
     let common = (1..=holes.min(stride)).rev().find(|g| holes % g == 0 && stride % g == 0).unwrap_or(1);
     let (count, step) = (holes / common, stride / common);
@@ -175,7 +184,8 @@ impl Forward {
         let spatial: SmallVec<[usize; 3]> = d.kernel_spatial.iter().map(|&s| own[s]).collect();
         let padded: usize = panels.iter().map(|p| p.shape.columns).sum();
         let (mut phases, mut packed) = (Vec::new(), 0);
-        for choice in choices(&along) {
+        let counts: Vec<usize> = along.iter().map(Vec::len).collect();
+        for choice in choices(&counts) {
             let phase = Phase::new(&stage, &along, &choice, &spatial, y, packed);
             packed += phase.taps.len() * channels * padded;
             phases.push(phase);
@@ -192,6 +202,8 @@ impl Forward {
             image: y.elements() / y.shape[0],
             element: y.dtype.size(),
             narrow: narrow(y.dtype, vectors),
+            round: bias_rounding(bias, y, vectors),
+            widen_bias: widen(y.dtype, vectors),
             stage,
             phases,
             panels,
@@ -277,7 +289,7 @@ impl Forward {
             for slice in 0..self.stage.slices {
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
                 unsafe {
-                    let a = self.stage.load(to.x.at(0), strip, slice, scratch);
+                    let a = self.stage.load(to.x.at(0), strip, slice, scratch.cast()).cast::<f32>();
                     for (i, phase) in self.phases.iter().enumerate() {
                         let pixels = phase.pixels(strip.images, strip.row, strip.rows);
                         let at = strip.image * self.image + phase.at(strip.row);
@@ -305,6 +317,10 @@ impl Forward {
                     for p in 0..pixels {
                         let y = to.y.at((at + phase.out[p]) * self.element);
                         let row = sums.add(p * columns).cast::<u8>();
+                        if let Some(round) = self.round {
+                            let bias = to.bias.elem::<f32>(from).cast_const().cast();
+                            round(row, row, bias, (&raw const columns).cast(), 1);
+                        }
                         narrow(y, row, row, row, columns);
                         if let (Some(widen), Some(_)) = (self.widen, &self.moments) {
                             widen(row, y, y, y, columns);
@@ -365,7 +381,7 @@ impl Forward {
                         rows: rows[p..].as_ptr(),
                         columns: panel.columns,
                         add: slice + i > 0,
-                        bias: if ends && self.bias { bias } else { std::ptr::null() },
+                        bias: if ends && self.bias && self.round.is_none() { bias } else { std::ptr::null() },
                     },
                 };
                 // SAFETY: tables stay inside the strip, its part of the result and the packed kernel.
@@ -376,15 +392,15 @@ impl Forward {
 }
 
 /// One phase for each dimension, in every combination.
-fn choices(along: &[Vec<AxisPhase>]) -> Vec<SmallVec<[usize; 3]>> {
+pub(super) fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
     let mut all = vec![SmallVec::new()];
-    for phases in along {
+    for &count in counts {
         let with = |c: &SmallVec<[usize; 3]>, p: usize| {
             let mut c = c.clone();
             c.push(p);
             c
         };
-        all = all.iter().flat_map(|c| (0..phases.len()).map(move |p| with(c, p))).collect();
+        all = all.iter().flat_map(|c| (0..count).map(move |p| with(c, p))).collect();
     }
     all
 }
@@ -594,7 +610,7 @@ impl Kernel for Forward {
         let arrays = Arrays { step, x, kernel, bias, y, moments };
         if self.bias {
             // SAFETY: scratch has room for whole vectors after the packed kernel.
-            unsafe { std::ptr::copy_nonoverlapping(io.inputs[2], bias.at(0), self.features * 4) };
+            unsafe { put(self.widen_bias, io.inputs[2], bias.elem(0), self.features) };
         }
         // SAFETY: the kernel is packed; tasks write disjoint parts of the result.
         let body = |task: usize| unsafe { self.strip(task, &arrays) };

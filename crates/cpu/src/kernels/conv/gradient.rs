@@ -179,7 +179,7 @@ impl KernelGradient {
                 let add = i > first || self.parts.begin_with_result();
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
                 unsafe {
-                    let a = self.stage.load(x, strip, slice, scratch);
+                    let a = self.stage.load(x, strip, slice, scratch.cast()).cast::<f32>();
                     for panel in group {
                         let b = self.right(dy, at, lines, panel, scratch.add(staged));
                         self.product(a, b, products, panel, sums, add, &mut ahead);

@@ -113,6 +113,32 @@ impl Moments {
         }
     }
 
+    /// Leaves what features `from..from + n` of a part of an image give, by sums of distances from other numbers than
+    /// their means and of their squares: `[numbers, sums, squares]`.
+    ///
+    /// # Safety
+    /// There are `n` of each; `all` has room for [`Moments::elements`].
+    pub unsafe fn leave(
+        &self,
+        image: usize,
+        part: usize,
+        from: usize,
+        n: usize,
+        [numbers, sums, squares]: [*const f32; 3],
+        all: *mut f32,
+    ) {
+        let count = self.parts[part] as f32;
+        let at = (image * self.parts.len() + part) * 2 * self.features + from;
+        for i in 0..n {
+            // SAFETY: by the caller's promise.
+            unsafe {
+                let (number, sum, square) = (*numbers.add(i), *sums.add(i), *squares.add(i));
+                *all.add(at + i) = count.mul_add(number, sum);
+                *all.add(at + self.features + i) = (square - sum * sum / count).max(0.0);
+            }
+        }
+    }
+
     /// Puts the parts of each image together: from what they left at `all` to the second and third result, of
     /// `[images, features]`.
     ///

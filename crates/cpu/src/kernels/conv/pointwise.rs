@@ -15,7 +15,7 @@ use crate::kernels::moves::Dim;
 use crate::kernels::{Io, Kernel, Ptr};
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
-use systole_ir::{Result, TensorType};
+use systole_ir::{DType, Result, TensorType};
 
 /// Elements of the kernel from which on a product pays: no second-level cache holds smaller blocks of it together with
 /// a strip's pixels. Below, strips are faster: nothing but the kernel is copied.
@@ -48,7 +48,9 @@ impl Pointwise {
             && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
             && is_inside(c, x, &c.strides, &y.shape[1..=n]);
         let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
-        if !fits || channels.min(features) < WIDE || channels * features < LARGE {
+        let wide = channels.min(features) >= WIDE && channels * features >= LARGE;
+        // Of narrow results sums are rounded before the bias, which products do not.
+        if !fits || !wide || bias && y.dtype != DType::F32 {
             return None;
         }
         let own = k.shape.strides();

@@ -1,4 +1,5 @@
-//! The left operand of a convolution as register kernels read it: strips of pixels, in f32, with explicit zeros.
+//! The left operand of a convolution as register kernels read it: strips of pixels, in f32 or as stored, with explicit
+//! zeros.
 //!
 //! A strip is some whole images or some rows of one image, small enough that its input stays in the second-level
 //! cache. Where the input has no padding and lies well it is read in place; otherwise each task copies its strip with
@@ -82,6 +83,8 @@ pub struct Stage {
     own: SmallVec<[usize; 3]>,
     own_image: usize,
     element: usize,
+    /// Bytes of an element as staged, and how it becomes that.
+    staged: usize,
     widen: Option<TileFn>,
     /// What is staged are words of pairs: each element, and that of the next pixel.
     pairs: Option<Pairs>,
@@ -101,9 +104,9 @@ fn cut(batch: usize, rows: usize, row: usize, pixels: usize, strips: usize) -> (
     (1, rows.div_ceil(strips))
 }
 
-/// Whether pixels `step` elements of so many channels apart would share sets of a cache.
+/// Whether pixels `step` elements of so many bytes apart would share sets of a cache.
 fn far(pitch: usize, step: usize, most: usize) -> bool {
-    (pitch * step * 4).is_multiple_of(most)
+    (pitch * step).is_multiple_of(most)
 }
 
 impl Stage {
@@ -132,27 +135,59 @@ impl Stage {
             own,
             own_image,
             element: x.dtype.size(),
+            staged: 4,
             widen: widen(x.dtype, level),
             pairs: None,
             in_place: None,
             axes: Vec::new(),
         };
-        let here = x.dtype == DType::F32
-            && axes.iter().all(Axis::is_inside)
-            && !far(channels, last.unit * last.step, 2 * ALIAS);
-        if here {
-            let at = stage.own.iter().zip(&axes).map(|(s, a)| s * a.low as usize).sum();
-            stage.in_place = Some(at);
-            stage.pitch = channels * last.unit;
-            stage.axes = axes;
+        let here = x.dtype == DType::F32 && !far(channels * 4, last.unit * last.step, 2 * ALIAS);
+        stage.axes = axes;
+        if here && stage.lies_well() {
             return stage;
         }
-        stage.axes = axes;
         let places = stage.images * stage.extents().iter().product::<usize>();
         let slices = stage.cuts().find(|s| places * (channels / s) <= MOST_STAGED);
         let slices = slices.or_else(|| stage.cuts().last()).unwrap_or(1);
         stage.lay(slices);
         stage
+    }
+
+    /// As [`Stage::new`], with elements as they are stored, in slices of at most `most` channels where slices of whole
+    /// vectors can bring it there; read in place only where that `may` be.
+    pub fn as_stored(
+        x: &TensorType,
+        axes: Vec<Axis>,
+        pixels: usize,
+        elements: usize,
+        most: usize,
+        may: bool,
+        level: Level,
+    ) -> Stage {
+        let mut stage = Stage::new(x, axes, pixels, elements, level);
+        (stage.staged, stage.widen, stage.in_place) = (stage.element, None, None);
+        let slices = if stage.channels <= most {
+            1
+        } else {
+            stage.cuts().find(|s| stage.channels / s <= most).unwrap_or(1)
+        };
+        if slices > 1 || !may || !stage.lies_well() {
+            stage.lay(slices);
+        }
+        stage
+    }
+
+    /// Whether the input is read in place, for which it must have no padding and no holes.
+    fn lies_well(&mut self) -> bool {
+        let inside = self.axes.iter().all(Axis::is_inside);
+        if inside {
+            let at = self.own.iter().zip(&self.axes).map(|(s, a)| s * a.low as usize).sum();
+            self.in_place = Some(at);
+            self.pitch = self.channels * self.axes[self.axes.len() - 1].unit;
+            self.strides = self.own.iter().zip(&self.axes).map(|(s, a)| s * a.unit).collect();
+            (self.slices, self.width, self.image) = (1, self.channels, self.own_image);
+        }
+        inside
     }
 
     /// The same in slices of at most `most` channels, where slices of whole vectors can bring it there.
@@ -188,7 +223,8 @@ impl Stage {
             return;
         }
         let step = self.axes[self.axes.len() - 1].step;
-        self.pitch = self.width + if far(self.width, step, ALIAS) { 16 } else { 0 };
+        let spare = if far(self.width * self.staged, step, ALIAS) { LINE / self.staged } else { 0 };
+        self.pitch = self.width + spare;
         let mut stride = self.pitch;
         for (d, extent) in self.extents().into_iter().enumerate().rev() {
             self.strides[d] = stride;
@@ -234,6 +270,25 @@ impl Stage {
         if self.in_place.is_some() { 0 } else { self.images * self.image }
     }
 
+    /// Elements of working memory before the end of a strip.
+    pub fn end(&self, strip: Strip) -> usize {
+        (strip.images - 1) * self.image + self.axes[0].extent(strip.rows) * self.strides[0]
+    }
+
+    /// Bytes of an element as staged.
+    pub fn size(&self) -> usize {
+        self.staged
+    }
+
+    pub fn axes(&self) -> &[Axis] {
+        &self.axes
+    }
+
+    /// Images, or pixel rows of one image, of a whole strip.
+    pub fn most(&self) -> (usize, usize) {
+        (self.images, self.rows)
+    }
+
     /// Offsets of the pixels of a whole strip, images first, for an image of `counts` pixels along each dimension
     /// (at most those of the axes): those of fewer rows of one image, or of fewer images, are the first of them.
     pub fn pixels(&self, counts: &[usize]) -> Vec<usize> {
@@ -275,29 +330,29 @@ impl Stage {
     ///
     /// # Safety
     /// `x` has the type of [`Stage::new`], `scratch` room for [`Stage::elements`].
-    pub unsafe fn load(&self, x: *const u8, strip: Strip, slice: usize, scratch: *mut f32) -> *const f32 {
+    pub unsafe fn load(&self, x: *const u8, strip: Strip, slice: usize, scratch: *mut u8) -> *const u8 {
         if let Some(at) = self.in_place {
             let row = strip.row * self.axes[0].step * self.strides[0];
             let from = strip.image * self.own_image + row + at + slice * self.width;
-            return x.cast::<f32>().wrapping_add(from);
+            return x.wrapping_add(from * self.element);
         }
         for i in 0..strip.images {
             let from = (strip.image + i) * self.own_image + slice * self.width;
             // SAFETY: lines lie inside the image, and in scratch as laid out in `new`.
-            unsafe { self.lines(0, strip, Some((x, from)), scratch.add(i * self.image)) };
+            unsafe { self.lines(0, strip, Some((x, from)), scratch.add(i * self.image * self.staged)) };
         }
         scratch.cast_const()
     }
 
     /// Copies everything from axis `d` on; `None`: zeros.
-    unsafe fn lines(&self, d: usize, strip: Strip, from: Option<(*const u8, usize)>, to: *mut f32) {
+    unsafe fn lines(&self, d: usize, strip: Strip, from: Option<(*const u8, usize)>, to: *mut u8) {
         let axis = &self.axes[d];
         let (first, count) = if d == 0 { (strip.row, strip.rows) } else { (0, axis.count) };
         let extent = axis.extent(count);
         // SAFETY: by the caller's promise.
         unsafe {
             let Some((x, at)) = from else {
-                std::slice::from_raw_parts_mut(to, extent * self.strides[d]).fill(0.0);
+                to.write_bytes(0, extent * self.strides[d] * self.staged);
                 return;
             };
             if d + 1 == self.axes.len() {
@@ -305,19 +360,20 @@ impl Stage {
             }
             for u in 0..extent {
                 let from = axis.source(first, u).map(|s| (x, at + s * self.own[d]));
-                self.lines(d + 1, strip, from, to.add(u * self.strides[d]));
+                self.lines(d + 1, strip, from, to.add(u * self.strides[d] * self.staged));
             }
         }
     }
 
-    unsafe fn line(&self, axis: &Axis, first: usize, extent: usize, x: *const u8, at: usize, to: *mut f32) {
+    unsafe fn line(&self, axis: &Axis, first: usize, extent: usize, x: *const u8, at: usize, to: *mut u8) {
+        let place = |u: usize| to.wrapping_add(u * self.pitch * self.staged);
         let own = self.own[self.own.len() - 1];
         // SAFETY: by the caller's promise.
         unsafe {
             if let Some(pairs) = &self.pairs {
                 let pixel = |u: usize| axis.source(first, u).map(|s| x.add((at + s * own) * self.element));
                 for u in 0..extent {
-                    pairs.put(pixel(u), pixel(u + axis.step), to.add(u * self.pitch), self.width);
+                    pairs.put(pixel(u), pixel(u + axis.step), place(u).cast(), self.width);
                 }
                 return;
             }
@@ -326,27 +382,32 @@ impl Stage {
                 let low = axis.low + (first * axis.step) as i64;
                 let begin = (-low).clamp(0, extent as i64) as usize;
                 let end = (axis.size as i64 - low).clamp(begin as i64, extent as i64) as usize;
-                std::slice::from_raw_parts_mut(to, begin * own).fill(0.0);
-                std::slice::from_raw_parts_mut(to.add(end * own), (extent - end) * own).fill(0.0);
+                to.write_bytes(0, begin * own * self.staged);
+                place(end).write_bytes(0, (extent - end) * own * self.staged);
                 if begin < end {
                     let from = at + (low + begin as i64) as usize * own;
-                    self.put(x, from, to.add(begin * own), (end - begin) * own);
+                    self.put(x, from, place(begin), (end - begin) * own);
                 }
                 return;
             }
             for u in 0..extent {
-                let to = to.add(u * self.pitch);
                 match axis.source(first, u) {
-                    Some(s) => self.put(x, at + s * own, to, self.width),
-                    None => std::slice::from_raw_parts_mut(to, self.width).fill(0.0),
+                    Some(s) => self.put(x, at + s * own, place(u), self.width),
+                    None => place(u).write_bytes(0, self.width * self.staged),
                 }
             }
         }
     }
 
-    unsafe fn put(&self, x: *const u8, from: usize, to: *mut f32, n: usize) {
+    unsafe fn put(&self, x: *const u8, from: usize, to: *mut u8, n: usize) {
+        let from = x.wrapping_add(from * self.element);
         // SAFETY: by the caller's promise.
-        unsafe { put(self.widen, x.add(from * self.element), to, n) }
+        unsafe {
+            match self.widen {
+                Some(f) => f(to, from, from, from, n),
+                None => std::ptr::copy_nonoverlapping(from, to, n * self.staged),
+            }
+        }
     }
 }
 

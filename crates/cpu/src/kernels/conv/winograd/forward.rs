@@ -4,10 +4,10 @@
 //! are taken and transformed back while they are near.
 
 use super::super::forward::Weights;
-use super::super::is_forward;
 use super::super::moments::Moments;
 use super::super::stage::{Ahead, FEWEST_TASKS, Stage, Strip, group, put};
 use super::super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
+use super::super::{bias_rounding, is_forward};
 use super::{APART, Costs, PLACES, Pixels, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
@@ -53,6 +53,8 @@ pub struct Forward {
     bias: bool,
     element: usize,
     narrow: Option<TileFn>,
+    /// How a bias is added to narrow results.
+    round: Option<TileFn>,
     widen: Option<TileFn>,
     kernel: Weights,
     /// Offsets of the window's elements in the kernel, as the input meets them.
@@ -133,6 +135,7 @@ impl Forward {
             bias,
             element: y.dtype.size(),
             narrow: narrow(y.dtype, level),
+            round: bias_rounding(bias, y, level),
             widen: widen(y.dtype, level),
             kernel: Weights::new(c, k, level),
             taps,
@@ -254,7 +257,7 @@ impl Forward {
             unsafe {
                 for slice in 0..self.stage.slices {
                     (self.transforms.input)(&Tiles {
-                        from: self.stage.load(to.x.at(0), strip, slice, scratch),
+                        from: self.stage.load(to.x.at(0), strip, slice, scratch.cast()).cast(),
                         offsets: self.tiles.as_ptr(),
                         count,
                         row: self.stage.strides[0],
@@ -297,6 +300,10 @@ impl Forward {
                         for p in 0..strip.images * height * self.width {
                             let y = to.y.at((at + self.pixels[p] + from) * self.element);
                             let row = sums.add(p * wide).cast::<u8>();
+                            if let Some(round) = self.round {
+                                let bias = to.bias.elem::<f32>(from).cast_const().cast();
+                                round(row, row, bias, (&raw const columns).cast(), 1);
+                            }
                             narrow(y, row, row, row, columns);
                             if let (Some(widen), Some(_)) = (self.widen, &self.moments) {
                                 widen(row, y, y, y, columns);
@@ -317,7 +324,7 @@ impl Forward {
 
     /// Whether a bias is added to sums as they are transformed back. Narrow ones are rounded before they are pooled.
     fn adds_bias(&self) -> bool {
-        self.bias && self.pooling.as_ref().is_none_or(|p| p.round.is_none())
+        self.bias && self.round.is_none() && self.pooling.as_ref().is_none_or(|p| p.round.is_none())
     }
 
     /// Pools the pixels of a strip.

@@ -137,7 +137,7 @@ impl KernelGradient {
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above.
                 unsafe {
                     (self.transforms.input)(&Tiles {
-                        from: self.x.load(x, strip, channels, scratch),
+                        from: self.x.load(x, strip, channels, scratch.cast()).cast(),
                         offsets: self.x_tiles.as_ptr(),
                         count,
                         row: self.x.strides[0],
@@ -147,7 +147,7 @@ impl KernelGradient {
                         pitch: self.steps[1],
                         place: self.x_place,
                     });
-                    let from = self.dy.load(dy, strip, features, scratch);
+                    let from = self.dy.load(dy, strip, features, scratch.cast()).cast::<f32>();
                     for panel in &self.panels {
                         (self.transforms.cotangent)(&Tiles {
                             from: from.add(panel.from),
