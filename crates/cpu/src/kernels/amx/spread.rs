@@ -22,8 +22,9 @@ pub struct Operands {
     pub a: [*const u8; 2],
     pub a_row: usize,
     pub a_chunk: usize,
-    /// The first row of the right operand's tiles, of which the second lies a line further.
+    /// The first row of the right operand's first tile, and how far the second one lies from it.
     pub b: *const u8,
+    pub b_next: usize,
     pub b_row: usize,
     pub b_chunk: usize,
     /// Where each run begins, from the addresses above, and its chunks.
@@ -122,7 +123,7 @@ impl Operands {
                     }
                     U::load::<6>(b, self.b_row);
                     if C {
-                        U::load::<7>(b.wrapping_add(LINE), self.b_row);
+                        U::load::<7>(b.wrapping_add(self.b_next), self.b_row);
                     }
                     dots::<U, Bf16, R, C>();
                     a = a.map(|a| a.wrapping_add(self.a_chunk));

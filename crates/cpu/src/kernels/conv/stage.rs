@@ -171,7 +171,9 @@ impl Stage {
         } else {
             stage.cuts().find(|s| stage.channels / s <= most).unwrap_or(1)
         };
-        if slices > 1 || !may || !stage.lies_well() {
+        if may && stage.lies_well() {
+            (stage.slices, stage.width) = (slices, stage.channels / slices);
+        } else {
             stage.lay(slices);
         }
         stage

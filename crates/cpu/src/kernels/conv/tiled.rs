@@ -417,6 +417,7 @@ impl Forward {
                         a_row: lines.staged,
                         a_chunk: LINE,
                         b: to.kernel.at(self.packed_at(phase, panel)).cast_const(),
+                        b_next: LINE,
                         b_row: width * LINE,
                         b_chunk: width * LANES * LINE,
                         a_runs: phase.runs.as_ptr(),

@@ -1,13 +1,15 @@
 //! `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel: [taps, C, F]` by tile registers.
 //!
-//! Products run along pixels, in pairs. Of the staged input, words are made of each element and that of the next pixel:
-//! whatever a tap's distance, sixteen pairs of sixteen channels are rows of a tile that lie at equal distances, as long
-//! as pixels are counted along the staged lines, zeros at their ends included. The cotangent is copied to such places, with zeros
+//! Products run along pixels, in pairs. Of the staged input, words are made of each element and that of the next pixel,
+//! in planes of sixteen channels: whatever a tap's distance, sixteen pairs of sixteen channels are rows of a tile that
+//! lie at equal distances, as long as pixels are counted along the staged lines, zeros at their ends included. Of few
+//! channels, words lie as the elements do, and a tile's columns are those of several taps. The cotangent is copied to such places, with zeros
 //! between, and packed: rows of its tiles are features. Sums are turned around when they are complete.
 
 use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, Strip, group};
+use super::tiles::pieces;
 use super::{Parts, is_kernel_gradient};
-use crate::detect::{Level, Target};
+use crate::detect::{Isa, Level, Target, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::amx::spread::{COLUMNS, Operands, Spread, Sums};
 use crate::kernels::amx::{self, LANES, LINE};
@@ -23,6 +25,8 @@ use systole_ir::{DType, Result, TensorType};
 const CHUNK: usize = 2 * LANES;
 /// Bytes of a staged strip and of the cotangent that meets it, which stay in the second-level cache.
 const STRIP: usize = 1 << 20;
+/// Chunks whose tiles stay in the first-level cache while they meet each other.
+const CHAIN: usize = 8;
 /// Features that one task computes at most, and channels: fewer of kernels with many taps.
 const FEATURES: usize = 256;
 const CHANNELS: usize = 512;
@@ -34,13 +38,11 @@ const MOST_SUMS: usize = 4 << 20;
 pub struct KernelGradient {
     unit: &'static Spread,
     pack: PackFn<f32>,
-    pairs: Pairs,
     turn: TurnFn,
     stage: Stage,
-    /// Where each run of columns begins among the words of a strip, in bytes, and columns of a run.
-    runs: Vec<usize>,
-    length: usize,
-    /// Row of the result that each column of each run is, for the first slice.
+    words: Words,
+    /// Columns of the product, and the row of the result that each one is, for the first slice.
+    columns: Vec<Columns>,
     out: Vec<usize>,
     features: usize,
     groups: Vec<Range<usize>>,
@@ -49,8 +51,56 @@ pub struct KernelGradient {
     /// Pixels along each dimension of the cotangent, and staged pixels between them.
     counts: SmallVec<[usize; 3]>,
     steps: SmallVec<[usize; 3]>,
-    /// Staged words between two of those staged pixels that are counted.
+}
+
+/// How words of a strip lie in memory.
+struct Words {
+    planes: Option<TileFn>,
+    pairs: Pairs,
+    /// Bytes between staged pixels, between those that are counted, and between tiles of columns.
+    staged: usize,
     pixel: usize,
+    plane: usize,
+}
+
+/// Columns of at most two tiles: where their words begin in a strip, in bytes, and which of the columns they are.
+struct Columns {
+    at: usize,
+    first: usize,
+    count: usize,
+}
+
+/// Pixels whose words are made.
+struct Pixels {
+    /// Elements between them, and between those of a pair.
+    pitch: usize,
+    next: usize,
+    count: usize,
+    planes: usize,
+    /// Bytes between planes.
+    plane: usize,
+}
+
+/// Makes planes of words from the elements at `a`, by the [`Pixels`] at `b`.
+struct Planes;
+impl Tile for Planes {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, _: usize) {
+        // SAFETY: by the caller's promise, all pixels are there, and those that they are paired with.
+        unsafe {
+            let pixels = &*b.cast::<Pixels>();
+            for i in 0..pixels.count {
+                for plane in 0..pixels.planes {
+                    let from = a.cast::<u16>().add(i * pixels.pitch + plane * LANES);
+                    let y = from.add(pixels.next);
+                    let [x, y] = [from, y].map(|p| *p.cast::<[u16; LANES]>());
+                    let words: [u32; LANES] =
+                        std::array::from_fn(|j| u32::from(x[j]) | u32::from(y[j]) << 16);
+                    dst.add(plane * pixels.plane + i * LINE).cast::<[u32; LANES]>().write(words);
+                }
+            }
+        }
+    }
 }
 
 /// Adds or writes the transpose of a square of sums: from rows of [`COLUMNS`] to `rows` rows `stride` apart, `columns`
@@ -90,15 +140,30 @@ impl KernelGradient {
         let axes: Vec<Axis> = (0..n).map(axis).collect();
         let close = axes.iter().all(|a| a.unit == 1);
         let stage = Stage::as_stored(x, axes, pixels, y.elements(), width, close, vectors);
-        let last = stage.axes()[n - 1].step * stage.pitch;
+        let step = stage.axes()[n - 1].step;
+        let last = step * stage.pitch;
         let distance = |i: usize| stage.axes()[i].step * stage.strides[i];
         if !(0..n).all(|i| distance(i).is_multiple_of(last)) {
             return None;
         }
+        let planes = stage.width.is_multiple_of(LANES);
+        let staged = if planes { LINE } else { stage.pitch * 4 };
+        // An odd number of lines: planes do not share sets of the caches.
+        let plane = ((stage.end(stage.strip(0)) / stage.pitch + CHUNK * step) | 1) * LINE;
+        let words = Words {
+            planes: planes.then(|| vectors.tile::<Planes>()),
+            pairs: Pairs::new(vectors),
+            staged,
+            pixel: step * staged,
+            plane: if planes { plane } else { LINE },
+        };
         let along: Vec<Vec<usize>> =
             (0..n).map(|i| (0..y.shape[i]).map(|t| t * c.strides[i]).collect()).collect();
-        let (runs, length) = super::stage::runs(&stage, &along);
-        let out = (0..taps).flat_map(|tap| (0..stage.width).map(move |c| tap * channels + c)).collect();
+        let (columns, out) = if planes {
+            in_planes(&stage, &along, channels, plane)
+        } else {
+            in_runs(&stage, &along, channels)
+        };
         let size = y.elements();
         let groups = group(features.div_ceil(COLUMNS), features.div_ceil(FEATURES));
         let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(stage.strips());
@@ -109,10 +174,9 @@ impl KernelGradient {
         Some(KernelGradient {
             unit,
             pack,
-            pairs: Pairs::new(vectors),
             turn: turn_of(target.level),
-            runs: runs.into_iter().map(|at| at * 4).collect(),
-            length,
+            words,
+            columns,
             out,
             features,
             groups,
@@ -120,7 +184,6 @@ impl KernelGradient {
             strips_per_part,
             counts: dy.shape[1..=n].into(),
             steps: (0..n).map(|i| distance(i) / last).collect(),
-            pixel: last,
             stage,
         })
     }
@@ -143,9 +206,12 @@ impl KernelGradient {
         [row, row * self.counts[0]]
     }
 
-    /// Pairs of tiles of columns in a run.
-    fn across(&self) -> usize {
-        self.length.div_ceil(COLUMNS)
+    /// Bytes of a strip's words, and what is read beyond them.
+    fn words_bytes(&self) -> usize {
+        match self.words.planes {
+            Some(_) => self.stage.width / LANES * self.words.plane,
+            None => self.stage.end(self.stage.strip(0)) * 4 + CHUNK * self.words.pixel + 2 * LINE,
+        }
     }
 
     /// One task: some features of the channels of one slice, over the strips of one part.
@@ -155,13 +221,11 @@ impl KernelGradient {
         let columns = group.start * COLUMNS..(group.end * COLUMNS).min(self.features);
         let (images, rows) = self.stage.most();
         let chunks = self.span(rows).div_ceil(CHUNK);
-        // What the last pairs of pixels and tiles read beyond a strip.
-        let beyond = CHUNK * self.pixel * 4 + 2 * LINE;
         let staged = self.stage.elements() * 2;
-        let words = images * self.stage.image * 4 + beyond;
+        let words = self.words_bytes();
         let spread = images * chunks * CHUNK * columns.len() * 2;
         let packed = group.len() * images * chunks * 2 * LANES * LINE;
-        let blocks = group.len() * self.runs.len() * self.across();
+        let blocks = group.len() * self.columns.len();
         let parts = [staged, words, spread, packed, blocks * COLUMNS * COLUMNS * 4];
         let parts = parts.map(|bytes| bytes.next_multiple_of(LINE));
         with_scratch(parts.iter().sum(), |scratch| {
@@ -180,10 +244,10 @@ impl KernelGradient {
                     let strip = self.stage.strip(i);
                     let elements = self.stage.load(x, strip, slice, staged);
                     self.words(elements, self.stage.end(strip), words);
-                    words.add(self.stage.end(strip) * 4).write_bytes(0, beyond);
                     let chunks = self.left(dy, strip, &columns, spread, packed);
                     let next = (i + 1 < last).then(|| self.stage.strip(i + 1));
-                    let mut ahead = self.next(next, x, dy, blocks);
+                    let calls = blocks * (strip.images * chunks).div_ceil(CHAIN);
+                    let mut ahead = self.next(next, x, dy, calls);
                     self.strip(
                         strip.images,
                         chunks,
@@ -201,13 +265,31 @@ impl KernelGradient {
         });
     }
 
-    /// Makes words of `n` elements that follow each other and of those a pixel further on, zeros at the end.
+    /// Makes words of `n` elements that follow each other, zeros where nothing follows and beyond them.
     unsafe fn words(&self, from: *const u8, n: usize, to: *mut u8) {
-        let both = n.saturating_sub(self.pixel);
+        let (pitch, words) = (self.stage.pitch, &self.words);
+        let next = words.pixel / words.staged * pitch;
+        let whole = n.saturating_sub(next);
         // SAFETY: by the caller's promise there are `n` elements, and room for as many words.
         unsafe {
-            self.pairs.put(Some(from), Some(from.wrapping_add(self.pixel * 2)), to.cast(), both);
-            self.pairs.put(Some(from.wrapping_add(both * 2)), None, to.add(both * 4).cast(), n - both);
+            let Some(planes) = words.planes else {
+                words.pairs.put(Some(from), Some(from.wrapping_add(next * 2)), to.cast(), whole);
+                let rest = from.wrapping_add(whole * 2);
+                words.pairs.put(Some(rest), None, to.add(whole * 4).cast(), n - whole);
+                to.add(n * 4).write_bytes(0, CHUNK * words.pixel + 2 * LINE);
+                return;
+            };
+            let count = self.stage.width / LANES;
+            let all = Pixels { pitch, next, count: whole / pitch, planes: count, plane: words.plane };
+            planes(to, from, (&raw const all).cast(), from, 0);
+            for plane in 0..count {
+                let to = to.add(plane * words.plane);
+                for i in whole / pitch..n / pitch {
+                    let rest = from.wrapping_add((i * pitch + plane * LANES) * 2);
+                    words.pairs.put(Some(rest), None, to.add(i * LINE).cast(), LANES);
+                }
+                to.add(n / pitch * LINE).write_bytes(0, words.plane - n / pitch * LINE);
+            }
         }
     }
 
@@ -282,9 +364,14 @@ impl KernelGradient {
                 // SAFETY: the line's pixels on both sides.
                 unsafe {
                     to.add(written * wide).write_bytes(0, (at - written) * wide);
-                    for p in 0..line {
-                        let pixel = from.add((i * image + l * line + p) * size);
-                        std::ptr::copy_nonoverlapping(pixel, to.add((at + p) * wide), wide);
+                    if wide == size {
+                        let from = from.add((i * image + l * line) * size);
+                        std::ptr::copy_nonoverlapping(from, to.add(at * wide), line * wide);
+                    } else {
+                        for p in 0..line {
+                            let pixel = from.add((i * image + l * line + p) * size);
+                            std::ptr::copy_nonoverlapping(pixel, to.add((at + p) * wide), wide);
+                        }
                     }
                 }
                 written = at + line;
@@ -292,7 +379,7 @@ impl KernelGradient {
         }
     }
 
-    /// Adds the products of one strip.
+    /// Adds the products of one strip, some chunks at a time.
     #[allow(clippy::too_many_arguments)]
     unsafe fn strip(
         &self,
@@ -304,37 +391,47 @@ impl KernelGradient {
         add: bool,
         ahead: &mut Ahead,
     ) {
-        let a_runs: SmallVec<[usize; 16]> = (0..images).map(|i| i * chunks * 2 * LANES * LINE).collect();
-        let b_runs: SmallVec<[usize; 16]> = (0..images).map(|i| i * self.stage.image * 4).collect();
-        let mut square = 0;
-        for run in &self.runs {
-            for j in 0..self.across() {
-                for panel in 0..group.len() {
-                    let features = self.features - (group.start + panel) * COLUMNS;
-                    let left = a.wrapping_add(panel * images * chunks * 2 * LANES * LINE).cast_const();
-                    let fetched = ahead.next(images * chunks);
-                    let work = Sums {
-                        operands: Operands {
-                            a: [left, left.wrapping_add(LANES * LINE)],
-                            a_row: LINE,
-                            a_chunk: 2 * LANES * LINE,
-                            b: b.wrapping_add(run + j * COLUMNS * 4).cast_const(),
-                            b_row: 2 * self.pixel * 4,
-                            b_chunk: CHUNK * self.pixel * 4,
-                            a_runs: a_runs.as_ptr(),
-                            b_runs: b_runs.as_ptr(),
-                            runs: images,
-                            chunks,
-                            ahead: [fetched.at, fetched.end],
-                            two: [features > LANES, self.length - j * COLUMNS > LANES],
-                        },
-                        c: squares.wrapping_add(square * COLUMNS * COLUMNS),
-                        add,
-                    };
-                    square += 1;
-                    // SAFETY: tiles stay inside the strip and what follows it, the packed cotangent and the squares.
-                    unsafe { (self.unit.sums)(&work) };
+        const PANEL: usize = 2 * LANES * LINE;
+        let image = self.stage.image / self.stage.pitch * self.words.staged;
+        let b_chunk = CHUNK * self.words.pixel;
+        let (mut add, together) = (add, (CHAIN / chunks.max(1)).max(1));
+        for (first, images_of) in pieces(images, together) {
+            let runs = |size: usize| -> SmallVec<[usize; 16]> {
+                (0..images_of).map(|i| (first + i) * size).collect()
+            };
+            let (a_runs, b_runs) = (runs(chunks * PANEL), runs(image));
+            for (from, count) in pieces(chunks, CHAIN) {
+                let mut square = 0;
+                for columns in &self.columns {
+                    for panel in 0..group.len() {
+                        let features = self.features - (group.start + panel) * COLUMNS;
+                        let left = a.wrapping_add((panel * images * chunks + from) * PANEL).cast_const();
+                        let fetched = ahead.next(images_of * count);
+                        let work = Sums {
+                            operands: Operands {
+                                a: [left, left.wrapping_add(LANES * LINE)],
+                                a_row: LINE,
+                                a_chunk: PANEL,
+                                b: b.wrapping_add(columns.at + from * b_chunk).cast_const(),
+                                b_next: self.words.plane,
+                                b_row: 2 * self.words.pixel,
+                                b_chunk,
+                                a_runs: a_runs.as_ptr(),
+                                b_runs: b_runs.as_ptr(),
+                                runs: images_of,
+                                chunks: count,
+                                ahead: [fetched.at, fetched.end],
+                                two: [features > LANES, columns.count > LANES],
+                            },
+                            c: squares.wrapping_add(square * COLUMNS * COLUMNS),
+                            add,
+                        };
+                        square += 1;
+                        // SAFETY: tiles stay inside the strip and what follows it, the packed cotangent and the squares.
+                        unsafe { (self.unit.sums)(&work) };
+                    }
                 }
+                add = true;
             }
         }
     }
@@ -342,22 +439,57 @@ impl KernelGradient {
     /// Writes complete sums: rows of squares are features, those of the result channels.
     unsafe fn turn_all(&self, columns: &Range<usize>, squares: *const f32, to: *mut f32) {
         let (mut square, add) = (squares, self.parts.begin_with_result());
-        for run in 0..self.runs.len() {
-            for j in (0..self.length).step_by(COLUMNS) {
-                let out = &self.out[run * self.length + j..(run + 1) * self.length];
-                for panel in columns.clone().step_by(COLUMNS) {
-                    let mut rows = [std::ptr::null_mut(); COLUMNS];
-                    for (row, out) in rows.iter_mut().zip(out) {
-                        *row = to.wrapping_add(out * self.features + panel);
-                    }
-                    let counts = [out.len().min(COLUMNS), (columns.end - panel).min(COLUMNS)];
-                    // SAFETY: rows and columns are those of the result.
-                    unsafe { (self.turn)(square, rows.as_ptr(), counts, add) };
-                    square = square.wrapping_add(COLUMNS * COLUMNS);
+        for of in &self.columns {
+            for panel in columns.clone().step_by(COLUMNS) {
+                let mut rows = [std::ptr::null_mut(); COLUMNS];
+                for (row, out) in rows.iter_mut().zip(&self.out[of.first..]) {
+                    *row = to.wrapping_add(out * self.features + panel);
                 }
+                let counts = [of.count, (columns.end - panel).min(COLUMNS)];
+                // SAFETY: rows and columns are those of the result.
+                unsafe { (self.turn)(square, rows.as_ptr(), counts, add) };
+                square = square.wrapping_add(COLUMNS * COLUMNS);
             }
         }
     }
+}
+
+/// Columns and their rows of the result, of planes: each two planes of every tap.
+fn in_planes(
+    stage: &Stage,
+    along: &[Vec<usize>],
+    channels: usize,
+    plane: usize,
+) -> (Vec<Columns>, Vec<usize>) {
+    let mut taps = vec![0];
+    for (taps_of, stride) in along.iter().zip(&stage.strides) {
+        taps =
+            taps.iter().flat_map(|at| taps_of.iter().map(move |t| at + t * stride / stage.pitch)).collect();
+    }
+    let (mut columns, mut out) = (Vec::new(), Vec::new());
+    for from in (0..stage.width).step_by(COLUMNS) {
+        for (tap, at) in taps.iter().enumerate() {
+            let count = COLUMNS.min(stage.width - from);
+            columns.push(Columns { at: from / LANES * plane + at * LINE, first: out.len(), count });
+            out.extend((from..from + count).map(|c| tap * channels + c));
+        }
+    }
+    (columns, out)
+}
+
+/// The same of words that lie as elements do: columns of taps that follow each other go on.
+fn in_runs(stage: &Stage, along: &[Vec<usize>], channels: usize) -> (Vec<Columns>, Vec<usize>) {
+    let (runs, length) = super::stage::runs(stage, along);
+    let taps = along.iter().map(Vec::len).product();
+    let out = (0..taps).flat_map(|tap| (0..stage.width).map(move |c| tap * channels + c)).collect();
+    let mut columns = Vec::new();
+    for (i, at) in runs.iter().enumerate() {
+        for from in (0..length).step_by(COLUMNS) {
+            let count = COLUMNS.min(length - from);
+            columns.push(Columns { at: (at + from) * 4, first: i * length + from, count });
+        }
+    }
+    (columns, out)
 }
 
 /// Number by number.
