@@ -24,9 +24,11 @@ use systole_ir::{DType, Result, TensorType};
 /// Pixels of a chunk.
 const CHUNK: usize = 2 * LANES;
 /// Bytes of a staged strip and of the cotangent that meets it, which stay in the second-level cache.
-const STRIP: usize = 1 << 20;
+const STRIP: usize = 512 << 10;
 /// Chunks whose tiles stay in the first-level cache while they meet each other.
 const CHAIN: usize = 8;
+/// Chunks of the cotangent that are packed for all features before the next ones are read.
+const PACKED: usize = 4;
 /// Features that one task computes at most, and channels: fewer of kernels with many taps.
 const FEATURES: usize = 256;
 const CHANNELS: usize = 512;
@@ -322,23 +324,26 @@ impl KernelGradient {
             // SAFETY: there is room for the whole strip.
             unsafe { self.spread(from, strip, columns.len(), spread) };
         }
-        for (j, panel) in columns.clone().step_by(COLUMNS).enumerate() {
-            for i in 0..strip.images {
-                let place = (j * strip.images + i) * chunks * 2 * LANES * LINE;
-                let before = if dense { i * image * step } else { i * chunks * CHUNK * step };
-                let args = PanelArgs {
-                    src: source.wrapping_add(before + (panel - columns.start) * 2),
-                    lane: 2,
-                    step,
-                    lanes: COLUMNS.min(columns.end - panel),
-                    fill: COLUMNS,
-                    k: chunks * LANES,
-                    products: span,
-                    dst: packed.wrapping_add(place).cast::<f32>(),
-                    stride: COLUMNS,
-                };
-                // SAFETY: the pixels of one image; there is room for its chunks.
-                unsafe { (self.pack)(&[args]) };
+        for i in 0..strip.images {
+            let before = if dense { i * image * step } else { i * chunks * CHUNK * step };
+            for (first, count) in pieces(chunks, PACKED) {
+                for (j, panel) in columns.clone().step_by(COLUMNS).enumerate() {
+                    let place = ((j * strip.images + i) * chunks + first) * 2 * LANES * LINE;
+                    let at = before + first * CHUNK * step + (panel - columns.start) * 2;
+                    let args = PanelArgs {
+                        src: source.wrapping_add(at),
+                        lane: 2,
+                        step,
+                        lanes: COLUMNS.min(columns.end - panel),
+                        fill: COLUMNS,
+                        k: count * LANES,
+                        products: (span - first * CHUNK).min(count * CHUNK),
+                        dst: packed.wrapping_add(place).cast::<f32>(),
+                        stride: COLUMNS,
+                    };
+                    // SAFETY: pixels of one image; there is room for its chunks.
+                    unsafe { (self.pack)(&[args]) };
+                }
             }
         }
         chunks
