@@ -449,3 +449,6 @@ impl Kernel for General {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -197,8 +197,9 @@ impl Work for Sums {
         // SAFETY: by the promise of `Work`.
         unsafe {
             with_tiles!(self.operands.two, |R, C| {
-                zero::<U>();
-                if self.add {
+                if !self.add {
+                    zero::<U>();
+                } else {
                     let down = c.wrapping_add(LANES * ROW);
                     U::load::<0>(c, ROW);
                     if C {

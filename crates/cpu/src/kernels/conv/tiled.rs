@@ -222,7 +222,7 @@ impl Forward {
         Forward::with(&amx::kernels_of(target.level)?.spread, c, bias, [x, k, y], target)
     }
 
-    fn with(
+    pub(super) fn with(
         unit: &'static Spread,
         c: &Convolution,
         bias: bool,

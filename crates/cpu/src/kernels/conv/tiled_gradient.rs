@@ -26,7 +26,7 @@ const CHUNK: usize = 2 * LANES;
 /// Bytes of a staged strip and of the cotangent that meets it, which stay in the second-level cache.
 const STRIP: usize = 512 << 10;
 /// Chunks whose tiles stay in the first-level cache while they meet each other.
-const CHAIN: usize = 8;
+const CHAIN: usize = 12;
 /// Chunks of the cotangent that are packed for all features before the next ones are read.
 const PACKED: usize = 4;
 /// Features that one task computes at most, and channels: fewer of kernels with many taps.
@@ -115,7 +115,7 @@ impl KernelGradient {
         KernelGradient::with(&amx::kernels_of(target.level)?.spread, c, [x, dy, y], target)
     }
 
-    fn with(
+    pub(super) fn with(
         unit: &'static Spread,
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],

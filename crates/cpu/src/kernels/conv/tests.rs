@@ -1,0 +1,206 @@
+//! Convolutions by tile registers against plain loops, exactly: operands are small whole numbers. On emulated tile
+//! registers everywhere, and on the machine's own where it has them.
+
+use super::*;
+use crate::arena::Memory;
+use crate::kernels::amx;
+use crate::team::Team;
+use systole_ir::rng::Stream;
+use systole_ir::{GraphBuilder, Literal, LiteralBuilder, Op, Scalar, bf16, vjp};
+
+/// A convolution by the types of operands and result.
+type Case = (Convolution, [TensorType; 3]);
+
+/// A layer's convolution and those that both its gradients are, of bf16.
+fn cases(x: &[usize], k: &[usize], op: &Convolution) -> Vec<Case> {
+    let g = GraphBuilder::new("main");
+    let x = g.parameter(TensorType::new(DType::BF16, x), "x");
+    let k = g.parameter(TensorType::new(DType::BF16, k), "k");
+    let y = x.convolution(&k, op.clone());
+    let dy = g.parameter(y.ty().clone(), "dy");
+    let gradients = vjp(&[&y], &[&dy], &[&x, &k]);
+    let graph = g.finish(&[vec![y], gradients].concat()).unwrap();
+    let mut cases = Vec::new();
+    for node in &graph.nodes {
+        if let Op::Convolution(c) = &node.op {
+            let [x, k] = [0, 1].map(|i| graph.ty(node.inputs[i]).clone());
+            cases.push((c.clone(), [x, k, node.outs[0].clone()]));
+        }
+    }
+    assert_eq!(cases.len(), 3);
+    cases
+}
+
+fn whole_numbers(ty: &TensorType, s: &mut Stream) -> Vec<f32> {
+    (0..ty.elements()).map(|_| s.below(9) as f32 - 4.0).collect()
+}
+
+fn literal(ty: &TensorType, values: &[f32]) -> Literal {
+    let mut b = LiteralBuilder::new(ty.clone());
+    values.iter().enumerate().for_each(|(i, &x)| b.set(i, Scalar::Float(x.into())));
+    b.finish()
+}
+
+fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    match dtype {
+        DType::BF16 => {
+            bytes.chunks(2).map(|b| bf16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32()).collect()
+        }
+        _ => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
+    }
+}
+
+/// Runs a kernel on arrays of bytes; its results.
+fn run(kernel: &dyn Kernel, threads: usize, inputs: &[&Literal], results: &[&TensorType]) -> Vec<Vec<u8>> {
+    let mut outputs: Vec<Vec<u8>> = results.iter().map(|t| vec![0; t.bytes()]).collect();
+    let to: Vec<*mut u8> = outputs.iter_mut().map(|o| o.as_mut_ptr()).collect();
+    let from: Vec<*const u8> = inputs.iter().map(|i| i.bytes().as_ptr()).collect();
+    let scratch = Memory::new(kernel.scratch().max(64)).unwrap();
+    let io = Io { inputs: &from, outputs: &to, scratch: scratch.ptr() };
+    // SAFETY: all arrays have the sizes of the convolution.
+    unsafe { kernel.run(&Cx { team: &Team::new(threads), flush: true }, &io).unwrap() };
+    outputs
+}
+
+/// The sums of a convolution of whole numbers, which are exact.
+fn sums((c, [x, k, y]): &Case, a: &[f32], b: &[f32]) -> Vec<f32> {
+    let wide = |t: &TensorType| t.with_dtype(DType::F32);
+    let [x, k, y] = [wide(x), wide(k), wide(y)];
+    let plain = General::new(c, false, &x, &k, &y).expect("floats");
+    numbers(DType::F32, &run(&plain, 1, &[&literal(&x, a), &literal(&k, b)], &[&y])[0])
+}
+
+fn target(level: Level) -> Target {
+    Target { level, tensor_float_32: false, winograd: true, flush: true }
+}
+
+/// Emulated tile registers, and those of this machine.
+fn units() -> impl Iterator<Item = &'static amx::Kernels> {
+    std::iter::once(&amx::EMULATED).chain(amx::kernels_of(Level::best()))
+}
+
+/// Checks a convolution with results of bf16 and of f32, with a bias and statistics where it may have them.
+fn check(case: &Case, seed: u64, what: &str) {
+    let mut s = Stream::new(seed, 2, 3);
+    let (c, [x, k, y]) = case;
+    let (a, b) = (whole_numbers(x, &mut s), whole_numbers(k, &mut s));
+    let (la, lb) = (literal(x, &a), literal(k, &b));
+    let features = y.shape[y.rank() - 1];
+    let row = TensorType::new(DType::BF16, [features]);
+    let bias = whole_numbers(&row, &mut s);
+    let lbias = literal(&row, &bias);
+    let sums = sums(case, &a, &b);
+    let round = |x: f32| bf16::from_f32(x).to_f32();
+    for (i, unit) in units().enumerate() {
+        // Levels whose vectors pack differently; one of them for emulated registers, which take their time.
+        let levels: Vec<Level> =
+            [Level::Portable, Level::Avx512].into_iter().filter(|l| l.is_available()).collect();
+        let one = seed as usize % levels.len();
+        for &level in if i == 0 { &levels[one..=one] } else { &levels[..] } {
+            for dtype in [DType::BF16, DType::F32] {
+                let y = y.with_dtype(dtype);
+                let stored = |x: f32| if dtype == DType::BF16 { round(x) } else { x };
+                let want: Vec<f32> = sums.iter().map(|&x| stored(x)).collect();
+                let types = [x, k, &y];
+                let same = |kernel: &dyn Kernel, inputs: &[&Literal], want: &[f32]| {
+                    for threads in if i == 0 { 3..4 } else { 1..4 } {
+                        let got = numbers(dtype, &run(kernel, threads, inputs, &[&y])[0]);
+                        let differs = got.iter().zip(want).position(|(a, b)| a != b);
+                        assert_eq!(differs, None, "{what}, {level:?}, {dtype}: the element that differs");
+                    }
+                };
+                if is_forward(c) {
+                    let of = |bias| {
+                        tiled::Forward::with(&unit.spread, c, bias, types, target(level)).expect("fits")
+                    };
+                    same(&of(false), &[&la, &lb], &want);
+                    if dtype == DType::BF16 {
+                        let biased = |(i, x): (usize, &f32)| stored(x + bias[i % features]);
+                        let want: Vec<f32> = want.iter().enumerate().map(biased).collect();
+                        same(&of(true), &[&la, &lb, &lbias], &want);
+                    }
+                    if c.lhs_dilation.iter().all(|&d| d == 1) {
+                        check_moments(of(false).with_moments(target(level)), [&la, &lb], &want, &y, what);
+                    }
+                } else {
+                    let kernel = tiled_gradient::KernelGradient::with(&unit.spread, c, types, target(level))
+                        .expect("fits");
+                    same(&kernel, &[&la, &lb], &want);
+                }
+            }
+        }
+    }
+}
+
+/// The sums of each image's features, and of the squares of their distances from their means.
+fn check_moments(kernel: tiled::Forward, inputs: [&Literal; 2], y: &[f32], ty: &TensorType, what: &str) {
+    let (batch, features) = (ty.shape[0], ty.shape[ty.rank() - 1]);
+    let rows = TensorType::new(DType::F32, [batch, features]);
+    let got = run(&kernel, 2, &inputs, &[ty, &rows, &rows]);
+    let [sums, squares] = [1, 2].map(|i| numbers(DType::F32, &got[i]));
+    for image in 0..batch {
+        for f in 0..features {
+            let own = &y[image * y.len() / batch..(image + 1) * y.len() / batch];
+            let all: Vec<f64> = own.iter().skip(f).step_by(features).map(|&x| x.into()).collect();
+            let (count, sum) = (all.len() as f64, all.iter().sum::<f64>());
+            let square: f64 = all.iter().map(|x| (x - sum / count).powi(2)).sum();
+            let size: f64 = all.iter().map(|x| x.abs()).sum();
+            let at = image * features + f;
+            assert!((f64::from(sums[at]) - sum).abs() <= 4e-6 * size, "{what}: {} not {sum}", sums[at]);
+            assert!(
+                (f64::from(squares[at]) - square).abs() <= 1e-5 * (square + sum * sum / count / 1e4),
+                "{what}: {} not {square}",
+                squares[at]
+            );
+        }
+    }
+}
+
+#[test]
+fn tile_registers_compute_layers_and_their_gradients() {
+    type Layer<'a> = (&'a [usize], &'a [usize], &'a [usize], &'a [[i64; 2]]);
+    let layers: [Layer; 16] = [
+        // Whole chunks; lines of one, two and parts of tiles; several images in a strip.
+        (&[2, 16, 16, 32], &[3, 3, 32, 32], &[1, 1], &[[1, 1]; 2]),
+        (&[9, 7, 7, 64], &[3, 3, 64, 48], &[1, 1], &[[1, 1]; 2]),
+        (&[1, 19, 35, 32], &[3, 3, 32, 70], &[1, 1], &[[1, 1]; 2]),
+        // Strides, of even and odd sizes; windows that leave the input.
+        (&[2, 14, 14, 32], &[3, 3, 32, 20], &[2, 2], &[[0, 1]; 2]),
+        (&[1, 13, 31, 6], &[3, 3, 6, 70], &[2, 2], &[[1, 1]; 2]),
+        (&[2, 23, 23, 3], &[7, 7, 3, 17], &[2, 2], &[[3, 3]; 2]),
+        // Without padding, where lines have an odd length; cropped; wide windows.
+        (&[2, 9, 9, 16], &[3, 3, 16, 16], &[1, 1], &[[0, 0]; 2]),
+        (&[1, 12, 11, 40], &[3, 3, 40, 33], &[1, 1], &[[-1, 1], [2, -2]]),
+        (&[1, 10, 10, 48], &[5, 5, 48, 10], &[1, 1], &[[2, 2]; 2]),
+        // Single pixels, in place and with strides; slices of channels.
+        (&[3, 7, 7, 64], &[1, 1, 64, 96], &[1, 1], &[[0, 0]; 2]),
+        (&[2, 12, 12, 64], &[1, 1, 64, 40], &[2, 2], &[[0, 0]; 2]),
+        (&[2, 4, 4, 1024], &[1, 1, 1024, 34], &[1, 1], &[[0, 0]; 2]),
+        (&[1, 6, 5, 128], &[3, 3, 128, 260], &[1, 1], &[[1, 1]; 2]),
+        // One and three dimensions, and one element of everything.
+        (&[2, 40, 32], &[5, 32, 24], &[1], &[[2, 2]]),
+        (&[1, 5, 6, 7, 32], &[3, 3, 3, 32, 18], &[1, 1, 1], &[[1, 1]; 3]),
+        (&[1, 1, 1, 1], &[1, 1, 1, 1], &[1, 1], &[[0, 0]; 2]),
+    ];
+    for (i, (x, k, strides, padding)) in layers.into_iter().enumerate() {
+        let dilation = vec![1; strides.len()];
+        let op = Convolution::channels_last(strides, padding, &dilation, 1, DType::BF16);
+        for case in &cases(x, k, &op) {
+            check(case, i as u64, &format!("{x:?} by {k:?}, strides {strides:?}, {:?}", case.1));
+        }
+    }
+}
+
+#[test]
+fn tile_registers_keep_to_the_letter_where_they_must() {
+    let op = Convolution::channels_last(&[1, 1], &[[1, 1]; 2], &[1, 1], 1, DType::BF16);
+    let exact = Target { winograd: false, ..target(Level::Portable) };
+    for (channels, fits) in [(32, true), (24, false)] {
+        for (c, [x, k, y]) in &cases(&[1, 8, 8, channels], &[3, 3, channels, channels], &op) {
+            let types = [x, k, y];
+            let forward = tiled::Forward::with(&amx::EMULATED.spread, c, false, types, exact);
+            assert_eq!(forward.is_some(), fits && is_forward(c));
+            assert!(tiled_gradient::KernelGradient::with(&amx::EMULATED.spread, c, types, exact).is_none());
+        }
+    }
+}
