@@ -201,7 +201,7 @@ impl Lines {
     /// Whether a tile is the first one of its image.
     fn begins(&self, i: usize) -> bool {
         let line = i / self.tiles;
-        i % self.tiles == 0 && (line == 0 || self.all[line - 1].image != self.all[line].image)
+        i.is_multiple_of(self.tiles) && (line == 0 || self.all[line - 1].image != self.all[line].image)
     }
 }
 
