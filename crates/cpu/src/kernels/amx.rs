@@ -33,8 +33,9 @@ use systole_ir::DType;
 pub const LANES: usize = 16;
 /// Bytes of a row.
 pub const LINE: usize = 64;
-/// Steps of a block: a panel of each operand then fits half of the first cache. Longer ones were slower.
-const CHAIN: usize = 128;
+/// Steps of a block: the longer, the less often sums are read and written, but a panel of the left operand has to stay in
+/// the first cache.
+const CHAIN: usize = 256;
 
 /// What `ldtilecfg` loads.
 #[repr(C, align(64))]
@@ -101,13 +102,39 @@ trait Dot: 'static {
     const UNIT: usize = LANES;
     unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>();
 
-    /// One round: all words of the left operand's tiles by those of the right one's.
+    /// `count` rounds: all words of the left operand's tiles by those of the right one's. A register is loaded for the
+    /// next round as soon as this one has used it, so that loads from the second cache wait beside products.
     #[inline(always)]
-    unsafe fn round<U: Unit, const R: bool, const C: bool>(t: &Tiles) {
+    unsafe fn rounds<U: Unit, const R: bool, const C: bool>(t: &mut Tiles, count: usize) {
+        if count == 0 {
+            return;
+        }
         // SAFETY: the caller's tiles.
         unsafe {
-            t.left::<U, R>(0);
             t.right::<U, C>(0);
+            t.left::<U, R>(0);
+            for _ in 1..count {
+                t.advance(Self::UNIT);
+                Self::dot::<U, 0, 4, 6>();
+                if R {
+                    Self::dot::<U, 2, 5, 6>();
+                }
+                U::stream::<6>(t.b, t.b_row);
+                if C {
+                    Self::dot::<U, 1, 4, 7>();
+                }
+                U::load::<4>(t.a, LINE);
+                if R && C {
+                    Self::dot::<U, 3, 5, 7>();
+                }
+                if C {
+                    U::stream::<7>(t.b.wrapping_add(LINE), t.b_row);
+                }
+                if R {
+                    U::load::<5>(t.a.wrapping_add(t.a_tile), LINE);
+                }
+            }
+            t.advance(Self::UNIT);
             dots::<U, Self, R, C>();
         }
     }
@@ -155,31 +182,49 @@ impl Dot for Split {
     }
 
     #[inline(always)]
-    unsafe fn round<U: Unit, const R: bool, const C: bool>(t: &Tiles) {
-        // SAFETY: the caller's tiles; each operand's high half is followed by its low half. Small products come first.
-        unsafe {
-            t.left::<U, R>(1);
-            t.right::<U, C>(0);
-            dots::<U, Self, R, C>();
-            t.left::<U, R>(0);
-            dots::<U, Self, R, C>();
-            t.right::<U, C>(1);
-            dots::<U, Self, R, C>();
+    unsafe fn rounds<U: Unit, const R: bool, const C: bool>(t: &mut Tiles, count: usize) {
+        for _ in 0..count {
+            // SAFETY: the caller's tiles; each operand's high half is followed by its low half. Small products come first.
+            unsafe {
+                t.left::<U, R>(1);
+                t.right::<U, C>(0);
+                dots::<U, Self, R, C>();
+                t.left::<U, R>(0);
+                dots::<U, Self, R, C>();
+                t.right::<U, C>(1);
+                dots::<U, Self, R, C>();
+            }
+            t.advance(Self::UNIT);
         }
     }
 }
 
-/// Packed operands of one round, in bytes.
+/// Packed operands of a round and of those that follow, in bytes.
 struct Tiles {
     a: *const u8,
     /// From one tile of the left operand to the next, and to the other half of split numbers.
     a_tile: usize,
     a_plane: usize,
+    /// Of a step.
+    a_step: usize,
     b: *const u8,
     b_row: usize,
+    ahead: *const u8,
+    ahead_step: usize,
 }
 
 impl Tiles {
+    /// To the next round, some steps further on, while what is needed later is asked for.
+    #[inline(always)]
+    fn advance(&mut self, steps: usize) {
+        self.a = self.a.wrapping_add(steps * self.a_step);
+        self.b = self.b.wrapping_add(steps * self.b_row);
+        for _ in 0..steps / UNROLLED {
+            prefetch(self.ahead);
+            self.ahead = self.ahead.wrapping_add(self.ahead_step);
+        }
+    }
+
     /// Loads the left operand; `R`: two tiles.
     #[inline(always)]
     unsafe fn left<U: Unit, const R: bool>(&self, plane: usize) {
@@ -279,19 +324,13 @@ unsafe fn tiles<U: Unit, D: Dot, const R: bool, const C: bool>(t: &Tile<D::Sum>)
             a: t.a.cast(),
             a_tile: rows * LINE,
             a_plane: height * LINE,
+            a_step: height * 4,
             b: t.b.cast(),
             b_row: width * 4,
+            ahead: t.ahead.cast(),
+            ahead_step: t.ahead_step * 4,
         };
-        let mut ahead = t.ahead;
-        for _ in 0..t.k / D::UNIT {
-            D::round::<U, R, C>(&round);
-            round.a = round.a.wrapping_add(D::UNIT * height * 4);
-            round.b = round.b.wrapping_add(D::UNIT * width * 4);
-            for _ in 0..D::UNIT / UNROLLED {
-                prefetch(ahead);
-                ahead = ahead.wrapping_add(t.ahead_step);
-            }
-        }
+        D::rounds::<U, R, C>(&mut round, t.k / D::UNIT);
         let complete = loads || t.from.is_null();
         if complete && t.bias.is_null() && t.padded_sums[1] {
             let (c, row) = (t.c.cast::<u8>(), t.c_row * 4);

@@ -713,7 +713,14 @@ impl<T: Element> Product<T> {
         let steps = job.blocks.clone().map(|b| self.step(b + 1) - self.step(b)).max().unwrap_or(0);
         let right = if self.packs(at) { steps * columns } else { 0 };
         let sums = if self.waits() && job.blocks.len() > 1 { job.panels.len() * panel } else { 0 };
-        [right, sums, if self.completes(job) { panel } else { 0 }].map(|n| n.next_multiple_of(LINE))
+        let row = if self.completes(job) { self.height * self.apart(columns) } else { 0 };
+        [right, sums, row].map(|n| n.next_multiple_of(LINE))
+    }
+
+    /// Elements between rows of complete sums. Tile registers write whole lines of them, which should not share places
+    /// of the first cache.
+    fn apart(&self, columns: usize) -> usize {
+        columns + if self.shape.registers.is_some() { LINE } else { 0 }
     }
 
     /// Whether sums wait in a task's memory for the next block: those that the result cannot hold, and those of tile
@@ -749,6 +756,7 @@ impl<T: Element> Product<T> {
         let (first, last) = (block == job.blocks.start, block + 1 == job.blocks.end);
         let completes = last && self.completes(job);
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
+        let apart = self.apart(columns);
         let mine;
         let mut right = part;
         if self.packs(at) {
@@ -801,7 +809,7 @@ impl<T: Element> Product<T> {
                 false => between,
             };
             let to = match last {
-                true if completes => Place::rows(row, columns),
+                true if completes => Place { whole: true, ..Place::rows(row, apart) },
                 true => target.down(before),
                 false => between,
             };
@@ -809,7 +817,7 @@ impl<T: Element> Product<T> {
             unsafe { self.row_of_tiles(at, right, job, block, &Line { rows, left, a, from, to, bias }) };
             if completes {
                 // SAFETY: the panel's rows of the group's columns are complete, and this task's.
-                unsafe { self.complete(at, job, panel, row, columns) };
+                unsafe { self.complete(at, job, panel, row, apart) };
             }
         }
     }
@@ -856,7 +864,7 @@ impl<T: Element> Product<T> {
             let width = self.shape.width(columns);
             let (from, from_row) = line.from.at(column, width);
             let (c, c_row) = line.to.at(column, width);
-            let padded_sums = [line.from.row.is_none(), line.to.row.is_none()];
+            let padded_sums = [line.from.whole, line.to.whole];
             let (b, b_k) = match self.b.direct {
                 true => {
                     let from = at.b.at(j * self.b.lane + self.step(block) * self.b.step);
@@ -962,21 +970,23 @@ struct Place<T> {
     column: usize,
     /// Elements between rows; `None`: the tile's width.
     row: Option<usize>,
+    /// Whether there is room for whole tiles.
+    whole: bool,
 }
 
 impl<T> Place<T> {
     fn none() -> Place<T> {
-        Place { ptr: std::ptr::null_mut(), column: 0, row: None }
+        Place { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
     }
 
     /// Rows of a matrix.
     fn rows(ptr: *mut T, row: usize) -> Place<T> {
-        Place { ptr, column: 1, row: Some(row) }
+        Place { ptr, column: 1, row: Some(row), whole: false }
     }
 
     /// One tile of `height` rows after the other.
     fn tiles(ptr: *mut T, height: usize) -> Place<T> {
-        Place { ptr, column: height, row: None }
+        Place { ptr, column: height, row: None, whole: true }
     }
 
     /// The same, some rows further down.

@@ -152,6 +152,15 @@ mod avx512 {
         /// One word of sixteen lanes, those of the mask: element `i` of the word is at `p + i · step`, for the first
         /// `count` of them.
         unsafe fn across(p: *const u8, step: usize, count: usize, lanes: __mmask16) -> [__m512i; 2];
+        /// The same of 32 lanes, sixteen after the other.
+        #[inline(always)]
+        unsafe fn across_two(p: *const u8, step: usize, count: usize) -> [[__m512i; 2]; 2] {
+            // SAFETY: as above.
+            unsafe {
+                let second = p.wrapping_add(LANES * Self::SIZE);
+                [Self::across(p, step, count, !0), Self::across(second, step, count, !0)]
+            }
+        }
     }
 
     /// The lowest `n` bits, at most all.
@@ -195,6 +204,19 @@ mod avx512 {
                 let x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(x, p.cast()));
                 let y = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(y, p.wrapping_add(step).cast()));
                 [_mm512_or_si512(x, _mm512_slli_epi32::<16>(y)), _mm512_setzero_si512()]
+            }
+        }
+        #[inline(always)]
+        unsafe fn across_two(p: *const u8, step: usize, count: usize) -> [[__m512i; 2]; 2] {
+            let [x, y] = [0, 1].map(|i| if i < count { !0 } else { 0 });
+            // SAFETY: as above.
+            unsafe {
+                let x = _mm512_maskz_loadu_epi16(x, p.cast());
+                let y = _mm512_maskz_loadu_epi16(y, p.wrapping_add(step).cast());
+                INTERLEAVED.each_ref().map(|order| {
+                    let order = _mm512_loadu_si512(order.as_ptr().cast());
+                    [_mm512_permutex2var_epi16(x, order, y), _mm512_setzero_si512()]
+                })
             }
         }
     }
@@ -242,6 +264,17 @@ mod avx512 {
         halves
     };
 
+    /// Which 16-bit numbers of two vectors pair those at the same place, in the first and in the second half.
+    static INTERLEAVED: [[u16; 32]; 2] = {
+        let mut order = [[0; 32]; 2];
+        let mut i = 0;
+        while i < 64 {
+            order[i / 32][i % 32] = (i / 2 + i % 2 * 32) as u16;
+            i += 1;
+        }
+        order
+    };
+
     /// The high and the low part of each number, as f32 with empty lower halves.
     #[inline(always)]
     unsafe fn split(x: __m512) -> [__m512i; 2] {
@@ -271,68 +304,134 @@ mod avx512 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     pub unsafe fn panels<T, S: Vectors, const LEFT: bool>(panels: &[PanelArgs<T>]) {
-        for p in panels {
-            // SAFETY: by the promise of `PackFn`.
+        let Some(p) = panels.first() else { return };
+        // SAFETY: by the promise of `PackFn`.
+        unsafe {
+            if p.step == S::SIZE {
+                panels.iter().for_each(|p| (0..chunks::<T, S>(p)).for_each(|i| along::<T, S, LEFT>(p, i)));
+            } else if p.lane == S::SIZE {
+                // Neighbouring panels read on where the last one ended.
+                (0..chunks::<T, S>(p)).for_each(|i| panels.iter().for_each(|p| across::<T, S, LEFT>(p, i)));
+            } else {
+                panels.iter().for_each(|p| plain_panel::<T, S, LEFT>(p));
+            }
+        }
+    }
+
+    /// The source of some lanes of a chunk, and how many products it has from there on.
+    #[inline(always)]
+    fn source<T, S: Vectors>(p: &PanelArgs<T>, chunk: usize, lane: usize) -> (*const u8, usize) {
+        let first = chunk * LANES * S::GROUP;
+        (p.src.wrapping_add(lane * p.lane + first * p.step), p.products.saturating_sub(first))
+    }
+
+    /// A chunk of a panel whose lanes' products lie together in the source.
+    #[inline(always)]
+    unsafe fn along<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
+        for lane in (0..p.fill).step_by(LANES) {
+            let lanes = p.lanes.saturating_sub(lane);
+            let (from, products) = source::<T, S>(p, chunk, lane);
+            let words = |i: usize| {
+                let from = from.wrapping_add(i * p.lane);
+                ahead(from.wrapping_add(4 * LANES * S::GROUP * S::SIZE));
+                // SAFETY: by the promise of `PackFn`: counts keep to the lanes and products of the source.
+                unsafe { S::along(from, if i < lanes { products } else { 0 }) }
+            };
+            // SAFETY: as above.
+            unsafe { square::<T, S, LEFT, true, 1>(p, chunk, lane, |i| [words(i)]) };
+        }
+    }
+
+    /// A chunk of a panel whose products' lanes lie together in the source.
+    #[inline(always)]
+    unsafe fn across<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
+        let mut lane = 0;
+        while lane < p.fill {
+            let lanes = p.lanes.saturating_sub(lane);
+            let (from, products) = source::<T, S>(p, chunk, lane);
+            let place = |i: usize| {
+                let from = from.wrapping_add(i * S::GROUP * p.step);
+                for j in 0..S::GROUP {
+                    ahead(from.wrapping_add((AHEAD + j) * p.step));
+                }
+                (from, products.saturating_sub(i * S::GROUP).min(S::GROUP))
+            };
+            // SAFETY: by the promise of `PackFn`: masks and counts keep to the lanes and products of the source.
             unsafe {
-                if p.step == S::SIZE {
-                    panel::<T, S, LEFT, true>(p);
-                } else if p.lane == S::SIZE {
-                    panel::<T, S, LEFT, false>(p);
+                if lanes >= 2 * LANES {
+                    let words = |i: usize| {
+                        let (from, count) = place(i);
+                        S::across_two(from, p.step, count)
+                    };
+                    square::<T, S, LEFT, false, 2>(p, chunk, lane, words);
+                    lane += 2 * LANES;
                 } else {
-                    plain_panel::<T, S, LEFT>(p);
+                    let words = |i: usize| {
+                        let (from, count) = place(i);
+                        [S::across(from, p.step, count, mask(lanes) as u16)]
+                    };
+                    square::<T, S, LEFT, false, 1>(p, chunk, lane, words);
+                    lane += LANES;
                 }
             }
         }
     }
 
-    /// Sixteen words of sixteen lanes at a time. `ALONG`: a lane's products lie together in the source, else lanes do.
+    /// Writes sixteen words of each of `SQUARES` times sixteen lanes; `words` gives those of one lane (`BY_LANE`), or one
+    /// word of the lanes.
     #[inline(always)]
-    unsafe fn panel<T, S: Vectors, const LEFT: bool, const ALONG: bool>(p: &PanelArgs<T>) {
-        let dst = p.dst.cast::<u32>();
-        for chunk in 0..chunks::<T, S>(p) {
-            let first = chunk * LANES * S::GROUP;
-            let products = p.products.saturating_sub(first);
-            for lane in (0..p.fill).step_by(LANES) {
-                let lanes = p.lanes.saturating_sub(lane).min(LANES);
-                let from = p.src.wrapping_add(lane * p.lane + first * p.step);
-                // SAFETY: by the promise of `PackFn`: masks and counts keep to the lanes and products of the source, and
-                // to the panel.
-                unsafe {
-                    let mut planes = [[_mm512_setzero_si512(); LANES]; 2];
-                    let [high, low] = &mut planes;
-                    for (i, (high, low)) in high.iter_mut().zip(low).enumerate() {
-                        [*high, *low] = if ALONG {
-                            let count = if i < lanes { products } else { 0 };
-                            let from = from.wrapping_add(i * p.lane);
-                            ahead(from.wrapping_add(4 * LANES * S::GROUP * S::SIZE));
-                            S::along(from, count)
+    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+    unsafe fn square<T, S: Vectors, const LEFT: bool, const BY_LANE: bool, const SQUARES: usize>(
+        p: &PanelArgs<T>,
+        chunk: usize,
+        lane: usize,
+        words: impl Fn(usize) -> [[__m512i; 2]; SQUARES],
+    ) {
+        // SAFETY: by the promise of `PackFn`.
+        unsafe {
+            let mut squares = [[[_mm512_setzero_si512(); LANES]; 2]; SQUARES];
+            for i in 0..LANES {
+                let rows = words(i);
+                for s in 0..SQUARES {
+                    for plane in 0..S::PLANES {
+                        if LEFT == BY_LANE {
+                            put::<T, S, LEFT>(p, (chunk, plane), lane + s * LANES, i, rows[s][plane]);
                         } else {
-                            let from = from.wrapping_add(i * S::GROUP * p.step);
-                            for j in 0..S::GROUP {
-                                ahead(from.wrapping_add((AHEAD + j) * p.step));
-                            }
-                            let count = products.saturating_sub(i * S::GROUP).min(S::GROUP);
-                            S::across(from, p.step, count, mask(lanes) as u16)
-                        };
-                    }
-                    for (plane, square) in planes.iter().enumerate().take(S::PLANES) {
-                        let square = if LEFT == ALONG { *square } else { transposed_words(*square) };
-                        let fill = p.fill - lane;
-                        for (i, row) in square.iter().enumerate() {
-                            if LEFT && i < fill {
-                                let at = place::<S, LEFT>(p.fill, chunk, plane, lane + i, 0);
-                                _mm512_storeu_epi32(dst.wrapping_add(at).cast(), *row);
-                            } else if !LEFT {
-                                let at = place::<S, LEFT>(p.fill, chunk, plane, lane, i);
-                                _mm512_mask_storeu_epi32(
-                                    dst.wrapping_add(at).cast(),
-                                    mask(fill) as u16,
-                                    *row,
-                                );
-                            }
+                            squares[s][plane][i] = rows[s][plane];
                         }
                     }
                 }
+            }
+            if LEFT != BY_LANE {
+                for (s, planes) in squares.iter().enumerate() {
+                    for (plane, square) in planes.iter().enumerate().take(S::PLANES) {
+                        for (i, row) in transposed_words(*square).iter().enumerate() {
+                            put::<T, S, LEFT>(p, (chunk, plane), lane + s * LANES, i, *row);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the words of the `i`-th of sixteen lanes, or the `i`-th word of them.
+    #[inline(always)]
+    unsafe fn put<T, S: Vectors, const LEFT: bool>(
+        p: &PanelArgs<T>,
+        (chunk, plane): (usize, usize),
+        lane: usize,
+        i: usize,
+        row: __m512i,
+    ) {
+        let (dst, fill) = (p.dst.cast::<u32>(), p.fill - lane);
+        // SAFETY: by the promise of `PackFn`: masks and counts keep to the panel.
+        unsafe {
+            if LEFT && i < fill {
+                let at = place::<S, LEFT>(p.fill, chunk, plane, lane + i, 0);
+                _mm512_storeu_epi32(dst.wrapping_add(at).cast(), row);
+            } else if !LEFT {
+                let at = place::<S, LEFT>(p.fill, chunk, plane, lane, i);
+                _mm512_mask_storeu_epi32(dst.wrapping_add(at).cast(), mask(fill) as u16, row);
             }
         }
     }
