@@ -10,7 +10,7 @@ use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
 pub static HARDWARE: Kernels = Of::<Hardware>::KERNELS;
 
-struct Hardware;
+pub(super) struct Hardware;
 
 macro_rules! dot {
     ($name:ident, $instruction:literal) => {
