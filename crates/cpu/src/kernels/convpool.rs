@@ -36,7 +36,7 @@ pub fn bind(pool: &Pool, step: &Step, target: Target) -> Option<Box<dyn Kernel>>
     }
     let general = ConvPoolKernel::new(conv, pool, step, level)?;
     Some(match fused_of(target.level) {
-        Some(fused) => TilePool::new(fused, conv, pool, step, (general, level)),
+        Some(fused) => TilePool::bind(fused, conv, pool, step, (general, level)),
         None => Box::new(general),
     })
 }

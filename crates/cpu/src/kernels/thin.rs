@@ -229,7 +229,8 @@ impl Thin {
                 let to = left.cast::<u8>().wrapping_add(from / LANES * tiles::packed_bytes(self.k));
                 // SAFETY: elements of the operand; there is room for all tiles.
                 unsafe {
-                    let at = |i: usize, k: usize| *a.cast::<u16>().add((from + i) * self.a_row + k * self.a_k);
+                    let at =
+                        |i: usize, k: usize| *a.cast::<u16>().add((from + i) * self.a_row + k * self.a_k);
                     tiles::pack(rows, self.k, at, to);
                 }
             }

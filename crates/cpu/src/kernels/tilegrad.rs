@@ -5,6 +5,7 @@
 //! up. Images are summed in parts that depend on the batch only, and the parts in a tree.
 
 use super::amx::LANES;
+use super::amx::fused::unpooled::FEATURES;
 use super::amx::fused::{Fused, WIDTH, unpooled};
 use super::conv::{Finish, offsets, sum_parts};
 use super::dot::roles;
@@ -65,7 +66,7 @@ struct Given {
 
 impl TileGradient {
     /// The kernel; or `general`, where that has to do.
-    pub fn new(
+    pub fn bind(
         fused: &'static Fused,
         g: &UnpooledGradient,
         step: &Step,
@@ -140,14 +141,14 @@ impl TileGradient {
         self.batch.div_ceil(MOST_PARTS).next_multiple_of(IMAGES)
     }
 
-    /// Pairs of groups of features.
-    fn pairs(&self) -> usize {
-        self.features.div_ceil(2 * WIDTH)
+    /// Groups of features that are summed together.
+    fn groups(&self) -> usize {
+        self.features.div_ceil(FEATURES)
     }
 
     /// Sums of one part.
     fn sums(&self) -> usize {
-        self.taps.len() * self.pairs() * unpooled::SUMS
+        self.taps.len() * self.groups() * unpooled::SUMS
     }
 
     /// Elements of a padded image and of what may be read behind it.
@@ -184,7 +185,7 @@ impl TileGradient {
         with_scratch(tables + made, |memory| {
             let x = memory.cast::<u16>();
             let made = memory.wrapping_add(tables);
-            // SAFETY: operands have the shapes of `new`; scratch has room for images and a strip's gradients; the sums
+            // SAFETY: operands have the shapes of `bind`; scratch has room for images and a strip's gradients; the sums
             // are the caller's.
             unsafe {
                 memory.write_bytes(0, tables);
@@ -204,8 +205,8 @@ impl TileGradient {
                     for (tile, (offsets, taps)) in self.taps.iter().enumerate() {
                         let ones = usize::from(*taps < LANES);
                         let _registers = self.fused.configure(unpooled::shapes(taps + ones, self.windows[1]));
-                        for pair in 0..self.pairs() {
-                            let feature = pair * 2 * WIDTH;
+                        for group in 0..self.groups() {
+                            let feature = group * FEATURES;
                             (self.fused.unpooled)(&unpooled::Call {
                                 images: images.len(),
                                 rows,
@@ -222,8 +223,8 @@ impl TileGradient {
                                 features: self.features,
                                 dy_image,
                                 place_image: all,
-                                two: self.features - feature > WIDTH,
-                                sums: sums.add((tile * self.pairs() + pair) * unpooled::SUMS),
+                                all: self.features - feature > WIDTH,
+                                sums: sums.add((tile * self.groups() + group) * unpooled::SUMS),
                             });
                         }
                     }
@@ -240,8 +241,8 @@ impl TileGradient {
             // SAFETY: the result has so many rows of features.
             unsafe {
                 for (j, sum) in row.iter_mut().enumerate() {
-                    let part = tap / LANES * self.pairs() + j / (2 * WIDTH);
-                    *sum = *sums.add(part * unpooled::SUMS + unpooled::at(tap % LANES, j % (2 * WIDTH)));
+                    let part = tap / LANES * self.groups() + j / FEATURES;
+                    *sum = *sums.add(part * unpooled::SUMS + unpooled::at(tap % LANES, j % FEATURES));
                 }
                 let (dst, from) = (out.add(i * f * to.size()), row.as_ptr().cast());
                 match narrow(to, self.level) {
@@ -264,12 +265,11 @@ impl Kernel for TileGradient {
         let (mut most, x) = (0f32, io.inputs[0]);
         // SAFETY: the input has so many elements.
         unsafe { (self.magnitude)((&raw mut most).cast(), x, x, x, elements) };
-        // NaN is no less either.
-        if !(most < f32::INFINITY) {
+        if !most.is_finite() {
             // SAFETY: by the caller's promise.
             return unsafe { self.general.run(cx, io) };
         }
-        // SAFETY: scratch is laid out as `scratch()` counts it; operands and results have the shapes of `new`.
+        // SAFETY: scratch is laid out as `scratch()` counts it; operands and results have the shapes of `bind`.
         unsafe {
             let sums = io.scratch.cast::<f32>();
             let whole = sums.add(self.parts() * self.sums());

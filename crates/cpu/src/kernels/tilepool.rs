@@ -6,7 +6,7 @@
 use super::amx::LANES;
 use super::amx::fused::{Fused, WIDTH, pooled, slim};
 use super::convpool::{ConvPoolKernel, MODERATE};
-use super::lanes::{lanes, lanes_mut};
+use super::lanes::lanes;
 use super::{Io, Kernel, Ptr, math};
 use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
@@ -15,26 +15,10 @@ use systole_compile::{Pool, Relu, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result};
 
-/// Lines of the kernel that one word of two pixels, and so one loop, interleaves.
+/// Elements of the groups that vectors make.
 const FOUR: usize = 4;
 /// Images that a task has at the least.
 const IMAGES: usize = 16;
-
-/// `n` groups of four elements at `dst`: one of each of the lines at `a` (four addresses).
-struct Fours;
-impl Tile for Fours {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as the type says.
-        unsafe {
-            let [a, b, c, d] = (*a.cast::<[*const u8; FOUR]>()).map(|line| lanes::<u16>(line, n));
-            let groups = lanes_mut::<[u16; FOUR]>(dst, n);
-            for ((((g, a), b), c), d) in groups.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-                *g = [*a, *b, *c, *d];
-            }
-        }
-    }
-}
 
 /// Sets the number at `dst` to the greatest magnitude of `n` bf16 at `a`, or to a NaN where there is one.
 pub struct Magnitude;
@@ -94,12 +78,11 @@ pub struct TilePool {
     /// Columns of the product, and whether it has a bias.
     product: Option<(usize, bool)>,
     magnitude: TileFn,
-    fours: TileFn,
 }
 
 impl TilePool {
     /// The kernel; or the one for vectors, where that has to do.
-    pub fn new(
+    pub fn bind(
         fused: &'static Fused,
         c: &Convolution,
         pool: &Pool,
@@ -137,7 +120,6 @@ impl TilePool {
             bias: inputs.len() > 2,
             product: of_product.first().map(|right| (right.shape[0], of_product.len() > 1)),
             magnitude: level.tile::<Magnitude>(),
-            fours: level.tile::<Fours>(),
         })
     }
 
@@ -163,7 +145,7 @@ impl TilePool {
         let [bounds, kernel, bias, _] = self.packed_bytes();
         let (f, lines, channels) = (self.features, self.kernel[0], self.image[2]);
         let k = inputs[1].cast::<u16>();
-        // SAFETY: operands have the shapes of `new`; there is room for each part.
+        // SAFETY: operands have the shapes of `bind`; there is room for each part.
         unsafe {
             let at = |product: usize, feature: usize| {
                 let (column, row) = (product / self.group, product % self.group);
@@ -212,15 +194,18 @@ impl TilePool {
         let [height, width, channels] = self.image;
         let of = |i: usize| {
             let line = (y * self.strides[0] + i * self.dilation).wrapping_sub(self.low[0]);
-            if i < self.kernel[0] && line < height { image.wrapping_add(line * width * channels) } else { zeros }
+            if i < self.kernel[0] && line < height {
+                image.wrapping_add(line * width * channels)
+            } else {
+                zeros
+            }
         };
         let to = to.wrapping_add(self.low[1] * self.group);
         // SAFETY: lines inside the image and of zeros have its width; the line of groups has room for them.
         unsafe {
             if channels == 1 && self.group == FOUR {
                 let lines: [*const u16; FOUR] = std::array::from_fn(of);
-                let a = (&raw const lines).cast::<u8>();
-                return (self.fours)(to.cast(), a, a, a, width);
+                return (self.fused.groups)(lines, width, to);
             }
             for i in 0..self.kernel[0] {
                 let (line, to) = (of(i), to.add(i * channels));
@@ -247,7 +232,7 @@ impl TilePool {
             let at = |i: usize| memory.cast::<u16>().wrapping_add(i * self.line);
             let from = at(0).cast_const();
             let k = self.products();
-            // SAFETY: operands have the shapes of `new`; scratch has room for each part.
+            // SAFETY: operands have the shapes of `bind`; scratch has room for each part.
             unsafe {
                 memory.write_bytes(0, lines + zeros);
                 let registers = self.fused.configure(pooled::shapes(self.pooled[1], k));
@@ -279,12 +264,20 @@ impl TilePool {
                 let c = memory.add(lines + zeros).cast::<f32>();
                 let registers = self.fused.configure(slim::shapes(images.len()));
                 let a = io.y.elem::<u16>(images.start * row).cast_const();
-                (self.fused.slim)(&slim::Call { rows: images.len(), k: row, a, a_row: row, b: packed.right, c });
+                (self.fused.slim)(&slim::Call {
+                    rows: images.len(),
+                    k: row,
+                    a,
+                    a_row: row,
+                    b: packed.right,
+                    c,
+                });
                 drop(registers);
                 for (i, image) in images.enumerate() {
                     for j in 0..columns {
                         let bias = io.shift.map_or(0.0, |b| math::from_bf16(*b.elem::<u16>(j)));
-                        *io.out.elem::<u16>(image * columns + j) = math::to_bf16(*c.add(i * LANES + j) + bias);
+                        *io.out.elem::<u16>(image * columns + j) =
+                            math::to_bf16(*c.add(i * LANES + j) + bias);
                     }
                 }
             }
@@ -333,7 +326,8 @@ impl Kernel for TilePool {
         let most = unsafe { self.magnitude(io.inputs[0].cast(), elements) };
         let Bounds { gain, offset } = packed.bounds;
         // NaN is not within the bounds either.
-        if !(most <= MODERATE && most * gain + offset <= MODERATE) {
+        let finite = most <= MODERATE && most * gain + offset <= MODERATE;
+        if !finite {
             // SAFETY: as above; what was packed is not needed any more.
             return unsafe { self.general.run(cx, io) };
         }

@@ -242,7 +242,7 @@ pub fn bind(g: &UnpooledGradient, step: &Step, target: Target) -> Option<Box<dyn
     let level = target.level.vectors();
     let general = Box::new(UnpooledKernel::new(g, step, level)?);
     Some(match fused_of(target.level) {
-        Some(fused) => TileGradient::new(fused, g, step, (general, level)),
+        Some(fused) => TileGradient::bind(fused, g, step, (general, level)),
         None => general,
     })
 }

@@ -27,6 +27,8 @@ pub struct Fused {
     release: unsafe fn(),
     pub thin: unsafe fn(&thin::Call),
     pub slim: unsafe fn(&slim::Call),
+    /// See [`pooled`]: `n` groups of a number of each of four lines.
+    pub groups: unsafe fn([*const u16; 4], usize, *mut u16),
     pub pooled: unsafe fn(&pooled::Row),
     pub unpooled: unsafe fn(&unpooled::Call<'_>),
 }
@@ -71,6 +73,11 @@ macro_rules! fused {
                 unsafe { slim::run::<$unit>(c) }
             }
             $(#[target_feature(enable = $feature)])?
+            unsafe fn groups(lines: [*const u16; 4], n: usize, to: *mut u16) {
+                // SAFETY: by the caller's promise.
+                unsafe { <$vectors>::groups(lines, n, to) }
+            }
+            $(#[target_feature(enable = $feature)])?
             unsafe fn pooled(r: &pooled::Row) {
                 // SAFETY: by the caller's promise.
                 unsafe { pooled::run::<$unit, $vectors>(r) }
@@ -80,7 +87,15 @@ macro_rules! fused {
                 // SAFETY: by the caller's promise.
                 unsafe { unpooled::run::<$unit, $vectors>(c) }
             }
-            Fused { configure: <$unit>::configure, release: <$unit>::release, thin, slim, pooled, unpooled }
+            Fused {
+                configure: <$unit>::configure,
+                release: <$unit>::release,
+                thin,
+                slim,
+                groups,
+                pooled,
+                unpooled,
+            }
         };
     };
 }

@@ -176,3 +176,81 @@ unsafe fn row<U: Unit, V: Vectors, const ONE: bool, const RELU: bool>(r: &Row) {
         pixel!(3, 3);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::units;
+    use super::*;
+    use crate::kernels::math::{from_bf16, to_bf16};
+    use systole_compile::DEAD;
+
+    /// A line of windows by every unit, against plain sums of small numbers; many of them tie.
+    fn check(windows: usize, k: usize, features: usize, relu: bool, places: bool) {
+        let (right, step) = (6, 14);
+        let line = windows * step + k + BLOCK;
+        let number = |i: usize, by: usize| ((i * by + i / 13) % 7) as f32 - 3.0;
+        let half = |n: usize, by: usize| (0..n).map(|i| to_bf16(number(i, by))).collect::<Vec<u16>>();
+        let (x, kernel) = (half(2 * line, 5), half(k * features, 3));
+        let bias: Vec<f32> = (0..features.next_multiple_of(WIDTH)).map(|f| number(f, 2) / 2.0).collect();
+        let mut packed = vec![0xffffu16; packed_bytes(k, features) / 2];
+        // SAFETY: there is room for all of it.
+        unsafe { pack(k, features, |x, f| kernel[x * features + f], packed.as_mut_ptr().cast()) };
+        for unit in units() {
+            let (mut y, mut place) = (vec![0xaaaau16; windows * features], vec![0xaau8; windows * features]);
+            let row = Row {
+                lines: [x.as_ptr(), x[line..].as_ptr()],
+                right,
+                step,
+                windows,
+                k,
+                kernel: packed.as_ptr().cast(),
+                bias: bias.as_ptr(),
+                features,
+                relu,
+                y: y.as_mut_ptr(),
+                place: if places { place.as_mut_ptr() } else { std::ptr::null_mut() },
+            };
+            let registers = unit.configure(shapes(windows, k));
+            // SAFETY: all arrays have the sizes of the row.
+            unsafe { (unit.pooled)(&row) };
+            drop(registers);
+            for (i, (&y, &place)) in y.iter().zip(&place).enumerate() {
+                let (w, f) = (i / features, i % features);
+                let sum = |p: usize| -> f32 {
+                    let at = p / 2 * line + w * step + p % 2 * right;
+                    let products = (0..k).map(|t| from_bf16(x[at + t]) * from_bf16(kernel[t * features + f]));
+                    from_bf16(to_bf16(bias[f] + products.sum::<f32>()))
+                };
+                let all = [0, 1, 2, 3].map(sum);
+                let top = all.into_iter().fold(f32::NEG_INFINITY, f32::max);
+                let dead = relu && top <= 0.0;
+                let first = all.iter().position(|&x| x == top).unwrap_or(4) as u8;
+                let want = (if dead { 0.0 } else { top }, if dead { DEAD } else { first });
+                let want = (want.0, if places { want.1 } else { 0xaa });
+                assert_eq!((from_bf16(y), place), want, "{windows}×{k}×{features} {relu}, element {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn windows_of_every_count() {
+        for (windows, k, features) in [(1, 2, 1), (13, 12, 64), (16, 32, 32), (17, 6, 40), (5, 70, 33)] {
+            check(windows, k, features, true, true);
+            check(windows, k, features, false, true);
+            check(windows, k, features, true, false);
+        }
+    }
+
+    #[test]
+    fn groups_of_four_lines() {
+        let line: Vec<u16> = (0..200).collect();
+        for (unit, n) in units().flat_map(|u| [1, 7, 8, 9, 16, 28, 35].map(|n| (u, n))) {
+            let mut to = vec![0u16; 4 * n + 1];
+            let lines = [0, 50, 100, 150].map(|at| line[at..].as_ptr());
+            // SAFETY: lines and groups have so many numbers.
+            unsafe { (unit.groups)(lines, n, to.as_mut_ptr()) };
+            let want = (0..4 * n).map(|i| (i % 4 * 50 + i / 4) as u16).chain([0]);
+            assert!(to.into_iter().eq(want), "{n}");
+        }
+    }
+}

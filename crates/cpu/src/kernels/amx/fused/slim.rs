@@ -127,7 +127,9 @@ mod tests {
     fn rows_of_every_count() {
         let number = |i: usize, by: usize| ((i * by + i / 13) % 7) as f32 - 3.0;
         for unit in units() {
-            for (rows, n, k) in [(1, 10, 32), (15, 16, 96), (16, 1, 64), (17, 10, 64), (63, 10, 64), (100, 3, 32)] {
+            for (rows, n, k) in
+                [(1, 10, 32), (15, 16, 96), (16, 1, 64), (17, 10, 64), (63, 10, 64), (100, 3, 32)]
+            {
                 let a_row = k + 6;
                 let half = |n: usize, by: usize| (0..n).map(|i| to_bf16(number(i, by))).collect::<Vec<u16>>();
                 let (a, b) = (half(rows * a_row, 5), half(n * k, 3));
@@ -140,11 +142,11 @@ mod tests {
                     let _registers = unit.configure(shapes(rows));
                     (unit.slim)(&Call { rows, k, a, a_row, b, c: c.as_mut_ptr() });
                 }
-                for i in 0..rows * LANES {
+                for (i, &got) in c.iter().enumerate() {
                     let (row, j) = (i / LANES, i % LANES);
                     let product = |x: usize| number(row * a_row + x, 5) * number(j * k + x, 3);
                     let want: f32 = if j < n { (0..k).map(product).sum() } else { 0.0 };
-                    assert_eq!(c[i], want, "{rows}×{n}×{k}, element {i}");
+                    assert_eq!(got, want, "{rows}×{n}×{k}, element {i}");
                 }
             }
         }

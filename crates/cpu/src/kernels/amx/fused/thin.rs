@@ -4,8 +4,11 @@
 
 use super::super::{LANES, LINE, Unit};
 use super::{TileShape, Vectors, WIDTH};
+use crate::kernels::fetch;
 use std::mem::MaybeUninit;
 
+/// Columns from those of a strip to those that are fetched meanwhile.
+const AHEAD: usize = 128;
 /// Bytes of a tile of the left operand.
 const TILE: usize = LANES * LINE;
 
@@ -78,8 +81,17 @@ pub struct Call {
 pub fn shapes(rows: usize, k: usize) -> [TileShape; 8] {
     let (depth, _) = blocks(k);
     let (sums, left, right) = ((rows, LINE), (rows, 4 * depth), (depth, LINE));
-    [sums, sums, left, left, right, sums, sums, sums]
+    [sums, sums, sums, sums, left, left, right, right]
 }
+
+/// Sums of even and of odd columns of two [`WIDTH`]s.
+#[repr(align(64))]
+struct Sums([MaybeUninit<f32>; 4 * LANES * LANES]);
+
+/// What sums begin as: loading it takes less time than clearing a register.
+#[repr(align(64))]
+struct Zeros([f32; LANES]);
+static ZEROS: Zeros = Zeros([0.0; LANES]);
 
 /// See the module text.
 ///
@@ -88,28 +100,77 @@ pub fn shapes(rows: usize, k: usize) -> [TileShape; 8] {
 /// than its own; the unit and the vectors are available.
 #[inline(always)]
 pub(super) unsafe fn run<U: Unit, V: Vectors>(c: &Call) {
-    let mut sums = [const { MaybeUninit::<f32>::uninit() }; 2 * LANES * LANES];
-    let even = sums.as_mut_ptr().cast::<f32>();
-    let odd = even.wrapping_add(LANES * LANES);
+    let mut sums = Sums([const { MaybeUninit::uninit() }; 4 * LANES * LANES]);
+    let sums = sums.0.as_mut_ptr().cast::<f32>();
+    let mut from = 0;
     // SAFETY: by the caller's promise.
     unsafe {
-        for j in (0..c.columns).step_by(WIDTH) {
-            U::zero::<0>();
-            U::zero::<1>();
-            let mut a = c.a;
-            for block in 0..blocks(c.k).1 {
-                U::load::<4>(c.b.add(first(block, c.k) * c.b_k + j).cast(), 2 * c.b_k);
-                U::load::<2>(a, LINE);
-                U::bf16::<0, 2, 4>();
-                U::load::<3>(a.wrapping_add(TILE), LINE);
-                U::bf16::<1, 3, 4>();
-                a = a.wrapping_add(2 * TILE);
+        while from + 2 * WIDTH <= c.columns {
+            strip::<U, true>(c, from, sums);
+            put::<V, true>(c, from, sums);
+            from += 2 * WIDTH;
+        }
+        if from < c.columns {
+            strip::<U, false>(c, from, sums);
+            put::<V, false>(c, from, sums);
+        }
+    }
+}
+
+/// Sums a strip of two [`WIDTH`]s of columns from `from` on, or of one.
+#[inline(always)]
+unsafe fn strip<U: Unit, const TWO: bool>(c: &Call, from: usize, sums: *mut f32) {
+    let tile = |i: usize| sums.wrapping_add(i * LANES * LANES).cast::<u8>();
+    let zeros = ZEROS.0.as_ptr().cast();
+    // SAFETY: by the caller's promise.
+    unsafe {
+        // A step of zero: each row is that of zeros.
+        U::load::<0>(zeros, 0);
+        U::load::<1>(zeros, 0);
+        if TWO {
+            U::load::<2>(zeros, 0);
+            U::load::<3>(zeros, 0);
+        }
+        let mut a = c.a;
+        for block in 0..blocks(c.k).1 {
+            let b = c.b.add(first(block, c.k) * c.b_k + from);
+            U::load::<4>(a, LINE);
+            U::load::<5>(a.wrapping_add(TILE), LINE);
+            U::load::<6>(b.cast(), 2 * c.b_k);
+            U::bf16::<0, 4, 6>();
+            U::bf16::<1, 5, 6>();
+            if TWO {
+                U::load::<7>(b.wrapping_add(WIDTH).cast(), 2 * c.b_k);
+                U::bf16::<2, 4, 7>();
+                U::bf16::<3, 5, 7>();
             }
-            U::store::<0>(even.cast(), LINE);
-            U::store::<1>(odd.cast(), LINE);
-            for i in 0..c.rows {
-                let (even, odd) = (even.add(i * LANES), odd.add(i * LANES));
-                let at = i * c.c_row + j;
+            a = a.wrapping_add(2 * TILE);
+        }
+        // The hardware does not follow so many rows by itself.
+        for x in 0..c.k {
+            let ahead = c.b.wrapping_add(x * c.b_k + from + AHEAD);
+            fetch(ahead);
+            fetch(ahead.wrapping_add(WIDTH));
+        }
+        U::store::<0>(tile(0), LINE);
+        U::store::<1>(tile(1), LINE);
+        if TWO {
+            U::store::<2>(tile(2), LINE);
+            U::store::<3>(tile(3), LINE);
+        }
+    }
+}
+
+/// What [`strip`] summed goes out.
+#[inline(always)]
+unsafe fn put<V: Vectors, const TWO: bool>(c: &Call, from: usize, sums: *const f32) {
+    let tile = |i: usize, row: usize| sums.wrapping_add((i * LANES + row) * LANES);
+    for i in 0..c.rows {
+        for half in 0..1 + usize::from(TWO) {
+            let (even, odd) = (tile(2 * half, i), tile(2 * half + 1, i));
+            let at = i * c.c_row + from + half * WIDTH;
+            // SAFETY: by the caller's promise.
+            unsafe {
                 match c.to {
                     To::F32 => V::store(even, odd, c.c.cast::<f32>().add(at)),
                     To::Sum => V::add(even, odd, c.c.cast::<f32>().add(at)),
@@ -134,15 +195,16 @@ mod tests {
         for unit in units() {
             for (rows, k) in [(1, 1), (3, 2), (16, 10), (10, 63), (7, 17), (16, 64), (2, 33)] {
                 let (columns, row) = (3 * WIDTH, 3 * WIDTH + 5);
-                let (a, b, old) = (numbers(rows * k, 5), numbers(k * row, 3), numbers(rows * row, 4));
+                let old = numbers(rows * row, 4);
                 let half = |x: &[f32]| x.iter().map(|&x| to_bf16(x)).collect::<Vec<u16>>();
-                let (left, right) = (half(&a), half(&b));
+                let (left, right) = (half(&numbers(rows * k, 5)), half(&numbers(k * row, 3)));
                 let mut packed = vec![0xffu8; packed_bytes(k)];
                 // SAFETY: there is room for all of it.
                 unsafe { pack(rows, k, |i, x| left[i * k + x], packed.as_mut_ptr()) };
                 for to in [To::F32, To::Sum, To::Bf16] {
                     let (mut wide, mut narrow) = (old.clone(), half(&old));
-                    let c = if to == To::Bf16 { narrow.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
+                    let c =
+                        if to == To::Bf16 { narrow.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
                     let (a, b) = (packed.as_ptr(), right.as_ptr());
                     let call = Call { rows, k, a, b, b_k: row, columns, to, c, c_row: row };
                     {
@@ -152,7 +214,9 @@ mod tests {
                     }
                     for i in 0..rows * row {
                         let sum = |j: usize| -> f32 {
-                            (0..k).map(|x| numbers(rows * k, 5)[i / row * k + x] * from_bf16(right[x * row + j])).sum()
+                            let product =
+                                |x: usize| from_bf16(left[i / row * k + x]) * from_bf16(right[x * row + j]);
+                            (0..k).map(product).sum()
                         };
                         let want = match (i % row < columns, to) {
                             (false, _) => old[i],

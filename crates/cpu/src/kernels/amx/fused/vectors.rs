@@ -16,14 +16,17 @@ pub unsafe trait Vectors: 'static {
     unsafe fn add(even: *const f32, odd: *const f32, to: *mut f32);
     /// Rounded to bf16.
     unsafe fn narrow(even: *const f32, odd: *const f32, to: *mut u16);
+    /// `n` groups of four: one number of each line.
+    unsafe fn groups(lines: [*const u16; 4], n: usize, to: *mut u16);
     /// The greatest of the rounded [`PIXELS`] of a window for up to 32 columns, which are finite. Sums of a pixel are
     /// two vectors, one tile apart, and the next pixel's a tile further on. `place` may be null.
     unsafe fn pool<const RELU: bool>(sums: *const f32, columns: usize, y: *mut u16, place: *mut u8);
-    /// 16 numbers `step` apart as words, in their low halves and in their high halves. Numbers may be read with the one
-    /// behind each.
-    unsafe fn seen(x: *const u16, step: usize, low: *mut u32, high: *mut u32);
-    /// 32 gradients, for each of `places` those that belong there and zeros, `row` words apart.
-    unsafe fn spread(dy: *const u16, place: *const u8, places: usize, to: *mut u32, row: usize);
+    /// Words of 16 numbers `step` apart from each of two places on. Numbers may be read with the one behind each.
+    unsafe fn seen(x: [*const u16; 2], step: usize, to: *mut u32);
+    /// 32 gradients for each pair of places: words of the one that belongs to the first place and the one that belongs
+    /// to the second, or of zeros. Words of 16 features go to `to`, those of the others `half` further on, those of
+    /// the next pair `pair` further on.
+    unsafe fn spread(dy: *const u16, place: *const u8, pairs: usize, to: *mut u32, half: usize, pair: usize);
 }
 
 /// Elements from a vector of sums to the same row of the next tile.
@@ -62,6 +65,13 @@ unsafe impl Vectors for Plain {
         }
     }
 
+    unsafe fn groups(lines: [*const u16; 4], n: usize, to: *mut u16) {
+        for i in 0..n {
+            // SAFETY: the caller's lines and groups.
+            unsafe { *to.add(4 * i).cast::<[u16; 4]>() = lines.map(|line| *line.add(i)) };
+        }
+    }
+
     unsafe fn pool<const RELU: bool>(sums: *const f32, columns: usize, y: *mut u16, place: *mut u8) {
         for j in 0..columns {
             // SAFETY: the caller's sums and results.
@@ -79,24 +89,20 @@ unsafe impl Vectors for Plain {
         }
     }
 
-    unsafe fn seen(x: *const u16, step: usize, low: *mut u32, high: *mut u32) {
+    unsafe fn seen(x: [*const u16; 2], step: usize, to: *mut u32) {
         for i in 0..LANES {
             // SAFETY: the caller's numbers and words.
-            unsafe {
-                let number = u32::from(*x.add(i * step));
-                (*low.add(i), *high.add(i)) = (number, number << 16);
-            }
+            unsafe { *to.add(i).cast::<[u16; 2]>() = x.map(|x| *x.add(i * step)) };
         }
     }
 
-    unsafe fn spread(dy: *const u16, place: *const u8, places: usize, to: *mut u32, row: usize) {
-        for p in 0..places {
-            for i in 0..2 * LANES {
-                // SAFETY: the caller's gradients, places and words.
-                unsafe {
-                    let here = usize::from(*place.add(i)) == p;
-                    *to.add(p * row).cast::<u16>().add(i) = if here { *dy.add(i) } else { 0 };
-                }
+    unsafe fn spread(dy: *const u16, place: *const u8, pairs: usize, to: *mut u32, half: usize, pair: usize) {
+        for (p, i) in (0..pairs).flat_map(|p| (0..2 * LANES).map(move |i| (p, i))) {
+            // SAFETY: the caller's gradients, places and words.
+            unsafe {
+                let (dy, place) = (*dy.add(i), usize::from(*place.add(i)));
+                let word = [2 * p, 2 * p + 1].map(|p| if place == p { dy } else { 0 });
+                *to.add(p * pair + i / LANES * half + i % LANES).cast::<[u16; 2]>() = word;
             }
         }
     }
@@ -129,9 +135,7 @@ mod x86 {
     #[inline(always)]
     unsafe fn rounded(first: *const f32, second: *const f32) -> __m512i {
         // SAFETY: the caller's vectors; both types are 512 bits.
-        unsafe {
-            std::mem::transmute(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(second), _mm512_loadu_ps(first)))
-        }
+        unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(second), _mm512_loadu_ps(first))) }
     }
 
     // SAFETY: callers keep to the machines that have these instructions.
@@ -167,6 +171,29 @@ mod x86 {
                 let words = _mm512_or_si512(_mm512_slli_epi32::<16>(lanes), lanes);
                 let in_turn = _mm512_or_si512(words, low);
                 _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(in_turn, halves));
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn groups(lines: [*const u16; 4], n: usize, to: *mut u16) {
+            let some = |n: usize| u32::MAX.checked_shr(32 - 2 * n as u32).unwrap_or(0) as __mmask16;
+            for i in (0..n).step_by(LANES) {
+                let rest = LANES.min(n - i);
+                // SAFETY: the caller's lines and groups, of which no more than `n` are touched.
+                unsafe {
+                    let all = u16::MAX >> (LANES - rest);
+                    let [a, b, c, d] =
+                        lines.map(|p| _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(all, p.add(i).cast())));
+                    let ab = _mm512_or_si512(a, _mm512_slli_epi32::<16>(b));
+                    let cd = _mm512_or_si512(c, _mm512_slli_epi32::<16>(d));
+                    let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+                    let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+                    let to = to.add(4 * i).cast::<i32>();
+                    let first = _mm512_permutex2var_epi32(ab, low, cd);
+                    _mm512_mask_storeu_epi32(to, some(rest.min(8)), first);
+                    let second = _mm512_permutex2var_epi32(ab, high, cd);
+                    _mm512_mask_storeu_epi32(to.wrapping_add(LANES), some(rest.saturating_sub(8)), second);
+                }
             }
         }
 
@@ -210,29 +237,46 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn seen(x: *const u16, step: usize, low: *mut u32, high: *mut u32) {
+        unsafe fn seen(x: [*const u16; 2], step: usize, to: *mut u32) {
             // SAFETY: the caller's numbers and words.
             unsafe {
-                let words = if step == 2 {
-                    _mm512_loadu_si512(x.cast())
+                let words = if step == 2 && x[1] == x[0].wrapping_add(1) {
+                    _mm512_loadu_si512(x[0].cast())
                 } else {
                     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
                     let at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(step as i32));
-                    _mm512_i32gather_epi32::<2>(at, x.cast())
+                    let [a, b] = x.map(|x| _mm512_i32gather_epi32::<2>(at, x.cast()));
+                    _mm512_mask_mov_epi16(a, 0xaaaa_aaaa, _mm512_slli_epi32::<16>(b))
                 };
-                _mm512_storeu_si512(low.cast(), _mm512_and_si512(words, _mm512_set1_epi32(0xffff)));
-                _mm512_storeu_si512(high.cast(), _mm512_slli_epi32::<16>(words));
+                _mm512_storeu_si512(to.cast(), words);
             }
         }
 
         #[inline(always)]
-        unsafe fn spread(dy: *const u16, place: *const u8, places: usize, to: *mut u32, row: usize) {
+        unsafe fn spread(
+            dy: *const u16,
+            place: *const u8,
+            pairs: usize,
+            to: *mut u32,
+            half: usize,
+            pair: usize,
+        ) {
             // SAFETY: the caller's gradients, places and words.
             unsafe {
-                let (dy, place) = (_mm512_loadu_si512(dy.cast()), _mm256_loadu_si256(place.cast()));
-                for p in 0..places {
-                    let here = _mm256_cmpeq_epi8_mask(place, _mm256_set1_epi8(p as i8));
-                    _mm512_storeu_si512(to.add(p * row).cast(), _mm512_maskz_mov_epi16(here, dy));
+                let dy = _mm512_loadu_si512(dy.cast());
+                let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+                let twice = _mm512_or_si512(_mm512_slli_epi32::<16>(lanes), lanes);
+                let low = _mm512_permutexvar_epi16(twice, dy);
+                let high = _mm512_permutexvar_epi16(_mm512_add_epi16(twice, _mm512_set1_epi16(16)), dy);
+                let place = _mm512_cvtepu8_epi16(_mm256_loadu_si256(place.cast()));
+                let place = _mm512_or_si512(_mm512_slli_epi16::<8>(place), place);
+                for p in 0..pairs {
+                    let here = _mm512_set1_epi16(((2 * p) | ((2 * p + 1) << 8)) as i16);
+                    let here = _mm512_cmpeq_epi8_mask(place, here);
+                    let to = to.add(p * pair);
+                    _mm512_storeu_si512(to.cast(), _mm512_maskz_mov_epi16(here as u32, low));
+                    let high = _mm512_maskz_mov_epi16((here >> 32) as u32, high);
+                    _mm512_storeu_si512(to.add(half).cast(), high);
                 }
             }
         }
