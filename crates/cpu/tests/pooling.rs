@@ -354,6 +354,23 @@ fn nan_infinities_and_zeros_of_both_signs_are_pooled_as_two_ops_would() {
 }
 
 #[test]
+fn numbers_that_are_not_finite_reach_what_is_pooled_of_a_convolution() {
+    let backends = backends();
+    for dtype in [F32, BF16] {
+        for odd in [f64::INFINITY, f64::NAN] {
+            let case = Case::new(dtype, [3, 8, 18, 1], [3, 3, 32], [2, 2]);
+            let graph = case.product(10, true, false);
+            let mut args = some_integers(&graph, 9, 60);
+            let mut b = LiteralBuilder::new(args[0].ty().clone());
+            (0..args[0].ty().elements()).for_each(|i| b.set(i, args[0].get(i)));
+            b.set(170, Scalar::of(dtype, odd));
+            args[0] = b.finish();
+            check(&backends, &graph, &args, &format!("{odd} in {}", case.label()));
+        }
+    }
+}
+
+#[test]
 fn the_training_step_of_a_pooled_convolution_has_no_full_size_array() {
     for act in [Act::After, Act::Before, Act::None] {
         for dtype in [F32, BF16] {

@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 mod emulated;
+pub mod fused;
 pub mod pack;
 pub mod spread;
 #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,7 @@
 //! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache, and a
 //! product with few columns of what that makes is summed before it leaves the next one.
 
+use super::amx::fused::fused_of;
 use super::conv::{Padded, bind_pooled, offsets};
 use super::dot::{convert, roles};
 use super::dots::Dots;
@@ -9,6 +10,7 @@ use super::lanes::{lanes, widen};
 use super::matmul::Epilogue;
 use super::pool::{PoolKernel, Row, pool_row};
 use super::pooltile::{Windows, WindowsShape, windows_shape};
+use super::tilepool::TilePool;
 use super::{Io, Kernel, Ptr, math};
 use crate::detect::{Isa, Level, Target, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
@@ -32,7 +34,11 @@ pub fn bind(pool: &Pool, step: &Step, target: Target) -> Option<Box<dyn Kernel>>
     {
         return Some(Box::new(kernel));
     }
-    Some(Box::new(ConvPoolKernel::new(conv, pool, step, level)?))
+    let general = ConvPoolKernel::new(conv, pool, step, level)?;
+    Some(match fused_of(target.level) {
+        Some(fused) => TilePool::bind(fused, conv, pool, step, (general, level)),
+        None => Box::new(general),
+    })
 }
 
 /// A convolution from fewer products, pooled strip by strip of windows, and then a product with all of them perhaps.
@@ -159,7 +165,7 @@ impl Tile for Magnitude {
 }
 
 /// Magnitudes and sums up to this have room for rounding: none becomes infinite.
-const MODERATE: f32 = 1e37;
+pub const MODERATE: f32 = 1e37;
 
 /// Operands as kernels read them.
 #[derive(Clone, Copy)]
@@ -193,7 +199,7 @@ struct Pooled {
 
 /// See the module text. Inputs: input, kernel and perhaps a bias, then those of a product; results: maxima, perhaps
 /// places, perhaps the product.
-struct ConvPoolKernel {
+pub struct ConvPoolKernel {
     input: Padded,
     pool: Pool,
     dtype: DType,

@@ -176,7 +176,7 @@ impl DotKernel {
         if epilogue == Epilogue::default()
             && let Some(thin) = Thin::new(ra, rb, [from, to], level)
         {
-            return Some(DotKernel::Thin(thin));
+            return Some(DotKernel::Thin(thin.with_tiles(amx::fused::fused_of(target.level))));
         }
         if from == DType::F32
             && to == DType::F32

@@ -34,6 +34,8 @@ mod scatter;
 mod slim;
 mod sort;
 mod thin;
+mod tilegrad;
+mod tilepool;
 mod unpooled;
 mod widened;
 mod window;
@@ -175,7 +177,7 @@ pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
         Plan::Onto { op } => Box::new(onto::Onto::new(op, step, target)?),
         Plan::Pool(p) => known(step, convpool::bind(p, step, target)),
         Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),
-        Plan::UnpooledGradient(g) => known(step, unpooled::bind(g, step, level)),
+        Plan::UnpooledGradient(g) => known(step, unpooled::bind(g, step, target)),
         Plan::Moments(m) => known(step, conv::bind_moments(m, step, target)),
         Plan::Op { op, bias } => bind_op(op, *bias, step, target)?,
     })

@@ -3,6 +3,8 @@
 //! The long rows are read (and bf16 widened) where they lie, and vectors of results go out as they are complete:
 //! packing would move more than the product itself does. The left operand is copied by products once, as f32.
 
+use super::amx::fused::{Fused, WIDTH, thin as tiles};
+use super::amx::{LANES, fused::thin::To};
 use super::conv::pieces;
 use super::gemm::Portable32;
 use super::halves::Halves;
@@ -10,6 +12,7 @@ use super::matmul::{Roles, joint_stride};
 use super::{Io, Ptr, fetch, math};
 use crate::detect::Level;
 use crate::exec::{Cx, with_scratch};
+use crate::team::inside;
 use std::ops::Range;
 use systole_ir::DType;
 
@@ -141,6 +144,8 @@ pub struct Thin {
     run: StripFn,
     rows: usize,
     columns: usize,
+    /// Does it by tile registers instead.
+    tiles: Option<&'static Fused>,
 }
 
 impl Thin {
@@ -166,7 +171,14 @@ impl Thin {
             run,
             rows,
             columns,
+            tiles: None,
         })
+    }
+
+    /// Leaves the product to tile registers where they know it. Columns then go in whole [`WIDTH`]s.
+    pub fn with_tiles(mut self, fused: Option<&'static Fused>) -> Thin {
+        self.tiles = fused.filter(|_| self.from == DType::BF16 && self.n.is_multiple_of(WIDTH));
+        self
     }
 
     /// Adds the products to what the result holds from now on; whether it will, which rounded results do not.
@@ -177,7 +189,10 @@ impl Thin {
 
     /// Bytes of working memory: the left operand.
     pub fn scratch(&self) -> usize {
-        (self.m * self.k * 4).next_multiple_of(64)
+        match self.tiles {
+            Some(_) => self.m.div_ceil(LANES) * tiles::packed_bytes(self.k),
+            None => (self.m * self.k * 4).next_multiple_of(64),
+        }
     }
 
     /// Computes all sums.
@@ -188,11 +203,13 @@ impl Thin {
         let (b, c, left) = (Ptr::of(io.inputs[1]), Ptr(io.outputs[0]), Ptr(io.scratch));
         // SAFETY: the caller's operand and scratch.
         unsafe { self.copy_left(io.inputs[0], left.elem(0)) };
-        let tasks = self.n.div_ceil(TASK);
+        // Tile registers are prepared once for each task.
+        let size = if self.tiles.is_some() && inside() { self.n } else { TASK };
+        let tasks = self.n.div_ceil(size);
         let body = |task: usize| {
             // From the end: what was written last is nearest.
             let task = tasks - 1 - task;
-            let columns = task * TASK..((task + 1) * TASK).min(self.n);
+            let columns = task * size..((task + 1) * size).min(self.n);
             let c = c.at(columns.start * self.to.size());
             // SAFETY: each task has its own columns of the result.
             unsafe { self.part(left.elem(0), b.at(0), 0..self.m, columns, (c, self.n)) };
@@ -206,6 +223,19 @@ impl Thin {
     /// # Safety
     /// `a` is the left operand; `left` has room for as many bytes as [`scratch`](Thin::scratch) says.
     pub unsafe fn copy_left(&self, a: *const u8, left: *mut f32) {
+        if self.tiles.is_some() {
+            for from in (0..self.m).step_by(LANES) {
+                let rows = LANES.min(self.m - from);
+                let to = left.cast::<u8>().wrapping_add(from / LANES * tiles::packed_bytes(self.k));
+                // SAFETY: elements of the operand; there is room for all tiles.
+                unsafe {
+                    let at =
+                        |i: usize, k: usize| *a.cast::<u16>().add((from + i) * self.a_row + k * self.a_k);
+                    tiles::pack(rows, self.k, at, to);
+                }
+            }
+            return;
+        }
         for k in 0..self.k {
             for i in 0..self.m {
                 let at = i * self.a_row + k * self.a_k;
@@ -233,6 +263,10 @@ impl Thin {
         columns: Range<usize>,
         c: (*mut u8, usize),
     ) {
+        if let Some(fused) = self.tiles {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.part_by_tiles(fused, left, b, rows, columns, c) };
+        }
         // Sums that are to be rounded must be complete.
         let products = if self.to == DType::F32 { STREAMS } else { self.k };
         for (from, k) in pieces(self.k, products) {
@@ -255,6 +289,39 @@ impl Thin {
                     unsafe { self.strip(&call, count, n) };
                 }
             }
+        }
+    }
+
+    /// As [`part`](Thin::part); rows begin with a tile.
+    unsafe fn part_by_tiles(
+        &self,
+        fused: &Fused,
+        left: *const f32,
+        b: *const u8,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        c: (*mut u8, usize),
+    ) {
+        let _registers = fused.configure(tiles::shapes(rows.len().min(LANES), self.k));
+        let to = match self.to {
+            DType::F32 if self.add => To::Sum,
+            DType::F32 => To::F32,
+            _ => To::Bf16,
+        };
+        for from in rows.clone().step_by(LANES) {
+            let call = tiles::Call {
+                rows: LANES.min(rows.end - from),
+                k: self.k,
+                a: left.cast::<u8>().wrapping_add(from / LANES * tiles::packed_bytes(self.k)),
+                b: b.cast::<u16>().wrapping_add(columns.start),
+                b_k: self.b_k,
+                columns: columns.len(),
+                to,
+                c: c.0.wrapping_add((from - rows.start) * c.1 * self.to.size()),
+                c_row: c.1,
+            };
+            // SAFETY: the caller's operands and result; the unit was available when it was chosen.
+            unsafe { (fused.thin)(&call) };
         }
     }
 

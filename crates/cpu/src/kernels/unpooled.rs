@@ -8,14 +8,16 @@
 //! Gradients that are a product of few terms are made here, a strip of windows of some images at a time, so that they
 //! are read from a near cache and take no memory.
 
+use super::amx::fused::fused_of;
 use super::conv::{Finish, Padded, offsets, sum_parts};
 use super::dot::{convert, roles};
 use super::gemm::Portable32;
 use super::halves::Halves;
 use super::lanes::{lanes, lanes_mut, narrow, widen};
 use super::thin::Thin;
+use super::tilegrad::TileGradient;
 use super::{Io, Kernel, Ptr};
-use crate::detect::{Isa, Level, Tile, TileFn};
+use crate::detect::{Isa, Level, Target, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
 use std::ops::Range;
 use systole_compile::{DEAD, Step, UnpooledGradient};
@@ -236,8 +238,13 @@ fn shape<const P: usize, const NARROW: bool>(level: Level) -> Shape {
 }
 
 /// The kernel of a step; `None` where the input has no padded form.
-pub fn bind(g: &UnpooledGradient, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
-    Some(Box::new(UnpooledKernel::new(g, step, level)?))
+pub fn bind(g: &UnpooledGradient, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
+    let level = target.level.vectors();
+    let general = Box::new(UnpooledKernel::new(g, step, level)?);
+    Some(match fused_of(target.level) {
+        Some(fused) => TileGradient::bind(fused, g, step, (general, level)),
+        None => general,
+    })
 }
 
 /// `n` entries of four elements at `dst`: of an image at `a` those that lie as far on as `b` (four `usize`) says.

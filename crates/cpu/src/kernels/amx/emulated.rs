@@ -67,7 +67,7 @@ fn half(word: [u8; 4], i: usize) -> f32 {
     flush(f32::from_le_bytes([0, 0, word[2 * i], word[2 * i + 1]]))
 }
 
-struct Emulated;
+pub(super) struct Emulated;
 
 // SAFETY: memory is touched where the instructions would touch it.
 unsafe impl Unit for Emulated {

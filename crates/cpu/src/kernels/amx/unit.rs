@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 pub static HARDWARE: Kernels = Of::<Hardware>::KERNELS;
 
-struct Hardware;
+pub(super) struct Hardware;
 
 macro_rules! dot {
     ($name:ident, $instruction:literal) => {
