@@ -16,6 +16,7 @@ mod tiled_gradient;
 mod tiles;
 mod winograd;
 
+pub use tiled::Forward;
 pub use tiles::pieces;
 
 use super::convpool::NarrowBias;

@@ -1,10 +1,11 @@
 //! dot_general: any dimensions brought to batch × rows × products × columns, then blocked products ([`Product`]).
 
 use super::amx;
+use super::conv::Forward;
 use super::dots::Dots;
 use super::gemm::{shape_f32, shape_f64, shape_halves, shape_pairs, shape_quads};
 use super::lanes::{narrow, widen};
-use super::matmul::{Epilogue, Finish, Product, Roles, Rounding, Types, count, offsets};
+use super::matmul::{Epilogue, Finish, Product, Roles, Rounding, Types, count, joint_stride, offsets};
 use super::moves::Dim;
 #[cfg(target_arch = "x86_64")]
 use super::pack::halves;
@@ -15,7 +16,7 @@ use super::{Io, Kernel, Ptr};
 use crate::detect::{Level, Target, TileFn};
 use crate::exec::Cx;
 use systole_compile::Step;
-use systole_ir::op::DotGeneral;
+use systole_ir::op::{Convolution, DotGeneral};
 use systole_ir::{DType, Result, TensorType};
 
 /// A product of matrices, or of batches of them.
@@ -27,6 +28,8 @@ pub enum DotKernel {
     Dots(Dots),
     /// Few rows and products, and long columns.
     Thin(Thin),
+    /// bf16 whose left operand tile registers load from where it lies.
+    Rows(Box<Forward>),
     F64(Product<f64>),
     Int(Product<i32>),
     AnyInt(IntProduct),
@@ -86,6 +89,11 @@ fn int_product(ra: &Roles, rb: &Roles, from: DType, to: DType, level: Level) -> 
     Some(Product::new(ra, rb, shape_pairs(level), types(Group::Words, Group::Words, 2, None)?, none))
 }
 
+/// Where rows are not packed: how many there are at least, elements of a result below which packing does not pay, and
+/// products for which two panels of rows fit the first-level cache often enough.
+const FEWEST_ROWS: usize = 64;
+const SMALL: usize = 1 << 20;
+const LONGEST: usize = 4096;
 /// Multiply-adds below which splitting f32 takes longer than it saves.
 const SPLIT_WORK: usize = 1 << 15;
 
@@ -116,6 +124,35 @@ fn tiled(ra: &Roles, rb: &Roles, [from, to]: [DType; 2], epilogue: Epilogue, m: 
     let [pack_left, pack_right] = amx::pack::packs(from, level)?;
     let types = Types { group, pack_left, pack_right, plain: false, ..float_types(from, to, level) };
     Some(DotKernel::F32(Product::new(ra, rb, shape, types, epilogue)))
+}
+
+/// The product as a convolution of one pixel's window, which does not pack its rows: `None` where they do not lie one
+/// after the other, or are too few to share among threads with the packed columns.
+fn rows_in_place(
+    ra: &Roles,
+    rb: &Roles,
+    [from, to]: [DType; 2],
+    epilogue: Epilogue,
+    target: Target,
+) -> Option<Forward> {
+    let [m, n, k] = [&ra.free, &rb.free, &ra.inner].map(|dims| count(dims));
+    let along = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+    let by_columns = match along(rb)? {
+        (1, step) if step == n => false,
+        (lane, 1) if lane == k => true,
+        _ => return None,
+    };
+    let fits = count(&ra.batch) == 1 && along(ra)? == (k, 1) && epilogue == Epilogue::default();
+    if !fits || m < FEWEST_ROWS || m * n >= SMALL || k > LONGEST {
+        return None;
+    }
+    let dims = if by_columns { [1, n, k] } else { [1, k, n] };
+    let mut c = Convolution::channels_last(&[1], &[[0, 0]], &[1], 1, to);
+    if by_columns {
+        (c.dims.kernel_input_feature, c.dims.kernel_output_feature) = (2, 1);
+    }
+    let [x, y] = [(from, k), (to, n)].map(|(dtype, columns)| TensorType::new(dtype, [1, m, columns]));
+    Forward::new(&c, false, [&x, &TensorType::new(from, dims), &y], target)
 }
 
 /// The product of bf16 in pairs; `None` where the level has no such instruction, or for other types.
@@ -184,6 +221,9 @@ impl DotKernel {
         {
             return Some(DotKernel::Slim(slim));
         }
+        if let Some(kernel) = rows_in_place(ra, rb, [from, to], epilogue, target) {
+            return Some(DotKernel::Rows(Box::new(kernel)));
+        }
         if let Some(kernel) = tiled(ra, rb, [from, to], epilogue, &means) {
             return Some(kernel);
         }
@@ -240,6 +280,7 @@ impl Kernel for DotKernel {
             DotKernel::Slim(s) => s.scratch(),
             DotKernel::Dots(_) => 0,
             DotKernel::Thin(t) => t.scratch(),
+            DotKernel::Rows(r) => r.scratch(),
             DotKernel::F64(p) => p.scratch(),
             DotKernel::Int(p) => p.scratch(),
             DotKernel::AnyInt(_) => 0,
@@ -256,7 +297,7 @@ impl Kernel for DotKernel {
             DotKernel::Dots(d) => d.accumulate(),
             DotKernel::Thin(t) => t.accumulate(),
             DotKernel::F64(p) => p.accumulate(),
-            DotKernel::Int(_) | DotKernel::AnyInt(_) => false,
+            DotKernel::Rows(_) | DotKernel::Int(_) | DotKernel::AnyInt(_) => false,
         }
     }
 
@@ -264,6 +305,7 @@ impl Kernel for DotKernel {
         match self {
             DotKernel::F32(p) if same[1] => p.kept(),
             DotKernel::F64(p) if same[1] => p.kept(),
+            DotKernel::Rows(r) => r.kept(same),
             _ => 0,
         }
     }
@@ -274,6 +316,7 @@ impl Kernel for DotKernel {
             match self {
                 DotKernel::F32(p) => p.keep(cx, inputs[1], kept),
                 DotKernel::F64(p) => p.keep(cx, inputs[1], kept),
+                DotKernel::Rows(r) => r.keep(cx, inputs, kept),
                 _ => {}
             }
         }
@@ -293,6 +336,8 @@ impl Kernel for DotKernel {
                 DotKernel::Slim(s) => s.run(cx, io),
                 DotKernel::Dots(d) => d.run(cx, io),
                 DotKernel::Thin(t) => t.run(cx, io),
+                DotKernel::Rows(r) if kept.is_null() => r.run(cx, io)?,
+                DotKernel::Rows(r) => r.run_kept(cx, io, kept)?,
                 DotKernel::F64(p) => p.run(cx, operands, c, io.scratch, kept),
                 DotKernel::Int(p) => p.run(cx, operands, c, io.scratch, std::ptr::null()),
                 DotKernel::AnyInt(p) => p.run(cx, operands[0], operands[1], c),
