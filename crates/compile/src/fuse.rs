@@ -160,12 +160,17 @@ impl<'g> Fusion<'g> {
     }
 
     /// `dot(a, b) + broadcast(bias)` along the last dimension is one step. Of bf16 only convolutions, whose kernels round
-    /// before and after the bias: what reads a sum that is stored as such does not make its own, wider one.
+    /// before and after the bias, and only where sums are widened: they would be stored so for all who read them.
     fn find_biases(&mut self) {
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
             let dtype = node.outs[0].dtype;
-            if node.op != Op::Binary(Binary::Add) || !matches!(dtype, DType::F32 | DType::BF16) {
+            let widens = |&u: &usize| {
+                let user = &self.graph.nodes[u];
+                matches!(user.op, Op::Convert(_)) && user.outs[0].dtype == DType::F32
+            };
+            let stored = dtype == DType::F32 || dtype == DType::BF16 && self.users[i].iter().any(widens);
+            if node.op != Op::Binary(Binary::Add) || !stored {
                 continue;
             }
             let (a, b) = (node.inputs[0], node.inputs[1]);
