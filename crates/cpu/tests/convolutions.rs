@@ -202,7 +202,7 @@ fn statistics_of_results() {
     .into_iter()
     .enumerate()
     {
-        for (dtype, bias) in [(F32, false), (F32, true), (BF16, false)] {
+        for (dtype, bias) in [(F32, false), (F32, true), (BF16, false), (BF16, true)] {
             let g = GraphBuilder::new("main");
             let x = g.parameter(TensorType::new(dtype, [batch, side, side, channels]), "x");
             let k = g.parameter(TensorType::new(dtype, [window, window, channels, features]), "k");

@@ -35,7 +35,9 @@ pub fn bind(pool: &Pool, step: &Step, target: Target) -> Option<Box<dyn Kernel>>
         return Some(Box::new(kernel));
     }
     let general = ConvPoolKernel::new(conv, pool, step, level)?;
-    Some(match fused_of(target.level) {
+    // Sums that begin with the bias are rounded once.
+    let exact = step.input_types.len() - pool.product == 2;
+    Some(match fused_of(target.level).filter(|_| exact || target.winograd) {
         Some(fused) => TilePool::bind(fused, conv, pool, step, (general, level)),
         None => Box::new(general),
     })
