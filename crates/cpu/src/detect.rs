@@ -1,8 +1,8 @@
 //! Which instruction sets this machine has, and how kernels are instantiated for each.
 //!
 //! Kernels are written once, as inlined generic functions over an [`Isa`]. [`Level`] picks one of three wrappers whose
-//! target features let the compiler vectorise the same code for that level. Only products of matrices know more than
-//! vectors: tile registers, at the level above.
+//! target features let the compiler vectorise the same code for that level. Only products and convolutions know more than
+//! vectors: pairs of bf16 and tile registers, at the levels above.
 
 use crate::kernels::amx;
 use systole_ir::{Error, ErrorKind, Result, knobs};
@@ -128,7 +128,7 @@ impl Target {
     /// The level of element-wise programs: the instruction that rounds to bf16 takes such numbers as zero always.
     pub(crate) fn programs(self) -> Level {
         match self.level {
-            Level::Avx512Bf16 if self.flush => Level::Avx512Bf16,
+            Level::Avx512Bf16 | Level::Amx if self.flush => Level::Avx512Bf16,
             level => level.vectors(),
         }
     }

@@ -3,8 +3,8 @@
 //!
 //! Layouts are channels-last. [`forward`] also computes the input's gradient, [`gradient`] the kernel's, [`stage`] is
 //! how both read the input, [`tiles`] the register kernels. Wide ones that read single pixels are products of matrices:
-//! [`pointwise`]. Every other combination of attributes goes the general
-//! way: plain loops, in parallel.
+//! [`pointwise`]. Machines with tile registers have kernels of their own for bf16: [`tiled`], [`tiled_gradient`]. Every other
+//! combination of attributes goes the general way: plain loops, in parallel.
 
 mod forward;
 mod gradient;
