@@ -364,6 +364,39 @@ fn transforms_with_statistics() {
     }
 }
 
+/// Statistics of transformed convolutions of bf16 with a bias, which is as narrow as they are.
+#[test]
+fn narrow_transforms_with_bias_and_statistics() {
+    let backends = backends();
+    let options = CompileOptions { winograd: true, ..CompileOptions::default() };
+    for [batch, side, channels, features] in [[4, 12, 48, 49], [9, 6, 48, 72]] {
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(TensorType::new(BF16, [batch, side, side, channels]), "x");
+        let k = g.parameter(TensorType::new(BF16, [3, 3, channels, features]), "k");
+        let b = g.parameter(TensorType::new(BF16, [features]), "b");
+        let y = x.convolution(&k, Convolution::same(x.ty(), k.ty(), &[1, 1], &[1, 1], 1));
+        let y = &y + (b * 10.0).broadcast_to(y.shape());
+        let wide = y.convert(F32);
+        let mean = wide.mean(&[0, 1, 2]);
+        let centred = &wide - mean.broadcast_to(wide.shape());
+        let variance = (&centred * &centred).mean(&[0, 1, 2]);
+        let graph = g.finish(&[y, mean, variance]).unwrap();
+        let args = arguments(&graph, -1.0, 1.0, 5);
+        let want = oracle(&graph, &args);
+        for of_level in &backends {
+            let got = run_with(&of_level[0], &graph, &args, &options);
+            let same = |more| got == run_with(more, &graph, &args, &options);
+            assert!(
+                of_level[1..].iter().all(same),
+                "{batch} {side} {channels} {features} depends on threads"
+            );
+            for (got, want) in got.iter().zip(&want) {
+                assert!(relative(got, want) <= 4e-3, "{side} {channels}: {:e}", relative(got, want));
+            }
+        }
+    }
+}
+
 /// What training may do is not done where a program's letter counts: there an infinity stays where it is.
 #[test]
 fn infinities_stay_where_letters_count() {

@@ -25,6 +25,7 @@ use super::moves::{BoxCopy, Dim, fill};
 use super::{Io, Kernel, Ptr};
 use crate::detect::{Level, Target, TileFn};
 use crate::exec::Cx;
+use crate::team;
 use smallvec::SmallVec;
 use systole_compile::{ALIGN, Moments, Pool, Step};
 use systole_ir::op::Convolution;
@@ -260,8 +261,27 @@ impl Parts {
         self.onto && !self.are_apart()
     }
 
+    /// Runs `per_part` tasks for each part, which add to its sums from input and cotangent, and puts the parts together.
+    ///
+    /// # Safety
+    /// Tasks of a part have sums of their own, all of which they set; there is the working memory that was asked for.
+    unsafe fn sum(
+        &self,
+        cx: &Cx<'_>,
+        io: &Io<'_>,
+        per_part: usize,
+        work: f64,
+        task: &(dyn Fn(usize, *const u8, *const u8, *mut f32) + Sync),
+    ) {
+        let (x, dy, sums) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), self.place(io));
+        let body = |i: usize| task(i, x.at(0), dy.at(0), sums.elem(0));
+        cx.team.run_with(self.count * per_part, work, cx.flush, &body);
+        // SAFETY: every task has left its sums.
+        unsafe { self.finish(cx, io) };
+    }
+
     /// Where the first part's sums go.
-    pub fn place(&self, io: &Io<'_>) -> Ptr {
+    fn place(&self, io: &Io<'_>) -> Ptr {
         Ptr(if self.are_apart() { io.scratch } else { io.outputs[0] })
     }
 
@@ -269,12 +289,53 @@ impl Parts {
     ///
     /// # Safety
     /// They are complete, and lie where [`Parts::place`] says.
-    pub unsafe fn finish(&self, cx: &Cx<'_>, io: &Io<'_>) {
+    unsafe fn finish(&self, cx: &Cx<'_>, io: &Io<'_>) {
         if self.are_apart() {
             let finish =
                 if self.onto { Finish::Add } else { self.narrow.map_or(Finish::Copy, Finish::Narrow) };
             // SAFETY: by the caller's promise; the result has `size` elements.
             unsafe { sum_parts(cx, io.scratch.cast(), self.count, self.size, io.outputs[0], finish) };
+        }
+    }
+}
+
+/// Arrays of one call of a kernel that works strip by strip: operands, the kernel packed, the result, and what each strip
+/// leaves for statistics.
+struct Arrays {
+    /// How many tasks later the same thread does one again, about.
+    step: usize,
+    x: Ptr,
+    kernel: Ptr,
+    bias: Ptr,
+    y: Ptr,
+    moments: Ptr,
+}
+
+impl Arrays {
+    /// Working memory has the packed kernel, of so many bytes, the bias as f32 in whole vectors, and statistics. The bias
+    /// is widened: by what, and how many features it has.
+    ///
+    /// # Safety
+    /// Working memory has those parts, and a third operand is there where `bias` is.
+    unsafe fn new(
+        cx: &Cx<'_>,
+        io: &Io<'_>,
+        kept: *const u8,
+        [packed, bias_bytes]: [usize; 2],
+        bias: Option<(Option<TileFn>, usize)>,
+    ) -> Arrays {
+        let to = Ptr(io.scratch.wrapping_add(packed));
+        if let Some((widen, features)) = bias {
+            // SAFETY: by the caller's promise.
+            unsafe { stage::put(widen, io.inputs[2], to.elem(0), features) };
+        }
+        Arrays {
+            step: if team::inside() { 1 } else { cx.team.threads() },
+            x: Ptr::of(io.inputs[0]),
+            kernel: Ptr::of(kept),
+            bias: to,
+            y: Ptr(io.outputs[0]),
+            moments: Ptr(to.at(bias_bytes)),
         }
     }
 }

@@ -9,12 +9,11 @@
 use super::moments::Moments;
 use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
-use super::{bias_rounding, is_forward, is_paired};
+use super::{Arrays, bias_rounding, is_forward, is_paired};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::{Pairs, narrow, widen};
 use crate::kernels::{Io, Kernel, Ptr};
-use crate::team;
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
@@ -37,9 +36,8 @@ pub struct Forward {
     image: usize,
     element: usize,
     narrow: Option<TileFn>,
-    /// How a bias is added to narrow results, and widened.
+    /// How a bias is added to narrow results.
     round: Option<TileFn>,
-    widen_bias: Option<TileFn>,
     kernel: Weights,
     packed: usize,
     /// Gathers statistics of the result; where it is narrow, of what it was rounded to.
@@ -203,7 +201,6 @@ impl Forward {
             element: y.dtype.size(),
             narrow: narrow(y.dtype, vectors),
             round: bias_rounding(bias, y, vectors),
-            widen_bias: widen(y.dtype, vectors),
             stage,
             phases,
             panels,
@@ -565,17 +562,6 @@ impl Forward {
     }
 }
 
-/// Arrays of one call: operands, the kernel packed, the result, and what each strip leaves for statistics.
-struct Arrays {
-    /// How many tasks later the same thread does one again, about.
-    step: usize,
-    x: Ptr,
-    kernel: Ptr,
-    bias: Ptr,
-    y: Ptr,
-    moments: Ptr,
-}
-
 impl Kernel for Forward {
     fn scratch(&self) -> usize {
         let moments = self.moments.as_ref().map_or(0, |m| m.elements(self.stage.batch()));
@@ -603,15 +589,10 @@ impl Kernel for Forward {
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        let bias = Ptr(io.scratch.wrapping_add(self.packed_bytes()));
-        let moments = Ptr(bias.at(self.bias_bytes()));
-        let (x, kernel, y) = (Ptr::of(io.inputs[0]), Ptr::of(kept), Ptr(io.outputs[0]));
-        let step = if team::inside() { 1 } else { cx.team.threads() };
-        let arrays = Arrays { step, x, kernel, bias, y, moments };
-        if self.bias {
-            // SAFETY: scratch has room for whole vectors after the packed kernel.
-            unsafe { put(self.widen_bias, io.inputs[2], bias.elem(0), self.features) };
-        }
+        let parts = [self.packed_bytes(), self.bias_bytes()];
+        let bias = self.bias.then_some((self.widen, self.features));
+        // SAFETY: scratch has those parts.
+        let arrays = unsafe { Arrays::new(cx, io, kept, parts, bias) };
         // SAFETY: the kernel is packed; tasks write disjoint parts of the result.
         let body = |task: usize| unsafe { self.strip(task, &arrays) };
         let products: usize = self.phases.iter().map(|p| p.out.len() * p.taps.len()).sum();
@@ -620,7 +601,7 @@ impl Kernel for Forward {
         cx.team.run_with(tasks, work, cx.flush, &body);
         if let Some(m) = &self.moments {
             // SAFETY: every strip has left its part; two more results have a value for each feature of each image.
-            unsafe { m.write(self.stage.batch(), moments, io) };
+            unsafe { m.write(self.stage.batch(), arrays.moments, io) };
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::{Parts, is_kernel_gradient};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::{Pairs, widen};
-use crate::kernels::{Io, Kernel, Ptr};
+use crate::kernels::{Io, Kernel};
 use std::ops::Range;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
@@ -279,17 +279,13 @@ impl Kernel for KernelGradient {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let (x, dy) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]));
-        let sums = self.parts.place(io);
-        let body = |task: usize| {
-            // SAFETY: tasks have their own sums.
-            unsafe { self.task(task, x.at(0), dy.at(0), sums.elem(0)) };
-        };
         let strips = self.stage.strips() as f64;
         let work = strips * (self.pixel.len() * self.parts.size) as f64 / 50.0;
-        cx.team.run_with(self.parts.count * self.per_part(), work, cx.flush, &body);
-        // SAFETY: every task has left its sums.
-        unsafe { self.parts.finish(cx, io) };
+        // SAFETY: tasks have their own sums.
+        let task =
+            |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
+        // SAFETY: as above; tasks set all of them.
+        unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
         Ok(())
     }
 }

@@ -5,9 +5,9 @@
 //! tap again. Phases and strips are those of the other kernels ([`super::forward`]).
 
 use super::forward::{AxisPhase, axis, choices};
-use super::is_forward;
 use super::moments::Moments;
-use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, Strip, group, put};
+use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, Strip, group};
+use super::{Arrays, is_forward};
 use crate::detect::{Target, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::amx::spread::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
@@ -15,7 +15,6 @@ use crate::kernels::amx::{self, LANES, LINE};
 use crate::kernels::lanes::widen;
 use crate::kernels::pack::{PackFn, PanelArgs};
 use crate::kernels::{Io, Kernel, Ptr};
-use crate::team;
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
@@ -451,17 +450,6 @@ impl Forward {
     }
 }
 
-/// Arrays of one call: operands, the kernel packed, the result, and what each strip leaves for statistics.
-struct Arrays {
-    /// How many tasks later the same thread does one again, about.
-    step: usize,
-    x: Ptr,
-    kernel: Ptr,
-    bias: Ptr,
-    y: Ptr,
-    moments: Ptr,
-}
-
 impl Kernel for Forward {
     fn scratch(&self) -> usize {
         let moments = self.moments.as_ref().map_or(0, |m| m.elements(self.stage.batch()));
@@ -486,15 +474,10 @@ impl Kernel for Forward {
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        let bias = Ptr(io.scratch.wrapping_add(self.packed_bytes()));
-        let moments = Ptr(bias.at(self.bias_bytes()));
-        let (x, kernel, y) = (Ptr::of(io.inputs[0]), Ptr::of(kept), Ptr(io.outputs[0]));
-        let step = if team::inside() { 1 } else { cx.team.threads() };
-        let arrays = Arrays { step, x, kernel, bias, y, moments };
-        if self.bias {
-            // SAFETY: scratch has room for whole panels after the packed kernel.
-            unsafe { put(self.widen, io.inputs[2], bias.elem(0), self.features) };
-        }
+        let parts = [self.packed_bytes(), self.bias_bytes()];
+        let bias = self.bias.then_some((self.widen, self.features));
+        // SAFETY: scratch has those parts.
+        let arrays = unsafe { Arrays::new(cx, io, kept, parts, bias) };
         // SAFETY: the kernel is packed; tasks write disjoint parts of the result.
         let body = |task: usize| unsafe { self.strip(task, &arrays) };
         let (images, rows) = self.stage.most();
@@ -504,7 +487,7 @@ impl Kernel for Forward {
         cx.team.run_with(self.stage.strips() * self.groups.len(), work, cx.flush, &body);
         if let Some(m) = &self.moments {
             // SAFETY: every strip has left its part; two more results have a value for each feature of each image.
-            unsafe { m.write(self.stage.batch(), moments, io) };
+            unsafe { m.write(self.stage.batch(), arrays.moments, io) };
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::kernels::amx::spread::{COLUMNS, Operands, Spread, Sums};
 use crate::kernels::amx::{self, LANES, LINE};
 use crate::kernels::lanes::Pairs;
 use crate::kernels::pack::{PackFn, PanelArgs};
-use crate::kernels::{Io, Kernel, Ptr};
+use crate::kernels::{Io, Kernel};
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::op::Convolution;
@@ -563,17 +563,13 @@ impl Kernel for KernelGradient {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let (x, dy) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]));
-        let sums = self.parts.place(io);
-        let body = |task: usize| {
-            // SAFETY: tasks have their own sums.
-            unsafe { self.task(task, x.at(0), dy.at(0), sums.elem(0)) };
-        };
         let pixels = self.stage.batch() * self.pixels()[1];
         let work = pixels as f64 * self.parts.size as f64 / 500.0;
-        cx.team.run_with(self.parts.count * self.per_part(), work, cx.flush, &body);
-        // SAFETY: every task has left its sums.
-        unsafe { self.parts.finish(cx, io) };
+        // SAFETY: tasks have their own sums.
+        let task =
+            |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
+        // SAFETY: as above; tasks set all of them.
+        unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
         Ok(())
     }
 }

@@ -5,16 +5,15 @@
 
 use super::super::forward::Weights;
 use super::super::moments::Moments;
-use super::super::stage::{Ahead, FEWEST_TASKS, Stage, Strip, group, put};
+use super::super::stage::{Ahead, FEWEST_TASKS, Stage, Strip, group};
 use super::super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
-use super::super::{bias_rounding, is_forward};
+use super::super::{Arrays, bias_rounding, is_forward};
 use super::{APART, Costs, PLACES, Pixels, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
 use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use crate::kernels::lanes::{narrow, widen};
 use crate::kernels::pool::{Row, pool_row};
 use crate::kernels::{Io, Kernel, Ptr};
-use crate::team;
 use std::ops::Range;
 use systole_compile::{ALIGN, Pool, Relu};
 use systole_ir::op::Convolution;
@@ -230,7 +229,7 @@ impl Forward {
     }
 
     /// One task: some features of one strip.
-    unsafe fn strip(&self, task: usize, to: &Arrays) {
+    unsafe fn strip(&self, task: usize, to: &Arrays, place: Option<Ptr>) {
         let strip = self.stage.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let count = strip.images * strip.rows * self.columns;
@@ -316,7 +315,7 @@ impl Forward {
                     }
                 }
                 if let Some(pooling) = &self.pooling {
-                    self.pool(pooling, strip, height, sums, to);
+                    self.pool(pooling, strip, height, sums, to, place);
                 }
             }
         });
@@ -327,8 +326,16 @@ impl Forward {
         self.bias && self.round.is_none() && self.pooling.as_ref().is_none_or(|p| p.round.is_none())
     }
 
-    /// Pools the pixels of a strip.
-    unsafe fn pool(&self, pooling: &Pooling, strip: Strip, height: usize, sums: *mut f32, to: &Arrays) {
+    /// Pools the pixels of a strip; `place`: where places of maxima go.
+    unsafe fn pool(
+        &self,
+        pooling: &Pooling,
+        strip: Strip,
+        height: usize,
+        sums: *mut f32,
+        to: &Arrays,
+        place: Option<Ptr>,
+    ) {
         let (pixels, line) = (strip.images * height * self.width, self.width * self.features);
         // SAFETY: sums hold the strip's pixels; its windows' results are this task's alone.
         unsafe {
@@ -346,7 +353,7 @@ impl Forward {
                         line,
                         channels: self.features,
                         relu: pooling.relu,
-                        place: to.place.map_or(std::ptr::null_mut(), |p| p.at(at)),
+                        place: place.map_or(std::ptr::null_mut(), |p| p.at(at)),
                     };
                     let from = sums.add((i * height + 2 * r) * line).cast::<u8>();
                     let y = to.y.at(at * self.element);
@@ -414,19 +421,6 @@ fn wide(panels: &[Panel]) -> usize {
     panels.iter().map(|p| p.shape.columns).sum()
 }
 
-/// Arrays of one call: operands, the kernel transformed, the result, what each strip leaves for statistics.
-struct Arrays {
-    /// How many tasks later the same thread does one again, about.
-    step: usize,
-    x: Ptr,
-    kernel: Ptr,
-    bias: Ptr,
-    y: Ptr,
-    moments: Ptr,
-    /// Where places of maxima go.
-    place: Option<Ptr>,
-}
-
 impl Kernel for Forward {
     fn scratch(&self) -> usize {
         let moments = self.moments.as_ref().map_or(0, |m| m.elements(self.stage.batch()));
@@ -451,27 +445,20 @@ impl Kernel for Forward {
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        let bias = Ptr(io.scratch.wrapping_add(self.packed_bytes()));
-        let moments = Ptr(bias.at(self.bias_bytes()));
-        let (x, kernel, y) = (Ptr::of(io.inputs[0]), Ptr::of(kept), Ptr(io.outputs[0]));
-        let step = if team::inside() { 1 } else { cx.team.threads() };
+        let parts = [self.packed_bytes(), self.bias_bytes()];
+        let bias = self.bias.then_some((self.widen, self.features));
+        // SAFETY: scratch has those parts.
+        let arrays = unsafe { Arrays::new(cx, io, kept, parts, bias) };
         let place = io.outputs.get(1).filter(|_| self.pooling.is_some()).map(|&p| Ptr(p));
-        let arrays = Arrays { step, x, kernel, bias, y, moments, place };
-        if self.bias {
-            // Beside a pooled convolution it is as narrow as the rest.
-            let widen = if self.pooling.is_some() { self.widen } else { None };
-            // SAFETY: scratch has room for whole vectors after the transformed kernel.
-            unsafe { put(widen, io.inputs[2], bias.elem(0), self.features) };
-        }
         // SAFETY: the kernel is transformed; tasks write disjoint parts of the result.
-        let body = |task: usize| unsafe { self.strip(task, &arrays) };
+        let body = |task: usize| unsafe { self.strip(task, &arrays, place) };
         let tasks = self.stage.strips() * self.groups.len();
         let products = PLACES * self.tiles.len() * self.stage.strips();
         let work = (products * self.channels * self.features) as f64 / 50.0;
         cx.team.run_with(tasks, work, cx.flush, &body);
         if let Some(m) = &self.moments {
             // SAFETY: every strip has left its part; two more results have a value for each feature of each image.
-            unsafe { m.write(self.stage.batch(), moments, io) };
+            unsafe { m.write(self.stage.batch(), arrays.moments, io) };
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::super::{Parts, is_kernel_gradient};
 use super::{APART, Costs, PLACES, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
 use crate::detect::Level;
 use crate::exec::{Cx, with_scratch};
-use crate::kernels::{Io, Kernel, Ptr};
+use crate::kernels::{Io, Kernel};
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 
@@ -229,15 +229,13 @@ impl Kernel for KernelGradient {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let (x, dy) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]));
-        let sums = self.parts.place(io);
-        // SAFETY: tasks have their own sums.
-        let body = |task: usize| unsafe { self.task(task, x.at(0), dy.at(0), sums.elem(0)) };
         let products = PLACES * self.x_tiles.len() * self.x.strips();
         let work = (products * self.channels * self.features) as f64 / 50.0;
-        cx.team.run_with(self.parts.count * self.per_part(), work, cx.flush, &body);
-        // SAFETY: every task has left its sums.
-        unsafe { self.parts.finish(cx, io) };
+        // SAFETY: tasks have their own sums.
+        let task =
+            |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
+        // SAFETY: as above; tasks set all of them.
+        unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
         Ok(())
     }
 }
