@@ -98,13 +98,18 @@ impl Level {
     }
 }
 
-/// Whether a product of bf16 pairs takes no longer than one of f32: AMD's cores do both at one rate, Intel's with tile
-/// registers (AMX) take four times as long for the former.
+/// Whether a product of bf16 pairs takes no longer than one of f32: AMD's cores do both at one rate, Intel's that were
+/// made with tile registers (AMX) take four times as long for the former. Virtual machines may be shown no tile
+/// registers; those cores are then known by their arithmetic of 16-bit floats, which Intel's had not before.
 #[cfg(target_arch = "x86_64")]
 fn pairs_are_fast() -> bool {
-    let has = |leaf: u32| std::arch::x86_64::__cpuid(0).eax >= leaf;
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
     const TILES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
-    has(7) && std::arch::x86_64::__cpuid_count(7, 0).edx & TILES == 0
+    const FP16: u32 = 1 << 23;
+    let first = __cpuid(0);
+    let intel = [first.ebx, first.edx, first.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel";
+    let of_tiles = if intel { TILES | FP16 } else { TILES };
+    first.eax >= 7 && __cpuid_count(7, 0).edx & of_tiles == 0
 }
 
 #[cfg(not(target_arch = "x86_64"))]
