@@ -1,5 +1,9 @@
 //! The thread team: persistent workers that take blocks of one parallel loop at a time.
 //!
+//! Each thread begins with a range of the blocks of its own, the same in every loop of as many blocks: what it wrote in
+//! one loop is in its cache when it reads the same part in the next. A thread that is through takes from the end of
+//! another's range.
+//!
 //! Workers spin briefly after a loop, because a program is many short loops, then park. A loop never waits for a
 //! worker that did not join it: on a busy machine the caller does the blocks itself. Loops inside blocks, and loops
 //! of other threads while the team is busy, run serially. Which thread runs a block must not change any result.
@@ -7,6 +11,7 @@
 use crate::profile;
 use std::any::Any;
 use std::cell::Cell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -32,8 +37,8 @@ struct Shared {
     /// Loop number in the upper 32 bits, [`OPEN`], and how many workers are in the loop.
     state: AtomicU64,
     job: Mutex<Option<Job>>,
-    next: AtomicUsize,
-    total: AtomicUsize,
+    /// Blocks that are still to be done, of each thread.
+    ranges: Vec<Blocks>,
     parked: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
@@ -43,6 +48,27 @@ struct Shared {
 
 const OPEN: u64 = 1 << 31;
 const MEMBERS: u64 = OPEN - 1;
+
+/// A range of blocks, taken from both ends: its start in the upper 32 bits, its end in the lower. On a cache line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Blocks(AtomicU64);
+
+impl Blocks {
+    fn set(&self, range: Range<usize>) {
+        self.0.store((range.start as u64) << 32 | range.end as u64, Relaxed);
+    }
+
+    /// The first block (or the last), which is then taken.
+    fn take(&self, first: bool) -> Option<usize> {
+        let rest = |r: u64| {
+            let (start, end) = (r >> 32, r & 0xffff_ffff);
+            (start < end).then(|| if first { r + (1 << 32) } else { r - 1 })
+        };
+        let taken = self.0.fetch_update(Relaxed, Relaxed, rest).ok()?;
+        Some(if first { taken >> 32 } else { (taken & 0xffff_ffff) - 1 } as usize)
+    }
+}
 
 /// The body of the current loop. The lifetime is erased: see [`Team::run`] for why that is sound.
 #[derive(Clone, Copy)]
@@ -61,8 +87,7 @@ impl Team {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             job: Mutex::new(None),
-            next: AtomicUsize::new(0),
-            total: AtomicUsize::new(0),
+            ranges: (0..threads.max(1)).map(|_| Blocks::default()).collect(),
             parked: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -71,7 +96,7 @@ impl Team {
         });
         let spawn = |i: usize| {
             let shared = shared.clone();
-            std::thread::Builder::new().name(format!("systole-{i}")).spawn(move || shared.work()).ok()
+            std::thread::Builder::new().name(format!("systole-{i}")).spawn(move || shared.work(i)).ok()
         };
         // A thread that the system refuses is done without.
         let workers = (1..threads.max(1)).filter_map(spawn).collect();
@@ -98,7 +123,8 @@ impl Team {
 
     /// As [`Team::run`], with tiny numbers flushed to zero in the blocks where `flush` is set.
     pub fn run_with(&self, blocks: usize, work_ns: f64, flush: bool, body: &(dyn Fn(usize) + Sync)) {
-        let alone = self.workers.is_empty() || blocks < 2 || work_ns < SERIAL_BELOW_NS;
+        let countable = u32::try_from(blocks).is_ok();
+        let alone = self.workers.is_empty() || blocks < 2 || !countable || work_ns < SERIAL_BELOW_NS;
         let guard = if alone || INSIDE.get() { None } else { self.busy.try_lock().ok() };
         if guard.is_none() {
             (0..blocks).for_each(body);
@@ -109,8 +135,10 @@ impl Team {
         let body: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
         let s = &*self.shared;
         *lock(&s.job) = Some(Job { body, flush });
-        s.next.store(0, Relaxed);
-        s.total.store(blocks, Relaxed);
+        let threads = s.ranges.len();
+        for (i, range) in s.ranges.iter().enumerate() {
+            range.set(blocks * i / threads..blocks * (i + 1) / threads);
+        }
         let number = (s.state.load(Relaxed) >> 32).wrapping_add(1) & 0xffff_ffff;
         s.state.store(number << 32 | OPEN, SeqCst);
         if s.parked.load(SeqCst) > 0 {
@@ -118,7 +146,7 @@ impl Team {
             s.wake.notify_all();
         }
         INSIDE.set(true);
-        s.take_blocks(body);
+        s.take_blocks(0, body);
         INSIDE.set(false);
         s.state.fetch_and(!OPEN, AcqRel);
         wait_until(|| s.state.load(Acquire) & MEMBERS == 0);
@@ -165,25 +193,27 @@ fn wait_until(done: impl Fn() -> bool) {
 }
 
 impl Shared {
-    fn take_blocks(&self, body: &(dyn Fn(usize) + Sync)) {
-        let total = self.total.load(Relaxed);
+    /// Takes blocks as thread `me` until there are none.
+    fn take_blocks(&self, me: usize, body: &(dyn Fn(usize) + Sync)) {
+        let threads = self.ranges.len();
         let all = || {
-            loop {
-                let i = self.next.fetch_add(1, Relaxed);
-                if i >= total {
-                    break;
+            while let Some(block) = self.ranges[me].take(true) {
+                body(block);
+            }
+            for other in (1..threads).map(|i| &self.ranges[(me + i) % threads]) {
+                while let Some(block) = other.take(false) {
+                    body(block);
                 }
-                body(i);
             }
         };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(all)) {
             // The others stop at their next block.
-            self.next.store(total, Relaxed);
+            self.ranges.iter().for_each(|r| r.set(0..0));
             lock(&self.panic).get_or_insert(payload);
         }
     }
 
-    fn work(&self) {
+    fn work(&self, me: usize) {
         INSIDE.set(true);
         let mut last = 0;
         while let Some(state) = self.next_loop(last) {
@@ -195,7 +225,7 @@ impl Shared {
             if let Some(job) = job {
                 let before = flush_denormals(job.flush);
                 let start = trace::begin();
-                self.take_blocks(job.body);
+                self.take_blocks(me, job.body);
                 profile::worker_span(start);
                 restore_denormals(before);
             }
@@ -289,6 +319,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn ranges_are_taken_from_both_ends() {
+        let range = Blocks::default();
+        assert_eq!((range.take(true), range.take(false)), (None, None));
+        range.set(3..7);
+        let taken = [true, false, true, false, true, false].map(|first| range.take(first));
+        assert_eq!(taken, [Some(3), Some(6), Some(4), Some(5), None, None]);
     }
 
     #[test]

@@ -25,7 +25,6 @@ use super::moves::{BoxCopy, Dim, fill};
 use super::{Io, Kernel, Ptr};
 use crate::detect::{Level, Target, TileFn};
 use crate::exec::Cx;
-use crate::team;
 use smallvec::SmallVec;
 use systole_compile::{ALIGN, Moments, Pool, Step};
 use systole_ir::op::Convolution;
@@ -302,8 +301,6 @@ impl Parts {
 /// Arrays of one call of a kernel that works strip by strip: operands, the kernel packed, the result, and what each strip
 /// leaves for statistics.
 struct Arrays {
-    /// How many tasks later the same thread does one again, about.
-    step: usize,
     x: Ptr,
     kernel: Ptr,
     bias: Ptr,
@@ -318,7 +315,6 @@ impl Arrays {
     /// # Safety
     /// Working memory has those parts, and a third operand is there where `bias` is.
     unsafe fn new(
-        cx: &Cx<'_>,
         io: &Io<'_>,
         kept: *const u8,
         [packed, bias_bytes]: [usize; 2],
@@ -330,7 +326,6 @@ impl Arrays {
             unsafe { stage::put(widen, io.inputs[2], to.elem(0), features) };
         }
         Arrays {
-            step: if team::inside() { 1 } else { cx.team.threads() },
             x: Ptr::of(io.inputs[0]),
             kernel: Ptr::of(kept),
             bias: to,

@@ -543,7 +543,7 @@ unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
                 acc[I][j] = x.mul_add(row[j], acc[I][j]);
             }
         });
-        each_row!(M, I => if const { if STRIDED { I % GROUP == 0 } else { I == 0 } } {
+        each_row!(M, I => if const { if STRIDED { I.is_multiple_of(GROUP) } else { I == 0 } } {
             a[I] = a[I].wrapping_add(if STRIDED { t.a_k } else { M });
         });
         *b = b.wrapping_add(t.b_k);

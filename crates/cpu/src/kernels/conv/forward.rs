@@ -280,7 +280,7 @@ impl Forward {
             // SAFETY: rows of this task's part of the result; it leaves what belongs to these columns.
             unsafe { m.gather(strip.image, strip.images, part, c, rows, from, columns, all) };
         };
-        let mut ahead = self.next(task + to.step, group, to.x.at(0));
+        let mut ahead = self.next(task + 1, group, to.x.at(0));
         with_scratch((staged + sums) * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
             for slice in 0..self.stage.slices {
@@ -329,7 +329,7 @@ impl Forward {
         });
     }
 
-    /// The input of a task that this thread may do next, to be fetched while it works with `group`.
+    /// The input of the task that this thread does next, to be fetched while it works with `group`.
     fn next(&self, task: usize, group: &[Panel], x: *const u8) -> Ahead {
         let strip = task / self.groups.len();
         if strip >= self.stage.strips() {
@@ -592,7 +592,7 @@ impl Kernel for Forward {
         let parts = [self.packed_bytes(), self.bias_bytes()];
         let bias = self.bias.then_some((self.widen, self.features));
         // SAFETY: scratch has those parts.
-        let arrays = unsafe { Arrays::new(cx, io, kept, parts, bias) };
+        let arrays = unsafe { Arrays::new(io, kept, parts, bias) };
         // SAFETY: the kernel is packed; tasks write disjoint parts of the result.
         let body = |task: usize| unsafe { self.strip(task, &arrays) };
         let products: usize = self.phases.iter().map(|p| p.out.len() * p.taps.len()).sum();

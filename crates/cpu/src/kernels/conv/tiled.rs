@@ -347,7 +347,7 @@ impl Forward {
                     // What the last chunk reads beyond the strip.
                     scratch.add(self.stage.end(strip) * self.stage.size()).write_bytes(0, LINE);
                 }
-                let mut ahead = self.next(task + to.step, &group, to.x.at(0));
+                let mut ahead = self.next(task + 1, &group, to.x.at(0));
                 for phase in &self.phases {
                     let lines = phase.lines(strip, self.moments.is_some());
                     if lines.tiles() > 0 {
@@ -438,7 +438,7 @@ impl Forward {
         }
     }
 
-    /// The input of a task that this thread may do next, to be fetched while it works with `group`.
+    /// The input of the task that this thread does next, to be fetched while it works with `group`.
     fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> Ahead {
         let strips = self.stage.strips();
         if task >= strips * self.groups.len() {
@@ -477,7 +477,7 @@ impl Kernel for Forward {
         let parts = [self.packed_bytes(), self.bias_bytes()];
         let bias = self.bias.then_some((self.widen, self.features));
         // SAFETY: scratch has those parts.
-        let arrays = unsafe { Arrays::new(cx, io, kept, parts, bias) };
+        let arrays = unsafe { Arrays::new(io, kept, parts, bias) };
         // SAFETY: the kernel is packed; tasks write disjoint parts of the result.
         let body = |task: usize| unsafe { self.strip(task, &arrays) };
         let (images, rows) = self.stage.most();

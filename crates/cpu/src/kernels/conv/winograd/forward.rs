@@ -245,7 +245,7 @@ impl Forward {
         let height = self.rows(strip.row, strip.rows);
         let part = strip.row / self.stage.strip(0).rows;
         let at = (strip.image * self.height + 2 * strip.row) * self.width * self.features;
-        let mut ahead = self.next(task + to.step, group, count, to.x.at(0));
+        let mut ahead = self.next(task + 1, group, count, to.x.at(0));
         let elements = staged + PLACES * (self.place + self.back_place) + self.pixels.len() * wide;
         with_scratch(elements * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
@@ -404,7 +404,7 @@ impl Forward {
         }
     }
 
-    /// The input of a task that this thread may do next, to be fetched while it works with `group`.
+    /// The input of the task that this thread does next, to be fetched while it works with `group`.
     fn next(&self, task: usize, group: &[Panel], count: usize, x: *const u8) -> Ahead {
         let strip = task / self.groups.len();
         if strip >= self.stage.strips() {
@@ -448,7 +448,7 @@ impl Kernel for Forward {
         let parts = [self.packed_bytes(), self.bias_bytes()];
         let bias = self.bias.then_some((self.widen, self.features));
         // SAFETY: scratch has those parts.
-        let arrays = unsafe { Arrays::new(cx, io, kept, parts, bias) };
+        let arrays = unsafe { Arrays::new(io, kept, parts, bias) };
         let place = io.outputs.get(1).filter(|_| self.pooling.is_some()).map(|&p| Ptr(p));
         // SAFETY: the kernel is transformed; tasks write disjoint parts of the result.
         let body = |task: usize| unsafe { self.strip(task, &arrays, place) };
