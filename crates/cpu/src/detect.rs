@@ -70,7 +70,7 @@ impl Level {
         }
     }
 
-    /// The highest level of this machine that is worth it.
+    /// The level that programs run fastest at on this machine: the highest, but for pairs of bf16 where these are slow.
     pub fn best() -> Level {
         let good = |l: &Level| l.is_available() && (*l != Level::Avx512Bf16 || pairs_are_fast());
         Level::ALL.into_iter().rev().find(good).unwrap_or(Level::Portable)
@@ -79,7 +79,7 @@ impl Level {
     /// The error that this machine does not have this level.
     pub(crate) fn lacking(self) -> Error {
         Error::new(ErrorKind::Config, format!("this machine lacks {}", self.name()))
-            .hint(format!("the highest level here is {}", Level::best().name()))
+            .hint(format!("the best level here is {}", Level::best().name()))
     }
 
     /// The level that the knob `SYSTOLE_ISA` asks for.
