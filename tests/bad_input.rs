@@ -123,7 +123,13 @@ fn wrong_knobs() {
         done.fails(code, &[&[name, "where: ", "try: "], parts].concat());
         assert!(f.files("out").is_empty(), "{name}: {:?}", f.files("out"));
     };
-    for name in ["SYSTOLE_WINOGRAD", "SYSTOLE_TENSOR_FLOAT_32", "SYSTOLE_JIT", "SYSTOLE_BLOCKS"] {
+    for name in [
+        "SYSTOLE_WINOGRAD",
+        "SYSTOLE_EXCESS_PRECISION",
+        "SYSTOLE_TENSOR_FLOAT_32",
+        "SYSTOLE_JIT",
+        "SYSTOLE_BLOCKS",
+    ] {
         wrong(name, "maybe", 1, &["`maybe` is no value", "on|off"]);
     }
     wrong("SYSTOLE_ISA", "avx3", 1, &["`avx3` is no instruction-set level", "avx512"]);

@@ -51,7 +51,7 @@ fn graph_text(model: &mut Model, stage: Stage, batch_size: usize) -> Result<Stri
         Stage::Traced => print_annotated(&*model.forward_graph(batch_size)?),
         Stage::Grad => print_annotated(&*model.train_graph(batch_size)?),
         Stage::Optimized => {
-            let (graph, stats) = systole_compile::optimize(&*model.train_graph(batch_size)?)?;
+            let (graph, stats) = systole_compile::optimize_with(&*model.train_graph(batch_size)?, true)?;
             let steps: Vec<String> =
                 stats.iter().map(|s| format!("// {}: {} nodes to {}\n", s.name, s.before, s.after)).collect();
             steps.concat() + &print_annotated(&graph)

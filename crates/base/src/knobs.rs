@@ -53,6 +53,13 @@ pub const WINOGRAD: Knob = Knob {
     default: "on",
     doc: "on: training and prediction compute convolutions with windows of 3 by 3 from 16 products where the definition has 36, where that is faster; off: by the definition",
 };
+/// Digits between ops of narrow floats.
+pub const EXCESS_PRECISION: Knob = Knob {
+    name: "SYSTOLE_EXCESS_PRECISION",
+    values: "on|off",
+    default: "on",
+    doc: "on: in training and prediction, what bf16 or f16 ops of one kernel hand each other keeps the digits of f32; off: each op rounds",
+};
 /// Blocks of rows in compiled programs.
 pub const BLOCKS: Knob = Knob {
     name: "SYSTOLE_BLOCKS",
@@ -146,6 +153,7 @@ pub const KNOBS: &[Knob] = &[
     ISA,
     TENSOR_FLOAT_32,
     WINOGRAD,
+    EXCESS_PRECISION,
     BLOCKS,
     JIT,
     BACKEND,

@@ -4,7 +4,7 @@
 mod inline;
 
 use crate::schedule::*;
-use crate::{blocks, handon, loops, order, plan, rows, siblings, templates};
+use crate::{blocks, handon, loops, order, plan, rows, siblings, templates, widen};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::attention::Recognised;
@@ -20,23 +20,27 @@ pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
         array_bytes(t)?;
     }
     let outlined = blocks::outline(graph, options)?;
-    let mut s = steps(&outlined.graph, &outlined.blocks)?;
+    let mut s = steps(&outlined.graph, &outlined.blocks, options.excess_precision)?;
     order::run(&mut s, options);
     plan::run(&mut s, options)?;
     Ok(s)
 }
 
 /// The steps of a graph in which some nodes run by blocks, before they are ordered and arrays have places.
-pub fn steps(graph: &Graph, blocks: &HashMap<usize, Blocks>) -> Result<Schedule> {
+/// `excess_precision`: see [`Options`].
+pub fn steps(graph: &Graph, blocks: &HashMap<usize, Blocks>, excess_precision: bool) -> Result<Schedule> {
     let mut fusion = Fusion::new(graph);
     fusion.find_biases();
     fusion.find_sums();
     fusion.find_groups();
     fusion.find_prologues();
     fusion.find_inlined();
-    let mut s = Emit::new(&fusion, blocks).run()?;
+    let mut s = Emit::new(&fusion, blocks, excess_precision).run()?;
     templates::run(&mut s);
     siblings::join(&mut s);
+    if excess_precision {
+        widen::run(&mut s);
+    }
     rows::join(&mut s);
     handon::join(&mut s);
     Ok(s)
@@ -367,15 +371,16 @@ struct Emit<'f, 'g> {
     g: &'g Graph,
     /// Programs of the nodes that run by blocks.
     blocks: &'f HashMap<usize, Blocks>,
+    excess_precision: bool,
     out: Schedule,
     slots: HashMap<ValueId, Slot>,
 }
 
 impl<'f, 'g> Emit<'f, 'g> {
-    fn new(f: &'f Fusion<'g>, blocks: &'f HashMap<usize, Blocks>) -> Emit<'f, 'g> {
+    fn new(f: &'f Fusion<'g>, blocks: &'f HashMap<usize, Blocks>, excess_precision: bool) -> Emit<'f, 'g> {
         let out =
             Schedule { name: f.graph.name.clone(), params: f.graph.param_types(), ..Schedule::default() };
-        Emit { f, g: f.graph, blocks, out, slots: HashMap::new() }
+        Emit { f, g: f.graph, blocks, excess_precision, out, slots: HashMap::new() }
     }
 
     fn run(mut self) -> Result<Schedule> {
@@ -581,7 +586,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         let kernel = match blocks {
             Some(b) => Kernel::Blocks(Box::new(b.clone())),
             None if onto.is_some() => Kernel::Onto { op: op_node.op.clone() },
-            None => kernel_of(&op_node.op, last.is_some(), self.f.blank.get(&i))?,
+            None => kernel_of(&op_node.op, last.is_some(), self.f.blank.get(&i), self.excess_precision)?,
         };
         self.push(kernel, inputs, outputs, i, flops);
         Ok(())
@@ -652,16 +657,19 @@ fn full_strides(ty: &TensorType) -> SmallVec<[usize; 4]> {
     ty.shape.strides().iter().copied().collect()
 }
 
-fn kernel_of(op: &Op, bias: bool, blank: Option<&Vec<bool>>) -> Result<Kernel> {
-    let compile = |g: &Graph, options: &Options| schedule(&crate::optimize(g)?.0, options);
+fn kernel_of(op: &Op, bias: bool, blank: Option<&Vec<bool>>, excess_precision: bool) -> Result<Kernel> {
+    let alone = Options { excess_precision, ..Options::default() };
+    let compile = |g: &Graph, options: &Options| {
+        schedule(&crate::optimize_with(g, options.excess_precision)?.0, options)
+    };
     Ok(match op {
         Op::While(w) => {
             let states = w.captures..w.body.params.len();
             let body = compile(
                 &w.body,
-                &Options { donated: states.collect(), state_at: Some(w.captures), ..Options::default() },
+                &Options { donated: states.collect(), state_at: Some(w.captures), ..alone.clone() },
             )?;
-            let cond = Box::new(compile(&w.cond, &Options::default())?);
+            let cond = Box::new(compile(&w.cond, &alone)?);
             let mut next = w.captures;
             let starts = blank.into_iter().flatten().map(|&blank| {
                 next += !blank as usize;
@@ -672,7 +680,7 @@ fn kernel_of(op: &Op, bias: bool, blank: Option<&Vec<bool>>) -> Result<Kernel> {
         }
         Op::Case(c) if let Some(found) = attention_of(c) => Kernel::Attention(found),
         Op::Case(c) => {
-            let branches = c.branches.iter().map(|b| compile(b, &Options::default()));
+            let branches = c.branches.iter().map(|b| compile(b, &alone));
             Kernel::Case { branches: branches.collect::<Result<_>>()? }
         }
         op => Kernel::Op { op: op.clone(), bias },

@@ -29,12 +29,13 @@ mod simplify;
 mod templates;
 mod turn;
 mod views;
+mod widen;
 mod window_sums;
 
 pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
 pub use fuse::schedule;
 pub use handon::HandOn;
-pub use pass::{PASSES, Pass, PassStat, optimize};
+pub use pass::{PASSES, Pass, PassStat, optimize, optimize_with};
 pub use plan::ALIGN;
 pub use remat::remat;
 pub use rows::Rows;

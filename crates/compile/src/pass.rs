@@ -10,6 +10,8 @@ pub struct Pass {
     pub doc: &'static str,
     /// The function.
     pub run: fn(&Graph) -> Graph,
+    /// Whether it keeps the roundings of narrow floats.
+    pub exact: bool,
 }
 
 /// What one pass did.
@@ -25,34 +27,73 @@ pub struct PassStat {
 
 /// All passes, in the order they run. `simplify` runs again because merged values show it new identities.
 pub const PASSES: &[Pass] = &[
-    Pass { name: "prune", doc: "drops nodes that no result needs", run: crate::prune::run },
+    Pass { name: "prune", doc: "drops nodes that no result needs", run: crate::prune::run, exact: true },
     Pass {
         name: "simplify",
         doc: "exact identities, constant folding, chains of moves",
         run: crate::simplify::run,
+        exact: true,
     },
-    Pass { name: "cse", doc: "computes equal expressions once", run: crate::cse::run },
-    Pass { name: "simplify", doc: "once more, on merged values", run: crate::simplify::run },
-    Pass { name: "pieces", doc: "sums of padded pieces that fill an array", run: crate::pieces::run },
-    Pass { name: "loops", doc: "sums of all trips of a loop after it", run: crate::loops::run },
-    Pass { name: "linear", doc: "sums of linear combinations by sums that exist", run: crate::linear::run },
-    Pass { name: "samples", doc: "variances by way of each sample's own", run: crate::samples::run },
+    Pass { name: "cse", doc: "computes equal expressions once", run: crate::cse::run, exact: true },
+    Pass { name: "simplify", doc: "once more, on merged values", run: crate::simplify::run, exact: true },
+    Pass {
+        name: "pieces",
+        doc: "sums of padded pieces that fill an array",
+        run: crate::pieces::run,
+        exact: true,
+    },
+    Pass { name: "loops", doc: "sums of all trips of a loop after it", run: crate::loops::run, exact: true },
+    Pass {
+        name: "linear",
+        doc: "sums of linear combinations by sums that exist",
+        run: crate::linear::run,
+        exact: true,
+    },
+    Pass {
+        name: "samples",
+        doc: "variances by way of each sample's own",
+        run: crate::samples::run,
+        exact: true,
+    },
     Pass {
         name: "window_sums",
         doc: "sums over windows of convolutions by sums of their inputs",
         run: crate::window_sums::run,
+        exact: true,
     },
-    Pass { name: "turn", doc: "weights of few columns by columns", run: crate::turn::run },
-    Pass { name: "again", doc: "copies of cheap nodes for late readers", run: crate::again::run },
-    Pass { name: "prune", doc: "drops what the others made superfluous", run: crate::prune::run },
+    Pass {
+        name: "window_sums",
+        doc: "those of narrow floats: they are not rounded on the way",
+        run: crate::window_sums::run_narrow,
+        exact: false,
+    },
+    Pass { name: "turn", doc: "weights of few columns by columns", run: crate::turn::run, exact: true },
+    Pass {
+        name: "again",
+        doc: "copies of cheap nodes for late readers",
+        run: crate::again::run,
+        exact: true,
+    },
+    Pass {
+        name: "prune",
+        doc: "drops what the others made superfluous",
+        run: crate::prune::run,
+        exact: true,
+    },
 ];
 
-/// Runs [`PASSES`]. Debug builds and the knob `SYSTOLE_PARANOID` verify the graph after each.
+/// Runs the [`PASSES`] that keep all roundings.
 pub fn optimize(graph: &Graph) -> Result<(Graph, Vec<PassStat>)> {
+    optimize_with(graph, false)
+}
+
+/// Runs [`PASSES`], with `excess_precision` also those by which narrow floats keep more digits than their type has.
+/// Debug builds and the knob `SYSTOLE_PARANOID` verify the graph after each.
+pub fn optimize_with(graph: &Graph, excess_precision: bool) -> Result<(Graph, Vec<PassStat>)> {
     let check = cfg!(debug_assertions) || knobs::PARANOID.get_usize() != 0;
     let mut stats = Vec::with_capacity(PASSES.len());
     let mut graph = graph.clone();
-    for pass in PASSES {
+    for pass in PASSES.iter().filter(|pass| pass.exact || excess_precision) {
         let before = graph.nodes.len();
         graph = (pass.run)(&graph);
         if check {

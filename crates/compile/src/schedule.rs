@@ -17,6 +17,8 @@ pub struct Options {
     pub state_at: Option<usize>,
     /// Which parts of the graph run for blocks of rows.
     pub blocks: Blocking,
+    /// Whether narrow floats may keep more digits than their type has until they are stored.
+    pub excess_precision: bool,
 }
 
 /// How a graph is cut into blocks of rows. Blocks decide in which order sums are added, so this must not depend on the

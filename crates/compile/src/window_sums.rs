@@ -3,16 +3,22 @@
 //!
 //! The convolution then takes steps of `S`, and the input usually has far fewer features than the result, so that it is
 //! divided by the size of a window rather than that. The gradients of kernel and bias follow: autodiff makes them from
-//! a gradient that repeats each window's over its elements. Only for f32, where sums may be grouped anew: a narrow
-//! result would have been rounded before it was summed.
+//! a gradient that repeats each window's over its elements. [`run`] does so for f32, where sums may be grouped anew;
+//! [`run_narrow`] for narrow floats that are summed in f32: these are rounded before they are summed by the definition,
+//! and not at all then.
 
 use crate::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashMap;
 use systole_ir::op::{
-    Binary, BroadcastInDim, Constant, ConvDims, Convolution, Monoid, Pad, Reduce, ReduceWindow, Window,
+    Binary, BroadcastInDim, Constant, ConvDims, Convert, Convolution, Monoid, Pad, Reduce, ReduceWindow,
+    Window,
 };
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
+
+/// Channels of narrow floats up to which products of f32 with their sums are worth it: of more, products of the narrow
+/// floats themselves take less time on machines that have them.
+const NARROW_CHANNELS: usize = 4;
 
 /// Height and width.
 type Pair<T> = [T; 2];
@@ -43,6 +49,38 @@ struct Known {
     quotients: HashMap<(ValueId, u64), ValueId>,
     /// What pooled convolutions became.
     pooled: HashMap<ValueId, Pooled>,
+    /// Narrow values as f32.
+    wide: HashMap<ValueId, ValueId>,
+    /// Whether results may be narrow.
+    narrow: bool,
+}
+
+impl Known {
+    /// Whether arrays of a type can be summed anew.
+    fn takes(&self, dtype: DType) -> bool {
+        dtype == DType::F32 || self.narrow && matches!(dtype, DType::BF16 | DType::F16)
+    }
+
+    /// A value as f32.
+    fn wide(&mut self, g: &mut Rewriter, v: ValueId, node: &Node) -> ValueId {
+        *self.wide.entry(v).or_insert_with(|| converted(g, v, DType::F32, node))
+    }
+
+    /// What is the value but for roundings.
+    fn unrounded(&self, g: &Rewriter, mut v: ValueId) -> ValueId {
+        while let (true, Op::Convert(_)) = (self.narrow, &g.node(v).op) {
+            let from = g.node(v).inputs[0];
+            if !self.takes(g.ty(from).dtype) || !self.takes(g.ty(v).dtype) {
+                break;
+            }
+            v = from;
+        }
+        v
+    }
+}
+
+fn converted(g: &mut Rewriter, v: ValueId, to: DType, node: &Node) -> ValueId {
+    if g.ty(v).dtype == to { v } else { g.push(Convert { to }, &[v], node) }
 }
 
 /// A convolution of sums, and the vector that is added to it.
@@ -56,17 +94,26 @@ struct Pooled {
 
 /// The pass.
 pub fn run(graph: &Graph) -> Graph {
+    rewrite(graph, false)
+}
+
+/// The pass that takes narrow results too.
+pub fn run_narrow(graph: &Graph) -> Graph {
+    rewrite(graph, true)
+}
+
+fn rewrite(graph: &Graph, narrow: bool) -> Graph {
     let mut users = vec![0; graph.nodes.len()];
     for v in graph.nodes.iter().flat_map(|n| &n.inputs).chain(&graph.results) {
         users[v.index()] += 1;
     }
-    let mut known = Known::default();
+    let mut known = Known { narrow, ..Known::default() };
     rebuild(graph, |g, _, node, inputs| {
         let value = match &node.op {
             Op::ReduceWindow(op) => pooled(g, &mut known, graph, &users, op, node, inputs),
             Op::Binary(Binary::Divide) => divided(g, &mut known, node, inputs),
             Op::Convolution(c) => kernel_gradient(g, &mut known, c, node, inputs),
-            Op::Reduce(r) => bias_gradient(g, r, node, inputs),
+            Op::Reduce(r) => bias_gradient(g, &known, r, node, inputs),
             _ => None,
         };
         value.map(|v| smallvec![v])
@@ -86,6 +133,12 @@ fn pooled(
     let windows = summed_windows(g, op, inputs)?;
     let alone = |v: ValueId| users[v.index()] == 1;
     let (mut old, mut new, mut bias) = (node.inputs[0], inputs[0], None);
+    if let (true, Op::Convert(_)) = (known.takes(g.ty(known.unrounded(g, new)).dtype), &g.node(new).op)
+        && known.unrounded(g, new) == g.node(new).inputs[0]
+        && alone(old)
+    {
+        (old, new) = (graph.node(old).inputs[0], g.node(new).inputs[0]);
+    }
     if matches!(graph.node(old).op, Op::Binary(Binary::Add)) && alone(old) {
         let (a, b) = (g.node(new).inputs[0], g.node(new).inputs[1]);
         let (k, vector) = if let Some(b) = repeated(g, b) { (0, b) } else { (1, repeated(g, a)?) };
@@ -95,16 +148,18 @@ fn pooled(
     let (x, kernel) = (g.node(new).inputs[0], g.node(new).inputs[1]);
     let plain = alone(old)
         && c.dims == ConvDims::channels_last(2)
-        && c.element_type == DType::F32
-        && g.ty(x).dtype == DType::F32
+        && [c.element_type, g.ty(x).dtype, g.ty(kernel).dtype].iter().all(|&t| known.takes(t))
         && c.lhs_dilation.iter().all(|&d| d == 1)
         && c.reversal.iter().all(|r| !r)
         && (c.feature_groups, c.batch_groups) == (1, 1);
+    let few = g.ty(x).dtype == DType::F32 || g.ty(x).shape[3] <= NARROW_CHANNELS;
     // Fewer products must make up for the sums of the input.
     let fewer = windows.strides[0] * windows.strides[1] > 1 && c.strides.len() == 2;
-    if !plain || !fewer {
+    if !plain || !few || !fewer {
         return None;
     }
+    let (x, kernel) = (known.wide(g, x, node), known.wide(g, kernel, node));
+    let bias = bias.map(|b| known.wide(g, b, node));
     let holes = [c.strides[0], c.strides[1]];
     let summed = sums_of(g, known, x, windows.size, holes, [c.padding[0], c.padding[1]], node);
     // Steps from sum to sum, and what is left over behind the last one.
@@ -113,7 +168,7 @@ fn pooled(
         let reach = (g.ty(kernel).shape[d] - 1) * c.rhs_dilation[d] + 1;
         left_over(g.ty(summed).shape[d + 1], reach, strides[d], node.outs[0].shape[d + 1])
     });
-    let conv = Convolution { padding: padding.collect(), strides, ..c };
+    let conv = Convolution { padding: padding.collect(), strides, element_type: DType::F32, ..c };
     let bias = bias.map(|b| scaled(g, b, windows.count() as f64, node));
     let pooled = Pooled { conv, summed, kernel, bias };
     let y = pooled.push(g, node);
@@ -167,20 +222,21 @@ fn kernel_gradient(
     node: &Node,
     inputs: &[ValueId],
 ) -> Option<ValueId> {
-    let (x, spread) = (inputs[0], inputs[1]);
+    let (x, spread) = (inputs[0], known.unrounded(g, inputs[1]));
     let (dy, windows) = spread_over_windows(g, spread)?;
     let d = &c.dims;
     let layout = (d.input_feature, &d.input_spatial[..], d.input_batch) == (0, &[1, 2], 3)
         && (d.kernel_input_feature, &d.kernel_spatial[..], d.kernel_output_feature) == (0, &[1, 2], 3)
         && (&d.output_spatial[..], d.output_batch, d.output_feature) == (&[0, 1], 2, 3);
     let plain = layout
-        && g.ty(x).dtype == DType::F32
+        && (g.ty(x).dtype == DType::F32 || known.takes(g.ty(x).dtype) && g.ty(x).shape[3] <= NARROW_CHANNELS)
         && c.lhs_dilation.iter().all(|&d| d == 1)
         && c.reversal.iter().all(|r| !r)
         && (c.feature_groups, c.batch_groups) == (1, 1);
     if !plain {
         return None;
     }
+    let x = known.wide(g, x, node);
     let holes = [c.rhs_dilation[0], c.rhs_dilation[1]];
     let summed = sums_of(g, known, x, windows.size, holes, [c.padding[0], c.padding[1]], node);
     let rhs_dilation: Dims = (0..2).map(|d| windows.strides[d] * holes[d]).collect();
@@ -188,25 +244,35 @@ fn kernel_gradient(
         let reach = (g.ty(dy).shape[d + 1] - 1) * rhs_dilation[d] + 1;
         left_over(g.ty(summed).shape[d + 1], reach, c.strides[d], node.outs[0].shape[d])
     });
-    let conv = Convolution { padding: padding.collect(), rhs_dilation, ..c.clone() };
+    let conv =
+        Convolution { padding: padding.collect(), rhs_dilation, element_type: DType::F32, ..c.clone() };
     let (summed, dy) = match dividend(g, dy) {
         Some((dy, by)) => (quotient(g, known, summed, by, node), dy),
         None => (summed, dy),
     };
-    Some(g.push(conv, &[summed, dy], node))
+    let gradient = g.push(conv, &[summed, dy], node);
+    Some(converted(g, gradient, node.outs[0].dtype, node))
 }
 
 /// The gradient of a bias by sums over windows.
-fn bias_gradient(g: &mut Rewriter, r: &Reduce, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
+fn bias_gradient(
+    g: &mut Rewriter,
+    known: &Known,
+    r: &Reduce,
+    node: &Node,
+    inputs: &[ValueId],
+) -> Option<ValueId> {
     let &[spread, init] = inputs else { return None };
-    let (dy, windows) = spread_over_windows(g, spread)?;
+    let (dy, windows) = spread_over_windows(g, known.unrounded(g, spread))?;
     let is_sum = r.dims[..] == [0, 1, 2] && Monoid::of(&r.body) == Some(Monoid::Add) && is_zero(g, init);
     if !is_sum {
         return None;
     }
     let (dy, by) = dividend(g, dy).unwrap_or((dy, 1.0));
-    let sum = g.push(r.clone(), &[dy, init], node);
-    Some(scaled(g, sum, windows.count() as f64 / by, node))
+    let zero = converted(g, init, DType::F32, node);
+    let sum = g.push(Reduce { body: Monoid::Add.body(DType::F32), ..r.clone() }, &[dy, zero], node);
+    let sum = scaled(g, sum, windows.count() as f64 / by, node);
+    Some(converted(g, sum, node.outs[0].dtype, node))
 }
 
 /// Padding, negative where something is left over, with which `count` windows of a `reach` end where the array does.

@@ -17,7 +17,7 @@ fn check(graph: &Graph, args: &[Literal], label: &str) {
     let refs: Vec<&Literal> = args.iter().collect();
     let want = interp::run(graph, &refs).unwrap();
     let mut now = graph.clone();
-    for pass in PASSES {
+    for pass in PASSES.iter().filter(|pass| pass.exact) {
         now = (pass.run)(&now);
         now.verify().unwrap_or_else(|e| panic!("{label} after {}: {e}", pass.name));
         let got = interp::run(&now, &refs).unwrap();

@@ -8,7 +8,7 @@ use crate::profile;
 use crate::team::{Team, flush_denormals, restore_denormals};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_compile::{Blocking, Options, Place, optimize, remat, schedule};
+use systole_compile::{Blocking, Options, Place, optimize_with, remat, schedule};
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
@@ -52,9 +52,10 @@ impl CpuBackend {
         knobs::JIT.is_on()?;
         let tensor_float_32 = knobs::TENSOR_FLOAT_32.is_on()?;
         let winograd = knobs::WINOGRAD.is_on()?;
+        let excess_precision = knobs::EXCESS_PRECISION.is_on()?;
         Ok(CpuBackend {
             team: Arc::new(team),
-            target: Target { level, tensor_float_32, winograd, flush: false },
+            target: Target { level, tensor_float_32, winograd, excess_precision, flush: false },
             blocks,
         })
     }
@@ -84,10 +85,16 @@ impl CpuBackend {
         CpuBackend { blocks, ..self }
     }
 
+    fn excess_precision(&self, options: &CompileOptions) -> bool {
+        self.target.excess_precision && options.excess_precision
+    }
+
     fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
         let winograd = self.target.winograd && options.winograd;
-        let target = Target { winograd, flush: options.flush_denormals, ..self.target };
-        let options = Options { donated: options.donated.clone(), state_at: None, blocks: self.blocks };
+        let excess_precision = self.excess_precision(options);
+        let target = Target { winograd, excess_precision, flush: options.flush_denormals, ..self.target };
+        let donated = options.donated.clone();
+        let options = Options { donated, state_at: None, blocks: self.blocks, excess_precision };
         Executor::new(schedule(graph, &options)?, target)
     }
 
@@ -119,7 +126,7 @@ impl CpuBackend {
     fn build(&self, graph: &Graph, options: &CompileOptions) -> Result<CpuExecutable> {
         let start = Instant::now();
         graph.verify()?;
-        let (optimized, stats) = optimize(graph)?;
+        let (optimized, stats) = optimize_with(graph, self.excess_precision(options))?;
         event::emit(3, || {
             let each = stats.iter().map(|s| format!("{} {}→{}", s.name, s.before, s.after));
             format!("{}: {}", options.label, each.collect::<Vec<_>>().join(", "))

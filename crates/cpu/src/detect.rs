@@ -125,6 +125,8 @@ pub struct Target {
     pub tensor_float_32: bool,
     /// Whether convolutions may be computed through transforms of their operands.
     pub winograd: bool,
+    /// Whether narrow floats may keep more digits than their type has until they are stored.
+    pub excess_precision: bool,
     /// Whether numbers below the normal range are taken as zero.
     pub flush: bool,
 }

@@ -164,8 +164,13 @@ fn same(a: &Literal, b: &Literal) -> bool {
     a.ty() == b.ty() && (0..a.ty().elements()).all(|i| equal(a.get(i), b.get(i)))
 }
 
+/// With rounding after each op, and of narrow floats without: sums of small integers are exact either way.
 fn check(backends: &[CpuBackend], graph: &Arc<Graph>, args: &[Literal], label: &str) {
     check_with(backends, graph, args, &CompileOptions::default(), label);
+    if graph.param_types().iter().any(|t| matches!(t.dtype, BF16 | F16)) {
+        let excess = CompileOptions { excess_precision: true, ..CompileOptions::default() };
+        check_with(backends, graph, args, &excess, &format!("{label} with excess precision"));
+    }
 }
 
 fn check_with(
@@ -365,7 +370,9 @@ fn numbers_that_are_not_finite_reach_what_is_pooled_of_a_convolution() {
             (0..args[0].ty().elements()).for_each(|i| b.set(i, args[0].get(i)));
             b.set(170, Scalar::of(dtype, odd));
             args[0] = b.finish();
-            check(&backends, &graph, &args, &format!("{odd} in {}", case.label()));
+            // With excess precision an infinity may become a NaN.
+            let label = format!("{odd} in {}", case.label());
+            check_with(&backends, &graph, &args, &CompileOptions::default(), &label);
         }
     }
 }
@@ -399,6 +406,7 @@ fn gradients_of_sums_over_windows_go_to_all_their_elements() {
 #[test]
 fn sums_over_windows_of_a_convolution_are_those_of_sums_of_its_input() {
     let backends = backends();
+    let excess = CompileOptions { excess_precision: true, ..CompileOptions::default() };
     // Windows that touch, with gaps, that overlap; rows and columns left over; padding, steps and holes.
     for (x, kernel, window, strides, steps, holes, same) in [
         ([3, 9, 8, 1], [3, 3, 20], [2, 2], [2, 2], [1, 1], [1, 1], false),
@@ -407,29 +415,40 @@ fn sums_over_windows_of_a_convolution_are_those_of_sums_of_its_input() {
         ([2, 17, 16, 1], [3, 3, 17], [2, 2], [2, 2], [2, 1], [1, 1], true),
         ([2, 16, 19, 2], [2, 3, 6], [2, 2], [2, 2], [1, 1], [2, 3], false),
     ] {
-        let g = GraphBuilder::new("sums");
-        let (xt, kt) =
-            (TensorType::new(F32, x), TensorType::new(F32, [kernel[0], kernel[1], x[3], kernel[2]]));
-        let x = g.parameter(xt.clone(), "x");
-        let k = g.parameter(kt.clone(), "kernel");
-        let b = g.parameter(TensorType::new(F32, [kernel[2]]), "bias");
-        let conv = match same {
-            true => Convolution::same(&xt, &kt, &steps, &holes, 1),
-            false => Convolution::valid(&xt, &steps, &holes, 1),
-        };
-        let h = x.convolution(&k, conv) + &b;
-        let full = h.ty().to_string();
-        let w = Window::new(&[1, window[0], window[1], 1], &[1, strides[0], strides[1], 1], &[[0, 0]; 4]);
-        let y = Monoid::Add.over_windows(&h, w).relu();
-        let weights = g.parameter(y.ty().clone(), "weights");
-        let loss = (&y * weights).sum_all();
-        let results = [vec![y], grad(&loss, &[&k, &b])].concat();
-        let graph = g.finish(&results).unwrap();
-        assert!(!listing(&graph).contains(&full), "{}", listing(&graph));
-        check(&backends, &graph, &integers(&graph, 9), &format!("{kt} {window:?} {strides:?}"));
-        // With the input's gradient, for which the full-size gradient is needed.
-        let results = [results, grad(&loss, &[&x])].concat();
-        let graph = g.finish(&results).unwrap();
-        check(&backends, &graph, &integers(&graph, 9), &format!("{kt} {window:?} {strides:?} with input"));
+        for dtype in [F32, BF16, F16] {
+            let g = GraphBuilder::new("sums");
+            let (xt, kt) =
+                (TensorType::new(dtype, x), TensorType::new(dtype, [kernel[0], kernel[1], x[3], kernel[2]]));
+            let x = g.parameter(xt.clone(), "x");
+            let k = g.parameter(kt.clone(), "kernel");
+            let b = g.parameter(TensorType::new(dtype, [kernel[2]]), "bias");
+            let conv = match same {
+                true => Convolution::same(&xt, &kt, &steps, &holes, 1),
+                false => Convolution::valid(&xt, &steps, &holes, 1),
+            };
+            let h = x.convolution(&k, conv) + &b;
+            let full = h.ty().shape.to_string();
+            let size = &[1, window[0], window[1], 1];
+            let w = Window::new(size, &[1, strides[0], strides[1], 1], &[[0, 0]; 4]);
+            // As average pooling sums narrow floats.
+            let y = (Monoid::Add.over_windows(&h.convert(F32), w) / 4.0).convert(dtype).relu();
+            let weights = g.parameter(y.ty().clone(), "weights");
+            let loss = (&y * weights).convert(F32).sum_all();
+            let results = [vec![y], grad(&loss, &[&k, &b])].concat();
+            let graph = g.finish(&results).unwrap();
+            // Quarters are exact in all types as long as numbers are small.
+            let args = some_integers(&graph, 9, 12);
+            let label = format!("{kt} {window:?} {strides:?}");
+            for options in [&CompileOptions::default(), &excess] {
+                let text = backends[0].compile(&graph, options).unwrap().report().listing.clone();
+                let whole = dtype != F32 && !options.excess_precision;
+                assert_eq!(text.contains(&full), whole, "{label}: {text}");
+                check_with(&backends, &graph, &args, options, &label);
+            }
+            // With the input's gradient, for which the full-size gradient is needed.
+            let results = [results, grad(&loss, &[&x])].concat();
+            let graph = g.finish(&results).unwrap();
+            check_with(&backends, &graph, &args, &excess, &format!("{label} with input"));
+        }
     }
 }

@@ -149,7 +149,13 @@ struct Recipe {
 impl Recipe {
     fn function(self) -> Traced<TrainIn, TrainOut> {
         let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| self.trace(args));
-        jit(traced).named("train step").flush_denormals(true).winograd(true).batch(4).whole(3)
+        jit(traced)
+            .named("train step")
+            .flush_denormals(true)
+            .winograd(true)
+            .excess_precision(true)
+            .batch(4)
+            .whole(3)
     }
 
     fn trace(&self, (trainable, frozen, slots, metrics, batch, controls): TrainIn) -> TrainOut {
@@ -222,6 +228,7 @@ impl EvaluateStep {
             .named("evaluate step")
             .flush_denormals(true)
             .winograd(true)
+            .excess_precision(true)
             .batch(3)
             .whole(2)
             .any_batch(true);
@@ -257,8 +264,12 @@ impl PredictStep {
                 let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision).with_loops(loops);
                 architecture.call(&mut cx, &inputs)
             });
-        let function =
-            jit(traced).on(backend.clone()).named("predict step").flush_denormals(true).winograd(true);
+        let function = jit(traced)
+            .on(backend.clone())
+            .named("predict step")
+            .flush_denormals(true)
+            .winograd(true)
+            .excess_precision(true);
         PredictStep { function: function.batch(2).any_batch(true) }
     }
 

@@ -47,6 +47,9 @@ pub struct CompileOptions {
     /// Whether convolutions may be computed through transforms of their operands (Winograd): fewer products, which
     /// round elsewhere, and an infinity spreads to its neighbours (training may, op tests may not).
     pub winograd: bool,
+    /// Whether narrow floats may keep more digits than their type has until they are stored, and an infinity among them
+    /// may become a NaN (XLA's `allow_excess_precision`; training may, op tests may not).
+    pub excess_precision: bool,
     /// What parameters and results are to backends that spread a program over devices.
     pub roles: Roles,
 }

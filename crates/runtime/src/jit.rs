@@ -12,6 +12,7 @@ pub struct Jit<I, O, F> {
     backend: Option<Arc<dyn Backend>>,
     flush_denormals: bool,
     winograd: bool,
+    excess_precision: bool,
     batch: Vec<usize>,
     whole: Vec<usize>,
     any_batch: bool,
@@ -50,6 +51,7 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
         backend: None,
         flush_denormals: false,
         winograd: false,
+        excess_precision: false,
         batch: Vec::new(),
         whole: Vec::new(),
         any_batch: false,
@@ -80,6 +82,12 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
     /// Allows convolutions to be computed from fewer products; see [`CompileOptions::winograd`].
     pub fn winograd(mut self, yes: bool) -> Self {
         self.winograd = yes;
+        self
+    }
+
+    /// Allows narrow floats to keep more digits on the way; see [`CompileOptions::excess_precision`].
+    pub fn excess_precision(mut self, yes: bool) -> Self {
+        self.excess_precision = yes;
         self
     }
 
@@ -189,6 +197,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
             label: self.label.clone(),
             flush_denormals: self.flush_denormals,
             winograd: self.winograd,
+            excess_precision: self.excess_precision,
             roles: self.roles(&graph, &results),
         };
         let executable = backend.compile(&graph, &options)?;

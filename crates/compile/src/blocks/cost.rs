@@ -54,6 +54,7 @@ pub struct Costs<'g> {
     cache: usize,
     /// The size of blocks where nothing is asked for gains.
     forced: Option<usize>,
+    excess_precision: bool,
 }
 
 /// Bytes and work of a segment.
@@ -79,13 +80,13 @@ struct Loads {
 }
 
 impl<'g> Costs<'g> {
-    pub fn new(graph: &'g Graph, rows: usize, blocking: Blocking) -> Costs<'g> {
-        let (cache, forced) = match blocking {
+    pub fn new(graph: &'g Graph, rows: usize, options: &Options) -> Costs<'g> {
+        let (cache, forced) = match options.blocks {
             Blocking::Off => (0, None),
             Blocking::Cache(bytes) => (bytes, None),
             Blocking::Rows(n) => (usize::MAX / 8, Some(n)),
         };
-        Costs { graph, rows, cache, forced }
+        Costs { graph, rows, cache, forced, excess_precision: options.excess_precision }
     }
 
     /// Whether a node reads or sums so much for every block that no block can gain.
@@ -270,7 +271,11 @@ impl<'g> Costs<'g> {
     fn program(&self, region: &Region<'_>, block: usize) -> Result<Schedule> {
         let (body, _) = crate::optimize(&region.body(block))?;
         let donated = (0..region.sums.len()).collect();
-        crate::schedule(&body, &Options { donated, state_at: Some(0), blocks: Blocking::Off })
+        let excess_precision = self.excess_precision;
+        crate::schedule(
+            &body,
+            &Options { donated, state_at: Some(0), blocks: Blocking::Off, excess_precision },
+        )
     }
 
     fn blocks(&self, region: &Region<'_>, loads: &Loads, block: usize) -> Result<Blocks> {

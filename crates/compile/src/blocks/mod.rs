@@ -57,17 +57,17 @@ pub fn outline(graph: &Graph, options: &Options) -> Result<Outlined> {
         let mut best: Vec<Chosen<'_>> = Vec::new();
         let total = |chosen: &[Chosen<'_>]| chosen.iter().map(|c| c.gain).sum::<f64>();
         for rows in candidates(&now.graph, options.blocks) {
-            let chosen = choose(&now.graph, rows, options.blocks)?;
+            let chosen = choose(&now.graph, rows, options)?;
             if total(&chosen) > total(&best) {
                 best = chosen;
             }
         }
         let Some(first) = best.first() else { break };
-        let costs = Costs::new(&now.graph, first.region.rows, options.blocks);
+        let costs = Costs::new(&now.graph, first.region.rows, options);
         let (inside, claimed) = (best.iter().map(|c| c.cost).sum(), total(&best));
         let next = Outlining::new(&now.graph, best, &now.blocks).run();
-        let before = crate::fuse::steps(&now.graph, &now.blocks)?;
-        if !costs.is_better(&before, &crate::fuse::steps(&next.graph, &next.blocks)?, inside, claimed) {
+        let steps = |o: &Outlined| crate::fuse::steps(&o.graph, &o.blocks, options.excess_precision);
+        if !costs.is_better(&steps(&now)?, &steps(&next)?, inside, claimed) {
             break;
         }
         now = next;
@@ -106,10 +106,10 @@ fn candidates(graph: &Graph, blocking: Blocking) -> Vec<usize> {
 }
 
 /// The segments for a number of rows that gain from blocks.
-fn choose(graph: &Graph, rows: usize, blocking: Blocking) -> Result<Vec<Chosen<'_>>> {
-    let costs = Costs::new(graph, rows, blocking);
+fn choose<'g>(graph: &'g Graph, rows: usize, options: &Options) -> Result<Vec<Chosen<'g>>> {
+    let costs = Costs::new(graph, rows, options);
     let mut barred: HashSet<usize> = (0..graph.nodes.len()).filter(|&i| costs.is_hopeless(i)).collect();
-    let mut chosen: Vec<Chosen<'_>> = Vec::new();
+    let mut chosen: Vec<Chosen<'g>> = Vec::new();
     let mut known: HashMap<Vec<usize>, bool> = HashMap::new();
     for trial in 0..=TRIALS {
         let phases = Phases::new(graph, rows, &|i| barred.contains(&i));

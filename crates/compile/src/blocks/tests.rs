@@ -339,9 +339,9 @@ fn segments_between_statistics_run_by_blocks_where_the_whole_program_then_moves_
     for (graph, pays) in nets {
         let graph = optimize(&graph).unwrap().0;
         let outlined = outline(&graph, &options).unwrap();
-        let costs = Costs::new(&graph, graph.param_types()[0].shape[0], options.blocks);
+        let costs = Costs::new(&graph, graph.param_types()[0].shape[0], &options);
         let moved = |g: &Graph, blocks: &HashMap<usize, Blocks>| {
-            costs.traffic(&crate::fuse::steps(g, blocks).unwrap())
+            costs.traffic(&crate::fuse::steps(g, blocks, false).unwrap())
         };
         let (before, after) = (moved(&graph, &HashMap::new()), moved(&outlined.graph, &outlined.blocks));
         assert_eq!(outlined.blocks.is_empty(), !pays, "{before} {after}");
@@ -353,8 +353,8 @@ fn segments_between_statistics_run_by_blocks_where_the_whole_program_then_moves_
 fn a_segment_that_only_moves_its_own_arrays_less_is_refused() {
     let graph = optimize(&normalised_net(128, 32, &[32, 32])).unwrap().0;
     let options = Options { blocks: Blocking::Cache(1 << 20), ..Options::default() };
-    let costs = Costs::new(&graph, 128, options.blocks);
-    let plain = crate::fuse::steps(&graph, &HashMap::new()).unwrap();
+    let costs = Costs::new(&graph, 128, &options);
+    let plain = crate::fuse::steps(&graph, &HashMap::new(), false).unwrap();
     assert!(!costs.is_better(&plain, &plain, 0.0, 1e6), "nothing is gained");
     // Convolutions gather the statistics of their results where they are not cut into blocks.
     let whole = schedule(&graph, &options).unwrap();

@@ -114,19 +114,26 @@ pub struct Padded {
     /// Copies the input into zeros; `None`: it is used where it lies.
     copy: Option<BoxCopy>,
     elements: usize,
+    /// Bytes of an element.
+    size: usize,
     /// Distance between images, and along each spatial dimension.
     pub image: usize,
     pub strides: SmallVec<[usize; 3]>,
 }
 
 impl Padded {
-    /// `x: [B, …, C]`, spatial dimensions `1..`. Padding may be negative: then the input is cropped.
+    /// `x: [B, …, C]`, spatial dimensions `1..`, of f32. Padding may be negative: then the input is cropped.
     pub fn new(x: &TensorType, padding: &[[i64; 2]], dilation: &[usize]) -> Option<Padded> {
+        Padded::of_size(4, x, padding, dilation)
+    }
+
+    /// As [`Padded::new`], for elements of so many bytes.
+    pub fn of_size(bytes: usize, x: &TensorType, padding: &[[i64; 2]], dilation: &[usize]) -> Option<Padded> {
         let (batch, channels, n) = (x.shape[0], x.shape[x.rank() - 1], padding.len());
         let own = x.shape.strides();
         if padding.iter().all(|p| *p == [0, 0]) && dilation.iter().all(|&d| d == 1) {
             let strides = (1..=n).map(|d| own[d]).collect();
-            return Some(Padded { copy: None, elements: 0, image: own[0], strides });
+            return Some(Padded { copy: None, elements: 0, size: bytes, image: own[0], strides });
         }
         let mut sizes: SmallVec<[usize; 3]> = SmallVec::new();
         let mut dims: Vec<Dim> = vec![Dim { size: batch, src: own[0] as isize, dst: 0 }];
@@ -154,12 +161,12 @@ impl Padded {
         }
         dims.push(Dim { size: channels, src: 1, dst: 1 });
         let at = dst_at.iter().zip(&strides).map(|(&p, &s)| p * s as isize).sum();
-        let copy = Some(BoxCopy::new(4, &dims, src_at, at));
-        Some(Padded { copy, elements: batch * image, image, strides })
+        let copy = Some(BoxCopy::new(bytes, &dims, src_at, at));
+        Some(Padded { copy, elements: batch * image, size: bytes, image, strides })
     }
 
     pub fn bytes(&self) -> usize {
-        (self.elements * 4).next_multiple_of(64)
+        (self.elements * self.size).next_multiple_of(64)
     }
 
     /// The input as kernels read it.
@@ -168,7 +175,7 @@ impl Padded {
         let zero = 0f32;
         // SAFETY: scratch has `elements` elements, into which the box was built.
         unsafe {
-            fill(cx, scratch, self.elements, 4, (&raw const zero).cast());
+            fill(cx, scratch, self.elements, self.size, (&raw const zero).cast());
             copy.run(cx, x, scratch);
         }
         scratch.cast_const().cast()

@@ -9,8 +9,8 @@ use super::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right
 use super::lanes::{lanes, widen};
 use super::matmul::Epilogue;
 use super::pool::{PoolKernel, Row, pool_row};
-use super::pooltile::{Windows, WindowsShape, windows_shape};
-use super::tilepool::TilePool;
+use super::pooltile::{Stored, Windows, WindowsShape, windows_shape};
+use super::tilepool::{self, TilePool};
 use super::{Io, Kernel, Ptr, math};
 use crate::detect::{Isa, Level, Target, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
@@ -30,14 +30,14 @@ pub fn bind(pool: &Pool, step: &Step, target: Target) -> Option<Box<dyn Kernel>>
     let level = target.level.vectors();
     let Some(conv) = &pool.conv else { return Some(Box::new(PoolKernel::new(pool, step, level)?)) };
     if target.winograd
-        && let Some(kernel) = Transformed::new(conv, pool, step, level)
+        && let Some(kernel) = Transformed::new(conv, pool, step, target.level)
     {
         return Some(Box::new(kernel));
     }
-    let general = ConvPoolKernel::new(conv, pool, step, level)?;
+    let general = ConvPoolKernel::new(conv, pool, step, target)?;
     // Sums that begin with the bias are rounded once.
     let exact = step.input_types.len() - pool.product == 2;
-    Some(match fused_of(target.level).filter(|_| exact || target.winograd) {
+    Some(match fused_of(target.level).filter(|_| exact || target.excess_precision) {
         Some(fused) => TilePool::bind(fused, conv, pool, step, (general, level)),
         None => Box::new(general),
     })
@@ -55,8 +55,9 @@ impl Transformed {
     fn new(c: &Convolution, pool: &Pool, step: &Step, level: Level) -> Option<Transformed> {
         let (inputs, of_product) = step.input_types.split_at(step.input_types.len() - pool.product);
         let y = &step.output_types[0];
-        let conv = bind_pooled(c, pool, inputs, y, level, rounding(inputs, level))?;
-        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, level)?) };
+        let vectors = level.vectors();
+        let conv = bind_pooled(c, pool, inputs, y, vectors, rounding(inputs, vectors))?;
+        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, 0, level)?) };
         Some(Transformed { conv, product, operands: inputs.len() })
     }
 
@@ -121,12 +122,12 @@ fn rounding(inputs: &[TensorType], level: Level) -> Option<TileFn> {
     }
 }
 
-/// The product of each image's maxima with the rows of a matrix, and perhaps a bias.
-fn dots(y: &TensorType, of_product: &[TensorType], level: Level) -> Option<Dots> {
+/// The product of each image's maxima, so many at a time, with the rows of a matrix, and perhaps a bias.
+fn dots(y: &TensorType, of_product: &[TensorType], at_a_time: usize, level: Level) -> Option<Dots> {
     let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
     let [left, right] = [&rows, &of_product[0]].map(|t| roles(t, &[], &[0], &[1]));
     let epilogue = Epilogue { bias: of_product.len() > 1, accumulate: false };
-    Dots::new(&left, &right, [y.dtype; 2], epilogue, level)
+    Some(Dots::new(&left, &right, [y.dtype; 2], epilogue, level.vectors())?.with_pairs(level, at_a_time))
 }
 
 /// Rounds `n` rows of f32 to bf16 values, adds a bias to each, and rounds again; `dst`: the rows, `b`: the bias,
@@ -172,7 +173,8 @@ pub const MODERATE: f32 = 1e37;
 /// Operands as kernels read them.
 #[derive(Clone, Copy)]
 struct Operands {
-    x: *const f32,
+    /// f32, or bf16 where products are of pairs.
+    x: *const u8,
     /// Panels.
     kernel: *const f32,
     /// Whole panels, or null.
@@ -206,6 +208,8 @@ pub struct ConvPoolKernel {
     pool: Pool,
     dtype: DType,
     level: Level,
+    /// How rows of windows in registers are stored.
+    stored: Stored,
     /// Elements of input, kernel and bias.
     sizes: Vec<usize>,
     batch: usize,
@@ -215,6 +219,10 @@ pub struct ConvPoolKernel {
     /// Offsets in the input of the pixels that one row of windows sees, row by row, and of the taps.
     pixel: Vec<usize>,
     tap: Vec<usize>,
+    /// Of products of pairs, where in the input and the kernel each begins, the former in bytes; otherwise where taps lie
+    /// in bytes.
+    words: Vec<usize>,
+    pairs: Vec<Pair>,
     /// Pixels of a row of those, and from the input of one row of windows to the next.
     line: usize,
     step: usize,
@@ -227,6 +235,24 @@ pub struct ConvPoolKernel {
     product: Option<Dots>,
 }
 
+/// Two neighbours of a line of the kernel, of which the first may have been the second of another pair.
+#[derive(Clone, Copy)]
+struct Pair {
+    /// Number of the first tap.
+    tap: usize,
+    /// Whether the first one counts.
+    both: bool,
+}
+
+/// The pairs of the lines of a kernel, each of so many taps that lie together; the last one may overlap with the one before.
+fn pairs(lines: usize, length: usize) -> Vec<Pair> {
+    let of_line = |line: usize| {
+        let first = (0..length.div_ceil(2)).map(move |p| (2 * p).min(length - 2));
+        first.enumerate().map(move |(p, at)| Pair { tap: line * length + at, both: at == 2 * p })
+    };
+    (0..lines).flat_map(of_line).collect()
+}
+
 /// How a row of windows is computed.
 enum Way {
     /// In registers.
@@ -236,11 +262,23 @@ enum Way {
 }
 
 impl ConvPoolKernel {
-    fn new(c: &Convolution, pool: &Pool, step: &Step, level: Level) -> Option<ConvPoolKernel> {
+    fn new(c: &Convolution, pool: &Pool, step: &Step, target: Target) -> Option<ConvPoolKernel> {
+        let level = target.level.vectors();
         let (inputs, of_product) = step.input_types.split_at(step.input_types.len() - pool.product);
         let (x, k, y) = (&inputs[0], &inputs[1], &step.output_types[0]);
-        let input = Padded::new(x, &c.padding, &c.lhs_dilation)?;
         let (channels, features) = (k.shape[2], k.shape[3]);
+        // Taps of a line that lie together.
+        let line_taps = k.shape[1] * channels;
+        let in_registers = pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
+        let can_pair = in_registers && line_taps > 1 && c.rhs_dilation[1] == 1;
+        let stored = match (x.dtype, target.level) {
+            (DType::F32, _) => Stored::Wide,
+            (DType::BF16, Level::Avx512Bf16) if target.excess_precision && can_pair => Stored::Pairs,
+            _ if target.excess_precision => Stored::Once,
+            _ => Stored::Rounded,
+        };
+        let size = if stored == Stored::Pairs { 2 } else { 4 };
+        let input = Padded::of_size(size, x, &c.padding, &c.lhs_dilation)?;
         // Where windows touch each other, columns beyond the last one are of no use.
         let line = match pool.strides[1] == pool.window[1] {
             true => y.shape[2] * pool.window[1],
@@ -254,34 +292,46 @@ impl ConvPoolKernel {
                 .into_iter()
                 .chain([(channels, 1)]),
         );
-        let in_registers = pool.window == [2, 2] && tap.len() <= KC;
+        let pairs = if stored == Stored::Pairs { pairs(k.shape[0], line_taps) } else { Vec::new() };
+        let words = match &pairs[..] {
+            [] => tap.iter().map(|&at| at * size).collect(),
+            pairs => pairs.iter().map(|p| tap[p.tap] * size).collect(),
+        };
         let narrow = rounding(inputs, level);
         let (way, columns) = if in_registers {
-            let shape = windows_shape(level, x.dtype != DType::F32);
+            let shape = windows_shape(level, stored);
             let columns = shape.panel(features);
-            (Way::Registers { shape, right: pixel_step[1], down: pixel_step[0] }, columns)
+            (Way::Registers { shape, right: pixel_step[1] * size, down: pixel_step[0] * size }, columns)
         } else {
             let (run, rows, columns) = indirect_shape(level, features);
             (Way::Tile { run, rows, narrow, pool: pool_row(DType::F32, y.dtype, level)? }, columns)
         };
         let work = 2.0 * (pixel.len() * tap.len() * features) as f64;
-        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, level)?) };
+        let row = y.shape[2] * y.shape[3];
+        let product =
+            if of_product.is_empty() { None } else { Some(dots(y, of_product, row, target.level)?) };
         Some(ConvPoolKernel {
             step: pixel_step[0] * pool.strides[0],
             input,
             pool: pool.clone(),
             dtype: x.dtype,
             level,
+            stored,
             sizes: inputs.iter().map(|t| t.elements()).collect(),
             batch: x.shape[0],
             pooled: [y.shape[1], y.shape[2]],
             features,
             pixel,
             tap,
+            words,
+            pairs,
             line,
             group: ((BLOCK / work).ceil() as usize).clamp(1, y.shape[1]),
             columns,
-            magnitude: level.tile::<Magnitude>(),
+            magnitude: match stored {
+                Stored::Pairs => level.tile::<tilepool::Magnitude>(),
+                _ => level.tile::<Magnitude>(),
+            },
             way,
             product,
         })
@@ -303,6 +353,8 @@ impl ConvPoolKernel {
     fn wide_bytes(&self, k: usize) -> usize {
         match (self.dtype, self.sizes.get(k)) {
             (DType::F32, _) | (_, None) => 0,
+            // Only the bias is added in f32.
+            _ if self.stored == Stored::Pairs && k < 2 => 0,
             (_, Some(n)) => (n * 4).next_multiple_of(64),
         }
     }
@@ -322,7 +374,7 @@ impl ConvPoolKernel {
                 for j in (0..self.features).step_by(self.columns) {
                     let t = TileArgs {
                         k,
-                        a: x,
+                        a: x.cast(),
                         b: kernel.wrapping_add(kb * padded + j * k),
                         b_k: self.columns,
                         c: out.wrapping_add(p * self.features + j),
@@ -346,37 +398,66 @@ impl ConvPoolKernel {
         // SAFETY: scratch is laid out as `scratch()` counts it; operands have the shapes of `new`.
         unsafe {
             for (k, operand) in operands.iter_mut().enumerate() {
-                if let Some(widen) = widen(self.dtype, self.level) {
+                if let Some(widen) = widen(self.dtype, self.level)
+                    && self.wide_bytes(k) > 0
+                {
                     let to = io.scratch.add(at);
                     convert(cx, widen, (*operand, 2), (to, 4), self.sizes[k]);
                     *operand = to;
                     at += self.wide_bytes(k);
                 }
             }
-            let x = self.input.prepare(cx, operands[0], io.scratch.add(at));
+            let x = self.input.prepare(cx, operands[0], io.scratch.add(at)).cast::<u8>();
             let panels = io.scratch.add(at + self.input.bytes()).cast::<f32>();
             let (taps, features) = (self.tap.len(), self.features);
-            for kb in (0..taps).step_by(KC) {
+            if self.stored == Stored::Pairs {
+                self.pack_pairs(operands[1].cast(), panels.cast());
+            }
+            for kb in (0..if self.pairs.is_empty() { taps } else { 0 }).step_by(KC) {
                 let k = KC.min(taps - kb);
                 let view = View { ptr: operands[1].cast::<f32>().add(kb * features), row: features, col: 1 };
                 pack_right(self.columns, view, k, features, panels.add(kb * self.padded_features()));
             }
-            let gain = self.magnitude(operands[1].cast(), self.sizes[1]) * taps as f32;
+            let gain = self.magnitude(operands[1], self.sizes[1], self.magnitude) * taps as f32;
             let Some(&bias) = operands.get(2) else {
                 return Operands { x, kernel: panels, bias: std::ptr::null(), gain, offset: 0.0 };
             };
             let padded = panels.add(self.packed_bytes() / 4);
             padded.write_bytes(0, self.padded_features());
             std::ptr::copy_nonoverlapping(bias.cast(), padded, features);
-            Operands { x, kernel: panels, bias: padded, gain, offset: self.magnitude(padded, features) }
+            let offset = self.magnitude(padded.cast(), features, self.level.tile::<Magnitude>());
+            Operands { x, kernel: panels, bias: padded, gain, offset }
         }
     }
 
-    unsafe fn magnitude(&self, x: *const f32, n: usize) -> f32 {
-        let (mut most, x) = (0f32, x.cast());
-        // SAFETY: the caller has `n` numbers there.
-        unsafe { (self.magnitude)((&raw mut most).cast(), x, x, x, n) };
+    unsafe fn magnitude(&self, x: *const u8, n: usize, of: TileFn) -> f32 {
+        let mut most = 0f32;
+        // SAFETY: the caller has `n` numbers there, of the type that `of` takes.
+        unsafe { of((&raw mut most).cast(), x, x, x, n) };
         most
+    }
+
+    /// Panels of pairs.
+    unsafe fn pack_pairs(&self, kernel: *const u16, to: *mut [u16; 2]) {
+        let (f, steps) = (self.features, self.pairs.len());
+        for j in (0..f).step_by(self.columns) {
+            for (s, pair) in self.pairs.iter().enumerate() {
+                for column in 0..self.columns {
+                    let feature = j + column;
+                    // SAFETY: the kernel has these taps and features; there is room for whole panels.
+                    unsafe {
+                        let at = |tap: usize| if feature < f { *kernel.add(tap * f + feature) } else { 0 };
+                        let word = [if pair.both { at(pair.tap) } else { 0 }, at(pair.tap + 1)];
+                        *to.add(j * steps + s * self.columns + column) = word;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes of an element of the input.
+    fn size(&self) -> usize {
+        if self.stored == Stored::Pairs { 2 } else { 4 }
     }
 
     /// Bytes of the tile that [`ConvPoolKernel::row`] needs.
@@ -429,7 +510,7 @@ impl ConvPoolKernel {
         to: Pooled,
         tile: *mut f32,
     ) {
-        let x = operands.x.wrapping_add(image * self.input.image + row * self.step);
+        let x = operands.x.wrapping_add((image * self.input.image + row * self.step) * self.size());
         let at = (image * self.pooled[0] + row) * self.pooled[1] * self.features;
         let place = to.place.map_or(std::ptr::null_mut(), |p| p.at(at));
         // SAFETY: by the caller's promises.
@@ -493,7 +574,7 @@ impl ConvPoolKernel {
         let &Operands { x, kernel, bias, .. } = operands;
         let seen = [&self.pixel, &self.tap].iter().filter_map(|t| t.last()).sum::<usize>() + 1;
         // SAFETY: what the row sees lies inside one (padded) image.
-        let finite = operands.keep_finite(unsafe { self.magnitude(x, seen) });
+        let finite = operands.keep_finite(unsafe { self.magnitude(x, seen, self.magnitude) });
         for j in (0..self.features).step_by(self.columns) {
             let columns = self.columns.min(self.features - j);
             let w = Windows {
@@ -502,9 +583,9 @@ impl ConvPoolKernel {
                 down,
                 step: right * self.pool.strides[1],
                 windows: self.pooled[1],
-                taps: self.tap.as_ptr(),
-                count: self.tap.len(),
-                kernel: kernel.wrapping_add(j * self.tap.len()),
+                taps: self.words.as_ptr(),
+                count: self.words.len(),
+                kernel: kernel.wrapping_add(j * self.words.len()),
                 panel: self.columns,
                 bias: if bias.is_null() { bias } else { bias.wrapping_add(j) },
                 relu: self.pool.relu,

@@ -208,12 +208,13 @@ impl DotKernel {
         let level = target.level.vectors();
         let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
         if let Some(dots) = Dots::new(ra, rb, [from, to], epilogue, level) {
-            return Some(DotKernel::Dots(dots));
+            return Some(DotKernel::Dots(dots.with_pairs(target.level, 0)));
         }
         if epilogue == Epilogue::default()
             && let Some(thin) = Thin::new(ra, rb, [from, to], level)
         {
-            return Some(DotKernel::Thin(thin.with_tiles(amx::fused::fused_of(target.level))));
+            let thin = thin.with_pairs(target.level).with_tiles(amx::fused::fused_of(target.level));
+            return Some(DotKernel::Thin(thin));
         }
         if from == DType::F32
             && to == DType::F32
@@ -476,7 +477,13 @@ mod tests {
         /// The kernel, which packs with the vectors of a level.
         fn kernel(&self, level: Level, tiles: &'static amx::Kernels) -> Option<DotKernel> {
             let [ra, rb] = self.roles();
-            let target = Target { level, tensor_float_32: true, winograd: false, flush: false };
+            let target = Target {
+                level,
+                tensor_float_32: true,
+                winograd: false,
+                excess_precision: false,
+                flush: false,
+            };
             tiled(&ra, &rb, self.types, self.epilogue, &Means { target, tiles: Some(tiles) })
         }
 

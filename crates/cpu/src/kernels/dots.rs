@@ -23,6 +23,8 @@ const BLOCK: usize = 416;
 const ROWS: usize = 16;
 /// Lanes of the widest vector.
 const LANES: usize = 16;
+/// Products of a vector of pairs.
+const PAIRED: usize = 32;
 
 /// One call of a register kernel: sums of some rows by some columns over a block of products.
 struct Call {
@@ -33,7 +35,8 @@ struct Call {
     a_row: usize,
     /// The rows of the left operand that are needed next, as far apart.
     next: *const u8,
-    b: *const f32,
+    /// f32, or bf16 where kernels take pairs.
+    b: *const u8,
     b_row: usize,
     /// A vector for each row and column, and elements from row to row.
     sums: *mut f32,
@@ -60,7 +63,7 @@ unsafe fn dots<V: Halves, const R: usize, const N: usize, const NARROW: bool>(c:
         for k in 0..c.steps {
             let mut b = [acc[0][0]; N];
             for j in 0..N {
-                b[j] = V::load(c.b.add(j * c.b_row + k * V::LANES));
+                b[j] = V::load(c.b.cast::<f32>().add(j * c.b_row + k * V::LANES));
             }
             for i in 0..R {
                 let at = i * c.a_row + k * V::LANES;
@@ -82,6 +85,61 @@ unsafe fn dots<V: Halves, const R: usize, const N: usize, const NARROW: bool>(c:
             }
         }
     }
+}
+
+/// As [`dots`], for pairs of bf16: those of both operands lie together.
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn dots_of_pairs<const R: usize, const N: usize>(c: &Call) {
+    use super::gemm::Vector;
+    use super::gemm::x86::HalfPairs16;
+    // SAFETY: as for `dots`; the level has products of pairs.
+    unsafe {
+        let mut acc = [[HalfPairs16::splat(0.0); N]; R];
+        if !c.first {
+            for i in 0..R {
+                for j in 0..N {
+                    acc[i][j] = HalfPairs16::load(c.sums.add(i * c.sums_row + j * LANES));
+                }
+            }
+        }
+        for k in 0..c.steps {
+            let mut b = [acc[0][0]; N];
+            for j in 0..N {
+                b[j] = HalfPairs16::load(c.b.cast::<u16>().add(j * c.b_row + k * PAIRED).cast());
+            }
+            for i in 0..R {
+                let at = i * c.a_row + k * PAIRED;
+                fetch(c.next.wrapping_add(2 * at));
+                let a = HalfPairs16::load(c.a.cast::<u16>().add(at).cast());
+                for j in 0..N {
+                    acc[i][j] = a.mul_add(b[j], acc[i][j]);
+                }
+            }
+        }
+        for i in 0..R {
+            for j in 0..N {
+                acc[i][j].store(c.sums.add(i * c.sums_row + j * LANES));
+            }
+        }
+    }
+}
+
+/// The kernels for pairs.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+unsafe fn of_pairs(rows: usize, columns: usize, c: &Call) {
+    macro_rules! by_size {
+        ($($r:literal: $($n:literal)*;)*) => {
+            match (rows, columns) {
+                // SAFETY: the caller's promises are those of `dots_of_pairs`.
+                $($(($r, $n) => unsafe { dots_of_pairs::<$r, $n>(c) },)*)*
+                _ => {}
+            }
+        };
+    }
+    by_size!(1: 1 2 3 4 5 6; 2: 1 2 3 4 5 6; 3: 1 2 3 4 5 6; 4: 1 2 3 4 5 6;);
 }
 
 /// A register kernel for numbers of rows and columns up to the level's.
@@ -159,6 +217,8 @@ pub struct Dots {
     run: [DotsFn; 2],
     most: [usize; 2],
     lanes: usize,
+    /// Products that one step of a kernel takes.
+    step: usize,
     totals: TileFn,
     widen: Option<TileFn>,
 }
@@ -204,9 +264,24 @@ impl Dots {
             run,
             most,
             lanes,
+            step: lanes,
             totals: level.tile::<Totals>(),
             widen: widen(from, level),
         })
+    }
+
+    /// Takes products by pairs where the level has an instruction for that and whole vectors of these are all that there
+    /// is `at_a_time` (0: all products).
+    pub fn with_pairs(mut self, level: Level, at_a_time: usize) -> Dots {
+        let whole = self.k.is_multiple_of(PAIRED) && at_a_time.is_multiple_of(PAIRED);
+        #[cfg(target_arch = "x86_64")]
+        if level == Level::Avx512Bf16 && self.from == DType::BF16 && whole {
+            self.run[1] = of_pairs;
+            self.step = PAIRED;
+            self.widen = None;
+        }
+        let _ = (level, whole);
+        self
     }
 
     /// Adds the products to what the result holds from now on; whether it will, which rounded results do not.
@@ -228,7 +303,7 @@ impl Dots {
                 // SAFETY: the rows are this task's.
                 unsafe {
                     let sums = self.start(rows, a, b, memory);
-                    self.add(&sums, 0..self.k / self.lanes * self.lanes, false);
+                    self.add(&sums, 0..self.k / self.step * self.step, false);
                     self.finish(sums, bias, c);
                 }
             });
@@ -265,18 +340,18 @@ impl Dots {
         unsafe {
             for from in products.clone().step_by(BLOCK) {
                 let n = BLOCK.min(products.end - from);
-                let (mut b, mut b_row) = (s.b.add(from * size).cast::<f32>(), self.b_row);
+                let (mut b, mut b_row) = (s.b.add(from * size), self.b_row);
                 if let Some(widen) = self.widen {
                     for j in 0..self.n {
                         let row = s.b.add((j * self.b_row + from) * size);
                         widen(s.wide.add(j * BLOCK).cast(), row, row, row, n);
                     }
-                    (b, b_row) = (s.wide.cast_const(), BLOCK);
+                    (b, b_row) = (s.wide.cast_const().cast(), BLOCK);
                 }
                 for first in (0..s.rows.len()).step_by(ROWS) {
                     let a = s.a.add((first * self.a_row + from) * size);
                     let call = Call {
-                        steps: n / self.lanes,
+                        steps: n / self.step,
                         a,
                         a_row: self.a_row,
                         next: a,
@@ -297,7 +372,7 @@ impl Dots {
     /// # Safety
     /// As [`start`](Dots::start) says; all other products have been added, and the rows of the result are the caller's.
     pub unsafe fn finish(&self, s: RowSums, bias: Option<Ptr>, c: Ptr) {
-        let (size, whole, count) = (self.from.size(), self.k / self.lanes * self.lanes, s.rows.len());
+        let (size, whole, count) = (self.from.size(), self.k / self.step * self.step, s.rows.len());
         // SAFETY: as for `add`.
         unsafe {
             if whole < self.k {
@@ -310,7 +385,7 @@ impl Dots {
                         self.copy_end(from, to.add(i * LANES), self.k - whole);
                     }
                 }
-                let (a, b) = (s.ends.cast_const().cast(), right.cast_const());
+                let (a, b) = (s.ends.cast_const().cast(), right.cast_const().cast());
                 let (a_row, b_row, sums_row) = (LANES, LANES, self.sums_row());
                 let first = whole == 0;
                 let call = Call { steps: 1, a, a_row, next: a, b, b_row, sums: s.sums, sums_row, first };
@@ -342,8 +417,9 @@ impl Dots {
     /// A call for rows of the left operand's type and all columns, cut into those of register kernels.
     unsafe fn tiles(&self, rows: usize, left: DType, near: bool, c: &Call) {
         let run = self.run[usize::from(left == DType::BF16)];
+        let paired = self.step == PAIRED && left == DType::BF16;
         let row = |i: usize| c.a.wrapping_add(i * c.a_row * left.size());
-        let behind = c.a.wrapping_add(c.steps * self.lanes * left.size());
+        let behind = c.a.wrapping_add(c.steps * self.step * left.size());
         for (i, r) in pieces(rows, self.most[0]) {
             // The next rows, or after the last ones the first ones' next products.
             let next = if i + r < rows { row(i + r) } else { behind };
@@ -352,7 +428,7 @@ impl Dots {
                 let call = Call {
                     a,
                     next: if j == 0 && !near { next } else { a },
-                    b: c.b.wrapping_add(j * c.b_row),
+                    b: c.b.wrapping_add(j * c.b_row * if paired { 2 } else { 4 }),
                     sums: c.sums.wrapping_add(i * c.sums_row + j * LANES),
                     ..*c
                 };
@@ -404,7 +480,8 @@ mod tests {
         let (a, b, bias, old) = (numbers(m * row, 5), numbers(n * row, 3), numbers(n, 2), numbers(m * n, 4));
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
         let roles = |size: usize| Roles { batch: vec![], free: dim(size, row), inner: dim(k, 1) };
-        let dots = Dots::new(&roles(m), &roles(n), types, epilogue, level).unwrap();
+        let dots =
+            Dots::new(&roles(m), &roles(n), types, epilogue, level.vectors()).unwrap().with_pairs(level, 0);
         let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
         let (half_a, half_b) = (half(&a), half(&b));
         let inputs: [*const u8; 3] = match types[0] {

@@ -388,6 +388,26 @@ pub(super) mod x86 {
         unsafe { std::mem::transmute(x) }
     }
     floats16!(HalfPairs16, |a, b, c| _mm512_dpbf16_ps(c, pairs(a), pairs(b)));
+
+    /// Words of an element of the first row and one of the second: those of 16 columns, and of the next 16. Without a
+    /// second row, there are zeros.
+    #[inline(always)]
+    pub unsafe fn in_turn(first: *const u16, second: Option<*const u16>) -> [HalfPairs16; 2] {
+        // SAFETY: the level is available; the caller's rows have 32 columns.
+        unsafe {
+            let a = _mm512_loadu_si512(first.cast());
+            let b = second.map_or(_mm512_setzero_si512(), |p| _mm512_loadu_si512(p.cast()));
+            let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            // The second row's elements have numbers from 32 on.
+            let low = _mm512_or_si512(
+                lanes,
+                _mm512_slli_epi32::<16>(_mm512_add_epi32(lanes, _mm512_set1_epi32(32))),
+            );
+            let high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+            let words = |which| HalfPairs16(_mm512_castsi512_ps(_mm512_permutex2var_epi16(a, which, b)));
+            [words(low), words(high)]
+        }
+    }
 }
 
 /// `body` for each row `I` of a tile of `M`, written out: sums stay in registers only where every index is a constant

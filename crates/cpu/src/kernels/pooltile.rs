@@ -1,6 +1,6 @@
 //! Register kernels that compute the pixels of 2×2 windows of a convolution and keep only the greatest of each window.
 
-use super::gemm::Portable32;
+use super::gemm::{Portable32, Vector};
 use super::halves::Halves;
 use crate::detect::Level;
 use std::mem::MaybeUninit;
@@ -29,6 +29,25 @@ unsafe trait Compare: Halves {
     /// 2 where the place is in the `right` pair, and 1 more where it is the `second` of its pair; [`DEAD`] in lanes
     /// that are dead.
     unsafe fn store_places(p: *mut u8, right: Self::Mask, second: Self::Mask, dead: Self::Mask);
+}
+
+/// Vectors of sums.
+///
+/// # Safety
+/// As for [`Vector`].
+unsafe trait Sums: Vector<T = f32> {
+    /// What they are compared as.
+    type Compared: Compare;
+    fn compared(self) -> Self::Compared;
+}
+
+// SAFETY: as for `Compare`.
+unsafe impl<V: Compare> Sums for V {
+    type Compared = V;
+    #[inline(always)]
+    fn compared(self) -> V {
+        self
+    }
 }
 
 // SAFETY: plain code, available everywhere.
@@ -84,8 +103,8 @@ unsafe impl Compare for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::super::gemm::x86::{V8x32, V16x32};
-    use super::{Compare, DEAD};
+    use super::super::gemm::x86::{HalfPairs16, V8x32, V16x32};
+    use super::{Compare, DEAD, Sums};
     use std::arch::x86_64::*;
 
     // SAFETY: callers keep to the level of these instructions.
@@ -144,6 +163,15 @@ mod x86 {
                 let place = _mm_mask_add_epi8(pair, second, pair, _mm_set1_epi8(1));
                 _mm_storeu_si128(p.cast(), _mm_mask_mov_epi8(place, dead, _mm_set1_epi8(DEAD as i8)));
             }
+        }
+    }
+
+    // SAFETY: as above.
+    unsafe impl Sums for HalfPairs16 {
+        type Compared = V16x32;
+        #[inline(always)]
+        fn compared(self) -> V16x32 {
+            V16x32(self.0)
         }
     }
 
@@ -218,17 +246,17 @@ mod x86 {
 /// One call: a row of windows for one panel of filters.
 pub struct Windows {
     /// The input at the first pixel of the first window.
-    pub x: *const f32,
-    /// From a pixel to its right neighbour and to the one below, in the input.
+    pub x: *const u8,
+    /// Bytes from a pixel to its right neighbour and to the one below, in the input.
     pub right: usize,
     pub down: usize,
-    /// From one window to the next, and how many there are.
+    /// Bytes from one window to the next, and how many windows there are.
     pub step: usize,
     pub windows: usize,
-    /// Offsets of the taps, and how many.
+    /// Where taps lie, in bytes, and how many: words of f32, or of two neighbours of bf16.
     pub taps: *const usize,
     pub count: usize,
-    /// Kernel panel: whole vectors for each tap, so many elements apart.
+    /// Kernel panel: whole vectors of words for each tap, so many elements apart.
     pub kernel: *const f32,
     pub panel: usize,
     /// Whole vectors, or null.
@@ -259,22 +287,30 @@ macro_rules! each_cell {
     };
 }
 
-/// `G` windows from `first` on of `N` vectors of filters. `NARROW`: sums are rounded to bf16 before and after the bias
-/// is added. (Plain loops: closures would not be compiled for the level.)
+/// What results are.
+type Kind = u8;
+/// Sums that begin with the bias, as f32.
+const WIDE: Kind = 0;
+/// Sums that are rounded to bf16 before and after the bias is added.
+const ROUNDED: Kind = 1;
+/// Sums that begin with the bias, of which the maximum is rounded to bf16.
+const STORED: Kind = 2;
+
+/// `G` windows from `first` on of `N` vectors of filters. (Plain loops: closures would not be compiled for the level.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn windows<V: Compare, const G: usize, const N: usize, const NARROW: bool>(w: &Windows, first: usize) {
+unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: &Windows, first: usize) {
     // SAFETY: the caller's input covers the windows' pixels at all taps, the panel `N` vectors; the level is
     // available.
     unsafe {
-        let zero = V::splat(0.0);
+        let zero = S::splat(0.0);
         let mut bias = [zero; N];
         if !w.bias.is_null() {
             for j in 0..N {
-                bias[j] = V::load(w.bias.add(j * V::LANES));
+                bias[j] = S::load(w.bias.add(j * S::LANES));
             }
         }
-        let mut acc = [[if NARROW { [zero; N] } else { bias }; 4]; G];
+        let mut acc = [[if KIND == ROUNDED { [zero; N] } else { bias }; 4]; G];
         // Both rows of pixels by the same offsets: these are few enough for registers.
         let mut pixels = [[0, w.right]; G];
         for g in 0..G {
@@ -286,11 +322,11 @@ unsafe fn windows<V: Compare, const G: usize, const N: usize, const NARROW: bool
             let rows = [top, top.add(w.down)];
             let mut row = [zero; N];
             for j in 0..N {
-                row[j] = V::load(kernel.add(j * V::LANES));
+                row[j] = S::load(kernel.add(j * S::LANES));
             }
             for g in 0..G {
                 for i in 0..4 {
-                    let x = V::splat(*rows[i / 2].add(pixels[g][i % 2]));
+                    let x = S::splat(rows[i / 2].add(pixels[g][i % 2]).cast::<f32>().read_unaligned());
                     for j in 0..N {
                         acc[g][i][j] = x.mul_add(row[j], acc[g][i][j]);
                     }
@@ -298,17 +334,19 @@ unsafe fn windows<V: Compare, const G: usize, const N: usize, const NARROW: bool
             }
             kernel = kernel.wrapping_add(w.panel);
         }
-        if w.finite && w.columns >= N * V::LANES {
-            let floor = V::splat(if w.relu == Relu::None { f32::NEG_INFINITY } else { 0.0 });
+        if w.finite && w.columns >= N * S::LANES {
+            let floor = S::Compared::splat(if w.relu == Relu::None { f32::NEG_INFINITY } else { 0.0 });
             each_cell!(G, N, I, J => {
                 let x = [acc[I][0][J], acc[I][1][J], acc[I][2][J], acc[I][3][J]];
-                finish_finite::<V, NARROW>(w, x, bias[J], floor, (first + I) * w.row + J * V::LANES);
+                let x = [x[0].compared(), x[1].compared(), x[2].compared(), x[3].compared()];
+                let at = (first + I) * w.row + J * S::LANES;
+                finish_finite::<S::Compared, KIND>(w, x, bias[J].compared(), floor, at);
             });
             return;
         }
         // The rare case, in a loop and from memory: little code, and indices that vary would keep the sums themselves
         // out of registers.
-        let mut made: [[MaybeUninit<[V; 4]>; N]; G] = [[const { MaybeUninit::uninit() }; N]; G];
+        let mut made: [[MaybeUninit<[S; 4]>; N]; G] = [[const { MaybeUninit::uninit() }; N]; G];
         for g in 0..G {
             for j in 0..N {
                 made[g][j].write([acc[g][0][j], acc[g][1][j], acc[g][2][j], acc[g][3][j]]);
@@ -316,11 +354,13 @@ unsafe fn windows<V: Compare, const G: usize, const N: usize, const NARROW: bool
         }
         for g in 0..G {
             for j in 0..N {
-                let from = j * V::LANES;
+                let from = j * S::LANES;
                 if from < w.columns {
                     let at = (first + g) * w.row + from;
-                    let n = V::LANES.min(w.columns - from);
-                    finish::<V, NARROW>(w, made[g][j].assume_init(), bias[j], at, n);
+                    let n = S::LANES.min(w.columns - from);
+                    let x = made[g][j].assume_init();
+                    let x = [x[0].compared(), x[1].compared(), x[2].compared(), x[3].compared()];
+                    finish::<S::Compared, KIND>(w, x, bias[j].compared(), at, n);
                 }
             }
         }
@@ -329,17 +369,11 @@ unsafe fn windows<V: Compare, const G: usize, const N: usize, const NARROW: bool
 
 /// The maximum and place of one window of finite sums go out.
 #[inline(always)]
-unsafe fn finish_finite<V: Compare, const NARROW: bool>(
-    w: &Windows,
-    x: [V; 4],
-    bias: V,
-    floor: V,
-    at: usize,
-) {
+unsafe fn finish_finite<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias: V, floor: V, at: usize) {
     // SAFETY: as for `windows`.
     unsafe {
         let [mut a, mut b, mut c, mut d] = x;
-        if NARROW {
+        if KIND == ROUNDED {
             [a, b, c, d] = [a.narrow_finite(), b.narrow_finite(), c.narrow_finite(), d.narrow_finite()];
             if !w.bias.is_null() {
                 [a, b, c, d] = [a.add(bias), b.add(bias), c.add(bias), d.add(bias)];
@@ -349,7 +383,8 @@ unsafe fn finish_finite<V: Compare, const NARROW: bool>(
         let (left, right) = (b.max(a), d.max(c));
         let top = right.max(left);
         // relu before and after a maximum is the same, and so is the place where it is alive.
-        put::<V, NARROW>(top.max(floor), w.y, at);
+        let top_or_floor = top.max(floor);
+        put::<V, KIND>(if KIND == STORED { top_or_floor.narrow_finite() } else { top_or_floor }, w.y, at);
         if !w.place.is_null() {
             // Of the pair with the maximum, the second has it where the first has less.
             let in_right = right.gt(left);
@@ -361,12 +396,12 @@ unsafe fn finish_finite<V: Compare, const NARROW: bool>(
 
 /// The maximum and place of one window go out, `n` lanes of them.
 #[inline(always)]
-unsafe fn finish<V: Compare, const NARROW: bool>(w: &Windows, x: [V; 4], bias: V, at: usize, n: usize) {
+unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias: V, at: usize, n: usize) {
     // SAFETY: as for `windows`.
     unsafe {
         let [mut a, mut b, mut c, mut d] = x;
         let zero = V::splat(0.0);
-        if NARROW {
+        if KIND == ROUNDED {
             [a, b, c, d] = [a.narrow(), b.narrow(), c.narrow(), d.narrow()];
             if !w.bias.is_null() {
                 [a, b, c, d] = [a.add(bias), b.add(bias), c.add(bias), d.add(bias)];
@@ -391,18 +426,21 @@ unsafe fn finish<V: Compare, const NARROW: bool>(w: &Windows, x: [V; 4], bias: V
             top = top.max(zero);
         }
         let dead = if w.relu == Relu::None { V::none() } else { V::not(top.gt(zero)) };
+        if KIND == STORED {
+            top = top.narrow();
+        }
         let left = V::and(third, second);
         let later = V::not(V::pick(left, first, third));
         if n == V::LANES {
-            put::<V, NARROW>(top, w.y, at);
+            put::<V, KIND>(top, w.y, at);
             if !w.place.is_null() {
                 V::store_places(w.place.add(at), V::not(left), later, dead);
             }
             return;
         }
-        let size = if NARROW { 2 } else { 4 };
+        let size = if KIND == WIDE { 4 } else { 2 };
         let (mut values, mut places) = ([0f32; 16], [0u8; 16]);
-        put::<V, NARROW>(top, values.as_mut_ptr().cast(), 0);
+        put::<V, KIND>(top, values.as_mut_ptr().cast(), 0);
         std::ptr::copy_nonoverlapping(values.as_ptr().cast(), w.y.add(at * size), n * size);
         if !w.place.is_null() {
             V::store_places(places.as_mut_ptr(), V::not(left), later, dead);
@@ -412,9 +450,11 @@ unsafe fn finish<V: Compare, const NARROW: bool>(w: &Windows, x: [V; 4], bias: V
 }
 
 #[inline(always)]
-unsafe fn put<V: Compare, const NARROW: bool>(x: V, y: *mut u8, at: usize) {
+unsafe fn put<V: Compare, const KIND: Kind>(x: V, y: *mut u8, at: usize) {
     // SAFETY: the caller has room for the lanes at element `at`.
-    unsafe { if NARROW { x.store_narrow(y.cast::<u16>().add(at)) } else { x.store(y.cast::<f32>().add(at)) } }
+    unsafe {
+        if KIND == WIDE { x.store(y.cast::<f32>().add(at)) } else { x.store_narrow(y.cast::<u16>().add(at)) }
+    }
 }
 
 /// A register kernel for the windows of a row.
@@ -423,14 +463,14 @@ pub type WindowsKernel = unsafe fn(&Windows);
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, $most:literal, [$($g:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const NARROW: bool>(w: &Windows) {
+        unsafe fn $name<const KIND: Kind>(w: &Windows) {
             // A window takes some hundred cycles: dividing them evenly would cost a good part of that.
             let mut from = 0;
             while from < w.windows {
                 let n = $most.min(w.windows - from);
                 match n {
                     // SAFETY: the caller's promises are those of `windows`.
-                    $($g => unsafe { windows::<$v, $g, $n, NARROW>(w, from) },)*
+                    $($g => unsafe { windows::<$v, $g, $n, KIND>(w, from) },)*
                     _ => {}
                 }
                 from += n;
@@ -441,44 +481,61 @@ macro_rules! kernels {
 kernels!(portable1, Portable32, 1, 1, [1]);
 kernels!(portable2, Portable32, 2, 1, [1]);
 #[cfg(target_arch = "x86_64")]
-use super::gemm::x86::{V8x32, V16x32};
+use super::gemm::x86::{HalfPairs16, V8x32, V16x32};
 kernels!(avx2x1, V8x32, 1, 2, [1 2], "avx2,fma");
 kernels!(avx2x2, V8x32, 2, 1, [1], "avx2,fma");
 kernels!(avx512x1, V16x32, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x2, V16x32, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x3, V16x32, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x4, V16x32, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(pairs1, HalfPairs16, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
+kernels!(pairs2, HalfPairs16, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
+kernels!(pairs3, HalfPairs16, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
+kernels!(pairs4, HalfPairs16, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
 
 /// The register kernels of a level: for panels of one vector, of two, and so on.
 #[derive(Clone, Copy)]
 pub struct WindowsShape {
-    kernels: &'static [[WindowsKernel; 2]],
-    narrow: bool,
+    kernels: &'static [WindowsKernel],
     lanes: usize,
 }
 
-/// The kernels of a level; `narrow`: results are bf16.
-pub fn windows_shape(level: Level, narrow: bool) -> WindowsShape {
-    const PORTABLE: [[WindowsKernel; 2]; 2] =
-        [[portable1::<false>, portable1::<true>], [portable2::<false>, portable2::<true>]];
-    #[cfg(target_arch = "x86_64")]
-    const AVX2: [[WindowsKernel; 2]; 2] =
-        [[avx2x1::<false>, avx2x1::<true>], [avx2x2::<false>, avx2x2::<true>]];
-    #[cfg(target_arch = "x86_64")]
-    const AVX512: [[WindowsKernel; 2]; 4] = [
-        [avx512x1::<false>, avx512x1::<true>],
-        [avx512x2::<false>, avx512x2::<true>],
-        [avx512x3::<false>, avx512x3::<true>],
-        [avx512x4::<false>, avx512x4::<true>],
-    ];
-    let (kernels, lanes): (&[_], _) = match level {
+/// What the windows of a convolution are computed from and to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stored {
+    /// f32.
+    Wide,
+    /// bf16 as f32 to bf16, rounded before and after the bias is added.
+    Rounded,
+    /// The same, rounded once.
+    Once,
+    /// Pairs of bf16 to bf16, rounded once.
+    Pairs,
+}
+
+/// The kernels of a level, which has products of pairs where these are asked for.
+pub fn windows_shape(level: Level, stored: Stored) -> WindowsShape {
+    macro_rules! kinds {
+        ($($name:ident)*) => {
+            match stored {
+                Stored::Wide => &[$($name::<WIDE>),*],
+                Stored::Rounded => &[$($name::<ROUNDED>),*],
+                Stored::Once | Stored::Pairs => &[$($name::<STORED>),*],
+            }
+        };
+    }
+    let (kernels, lanes): (&[WindowsKernel], _) = match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => (&AVX512, 16),
+        Level::Avx512 if stored == Stored::Pairs => {
+            (&[pairs1::<STORED>, pairs2::<STORED>, pairs3::<STORED>, pairs4::<STORED>], 16)
+        }
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => (&AVX2, 8),
-        _ => (&PORTABLE, 4),
+        Level::Avx512 => (kinds!(avx512x1 avx512x2 avx512x3 avx512x4), 16),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => (kinds!(avx2x1 avx2x2), 8),
+        _ => (kinds!(portable1 portable2), 4),
     };
-    WindowsShape { kernels, narrow, lanes }
+    WindowsShape { kernels, lanes }
 }
 
 impl WindowsShape {
@@ -490,6 +547,6 @@ impl WindowsShape {
 
     /// The kernel for so many columns of a panel.
     pub fn kernel(&self, columns: usize) -> WindowsKernel {
-        self.kernels[columns.div_ceil(self.lanes) - 1][usize::from(self.narrow)]
+        self.kernels[columns.div_ceil(self.lanes) - 1]
     }
 }

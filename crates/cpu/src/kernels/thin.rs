@@ -33,7 +33,7 @@ const STRIP: usize = 32;
 #[derive(Clone, Copy)]
 struct Call {
     k: usize,
-    /// Left operand, so many elements from product to product.
+    /// Left operand, so many elements from product to product; words of two products, where kernels take pairs.
     a: *const f32,
     a_k: usize,
     /// Right operand; from product to product in elements.
@@ -89,6 +89,52 @@ unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>
     }
 }
 
+/// As [`strip`], for pairs of products of bf16. Two rows of the right operand become words of two products, each with
+/// one of the columns.
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &Call) {
+    use super::gemm::Vector;
+    use super::gemm::x86::{HalfPairs16, V16x32, in_turn};
+    // SAFETY: as for `strip`; the level has products of pairs.
+    unsafe {
+        let mut acc = [[HalfPairs16::splat(0.0); 2]; R];
+        let (mut a, mut b) = (c.a, c.b.cast::<u16>());
+        for k in (0..c.k).step_by(2) {
+            fetch(b.wrapping_add(AHEAD / 2));
+            let second = if k + 1 < c.k {
+                let second = b.add(c.b_k);
+                fetch(second.wrapping_add(AHEAD / 2));
+                Some(second)
+            } else {
+                None
+            };
+            let words = in_turn(b, second);
+            for i in 0..R {
+                let x = HalfPairs16::splat(*a.add(i));
+                for j in 0..2 {
+                    acc[i][j] = x.mul_add(words[j], acc[i][j]);
+                }
+            }
+            a = a.wrapping_add(c.a_k);
+            b = b.wrapping_add(2 * c.b_k);
+        }
+        for i in 0..R {
+            for j in 0..2 {
+                let (at, y) = (i * c.c_row + j * V16x32::LANES, V16x32(acc[i][j].0));
+                if NARROW {
+                    y.narrow().store_narrow(c.c.cast::<u16>().add(at));
+                } else {
+                    let to = c.c.cast::<f32>().add(at);
+                    let sum = if c.add { V16x32::load(to).add(y) } else { y };
+                    sum.store(to);
+                }
+            }
+        }
+    }
+}
+
 /// A register kernel for a number of rows up to the level's.
 type StripFn = unsafe fn(usize, &Call);
 
@@ -109,6 +155,22 @@ kernels!(portable, Portable32, [1 2 3 4]);
 use super::gemm::x86::{V8x32, V16x32};
 kernels!(avx2, V8x32, [1 2 3 4 5 6], "avx2,fma");
 kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+
+/// The kernels for pairs.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+unsafe fn of_pairs<const NARROW: bool>(rows: usize, c: &Call) {
+    macro_rules! by_rows {
+        ($($r:literal)*) => {
+            match rows {
+                // SAFETY: the caller's promises are those of `strip_of_pairs`.
+                $($r => unsafe { strip_of_pairs::<$r, NARROW>(c) },)*
+                _ => {}
+            }
+        };
+    }
+    by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+}
 
 /// The kernel of a level for types of the right operand and the result, the most rows and the columns that it takes.
 fn kernel(level: Level, [from, to]: [DType; 2]) -> Option<(StripFn, usize, usize)> {
@@ -144,6 +206,8 @@ pub struct Thin {
     run: StripFn,
     rows: usize,
     columns: usize,
+    /// Whether products are taken by pairs.
+    pairs: bool,
     /// Does it by tile registers instead.
     tiles: Option<&'static Fused>,
 }
@@ -171,6 +235,7 @@ impl Thin {
             run,
             rows,
             columns,
+            pairs: false,
             tiles: None,
         })
     }
@@ -178,6 +243,17 @@ impl Thin {
     /// Leaves the product to tile registers where they know it. Columns then go in whole [`WIDTH`]s.
     pub fn with_tiles(mut self, fused: Option<&'static Fused>) -> Thin {
         self.tiles = fused.filter(|_| self.from == DType::BF16 && self.n.is_multiple_of(WIDTH));
+        self
+    }
+
+    /// Takes products by pairs where the level has an instruction for that.
+    pub fn with_pairs(mut self, level: Level) -> Thin {
+        #[cfg(target_arch = "x86_64")]
+        if level == Level::Avx512Bf16 && self.from == DType::BF16 {
+            self.run = if self.to == DType::F32 { of_pairs::<false> } else { of_pairs::<true> };
+            self.pairs = true;
+        }
+        let _ = level;
         self
     }
 
@@ -191,7 +267,7 @@ impl Thin {
     pub fn scratch(&self) -> usize {
         match self.tiles {
             Some(_) => self.m.div_ceil(LANES) * tiles::packed_bytes(self.k),
-            None => (self.m * self.k * 4).next_multiple_of(64),
+            None => (self.m * self.k.next_multiple_of(2) * 4).next_multiple_of(64),
         }
     }
 
@@ -236,6 +312,20 @@ impl Thin {
             }
             return;
         }
+        if self.pairs {
+            let (a, words) = (a.cast::<u16>(), left.cast::<[u16; 2]>());
+            for k in (0..self.k).step_by(2) {
+                for i in 0..self.m {
+                    let at = i * self.a_row + k * self.a_k;
+                    // SAFETY: elements of the operand; there is room for all of them.
+                    unsafe {
+                        let second = if k + 1 < self.k { *a.add(at + self.a_k) } else { 0 };
+                        *words.add(k / 2 * self.m + i) = [*a.add(at), second];
+                    }
+                }
+            }
+            return;
+        }
         for k in 0..self.k {
             for i in 0..self.m {
                 let at = i * self.a_row + k * self.a_k;
@@ -271,7 +361,8 @@ impl Thin {
         let products = if self.to == DType::F32 { STREAMS } else { self.k };
         for (from, k) in pieces(self.k, products) {
             let add = self.add || from > 0;
-            let left = left.wrapping_add(from * self.m + rows.start);
+            let steps = if self.pairs { from / 2 } else { from };
+            let left = left.wrapping_add(steps * self.m + rows.start);
             for (row, count) in pieces(rows.len(), self.rows) {
                 for at in columns.clone().step_by(self.columns) {
                     let n = self.columns.min(columns.end - at);
@@ -380,7 +471,7 @@ mod tests {
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
         let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
         let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
-        let mut thin = Thin::new(&ra, &rb, [from, to], level).unwrap();
+        let mut thin = Thin::new(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
         assert!(!add || thin.accumulate());
         let scratch = Memory::new(thin.scratch()).unwrap();
         let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
@@ -415,6 +506,7 @@ mod tests {
                 }
                 check(level, (10, 2500, 7), types, true, adds);
                 check(level, (33, 257, 64), types, false, false);
+                check(level, (10, 2500, 63), types, false, adds);
             }
         }
     }

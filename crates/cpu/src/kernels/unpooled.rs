@@ -240,7 +240,8 @@ fn shape<const P: usize, const NARROW: bool>(level: Level) -> Shape {
 /// The kernel of a step; `None` where the input has no padded form.
 pub fn bind(g: &UnpooledGradient, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
     let level = target.level.vectors();
-    let general = Box::new(UnpooledKernel::new(g, step, level)?);
+    let mut general = Box::new(UnpooledKernel::new(g, step, level)?);
+    general.product = general.product.take().map(|product| product.with_pairs(target.level));
     Some(match fused_of(target.level) {
         Some(fused) => TileGradient::bind(fused, g, step, (general, level)),
         None => general,

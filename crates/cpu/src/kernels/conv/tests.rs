@@ -71,7 +71,7 @@ fn sums((c, [x, k, y]): &Case, a: &[f32], b: &[f32]) -> Vec<f32> {
 }
 
 fn target(level: Level) -> Target {
-    Target { level, tensor_float_32: false, winograd: true, flush: true }
+    Target { level, tensor_float_32: false, winograd: true, excess_precision: true, flush: true }
 }
 
 /// Emulated tile registers, and those of this machine.

@@ -1,0 +1,107 @@
+//! Narrow floats that may keep more digits than their type has: programs of several ops round what they store only, on
+//! every level and for any number of threads, as machine code and interpreted.
+
+mod common;
+
+use common::{arguments, backend, distance, levels, oracle, run_with};
+use systole_ir::DType::{self, *};
+use systole_ir::op::Direction;
+use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType};
+use systole_runtime::CompileOptions;
+
+/// Units in the last place that a result rounded once may be off: half of one, and what functions are.
+const ONCE: f64 = 0.51;
+
+const TYPES: [DType; 2] = [BF16, F16];
+
+/// The graph of `f` in a type, with parameters of that type as what `f` computes in.
+fn graph(dtype: DType, computed: DType, f: &dyn Fn(&[Tensor]) -> Vec<Tensor>) -> std::sync::Arc<Graph> {
+    let g = GraphBuilder::new("narrow");
+    let read = |name: &str| g.parameter(TensorType::new(dtype, [6, 50]), name).convert(computed);
+    let x: Vec<Tensor> = ["a", "b", "c"].into_iter().map(read).collect();
+    g.finish(&f(&x)).unwrap()
+}
+
+/// Compares what is computed with excess precision with the same in f32, and with rounding after each op.
+fn check(f: &dyn Fn(&[Tensor]) -> Vec<Tensor>, label: &str) {
+    let excess = CompileOptions { excess_precision: true, ..CompileOptions::default() };
+    for dtype in TYPES {
+        let (narrow, wide) = (graph(dtype, dtype, f), graph(dtype, F32, f));
+        let args = arguments(&narrow, 0.25, 2.0, 3);
+        let (rounded, want) = (oracle(&narrow, &args), oracle(&wide, &args));
+        // Distances from what is not rounded, in units of the narrow type.
+        let worst = |got: &[Literal]| {
+            let far = |(got, want): (&Literal, &Literal)| {
+                let unit = match dtype {
+                    BF16 => 2f64.powi(-8),
+                    _ => 2f64.powi(-11),
+                };
+                let error =
+                    |(x, y): (&f64, &f64)| (x - y).abs() / 2f64.powf(y.abs().log2().floor()) / unit / 2.0;
+                got.to_f64s().iter().zip(&want.to_f64s()).map(error).fold(0.0, f64::max)
+            };
+            got.iter().zip(&want).map(far).fold(0.0, f64::max)
+        };
+        assert!(
+            worst(&rounded) > 0.6,
+            "{label} {dtype:?}: rounding after each op shows: {}",
+            worst(&rounded)
+        );
+        for level in levels() {
+            let first = run_with(&backend(level, 1), &narrow, &args, &excess);
+            assert!(worst(&first) <= ONCE, "{label} {dtype:?} {level:?}: {}", worst(&first));
+            let again = run_with(&backend(level, 3), &narrow, &args, &excess);
+            assert!(first == again, "{label} {dtype:?} {level:?} depends on threads");
+            let exact = run_with(&backend(level, 1), &narrow, &args, &CompileOptions::default());
+            for (got, want) in exact.iter().zip(&rounded) {
+                assert!(distance(got, want, false).0 <= 1.0, "{label} {dtype:?} {level:?} without");
+            }
+        }
+    }
+}
+
+#[test]
+fn programs_round_what_they_store() {
+    check(&|x| vec![(&x[0] * &x[1] + &x[2]) / (&x[0] + &x[1]) - &x[2] * 0.375], "arithmetic");
+    check(&|x| vec![(&x[0] * &x[1]).tanh() * &x[2]], "tanh");
+    check(&|x| vec![(&x[0] * &x[1]).maximum(&x[2]).exp() + &x[0]], "maximum and exp");
+}
+
+#[test]
+fn results_on_the_way_are_rounded_where_they_are_stored_only() {
+    check(
+        &|x| {
+            let product = &x[0] * &x[1];
+            let sum = &product + &x[2];
+            vec![&sum * &x[1], product, sum]
+        },
+        "three results",
+    );
+}
+
+#[test]
+fn conversions_between_ops_round_nothing() {
+    check(
+        &|x| vec![((&x[0] * &x[1]).convert(F32) + x[2].convert(F32) * 0.3125).convert(x[0].dtype()) * &x[1]],
+        "converted",
+    );
+}
+
+#[test]
+fn comparisons_see_what_was_not_rounded() {
+    let excess = CompileOptions { excess_precision: true, ..CompileOptions::default() };
+    let f = |x: &[Tensor]| {
+        let product = &x[0] * &x[1];
+        vec![product.compare(&x[2], Direction::Gt).select(&x[0], &x[1])]
+    };
+    let (narrow, wide) = (graph(BF16, BF16, &f), graph(BF16, F32, &f));
+    let a = arguments(&narrow, 0.25, 2.0, 5);
+    // Products that differ from the third operand by less than half a unit.
+    let near: Vec<f32> = a[0].to_f32s().iter().zip(&a[1].to_f32s()).map(|(a, b)| a * b).collect();
+    let args = [a[0].clone(), a[1].clone(), Literal::from_slice([6, 50], &near).unwrap().convert(BF16)];
+    let want = oracle(&wide, &args)[0].convert(BF16);
+    assert!(oracle(&narrow, &args)[0] != want, "rounded products are equal to it");
+    for level in levels() {
+        assert!(run_with(&backend(level, 2), &narrow, &args, &excess)[0] == want, "{level:?}");
+    }
+}
