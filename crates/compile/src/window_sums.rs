@@ -61,6 +61,11 @@ impl Known {
         dtype == DType::F32 || self.narrow && matches!(dtype, DType::BF16 | DType::F16)
     }
 
+    /// Whether images `[B, H, W, C]` are summed over windows before they are convolved.
+    fn sums_inputs(&self, x: &TensorType) -> bool {
+        self.takes(x.dtype) && (x.dtype == DType::F32 || x.shape[3] <= NARROW_CHANNELS)
+    }
+
     /// A value as f32.
     fn wide(&mut self, g: &mut Rewriter, v: ValueId, node: &Node) -> ValueId {
         *self.wide.entry(v).or_insert_with(|| converted(g, v, DType::F32, node))
@@ -133,8 +138,7 @@ fn pooled(
     let windows = summed_windows(g, op, inputs)?;
     let alone = |v: ValueId| users[v.index()] == 1;
     let (mut old, mut new, mut bias) = (node.inputs[0], inputs[0], None);
-    if let (true, Op::Convert(_)) = (known.takes(g.ty(known.unrounded(g, new)).dtype), &g.node(new).op)
-        && known.unrounded(g, new) == g.node(new).inputs[0]
+    if let (true, Op::Convert(_), Op::Convert(_)) = (known.narrow, &graph.node(old).op, &g.node(new).op)
         && alone(old)
     {
         (old, new) = (graph.node(old).inputs[0], g.node(new).inputs[0]);
@@ -148,14 +152,14 @@ fn pooled(
     let (x, kernel) = (g.node(new).inputs[0], g.node(new).inputs[1]);
     let plain = alone(old)
         && c.dims == ConvDims::channels_last(2)
-        && [c.element_type, g.ty(x).dtype, g.ty(kernel).dtype].iter().all(|&t| known.takes(t))
+        && known.sums_inputs(g.ty(x))
+        && [c.element_type, g.ty(kernel).dtype].iter().all(|&t| known.takes(t))
         && c.lhs_dilation.iter().all(|&d| d == 1)
         && c.reversal.iter().all(|r| !r)
         && (c.feature_groups, c.batch_groups) == (1, 1);
-    let few = g.ty(x).dtype == DType::F32 || g.ty(x).shape[3] <= NARROW_CHANNELS;
     // Fewer products must make up for the sums of the input.
     let fewer = windows.strides[0] * windows.strides[1] > 1 && c.strides.len() == 2;
-    if !plain || !few || !fewer {
+    if !plain || !fewer {
         return None;
     }
     let (x, kernel) = (known.wide(g, x, node), known.wide(g, kernel, node));
@@ -229,7 +233,7 @@ fn kernel_gradient(
         && (d.kernel_input_feature, &d.kernel_spatial[..], d.kernel_output_feature) == (0, &[1, 2], 3)
         && (&d.output_spatial[..], d.output_batch, d.output_feature) == (&[0, 1], 2, 3);
     let plain = layout
-        && (g.ty(x).dtype == DType::F32 || known.takes(g.ty(x).dtype) && g.ty(x).shape[3] <= NARROW_CHANNELS)
+        && known.sums_inputs(g.ty(x))
         && c.lhs_dilation.iter().all(|&d| d == 1)
         && c.reversal.iter().all(|r| !r)
         && (c.feature_groups, c.batch_groups) == (1, 1);

@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 use systole_ir::knobs;
 use systole_runtime::trace;
 
-/// How long a worker looks for the next loop before it parks.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long a worker looks for the next loop before it parks: longer than the serial kernels of a small step take, which
+/// would cost a wake-up each.
+const SPIN: Duration = Duration::from_micros(100);
 
 /// Loops with less work than this, in nanoseconds on one core, are not worth sharing.
 pub const SERIAL_BELOW_NS: f64 = 6_000.0;

@@ -219,8 +219,7 @@ pub struct ConvPoolKernel {
     /// Offsets in the input of the pixels that one row of windows sees, row by row, and of the taps.
     pixel: Vec<usize>,
     tap: Vec<usize>,
-    /// Of products of pairs, where in the input and the kernel each begins, the former in bytes; otherwise where taps lie
-    /// in bytes.
+    /// Where in the input the words begin that products are of, in bytes: pairs, or the taps themselves.
     words: Vec<usize>,
     pairs: Vec<Pair>,
     /// Pixels of a row of those, and from the input of one row of windows to the next.
@@ -244,7 +243,7 @@ struct Pair {
     both: bool,
 }
 
-/// The pairs of the lines of a kernel, each of so many taps that lie together; the last one may overlap with the one before.
+/// The pairs of a kernel's lines, each of so many taps that lie together; the last pair may overlap with the one before.
 fn pairs(lines: usize, length: usize) -> Vec<Pair> {
     let of_line = |line: usize| {
         let first = (0..length.div_ceil(2)).map(move |p| (2 * p).min(length - 2));
@@ -413,7 +412,8 @@ impl ConvPoolKernel {
             if self.stored == Stored::Pairs {
                 self.pack_pairs(operands[1].cast(), panels.cast());
             }
-            for kb in (0..if self.pairs.is_empty() { taps } else { 0 }).step_by(KC) {
+            let unpaired = if self.pairs.is_empty() { taps } else { 0 };
+            for kb in (0..unpaired).step_by(KC) {
                 let k = KC.min(taps - kb);
                 let view = View { ptr: operands[1].cast::<f32>().add(kb * features), row: features, col: 1 };
                 pack_right(self.columns, view, k, features, panels.add(kb * self.padded_features()));

@@ -383,8 +383,8 @@ unsafe fn finish_finite<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bi
         let (left, right) = (b.max(a), d.max(c));
         let top = right.max(left);
         // relu before and after a maximum is the same, and so is the place where it is alive.
-        let top_or_floor = top.max(floor);
-        put::<V, KIND>(if KIND == STORED { top_or_floor.narrow_finite() } else { top_or_floor }, w.y, at);
+        let y = top.max(floor);
+        put::<V, KIND>(if KIND == STORED { y.narrow_finite() } else { y }, w.y, at);
         if !w.place.is_null() {
             // Of the pair with the maximum, the second has it where the first has less.
             let in_right = right.gt(left);
