@@ -4,7 +4,7 @@
 //! A block of products of all columns stays in the first cache while the rows of a task pass by.
 
 use super::conv::pieces;
-use super::gemm::Portable32;
+use super::gemm::{Portable32, Vector};
 use super::halves::Halves;
 use super::lanes::widen;
 use super::matmul::{Epilogue, Roles, joint_stride};
@@ -45,11 +45,57 @@ struct Call {
     first: bool,
 }
 
+/// Vectors of operands.
+///
+/// # Safety
+/// As for [`Vector`].
+unsafe trait Load: Vector<T = f32> {
+    /// Products of a vector.
+    const PRODUCTS: usize;
+    /// Of the left operand, from element `at` on. `NARROW`: it is bf16.
+    unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> Self;
+    /// Of the right operand.
+    unsafe fn right(b: *const u8, at: usize) -> Self;
+}
+
+// SAFETY: as for the vectors.
+unsafe impl<V: Halves> Load for V {
+    const PRODUCTS: usize = V::LANES;
+    #[inline(always)]
+    unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> V {
+        // SAFETY: the caller's operand.
+        unsafe {
+            if NARROW { V::load_wide(a.cast::<u16>().add(at)) } else { V::load(a.cast::<f32>().add(at)) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn right(b: *const u8, at: usize) -> V {
+        // SAFETY: the caller's operand.
+        unsafe { V::load(b.cast::<f32>().add(at)) }
+    }
+}
+
+// SAFETY: as for the vectors. Pairs of both operands lie together.
+#[cfg(target_arch = "x86_64")]
+unsafe impl Load for HalfPairs16 {
+    const PRODUCTS: usize = PAIRED;
+    #[inline(always)]
+    unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> HalfPairs16 {
+        // SAFETY: the caller's operand.
+        unsafe { HalfPairs16::load(a.cast::<u16>().add(at).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn right(b: *const u8, at: usize) -> HalfPairs16 {
+        // SAFETY: the caller's operand.
+        unsafe { HalfPairs16::load(b.cast::<u16>().add(at).cast()) }
+    }
+}
+
 /// `R` rows by `N` columns. `NARROW`: the left operand is bf16.
 /// (Plain loops: closures would not be compiled for the level.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn dots<V: Halves, const R: usize, const N: usize, const NARROW: bool>(c: &Call) {
+unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &Call) {
     // SAFETY: the caller's operands cover the rows, columns and products; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; R];
@@ -63,17 +109,13 @@ unsafe fn dots<V: Halves, const R: usize, const N: usize, const NARROW: bool>(c:
         for k in 0..c.steps {
             let mut b = [acc[0][0]; N];
             for j in 0..N {
-                b[j] = V::load(c.b.cast::<f32>().add(j * c.b_row + k * V::LANES));
+                b[j] = V::right(c.b, j * c.b_row + k * V::PRODUCTS);
             }
             for i in 0..R {
-                let at = i * c.a_row + k * V::LANES;
+                let at = i * c.a_row + k * V::PRODUCTS;
                 // Pieces of rows are too short for the hardware to foresee what follows.
                 fetch(c.next.wrapping_add(at * if NARROW { 2 } else { 4 }));
-                let a = if NARROW {
-                    V::load_wide(c.a.cast::<u16>().add(at))
-                } else {
-                    V::load(c.a.cast::<f32>().add(at))
-                };
+                let a = V::left::<NARROW>(c.a, at);
                 for j in 0..N {
                     acc[i][j] = a.mul_add(b[j], acc[i][j]);
                 }
@@ -85,61 +127,6 @@ unsafe fn dots<V: Halves, const R: usize, const N: usize, const NARROW: bool>(c:
             }
         }
     }
-}
-
-/// As [`dots`], for pairs of bf16: those of both operands lie together.
-#[cfg(target_arch = "x86_64")]
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
-#[inline(always)]
-unsafe fn dots_of_pairs<const R: usize, const N: usize>(c: &Call) {
-    use super::gemm::Vector;
-    use super::gemm::x86::HalfPairs16;
-    // SAFETY: as for `dots`; the level has products of pairs.
-    unsafe {
-        let mut acc = [[HalfPairs16::splat(0.0); N]; R];
-        if !c.first {
-            for i in 0..R {
-                for j in 0..N {
-                    acc[i][j] = HalfPairs16::load(c.sums.add(i * c.sums_row + j * LANES));
-                }
-            }
-        }
-        for k in 0..c.steps {
-            let mut b = [acc[0][0]; N];
-            for j in 0..N {
-                b[j] = HalfPairs16::load(c.b.cast::<u16>().add(j * c.b_row + k * PAIRED).cast());
-            }
-            for i in 0..R {
-                let at = i * c.a_row + k * PAIRED;
-                fetch(c.next.wrapping_add(2 * at));
-                let a = HalfPairs16::load(c.a.cast::<u16>().add(at).cast());
-                for j in 0..N {
-                    acc[i][j] = a.mul_add(b[j], acc[i][j]);
-                }
-            }
-        }
-        for i in 0..R {
-            for j in 0..N {
-                acc[i][j].store(c.sums.add(i * c.sums_row + j * LANES));
-            }
-        }
-    }
-}
-
-/// The kernels for pairs.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-unsafe fn of_pairs(rows: usize, columns: usize, c: &Call) {
-    macro_rules! by_size {
-        ($($r:literal: $($n:literal)*;)*) => {
-            match (rows, columns) {
-                // SAFETY: the caller's promises are those of `dots_of_pairs`.
-                $($(($r, $n) => unsafe { dots_of_pairs::<$r, $n>(c) },)*)*
-                _ => {}
-            }
-        };
-    }
-    by_size!(1: 1 2 3 4 5 6; 2: 1 2 3 4 5 6; 3: 1 2 3 4 5 6; 4: 1 2 3 4 5 6;);
 }
 
 /// A register kernel for numbers of rows and columns up to the level's.
@@ -159,13 +146,20 @@ macro_rules! kernels {
 }
 kernels!(portable, Portable32, [1: 1 2 3 4; 2: 1 2 3 4;]);
 #[cfg(target_arch = "x86_64")]
-use super::gemm::x86::{V8x32, V16x32};
+use super::gemm::x86::{HalfPairs16, V8x32, V16x32};
 kernels!(avx2, V8x32, [1: 1 2 3 4 5; 2: 1 2 3 4 5;], "avx2,fma");
 kernels!(
     avx512,
     V16x32,
     [1: 1 2 3 4 5 6; 2: 1 2 3 4 5 6; 3: 1 2 3 4 5 6; 4: 1 2 3 4 5 6;],
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+);
+#[cfg(target_arch = "x86_64")]
+kernels!(
+    of_pairs,
+    HalfPairs16,
+    [1: 1 2 3 4 5 6; 2: 1 2 3 4 5 6; 3: 1 2 3 4 5 6; 4: 1 2 3 4 5 6;],
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma"
 );
 
 /// Adds up the lanes of `n` sums at `a`, [`LANES`] apart, `c` (a `usize`) of them each, to the numbers at `dst`.
@@ -276,7 +270,7 @@ impl Dots {
         let whole = self.k.is_multiple_of(PAIRED) && at_a_time.is_multiple_of(PAIRED);
         #[cfg(target_arch = "x86_64")]
         if level == Level::Avx512Bf16 && self.from == DType::BF16 && whole {
-            self.run[1] = of_pairs;
+            self.run[1] = of_pairs::<true>;
             self.step = PAIRED;
             self.widen = None;
         }
@@ -517,8 +511,10 @@ mod tests {
                 }
                 check(level, (60, 10, 1200), [F32, F32], 3, epilogue);
                 check(level, (25, 3, 515), [BF16, F32], 1, epilogue);
+                check(level, (9, 11, 480), [BF16, F32], 6, epilogue);
             }
-            for size in [(25, 10, 1030), (1, 1, 128), (49, 16, 513)] {
+            // With products that pairs fill, and others.
+            for size in [(25, 10, 1030), (1, 1, 128), (49, 16, 513), (25, 10, 1056), (18, 16, 448)] {
                 check(level, size, [BF16, BF16], 2, Epilogue::default());
             }
         }
