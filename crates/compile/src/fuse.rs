@@ -42,7 +42,7 @@ pub fn steps(graph: &Graph, blocks: &HashMap<usize, Blocks>, excess_precision: b
         widen::run(&mut s);
     }
     rows::join(&mut s);
-    handon::join(&mut s);
+    handon::join(&mut s, excess_precision);
     Ok(s)
 }
 

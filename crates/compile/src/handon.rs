@@ -2,9 +2,12 @@
 //! that is in a near cache, and the product never becomes an array. So an optimizer's update is computed in the product
 //! that is a weight's gradient, and an activation in its layer, where sums are short.
 //!
+//! Of narrow floats the program takes the sums as they are, in f32, where excess precision is allowed.
+//!
 //! This runs when all else that joins steps has run: programs that those want are theirs.
 
 use crate::schedule::*;
+use crate::widen;
 use systole_ir::{DType, Op, TensorType};
 
 /// A product that is smaller would not gain.
@@ -50,11 +53,11 @@ fn linear_loads(map: &Map, k: usize) -> Option<usize> {
     loads.try_fold(0, |count, load| map.is_linear(load).then_some(count + 1))
 }
 
-/// Joins products and programs where that may be. The buffer plan comes later.
-pub fn join(s: &mut Schedule) {
+/// Joins products and programs where that may be; `narrow`: those of narrow floats too. The buffer plan comes later.
+pub fn join(s: &mut Schedule, narrow: bool) {
     let mut at = 0;
     while at < s.steps.len() {
-        match reader(s, at) {
+        match reader(s, at, narrow) {
             Some(reader) => {
                 let product = s.steps.remove(at);
                 let map = s.steps.remove(reader - 1);
@@ -67,7 +70,7 @@ pub fn join(s: &mut Schedule) {
 }
 
 /// The element-wise step that alone reads the product of step `at`, once and element by element.
-fn reader(s: &Schedule, at: usize) -> Option<usize> {
+fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
     let step = &s.steps[at];
     let Kernel::Op { op: Op::DotGeneral(d), .. } = &step.kernel else { return None };
     let (product, ty) = (step.outputs[0], &step.output_types[0]);
@@ -78,8 +81,8 @@ fn reader(s: &Schedule, at: usize) -> Option<usize> {
     let fits = readers.next().is_none()
         && s.results.iter().all(|r| r.slot != product)
         && other.inputs.iter().filter(|&&x| x == product).count() == 1
-        && ty.dtype == DType::F32
-        && other.input_types[k].dtype == DType::F32
+        && (ty.dtype == DType::F32 || narrow && widen::is_narrow(ty.dtype))
+        && other.input_types[k].dtype == ty.dtype
         && ty.elements() >= LEAST
         && d.lhs_contract.iter().map(|&d| step.input_types[0].shape[d]).product::<usize>() <= LONGEST
         && map.shape.elements() == ty.elements()
@@ -89,13 +92,20 @@ fn reader(s: &Schedule, at: usize) -> Option<usize> {
 
 /// Both steps in one: the product's inputs, then the program's.
 fn joined(product: Step, mut step: Step) -> Step {
-    let (Kernel::Op { op, bias }, Kernel::Map(mut map)) = (product.kernel, step.kernel) else {
+    let (Kernel::Op { op: Op::DotGeneral(mut dot), bias }, Kernel::Map(mut map)) =
+        (product.kernel, step.kernel)
+    else {
         systole_ir::bug!("only products and element-wise programs are joined")
     };
     let made = product.outputs[0];
     let Some(k) = step.inputs.iter().position(|&x| x == made) else {
         systole_ir::bug!("the program does not read the product")
     };
+    let ty = TensorType::new(DType::F32, product.output_types[0].shape.clone());
+    if dot.element_type != DType::F32 {
+        dot.element_type = DType::F32;
+        map = widen::from_wide(&map, k);
+    }
     step.inputs.remove(k);
     let others = step.inputs.len();
     for load in &mut map.loads {
@@ -109,7 +119,7 @@ fn joined(product: Step, mut step: Step) -> Step {
     }
     step.input_types.remove(k);
     Step {
-        kernel: Kernel::HandOn(HandOn { op, bias, product: product.output_types[0].clone(), map }),
+        kernel: Kernel::HandOn(HandOn { op: dot.into(), bias, product: ty, map }),
         inputs: product.inputs.into_iter().chain(step.inputs).collect(),
         input_types: product.input_types.into_iter().chain(step.input_types).collect(),
         flops: product.flops + step.flops,

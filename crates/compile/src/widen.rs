@@ -19,8 +19,23 @@ pub fn run(s: &mut Schedule) {
     }
 }
 
-fn is_narrow(dtype: DType) -> bool {
+/// Whether a type is a narrow float.
+pub fn is_narrow(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16)
+}
+
+/// The program for an input that comes in f32 instead of the narrow floats that it was of.
+pub fn from_wide(map: &Map, input: usize) -> Map {
+    let mut w = Widening::new(map);
+    for (e, load) in w.loads.iter_mut().enumerate() {
+        if let Load::Array { input: i, dtype, .. } = load
+            && *i == input
+        {
+            *dtype = DType::F32;
+            (w.same[e], w.wide[e]) = (None, Some(e));
+        }
+    }
+    w.run()
 }
 
 /// Whether an op can read f32 instead of the narrow floats that it reads.

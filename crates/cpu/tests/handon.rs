@@ -1,11 +1,12 @@
 //! Products handed on to element-wise programs: against the interpreter, on every level, and bit for bit what the same
-//! product gives that is stored first; the same bits for any number of threads.
+//! product gives that is stored first; the same bits for any number of threads. Those of narrow floats are not rounded on
+//! the way.
 
 mod common;
 
 use common::*;
 use std::sync::Arc;
-use systole_ir::DType::F32;
+use systole_ir::DType::{self, BF16, F16, F32};
 use systole_ir::{Graph, GraphBuilder, Literal, TensorType};
 use systole_runtime::{Arg, Backend, CompileOptions, DeviceId};
 
@@ -104,5 +105,46 @@ fn weights_and_moments_are_updated_where_they_lie() {
         let got = exe.run(args.iter().map(put).collect()).unwrap();
         let got: Vec<Literal> = got.iter().map(|b| b.to_literal().unwrap()).collect();
         assert!(got == want, "other bits in place on {level:?}");
+    }
+}
+
+/// `(x: [k, m], d: [k, n], w: f32[m, n]) → (w − xᵀ·d · w², tanh(xᵀ·d))`, each of products of its own, which are computed
+/// in a type.
+fn narrow((m, n, k): Size, stored: DType, computed: DType) -> Arc<Graph> {
+    let g = GraphBuilder::new("narrow");
+    let read = |rows: usize, columns: usize, name: &str| {
+        g.parameter(TensorType::new(stored, [rows, columns]), name).convert(computed)
+    };
+    let (x, d, e) = (read(k, m, "x"), read(k, n, "d"), read(k, n, "e"));
+    let w = g.parameter(TensorType::new(F32, [m, n]), "w");
+    let product = |d| x.transpose(&[1, 0]).dot(d);
+    g.finish(&[&w - product(&d).convert(F32) * &w * &w, product(&e).tanh().convert(stored)]).unwrap()
+}
+
+#[test]
+fn narrow_products_are_not_rounded_on_the_way() {
+    let excess = CompileOptions { excess_precision: true, ..CompileOptions::default() };
+    for size in SIZES.into_iter().filter(|s| s.2 <= 256) {
+        for stored in [BF16, F16] {
+            let [rounding, exact] = [stored, F32].map(|computed| narrow(size, stored, computed));
+            let args = arguments(&rounding, -1.0, 1.0, 5);
+            let [rounded, want] = [&rounding, &exact].map(|graph| oracle(graph, &args));
+            assert!(relative(&rounded[0], &want[0]) > 1e-5, "{size:?} {stored}: rounding shows");
+            for level in levels() {
+                let cpu = backend(level, 2);
+                let listing = |o| cpu.compile(&rounding, o).unwrap().report().listing.clone();
+                assert_eq!(listing(&excess).matches("dot_general+map").count(), 2, "{}", listing(&excess));
+                assert!(!listing(&CompileOptions::default()).contains("dot_general+map"));
+                let got = run_with(&cpu, &rounding, &args, &excess);
+                let d = relative(&got[0], &want[0]);
+                assert!(d <= 2e-6, "{size:?} {stored} on {level:?}: {d:e}");
+                let (d, at) = distance(&got[1], &want[1], false);
+                assert!(d <= 1.0, "{size:?} {stored} on {level:?}, element {at}: {d} units");
+                for threads in [1, 3, 8] {
+                    let again = run_with(&backend(level, threads), &rounding, &args, &excess);
+                    assert!(again == got, "{size:?} {stored} on {level:?}, {threads} threads");
+                }
+            }
+        }
     }
 }

@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 use systole_compile::{HandOn as Plan, Step};
 use systole_ir::{Op, Result};
 
+/// Columns of a product below which its program would take runs that are shorter than what each run costs.
+const FEWEST_COLUMNS: usize = 32;
+
 /// A product and what takes its elements.
 pub struct HandOn {
     product: Product,
@@ -57,7 +60,8 @@ impl HandOn {
 
 /// `panels`: the program takes the product panel by panel.
 fn product(plan: &Plan, alone: &Step, panels: bool, target: Target) -> Result<Product> {
-    if let (Op::DotGeneral(d), true) = (&plan.op, panels) {
+    let columns = plan.product.shape.dims().last().copied().unwrap_or(1);
+    if let (Op::DotGeneral(d), true) = (&plan.op, panels && columns >= FEWEST_COLUMNS) {
         let epilogue = Epilogue { bias: plan.bias, accumulate: false };
         if let Some(mut dot) = DotKernel::new(d, epilogue, alone, target)
             && dot.hand_on()

@@ -14,7 +14,7 @@ const BLOCK_BYTES: usize = 1 << 17;
 /// Blocks that threads share, where each then has some work.
 const BLOCKS: usize = 16;
 /// Bytes below which a block is more overhead than work.
-const LEAST_BYTES: usize = 1 << 13;
+const LEAST_BYTES: usize = 1 << 14;
 
 enum Work {
     Map(MapKernel),
@@ -45,6 +45,8 @@ impl RowsKernel {
         let row_bytes = of_rows.sum::<usize>() + plan.locals.iter().sum::<usize>();
         let rows_of = |bytes: usize| (bytes / row_bytes.max(1)).clamp(1, plan.rows);
         let block = rows_of(BLOCK_BYTES).min(plan.rows.div_ceil(BLOCKS)).max(rows_of(LEAST_BYTES));
+        // All of about the same size: the last one would end late or have little to do.
+        let block = plan.rows.div_ceil(plan.rows.div_ceil(block));
         let mut scratch = 0;
         let locals = plan.locals.iter().map(|&bytes| {
             let at = scratch;
