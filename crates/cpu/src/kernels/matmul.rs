@@ -1,13 +1,14 @@
 //! Blocked products of matrices: how operands are packed and tiles ordered so that each cache is used for what it
 //! holds.
 //!
-//! Products are cut into blocks of steps. Of a block, the right operand's panels of a group of columns stay in the second
-//! cache while the left operand's panels pass by, each of which meets all of them. Large operands are packed in parts
-//! ([`Product::plan`]) by all threads, then all threads compute tiles. Where all rows are one part and there are columns
-//! for all threads, each task packs the columns that it uses, block by block, and they never leave its second cache.
-//! From block to block, sums wait in the result if blocks are long, else in memory of the task, tile by tile: rows of
-//! the result lie so far apart that few of them would fit a cache at a time. An element's value is its chains of steps,
-//! block after block: a function of shapes and of the kernels only.
+//! Products are cut into blocks of steps. Of a block, the right operand's panels of a group of columns stay in the
+//! second cache while the left operand's panels pass by, each of which meets all of them. Left operands with few rows,
+//! or few steps, are read where they lie if the first cache can hold them so. Large operands are packed in parts
+//! ([`Product::plan`]) by all threads, then all threads compute tiles. Where all rows are one part and there are
+//! columns for all threads, each task packs the columns that it uses, block by block, and they never leave its second
+//! cache. From block to block, sums wait in the result if blocks are long, else in memory of the task, tile by tile:
+//! rows of the result lie so far apart that few of them would fit a cache at a time. An element's value is its chains
+//! of steps, block after block: a function of shapes and of the kernels only.
 
 use super::Ptr;
 use super::gemm::{CHAIN, Element, Left, Registers, Shape, Tile, UNROLLED, WIDEST};
@@ -29,6 +30,12 @@ const RESIDENT: usize = 96 << 10;
 const LINE: usize = 16;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
+/// Bytes after which lines fall into the same sets of the first cache, and lines of a set that an operand may have.
+const PAGE: usize = 4096;
+const WAYS: usize = 4;
+/// Rows and columns up to which rows that lie apart are read in place: no thread has to read then what another one packed,
+/// which takes long where they do not share a cache.
+const IN_PLACE: usize = 512;
 /// Panels that one task packs.
 const PANELS: usize = 16;
 /// Elements of a packed operand.
@@ -117,6 +124,21 @@ impl<T> Operand<T> {
         let repack = Some((BoxCopy::new(size, &dims, 0, 0), (stride as usize * size).next_multiple_of(64)));
         Operand { lane: products * size, step: size, batch, repack, pack, direct: false }
     }
+
+    /// Whether the lanes of a left operand are neighbours, and a few of them can be in the first cache for all steps.
+    fn is_panel(&self, products: usize) -> bool {
+        self.lane == size_of::<T>() && products <= WAYS * sets(self.step)
+    }
+
+    /// Whether the steps of a left operand are neighbours, and some lanes can be in the first cache at a time.
+    fn is_near(&self, lanes: usize) -> bool {
+        self.step == size_of::<T>() && lanes <= WAYS * sets(self.lane)
+    }
+}
+
+/// How many sets of the first cache arrays that lie so many bytes apart begin in.
+fn sets(apart: usize) -> usize {
+    PAGE / (apart & apart.wrapping_neg()).clamp(LINE_BYTES, PAGE)
 }
 
 /// How sums become stored results where those are narrower.
@@ -249,7 +271,8 @@ impl<T: Element> Product<T> {
         let mut a = Operand::new(ra, types.size, types.pack_left);
         let mut b = Operand::new(rb, types.size, types.pack_right);
         // Packing pays where an element is used by several tiles.
-        a.direct = types.plain && n <= 2 * shape.columns;
+        let in_place = a.is_panel(products) || m.max(n) <= IN_PLACE && a.is_near(shape.rows());
+        a.direct = types.plain && (n <= 2 * shape.columns || in_place);
         b.direct = types.plain && (n == 1 || b.lane == types.size) && m <= 3 * shape.rows();
         let k = products.div_ceil(types.group).next_multiple_of(shape.unit);
         let mut p = Product {
