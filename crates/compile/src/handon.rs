@@ -72,7 +72,7 @@ pub fn join(s: &mut Schedule, narrow: bool) {
 /// The element-wise step that alone reads the product of step `at`, once and element by element.
 fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
     let step = &s.steps[at];
-    let Kernel::Op { op: Op::DotGeneral(d), .. } = &step.kernel else { return None };
+    let Kernel::Op { op: Op::DotGeneral(d), bias } = &step.kernel else { return None };
     let (product, ty) = (step.outputs[0], &step.output_types[0]);
     let mut readers = s.steps.iter().enumerate().filter(|(_, other)| other.inputs.contains(&product));
     let (place, other) = readers.next()?;
@@ -81,7 +81,8 @@ fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
     let fits = readers.next().is_none()
         && s.results.iter().all(|r| r.slot != product)
         && other.inputs.iter().filter(|&&x| x == product).count() == 1
-        && (ty.dtype == DType::F32 || narrow && widen::is_narrow(ty.dtype))
+        // Biases of narrow products would have to be widened too; they are part of the program.
+        && (ty.dtype == DType::F32 || narrow && !bias && widen::is_narrow(ty.dtype))
         && other.input_types[k].dtype == ty.dtype
         && ty.elements() >= LEAST
         && d.lhs_contract.iter().map(|&d| step.input_types[0].shape[d]).product::<usize>() <= LONGEST
