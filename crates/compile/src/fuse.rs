@@ -4,7 +4,7 @@
 mod inline;
 
 use crate::schedule::*;
-use crate::{blocks, handon, loops, order, plan, rows, siblings, templates, widen};
+use crate::{blocks, handon, loops, order, parts, plan, rows, siblings, slices, templates, widen};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::attention::Recognised;
@@ -21,6 +21,7 @@ pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
     }
     let outlined = blocks::outline(graph, options)?;
     let mut s = steps(&outlined.graph, &outlined.blocks, options.excess_precision)?;
+    parts::join(&mut s, options);
     order::run(&mut s, options);
     plan::run(&mut s, options)?;
     Ok(s)
@@ -55,7 +56,7 @@ enum Role {
     Alias,
     /// Element-wise; in group `groups[node]`.
     Map,
-    /// Broadcast or iota: embedded into element-wise consumers.
+    /// Broadcast, iota, or a slice that is read in place ([`slices`]): embedded into element-wise consumers.
     Virtual,
     /// A step of its own.
     Step,
@@ -115,6 +116,7 @@ impl<'g> Fusion<'g> {
             inlined: vec![false; n],
             blank: HashMap::new(),
         };
+        f.find_slices();
         for (i, node) in graph.nodes.iter().enumerate() {
             if let Op::While(w) = &node.op {
                 f.blank.insert(i, loops::blank_states(graph, node, w));
@@ -144,6 +146,24 @@ impl<'g> Fusion<'g> {
             f.is_result[base] = true;
         }
         f
+    }
+
+    /// Slices that only element-wise ops read need no array, where these can read them as rows.
+    fn find_slices(&mut self) {
+        let graph = self.graph;
+        let is_map = |node: &Node| node.op.rule().lower() == Lowering::Map;
+        let mut wanted_whole = vec![false; graph.nodes.len()];
+        for node in graph.nodes.iter().filter(|node| !is_map(node)) {
+            node.inputs.iter().for_each(|v| wanted_whole[v.index()] = true);
+        }
+        graph.results.iter().for_each(|r| wanted_whole[r.index()] = true);
+        for (i, node) in graph.nodes.iter().enumerate() {
+            if let (Op::Slice(s), false) = (&node.op, wanted_whole[i])
+                && slices::is_read_in_place(s, graph.ty(node.inputs[0]))
+            {
+                self.role[i] = Role::Virtual;
+            }
+        }
     }
 
     /// Whether a node's step reads its operand `k`.
@@ -502,6 +522,14 @@ impl<'f, 'g> Emit<'f, 'g> {
                 b.splat(c.value.get(0), ty.dtype)
             }
             Op::Iota(iota) => b.iota(iota.dim, ty.dtype),
+            Op::Slice(s) if self.f.role[v.index()] == Role::Virtual => {
+                let x = self.g.node(v).inputs[0];
+                let whole = self.g.ty(x).clone();
+                let strides = full_strides(&whole);
+                let offset = strides.iter().zip(&s.start).map(|(stride, at)| stride * at).sum();
+                let slot = self.slot(x)?;
+                b.part(slot, whole, strides, offset)
+            }
             Op::BroadcastInDim(op) => {
                 let x = self.g.node(v).inputs[0];
                 match &self.g.node(x).op {
@@ -706,7 +734,7 @@ enum Reg {
 }
 
 enum RawLoad {
-    Array { input: usize, dtype: DType, strides: SmallVec<[usize; 4]> },
+    Array { input: usize, dtype: DType, strides: SmallVec<[usize; 4]>, offset: usize },
     Splat { value: Scalar, dtype: DType },
     Iota { dim: usize, dtype: DType },
 }
@@ -752,6 +780,11 @@ impl MapBuilder {
     }
 
     fn array(&mut self, slot: Slot, ty: TensorType, strides: SmallVec<[usize; 4]>) -> Reg {
+        self.part(slot, ty, strides, 0)
+    }
+
+    /// An array from its element `offset` on.
+    fn part(&mut self, slot: Slot, ty: TensorType, strides: SmallVec<[usize; 4]>, offset: usize) -> Reg {
         let dtype = ty.dtype;
         let input = match self.inputs.iter().position(|(s, t)| *s == slot && *t == ty) {
             Some(known) => known,
@@ -761,12 +794,14 @@ impl MapBuilder {
             }
         };
         let same = |l: &RawLoad| match l {
-            RawLoad::Array { input: i, strides: s, .. } => *i == input && *s == strides,
+            RawLoad::Array { input: i, strides: s, offset: o, .. } => {
+                (*i, s, *o) == (input, &strides, offset)
+            }
             _ => false,
         };
         match self.loads.iter().position(same) {
             Some(known) => Reg::Load(known),
-            None => self.load(RawLoad::Array { input, dtype, strides }),
+            None => self.load(RawLoad::Array { input, dtype, strides, offset }),
         }
     }
 
@@ -795,10 +830,11 @@ impl MapBuilder {
             .loads
             .iter()
             .map(|l| match l {
-                RawLoad::Array { input, dtype, strides } => Load::Array {
+                RawLoad::Array { input, dtype, strides, offset } => Load::Array {
                     input: *input,
                     dtype: *dtype,
                     strides: kept.iter().map(|&(_, last)| strides[last]).collect(),
+                    offset: *offset,
                 },
                 RawLoad::Splat { value, dtype } => Load::Splat { value: *value, dtype: *dtype },
                 RawLoad::Iota { dim, dtype } => {

@@ -1,5 +1,6 @@
 //! The schedule for people: one line for each step.
 
+use crate::parts::Part;
 use crate::schedule::*;
 use std::fmt;
 
@@ -24,13 +25,24 @@ impl fmt::Display for Schedule {
             if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &step.kernel {
                 write_map(f, m)?;
             }
+            if let Kernel::Parts(p) = &step.kernel {
+                write_map(f, &p.map)?;
+                let to = |part: &Part| format!("{}{:?}+{}", part.output, &part.strides[..], part.offset);
+                writeln!(f, "       to {}", p.stores.iter().map(to).collect::<Vec<_>>().join(", "))?;
+            }
             if let Kernel::HandOn(h) = &step.kernel {
                 write_map(f, &h.map)?;
             }
-            if let Kernel::Blocks(b) = &step.kernel {
-                for line in b.body.to_string().lines() {
-                    writeln!(f, "     | {line}")?;
-                }
+            let bodies: &[Schedule] = match &step.kernel {
+                Kernel::Blocks(b) => std::slice::from_ref(&b.body),
+                Kernel::While { body, .. } => std::slice::from_ref(body),
+                Kernel::Case { branches } => branches,
+                _ => &[],
+            };
+            for line in
+                bodies.iter().flat_map(|b| b.to_string().lines().map(String::from).collect::<Vec<_>>())
+            {
+                writeln!(f, "     | {line}")?;
             }
             if let Kernel::Rows(r) = &step.kernel {
                 for stage in &r.stages {
@@ -70,7 +82,10 @@ fn write_map(f: &mut fmt::Formatter<'_>, m: &Map) -> fmt::Result {
     for (k, load) in m.loads.iter().enumerate() {
         match load {
             Load::Array { input, .. } if m.is_linear(load) => write!(f, " r{k}=in{input};")?,
-            Load::Array { input, strides, .. } => write!(f, " r{k}=in{input}{:?};", &strides[..])?,
+            Load::Array { input, strides, offset, .. } => {
+                let from = if *offset == 0 { String::new() } else { format!("+{offset}") };
+                write!(f, " r{k}=in{input}{:?}{from};", &strides[..])?
+            }
             Load::Splat { value, .. } => write!(f, " r{k}={};", value.as_f64())?,
             Load::Iota { inner, size, .. } => write!(f, " r{k}=i/{inner}%{size};")?,
         }

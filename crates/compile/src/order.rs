@@ -83,7 +83,8 @@ impl<'s> Ordering<'s> {
         for slot in distinct(&step.inputs) {
             self.left[slot] -= 1;
         }
-        for &slot in &step.outputs {
+        // A part of an array that the step writes was there before.
+        for &slot in step.outputs.iter().filter(|slot| !step.inputs.contains(slot)) {
             for &reader in &self.readers[slot] {
                 self.missing[reader] -= 1;
                 if self.missing[reader] == 0 {

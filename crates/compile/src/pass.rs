@@ -67,6 +67,12 @@ pub const PASSES: &[Pass] = &[
         run: crate::window_sums::run_narrow,
         exact: false,
     },
+    Pass {
+        name: "slices",
+        doc: "slices before element-wise work, not after it",
+        run: crate::slices::run,
+        exact: true,
+    },
     Pass { name: "turn", doc: "weights of few columns by columns", run: crate::turn::run, exact: true },
     Pass {
         name: "again",

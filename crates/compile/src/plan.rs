@@ -47,6 +47,12 @@ fn overwrites(step: &Step, i: usize, o: usize) -> bool {
             let own = m.loads.iter().filter(|l| matches!(l, Load::Array { input, .. } if *input == i));
             same_size(i, o) && own.into_iter().all(|l| m.is_linear(l))
         }
+        Kernel::Parts(p) => {
+            let mut loads =
+                p.map.loads.iter().filter(|l| matches!(l, Load::Array { input, .. } if *input == i));
+            let mut stores = p.stores.iter().filter(|part| part.output == o);
+            same_size(i, o) && loads.all(|l| p.map.is_linear(l)) && stores.all(|part| p.is_whole(part))
+        }
         Kernel::HandOn(h) => same_size(i, o) && h.reads_in_place(i),
         Kernel::Rows(r) => same_size(i, o) && r.overwrites(i, o, step.inputs.len()),
         // Kernels of these look for the operand's own memory; one that does not know the trick copies from a copy.

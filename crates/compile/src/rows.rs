@@ -82,7 +82,7 @@ fn works_on_rows(step: &Step, rows: usize, inner: &dyn Fn(Slot) -> bool) -> bool
 
 /// Whether a load repeats one row-major element for each leading combination, and whole rows of them lie together.
 fn keeps_rows(map: &Map, load: &Load, rows: usize) -> bool {
-    let Load::Array { strides, .. } = load else { return true };
+    let Load::Array { strides, offset, .. } = load else { return true };
     let dims = map.shape.dims();
     let leading = strides.iter().rposition(|&s| s != 0).map_or(0, |d| d + 1);
     let mut stride = 1;
@@ -92,7 +92,7 @@ fn keeps_rows(map: &Map, load: &Load, rows: usize) -> bool {
         }
         stride *= dims[d];
     }
-    stride.is_multiple_of(rows)
+    *offset == 0 && stride.is_multiple_of(rows)
 }
 
 struct Cluster {

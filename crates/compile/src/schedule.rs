@@ -2,6 +2,7 @@
 //!
 //! A slot is a run of bytes with a lifetime; types ride on the steps, so that reshapes cost nothing.
 
+use crate::parts::Parts;
 use smallvec::SmallVec;
 use systole_ir::{DType, Error, ErrorKind, Literal, Op, Result, Scalar, Shape, TensorType};
 
@@ -129,6 +130,8 @@ pub struct ResultPlan {
 pub enum Kernel {
     /// Fused element-wise work: one output for each store.
     Map(Map),
+    /// Fused element-wise work some of whose results are parts of arrays.
+    Parts(crate::parts::Parts),
     /// Folds dimensions of each value that `map` yields; inputs are those of `map`, then the values' initial ones.
     Reduce {
         /// Computes the elements to fold: a store for each output, all of one type.
@@ -220,7 +223,7 @@ impl Kernel {
     /// A short name for listings and profiles.
     pub fn name(&self) -> String {
         match self {
-            Kernel::Map(m) => match &m.instrs[..] {
+            Kernel::Map(m) | Kernel::Parts(Parts { map: m, .. }) => match &m.instrs[..] {
                 [] => "copy".into(),
                 [one] => one.op.name().into(),
                 many => format!("map[{}]", many.len()),
@@ -276,7 +279,7 @@ impl Map {
 
     /// Whether a load reads element `i` for index `i`.
     pub fn is_linear(&self, load: &Load) -> bool {
-        let Load::Array { strides, .. } = load else { return false };
+        let Load::Array { strides, offset: 0, .. } = load else { return false };
         let own = self.shape.strides();
         (0..self.shape.rank()).all(|d| self.shape[d] == 1 || strides[d] == own[d])
     }
@@ -293,6 +296,8 @@ pub enum Load {
         dtype: DType,
         /// Strides; 0 repeats.
         strides: SmallVec<[usize; 4]>,
+        /// The element of the array that index 0 reads: where a slice begins.
+        offset: usize,
     },
     /// One value everywhere.
     Splat {

@@ -122,9 +122,10 @@ fn union(
 
 fn same_load(a: &Load, b: &Load) -> bool {
     match (a, b) {
-        (Load::Array { input: i, strides: s, .. }, Load::Array { input: j, strides: t, .. }) => {
-            i == j && s == t
-        }
+        (
+            Load::Array { input: i, strides: s, offset: o, .. },
+            Load::Array { input: j, strides: t, offset: p, .. },
+        ) => (i, s, o) == (j, t, p),
         (Load::Splat { value: v, dtype: d }, Load::Splat { value: w, dtype: e }) => {
             d == e && v.to_bits(*d) == w.to_bits(*e)
         }

@@ -34,7 +34,7 @@ pub fn run(s: &mut Schedule, options: &Options) {
 }
 
 /// Whether a block of `part`'s size lies together in `whole`, and everywhere at a multiple of [`ALIGN`] bytes.
-fn lies_together(whole: &TensorType, part: &TensorType) -> bool {
+pub fn lies_together(whole: &TensorType, part: &TensorType) -> bool {
     let cut = |&d: &usize| part.shape[d] < whole.shape[d];
     // Starts are multiples of the distances along the dimensions that are cut; of a whole, none is.
     let Some(last) = (0..part.rank()).rev().find(cut) else { return false };

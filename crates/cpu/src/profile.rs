@@ -103,6 +103,11 @@ fn traffic(step: &Step) -> f64 {
         Plan::Op { op: Op::Slice(_) | Op::DynamicSlice(_), .. } => 2.0 * written,
         Plan::Op { op: Op::Gather(_), .. } => 2.0 * written + sum(&step.input_types[1..]),
         Plan::Op { op: Op::DynamicUpdateSlice(_), .. } => 2.0 * sum(&step.input_types[1..]),
+        // What it writes parts of is among its inputs too, so that it runs after those were found.
+        Plan::Parts(_) => {
+            let both = step.inputs.iter().zip(&step.input_types).filter(|(x, _)| step.outputs.contains(x));
+            read + written - both.map(|(_, t)| t.bytes() as f64).sum::<f64>()
+        }
         _ => read + written,
     }
 }

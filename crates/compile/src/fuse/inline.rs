@@ -73,7 +73,11 @@ impl Fusion<'_> {
                 all.leaves.extend(&part.leaves);
                 all.nodes.extend(&part.nodes);
             } else if self.graph.ty(x).elements() == node.outs[0].elements()
-                && !matches!(self.role[i], Role::Constant | Role::Virtual)
+                && match self.role[i] {
+                    Role::Constant => false,
+                    Role::Virtual => matches!(self.graph.nodes[i].op, Op::Slice(_)),
+                    _ => true,
+                }
             {
                 all.leaves.insert(self.base(x).index());
             }

@@ -104,7 +104,7 @@ fn is_around_mean(steps: &Steps<'_>, step: &Step, x: Slot, first: &Step) -> bool
     let Some(square) = instr(map.stores[0]) else { return false };
     let Some(centred) = instr(square.args[0]) else { return false };
     let is_mean = |e: Expr| match map.loads.get(e) {
-        Some(Load::Array { input, strides, .. }) => {
+        Some(Load::Array { input, strides, offset: 0, .. }) => {
             let &[.., pixels, features] = map.shape.dims() else { return false };
             (strides[..] == [features, 0, 1] || strides[..] == [0, 1])
                 && is_mean(steps, step.inputs[*input], first, pixels)

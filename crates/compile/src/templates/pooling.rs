@@ -5,6 +5,7 @@
 
 use super::Steps;
 use crate::schedule::*;
+use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 use systole_ir::op::{Binary, CompareType, ConvDims, Convolution, Direction, Monoid, Window};
 use systole_ir::{DType, Graph, Op, Scalar, Shape, TensorType};
@@ -596,8 +597,7 @@ fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
     let (&[a, b], [_, bias]) = (&add.args[..], &step.input_types[..]) else { return false };
     let is_input =
         |e: Expr, k: usize| matches!(m.loads.get(e), Some(Load::Array { input, .. }) if *input == k);
-    let repeats =
-        |e: Expr| matches!(m.loads.get(e), Some(Load::Array { strides, .. }) if strides[..] == [0, 1]);
+    let repeats = |e: Expr| matches!(m.loads.get(e), Some(Load::Array { strides, offset: 0, .. }) if strides[..] == [0, 1]);
     add.op == Op::Binary(Binary::Add)
         && m.shape.rank() == 2
         && is_input(a, 0)
@@ -646,7 +646,8 @@ fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
 
 /// `a + b` for arrays of a type.
 fn sum_of_two(ty: &TensorType) -> Map {
-    let load = |input| Load::Array { input, dtype: ty.dtype, strides: [1].into_iter().collect() };
+    let strides: SmallVec<[usize; 4]> = [1].into_iter().collect();
+    let load = |input| Load::Array { input, dtype: ty.dtype, strides: strides.clone(), offset: 0 };
     let add = Instr {
         op: Op::Binary(Binary::Add),
         args: [0, 1].into_iter().collect(),

@@ -12,7 +12,7 @@ use crate::detect::{Level, TileFn};
 use crate::exec::{Cx, with_scratch};
 use smallvec::SmallVec;
 use std::ops::Range;
-use systole_compile::{Load, Map};
+use systole_compile::{Load, Map, Part, Parts};
 use systole_ir::interp::EvalCx;
 use systole_ir::op::Lowering;
 use systole_ir::{DType, Literal, LiteralBuilder, Op, Result, Scalar, TensorType};
@@ -25,6 +25,9 @@ fn register_bytes(lane: usize) -> usize {
     TILE * lane + 2 * 64
 }
 
+/// Bytes of a row that is fetched ahead, at most: longer runs are foreseen.
+const PAGE: usize = 4096;
+
 /// Time of one instruction of the interpreter for one element.
 const INSTRUCTION_NS: f64 = 0.15;
 
@@ -34,6 +37,8 @@ const BLOCK: usize = 16 * TILE;
 /// An element-wise program ready to run tile by tile.
 pub struct Program {
     loads: Vec<Fetch>,
+    /// Bytes of each load's array before what index 0 reads.
+    offsets: Vec<usize>,
     body: Body,
     /// Where each register's value lies in scratch, or that it lies elsewhere.
     homes: Vec<Home>,
@@ -140,7 +145,7 @@ fn fused_fetch(map: &Map, load: &Load, cut: bool) -> (Access, Fetch) {
         Load::Iota { inner, size, dtype } => {
             (Access::Stream, Fetch::Iota { inner: *inner, size: *size, dtype: *dtype })
         }
-        Load::Array { input, dtype, strides } => {
+        Load::Array { input, dtype, strides, .. } => {
             let (input, size, strides) = (*input, dtype.size(), strides.clone());
             let same = strides.iter().all(|&s| s == 0);
             match (period(map, &strides), strides.last()) {
@@ -190,6 +195,7 @@ impl Program {
         Some(Program {
             by_row: loads.iter().any(in_rows) || along && row > TILE && map.shape.rank() > 1,
             long: scratch_registers + periodic == 0,
+            offsets: map.loads.iter().map(bytes_before).collect(),
             loads,
             body,
             homes,
@@ -217,7 +223,7 @@ impl Program {
         };
         for load in &map.loads {
             let (fetch, home) = match load {
-                Load::Array { input, dtype, strides } => {
+                Load::Array { input, dtype, strides, .. } => {
                     let (input, widen, linear) = (*input, widen(*dtype, level), map.is_linear(load));
                     let size = dtype.size();
                     match period(map, strides) {
@@ -252,6 +258,7 @@ impl Program {
         Program {
             by_row: dims.len() > 1 && dims.last().is_some_and(|&row| row > TILE),
             long: false,
+            offsets: map.loads.iter().map(bytes_before).collect(),
             loads,
             body: Body::Loops(code),
             homes,
@@ -355,7 +362,8 @@ impl Program {
 
     /// All loads, where this is machine code that needs none but such.
     fn even(&self) -> Option<Vec<Even>> {
-        let each = self.loads.iter().map(|load| match load {
+        let each = self.loads.iter().zip(&self.offsets).map(|(load, &offset)| match load {
+            _ if offset != 0 => None,
             Fetch::Direct { input, size } => Some(Even { input: Some(*input), size: *size }),
             Fetch::InRow { input, strides, .. } if strides.is_empty() => {
                 Some(Even { input: Some(*input), size: 0 })
@@ -415,9 +423,10 @@ impl Program {
         let spare = scratch.wrapping_add(self.scratch_registers * self.register);
         let Registers { at: regs, held } = regs;
         for (k, load) in self.loads.iter().enumerate() {
+            let source = |input: usize| inputs[input].wrapping_add(self.offsets[k]);
             match load {
                 Fetch::Direct { input, size } => {
-                    let from = inputs[*input].wrapping_add(start * size);
+                    let from = source(*input).wrapping_add(start * size);
                     if copies.get(*input).copied().unwrap_or(false) {
                         let Home::Scratch(home) = self.homes[k] else { continue };
                         regs[k] = scratch.wrapping_add(home * self.register);
@@ -434,13 +443,13 @@ impl Program {
                     let lane = if widen.is_some() { lane_size(self.dtypes[k]) } else { *size };
                     if held[k].is_none() {
                         // SAFETY: the input has `period` elements, and two registers hold `TILE + period` lanes.
-                        unsafe { repeat(base, inputs[*input], *size, lane, *period, *widen) };
+                        unsafe { repeat(base, source(*input), *size, lane, *period, *widen) };
                         held[k] = Some((0, TILE));
                     }
                     regs[k] = base.wrapping_add(start % period * lane);
                 }
                 Fetch::Row { input, size, period } if start % period + n <= *period => {
-                    regs[k] = inputs[*input].wrapping_add(start % period * size).cast_mut();
+                    regs[k] = source(*input).wrapping_add(start % period * size).cast_mut();
                 }
                 Fetch::Row { input, size, period } => {
                     let Home::Scratch(home) = self.homes[k] else { continue };
@@ -448,28 +457,29 @@ impl Program {
                     // SAFETY: the vector has `period ≥ n` elements: the rest of it, then its beginning.
                     unsafe {
                         let (at, before) = (start % period, period - start % period);
-                        let src = inputs[*input];
+                        let src = source(*input);
                         std::ptr::copy_nonoverlapping(src.add(at * size), regs[k], before * size);
                         std::ptr::copy_nonoverlapping(src, regs[k].add(before * size), (n - before) * size);
                     }
                 }
                 Fetch::InRow { input, size, strides } => {
-                    regs[k] = inputs[*input].wrapping_add(self.element(strides, start) * size).cast_mut();
+                    regs[k] =
+                        source(*input).wrapping_add(element(&self.dims, strides, start) * size).cast_mut();
                 }
                 Fetch::Copied { strides, .. } if self.holds(held[k], strides, start, n) => {}
                 Fetch::Copied { input, size, strides, linear, widen } => {
                     held[k] = self.row(strides, start, n).map(|row| (row, n));
                     let raw = if widen.is_some() { spare } else { regs[k] };
-                    let mut source = raw.cast_const();
+                    let mut lanes = raw.cast_const();
                     // SAFETY: strides address elements inside the array for every index of the map's shape.
                     unsafe {
                         if *linear {
-                            source = inputs[*input].wrapping_add(start * size);
+                            lanes = source(*input).wrapping_add(start * size);
                         } else {
-                            self.gather(raw, inputs[*input], *size, strides, start, n);
+                            self.gather(raw, source(*input), *size, strides, start, n);
                         }
                         if let Some(widen) = widen {
-                            widen(regs[k], source, source, source, n);
+                            widen(regs[k], lanes, lanes, lanes, n);
                         }
                     }
                 }
@@ -480,20 +490,6 @@ impl Program {
                 },
             }
         }
-    }
-
-    /// Which element of an array with these strides belongs to index `i`.
-    fn element(&self, strides: &[usize], i: usize) -> usize {
-        let (mut rest, mut at) = (i, 0);
-        for (&size, &stride) in self.dims.iter().zip(strides).rev() {
-            // All indices in front are 0.
-            if rest == 0 {
-                break;
-            }
-            at += rest % size * stride;
-            rest /= size;
-        }
-        at
     }
 
     /// The row of elements `start..start + n`, where a load has one value for each row and they lie in one.
@@ -562,6 +558,28 @@ pub struct Registers {
 fn stored_size(load: &Load) -> usize {
     match load {
         Load::Array { dtype, .. } | Load::Splat { dtype, .. } | Load::Iota { dtype, .. } => dtype.size(),
+    }
+}
+
+/// Which element of an array with these strides belongs to index `i` of a program with these dimensions.
+fn element(dims: &[usize], strides: &[usize], i: usize) -> usize {
+    let (mut rest, mut at) = (i, 0);
+    for (&size, &stride) in dims.iter().zip(strides).rev() {
+        // All indices in front are 0.
+        if rest == 0 {
+            break;
+        }
+        at += rest % size * stride;
+        rest /= size;
+    }
+    at
+}
+
+/// Where in its array a load begins, in bytes.
+fn bytes_before(load: &Load) -> usize {
+    match load {
+        Load::Array { dtype, offset, .. } => dtype.size() * offset,
+        _ => 0,
     }
 }
 
@@ -828,6 +846,10 @@ pub struct MapKernel {
     outputs: Vec<Output>,
     /// How [`MapKernel::panel`] reads its loads, where it knows the program.
     even: Option<Vec<Even>>,
+    /// See [`MapKernel::row_steps`].
+    steps: Option<Vec<usize>>,
+    /// Loads whose rows are fetched ahead, and bytes of a row: see [`MapKernel::rows_to_fetch`].
+    ahead: Vec<(usize, usize)>,
 }
 
 struct Output {
@@ -836,6 +858,18 @@ struct Output {
     narrow: Option<TileFn>,
     /// The register's loop may write straight into the array.
     direct: bool,
+    /// Which of the step's outputs it is, or is part of.
+    array: usize,
+    /// Where its elements lie there, if not one after the other.
+    part: Option<Part>,
+}
+
+impl Output {
+    /// The address of element `i`, for a program with these dimensions.
+    fn address(&self, outputs: &[*mut u8], dims: &[usize], i: usize) -> *mut u8 {
+        let element = self.part.as_ref().map_or(i, |part| part.offset + element(dims, &part.strides, i));
+        outputs[self.array].wrapping_add(element * self.dtype.size())
+    }
 }
 
 impl MapKernel {
@@ -845,16 +879,43 @@ impl MapKernel {
 
     /// `fuse`: by machine code, where that is possible.
     pub(super) fn with(map: &Map, level: Level, fuse: bool) -> MapKernel {
-        let program = Program::new(map, Sink::Arrays, 0, level, fuse);
+        MapKernel::whole(map, Program::new(map, Sink::Arrays, 0, level, fuse), level)
+    }
+
+    /// A program whose results go where `parts` says.
+    pub fn of_parts(parts: &Parts, level: Level) -> MapKernel {
+        let program = Program::new(&parts.map, Sink::Arrays, 0, level, jit::is_wanted());
+        let mut kernel = MapKernel::whole(&parts.map, program, level);
+        for (output, part) in kernel.outputs.iter_mut().zip(&parts.stores) {
+            output.array = part.output;
+            output.part = (!parts.is_whole(part)).then(|| part.clone());
+        }
+        kernel.program.by_row = true;
+        kernel.even = None;
+        kernel.steps = kernel.row_steps();
+        kernel.ahead = kernel.rows_to_fetch();
+        kernel
+    }
+
+    fn whole(map: &Map, program: Program, level: Level) -> MapKernel {
         let outputs = map.stores.iter().enumerate().map(|(k, &register)| {
             let dtype = program.dtype(register);
             let narrow = narrow(dtype, level);
             let first = map.stores[..k].iter().all(|&s| s != register);
             let direct = narrow.is_none() && register >= map.loads.len() && first;
-            Output { register, dtype, narrow, direct }
+            Output { register, dtype, narrow, direct, array: k, part: None }
         });
         let (outputs, even) = (outputs.collect(), program.even());
-        MapKernel { outputs, even, program, elements: map.shape.elements() }
+        let mut kernel = MapKernel {
+            outputs,
+            even,
+            steps: None,
+            ahead: Vec::new(),
+            program,
+            elements: map.shape.elements(),
+        };
+        kernel.steps = kernel.row_steps();
+        kernel
     }
 }
 
@@ -920,17 +981,17 @@ impl MapKernel {
             let mut start = range.start;
             while start < range.end {
                 let len = self.program.tile_len(start, range.end);
-                for (o, &out) in self.outputs.iter().zip(outputs) {
+                for o in &self.outputs {
                     if o.direct {
-                        regs.at[o.register] = out.wrapping_add(start * o.dtype.size());
+                        regs.at[o.register] = o.address(outputs, &self.program.dims, start);
                     }
                 }
                 // SAFETY: by the caller's promise; this thread owns the scratch; inputs that lie in an output are
                 // copied before a tile of it is written.
                 unsafe {
                     self.program.tile(&mut regs, inputs, &copies, scratch, start, len);
-                    for (o, &out) in self.outputs.iter().zip(outputs).filter(|(o, _)| !o.direct) {
-                        let dst = out.wrapping_add(start * o.dtype.size());
+                    for o in self.outputs.iter().filter(|o| !o.direct) {
+                        let dst = o.address(outputs, &self.program.dims, start);
                         store(dst, regs.at[o.register], o.dtype, o.narrow, len);
                     }
                 }
@@ -941,17 +1002,82 @@ impl MapKernel {
 
     /// The same by machine code.
     unsafe fn fused_range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
+        if let Some(steps) = &self.steps
+            && range.start.is_multiple_of(self.program.dims[1])
+            && range.end.is_multiple_of(self.program.dims[1])
+        {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.fused_rows(steps, inputs, outputs, range) };
+        }
         with_scratch(self.program.scratch(), |scratch| {
             let mut regs = self.program.start(scratch);
             let mut start = range.start;
             while start < range.end {
                 let len = self.program.tile_len(start, range.end);
-                let to = |s: usize| outputs[s].wrapping_add(start * self.outputs[s].dtype.size());
+                let to = |s: usize| self.outputs[s].address(outputs, &self.program.dims, start);
                 // SAFETY: by the caller's promise; this thread owns the scratch.
                 unsafe { self.program.run_fused(&mut regs, inputs, scratch, start, len, to) };
                 start += len;
             }
         });
+    }
+}
+
+impl MapKernel {
+    /// Bytes from row to row of each load and each result, where all lie in rows.
+    fn row_steps(&self) -> Option<Vec<usize>> {
+        let &[_, row] = &self.program.dims[..] else { return None };
+        let load = |load: &Fetch| match load {
+            Fetch::Direct { size, .. } => row * size,
+            Fetch::InRow { size, strides, .. } => strides.first().map_or(0, |s| s * size),
+            _ => 0,
+        };
+        let store = |o: &Output| o.part.as_ref().map_or(row, |part| part.strides[0]) * o.dtype.size();
+        let all = self.program.loads.iter().map(load).chain(self.outputs.iter().map(store));
+        (self.program.is_fused() && self.program.long && self.program.by_row).then(|| all.collect())
+    }
+
+    /// The loads that a program of parts reads in runs: as many as there are, the machine does not foresee them.
+    fn rows_to_fetch(&self) -> Vec<(usize, usize)> {
+        let row = self.program.dims.last().copied().unwrap_or(1);
+        let bytes = |(k, load): (usize, &Fetch)| match load {
+            Fetch::Direct { size, .. } => Some((k, row * size)),
+            Fetch::InRow { size, strides, .. } if strides.last() == Some(&1) => Some((k, row * size)),
+            _ => None,
+        };
+        let all = self.program.loads.iter().enumerate().filter_map(bytes);
+        all.filter(|&(_, bytes)| bytes <= PAGE).collect()
+    }
+
+    /// Whole rows by machine code; what the next row reads is fetched before a row is computed, where that is wanted.
+    unsafe fn fused_rows(
+        &self,
+        steps: &[usize],
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+        range: Range<usize>,
+    ) {
+        let Body::Fused(code) = &self.program.body else { return };
+        let row = self.program.dims[1];
+        let mut regs = self.program.start(std::ptr::null_mut());
+        // SAFETY: no load is copied, so that no scratch is used.
+        unsafe { self.program.fetch(&mut regs, inputs, &[], std::ptr::null_mut(), range.start, row) };
+        let loads = self.program.loads.len();
+        for (at, o) in regs.at[loads..].iter_mut().zip(&self.outputs) {
+            *at = o.address(outputs, &self.program.dims, range.start);
+        }
+        let rows = range.len() / row;
+        for r in 0..rows {
+            if r + 1 < rows {
+                for &(k, bytes) in &self.ahead {
+                    let next = regs.at[k].wrapping_add(steps[k]);
+                    (0..bytes).step_by(64).for_each(|line| super::fetch(next.wrapping_add(line)));
+                }
+            }
+            // SAFETY: by the caller's promise.
+            unsafe { code.run(&regs.at, row) };
+            regs.at.iter_mut().zip(steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
+        }
     }
 }
 

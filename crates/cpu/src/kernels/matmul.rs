@@ -114,7 +114,12 @@ impl<T> Operand<T> {
                 direct: false,
             };
         }
-        let mut dims: Vec<Dim> = r.batch.iter().chain(&r.free).chain(&r.inner).copied().collect();
+        // What lies together stays together: lines are copied then, not elements.
+        let nearest =
+            |dims: &[Dim]| dims.iter().filter(|d| d.size > 1).map(|d| d.src).min().unwrap_or(isize::MAX);
+        let by_lanes = nearest(&r.free) < nearest(&r.inner);
+        let (outer, last) = if by_lanes { (&r.inner, &r.free) } else { (&r.free, &r.inner) };
+        let mut dims: Vec<Dim> = r.batch.iter().chain(outer).chain(last).copied().collect();
         let mut stride = 1;
         for d in dims.iter_mut().rev() {
             d.dst = stride;
@@ -122,7 +127,8 @@ impl<T> Operand<T> {
         }
         let batch = (0..count(&r.batch)).map(|b| b * lanes * products * size).collect();
         let repack = Some((BoxCopy::new(size, &dims, 0, 0), (stride as usize * size).next_multiple_of(64)));
-        Operand { lane: products * size, step: size, batch, repack, pack, direct: false }
+        let (lane, step) = if by_lanes { (size, lanes * size) } else { (products * size, size) };
+        Operand { lane, step, batch, repack, pack, direct: false }
     }
 
     /// Whether the lanes of a left operand are neighbours, and a few of them can be in the first cache for all steps.

@@ -163,6 +163,7 @@ pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
     let (level, programs) = (target.level.vectors(), target.programs());
     Ok(match &step.kernel {
         Plan::Map(m) => Box::new(map::MapKernel::new(m, programs)),
+        Plan::Parts(p) => Box::new(map::MapKernel::of_parts(p, programs)),
         Plan::Reduce { map, folded, monoid } => {
             Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, programs))
         }

@@ -176,7 +176,7 @@ impl Draft {
         let reach: usize = self.map.shape.iter().zip(strides).map(|(&d, s)| (d - 1) * s).sum();
         self.inputs.push((dtype, reach + 1));
         let strides: SmallVec<[usize; 4]> = strides.iter().copied().collect();
-        self.map.loads.push(Load::Array { input: self.inputs.len() - 1, dtype, strides });
+        self.map.loads.push(Load::Array { input: self.inputs.len() - 1, dtype, strides, offset: 0 });
         self.map.loads.len() - 1
     }
 
