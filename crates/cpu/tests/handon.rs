@@ -148,3 +148,40 @@ fn narrow_products_are_not_rounded_on_the_way() {
         }
     }
 }
+
+/// `(x: [2, m, k], w: [k, n], b: [n], r: [2, m]) → tanh(x·w + b) · r`, computed in a type: programs that read an element for
+/// each column, and one for each row.
+fn scaled_layer((m, n, k): Size, stored: DType, computed: DType) -> Arc<Graph> {
+    let g = GraphBuilder::new("layer");
+    let read =
+        |dims: &[usize], name: &str| g.parameter(TensorType::new(stored, dims), name).convert(computed);
+    let (x, w, b, r) = (read(&[2, m, k], "x"), read(&[k, n], "w"), read(&[n], "b"), read(&[2, m], "r"));
+    let y = (x.dot(&w) + &b).tanh();
+    let r = r.broadcast_in_dim(y.shape(), &[0, 1]);
+    g.finish(&[(y * r).convert(stored)]).unwrap()
+}
+
+#[test]
+fn narrow_products_meet_elements_of_columns_and_of_rows() {
+    let excess = CompileOptions { excess_precision: true, ..CompileOptions::default() };
+    for size in SIZES.into_iter().filter(|s| s.2 <= 256 && s.0 * s.1 >= 4096) {
+        for stored in [BF16, F16] {
+            let [graph, exact] = [stored, F32].map(|computed| scaled_layer(size, stored, computed));
+            let args = arguments(&graph, -0.5, 0.5, 9);
+            let want = oracle(&exact, &args);
+            for level in levels() {
+                let cpu = backend(level, 2);
+                let listing = cpu.compile(&graph, &excess).unwrap().report().listing.clone();
+                assert_eq!(listing.matches("dot_general+map").count(), 1, "{listing}");
+                let got = run_with(&cpu, &graph, &args, &excess);
+                // Sums near zero have the errors of their summands.
+                let (d, at) = distance(&got[0], &want[0], true);
+                assert!(d <= 1.0, "{size:?} {stored} on {level:?}, element {at}: {d} units");
+                for threads in [1, 3, 8] {
+                    let again = run_with(&backend(level, threads), &graph, &args, &excess);
+                    assert!(again == got, "{size:?} {stored} on {level:?}, {threads} threads");
+                }
+            }
+        }
+    }
+}

@@ -9,7 +9,8 @@ use crate::detect::Target;
 use crate::exec::Cx;
 use smallvec::SmallVec;
 use systole_compile::{HandOn as Plan, Step};
-use systole_ir::{Op, Result};
+use systole_ir::op::DotGeneral;
+use systole_ir::{Op, Result, TensorType};
 
 /// Columns of a product below which its program would take runs that are shorter than what each run costs.
 const FEWEST_COLUMNS: usize = 32;
@@ -42,7 +43,7 @@ impl HandOn {
         };
         let map = MapKernel::new(&plan.map, target.programs());
         Ok(HandOn {
-            product: product(plan, &alone, map.takes_panels(), target)?,
+            product: product(plan, &alone, &map, target)?,
             map,
             operands,
             bytes: plan.product.bytes().next_multiple_of(64),
@@ -58,10 +59,12 @@ impl HandOn {
     }
 }
 
-/// `panels`: the program takes the product panel by panel.
-fn product(plan: &Plan, alone: &Step, panels: bool, target: Target) -> Result<Product> {
-    let columns = plan.product.shape.dims().last().copied().unwrap_or(1);
-    if let (Op::DotGeneral(d), true) = (&plan.op, panels && columns >= FEWEST_COLUMNS) {
+fn product(plan: &Plan, alone: &Step, map: &MapKernel, target: Target) -> Result<Product> {
+    if let Op::DotGeneral(d) = &plan.op
+        && let columns = columns(d, &alone.input_types[1])
+        && columns >= FEWEST_COLUMNS
+        && map.takes_panels(columns)
+    {
         let epilogue = Epilogue { bias: plan.bias, accumulate: false };
         if let Some(mut dot) = DotKernel::new(d, epilogue, alone, target)
             && dot.hand_on()
@@ -70,6 +73,11 @@ fn product(plan: &Plan, alone: &Step, panels: bool, target: Target) -> Result<Pr
         }
     }
     Ok(Product::Whole(bind_op(&plan.op, plan.bias, alone, target)?))
+}
+
+/// Columns of the product as a matrix, or of each one of a batch.
+fn columns(d: &DotGeneral, right: &TensorType) -> usize {
+    d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product()
 }
 
 impl Kernel for HandOn {

@@ -364,11 +364,15 @@ impl Program {
     fn even(&self) -> Option<Vec<Even>> {
         let each = self.loads.iter().zip(&self.offsets).map(|(load, &offset)| match load {
             _ if offset != 0 => None,
-            Fetch::Direct { input, size } => Some(Even { input: Some(*input), size: *size }),
+            Fetch::Direct { input, size } => Some(Even::all_along(Some(*input), *size)),
             Fetch::InRow { input, strides, .. } if strides.is_empty() => {
-                Some(Even { input: Some(*input), size: 0 })
+                Some(Even::all_along(Some(*input), 0))
             }
-            Fetch::Splat => Some(Even { input: None, size: 0 }),
+            Fetch::InRow { input, size, strides } if self.dims.len() == 2 => {
+                let across = Some([strides[0] * size, strides[1] * size]);
+                Some(Even { across, ..Even::all_along(Some(*input), 0) })
+            }
+            Fetch::Splat => Some(Even::all_along(None, 0)),
             _ => None,
         });
         if self.is_fused() { each.collect() } else { None }
@@ -823,10 +827,19 @@ pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<T
     }
 }
 
-/// A load from an input, or of a constant, and bytes from element to element there; 0: it is the same everywhere.
+/// A load from an input, or of a constant.
 struct Even {
     input: Option<usize>,
+    /// Bytes from element to element; 0: it is the same everywhere.
     size: usize,
+    /// Bytes from row to row and within a row, where these are no elements that follow each other.
+    across: Option<[usize; 2]>,
+}
+
+impl Even {
+    fn all_along(input: Option<usize>, size: usize) -> Even {
+        Even { input, size, across: None }
+    }
 }
 
 /// Runs of neighbouring elements at even distances.
@@ -926,21 +939,27 @@ impl MapKernel {
         self.program.is_fused()
     }
 
-    /// Whether [`MapKernel::panel`] knows the program.
-    pub fn takes_panels(&self) -> bool {
-        self.even.is_some()
+    /// Whether [`MapKernel::panel`] knows the program, for arrays whose rows have so many columns.
+    pub fn takes_panels(&self, columns: usize) -> bool {
+        let fits = |e: &Even| e.across.is_none() || self.program.dims[1] == columns;
+        self.even.as_ref().is_some_and(|loads| loads.iter().all(fits))
     }
 
     /// Computes `rows` runs of elements on this thread; the last input has only those, each run at a place of its own.
     ///
     /// # Safety
-    /// The module's contract, for these elements of a program that [`MapKernel::takes_panels`].
+    /// The module's contract, for these elements of a program that [`MapKernel::takes_panels`] of arrays with
+    /// [`Panel::row`] columns.
     pub unsafe fn panel(&self, inputs: &[*const u8], outputs: &[*mut u8], panel: &Panel) {
         let (Some(loads), Body::Fused(code)) = (&self.even, &self.program.body) else { return };
-        let load = |&Even { input, size }: &Even| match input {
-            Some(i) if i + 1 == inputs.len() => (inputs[i].cast_mut(), panel.stride * size),
-            Some(i) => (inputs[i].wrapping_add(panel.first * size).cast_mut(), panel.row * size),
-            None => (std::ptr::null_mut(), 0),
+        let load = |&Even { input, size, across }: &Even| match (input, across) {
+            (Some(i), _) if i + 1 == inputs.len() => (inputs[i].cast_mut(), panel.stride * size),
+            (Some(i), Some([row, column])) => {
+                let at = panel.first / panel.row * row + panel.first % panel.row * column;
+                (inputs[i].wrapping_add(at).cast_mut(), row)
+            }
+            (Some(i), None) => (inputs[i].wrapping_add(panel.first * size).cast_mut(), panel.row * size),
+            (None, _) => (std::ptr::null_mut(), 0),
         };
         let store = |(o, &out): (&Output, &*mut u8)| {
             let size = o.dtype.size();

@@ -365,11 +365,14 @@ impl<T: Element> Product<T> {
         }
     }
 
-    /// Columns of a task. Where sums are handed on, as many as the second cache has room for: what takes them then reads
-    /// and writes long runs.
+    /// Columns of a task. Where sums are handed on, about as many as the second cache has room for: what takes them then
+    /// reads and writes long runs. All groups of about one size: threads would wait for the last large one.
     fn group(&self) -> usize {
-        let columns = RESIDENT / self.k.clamp(1, RESIDENT) / self.shape.columns * self.shape.columns;
-        if self.hands_on { columns.max(self.shape.group) } else { self.shape.group }
+        if !self.hands_on {
+            return self.shape.group;
+        }
+        let most = (RESIDENT / self.k.clamp(1, RESIDENT)).max(self.shape.group);
+        self.n.div_ceil(self.n.div_ceil(most).max(1)).next_multiple_of(self.shape.columns)
     }
 
     /// Tasks of a part's columns, where each packs its own.
