@@ -36,6 +36,7 @@ mod sort;
 mod thin;
 mod tilegrad;
 mod tilepool;
+mod turned;
 mod unpooled;
 mod widened;
 mod window;
@@ -168,7 +169,7 @@ pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
             Box::new(reduce::ReduceKernel::new(map, folded, *monoid, step, programs))
         }
         Plan::HandOn(h) => Box::new(handon::HandOn::new(h, step, target)?),
-        Plan::Rows(r) => Box::new(rows::RowsKernel::new(r, step, programs)),
+        Plan::Rows(r) => rows::bind(r, step, programs),
         Plan::While { captures, starts, cond, body } => {
             Box::new(crate::exec::WhileKernel::new(*captures, starts, [cond, body], step, target)?)
         }

@@ -286,6 +286,8 @@ pub struct ReduceKernel {
     inner_folded: bool,
     /// Rows that are folded together: more than one where they are short and lie behind each other.
     together: usize,
+    /// Whether columns are folded row after row, however short rows are.
+    in_turn: bool,
 }
 
 impl ReduceKernel {
@@ -339,7 +341,14 @@ impl ReduceKernel {
             inner,
             inner_folded,
             together,
+            in_turn: false,
         }
+    }
+
+    /// For [`ReduceKernel::columns`]: folds the first of two dimensions.
+    pub fn of_columns(map: &Map, monoid: Monoid, dtype: DType, level: Level) -> ReduceKernel {
+        let all = ReduceKernel::with(map, &[true, false], monoid, dtype, level, jit::is_wanted());
+        ReduceKernel { in_turn: true, ..all }
     }
 
     /// Units of one output of a row fold: chunks of its contiguous runs; and how many make a part.
@@ -353,8 +362,11 @@ impl ReduceKernel {
     /// Rows of one part of a column fold, and rows that one pass takes together.
     fn column_parts(&self) -> (usize, usize) {
         let adjacent = self.folded.0.last().map_or(1, |d| d.0);
-        let together =
-            if self.inner <= TILE / 2 { (TILE / self.inner.max(1)).clamp(1, adjacent.max(1)) } else { 1 };
+        let together = if !self.in_turn && self.inner <= TILE / 2 {
+            (TILE / self.inner.max(1)).clamp(1, adjacent.max(1))
+        } else {
+            1
+        };
         let width = self.inner.clamp(1, COLUMNS);
         ((PART / width).max(together), together)
     }
@@ -636,6 +648,27 @@ impl ReduceKernel {
                 let out = out.wrapping_add(range.start * self.dtype.size());
                 // SAFETY: as above; the rows' results are this thread's to write.
                 unsafe { self.finish(Ptr(partial.at(s * apart)), 1, count, init, out) };
+            }
+        });
+    }
+
+    /// Folds all columns on this thread, in the order of their elements; of few columns and rows.
+    ///
+    /// # Safety
+    /// The module's contract.
+    pub unsafe fn columns(&self, inputs: &[*const u8], outputs: &[*mut u8]) {
+        let (operands, inits) = inputs.split_at(inputs.len() - self.stores());
+        let inputs: SmallVec<[Ptr; 8]> = operands.iter().map(|&p| Ptr::of(p)).collect();
+        let each = self.scratch_each().next_multiple_of(64);
+        let apart = self.inner * self.lane;
+        with_scratch(each + self.stores() * apart, |memory| {
+            let partial = Ptr(memory.wrapping_add(each));
+            let mut w = Worker::new(self, &inputs, memory);
+            // SAFETY: scratch holds a lane for each column and store.
+            unsafe { w.columns(0, 0..self.folded.count(), 0, self.inner, partial.at(0), apart) };
+            for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {
+                // SAFETY: as above.
+                unsafe { self.finish(Ptr(partial.at(s * apart)), 1, self.inner, init, out) };
             }
         });
     }

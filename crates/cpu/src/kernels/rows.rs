@@ -2,6 +2,7 @@
 
 use super::map::MapKernel;
 use super::reduce::ReduceKernel;
+use super::turned::Turned;
 use super::{Io, Kernel, Ptr};
 use crate::detect::Level;
 use crate::exec::{Cx, with_scratch};
@@ -39,8 +40,16 @@ pub struct RowsKernel {
     work_ns: f64,
 }
 
+/// The kernel for a step of rows.
+pub fn bind(plan: &Rows, step: &Step, level: Level) -> Box<dyn Kernel> {
+    match Turned::new(plan, step, level) {
+        Some(turned) => Box::new(turned),
+        None => Box::new(RowsKernel::new(plan, step, level)),
+    }
+}
+
 impl RowsKernel {
-    pub fn new(plan: &Rows, step: &Step, level: Level) -> RowsKernel {
+    fn new(plan: &Rows, step: &Step, level: Level) -> RowsKernel {
         let of_rows = step.input_types.iter().chain(&step.output_types).map(|t| t.bytes() / plan.rows);
         let row_bytes = of_rows.sum::<usize>() + plan.locals.iter().sum::<usize>();
         let rows_of = |bytes: usize| (bytes / row_bytes.max(1)).clamp(1, plan.rows);
