@@ -92,7 +92,9 @@ fn normalisation_of_rows_and_columns() {
 
 #[test]
 fn cross_entropy_of_rows() {
-    for (rows, classes) in [(5, 3), (9, 1000), (33, 257), (3, 30_000)] {
+    // Few classes are turned, in blocks of up to 128 rows; as many rows as classes.
+    let few = [(128, 10), (300, 10), (129, 32), (1000, 2), (257, 33), (10, 10), (32, 32)];
+    for (rows, classes) in [(5, 3), (9, 1000), (33, 257), (3, 30_000)].into_iter().chain(few) {
         let types = [TensorType::new(F32, [rows, classes]), TensorType::new(I32, [rows])];
         let graph = with_gradients("cross_entropy", &types, cross_entropy);
         check_near(&graph, &draw(&graph, classes), 1e-5);
@@ -109,8 +111,33 @@ fn narrow_floats_and_doubles() {
             let graph = with_gradients(name, &types(dtype), f);
             check_near(&graph, &draw(&graph, 2), tolerance);
         }
-        let graph = with_gradients("softmax", &types(dtype)[..1], |p| p[0].softmax());
-        check_near(&graph, &draw(&graph, 2), tolerance);
+        for ty in [types(dtype)[0].clone(), TensorType::new(dtype, [140, 12])] {
+            let graph = with_gradients("softmax", &[ty], |p| p[0].softmax());
+            check_near(&graph, &draw(&graph, 2), tolerance);
+        }
+    }
+}
+
+#[test]
+fn short_rows_are_independent_of_each_other() {
+    // The same row gives the same bits, wherever it stands: in a whole block, in the last one, among few.
+    for dtype in [F32, BF16] {
+        let of = |rows: usize| {
+            let g = GraphBuilder::new("short");
+            let x = g.parameter(TensorType::new(dtype, [rows, 10]), "x");
+            g.finish(&[x.softmax()]).unwrap()
+        };
+        let row: Vec<f32> = (0..10).map(|i| (i * 7 % 10) as f32 * 0.37 - 1.0).collect();
+        for level in levels() {
+            let of_rows = |rows: usize| {
+                let x = Literal::from_slice([rows, 10], &row.repeat(rows)).unwrap().convert(dtype);
+                run(&backend(level, 2), &of(rows), &[x])[0].to_f32s()
+            };
+            let first = of_rows(2)[..10].to_vec();
+            for rows in [2, 5, 128, 131, 300] {
+                assert!(of_rows(rows).chunks(10).all(|r| r == first), "{rows} rows of {dtype} on {level:?}");
+            }
+        }
     }
 }
 
