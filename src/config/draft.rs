@@ -62,7 +62,15 @@ impl Draft {
     /// Starts from a file.
     pub fn read(path: impl AsRef<Path>) -> Result<Draft> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|e| Error::io("cannot read", path, e))?;
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            let hint = match e.kind() {
+                std::io::ErrorKind::NotFound => {
+                    "check the path; `systole init` writes such a file to start from"
+                }
+                _ => "it must be a text file that you may read",
+            };
+            Error::io("cannot read", path, e).hint(hint)
+        })?;
         Draft::parse(&text, &path.display().to_string())
     }
 

@@ -389,6 +389,19 @@ pub(super) mod x86 {
     }
     floats16!(HalfPairs16, |a, b, c| _mm512_dpbf16_ps(c, pairs(a), pairs(b)));
 
+    impl HalfPairs16 {
+        /// Stores sums rounded to bf16. The instruction takes numbers below the normal range as zero; products of pairs
+        /// give none.
+        #[inline(always)]
+        pub unsafe fn store_rounded(self, p: *mut u16) {
+            // SAFETY: the level is available; the caller has room for the lanes there.
+            unsafe {
+                let halves: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(self.0));
+                _mm256_storeu_si256(p.cast(), halves);
+            }
+        }
+    }
+
     /// Words of an element of the first row and one of the second: those of 16 columns, and of the next 16. Without a
     /// second row, there are zeros.
     #[inline(always)]

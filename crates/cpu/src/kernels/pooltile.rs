@@ -39,6 +39,8 @@ unsafe trait Sums: Vector<T = f32> {
     /// What they are compared as.
     type Compared: Compare;
     fn compared(self) -> Self::Compared;
+    /// Stores a maximum of finite sums rounded to bf16.
+    unsafe fn store_rounded(y: Self::Compared, p: *mut u16);
 }
 
 // SAFETY: as for `Compare`.
@@ -47,6 +49,11 @@ unsafe impl<V: Compare> Sums for V {
     #[inline(always)]
     fn compared(self) -> V {
         self
+    }
+    #[inline(always)]
+    unsafe fn store_rounded(y: V, p: *mut u16) {
+        // SAFETY: as for `Compare`.
+        unsafe { y.narrow_finite().store_narrow(p) }
     }
 }
 
@@ -172,6 +179,11 @@ mod x86 {
         #[inline(always)]
         fn compared(self) -> V16x32 {
             V16x32(self.0)
+        }
+        #[inline(always)]
+        unsafe fn store_rounded(y: V16x32, p: *mut u16) {
+            // SAFETY: as above.
+            unsafe { HalfPairs16(y.0).store_rounded(p) }
         }
     }
 
@@ -340,7 +352,7 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
                 let x = [acc[I][0][J], acc[I][1][J], acc[I][2][J], acc[I][3][J]];
                 let x = [x[0].compared(), x[1].compared(), x[2].compared(), x[3].compared()];
                 let at = (first + I) * w.row + J * S::LANES;
-                finish_finite::<S::Compared, KIND>(w, x, bias[J].compared(), floor, at);
+                finish_finite::<S, KIND>(w, x, bias[J].compared(), floor, at);
             });
             return;
         }
@@ -369,7 +381,13 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
 
 /// The maximum and place of one window of finite sums go out.
 #[inline(always)]
-unsafe fn finish_finite<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias: V, floor: V, at: usize) {
+unsafe fn finish_finite<S: Sums, const KIND: Kind>(
+    w: &Windows,
+    x: [S::Compared; 4],
+    bias: S::Compared,
+    floor: S::Compared,
+    at: usize,
+) {
     // SAFETY: as for `windows`.
     unsafe {
         let [mut a, mut b, mut c, mut d] = x;
@@ -384,12 +402,15 @@ unsafe fn finish_finite<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bi
         let top = right.max(left);
         // relu before and after a maximum is the same, and so is the place where it is alive.
         let y = top.max(floor);
-        put::<V, KIND>(if KIND == STORED { y.narrow_finite() } else { y }, w.y, at);
+        match KIND {
+            STORED => S::store_rounded(y, w.y.cast::<u16>().add(at)),
+            _ => put::<S::Compared, KIND>(y, w.y, at),
+        }
         if !w.place.is_null() {
             // Of the pair with the maximum, the second has it where the first has less.
             let in_right = right.gt(left);
-            let second = top.gt(V::choose(in_right, c, a));
-            V::store_places(w.place.add(at), in_right, second, floor.ge(top));
+            let second = top.gt(S::Compared::choose(in_right, c, a));
+            S::Compared::store_places(w.place.add(at), in_right, second, floor.ge(top));
         }
     }
 }

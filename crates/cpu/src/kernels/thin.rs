@@ -122,11 +122,11 @@ unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &Call) {
         }
         for i in 0..R {
             for j in 0..2 {
-                let (at, y) = (i * c.c_row + j * V16x32::LANES, V16x32(acc[i][j].0));
+                let (at, y) = (i * c.c_row + j * V16x32::LANES, acc[i][j]);
                 if NARROW {
-                    y.narrow().store_narrow(c.c.cast::<u16>().add(at));
+                    y.store_rounded(c.c.cast::<u16>().add(at));
                 } else {
-                    let to = c.c.cast::<f32>().add(at);
+                    let (to, y) = (c.c.cast::<f32>().add(at), V16x32(y.0));
                     let sum = if c.add { V16x32::load(to).add(y) } else { y };
                     sum.store(to);
                 }
@@ -238,6 +238,11 @@ impl Thin {
             pairs: false,
             tiles: None,
         })
+    }
+
+    /// Rows that are computed at a time.
+    pub fn rows(&self) -> usize {
+        self.rows
     }
 
     /// Leaves the product to tile registers where they know it. Columns then go in whole [`WIDTH`]s.

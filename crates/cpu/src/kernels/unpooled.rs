@@ -25,7 +25,7 @@ use systole_ir::{DType, Result};
 
 /// Most partial sums.
 const MOST_PARTS: usize = 32;
-/// Images for which gradients are made together, and how many numbers of them.
+/// Images for which gradients are made together, about, and how many numbers of them.
 const MADE_IMAGES: usize = 16;
 const MADE: usize = 1 << 15;
 
@@ -141,6 +141,8 @@ struct Sums {
     dy: *const u8,
     place: *const u8,
     row: usize,
+    /// How far in the table two windows lie apart that an entry has the elements of.
+    pair: usize,
     /// Added to: a row of filters for each tap, and one for the bias.
     sum: *mut f32,
     sum_row: usize,
@@ -194,6 +196,76 @@ unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, co
     }
 }
 
+/// As [`sums`], two neighbouring windows at a time: pairs of bf16, of the windows' elements by pairs of gradients.
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::needless_range_loop)] // As above.
+#[inline(always)]
+unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
+    use std::arch::x86_64::*;
+    // SAFETY: as for `sums`, of gradients of bf16 and by tables of `Pairs`.
+    unsafe {
+        let pairs = |sum: __m512, a: __m512i, b: __m512i| {
+            _mm512_dpbf16_ps(
+                sum,
+                std::mem::transmute::<__m512i, __m512bh>(a),
+                std::mem::transmute::<__m512i, __m512bh>(b),
+            )
+        };
+        let zero = _mm512_setzero_si512();
+        let (mut acc, mut bias) = ([[_mm512_setzero_ps(); N]; K], [_mm512_setzero_ps(); N]);
+        let ones = _mm512_set1_epi32(0x3f80_3f80);
+        let mut taps = [0; K];
+        for k in 0..K {
+            taps[k] = *s.taps.add(k);
+        }
+        // Elements and gradients of a window; of a dead place, zero.
+        let window = |at: usize| {
+            let places = _mm512_cvtepu8_epi32(_mm_loadu_si128(s.place.add(at).cast()));
+            let alive = _mm512_cmplt_epu32_mask(places, _mm512_set1_epi32(DEAD as i32));
+            let dy = _mm256_loadu_si256(s.dy.cast::<u16>().add(at).cast());
+            (_mm512_and_si512(places, _mm512_set1_epi32(3)), _mm512_maskz_cvtepu16_epi32(alive, dy))
+        };
+        let (mut w, mut at) = (0, 0);
+        while w < s.count {
+            let first = *s.windows.add(w);
+            let both = w + 1 < s.count && *s.windows.add(w + 1) == first + s.pair;
+            let table = s.table.add(first);
+            let (mut places, mut g) = ([zero; N], [zero; N]);
+            for j in 0..N {
+                let (mut p, mut d) = window(at + j * 16);
+                if both {
+                    let (q, e) = window(at + s.row + j * 16);
+                    p = _mm512_or_si512(p, _mm512_slli_epi32::<16>(q));
+                    d = _mm512_or_si512(d, _mm512_slli_epi32::<16>(e));
+                }
+                // Bytes of the entry: two for each element.
+                let bytes = _mm512_or_si512(_mm512_slli_epi32::<1>(p), _mm512_slli_epi32::<9>(p));
+                places[j] = _mm512_add_epi8(bytes, _mm512_set1_epi32(0x0908_0100));
+                g[j] = d;
+                bias[j] = pairs(bias[j], d, ones);
+            }
+            for k in 0..K {
+                let entry = _mm512_broadcast_i32x4(_mm_loadu_si128(table.add(taps[k]).cast()));
+                for j in 0..N {
+                    acc[k][j] = pairs(acc[k][j], _mm512_shuffle_epi8(entry, places[j]), g[j]);
+                }
+            }
+            let more = 1 + both as usize;
+            (w, at) = (w + more, at + more * s.row);
+        }
+        for j in 0..N {
+            for k in 0..K {
+                let to = s.sum.add(k * s.sum_row + j * 16);
+                _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), acc[k][j]));
+            }
+            if !s.bias.is_null() {
+                let to = s.bias.add(j * 16);
+                _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), bias[j]));
+            }
+        }
+    }
+}
+
 /// A register kernel for a number of taps up to the level's.
 type SumKernel = unsafe fn(usize, &Sums);
 
@@ -215,6 +287,24 @@ use super::gemm::x86::{V8x32, V16x32};
 kernels!(avx2, V8x32, 1, [1 2 3 4 5 6 7 8 9 10], "avx2,fma");
 kernels!(avx512x1, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! pair_kernels {
+    ($name:ident, $n:literal, [$($k:literal)*]) => {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+        unsafe fn $name(taps: usize, s: &Sums) {
+            match taps {
+                // SAFETY: the caller's promises are those of `pair_sums`.
+                $($k => unsafe { pair_sums::<$k, $n>(s) },)*
+                _ => {}
+            }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pair_kernels!(pairs_x1, 1, [1 2 3 4 5 6 7 8 9 10 11 12]);
+#[cfg(target_arch = "x86_64")]
+pair_kernels!(pairs_x2, 2, [1 2 3 4 5 6 7 8 9 10 11 12]);
 
 /// The kernels of a level for one vector and for more, its lanes and the most taps that they take.
 #[derive(Clone, Copy)]
@@ -240,8 +330,7 @@ fn shape<const P: usize, const NARROW: bool>(level: Level) -> Shape {
 /// The kernel of a step; `None` where the input has no padded form.
 pub fn bind(g: &UnpooledGradient, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
     let level = target.level.vectors();
-    let mut general = Box::new(UnpooledKernel::new(g, step, level)?);
-    general.product = general.product.take().map(|product| product.with_pairs(target.level));
+    let general = Box::new(UnpooledKernel::new(g, step, level)?.with_pairs(target.level));
     Some(match fused_of(target.level) {
         Some(fused) => TileGradient::bind(fused, g, step, (general, level)),
         None => general,
@@ -267,6 +356,34 @@ impl Tile for Fours {
     }
 }
 
+/// `n` entries of eight bf16 at `dst`: of an image of such values at `a` those that lie as far on as `b` (four `usize`) says, and
+/// the same for the window that lies as many elements further on as the fifth says, if the image goes on so far.
+struct Pairs;
+impl Tile for Pairs {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        // SAFETY: as the type says.
+        unsafe {
+            let [places @ .., step] = *b.cast::<[usize; 5]>();
+            let part = |from: usize, n: usize| lanes::<u32>(a.cast::<u32>().add(from).cast(), n);
+            let two = |x: &u32, y: &u32| x >> 16 | y & 0xffff_0000;
+            let (entries, both) = (lanes_mut::<[u32; 4]>(dst, n), n.saturating_sub(step));
+            let [p, q, r, s] = places.map(|place| part(place, n));
+            for (i, e) in entries[both..].iter_mut().enumerate() {
+                let i = both + i;
+                *e = [two(&p[i], &q[i]), two(&r[i], &s[i]), 0, 0];
+            }
+            let next = places.map(|place| part(place + step.min(n), both));
+            let first = p.iter().zip(q).zip(r.iter().zip(s));
+            let second = next[0].iter().zip(next[1]).zip(next[2].iter().zip(next[3]));
+            for (e, (((p, q), (r, s)), ((t, u), (v, w)))) in entries[..both].iter_mut().zip(first.zip(second))
+            {
+                *e = [two(p, q), two(r, s), two(t, u), two(v, w)];
+            }
+        }
+    }
+}
+
 /// See the module text.
 struct UnpooledKernel {
     input: Padded,
@@ -278,9 +395,11 @@ struct UnpooledKernel {
     image: usize,
     /// Where a window's elements lie in an image, relative to its first; as many as a table entry has.
     places: Vec<usize>,
-    /// Entries' size, and what fills those of four.
+    /// Entries' size in words of 32 bits, and what fills those of four.
     entry: usize,
     fill: TileFn,
+    /// How far in a table two windows lie apart that are taken at a time.
+    pair: usize,
     /// Where each window and each tap begins in an image's table.
     windows: Vec<usize>,
     taps: Vec<usize>,
@@ -340,7 +459,9 @@ impl UnpooledKernel {
         let blocks = taps.len().div_ceil(shape.taps);
         let batch = x.shape[0];
         let windows = place.shape[1] * place.shape[2];
-        let images_per_part = batch.div_ceil(MOST_PARTS).max(if product.is_some() { MADE_IMAGES } else { 1 });
+        // Whole calls of what makes them: each reads the right operand anew.
+        let together = product.as_ref().map_or(1, |p| MADE_IMAGES / p.rows() * p.rows());
+        let images_per_part = batch.div_ceil(MOST_PARTS).max(1).next_multiple_of(together);
         let strip = match product {
             Some(_) => (MADE / images_per_part.min(batch).max(1) / features).clamp(1, windows.max(1)),
             None => windows.max(1),
@@ -354,6 +475,7 @@ impl UnpooledKernel {
             places: offsets([0, 1].map(|i| (g.unpool.window[i], pixel[i])).into_iter()),
             entry,
             fill: level.tile::<Fours>(),
+            pair: pixel[1] * g.unpool.strides[1] * entry,
             windows: in_table(offsets(
                 [0, 1].map(|i| (place.shape[i + 1], pixel[i] * g.unpool.strides[i])).into_iter(),
             )),
@@ -368,6 +490,17 @@ impl UnpooledKernel {
             strip,
             input,
         })
+    }
+
+    /// With products of bf16 pairs, where a level has those that are fast.
+    fn with_pairs(mut self, level: Level) -> UnpooledKernel {
+        self.product = self.product.map(|product| product.with_pairs(level));
+        #[cfg(target_arch = "x86_64")]
+        if level == Level::Avx512Bf16 && self.dtype == DType::BF16 && self.entry == 4 {
+            self.shape = Shape { one: pairs_x1, more: (pairs_x2, 2), ..self.shape };
+            self.fill = level.vectors().tile::<Pairs>();
+        }
+        self
     }
 
     fn parts(&self) -> usize {
@@ -395,7 +528,9 @@ impl UnpooledKernel {
         // SAFETY: the image has `image` elements and the table as many entries.
         unsafe {
             if self.entry == 4 {
-                let places: [usize; 4] = std::array::from_fn(|k| self.places.get(k).copied().unwrap_or(0));
+                let mut places = [0; 5];
+                places.iter_mut().zip(&self.places).for_each(|(to, place)| *to = *place);
+                places[4] = self.pair / self.entry;
                 let (x, places) = (x.cast(), (&raw const places).cast());
                 return (self.fill)(table.cast(), x, places, x, n);
             }
@@ -443,6 +578,7 @@ impl UnpooledKernel {
                     dy: dy.wrapping_add(j * self.dtype.size()),
                     place: place.wrapping_add(j),
                     row: self.padded,
+                    pair: self.pair,
                     sum: sum.wrapping_add(tap * self.padded + j),
                     sum_row: self.padded,
                     bias: if tap == 0 { bias.wrapping_add(j) } else { std::ptr::null_mut() },
