@@ -78,7 +78,8 @@ fn people_get_a_table() {
 fn mistakes_are_told_and_one_failure_does_not_hide_the_others() {
     let f = tiny("bench-wrong");
     f.run(&["bench", "fashon-cnn"]).fails(2, &["no workload `fashon-cnn`", "did you mean `fashion-cnn`"]);
-    f.run(&["bench", "gone.toml"]).fails(1, &["cannot read gone.toml", "try: check the path", "systole init"]);
+    f.run(&["bench", "gone.toml"])
+        .fails(1, &["cannot read gone.toml", "try: check the path", "systole init"]);
     f.run(&["bench", "mlp", "--precision=int8"]).fails(2, &["--precision", "float32"]);
     f.run(&["bench", "--seconds=soon"]).fails(2, &["number of seconds"]);
     f.run(&["bench", "gemm", "--trace=t.json"]).fails(2, &["--trace", "one workload"]);

@@ -33,6 +33,8 @@ pub struct BoxCopy {
 const BLOCK_BYTES: usize = 64 << 10;
 /// Edge of a tile of a transposition.
 const EDGE: usize = 16;
+/// Lines that are few: the caches hold one of each at a time.
+const FEW: usize = 32;
 
 impl BoxCopy {
     /// A copy of elements of `size` bytes, from element `src` to element `dst` on.
@@ -156,8 +158,23 @@ unsafe fn copy_line<T: Copy>(d: Dim, src: *const T, dst: *mut T) {
     }
 }
 
-/// Source contiguous along `a`, target along `b`: tile by tile, so that both sides use whole cache lines.
+/// Source contiguous along `a`, target along `b`: tile by tile, so that both sides use whole cache lines; of few lines,
+/// line by line.
 unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
+    if a.size.min(b.size) <= FEW {
+        let lines = |d: Dim, count: usize, src_step: isize, dst_step: isize| {
+            for k in 0..count as isize {
+                let (src, dst) = (src.wrapping_offset(k * src_step), dst.wrapping_offset(k * dst_step));
+                // SAFETY: inside the box.
+                (0..d.size as isize).for_each(|i| unsafe { *dst.offset(i * d.dst) = *src.offset(i * d.src) });
+            }
+        };
+        return if b.size >= a.size {
+            lines(Dim { dst: 1, ..b }, a.size, 1, a.dst)
+        } else {
+            lines(Dim { src: 1, ..a }, b.size, b.src, 1)
+        };
+    }
     for i0 in (0..a.size).step_by(EDGE) {
         for j0 in (0..b.size).step_by(EDGE) {
             for i in i0..(i0 + EDGE).min(a.size) {

@@ -2,6 +2,7 @@
 //! rows instead of the few columns, and folds along rows add whole vectors to each other.
 
 use super::map::MapKernel;
+use super::moves::{BoxCopy, Dim};
 use super::reduce::ReduceKernel;
 use super::{Io, Kernel, Ptr};
 use crate::detect::Level;
@@ -305,29 +306,10 @@ impl Work {
 
 /// Columns become rows: `from: [rows, columns] → to: [columns, rows]`.
 unsafe fn turn(to: *mut u8, from: *const u8, size: usize, rows: usize, columns: usize) {
-    // SAFETY: by the caller's promise; types of a size move any elements of that size.
-    unsafe {
-        match size {
-            1 => turn_as::<u8>(to, from, rows, columns),
-            2 => turn_as::<u16>(to, from, rows, columns),
-            4 => turn_as::<u32>(to, from, rows, columns),
-            _ => turn_as::<u64>(to, from, rows, columns),
-        }
-    }
-}
-
-unsafe fn turn_as<T: Copy>(to: *mut u8, from: *const u8, rows: usize, columns: usize) {
-    let (to, from) = (to.cast::<T>(), from.cast::<T>());
-    // The longer side innermost.
-    if rows >= columns {
-        for c in 0..columns {
-            // SAFETY: by the caller's promise.
-            (0..rows).for_each(|r| unsafe { *to.add(c * rows + r) = *from.add(r * columns + c) });
-        }
-    } else {
-        for r in 0..rows {
-            // SAFETY: by the caller's promise.
-            (0..columns).for_each(|c| unsafe { *to.add(c * rows + r) = *from.add(r * columns + c) });
-        }
-    }
+    let dims = [
+        Dim { size: columns, src: 1, dst: rows as isize },
+        Dim { size: rows, src: columns as isize, dst: 1 },
+    ];
+    // SAFETY: by the caller's promise.
+    unsafe { BoxCopy::new(size, &dims, 0, 0).run_here(from, 0, to, 0) }
 }
