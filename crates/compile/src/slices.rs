@@ -51,7 +51,7 @@ fn nodes_to_cut(graph: &Graph) -> Vec<bool> {
         // The operand is computed with what is made of it, so either both are cut or none is.
         let apart = |node: &Node| {
             let operands = node.inputs.iter().filter(|&&v| graph.ty(v).rank() > 0);
-            operands.map(|v| v.index()).any(|x| !cut[x] && is_map(&graph.nodes[x]))
+            operands.map(|v| v.index()).any(|x| !cut[x] && is_map(graph, &graph.nodes[x]))
         };
         let wrong: Vec<usize> = (0..cut.len()).filter(|&i| cut[i] && apart(&graph.nodes[i])).collect();
         if wrong.is_empty() {
@@ -73,7 +73,7 @@ fn wanted_slices(graph: &Graph, blocked: &[bool]) -> Vec<bool> {
             |(start, limit): &Range| start.iter().zip(limit).map(|(a, b)| b - a).product::<usize>();
         cut[i] = !blocked[i]
             && !ranges.is_empty()
-            && is_map(node)
+            && is_map(graph, node)
             && ranges.iter().map(elements).sum::<usize>() <= node.outs[0].elements();
         for &v in &node.inputs {
             let whole = graph.ty(v).rank() == 0 || v.out != 0;
@@ -93,8 +93,13 @@ fn wanted_slices(graph: &Graph, blocked: &[bool]) -> Vec<bool> {
     cut
 }
 
-fn is_map(node: &Node) -> bool {
-    node.op.rule().lower() == Lowering::Map && node.outs.len() == 1 && !node.inputs.is_empty()
+/// Whether an op computes each element from those of its operands at the same place, and perhaps scalars.
+fn is_map(graph: &Graph, node: &Node) -> bool {
+    let alike = |&v: &ValueId| graph.ty(v).rank() == 0 || graph.ty(v).shape == node.outs[0].shape;
+    node.op.rule().lower() == Lowering::Map
+        && node.outs.len() == 1
+        && !node.inputs.is_empty()
+        && node.inputs.iter().all(alike)
 }
 
 struct Cutting<'g> {
