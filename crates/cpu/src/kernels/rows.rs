@@ -17,15 +17,17 @@ const BLOCKS: usize = 16;
 /// Bytes below which a block is more overhead than work.
 const LEAST_BYTES: usize = 1 << 14;
 
-enum Work {
+/// What a stage runs.
+pub(super) enum Work {
     Map(MapKernel),
     Fold(ReduceKernel),
 }
 
-struct Stage {
-    work: Work,
-    inputs: Vec<usize>,
-    outputs: Vec<usize>,
+/// A map or fold, and which of the step's arrays it reads and writes.
+pub(super) struct Stage {
+    pub work: Work,
+    pub inputs: Vec<usize>,
+    pub outputs: Vec<usize>,
 }
 
 /// A step of rows.
@@ -83,7 +85,7 @@ impl Stage {
 }
 
 impl Work {
-    fn nanoseconds(&self) -> f64 {
+    pub fn nanoseconds(&self) -> f64 {
         match self {
             Work::Map(m) => m.elements() as f64 * 0.15 * m.weight(),
             Work::Fold(f) => f.work(),

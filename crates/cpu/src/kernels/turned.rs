@@ -4,6 +4,7 @@
 use super::map::MapKernel;
 use super::moves::{BoxCopy, Dim};
 use super::reduce::ReduceKernel;
+use super::rows::{Stage, Work};
 use super::{Io, Kernel, Ptr};
 use crate::detect::Level;
 use crate::exec::{Cx, with_scratch};
@@ -44,17 +45,6 @@ struct Array {
     size: usize,
     /// Where it lies in scratch, if there.
     at: usize,
-}
-
-enum Work {
-    Map(MapKernel),
-    Fold(ReduceKernel),
-}
-
-struct Stage {
-    work: Work,
-    inputs: Vec<usize>,
-    outputs: Vec<usize>,
 }
 
 /// All stages for blocks of one number of rows.
@@ -292,15 +282,6 @@ impl Block {
                 unsafe { turn(to, places[k].cast_const(), a.size, columns, self.rows) };
             }
         });
-    }
-}
-
-impl Work {
-    fn nanoseconds(&self) -> f64 {
-        match self {
-            Work::Map(m) => m.elements() as f64 * 0.15 * m.weight(),
-            Work::Fold(f) => f.work(),
-        }
     }
 }
 
