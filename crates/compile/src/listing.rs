@@ -39,10 +39,10 @@ impl fmt::Display for Schedule {
                 Kernel::Case { branches } => branches,
                 _ => &[],
             };
-            for line in
-                bodies.iter().flat_map(|b| b.to_string().lines().map(String::from).collect::<Vec<_>>())
-            {
-                writeln!(f, "     | {line}")?;
+            for body in bodies {
+                for line in body.to_string().lines() {
+                    writeln!(f, "     | {line}")?;
+                }
             }
             if let Kernel::Rows(r) = &step.kernel {
                 for stage in &r.stages {

@@ -238,9 +238,11 @@ unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
                     p = _mm512_or_si512(p, _mm512_slli_epi32::<16>(q));
                     d = _mm512_or_si512(d, _mm512_slli_epi32::<16>(e));
                 }
-                // Bytes of the entry: two for each element.
+                // Bytes of the entry: two for each element. Of a window without a neighbour the upper ones are zeros, not
+                // an element that may be infinite.
                 let bytes = _mm512_or_si512(_mm512_slli_epi32::<1>(p), _mm512_slli_epi32::<9>(p));
-                places[j] = _mm512_add_epi8(bytes, _mm512_set1_epi32(0x0908_0100));
+                let from = if both { 0x0908_0100 } else { 0x8080_0100u32 as i32 };
+                places[j] = _mm512_add_epi8(bytes, _mm512_set1_epi32(from));
                 g[j] = d;
                 bias[j] = pairs(bias[j], d, ones);
             }
