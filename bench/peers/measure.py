@@ -57,7 +57,7 @@ class Skip(Exception):
 def arguments():
     """The command line of every peer; also sets the number of threads of OpenMP and its like."""
     p = argparse.ArgumentParser()
-    p.add_argument("workload")
+    p.add_argument("workload", help="gemm-2048 or elementwise-adam: only that part")
     p.add_argument("--precision", default="float32", help="float32 or mixed_bfloat16; of gemm: float32, bfloat16 or int8")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--seconds", type=float, default=10, help="time for the measured steps, warm-up not counted")
@@ -69,6 +69,8 @@ def arguments():
     p.add_argument("--units", type=int, default=512, help="of mlp")
     p.add_argument("--mode", default="", help="the peer's own way to run; see its file")
     a = p.parse_args()
+    a.part = a.workload if a.workload.startswith(("gemm-", "elementwise-")) else None
+    a.workload = a.workload.split("-")[0] if a.part else a.workload
     a.bf16 = a.precision == "mixed_bfloat16"
     a.batch = a.batch or BATCHES.get(a.workload, 1)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
@@ -122,20 +124,30 @@ def time_steps(step, seconds, warm=3, least=3, most=2000):
     return taken, round(max(0.0, others / wall), 2)
 
 
+def parts(a, names):
+    """Those of a workload's parts that were asked for."""
+    if a.part and a.part not in names:
+        raise Skip(f"no part {a.part}; all: {', '.join(names)}")
+    return [a.part] if a.part else names
+
+
 def gemm(a, peer, prepare):
     """Products of all sizes; `prepare(n, precision)` gives the step for n × n matrices."""
-    for n in GEMM_SIZES:
-        timed = time_steps(prepare(n, a.precision), a.seconds / len(GEMM_SIZES))
-        report(a, peer, [], timed, f"gemm-{n}", (2 * n**3 / 1e9, "GFLOP/s"))
+    sizes = {f"gemm-{n}": n for n in GEMM_SIZES}
+    names = parts(a, list(sizes))
+    for name in names:
+        timed = time_steps(prepare(sizes[name], a.precision), a.seconds / len(names))
+        report(a, peer, [], timed, name, (2 * sizes[name] ** 3 / 1e9, "GFLOP/s"))
 
 
 def elementwise(a, peer, steps):
     """`steps`: for each of adam, gelu, softmax and layernorm the step."""
-    for op, step in steps.items():
-        if op == "adam" and a.bf16:
-            continue  # weights and moments are f32 in either precision
+    # Weights and moments are f32 in either precision.
+    names = parts(a, [f"elementwise-{op}" for op in steps if op != "adam" or not a.bf16])
+    for name in names:
+        op = name.split("-")[1]
         amount = ADAM_BYTES if op == "adam" else PASSED_ELEMENTS * (2 if a.bf16 else 4)
-        report(a, peer, [], time_steps(step, a.seconds / len(steps)), f"elementwise-{op}", (amount / 1e9, "GB/s"))
+        report(a, peer, [], time_steps(steps[op], a.seconds / len(names)), name, (amount / 1e9, "GB/s"))
 
 
 def report(a, peer, settings, timed, workload=None, rate=None):

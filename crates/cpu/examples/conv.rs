@@ -2,8 +2,7 @@
 //!
 //! `cargo run --release -p systole-cpu --example conv [filter] [dtype] [threads…]`: one line for each shape whose name
 //! contains the filter, GFLOP/s of forward, input gradient and kernel gradient for each thread and their shares of the
-//! measured multiply-add peak. Times are the best of many runs, in processor time of all threads (those of several
-//! threads include waiting for each other).
+//! measured multiply-add peak of one core. Times are the best of many runs; other programs should be stopped.
 #![allow(clippy::print_stdout, unsafe_code)]
 
 use std::sync::Arc;
@@ -79,32 +78,13 @@ fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
     b.finish()
 }
 
-/// Processor seconds of this process: other processes that share the cores do not count.
-#[cfg(target_os = "linux")]
-fn clock() -> f64 {
-    unsafe extern "C" {
-        fn clock_gettime(clock: i32, time: *mut [i64; 2]) -> i32;
-    }
-    const PROCESS_CPUTIME: i32 = 2;
-    let mut time = [0i64; 2];
-    // SAFETY: writes seconds and nanoseconds.
-    unsafe { clock_gettime(PROCESS_CPUTIME, &mut time) };
-    time[0] as f64 + time[1] as f64 * 1e-9
-}
-
-#[cfg(not(target_os = "linux"))]
-fn clock() -> f64 {
-    static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
-    START.elapsed().as_secs_f64()
-}
-
-/// Best processor seconds of `f`, over at least `least` runs and 0.2 s.
+/// Best seconds of `f`, over at least `least` runs and 0.2 s.
 fn best(least: usize, mut f: impl FnMut()) -> f64 {
     let (start, mut best, mut runs) = (Instant::now(), f64::MAX, 0);
     while runs < least || start.elapsed().as_secs_f64() < 0.2 {
-        let t = clock();
+        let t = Instant::now();
         f();
-        best = best.min(clock() - t);
+        best = best.min(t.elapsed().as_secs_f64());
         runs += 1;
     }
     best
@@ -194,7 +174,7 @@ fn main() -> systole_ir::Result<()> {
                 let mut result = Ok(Vec::new());
                 let seconds = best(5, || result = exe.run(args.iter().map(Arg::Borrow).collect()));
                 result?;
-                let rate = flops / seconds / 1e9;
+                let rate = flops / seconds / 1e9 / threads as f64;
                 line += &format!("  {rate:>6.0} ({:>4.0}%)", 100.0 * rate / peak);
             }
             println!("{line}");

@@ -5,6 +5,8 @@
 //! on it.
 
 use crate::detect::{Isa, Level, Tile};
+use crate::kernels::amx;
+use crate::kernels::gemm::bytes_at_most;
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_ir::DType;
@@ -18,8 +20,10 @@ pub struct Peak {
     pub threads: usize,
     /// f32 multiply-adds in 10⁹ operations a second (a multiply-add is two).
     pub fma_gflops: f64,
-    /// Products of bf16 with f32 sums likewise; those of f32 where no instruction on vectors makes more.
+    /// Products of bf16 with f32 sums likewise; those of f32 where no instruction makes more.
     pub bf16_gflops: f64,
+    /// Products of bytes with sums of 32 bits likewise.
+    pub int8_gflops: f64,
     /// Bandwidth for working sets of each size, smallest first.
     pub tiers: Vec<Tier>,
 }
@@ -44,7 +48,11 @@ impl Peak {
 
     /// Multiply-adds of factors of a type, in 10⁹ operations a second.
     pub fn products(&self, dtype: DType) -> f64 {
-        if dtype == DType::BF16 { self.bf16_gflops } else { self.fma_gflops }
+        match dtype {
+            DType::BF16 => self.bf16_gflops,
+            DType::I8 | DType::U8 => self.int8_gflops,
+            _ => self.fma_gflops,
+        }
     }
 
     /// The bandwidth of main memory in 10⁹ bytes a second.
@@ -76,10 +84,14 @@ pub fn peak(level: Level, threads: usize) -> Peak {
 
 fn measure(level: Level, threads: usize) -> Peak {
     let (l2, l3) = (cache_bytes(2).unwrap_or(1 << 20), cache_bytes(3).unwrap_or(0));
-    let fma_gflops = on_all(threads, || best(Duration::from_millis(30), || fma_burst(level)));
-    let bf16_gflops = match level {
-        Level::Avx512Bf16 => on_all(threads, || best(Duration::from_millis(30), pairs_burst)).max(fma_gflops),
-        _ => fma_gflops,
+    let rate = |burst: &(dyn Fn() -> f64 + Sync)| on_all(threads, || best(Duration::from_millis(30), burst));
+    let fma_gflops = rate(&|| fma_burst(level));
+    let [bf16_gflops, int8_gflops] = match amx::kernels_of(level) {
+        Some(unit) => [0, 1].map(|i| rate(&|| tiles_burst(unit, i))),
+        None if level == Level::Avx512Bf16 => {
+            [rate(&pairs_burst).max(fma_gflops), rate(&|| bytes_burst(level))]
+        }
+        None => [fma_gflops, rate(&|| bytes_burst(level))],
     };
     // Half of a cache: the other half is left to what else lies in it.
     let mut tiers = vec![("L2", l2 * threads, l2 / 2)];
@@ -91,7 +103,7 @@ fn measure(level: Level, threads: usize) -> Peak {
         let gb_per_s = on_all(threads, || bandwidth(level, each));
         Tier { name, bytes, gb_per_s }
     });
-    Peak { level, threads, fma_gflops, bf16_gflops, tiers: tiers.collect() }
+    Peak { level, threads, fma_gflops, bf16_gflops, int8_gflops, tiers: tiers.collect() }
 }
 
 /// Bytes of the cache of a level, where the system says so.
@@ -204,6 +216,21 @@ fn pairs_burst() -> f64 {
     0.0
 }
 
+/// As [`fma_burst`], of bytes.
+fn bytes_burst(level: Level) -> f64 {
+    let (run, operations) = bytes_at_most(level);
+    // SAFETY: the level is available (see `peak`).
+    unsafe { run(STEPS) };
+    (operations * STEPS) as f64
+}
+
+/// As [`fma_burst`], by tile registers: of bf16 or of bytes.
+fn tiles_burst(unit: &amx::Kernels, which: usize) -> f64 {
+    // SAFETY: the level is available (see `peak`).
+    unsafe { (unit.at_most[which])(STEPS / 4) };
+    (amx::AT_MOST[which] * (STEPS / 4)) as f64
+}
+
 /// Adds up words: reads as fast as the machine reads.
 struct ReadWords;
 
@@ -287,6 +314,7 @@ mod tests {
             let p = peak(level, 2);
             assert_eq!((p.level, p.threads), (level, 2));
             assert!(p.fma_gflops > 0.0 && p.products(DType::BF16) >= p.products(DType::F32), "{p:?}");
+            assert!(p.products(DType::I8) == p.int8_gflops && p.int8_gflops > 0.0, "{p:?}");
             assert!(p.tiers.iter().all(|t| t.gb_per_s > 0.0), "{p:?}");
             assert!(p.tiers.windows(2).all(|t| t[0].bytes < t[1].bytes), "{p:?}");
             assert_eq!(p.tier(1.0).name, "L2");

@@ -119,10 +119,12 @@ fn ceiling(peak: &Peak, step: &Step, bytes: f64) -> (f64, &'static str) {
         Plan::Op { op, .. } => matches!(op, Op::DotGeneral(_) | Op::Convolution(_)),
         kernel => matches!(kernel, Plan::Moments(_) | Plan::Pool(_) | Plan::HandOn(_)),
     };
-    let narrow = multiplies && step.input_types.iter().take(2).all(|t| t.dtype == DType::BF16);
-    let (name, rate) = match narrow && peak.bf16_gflops > peak.fma_gflops {
-        true => ("bf16", peak.bf16_gflops),
-        false => ("FMA", peak.fma_gflops),
+    let factors = step.input_types.first().map(|t| t.dtype);
+    let alike = multiplies && step.input_types.iter().take(2).all(|t| Some(t.dtype) == factors);
+    let (name, rate) = match factors.filter(|_| alike) {
+        Some(DType::BF16) if peak.bf16_gflops > peak.fma_gflops => ("bf16", peak.bf16_gflops),
+        Some(DType::I8 | DType::U8) => ("int8", peak.int8_gflops),
+        _ => ("FMA", peak.fma_gflops),
     };
     let (computing, moving) = (step.flops / rate / 1e9, bytes / tier.gb_per_s / 1e9);
     if computing > moving { (computing, name) } else { (moving, tier.name) }
@@ -159,6 +161,7 @@ pub(crate) fn table(executor: &Executor, level: Level, threads: usize) -> Option
         true => format!("FMA {:.0} GFLOP/s, bf16 {:.0} GFLOP/s", all.fma_gflops, all.bf16_gflops),
         false => format!("FMA {:.0} GFLOP/s", all.fma_gflops),
     };
+    let products = format!("{products}, int8 {:.0} GFLOP/s", all.int8_gflops);
     let mut text = format!("ceilings of {threads} threads: {products}, {}\n", tiers.join(", "));
     text += &format!(
         "{:<34} {:>7} {:>9} {:>6} {:>8} {:>7} {:>13}  result\n",

@@ -119,7 +119,7 @@ fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {
         Unit::Gflops => (gflops, "GFLOP/s"),
         Unit::Bandwidth => (gb_per_s.unwrap_or(0.0), "GB/s"),
     };
-    let products = peak.products(if item.precision.contains("bfloat16") { DType::BF16 } else { DType::F32 });
+    let products = peak.products(factors(&item.precision));
     let share = match gb_per_s {
         Some(rate) => rate / peak.memory_gb_per_s(),
         None => gflops / products,
@@ -202,8 +202,16 @@ impl Rows {
     }
 }
 
+/// The type of the factors of products in a precision.
+fn factors(precision: &str) -> DType {
+    match precision {
+        "int8" => DType::I8,
+        p if p.contains("bfloat16") => DType::BF16,
+        _ => DType::F32,
+    }
+}
+
 fn ceilings(o: &Value) -> String {
-    let factors =
-        if o["precision"].as_str().is_some_and(|p| p.contains("bfloat16")) { "bf16" } else { "f32" };
+    let factors = factors(o["precision"].as_str().unwrap_or_default());
     format!("peak {} GFLOP/s ({factors}), {} GB/s (memory)", o["peak_gflops"], o["peak_gb_per_s"])
 }

@@ -400,6 +400,43 @@ pub struct Kernels {
     pub unsigned: Shape<i32>,
     /// Products of bf16 with operands in place.
     pub spread: Spread,
+    /// So many times [`AT_MOST`] products of registers alone, of bf16 and of bytes: what the unit can do at most.
+    pub at_most: [unsafe fn(usize); 2],
+}
+
+/// Operations that [`Kernels::at_most`] does each time, of bf16 and of bytes: on four tiles of sums.
+pub const AT_MOST: [usize; 2] = [LANES.pow(3) * 4 * 2 * 2, LANES.pow(3) * 4 * 4 * 2];
+
+/// Products of what is in the registers.
+struct Rounds<D>(usize, PhantomData<D>);
+
+impl<D: Dot> Work for Rounds<D> {
+    #[inline(always)]
+    unsafe fn run<U: Unit>(&self) {
+        // SAFETY: by the promise of `Work`; all registers are set.
+        unsafe {
+            U::zero::<0>();
+            U::zero::<1>();
+            U::zero::<2>();
+            U::zero::<3>();
+            U::zero::<4>();
+            U::zero::<5>();
+            U::zero::<6>();
+            U::zero::<7>();
+            for _ in 0..self.0 {
+                dots::<U, D, true, true>();
+            }
+        }
+    }
+}
+
+unsafe fn at_most<U: Unit, D: Dot>(times: usize) {
+    // SAFETY: the caller's machine has the unit.
+    unsafe {
+        configure::<U>(2 * LANES);
+        U::enter(&Rounds::<D>(times, PhantomData));
+        U::release();
+    }
 }
 
 /// What is made of a unit, and of one kind of its products.
@@ -421,6 +458,7 @@ impl<U: Unit> Of<U> {
         signed: Of::<U, Signed>::SHAPE,
         unsigned: Of::<U, Unsigned>::SHAPE,
         spread: Spread::of::<U>(),
+        at_most: [at_most::<U, Bf16>, at_most::<U, Signed>],
     };
 }
 
@@ -545,5 +583,16 @@ mod tests {
         assert!(!computes_right(&wrong));
         let wrong = Kernels { bf16: EMULATED.split, ..EMULATED };
         assert!(!computes_right(&wrong));
+    }
+
+    #[test]
+    fn registers_alone_multiply_what_is_counted() {
+        // 16 by 16 sums of 32 products of bf16, or 64 of bytes, in each of four tiles.
+        assert_eq!(AT_MOST, [4 * 16 * 16 * 32 * 2, 4 * 16 * 16 * 64 * 2]);
+        for at_most in EMULATED.at_most {
+            // SAFETY: emulated registers are everywhere.
+            unsafe { at_most(3) };
+        }
+        assert!(computes_right(&EMULATED), "registers were left as they must be");
     }
 }

@@ -438,6 +438,15 @@ macro_rules! each_row {
     };
 }
 
+/// `body` for each of these numbers `I`, for the same reason where all of them are known.
+macro_rules! written_out {
+    ([$($n:literal)*], $i:ident => $body:expr) => {
+        $({
+            const $i: usize = $n;
+            $body
+        })*
+    };
+}
 /// The tile of `M` rows by `N` vectors. `STRIDED`: the left operand is; `PADDED`: the right operand always is. `add`:
 /// [`add_rows`] for these vectors.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
@@ -970,6 +979,44 @@ pub fn shape_quads(level: Level) -> Option<Shape<i32>> {
     }
     let _ = level;
     None
+}
+
+/// Runs so many steps of independent multiply-adds of bytes in registers, as the kernels of a level do them; and the
+/// operations of a step: what the machine can do at most.
+pub fn bytes_at_most(level: Level) -> (unsafe fn(usize), usize) {
+    const CHAINS: usize = 12;
+    #[inline(always)]
+    unsafe fn busy<V: Vector<T = i32>>(steps: usize) {
+        // SAFETY: the caller has the level.
+        unsafe {
+            let x = V::splat(std::hint::black_box(0x0101_0101));
+            let mut sums = [x; CHAINS];
+            for _ in 0..steps {
+                // A factor that changes: what does not would be multiplied once.
+                written_out!([0 1 2 3 4 5 6 7 8 9 10 11], I => sums[I] = sums[I].mul_add(x, sums[I]));
+            }
+            std::hint::black_box(sums);
+        }
+    }
+    macro_rules! at {
+        ($v:ty, $products:literal $(, $feature:literal)?) => {{
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn run(steps: usize) {
+                // SAFETY: as for `busy`.
+                unsafe { busy::<$v>(steps) }
+            }
+            (run as unsafe fn(usize), 2 * $products * <$v>::LANES * CHAINS)
+        }};
+    }
+    #[cfg(target_arch = "x86_64")]
+    match level {
+        Level::Portable => {}
+        Level::Avx2 => return at!(x86::Pairs8, 2, "avx2"),
+        _ if is_x86_feature_detected!("avx512vnni") => return at!(x86::Quads16, 4, "avx512f,avx512vnni"),
+        _ => return at!(x86::Pairs16, 2, "avx512f,avx512bw"),
+    }
+    let _ = level;
+    at!(PortablePairs, 2)
 }
 
 /// A matrix in memory: element (i, j) at `i · row + j · col`.

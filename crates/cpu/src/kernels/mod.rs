@@ -14,7 +14,7 @@ mod depthwise;
 mod dot;
 mod dots;
 mod fallback;
-mod gemm;
+pub mod gemm;
 mod halves;
 mod handon;
 mod jit;

@@ -303,13 +303,13 @@ fn gemm(a: &Arguments, d: &Device) {
         "bfloat16" => DType::BF16,
         other => skip(PEER, a, &format!("no product of {other} matrices")),
     };
-    for n in GEMM_SIZES {
+    for &n in &a.sizes {
         let (x, y) = (uniform([n, n], d).cast(dtype), uniform([n, n], d).cast(dtype));
         let step = || {
             std::hint::black_box(x.clone().matmul(y.clone()));
             d.sync().expect("the device finishes");
         };
-        report_gemm(PEER, a, n, &time_steps(step, a.seconds / GEMM_SIZES.len() as f64));
+        report_gemm(PEER, a, n, &time_steps(step, a.seconds / a.sizes.len() as f64));
     }
 }
 

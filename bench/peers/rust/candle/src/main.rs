@@ -111,10 +111,10 @@ fn gemm(a: &Arguments) -> Result<()> {
         "bfloat16" => DType::BF16,
         other => skip(PEER, a, &format!("no product of {other} matrices")),
     };
-    for n in GEMM_SIZES {
+    for &n in &a.sizes {
         let (x, y) = (uniform(&[n, n], dtype)?, uniform(&[n, n], dtype)?);
         let step = || drop(std::hint::black_box(x.matmul(&y)));
-        report_gemm(PEER, a, n, &time_steps(step, a.seconds / GEMM_SIZES.len() as f64));
+        report_gemm(PEER, a, n, &time_steps(step, a.seconds / a.sizes.len() as f64));
     }
     Ok(())
 }

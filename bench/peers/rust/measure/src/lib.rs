@@ -18,6 +18,8 @@ pub const RESNET_STAGES: [(usize, usize, usize); 4] = [(64, 3, 1), (128, 4, 2), 
 /// The command line: `WORKLOAD [--precision P] [--threads N] [--seconds S]`.
 pub struct Arguments {
     pub workload: String,
+    /// Of the matrices that `gemm` multiplies: all, or that of `gemm-2048`.
+    pub sizes: Vec<usize>,
     pub precision: String,
     pub threads: usize,
     pub seconds: f64,
@@ -27,8 +29,13 @@ impl Arguments {
     /// Reads the command line; other options belong to variants, which only the Python peers can run.
     pub fn parse(peer: &str) -> Arguments {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let mut a =
-            Arguments { workload: String::new(), precision: "float32".into(), threads: cores, seconds: 10.0 };
+        let mut a = Arguments {
+            workload: String::new(),
+            sizes: GEMM_SIZES.to_vec(),
+            precision: "float32".into(),
+            threads: cores,
+            seconds: 10.0,
+        };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             let mut value = || words.next().unwrap_or_default();
@@ -39,6 +46,9 @@ impl Arguments {
                 option if option.starts_with('-') => skip(peer, &a, &format!("has no {option}")),
                 workload => a.workload = workload.into(),
             }
+        }
+        if let Some(size) = a.workload.strip_prefix("gemm-").and_then(|n| n.parse().ok()) {
+            (a.workload, a.sizes) = ("gemm".into(), vec![size]);
         }
         a
     }
