@@ -348,9 +348,10 @@ impl Tile for Clamp32 {
         let (d, lo, x, hi) = unsafe {
             (lanes_mut::<f32>(dst, n), lanes::<f32>(lo, n), lanes::<f32>(x, n), lanes::<f32>(hi, n))
         };
-        for (((d, lo), x), hi) in d.iter_mut().zip(lo).zip(x).zip(hi) {
-            *d = math::minimum(math::maximum(*x, *lo), *hi);
-        }
+        // One after the other: what the compiler makes of both together keeps numbers below the normal range where a
+        // thread takes them as zero, and each alone does not.
+        d.iter_mut().zip(x).zip(lo).for_each(|((d, x), lo)| *d = math::maximum(*x, *lo));
+        d.iter_mut().zip(hi).for_each(|(d, hi)| *d = math::minimum(*d, *hi));
     }
 }
 
