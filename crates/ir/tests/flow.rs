@@ -1,6 +1,6 @@
 //! Loops, branches and sorting: values and derivatives, against differences in f64.
 
-use systole_ir::{DType, GraphBuilder, Literal, Tensor, TensorType, flow, grad, interp, rng::Stream};
+use systole_ir::{DType, GraphBuilder, Literal, Op, Tensor, TensorType, flow, grad, interp, rng::Stream};
 
 fn random(shape: &[usize], seed: u64) -> Literal {
     let mut s = Stream::new(seed, 1, 2);
@@ -87,6 +87,42 @@ fn second_derivatives_through_what_a_scan_kept() {
         let slope = grad(&layers(&x[0], &x[1]), &[&x[1]]).remove(0);
         (&slope * &slope).sum_all()
     });
+}
+
+/// `c: [2, 3], p: [2, 6], w: [3, 6], xs: [5, 2, 6]`: a cell with two gates, whose product with the weights is carried to
+/// the next trip, as recurrent layers do.
+fn gated(c: &Tensor, p: &Tensor, w: &Tensor, xs: &Tensor) -> Tensor {
+    let (last, all) = flow::scan(&[c, p], &[xs], |carry, x| {
+        let z = &x[0] + &carry[1];
+        let gate = z.slice_dim(1, 0, 3).logistic();
+        let c = &gate * &carry[0] + (1.0 - &gate) * z.slice_dim(1, 3, 6).tanh();
+        let h = c.tanh();
+        (vec![c, h.dot(w)], vec![h])
+    });
+    last[0].sum_all() + all[0].sin_sum()
+}
+
+#[test]
+fn gates_are_kept_instead_of_their_sums() {
+    let shapes: [&[usize]; 4] = [&[2, 3], &[2, 6], &[3, 6], &[5, 2, 6]];
+    check_gradient(&shapes, |x| gated(&x[0], &x[1], &x[2], &x[3]));
+    check_gradient(&shapes, |x| {
+        let slope = grad(&gated(&x[0], &x[1], &x[2], &x[3]), &[&x[2]]).remove(0);
+        (&slope * &slope).sum_all()
+    });
+    let g = GraphBuilder::new("main");
+    let xs = shapes.map(|s| g.parameter(TensorType::new(DType::F64, s), "x"));
+    let y = gated(&xs[0], &xs[1], &xs[2], &xs[3]);
+    let graph = g.finish(&grad(&y, &[&xs[2]])).unwrap();
+    let kept = graph.nodes.iter().find_map(|n| match &n.op {
+        Op::While(w) => Some((w.recorded.as_ref()?, &w.body)),
+        _ => None,
+    });
+    let (kept, body) = kept.expect("a loop that records");
+    // The state c, both gates, and h = tanh(c) neither as such nor as the sums that the gates are of.
+    let types: Vec<&TensorType> =
+        body.results[body.results.len() - kept.len()..].iter().map(|&r| body.ty(r)).collect();
+    assert_eq!(types, [&TensorType::new(DType::F64, [5, 2, 3]); 3]);
 }
 
 #[test]

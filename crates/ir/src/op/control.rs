@@ -235,8 +235,25 @@ impl While {
             && counts(&self.cond, self.cond.params[nc + k]) == 0
     }
 
+    /// For each node of the body, whether it is a function of the state or of work, with no other function in between.
+    fn functions(&self) -> Vec<bool> {
+        let state = &self.body.params[self.captures..];
+        let mut found: Vec<bool> = Vec::with_capacity(self.body.nodes.len());
+        // What is made of the state or of work, without a function, and what is made with one.
+        let (mut direct, mut through) = (found.clone(), found.clone());
+        for (i, node) in self.body.nodes.iter().enumerate() {
+            let any = |of: &[bool]| node.inputs.iter().any(|v| of[v.index()]);
+            let of_function = any(&through);
+            found.push(is_function(&node.op) && any(&direct) && !of_function);
+            through.push(is_function(&node.op) || of_function);
+            direct.push(is_work(&node.op) || any(&direct) || state.iter().any(|p| p.index() == i));
+        }
+        found
+    }
+
     /// What must be kept of each trip for the derivative of the body: the state that it reads and, where this loop keeps
-    /// them, the results of work that is not to be done again.
+    /// them, the results of work that is not to be done again. Functions of these are kept instead where that is no more:
+    /// a recurrent layer's gates rather than their sums.
     fn needed(&self) -> Result<Vec<ValueId>> {
         let g = GraphBuilder::new("backward");
         let args: Vec<Tensor> = self.body.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
@@ -254,22 +271,31 @@ impl While {
             .collect();
         let state: HashSet<ValueId> =
             self.body.params[self.captures..][..self.own_state()].iter().copied().collect();
-        let mut needed = BTreeSet::new();
-        let mut seen = HashSet::new();
-        let mut open: Vec<ValueId> = grads.iter().map(Tensor::id).collect();
-        while let Some(v) = open.pop() {
-            if !seen.insert(v) {
-                continue;
+        let found = self.functions();
+        let read = |functions: bool| {
+            let kept = |v: &ValueId| {
+                state.contains(v)
+                    || self.keeps && is_work(&self.body.node(*v).op)
+                    || functions && found[v.index()]
+            };
+            let mut needed = BTreeSet::new();
+            let mut seen = HashSet::new();
+            let mut open: Vec<ValueId> = grads.iter().map(Tensor::id).collect();
+            while let Some(v) = open.pop() {
+                if !seen.insert(v) {
+                    continue;
+                }
+                match of_body.get(&v).filter(|v| kept(v)) {
+                    Some(&own) => _ = needed.insert(own),
+                    None => open.extend(g.with_node(v.index(), |n| n.inputs.clone())),
+                }
             }
-            let own = of_body
-                .get(&v)
-                .filter(|v| state.contains(v) || (self.keeps && is_work(&self.body.node(**v).op)));
-            match own {
-                Some(&own) => _ = needed.insert(own),
-                None => open.extend(g.with_node(v.index(), |n| n.inputs.clone())),
-            }
-        }
-        Ok(needed.into_iter().collect())
+            needed
+        };
+        let bytes = |of: &BTreeSet<ValueId>| of.iter().map(|&v| self.body.ty(v).bytes()).sum::<usize>();
+        let [arguments, functions] = [false, true].map(read);
+        let least = if bytes(&functions) <= bytes(&arguments) { functions } else { arguments };
+        Ok(least.into_iter().collect())
     }
 
     /// This loop with `extra` state: a counter, and an array for each value of the body in `needed`.
@@ -403,6 +429,11 @@ impl Trip {
 fn is_work(op: &Op) -> bool {
     matches!(op.rule().lower(), Lowering::Contract | Lowering::Fold | Lowering::Control)
         && !matches!(op, Op::OptimizationBarrier(_))
+}
+
+/// Whether an op takes many instructions and its result is all that its derivative reads.
+fn is_function(op: &Op) -> bool {
+    matches!(op, Op::Unary(Unary::Exponential | Unary::ExponentialMinusOne | Unary::Logistic | Unary::Tanh))
 }
 
 /// Poisoned gradients of all operands.
