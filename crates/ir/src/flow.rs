@@ -87,7 +87,8 @@ pub fn scan(
 }
 
 /// As [`scan`], for few long trips: the derivative keeps what products, folds and loops of all trips resulted in, as it
-/// does without a loop. That of [`scan`] keeps the carry only and computes each trip again.
+/// does without a loop. That of [`scan`] keeps the carry, or functions of it where these are no more, and computes each trip
+/// again.
 ///
 /// ```
 /// use systole_ir::{flow, grad, DType::F32, GraphBuilder, Node, TensorType};

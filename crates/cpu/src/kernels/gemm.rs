@@ -989,11 +989,14 @@ pub fn bytes_at_most(level: Level) -> (unsafe fn(usize), usize) {
     unsafe fn busy<V: Vector<T = i32>>(steps: usize) {
         // SAFETY: the caller has the level.
         unsafe {
-            let x = V::splat(std::hint::black_box(0x0101_0101));
-            let mut sums = [x; CHAINS];
-            for _ in 0..steps {
-                // A factor that changes: what does not would be multiplied once.
-                written_out!([0 1 2 3 4 5 6 7 8 9 10 11], I => sums[I] = sums[I].mul_add(x, sums[I]));
+            let columns = std::hint::black_box([1, 2, 3, 4]).map(|x| V::splat(x));
+            let mut sums = [columns[0]; CHAINS];
+            for step in 0..steps as i32 {
+                // Factors that change, and differ: what is the same would be multiplied once.
+                let rows = [V::splat(step), V::splat(step ^ 0x0103), V::splat(step ^ 0x0702)];
+                written_out!([0 1 2 3 4 5 6 7 8 9 10 11], I => {
+                    sums[I] = rows[I / 4].mul_add(columns[I % 4], sums[I]);
+                });
             }
             std::hint::black_box(sums);
         }
