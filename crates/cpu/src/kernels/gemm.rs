@@ -984,42 +984,43 @@ pub fn shape_quads(level: Level) -> Option<Shape<i32>> {
 /// Runs so many steps of independent multiply-adds of bytes in registers, as the kernels of a level do them; and the
 /// operations of a step: what the machine can do at most.
 pub fn bytes_at_most(level: Level) -> (unsafe fn(usize), usize) {
-    const CHAINS: usize = 12;
+    /// `ROWS` by four sums, as many as the registers hold.
     #[inline(always)]
-    unsafe fn busy<V: Vector<T = i32>>(steps: usize) {
+    unsafe fn busy<V: Vector<T = i32>, const ROWS: usize>(steps: usize) {
         // SAFETY: the caller has the level.
         unsafe {
-            let columns = std::hint::black_box([1, 2, 3, 4]).map(|x| V::splat(x));
-            let mut sums = [columns[0]; CHAINS];
-            for step in 0..steps as i32 {
+            let [a, b, c, d] = std::hint::black_box([1, 2, 3, 4]);
+            let columns = [V::splat(a), V::splat(b), V::splat(c), V::splat(d)];
+            let (mut rows, mut sums) = ([columns[1]; ROWS], [[columns[0]; 4]; ROWS]);
+            for _ in 0..steps {
                 // Factors that change, and differ: what is the same would be multiplied once.
-                let rows = [V::splat(step), V::splat(step ^ 0x0103), V::splat(step ^ 0x0702)];
-                written_out!([0 1 2 3 4 5 6 7 8 9 10 11], I => {
-                    sums[I] = rows[I / 4].mul_add(columns[I % 4], sums[I]);
+                each_row!(ROWS, I => {
+                    rows[I] = rows[I].add(columns[I % 4]);
+                    written_out!([0 1 2 3], J => sums[I][J] = rows[I].mul_add(columns[J], sums[I][J]));
                 });
             }
             std::hint::black_box(sums);
         }
     }
     macro_rules! at {
-        ($v:ty, $products:literal $(, $feature:literal)?) => {{
+        ($v:ty, $products:literal, $rows:literal $(, $feature:literal)?) => {{
             $(#[target_feature(enable = $feature)])?
             unsafe fn run(steps: usize) {
                 // SAFETY: as for `busy`.
-                unsafe { busy::<$v>(steps) }
+                unsafe { busy::<$v, $rows>(steps) }
             }
-            (run as unsafe fn(usize), 2 * $products * <$v>::LANES * CHAINS)
+            (run as unsafe fn(usize), 2 * $products * <$v>::LANES * 4 * $rows)
         }};
     }
     #[cfg(target_arch = "x86_64")]
     match level {
         Level::Portable => {}
-        Level::Avx2 => return at!(x86::Pairs8, 2, "avx2"),
-        _ if is_x86_feature_detected!("avx512vnni") => return at!(x86::Quads16, 4, "avx512f,avx512vnni"),
-        _ => return at!(x86::Pairs16, 2, "avx512f,avx512bw"),
+        Level::Avx2 => return at!(x86::Pairs8, 2, 2, "avx2"),
+        _ if is_x86_feature_detected!("avx512vnni") => return at!(x86::Quads16, 4, 3, "avx512f,avx512vnni"),
+        _ => return at!(x86::Pairs16, 2, 3, "avx512f,avx512bw"),
     }
     let _ = level;
-    at!(PortablePairs, 2)
+    at!(PortablePairs, 2, 2)
 }
 
 /// A matrix in memory: element (i, j) at `i · row + j · col`.
