@@ -438,15 +438,6 @@ macro_rules! each_row {
     };
 }
 
-/// `body` for each of these numbers `I`, for the same reason where all of them are known.
-macro_rules! written_out {
-    ([$($n:literal)*], $i:ident => $body:expr) => {
-        $({
-            const $i: usize = $n;
-            $body
-        })*
-    };
-}
 /// The tile of `M` rows by `N` vectors. `STRIDED`: the left operand is; `PADDED`: the right operand always is. `add`:
 /// [`add_rows`] for these vectors.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
@@ -985,6 +976,7 @@ pub fn shape_quads(level: Level) -> Option<Shape<i32>> {
 /// operations of a step: what the machine can do at most.
 pub fn bytes_at_most(level: Level) -> (unsafe fn(usize), usize) {
     /// `ROWS` by four sums, as many as the registers hold.
+    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
     #[inline(always)]
     unsafe fn busy<V: Vector<T = i32>, const ROWS: usize>(steps: usize) {
         // SAFETY: the caller has the level.
@@ -996,7 +988,9 @@ pub fn bytes_at_most(level: Level) -> (unsafe fn(usize), usize) {
                 // Factors that change, and differ: what is the same would be multiplied once.
                 each_row!(ROWS, I => {
                     rows[I] = rows[I].add(columns[I % 4]);
-                    written_out!([0 1 2 3], J => sums[I][J] = rows[I].mul_add(columns[J], sums[I][J]));
+                    for j in 0..4 {
+                        sums[I][j] = rows[I].mul_add(columns[j], sums[I][j]);
+                    }
                 });
             }
             std::hint::black_box(sums);
