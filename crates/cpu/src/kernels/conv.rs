@@ -14,7 +14,7 @@ mod stage;
 mod tiled;
 mod tiled_gradient;
 mod tiles;
-mod winograd;
+pub mod winograd;
 
 pub use tiled::Forward;
 pub use tiles::pieces;

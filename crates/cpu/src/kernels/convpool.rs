@@ -2,6 +2,7 @@
 //! product with few columns of what that makes is summed before it leaves the next one.
 
 use super::amx::fused::fused_of;
+use super::conv::winograd::is_plain;
 use super::conv::{Padded, bind_pooled, offsets};
 use super::dot::{convert, roles};
 use super::dots::Dots;
@@ -9,7 +10,7 @@ use super::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right
 use super::lanes::{lanes, widen};
 use super::matmul::Epilogue;
 use super::pool::{PoolKernel, Row, pool_row};
-use super::pooltile::{Stored, Windows, WindowsShape, windows_shape};
+use super::pooltile::{Minimal, Stored, Windows, WindowsShape, windows_shape};
 use super::tilepool::{self, TilePool};
 use super::{Io, Kernel, Ptr, math};
 use crate::detect::{Isa, Level, Target, Tile, TileFn};
@@ -177,6 +178,8 @@ struct Operands {
     x: *const u8,
     /// Panels.
     kernel: *const f32,
+    /// Transformed, where that is done.
+    transformed: *const f32,
     /// Whole panels, or null.
     bias: *const f32,
     /// What a sum of products is at most for an input of magnitude 1, and the greatest bias.
@@ -255,7 +258,7 @@ fn pairs(lines: usize, length: usize) -> Vec<Pair> {
 /// How a row of windows is computed.
 enum Way {
     /// In registers.
-    Registers { shape: WindowsShape, right: usize, down: usize },
+    Registers { shape: WindowsShape, right: usize, down: usize, minimal: Option<Minimal> },
     /// Its pixels go to a tile first.
     Tile { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
 }
@@ -270,11 +273,24 @@ impl ConvPoolKernel {
         let line_taps = k.shape[1] * channels;
         let in_registers = pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
         let can_pair = in_registers && line_taps > 1 && c.rhs_dilation[1] == 1;
-        let stored = match (x.dtype, target.level) {
-            (DType::F32, _) => Stored::Wide,
-            (DType::BF16, Level::Avx512Bf16) if target.excess_precision && can_pair => Stored::Pairs,
+        let unpaired = match x.dtype {
+            DType::F32 => Stored::Wide,
             _ if target.excess_precision => Stored::Once,
             _ => Stored::Rounded,
+        };
+        let plain = k.shape[..2] == [3, 3] && is_plain(c) && pool.strides == pool.window;
+        let minimal = if target.winograd && in_registers && plain {
+            Minimal::new(channels, unpaired, level)
+        } else {
+            None
+        };
+        let stored = match (x.dtype, target.level) {
+            (DType::BF16, Level::Avx512Bf16)
+                if target.excess_precision && can_pair && minimal.is_none() =>
+            {
+                Stored::Pairs
+            }
+            _ => unpaired,
         };
         let size = if stored == Stored::Pairs { 2 } else { 4 };
         let input = Padded::of_size(size, x, &c.padding, &c.lhs_dilation)?;
@@ -300,7 +316,7 @@ impl ConvPoolKernel {
         let (way, columns) = if in_registers {
             let shape = windows_shape(level, stored);
             let columns = shape.panel(features);
-            (Way::Registers { shape, right: pixel_step[1] * size, down: pixel_step[0] * size }, columns)
+            (Way::Registers { shape, right: pixel_step[1] * size, down: pixel_step[0] * size, minimal }, columns)
         } else {
             let (run, rows, columns) = indirect_shape(level, features);
             (Way::Tile { run, rows, narrow, pool: pool_row(DType::F32, y.dtype, level)? }, columns)
@@ -390,6 +406,13 @@ impl ConvPoolKernel {
         }
     }
 
+    fn minimal(&self) -> Option<&Minimal> {
+        match &self.way {
+            Way::Registers { minimal, .. } => minimal.as_ref(),
+            Way::Tile { .. } => None,
+        }
+    }
+
     /// Widened operands; kernel panels and bias behind them.
     unsafe fn prepare(&self, cx: &Cx<'_>, io: &Io<'_>) -> Operands {
         let mut at = 0;
@@ -418,15 +441,27 @@ impl ConvPoolKernel {
                 let view = View { ptr: operands[1].cast::<f32>().add(kb * features), row: features, col: 1 };
                 pack_right(self.columns, view, k, features, panels.add(kb * self.padded_features()));
             }
-            let gain = self.magnitude(operands[1], self.sizes[1], self.magnitude) * taps as f32;
-            let Some(&bias) = operands.get(2) else {
-                return Operands { x, kernel: panels, bias: std::ptr::null(), gain, offset: 0.0 };
-            };
             let padded = panels.add(self.packed_bytes() / 4);
-            padded.write_bytes(0, self.padded_features());
-            std::ptr::copy_nonoverlapping(bias.cast(), padded, features);
-            let offset = self.magnitude(padded.cast(), features, self.level.tile::<Magnitude>());
-            Operands { x, kernel: panels, bias: padded, gain, offset }
+            let transformed = padded.add(self.bias_bytes() / 4);
+            let mut terms = taps as f32;
+            if let Some(minimal) = self.minimal() {
+                for j in (0..features).step_by(self.columns) {
+                    let to = transformed.add(j * minimal.elements());
+                    minimal.kernel(panels.add(j * taps), self.columns, to);
+                }
+                // Transforms make four times as much of an input, and of a kernel 9/4.
+                terms *= 16.0;
+            }
+            let gain = self.magnitude(operands[1], self.sizes[1], self.magnitude) * terms;
+            let mut prepared =
+                Operands { x, kernel: panels, transformed, bias: std::ptr::null(), gain, offset: 0.0 };
+            if let Some(&bias) = operands.get(2) {
+                padded.write_bytes(0, self.padded_features());
+                std::ptr::copy_nonoverlapping(bias.cast(), padded, features);
+                prepared.offset = self.magnitude(padded.cast(), features, self.level.tile::<Magnitude>());
+                prepared.bias = padded;
+            }
+            prepared
         }
     }
 
@@ -463,19 +498,19 @@ impl ConvPoolKernel {
     /// Bytes of the tile that [`ConvPoolKernel::row`] needs.
     fn tile_bytes(&self) -> usize {
         match self.way {
-            Way::Registers { .. } => 0,
+            Way::Registers { .. } => self.minimal().map_or(0, |_| Minimal::PART_BYTES),
             Way::Tile { .. } => self.pixel.len() * self.features * 4,
         }
     }
 
     /// One row of windows of one image; its results begin at `y` and `place`.
     unsafe fn row(&self, operands: &Operands, y: *mut u8, place: *mut u8, tile: *mut f32) {
-        match self.way {
+        match &self.way {
             // SAFETY: by the caller's promises.
-            Way::Registers { shape, right, down } => unsafe {
-                self.registers(shape, [right, down], operands, y, place);
+            Way::Registers { shape, right, down, .. } => unsafe {
+                self.registers(shape, [*right, *down], operands, [y, place], tile);
             },
-            Way::Tile { run, rows, narrow, pool } => {
+            &Way::Tile { run, rows, narrow, pool } => {
                 let r = Row {
                     window: self.pool.window,
                     step: self.pool.strides[1] * self.features,
@@ -565,38 +600,55 @@ impl ConvPoolKernel {
     /// A row of 2×2 windows.
     unsafe fn registers(
         &self,
-        shape: WindowsShape,
+        shape: &WindowsShape,
         [right, down]: [usize; 2],
         operands: &Operands,
-        y: *mut u8,
-        place: *mut u8,
+        [y, place]: [*mut u8; 2],
+        tile: *mut f32,
     ) {
-        let &Operands { x, kernel, bias, .. } = operands;
+        let &Operands { x, kernel, transformed, bias, .. } = operands;
         let seen = [&self.pixel, &self.tap].iter().filter_map(|t| t.last()).sum::<usize>() + 1;
         // SAFETY: what the row sees lies inside one (padded) image.
         let finite = operands.keep_finite(unsafe { self.magnitude(x, seen, self.magnitude) });
-        for j in (0..self.features).step_by(self.columns) {
-            let columns = self.columns.min(self.features - j);
-            let w = Windows {
-                x,
-                right,
-                down,
-                step: right * self.pool.strides[1],
-                windows: self.pooled[1],
-                taps: self.words.as_ptr(),
-                count: self.words.len(),
-                kernel: kernel.wrapping_add(j * self.words.len()),
-                panel: self.columns,
-                bias: if bias.is_null() { bias } else { bias.wrapping_add(j) },
-                relu: self.pool.relu,
-                finite,
-                y: y.wrapping_add(j * self.dtype.size()),
-                place: if place.is_null() { place } else { place.wrapping_add(j) },
-                row: self.features,
-                columns,
-            };
-            // SAFETY: the windows lie inside one (padded) image; the results are the caller's.
-            unsafe { shape.kernel(columns)(&w) };
+        let minimal = self.minimal().filter(|_| finite);
+        let (step, windows) = (right * self.pool.strides[1], self.pooled[1]);
+        let most = minimal.map_or(windows, Minimal::most).max(1);
+        for from in (0..windows).step_by(most) {
+            let x = x.wrapping_add(from * step);
+            let count = most.min(windows - from);
+            if let Some(minimal) = minimal {
+                // SAFETY: as above; the tile has room for the part.
+                unsafe { minimal.row(x.cast(), down / 4, count, tile) };
+            }
+            for j in (0..self.features).step_by(self.columns) {
+                let columns = self.columns.min(self.features - j);
+                let at = from * self.features + j;
+                let w = Windows {
+                    x,
+                    right,
+                    down,
+                    step,
+                    windows: count,
+                    taps: self.words.as_ptr(),
+                    count: self.words.len(),
+                    kernel: kernel.wrapping_add(j * self.words.len()),
+                    panel: self.columns,
+                    bias: if bias.is_null() { bias } else { bias.wrapping_add(j) },
+                    relu: self.pool.relu,
+                    finite,
+                    y: y.wrapping_add(at * self.dtype.size()),
+                    place: if place.is_null() { place } else { place.wrapping_add(at) },
+                    row: self.features,
+                    columns,
+                };
+                // SAFETY: the windows lie inside one (padded) image; the results are the caller's.
+                unsafe {
+                    match minimal {
+                        Some(m) => m.windows(&w, transformed.wrapping_add(j * m.elements()), tile),
+                        None => shape.kernel(columns)(&w),
+                    }
+                }
+            }
         }
     }
 }
@@ -604,7 +656,8 @@ impl ConvPoolKernel {
 impl Kernel for ConvPoolKernel {
     fn scratch(&self) -> usize {
         let wide: usize = (0..3).map(|k| self.wide_bytes(k)).sum();
-        wide + self.input.bytes() + self.packed_bytes() + self.bias_bytes() + 64
+        let transformed = self.minimal().map_or(0, |m| self.padded_features() * m.elements() * 4);
+        wide + self.input.bytes() + self.packed_bytes() + self.bias_bytes() + transformed + 64
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {

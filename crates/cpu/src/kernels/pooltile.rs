@@ -1,17 +1,23 @@
 //! Register kernels that compute the pixels of 2×2 windows of a convolution and keep only the greatest of each window.
 
+mod minimal;
+
+pub use minimal::Minimal;
+
 use super::gemm::{Portable32, Vector};
 use super::halves::Halves;
 use crate::detect::Level;
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
 
-/// Vectors that can be compared.
+/// Vectors that can be compared, and computed with beside products and sums.
 ///
 /// # Safety
 /// As for [`Vector`].
 unsafe trait Compare: Halves {
     type Mask: Copy;
+    unsafe fn sub(self, b: Self) -> Self;
+    unsafe fn mul(self, b: Self) -> Self;
     unsafe fn ge(self, b: Self) -> Self::Mask;
     unsafe fn gt(self, b: Self) -> Self::Mask;
     /// Lanes where either is NaN.
@@ -60,6 +66,14 @@ unsafe impl<V: Compare> Sums for V {
 // SAFETY: plain code, available everywhere.
 unsafe impl Compare for Portable32 {
     type Mask = [bool; 4];
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        Portable32(std::array::from_fn(|i| self.0[i] - b.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        Portable32(std::array::from_fn(|i| self.0[i] * b.0[i]))
+    }
     #[inline(always)]
     unsafe fn ge(self, b: Self) -> [bool; 4] {
         std::array::from_fn(|i| self.0[i] >= b.0[i])
@@ -118,6 +132,16 @@ mod x86 {
     unsafe impl Compare for V16x32 {
         type Mask = __mmask16;
         #[inline(always)]
+        unsafe fn sub(self, b: Self) -> Self {
+            // SAFETY: the level is available.
+            V16x32(unsafe { _mm512_sub_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: the level is available.
+            V16x32(unsafe { _mm512_mul_ps(self.0, b.0) })
+        }
+        #[inline(always)]
         unsafe fn ge(self, b: Self) -> __mmask16 {
             // SAFETY: the level is available.
             unsafe { _mm512_cmp_ps_mask::<_CMP_GE_OQ>(self.0, b.0) }
@@ -164,11 +188,14 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_places(p: *mut u8, right: __mmask16, second: __mmask16, dead: __mmask16) {
+            // Beside vectors of floats, integers have little to do: bits of masks are spread over bytes there.
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe {
-                let pair = _mm_maskz_mov_epi8(right, _mm_set1_epi8(2));
-                let place = _mm_mask_add_epi8(pair, second, pair, _mm_set1_epi8(1));
-                _mm_storeu_si128(p.cast(), _mm_mask_mov_epi8(place, dead, _mm_set1_epi8(DEAD as i8)));
+                let bytes = |bits: u64, place: u64| _pdep_u64(bits, place * 0x0101_0101_0101_0101);
+                let (right, second, dead) = (right as u64, second as u64, dead as u64);
+                let low = bytes(right, 2) | bytes(second, 1) | bytes(dead, DEAD as u64);
+                let high = bytes(right >> 8, 2) | bytes(second >> 8, 1) | bytes(dead >> 8, DEAD as u64);
+                p.cast::<[u64; 2]>().write_unaligned([low, high]);
             }
         }
     }
@@ -190,6 +217,16 @@ mod x86 {
     // SAFETY: as above.
     unsafe impl Compare for V8x32 {
         type Mask = __m256;
+        #[inline(always)]
+        unsafe fn sub(self, b: Self) -> Self {
+            // SAFETY: the level is available.
+            V8x32(unsafe { _mm256_sub_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: the level is available.
+            V8x32(unsafe { _mm256_mul_ps(self.0, b.0) })
+        }
         #[inline(always)]
         unsafe fn ge(self, b: Self) -> __m256 {
             // SAFETY: the level is available.
@@ -256,6 +293,7 @@ mod x86 {
 }
 
 /// One call: a row of windows for one panel of filters.
+#[derive(Clone, Copy)]
 pub struct Windows {
     /// The input at the first pixel of the first window.
     pub x: *const u8,
@@ -505,14 +543,14 @@ kernels!(portable2, Portable32, 2, 1, [1]);
 use super::gemm::x86::{HalfPairs16, V8x32, V16x32};
 kernels!(avx2x1, V8x32, 1, 2, [1 2], "avx2,fma");
 kernels!(avx2x2, V8x32, 2, 1, [1], "avx2,fma");
-kernels!(avx512x1, V16x32, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
-kernels!(avx512x2, V16x32, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
-kernels!(avx512x3, V16x32, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
-kernels!(avx512x4, V16x32, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
-kernels!(pairs1, HalfPairs16, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
-kernels!(pairs2, HalfPairs16, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
-kernels!(pairs3, HalfPairs16, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
-kernels!(pairs4, HalfPairs16, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
+kernels!(avx512x1, V16x32, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2");
+kernels!(avx512x2, V16x32, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2");
+kernels!(avx512x3, V16x32, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2");
+kernels!(avx512x4, V16x32, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2");
+kernels!(pairs1, HalfPairs16, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2");
+kernels!(pairs2, HalfPairs16, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2");
+kernels!(pairs3, HalfPairs16, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2");
+kernels!(pairs4, HalfPairs16, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2");
 
 /// The register kernels of a level: for panels of one vector, of two, and so on.
 #[derive(Clone, Copy)]

@@ -245,6 +245,12 @@ impl Thin {
         self.rows
     }
 
+    /// How many products a sum has, and how far their factors lie apart in elements: in the copied left operand, of which a
+    /// product has one number for each row, and in the right one, of which it has one for each column.
+    pub fn terms(&self) -> (usize, usize, usize) {
+        (self.k, self.m, self.b_k)
+    }
+
     /// Leaves the product to tile registers where they know it. Columns then go in whole [`WIDTH`]s.
     pub fn with_tiles(mut self, fused: Option<&'static Fused>) -> Thin {
         self.tiles = fused.filter(|_| self.from == DType::BF16 && self.n.is_multiple_of(WIDTH));

@@ -25,7 +25,7 @@ use systole_ir::op::Convolution;
 use crate::kernels::gemm::x86;
 
 /// Places of a transformed tile.
-const PLACES: usize = 16;
+pub const PLACES: usize = 16;
 /// Elements between arrays of one place each, beside what they hold: so that the same element of all places does not
 /// fall into one set of a cache.
 const APART: usize = 16;
@@ -67,7 +67,7 @@ impl Costs {
 }
 
 /// Whether a convolution of two spatial dimensions moves its window by single elements of an input without holes.
-fn is_plain(c: &Convolution) -> bool {
+pub fn is_plain(c: &Convolution) -> bool {
     let ones = |of: &[usize]| of.iter().all(|&n| n == 1);
     c.padding.len() == 2 && ones(&c.strides) && ones(&c.lhs_dilation) && ones(&c.rhs_dilation)
 }
@@ -128,18 +128,18 @@ struct Pixels {
 
 /// `rows` rows of elements of a window, transformed one way or the other: tap `t` at `taps + t · tap`, rows `row`
 /// apart; place `p` at `places + p · place`, rows of whole vectors `wide` apart.
-struct Window {
-    taps: *mut f32,
-    tap: usize,
-    row: usize,
-    places: *mut f32,
-    place: usize,
-    wide: usize,
-    rows: usize,
+pub struct Window {
+    pub taps: *mut f32,
+    pub tap: usize,
+    pub row: usize,
+    pub places: *mut f32,
+    pub place: usize,
+    pub wide: usize,
+    pub rows: usize,
     /// Elements of a row.
-    elements: usize,
+    pub elements: usize,
     /// Adds to what the taps hold.
-    add: bool,
+    pub add: bool,
 }
 
 /// The transforms at one level.
@@ -167,6 +167,11 @@ impl Transforms {
             _ => PORTABLE,
         }
     }
+}
+
+/// `G g Gᵀ`
+pub fn of_kernel(level: Level) -> unsafe fn(&Window) {
+    Transforms::of(level).kernel
 }
 
 // The functions below count by hand and take no closures, which would not be compiled for the level.
