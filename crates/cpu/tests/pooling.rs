@@ -259,6 +259,61 @@ fn pooled_convolutions_from_fewer_products() {
     }
 }
 
+/// As above where these do not pay as products of matrices.
+#[test]
+fn pooled_convolutions_of_few_channels_from_fewer_products() {
+    let backends = backends();
+    let transforms = CompileOptions { winograd: true, excess_precision: true, ..CompileOptions::default() };
+    for (x, filters, padded) in [
+        // Filters: part of a vector, some and a rest, several; rows and columns that no window sees; windows for which
+        // there is no second one.
+        ([3, 28, 28, 1], 64, false),
+        ([2, 9, 8, 1], 5, false),
+        ([2, 7, 11, 1], 20, true),
+        // More windows of a row than are transformed together.
+        ([1, 5, 150, 1], 33, false),
+        ([2, 9, 12, 2], 16, false),
+        ([2, 8, 9, 3], 40, true),
+        ([2, 6, 37, 8], 32, false),
+    ] {
+        for dtype in [F32, BF16] {
+            let mut case = Case { same: padded, ..Case::new(dtype, x, [3, 3, filters], [2, 2]) };
+            for (act, bias) in [(Act::After, true), (Act::Before, false), (Act::None, true)] {
+                (case.act, case.bias) = (act, bias);
+                let label = format!("{} from fewer products", case.label());
+                let (graph, product) = (case.graph(false), case.product(10, bias, false));
+                check_with(&backends, &product, &some_integers(&product, 6, 12), &transforms, &label);
+                let mut args = some_integers(&graph, 6, 12);
+                check_with(&backends, &graph, &args, &transforms, &label);
+                // Rows of windows that see such numbers are computed by the definition.
+                for strange in [f64::INFINITY, f64::NAN, 3e38].into_iter().filter(|_| dtype == F32) {
+                    args[0] = with(&args[0], x[2] * x[3] * 2 + 3, strange);
+                    let want = &oracle(&graph, &args)[0];
+                    for b in &backends {
+                        let got = &run_with(b, &graph, &args, &transforms)[0];
+                        assert!(same(got, want), "{label}, {strange}\n{got:?}\n{want:?}");
+                    }
+                }
+            }
+            if dtype == F32 && x[3] == 1 {
+                let graph = case.graph(false);
+                let args = arguments(&graph, -1.0, 1.0, 6);
+                let pair = [&CompileOptions::default(), &transforms]
+                    .map(|o| run_with(&backends[0], &graph, &args, o));
+                assert!(pair[0][0] != pair[1][0], "{}: by the definition", case.label());
+            }
+        }
+    }
+}
+
+/// A copy with another number at one place.
+fn with(x: &Literal, at: usize, number: f64) -> Literal {
+    let mut b = LiteralBuilder::new(x.ty().clone());
+    (0..x.ty().elements()).for_each(|k| b.set(k, x.get(k)));
+    b.set(at, Scalar::Float(number));
+    b.finish()
+}
+
 #[test]
 fn more_images_than_parts() {
     let case = Case::new(F32, [75, 6, 6, 1], [3, 3, 10], [2, 2]);
@@ -282,6 +337,10 @@ fn gradients_of_few_terms_are_made_where_they_are_read() {
         ([19, 31, 29, 1], [3, 3, 20]),
         ([37, 11, 12, 2], [2, 3, 17]),
         ([64, 10, 10, 1], [3, 3, 16]),
+        // Vectors of features: three; as many taps as one pass takes, and more.
+        ([23, 16, 15, 1], [3, 3, 48]),
+        ([37, 11, 12, 2], [2, 3, 16]),
+        ([5, 18, 13, 1], [5, 5, 32]),
     ] {
         cases.extend([F32, BF16].map(|dtype| plain(dtype, x, kernel, [2, 2])));
     }

@@ -273,24 +273,17 @@ impl ConvPoolKernel {
         let line_taps = k.shape[1] * channels;
         let in_registers = pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
         let can_pair = in_registers && line_taps > 1 && c.rhs_dilation[1] == 1;
-        let unpaired = match x.dtype {
-            DType::F32 => Stored::Wide,
+        let stored = match (x.dtype, target.level) {
+            (DType::F32, _) => Stored::Wide,
+            (DType::BF16, Level::Avx512Bf16) if target.excess_precision && can_pair => Stored::Pairs,
             _ if target.excess_precision => Stored::Once,
             _ => Stored::Rounded,
         };
         let plain = k.shape[..2] == [3, 3] && is_plain(c) && pool.strides == pool.window;
         let minimal = if target.winograd && in_registers && plain {
-            Minimal::new(channels, unpaired, level)
+            Minimal::new(channels, stored, level)
         } else {
             None
-        };
-        let stored = match (x.dtype, target.level) {
-            (DType::BF16, Level::Avx512Bf16)
-                if target.excess_precision && can_pair && minimal.is_none() =>
-            {
-                Stored::Pairs
-            }
-            _ => unpaired,
         };
         let size = if stored == Stored::Pairs { 2 } else { 4 };
         let input = Padded::of_size(size, x, &c.padding, &c.lhs_dilation)?;
@@ -316,7 +309,10 @@ impl ConvPoolKernel {
         let (way, columns) = if in_registers {
             let shape = windows_shape(level, stored);
             let columns = shape.panel(features);
-            (Way::Registers { shape, right: pixel_step[1] * size, down: pixel_step[0] * size, minimal }, columns)
+            (
+                Way::Registers { shape, right: pixel_step[1] * size, down: pixel_step[0] * size, minimal },
+                columns,
+            )
         } else {
             let (run, rows, columns) = indirect_shape(level, features);
             (Way::Tile { run, rows, narrow, pool: pool_row(DType::F32, y.dtype, level)? }, columns)

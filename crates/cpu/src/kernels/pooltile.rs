@@ -188,14 +188,11 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_places(p: *mut u8, right: __mmask16, second: __mmask16, dead: __mmask16) {
-            // Beside vectors of floats, integers have little to do: bits of masks are spread over bytes there.
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe {
-                let bytes = |bits: u64, place: u64| _pdep_u64(bits, place * 0x0101_0101_0101_0101);
-                let (right, second, dead) = (right as u64, second as u64, dead as u64);
-                let low = bytes(right, 2) | bytes(second, 1) | bytes(dead, DEAD as u64);
-                let high = bytes(right >> 8, 2) | bytes(second >> 8, 1) | bytes(dead >> 8, DEAD as u64);
-                p.cast::<[u64; 2]>().write_unaligned([low, high]);
+                let pair = _mm_maskz_mov_epi8(right, _mm_set1_epi8(2));
+                let place = _mm_mask_add_epi8(pair, second, pair, _mm_set1_epi8(1));
+                _mm_storeu_si128(p.cast(), _mm_mask_mov_epi8(place, dead, _mm_set1_epi8(DEAD as i8)));
             }
         }
     }
@@ -543,14 +540,14 @@ kernels!(portable2, Portable32, 2, 1, [1]);
 use super::gemm::x86::{HalfPairs16, V8x32, V16x32};
 kernels!(avx2x1, V8x32, 1, 2, [1 2], "avx2,fma");
 kernels!(avx2x2, V8x32, 2, 1, [1], "avx2,fma");
-kernels!(avx512x1, V16x32, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2");
-kernels!(avx512x2, V16x32, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2");
-kernels!(avx512x3, V16x32, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2");
-kernels!(avx512x4, V16x32, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2");
-kernels!(pairs1, HalfPairs16, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2");
-kernels!(pairs2, HalfPairs16, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2");
-kernels!(pairs3, HalfPairs16, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2");
-kernels!(pairs4, HalfPairs16, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2");
+kernels!(avx512x1, V16x32, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx512x2, V16x32, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx512x3, V16x32, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(avx512x4, V16x32, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+kernels!(pairs1, HalfPairs16, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
+kernels!(pairs2, HalfPairs16, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
+kernels!(pairs3, HalfPairs16, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
+kernels!(pairs4, HalfPairs16, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
 
 /// The register kernels of a level: for panels of one vector, of two, and so on.
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 //! Winograd's F(2×2, 3×3), of which `conv/winograd.rs` tells more.
 //!
 //! For inputs of few channels, whose transforms would not pay as products of matrices. A row of windows is transformed at
-//! once, and vectors of filters take it up from there, without leaving the registers before the maximum. There are about as
-//! many additions as products, which cores do beside each other.
+//! once, and vectors of filters take it up from there, without leaving the registers before the maximum. Additions are about
+//! as many as products of one channel; cores do them beside each other.
 
 use super::{Compare, Kind, STORED, Stored, WIDE, Windows, finish, finish_finite};
 use crate::detect::Level;
@@ -14,14 +14,19 @@ use systole_compile::Relu;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::gemm::x86::{V8x32, V16x32};
 
-/// Most channels.
+/// Most channels. Several pay where there are 32 registers.
 const MOST: usize = 8;
 
 /// A part of a row of windows, transformed: of each of the 4 rows of pixels that it sees, transformed along columns, three
-/// arrays over its elements: `e[i] - e[i + 2]`, `e[i] + e[i + 1]` and `e[i + 1] - e[i]`, counted in pixels.
+/// arrays over its elements: `e[i] - e[i + 2]`, `e[i] + e[i + 1]` and `e[i + 1] - e[i]`, counted in pixels. The last row has
+/// the other sign.
 const ARRAYS: usize = 3;
 /// Elements of such an array. (Their places are then known when a kernel is compiled.)
 const PART: usize = 128;
+/// Elements from one row to the next.
+const ROW: usize = ARRAYS * PART;
+/// Windows that are computed together where there are several channels.
+const TOGETHER: usize = 2;
 
 /// One call: what [`Windows`] says of results, bias and sizes, and transformed operands.
 struct Call<'a> {
@@ -48,9 +53,9 @@ unsafe fn transform<V: Compare>(r: &Row) {
     unsafe {
         let mut row = 0;
         while row < 4 {
-            let [a, b] = [[0, 2], [1, 2], [2, 1], [1, 3]][row];
+            let [a, b] = [[0, 2], [1, 2], [2, 1], [3, 1]][row];
             let (a, b) = (r.x.add(a * r.down), r.x.add(b * r.down));
-            let to = r.to.add(row * ARRAYS * PART);
+            let to = r.to.add(row * ROW);
             let mut at = 0;
             while at < r.count {
                 let lanes = V::LANES.min(r.count - at);
@@ -75,102 +80,204 @@ unsafe fn transform<V: Compare>(r: &Row) {
     }
 }
 
-/// `Aᵀ (u ⊙ v) A` and a number: the four pixels of one window. `left`, `right`: the first elements of its two pixels in the
-/// arrays.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Where column `J` of a window's transformed tile begins. `at`: the window's first element of a channel.
 #[inline(always)]
-unsafe fn tile<V: Compare>(left: *const f32, right: *const f32, u: &[V; PLACES], start: V) -> [V; 4] {
+unsafe fn column<const J: usize>(c: &Call<'_>, at: usize) -> *const f32 {
+    let (right, array) = [(0, 0), (1, 1), (1, 2), (1, 0)][J];
+    // SAFETY: the caller's window is there.
+    unsafe { c.input.add(at + right * c.channels + array * PART) }
+}
+
+/// Of one channel, a column of `Aᵀ (u ⊙ v)` and a number.
+#[inline(always)]
+unsafe fn down<V: Compare, const J: usize>(
+    c: &Call<'_>,
+    at: usize,
+    u: &[V; PLACES],
+    start: Option<V>,
+) -> [V; 2] {
     // SAFETY: by the caller's promise, the window's elements are there.
     unsafe {
-        let column = [left, right.add(PART), right.add(2 * PART), right];
-        let zero = V::splat(0.0);
-        let mut down = [[zero; 2]; 4];
-        for j in 0..4 {
-            let mut v = [zero; 4];
-            for i in 0..4 {
-                v[i] = V::splat(*column[j].add(i * ARRAYS * PART));
-            }
-            // The place in the middle is added to all four pixels.
-            let first = if j == 1 { v[1].mul_add(u[4 + j], start) } else { v[1].mul(u[4 + j]) };
-            let second = v[2].mul(u[8 + j]);
-            let (above, below) = (v[0].mul_add(u[j], first.add(second)), v[3].mul(u[12 + j]));
-            down[j] = [above, first.sub(second).sub(below)];
-        }
-        let mut pixels = [zero; 4];
-        for i in 0..2 {
-            let [a, b, c, d] = [down[0][i], down[1][i], down[2][i], down[3][i]];
-            pixels[2 * i] = a.add(b.add(c));
-            pixels[2 * i + 1] = b.sub(c).sub(d);
-        }
-        pixels
+        let x = column::<J>(c, at);
+        let v = [V::splat(*x), V::splat(*x.add(ROW)), V::splat(*x.add(2 * ROW)), V::splat(*x.add(3 * ROW))];
+        let first = match start {
+            Some(start) => v[1].mul_add(u[4 + J], start),
+            None => v[1].mul(u[4 + J]),
+        };
+        let second = v[2].mul(u[8 + J]);
+        [v[0].mul_add(u[J], first.add(second)), v[3].mul_add(u[12 + J], first.sub(second))]
     }
 }
 
-/// The four pixels of one window: sums over all channels, and a number. `u`: the first channel's transformed kernel.
+/// The four pixels of one window from columns of its tile.
 #[inline(always)]
-unsafe fn pixels<V: Compare, const ONE: bool>(
-    c: &Call<'_>,
-    (at, kernel): (usize, *const f32),
-    u: &[V; PLACES],
-    start: V,
-) -> [V; 4] {
-    // SAFETY: by the caller's promise, all channels are there.
+unsafe fn pixels<V: Compare>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
+    // SAFETY: the level is available.
     unsafe {
-        let (left, right) = (c.input.add(at), c.input.add(at + c.channels));
-        let mut pixels = tile(left, right, u, start);
-        if !ONE {
-            for channel in 1..c.channels {
-                let u = load(kernel.add(channel * PLACES * V::LANES));
-                let more = tile(left.add(channel), right.add(channel), &u, V::splat(0.0));
-                for k in 0..4 {
-                    pixels[k] = pixels[k].add(more[k]);
+        [
+            a[0].add(b[0].add(c[0])),
+            b[0].sub(c[0]).sub(d[0]),
+            a[1].add(b[1].add(c[1])),
+            b[1].sub(c[1]).sub(d[1]),
+        ]
+    }
+}
+
+/// Of `W` windows, a column of `Aᵀ Σ (u ⊙ v)` over all channels.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn sums<V: Compare, const J: usize, const W: usize>(
+    c: &Call<'_>,
+    at: usize,
+    kernel: *const f32,
+) -> [[V; 2]; W] {
+    // SAFETY: by the caller's promise, the windows' elements and the kernel's channels are there.
+    unsafe {
+        let zero = V::splat(0.0);
+        let mut m = [[zero; 4]; W];
+        for channel in 0..c.channels {
+            let u = kernel.add((channel * PLACES + J) * V::LANES);
+            let u = [
+                V::load(u),
+                V::load(u.add(4 * V::LANES)),
+                V::load(u.add(8 * V::LANES)),
+                V::load(u.add(12 * V::LANES)),
+            ];
+            for w in 0..W {
+                let x = column::<J>(c, at + 2 * w * c.channels + channel);
+                for i in 0..4 {
+                    m[w][i] = V::splat(*x.add(i * ROW)).mul_add(u[i], m[w][i]);
                 }
             }
         }
-        pixels
+        let mut down = [[zero; 2]; W];
+        for w in 0..W {
+            let [a, b, c, d] = m[w];
+            down[w] = [a.add(b.add(c)), d.add(b.sub(c))];
+        }
+        down
     }
 }
 
+/// `W` windows of several channels.
 #[allow(clippy::needless_range_loop)] // As above.
 #[inline(always)]
-unsafe fn load<V: Compare>(kernel: *const f32) -> [V; PLACES] {
-    // SAFETY: the caller has a vector for each place there.
+unsafe fn several<V: Compare, const W: usize, const WHOLE: bool, const KIND: Kind>(
+    (w, c): (&Windows, &Call<'_>),
+    (from, i): (usize, usize),
+    floor: V,
+) {
+    // SAFETY: by the caller's promise, transformed operands and results cover the windows and filters.
     unsafe {
-        let mut u = [V::splat(0.0); PLACES];
-        for p in 0..PLACES {
-            u[p] = V::load(kernel.add(p * V::LANES));
+        let bias = if w.bias.is_null() { V::splat(0.0) } else { V::load(w.bias.add(from)) };
+        let (kernel, at) = (c.kernel.add(from * c.channels * PLACES), 2 * i * c.channels);
+        let mut x = [[bias; 4]; W];
+        let column: [[V; 2]; W] = sums::<V, 0, W>(c, at, kernel);
+        for k in 0..W {
+            (x[k][0], x[k][2]) = (x[k][0].add(column[k][0]), x[k][2].add(column[k][1]));
         }
-        u
+        let column: [[V; 2]; W] = sums::<V, 1, W>(c, at, kernel);
+        for k in 0..W {
+            (x[k][0], x[k][2]) = (x[k][0].add(column[k][0]), x[k][2].add(column[k][1]));
+            (x[k][1], x[k][3]) = (x[k][1].add(column[k][0]), x[k][3].add(column[k][1]));
+        }
+        let column: [[V; 2]; W] = sums::<V, 2, W>(c, at, kernel);
+        for k in 0..W {
+            (x[k][0], x[k][2]) = (x[k][0].add(column[k][0]), x[k][2].add(column[k][1]));
+            (x[k][1], x[k][3]) = (x[k][1].sub(column[k][0]), x[k][3].sub(column[k][1]));
+        }
+        let column: [[V; 2]; W] = sums::<V, 3, W>(c, at, kernel);
+        for k in 0..W {
+            (x[k][1], x[k][3]) = (x[k][1].sub(column[k][0]), x[k][3].sub(column[k][1]));
+            store::<V, WHOLE, KIND>(w, x[k], bias, floor, (i + k, from));
+        }
     }
 }
 
-/// `ONE`: there is one channel, whose kernel stays in registers.
+/// The maximum and place of window `i` go out, for filters `from` on: a vector of them (`WHOLE`), or the rest.
 #[inline(always)]
-unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Call<'_>) {
-    // Known to be changed by nothing that is stored.
-    let (w, c) = (*c.windows, Call { ..*c });
+unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
+    w: &Windows,
+    x: [V; 4],
+    bias: V,
+    floor: V,
+    (i, from): (usize, usize),
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match WHOLE {
+            true => finish_finite::<V, KIND>(w, x, bias, floor, i * w.row + from),
+            false => finish::<V, KIND>(w, x, bias, i * w.row + from, w.columns - from),
+        }
+    }
+}
+
+/// One channel, whose kernel stays in registers.
+#[inline(always)]
+unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
+    (w, c): (&Windows, &Call<'_>),
+    from: usize,
+    floor: V,
+) {
     // SAFETY: by the caller's promise, transformed operands and results cover the windows and filters.
     unsafe {
+        let bias = if w.bias.is_null() { V::splat(0.0) } else { V::load(w.bias.add(from)) };
+        let kernel = c.kernel.add(from * PLACES);
+        let mut u = [bias; PLACES];
+        for (p, u) in u.iter_mut().enumerate() {
+            *u = V::load(kernel.add(p * V::LANES));
+        }
+        for i in 0..w.windows {
+            // The place in the middle is added to all four pixels.
+            let x = pixels([
+                down::<V, 0>(c, 2 * i, &u, None),
+                down::<V, 1>(c, 2 * i, &u, Some(bias)),
+                down::<V, 2>(c, 2 * i, &u, None),
+                down::<V, 3>(c, 2 * i, &u, None),
+            ]);
+            store::<V, WHOLE, KIND>(w, x, bias, floor, (i, from));
+        }
+    }
+}
+
+/// A vector of filters, or the rest of one.
+#[inline(always)]
+unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Kind>(
+    (w, c): (&Windows, &Call<'_>),
+    from: usize,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
         let floor = V::splat(if w.relu == Relu::None { f32::NEG_INFINITY } else { 0.0 });
-        let mut from = 0;
-        while from < w.columns {
-            let bias = if w.bias.is_null() { V::splat(0.0) } else { V::load(w.bias.add(from)) };
-            let kernel = c.kernel.add(from * c.channels * PLACES);
-            let u = load::<V>(kernel);
-            let n = V::LANES.min(w.columns - from);
-            // Two loops: what the second takes would not leave the kernel in registers.
-            if n == V::LANES {
-                for i in 0..w.windows {
-                    let x = pixels::<V, ONE>(&c, (2 * i * c.channels, kernel), &u, bias);
-                    finish_finite::<V, KIND>(&w, x, bias, floor, i * w.row + from);
-                }
-            } else {
-                for i in 0..w.windows {
-                    let x = pixels::<V, ONE>(&c, (2 * i * c.channels, kernel), &u, bias);
-                    finish::<V, KIND>(&w, x, bias, i * w.row + from, n);
-                }
-            }
+        if ONE {
+            return one::<V, WHOLE, KIND>((w, c), from, floor);
+        }
+        let mut i = 0;
+        while i + TOGETHER <= w.windows {
+            several::<V, TOGETHER, WHOLE, KIND>((w, c), (from, i), floor);
+            i += TOGETHER;
+        }
+        while i < w.windows {
+            several::<V, 1, WHOLE, KIND>((w, c), (from, i), floor);
+            i += 1;
+        }
+    }
+}
+
+/// `ONE`: there is one channel.
+#[inline(always)]
+unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Call<'_>) {
+    // Copies that nothing that is stored changes.
+    let (w, c) = (*c.windows, Call { ..*c });
+    let mut from = 0;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        while from + V::LANES <= w.columns {
+            filters::<V, ONE, true, KIND>((&w, &c), from);
             from += V::LANES;
+        }
+        if from < w.columns {
+            filters::<V, ONE, false, KIND>((&w, &c), from);
         }
     }
 }
@@ -195,7 +302,7 @@ kernels!(portable, transform_portable, Portable32);
 #[cfg(target_arch = "x86_64")]
 kernels!(avx2, transform_avx2, V8x32, "avx2,fma");
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512, transform_avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2");
+kernels!(avx512, transform_avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
 /// The kernels of a convolution.
 pub struct Minimal {
@@ -214,26 +321,27 @@ impl Minimal {
             Stored::Once => STORED,
             Stored::Rounded | Stored::Pairs => return None,
         };
-        let one = channels == 1;
-        macro_rules! which {
+        macro_rules! one {
             ($name:ident) => {
-                match (one, kind) {
-                    (true, WIDE) => $name::<true, WIDE>,
-                    (false, WIDE) => $name::<false, WIDE>,
-                    (true, _) => $name::<true, STORED>,
-                    (false, _) => $name::<false, STORED>,
-                }
+                if kind == WIDE { $name::<true, WIDE> } else { $name::<true, STORED> }
             };
         }
-        let (run, transform, lanes): (WindowsFn, unsafe fn(&Row), usize) = match level {
+        let (run, transform, lanes): (WindowsFn, unsafe fn(&Row), usize) = match (level, channels) {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => (which!(avx512), transform_avx512, 16),
+            (Level::Avx512, 1) => (one!(avx512), transform_avx512, 16),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => (which!(avx2), transform_avx2, 8),
-            _ => (which!(portable), transform_portable, 4),
+            (Level::Avx512, 2..=MOST) => {
+                let run: WindowsFn =
+                    if kind == WIDE { avx512::<false, WIDE> } else { avx512::<false, STORED> };
+                (run, transform_avx512, 16)
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx2, 1) => (one!(avx2), transform_avx2, 8),
+            (Level::Portable, 1) => (one!(portable), transform_portable, 4),
+            _ => return None,
         };
         let kernel = winograd::of_kernel(level);
-        (1..=MOST).contains(&channels).then_some(Minimal { channels, lanes, run, transform, kernel })
+        Some(Minimal { channels, lanes, run, transform, kernel })
     }
 
     /// Bytes of a part of a row of windows, transformed.
