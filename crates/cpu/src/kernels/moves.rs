@@ -33,8 +33,9 @@ pub struct BoxCopy {
 const BLOCK_BYTES: usize = 64 << 10;
 /// Edge of a tile of a transposition.
 const EDGE: usize = 16;
-/// Lines that are few: the caches hold one of each at a time.
+/// Lines that are few, and elements of them that are moved before those of the next: the nearest cache holds them all.
 const FEW: usize = 32;
+const LONG: usize = 256;
 
 impl BoxCopy {
     /// A copy of elements of `size` bytes, from element `src` to element `dst` on.
@@ -70,15 +71,20 @@ impl BoxCopy {
     pub unsafe fn run(&self, cx: &Cx<'_>, src: *const u8, dst: *mut u8) {
         let (src, dst) = (Ptr::of(src), Ptr(dst));
         let bytes = self.elements() * self.size;
-        // The outermost dimension is cut into strips; a single long run into pieces.
-        let outer = self.dims[0].size;
+        // The outermost dimension is cut into strips, and a single long run into pieces; of a matrix that is transposed, the
+        // longer one, so that no line is read for several strips.
+        let cut = match &self.dims[..] {
+            [a, b] if b.src != 1 && b.size > a.size => 1,
+            _ => 0,
+        };
+        let outer = self.dims[cut].size;
         let strip = (BLOCK_BYTES * outer.max(1)).div_ceil(bytes.max(1)).clamp(1, outer.max(1));
         let body = |block: usize| {
             let from = block * strip;
             let size = strip.min(outer - from);
-            let first = self.dims[0];
+            let first = self.dims[cut];
             let mut dims = self.dims.clone();
-            dims[0].size = size;
+            dims[cut].size = size;
             let at = |base: isize, step: isize| base + from as isize * step;
             // SAFETY: the strips are disjoint parts of the box.
             unsafe {
@@ -162,18 +168,19 @@ unsafe fn copy_line<T: Copy>(d: Dim, src: *const T, dst: *mut T) {
 /// line by line.
 unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
     if a.size.min(b.size) <= FEW {
-        let lines = |d: Dim, count: usize, src_step: isize, dst_step: isize| {
-            for k in 0..count as isize {
-                let (src, dst) = (src.wrapping_offset(k * src_step), dst.wrapping_offset(k * dst_step));
-                // SAFETY: inside the box.
-                (0..d.size as isize).for_each(|i| unsafe { *dst.offset(i * d.dst) = *src.offset(i * d.src) });
+        // The long dimension, and lines of it side by side.
+        let (long, few) = if b.size >= a.size { (b, a) } else { (a, b) };
+        for from in (0..long.size).step_by(LONG) {
+            let to = (from + LONG).min(long.size);
+            for k in 0..few.size as isize {
+                let (src, dst) = (src.wrapping_offset(k * few.src), dst.wrapping_offset(k * few.dst));
+                for i in from as isize..to as isize {
+                    // SAFETY: inside the box.
+                    unsafe { *dst.offset(i * long.dst) = *src.offset(i * long.src) };
+                }
             }
-        };
-        return if b.size >= a.size {
-            lines(Dim { dst: 1, ..b }, a.size, 1, a.dst)
-        } else {
-            lines(Dim { src: 1, ..a }, b.size, b.src, 1)
-        };
+        }
+        return;
     }
     for i0 in (0..a.size).step_by(EDGE) {
         for j0 in (0..b.size).step_by(EDGE) {

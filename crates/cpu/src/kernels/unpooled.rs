@@ -19,6 +19,7 @@ use super::tilegrad::TileGradient;
 use super::{Io, Kernel, Ptr};
 use crate::detect::{Isa, Level, Target, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use systole_compile::{DEAD, Step, UnpooledGradient};
 use systole_ir::{DType, Result};
@@ -289,9 +290,9 @@ struct Making {
     terms: usize,
 }
 
-/// Gradients of a window, `N` vectors of each image.
+/// Gradients of a window, `N` vectors of at most 16 numbers of each image.
 #[repr(align(64))]
-struct Near<const N: usize>([[[f32; 16]; N]; AT_A_TIME]);
+struct Near<const N: usize>([[[MaybeUninit<f32>; 16]; N]; AT_A_TIME]);
 
 /// As [`sums`] of f32, by tables of 4 entries, for all windows and images of a call.
 #[allow(clippy::needless_range_loop)] // As above.
@@ -307,7 +308,7 @@ unsafe fn making<V: Lookup, const K: usize, const N: usize>(m: &Making) {
         for k in 0..K {
             taps[k] = *s.taps.add(k);
         }
-        let mut near = Near([[[0.0; 16]; N]; AT_A_TIME]);
+        let mut near = Near([[[const { MaybeUninit::uninit() }; 16]; N]; AT_A_TIME]);
         let mut from = 0;
         while from < m.images {
             // A loop over images that were known to be few would be written out, with all of their look-ups first: these
@@ -333,7 +334,7 @@ unsafe fn making<V: Lookup, const K: usize, const N: usize>(m: &Making) {
                 }
                 for i in 0..AT_A_TIME {
                     for j in 0..N {
-                        made[i][j].store(near.0[i][j].as_mut_ptr());
+                        made[i][j].store(near.0[i][j].as_mut_ptr().cast());
                     }
                 }
                 let window = s.table.add(from * m.table + *s.windows.add(w));
