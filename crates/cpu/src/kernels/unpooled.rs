@@ -8,6 +8,9 @@
 //! Gradients that are a product of few terms are made here, a strip of windows of some images at a time, so that they
 //! are read from a near cache and take no memory.
 
+mod patches;
+
+use self::patches::{Gradients, PATCH, Patches};
 use super::amx::fused::fused_of;
 use super::conv::{Finish, Padded, offsets, sum_parts};
 use super::dot::{convert, roles};
@@ -19,7 +22,6 @@ use super::tilegrad::TileGradient;
 use super::{Io, Kernel, Ptr};
 use crate::detect::{Isa, Level, Target, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use systole_compile::{DEAD, Step, UnpooledGradient};
 use systole_ir::{DType, Result};
@@ -271,102 +273,6 @@ unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
     }
 }
 
-/// Images whose gradients of one window are made at a time.
-const AT_A_TIME: usize = 4;
-
-/// One call of a register kernel that makes the gradients first, a window of a few images at a time: products of few terms.
-struct Making {
-    /// Windows, taps and sums; table and places of the first image; `dy`: the right operand, a term's numbers after
-    /// another's.
-    sums: Sums,
-    /// From one image to the next: in tables, and in places.
-    table: usize,
-    places: usize,
-    images: usize,
-    /// The left operand at the first image: a number for each image, and so many from one term to the next.
-    left: *const f32,
-    left_term: usize,
-    right_term: usize,
-    terms: usize,
-}
-
-/// Gradients of a window, `N` vectors of at most 16 numbers of each image.
-#[repr(align(64))]
-struct Near<const N: usize>([[[MaybeUninit<f32>; 16]; N]; AT_A_TIME]);
-
-/// As [`sums`] of f32, by tables of 4 entries, for all windows and images of a call.
-#[allow(clippy::needless_range_loop)] // As above.
-#[inline(always)]
-unsafe fn making<V: Lookup, const K: usize, const N: usize>(m: &Making) {
-    let s = &m.sums;
-    // SAFETY: as for `sums`; operands cover the images and terms. Past the last image the left operand has room for the
-    // numbers of `AT_A_TIME` more, of which nothing is used.
-    unsafe {
-        let zero = V::splat(0.0);
-        let (mut acc, mut bias) = ([[zero; N]; K], [zero; N]);
-        let mut taps = [0; K];
-        for k in 0..K {
-            taps[k] = *s.taps.add(k);
-        }
-        let mut near = Near([[[const { MaybeUninit::uninit() }; 16]; N]; AT_A_TIME]);
-        let mut from = 0;
-        while from < m.images {
-            // A loop over images that were known to be few would be written out, with all of their look-ups first: these
-            // leave no registers for the sums.
-            let images = std::hint::black_box(AT_A_TIME.min(m.images - from));
-            for w in 0..s.count {
-                let at = w * s.row;
-                let mut made = [[zero; N]; AT_A_TIME];
-                let (mut left, mut right) = (m.left.add(from), s.dy.cast::<f32>().add(at));
-                for _ in 0..m.terms {
-                    let mut b = [zero; N];
-                    for j in 0..N {
-                        b[j] = V::load(right.add(j * V::LANES));
-                    }
-                    for i in 0..AT_A_TIME {
-                        let a = V::splat(*left.add(i));
-                        for j in 0..N {
-                            made[i][j] = a.mul_add(b[j], made[i][j]);
-                        }
-                    }
-                    left = left.wrapping_add(m.left_term);
-                    right = right.wrapping_add(m.right_term);
-                }
-                for i in 0..AT_A_TIME {
-                    for j in 0..N {
-                        made[i][j].store(near.0[i][j].as_mut_ptr().cast());
-                    }
-                }
-                let window = s.table.add(from * m.table + *s.windows.add(w));
-                for i in 0..images {
-                    let table = window.add(i * m.table);
-                    let (mut places, mut g) = ([V::places(s.place); N], [zero; N]);
-                    for j in 0..N {
-                        places[j] = V::places(s.place.add((from + i) * m.places + at + j * V::LANES));
-                        g[j] = V::load(near.0.as_ptr().add(i).cast::<f32>().add(j * 16)).alive(places[j]);
-                        bias[j] = bias[j].add(g[j]);
-                    }
-                    for k in 0..K {
-                        for j in 0..N {
-                            let x = V::look_up::<4>(table.add(taps[k]), places[j]);
-                            acc[k][j] = x.mul_add(g[j], acc[k][j]);
-                        }
-                    }
-                }
-            }
-            from += AT_A_TIME;
-        }
-        for j in 0..N {
-            for k in 0..K {
-                let to = s.sum.add(k * s.sum_row + j * V::LANES);
-                V::load(to).add(acc[k][j]).store(to);
-            }
-            let to = s.bias.add(j * V::LANES);
-            V::load(to).add(bias[j]).store(to);
-        }
-    }
-}
-
 /// A register kernel for a number of taps up to the level's.
 type SumKernel = unsafe fn(usize, &Sums);
 
@@ -388,35 +294,6 @@ use super::gemm::x86::{V8x32, V16x32};
 kernels!(avx2, V8x32, 1, [1 2 3 4 5 6 7 8 9 10], "avx2,fma");
 kernels!(avx512x1, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
-
-/// A register kernel for a number of taps up to [`MAKING`] that makes the gradients.
-type MakingKernel = unsafe fn(usize, &Making);
-const MAKING: usize = 12;
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn making_avx512<const N: usize>(taps: usize, m: &Making) {
-    macro_rules! by_taps {
-        ($($k:literal)*) => {
-            match taps {
-                // SAFETY: the caller's promises are those of `making`.
-                $($k => unsafe { making::<V16x32, $k, N>(m) },)*
-                _ => {}
-            }
-        };
-    }
-    by_taps!(1 2 3 4 5 6 7 8 9 10 11 12);
-}
-
-/// The kernels of a level that make gradients, for one vector of filters and for two, where there are enough registers for
-/// them; and the lanes of a vector.
-fn making_kernels(level: Level) -> Option<([MakingKernel; 2], usize)> {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Some(([making_avx512::<1>, making_avx512::<2>], 16)),
-        _ => None,
-    }
-}
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! pair_kernels {
@@ -542,10 +419,9 @@ struct UnpooledKernel {
     /// Types of the results: the kernel's gradient and, perhaps, the bias's.
     to: Vec<DType>,
     images_per_part: usize,
-    /// What makes the gradients, where that is done here: a product for a strip of windows, or register kernels of the
-    /// gradients that begin with them.
+    /// What makes the gradients, where that is done here: a product for a strip of windows, or what sums over patches.
     product: Option<Thin>,
-    making: Option<[MakingKernel; 2]>,
+    patches: Option<Patches>,
     /// Windows of an image that are gone through together.
     strip: usize,
 }
@@ -592,17 +468,18 @@ impl UnpooledKernel {
         let batch = x.shape[0];
         let windows = place.shape[1] * place.shape[2];
         // Whole calls of what makes them: each reads the right operand anew.
-        let making = making_kernels(level).filter(|(_, lanes)| {
-            let whole = features.is_multiple_of(*lanes) && taps.len() <= MAKING;
-            product.is_some() && dtype == DType::F32 && entry == 4 && whole
-        });
-        let together = match (&product, &making) {
+        let kernel = ([dk.shape[0], dk.shape[1]], channels);
+        let patches = match features.is_multiple_of(PATCH) && dtype == DType::F32 {
+            true => Patches::new(g, &input, kernel, [place.shape[1], place.shape[2]], level),
+            false => None,
+        };
+        let together = match (&product, &patches) {
             (Some(product), None) => MADE_IMAGES / product.rows() * product.rows(),
             (Some(_), Some(_)) => MADE_IMAGES,
             _ => 1,
         };
         let images_per_part = batch.div_ceil(MOST_PARTS).max(1).next_multiple_of(together);
-        let strip = match (&product, &making) {
+        let strip = match (&product, &patches) {
             (Some(_), None) => MADE / images_per_part.min(batch).max(1) / features,
             (Some(_), Some(_)) => MADE_WINDOWS,
             _ => windows,
@@ -629,7 +506,7 @@ impl UnpooledKernel {
             to: step.output_types.iter().map(|t| t.dtype).collect(),
             images_per_part,
             product,
-            making: making.map(|(kernels, _)| kernels),
+            patches,
             strip,
             input,
         })
@@ -644,6 +521,17 @@ impl UnpooledKernel {
             self.fill = level.vectors().tile::<Pairs>();
         }
         self
+    }
+
+    /// Bytes of the product's left operand as vectors.
+    fn spread_bytes(&self) -> usize {
+        match (&self.product, &self.patches) {
+            (Some(product), Some(_)) => {
+                let (terms, between, _) = product.terms();
+                Patches::spread_len(terms * between) * 4
+            }
+            _ => 0,
+        }
     }
 
     fn parts(&self) -> usize {
@@ -670,6 +558,9 @@ impl UnpooledKernel {
         let n = self.image - self.places.last().copied().unwrap_or(0);
         // SAFETY: the image has `image` elements and the table as many entries.
         unsafe {
+            if let Some(patches) = &self.patches {
+                return patches.fill(x, table);
+            }
             if self.entry == 4 {
                 let mut places = [0; 5];
                 places.iter_mut().zip(&self.places).for_each(|(to, place)| *to = *place);
@@ -707,6 +598,15 @@ impl UnpooledKernel {
         windows: &Range<usize>,
         sum: *mut f32,
     ) {
+        if let Some(patches) = &self.patches {
+            let dy = dy.cast::<f32>().wrapping_sub(windows.start * self.features);
+            let place = place.wrapping_sub(windows.start * self.features);
+            let (factors, factor_term, terms, term) = (std::ptr::null(), 0, 0, 0);
+            let gradients = Gradients { dy, term, factors, factor_term, terms };
+            // SAFETY: by the caller's promise.
+            unsafe { patches.sums(table, (place, 1), windows.clone(), gradients, (sum, self.features)) };
+            return;
+        }
         let bias = sum.wrapping_add(self.taps.len() * self.padded);
         for tap in (0..self.taps.len()).step_by(self.block) {
             let (vectors, (more, most)) = (self.padded / self.shape.lanes, self.shape.more);
@@ -735,7 +635,7 @@ impl UnpooledKernel {
 
     /// Elements of one image's table.
     fn table(&self) -> usize {
-        (self.image * self.entry).next_multiple_of(16)
+        self.patches.as_ref().map_or((self.image * self.entry).next_multiple_of(16), Patches::table)
     }
 
     /// Bytes of the scratch of one part: tables (one where images are gone through one after the other), gradients that
@@ -744,54 +644,13 @@ impl UnpooledKernel {
         let (tables, made) = match self.product {
             Some(_) => {
                 let images = self.images_per_part.min(self.batch);
-                let made = if self.making.is_some() { 0 } else { images * self.strip * self.features };
+                let made = if self.patches.is_some() { 0 } else { images * self.strip * self.features };
                 (images, made * self.dtype.size())
             }
             None => (1, 0),
         };
         let packed = if self.direct() { 0 } else { self.strip * self.padded * 5 + 64 };
         [tables * self.table() * 4, made, packed].map(|bytes| bytes.next_multiple_of(64))
-    }
-
-    /// Adds the sums of some windows of some images, whose gradients are made on the way.
-    unsafe fn make(
-        &self,
-        (product, kernels): (&Thin, &[MakingKernel; 2]),
-        (given, tables): (&Given, *const f32),
-        (images, windows): (Range<usize>, Range<usize>),
-        sum: *mut f32,
-    ) {
-        let f = self.features;
-        let (terms, left_term, right_term) = product.terms();
-        let vectors = f / self.shape.lanes;
-        for vector in (0..vectors).step_by(2) {
-            let j = vector * self.shape.lanes;
-            let at = windows.start * f + j;
-            let m = Making {
-                sums: Sums {
-                    table: tables,
-                    windows: self.windows[windows.start..].as_ptr(),
-                    count: windows.len(),
-                    taps: self.taps.as_ptr(),
-                    dy: given.dy.wrapping_add(at * 4),
-                    place: given.place.wrapping_add(images.start * self.windows.len() * f + at),
-                    row: f,
-                    pair: self.pair,
-                    sum: sum.wrapping_add(j),
-                    sum_row: f,
-                    bias: sum.wrapping_add(self.taps.len() * f + j),
-                },
-                table: self.table(),
-                places: self.windows.len() * f,
-                images: images.len(),
-                left: given.left.wrapping_add(images.start),
-                left_term,
-                right_term,
-                terms,
-            };
-            // SAFETY: by the caller's promises; the level was available when the kernels were chosen.
-            unsafe { kernels[usize::from(vector + 1 < vectors)](self.taps.len(), &m) };
-        }
     }
 
     /// Sums over the images of one part.
@@ -808,13 +667,21 @@ impl UnpooledKernel {
                 sum.write_bytes(0, self.sums());
                 for start in (0..count).step_by(self.strip) {
                     let strip = start..(start + self.strip).min(count);
-                    if let (Some(product), Some(kernels)) = (&self.product, &self.making) {
+                    if let (Some(product), Some(patches)) = (&self.product, &self.patches) {
                         let tables = memory.cast::<f32>();
                         for (nth, image) in images.clone().enumerate().filter(|_| start == 0) {
-                            let table = tables.add(nth * self.table());
-                            self.fill_table(given.x.add(image * self.image), table);
+                            patches.fill(given.x.add(image * self.image), tables.add(nth * self.table()));
                         }
-                        self.make((product, kernels), (given, tables), (images.clone(), strip), sum);
+                        let (terms, between, term) = product.terms();
+                        let gradients = Gradients {
+                            dy: given.dy.cast(),
+                            term,
+                            factors: given.left.add(images.start * PATCH),
+                            factor_term: between * PATCH,
+                            terms,
+                        };
+                        let place = (given.place.add(images.start * count * f), images.len());
+                        patches.sums(tables, place, strip, gradients, (sum, f));
                         continue;
                     }
                     let row = strip.len() * f;
@@ -863,8 +730,7 @@ impl UnpooledKernel {
 
 impl Kernel for UnpooledKernel {
     fn scratch(&self) -> usize {
-        // Register kernels read some numbers more than there are images.
-        let left = self.product.as_ref().map_or(0, |p| p.scratch() + AT_A_TIME * 4);
+        let left = self.product.as_ref().map_or(0, |p| p.scratch() + self.spread_bytes());
         self.wide_bytes() + self.input.bytes() + (self.parts() + 1) * self.sums() * 4 + 64 + left
     }
 
@@ -888,8 +754,14 @@ impl Kernel for UnpooledKernel {
                 }
                 None => io.inputs[2],
             };
+            let mut factors = left;
+            if let (Some(product), Some(_)) = (&self.product, &self.patches) {
+                let (terms, between, _) = product.terms();
+                factors = left.add(product.scratch() / 4);
+                Patches::spread(left, terms * between, factors);
+            }
             let (xp, place, dy) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr::of(dy));
-            let (sp, left) = (Ptr(sums), Ptr(left.cast()));
+            let (sp, left) = (Ptr(sums), Ptr(factors.cast()));
             let body = |part: usize| {
                 let given = Given { x: xp.elem(0), place: place.at(0), dy: dy.at(0), left: left.elem(0) };
                 self.part(part, &given, sp.elem::<f32>(part * self.sums()));
