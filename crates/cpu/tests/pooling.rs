@@ -205,12 +205,18 @@ fn pooled_convolutions_and_their_gradients() {
         ([2, 2, 6], [2, 5], 1),
         ([3, 3, 34], [5, 5], 2),
         ([4, 4, 8], [2, 2], 17),
+        // All that a window's taps see fits into a vector, and whole vectors of filters.
+        ([2, 2, 16], [2, 2], 1),
+        ([1, 1, 48], [2, 2], 2),
+        ([1, 3, 32], [1, 3], 1),
+        ([2, 1, 16], [4, 1], 1),
     ] {
         cases.push(Case::new(F32, [2, 13, 12, channels], kernel, window));
         cases.push(Case::new(BF16, [2, 13, 12, channels], kernel, window));
     }
     // Gaps between windows, rows and columns that no window sees, padding, strides.
     cases.push(Case { strides: [3, 4], ..Case::new(F32, [2, 12, 11, 1], [3, 3, 9], [2, 2]) });
+    cases.push(Case { strides: [3, 4], ..Case::new(F32, [2, 12, 11, 1], [3, 3, 32], [2, 2]) });
     cases.push(Case { same: true, ..Case::new(F32, [2, 7, 9, 2], [3, 3, 20], [2, 2]) });
     cases.push(Case { conv_stride: 2, same: true, ..Case::new(F32, [2, 15, 14, 1], [5, 3, 16], [2, 2]) });
     cases.push(Case { conv_stride: 2, ..Case::new(BF16, [2, 15, 14, 1], [3, 3, 24], [2, 3]) });
