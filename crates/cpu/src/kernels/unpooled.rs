@@ -6,7 +6,8 @@
 //! tap. Images are summed in parts that depend on the batch only, and the parts in a tree.
 //!
 //! Gradients that are a product of few terms are made here, a strip of windows of some images at a time, so that they
-//! are read from a near cache and take no memory.
+//! are read from a near cache and take no memory. With vectors that hold all that a window's taps see, `patches.rs` does
+//! either with fewer look-ups, and makes the gradients in registers.
 
 mod patches;
 
@@ -467,12 +468,12 @@ impl UnpooledKernel {
         let blocks = taps.len().div_ceil(shape.taps);
         let batch = x.shape[0];
         let windows = place.shape[1] * place.shape[2];
-        // Whole calls of what makes them: each reads the right operand anew.
         let kernel = ([dk.shape[0], dk.shape[1]], channels);
         let patches = match features.is_multiple_of(PATCH) && dtype == DType::F32 {
             true => Patches::new(g, &input, kernel, [place.shape[1], place.shape[2]], level),
             false => None,
         };
+        // Whole calls of what makes them: each reads the right operand anew.
         let together = match (&product, &patches) {
             (Some(product), None) => MADE_IMAGES / product.rows() * product.rows(),
             (Some(_), Some(_)) => MADE_IMAGES,
