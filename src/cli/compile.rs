@@ -68,9 +68,10 @@ pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let machine = machine(args, &tables)?;
     let target = machine.ahead(&tables)?;
     let platform = if target.gpu.is_some() { Platform::Cuda } else { Platform::Tpu };
+    // What is wrong with the command is said whether there is a compiler or not.
+    let step = step(args, &machine)?;
     let library = find_plugin(platform, args.plugin.as_deref()).require(platform)?;
     screen.detail(format!("compiler: {}", library.display()));
-    let step = step(args, &machine)?;
     let request = AheadRequest {
         hlo: args.save_hlo.is_some() || step.partitions > 1,
         executable: args.save.is_some(),
