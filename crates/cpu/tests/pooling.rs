@@ -6,7 +6,7 @@ mod common;
 
 use common::{arguments, backend, levels, oracle, run_with};
 use std::sync::Arc;
-use systole_cpu::CpuBackend;
+use systole_cpu::{CpuBackend, Level};
 use systole_ir::DType::*;
 use systole_ir::op::{Convolution, Monoid, Window};
 use systole_ir::rng::Stream;
@@ -210,6 +210,9 @@ fn pooled_convolutions_and_their_gradients() {
         ([1, 1, 48], [2, 2], 2),
         ([1, 3, 32], [1, 3], 1),
         ([2, 1, 16], [4, 1], 1),
+        // Or lies together, of more taps.
+        ([6, 3, 48], [2, 2], 1),
+        ([4, 5, 16], [2, 2], 1),
     ] {
         cases.push(Case::new(F32, [2, 13, 12, channels], kernel, window));
         cases.push(Case::new(BF16, [2, 13, 12, channels], kernel, window));
@@ -270,20 +273,28 @@ fn pooled_convolutions_from_fewer_products() {
 fn pooled_convolutions_of_few_channels_from_fewer_products() {
     let backends = backends();
     let transforms = CompileOptions { winograd: true, excess_precision: true, ..CompileOptions::default() };
-    for (x, filters, padded) in [
-        // Filters: part of a vector, some and a rest, several; rows and columns that no window sees; windows for which
-        // there is no second one.
-        ([3, 28, 28, 1], 64, false),
-        ([2, 9, 8, 1], 5, false),
-        ([2, 7, 11, 1], 20, true),
+    for (x, kernel, padded) in [
+        // Filters: part of a vector, some and a rest, several; rows and columns that no window sees.
+        ([3, 28, 28, 1], [3, 3, 64], false),
+        ([2, 9, 8, 1], [3, 3, 5], false),
+        ([2, 7, 11, 1], [3, 3, 20], true),
         // More windows of a row than are transformed together.
-        ([1, 5, 150, 1], 33, false),
-        ([2, 9, 12, 2], 16, false),
-        ([2, 8, 9, 3], 40, true),
-        ([2, 6, 37, 8], 32, false),
+        ([1, 5, 150, 1], [3, 3, 33], false),
+        ([2, 9, 12, 2], [3, 3, 16], false),
+        ([2, 8, 9, 3], [3, 3, 40], true),
+        ([2, 6, 37, 8], [3, 3, 32], false),
+        // Kernels in parts: of three and two, of two only, of different ones for rows and columns; several passes.
+        ([2, 28, 28, 1], [5, 5, 48], false),
+        ([2, 9, 10, 1], [4, 4, 5], true),
+        ([1, 8, 90, 1], [5, 3, 17], false),
+        ([1, 7, 21, 1], [2, 6, 16], false),
+        ([2, 8, 9, 4], [2, 2, 16], true),
+        ([1, 9, 13, 3], [5, 5, 40], true),
+        ([1, 14, 15, 2], [7, 6, 20], false),
+        ([1, 12, 43, 8], [5, 5, 16], false),
     ] {
         for dtype in [F32, BF16] {
-            let mut case = Case { same: padded, ..Case::new(dtype, x, [3, 3, filters], [2, 2]) };
+            let mut case = Case { same: padded, ..Case::new(dtype, x, kernel, [2, 2]) };
             for (act, bias) in [(Act::After, true), (Act::Before, false), (Act::None, true)] {
                 (case.act, case.bias) = (act, bias);
                 let label = format!("{} from fewer products", case.label());
@@ -301,11 +312,15 @@ fn pooled_convolutions_of_few_channels_from_fewer_products() {
                     }
                 }
             }
-            if dtype == F32 && x[3] == 1 {
+            let levels = match kernel[..2] == [3, 3] && x[3] == 1 {
+                true => levels().collect::<Vec<_>>(),
+                false => [Level::Avx512].into_iter().filter(|l| l.is_available()).collect(),
+            };
+            for level in levels.into_iter().filter(|_| dtype == F32) {
                 let graph = case.graph(false);
                 let args = arguments(&graph, -1.0, 1.0, 6);
                 let pair = [&CompileOptions::default(), &transforms]
-                    .map(|o| run_with(&backends[0], &graph, &args, o));
+                    .map(|o| run_with(&backend(level, 1), &graph, &args, o));
                 assert!(pair[0][0] != pair[1][0], "{}: by the definition", case.label());
             }
         }
@@ -347,6 +362,7 @@ fn gradients_of_few_terms_are_made_where_they_are_read() {
         ([23, 16, 15, 1], [3, 3, 48]),
         ([37, 11, 12, 2], [2, 3, 16]),
         ([5, 18, 13, 1], [5, 5, 32]),
+        ([19, 18, 13, 1], [5, 4, 16]),
     ] {
         cases.extend([F32, BF16].map(|dtype| plain(dtype, x, kernel, [2, 2])));
     }

@@ -29,7 +29,7 @@ const FEWEST_BLOCKS: usize = 16;
 /// What a segment must gain at least.
 const WORTH: f64 = 15_000.0;
 /// The share of the traffic saved that must be left as gain: the model is rough, and blocks cost what it does not see.
-const SURE: f64 = 0.4;
+const SURE: f64 = 0.2;
 /// Rows of the program whose memory is measured.
 const PROBE: usize = 8;
 /// Most groups of blocks: as many threads can work, and as many copies of the sums exist.

@@ -279,9 +279,9 @@ impl ConvPoolKernel {
             _ if target.excess_precision => Stored::Once,
             _ => Stored::Rounded,
         };
-        let plain = k.shape[..2] == [3, 3] && is_plain(c) && pool.strides == pool.window;
+        let plain = is_plain(c) && pool.strides == pool.window;
         let minimal = if target.winograd && in_registers && plain {
-            Minimal::new(channels, stored, level)
+            Minimal::new([k.shape[0], k.shape[1]], channels, stored, level)
         } else {
             None
         };
@@ -494,7 +494,7 @@ impl ConvPoolKernel {
     /// Bytes of the tile that [`ConvPoolKernel::row`] needs.
     fn tile_bytes(&self) -> usize {
         match self.way {
-            Way::Registers { .. } => self.minimal().map_or(0, |_| Minimal::PART_BYTES),
+            Way::Registers { .. } => self.minimal().map_or(0, Minimal::part_bytes),
             Way::Tile { .. } => self.pixel.len() * self.features * 4,
         }
     }

@@ -11,7 +11,7 @@
 
 mod patches;
 
-use self::patches::{Gradients, PATCH, Patches};
+use self::patches::{Gradients, LANES, Patches};
 use super::amx::fused::fused_of;
 use super::conv::{Finish, Padded, offsets, sum_parts};
 use super::dot::{convert, roles};
@@ -32,8 +32,8 @@ const MOST_PARTS: usize = 32;
 /// Images for which gradients are made together, about, and how many numbers of them.
 const MADE_IMAGES: usize = 16;
 const MADE: usize = 1 << 15;
-/// Windows for which a register kernel makes gradients in one call.
-const MADE_WINDOWS: usize = 16;
+/// Numbers of an image's patches for which a register kernel makes gradients in one call.
+const MADE_NUMBERS: usize = 256;
 
 /// Vectors that look numbers up in small tables.
 ///
@@ -469,7 +469,7 @@ impl UnpooledKernel {
         let batch = x.shape[0];
         let windows = place.shape[1] * place.shape[2];
         let kernel = ([dk.shape[0], dk.shape[1]], channels);
-        let patches = match features.is_multiple_of(PATCH) && dtype == DType::F32 {
+        let patches = match features.is_multiple_of(LANES) && dtype == DType::F32 {
             true => Patches::new(g, &input, kernel, [place.shape[1], place.shape[2]], level),
             false => None,
         };
@@ -482,7 +482,7 @@ impl UnpooledKernel {
         let images_per_part = batch.div_ceil(MOST_PARTS).max(1).next_multiple_of(together);
         let strip = match (&product, &patches) {
             (Some(_), None) => MADE / images_per_part.min(batch).max(1) / features,
-            (Some(_), Some(_)) => MADE_WINDOWS,
+            (Some(_), Some(patches)) => MADE_NUMBERS / patches.numbers(),
             _ => windows,
         };
         let strip = strip.clamp(1, windows.max(1));
@@ -677,8 +677,8 @@ impl UnpooledKernel {
                         let gradients = Gradients {
                             dy: given.dy.cast(),
                             term,
-                            factors: given.left.add(images.start * PATCH),
-                            factor_term: between * PATCH,
+                            factors: given.left.add(images.start * LANES),
+                            factor_term: between * LANES,
                             terms,
                         };
                         let place = (given.place.add(images.start * count * f), images.len());

@@ -1,4 +1,4 @@
-//! Sums over windows of which all that their taps see, wherever the maximum was, fits into one vector: a patch.
+//! Sums over windows of which all that their taps see, wherever the maximum was, lies together: a patch.
 //!
 //! An image is laid out as a patch for each window. A lane finds a tap's element at the place of its maximum, from the tap's
 //! own place on: one permutation of a short vector. Gradients are read, or made on the way as products of few terms: a window
@@ -9,19 +9,24 @@ use crate::detect::Level;
 use std::mem::MaybeUninit;
 use systole_compile::UnpooledGradient;
 
-/// Numbers of a patch, and of a vector.
-pub const PATCH: usize = 16;
+/// Numbers of a vector.
+pub const LANES: usize = 16;
+/// Most numbers of a patch.
+const MOST_NUMBERS: usize = 64;
 /// Numbers that a tap sees from its own first one on.
 const SEEN: usize = 8;
 /// Images whose gradients of one window are made at a time.
 pub const AT_A_TIME: usize = 4;
-/// Most taps: there are registers for the sums of two vectors of filters.
-const MOST: usize = 9;
+/// Most taps for which there are registers for the sums of two vectors of filters, and the numbers above for which there are
+/// kernels: of one vector.
+const MOST_OF_TWO: usize = 9;
+const OF_ONE: [usize; 3] = [18, 20, 25];
 
 /// One call of a register kernel: sums over some windows of some images.
 struct Call {
-    /// The first window's patch of the first image, and numbers from one image's to the next one's.
+    /// The first window's patch of the first image, and numbers from one window's to the next one's, and from one image's.
     patches: *const f32,
+    patch: usize,
     image: usize,
     windows: usize,
     images: usize,
@@ -80,6 +85,19 @@ mod x86 {
         sum
     }
 
+    /// `body` for each of `K` taps, written out: compilers make loops of many taps, whose sums would be in memory.
+    macro_rules! each_tap {
+        ($n:ident, $k:ident => $body:expr) => {
+            each_tap!(@ $n, $k => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24)
+        };
+        (@ $n:ident, $k:ident => $body:expr, $($number:literal)*) => {
+            $(if $number < $n {
+                const $k: usize = $number;
+                $body
+            })*
+        };
+    }
+
     /// `K` taps of `N` vectors of filters. `MADE`: gradients are products; otherwise there is one image.
     #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -107,7 +125,11 @@ mod x86 {
                                 b[j] = _mm512_loadu_ps(dy.add(j * 16));
                             }
                             for i in 0..AT_A_TIME {
-                                let a = _mm512_loadu_ps(factors.add(i * 16));
+                                // Of one vector, loads of whole vectors would be more than one for each product.
+                                let a = match N {
+                                    1 => _mm512_set1_ps(*factors.add(i * 16)),
+                                    _ => _mm512_loadu_ps(factors.add(i * 16)),
+                                };
                                 for j in 0..N {
                                     made[i][j] = _mm512_fmadd_ps(a, b[j], made[i][j]);
                                 }
@@ -122,7 +144,7 @@ mod x86 {
                         }
                     }
                     for i in 0..images {
-                        let patch = c.patches.add((from + i) * c.image + w * PATCH);
+                        let patch = c.patches.add((from + i) * c.image + w * c.patch);
                         let place = c.place.add((from + i) * c.place_image + at);
                         let (mut base, mut g) = ([_mm512_setzero_si512(); N], [zero; N]);
                         for j in 0..N {
@@ -137,12 +159,12 @@ mod x86 {
                             g[j] = _mm512_maskz_loadu_ps(alive, dy);
                             bias[j] = _mm512_add_ps(bias[j], g[j]);
                         }
-                        for k in 0..K {
-                            let seen = _mm512_castps256_ps512(_mm256_loadu_ps(patch.add(*c.taps.add(k))));
+                        each_tap!(K, TAP => {
+                            let seen = _mm512_castps256_ps512(_mm256_loadu_ps(patch.add(*c.taps.add(TAP))));
                             for j in 0..N {
-                                acc[k][j] = tap_sum(acc[k][j], g[j], base[j], seen);
+                                acc[TAP][j] = tap_sum(acc[TAP][j], g[j], base[j], seen);
                             }
-                        }
+                        });
                     }
                 }
                 from += AT_A_TIME;
@@ -170,6 +192,9 @@ mod x86 {
             };
         }
         by_taps!(1 2 3 4 5 6 7 8 9);
+        if N == 1 {
+            by_taps!(18 20 25);
+        }
     }
 }
 
@@ -190,6 +215,7 @@ pub struct Patches {
     windows: Vec<usize>,
     parts: Vec<usize>,
     part: usize,
+    patch: usize,
     bases: [i32; 4],
     taps: Vec<usize>,
     kernels: [[PatchFn; 2]; 2],
@@ -222,10 +248,11 @@ impl Patches {
         let size = |i: usize| (g.unpool.window[i] - 1) * between[i] + (kernel[i] - 1) * taps[i] + 1;
         let (rows, columns) = (size(0), size(1));
         let elements = g.unpool.window.iter().product::<usize>();
+        let (patch, count) = (rows * columns * channels, kernel[0] * kernel[1] * channels);
         let mut bases = [0; 4];
-        if rows * columns * channels > PATCH
+        if patch > MOST_NUMBERS
             || elements > bases.len()
-            || kernel[0] * kernel[1] * channels > MOST
+            || (count > MOST_OF_TWO && !OF_ONE.contains(&count))
             || input.strides[1] != channels
         {
             return None;
@@ -244,6 +271,8 @@ impl Patches {
             windows: offsets([(windows[0], step[0]), (windows[1], step[1])].into_iter()),
             parts: (0..rows).map(|row| row * input.strides[0]).collect(),
             part: line,
+            // The last tap's elements lie inside of what is copied.
+            patch: patch.max(LANES),
             bases,
             taps: offsets(
                 [(kernel[0], taps[0] * line), (kernel[1], taps[1] * channels), (channels, 1)].into_iter(),
@@ -252,9 +281,14 @@ impl Patches {
         })
     }
 
+    /// Numbers of a patch.
+    pub fn numbers(&self) -> usize {
+        self.patch
+    }
+
     /// Numbers of an image's patches, and what the last taps see behind them.
     pub fn table(&self) -> usize {
-        (self.windows.len() + 1) * PATCH
+        ((self.windows.len() + 1) * self.patch).next_multiple_of(LANES)
     }
 
     /// Lays an image out.
@@ -262,24 +296,33 @@ impl Patches {
     /// # Safety
     /// `x` is an image, and `to` has room for [`table`](Patches::table) numbers.
     pub unsafe fn fill(&self, x: *const f32, to: *mut f32) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match self.part {
+                4 => self.fill_parts::<[f32; 4]>(x, to),
+                5 => self.fill_parts::<[f32; 5]>(x, to),
+                6 => self.fill_parts::<[f32; 6]>(x, to),
+                _ => self.fill_parts::<f32>(x, to),
+            }
+        }
+    }
+
+    /// By pieces of a size that is known: a few loads and stores each.
+    unsafe fn fill_parts<T: Copy>(&self, x: *const f32, to: *mut f32) {
+        let pieces = self.part / (size_of::<T>() / size_of::<f32>());
         for (w, window) in self.windows.iter().enumerate() {
             for (p, part) in self.parts.iter().enumerate() {
-                let (from, to) = (x.wrapping_add(window + part), to.wrapping_add(w * PATCH + p * self.part));
+                let from = x.wrapping_add(window + part).cast::<T>();
+                let to = to.wrapping_add(w * self.patch + p * self.part).cast::<T>();
                 // SAFETY: a patch lies inside the image.
-                unsafe {
-                    match self.part {
-                        // A copy of constant size is one load and one store.
-                        4 => *to.cast::<[f32; 4]>() = *from.cast::<[f32; 4]>(),
-                        n => (0..n).for_each(|i| *to.add(i) = *from.add(i)),
-                    }
-                }
+                (0..pieces).for_each(|i| unsafe { *to.add(i) = *from.add(i) });
             }
         }
     }
 
     /// Numbers of the vectors that [`spread`](Patches::spread) makes of so many.
     pub fn spread_len(count: usize) -> usize {
-        (count + AT_A_TIME) * PATCH
+        (count + AT_A_TIME) * LANES
     }
 
     /// A vector of each of `count` numbers.
@@ -289,7 +332,7 @@ impl Patches {
     pub unsafe fn spread(from: *const f32, count: usize, to: *mut f32) {
         for i in 0..count {
             // SAFETY: by the caller's promise.
-            unsafe { *to.add(i * PATCH).cast::<[f32; PATCH]>() = [*from.add(i); PATCH] };
+            unsafe { *to.add(i * LANES).cast::<[f32; LANES]>() = [*from.add(i); LANES] };
         }
     }
 
@@ -307,10 +350,12 @@ impl Patches {
         (sum, filters): (*mut f32, usize),
     ) {
         let kernels = &self.kernels[usize::from(!gradients.factors.is_null())];
-        for j in (0..filters).step_by(2 * PATCH) {
+        let together = if self.taps.len() > MOST_OF_TWO { 1 } else { 2 };
+        for j in (0..filters).step_by(together * LANES) {
             let at = windows.start * filters + j;
             let call = Call {
-                patches: tables.wrapping_add(windows.start * PATCH),
+                patches: tables.wrapping_add(windows.start * self.patch),
+                patch: self.patch,
                 image: self.table(),
                 windows: windows.len(),
                 images,
@@ -329,7 +374,7 @@ impl Patches {
                 bias: sum.wrapping_add(self.taps.len() * filters + j),
             };
             // SAFETY: by the caller's promise; the level was available when the kernels were chosen.
-            unsafe { kernels[usize::from(j + PATCH < filters)](self.taps.len(), &call) };
+            unsafe { kernels[usize::from(together == 2 && j + LANES < filters)](self.taps.len(), &call) };
         }
     }
 }
