@@ -154,8 +154,10 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
             let hint = "leave the option out; --partitions says over how many devices";
             return Err(refused(option, "a StableHLO file says itself how its arrays are split", hint));
         }
-        let program =
-            std::fs::read_to_string(&args.program).map_err(|e| Error::io("cannot read", &args.program, e))?;
+        let program = std::fs::read_to_string(&args.program).map_err(|e| {
+            Error::io("cannot read", &args.program, e)
+                .hint("check the path of the StableHLO file, or name a model or a preset")
+        })?;
         return Ok(Step { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
     }
     if args.partitions.is_some() {

@@ -149,7 +149,8 @@ pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
 
 fn tables(args: &PlanArgs) -> Result<Tables> {
     let Some(path) = &args.tables else { return Tables::built_in() };
-    let text = std::fs::read_to_string(path).map_err(|e| Error::io("cannot read", path, e))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the tables"))?;
     Tables::with(&text, &path.display().to_string())
 }
 

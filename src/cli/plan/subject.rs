@@ -48,7 +48,10 @@ impl Subject {
         }
         let name = args.target.as_deref().unwrap_or_default();
         if name.to_lowercase().ends_with(".mlir") {
-            let source = std::fs::read_to_string(name).map_err(|e| Error::io("cannot read", name, e))?;
+            let source = std::fs::read_to_string(name).map_err(|e| {
+                Error::io("cannot read", name, e)
+                    .hint("check the path of the StableHLO file, or name a model or a preset")
+            })?;
             let graph = text::parse(&source).map_err(|e| e.at(name.to_string()))?;
             return Ok(Subject::Program { name: name.into(), share: Share::of(graph, 0) });
         }

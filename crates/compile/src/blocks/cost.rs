@@ -30,6 +30,8 @@ const FEWEST_BLOCKS: usize = 16;
 const WORTH: f64 = 15_000.0;
 /// The share of the traffic saved that must be left as gain: the model is rough, and blocks cost what it does not see.
 const SURE: f64 = 0.2;
+/// Of sizes whose costs are so near to the least, the largest is taken: its kernels run longer.
+const ALIKE: f64 = 1.1;
 /// Rows of the program whose memory is measured.
 const PROBE: usize = 8;
 /// Most groups of blocks: as many threads can work, and as many copies of the sums exist.
@@ -215,14 +217,14 @@ impl<'g> Costs<'g> {
         if loads.saved < WORTH {
             return Ok(Verdict::Loses);
         }
-        let mut best = (f64::INFINITY, 1);
-        for block in sizes(self.rows) {
-            let cost = self.cost(&loads, block);
-            best = if cost < best.0 { (cost, block) } else { best };
-        }
-        let gain = loads.saved - best.0;
+        let costs: Vec<(usize, f64)> =
+            sizes(self.rows).map(|block| (block, self.cost(&loads, block))).collect();
+        let cost = costs.iter().map(|c| c.1).fold(f64::INFINITY, f64::min);
+        let gain = loads.saved - cost;
         if gain > WORTH.max(SURE * loads.saved) {
-            return Ok(Verdict::Gains(Box::new(self.blocks(region, &loads, best.1)?), gain, best.0));
+            let alike = costs.iter().filter(|c| c.1 <= ALIKE * cost).map(|c| c.0);
+            let block = alike.max().unwrap_or(1);
+            return Ok(Verdict::Gains(Box::new(self.blocks(region, &loads, block)?), gain, cost));
         }
         Ok(self.heaviest(region).map_or(Verdict::Loses, Verdict::Without))
     }
