@@ -217,10 +217,10 @@ unsafe fn transform<V: Compare>(r: &Row<'_>) {
     }
 }
 
-/// Where column `J` of a window's transformed tile begins. `at`: the window's first element of a channel.
+/// Where column `j` of a window's transformed tile begins. `at`: the window's first element of a channel.
 #[inline(always)]
-unsafe fn column<const J: usize>(c: &Call<'_>, at: usize) -> *const f32 {
-    let (right, array) = [(0, 0), (1, 1), (1, 2), (1, 0)][J];
+unsafe fn column(c: &Call<'_>, j: usize, at: usize) -> *const f32 {
+    let (right, array) = [(0, 0), (1, 1), (1, 2), (1, 0)][j];
     // SAFETY: the caller's window is there.
     unsafe { c.input.add(at + right * c.channels + array * PART) }
 }
@@ -235,7 +235,7 @@ unsafe fn down<V: Compare, const J: usize>(
 ) -> [V; 2] {
     // SAFETY: by the caller's promise, the window's elements are there.
     unsafe {
-        let x = column::<J>(c, at);
+        let x = column(c, J, at);
         let v = [V::splat(*x), V::splat(*x.add(ROW)), V::splat(*x.add(2 * ROW)), V::splat(*x.add(3 * ROW))];
         let first = match start {
             Some(start) => v[1].mul_add(u[4 + J], start),
@@ -260,35 +260,31 @@ unsafe fn pixels<V: Compare>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
     }
 }
 
+/// The next `T` times `N` vectors. (Plain loops: closures would not be compiled for the level.)
+#[inline(always)]
+unsafe fn vectors<V: Compare, const T: usize, const N: usize>(from: &mut *const f32) -> [[V; N]; T] {
+    // SAFETY: the caller has as many there.
+    unsafe {
+        let mut all = [[V::splat(0.0); N]; T];
+        let mut i = 0;
+        while i < T * N {
+            all[i / N][i % N] = V::load(*from);
+            (*from, i) = (from.add(V::LANES), i + 1);
+        }
+        all
+    }
+}
+
 /// One pass by `T` and `U` channels of parts with three and two rows of taps: of each window, a column of `Aᵀ Σ (u ⊙ v)`.
 #[inline(always)]
 unsafe fn pass<V: Compare, const T: usize, const U: usize>(c: &Call<'_>, p: &Pass, kernel: *const f32) {
     // SAFETY: by the caller's promise, transformed operands and sums cover the windows; the pass has so many channels.
     unsafe {
         let zero = V::splat(0.0);
-        let (mut three, mut two) = ([[zero; 4]; T], [[zero; 3]; U]);
         let mut u = kernel.add(p.first * V::LANES);
-        // Plain loops: closures would not be compiled for the level.
-        let mut t = 0;
-        while t < T {
-            let mut i = 0;
-            while i < 4 {
-                three[t][i] = V::load(u);
-                (u, i) = (u.add(V::LANES), i + 1);
-            }
-            t += 1;
-        }
-        let mut t = 0;
-        while t < U {
-            let mut i = 0;
-            while i < 3 {
-                two[t][i] = V::load(u);
-                (u, i) = (u.add(V::LANES), i + 1);
-            }
-            t += 1;
-        }
-        let (right, array) = [(0, 0), (1, 1), (1, 2), (1, 0)][p.column];
-        let mut x = c.input.add(right * c.channels + array * PART);
+        let three: [[V; 4]; T] = vectors(&mut u);
+        let two: [[V; 3]; U] = vectors(&mut u);
+        let mut x = column(c, p.column, 0);
         let mut to = c.sums.add(2 * p.column * V::LANES);
         let (threes, twos) = (p.threes.as_ptr(), p.twos.as_ptr());
         for _ in 0..c.windows.windows {
