@@ -30,7 +30,8 @@ const FEWEST_BLOCKS: usize = 16;
 const WORTH: f64 = 15_000.0;
 /// The share of the traffic saved that must be left as gain: the model is rough, and blocks cost what it does not see.
 const SURE: f64 = 0.2;
-/// Of sizes whose costs are so near to the least, the largest is taken: its kernels run longer.
+/// Sizes whose costs are within this of the least are alike, as the model tells no nearer; of them the largest is taken, whose
+/// kernels run longer.
 const ALIKE: f64 = 1.1;
 /// Rows of the program whose memory is measured.
 const PROBE: usize = 8;

@@ -275,6 +275,17 @@ unsafe fn vectors<V: Compare, const T: usize, const N: usize>(from: &mut *const 
     }
 }
 
+/// Adds the products of `N` rows of a column.
+#[inline(always)]
+unsafe fn add_products<V: Compare, const N: usize>(m: &mut [V; 4], x: *const f32, u: &[V; N]) {
+    let mut i = 0;
+    while i < N {
+        // SAFETY: by the caller's promise, the rows are there.
+        m[i] = unsafe { V::splat(*x.add(i * ROW)).mul_add(u[i], m[i]) };
+        i += 1;
+    }
+}
+
 /// One pass by `T` and `U` channels of parts with three and two rows of taps: of each window, a column of `Aᵀ Σ (u ⊙ v)`.
 #[inline(always)]
 unsafe fn pass<V: Compare, const T: usize, const U: usize>(c: &Call<'_>, p: &Pass, kernel: *const f32) {
@@ -289,21 +300,8 @@ unsafe fn pass<V: Compare, const T: usize, const U: usize>(c: &Call<'_>, p: &Pas
         let (threes, twos) = (p.threes.as_ptr(), p.twos.as_ptr());
         for _ in 0..c.windows.windows {
             let mut m = [zero; 4];
-            each_term!(T, K => {
-                let x = x.add(*threes.add(K));
-                let u = three[K];
-                m[0] = V::splat(*x).mul_add(u[0], m[0]);
-                m[1] = V::splat(*x.add(ROW)).mul_add(u[1], m[1]);
-                m[2] = V::splat(*x.add(2 * ROW)).mul_add(u[2], m[2]);
-                m[3] = V::splat(*x.add(3 * ROW)).mul_add(u[3], m[3]);
-            });
-            each_term!(U, K => {
-                let x = x.add(*twos.add(K));
-                let u = two[K];
-                m[0] = V::splat(*x).mul_add(u[0], m[0]);
-                m[1] = V::splat(*x.add(ROW)).mul_add(u[1], m[1]);
-                m[2] = V::splat(*x.add(2 * ROW)).mul_add(u[2], m[2]);
-            });
+            each_term!(T, K => add_products(&mut m, x.add(*threes.add(K)), &three[K]));
+            each_term!(U, K => add_products(&mut m, x.add(*twos.add(K)), &two[K]));
             let mut top = m[0].add(m[1].add(m[2]));
             let mut bottom = m[3].add(m[1].sub(m[2]));
             if p.add {

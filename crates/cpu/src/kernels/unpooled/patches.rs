@@ -271,7 +271,7 @@ impl Patches {
             windows: offsets([(windows[0], step[0]), (windows[1], step[1])].into_iter()),
             parts: (0..rows).map(|row| row * input.strides[0]).collect(),
             part: line,
-            // The last tap's elements lie inside of what is copied.
+            // Small ones end where a vector does, so that most taps' loads stay in one line of the cache.
             patch: patch.max(LANES),
             bases,
             taps: offsets(
