@@ -15,6 +15,8 @@ const LEAST: usize = 4096;
 /// Products of an element, at most: of longer sums, so few columns fit a cache at a time that the program would read and
 /// write its arrays in short runs, and the product's own traffic hardly counts.
 const LONGEST: usize = 256;
+/// As [`LONGEST`], where weights are updated that may lie in panels of columns: there all runs are long.
+const LONGEST_IN_PANELS: usize = 1024;
 
 /// A product and the element-wise program that takes its elements.
 #[derive(Clone, Debug)]
@@ -78,6 +80,7 @@ fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
     let (place, other) = readers.next()?;
     let Kernel::Map(map) = &other.kernel else { return None };
     let k = other.inputs.iter().position(|&x| x == product)?;
+    let longest = if updates_weights(s, place, ty) { LONGEST_IN_PANELS } else { LONGEST };
     let fits = readers.next().is_none()
         && s.results.iter().all(|r| r.slot != product)
         && other.inputs.iter().filter(|&&x| x == product).count() == 1
@@ -85,10 +88,41 @@ fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
         && (ty.dtype == DType::F32 || narrow && !bias && widen::is_narrow(ty.dtype))
         && other.input_types[k].dtype == ty.dtype
         && ty.elements() >= LEAST
-        && d.lhs_contract.iter().map(|&d| step.input_types[0].shape[d]).product::<usize>() <= LONGEST
+        && d.lhs_contract.iter().map(|&d| step.input_types[0].shape[d]).product::<usize>() <= longest
         && map.shape.elements() == ty.elements()
         && linear_loads(map, k) == Some(1);
     fits.then_some(place)
+}
+
+/// Whether an element-wise step replaces a matrix whose other readers are products, as their right operand `[K, N]`.
+fn updates_weights(s: &Schedule, update: usize, ty: &TensorType) -> bool {
+    let is_weight = |&x: &Slot| {
+        let mut others = s
+            .steps
+            .iter()
+            .enumerate()
+            .filter(|(i, step)| *i != update && step.inputs.contains(&x))
+            .peekable();
+        let multiplies = |step: &Step| right_operand(step) == Some((x, [ty.shape[0], ty.shape[1]]));
+        matches!(s.slots[x].place, Place::Param(_))
+            && others.peek().is_some()
+            && others.all(|(_, step)| multiplies(step))
+    };
+    ty.rank() == 2 && s.steps[update].inputs.iter().any(is_weight)
+}
+
+/// The right operand of a product and its shape `[K, N]`, where the product is over `K` and reads it only as that.
+pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
+    let op = match &step.kernel {
+        Kernel::Op { op, .. } => op,
+        Kernel::HandOn(h) => &h.op,
+        _ => return None,
+    };
+    let Op::DotGeneral(d) = op else { return None };
+    let b = &step.input_types[1];
+    let fits = b.rank() == 2 && d.rhs_contract[..] == [0] && d.rhs_batch.is_empty();
+    let once = step.inputs.iter().filter(|&&x| x == step.inputs[1]).count() == 1;
+    (fits && once).then(|| (step.inputs[1], [b.shape[0], b.shape[1]]))
 }
 
 /// Both steps in one: the product's inputs, then the program's.

@@ -36,7 +36,7 @@ mod window_sums;
 
 pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
 pub use fuse::schedule;
-pub use handon::HandOn;
+pub use handon::{HandOn, right_operand};
 pub use parts::{Part, Parts};
 pub use pass::{PASSES, Pass, PassStat, optimize, optimize_with};
 pub use plan::ALIGN;

@@ -4,6 +4,7 @@ use crate::arena::{CpuData, Memory};
 use crate::detect::{Level, Target};
 use crate::exec::{Cx, Executor};
 use crate::limit;
+use crate::panels::{self, Panels};
 use crate::profile;
 use crate::team::{Team, flush_denormals, restore_denormals};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +23,7 @@ pub struct CpuBackend {
     team: Arc<Team>,
     target: Target,
     blocks: Blocking,
+    panels: bool,
 }
 
 /// The near cache that blocks of rows are made for, whatever this machine has: sums must not depend on it.
@@ -57,6 +59,7 @@ impl CpuBackend {
             team: Arc::new(team),
             target: Target { level, tensor_float_32, winograd, excess_precision, flush: false },
             blocks,
+            panels: knobs::PANELS.is_on()?,
         })
     }
 
@@ -85,6 +88,11 @@ impl CpuBackend {
         CpuBackend { blocks, ..self }
     }
 
+    /// The same backend, whose programs' state may lie in panels of columns (on by default) or not. Results are the same.
+    pub fn with_panels(self, panels: bool) -> CpuBackend {
+        CpuBackend { panels, ..self }
+    }
+
     fn excess_precision(&self, options: &CompileOptions) -> bool {
         self.target.excess_precision && options.excess_precision
     }
@@ -95,7 +103,11 @@ impl CpuBackend {
         let target = Target { winograd, excess_precision, flush: options.flush_denormals, ..self.target };
         let donated = options.donated.clone();
         let options = Options { donated, state_at: None, blocks: self.blocks, excess_precision };
-        Executor::new(schedule(graph, &options)?, target)
+        let mut executor = Executor::new(schedule(graph, &options)?, target)?;
+        if self.panels {
+            executor.arrange();
+        }
+        Ok(executor)
     }
 
     /// The program, with as much computed again instead of kept as the memory limit asks for.
@@ -132,7 +144,7 @@ impl CpuBackend {
             format!("{}: {}", options.label, each.collect::<Vec<_>>().join(", "))
         });
         let executor = self.fitting(&optimized, options, &graph.param_names)?;
-        let listing = executor.schedule().to_string();
+        let listing = format!("{}{}", executor.schedule(), executor.panels());
         event::emit(4, || listing.clone());
         let arena_bytes = executor.memory_bytes()?;
         let report = Report {
@@ -142,8 +154,10 @@ impl CpuBackend {
             flops: cost::cost(graph).flops,
             listing,
         };
+        let params = graph.param_types();
         Ok(CpuExecutable {
-            params: graph.param_types(),
+            panels: (0..params.len()).map(|p| executor.panels_of_param(p)).collect(),
+            params,
             param_names: graph.param_names.clone(),
             name: graph.name.clone(),
             executor,
@@ -180,13 +194,15 @@ impl Backend for CpuBackend {
         let memory = Memory::new(bytes.len())?;
         // SAFETY: `memory` has that many bytes and is new.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.ptr(), bytes.len()) };
-        Ok(Buffer::new(value.ty().clone(), Arc::new(CpuData { memory })))
+        Ok(Buffer::new(value.ty().clone(), Arc::new(CpuData::new(memory, None))))
     }
 }
 
 /// A compiled graph. Runs may overlap: each takes its own arena.
 struct CpuExecutable {
     params: Vec<TensorType>,
+    /// How each parameter has to lie, if not as rows.
+    panels: Vec<Option<Panels>>,
     param_names: Vec<String>,
     name: String,
     executor: Executor,
@@ -250,6 +266,20 @@ impl CpuExecutable {
         Ok(out)
     }
 
+    /// Brings a donated argument into the panels that parameter `p` has to lie in, where it is this call's alone.
+    fn lay_out(&self, cx: &Cx<'_>, p: usize, buffer: &mut Buffer) -> Result<()> {
+        let size = buffer.ty().dtype.size();
+        let Some(data) = buffer.data_mut::<CpuData>().filter(|d| d.panels != self.panels[p]) else {
+            return Ok(());
+        };
+        // SAFETY: the argument has the parameter's type (checked).
+        let memory = unsafe {
+            panels::turned(cx, [data.panels, self.panels[p]], size, data.memory.ptr().cast_const())?
+        };
+        *data = CpuData::new(memory, self.panels[p]);
+        Ok(())
+    }
+
     fn arena(&self) -> Result<Memory> {
         let pooled = self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop();
         pooled.map_or_else(|| Memory::new(self.report.arena_bytes), Ok)
@@ -263,18 +293,36 @@ impl Executable for CpuExecutable {
 
     fn run(&self, mut args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
         self.check(&args)?;
+        let cx = Cx { team: &self.team, flush: self.flush };
+        for (p, arg) in args.iter_mut().enumerate() {
+            if let Arg::Donate(buffer) = arg {
+                self.lay_out(&cx, p, buffer)?;
+            }
+        }
         let mut memories = self.result_memory(&mut args)?;
         let mut copies: Vec<Literal> = Vec::new();
+        let mut laid_out: Vec<Memory> = Vec::new();
         let mut params: Vec<*const u8> = Vec::with_capacity(args.len());
-        for arg in &args {
+        for (arg, &wanted) in args.iter().zip(&self.panels) {
             let buffer = arg.buffer();
-            params.push(if let Some(data) = buffer.data::<CpuData>() {
-                data.memory.ptr().cast_const()
+            let size = buffer.ty().dtype.size();
+            let (lies, at) = if let Some(data) = buffer.data::<CpuData>() {
+                match wanted {
+                    None => (None, data.in_order(&self.team, size)?.ptr().cast_const()),
+                    Some(_) => (data.panels, data.memory.ptr().cast_const()),
+                }
             } else if let Some(host) = buffer.data::<Literal>() {
-                host.bytes().as_ptr()
+                (None, host.bytes().as_ptr())
             } else {
                 copies.push(buffer.to_literal()?);
-                copies.last().map_or(std::ptr::null(), |c| c.bytes().as_ptr())
+                (None, copies.last().map_or(std::ptr::null(), |c| c.bytes().as_ptr()))
+            };
+            params.push(if lies == wanted {
+                at
+            } else {
+                // SAFETY: the argument has the parameter's type (checked).
+                laid_out.push(unsafe { panels::turned(&cx, [lies, wanted], size, at)? });
+                laid_out.last().map_or(std::ptr::null(), |m| m.ptr().cast_const())
             });
         }
         for (memory, taken_from) in &memories {
@@ -285,7 +333,6 @@ impl Executable for CpuExecutable {
         let results: Vec<*mut u8> =
             memories.iter().map(|(m, _)| m.as_ref().map_or(std::ptr::null_mut(), Memory::ptr)).collect();
         let arena = self.arena()?;
-        let cx = Cx { team: &self.team, flush: self.flush };
         {
             let _mode = FloatMode(flush_denormals(self.flush));
             // SAFETY: arguments have the parameters' types (checked) and live until the end; results have memory of
@@ -297,7 +344,10 @@ impl Executable for CpuExecutable {
         let mut buffers: Vec<Buffer> = Vec::with_capacity(s.results.len());
         for (k, r) in s.results.iter().enumerate() {
             buffers.push(match (memories[k].0.take(), s.slots[r.slot].place) {
-                (Some(memory), _) => Buffer::new(r.ty.clone(), Arc::new(CpuData { memory })),
+                (Some(memory), _) => {
+                    let panels = self.executor.panels_of(r.slot);
+                    Buffer::new(r.ty.clone(), Arc::new(CpuData::new(memory, panels)))
+                }
                 (None, Place::Param(p)) => args[p].buffer().clone(),
                 (None, Place::Constant(c)) => s.constants[c].clone().into(),
                 (None, Place::Result(j)) => buffers[j].clone(),

@@ -3,6 +3,7 @@
 use crate::arena::Memory;
 use crate::detect::Target;
 use crate::kernels::{Inner, Io, Kernel, bind};
+use crate::panels::{self, Panels};
 use crate::profile::{self, Profile};
 use crate::team::Team;
 use smallvec::{SmallVec, smallvec};
@@ -46,6 +47,8 @@ pub struct Executor {
     scratch: usize,
     /// For each step the view that it only looks up the place of, if it does.
     makes_view: Vec<Option<usize>>,
+    /// The panels in which each slot lies, if it does; none: all lie as rows.
+    panels: Vec<Option<Panels>>,
     profile: Profile,
 }
 
@@ -59,7 +62,33 @@ impl Executor {
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
         let profile = Profile::new(kernels.len());
         let makes_view = (0..kernels.len()).map(|i| schedule.views.iter().position(|v| v.by == i)).collect();
-        Ok(Executor { schedule, kernels, scratch, makes_view, profile })
+        Ok(Executor { schedule, kernels, scratch, makes_view, panels: Vec::new(), profile })
+    }
+
+    /// Lets state lie in panels of columns where that gains: see [`panels`].
+    pub fn arrange(&mut self) {
+        self.panels = panels::arrange(&self.schedule, &mut self.kernels);
+        self.scratch = self.kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
+    }
+
+    /// Lines for listings: which parameters lie in panels.
+    pub fn panels(&self) -> String {
+        let of_param = |p: usize| {
+            let Panels { rows, columns, width } = self.panels_of_param(p)?;
+            Some(format!("  @param{p} [{rows}, {columns}] lies in panels of {width} columns\n"))
+        };
+        (0..self.schedule.params.len()).filter_map(of_param).collect()
+    }
+
+    /// The panels in which parameter `p` has to lie, if not as rows.
+    pub fn panels_of_param(&self, p: usize) -> Option<Panels> {
+        let slot = self.schedule.slots.iter().position(|x| x.place == Place::Param(p))?;
+        self.panels_of(slot)
+    }
+
+    /// The panels in which a slot lies, if not as rows.
+    pub fn panels_of(&self, slot: usize) -> Option<Panels> {
+        self.panels.get(slot).copied().flatten()
     }
 
     /// The program.

@@ -17,6 +17,7 @@ mod detect;
 mod exec;
 mod kernels;
 mod limit;
+mod panels;
 mod peak;
 mod profile;
 mod team;

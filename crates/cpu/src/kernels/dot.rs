@@ -5,7 +5,7 @@ use super::conv::Forward;
 use super::dots::Dots;
 use super::gemm::{shape_f32, shape_f64, shape_halves, shape_pairs, shape_quads};
 use super::lanes::{narrow, widen};
-use super::matmul::{Epilogue, Finish, Product, Roles, Rounding, Types, count, joint_stride, offsets};
+use super::matmul::{Epilogue, Finish, Product, Roles, Rounding, Side, Types, count, joint_stride, offsets};
 use super::moves::Dim;
 #[cfg(target_arch = "x86_64")]
 use super::pack::halves;
@@ -299,6 +299,13 @@ impl Kernel for DotKernel {
             DotKernel::Thin(t) => t.accumulate(),
             DotKernel::F64(p) => p.accumulate(),
             DotKernel::Rows(_) | DotKernel::Int(_) | DotKernel::AnyInt(_) => false,
+        }
+    }
+
+    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+        match self {
+            DotKernel::F32(p) => p.take_panels(which, on),
+            _ => None,
         }
     }
 

@@ -3,21 +3,25 @@
 
 use super::dot::DotKernel;
 use super::map::MapKernel;
-use super::matmul::{Complete, Epilogue};
+use super::matmul::{Complete, Epilogue, Side};
 use super::{Io, Kernel, Ptr, bind_op};
 use crate::detect::Target;
 use crate::exec::Cx;
 use smallvec::SmallVec;
 use systole_compile::{HandOn as Plan, Step};
-use systole_ir::op::DotGeneral;
-use systole_ir::{Op, Result, TensorType};
+use systole_ir::{Op, Result};
 
 /// Columns of a product below which its program would take runs that are shorter than what each run costs.
 const FEWEST_COLUMNS: usize = 32;
 
+/// Products of an element of which so few columns fit a near cache that rows of the result would be taken in short runs.
+const LONG: usize = 256;
+
 /// A product and what takes its elements.
 pub struct HandOn {
     product: Product,
+    /// The product where it hands on to arrays in panels only, and whether these lie so.
+    to_panels: Option<(Box<DotKernel>, bool)>,
     map: MapKernel,
     /// Inputs of the product; the others are the program's.
     operands: usize,
@@ -42,12 +46,22 @@ impl HandOn {
             ..step.clone()
         };
         let map = MapKernel::new(&plan.map, target.programs());
-        Ok(HandOn {
-            product: product(plan, &alone, &map, target)?,
-            map,
-            operands,
-            bytes: plan.product.bytes().next_multiple_of(64),
-        })
+        let (product, to_panels) = match handing_on(plan, &alone, &map, target) {
+            Some(dot) if products(plan, &alone) <= LONG => (Product::HandsOn(dot), None),
+            dot => {
+                let whole = bind_op(&plan.op, plan.bias, &alone, target)?;
+                (Product::Whole(whole), dot.map(|dot| (dot, false)))
+            }
+        };
+        Ok(HandOn { product, to_panels, map, operands, bytes: plan.product.bytes().next_multiple_of(64) })
+    }
+
+    /// The product that hands on, if one does.
+    fn handing_on(&self) -> Option<&DotKernel> {
+        match (&self.to_panels, &self.product) {
+            (Some((dot, true)), _) | (_, Product::HandsOn(dot)) => Some(dot),
+            _ => None,
+        }
     }
 
     /// The kernel that computes the product, for what a loop keeps of its operands.
@@ -59,32 +73,44 @@ impl HandOn {
     }
 }
 
-fn product(plan: &Plan, alone: &Step, map: &MapKernel, target: Target) -> Result<Product> {
-    if let Op::DotGeneral(d) = &plan.op
-        && let columns = columns(d, &alone.input_types[1])
-        && columns >= FEWEST_COLUMNS
-        && map.takes_panels(columns)
-    {
-        let epilogue = Epilogue { bias: plan.bias, accumulate: false };
-        if let Some(mut dot) = DotKernel::new(d, epilogue, alone, target)
-            && dot.hand_on()
-        {
-            return Ok(Product::HandsOn(Box::new(dot)));
-        }
+/// The kernel of a product that hands its sums on, where there is one.
+fn handing_on(plan: &Plan, alone: &Step, map: &MapKernel, target: Target) -> Option<Box<DotKernel>> {
+    let Op::DotGeneral(d) = &plan.op else { return None };
+    let right = &alone.input_types[1];
+    let columns: usize = d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product();
+    if columns < FEWEST_COLUMNS || !map.takes_panels(columns) {
+        return None;
     }
-    Ok(Product::Whole(bind_op(&plan.op, plan.bias, alone, target)?))
+    let epilogue = Epilogue { bias: plan.bias, accumulate: false };
+    let mut dot = DotKernel::new(d, epilogue, alone, target)?;
+    dot.hand_on().then(|| Box::new(dot))
 }
 
-/// Columns of the product as a matrix, or of each one of a batch.
-fn columns(d: &DotGeneral, right: &TensorType) -> usize {
-    d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product()
+/// Products of an element.
+fn products(plan: &Plan, alone: &Step) -> usize {
+    let Op::DotGeneral(d) = &plan.op else { return 0 };
+    d.lhs_contract.iter().map(|&d| alone.input_types[0].shape[d]).product()
 }
 
 impl Kernel for HandOn {
     fn scratch(&self) -> usize {
-        match &self.product {
-            Product::HandsOn(dot) => dot.scratch(),
-            Product::Whole(kernel) => self.bytes + kernel.scratch(),
+        match (self.handing_on(), &self.product) {
+            (Some(dot), _) => dot.scratch(),
+            (None, Product::Whole(kernel)) => self.bytes + kernel.scratch(),
+            (None, Product::HandsOn(_)) => 0,
+        }
+    }
+
+    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+        match (&mut self.to_panels, &mut self.product) {
+            (Some((dot, now)), _) if which == Side::Result => {
+                let width = dot.take_panels(which, on)?;
+                *now = on;
+                Some(width)
+            }
+            (_, Product::HandsOn(dot)) => dot.take_panels(which, on),
+            (_, Product::Whole(kernel)) if which == Side::Right => kernel.take_panels(which, on),
+            _ => None,
         }
     }
 
@@ -104,29 +130,26 @@ impl Kernel for HandOn {
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         let (operands, others) = io.inputs.split_at(self.operands);
-        match &self.product {
-            Product::HandsOn(dot) => {
-                let inputs: SmallVec<[Ptr; 8]> = others.iter().map(|&p| Ptr::of(p)).collect();
-                let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
-                // SAFETY: each element is handed on once, so tasks read and write different ones.
-                let take = |part: &Complete| unsafe { self.take(part, &inputs, &outputs) };
-                let io = Io { inputs: operands, outputs: &[], scratch: io.scratch };
-                // SAFETY: the operands are the product's, and so is the scratch.
-                unsafe { dot.run_handing_on(cx, &io, &take, kept) };
-                Ok(())
-            }
-            Product::Whole(kernel) => {
-                let whole = io.scratch;
-                let scratch = whole.wrapping_add(self.bytes);
-                let inputs: SmallVec<[*const u8; 8]> =
-                    others.iter().copied().chain([whole.cast_const()]).collect();
-                // SAFETY: scratch has room for the product and its kernel's own.
-                unsafe {
-                    kernel.run_kept(cx, &Io { inputs: operands, outputs: &[whole], scratch }, kept)?;
-                    self.map.run(cx, &Io { inputs: &inputs, outputs: io.outputs, scratch })
-                }
+        if let Some(dot) = self.handing_on() {
+            let inputs: SmallVec<[Ptr; 8]> = others.iter().map(|&p| Ptr::of(p)).collect();
+            let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
+            // SAFETY: each element is handed on once, so tasks read and write different ones.
+            let take = |part: &Complete| unsafe { self.take(part, &inputs, &outputs) };
+            let io = Io { inputs: operands, outputs: &[], scratch: io.scratch };
+            // SAFETY: the operands are the product's, and so is the scratch.
+            unsafe { dot.run_handing_on(cx, &io, &take, kept) };
+        } else if let Product::Whole(kernel) = &self.product {
+            let whole = io.scratch;
+            let scratch = whole.wrapping_add(self.bytes);
+            let inputs: SmallVec<[*const u8; 8]> =
+                others.iter().copied().chain([whole.cast_const()]).collect();
+            // SAFETY: scratch has room for the product and its kernel's own.
+            unsafe {
+                kernel.run_kept(cx, &Io { inputs: operands, outputs: &[whole], scratch }, kept)?;
+                self.map.run(cx, &Io { inputs: &inputs, outputs: io.outputs, scratch })?;
             }
         }
+        Ok(())
     }
 }
 

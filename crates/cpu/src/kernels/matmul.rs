@@ -38,6 +38,8 @@ const WAYS: usize = 4;
 const IN_PLACE: usize = 512;
 /// Panels that one task packs.
 const PANELS: usize = 16;
+/// Bytes of complete sums that wait until they are handed on to arrays in panels.
+const TOGETHER: usize = 32 << 10;
 /// Elements of a packed operand.
 const PACKED: usize = 4 << 20;
 /// Tasks of a parallel loop to aim at.
@@ -185,6 +187,15 @@ pub struct Epilogue {
     pub accumulate: bool,
 }
 
+/// A matrix that may lie in panels of columns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The right operand.
+    Right,
+    /// The result's arrays.
+    Result,
+}
+
 /// What takes complete sums where these are not stored: each part of the result once, while that is in a near cache.
 pub type Finish<'a> = &'a (dyn Fn(&Complete) + Sync);
 
@@ -211,6 +222,8 @@ pub struct Product<T: 'static> {
     epilogue: Epilogue,
     /// Whether complete sums are handed on instead of being stored.
     hands_on: bool,
+    /// Whether the right operand, and the arrays that take complete sums, lie in panels of tiles' columns.
+    panels: [bool; 2],
     plan: Plan,
 }
 
@@ -227,8 +240,8 @@ struct Plan {
     block_parts: usize,
     /// Ranges of blocks that are summed on their own, in parallel.
     splits: usize,
-    /// Whether tasks pack the right operand's columns that they use.
-    own_right: bool,
+    /// Whether tasks share the columns only, and pack the right operand's that they use.
+    by_columns: bool,
 }
 
 /// The `i`-th of `parts` even ranges of `0..n`.
@@ -293,6 +306,7 @@ impl<T: Element> Product<T> {
             types,
             epilogue,
             hands_on: false,
+            panels: [false; 2],
             plan: Plan {
                 panels: 0,
                 blocks: 0,
@@ -300,7 +314,7 @@ impl<T: Element> Product<T> {
                 column_parts: 1,
                 block_parts: 1,
                 splits: 1,
-                own_right: false,
+                by_columns: false,
             },
         };
         p.replan();
@@ -318,6 +332,34 @@ impl<T: Element> Product<T> {
         self.hands_on = self.types.round.is_none() && !self.epilogue.accumulate && self.plan.splits == 1;
         self.replan();
         self.hands_on
+    }
+
+    /// Takes a matrix in panels from now on, or as rows again: the right operand `[K, N]`, or all that takes complete sums.
+    /// Panels have a tile's columns, which it returns; `None` where it cannot: operands have to be converted when they are
+    /// packed, tasks do not share the columns only, or the last tile has fewer.
+    pub fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+        let (width, size) = (self.shape.columns, size_of::<T>());
+        let [rows, panels] = [[size, self.n * size], [self.products * size, width * size]];
+        let fits = match which {
+            Side::Right if self.panels[0] => true,
+            Side::Right => !self.b.direct && self.b.repack.is_none() && [self.b.lane, self.b.step] == rows,
+            Side::Result => self.hands_on,
+        };
+        if !fits || !self.types.plain || self.batches() != 1 || !self.n.is_multiple_of(width) {
+            return None;
+        }
+        self.panels[which as usize] = on;
+        if which == Side::Right {
+            // Kernels go from step to step of a tile, and from tile to tile.
+            [self.b.lane, self.b.step] = if on { panels } else { rows };
+            self.b.direct = on;
+        }
+        self.replan();
+        if on && !self.plan.by_columns {
+            self.take_panels(which, false);
+            return None;
+        }
+        Some(width)
     }
 
     /// Whether the result's memory does not hold sums.
@@ -341,14 +383,14 @@ impl<T: Element> Product<T> {
         let part = if self.sums_apart() { ROUNDED_PART } else { PART };
         let (row_parts, column_parts) = (self.m.div_ceil(part).max(1), self.n.div_ceil(part).max(1));
         let column_part = self.n / column_parts;
-        let own_right = !self.b.direct
+        let by_columns = (self.panels[0] || !self.b.direct)
             && row_parts == 1
             && self.group() == self.shape.group
             && self.m <= self.shape.task_rows
             && column_part >= self.own_tasks(column_part) * OWN_COLUMNS;
         let side = |in_place: bool, n: usize| if in_place { 0 } else { n };
         let (rows, columns) =
-            (side(self.a.direct, self.m / row_parts), side(self.b.direct || own_right, column_part));
+            (side(self.a.direct, self.m / row_parts), side(self.b.direct || by_columns, column_part));
         let packed = rows.max(columns) * self.k;
         let block_parts = packed.div_ceil(PACKED).clamp(1, blocks);
         // A small result of many products: the only parallelism is in the sums.
@@ -361,14 +403,14 @@ impl<T: Element> Product<T> {
             column_parts,
             block_parts,
             splits,
-            own_right: own_right && splits == 1,
+            by_columns: by_columns && splits == 1,
         }
     }
 
     /// Columns of a task. Where sums are handed on, about as many as the second cache has room for: what takes them then
     /// reads and writes long runs. All groups of about one size: threads would wait for the last large one.
     fn group(&self) -> usize {
-        if !self.hands_on {
+        if !self.hands_on || self.panels[0] || self.panels[1] {
             return self.shape.group;
         }
         let most = (RESIDENT / self.k.clamp(1, RESIDENT)).max(self.shape.group);
@@ -407,7 +449,7 @@ impl<T: Element> Product<T> {
             .unwrap_or(0);
         let (rows, columns) = (most(self.m, p.row_parts), most(self.n, p.column_parts));
         let a = if self.a.direct { 0 } else { p.panels.div_ceil(p.row_parts) * self.height * steps };
-        let b = if self.b.direct || p.own_right { 0 } else { columns * steps };
+        let b = if self.b.direct || p.by_columns { 0 } else { columns * steps };
         let sums = if p.splits > 1 {
             p.splits * self.m * self.n
         } else if self.sums_apart() && p.block_parts > 1 {
@@ -588,7 +630,7 @@ impl<T: Element> Product<T> {
     /// Packs what a part needs.
     unsafe fn pack(&self, cx: &Cx<'_>, at: &At<'_>, part: &Part) {
         let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
-        let no_right = self.b.direct || self.plan.own_right || at.kept || part.right_ready;
+        let no_right = self.b.direct || self.plan.by_columns || at.kept || part.right_ready;
         let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(self.shape.group) };
         let per_block = row_tasks + column_tasks;
         if per_block == 0 {
@@ -681,14 +723,14 @@ impl<T: Element> Product<T> {
 
     /// Whether each task packs the columns of the right operand that it uses.
     fn packs(&self, at: &At<'_>) -> bool {
-        self.plan.own_right && !at.kept
+        self.plan.by_columns && !self.b.direct && !at.kept
     }
 
     /// Computes a part's tiles.
     unsafe fn tiles(&self, cx: &Cx<'_>, at: &At<'_>, part: &Part) {
         let (splits, group) = (self.plan.splits, self.group());
-        // Few rows: tasks share the columns only, so that each cache gets its part of the right operand.
-        let own = self.packs(at) || (at.kept && self.plan.own_right);
+        // Few rows: each cache gets its part of the right operand.
+        let own = self.plan.by_columns;
         let (row_tasks, column_tasks) = if own {
             (1, self.own_tasks(part.columns.len()))
         } else {
@@ -745,7 +787,7 @@ impl<T: Element> Product<T> {
         let steps = job.blocks.clone().map(|b| self.step(b + 1) - self.step(b)).max().unwrap_or(0);
         let right = if self.packs(at) { steps * columns } else { 0 };
         let sums = if self.waits() && job.blocks.len() > 1 { job.panels.len() * panel } else { 0 };
-        let row = if self.completes(job) { self.height * self.apart(columns) } else { 0 };
+        let row = if self.completes(job) { self.at_once(job) * self.height * self.apart(columns) } else { 0 };
         [right, sums, row].map(|n| n.next_multiple_of(LINE))
     }
 
@@ -830,6 +872,7 @@ impl<T: Element> Product<T> {
         for (i, panel) in job.panels.clone().enumerate() {
             let before = self.row(panel) - self.row(job.panels.start);
             let rows = self.row(panel + 1) - self.row(panel);
+            let group = self.handed_on_with(job, i);
             let (a, left) = self.left(at, part, block, panel);
             let between = match self.waits() {
                 true => Place::tiles(sums.wrapping_add(i * self.height * columns), self.height),
@@ -841,13 +884,25 @@ impl<T: Element> Product<T> {
                 false => between,
             };
             let to = match last {
+                true if completes && self.panels[1] => {
+                    let waiting = self.row(panel) - self.row(group.start);
+                    Place::tiles(
+                        row.wrapping_add(waiting * self.shape.columns),
+                        self.at_once(job) * self.height,
+                    )
+                }
                 true if completes => Place { whole: true, ..Place::rows(row, apart) },
                 true => target.down(before),
                 false => between,
             };
             // SAFETY: the panel's rows of the group's columns.
             unsafe { self.row_of_tiles(at, right, job, block, &Line { rows, left, a, from, to, bias }) };
-            if completes {
+            if completes && self.panels[1] {
+                if panel + 1 == group.end {
+                    // SAFETY: these rows of the group's columns are complete, and this task's.
+                    unsafe { self.complete_in_panels(at, job, group, row) };
+                }
+            } else if completes {
                 // SAFETY: the panel's rows of the group's columns are complete, and this task's.
                 unsafe { self.complete(at, job, panel, row, apart) };
             }
@@ -871,6 +926,34 @@ impl<T: Element> Product<T> {
             let sums = sums.cast_const().cast();
             finish(&Complete { panel: Panel { first, row: self.n, stride, rows, columns }, sums });
         }
+    }
+
+    /// Hands on the complete sums of some panels of rows to arrays that lie in panels: tile by tile, a run each.
+    unsafe fn complete_in_panels(&self, at: &At<'_>, job: &Job, panels: Range<usize>, sums: *mut T) {
+        let Some(finish) = at.finish else { return };
+        let width = self.shape.columns;
+        let rows = self.row(panels.start)..self.row(panels.end);
+        for (tile, j) in job.columns.clone().step_by(width).enumerate() {
+            let first = j * self.m + rows.start * width;
+            let panel = Panel { first, row: 0, stride: 0, rows: 1, columns: rows.len() * width };
+            let sums = sums.wrapping_add(tile * width * self.at_once(job) * self.height);
+            finish(&Complete { panel, sums: sums.cast_const().cast() });
+        }
+    }
+
+    /// Panels of rows whose sums are handed on together: what takes them reads and writes long runs then.
+    fn at_once(&self, job: &Job) -> usize {
+        if !self.panels[1] {
+            return 1;
+        }
+        (TOGETHER / (self.height * job.columns.len() * size_of::<T>())).max(1)
+    }
+
+    /// The panels that are handed on with the `i`-th of a job.
+    fn handed_on_with(&self, job: &Job, i: usize) -> Range<usize> {
+        let many = self.at_once(job);
+        let first = job.panels.start + i / many * many;
+        first..(first + many).min(job.panels.end)
     }
 
     /// The left operand's panel of a block, packed or where it lies.

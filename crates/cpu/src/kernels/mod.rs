@@ -22,7 +22,7 @@ mod lanes;
 mod map;
 pub mod math;
 mod matmul;
-mod moves;
+pub(crate) mod moves;
 mod onto;
 mod pack;
 mod pool;
@@ -43,6 +43,7 @@ mod window;
 
 use crate::detect::{Level, Target, TileFn};
 use crate::exec::{Cx, Executor};
+pub(crate) use matmul::Side;
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::{DType, Op, Result, bug};
 
@@ -105,6 +106,13 @@ pub trait Kernel: Send + Sync {
     /// Asks a kernel with one result to add to what that holds instead of overwriting it; whether it will.
     fn add_to_result(&mut self) -> bool {
         false
+    }
+
+    /// Asks a product to take a matrix in panels of columns ([`crate::panels`]) from now on, or as rows again: how many
+    /// columns they have, if it can.
+    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+        let _ = (which, on);
+        None
     }
 
     /// Programs that it runs, for profiles.
