@@ -6,6 +6,8 @@
 //! at the diagonal. Everything is in f32 until results are stored. Blocks and tasks are functions of shapes and the
 //! instruction set; sums over the tasks of a head are added in a tree.
 
+mod pairs;
+
 use super::gemm::{Left, Shape, Tile as Product, shape_f32};
 use super::lanes::{lanes_mut, narrow};
 use super::pack::{PackFn, PanelArgs, floats};
@@ -13,6 +15,7 @@ use super::rng::Words;
 use super::{Io, Kernel, Ptr, math};
 use crate::detect::{Isa, Level, Tile, TileFn};
 use crate::exec::{Cx, with_scratch};
+use pairs::Pairs;
 use std::ops::Range;
 use systole_compile::Step;
 use systole_ir::attention::{Dropped, Recognised, Wanted};
@@ -46,6 +49,7 @@ pub struct AttentionKernel {
     parts: usize,
     dtype: DType,
     pack: PackFn<f32>,
+    floats: PackFn<f32>,
     narrow: Option<TileFn>,
     words: Words,
     soften: TileFn,
@@ -53,6 +57,8 @@ pub struct AttentionKernel {
     to_keys: Shape<f32>,
     to_width: Shape<f32>,
     to_depth: Shape<f32>,
+    /// Products of bf16, where the level has those of pairs.
+    pairs: Option<Pairs>,
 }
 
 /// A matrix in f32 as a left operand: any two strides.
@@ -108,7 +114,9 @@ impl AttentionKernel {
         let (k, v) = (&step.input_types[found.k], &step.input_types[found.v]);
         let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
         let (keys, depth) = (k.shape[1], v.shape[3]);
-        let to_keys = shape_f32(level, keys);
+        let pairs = if q.dtype == DType::BF16 { Pairs::new(level, [keys, width, depth]) } else { None };
+        let level = level.vectors();
+        let to_keys = pairs.as_ref().map_or(shape_f32(level, keys), |p| p.to_keys);
         let most = (TILES * to_keys.rows()).min((SCORES / 4 / keys.max(1)).max(to_keys.rows()));
         let blocks = queries.div_ceil(most).max(1);
         let parts = (TASKS / (batch * heads).max(1)).clamp(1, queries.div_ceil(FEWEST).max(1));
@@ -124,6 +132,7 @@ impl AttentionKernel {
             parts,
             dtype: q.dtype,
             pack: floats(q.dtype, level),
+            floats: floats(DType::F32, level),
             narrow: narrow(q.dtype, level),
             words: Words::new(level),
             soften: level.tile::<Soften>(),
@@ -131,6 +140,7 @@ impl AttentionKernel {
             to_keys,
             to_width: shape_f32(level, width),
             to_depth: shape_f32(level, depth),
+            pairs,
         }
     }
 
@@ -176,6 +186,11 @@ impl AttentionKernel {
     /// Floats of a task's derivatives by keys and values.
     fn sums_of_one(&self) -> usize {
         self.keys * (self.width_row() + self.depth_row())
+    }
+
+    /// As [`AttentionKernel::sums_of_one`], however products are computed.
+    fn sums_of_a_task(&self) -> usize {
+        if self.pairs.is_some() { self.pair_sums_of_one() } else { self.sums_of_one() }
     }
 
     /// Keys that the query sees, from the first on.
@@ -272,7 +287,7 @@ impl AttentionKernel {
     fn row(&self, scores: *mut f32, slopes: *mut f32, bits: *const u32) -> Row {
         let Dropped { threshold, factor } =
             self.found.attention.dropout.unwrap_or(Dropped { threshold: 0, factor: 1.0 });
-        Row { scores, slopes, bits, threshold, factor: factor as f32, sum: 0.0 }
+        Row { scores, slopes, bits, threshold, factor: factor as f32, scale: 1.0, sum: 0.0 }
     }
 
     /// The attention of a task's queries.
@@ -396,9 +411,8 @@ impl AttentionKernel {
         }
     }
 
-    /// Adds the sums of a head's tasks in a tree and stores them.
-    unsafe fn store_sums(&self, io: &Arrays, head: usize, sums: *mut f32) {
-        let (width, depth, each) = (self.width_row(), self.depth_row(), self.sums_of_one());
+    /// Adds the sums of a head's tasks, so many numbers each, in a tree.
+    unsafe fn add_sums(&self, sums: *mut f32, each: usize) {
         // SAFETY: the tasks' sums lie one after the other.
         unsafe {
             let mut step = 1;
@@ -410,6 +424,15 @@ impl AttentionKernel {
                 }
                 step *= 2;
             }
+        }
+    }
+
+    /// Adds the sums of a head's tasks in a tree and stores them.
+    unsafe fn store_sums(&self, io: &Arrays, head: usize, sums: *mut f32) {
+        let (width, depth, each) = (self.width_row(), self.depth_row(), self.sums_of_one());
+        // SAFETY: the tasks' sums lie one after the other.
+        unsafe {
+            self.add_sums(sums, each);
             let dv = sums.add(self.keys * width);
             for (wanted, from, row, features) in
                 [(Wanted::Keys, sums, width, self.width), (Wanted::Values, dv, depth, self.depth)]
@@ -460,7 +483,7 @@ impl Arrays {
 impl Kernel for AttentionKernel {
     fn scratch(&self) -> usize {
         match self.found.gradient {
-            Some(_) if self.parts > 1 => self.batch * self.heads * self.parts * self.sums_of_one() * 4,
+            Some(_) if self.parts > 1 => self.batch * self.heads * self.parts * self.sums_of_a_task() * 4,
             _ => 0,
         }
     }
@@ -468,18 +491,21 @@ impl Kernel for AttentionKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let arrays = Arrays::of(&self.found, io);
         let heads = self.batch * self.heads;
-        let (at, each, shared) = (self.places(), self.sums_of_one(), Ptr(io.scratch));
+        let (at, each, shared) = (self.places(), self.sums_of_a_task(), Ptr(io.scratch));
+        let bytes = self.pairs.as_ref().map_or(at.total * 4, |p| self.pair_scratch(p));
         let (pairs, features) = (heads * self.queries * self.keys, self.width + self.depth);
         if heads * self.queries == 0 {
             return Ok(());
         }
         let body = |task: usize| {
             let (head, part) = (task / self.parts, task % self.parts);
-            with_scratch(at.total * 4, |scratch| {
+            with_scratch(bytes, |scratch| {
                 let scratch: *mut f32 = scratch.cast();
                 // SAFETY: arrays are those the kernel was made for; each task has its own queries and sums.
                 unsafe {
-                    if self.found.gradient.is_none() {
+                    if let Some(pairs) = &self.pairs {
+                        self.by_pairs(pairs, &arrays, task, scratch, shared);
+                    } else if self.found.gradient.is_none() {
                         self.forward(&arrays, head, part, scratch);
                     } else if self.parts == 1 {
                         let sums = scratch.wrapping_add(at.sums);
@@ -495,8 +521,14 @@ impl Kernel for AttentionKernel {
         cx.team.run_with(heads * self.parts, work, cx.flush, &body);
         if self.found.gradient.is_some() && self.parts > 1 {
             let body = |head: usize| {
+                let sums = shared.elem(head * self.parts * each);
                 // SAFETY: all tasks are done; each head has its own sums and results.
-                unsafe { self.store_sums(&arrays, head, shared.elem(head * self.parts * each)) };
+                match &self.pairs {
+                    None => unsafe { self.store_sums(&arrays, head, sums) },
+                    Some(pairs) => with_scratch(bytes, |scratch| unsafe {
+                        self.store_sums_by_pairs(pairs, &arrays, head, sums, scratch.cast());
+                    }),
+                }
             };
             let work = (heads * self.parts * each) as f64;
             cx.team.run_with(heads, work, cx.flush, &body);
@@ -547,6 +579,8 @@ struct Row {
     bits: *const u32,
     threshold: u32,
     factor: f32,
+    /// What scores are multiplied by first.
+    scale: f32,
     sum: f32,
 }
 
@@ -591,6 +625,14 @@ fn exponentials<I: Isa>(x: &mut [f32]) -> f32 {
     total(x, x, |x, _| x)
 }
 
+/// Scores times a scale.
+#[inline(always)]
+fn scaled(x: &mut [f32], scale: f32) {
+    if scale != 1.0 {
+        x.iter_mut().for_each(|x| *x *= scale);
+    }
+}
+
 /// Sets what is dropped to 0 and multiplies the rest.
 #[inline(always)]
 fn drop_some(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
@@ -609,6 +651,7 @@ impl Tile for Soften {
         unsafe {
             let row = &mut *dst.cast::<Row>();
             let x = std::slice::from_raw_parts_mut(row.scores, n);
+            scaled(x, row.scale);
             row.sum = exponentials::<I>(x);
             if !row.bits.is_null() {
                 drop_some(x, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
@@ -627,6 +670,7 @@ impl Tile for Slope {
             let row = &mut *dst.cast::<Row>();
             let x = std::slice::from_raw_parts_mut(row.scores, n);
             let d = std::slice::from_raw_parts_mut(row.slopes, n);
+            scaled(x, row.scale);
             let inverse = 1.0 / exponentials::<I>(x);
             x.iter_mut().for_each(|x| *x *= inverse);
             if !row.bits.is_null() {

@@ -733,8 +733,8 @@ kernels!(packed AVX2_64, avx2_64, x86::V4x64, f64, 2, [1 2 3 4 5 6], "avx2,fma")
 kernels!(packed AVX2_PAIRS, avx2_pairs, x86::Pairs8, i32, 2, [1 2 3 4 5 6], "avx2,fma");
 kernels!(any AVX512_32, avx512_32, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
 kernels!(any AVX512_32_NARROW, avx512_32_narrow, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx2,fma");
-kernels!(packed AVX512_HALVES, avx512_halves, x86::HalfPairs16, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
-kernels!(packed AVX512_HALVES_NARROW, avx512_halves_narrow, x86::HalfPairs16, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx512bf16,avx2,fma");
+kernels!(any AVX512_HALVES, avx512_halves, x86::HalfPairs16, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
+kernels!(any AVX512_HALVES_NARROW, avx512_halves_narrow, x86::HalfPairs16, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx512bf16,avx2,fma");
 kernels!(packed AVX512_64, avx512_64, x86::V8x64, f64, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
 kernels!(packed AVX512_PAIRS, avx512_pairs, x86::Pairs16, i32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bw,avx2,fma");
 kernels!(packed AVX512_QUADS, avx512_quads, x86::Quads16, i32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512vnni,avx2,fma");

@@ -183,7 +183,7 @@ pub fn bind(step: &Step, target: Target) -> Result<Box<dyn Kernel>> {
         }
         Plan::Case { branches } => Box::new(crate::exec::CaseKernel::new(branches, step, target)?),
         Plan::Blocks(b) => Box::new(crate::blocks::BlocksKernel::new(b, target)?),
-        Plan::Attention(a) => Box::new(attention::AttentionKernel::new(a, step, level)),
+        Plan::Attention(a) => Box::new(attention::AttentionKernel::new(a, step, target.level)),
         Plan::Onto { op } => Box::new(onto::Onto::new(op, step, target)?),
         Plan::Pool(p) => known(step, convpool::bind(p, step, target)),
         Plan::Unpool(u) => known(step, pool::bind_unpool(u, step, level)),
