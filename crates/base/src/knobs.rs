@@ -74,13 +74,6 @@ pub const JIT: Knob = Knob {
     default: "on",
     doc: "on: element-wise programs become machine code when they are compiled, on machines with AVX2 or AVX-512; off: they are interpreted, with the same results",
 };
-/// Arrays in panels of columns.
-pub const PANELS: Knob = Knob {
-    name: "SYSTOLE_PANELS",
-    values: "on|off",
-    default: "on",
-    doc: "on: weights and what an optimizer keeps of them may lie in panels of columns from step to step, where products read and update them; off: as rows, with the same results",
-};
 /// Memory that the process may use.
 pub const MEMORY_LIMIT: Knob = Knob {
     name: "SYSTOLE_MEMORY_LIMIT",
@@ -163,7 +156,6 @@ pub const KNOBS: &[Knob] = &[
     EXCESS_PRECISION,
     BLOCKS,
     JIT,
-    PANELS,
     BACKEND,
     PJRT_PLUGIN,
     PJRT_OPTIONS,
