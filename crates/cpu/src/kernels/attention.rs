@@ -7,6 +7,8 @@
 //! instruction set; sums over the tasks of a head are added in a tree.
 
 mod pairs;
+#[cfg(test)]
+mod tests;
 
 use super::gemm::{Left, Shape, Tile as Product, shape_f32};
 use super::lanes::{lanes_mut, narrow};
@@ -61,7 +63,8 @@ pub struct AttentionKernel {
     pairs: Option<Pairs>,
 }
 
-/// A matrix in f32 as a left operand: any two strides.
+/// A matrix in f32 as a left operand: any two strides. Tile registers read sixteen steps that lie together, and the next
+/// ones at sixteen times the stride.
 #[derive(Clone, Copy)]
 struct Rows {
     at: *mut f32,
@@ -110,13 +113,21 @@ struct Places {
 
 impl AttentionKernel {
     pub fn new(found: &Recognised, step: &Step, level: Level) -> AttentionKernel {
-        let q = &step.input_types[found.q];
-        let (k, v) = (&step.input_types[found.k], &step.input_types[found.v]);
+        let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
+        let sizes = [k.shape[1], q.shape[3], v.shape[3]];
+        let pairs = if q.dtype == DType::BF16 { Pairs::new(level, sizes) } else { None };
+        AttentionKernel::with(found, step, level.vectors(), pairs)
+    }
+
+    /// By these products of pairs, or by those of f32; `level` is that of vectors.
+    fn with(found: &Recognised, step: &Step, level: Level, pairs: Option<Pairs>) -> AttentionKernel {
+        let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
         let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
         let (keys, depth) = (k.shape[1], v.shape[3]);
-        let pairs = if q.dtype == DType::BF16 { Pairs::new(level, [keys, width, depth]) } else { None };
-        let level = level.vectors();
-        let to_keys = pairs.as_ref().map_or(shape_f32(level, keys), |p| p.to_keys);
+        let [to_keys, to_width, to_depth] = match &pairs {
+            Some(pairs) => [pairs.to_keys, pairs.to_width, pairs.to_depth],
+            None => [keys, width, depth].map(|n| shape_f32(level, n)),
+        };
         let most = (TILES * to_keys.rows()).min((SCORES / 4 / keys.max(1)).max(to_keys.rows()));
         let blocks = queries.div_ceil(most).max(1);
         let parts = (TASKS / (batch * heads).max(1)).clamp(1, queries.div_ceil(FEWEST).max(1));
@@ -138,8 +149,8 @@ impl AttentionKernel {
             soften: level.tile::<Soften>(),
             slope: level.tile::<Slope>(),
             to_keys,
-            to_width: shape_f32(level, width),
-            to_depth: shape_f32(level, depth),
+            to_width,
+            to_depth,
             pairs,
         }
     }
@@ -190,7 +201,7 @@ impl AttentionKernel {
 
     /// As [`AttentionKernel::sums_of_one`], however products are computed.
     fn sums_of_a_task(&self) -> usize {
-        if self.pairs.is_some() { self.pair_sums_of_one() } else { self.sums_of_one() }
+        self.pairs.as_ref().map_or_else(|| self.sums_of_one(), |pairs| self.pair_sums_of_one(pairs))
     }
 
     /// Keys that the query sees, from the first on.

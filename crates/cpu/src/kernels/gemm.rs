@@ -819,6 +819,24 @@ pub struct Registers {
     pub release: unsafe fn(),
 }
 
+/// This thread's tile registers, until it is dropped.
+pub struct Configured(Registers);
+
+impl Configured {
+    pub fn new(r: Registers, height: usize) -> Configured {
+        // SAFETY: kernels of tile registers are chosen where the machine has them.
+        unsafe { (r.configure)(height) };
+        Configured(r)
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { (self.0.release)() };
+    }
+}
+
 impl<T> Shape<T> {
     const fn new(table: &'static Table<T>, lanes: usize, narrow: Option<&'static Table<T>>) -> Shape<T> {
         Shape {

@@ -11,7 +11,7 @@
 //! of steps, block after block: a function of shapes and of the kernels only.
 
 use super::Ptr;
-use super::gemm::{CHAIN, Element, Left, Registers, Shape, Tile, UNROLLED, WIDEST};
+use super::gemm::{CHAIN, Configured, Element, Left, Shape, Tile, UNROLLED, WIDEST};
 use super::map::Panel;
 use super::moves::{BoxCopy, Dim};
 use super::pack::{PackFn, PanelArgs};
@@ -1123,24 +1123,6 @@ struct Line<T> {
     from: Place<T>,
     to: Place<T>,
     bias: *const T,
-}
-
-/// This thread's tile registers, until it is dropped.
-struct Configured(Registers);
-
-impl Configured {
-    fn new(r: Registers, height: usize) -> Configured {
-        // SAFETY: kernels of tile registers are chosen where the machine has them.
-        unsafe { (r.configure)(height) };
-        Configured(r)
-    }
-}
-
-impl Drop for Configured {
-    fn drop(&mut self) {
-        // SAFETY: as above.
-        unsafe { (self.0.release)() };
-    }
 }
 
 /// Part of a result that one task computes.

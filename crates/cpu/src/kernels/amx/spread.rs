@@ -2,7 +2,7 @@
 //!
 //! A chunk is sixteen words along the products. Of windows over an image, the rows of the left operand's tiles are
 //! pixels that follow each other, and a run is a tap's channels ([`Windows`]); of a kernel's gradient, the rows of the
-//! right operand's tiles are pairs of pixels, and a run is an image ([`Sums`]).
+//! right operand's tiles are pairs of pixels, and a run is an image ([`Sums`]). Attention's products are one run.
 
 use super::{Bf16, Config, LANES, LINE, Unit, dots, prefetch};
 #[cfg(test)]
@@ -64,10 +64,12 @@ pub struct Windows {
     pub narrow: bool,
 }
 
-/// Sums over all runs, to [`COLUMNS`] by [`COLUMNS`] numbers.
+/// Sums over all runs, to whole tiles of numbers.
 pub struct Sums {
     pub operands: Operands,
     pub c: *mut f32,
+    /// Bytes between their rows.
+    pub c_row: usize,
     /// Whether they are added to what is there.
     pub add: bool,
 }
@@ -157,7 +159,7 @@ macro_rules! with_tiles {
     }};
 }
 
-/// Bytes between rows of sums that were stored.
+/// Bytes between rows of a buffer's sums.
 const ROW: usize = 2 * LINE;
 
 #[inline(always)]
@@ -171,21 +173,21 @@ unsafe fn zero<U: Unit>() {
     }
 }
 
-/// Stores sums of tiles of `height` rows one below and beside the other.
+/// Stores sums of tiles of `height` rows one below and beside the other, `row` bytes between rows.
 #[inline(always)]
-unsafe fn store<U: Unit, const R: bool, const C: bool>(to: *mut u8, height: usize) {
-    let down = to.wrapping_add(height * ROW);
+unsafe fn store<U: Unit, const R: bool, const C: bool>(to: *mut u8, row: usize, height: usize) {
+    let down = to.wrapping_add(height * row);
     // SAFETY: by the promise of `Work`.
     unsafe {
-        U::store::<0>(to, ROW);
+        U::store::<0>(to, row);
         if C {
-            U::store::<1>(to.wrapping_add(LINE), ROW);
+            U::store::<1>(to.wrapping_add(LINE), row);
         }
         if R {
-            U::store::<2>(down, ROW);
+            U::store::<2>(down, row);
         }
         if R && C {
-            U::store::<3>(down.wrapping_add(LINE), ROW);
+            U::store::<3>(down.wrapping_add(LINE), row);
         }
     }
 }
@@ -193,27 +195,27 @@ unsafe fn store<U: Unit, const R: bool, const C: bool>(to: *mut u8, height: usiz
 impl Work for Sums {
     #[inline(always)]
     unsafe fn run<U: Unit>(&self) {
-        let c = self.c.cast::<u8>();
+        let (c, row) = (self.c.cast::<u8>(), self.c_row);
         // SAFETY: by the promise of `Work`.
         unsafe {
             with_tiles!(self.operands.two, |R, C| {
                 if !self.add {
                     zero::<U>();
                 } else {
-                    let down = c.wrapping_add(LANES * ROW);
-                    U::load::<0>(c, ROW);
+                    let down = c.wrapping_add(LANES * row);
+                    U::load::<0>(c, row);
                     if C {
-                        U::load::<1>(c.wrapping_add(LINE), ROW);
+                        U::load::<1>(c.wrapping_add(LINE), row);
                     }
                     if R {
-                        U::load::<2>(down, ROW);
+                        U::load::<2>(down, row);
                     }
                     if R && C {
-                        U::load::<3>(down.wrapping_add(LINE), ROW);
+                        U::load::<3>(down.wrapping_add(LINE), row);
                     }
                 }
                 self.operands.add::<U, R, C>();
-                store::<U, R, C>(c, LANES);
+                store::<U, R, C>(c, row, LANES);
             })
         }
     }
@@ -233,7 +235,7 @@ impl Work for Windows {
             with_tiles!(self.operands.two, |R, C| {
                 zero::<U>();
                 self.operands.add::<U, R, C>();
-                store::<U, R, C>(sums.cast(), self.height);
+                store::<U, R, C>(sums.cast(), ROW, self.height);
                 self.finish::<U, { if C { 2 } else { 1 } }>(&self.rows[0], sums);
                 if R {
                     let sums = sums.add(self.height * COLUMNS);

@@ -4,43 +4,146 @@
 //! bf16 where they become operands again, as a program without this kernel would. Sums over queries, which give the
 //! derivatives by keys and values, have the features as rows and the keys as columns: then pairs of queries are the words
 //! of both operands, and only two rows of scores have to be interleaved.
+//!
+//! Tile registers take whole tiles: operands have zeros after their last word up to a multiple of sixteen, and there is
+//! room for as many rows and columns of sums. What the rows and columns beyond the last ones hold meets no others.
 
 use super::{Arrays, AttentionKernel, Columns, LINE, Room, Row, Rows, multiply};
 use crate::detect::{Isa, Level, Tile, TileFn};
-use crate::kernels::Ptr;
-use crate::kernels::gemm::{Shape, shape_halves};
+use crate::kernels::amx::spread::{COLUMNS, Operands, Spread, Sums};
+use crate::kernels::amx::{self, LANES};
+use crate::kernels::gemm::{Configured, Shape};
 use crate::kernels::lanes::lanes_mut;
-use crate::kernels::math;
 use crate::kernels::pack::{PackFn, PanelArgs};
+use crate::kernels::{Ptr, math};
+use systole_ir::DType;
 use systole_ir::attention::Wanted;
 
 /// What products of pairs need.
 pub struct Pairs {
     pub to_keys: Shape<f32>,
-    to_width: Shape<f32>,
-    to_depth: Shape<f32>,
+    pub to_width: Shape<f32>,
+    pub to_depth: Shape<f32>,
+    /// What computes all of them, where the level has tile registers.
+    tiles: Option<Spread>,
     pack: PackFn<f32>,
+    /// Packs pairs of rows whose features are rows of a left operand.
+    pack_left: PackFn<f32>,
     interleave: TileFn,
     round: TileFn,
 }
 
 impl Pairs {
     /// For so many keys, features of keys and features of values; `None` where the level has no such products.
+    pub fn new(level: Level, sizes: [usize; 3]) -> Option<Pairs> {
+        match amx::kernels_of(level) {
+            Some(kernels) => Pairs::with_tiles(kernels, level.vectors()),
+            None => Pairs::with_vectors(level, sizes),
+        }
+    }
+
+    /// By tile registers, beside vectors of a level.
+    pub(super) fn with_tiles(kernels: &amx::Kernels, vectors: Level) -> Option<Pairs> {
+        let [pack_left, pack] = amx::pack::packs(DType::BF16, vectors)?;
+        Some(Pairs {
+            to_keys: kernels.bf16,
+            to_width: kernels.bf16,
+            to_depth: kernels.bf16,
+            tiles: Some(kernels.spread),
+            pack,
+            pack_left,
+            interleave: vectors.tile::<Interleave>(),
+            round: vectors.tile::<Round>(),
+        })
+    }
+
+    /// By vectors.
     #[cfg(target_arch = "x86_64")]
-    pub fn new(level: Level, [keys, width, depth]: [usize; 3]) -> Option<Pairs> {
+    pub(super) fn with_vectors(level: Level, [keys, width, depth]: [usize; 3]) -> Option<Pairs> {
+        use crate::kernels::{gemm::shape_halves, pack::halves};
         Some(Pairs {
             to_keys: shape_halves(level, keys)?,
             to_width: shape_halves(level, width)?,
             to_depth: shape_halves(level, depth)?,
-            pack: crate::kernels::pack::halves(),
+            tiles: None,
+            pack: halves(),
+            pack_left: halves(),
             interleave: level.vectors().tile::<Interleave>(),
             round: level.vectors().tile::<Round>(),
         })
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    pub fn new(_: Level, _: [usize; 3]) -> Option<Pairs> {
+    pub(super) fn with_vectors(_: Level, _: [usize; 3]) -> Option<Pairs> {
         None
+    }
+
+    /// Words of so many steps in an operand, zeros after the last ones included.
+    fn words(&self, steps: usize) -> usize {
+        if self.tiles.is_some() { words(steps).next_multiple_of(LANES) } else { words(steps) }
+    }
+
+    /// Rows that a left operand, and sums, of so many have room for.
+    fn rows(&self, rows: usize) -> usize {
+        if self.tiles.is_some() { rows.next_multiple_of(LANES) } else { rows }
+    }
+
+    /// This thread's tile registers for these products, where they need them.
+    fn configured(&self) -> Option<Configured> {
+        self.to_keys.registers.map(|r| Configured::new(r, COLUMNS))
+    }
+
+    /// Packed pairs of rows, their features `stride` apart, as a left operand whose rows are features.
+    fn features(&self, at: *mut f32, stride: usize) -> Rows {
+        Rows { at, row: if self.tiles.is_some() { LANES } else { 1 }, step: stride }
+    }
+
+    /// As [`multiply`]; `k` counts words.
+    unsafe fn multiply(
+        &self,
+        shape: &Shape<f32>,
+        [m, n, k]: [usize; 3],
+        a: Rows,
+        b: Columns,
+        c: Rows,
+        add: bool,
+    ) {
+        // SAFETY: the caller's matrices, which have room for whole tiles where registers are tiles.
+        unsafe {
+            match &self.tiles {
+                Some(tiles) => multiply_tiles(tiles, [m, n, k], a, b, c, add),
+                None => multiply(shape, [m, n, k], a, b, c, add),
+            }
+        }
+    }
+}
+
+/// As [`multiply`], of whole tiles: what lies beyond the sums' last rows and columns is overwritten.
+unsafe fn multiply_tiles(tiles: &Spread, [m, n, k]: [usize; 3], a: Rows, b: Columns, c: Rows, add: bool) {
+    const WORD: usize = size_of::<f32>();
+    let left = |row: usize| a.at.wrapping_add(row * a.row).cast_const().cast::<u8>();
+    let begin = 0;
+    for (panel, j) in (0..n).step_by(COLUMNS).enumerate() {
+        for i in (0..m).step_by(COLUMNS) {
+            let operands = Operands {
+                a: [left(i), left(i + LANES)],
+                a_row: a.row * WORD,
+                a_chunk: LANES * a.step * WORD,
+                b: b.at.wrapping_add(panel * b.tile).cast_const().cast(),
+                b_next: amx::LINE,
+                b_row: b.step * WORD,
+                b_chunk: LANES * b.step * WORD,
+                a_runs: &raw const begin,
+                b_runs: &raw const begin,
+                runs: 1,
+                chunks: k.div_ceil(LANES),
+                ahead: [std::ptr::null(); 2],
+                two: [m - i > LANES, n - j > LANES],
+            };
+            let sums = Sums { operands, c: c.at.wrapping_add(i * c.row + j), c_row: c.row * WORD, add };
+            // SAFETY: the caller's matrices have room for whole tiles; it has configured the registers.
+            unsafe { (tiles.sums)(&sums) };
+        }
     }
 }
 
@@ -82,23 +185,23 @@ impl AttentionKernel {
         let (width, depth) = (self.width_row(), self.depth_row());
         let gradient = self.found.gradient.is_some();
         let derivative = |n: usize| if gradient { n } else { 0 };
-        let row = self.score_row();
+        let (row, block, block_words) = (self.score_row(), pairs.rows(self.block), pairs.words(self.block));
         Places {
-            keys_turned: room.take(words(self.width) * keys),
-            rows: room.take(words(self.keys) * if gradient { width } else { depth }),
-            queries: room.take(self.block * self.words_of(self.width)),
-            scores: room.take((self.block + 1) * row),
-            rounded: room.take(self.block * self.words_of(self.keys)),
-            output: room.take(self.block * width.max(depth)),
+            keys_turned: room.take(pairs.words(self.width) * keys),
+            rows: room.take(pairs.words(self.keys) * if gradient { width } else { depth }),
+            queries: room.take(block * self.words_of(self.width)),
+            scores: room.take((block + 1) * row),
+            rounded: room.take(block * self.words_of(self.keys)),
+            output: room.take(block * width.max(depth)),
             bits: room.take(self.keys + 8),
-            values_turned: room.take(derivative(words(self.depth) * keys)),
-            cotangent: room.take(derivative(self.block * self.words_of(self.depth))),
-            slopes: room.take(derivative((self.block + 1) * row)),
-            query_pairs: room.take(derivative(words(self.block) * width)),
-            cotangent_pairs: room.take(derivative(words(self.block) * depth)),
-            weight_pairs: room.take(derivative(words(self.block) * row)),
-            slope_pairs: room.take(derivative(words(self.block) * row)),
-            sums: room.take(derivative(if self.parts == 1 { self.pair_sums_of_one() } else { 0 })),
+            values_turned: room.take(derivative(pairs.words(self.depth) * keys)),
+            cotangent: room.take(derivative(block * self.words_of(self.depth))),
+            slopes: room.take(derivative((block + 1) * row)),
+            query_pairs: room.take(derivative(block_words * width)),
+            cotangent_pairs: room.take(derivative(block_words * depth)),
+            weight_pairs: room.take(derivative(block_words * row)),
+            slope_pairs: room.take(derivative(block_words * row)),
+            sums: room.take(derivative(if self.parts == 1 { self.pair_sums_of_one(pairs) } else { 0 })),
             turned: room.take(derivative(self.keys * width.max(depth))),
             total: room.taken,
         }
@@ -115,28 +218,35 @@ impl AttentionKernel {
     }
 
     /// Floats of a task's derivatives by keys and values.
-    pub(super) fn pair_sums_of_one(&self) -> usize {
-        (self.width + self.depth) * self.score_row()
+    pub(super) fn pair_sums_of_one(&self, pairs: &Pairs) -> usize {
+        (pairs.rows(self.width) + pairs.rows(self.depth)) * self.score_row()
     }
 
     /// Rows of a head as they are, words along the features.
-    unsafe fn words_of_rows(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32) -> Rows {
-        let row = self.words_of(features);
+    unsafe fn words_of_rows(
+        &self,
+        pairs: &Pairs,
+        from: *mut u8,
+        features: usize,
+        rows: usize,
+        to: *mut f32,
+    ) -> Rows {
+        let (row, last) = (self.words_of(features), words(features) - 1);
         for r in 0..rows {
             let (from, to) = (from.wrapping_add(r * self.heads * features * 2), to.wrapping_add(r * row));
-            // SAFETY: the caller's rows and room for them; the half of a last word is zero.
+            // SAFETY: the caller's rows and room for them; the half of a last word is zero, and so are those after it.
             unsafe {
-                *to.add(words(features) - 1) = 0.0;
+                to.add(last).write_bytes(0, pairs.words(features) - last);
                 std::ptr::copy_nonoverlapping(from.cast_const(), to.cast(), features * 2);
             }
         }
         Rows { at: to, row, step: 1 }
     }
 
-    /// Words of two neighbouring rows of a head, for each feature.
+    /// Words of two neighbouring rows of a head, for each feature, packed by one of the two.
     unsafe fn pairs_of_rows(
         &self,
-        pairs: &Pairs,
+        (pairs, pack): (&Pairs, PackFn<f32>),
         from: *mut u8,
         features: usize,
         rows: usize,
@@ -149,13 +259,13 @@ impl AttentionKernel {
             step: self.heads * features * 2,
             lanes: features,
             fill: stride,
-            k: words(rows),
+            k: pairs.words(rows),
             products: rows,
             dst: to,
             stride,
         };
         // SAFETY: the caller's rows and room for the pairs.
-        unsafe { (pairs.pack)(&[panel]) };
+        unsafe { pack(&[panel]) };
     }
 
     /// Rows of a head as columns of a right operand, words along the features.
@@ -175,15 +285,15 @@ impl AttentionKernel {
                 step: 2,
                 lanes: columns.min(rows - first),
                 fill: columns,
-                k: words(features),
+                k: pairs.words(features),
                 products: features,
-                dst: to.wrapping_add(first * words(features)),
+                dst: to.wrapping_add(first * pairs.words(features)),
                 stride: columns,
             };
             // SAFETY: as above.
             unsafe { (pairs.pack)(&[panel]) };
         }
-        Columns { at: to, step: columns, tile: words(features) * columns }
+        Columns { at: to, step: columns, tile: pairs.words(features) * columns }
     }
 
     /// All of a task; `shared` has the sums of all tasks where a head has several.
@@ -196,6 +306,7 @@ impl AttentionKernel {
         shared: Ptr,
     ) {
         let (head, part) = (task / self.parts, task % self.parts);
+        let _registers = pairs.configured();
         // SAFETY: by the caller's promise.
         unsafe {
             if self.found.gradient.is_none() {
@@ -205,7 +316,7 @@ impl AttentionKernel {
                 self.backward_by_pairs(pairs, io, head, part, (scratch, sums));
                 self.store_sums_by_pairs(pairs, io, head, sums, scratch);
             } else {
-                let sums = shared.elem(task * self.pair_sums_of_one());
+                let sums = shared.elem(task * self.pair_sums_of_one(pairs));
                 self.backward_by_pairs(pairs, io, head, part, (scratch, sums));
             }
         }
@@ -229,7 +340,7 @@ impl AttentionKernel {
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let k = self.turned_pairs(pairs, k, self.width, keys, place(at.keys_turned));
             let v = self.address(io.v, head, self.keys, 0, self.depth);
-            self.pairs_of_rows(pairs, v, self.depth, keys, place(at.rows), depth);
+            self.pairs_of_rows((pairs, pairs.pack), v, self.depth, keys, place(at.rows), depth);
             let v = Columns { at: place(at.rows), step: depth, tile: pairs.to_depth.columns };
             let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
             let weights = Rows { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
@@ -237,20 +348,21 @@ impl AttentionKernel {
             for block in self.blocks(part) {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.address(io.q, head, self.queries, block.start, self.width);
-                let q = self.words_of_rows(q, self.width, rows, place(at.queries));
-                multiply(&pairs.to_keys, [rows, seen, words(self.width)], q, k, scores, false);
+                let q = self.words_of_rows(pairs, q, self.width, rows, place(at.queries));
+                pairs.multiply(&pairs.to_keys, [rows, seen, words(self.width)], q, k, scores, false);
+                let whole = 2 * pairs.words(seen);
                 let mut sums = [1f32; 256];
                 for (r, query) in block.clone().enumerate() {
                     let own = scores.at.add(r * score_row);
                     let bits = self.bits(io.random, head, query, place(at.bits));
                     let mut row = Row { scale: self.scale(), ..self.row(own, std::ptr::null_mut(), bits) };
-                    self.along(self.soften, &mut row, self.seen(query), 2 * words(seen));
+                    self.along(self.soften, &mut row, self.seen(query), whole);
                     sums[r] = row.sum;
                     let to: *mut u8 = weights.at.add(r * weights.row).cast();
                     let from = own.cast_const().cast();
-                    (pairs.round)(to, from, from, from, 2 * words(seen));
+                    (pairs.round)(to, from, from, from, whole);
                 }
-                multiply(&pairs.to_depth, [rows, self.depth, words(seen)], weights, v, output, false);
+                pairs.multiply(&pairs.to_depth, [rows, self.depth, words(seen)], weights, v, output, false);
                 for (r, query) in block.enumerate() {
                     let to = self.address(io.out[0], head, self.queries, query, self.depth);
                     self.store(output.at.add(r * depth), 1.0 / sums[r], self.depth, to);
@@ -275,12 +387,12 @@ impl AttentionKernel {
         let tile = pairs.to_keys.columns;
         // SAFETY: as for `forward_by_pairs`.
         unsafe {
-            sums.write_bytes(0, self.pair_sums_of_one());
+            sums.write_bytes(0, self.pair_sums_of_one(pairs));
             let dk = Rows { at: sums, row: score_row, step: 1 };
-            let dv = Rows { at: sums.add(self.width * score_row), ..dk };
+            let dv = Rows { at: sums.add(pairs.rows(self.width) * score_row), ..dk };
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let k_turned = self.turned_pairs(pairs, k, self.width, keys, place(at.keys_turned));
-            self.pairs_of_rows(pairs, k, self.width, keys, place(at.rows), width);
+            self.pairs_of_rows((pairs, pairs.pack), k, self.width, keys, place(at.rows), width);
             let k = Columns { at: place(at.rows), step: width, tile: pairs.to_width.columns };
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             let v = self.turned_pairs(pairs, v, self.depth, keys, place(at.values_turned));
@@ -293,13 +405,14 @@ impl AttentionKernel {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.address(io.q, head, self.queries, block.start, self.width);
                 let dy = self.address(io.dy, head, self.queries, block.start, self.depth);
-                self.pairs_of_rows(pairs, q, self.width, rows, place(at.query_pairs), width);
-                self.pairs_of_rows(pairs, dy, self.depth, rows, place(at.cotangent_pairs), depth);
-                let q = self.words_of_rows(q, self.width, rows, place(at.queries));
-                let dy = self.words_of_rows(dy, self.depth, rows, place(at.cotangent));
-                multiply(&pairs.to_keys, [rows, seen, words(self.width)], q, k_turned, scores, false);
-                multiply(&pairs.to_keys, [rows, seen, words(self.depth)], dy, v, slopes, false);
-                let whole = 2 * words(seen);
+                let left = (pairs, pairs.pack_left);
+                self.pairs_of_rows(left, q, self.width, rows, place(at.query_pairs), width);
+                self.pairs_of_rows(left, dy, self.depth, rows, place(at.cotangent_pairs), depth);
+                let q = self.words_of_rows(pairs, q, self.width, rows, place(at.queries));
+                let dy = self.words_of_rows(pairs, dy, self.depth, rows, place(at.cotangent));
+                pairs.multiply(&pairs.to_keys, [rows, seen, words(self.width)], q, k_turned, scores, false);
+                pairs.multiply(&pairs.to_keys, [rows, seen, words(self.depth)], dy, v, slopes, false);
+                let whole = 2 * pairs.words(seen);
                 for (r, query) in block.clone().enumerate() {
                     let own = |x: Rows| x.at.wrapping_add(r * score_row);
                     let bits = self.bits(io.random, head, query, place(at.bits));
@@ -318,16 +431,19 @@ impl AttentionKernel {
                         let to = place(to + pair * score_row).cast();
                         (pairs.interleave)(to, first.cast(), second, second, whole);
                     }
+                    for none in words(rows)..pairs.words(rows) {
+                        place(to + none * score_row).write_bytes(0, whole);
+                    }
                 }
-                let across = |at: usize, step: usize| Rows { at: place(at), row: 1, step };
-                let dy_pairs = across(at.cotangent_pairs, depth);
+                let dy_pairs = pairs.features(place(at.cotangent_pairs), depth);
                 let weights = by_keys(place(at.weight_pairs));
-                multiply(&pairs.to_keys, [self.depth, seen, words(rows)], dy_pairs, weights, dv, true);
-                let q_pairs = across(at.query_pairs, width);
+                pairs.multiply(&pairs.to_keys, [self.depth, seen, words(rows)], dy_pairs, weights, dv, true);
+                let q_pairs = pairs.features(place(at.query_pairs), width);
                 let by_scores = by_keys(place(at.slope_pairs));
-                multiply(&pairs.to_keys, [self.width, seen, words(rows)], q_pairs, by_scores, dk, true);
+                pairs.multiply(&pairs.to_keys, [self.width, seen, words(rows)], q_pairs, by_scores, dk, true);
                 if let Some(dq) = io.result_of(&self.found, Wanted::Queries) {
-                    multiply(&pairs.to_width, [rows, self.width, words(seen)], rounded, k, output, false);
+                    let dims = [rows, self.width, words(seen)];
+                    pairs.multiply(&pairs.to_width, dims, rounded, k, output, false);
                     for (r, query) in block.enumerate() {
                         let to = self.address(dq, head, self.queries, query, self.width);
                         self.store(output.at.add(r * width), self.scale(), self.width, to);
@@ -346,12 +462,12 @@ impl AttentionKernel {
         sums: *mut f32,
         room: *mut f32,
     ) {
-        let (each, score_row) = (self.pair_sums_of_one(), self.score_row());
+        let (each, score_row) = (self.pair_sums_of_one(pairs), self.score_row());
         let rows = room.wrapping_add(self.pair_places(pairs).turned);
         // SAFETY: the tasks' sums lie one after the other; scratch is laid out as counted.
         unsafe {
             self.add_sums(sums, each);
-            let dv = sums.add(self.width * score_row);
+            let dv = sums.add(pairs.rows(self.width) * score_row);
             for (wanted, from, scale, features, row) in [
                 (Wanted::Keys, sums, self.scale(), self.width, self.width_row()),
                 (Wanted::Values, dv, 1.0, self.depth, self.depth_row()),

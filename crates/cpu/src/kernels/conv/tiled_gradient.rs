@@ -429,6 +429,7 @@ impl KernelGradient {
                                 two: [features > LANES, columns.count > LANES],
                             },
                             c: squares.wrapping_add(square * COLUMNS * COLUMNS),
+                            c_row: 2 * LINE,
                             add,
                         };
                         square += 1;

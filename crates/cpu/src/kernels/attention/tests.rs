@@ -1,0 +1,132 @@
+//! Attention of bf16 by tile registers against products of f32, and against pairs by vectors where there are any: on
+//! emulated registers everywhere, and on the machine's own where it has them.
+
+use super::*;
+use crate::arena::Memory;
+use crate::kernels::amx;
+use crate::team::Team;
+use systole_ir::attention::Attention;
+use systole_ir::op::Domain;
+use systole_ir::rng::Stream;
+use systole_ir::{GraphBuilder, Literal, TensorType, bf16, vjp};
+
+/// Batch, queries, keys, heads, features of keys and of values.
+type Sizes = [usize; 6];
+
+/// The steps that are attention of bf16 and its derivative.
+fn steps([batch, queries, keys, heads, width, depth]: Sizes, attention: Attention) -> Vec<Step> {
+    let g = GraphBuilder::new("attention");
+    let array = |places, features| TensorType::new(DType::BF16, [batch, places, heads, features]);
+    let types = [array(queries, width), array(keys, width), array(keys, depth)];
+    let [q, k, v] = types.map(|t| g.parameter(t, "x"));
+    let random = g.parameter(TensorType::new(DType::U64, [2]), "random");
+    let y = attention.of(&q, &k, &v, attention.dropout.map(|_| &random));
+    let dy = g.parameter(y.ty().clone(), "dy");
+    let gradients = vjp(&[&y], &[&dy], &[&q, &k, &v]);
+    let graph = g.finish(&[vec![y], gradients].concat()).unwrap();
+    let all = systole_compile::schedule(&graph, &Default::default()).unwrap().steps;
+    let found: Vec<Step> = all.into_iter().filter(|s| recognised(s).is_some()).collect();
+    assert_eq!(found.len(), 2, "attention and its derivative");
+    found
+}
+
+fn recognised(step: &Step) -> Option<&Recognised> {
+    match &step.kernel {
+        systole_compile::Kernel::Attention(found) => Some(found),
+        _ => None,
+    }
+}
+
+fn draw(step: &Step) -> Vec<Literal> {
+    let one = |(i, t): (usize, &TensorType)| match t.dtype {
+        DType::U64 => Literal::from_slice([2], &[0x0123_4567_89ab_cdefu64, 41]).unwrap(),
+        _ => Domain::Uniform(-2.0, 2.0).draw(t, &mut Stream::new(7, 8, i as u64)),
+    };
+    step.input_types.iter().enumerate().map(one).collect()
+}
+
+/// The results of a kernel in bytes. What memory it finds is full of NaNs: on this thread, and where tasks share it.
+fn run(kernel: &AttentionKernel, threads: usize, step: &Step, inputs: &[Literal]) -> Vec<Vec<u8>> {
+    let from: Vec<*const u8> = inputs.iter().map(|i| i.bytes().as_ptr()).collect();
+    let mut outputs: Vec<Vec<u8>> = step.output_types.iter().map(|t| vec![0xff; t.bytes()]).collect();
+    let to: Vec<*mut u8> = outputs.iter_mut().map(|o| o.as_mut_ptr()).collect();
+    let shared = Memory::new(kernel.scratch().max(64)).unwrap();
+    let own = kernel.pairs.as_ref().map_or(kernel.places().total * 4, |p| kernel.pair_scratch(p));
+    let io = Io { inputs: &from, outputs: &to, scratch: shared.ptr() };
+    // SAFETY: memory of these sizes; arrays are those of the step.
+    unsafe {
+        shared.ptr().write_bytes(0xff, kernel.scratch());
+        with_scratch(own, |scratch| scratch.write_bytes(0xff, own));
+        kernel.run(&Cx { team: &Team::new(threads), flush: true }, &io).unwrap();
+    }
+    outputs
+}
+
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks().0.iter().map(|&b| bf16::from_bits(u16::from_le_bytes(b)).to_f32())
+}
+
+/// The greatest distance of two results' elements, as a part of theirs and the usual size.
+fn distance(got: &[u8], want: &[u8]) -> f32 {
+    let square: f32 = numbers(want).map(|x| x * x).sum();
+    let size = (square / (want.len() / 2) as f32).sqrt().max(1e-3);
+    let part = |(x, y): (f32, f32)| (x - y).abs() / (size + y.abs());
+    numbers(got).zip(numbers(want)).map(part).max_by(f32::total_cmp).unwrap_or(0.0)
+}
+
+/// Checks a step; blocks have so many queries at most.
+fn check(step: &Step, block: usize, what: &str) {
+    let found = recognised(step).expect("attention");
+    let inputs = draw(step);
+    let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i].shape);
+    let want = run(&AttentionKernel::with(found, step, Level::Portable, None), 1, step, &inputs);
+    let pairs = Some(Level::Avx512Bf16).filter(|l| l.is_available());
+    let vectors = pairs.and_then(|l| Pairs::with_vectors(l, [k[1], q[3], v[3]]));
+    let by_vectors =
+        vectors.map(|p| run(&AttentionKernel::with(found, step, Level::Avx512, Some(p)), 1, step, &inputs));
+    for unit in std::iter::once(&amx::EMULATED).chain(amx::kernels_of(Level::best())) {
+        for level in [Level::Portable, Level::Avx512].into_iter().filter(|l| l.is_available()) {
+            let mut kernel = AttentionKernel::with(found, step, level, Pairs::with_tiles(unit, level));
+            assert!(kernel.pairs.is_some());
+            kernel.block = kernel.block.min(block);
+            let got = run(&kernel, 1, step, &inputs);
+            for (i, got) in got.iter().enumerate() {
+                let d = distance(got, &want[i]);
+                assert!(d <= 3e-2, "{what}, {level:?}, result {i}: {d} from products of f32");
+                let Some(pairs) = &by_vectors else { continue };
+                let d = distance(got, &pairs[i]);
+                assert!(d <= 8e-3, "{what}, {level:?}, result {i}: {d} from pairs by vectors");
+            }
+            for threads in [2, 3] {
+                assert!(got == run(&kernel, threads, step, &inputs), "{what}, {level:?}, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn tile_registers_attend_and_give_the_derivatives() {
+    let all: [Sizes; 7] = [
+        [1, 1, 1, 1, 1, 1],
+        // Parts of tiles, odd counts; whole tiles, one and two.
+        [2, 37, 45, 2, 20, 24],
+        [1, 33, 17, 3, 7, 31],
+        [1, 64, 64, 2, 32, 64],
+        [1, 16, 48, 1, 16, 48],
+        // Several tasks of a head, whose sums are joined.
+        [1, 150, 150, 1, 8, 12],
+        [1, 70, 131, 2, 33, 40],
+    ];
+    for sizes in all {
+        for causal in [false, true] {
+            for dropout in [None, Some(Dropped::rate(0.3))] {
+                let what = Attention { scale: 1.0 / (sizes[4] as f64).sqrt(), causal, dropout };
+                for step in steps(sizes, what) {
+                    for block in [19, usize::MAX] {
+                        check(&step, block, &format!("{sizes:?} {what:?} by {block}"));
+                    }
+                }
+            }
+        }
+    }
+}
