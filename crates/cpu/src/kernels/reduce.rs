@@ -385,19 +385,19 @@ impl ReduceKernel {
         self.kept.count() * if self.inner_folded { 1 } else { self.inner }
     }
 
-    /// Repeats one lane `n` times, doubling what is there.
+    /// Repeats one lane `n` times.
     unsafe fn fill(&self, dst: *mut u8, value: &[u8; 8], n: usize) {
-        if n == 0 {
-            return;
+        unsafe fn all<T: Copy>(dst: *mut u8, value: &[u8; 8], n: usize) {
+            // SAFETY: the caller's lanes; a lane has no more bytes than the value.
+            unsafe { lanes_mut::<T>(dst, n).fill(value.as_ptr().cast::<T>().read_unaligned()) };
         }
-        let (end, mut done) = (n * self.lane, self.lane);
         // SAFETY: the caller has `n` lanes at `dst`.
         unsafe {
-            std::ptr::copy_nonoverlapping(value.as_ptr(), dst, self.lane);
-            while done < end {
-                let more = done.min(end - done);
-                std::ptr::copy_nonoverlapping(dst.cast_const(), dst.add(done), more);
-                done += more;
+            match self.lane {
+                1 => all::<u8>(dst, value, n),
+                2 => all::<u16>(dst, value, n),
+                4 => all::<u32>(dst, value, n),
+                _ => all::<u64>(dst, value, n),
             }
         }
     }

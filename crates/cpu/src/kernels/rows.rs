@@ -11,7 +11,7 @@ use systole_compile::{Kernel as Plan, Rows, Step};
 use systole_ir::Result;
 
 /// Bytes of the arrays that a block of rows touches, while it has more than one row.
-const BLOCK_BYTES: usize = 1 << 17;
+const BLOCK_BYTES: usize = 1 << 18;
 /// Blocks that threads share, where each then has some work.
 const BLOCKS: usize = 16;
 /// Bytes below which a block is more overhead than work.

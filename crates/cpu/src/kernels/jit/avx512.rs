@@ -14,6 +14,13 @@ impl Emitter<'_> {
         let all = Lanes::All;
         let ends = &self.homes.ends[i];
         match self.steps[i] {
+            Step::Load(place) if let Some(from) = self.accumulator(place, copy) => {
+                self.asm.vector(ops::MOVAPS, to, 0, Rm::Reg(Reg(from)), all, None);
+            }
+            Step::Store(place, v) if let Some(to) = self.accumulator(place, copy) => {
+                let from = Rm::Reg(Reg(reg(v)));
+                self.asm.vector(ops::MOVAPS, to, 0, from, all, None);
+            }
             Step::Load(place) => {
                 let lanes = if self.tail.is_some() { Lanes::Zero(TAIL) } else { all };
                 let op = load_op(place.form);

@@ -219,6 +219,14 @@ fn is_of_words(step: &Step) -> bool {
     !matches!(step, Step::Load(p) | Step::Store(p, _) if p.form != Form::Word)
 }
 
+/// Where a step loads accumulators of a fold along.
+fn accumulators(step: &Step) -> Option<Place> {
+    match step {
+        Step::Load(place) if place.around => Some(*place),
+        _ => None,
+    }
+}
+
 /// The constants of the loop's steps that are read most, at most `room`.
 fn frequent_constants(steps: &[Step], once: &[bool], room: usize) -> Vec<u32> {
     let mut counts: Vec<(u32, usize)> = Vec::new();
@@ -240,6 +248,9 @@ pub(super) struct Emitter<'a> {
     pub homes: Homes,
     /// Constants that have registers: the last ones.
     constants: Vec<u32>,
+    /// Accumulators of folds along that stay in registers: those after the values of so many copies.
+    kept: Vec<Place>,
+    copies: usize,
     pub asm: Assembler,
     /// Arrays whose addresses are in registers.
     near: Vec<usize>,
@@ -279,13 +290,18 @@ pub fn emit(steps: &Steps) -> Option<Code> {
         }
     }
     near.truncate(ADDRESSES.len());
-    let room = homes.vectors - homes.pinned[0] - copies * homes.needed[0];
+    let mut room = homes.vectors - homes.pinned[0] - copies * homes.needed[0];
+    let mut kept: Vec<Place> = steps.iter().filter_map(accumulators).collect();
+    if set != Set::Avx512 || copies < vectors || kept.len() * copies > room {
+        kept.clear();
+    }
+    room -= kept.len() * copies;
     let constants = frequent_constants(steps, &homes.once, room);
     let asm = match set {
         Set::Avx512 => Assembler::filling(),
         Set::Avx2 => Assembler::reading(),
     };
-    let mut e = Emitter { set, steps, homes, constants, asm, near, tail: None };
+    let mut e = Emitter { set, steps, homes, constants, kept, copies, asm, near, tail: None };
     e.start(around);
     e.rounds(copies, vectors);
     let any = match set {
@@ -320,6 +336,7 @@ impl Emitter<'_> {
         let elements = (vectors * self.set.lanes()) as i32;
         self.asm.subtract(LEFT, elements);
         let short = self.asm.jump(When::Below);
+        self.move_accumulators(ops::MOVUPS_LOAD);
         self.asm.align();
         let top = self.asm.here();
         for first in (0..vectors).step_by(copies) {
@@ -328,8 +345,31 @@ impl Emitter<'_> {
         self.asm.add(INDEX, elements);
         self.asm.subtract(LEFT, elements);
         self.asm.jump_back(When::NotBelow, top);
+        self.move_accumulators(ops::MOVUPS_STORE);
+        // What follows has them in memory.
+        self.kept.clear();
         self.asm.land(short);
         self.asm.add(LEFT, elements);
+    }
+
+    /// Loads the accumulators that stay in registers, or stores them.
+    fn move_accumulators(&mut self, op: Op) {
+        for (place, copy) in (0..self.kept.len() * self.copies).map(|k| (k / self.copies, k % self.copies)) {
+            let place = self.kept[place];
+            if !self.near.contains(&place.array) {
+                self.asm.load_address(SPARE, TABLE, 8 * place.array as i32);
+            }
+            let Some(register) = self.accumulator(place, copy) else { continue };
+            let at = self.address(place, copy);
+            self.asm.vector(op, register, 0, at, Lanes::All, None);
+        }
+    }
+
+    /// The register of a copy's accumulators, where they stay in one.
+    pub fn accumulator(&self, place: Place, copy: usize) -> Option<u8> {
+        let k = self.kept.iter().position(|p| *p == place)?;
+        let first = self.homes.pinned[0] + self.copies * self.homes.needed[0];
+        Some((first + k * self.copies + copy) as u8)
     }
 
     /// The loop over single vectors, of which some lanes may not exist.
