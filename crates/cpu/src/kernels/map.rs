@@ -333,9 +333,7 @@ impl Program {
         if self.is_fused() {
             at.resize(self.loads.len() + self.stores.len(), std::ptr::null_mut());
         }
-        let holds = |load: &Fetch| matches!(load, Fetch::Periodic { .. } | Fetch::Copied { .. });
-        let held = if self.loads.iter().any(holds) { vec![None; self.loads.len()] } else { Vec::new() };
-        Registers { at, held }
+        Registers { at, held: smallvec::smallvec![None; self.loads.len()] }
     }
 
     /// Computes elements `start..start + n`, a tile, by machine code: each result to where `to` says.
@@ -556,9 +554,8 @@ impl Program {
 /// Where each register's value lies, from tile to tile.
 pub struct Registers {
     pub at: SmallVec<[*mut u8; 32]>,
-    /// For loads that stay the same for some tiles: which row's value the register holds, and in how many lanes. Empty where
-    /// there are none.
-    held: Vec<Option<(usize, usize)>>,
+    /// For loads that stay the same for some tiles: which row's value the register holds, and in how many lanes.
+    held: SmallVec<[Option<(usize, usize)>; 16]>,
 }
 
 /// Bytes of an element of a load, as it lies in memory.

@@ -2,9 +2,9 @@
 //!
 //! Each round of the loop takes up to four vectors, as many as there are registers for, in interleaved copies of the
 //! steps: a chain of dependent instructions alone would leave the machine idle most of the time. Registers that are left
-//! hold constants. The last elements go through a second loop, one vector at a time: the very last with masked loads and
-//! stores. Of AVX2, only those of words can be masked; narrow elements that fill no vector are left to the caller, who
-//! brings them in arrays that have room for one.
+//! hold the accumulators of a fold along, where one round takes all of them, and constants. The last elements go through
+//! a second loop, one vector at a time: the very last with masked loads and stores. Of AVX2, only those of words can be
+//! masked; narrow elements that fill no vector are left to the caller, who brings them in arrays that have room for one.
 #![forbid(unsafe_code)]
 
 use super::encode::*;
@@ -219,8 +219,8 @@ fn is_of_words(step: &Step) -> bool {
     !matches!(step, Step::Load(p) | Step::Store(p, _) if p.form != Form::Word)
 }
 
-/// Where a step loads accumulators of a fold along.
-fn accumulators(step: &Step) -> Option<Place> {
+/// Where a step loads accumulators of a fold along from.
+fn accumulators_of(step: &Step) -> Option<Place> {
     match step {
         Step::Load(place) if place.around => Some(*place),
         _ => None,
@@ -291,7 +291,7 @@ pub fn emit(steps: &Steps) -> Option<Code> {
     }
     near.truncate(ADDRESSES.len());
     let mut room = homes.vectors - homes.pinned[0] - copies * homes.needed[0];
-    let mut kept: Vec<Place> = steps.iter().filter_map(accumulators).collect();
+    let mut kept: Vec<Place> = steps.iter().filter_map(accumulators_of).collect();
     if set != Set::Avx512 || copies < vectors || kept.len() * copies > room {
         kept.clear();
     }
