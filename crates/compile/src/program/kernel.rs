@@ -109,7 +109,7 @@ pub enum Kernel {
         /// `(captures…, state…) → state…`, in place where legal.
         body: Box<Schedule>,
     },
-    /// `index, captures…`: runs one branch.
+    /// `captures…, index`: runs one branch.
     Case {
         /// The branches.
         branches: Vec<Schedule>,

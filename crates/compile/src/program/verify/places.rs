@@ -1,0 +1,154 @@
+//! Places: arrays that live at the same time do not share bytes, and what is overwritten is not read later.
+
+use super::error::broken;
+use crate::program::kernel::{Kernel, Schedule, Step};
+use crate::program::storage::{ALIGN, Location, Slot};
+use systole_ir::{Op, Result};
+
+/// From the step that writes an array to the last one that reads it or a view of it.
+#[derive(Clone, Copy)]
+struct Life {
+    first: usize,
+    last: usize,
+}
+
+/// Checks lifetimes, the arena, views, and the memory of donated parameters.
+pub fn check(s: &Schedule, donated: &[usize]) -> Result<()> {
+    let own = lives(s);
+    for (x, (storage, life)) in s.slots.iter().zip(&own).enumerate() {
+        let Some(life) = life else { continue };
+        let is_view = matches!(storage.place, Location::View(_));
+        if storage.last < life.last || storage.first != life.first && !is_view {
+            return Err(broken(s, life.last, format!("slot {x} lives longer than its storage says")));
+        }
+    }
+    let all = views(s, &own)?;
+    arena(s, &own, &all)?;
+    for k in 0..s.results.len() {
+        result(s, k, donated, &own, &all)?;
+    }
+    Ok(())
+}
+
+fn lives(s: &Schedule) -> Vec<Option<Life>> {
+    let given = |place| matches!(place, Location::Param(_) | Location::Constant(_));
+    let mut all: Vec<Option<Life>> =
+        s.slots.iter().map(|x| given(x.place).then_some(Life { first: 0, last: 0 })).collect();
+    for (i, step) in s.steps.iter().enumerate() {
+        reads(&mut all, &step.inputs, i);
+        for &x in &step.outputs {
+            all[x].get_or_insert(Life { first: i, last: i }).last = i;
+        }
+    }
+    let results: Vec<Slot> = s.results.iter().map(|r| r.slot).collect();
+    reads(&mut all, &results, s.steps.len());
+    all
+}
+
+fn reads(all: &mut [Option<Life>], slots: &[Slot], at: usize) {
+    for &x in slots {
+        if let Some(life) = &mut all[x] {
+            life.last = at;
+        }
+    }
+}
+
+/// For each slot the last step that reads it by a view, `None` without; views lie in arrays of their own.
+fn views(s: &Schedule, own: &[Option<Life>]) -> Result<Vec<Option<usize>>> {
+    let mut by_views: Vec<Option<usize>> = vec![None; s.slots.len()];
+    for (x, storage) in s.slots.iter().enumerate() {
+        let Location::View(v) = storage.place else { continue };
+        let Some(view) = s.views.get(v) else {
+            return Err(broken(s, 0, format!("slot {x} is a view that does not exist")));
+        };
+        let slices = s.steps.get(view.by).is_some_and(|step| {
+            let is_slice = matches!(step.kernel, Kernel::Op { op: Op::DynamicSlice(_), .. });
+            is_slice && step.inputs[0] == view.of && step.outputs[..] == [x]
+        });
+        if !slices || matches!(s.slots[view.of].place, Location::View(_)) {
+            return Err(broken(s, view.by, format!("slot {x} is not a slice of an array of its own")));
+        }
+        let last = own[x].map_or(0, |life| life.last);
+        by_views[view.of] = Some(by_views[view.of].map_or(last, |other: usize| other.max(last)));
+        written_view(s, x, view.of)?;
+    }
+    Ok(by_views)
+}
+
+/// Where a step writes into a view, nothing reads its array later: it is a state of a loop, and comes back as a result.
+fn written_view(s: &Schedule, x: Slot, of: Slot) -> Result<()> {
+    let writes = |step: &Step| step.outputs.contains(&x) && step.inputs.contains(&x);
+    let Some(j) = s.steps.iter().position(writes) else { return Ok(()) };
+    let later = s.steps[j + 1..].iter().any(|step| step.inputs.contains(&of) || step.inputs.contains(&x));
+    if later || s.results.iter().all(|r| r.slot != of) {
+        return Err(broken(s, j, format!("slot {of} is read after a part of it is overwritten")));
+    }
+    Ok(())
+}
+
+/// Slots of the arena that share bytes do not live at the same time, unless one is written over the other in place.
+fn arena(s: &Schedule, own: &[Option<Life>], by_views: &[Option<usize>]) -> Result<()> {
+    let mut placed: Vec<(usize, Slot, Life)> = Vec::new();
+    for (x, storage) in s.slots.iter().enumerate().filter(|(_, storage)| storage.bytes > 0) {
+        let (Location::Arena(at), Some(life)) = (storage.place, own[x]) else { continue };
+        if at % ALIGN != 0 || at + storage.bytes > s.arena_bytes {
+            return Err(broken(s, life.first, format!("slot {x} does not lie in the arena")));
+        }
+        placed.push((at, x, life));
+    }
+    placed.sort_unstable_by_key(|&(at, x, _)| (at, x));
+    for (k, &(at, x, life)) in placed.iter().enumerate() {
+        for &(other, y, theirs) in &placed[k + 1..] {
+            if other >= at + s.slots[x].bytes {
+                break;
+            }
+            let ((before, from), (after, to)) =
+                if life.first < theirs.first { ((life, x), (theirs, y)) } else { ((theirs, y), (life, x)) };
+            let last = by_views[from].map_or(before.last, |last| last.max(before.last));
+            let in_place = at == other
+                && last == after.first
+                && before.first < after.first
+                && by_views[from].is_none_or(|view| view < last)
+                && s.steps[after.first].may_write_over(from, to);
+            if last >= after.first && !in_place {
+                return Err(broken(
+                    s,
+                    after.first,
+                    format!("slots {from} and {to} share bytes while both live"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A result lies in its own memory, or in that of a donated parameter which nobody reads any more.
+fn result(
+    s: &Schedule,
+    k: usize,
+    donated: &[usize],
+    own: &[Option<Life>],
+    by_views: &[Option<usize>],
+) -> Result<()> {
+    let r = &s.results[k];
+    let made = own[r.slot].map_or(0, |life| life.first);
+    if let Location::Arena(_) | Location::View(_) = s.slots[r.slot].place {
+        return Err(broken(s, made, format!("result {k} lies in the arena")));
+    }
+    let Some(p) = r.reuse else { return Ok(()) };
+    let twice = s.results[..k].iter().any(|other| other.reuse == Some(p));
+    let fits = s.params.get(p).is_some_and(|ty| ty.bytes() == s.slots[r.slot].bytes);
+    if !donated.contains(&p) || twice || !fits || s.slots[r.slot].place != Location::Result(k) {
+        return Err(broken(s, made, format!("result {k} takes parameter {p}, which is not given to it")));
+    }
+    let Some(x) = s.slots.iter().position(|x| x.place == Location::Param(p)) else { return Ok(()) };
+    let is_read = s.steps.iter().any(|step| step.inputs.contains(&x));
+    let last = own[x].map_or(0, |life| life.last).max(by_views[x].unwrap_or(0));
+    let in_place = || {
+        last == made && by_views[x].is_none_or(|view| view < made) && s.steps[made].may_write_over(x, r.slot)
+    };
+    if s.results.iter().any(|other| other.slot == x) || is_read && last >= made && !in_place() {
+        return Err(broken(s, last, format!("parameter {p} is read after result {k} has overwritten it")));
+    }
+    Ok(())
+}
