@@ -43,6 +43,9 @@ fn reads_wide(instr: &Instr) -> bool {
     let by_value = match &instr.op {
         Op::Unary(_) | Op::Binary(_) | Op::Clamp(_) | Op::Select(_) | Op::Convert(_) => true,
         Op::Compare(c) => c.compare_type != systole_ir::op::CompareType::TotalOrder,
+        // To round is what it is for.
+        Op::ReducePrecision(_) => false,
+        // Others are in no map.
         _ => false,
     };
     by_value && is_narrow(instr.from)

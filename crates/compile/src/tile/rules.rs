@@ -7,8 +7,8 @@
 use crate::graph::transpose_weights::FEW;
 use smallvec::{SmallVec, smallvec};
 use systole_ir::op::{
-    Binary, BroadcastInDim, Concatenate, Convolution, DotGeneral, Gather, Iota, Lowering, Monoid, Pad,
-    Reduce, ReduceWindow, Reshape, Reverse, SelectAndScatter, Slice, Sort, Transpose,
+    Binary, BroadcastInDim, Concatenate, Convolution, DotGeneral, Gather, Iota, Monoid, Pad, Reduce,
+    ReduceWindow, Reshape, Reverse, SelectAndScatter, Slice, Sort, Transpose,
 };
 use systole_ir::{DType, Dims, Graph, Node, Op, Shape, TensorType};
 
@@ -124,24 +124,8 @@ pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<R
             let dim = cut(&node.outs[0])?.dim(c.dim)?;
             RowOp::rows(Concatenate { dim }, node.inputs.iter().map(|_| Use::Rows))
         }
-        Op::Slice(s) => {
-            let c = cut(ty(0))?;
-            let all = (0..c.p).all(|d| s.start[d] == 0 && s.limit[d] == ty(0).shape[d] && s.strides[d] == 1);
-            let list = |dims: &Dims, first: usize| c.list(dims, first).into_iter().collect();
-            let op = Slice {
-                start: list(&s.start, 0),
-                limit: list(&s.limit, block),
-                strides: list(&s.strides, 1),
-            };
-            if all { RowOp::rows(op, [Use::Rows]) } else { None }
-        }
-        Op::Pad(p) => {
-            let c = cut(ty(0))?;
-            let none = (0..c.p).all(|d| p.low[d] == 0 && p.high[d] == 0 && p.interior[d] == 0);
-            let op =
-                Pad { low: c.list(&p.low, 0), high: c.list(&p.high, 0), interior: c.list(&p.interior, 0) };
-            if none { RowOp::rows(op, [Use::Rows, Use::Whole]) } else { None }
-        }
+        Op::Slice(s) => slice(s, ty(0), rows, block),
+        Op::Pad(p) => pad(p, ty(0), rows, block),
         Op::Gather(g) => gather(g, ty(1), rows, block),
         Op::DotGeneral(d) => dot(d, ty(0), ty(1), rows, block),
         Op::Convolution(c) => convolution(c, ty(0), ty(1), rows),
@@ -152,10 +136,46 @@ pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<R
             let op = Sort { dim: cut(ty(0))?.dim(s.dim)?, ..s.clone() };
             RowOp::rows(op, node.inputs.iter().map(|_| Use::Rows))
         }
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare(_)
+        | Op::Select(_)
+        | Op::Clamp(_)
+        | Op::Convert(_)
+        | Op::ReducePrecision(_) => map(graph, node, rows),
+        // Parameters and constants are read from outside; they have no rows to compute.
+        Op::Parameter(_) | Op::Constant(_) => None,
+        // Work must not move across, as joining its operands with other segments would.
         Op::OptimizationBarrier(_) => None,
-        op if op.rule().lower() == Lowering::Map && node.outs.len() == 1 => map(graph, node, rows),
-        _ => None,
+        // Other types over the same bytes: a dimension may come or go, which nothing that works by rows has needed.
+        Op::BitcastConvert(_) => None,
+        // Where they read or write depends on data, which may be in other rows.
+        Op::DynamicSlice(_) | Op::DynamicUpdateSlice(_) | Op::Scatter(_) => None,
+        // The bits depend on the shape of the whole array.
+        Op::RngBitGenerator(_) => None,
+        // Bodies run over all rows at once.
+        Op::While(_) | Op::Case(_) => None,
+        // They wait for other devices.
+        Op::AllReduce(_) | Op::AllGather(_) | Op::ReduceScatter(_) | Op::AllToAll(_) => None,
+        Op::CollectivePermute(_) | Op::PartitionId(_) | Op::ReplicaId(_) => None,
     }
+}
+
+/// Slices that take all rows.
+fn slice(s: &Slice, x: &TensorType, rows: usize, block: usize) -> Option<RowOp> {
+    let c = Cut::of(x, rows, block)?;
+    let all = (0..c.p).all(|d| s.start[d] == 0 && s.limit[d] == x.shape[d] && s.strides[d] == 1);
+    let list = |dims: &Dims, first: usize| c.list(dims, first).into_iter().collect();
+    let op = Slice { start: list(&s.start, 0), limit: list(&s.limit, block), strides: list(&s.strides, 1) };
+    if all { RowOp::rows(op, [Use::Rows]) } else { None }
+}
+
+/// Padding that adds no rows.
+fn pad(p: &Pad, x: &TensorType, rows: usize, block: usize) -> Option<RowOp> {
+    let c = Cut::of(x, rows, block)?;
+    let none = (0..c.p).all(|d| p.low[d] == 0 && p.high[d] == 0 && p.interior[d] == 0);
+    let op = Pad { low: c.list(&p.low, 0), high: c.list(&p.high, 0), interior: c.list(&p.interior, 0) };
+    if none { RowOp::rows(op, [Use::Rows, Use::Whole]) } else { None }
 }
 
 /// Element-wise: operands of the result's shape by rows, scalars whole.
