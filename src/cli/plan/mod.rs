@@ -175,7 +175,7 @@ fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
 fn this_cpu() -> Result<Machine> {
     let threads = report::threads();
     // Products of tile registers wait for operands: of what the registers alone do, those of 2048 reach a third
-    // (docs/benchmarks.md).
+    // (docs/log/2026-11-23.md).
     const OF_TILES: f64 = 0.31;
     let peak = systole_cpu::peak(Level::from_knob()?, threads);
     let reached = if peak.level == Level::Amx { OF_TILES } else { 1.0 };

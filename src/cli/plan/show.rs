@@ -251,7 +251,7 @@ fn explain(plan: &Plan, tables: &Tables, screen: &Screen) {
 
 const EXPLANATIONS: [&str; 5] = [
     "Device time is the sum over kernels of start + max(products with padding, moving results out, bytes, element-wise work),",
-    "  plus the collectives. Constants of TPUs are fitted to libtpu's own estimates (docs/plan.md); those of GPUs are assumed.",
+    "  plus the collectives. Constants of TPUs are fitted to libtpu's own estimates (docs/guide/plan.md); those of GPUs are assumed.",
     "Least: peak rates, no padding, no start, collectives hidden. Most: one after the other.",
     "HBM need: arguments in tiles, values alive at the fullest moment, code; results replace arguments of their type.",
     "MFU counts the multiply-adds that the program needs, without padding, over those possible in the likely time.",

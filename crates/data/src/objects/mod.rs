@@ -1,6 +1,6 @@
 //! Objects of `gs://BUCKET/KEY` and `s3://BUCKET/KEY` as files, by the crate `object_store`; the feature `object-stores`.
 //!
-//! Credentials come from the environment as the clouds' own tools take them (the table in `docs/data.md`), or from
+//! Credentials come from the environment as the clouds' own tools take them (the table in `docs/guide/data.md`), or from
 //! [`configure`]. Objects are read in ranges, a next one while this one is used; a position is a byte offset.
 
 mod connect;
