@@ -197,7 +197,8 @@ fn page(rows: &[Row]) -> String {
          The ratio is the speed of Systole over that of the best peer: above 1, Systole is faster. [machines.md](machines.md) \
          describes the\nmachines and what moves their figures, [bench/README.md](../../bench/README.md) what is compared and \
          how, [the log](../log/README.md) what each day\nchanged. Speeds are median steps in ms, or units a second; MiB is \
-         peak memory, ours and the peer's.\n\n\
+         peak memory, ours and the peer's.\nA command is one that measures its row again; rows of before 2026-11-26 were \
+         measured several at a time, by the commands that the log has.\n\n\
          ## At a glance\n\n",
     );
     text += &at_a_glance(&rows);
