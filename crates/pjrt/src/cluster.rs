@@ -158,7 +158,9 @@ impl TpuClusterResolver {
             let image = "gcloud compute tpus tpu-vm create NAME --version=v2-alpha-tpuv5-lite";
             self.doubt(
                 what,
-                format!("{image} …   # a TPU's runtime image (docs/guide/tpu.md), or unset TPU_ACCELERATOR_TYPE"),
+                format!(
+                    "{image} …   # a TPU's runtime image (docs/guide/tpu.md), or unset TPU_ACCELERATOR_TYPE"
+                ),
             );
         }
         if !self.nodes.is_empty() && self.surroundings == Surroundings::Elsewhere {
