@@ -180,7 +180,9 @@ fn words(dir: &Path) -> Vec<String> {
                 first.insert(0, '{');
                 inner.last_mut().expect("a word").push('}');
             }
-            names.insert(stem, inner);
+            if !inner.is_empty() || path.join("mod.rs").is_file() {
+                names.insert(stem, inner);
+            }
         } else if path.extension().is_some_and(|e| e == "rs")
             && !["lib", "main", "mod"].contains(&stem.as_str())
         {
