@@ -1,12 +1,15 @@
 //! The backend interface: compile a graph, run it on buffers.
 
-use crate::arena::{CpuData, Memory};
-use crate::detect::{Level, Target};
-use crate::exec::{Cx, Executor};
-use crate::limit;
-use crate::panels::{self, Panels};
-use crate::profile;
-use crate::team::{Team, flush_denormals, restore_denormals};
+use crate::kernel::Cx;
+use crate::machine::level::{Level, Target};
+use crate::machine::memory::Memory;
+use crate::machine::team::{Team, flush_denormals, restore_denormals};
+use crate::run::buffer::CpuData;
+use crate::run::executor::Executor;
+use crate::run::limit;
+use crate::run::panels;
+use crate::run::panels::Panels;
+use crate::run::profile;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use systole_compile::{Blocking, Options, Place, optimize_with, remat, schedule};

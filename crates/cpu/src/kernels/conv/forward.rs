@@ -6,14 +6,14 @@
 //!
 //! Where the machine multiplies pairs of bf16, two channels are one: words of 32 bits that nothing here looks into.
 
-use super::moments::Moments;
-use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
-use super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
-use super::{Arrays, bias_rounding, is_forward, is_paired};
-use crate::detect::{Level, TileFn};
-use crate::exec::{Cx, with_scratch};
-use crate::kernels::lanes::{Pairs, narrow, widen};
-use crate::kernels::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernels::conv::batch_statistics::Moments;
+use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
+use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
+use crate::kernels::conv::{Arrays, bias_rounding, is_forward, is_paired};
+use crate::machine::level::{Level, TileFn};
+use crate::simd::loops::{Pairs, narrow, widen};
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
@@ -75,7 +75,7 @@ struct Block {
 }
 
 /// How the kernel lies in memory.
-pub(super) struct Weights {
+pub(crate) struct Weights {
     pub channel: usize,
     pub feature: usize,
     element: usize,
@@ -87,13 +87,13 @@ pub(super) struct Weights {
 }
 
 /// A phase of one dimension: taps as (coordinate in the kernel, staged coordinate), pixels.
-pub(super) struct AxisPhase {
+pub(crate) struct AxisPhase {
     pub taps: Vec<(usize, usize)>,
     pub count: usize,
 }
 
 /// One dimension's phases: a pixel is every `phases.len()`-th output.
-pub(super) fn axis(
+pub(crate) fn axis(
     c: &Convolution,
     i: usize,
     size: usize,
@@ -389,7 +389,7 @@ impl Forward {
 }
 
 /// One phase for each dimension, in every combination.
-pub(super) fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
+pub(crate) fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
     let mut all = vec![SmallVec::new()];
     for &count in counts {
         let with = |c: &SmallVec<[usize; 3]>, p: usize| {
@@ -448,7 +448,7 @@ impl Phase {
 }
 
 impl Weights {
-    pub(super) fn new(c: &Convolution, k: &TensorType, level: Level) -> Weights {
+    pub(crate) fn new(c: &Convolution, k: &TensorType, level: Level) -> Weights {
         let own = k.shape.strides();
         Weights {
             channel: own[c.dims.kernel_input_feature],
@@ -495,7 +495,7 @@ impl Weights {
     ///
     /// # Safety
     /// The kernel has those elements, and `to` room for `n` rows.
-    pub(super) unsafe fn pack(
+    pub(crate) unsafe fn pack(
         &self,
         kernel: *const u8,
         at: usize,

@@ -5,13 +5,13 @@
 //!
 //! Where the machine multiplies pairs of bf16, a product is of two pixels that follow each other in a line.
 
-use super::stage::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
-use super::tiles::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
-use super::{Parts, is_kernel_gradient};
-use crate::detect::{Level, TileFn};
-use crate::exec::{Cx, with_scratch};
-use crate::kernels::lanes::{Pairs, widen};
-use crate::kernels::{Io, Kernel};
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel};
+use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
+use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
+use crate::kernels::conv::{Parts, is_kernel_gradient};
+use crate::machine::level::{Level, TileFn};
+use crate::simd::loops::{Pairs, widen};
 use std::ops::Range;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};

@@ -4,15 +4,16 @@
 //! Large ones are faster as such: both operands are packed once for all tiles, and threads share what is packed. Where a
 //! forward pass has strides, the product copies the pixels that are read together first.
 
-use super::moments::Moments;
-use super::{is_channels_last, is_kernel_gradient, tiles::pieces};
-use crate::detect::{Target, TileFn};
-use crate::exec::{Cx, with_scratch};
-use crate::kernels::dot::DotKernel;
-use crate::kernels::lanes::widen;
-use crate::kernels::matmul::{Epilogue, Roles};
-use crate::kernels::moves::Dim;
-use crate::kernels::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernels::conv::batch_statistics::Moments;
+use crate::kernels::conv::microkernel::pieces;
+use crate::kernels::conv::{is_channels_last, is_kernel_gradient};
+use crate::kernels::matmul::blocked::{Epilogue, Roles};
+use crate::kernels::matmul::dot_general::DotKernel;
+use crate::kernels::movement::moves::Dim;
+use crate::machine::level::{Target, TileFn};
+use crate::simd::loops::widen;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};

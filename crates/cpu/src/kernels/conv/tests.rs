@@ -1,10 +1,10 @@
 //! Convolutions by tile registers against plain loops, exactly: operands are small whole numbers. On emulated tile
 //! registers everywhere, and on the machine's own where it has them.
 
-use super::*;
-use crate::arena::Memory;
-use crate::kernels::amx;
-use crate::team::Team;
+use crate::kernels::conv::*;
+use crate::machine::memory::Memory;
+use crate::machine::team::Team;
+use crate::simd::amx;
 use systole_ir::rng::Stream;
 use systole_ir::{GraphBuilder, Literal, LiteralBuilder, Op, Scalar, bf16, vjp};
 
@@ -111,7 +111,7 @@ fn check(case: &Case, seed: u64, what: &str) {
                 };
                 if is_forward(c) {
                     let of = |bias| {
-                        tiled::Forward::with(&unit.spread, c, bias, types, target(level)).expect("fits")
+                        super::amx::Forward::with(&unit.spread, c, bias, types, target(level)).expect("fits")
                     };
                     same(&of(false), &[&la, &lb], &want);
                     if dtype == DType::BF16 {
@@ -123,7 +123,7 @@ fn check(case: &Case, seed: u64, what: &str) {
                         check_moments(of(false).with_moments(target(level)), [&la, &lb], &want, &y, what);
                     }
                 } else {
-                    let kernel = tiled_gradient::KernelGradient::with(&unit.spread, c, types, target(level))
+                    let kernel = super::amx_gradient::KernelGradient::with(&unit.spread, c, types, target(level))
                         .expect("fits");
                     same(&kernel, &[&la, &lb], &want);
                 }
@@ -133,7 +133,7 @@ fn check(case: &Case, seed: u64, what: &str) {
 }
 
 /// The sums of each image's features, and of the squares of their distances from their means.
-fn check_moments(kernel: tiled::Forward, inputs: [&Literal; 2], y: &[f32], ty: &TensorType, what: &str) {
+fn check_moments(kernel: super::amx::Forward, inputs: [&Literal; 2], y: &[f32], ty: &TensorType, what: &str) {
     let (batch, features) = (ty.shape[0], ty.shape[ty.rank() - 1]);
     let rows = TensorType::new(DType::F32, [batch, features]);
     let got = run(&kernel, 2, &inputs, &[ty, &rows, &rows]);
@@ -198,9 +198,9 @@ fn tile_registers_keep_to_the_letter_where_they_must() {
     for (channels, fits) in [(32, true), (24, false)] {
         for (c, [x, k, y]) in &cases(&[1, 8, 8, channels], &[3, 3, channels, channels], &op) {
             let types = [x, k, y];
-            let forward = tiled::Forward::with(&amx::EMULATED.spread, c, false, types, exact);
+            let forward = super::amx::Forward::with(&amx::EMULATED.spread, c, false, types, exact);
             assert_eq!(forward.is_some(), fits && is_forward(c));
-            assert!(tiled_gradient::KernelGradient::with(&amx::EMULATED.spread, c, types, exact).is_none());
+            assert!(super::amx_gradient::KernelGradient::with(&amx::EMULATED.spread, c, types, exact).is_none());
         }
     }
 }

@@ -3,17 +3,19 @@
 //! A strip of tiles at a time: its input is transformed, and for a few panels of features after the other 16 products
 //! are taken and transformed back while they are near.
 
-use super::super::forward::Weights;
-use super::super::moments::Moments;
-use super::super::stage::{Ahead, FEWEST_TASKS, Stage, Strip, group};
-use super::super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
-use super::super::{Arrays, bias_rounding, is_forward};
-use super::{APART, Costs, PLACES, Pixels, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
-use crate::detect::{Level, TileFn};
-use crate::exec::{Cx, with_scratch};
-use crate::kernels::lanes::{narrow, widen};
-use crate::kernels::pool::{Row, pool_row};
-use crate::kernels::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernels::conv::batch_statistics::Moments;
+use crate::kernels::conv::forward::Weights;
+use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
+use crate::kernels::conv::staging::{Ahead, FEWEST_TASKS, Stage, Strip, group};
+use crate::kernels::conv::winograd::{
+    APART, Costs, PLACES, Pixels, Sizes, Tiles, Transforms, Window, axes, is_plain, padded,
+};
+use crate::kernels::conv::{Arrays, bias_rounding, is_forward};
+use crate::kernels::pool::max_pool::{Row, pool_row};
+use crate::machine::level::{Level, TileFn};
+use crate::simd::loops::{narrow, widen};
 use std::ops::Range;
 use systole_compile::{ALIGN, Pool, Relu};
 use systole_ir::op::Convolution;
@@ -100,7 +102,7 @@ impl Forward {
         let tiles = stage.pixels(&[height.div_ceil(2), columns]);
         let strips = stage.strip(0);
         let rows = height.min(2 * strips.rows);
-        let pixels = super::super::offsets(
+        let pixels = crate::kernels::conv::offsets(
             [(strips.images, height * width * features), (rows, width * features), (width, features)]
                 .into_iter(),
         );

@@ -4,13 +4,15 @@
 //! the end of a task. Tasks are parts of the batch times slices of channels times slices of features; sums over parts
 //! go up a tree. All of that follows from shapes alone.
 
-use super::super::stage::{Ahead, FEWEST_TASKS, Stage};
-use super::super::tiles::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
-use super::super::{Parts, is_kernel_gradient};
-use super::{APART, Costs, PLACES, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
-use crate::detect::Level;
-use crate::exec::{Cx, with_scratch};
-use crate::kernels::{Io, Kernel};
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel};
+use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
+use crate::kernels::conv::staging::{Ahead, FEWEST_TASKS, Stage};
+use crate::kernels::conv::winograd::{
+    APART, Costs, PLACES, Sizes, Tiles, Transforms, Window, axes, is_plain, padded,
+};
+use crate::kernels::conv::{Parts, is_kernel_gradient};
+use crate::machine::level::Level;
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 

@@ -1,0 +1,4 @@
+//! Element-wise programs: interpreted tile by tile, or machine code.
+
+pub mod jit;
+pub mod map;

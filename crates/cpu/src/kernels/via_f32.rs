@@ -1,0 +1,110 @@
+//! Narrow floats in convolutions, which know f32: operands are widened, the f32 kernel runs, results are rounded once.
+
+use crate::kernel::Cx;
+use crate::kernel::{Io, Kernel};
+use crate::kernels::bind;
+use crate::kernels::conv_pool::forward::NarrowBias;
+use crate::kernels::matmul::dot_general::convert;
+use crate::machine::level::{Target, TileFn};
+use crate::simd::loops::{narrow, widen};
+use systole_compile::{Kernel as Plan, Step};
+use systole_ir::op::Convolution;
+use systole_ir::{DType, Op, Result, TensorType};
+
+/// A kernel for f32 between conversions.
+pub struct Widened {
+    inner: Box<dyn Kernel>,
+    inputs: Vec<Side>,
+    outputs: Vec<Side>,
+    scratch: usize,
+    /// How a bias, the last operand, is added to the rounded result, and the numbers of a row.
+    bias: Option<(TileFn, usize)>,
+}
+
+/// One operand or result: elements, where its f32 form lies in scratch, and how to convert.
+struct Side {
+    elements: usize,
+    at: usize,
+    convert: Option<TileFn>,
+}
+
+fn is_narrow(t: &TensorType) -> bool {
+    matches!(t.dtype, DType::F16 | DType::BF16)
+}
+
+impl Widened {
+    /// `None` where nothing is narrow or the op is no convolution.
+    pub fn new(op: &Op, bias: bool, step: &Step, target: Target) -> Result<Option<Widened>> {
+        if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
+            return Ok(None);
+        }
+        let Op::Convolution(c) = op else { return Ok(None) };
+        let level = target.level.vectors();
+        let wide_op = Op::from(Convolution { element_type: DType::F32, ..c.clone() });
+        let mut at = 0;
+        let mut side = |t: &TensorType, convert: Option<TileFn>| {
+            let side = Side { elements: t.elements(), at, convert };
+            at += if convert.is_some() { (t.elements() * 4).next_multiple_of(64) } else { 0 };
+            side
+        };
+        let inputs = step.input_types.iter().map(|t| side(t, widen(t.dtype, level))).collect();
+        let outputs = step.output_types.iter().map(|t| side(t, narrow(t.dtype, level))).collect();
+        let wide = |t: &TensorType| if is_narrow(t) { t.with_dtype(DType::F32) } else { t.clone() };
+        let y = &step.output_types[0];
+        let after = bias && y.dtype == DType::BF16;
+        let operands = step.input_types.len() - usize::from(after);
+        let row = y.shape.dims().last().copied().unwrap_or(1);
+        let step = Step {
+            kernel: Plan::Op { op: wide_op, bias: bias && !after },
+            inputs: step.inputs[..operands].to_vec(),
+            input_types: step.input_types[..operands].iter().map(wide).collect(),
+            output_types: step.output_types.iter().map(wide).collect(),
+            ..step.clone()
+        };
+        let inner = bind(&step, target)?;
+        let bias = after.then(|| (level.tile::<NarrowBias<true>>(), row));
+        Ok(Some(Widened { scratch: at + inner.scratch(), inner, inputs, outputs, bias }))
+    }
+}
+
+impl Kernel for Widened {
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let mut end = 0;
+        let mut inputs = io.inputs.to_vec();
+        let mut outputs = io.outputs.to_vec();
+        // SAFETY: scratch has the parts laid out in `new`.
+        unsafe {
+            for (side, p) in self.inputs.iter().zip(&mut inputs) {
+                if let Some(f) = side.convert {
+                    let to = io.scratch.wrapping_add(side.at);
+                    convert(cx, f, (*p, 2), (to, 4), side.elements);
+                    *p = to;
+                    end = side.at + (side.elements * 4).next_multiple_of(64);
+                }
+            }
+            for (side, p) in self.outputs.iter().zip(&mut outputs) {
+                if side.convert.is_some() {
+                    *p = io.scratch.wrapping_add(side.at);
+                    end = side.at + (side.elements * 4).next_multiple_of(64);
+                }
+            }
+            let scratch = io.scratch.wrapping_add(end);
+            let operands = &inputs[..inputs.len() - usize::from(self.bias.is_some())];
+            self.inner.run(cx, &Io { inputs: operands, outputs: &outputs, scratch })?;
+            if let (Some((round, row)), [.., bias]) = (self.bias, &inputs[..]) {
+                let rows = self.outputs[0].elements / row.max(1);
+                round(outputs[0], *bias, *bias, (&raw const row).cast(), rows);
+            }
+            for ((side, &from), &to) in self.outputs.iter().zip(&outputs).zip(io.outputs) {
+                if let Some(f) = side.convert {
+                    convert(cx, f, (from.cast_const(), 4), (to, 2), side.elements);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,9 @@
+//! What kernels of several families share: vectors, narrow floats, mathematical functions, loops, tiles of products.
+
+pub mod amx;
+pub mod bf16;
+pub mod cells;
+pub mod gemm;
+pub mod loops;
+pub mod math;
+pub mod pack;
