@@ -7,6 +7,7 @@
 
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use systole_compile::Step;
 use systole_ir::Result;
@@ -134,8 +135,22 @@ pub(crate) trait Program: Sync {
     /// The kernel of each step.
     fn kernels(&self) -> &[Box<dyn Kernel>];
 
+    /// How the kernel of each step was chosen.
+    fn choices(&self) -> &[Choice];
+
     /// What a step took while somebody watched; `None` where it did not run.
     fn times(&self, step: usize) -> Option<StepTimes>;
+}
+
+/// How the kernel of a step was chosen.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    /// The family of the step.
+    pub family: &'static str,
+    /// The candidate that took it.
+    pub candidate: &'static str,
+    /// Those of higher priority, and why they refused.
+    pub refused: Vec<(&'static str, Cow<'static, str>)>,
 }
 
 /// What a step took.

@@ -15,11 +15,12 @@ mod kernel;
 mod kernels;
 mod machine;
 mod run;
+mod select;
 mod simd;
 
 pub use crate::backend::{CpuBackend, provider};
-pub use crate::machine::level::Level;
 pub use crate::machine::memory::available as available_memory;
 pub use crate::machine::peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
 pub use crate::machine::team::Team;
+pub use crate::simd::level::Level;
 pub use systole_compile::Blocking;

@@ -2,9 +2,9 @@
 
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::bind_op;
 use crate::kernels::reduce::adder;
-use crate::machine::level::{Target, TileFn};
+use crate::select::{Candidate, EVERY, Family, Problem};
+use crate::simd::level::TileFn;
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::{Op, Result};
 
@@ -21,7 +21,8 @@ pub struct Onto {
 }
 
 impl Onto {
-    pub fn new(op: &Op, step: &Step, target: Target) -> Result<Onto> {
+    pub fn new(op: &Op, problem: &Problem<'_>) -> Result<Onto> {
+        let Problem { step, target, .. } = *problem;
         let (ty, operands) = (&step.output_types[0], step.inputs.len() - 1);
         let plain = Step {
             kernel: Plan::Op { op: op.clone(), bias: false },
@@ -29,7 +30,7 @@ impl Onto {
             input_types: step.input_types[..operands].to_vec(),
             ..step.clone()
         };
-        let mut inner = bind_op(op, false, &plain, target)?;
+        let mut inner = problem.bind(&plain)?;
         let add = if inner.add_to_result() { None } else { Some(adder(ty.dtype, target.level)) };
         Ok(Onto { inner, add, elements: ty.elements(), size: ty.dtype.size() })
     }
@@ -71,3 +72,19 @@ impl Kernel for Onto {
         Ok(())
     }
 }
+
+/// Products and convolutions onto running sums.
+pub static FAMILY: Family = Family {
+    name: "accumulate",
+    doc: "a product or convolution that is added to its last operand",
+    takes: |step| matches!(step.kernel, Plan::Onto { .. }),
+    candidates: &[Candidate {
+        name: "accumulate",
+        why: "adds in the kernel where that can, after it elsewhere",
+        levels: EVERY,
+        accepts: |p| match &p.step.kernel {
+            Plan::Onto { op } => Ok(Box::new(Onto::new(op, p)?)),
+            _ => Err("no running sum".into()),
+        },
+    }],
+};

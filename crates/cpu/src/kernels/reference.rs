@@ -2,7 +2,8 @@
 
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel};
-use systole_compile::Step;
+use crate::select::{Candidate, EVERY};
+use systole_compile::{Kernel as Plan, Step};
 use systole_ir::interp::EvalCx;
 use systole_ir::op::{Binary, Outs};
 use systole_ir::{Literal, LiteralBuilder, Op, Result, TensorType};
@@ -62,3 +63,14 @@ impl Kernel for Reference {
         Ok(())
     }
 }
+
+/// The last candidate of every family of single ops.
+pub const CANDIDATE: Candidate = Candidate {
+    name: "reference",
+    why: "takes every op, element type and attribute, slowly",
+    levels: EVERY,
+    accepts: |p| match &p.step.kernel {
+        Plan::Op { op, bias } => Ok(Box::new(Reference::new(op, *bias, p.step))),
+        _ => Err("the interpreter knows single ops only".into()),
+    },
+};

@@ -3,7 +3,8 @@
 
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::machine::level::{Isa, Level, Tile, TileFn};
+use crate::select::{Candidate, EVERY, Family};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::lanes_mut;
 use systole_compile::Step;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
@@ -321,3 +322,24 @@ impl Kernel for ThreefryKernel {
         Ok(())
     }
 }
+
+/// Random bits.
+pub static FAMILY: Family = Family {
+    name: "rng",
+    doc: "random bits by counters",
+    takes: |step| matches!(&step.kernel, systole_compile::Kernel::Op { op: Op::RngBitGenerator(_), .. }),
+    candidates: &[
+        Candidate {
+            name: "philox",
+            why: "Philox of 32 and 64 bits",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                systole_compile::Kernel::Op { op, .. } => {
+                    bind(op, p.step, p.target.level.vectors()).ok_or_else(|| "it is not Philox".into())
+                }
+                _ => Err("no random bits".into()),
+            },
+        },
+        crate::kernels::reference::CANDIDATE,
+    ],
+};

@@ -2,10 +2,10 @@
 
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel};
-use crate::kernels::bind;
 use crate::kernels::conv_pool::forward::NarrowBias;
 use crate::kernels::matmul::dot_general::convert;
-use crate::machine::level::{Target, TileFn};
+use crate::select::Problem;
+use crate::simd::level::TileFn;
 use crate::simd::loops::{narrow, widen};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::Convolution;
@@ -34,7 +34,8 @@ fn is_narrow(t: &TensorType) -> bool {
 
 impl Widened {
     /// `None` where nothing is narrow or the op is no convolution.
-    pub fn new(op: &Op, bias: bool, step: &Step, target: Target) -> Result<Option<Widened>> {
+    pub fn new(op: &Op, bias: bool, problem: &Problem<'_>) -> Result<Option<Widened>> {
+        let Problem { step, target, .. } = *problem;
         if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
             return Ok(None);
         }
@@ -61,7 +62,7 @@ impl Widened {
             output_types: step.output_types.iter().map(wide).collect(),
             ..step.clone()
         };
-        let inner = bind(&step, target)?;
+        let inner = problem.bind(&step)?;
         let bias = after.then(|| (level.tile::<NarrowBias<true>>(), row));
         Ok(Some(Widened { scratch: at + inner.scratch(), inner, inputs, outputs, bias }))
     }

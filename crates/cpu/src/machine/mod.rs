@@ -1,6 +1,6 @@
 //! What this machine is: levels of instructions, threads, memory, measured peaks.
 
-pub mod level;
+mod level;
 pub mod memory;
 pub mod peak;
 pub mod team;

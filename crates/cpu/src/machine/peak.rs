@@ -4,9 +4,9 @@
 //! bursts, so that other processes on the machine disturb the result little. Nothing that a program computes depends
 //! on it.
 
-use crate::machine::level::{Isa, Level, Tile};
 use crate::simd::amx;
 use crate::simd::gemm::bytes_at_most;
+use crate::simd::level::{Isa, Level, Tile};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_ir::DType;

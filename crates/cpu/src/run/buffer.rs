@@ -3,7 +3,8 @@
 use crate::kernel::Cx;
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;
-use crate::run::panels::{self, Panels};
+use crate::run::panels;
+use crate::run::panels::Panels;
 use std::sync::OnceLock;
 use systole_ir::{Literal, Result, TensorType};
 use systole_runtime::DeviceData;

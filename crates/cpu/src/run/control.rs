@@ -1,9 +1,10 @@
 //! Control flow: loops and branches, each of whose bodies is a program of its own.
 
 use crate::kernel::{Cx, Inner, Io, Kernel};
-use crate::machine::level::Target;
 use crate::run::executor::Executor;
-use systole_compile::{ALIGN, Place, Schedule, Step};
+use crate::run::row_blocks::BlocksKernel;
+use crate::select::{Candidate, EVERY, Family, Problem};
+use systole_compile::{ALIGN, Kernel as Plan, Place, Schedule};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// `while`: the state lives in the outputs; results that cannot be written in place go to a second set of arrays.
@@ -29,10 +30,10 @@ impl WhileKernel {
         captures: usize,
         starts: &[Option<usize>],
         [cond, body]: [&Schedule; 2],
-        step: &Step,
-        target: Target,
+        problem: &Problem<'_>,
     ) -> Result<WhileKernel> {
-        let (cond, body) = (Executor::new(cond.clone(), target)?, Executor::new(body.clone(), target)?);
+        let step = problem.step;
+        let (cond, body) = (Executor::of(cond, problem)?, Executor::of(body, problem)?);
         let mut total = 0usize;
         let mut take = |bytes: usize| {
             let at = total;
@@ -134,9 +135,9 @@ pub struct CaseKernel {
 }
 
 impl CaseKernel {
-    pub fn new(branches: &[Schedule], _: &Step, target: Target) -> Result<CaseKernel> {
+    pub fn new(branches: &[Schedule], problem: &Problem<'_>) -> Result<CaseKernel> {
         let branches =
-            branches.iter().map(|b| Executor::new(b.clone(), target)).collect::<Result<Vec<Executor>>>()?;
+            branches.iter().map(|b| Executor::of(b, problem)).collect::<Result<Vec<Executor>>>()?;
         let mut scratch = 0;
         for b in &branches {
             scratch = scratch.max(b.memory_bytes()?);
@@ -166,3 +167,41 @@ impl Kernel for CaseKernel {
         unsafe { self.branches[chosen].run_raw(cx, captures, io.outputs, io.scratch, &[]) }
     }
 }
+
+/// Steps that run programs of their own.
+pub static FAMILY: Family = Family {
+    name: "control",
+    doc: "loops, branches, blocks of rows: programs inside a program",
+    takes: |step| matches!(step.kernel, Plan::While { .. } | Plan::Case { .. } | Plan::Blocks(_)),
+    candidates: &[
+        Candidate {
+            name: "while",
+            why: "loops: the state lies in the results",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Plan::While { captures, starts, cond, body } => {
+                    Ok(Box::new(WhileKernel::new(*captures, starts, [cond, body], p)?))
+                }
+                _ => Err("no loop".into()),
+            },
+        },
+        Candidate {
+            name: "case",
+            why: "branches",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Plan::Case { branches } => Ok(Box::new(CaseKernel::new(branches, p)?)),
+                _ => Err("no branches".into()),
+            },
+        },
+        Candidate {
+            name: "row_blocks",
+            why: "a part of the program for a few rows at a time",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Plan::Blocks(b) => Ok(Box::new(BlocksKernel::new(b, p)?)),
+                _ => Err("no blocks of rows".into()),
+            },
+        },
+    ],
+};

@@ -1,11 +1,12 @@
 //! A schedule with kernels bound to its steps, and its run over raw memory.
 
-use crate::kernel::{Cx, Io, Kernel, Program, StepTimes};
-use crate::kernels::bind;
-use crate::machine::level::Target;
+use crate::kernel::{Choice, Cx, Io, Kernel, Program, StepTimes};
 use crate::machine::watch;
-use crate::run::panels::{self, Panels};
+use crate::run::panels;
+use crate::run::panels::Panels;
 use crate::run::profile::Profile;
+use crate::select::{Problem, Registry, choose};
+use crate::simd::level::Target;
 use smallvec::{SmallVec, smallvec};
 use systole_compile::{ALIGN, Place, Schedule, Step};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
@@ -14,6 +15,7 @@ use systole_ir::{Error, ErrorKind, Result, ResultExt};
 pub struct Executor {
     schedule: Schedule,
     kernels: Vec<Box<dyn Kernel>>,
+    choices: Vec<Choice>,
     scratch: usize,
     /// For each step the view that it only looks up the place of, if it does.
     makes_view: Vec<Option<usize>>,
@@ -24,15 +26,23 @@ pub struct Executor {
 
 impl Executor {
     /// Binds each step to a kernel.
-    pub fn new(schedule: Schedule, target: Target) -> Result<Executor> {
+    pub fn new(schedule: Schedule, target: Target, registry: Registry) -> Result<Executor> {
         let mut kernels = Vec::with_capacity(schedule.steps.len());
+        let mut choices = Vec::with_capacity(schedule.steps.len());
         for step in &schedule.steps {
-            kernels.push(bind(step, target)?);
+            let (kernel, choice) = choose(&Problem { step, target, registry })?;
+            kernels.push(kernel);
+            choices.push(choice);
         }
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
         let profile = Profile::new(kernels.len());
         let makes_view = (0..kernels.len()).map(|i| schedule.views.iter().position(|v| v.by == i)).collect();
-        Ok(Executor { schedule, kernels, scratch, makes_view, panels: Vec::new(), profile })
+        Ok(Executor { schedule, kernels, choices, scratch, makes_view, panels: Vec::new(), profile })
+    }
+
+    /// The same for a program inside a step.
+    pub fn of(schedule: &Schedule, around: &Problem<'_>) -> Result<Executor> {
+        Executor::new(schedule.clone(), around.target, around.registry)
     }
 
     /// Lets state lie in panels of columns where that gains: see [`panels`].
@@ -206,6 +216,10 @@ impl Program for Executor {
 
     fn kernels(&self) -> &[Box<dyn Kernel>] {
         &self.kernels
+    }
+
+    fn choices(&self) -> &[Choice] {
+        &self.choices
     }
 
     fn times(&self, step: usize) -> Option<StepTimes> {

@@ -5,10 +5,10 @@
 //! at the bandwidth of the smallest cache that holds them.
 
 use crate::kernel::{Program, StepTimes};
-use crate::machine::level::Level;
 use crate::machine::peak::{Peak, peak};
 use crate::machine::team;
 use crate::machine::watch;
+use crate::simd::level::Level;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;

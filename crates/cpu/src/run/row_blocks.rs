@@ -3,8 +3,9 @@
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Inner, Io, Kernel, Ptr};
 use crate::kernels::reduce::adder;
-use crate::machine::level::{Target, TileFn};
 use crate::run::executor::Executor;
+use crate::select::Problem;
+use crate::simd::level::TileFn;
 use std::sync::{Mutex, PoisonError};
 use systole_compile::{ALIGN, Blocks, Place};
 use systole_ir::{Error, ErrorKind, Result};
@@ -43,8 +44,8 @@ struct Program {
 }
 
 impl Program {
-    fn new(plan: &systole_compile::Schedule, sums: &[Sum], target: Target) -> Result<Program> {
-        let executor = Executor::new(plan.clone(), target)?;
+    fn new(plan: &systole_compile::Schedule, sums: &[Sum], problem: &Problem<'_>) -> Result<Program> {
+        let executor = Executor::of(plan, problem)?;
         let mut memory = executor.memory_bytes()?.next_multiple_of(ALIGN);
         let mut apart = Vec::new();
         for (k, sum) in sums.iter().enumerate() {
@@ -104,7 +105,8 @@ impl Program {
 }
 
 impl BlocksKernel {
-    pub fn new(plan: &Blocks, target: Target) -> Result<BlocksKernel> {
+    pub fn new(plan: &Blocks, problem: &Problem<'_>) -> Result<BlocksKernel> {
+        let target = problem.target;
         let mut scratch = 0usize;
         let mut sums = Vec::new();
         for ty in &plan.sums {
@@ -116,8 +118,8 @@ impl BlocksKernel {
                 Error::new(ErrorKind::Unsupported, "the sums of all groups do not fit an address space")
             })?;
         }
-        let mut body = Program::new(&plan.body, &sums, target)?;
-        let mut rest = plan.rest.as_ref().map(|rest| Program::new(rest, &sums, target)).transpose()?;
+        let mut body = Program::new(&plan.body, &sums, problem)?;
+        let mut rest = plan.rest.as_ref().map(|rest| Program::new(rest, &sums, problem)).transpose()?;
         let same = |p: usize| p >= sums.len() && plan.inputs[p - sums.len()].is_none();
         for program in std::iter::once(&mut body).chain(&mut rest) {
             program.take_kept(&same, &mut scratch);

@@ -12,7 +12,7 @@ pub(crate) trait Cell: Copy + Send + Sync + 'static {
     type Lane: Copy + PartialOrd;
     /// An integer as wide as a lane, so that comparisons of both share vector masks.
     type Mark: Copy + PartialEq + From<u32>;
-    /// Whether networks compute with it (see [`Tile::EVERY_LEVEL`](crate::machine::level::Tile::EVERY_LEVEL)).
+    /// Whether networks compute with it (see [`Tile::EVERY_LEVEL`](crate::simd::level::Tile::EVERY_LEVEL)).
     const COMMON: bool;
     /// What is stored, as a lane.
     fn load(self) -> Self::Lane;

@@ -4,7 +4,7 @@
 //! lies with any two strides; the right one by rows of vectors, packed or where it lies. An element of a tile is one
 //! chain of multiply-adds in order, whatever the tile's size, so results do not depend on how a product is cut.
 
-use crate::machine::level::Level;
+use crate::simd::level::Level;
 
 /// Longest chain of products that one accumulator sums.
 pub const KC: usize = 256;

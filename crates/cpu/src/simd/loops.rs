@@ -3,7 +3,7 @@
 //! Lanes: f32, f64 and integers as they are, bool as bytes 0 and 1, f16 and bf16 as f32 rounded to the narrow type
 //! after every op (so results are those of an engine that stores every intermediate value).
 
-use crate::machine::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::math;
 use std::marker::PhantomData;
 use systole_ir::op::{Binary, Direction, Unary};

@@ -4,7 +4,7 @@
 //! the lanes, a short polynomial, and a result that is nearly always the correctly rounded one.
 //! Branches are selects; NaN goes in and comes out.
 
-use crate::machine::level::Isa;
+use crate::simd::level::Isa;
 
 /// `a·b + c`, fused where that is one instruction.
 #[inline(always)]
@@ -393,7 +393,7 @@ pub fn from_f16(x: u16) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::level::Portable;
+    use crate::simd::level::Portable;
     use systole_ir::op::{Binary, Unary};
     use systole_ir::{bf16, f16};
 

@@ -4,6 +4,7 @@ pub mod amx;
 pub mod bf16;
 pub mod cells;
 pub mod gemm;
+pub mod level;
 pub mod loops;
 pub mod math;
 pub mod pack;

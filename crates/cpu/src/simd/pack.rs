@@ -4,7 +4,7 @@
 //! one product of floats, or a group of narrow integers that one instruction sums: four bytes or two words, kept in
 //! an i32. Distances are in bytes, so that one loop serves every stored type.
 
-use crate::machine::level::Level;
+use crate::simd::level::Level;
 use crate::simd::math;
 use systole_ir::DType;
 

@@ -14,8 +14,9 @@ use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::attention::bf16_pairs::Pairs;
 use crate::kernels::rng::Words;
-use crate::machine::level::{Isa, Level, Tile, TileFn};
+use crate::select::{Candidate, EVERY, Family};
 use crate::simd::gemm::{Left, Shape, Tile as Product, shape_f32};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes_mut, narrow};
 use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs, floats};
@@ -67,7 +68,7 @@ pub struct AttentionKernel {
 /// A matrix in f32 as a left operand: any two strides. Tile registers read sixteen steps that lie together, and the next
 /// ones at sixteen times the stride.
 #[derive(Clone, Copy)]
-struct Rows {
+pub(crate) struct Rows {
     at: *mut f32,
     row: usize,
     step: usize,
@@ -75,14 +76,14 @@ struct Rows {
 
 /// A right operand: steps of vectors, and where the next tile of columns begins.
 #[derive(Clone, Copy)]
-struct Columns {
+pub(crate) struct Columns {
     at: *mut f32,
     step: usize,
     tile: usize,
 }
 
 /// Hands out a task's scratch.
-struct Room {
+pub(crate) struct Room {
     taken: usize,
 }
 
@@ -460,7 +461,7 @@ impl AttentionKernel {
 }
 
 /// One call's arrays.
-struct Arrays {
+pub(crate) struct Arrays {
     q: Ptr,
     k: Ptr,
     v: Ptr,
@@ -583,7 +584,7 @@ unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Column
 }
 
 /// The scores of a query, and what a loop along them needs and gives.
-struct Row {
+pub(crate) struct Row {
     scores: *mut f32,
     /// Derivatives by the weights, which become those by the scores.
     slopes: *mut f32,
@@ -696,3 +697,21 @@ impl Tile for Slope {
         }
     }
 }
+
+/// Attention of several heads.
+pub static FAMILY: Family = Family {
+    name: "attention",
+    doc: "attention of several heads, or its derivative, without an array of all scores",
+    takes: |step| matches!(step.kernel, systole_compile::Kernel::Attention(_)),
+    candidates: &[Candidate {
+        name: "attention",
+        why: "takes every attention that is recognised",
+        levels: EVERY,
+        accepts: |p| match &p.step.kernel {
+            systole_compile::Kernel::Attention(a) => {
+                Ok(Box::new(AttentionKernel::new(a, p.step, p.target.level)))
+            }
+            _ => Err("no attention".into()),
+        },
+    }],
+};

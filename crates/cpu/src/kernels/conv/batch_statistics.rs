@@ -5,7 +5,7 @@
 //! around the image's (Chan, Golub and LeVeque 1979), part by part in order, in f64.
 
 use crate::kernel::{Io, Ptr};
-use crate::machine::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 
 /// Some features of some pixels: row `i` at `c + rows[i]`.
 struct Part {

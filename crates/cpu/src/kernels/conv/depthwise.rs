@@ -7,7 +7,7 @@
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::{Padded, is_channels_last, offsets};
-use crate::machine::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::math;
 use systole_compile::Step;
 use systole_ir::op::Convolution;

@@ -12,7 +12,7 @@ use crate::kernels::conv::batch_statistics::Moments;
 use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
 use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use crate::kernels::conv::{Arrays, bias_rounding, is_forward, is_paired};
-use crate::machine::level::{Level, TileFn};
+use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, narrow, widen};
 use smallvec::SmallVec;
 use std::ops::Range;

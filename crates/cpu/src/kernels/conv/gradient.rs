@@ -10,7 +10,7 @@ use crate::kernel::{Io, Kernel};
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
 use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use crate::kernels::conv::{Parts, is_kernel_gradient};
-use crate::machine::level::{Level, TileFn};
+use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};
 use std::ops::Range;
 use systole_ir::op::Convolution;

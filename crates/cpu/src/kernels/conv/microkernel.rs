@@ -8,8 +8,8 @@
 //! Every element is one chain of multiply-adds in order, whatever the tile: cutting work into tiles changes no bits.
 
 use crate::kernel::fetch;
-use crate::machine::level::Level;
 use crate::simd::gemm::{Portable32, Vector, prefetch_far, prefetch_row};
+use crate::simd::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::gemm::x86;

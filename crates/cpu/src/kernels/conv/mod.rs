@@ -24,10 +24,13 @@ use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv_pool::forward::NarrowBias;
 use crate::kernels::movement::moves::{BoxCopy, Dim, fill};
-use crate::machine::level::{Level, Target, TileFn};
+use crate::select::{Candidate, EVERY, Family, Problem, Refusal, answer};
+use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::narrow;
 use smallvec::SmallVec;
+use systole_compile::Kernel as Plan;
 use systole_compile::{ALIGN, Moments, Pool, Step};
+use systole_ir::Op;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
@@ -517,3 +520,66 @@ impl Kernel for General {
 
 #[cfg(test)]
 mod tests;
+
+/// Convolutions.
+pub static FAMILY: Family = Family {
+    name: "conv",
+    doc: "convolutions and their gradients, with a bias where one follows",
+    takes: |step| matches!(&step.kernel, Plan::Op { op: Op::Convolution(_), .. }),
+    candidates: &[
+        Candidate {
+            name: "dense",
+            why: "convolutions of layers and their gradients",
+            levels: EVERY,
+            accepts: |p| {
+                let (c, bias) = convolution(p)?;
+                bind_dense(c, bias, p.step, p.target).ok_or_else(|| "it is not dense".into())
+            },
+        },
+        Candidate {
+            name: "via_f32",
+            why: "narrow floats that no other kernel takes",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Plan::Op { op, bias } => {
+                    answer(crate::kernels::via_f32::Widened::new(op, *bias, p)?, "no operand is narrow")
+                }
+                _ => Err("no convolution".into()),
+            },
+        },
+        Candidate {
+            name: "general",
+            why: "any other convolution",
+            levels: EVERY,
+            accepts: |p| {
+                let (c, bias) = convolution(p)?;
+                bind(c, bias, p.step, p.target.level.vectors())
+                    .ok_or_else(|| "its element types have no path".into())
+            },
+        },
+        crate::kernels::reference::CANDIDATE,
+    ],
+};
+
+fn convolution<'a>(p: &Problem<'a>) -> std::result::Result<(&'a Convolution, bool), Refusal> {
+    match &p.step.kernel {
+        Plan::Op { op: Op::Convolution(c), bias } => Ok((c, *bias)),
+        _ => Err("no convolution".into()),
+    }
+}
+
+/// Convolutions with the statistics of their results.
+pub static BATCH_STATISTICS: Family = Family {
+    name: "batch_statistics",
+    doc: "a convolution and the sums of batch normalisation over its result",
+    takes: |step| matches!(step.kernel, Plan::Moments(_)),
+    candidates: &[Candidate {
+        name: "conv",
+        why: "takes every convolution that the compiler gives statistics",
+        levels: EVERY,
+        accepts: |p| match &p.step.kernel {
+            Plan::Moments(m) => bind_moments(m, p.step, p.target).ok_or_else(|| "no kernel".into()),
+            _ => Err("no statistics".into()),
+        },
+    }],
+};

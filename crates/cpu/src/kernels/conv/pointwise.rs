@@ -12,7 +12,7 @@ use crate::kernels::conv::{is_channels_last, is_kernel_gradient};
 use crate::kernels::matmul::blocked::{Epilogue, Roles};
 use crate::kernels::matmul::dot_general::DotKernel;
 use crate::kernels::movement::moves::Dim;
-use crate::machine::level::{Target, TileFn};
+use crate::simd::level::{Target, TileFn};
 use crate::simd::loops::widen;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;

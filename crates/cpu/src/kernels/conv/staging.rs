@@ -7,7 +7,7 @@
 //! ever exists. Wide inputs are cut into slices of channels as well.
 
 use crate::kernels::conv::microkernel::{LINE, LINES, Lines, pieces};
-use crate::machine::level::{Level, TileFn};
+use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};
 use smallvec::SmallVec;
 use systole_ir::{DType, TensorType};

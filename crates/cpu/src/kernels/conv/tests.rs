@@ -111,7 +111,8 @@ fn check(case: &Case, seed: u64, what: &str) {
                 };
                 if is_forward(c) {
                     let of = |bias| {
-                        super::amx::Forward::with(&unit.spread, c, bias, types, target(level)).expect("fits")
+                        crate::kernels::conv::amx::Forward::with(&unit.spread, c, bias, types, target(level))
+                            .expect("fits")
                     };
                     same(&of(false), &[&la, &lb], &want);
                     if dtype == DType::BF16 {
@@ -123,8 +124,13 @@ fn check(case: &Case, seed: u64, what: &str) {
                         check_moments(of(false).with_moments(target(level)), [&la, &lb], &want, &y, what);
                     }
                 } else {
-                    let kernel = super::amx_gradient::KernelGradient::with(&unit.spread, c, types, target(level))
-                        .expect("fits");
+                    let kernel = crate::kernels::conv::amx_gradient::KernelGradient::with(
+                        &unit.spread,
+                        c,
+                        types,
+                        target(level),
+                    )
+                    .expect("fits");
                     same(&kernel, &[&la, &lb], &want);
                 }
             }
@@ -133,7 +139,13 @@ fn check(case: &Case, seed: u64, what: &str) {
 }
 
 /// The sums of each image's features, and of the squares of their distances from their means.
-fn check_moments(kernel: super::amx::Forward, inputs: [&Literal; 2], y: &[f32], ty: &TensorType, what: &str) {
+fn check_moments(
+    kernel: crate::kernels::conv::amx::Forward,
+    inputs: [&Literal; 2],
+    y: &[f32],
+    ty: &TensorType,
+    what: &str,
+) {
     let (batch, features) = (ty.shape[0], ty.shape[ty.rank() - 1]);
     let rows = TensorType::new(DType::F32, [batch, features]);
     let got = run(&kernel, 2, &inputs, &[ty, &rows, &rows]);
@@ -198,9 +210,18 @@ fn tile_registers_keep_to_the_letter_where_they_must() {
     for (channels, fits) in [(32, true), (24, false)] {
         for (c, [x, k, y]) in &cases(&[1, 8, 8, channels], &[3, 3, channels, channels], &op) {
             let types = [x, k, y];
-            let forward = super::amx::Forward::with(&amx::EMULATED.spread, c, false, types, exact);
+            let forward =
+                crate::kernels::conv::amx::Forward::with(&amx::EMULATED.spread, c, false, types, exact);
             assert_eq!(forward.is_some(), fits && is_forward(c));
-            assert!(super::amx_gradient::KernelGradient::with(&amx::EMULATED.spread, c, types, exact).is_none());
+            assert!(
+                crate::kernels::conv::amx_gradient::KernelGradient::with(
+                    &amx::EMULATED.spread,
+                    c,
+                    types,
+                    exact
+                )
+                .is_none()
+            );
         }
     }
 }

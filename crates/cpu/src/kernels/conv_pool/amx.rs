@@ -6,10 +6,10 @@
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv_pool::forward::{ConvPoolKernel, MODERATE};
-use crate::machine::level::{Isa, Level, Tile, TileFn};
 use crate::machine::team::inside;
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::{Fused, WIDTH, few_columns, pooled};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::lanes;
 use crate::simd::math;
 use systole_compile::{Pool, Relu, Step};

@@ -5,7 +5,7 @@
 //! of a few images at a time, so that they never leave the nearest cache.
 
 use crate::kernels::conv::{Padded, offsets};
-use crate::machine::level::Level;
+use crate::simd::level::Level;
 use std::mem::MaybeUninit;
 use systole_compile::UnpooledGradient;
 

@@ -2,9 +2,9 @@
 
 pub use crate::kernels::conv_pool::winograd::Minimal;
 
-use crate::machine::level::Level;
 use crate::simd::bf16::Halves;
 use crate::simd::gemm::{Portable32, Vector};
+use crate::simd::level::Level;
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
 
@@ -39,7 +39,7 @@ pub unsafe trait Compare: Halves {
 ///
 /// # Safety
 /// As for [`Vector`].
-unsafe trait Sums: Vector<T = f32> {
+pub(crate) unsafe trait Sums: Vector<T = f32> {
     /// What they are compared as.
     type Compared: Compare;
     fn compared(self) -> Self::Compared;

@@ -14,8 +14,8 @@ use crate::kernels::conv::winograd::PLACES;
 use crate::kernels::conv_pool::microkernel::{
     Compare, Kind, STORED, Stored, WIDE, Windows, finish, finish_finite,
 };
-use crate::machine::level::Level;
 use crate::simd::gemm::Portable32;
+use crate::simd::level::Level;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use systole_compile::Relu;

@@ -14,8 +14,8 @@ use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Ptr, Side};
 use crate::kernels::elementwise::map::Panel;
 use crate::kernels::movement::moves::{BoxCopy, Dim};
-use crate::machine::level::TileFn;
 use crate::simd::gemm::{CHAIN, Configured, Element, Left, Shape, Tile, UNROLLED, WIDEST};
+use crate::simd::level::TileFn;
 use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -1127,10 +1127,10 @@ struct Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::level::Level;
     use crate::machine::memory::Memory;
     use crate::machine::team::Team;
     use crate::simd::gemm::shape_f32;
+    use crate::simd::level::Level;
     use crate::simd::loops::{narrow, widen};
     use crate::simd::pack::floats;
     use systole_ir::{DType, bf16};

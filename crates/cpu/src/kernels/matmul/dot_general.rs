@@ -11,9 +11,9 @@ use crate::kernels::matmul::few_columns::Slim;
 use crate::kernels::matmul::few_rows::Thin;
 use crate::kernels::matmul::inner_products::Dots;
 use crate::kernels::movement::moves::Dim;
-use crate::machine::level::{Level, Target, TileFn};
 use crate::simd::amx;
 use crate::simd::gemm::{shape_f32, shape_f64, shape_halves, shape_pairs, shape_quads};
+use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::{narrow, widen};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::pack::halves;

@@ -7,8 +7,8 @@
 use crate::kernel::Cx;
 use crate::kernel::{Io, Ptr, fetch};
 use crate::kernels::matmul::blocked::{Epilogue, Roles, joint_stride};
-use crate::machine::level::Level;
 use crate::simd::gemm::Vector;
+use crate::simd::level::Level;
 use std::ops::Range;
 
 /// Columns that a kernel has room for.

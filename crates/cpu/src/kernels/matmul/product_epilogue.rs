@@ -4,11 +4,11 @@
 use crate::kernel::Cx;
 use crate::kernel::Side;
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::bind_op;
 use crate::kernels::elementwise::map::MapKernel;
 use crate::kernels::matmul::blocked::{Complete, Epilogue};
 use crate::kernels::matmul::dot_general::DotKernel;
-use crate::machine::level::Target;
+use crate::select::Problem;
+use crate::simd::level::Target;
 use smallvec::SmallVec;
 use systole_compile::{HandOn as Plan, Step};
 use systole_ir::{Op, Result};
@@ -37,7 +37,8 @@ enum Product {
 }
 
 impl HandOn {
-    pub fn new(plan: &Plan, step: &Step, target: Target) -> Result<HandOn> {
+    pub fn new(plan: &Plan, problem: &Problem<'_>) -> Result<HandOn> {
+        let Problem { step, target, .. } = *problem;
         let operands = plan.operands();
         let alone = Step {
             kernel: systole_compile::Kernel::Op { op: plan.op.clone(), bias: plan.bias },
@@ -51,7 +52,7 @@ impl HandOn {
         let (product, to_panels) = match handing_on(plan, &alone, &map, target) {
             Some(dot) if products(plan, &alone) <= LONG => (Product::HandsOn(dot), None),
             dot => {
-                let whole = bind_op(&plan.op, plan.bias, &alone, target)?;
+                let whole = problem.bind(&alone)?;
                 (Product::Whole(whole), dot.map(|dot| (dot, false)))
             }
         };

@@ -7,8 +7,8 @@
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::movement::moves::Dim;
-use crate::machine::level::{Isa, Level, Tile, TileFn};
 use crate::simd::cells::{Cell, Fold, ForFold, Last, for_fold};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use smallvec::SmallVec;
 use std::marker::PhantomData;
 use systole_compile::Step;

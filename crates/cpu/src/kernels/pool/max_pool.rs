@@ -5,8 +5,8 @@
 
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::machine::level::{Isa, Level, Tile, TileFn};
 use crate::simd::cells::{Bf16, Cell};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::math;
 use std::marker::PhantomData;

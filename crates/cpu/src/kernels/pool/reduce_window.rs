@@ -7,8 +7,8 @@
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::movement::moves;
-use crate::machine::level::{Isa, Level, Tile, TileFn};
 use crate::simd::cells::{Add, Bf16, Cell, F16, Fold, ForFold, for_fold};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -8,7 +8,7 @@ use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::elementwise::jit;
 use crate::kernels::elementwise::jit::Sink;
 use crate::kernels::elementwise::map::{Program, Registers, TILE, store};
-use crate::machine::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{Lane, lane_size, lanes, lanes_mut, narrow, widen};
 use crate::simd::math;
 use smallvec::SmallVec;

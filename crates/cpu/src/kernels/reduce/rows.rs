@@ -5,7 +5,7 @@ use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::elementwise::map::MapKernel;
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows_transposed::Turned;
-use crate::machine::level::Level;
+use crate::simd::level::Level;
 use smallvec::SmallVec;
 use systole_compile::{Kernel as Plan, Rows, Step};
 use systole_ir::Result;

@@ -7,7 +7,7 @@ use crate::kernels::elementwise::map::MapKernel;
 use crate::kernels::movement::moves::{BoxCopy, Dim};
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows::{Stage, Work};
-use crate::machine::level::Level;
+use crate::simd::level::Level;
 use smallvec::SmallVec;
 use systole_compile::{Kernel as Plan, Load, Map, Rows, Step};
 use systole_ir::{Result, TensorType};

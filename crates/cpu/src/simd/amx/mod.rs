@@ -21,9 +21,9 @@ mod unit;
 #[cfg(test)]
 pub use crate::simd::amx::emulated::EMULATED;
 
-use crate::machine::level::Level;
 use crate::simd::amx::spread::{Lanes, Spread, Work};
 use crate::simd::gemm::{Element, Left, Registers, Shape, Table, Tile, TileKernel, UNROLLED};
+use crate::simd::level::Level;
 use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};
 use std::marker::PhantomData;
@@ -40,7 +40,7 @@ const CHAIN: usize = 256;
 
 /// What `ldtilecfg` loads.
 #[repr(C, align(64))]
-struct Config {
+pub(crate) struct Config {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -76,7 +76,7 @@ fn tile_rows(height: usize) -> usize {
 /// # Safety
 /// `configure` needs a machine that has them; all others a configured thread. Addresses cover the rows of the tile,
 /// `row` bytes apart. Registers of one multiplication differ.
-unsafe trait Unit: 'static {
+pub(crate) unsafe trait Unit: 'static {
     /// Vectors of such machines.
     type Lanes: Lanes;
     unsafe fn configure(config: &Config);
@@ -97,7 +97,7 @@ unsafe trait Unit: 'static {
 }
 
 /// A kind of product.
-trait Dot: 'static {
+pub(crate) trait Dot: 'static {
     type Sum: Element;
     /// Steps that one round of a kernel takes.
     const UNIT: usize = LANES;
@@ -201,7 +201,7 @@ impl Dot for Split {
 }
 
 /// Packed operands of a round and of those that follow, in bytes.
-struct Tiles {
+pub(crate) struct Tiles {
     a: *const u8,
     /// From one tile of the left operand to the next, and to the other half of split numbers.
     a_tile: usize,

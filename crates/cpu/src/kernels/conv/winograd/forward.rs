@@ -14,7 +14,7 @@ use crate::kernels::conv::winograd::{
 };
 use crate::kernels::conv::{Arrays, bias_rounding, is_forward};
 use crate::kernels::pool::max_pool::{Row, pool_row};
-use crate::machine::level::{Level, TileFn};
+use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{narrow, widen};
 use std::ops::Range;
 use systole_compile::{ALIGN, Pool, Relu};

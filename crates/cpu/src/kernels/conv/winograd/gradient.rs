@@ -12,7 +12,7 @@ use crate::kernels::conv::winograd::{
     APART, Costs, PLACES, Sizes, Tiles, Transforms, Window, axes, is_plain, padded,
 };
 use crate::kernels::conv::{Parts, is_kernel_gradient};
-use crate::machine::level::Level;
+use crate::simd::level::Level;
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 

@@ -16,8 +16,8 @@ pub use crate::kernels::conv::winograd::forward::Forward;
 pub use crate::kernels::conv::winograd::gradient::KernelGradient;
 
 use crate::kernels::conv::staging::Axis;
-use crate::machine::level::Level;
 use crate::simd::gemm::{Portable32, Vector};
+use crate::simd::level::Level;
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 

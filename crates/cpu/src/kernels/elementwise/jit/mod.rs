@@ -28,7 +28,7 @@ pub use crate::kernels::elementwise::jit::lower::{Access, Sink};
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::kernels::elementwise::jit::steps::Set;
-use crate::machine::level::Level;
+use crate::simd::level::Level;
 use systole_compile::Map;
 use systole_ir::knobs;
 

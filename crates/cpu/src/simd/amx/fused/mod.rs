@@ -11,9 +11,9 @@ pub mod pooled;
 pub mod unpooled;
 mod vectors;
 
-use crate::machine::level::Level;
 use crate::simd::amx::fused::vectors::Vectors;
 use crate::simd::amx::{Config, LINE, Unit};
+use crate::simd::level::Level;
 
 /// Columns that most of these kernels take at a time: two vectors of f32, one of bf16.
 pub const WIDTH: usize = 32;
