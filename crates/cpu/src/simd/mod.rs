@@ -1,4 +1,5 @@
 //! What kernels of several families share: vectors, narrow floats, mathematical functions, loops, tiles of products.
+//! Nothing here knows threads or memory.
 
 pub mod amx;
 pub mod bf16;
@@ -7,4 +8,8 @@ pub mod gemm;
 pub mod level;
 pub mod loops;
 pub mod math;
+pub mod narrow_bias;
 pub mod pack;
+pub mod prefetch;
+pub mod ranges;
+pub mod vector;

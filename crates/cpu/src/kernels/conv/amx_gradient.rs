@@ -8,7 +8,6 @@
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
-use crate::kernels::conv::microkernel::pieces;
 use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, Strip, group};
 use crate::kernels::conv::{Parts, is_kernel_gradient};
 use crate::simd::amx;
@@ -17,6 +16,7 @@ use crate::simd::amx::{LANES, LINE};
 use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
 use crate::simd::loops::Pairs;
 use crate::simd::pack::{PackFn, PanelArgs};
+use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::op::Convolution;

@@ -9,11 +9,12 @@
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::batch_statistics::Moments;
-use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
+use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels};
 use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use crate::kernels::conv::{Arrays, bias_rounding, is_forward, is_paired};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, narrow, widen};
+use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;

@@ -7,11 +7,12 @@
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
-use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
+use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels};
 use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
 use crate::kernels::conv::{Parts, is_kernel_gradient};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};
+use crate::simd::ranges::pieces;
 use std::ops::Range;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};

@@ -18,15 +18,14 @@ mod staging;
 pub mod winograd;
 
 pub use crate::kernels::conv::amx::Forward;
-pub use crate::kernels::conv::microkernel::pieces;
 
 use crate::kernel::Cx;
+use crate::kernel::copy::{BoxCopy, Dim, fill};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv_pool::forward::NarrowBias;
-use crate::kernels::movement::moves::{BoxCopy, Dim, fill};
 use crate::select::{Candidate, EVERY, Family, Problem, Refusal, answer};
 use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::narrow;
+use crate::simd::narrow_bias::NarrowBias;
 use smallvec::SmallVec;
 use systole_compile::Kernel as Plan;
 use systole_compile::{ALIGN, Moments, Pool, Step};

@@ -6,9 +6,10 @@
 //! zeros around it (and narrow floats widened) into its thread's working memory, so no padded copy of the whole input
 //! ever exists. Wide inputs are cut into slices of channels as well.
 
-use crate::kernels::conv::microkernel::{LINE, LINES, Lines, pieces};
+use crate::kernels::conv::microkernel::{LINE, LINES, Lines};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};
+use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use systole_ir::{DType, TensorType};
 

@@ -1,6 +1,10 @@
 //! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache, and a
 //! product with few columns of what that makes is summed before it leaves the next one.
 
+use crate::kernel::convert::convert;
+use crate::kernel::inner_products::InnerProducts;
+use crate::kernel::product::Epilogue;
+use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::winograd::is_plain;
@@ -8,16 +12,13 @@ use crate::kernels::conv::{Padded, bind_pooled, offsets};
 use crate::kernels::conv_pool::amx;
 use crate::kernels::conv_pool::amx::TilePool;
 use crate::kernels::conv_pool::microkernel::{Minimal, Stored, Windows, WindowsShape, windows_shape};
-use crate::kernels::matmul::blocked::Epilogue;
-use crate::kernels::matmul::dot_general::{convert, roles};
-use crate::kernels::matmul::inner_products::Dots;
 use crate::kernels::pool::max_pool::{PoolKernel, Row, pool_row};
 use crate::machine::team::inside;
 use crate::simd::amx::fused::fused_of;
 use crate::simd::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
 use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
 use crate::simd::loops::{lanes, widen};
-use crate::simd::math;
+use crate::simd::narrow_bias::NarrowBias;
 use systole_compile::{Pool, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
@@ -49,7 +50,7 @@ pub fn bind(pool: &Pool, step: &Step, target: Target) -> Option<Box<dyn Kernel>>
 /// A convolution from fewer products, pooled strip by strip of windows, and then a product with all of them perhaps.
 struct Transformed {
     conv: Box<dyn Kernel>,
-    product: Option<Dots>,
+    product: Option<InnerProducts>,
     /// Inputs of the convolution.
     operands: usize,
 }
@@ -126,35 +127,14 @@ fn rounding(inputs: &[TensorType], level: Level) -> Option<TileFn> {
 }
 
 /// The product of each image's maxima, so many at a time, with the rows of a matrix, and perhaps a bias.
-fn dots(y: &TensorType, of_product: &[TensorType], at_a_time: usize, level: Level) -> Option<Dots> {
+fn dots(y: &TensorType, of_product: &[TensorType], at_a_time: usize, level: Level) -> Option<InnerProducts> {
     let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
     let [left, right] = [&rows, &of_product[0]].map(|t| roles(t, &[], &[0], &[1]));
     let epilogue = Epilogue { bias: of_product.len() > 1, accumulate: false };
-    Some(Dots::new(&left, &right, [y.dtype; 2], epilogue, level.vectors())?.with_pairs(level, at_a_time))
-}
-
-/// Rounds `n` rows of f32 to bf16 values, adds a bias to each, and rounds again; `dst`: the rows, `b`: the bias,
-/// `c`: how many elements a row has.
-pub struct NarrowBias<const BIAS: bool>;
-impl<const BIAS: bool> Tile for NarrowBias<BIAS> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, b: *const u8, c: *const u8, n: usize) {
-        let round = |x: f32| math::from_bf16(math::to_bf16(x));
-        // SAFETY: as the type says; the bias is not in the rows.
-        unsafe {
-            let width = *c.cast::<usize>();
-            let bias = if BIAS { lanes::<f32>(b, width) } else { &[] };
-            for row in 0..n {
-                let y =
-                    crate::simd::loops::lanes_mut::<f32>(dst.cast::<f32>().add(row * width).cast(), width);
-                if BIAS {
-                    y.iter_mut().zip(bias).for_each(|(y, b)| *y = round(round(*y) + b));
-                } else {
-                    y.iter_mut().for_each(|y| *y = round(*y));
-                }
-            }
-        }
-    }
+    Some(
+        InnerProducts::new(&left, &right, [y.dtype; 2], epilogue, level.vectors())?
+            .with_pairs(level, at_a_time),
+    )
 }
 
 /// Sets the number at `dst` to the greatest magnitude of `n` numbers at `a`, or to a NaN where there is one.
@@ -237,7 +217,7 @@ pub struct ConvPoolKernel {
     columns: usize,
     magnitude: TileFn,
     way: Way,
-    product: Option<Dots>,
+    product: Option<InnerProducts>,
 }
 
 /// Two neighbours of a line of the kernel, of which the first may have been the second of another pair.
@@ -560,7 +540,7 @@ impl ConvPoolKernel {
         io: &Io<'_>,
         operands: &Operands,
         to: Pooled,
-        product: &Dots,
+        product: &InnerProducts,
     ) {
         let [right, bias @ ..] = &io.inputs[self.sizes.len()..] else { return };
         let (right, bias) = (Ptr::of(*right), bias.first().map(|&p| Ptr::of(p)));
@@ -573,7 +553,7 @@ impl ConvPoolKernel {
         let tile_bytes = self.tile_bytes().next_multiple_of(64);
         let body = |task: usize| {
             let images = self.batch * task / tasks..self.batch * (task + 1) / tasks;
-            with_scratch(tile_bytes + Dots::bytes(images.len()), |tile| {
+            with_scratch(tile_bytes + InnerProducts::bytes(images.len()), |tile| {
                 // SAFETY: the images' results are this task's alone; scratch is this thread's.
                 unsafe {
                     let sums = product.start(images.clone(), to.y, right, tile.add(tile_bytes));

@@ -7,7 +7,7 @@ use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::batch_statistics::Moments;
 use crate::kernels::conv::forward::Weights;
-use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
+use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels};
 use crate::kernels::conv::staging::{Ahead, FEWEST_TASKS, Stage, Strip, group};
 use crate::kernels::conv::winograd::{
     APART, Costs, PLACES, Pixels, Sizes, Tiles, Transforms, Window, axes, is_plain, padded,
@@ -16,6 +16,7 @@ use crate::kernels::conv::{Arrays, bias_rounding, is_forward};
 use crate::kernels::pool::max_pool::{Row, pool_row};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{narrow, widen};
+use crate::simd::ranges::pieces;
 use std::ops::Range;
 use systole_compile::{ALIGN, Pool, Relu};
 use systole_ir::op::Convolution;

@@ -6,13 +6,14 @@
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
-use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
+use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels};
 use crate::kernels::conv::staging::{Ahead, FEWEST_TASKS, Stage};
 use crate::kernels::conv::winograd::{
     APART, Costs, PLACES, Sizes, Tiles, Transforms, Window, axes, is_plain, padded,
 };
 use crate::kernels::conv::{Parts, is_kernel_gradient};
 use crate::simd::level::Level;
+use crate::simd::ranges::pieces;
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 

@@ -16,13 +16,13 @@ pub use crate::kernels::conv::winograd::forward::Forward;
 pub use crate::kernels::conv::winograd::gradient::KernelGradient;
 
 use crate::kernels::conv::staging::Axis;
-use crate::simd::gemm::{Portable32, Vector};
 use crate::simd::level::Level;
+use crate::simd::vector::{Portable32, Vector};
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
 #[cfg(target_arch = "x86_64")]
-use crate::simd::gemm::x86;
+use crate::simd::vector::x86;
 
 /// Places of a transformed tile.
 pub const PLACES: usize = 16;
