@@ -57,6 +57,21 @@ pub struct Io<'a> {
     pub scratch: *mut u8,
 }
 
+/// A rectangle of a result `[rows, columns]`: neighbouring columns of some neighbouring rows.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputBlock {
+    /// Its first element, and elements from row to row, in the result.
+    pub first: usize,
+    pub row: usize,
+    /// Elements from row to row where the block's values lie while they are not stored.
+    pub stride: usize,
+    pub rows: usize,
+    pub columns: usize,
+}
+
+/// What takes the values of a block, which lie at the address.
+pub type TakeBlock<'a> = &'a (dyn Fn(&OutputBlock, *const u8) + Sync);
+
 /// A matrix that may lie in panels of columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
@@ -122,6 +137,36 @@ pub trait Kernel: Send + Sync {
     fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
         let _ = (which, on);
         None
+    }
+
+    /// Asks a product to hand complete blocks of its result to an epilogue from now on instead of storing them
+    /// ([`Kernel::run_by_blocks`]); whether it will.
+    fn hand_over_blocks(&mut self) -> bool {
+        false
+    }
+
+    /// Computes the result block by block, for a kernel that agreed to [`Kernel::hand_over_blocks`]: each element is in
+    /// one block. Nothing is stored.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run_kept`], but that there is no result.
+    unsafe fn run_by_blocks(&self, cx: &Cx<'_>, io: &Io<'_>, take: TakeBlock<'_>, kept: *const u8) {
+        let _ = (cx, io, take, kept);
+    }
+
+    /// Whether an element-wise program can be the epilogue of a product: computes blocks of a result of so many columns
+    /// ([`Kernel::run_block`]).
+    fn takes_blocks(&self, columns: usize) -> bool {
+        let _ = columns;
+        false
+    }
+
+    /// Computes a block on this thread; the last input has the block's elements only.
+    ///
+    /// # Safety
+    /// See the module text; the kernel [takes blocks](Kernel::takes_blocks) of results with [`OutputBlock::row`] columns.
+    unsafe fn run_block(&self, inputs: &[*const u8], outputs: &[*mut u8], block: &OutputBlock) {
+        let _ = (inputs, outputs, block);
     }
 
     /// Programs that it runs, for profiles.

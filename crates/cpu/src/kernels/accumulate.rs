@@ -1,7 +1,6 @@
 //! `op(inputs…) + addend`: kernels that can add to what their result holds do, others run apart.
 
-use crate::kernel::Cx;
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::reduce::adder;
 use crate::select::{Candidate, EVERY, Family, Problem};
 use crate::simd::level::TileFn;
@@ -9,10 +8,10 @@ use systole_compile::{Kernel as Plan, Step};
 use systole_ir::{Op, Result};
 
 /// Elements of one block of the loop that adds.
-const PART: usize = 1 << 14;
+const BLOCK: usize = 1 << 14;
 
 /// A kernel whose result is added to the last input.
-pub struct Onto {
+pub struct Accumulate {
     inner: Box<dyn Kernel>,
     /// Adds the result of a kernel that cannot add by itself.
     add: Option<TileFn>,
@@ -20,8 +19,8 @@ pub struct Onto {
     size: usize,
 }
 
-impl Onto {
-    pub fn new(op: &Op, problem: &Problem<'_>) -> Result<Onto> {
+impl Accumulate {
+    pub fn new(op: &Op, problem: &Problem<'_>) -> Result<Accumulate> {
         let Problem { step, target, .. } = *problem;
         let (ty, operands) = (&step.output_types[0], step.inputs.len() - 1);
         let plain = Step {
@@ -32,7 +31,7 @@ impl Onto {
         };
         let mut inner = problem.bind(&plain)?;
         let add = if inner.add_to_result() { None } else { Some(adder(ty.dtype, target.level)) };
-        Ok(Onto { inner, add, elements: ty.elements(), size: ty.dtype.size() })
+        Ok(Accumulate { inner, add, elements: ty.elements(), size: ty.dtype.size() })
     }
 
     fn bytes(&self) -> usize {
@@ -40,7 +39,7 @@ impl Onto {
     }
 }
 
-impl Kernel for Onto {
+impl Kernel for Accumulate {
     fn scratch(&self) -> usize {
         self.inner.scratch() + if self.add.is_some() { self.bytes() } else { 0 }
     }
@@ -62,13 +61,13 @@ impl Kernel for Onto {
         // SAFETY: scratch has room for the result and the kernel's own.
         unsafe { self.inner.run(cx, &Io { inputs: operands, outputs: &[io.scratch], scratch })? };
         let (from, to) = (Ptr(io.scratch), Ptr(out));
-        let body = |part: usize| {
-            let at = part * PART;
+        let body = |block: usize| {
+            let at = block * BLOCK;
             let x = from.at(at * self.size).cast_const();
             // SAFETY: blocks are disjoint parts of the arrays.
-            unsafe { add(to.at(at * self.size), x, x, x, PART.min(self.elements - at)) };
+            unsafe { add(to.at(at * self.size), x, x, x, BLOCK.min(self.elements - at)) };
         };
-        cx.team.run_with(self.elements.div_ceil(PART), self.elements as f64 * 0.2, cx.flush, &body);
+        cx.team.run_with(self.elements.div_ceil(BLOCK), self.elements as f64 * 0.2, cx.flush, &body);
         Ok(())
     }
 }
@@ -83,7 +82,7 @@ pub static FAMILY: Family = Family {
         why: "adds in the kernel where that can, after it elsewhere",
         levels: EVERY,
         accepts: |p| match &p.step.kernel {
-            Plan::Onto { op } => Ok(Box::new(Onto::new(op, p)?)),
+            Plan::Onto { op } => Ok(Box::new(Accumulate::new(op, p)?)),
             _ => Err("no running sum".into()),
         },
     }],

@@ -20,7 +20,7 @@ pub static FAMILIES: &[&Family] = &[
     &elementwise::FAMILY,
     &reduce::FAMILY,
     &matmul::FAMILY,
-    &matmul::PRODUCT_EPILOGUE,
+    &matmul::product_epilogue::FAMILY,
     &conv::FAMILY,
     &conv::BATCH_STATISTICS,
     &conv_pool::FORWARD,

@@ -1,9 +1,8 @@
 //! Narrow floats in convolutions, which know f32: operands are widened, the f32 kernel runs, results are rounded once.
 
-use crate::kernel::Cx;
 use crate::kernel::convert::convert;
-use crate::kernel::{Io, Kernel};
-use crate::select::Problem;
+use crate::kernel::{Cx, Io, Kernel};
+use crate::select::{Candidate, EVERY, Problem, answer};
 use crate::simd::level::TileFn;
 use crate::simd::loops::{narrow, widen};
 use crate::simd::narrow_bias::NarrowBias;
@@ -12,17 +11,17 @@ use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, Result, TensorType};
 
 /// A kernel for f32 between conversions.
-pub struct Widened {
+pub struct ViaF32 {
     inner: Box<dyn Kernel>,
-    inputs: Vec<Side>,
-    outputs: Vec<Side>,
+    inputs: Vec<Array>,
+    outputs: Vec<Array>,
     scratch: usize,
     /// How a bias, the last operand, is added to the rounded result, and the numbers of a row.
     bias: Option<(TileFn, usize)>,
 }
 
 /// One operand or result: elements, where its f32 form lies in scratch, and how to convert.
-struct Side {
+struct Array {
     elements: usize,
     at: usize,
     convert: Option<TileFn>,
@@ -32,9 +31,9 @@ fn is_narrow(t: &TensorType) -> bool {
     matches!(t.dtype, DType::F16 | DType::BF16)
 }
 
-impl Widened {
+impl ViaF32 {
     /// `None` where nothing is narrow or the op is no convolution.
-    pub fn new(op: &Op, bias: bool, problem: &Problem<'_>) -> Result<Option<Widened>> {
+    pub fn new(op: &Op, bias: bool, problem: &Problem<'_>) -> Result<Option<ViaF32>> {
         let Problem { step, target, .. } = *problem;
         if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
             return Ok(None);
@@ -44,7 +43,7 @@ impl Widened {
         let wide_op = Op::from(Convolution { element_type: DType::F32, ..c.clone() });
         let mut at = 0;
         let mut side = |t: &TensorType, convert: Option<TileFn>| {
-            let side = Side { elements: t.elements(), at, convert };
+            let side = Array { elements: t.elements(), at, convert };
             at += if convert.is_some() { (t.elements() * 4).next_multiple_of(64) } else { 0 };
             side
         };
@@ -64,11 +63,11 @@ impl Widened {
         };
         let inner = problem.bind(&step)?;
         let bias = after.then(|| (level.tile::<NarrowBias<true>>(), row));
-        Ok(Some(Widened { scratch: at + inner.scratch(), inner, inputs, outputs, bias }))
+        Ok(Some(ViaF32 { scratch: at + inner.scratch(), inner, inputs, outputs, bias }))
     }
 }
 
-impl Kernel for Widened {
+impl Kernel for ViaF32 {
     fn scratch(&self) -> usize {
         self.scratch
     }
@@ -109,3 +108,16 @@ impl Kernel for Widened {
         Ok(())
     }
 }
+
+/// The candidate of convolutions of narrow floats that have no kernel of their own.
+pub const CANDIDATE: Candidate = Candidate {
+    name: "via_f32",
+    why: "narrow floats that no other kernel takes: whole operands are converted, which costs their bytes once more",
+    levels: EVERY,
+    accepts: |p| match &p.step.kernel {
+        Plan::Op { op, bias } => {
+            answer(ViaF32::new(op, *bias, p)?, "no operand is narrow, or it is no convolution")
+        }
+        _ => Err("it is no single op".into()),
+    },
+};

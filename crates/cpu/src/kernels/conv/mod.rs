@@ -22,7 +22,7 @@ pub use crate::kernels::conv::amx::Forward;
 use crate::kernel::Cx;
 use crate::kernel::copy::{BoxCopy, Dim, fill};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::select::{Candidate, EVERY, Family, Problem, Refusal, answer};
+use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
 use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::narrow;
 use crate::simd::narrow_bias::NarrowBias;
@@ -535,17 +535,7 @@ pub static FAMILY: Family = Family {
                 bind_dense(c, bias, p.step, p.target).ok_or_else(|| "it is not dense".into())
             },
         },
-        Candidate {
-            name: "via_f32",
-            why: "narrow floats that no other kernel takes",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
-                Plan::Op { op, bias } => {
-                    answer(crate::kernels::via_f32::Widened::new(op, *bias, p)?, "no operand is narrow")
-                }
-                _ => Err("no convolution".into()),
-            },
-        },
+        crate::kernels::via_f32::CANDIDATE,
         Candidate {
             name: "general",
             why: "any other convolution",

@@ -5,7 +5,7 @@
 //! Machine code takes all instructions at once, and as many elements as lie where it can read them.
 
 use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, OutputBlock, Ptr};
 use crate::kernels::elementwise::jit;
 use crate::kernels::elementwise::jit::{ACCUMULATORS, Access, Loop, Sink};
 use crate::machine::memory::Memory;
@@ -843,22 +843,12 @@ impl Even {
     }
 }
 
-/// Runs of neighbouring elements at even distances.
-pub struct Panel {
-    /// The first element, and elements from run to run: in all arrays, and in the last input.
-    pub first: usize,
-    pub row: usize,
-    pub stride: usize,
-    pub rows: usize,
-    pub columns: usize,
-}
-
 /// A fused element-wise step.
 pub struct MapKernel {
     program: Program,
     elements: usize,
     outputs: Vec<Output>,
-    /// How [`MapKernel::panel`] reads its loads, where it knows the program.
+    /// How [`Kernel::run_block`] reads its loads, where it knows the program.
     even: Option<Vec<Even>>,
     /// See [`MapKernel::row_steps`].
     steps: Option<Vec<usize>>,
@@ -938,41 +928,6 @@ impl MapKernel {
     #[cfg(test)]
     pub(crate) fn is_fused(&self) -> bool {
         self.program.is_fused()
-    }
-
-    /// Whether [`MapKernel::panel`] knows the program, for arrays whose rows have so many columns.
-    pub fn takes_panels(&self, columns: usize) -> bool {
-        let fits = |e: &Even| e.across.is_none() || self.program.dims[1] == columns;
-        self.even.as_ref().is_some_and(|loads| loads.iter().all(fits))
-    }
-
-    /// Computes `rows` runs of elements on this thread; the last input has only those, each run at a place of its own.
-    ///
-    /// # Safety
-    /// The module's contract, for these elements of a program that [`MapKernel::takes_panels`] of arrays with
-    /// [`Panel::row`] columns.
-    pub unsafe fn panel(&self, inputs: &[*const u8], outputs: &[*mut u8], panel: &Panel) {
-        let (Some(loads), Body::Fused(code)) = (&self.even, &self.program.body) else { return };
-        let load = |&Even { input, size, across }: &Even| match (input, across) {
-            (Some(i), _) if i + 1 == inputs.len() => (inputs[i].cast_mut(), panel.stride * size),
-            (Some(i), Some([row, column])) => {
-                let at = panel.first / panel.row * row + panel.first % panel.row * column;
-                (inputs[i].wrapping_add(at).cast_mut(), row)
-            }
-            (Some(i), None) => (inputs[i].wrapping_add(panel.first * size).cast_mut(), panel.row * size),
-            (None, _) => (std::ptr::null_mut(), 0),
-        };
-        let store = |(o, &out): (&Output, &*mut u8)| {
-            let size = o.dtype.size();
-            (out.wrapping_add(panel.first * size), panel.row * size)
-        };
-        let (mut at, steps): (SmallVec<[*mut u8; 32]>, SmallVec<[usize; 32]>) =
-            loads.iter().map(load).chain(self.outputs.iter().zip(outputs).map(store)).unzip();
-        for _ in 0..panel.rows {
-            // SAFETY: by the caller's promise.
-            unsafe { code.run(&at, panel.columns) };
-            at.iter_mut().zip(&steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
-        }
     }
 
     /// Elements of the index space.
@@ -1117,5 +1072,34 @@ impl Kernel for MapKernel {
         let work = n as f64 * INSTRUCTION_NS * self.program.weight();
         cx.team.run_with(n.div_ceil(BLOCK), work, cx.flush, &body);
         Ok(())
+    }
+
+    fn takes_blocks(&self, columns: usize) -> bool {
+        let fits = |e: &Even| e.across.is_none() || self.program.dims[1] == columns;
+        self.even.as_ref().is_some_and(|loads| loads.iter().all(fits))
+    }
+
+    unsafe fn run_block(&self, inputs: &[*const u8], outputs: &[*mut u8], block: &OutputBlock) {
+        let (Some(loads), Body::Fused(code)) = (&self.even, &self.program.body) else { return };
+        let load = |&Even { input, size, across }: &Even| match (input, across) {
+            (Some(i), _) if i + 1 == inputs.len() => (inputs[i].cast_mut(), block.stride * size),
+            (Some(i), Some([row, column])) => {
+                let at = block.first / block.row * row + block.first % block.row * column;
+                (inputs[i].wrapping_add(at).cast_mut(), row)
+            }
+            (Some(i), None) => (inputs[i].wrapping_add(block.first * size).cast_mut(), block.row * size),
+            (None, _) => (std::ptr::null_mut(), 0),
+        };
+        let store = |(o, &out): (&Output, &*mut u8)| {
+            let size = o.dtype.size();
+            (out.wrapping_add(block.first * size), block.row * size)
+        };
+        let (mut at, steps): (SmallVec<[*mut u8; 32]>, SmallVec<[usize; 32]>) =
+            loads.iter().map(load).chain(self.outputs.iter().zip(outputs).map(store)).unzip();
+        for _ in 0..block.rows {
+            // SAFETY: by the caller's promise.
+            unsafe { code.run(&at, block.columns) };
+            at.iter_mut().zip(&steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
+        }
     }
 }

@@ -13,8 +13,7 @@
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride, offsets};
 use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Ptr, Side};
-use crate::kernels::elementwise::map::Panel;
+use crate::kernel::{OutputBlock, Ptr, Side, TakeBlock};
 use crate::simd::gemm::{CHAIN, Configured, Element, Left, Shape, Tile, UNROLLED, WIDEST};
 use crate::simd::level::TileFn;
 use crate::simd::pack::{PackFn, PanelArgs};
@@ -142,16 +141,6 @@ pub struct Types<T: 'static> {
     pub correction: Option<Correction<T>>,
 }
 
-/// What takes complete sums where these are not stored: each part of the result once, while that is in a near cache.
-pub type Finish<'a> = &'a (dyn Fn(&Complete) + Sync);
-
-/// Complete sums: some rows of some columns.
-pub struct Complete {
-    /// Their places in the result, and how their rows lie in `sums`.
-    pub panel: Panel,
-    pub sums: *const u8,
-}
-
 /// A product `[M, K] · [K, N]`, or a batch of them.
 pub struct Product<T: 'static> {
     a: Operand<T>,
@@ -226,7 +215,7 @@ struct At<'a> {
     kept: bool,
     /// The product's place in the batch.
     batch: usize,
-    finish: Option<Finish<'a>>,
+    finish: Option<TakeBlock<'a>>,
 }
 
 impl<T: Element> Product<T> {
@@ -482,7 +471,7 @@ impl<T: Element> Product<T> {
         &self,
         cx: &Cx<'_>,
         io: [*const u8; 3],
-        finish: Finish<'_>,
+        finish: TakeBlock<'_>,
         scratch: *mut u8,
         kept: *const u8,
     ) {
@@ -494,7 +483,7 @@ impl<T: Element> Product<T> {
         &self,
         cx: &Cx<'_>,
         io: [*const u8; 3],
-        (c, finish): (*mut u8, Option<Finish<'_>>),
+        (c, finish): (*mut u8, Option<TakeBlock<'_>>),
         scratch: *mut u8,
         kept: *const u8,
     ) {
@@ -870,7 +859,7 @@ impl<T: Element> Product<T> {
         if let Some(finish) = at.finish {
             let first = at.batch * self.m * self.n + first;
             let sums = sums.cast_const().cast();
-            finish(&Complete { panel: Panel { first, row: self.n, stride, rows, columns }, sums });
+            finish(&OutputBlock { first, row: self.n, stride, rows, columns }, sums);
         }
     }
 
@@ -881,9 +870,9 @@ impl<T: Element> Product<T> {
         let rows = self.row(panels.start)..self.row(panels.end);
         for (tile, j) in job.columns.clone().step_by(width).enumerate() {
             let first = j * self.m + rows.start * width;
-            let panel = Panel { first, row: 0, stride: 0, rows: 1, columns: rows.len() * width };
+            let block = OutputBlock { first, row: 0, stride: 0, rows: 1, columns: rows.len() * width };
             let sums = sums.wrapping_add(tile * width * self.at_once(job) * self.height);
-            finish(&Complete { panel, sums: sums.cast_const().cast() });
+            finish(&block, sums.cast_const().cast());
         }
     }
 

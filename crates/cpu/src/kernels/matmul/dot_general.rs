@@ -1,13 +1,13 @@
 //! dot_general: any dimensions brought to batch × rows × products × columns, then blocked products ([`Product`]).
 
 use crate::kernel::Cx;
-use crate::kernel::Side;
 use crate::kernel::few_rows::FewRows;
 use crate::kernel::inner_products::InnerProducts;
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride, offsets, roles};
 use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Side, TakeBlock};
 use crate::kernels::conv::Forward;
-use crate::kernels::matmul::blocked::{Finish, Product, Rounding, Types};
+use crate::kernels::matmul::blocked::{Product, Rounding, Types};
 use crate::kernels::matmul::few_columns::FewColumns;
 use crate::simd::amx;
 use crate::simd::gemm::{shape_f32, shape_f64, shape_halves, shape_pairs, shape_quads};
@@ -241,26 +241,6 @@ impl DotKernel {
     }
 }
 
-impl DotKernel {
-    /// Hands complete sums on from now on instead of storing them; whether it will.
-    pub fn hand_on(&mut self) -> bool {
-        match self {
-            DotKernel::F32(p) => p.hand_on(),
-            _ => false,
-        }
-    }
-
-    /// Computes the product where [`DotKernel::hand_on`] agreed.
-    ///
-    /// # Safety
-    /// As for [`Kernel::run_kept`], but that there is no result.
-    pub unsafe fn run_handing_on(&self, cx: &Cx<'_>, io: &Io<'_>, finish: Finish<'_>, kept: *const u8) {
-        let DotKernel::F32(p) = self else { return };
-        // SAFETY: by the caller's promise.
-        unsafe { p.run_handing_on(cx, operands(io), finish, io.scratch, kept) }
-    }
-}
-
 /// A product's operands, and its bias or null.
 fn operands(io: &Io<'_>) -> [*const u8; 3] {
     [io.inputs[0], io.inputs[1], io.inputs.get(2).copied().unwrap_or(std::ptr::null())]
@@ -292,6 +272,19 @@ impl Kernel for DotKernel {
             DotKernel::F64(p) => p.accumulate(),
             DotKernel::Rows(_) | DotKernel::Int(_) | DotKernel::AnyInt(_) => false,
         }
+    }
+
+    fn hand_over_blocks(&mut self) -> bool {
+        match self {
+            DotKernel::F32(p) => p.hand_on(),
+            _ => false,
+        }
+    }
+
+    unsafe fn run_by_blocks(&self, cx: &Cx<'_>, io: &Io<'_>, take: TakeBlock<'_>, kept: *const u8) {
+        let DotKernel::F32(p) = self else { return };
+        // SAFETY: by the caller's promise.
+        unsafe { p.run_handing_on(cx, operands(io), take, io.scratch, kept) }
     }
 
     fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {

@@ -25,26 +25,16 @@ pub static FAMILY: Family = Family {
                     return Err("no product".into());
                 };
                 let epilogue = Epilogue { bias: *bias, accumulate: false };
-                let kernel = dot_general::DotKernel::new(d, epilogue, p.step, p.target);
+                let kernel = match p.operands {
+                    None => dot_general::DotKernel::new(d, epilogue, p.step, p.target),
+                    Some([left, right]) => {
+                        let types = [p.step.input_types[0].dtype, d.element_type];
+                        dot_general::DotKernel::product(left, right, types, epilogue, p.target)
+                    }
+                };
                 answer(kernel, "its element types have no fast path")
             },
         },
         crate::kernels::reference::CANDIDATE,
     ],
-};
-
-/// Products whose elements an element-wise program takes as they are complete.
-pub static PRODUCT_EPILOGUE: Family = Family {
-    name: "product_epilogue",
-    doc: "a product and the element-wise program that alone reads it",
-    takes: |step| matches!(step.kernel, Kernel::HandOn(_)),
-    candidates: &[Candidate {
-        name: "panel_by_panel",
-        why: "takes every product with an epilogue",
-        levels: EVERY,
-        accepts: |p| match &p.step.kernel {
-            Kernel::HandOn(h) => Ok(Box::new(product_epilogue::HandOn::new(h, p)?)),
-            _ => Err("no epilogue".into()),
-        },
-    }],
 };
