@@ -4,8 +4,7 @@
 //! packing would move more than the product itself does. The left operand is copied by products once, as f32.
 
 use crate::kernel::product::{Roles, count, joint_stride};
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::machine::team::inside;
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::few_rows::To;
@@ -217,14 +216,35 @@ pub struct FewRows {
 
 impl FewRows {
     /// The product, or `None` where it has another form.
-    pub fn new(ra: &Roles, rb: &Roles, [from, to]: [DType; 2], level: Level) -> Option<FewRows> {
+    pub fn new(ra: &Roles, rb: &Roles, types: [DType; 2], level: Level) -> Option<FewRows> {
+        FewRows::accept(ra, rb, types, level).ok()
+    }
+
+    /// The product, or why it has another form.
+    pub fn accept(
+        ra: &Roles,
+        rb: &Roles,
+        [from, to]: [DType; 2],
+        level: Level,
+    ) -> Result<FewRows, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let small = |n: usize| (1..=MOST).contains(&n);
-        let (a_row, a_k) = (joint_stride(&ra.free)?, joint_stride(&ra.inner)?);
-        let (b_column, b_k) = (joint_stride(&rb.free)?, joint_stride(&rb.inner)?);
-        let fits = count(&ra.batch) == 1 && b_column == 1;
-        let (run, rows, columns) = kernel(level, [from, to])?;
-        (fits && small(m) && small(k) && n >= LONG).then_some(FewRows {
+        if !small(m) || !small(k) {
+            return Err("it has more than 64 rows, or sums of more than 64 products");
+        }
+        if n < LONG {
+            return Err("it has fewer than 256 columns");
+        }
+        if count(&ra.batch) != 1 {
+            return Err("it is a batch of products");
+        }
+        let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+        let (Some((a_row, a_k)), Some((1, b_k))) = (strides(ra), strides(rb)) else {
+            return Err("the columns of the right operand are no neighbours");
+        };
+        let (run, rows, columns) =
+            kernel(level, [from, to]).ok_or("its elements are neither f32 nor bf16 summed as f32")?;
+        Ok(FewRows {
             m,
             n,
             k,
@@ -268,12 +288,6 @@ impl FewRows {
         }
         let _ = level;
         self
-    }
-
-    /// Adds the products to what the result holds from now on; whether it will, which rounded results do not.
-    pub fn accumulate(&mut self) -> bool {
-        self.add = self.to == DType::F32;
-        self.add
     }
 
     /// Bytes of working memory: the left operand.
@@ -460,6 +474,24 @@ impl FewRows {
     }
 }
 
+impl Kernel for FewRows {
+    fn scratch(&self) -> usize {
+        FewRows::scratch(self)
+    }
+
+    /// Not where results are rounded.
+    fn add_to_result(&mut self) -> bool {
+        self.add = self.to == DType::F32;
+        self.add
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { FewRows::run(self, cx, io) };
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,7 +517,7 @@ mod tests {
         let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
         let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
         let mut thin = FewRows::new(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
-        assert!(!add || thin.accumulate());
+        assert!(!add || thin.add_to_result());
         let scratch = Memory::new(thin.scratch()).unwrap();
         let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
         let (half_a, half_b) = (half(&a), half(&b));

@@ -4,8 +4,7 @@
 //! A block of products of all columns stays in the first cache while the rows of a task pass by.
 
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::simd::bf16::Halves;
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::widen;
@@ -224,22 +223,41 @@ impl InnerProducts {
     pub fn new(
         ra: &Roles,
         rb: &Roles,
-        [from, to]: [DType; 2],
+        types: [DType; 2],
         epilogue: Epilogue,
         level: Level,
     ) -> Option<InnerProducts> {
+        InnerProducts::accept(ra, rb, types, epilogue, level).ok()
+    }
+
+    /// The product, or why it has another form.
+    pub fn accept(
+        ra: &Roles,
+        rb: &Roles,
+        [from, to]: [DType; 2],
+        epilogue: Epilogue,
+        level: Level,
+    ) -> Result<InnerProducts, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let known = |t: DType| matches!(t, DType::F32 | DType::BF16);
-        let fits = known(from)
-            && known(to)
-            && count(&ra.batch) == 1
-            && (1..=FEW).contains(&n)
-            && k >= FEWEST
-            && joint_stride(&ra.inner)? == 1
-            && joint_stride(&rb.inner)? == 1;
-        if !fits {
-            return None;
+        if !known(from) || !known(to) {
+            return Err("its elements are neither f32 nor bf16");
         }
+        if count(&ra.batch) != 1 {
+            return Err("it is a batch of products");
+        }
+        if !(1..=FEW).contains(&n) {
+            return Err("it has more than 16 columns");
+        }
+        if k < FEWEST {
+            return Err("its sums have fewer than 128 products");
+        }
+        if joint_stride(&ra.inner) != Some(1) || joint_stride(&rb.inner) != Some(1) {
+            return Err("an operand is not stored along the products");
+        }
+        let (Some(a_row), Some(b_row)) = (joint_stride(&ra.free), joint_stride(&rb.free)) else {
+            return Err("the rows of an operand have no one distance");
+        };
         let (run, most, lanes): ([DotsFn; 2], [usize; 2], usize) = match level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => ([avx512::<false>, avx512::<true>], [4, 6], 16),
@@ -247,12 +265,12 @@ impl InnerProducts {
             Level::Avx2 => ([avx2::<false>, avx2::<true>], [2, 5], 8),
             _ => ([portable::<false>, portable::<true>], [2, 4], 4),
         };
-        Some(InnerProducts {
+        Ok(InnerProducts {
             m,
             n,
             k,
-            a_row: joint_stride(&ra.free)?,
-            b_row: joint_stride(&rb.free)?,
+            a_row,
+            b_row,
             from,
             to,
             epilogue,
@@ -277,12 +295,6 @@ impl InnerProducts {
         }
         let _ = (level, whole);
         self
-    }
-
-    /// Adds the products to what the result holds from now on; whether it will, which rounded results do not.
-    pub fn accumulate(&mut self) -> bool {
-        self.epilogue.accumulate = self.to == DType::F32;
-        self.epilogue.accumulate
     }
 
     /// Computes all sums.
@@ -450,6 +462,20 @@ impl InnerProducts {
                 }
             }
         }
+    }
+}
+
+impl Kernel for InnerProducts {
+    /// Not where results are rounded.
+    fn add_to_result(&mut self) -> bool {
+        self.epilogue.accumulate = self.to == DType::F32;
+        self.epilogue.accumulate
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { InnerProducts::run(self, cx, io) };
+        Ok(())
     }
 }
 

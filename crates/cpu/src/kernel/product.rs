@@ -4,6 +4,7 @@ use crate::kernel::copy::Dim;
 use systole_ir::TensorType;
 
 /// One operand's dimensions in the roles of a product, distances in elements.
+#[derive(Clone, Debug)]
 pub struct Roles {
     pub batch: Vec<Dim>,
     /// Rows or columns.

@@ -4,7 +4,7 @@
 //! Products are cut into blocks of steps. Of a block, the right operand's panels of a group of columns stay in the
 //! second cache while the left operand's panels pass by, each of which meets all of them. Left operands with few rows,
 //! or few steps, are read where they lie if the first cache can hold them so. Large operands are packed in parts
-//! ([`Product::plan`]) by all threads, then all threads compute tiles. Where all rows are one part and there are
+//! ([`Blocked::plan`]) by all threads, then all threads compute tiles. Where all rows are one part and there are
 //! columns for all threads, each task packs the columns that it uses, block by block, and they never leave its second
 //! cache. From block to block, sums wait in the result if blocks are long, else in memory of the task, tile by tile:
 //! rows of the result lie so far apart that few of them would fit a cache at a time. An element's value is its chains
@@ -13,12 +13,13 @@
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride, offsets};
 use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{OutputBlock, Ptr, Side, TakeBlock};
+use crate::kernel::{Io, Kernel, OutputBlock, Ptr, Side, TakeBlock};
 use crate::simd::gemm::{CHAIN, Configured, Element, Left, Shape, Tile, UNROLLED, WIDEST};
 use crate::simd::level::TileFn;
 use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
 use std::ops::Range;
+use systole_ir::Result;
 
 /// Rows and columns of the result that are computed before others are begun.
 const PART: usize = 4096;
@@ -139,10 +140,27 @@ pub struct Types<T: 'static> {
     /// Where packing adds an offset to the left operand: a step of ones, and what their sums with the right operand
     /// add to the result.
     pub correction: Option<Correction<T>>,
+    pub abilities: Abilities,
+}
+
+/// What a blocked product may be asked for besides its sums; less than all for element types of which no program asks more.
+#[derive(Clone, Copy)]
+pub struct Abilities {
+    /// Adding its sums to what the result holds.
+    pub accumulate: bool,
+    /// Keeping the packed right operand for many calls.
+    pub keep: bool,
+    /// Handing over blocks of the result.
+    pub hand_over: bool,
+}
+
+impl Abilities {
+    pub const ALL: Abilities = Abilities { accumulate: true, keep: true, hand_over: true };
+    pub const NONE: Abilities = Abilities { accumulate: false, keep: false, hand_over: false };
 }
 
 /// A product `[M, K] · [K, N]`, or a batch of them.
-pub struct Product<T: 'static> {
+pub struct Blocked<T: 'static> {
     a: Operand<T>,
     b: Operand<T>,
     m: usize,
@@ -156,7 +174,7 @@ pub struct Product<T: 'static> {
     types: Types<T>,
     epilogue: Epilogue,
     /// Whether complete sums are handed on instead of being stored.
-    hands_on: bool,
+    hands_over: bool,
     /// Whether the right operand, and the arrays that take complete sums, lie in panels of tiles' columns.
     panels: [bool; 2],
     plan: Plan,
@@ -218,9 +236,9 @@ struct At<'a> {
     finish: Option<TakeBlock<'a>>,
 }
 
-impl<T: Element> Product<T> {
+impl<T: Element> Blocked<T> {
     /// The product of operands in given roles.
-    pub fn new(ra: &Roles, rb: &Roles, shape: Shape<T>, types: Types<T>, epilogue: Epilogue) -> Product<T> {
+    pub fn new(ra: &Roles, rb: &Roles, shape: Shape<T>, types: Types<T>, epilogue: Epilogue) -> Blocked<T> {
         let (m, n, products) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let mut a = Operand::new(ra, types.size, types.pack_left);
         let mut b = Operand::new(rb, types.size, types.pack_right);
@@ -229,7 +247,7 @@ impl<T: Element> Product<T> {
         a.direct = types.plain && (n <= 2 * shape.columns || in_place);
         b.direct = types.plain && (n == 1 || b.lane == types.size) && m <= 3 * shape.rows();
         let k = products.div_ceil(types.group).next_multiple_of(shape.unit);
-        let mut p = Product {
+        let mut p = Blocked {
             a,
             b,
             m,
@@ -240,7 +258,7 @@ impl<T: Element> Product<T> {
             shape,
             types,
             epilogue,
-            hands_on: false,
+            hands_over: false,
             panels: [false; 2],
             plan: Plan {
                 panels: 0,
@@ -261,52 +279,9 @@ impl<T: Element> Product<T> {
         self.height = self.shape.height(self.m.div_ceil(self.plan.panels));
     }
 
-    /// Hands complete sums on from now on ([`Product::run`]); whether it will: not where they are rounded, or added up
-    /// from sums that were made in parallel.
-    pub fn hand_on(&mut self) -> bool {
-        self.hands_on = self.types.round.is_none() && !self.epilogue.accumulate && self.plan.splits == 1;
-        self.replan();
-        self.hands_on
-    }
-
-    /// Takes a matrix in panels from now on, or as rows again: the right operand `[K, N]`, or all that takes complete sums.
-    /// Panels have a tile's columns, which it returns; `None` where it cannot: operands have to be converted when they are
-    /// packed, tasks do not share the columns only, or the last tile has fewer.
-    pub fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
-        let (width, size) = (self.shape.columns, size_of::<T>());
-        let [rows, panels] = [[size, self.n * size], [self.products * size, width * size]];
-        let fits = match which {
-            Side::Right if self.panels[0] => true,
-            Side::Right => !self.b.direct && self.b.repack.is_none() && [self.b.lane, self.b.step] == rows,
-            Side::Result => self.hands_on,
-        };
-        if !fits || !self.types.plain || self.batches() != 1 || !self.n.is_multiple_of(width) {
-            return None;
-        }
-        self.panels[which as usize] = on;
-        if which == Side::Right {
-            // Kernels go from step to step of a tile, and from tile to tile.
-            [self.b.lane, self.b.step] = if on { panels } else { rows };
-            self.b.direct = on;
-        }
-        self.replan();
-        if on && !self.plan.by_columns {
-            self.take_panels(which, false);
-            return None;
-        }
-        Some(width)
-    }
-
     /// Whether the result's memory does not hold sums.
     fn sums_apart(&self) -> bool {
-        self.types.round.is_some() || self.hands_on
-    }
-
-    /// Adds the products to what the result holds from now on; whether it will, which rounded results do not: each of
-    /// two additions would have to be rounded.
-    pub fn accumulate(&mut self) -> bool {
-        self.epilogue.accumulate = self.types.round.is_none();
-        self.epilogue.accumulate
+        self.types.round.is_some() || self.hands_over
     }
 
     fn plan(&self) -> Plan {
@@ -330,7 +305,7 @@ impl<T: Element> Product<T> {
         let block_parts = packed.div_ceil(PACKED).clamp(1, blocks);
         // A small result of many products: the only parallelism is in the sums.
         let few = tiles < TASKS && block_parts == 1 && self.batches() == 1 && self.types.correction.is_none();
-        let splits = if few && !self.hands_on { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
+        let splits = if few && !self.hands_over { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
         Plan {
             panels,
             blocks,
@@ -345,7 +320,7 @@ impl<T: Element> Product<T> {
     /// Columns of a task. Where sums are handed on, about as many as the second cache has room for: what takes them then
     /// reads and writes long runs. All groups of about one size: threads would wait for the last large one.
     fn group(&self) -> usize {
-        if !self.hands_on || self.panels[0] || self.panels[1] {
+        if !self.hands_over || self.panels[0] || self.panels[1] {
             return self.shape.group;
         }
         let most = (RESIDENT / self.k.clamp(1, RESIDENT)).max(self.shape.group);
@@ -404,79 +379,6 @@ impl<T: Element> Product<T> {
     /// Whether the products of a batch run side by side, each in memory of its thread.
     fn side_by_side(&self) -> bool {
         self.batches() >= 4 && self.scratch_of_one() <= 16 << 20
-    }
-
-    /// Bytes of working memory.
-    pub fn scratch(&self) -> usize {
-        let repacked = |o: &Operand<T>| o.repack.as_ref().map_or(0, |r| r.1);
-        let own = if self.side_by_side() { 0 } else { self.scratch_of_one() };
-        repacked(&self.a) + repacked(&self.b) + own
-    }
-
-    /// Bytes of the right operand packed once for many products; 0: it is not.
-    pub fn kept(&self) -> usize {
-        let p = &self.plan;
-        let whole = p.column_parts == 1 && p.block_parts == 1 && self.batches() == 1;
-        let packs = !self.b.direct && self.b.repack.is_none();
-        if whole && packs { self.n.next_multiple_of(self.shape.columns) * self.k * size_of::<T>() } else { 0 }
-    }
-
-    /// Packs the right operand for [`Product::run`] with it.
-    ///
-    /// # Safety
-    /// `b` is a right operand; `kept` has room for [`Product::kept`] bytes.
-    pub unsafe fn keep(&self, cx: &Cx<'_>, b: *const u8, kept: *mut u8) {
-        let nothing = Ptr(std::ptr::null_mut());
-        let b = Ptr(Ptr::of(b).at(self.b.batch[0]));
-        let at = At {
-            b,
-            packed_b: Ptr(kept),
-            a: nothing,
-            c: nothing,
-            bias: nothing,
-            packed_a: nothing,
-            sums: nothing,
-            kept: false,
-            batch: 0,
-            finish: None,
-        };
-        let (columns, blocks) = (0..self.n, 0..self.plan.blocks);
-        let part = Part { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
-        let group = self.shape.group;
-        let per_block = self.n.div_ceil(group);
-        let body = |task: usize| {
-            let first = task % per_block * group;
-            // SAFETY: these columns' places in the packed operand.
-            unsafe { self.pack_right(&at, &part, task / per_block, first..(first + group).min(self.n)) };
-        };
-        let work = (self.n * self.k) as f64 * PACK_NS;
-        cx.team.run_with(per_block * self.plan.blocks, work, cx.flush, &body);
-    }
-
-    /// Computes all products; with what [`Product::keep`] made of the right operand, or null.
-    ///
-    /// # Safety
-    /// Operands and result are arrays of the types and sizes that this was made for, `bias` one of `n` elements where
-    /// there is one; `scratch` has as many bytes as asked for.
-    pub unsafe fn run(&self, cx: &Cx<'_>, io: [*const u8; 3], c: *mut u8, scratch: *mut u8, kept: *const u8) {
-        // SAFETY: by the caller's promise.
-        unsafe { self.run_to(cx, io, (c, None), scratch, kept) }
-    }
-
-    /// As [`Product::run`], where [`Product::hand_on`] said that complete sums go to `finish`.
-    ///
-    /// # Safety
-    /// As for [`Product::run`], but that there is no result.
-    pub unsafe fn run_handing_on(
-        &self,
-        cx: &Cx<'_>,
-        io: [*const u8; 3],
-        finish: TakeBlock<'_>,
-        scratch: *mut u8,
-        kept: *const u8,
-    ) {
-        // SAFETY: by the caller's promise; such products store nothing.
-        unsafe { self.run_to(cx, io, (std::ptr::null_mut(), Some(finish)), scratch, kept) }
     }
 
     unsafe fn run_to(
@@ -1004,6 +906,117 @@ impl<T: Element> Product<T> {
     }
 }
 
+/// A product's operands, and its bias or null.
+fn operands(io: &Io<'_>) -> [*const u8; 3] {
+    [io.inputs[0], io.inputs[1], io.inputs.get(2).copied().unwrap_or(std::ptr::null())]
+}
+
+impl<T: Element> Kernel for Blocked<T> {
+    fn scratch(&self) -> usize {
+        let repacked = |o: &Operand<T>| o.repack.as_ref().map_or(0, |r| r.1);
+        let own = if self.side_by_side() { 0 } else { self.scratch_of_one() };
+        repacked(&self.a) + repacked(&self.b) + own
+    }
+
+    /// The right operand, packed.
+    fn kept(&self, same: &[bool]) -> usize {
+        let p = &self.plan;
+        let whole = p.column_parts == 1 && p.block_parts == 1 && self.batches() == 1;
+        let packs = !self.b.direct && self.b.repack.is_none();
+        if !self.types.abilities.keep || !same[1] || !whole || !packs {
+            return 0;
+        }
+        self.n.next_multiple_of(self.shape.columns) * self.k * size_of::<T>()
+    }
+
+    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+        let nothing = Ptr(std::ptr::null_mut());
+        let b = Ptr(Ptr::of(inputs[1]).at(self.b.batch[0]));
+        let at = At {
+            b,
+            packed_b: Ptr(kept),
+            a: nothing,
+            c: nothing,
+            bias: nothing,
+            packed_a: nothing,
+            sums: nothing,
+            kept: false,
+            batch: 0,
+            finish: None,
+        };
+        let (columns, blocks) = (0..self.n, 0..self.plan.blocks);
+        let part = Part { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
+        let group = self.shape.group;
+        let per_block = self.n.div_ceil(group);
+        let body = |task: usize| {
+            let first = task % per_block * group;
+            // SAFETY: these columns' places in the packed operand.
+            unsafe { self.pack_right(&at, &part, task / per_block, first..(first + group).min(self.n)) };
+        };
+        let work = (self.n * self.k) as f64 * PACK_NS;
+        cx.team.run_with(per_block * self.plan.blocks, work, cx.flush, &body);
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run_kept(cx, io, std::ptr::null()) }
+    }
+
+    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        // SAFETY: operands and result are those that this was made for; scratch has as many bytes as it asked for.
+        unsafe { self.run_to(cx, operands(io), (io.outputs[0], None), io.scratch, kept) };
+        Ok(())
+    }
+
+    /// Not where results are rounded: each of two additions would have to be.
+    fn add_to_result(&mut self) -> bool {
+        self.epilogue.accumulate = self.types.abilities.accumulate && self.types.round.is_none();
+        self.epilogue.accumulate
+    }
+
+    /// Not where sums are rounded, or added up from sums that were made in parallel.
+    fn hand_over_blocks(&mut self) -> bool {
+        self.hands_over = self.types.abilities.hand_over
+            && self.types.round.is_none()
+            && !self.epilogue.accumulate
+            && self.plan.splits == 1;
+        self.replan();
+        self.hands_over
+    }
+
+    unsafe fn run_by_blocks(&self, cx: &Cx<'_>, io: &Io<'_>, take: TakeBlock<'_>, kept: *const u8) {
+        // SAFETY: by the caller's promise; such products store nothing.
+        unsafe { self.run_to(cx, operands(io), (std::ptr::null_mut(), Some(take)), io.scratch, kept) }
+    }
+
+    /// Panels have a tile's columns. It cannot where operands have to be converted when they are packed, where tasks do not
+    /// share the columns only, and where the last tile has fewer columns.
+    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+        let (width, size) = (self.shape.columns, size_of::<T>());
+        let [rows, panels] = [[size, self.n * size], [self.products * size, width * size]];
+        let fits = match which {
+            Side::Right if self.panels[0] => true,
+            Side::Right => !self.b.direct && self.b.repack.is_none() && [self.b.lane, self.b.step] == rows,
+            Side::Result => self.hands_over,
+        };
+        if !fits || !self.types.plain || self.batches() != 1 || !self.n.is_multiple_of(width) {
+            return None;
+        }
+        self.panels[which as usize] = on;
+        if which == Side::Right {
+            // Kernels go from step to step of a tile, and from tile to tile.
+            [self.b.lane, self.b.step] = if on { panels } else { rows };
+            self.b.direct = on;
+        }
+        self.replan();
+        if on && !self.plan.by_columns {
+            self.take_panels(which, false);
+            return None;
+        }
+        Some(width)
+    }
+}
+
 /// An operand in place.
 struct Strided<T> {
     ptr: *const T,
@@ -1097,8 +1110,9 @@ mod tests {
             plain: true,
             round: round.map(|(narrow, widen)| Rounding { narrow, widen, size: 2 }),
             correction: None,
+            abilities: Abilities::ALL,
         };
-        let p = Product::new(&ra, &rb, shape_f32(level, n), types, epilogue);
+        let p = Blocked::new(&ra, &rb, shape_f32(level, n), types, epilogue);
         let scratch = Memory::new(p.scratch()).unwrap();
         let team = Team::new(2);
         let cx = Cx { team: &team, flush: false };
@@ -1106,14 +1120,16 @@ mod tests {
         let c: *mut u8 = if round.is_some() { half.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
         let operands = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
         // The right operand packed before must change nothing.
-        let kept = Memory::new(p.kept().max(1)).unwrap();
-        let made = if keep && p.kept() > 0 { kept.ptr().cast_const() } else { std::ptr::null() };
+        let bytes = p.kept(&[false, true, false]);
+        let kept = Memory::new(bytes.max(1)).unwrap();
+        let made = if keep && bytes > 0 { kept.ptr().cast_const() } else { std::ptr::null() };
         // SAFETY: all arrays have the sizes of the product.
         unsafe {
             if !made.is_null() {
-                p.keep(&cx, operands[1], kept.ptr());
+                p.keep(&cx, &operands, kept.ptr());
             }
-            p.run(&cx, operands, c, scratch.ptr(), made);
+            let io = Io { inputs: &operands, outputs: &[c], scratch: scratch.ptr() };
+            p.run_kept(&cx, &io, made).unwrap();
         }
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * k + x] * b[x * n + i % n]).sum();

@@ -4,13 +4,13 @@
 //! Lanes beyond the last column hold sums of no use: they read the next row of the right operand. Its last rows are
 //! read from a padded copy.
 
-use crate::kernel::Cx;
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
-use crate::kernel::{Io, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::simd::level::Level;
 use crate::simd::prefetch::fetch;
 use crate::simd::vector::Vector;
 use std::ops::Range;
+use systole_ir::Result;
 
 /// Columns that a kernel has room for.
 const WIDTH: usize = 16;
@@ -160,73 +160,42 @@ pub struct FewColumns {
 }
 
 impl FewColumns {
-    /// The product, or `None` where it has another form.
-    pub fn new(ra: &Roles, rb: &Roles, epilogue: Epilogue, level: Level) -> Option<FewColumns> {
+    /// The product, or why it has another form.
+    pub fn accept(
+        ra: &Roles,
+        rb: &Roles,
+        epilogue: Epilogue,
+        level: Level,
+    ) -> std::result::Result<FewColumns, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
-        let (a_row, a_k) = (joint_stride(&ra.free)?, joint_stride(&ra.inner)?);
-        let (b_column, b_k) = (joint_stride(&rb.free)?, joint_stride(&rb.inner)?);
+        let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+        let (Some((a_row, a_k)), Some((b_column, b_k))) = (strides(ra), strides(rb)) else {
+            return Err("the dimensions of an operand do not line up as a matrix");
+        };
         let near = a_row == 1;
-        let (run, rows) = kernel(level, near)?;
-        let fits = count(&ra.batch) == 1
-            && (HALF + 1..=WIDTH).contains(&n)
-            && m >= FEWEST_ROWS
-            && k > 0
-            && b_column == 1
-            && (b_k == n || k == 1)
-            // Strided reads of many products would each touch a line of their own.
-            && if near { k <= CHAIN } else { a_k == 1 };
-        fits.then(|| FewColumns { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
-    }
-
-    /// Adds the products to what the result holds from now on.
-    pub fn accumulate(&mut self) {
-        self.epilogue.accumulate = true;
+        let (run, rows) = kernel(level, near).ok_or("the level has no vectors for it")?;
+        if count(&ra.batch) != 1 {
+            return Err("it is a batch of products");
+        }
+        if !(HALF + 1..=WIDTH).contains(&n) {
+            return Err("it has not 9 to 16 columns");
+        }
+        if m < FEWEST_ROWS || k == 0 {
+            return Err("it has fewer than 6 rows");
+        }
+        if b_column != 1 || b_k != n && k != 1 {
+            return Err("the rows of the right operand do not lie one after the other");
+        }
+        // Strided reads of many products would each touch a line of their own.
+        if near && k > CHAIN || !near && a_k != 1 {
+            return Err("the left operand is read with strides");
+        }
+        Ok(FewColumns { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
     }
 
     /// Rows of the right operand that are read where they lie.
     fn in_place(&self) -> usize {
         if self.k <= CHAIN { 0 } else { self.k - (WIDTH - self.n).div_ceil(self.n) }
-    }
-
-    /// Bytes of working memory: padded rows of the right operand, and a padded bias.
-    pub fn scratch(&self) -> usize {
-        (self.k - self.in_place() + 1) * WIDTH * 4
-    }
-
-    /// Computes all sums.
-    ///
-    /// # Safety
-    /// Operands and result have the shapes of `new`; scratch has as many bytes as asked for.
-    pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
-        let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
-        let scratch = Ptr(io.scratch);
-        let in_place = self.in_place();
-        // SAFETY: scratch is laid out as `scratch()` counts it.
-        unsafe {
-            for k in in_place..self.k {
-                self.pad(b.elem::<f32>(k * self.n), scratch.elem::<f32>((k - in_place + 1) * WIDTH));
-            }
-            if self.epilogue.bias {
-                self.pad(io.inputs[2].cast(), scratch.elem::<f32>(0));
-            }
-        }
-        let body = |task: usize| {
-            let tiles = task * TILES..((task + 1) * TILES).min(self.tiles);
-            let mut from = 0;
-            while from < self.k {
-                let inside = from < in_place;
-                let to = if inside { (from + CHAIN).min(in_place) } else { self.k };
-                let (rows, b_k) = match inside {
-                    true => (b.elem::<f32>(from * self.n), self.n),
-                    false => (scratch.elem::<f32>((from - in_place + 1) * WIDTH), WIDTH),
-                };
-                // SAFETY: each task has its own rows of the result.
-                unsafe { self.chain(&tiles, from..to, a, (rows, b_k), scratch, c) };
-                from = to;
-            }
-        };
-        let work = (self.m * self.k) as f64 * 0.2;
-        cx.team.run_with(self.tiles.div_ceil(TILES), work, cx.flush, &body);
     }
 
     /// Copies a row of the right operand and clears what is behind it.
@@ -269,6 +238,51 @@ impl FewColumns {
     }
 }
 
+impl Kernel for FewColumns {
+    /// Bytes of working memory: padded rows of the right operand, and a padded bias.
+    fn scratch(&self) -> usize {
+        (self.k - self.in_place() + 1) * WIDTH * 4
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
+        let scratch = Ptr(io.scratch);
+        let in_place = self.in_place();
+        // SAFETY: scratch is laid out as `scratch()` counts it.
+        unsafe {
+            for k in in_place..self.k {
+                self.pad(b.elem::<f32>(k * self.n), scratch.elem::<f32>((k - in_place + 1) * WIDTH));
+            }
+            if self.epilogue.bias {
+                self.pad(io.inputs[2].cast(), scratch.elem::<f32>(0));
+            }
+        }
+        let body = |task: usize| {
+            let tiles = task * TILES..((task + 1) * TILES).min(self.tiles);
+            let mut from = 0;
+            while from < self.k {
+                let inside = from < in_place;
+                let to = if inside { (from + CHAIN).min(in_place) } else { self.k };
+                let (rows, b_k) = match inside {
+                    true => (b.elem::<f32>(from * self.n), self.n),
+                    false => (scratch.elem::<f32>((from - in_place + 1) * WIDTH), WIDTH),
+                };
+                // SAFETY: each task has its own rows of the result.
+                unsafe { self.chain(&tiles, from..to, a, (rows, b_k), scratch, c) };
+                from = to;
+            }
+        };
+        let work = (self.m * self.k) as f64 * 0.2;
+        cx.team.run_with(self.tiles.div_ceil(TILES), work, cx.flush, &body);
+        Ok(())
+    }
+
+    fn add_to_result(&mut self) -> bool {
+        self.epilogue.accumulate = true;
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,13 +300,13 @@ mod tests {
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
         let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
         let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
-        let slim = FewColumns::new(&ra, &rb, epilogue, level).unwrap();
+        let slim = FewColumns::accept(&ra, &rb, epilogue, level).unwrap();
         let scratch = Memory::new(slim.scratch()).unwrap();
         let mut c = old.clone();
         let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
         let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: scratch.ptr() };
         // SAFETY: all arrays have the sizes of the product.
-        unsafe { slim.run(&Cx { team: &Team::new(2), flush: false }, &io) };
+        unsafe { slim.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
             want += if epilogue.bias { bias[i % n] } else { 0.0 };
