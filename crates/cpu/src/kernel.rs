@@ -5,12 +5,16 @@
 //! inputs they read at the same index; `dynamic_update_slice` on its operand); those kernels look for equal pointers
 //! themselves. `scratch` points to as many bytes as the kernel asked for.
 
+pub mod convolution;
+pub mod padded;
+pub mod partial_sums;
+
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;
 use std::borrow::Cow;
 use std::cell::RefCell;
-use systole_compile::Step;
-use systole_ir::Result;
+use systole_compile::{Pool, Step};
+use systole_ir::{Result, TensorType};
 
 /// What kernels may use while they run.
 pub struct Cx<'a> {
@@ -108,6 +112,13 @@ pub trait Kernel: Send + Sync {
 
     /// Asks a kernel with one result to add to what that holds instead of overwriting it; whether it will.
     fn add_to_result(&mut self) -> bool {
+        false
+    }
+
+    /// Asks a convolution to max-pool its result while that is near: in its place come the maxima, of type `y`, and perhaps
+    /// their argmax. Whether it will.
+    fn pool_result(&mut self, pool: &Pool, y: &TensorType) -> bool {
+        let _ = (pool, y);
         false
     }
 

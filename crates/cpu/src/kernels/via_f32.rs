@@ -2,11 +2,11 @@
 
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel};
-use crate::kernels::conv_pool::forward::NarrowBias;
 use crate::kernels::matmul::dot_general::convert;
 use crate::select::Problem;
 use crate::simd::level::TileFn;
 use crate::simd::loops::{narrow, widen};
+use crate::simd::narrow_bias::NarrowBias;
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, Result, TensorType};

@@ -7,4 +7,7 @@ pub mod gemm;
 pub mod level;
 pub mod loops;
 pub mod math;
+pub mod narrow_bias;
 pub mod pack;
+pub mod pool_row;
+pub mod winograd;

@@ -4,12 +4,13 @@
 //! so that tiles are loaded from the image itself, or from a strip of it that was copied with explicit zeros, for each
 //! tap again. Phases and strips are those of the other kernels ([`crate::kernels::conv::forward`]).
 
+use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::batch_statistics::Moments;
 use crate::kernels::conv::forward::{AxisPhase, axis, choices};
+use crate::kernels::conv::operands::Arrays;
 use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, Strip, group};
-use crate::kernels::conv::{Arrays, is_forward};
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
 use crate::simd::amx::{LANES, LINE};

@@ -6,11 +6,12 @@
 //! channels, words lie as the elements do, and a tile's columns are those of several taps. The cotangent is copied to such places, with zeros
 //! between, and packed: rows of its tiles are features. Sums are turned around when they are complete.
 
+use crate::kernel::convolution::is_kernel_gradient;
+use crate::kernel::partial_sums::PartialSums;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
 use crate::kernels::conv::microkernel::pieces;
 use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, Strip, group};
-use crate::kernels::conv::{Parts, is_kernel_gradient};
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
 use crate::simd::amx::{LANES, LINE};
@@ -49,7 +50,7 @@ pub struct KernelGradient {
     out: Vec<usize>,
     features: usize,
     groups: Vec<Range<usize>>,
-    parts: Parts,
+    parts: PartialSums,
     strips_per_part: usize,
     /// Pixels along each dimension of the cotangent, and staged pixels between them.
     counts: SmallVec<[usize; 3]>,
@@ -183,7 +184,7 @@ impl KernelGradient {
             out,
             features,
             groups,
-            parts: Parts::new(parts, y, vectors),
+            parts: PartialSums::new(parts, y, vectors),
             strips_per_part,
             counts: dy.shape[1..=n].into(),
             steps: (0..n).map(|i| distance(i) / last).collect(),

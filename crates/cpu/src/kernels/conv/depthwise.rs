@@ -5,8 +5,10 @@
 //! operand. Layouts are channels-last and there is one filter for each channel.
 
 use crate::kernel::Cx;
+use crate::kernel::convolution::is_channels_last;
+use crate::kernel::padded::{Padded, offsets};
+use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv::{Padded, is_channels_last, offsets};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::math;
 use systole_compile::Step;
@@ -216,16 +218,7 @@ impl Kernel for KernelGradient {
         let work = (self.batch * pixels * channels * taps) as f64 * 0.15;
         cx.team.run_with(parts, work, cx.flush, &body);
         // SAFETY: the parts' sums and the result have that many elements.
-        unsafe {
-            crate::kernels::conv::sum_parts(
-                cx,
-                sums.elem(0),
-                parts,
-                taps * channels,
-                io.outputs[0],
-                crate::kernels::conv::Finish::Copy,
-            )
-        };
+        unsafe { sum_parts(cx, sums.elem(0), parts, taps * channels, io.outputs[0], Finish::Copy) };
         Ok(())
     }
 }

@@ -6,12 +6,13 @@
 //!
 //! Where the machine multiplies pairs of bf16, two channels are one: words of 32 bits that nothing here looks into.
 
+use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::batch_statistics::Moments;
 use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
+use crate::kernels::conv::operands::{Arrays, bias_rounding, is_paired};
 use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
-use crate::kernels::conv::{Arrays, bias_rounding, is_forward, is_paired};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, narrow, widen};
 use smallvec::SmallVec;

@@ -5,11 +5,12 @@
 //!
 //! Where the machine multiplies pairs of bf16, a product is of two pixels that follow each other in a line.
 
+use crate::kernel::convolution::is_kernel_gradient;
+use crate::kernel::partial_sums::PartialSums;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
 use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
-use crate::kernels::conv::{Parts, is_kernel_gradient};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};
 use std::ops::Range;
@@ -45,7 +46,7 @@ pub struct KernelGradient {
     level: Level,
     groups: Vec<Range<usize>>,
     features: usize,
-    parts: Parts,
+    parts: PartialSums,
     strips_per_part: usize,
     element: usize,
     /// Whether the cotangent is read where it lies, rather than panels of it copied together.
@@ -136,7 +137,7 @@ impl KernelGradient {
             level,
             groups,
             features,
-            parts: Parts::new(parts, y, level),
+            parts: PartialSums::new(parts, y, level),
             strips_per_part,
             element: dy.dtype.size(),
             in_place: size / features <= FEW_ROWS && !(features * 4).is_multiple_of(ALIAS),

@@ -4,11 +4,11 @@
 //! Large ones are faster as such: both operands are packed once for all tiles, and threads share what is packed. Where a
 //! forward pass has strides, the product copies the pixels that are read together first.
 
+use crate::kernel::convolution::{is_channels_last, is_kernel_gradient};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::batch_statistics::Moments;
 use crate::kernels::conv::microkernel::pieces;
-use crate::kernels::conv::{is_channels_last, is_kernel_gradient};
 use crate::kernels::matmul::blocked::{Epilogue, Roles};
 use crate::kernels::matmul::dot_general::DotKernel;
 use crate::kernels::movement::moves::Dim;

@@ -6,6 +6,7 @@
 //! zeros around it (and narrow floats widened) into its thread's working memory, so no padded copy of the whole input
 //! ever exists. Wide inputs are cut into slices of channels as well.
 
+use crate::kernel::padded::offsets;
 use crate::kernels::conv::microkernel::{LINE, LINES, Lines, pieces};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};
@@ -312,7 +313,7 @@ impl Stage {
     pub fn table(&self, counts: &[usize], image: usize, steps: impl Iterator<Item = usize>) -> Vec<usize> {
         let rows = self.rows.min(counts[0]);
         let counts = [rows].into_iter().chain(counts[1..].iter().copied());
-        crate::kernels::conv::offsets([(self.images, image)].into_iter().chain(counts.zip(steps)))
+        offsets([(self.images, image)].into_iter().chain(counts.zip(steps)))
     }
 
     /// The part of `x` that a strip reads, and its bytes.

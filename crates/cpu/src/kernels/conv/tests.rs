@@ -1,6 +1,7 @@
 //! Convolutions by tile registers against plain loops, exactly: operands are small whole numbers. On emulated tile
 //! registers everywhere, and on the machine's own where it has them.
 
+use crate::kernel::convolution::is_forward;
 use crate::kernels::conv::*;
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;

@@ -4,9 +4,10 @@
 //! Zeros of the gradient are multiplied with the input, so one that is not finite goes to the kernel that looks numbers
 //! up. Images are summed in parts that depend on the batch only, and the parts in a tree.
 
+use crate::kernel::padded::offsets;
+use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv::{Finish, offsets, sum_parts};
 use crate::kernels::conv_pool::amx::Magnitude;
 use crate::kernels::matmul::dot_general::roles;
 use crate::kernels::matmul::few_rows::Thin;

@@ -1,26 +1,28 @@
 //! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache, and a
 //! product with few columns of what that makes is summed before it leaves the next one.
 
+use crate::kernel::convolution::has_unit_steps;
+use crate::kernel::padded::{Padded, offsets};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv::winograd::is_plain;
-use crate::kernels::conv::{Padded, bind_pooled, offsets};
 use crate::kernels::conv_pool::amx;
 use crate::kernels::conv_pool::amx::TilePool;
 use crate::kernels::conv_pool::microkernel::{Minimal, Stored, Windows, WindowsShape, windows_shape};
 use crate::kernels::matmul::blocked::Epilogue;
 use crate::kernels::matmul::dot_general::{convert, roles};
 use crate::kernels::matmul::inner_products::Dots;
-use crate::kernels::pool::max_pool::{PoolKernel, Row, pool_row};
 use crate::machine::team::inside;
+use crate::select::Problem;
 use crate::simd::amx::fused::fused_of;
 use crate::simd::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
 use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
 use crate::simd::loops::{lanes, widen};
-use crate::simd::math;
+use crate::simd::narrow_bias::sum_rounding;
+use crate::simd::pool_row::{Row, pool_row};
+use systole_compile::Kernel as Plan;
 use systole_compile::{Pool, Step};
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{DType, Op, Result, TensorType};
 
 /// Operations that one block of the parallel loop does, at the least.
 const BLOCK: f64 = 1e6;
@@ -28,12 +30,13 @@ const BLOCK: f64 = 1e6;
 const IMAGES: usize = 32;
 const ROW_BYTES: usize = 1 << 18;
 
-/// The kernel of a pooling; `None` for types that have no path here.
-pub fn bind(pool: &Pool, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
+/// The kernel of a pooled convolution; `None` for types that have no path here.
+pub fn bind(pool: &Pool, problem: &Problem<'_>) -> Option<Box<dyn Kernel>> {
+    let Problem { step, target, .. } = *problem;
     let level = target.level.vectors();
-    let Some(conv) = &pool.conv else { return Some(Box::new(PoolKernel::new(pool, step, level)?)) };
+    let conv = pool.conv.as_ref()?;
     if target.winograd
-        && let Some(kernel) = Transformed::new(conv, pool, step, target.level)
+        && let Some(kernel) = Transformed::new(conv, pool, problem)
     {
         return Some(Box::new(kernel));
     }
@@ -55,12 +58,25 @@ struct Transformed {
 }
 
 impl Transformed {
-    fn new(c: &Convolution, pool: &Pool, step: &Step, level: Level) -> Option<Transformed> {
+    fn new(c: &Convolution, pool: &Pool, problem: &Problem<'_>) -> Option<Transformed> {
+        let Problem { step, target, .. } = *problem;
         let (inputs, of_product) = step.input_types.split_at(step.input_types.len() - pool.product);
         let y = &step.output_types[0];
-        let vectors = level.vectors();
-        let conv = bind_pooled(c, pool, inputs, y, vectors, rounding(inputs, vectors))?;
-        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, 0, level)?) };
+        let conv = Step {
+            kernel: Plan::Op { op: Op::from(c.clone()), bias: inputs.len() > 2 },
+            inputs: step.inputs[..inputs.len()].to_vec(),
+            input_types: inputs.to_vec(),
+            outputs: step.outputs[..1].to_vec(),
+            output_types: vec![pool.operand.clone()],
+            ..step.clone()
+        };
+        // Of the vectors' level: pairs of bf16 and tile registers transform nothing.
+        let vectors = Target { level: target.level.vectors(), ..target };
+        let mut conv = Problem { target: vectors, ..*problem }.bind(&conv).ok()?;
+        if !conv.pool_result(pool, y) {
+            return None;
+        }
+        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, 0, target.level)?) };
         Some(Transformed { conv, product, operands: inputs.len() })
     }
 
@@ -116,45 +132,12 @@ impl Kernel for Transformed {
     }
 }
 
-/// How sums of narrow operands are rounded: input, kernel and perhaps a bias.
-fn rounding(inputs: &[TensorType], level: Level) -> Option<TileFn> {
-    match (inputs[0].dtype, inputs.len()) {
-        (DType::F32, _) => None,
-        (_, 3) => Some(level.tile::<NarrowBias<true>>()),
-        _ => Some(level.tile::<NarrowBias<false>>()),
-    }
-}
-
 /// The product of each image's maxima, so many at a time, with the rows of a matrix, and perhaps a bias.
 fn dots(y: &TensorType, of_product: &[TensorType], at_a_time: usize, level: Level) -> Option<Dots> {
     let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
     let [left, right] = [&rows, &of_product[0]].map(|t| roles(t, &[], &[0], &[1]));
     let epilogue = Epilogue { bias: of_product.len() > 1, accumulate: false };
     Some(Dots::new(&left, &right, [y.dtype; 2], epilogue, level.vectors())?.with_pairs(level, at_a_time))
-}
-
-/// Rounds `n` rows of f32 to bf16 values, adds a bias to each, and rounds again; `dst`: the rows, `b`: the bias,
-/// `c`: how many elements a row has.
-pub struct NarrowBias<const BIAS: bool>;
-impl<const BIAS: bool> Tile for NarrowBias<BIAS> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, b: *const u8, c: *const u8, n: usize) {
-        let round = |x: f32| math::from_bf16(math::to_bf16(x));
-        // SAFETY: as the type says; the bias is not in the rows.
-        unsafe {
-            let width = *c.cast::<usize>();
-            let bias = if BIAS { lanes::<f32>(b, width) } else { &[] };
-            for row in 0..n {
-                let y =
-                    crate::simd::loops::lanes_mut::<f32>(dst.cast::<f32>().add(row * width).cast(), width);
-                if BIAS {
-                    y.iter_mut().zip(bias).for_each(|(y, b)| *y = round(round(*y) + b));
-                } else {
-                    y.iter_mut().for_each(|y| *y = round(*y));
-                }
-            }
-        }
-    }
 }
 
 /// Sets the number at `dst` to the greatest magnitude of `n` numbers at `a`, or to a NaN where there is one.
@@ -282,7 +265,7 @@ impl ConvPoolKernel {
             _ if target.excess_precision => Stored::Once,
             _ => Stored::Rounded,
         };
-        let plain = is_plain(c) && pool.strides == pool.window;
+        let plain = has_unit_steps(c) && pool.strides == pool.window;
         let minimal = if target.winograd && in_registers && plain {
             Minimal::new([k.shape[0], k.shape[1]], channels, stored, level)
         } else {
@@ -308,7 +291,7 @@ impl ConvPoolKernel {
             [] => tap.iter().map(|&at| at * size).collect(),
             pairs => pairs.iter().map(|p| tap[p.tap] * size).collect(),
         };
-        let narrow = rounding(inputs, level);
+        let narrow = sum_rounding(x.dtype, inputs.len() > 2, level);
         let (way, columns) = if in_registers {
             let shape = windows_shape(level, stored);
             let columns = shape.panel(features);
@@ -516,7 +499,7 @@ impl ConvPoolKernel {
                     line: self.line * self.features,
                     channels: self.features,
                     relu: self.pool.relu,
-                    place,
+                    argmax: place,
                 };
                 let bytes = tile.cast_const().cast::<u8>();
                 // SAFETY: the tile has room for all pixels; the results are the caller's.

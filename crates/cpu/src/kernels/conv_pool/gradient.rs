@@ -9,9 +9,10 @@
 //! are read from a near cache and take no memory. With vectors that hold all that a window's taps see, `patches.rs` does
 //! either with fewer look-ups, and makes the gradients in registers.
 
+use crate::kernel::padded::{Padded, offsets};
+use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv::{Finish, Padded, offsets, sum_parts};
 use crate::kernels::conv_pool::amx_gradient::TileGradient;
 use crate::kernels::conv_pool::im2col::{Gradients, LANES, Patches};
 use crate::kernels::matmul::dot_general::{convert, roles};

@@ -3,19 +3,21 @@
 //! A strip of tiles at a time: its input is transformed, and for a few panels of features after the other 16 products
 //! are taken and transformed back while they are near.
 
+use crate::kernel::convolution::{has_unit_steps, is_forward};
+use crate::kernel::padded::offsets;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::batch_statistics::Moments;
 use crate::kernels::conv::forward::Weights;
 use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
+use crate::kernels::conv::operands::{Arrays, bias_rounding};
 use crate::kernels::conv::staging::{Ahead, FEWEST_TASKS, Stage, Strip, group};
-use crate::kernels::conv::winograd::{
-    APART, Costs, PLACES, Pixels, Sizes, Tiles, Transforms, Window, axes, is_plain, padded,
-};
-use crate::kernels::conv::{Arrays, bias_rounding, is_forward};
-use crate::kernels::pool::max_pool::{Row, pool_row};
+use crate::kernels::conv::winograd::tiling::{APART, Costs, Sizes, axes, padded};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{narrow, widen};
+use crate::simd::narrow_bias::sum_rounding;
+use crate::simd::pool_row::{Row, pool_row};
+use crate::simd::winograd::{COMPONENTS, Pixels, Tiles, Transforms, Window};
 use std::ops::Range;
 use systole_compile::{ALIGN, Pool, Relu};
 use systole_ir::op::Convolution;
@@ -43,11 +45,11 @@ pub struct Forward {
     together: usize,
     channels: usize,
     features: usize,
-    /// Distances between transformed tiles and between arrays of their places, and the same of their products.
+    /// Distances between transformed tiles and between arrays of their components, and the same of their products.
     pitch: usize,
-    place: usize,
+    component: usize,
     back_pitch: usize,
-    back_place: usize,
+    back_component: usize,
     /// Rows of a register kernel's tile in both.
     rows: Vec<usize>,
     back_rows: Vec<usize>,
@@ -56,7 +58,10 @@ pub struct Forward {
     narrow: Option<TileFn>,
     /// How a bias is added to narrow results.
     round: Option<TileFn>,
+    /// How sums of narrow operands are rounded where they are not stored.
+    round_sums: Option<TileFn>,
     widen: Option<TileFn>,
+    level: Level,
     kernel: Weights,
     /// Offsets of the window's elements in the kernel, as the input meets them.
     taps: Vec<usize>,
@@ -66,7 +71,7 @@ pub struct Forward {
 }
 
 /// Max pooling of 2 by 2, of which each window is a tile: instead of the convolution's result come its maxima and
-/// perhaps their places.
+/// perhaps argmax.
 struct Pooling {
     relu: Relu,
     /// Rows and columns of windows.
@@ -88,7 +93,7 @@ impl Forward {
         level: Level,
     ) -> Option<Forward> {
         let window = |&s: &usize| k.shape[s] == 3;
-        if !is_plain(c) || !is_forward(c) || !c.dims.kernel_spatial.iter().all(window) {
+        if !has_unit_steps(c) || !is_forward(c) || !c.dims.kernel_spatial.iter().all(window) {
             return None;
         }
         let (height, width) = (y.shape[1], y.shape[2]);
@@ -102,23 +107,23 @@ impl Forward {
         let tiles = stage.pixels(&[height.div_ceil(2), columns]);
         let strips = stage.strip(0);
         let rows = height.min(2 * strips.rows);
-        let pixels = crate::kernels::conv::offsets(
+        let pixels = offsets(
             [(strips.images, height * width * features), (rows, width * features), (width, features)]
                 .into_iter(),
         );
         let panels = panels(level, features);
         let own = k.shape.strides();
-        let place =
+        let tap =
             |d: usize, t: usize| (if c.reversal[d] { 2 - t } else { t }) * own[c.dims.kernel_spatial[d]];
-        let taps = (0..9).map(|t| place(0, t / 3) + place(1, t % 3)).collect();
+        let taps = (0..9).map(|t| tap(0, t / 3) + tap(1, t % 3)).collect();
         let pitch = padded(channels);
         let together = (TOGETHER_FEATURES / panels[0].shape.columns).max(1);
         let back_pitch = panels.chunks(together).map(wide).max().unwrap_or(0);
         let most = panels.iter().map(|p| p.shape.rows).max().unwrap_or(0);
         let groups = group(panels.len(), FEWEST_TASKS.div_ceil(stage.strips()));
         Some(Forward {
-            place: tiles.len() * pitch + APART,
-            back_place: tiles.len() * back_pitch + APART,
+            component: tiles.len() * pitch + APART,
+            back_component: tiles.len() * back_pitch + APART,
             back_pitch,
             rows: (0..most).map(|i| i * pitch).collect(),
             back_rows: (0..most).map(|i| i * back_pitch).collect(),
@@ -137,7 +142,9 @@ impl Forward {
             element: y.dtype.size(),
             narrow: narrow(y.dtype, level),
             round: bias_rounding(bias, y, level),
+            round_sums: sum_rounding(x.dtype, bias, level),
             widen: widen(y.dtype, level),
+            level,
             kernel: Weights::new(c, k, level),
             taps,
             moments: None,
@@ -155,24 +162,6 @@ impl Forward {
         self
     }
 
-    /// The maxima of windows of 2 by 2 pixels instead, of type `y`; `None` for other windows. `round` is for narrow types.
-    pub fn with_pooling(
-        mut self,
-        pool: &Pool,
-        y: &TensorType,
-        level: Level,
-        round: Option<TileFn>,
-    ) -> Option<Forward> {
-        if pool.window != [2, 2] || pool.strides != [2, 2] {
-            return None;
-        }
-        let row = pool_row(DType::F32, y.dtype, level)?;
-        // Whole pixels are pooled.
-        self.groups = group(self.panels.len(), 1);
-        self.pooling = Some(Pooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });
-        Some(self)
-    }
-
     /// Rows of pixels of some rows of tiles.
     fn rows(&self, row: usize, rows: usize) -> usize {
         (2 * rows).min(self.height - 2 * row)
@@ -183,13 +172,13 @@ impl Forward {
         self.panels.iter().map(|p| p.shape.columns).sum()
     }
 
-    /// Distance between places of the transformed kernel.
-    fn kernel_place(&self) -> usize {
+    /// Distance between components of the transformed kernel.
+    fn kernel_component(&self) -> usize {
         self.channels * self.wide() + APART
     }
 
     fn packed_bytes(&self) -> usize {
-        (PLACES * self.kernel_place() * 4).next_multiple_of(ALIGN)
+        (COMPONENTS * self.kernel_component() * 4).next_multiple_of(ALIGN)
     }
 
     fn bias_bytes(&self) -> usize {
@@ -205,7 +194,7 @@ impl Forward {
             let at = panel.from * self.channels + first * wide;
             with_scratch(9 * n * wide * 4, |scratch| {
                 let scratch = scratch.cast::<f32>();
-                // SAFETY: pieces of the kernel; scratch holds them, the packed kernel has places for them.
+                // SAFETY: pieces of the kernel; scratch holds them, the packed kernel has components for them.
                 unsafe {
                     for (t, tap) in self.taps.iter().enumerate() {
                         let from = tap + first * self.kernel.channel + panel.from * self.kernel.feature;
@@ -216,8 +205,8 @@ impl Forward {
                         taps: scratch,
                         tap: n * wide,
                         row: 0,
-                        places: packed.elem::<f32>(at),
-                        place: self.kernel_place(),
+                        components: packed.elem::<f32>(at),
+                        component: self.kernel_component(),
                         wide: 0,
                         rows: 1,
                         elements: n * wide,
@@ -231,7 +220,7 @@ impl Forward {
     }
 
     /// One task: some features of one strip.
-    unsafe fn strip(&self, task: usize, to: &Arrays, place: Option<Ptr>) {
+    unsafe fn strip(&self, task: usize, to: &Arrays, argmax: Option<Ptr>) {
         let strip = self.stage.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let count = strip.images * strip.rows * self.columns;
@@ -248,12 +237,13 @@ impl Forward {
         let part = strip.row / self.stage.strip(0).rows;
         let at = (strip.image * self.height + 2 * strip.row) * self.width * self.features;
         let mut ahead = self.next(task + 1, group, count, to.x.at(0));
-        let elements = staged + PLACES * (self.place + self.back_place) + self.pixels.len() * wide;
+        let elements =
+            staged + COMPONENTS * (self.component + self.back_component) + self.pixels.len() * wide;
         with_scratch(elements * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
             let input = scratch.wrapping_add(staged);
-            let back = input.wrapping_add(PLACES * self.place);
-            let sums = back.wrapping_add(PLACES * self.back_place);
+            let back = input.wrapping_add(COMPONENTS * self.component);
+            let sums = back.wrapping_add(COMPONENTS * self.back_component);
             // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
             unsafe {
                 for slice in 0..self.stage.slices {
@@ -266,7 +256,7 @@ impl Forward {
                         channels: self.stage.width,
                         to: input.add(slice * self.stage.width),
                         pitch: self.pitch,
-                        place: self.place,
+                        component: self.component,
                     });
                 }
                 for panels in group.chunks(self.together) {
@@ -281,7 +271,7 @@ impl Forward {
                     (self.transforms.result)(&Pixels {
                         from: back,
                         pitch: self.back_pitch,
-                        place: self.back_place,
+                        component: self.back_component,
                         images: strip.images,
                         rows: strip.rows,
                         columns: self.columns,
@@ -317,7 +307,7 @@ impl Forward {
                     }
                 }
                 if let Some(pooling) = &self.pooling {
-                    self.pool(pooling, strip, height, sums, to, place);
+                    self.pool(pooling, strip, height, sums, to, argmax);
                 }
             }
         });
@@ -328,7 +318,7 @@ impl Forward {
         self.bias && self.round.is_none() && self.pooling.as_ref().is_none_or(|p| p.round.is_none())
     }
 
-    /// Pools the pixels of a strip; `place`: where places of maxima go.
+    /// Pools the pixels of a strip; `argmax`: where the number of each window's greatest element goes.
     unsafe fn pool(
         &self,
         pooling: &Pooling,
@@ -336,7 +326,7 @@ impl Forward {
         height: usize,
         sums: *mut f32,
         to: &Arrays,
-        place: Option<Ptr>,
+        argmax: Option<Ptr>,
     ) {
         let (pixels, line) = (strip.images * height * self.width, self.width * self.features);
         // SAFETY: sums hold the strip's pixels; its windows' results are this task's alone.
@@ -355,7 +345,7 @@ impl Forward {
                         line,
                         channels: self.features,
                         relu: pooling.relu,
-                        place: place.map_or(std::ptr::null_mut(), |p| p.at(at)),
+                        argmax: argmax.map_or(std::ptr::null_mut(), |p| p.at(at)),
                     };
                     let from = sums.add((i * height + 2 * r) * line).cast::<u8>();
                     let y = to.y.at(at * self.element);
@@ -376,14 +366,14 @@ impl Forward {
         ahead: &mut Ahead,
     ) {
         let run = 0;
-        for p in 0..PLACES {
+        for p in 0..COMPONENTS {
             for panel in panels {
                 let (wide, at) = (panel.shape.columns, panel.from - panels[0].from);
                 for (first, length) in pieces(self.channels, CHAIN) {
-                    let b = p * self.kernel_place() + panel.from * self.channels + first * wide;
+                    let b = p * self.kernel_component() + panel.from * self.channels + first * wide;
                     for (tile, rows) in pieces(count, panel.shape.rows) {
                         let t = Across {
-                            a: input.wrapping_add(p * self.place + tile * self.pitch + first),
+                            a: input.wrapping_add(p * self.component + tile * self.pitch + first),
                             rows: self.rows.as_ptr(),
                             runs: &run,
                             count: 1,
@@ -391,7 +381,7 @@ impl Forward {
                             ahead: ahead.next(length / TOGETHER),
                             b: kernel.wrapping_add(b),
                             out: Out {
-                                c: to.wrapping_add(p * self.back_place + tile * self.back_pitch + at),
+                                c: to.wrapping_add(p * self.back_component + tile * self.back_pitch + at),
                                 rows: self.back_rows.as_ptr(),
                                 columns: wide,
                                 add: first > 0,
@@ -413,7 +403,7 @@ impl Forward {
             return Ahead::none();
         }
         let tiles = group.iter().map(|p| count.div_ceil(p.shape.rows)).sum::<usize>();
-        let calls = PLACES * self.channels.div_ceil(CHAIN) * tiles;
+        let calls = COMPONENTS * self.channels.div_ceil(CHAIN) * tiles;
         Ahead::new([self.stage.input_of(x, self.stage.strip(strip)), (x, 0)], calls)
     }
 }
@@ -424,6 +414,19 @@ fn wide(panels: &[Panel]) -> usize {
 }
 
 impl Kernel for Forward {
+    fn pool_result(&mut self, pool: &Pool, y: &TensorType) -> bool {
+        // Each window must be a tile.
+        if pool.window != [2, 2] || pool.strides != [2, 2] {
+            return false;
+        }
+        let Some(row) = pool_row(DType::F32, y.dtype, self.level) else { return false };
+        // Whole pixels are pooled.
+        self.groups = group(self.panels.len(), 1);
+        let round = self.round_sums;
+        self.pooling = Some(Pooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });
+        true
+    }
+
     fn scratch(&self) -> usize {
         let moments = self.moments.as_ref().map_or(0, |m| m.elements(self.stage.batch()));
         self.packed_bytes() + self.bias_bytes() + moments * 4
@@ -451,11 +454,11 @@ impl Kernel for Forward {
         let bias = self.bias.then_some((self.widen, self.features));
         // SAFETY: scratch has those parts.
         let arrays = unsafe { Arrays::new(io, kept, parts, bias) };
-        let place = io.outputs.get(1).filter(|_| self.pooling.is_some()).map(|&p| Ptr(p));
+        let argmax = io.outputs.get(1).filter(|_| self.pooling.is_some()).map(|&p| Ptr(p));
         // SAFETY: the kernel is transformed; tasks write disjoint parts of the result.
-        let body = |task: usize| unsafe { self.strip(task, &arrays, place) };
+        let body = |task: usize| unsafe { self.strip(task, &arrays, argmax) };
         let tasks = self.stage.strips() * self.groups.len();
-        let products = PLACES * self.tiles.len() * self.stage.strips();
+        let products = COMPONENTS * self.tiles.len() * self.stage.strips();
         let work = (products * self.channels * self.features) as f64 / 50.0;
         cx.team.run_with(tasks, work, cx.flush, &body);
         if let Some(m) = &self.moments {
