@@ -5,10 +5,14 @@
 //! inputs they read at the same index; `dynamic_update_slice` on its operand); those kernels look for equal pointers
 //! themselves. `scratch` points to as many bytes as the kernel asked for.
 
+pub mod convert;
 pub mod convolution;
+pub mod copy;
+pub mod few_rows;
+pub mod inner_products;
 pub mod padded;
 pub mod partial_sums;
-
+pub mod product;
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;
 use std::borrow::Cow;
@@ -200,15 +204,4 @@ impl Ptr {
     pub(crate) fn elem<T>(self, i: usize) -> *mut T {
         self.0.cast::<T>().wrapping_add(i)
     }
-}
-
-/// Asks for the cache line of an address: where the hardware cannot foresee what comes next.
-#[inline(always)]
-pub(crate) fn fetch<T>(p: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, for which any address will do.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
-    }
-    let _ = p;
 }

@@ -1,7 +1,7 @@
 //! An input with its padding and holes written out, and tables of offsets into it.
 
 use crate::kernel::Cx;
-use crate::kernels::movement::moves::{BoxCopy, Dim, fill};
+use crate::kernel::copy::{BoxCopy, Dim, fill};
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 

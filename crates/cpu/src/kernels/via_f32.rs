@@ -1,8 +1,8 @@
 //! Narrow floats in convolutions, which know f32: operands are widened, the f32 kernel runs, results are rounded once.
 
 use crate::kernel::Cx;
+use crate::kernel::convert::convert;
 use crate::kernel::{Io, Kernel};
-use crate::kernels::matmul::dot_general::convert;
 use crate::select::Problem;
 use crate::simd::level::TileFn;
 use crate::simd::loops::{narrow, widen};

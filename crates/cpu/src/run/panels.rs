@@ -12,7 +12,7 @@
 use crate::kernel::Cx;
 use crate::kernel::Kernel;
 use crate::kernel::Side;
-use crate::kernels::movement::moves::{BoxCopy, Dim};
+use crate::kernel::copy::{BoxCopy, Dim};
 use crate::machine::memory::Memory;
 use systole_compile::{Kernel as Plan, Load, Map, Place, Schedule, Slot, Step, right_operand};
 use systole_ir::Result;

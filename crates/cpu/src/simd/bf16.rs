@@ -1,7 +1,7 @@
 //! Vectors of f32 that are read from bf16 and rounded to it.
 
-use crate::simd::gemm::{Portable32, Vector};
 use crate::simd::math;
+use crate::simd::vector::{Portable32, Vector};
 
 /// See the module text. A vector of f32 whose numbers are bf16 values is what [`Halves::narrow`] gives.
 ///
@@ -44,7 +44,7 @@ unsafe impl Halves for Portable32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::Halves;
-    use crate::simd::gemm::x86::{V8x32, V16x32};
+    use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
 
     // SAFETY: callers keep to the level of these instructions.

@@ -1,4 +1,5 @@
 //! What kernels of several families share: vectors, narrow floats, mathematical functions, loops, tiles of products.
+//! Nothing here knows threads or memory.
 
 pub mod amx;
 pub mod bf16;
@@ -10,4 +11,7 @@ pub mod math;
 pub mod narrow_bias;
 pub mod pack;
 pub mod pool_row;
+pub mod prefetch;
+pub mod ranges;
+pub mod vector;
 pub mod winograd;

@@ -2,11 +2,11 @@
 //! Networks", 2015), in their notation: of the input `Bᵀ d B`, of the kernel `G g Gᵀ`, of the sums of products `Aᵀ m A`, and
 //! those that gradients take back.
 
-use crate::simd::gemm::{Portable32, Vector};
 use crate::simd::level::Level;
+use crate::simd::vector::{Portable32, Vector};
 
 #[cfg(target_arch = "x86_64")]
-use crate::simd::gemm::x86;
+use crate::simd::vector::x86;
 
 /// Components of a transformed tile: 4 by 4.
 pub const COMPONENTS: usize = 16;

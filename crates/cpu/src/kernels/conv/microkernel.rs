@@ -7,12 +7,13 @@
 //!
 //! Every element is one chain of multiply-adds in order, whatever the tile: cutting work into tiles changes no bits.
 
-use crate::kernel::fetch;
-use crate::simd::gemm::{Portable32, Vector, prefetch_far, prefetch_row};
 use crate::simd::level::Level;
+use crate::simd::prefetch::{fetch, prefetch_far, prefetch_row};
+use crate::simd::ranges::pieces;
+use crate::simd::vector::{Portable32, Vector};
 
 #[cfg(target_arch = "x86_64")]
-use crate::simd::gemm::x86;
+use crate::simd::vector::x86;
 
 /// Where a tile's sums go.
 pub struct Out {
@@ -405,29 +406,4 @@ pub fn panels(level: Level, features: usize) -> Vec<Panel> {
         panel
     };
     widths.map(panel).collect()
-}
-
-/// Cuts `n` into as few pieces of at most `most` as possible, of nearly equal sizes: `(start, size)` of each.
-pub fn pieces(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
-    let count = n.div_ceil(most.max(1)).max(1);
-    let (size, larger) = (n / count, n % count);
-    (0..count).filter(move |_| n > 0).map(move |i| (i * size + i.min(larger), size + usize::from(i < larger)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_cover_everything_once() {
-        for n in 0..50 {
-            for most in 1..9 {
-                let all: Vec<(usize, usize)> = pieces(n, most).collect();
-                assert_eq!(all.len(), n.div_ceil(most));
-                assert_eq!(all.iter().map(|p| p.1).sum::<usize>(), n);
-                assert!(all.iter().all(|p| p.1 > 0 && p.1 <= most));
-                assert!(all.windows(2).all(|w| w[0].0 + w[0].1 == w[1].0));
-            }
-        }
-    }
 }

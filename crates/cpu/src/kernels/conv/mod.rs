@@ -19,7 +19,6 @@ mod staging;
 pub mod winograd;
 
 pub use crate::kernels::conv::amx::Forward;
-pub use crate::kernels::conv::microkernel::pieces;
 
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};

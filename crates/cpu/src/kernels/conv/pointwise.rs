@@ -5,15 +5,15 @@
 //! forward pass has strides, the product copies the pixels that are read together first.
 
 use crate::kernel::convolution::{is_channels_last, is_kernel_gradient};
+use crate::kernel::copy::Dim;
+use crate::kernel::product::{Epilogue, Roles};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::batch_statistics::Moments;
-use crate::kernels::conv::microkernel::pieces;
-use crate::kernels::matmul::blocked::{Epilogue, Roles};
 use crate::kernels::matmul::dot_general::DotKernel;
-use crate::kernels::movement::moves::Dim;
 use crate::simd::level::{Target, TileFn};
 use crate::simd::loops::widen;
+use crate::simd::ranges::pieces;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};

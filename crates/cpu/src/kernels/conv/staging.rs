@@ -7,9 +7,10 @@
 //! ever exists. Wide inputs are cut into slices of channels as well.
 
 use crate::kernel::padded::offsets;
-use crate::kernels::conv::microkernel::{LINE, LINES, Lines, pieces};
+use crate::kernels::conv::microkernel::{LINE, LINES, Lines};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};
+use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use systole_ir::{DType, TensorType};
 

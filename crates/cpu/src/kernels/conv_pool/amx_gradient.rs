@@ -4,13 +4,13 @@
 //! Zeros of the gradient are multiplied with the input, so one that is not finite goes to the kernel that looks numbers
 //! up. Images are summed in parts that depend on the batch only, and the parts in a tree.
 
+use crate::kernel::few_rows::FewRows;
 use crate::kernel::padded::offsets;
 use crate::kernel::partial_sums::{Finish, sum_parts};
+use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv_pool::amx::Magnitude;
-use crate::kernels::matmul::dot_general::roles;
-use crate::kernels::matmul::few_rows::Thin;
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::unpooled::FEATURES;
 use crate::simd::amx::fused::{Fused, WIDTH, unpooled};
@@ -50,7 +50,7 @@ pub struct TileGradient {
     /// Types of the results: the kernel's gradient and, perhaps, the bias's.
     to: Vec<DType>,
     /// What makes the gradients, where that is done here.
-    product: Option<Thin>,
+    product: Option<FewRows>,
     /// Rows of windows that are gone through together.
     strip: usize,
 }
@@ -81,7 +81,7 @@ impl TileGradient {
         let product = match &step.input_types[2..] {
             [left, right] if g.product => {
                 let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
-                Thin::new(&left, &right, [DType::BF16; 2], level).map(|thin| thin.with_tiles(Some(fused)))
+                FewRows::new(&left, &right, [DType::BF16; 2], level).map(|thin| thin.with_tiles(Some(fused)))
             }
             _ => None,
         };
@@ -257,7 +257,7 @@ impl TileGradient {
 
 impl Kernel for TileGradient {
     fn scratch(&self) -> usize {
-        let left = self.product.as_ref().map_or(0, Thin::scratch);
+        let left = self.product.as_ref().map_or(0, FewRows::scratch);
         self.general.scratch().max((self.parts() + 1) * self.sums() * 4 + left)
     }
 

@@ -1,16 +1,16 @@
 //! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache, and a
 //! product with few columns of what that makes is summed before it leaves the next one.
 
+use crate::kernel::convert::convert;
 use crate::kernel::convolution::has_unit_steps;
+use crate::kernel::inner_products::InnerProducts;
 use crate::kernel::padded::{Padded, offsets};
+use crate::kernel::product::{Epilogue, roles};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv_pool::amx;
 use crate::kernels::conv_pool::amx::TilePool;
 use crate::kernels::conv_pool::microkernel::{Minimal, Stored, Windows, WindowsShape, windows_shape};
-use crate::kernels::matmul::blocked::Epilogue;
-use crate::kernels::matmul::dot_general::{convert, roles};
-use crate::kernels::matmul::inner_products::Dots;
 use crate::machine::team::inside;
 use crate::select::Problem;
 use crate::simd::amx::fused::fused_of;
@@ -52,7 +52,7 @@ pub fn bind(pool: &Pool, problem: &Problem<'_>) -> Option<Box<dyn Kernel>> {
 /// A convolution from fewer products, pooled strip by strip of windows, and then a product with all of them perhaps.
 struct Transformed {
     conv: Box<dyn Kernel>,
-    product: Option<Dots>,
+    product: Option<InnerProducts>,
     /// Inputs of the convolution.
     operands: usize,
 }
@@ -133,11 +133,14 @@ impl Kernel for Transformed {
 }
 
 /// The product of each image's maxima, so many at a time, with the rows of a matrix, and perhaps a bias.
-fn dots(y: &TensorType, of_product: &[TensorType], at_a_time: usize, level: Level) -> Option<Dots> {
+fn dots(y: &TensorType, of_product: &[TensorType], at_a_time: usize, level: Level) -> Option<InnerProducts> {
     let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
     let [left, right] = [&rows, &of_product[0]].map(|t| roles(t, &[], &[0], &[1]));
     let epilogue = Epilogue { bias: of_product.len() > 1, accumulate: false };
-    Some(Dots::new(&left, &right, [y.dtype; 2], epilogue, level.vectors())?.with_pairs(level, at_a_time))
+    Some(
+        InnerProducts::new(&left, &right, [y.dtype; 2], epilogue, level.vectors())?
+            .with_pairs(level, at_a_time),
+    )
 }
 
 /// Sets the number at `dst` to the greatest magnitude of `n` numbers at `a`, or to a NaN where there is one.
@@ -220,7 +223,7 @@ pub struct ConvPoolKernel {
     columns: usize,
     magnitude: TileFn,
     way: Way,
-    product: Option<Dots>,
+    product: Option<InnerProducts>,
 }
 
 /// Two neighbours of a line of the kernel, of which the first may have been the second of another pair.
@@ -543,7 +546,7 @@ impl ConvPoolKernel {
         io: &Io<'_>,
         operands: &Operands,
         to: Pooled,
-        product: &Dots,
+        product: &InnerProducts,
     ) {
         let [right, bias @ ..] = &io.inputs[self.sizes.len()..] else { return };
         let (right, bias) = (Ptr::of(*right), bias.first().map(|&p| Ptr::of(p)));
@@ -556,7 +559,7 @@ impl ConvPoolKernel {
         let tile_bytes = self.tile_bytes().next_multiple_of(64);
         let body = |task: usize| {
             let images = self.batch * task / tasks..self.batch * (task + 1) / tasks;
-            with_scratch(tile_bytes + Dots::bytes(images.len()), |tile| {
+            with_scratch(tile_bytes + InnerProducts::bytes(images.len()), |tile| {
                 // SAFETY: the images' results are this task's alone; scratch is this thread's.
                 unsafe {
                     let sums = product.start(images.clone(), to.y, right, tile.add(tile_bytes));

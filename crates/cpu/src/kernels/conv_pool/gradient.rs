@@ -9,19 +9,20 @@
 //! are read from a near cache and take no memory. With vectors that hold all that a window's taps see, `patches.rs` does
 //! either with fewer look-ups, and makes the gradients in registers.
 
+use crate::kernel::convert::convert;
+use crate::kernel::few_rows::FewRows;
 use crate::kernel::padded::{Padded, offsets};
 use crate::kernel::partial_sums::{Finish, sum_parts};
+use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv_pool::amx_gradient::TileGradient;
 use crate::kernels::conv_pool::im2col::{Gradients, LANES, Patches};
-use crate::kernels::matmul::dot_general::{convert, roles};
-use crate::kernels::matmul::few_rows::Thin;
 use crate::simd::amx::fused::fused_of;
 use crate::simd::bf16::Halves;
-use crate::simd::gemm::Portable32;
 use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
+use crate::simd::vector::Portable32;
 use std::ops::Range;
 use systole_compile::{DEAD, Step, UnpooledGradient};
 use systole_ir::{DType, Result};
@@ -70,7 +71,7 @@ unsafe impl Lookup for Portable32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{DEAD, Lookup};
-    use crate::simd::gemm::x86::{V8x32, V16x32};
+    use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
 
     // SAFETY: callers keep to the level of these instructions.
@@ -290,7 +291,7 @@ macro_rules! kernels {
 }
 kernels!(portable, Portable32, 1, [1 2 3 4 5]);
 #[cfg(target_arch = "x86_64")]
-use crate::simd::gemm::x86::{V8x32, V16x32};
+use crate::simd::vector::x86::{V8x32, V16x32};
 kernels!(avx2, V8x32, 1, [1 2 3 4 5 6 7 8 9 10], "avx2,fma");
 kernels!(avx512x1, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
@@ -420,7 +421,7 @@ struct UnpooledKernel {
     to: Vec<DType>,
     images_per_part: usize,
     /// What makes the gradients, where that is done here: a product for a strip of windows, or what sums over patches.
-    product: Option<Thin>,
+    product: Option<FewRows>,
     patches: Option<Patches>,
     /// Windows of an image that are gone through together.
     strip: usize,
@@ -443,7 +444,7 @@ impl UnpooledKernel {
         let product = match &step.input_types[2..] {
             [left, right] if g.product => {
                 let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
-                Some(Thin::new(&left, &right, [dtype; 2], level)?)
+                Some(FewRows::new(&left, &right, [dtype; 2], level)?)
             }
             _ => None,
         };

@@ -3,8 +3,8 @@
 pub use crate::kernels::conv_pool::winograd::Minimal;
 
 use crate::simd::bf16::Halves;
-use crate::simd::gemm::{Portable32, Vector};
 use crate::simd::level::Level;
+use crate::simd::vector::{Portable32, Vector};
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
 
@@ -123,7 +123,7 @@ unsafe impl Compare for Portable32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Compare, DEAD, Sums};
-    use crate::simd::gemm::x86::{HalfPairs16, V8x32, V16x32};
+    use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
     use std::arch::x86_64::*;
 
     // SAFETY: callers keep to the level of these instructions.
@@ -535,7 +535,7 @@ macro_rules! kernels {
 kernels!(portable1, Portable32, 1, 1, [1]);
 kernels!(portable2, Portable32, 2, 1, [1]);
 #[cfg(target_arch = "x86_64")]
-use crate::simd::gemm::x86::{HalfPairs16, V8x32, V16x32};
+use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
 kernels!(avx2x1, V8x32, 1, 2, [1 2], "avx2,fma");
 kernels!(avx2x2, V8x32, 2, 1, [1], "avx2,fma");
 kernels!(avx512x1, V16x32, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");

@@ -12,16 +12,15 @@
 use crate::kernels::conv_pool::microkernel::{
     Compare, Kind, STORED, Stored, WIDE, Windows, finish, finish_finite,
 };
-use crate::simd::gemm::Portable32;
 use crate::simd::level::Level;
-use crate::simd::winograd::COMPONENTS;
-use crate::simd::winograd::{Transforms, Window};
+use crate::simd::vector::Portable32;
+use crate::simd::winograd::{COMPONENTS, Transforms, Window};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use systole_compile::Relu;
 
 #[cfg(target_arch = "x86_64")]
-use crate::simd::gemm::x86::{V8x32, V16x32};
+use crate::simd::vector::x86::{V8x32, V16x32};
 
 /// Rows or columns of taps: a single one saves nothing, and more have not been measured.
 const SIZES: std::ops::RangeInclusive<usize> = 2..=7;

@@ -1091,7 +1091,9 @@ impl MapKernel {
             if r + 1 < rows {
                 for &(k, bytes) in &self.ahead {
                     let next = regs.at[k].wrapping_add(steps[k]);
-                    (0..bytes).step_by(64).for_each(|line| crate::kernel::fetch(next.wrapping_add(line)));
+                    (0..bytes)
+                        .step_by(64)
+                        .for_each(|line| crate::simd::prefetch::fetch(next.wrapping_add(line)));
                 }
             }
             // SAFETY: by the caller's promise.

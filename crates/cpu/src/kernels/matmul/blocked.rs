@@ -10,10 +10,11 @@
 //! rows of the result lie so far apart that few of them would fit a cache at a time. An element's value is its chains
 //! of steps, block after block: a function of shapes and of the kernels only.
 
+use crate::kernel::copy::{BoxCopy, Dim};
+use crate::kernel::product::{Epilogue, Roles, count, joint_stride, offsets};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Ptr, Side};
 use crate::kernels::elementwise::map::Panel;
-use crate::kernels::movement::moves::{BoxCopy, Dim};
 use crate::simd::gemm::{CHAIN, Configured, Element, Left, Shape, Tile, UNROLLED, WIDEST};
 use crate::simd::level::TileFn;
 use crate::simd::pack::{PackFn, PanelArgs};
@@ -50,43 +51,6 @@ const OWN_COLUMNS: usize = 64;
 const OWN_TASKS: usize = 8;
 /// Nanoseconds that one core needs for packing an element, about.
 const PACK_NS: f64 = 0.25;
-
-/// One operand's dimensions in the roles of a product, distances in elements.
-pub struct Roles {
-    pub batch: Vec<Dim>,
-    /// Rows or columns.
-    pub free: Vec<Dim>,
-    pub inner: Vec<Dim>,
-}
-
-/// Combinations of indices.
-pub fn count(dims: &[Dim]) -> usize {
-    dims.iter().map(|d| d.size).product()
-}
-
-/// Offsets of all combinations of indices, in order.
-pub fn offsets(dims: &[Dim]) -> Vec<usize> {
-    let mut all = vec![0];
-    for d in dims {
-        all = all.iter().flat_map(|&at| (0..d.size).map(move |i| at + i * d.src as usize)).collect();
-    }
-    all
-}
-
-/// The one distance by which a list of dimensions can be walked, if there is one.
-pub fn joint_stride(dims: &[Dim]) -> Option<usize> {
-    let mut stride = None;
-    let mut expected = 0;
-    for d in dims.iter().rev().filter(|d| d.size != 1) {
-        if stride.is_none() {
-            stride = Some(d.src as usize);
-        } else if d.src as usize != expected {
-            return None;
-        }
-        expected = d.src as usize * d.size;
-    }
-    Some(stride.unwrap_or(1))
-}
 
 /// An operand as a matrix, copied into order first where its dimensions do not line up.
 struct Operand<T> {
@@ -176,15 +140,6 @@ pub struct Types<T: 'static> {
     /// Where packing adds an offset to the left operand: a step of ones, and what their sums with the right operand
     /// add to the result.
     pub correction: Option<Correction<T>>,
-}
-
-/// What happens to the products besides.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Epilogue {
-    /// A third operand, one element for each column, is added.
-    pub bias: bool,
-    /// The products are added to what the result holds.
-    pub accumulate: bool,
 }
 
 /// What takes complete sums where these are not stored: each part of the result once, while that is in a near cache.

@@ -2,18 +2,16 @@
 
 use crate::kernel::Cx;
 use crate::kernel::Side;
+use crate::kernel::few_rows::FewRows;
+use crate::kernel::inner_products::InnerProducts;
+use crate::kernel::product::{Epilogue, Roles, count, joint_stride, offsets, roles};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv::Forward;
-use crate::kernels::matmul::blocked::{
-    Epilogue, Finish, Product, Roles, Rounding, Types, count, joint_stride, offsets,
-};
-use crate::kernels::matmul::few_columns::Slim;
-use crate::kernels::matmul::few_rows::Thin;
-use crate::kernels::matmul::inner_products::Dots;
-use crate::kernels::movement::moves::Dim;
+use crate::kernels::matmul::blocked::{Finish, Product, Rounding, Types};
+use crate::kernels::matmul::few_columns::FewColumns;
 use crate::simd::amx;
 use crate::simd::gemm::{shape_f32, shape_f64, shape_halves, shape_pairs, shape_quads};
-use crate::simd::level::{Level, Target, TileFn};
+use crate::simd::level::{Level, Target};
 use crate::simd::loops::{narrow, widen};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::pack::halves;
@@ -26,25 +24,16 @@ use systole_ir::{DType, Result, TensorType};
 pub enum DotKernel {
     F32(Product<f32>),
     /// f32 with few columns.
-    Slim(Slim),
+    FewColumns(FewColumns),
     /// The same, where both operands lie along the products; also of bf16.
-    Dots(Dots),
+    InnerProducts(InnerProducts),
     /// Few rows and products, and long columns.
-    Thin(Thin),
+    FewRows(FewRows),
     /// bf16 whose left operand tile registers load from where it lies.
     Rows(Box<Forward>),
     F64(Product<f64>),
     Int(Product<i32>),
     AnyInt(IntProduct),
-}
-
-/// An operand's dimensions in their roles.
-pub fn roles(ty: &TensorType, batch: &[usize], free: &[usize], inner: &[usize]) -> Roles {
-    let strides = ty.shape.strides();
-    let pick = |dims: &[usize]| -> Vec<Dim> {
-        dims.iter().map(|&d| Dim { size: ty.shape[d], src: strides[d] as isize, dst: 0 }).collect()
-    };
-    Roles { batch: pick(batch), free: pick(free), inner: pick(inner) }
 }
 
 /// Operands stored as floats of at most 32 bits: widened where they are packed, rounded where sums are complete.
@@ -210,20 +199,20 @@ impl DotKernel {
         let means = Means { target, tiles: amx::kernels_of(target.level) };
         let level = target.level.vectors();
         let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
-        if let Some(dots) = Dots::new(ra, rb, [from, to], epilogue, level) {
-            return Some(DotKernel::Dots(dots.with_pairs(target.level, 0)));
+        if let Some(dots) = InnerProducts::new(ra, rb, [from, to], epilogue, level) {
+            return Some(DotKernel::InnerProducts(dots.with_pairs(target.level, 0)));
         }
         if epilogue == Epilogue::default()
-            && let Some(thin) = Thin::new(ra, rb, [from, to], level)
+            && let Some(thin) = FewRows::new(ra, rb, [from, to], level)
         {
             let thin = thin.with_pairs(target.level).with_tiles(amx::fused::fused_of(target.level));
-            return Some(DotKernel::Thin(thin));
+            return Some(DotKernel::FewRows(thin));
         }
         if from == DType::F32
             && to == DType::F32
-            && let Some(slim) = Slim::new(ra, rb, epilogue, level)
+            && let Some(slim) = FewColumns::new(ra, rb, epilogue, level)
         {
-            return Some(DotKernel::Slim(slim));
+            return Some(DotKernel::FewColumns(slim));
         }
         if let Some(kernel) = rows_in_place(ra, rb, [from, to], epilogue, target) {
             return Some(DotKernel::Rows(Box::new(kernel)));
@@ -281,9 +270,9 @@ impl Kernel for DotKernel {
     fn scratch(&self) -> usize {
         match self {
             DotKernel::F32(p) => p.scratch(),
-            DotKernel::Slim(s) => s.scratch(),
-            DotKernel::Dots(_) => 0,
-            DotKernel::Thin(t) => t.scratch(),
+            DotKernel::FewColumns(s) => s.scratch(),
+            DotKernel::InnerProducts(_) => 0,
+            DotKernel::FewRows(t) => t.scratch(),
             DotKernel::Rows(r) => r.scratch(),
             DotKernel::F64(p) => p.scratch(),
             DotKernel::Int(p) => p.scratch(),
@@ -294,12 +283,12 @@ impl Kernel for DotKernel {
     fn add_to_result(&mut self) -> bool {
         match self {
             DotKernel::F32(p) => p.accumulate(),
-            DotKernel::Slim(s) => {
+            DotKernel::FewColumns(s) => {
                 s.accumulate();
                 true
             }
-            DotKernel::Dots(d) => d.accumulate(),
-            DotKernel::Thin(t) => t.accumulate(),
+            DotKernel::InnerProducts(d) => d.accumulate(),
+            DotKernel::FewRows(t) => t.accumulate(),
             DotKernel::F64(p) => p.accumulate(),
             DotKernel::Rows(_) | DotKernel::Int(_) | DotKernel::AnyInt(_) => false,
         }
@@ -344,9 +333,9 @@ impl Kernel for DotKernel {
         unsafe {
             match self {
                 DotKernel::F32(p) => p.run(cx, operands, c, io.scratch, kept),
-                DotKernel::Slim(s) => s.run(cx, io),
-                DotKernel::Dots(d) => d.run(cx, io),
-                DotKernel::Thin(t) => t.run(cx, io),
+                DotKernel::FewColumns(s) => s.run(cx, io),
+                DotKernel::InnerProducts(d) => d.run(cx, io),
+                DotKernel::FewRows(t) => t.run(cx, io),
                 DotKernel::Rows(r) if kept.is_null() => r.run(cx, io)?,
                 DotKernel::Rows(r) => r.run_kept(cx, io, kept)?,
                 DotKernel::F64(p) => p.run(cx, operands, c, io.scratch, kept),
@@ -356,22 +345,6 @@ impl Kernel for DotKernel {
         }
         Ok(())
     }
-}
-
-/// Applies an element-wise loop to whole arrays; each with its element size.
-///
-/// # Safety
-/// Both arrays have `n` elements.
-pub unsafe fn convert(cx: &Cx<'_>, f: TileFn, from: (*const u8, usize), to: (*mut u8, usize), n: usize) {
-    const BLOCK: usize = 1 << 14;
-    let (src, dst) = (Ptr::of(from.0), Ptr(to.0));
-    let body = |block: usize| {
-        let at = block * BLOCK;
-        let (s, d) = (src.at(at * from.1).cast_const(), dst.at(at * to.1));
-        // SAFETY: blocks are disjoint parts of the arrays.
-        unsafe { f(d, s, s, s, BLOCK.min(n - at)) };
-    };
-    cx.team.run_with(n.div_ceil(BLOCK), n as f64 * 0.2, cx.flush, &body);
 }
 
 /// Sums of integer products, exact modulo the result's width.

@@ -5,10 +5,11 @@
 //! read from a padded copy.
 
 use crate::kernel::Cx;
-use crate::kernel::{Io, Ptr, fetch};
-use crate::kernels::matmul::blocked::{Epilogue, Roles, joint_stride};
-use crate::simd::gemm::Vector;
+use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
+use crate::kernel::{Io, Ptr};
 use crate::simd::level::Level;
+use crate::simd::prefetch::fetch;
+use crate::simd::vector::Vector;
 use std::ops::Range;
 
 /// Columns that a kernel has room for.
@@ -125,7 +126,7 @@ macro_rules! kernels {
     };
 }
 #[cfg(target_arch = "x86_64")]
-use crate::simd::gemm::x86::{V8x32, V16x32};
+use crate::simd::vector::x86::{V8x32, V16x32};
 #[cfg(target_arch = "x86_64")]
 kernels!(avx2, V8x32, 2, [1 2 3 4 5 6], "avx2,fma");
 #[cfg(target_arch = "x86_64")]
@@ -147,7 +148,7 @@ fn kernel(level: Level, near: bool) -> Option<(SlimKernel, usize)> {
 }
 
 /// `[M, K] · [K, N]` in f32 for small `N`, where rows or products of the left operand are neighbours in memory.
-pub struct Slim {
+pub struct FewColumns {
     m: usize,
     n: usize,
     k: usize,
@@ -158,11 +159,9 @@ pub struct Slim {
     tiles: usize,
 }
 
-impl Slim {
+impl FewColumns {
     /// The product, or `None` where it has another form.
-    pub fn new(ra: &Roles, rb: &Roles, epilogue: Epilogue, level: Level) -> Option<Slim> {
-        let count =
-            |dims: &[crate::kernels::movement::moves::Dim]| dims.iter().map(|d| d.size).product::<usize>();
+    pub fn new(ra: &Roles, rb: &Roles, epilogue: Epilogue, level: Level) -> Option<FewColumns> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let (a_row, a_k) = (joint_stride(&ra.free)?, joint_stride(&ra.inner)?);
         let (b_column, b_k) = (joint_stride(&rb.free)?, joint_stride(&rb.inner)?);
@@ -176,7 +175,7 @@ impl Slim {
             && (b_k == n || k == 1)
             // Strided reads of many products would each touch a line of their own.
             && if near { k <= CHAIN } else { a_k == 1 };
-        fits.then(|| Slim { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
+        fits.then(|| FewColumns { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
     }
 
     /// Adds the products to what the result holds from now on.
@@ -273,7 +272,7 @@ impl Slim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::movement::moves::Dim;
+    use crate::kernel::copy::Dim;
     use crate::machine::memory::Memory;
     use crate::machine::team::Team;
 
@@ -287,7 +286,7 @@ mod tests {
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
         let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
         let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
-        let slim = Slim::new(&ra, &rb, epilogue, level).unwrap();
+        let slim = FewColumns::new(&ra, &rb, epilogue, level).unwrap();
         let scratch = Memory::new(slim.scratch()).unwrap();
         let mut c = old.clone();
         let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];

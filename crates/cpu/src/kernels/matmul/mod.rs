@@ -3,10 +3,9 @@
 pub mod blocked;
 pub mod dot_general;
 pub mod few_columns;
-pub mod few_rows;
-pub mod inner_products;
 pub mod product_epilogue;
 
+use crate::kernel::product::Epilogue;
 use crate::select::{Candidate, EVERY, Family, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
@@ -25,7 +24,7 @@ pub static FAMILY: Family = Family {
                 let Kernel::Op { op: Op::DotGeneral(d), bias } = &p.step.kernel else {
                     return Err("no product".into());
                 };
-                let epilogue = blocked::Epilogue { bias: *bias, accumulate: false };
+                let epilogue = Epilogue { bias: *bias, accumulate: false };
                 let kernel = dot_general::DotKernel::new(d, epilogue, p.step, p.target);
                 answer(kernel, "its element types have no fast path")
             },

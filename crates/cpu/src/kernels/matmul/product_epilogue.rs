@@ -3,9 +3,10 @@
 
 use crate::kernel::Cx;
 use crate::kernel::Side;
+use crate::kernel::product::Epilogue;
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::elementwise::map::MapKernel;
-use crate::kernels::matmul::blocked::{Complete, Epilogue};
+use crate::kernels::matmul::blocked::Complete;
 use crate::kernels::matmul::dot_general::DotKernel;
 use crate::select::Problem;
 use crate::simd::level::Target;

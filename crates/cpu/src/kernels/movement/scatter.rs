@@ -5,8 +5,8 @@
 //! of the result that threads share.
 
 use crate::kernel::Cx;
+use crate::kernel::copy::Dim;
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::movement::moves::Dim;
 use crate::simd::cells::{Cell, Fold, ForFold, Last, for_fold};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use smallvec::SmallVec;

@@ -5,8 +5,8 @@
 //! order, except in running folds from the end.
 
 use crate::kernel::Cx;
+use crate::kernel::copy::fill;
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::movement::moves;
 use crate::simd::cells::{Add, Bf16, Cell, F16, Fold, ForFold, for_fold};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
@@ -799,7 +799,7 @@ impl Kernel for ApartKernel {
         let Geometry { columns, channels, .. } = self.at;
         if self.blocks.rows * columns.count == 0 {
             // SAFETY: the initial value is a scalar of the result's element type.
-            unsafe { moves::fill(cx, out.at(0), self.elements, self.size, init.at(0)) };
+            unsafe { fill(cx, out.at(0), self.elements, self.size, init.at(0)) };
             return Ok(());
         }
         let body = |block: usize| {
@@ -865,7 +865,7 @@ impl Kernel for OverlapKernel {
         let io = [x, source, init, out];
         if images < 2 {
             // SAFETY: the initial value is a scalar of the result's element type.
-            unsafe { moves::fill(cx, out.at(0), self.elements, self.size, init.at(0)) };
+            unsafe { fill(cx, out.at(0), self.elements, self.size, init.at(0)) };
             let body = |block: usize| {
                 let from = block * WIDTH;
                 // SAFETY: blocks write different channels.
@@ -878,7 +878,7 @@ impl Kernel for OverlapKernel {
         let body = |image: usize| {
             // SAFETY: blocks write different images. Filled here, an image is in cache when it is added to.
             unsafe {
-                moves::fill(cx, out.at(image * each * self.size), each, self.size, init.at(0));
+                fill(cx, out.at(image * each * self.size), each, self.size, init.at(0));
                 self.add(io, image * rows..(image + 1) * rows, [0, channels]);
             }
         };

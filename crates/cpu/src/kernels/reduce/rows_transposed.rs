@@ -1,10 +1,10 @@
 //! Rows of few elements, such as the logits of ten classes: blocks of rows are turned, so that vectors lie along the many
 //! rows instead of the few columns, and folds along rows add whole vectors to each other.
 
+use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::elementwise::map::MapKernel;
-use crate::kernels::movement::moves::{BoxCopy, Dim};
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows::{Stage, Work};
 use crate::simd::level::Level;

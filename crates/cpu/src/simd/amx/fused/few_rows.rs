@@ -2,9 +2,9 @@
 //! product, not two products of one column: the left operand comes twice, with each number in the low and in the high
 //! half of a word. That takes twice the multiplications, and no packing of the greater operand.
 
-use crate::kernel::fetch;
 use crate::simd::amx::fused::{TileShape, Vectors, WIDTH};
 use crate::simd::amx::{LANES, LINE, Unit};
+use crate::simd::prefetch::fetch;
 use std::mem::MaybeUninit;
 
 /// Columns from those of a strip to those that are fetched meanwhile.

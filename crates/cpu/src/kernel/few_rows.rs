@@ -3,18 +3,19 @@
 //! The long rows are read (and bf16 widened) where they lie, and vectors of results go out as they are complete:
 //! packing would move more than the product itself does. The left operand is copied by products once, as f32.
 
+use crate::kernel::product::{Roles, count, joint_stride};
 use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Ptr, fetch};
-use crate::kernels::conv::pieces;
-use crate::kernels::matmul::blocked::{Roles, joint_stride};
+use crate::kernel::{Io, Ptr};
 use crate::machine::team::inside;
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::few_rows::To;
 use crate::simd::amx::fused::{Fused, WIDTH, few_rows as tiles};
 use crate::simd::bf16::Halves;
-use crate::simd::gemm::Portable32;
 use crate::simd::level::Level;
 use crate::simd::math;
+use crate::simd::prefetch::fetch;
+use crate::simd::ranges::pieces;
+use crate::simd::vector::Portable32;
 use std::ops::Range;
 use systole_ir::DType;
 
@@ -97,8 +98,8 @@ unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &Call) {
-    use crate::simd::gemm::Vector;
-    use crate::simd::gemm::x86::{HalfPairs16, V16x32, in_turn};
+    use crate::simd::vector::Vector;
+    use crate::simd::vector::x86::{HalfPairs16, V16x32, in_turn};
     // SAFETY: as for `strip`; the level has products of pairs.
     unsafe {
         let mut acc = [[HalfPairs16::splat(0.0); 2]; R];
@@ -154,7 +155,7 @@ macro_rules! kernels {
 }
 kernels!(portable, Portable32, [1 2 3 4]);
 #[cfg(target_arch = "x86_64")]
-use crate::simd::gemm::x86::{V8x32, V16x32};
+use crate::simd::vector::x86::{V8x32, V16x32};
 kernels!(avx2, V8x32, [1 2 3 4 5 6], "avx2,fma");
 kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
@@ -195,7 +196,7 @@ fn kernel(level: Level, [from, to]: [DType; 2]) -> Option<(StripFn, usize, usize
 }
 
 /// `[M, K] · [K, N]` for small `M` and `K`, where the rows of the right operand lie together.
-pub struct Thin {
+pub struct FewRows {
     m: usize,
     n: usize,
     k: usize,
@@ -214,18 +215,16 @@ pub struct Thin {
     tiles: Option<&'static Fused>,
 }
 
-impl Thin {
+impl FewRows {
     /// The product, or `None` where it has another form.
-    pub fn new(ra: &Roles, rb: &Roles, [from, to]: [DType; 2], level: Level) -> Option<Thin> {
-        let count =
-            |dims: &[crate::kernels::movement::moves::Dim]| dims.iter().map(|d| d.size).product::<usize>();
+    pub fn new(ra: &Roles, rb: &Roles, [from, to]: [DType; 2], level: Level) -> Option<FewRows> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let small = |n: usize| (1..=MOST).contains(&n);
         let (a_row, a_k) = (joint_stride(&ra.free)?, joint_stride(&ra.inner)?);
         let (b_column, b_k) = (joint_stride(&rb.free)?, joint_stride(&rb.inner)?);
         let fits = count(&ra.batch) == 1 && b_column == 1;
         let (run, rows, columns) = kernel(level, [from, to])?;
-        (fits && small(m) && small(k) && n >= LONG).then_some(Thin {
+        (fits && small(m) && small(k) && n >= LONG).then_some(FewRows {
             m,
             n,
             k,
@@ -255,13 +254,13 @@ impl Thin {
     }
 
     /// Leaves the product to tile registers where they know it. Columns then go in whole [`WIDTH`]s.
-    pub fn with_tiles(mut self, fused: Option<&'static Fused>) -> Thin {
+    pub fn with_tiles(mut self, fused: Option<&'static Fused>) -> FewRows {
         self.tiles = fused.filter(|_| self.from == DType::BF16 && self.n.is_multiple_of(WIDTH));
         self
     }
 
     /// Takes products by pairs where the level has an instruction for that.
-    pub fn with_pairs(mut self, level: Level) -> Thin {
+    pub fn with_pairs(mut self, level: Level) -> FewRows {
         #[cfg(target_arch = "x86_64")]
         if level == Level::Avx512Bf16 && self.from == DType::BF16 {
             self.run = if self.to == DType::F32 { of_pairs::<false> } else { of_pairs::<true> };
@@ -308,10 +307,10 @@ impl Thin {
         cx.team.run_with(tasks, work, cx.flush, &body);
     }
 
-    /// The left operand as [`part`](Thin::part) reads it.
+    /// The left operand as [`part`](FewRows::part) reads it.
     ///
     /// # Safety
-    /// `a` is the left operand; `left` has room for as many bytes as [`scratch`](Thin::scratch) says.
+    /// `a` is the left operand; `left` has room for as many bytes as [`scratch`](FewRows::scratch) says.
     pub unsafe fn copy_left(&self, a: *const u8, left: *mut f32) {
         if self.tiles.is_some() {
             for from in (0..self.m).step_by(LANES) {
@@ -357,7 +356,7 @@ impl Thin {
     /// Some rows and columns of the result, to `c.0` with `c.1` elements from row to row.
     ///
     /// # Safety
-    /// `left` was filled by [`copy_left`](Thin::copy_left), `b` is the right operand, and the rows and columns exist
+    /// `left` was filled by [`copy_left`](FewRows::copy_left), `b` is the right operand, and the rows and columns exist
     /// in both and in `c`.
     pub unsafe fn part(
         &self,
@@ -397,7 +396,7 @@ impl Thin {
         }
     }
 
-    /// As [`part`](Thin::part); rows begin with a tile.
+    /// As [`part`](FewRows::part); rows begin with a tile.
     unsafe fn part_by_tiles(
         &self,
         fused: &Fused,
@@ -464,7 +463,7 @@ impl Thin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::movement::moves::Dim;
+    use crate::kernel::copy::Dim;
     use crate::machine::memory::Memory;
     use crate::machine::team::Team;
     use systole_ir::bf16;
@@ -485,7 +484,7 @@ mod tests {
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
         let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
         let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
-        let mut thin = Thin::new(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
+        let mut thin = FewRows::new(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
         assert!(!add || thin.accumulate());
         let scratch = Memory::new(thin.scratch()).unwrap();
         let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();

@@ -3,15 +3,16 @@
 //!
 //! A block of products of all columns stays in the first cache while the rows of a task pass by.
 
+use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
 use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Ptr, fetch};
-use crate::kernels::conv::pieces;
-use crate::kernels::matmul::blocked::{Epilogue, Roles, joint_stride};
+use crate::kernel::{Io, Ptr};
 use crate::simd::bf16::Halves;
-use crate::simd::gemm::{Portable32, Vector};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::widen;
 use crate::simd::math;
+use crate::simd::prefetch::fetch;
+use crate::simd::ranges::pieces;
+use crate::simd::vector::{Portable32, Vector};
 use std::ops::Range;
 use systole_ir::DType;
 
@@ -147,7 +148,7 @@ macro_rules! kernels {
 }
 kernels!(portable, Portable32, [1: 1 2 3 4; 2: 1 2 3 4;]);
 #[cfg(target_arch = "x86_64")]
-use crate::simd::gemm::x86::{HalfPairs16, V8x32, V16x32};
+use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
 kernels!(avx2, V8x32, [1: 1 2 3 4 5; 2: 1 2 3 4 5;], "avx2,fma");
 kernels!(
     avx512,
@@ -186,7 +187,7 @@ impl Tile for Totals {
     }
 }
 
-/// Sums of some rows while products are added: see [`Dots::start`].
+/// Sums of some rows while products are added: see [`InnerProducts::start`].
 pub struct RowSums {
     rows: Range<usize>,
     /// The first of the rows, and the right operand.
@@ -199,7 +200,7 @@ pub struct RowSums {
 }
 
 /// `[M, K] · [N, K]ᵀ` of f32 or bf16 for small `N`.
-pub struct Dots {
+pub struct InnerProducts {
     m: usize,
     n: usize,
     k: usize,
@@ -218,7 +219,7 @@ pub struct Dots {
     widen: Option<TileFn>,
 }
 
-impl Dots {
+impl InnerProducts {
     /// The product, or `None` where it has another form.
     pub fn new(
         ra: &Roles,
@@ -226,9 +227,7 @@ impl Dots {
         [from, to]: [DType; 2],
         epilogue: Epilogue,
         level: Level,
-    ) -> Option<Dots> {
-        let count =
-            |dims: &[crate::kernels::movement::moves::Dim]| dims.iter().map(|d| d.size).product::<usize>();
+    ) -> Option<InnerProducts> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let known = |t: DType| matches!(t, DType::F32 | DType::BF16);
         let fits = known(from)
@@ -248,7 +247,7 @@ impl Dots {
             Level::Avx2 => ([avx2::<false>, avx2::<true>], [2, 5], 8),
             _ => ([portable::<false>, portable::<true>], [2, 4], 4),
         };
-        Some(Dots {
+        Some(InnerProducts {
             m,
             n,
             k,
@@ -268,7 +267,7 @@ impl Dots {
 
     /// Takes products by pairs where the level has an instruction for that and whole vectors of these are all that there
     /// is `at_a_time` (0: all products).
-    pub fn with_pairs(mut self, level: Level, at_a_time: usize) -> Dots {
+    pub fn with_pairs(mut self, level: Level, at_a_time: usize) -> InnerProducts {
         let whole = self.k.is_multiple_of(PAIRED) && at_a_time.is_multiple_of(PAIRED);
         #[cfg(target_arch = "x86_64")]
         if level == Level::Avx512Bf16 && self.from == DType::BF16 && whole {
@@ -295,7 +294,7 @@ impl Dots {
         let bias = io.inputs.get(2).filter(|_| self.epilogue.bias).map(|&p| Ptr::of(p));
         let body = |task: usize| {
             let rows = task * ROWS..((task + 1) * ROWS).min(self.m);
-            with_scratch(Dots::bytes(rows.len()), |memory| {
+            with_scratch(InnerProducts::bytes(rows.len()), |memory| {
                 // SAFETY: the rows are this task's.
                 unsafe {
                     let sums = self.start(rows, a, b, memory);
@@ -316,7 +315,7 @@ impl Dots {
     /// The sums of some rows, before the first product. How many rows are summed together changes none of them.
     ///
     /// # Safety
-    /// `a` and `b` are the operands and `memory` has as many bytes as [`bytes`](Dots::bytes) says, while sums are added.
+    /// `a` and `b` are the operands and `memory` has as many bytes as [`bytes`](InnerProducts::bytes) says, while sums are added.
     pub unsafe fn start(&self, rows: Range<usize>, a: Ptr, b: Ptr, memory: *mut u8) -> RowSums {
         let sums = memory.cast::<f32>();
         let wide = sums.wrapping_add(rows.len() * FEW * LANES);
@@ -329,7 +328,7 @@ impl Dots {
     /// a near cache.
     ///
     /// # Safety
-    /// As [`start`](Dots::start) says; the operands' elements for these products are there.
+    /// As [`start`](InnerProducts::start) says; the operands' elements for these products are there.
     pub unsafe fn add(&self, s: &RowSums, products: Range<usize>, near: bool) {
         let size = self.from.size();
         // SAFETY: operands have the shapes of `new`; memory has the parts that `start` lays out.
@@ -366,7 +365,7 @@ impl Dots {
     /// The products that fill no vector; sums go out, with a bias perhaps.
     ///
     /// # Safety
-    /// As [`start`](Dots::start) says; all other products have been added, and the rows of the result are the caller's.
+    /// As [`start`](InnerProducts::start) says; all other products have been added, and the rows of the result are the caller's.
     pub unsafe fn finish(&self, s: RowSums, bias: Option<Ptr>, c: Ptr) {
         let (size, whole, count) = (self.from.size(), self.k / self.step * self.step, s.rows.len());
         // SAFETY: as for `add`.
@@ -457,7 +456,7 @@ impl Dots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::movement::moves::Dim;
+    use crate::kernel::copy::Dim;
     use crate::machine::team::Team;
     use systole_ir::bf16;
 
@@ -476,8 +475,9 @@ mod tests {
         let (a, b, bias, old) = (numbers(m * row, 5), numbers(n * row, 3), numbers(n, 2), numbers(m * n, 4));
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
         let roles = |size: usize| Roles { batch: vec![], free: dim(size, row), inner: dim(k, 1) };
-        let dots =
-            Dots::new(&roles(m), &roles(n), types, epilogue, level.vectors()).unwrap().with_pairs(level, 0);
+        let dots = InnerProducts::new(&roles(m), &roles(n), types, epilogue, level.vectors())
+            .unwrap()
+            .with_pairs(level, 0);
         let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
         let (half_a, half_b) = (half(&a), half(&b));
         let inputs: [*const u8; 3] = match types[0] {
