@@ -57,6 +57,7 @@ pub struct Candidate {
 pub type Answer = std::result::Result<Box<dyn Kernel>, Refusal>;
 
 /// Why there is no kernel.
+#[derive(Debug)]
 pub enum Refusal {
     /// It does not take this problem: the reason.
     Reason(Cow<'static, str>),

@@ -9,9 +9,13 @@ pub fn is_channels_last(batch: usize, feature: usize, spatial: &[usize]) -> bool
 
 /// Whether a convolution is one of layers, of one group, or such an input's gradient: `x: [B, …, C]` gives `[B, …', F]`.
 pub fn is_forward(c: &Convolution) -> bool {
+    !c.dims.input_spatial.is_empty() && is_forward_of_any_rank(c)
+}
+
+/// As [`is_forward`], with no spatial dimension perhaps.
+pub fn is_forward_of_any_rank(c: &Convolution) -> bool {
     let d = &c.dims;
-    !d.input_spatial.is_empty()
-        && c.feature_groups == 1
+    c.feature_groups == 1
         && c.batch_groups == 1
         && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
         && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)

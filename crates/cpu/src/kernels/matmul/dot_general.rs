@@ -144,7 +144,7 @@ fn rows_in_place(
         (c.dims.kernel_input_feature, c.dims.kernel_output_feature) = (2, 1);
     }
     let [x, y] = [(from, k), (to, n)].map(|(dtype, columns)| TensorType::new(dtype, [1, m, columns]));
-    Forward::new(&c, false, [&x, &TensorType::new(from, dims), &y], target)
+    Forward::new(&c, false, [&x, &TensorType::new(from, dims), &y], target).ok()
 }
 
 /// The product of bf16 in pairs; `None` where the level has no such instruction, or for other types.

@@ -1,8 +1,30 @@
 //! How a result is cut into Winograd tiles, and when their transforms pay.
 
+use crate::kernels::conv::operands::is_paired;
 use crate::kernels::conv::staging::Axis;
+use crate::select::Refusal;
+use crate::simd::level::Target;
 use crate::simd::winograd::COMPONENTS;
 use systole_ir::TensorType;
+
+/// Why transforms are refused.
+pub const NO_WINDOW: &str = "its window is not 3 by 3 of unit strides and dilations: F(2×2, 3×3) has no tiles for others, \
+                             which would need transforms of their own";
+pub const NO_GAIN: &str = "transforms cost more than the products that they save";
+
+/// Whether a convolution may be computed through transforms, and nothing is better at any size.
+pub fn may_transform(target: Target, [x, k]: [&TensorType; 2]) -> Result<(), Refusal> {
+    if !target.winograd {
+        return Err("transforms are switched off".into());
+    }
+    if is_paired(target.level, x, k) {
+        return Err(
+            "pairs of bf16 are as many products at once as transforms save, and nothing is transformed"
+                .into(),
+        );
+    }
+    Ok(())
+}
 
 /// What transforming the kernel costs, one way, in multiply-adds for each pair of channel and feature.
 const KERNEL: usize = 90;
@@ -41,7 +63,7 @@ impl Costs {
     }
 }
 
-/// The axes of `x: [B, H, W, C]` for a result of `rows` by `columns` pixels: a pixel of the stage is a tile.
+/// The axes of `x: [B, H, W, C]` for a result of `rows` by `columns` pixels: a pixel of the staging is a tile.
 pub fn axes(x: &TensorType, padding: &[[i64; 2]], result: [usize; 2], reach: usize) -> Vec<Axis> {
     let axis = |i: usize| Axis {
         size: x.shape[i + 1],
@@ -60,6 +82,6 @@ pub fn padded(channels: usize) -> usize {
     channels.next_multiple_of(16) + 16
 }
 
-/// Elements between arrays of one place each, beside what they hold: so that the same element of all places does not
-/// fall into one set of a cache.
+/// Elements between arrays of one component each, beside what they hold: so that the same element of all components does
+/// not fall into one set of a cache.
 pub const APART: usize = 16;
