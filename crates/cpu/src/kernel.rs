@@ -6,17 +6,19 @@
 //! themselves. `scratch` points to as many bytes as the kernel asked for.
 
 pub mod convert;
+pub mod convolution;
 pub mod copy;
 pub mod few_rows;
 pub mod inner_products;
+pub mod padded;
+pub mod partial_sums;
 pub mod product;
-
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;
 use std::borrow::Cow;
 use std::cell::RefCell;
-use systole_compile::Step;
-use systole_ir::Result;
+use systole_compile::{Pool, Step};
+use systole_ir::{Result, TensorType};
 
 /// What kernels may use while they run.
 pub struct Cx<'a> {
@@ -129,6 +131,13 @@ pub trait Kernel: Send + Sync {
 
     /// Asks a kernel with one result to add to what that holds instead of overwriting it; whether it will.
     fn add_to_result(&mut self) -> bool {
+        false
+    }
+
+    /// Asks a convolution to max-pool its result while that is near: in its place come the maxima, of type `y`, and perhaps
+    /// their argmax. Whether it will.
+    fn pool_result(&mut self, pool: &Pool, y: &TensorType) -> bool {
+        let _ = (pool, y);
         false
     }
 

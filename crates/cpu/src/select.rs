@@ -3,7 +3,6 @@
 //! A [`Candidate`] says why it refuses, so that the choice can be read (`systole show MODEL --stage kernels`). A family
 //! that needs a kernel of another one (a convolution of single pixels is a product) asks [`Problem::bind`] for it.
 
-use crate::kernel::product::Roles;
 use crate::kernel::{Choice, Kernel};
 use crate::simd::level::{Level, Target};
 use std::borrow::Cow;
@@ -19,9 +18,6 @@ pub struct Problem<'a> {
     pub target: Target,
     /// Where kernels inside kernels are looked for.
     pub registry: Registry,
-    /// How the two operands of a product lie where its types do not say it: a convolution that steps over pixels is a
-    /// product whose rows are some of the input's.
-    pub operands: Option<&'a [Roles; 2]>,
 }
 
 /// All families, and which candidate goes before the others.
@@ -61,6 +57,7 @@ pub struct Candidate {
 pub type Answer = std::result::Result<Box<dyn Kernel>, Refusal>;
 
 /// Why there is no kernel.
+#[derive(Debug)]
 pub enum Refusal {
     /// It does not take this problem: the reason.
     Reason(Cow<'static, str>),
@@ -101,26 +98,15 @@ pub fn answer<K: Kernel + 'static>(kernel: Option<K>, reason: &'static str) -> A
 }
 
 impl<'a> Problem<'a> {
-    /// A step whose operands lie as their types say.
-    pub fn new(step: &'a Step, target: Target, registry: Registry) -> Problem<'a> {
-        Problem { step, target, registry, operands: None }
-    }
-
     /// Binds another step for the same machine: a kernel inside a kernel.
     pub fn bind(&self, step: &Step) -> Result<Box<dyn Kernel>> {
-        Ok(choose(&Problem { step, operands: None, ..*self })?.0)
-    }
-
-    /// As [`Problem::bind`], for a product (`dot_general`) whose operands lie as `operands` says. Of its types only the
-    /// elements count.
-    pub fn bind_product(&self, step: &Step, operands: &[Roles; 2]) -> Result<Box<dyn Kernel>> {
-        Ok(choose(&Problem { step, operands: Some(operands), ..*self })?.0)
+        Ok(choose(&Problem { step, ..*self })?.0)
     }
 
     /// Asks one candidate, `family/name`, for another step.
     pub fn ask_for(&self, path: &str, step: &Step) -> Answer {
         let candidate = find(self.registry.families, path)?;
-        Problem { step, operands: None, ..*self }.ask(candidate)
+        Problem { step, ..*self }.ask(candidate)
     }
 
     /// The family of the step.

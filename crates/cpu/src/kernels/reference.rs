@@ -70,7 +70,6 @@ pub const CANDIDATE: Candidate = Candidate {
     why: "takes every op, element type and attribute, slowly",
     levels: EVERY,
     accepts: |p| match &p.step.kernel {
-        _ if p.operands.is_some() => Err("its operands lie in another order than their types say".into()),
         Plan::Op { op, bias } => Ok(Box::new(Reference::new(op, *bias, p.step))),
         _ => Err("the interpreter knows single ops only".into()),
     },

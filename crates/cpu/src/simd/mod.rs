@@ -10,6 +10,8 @@ pub mod loops;
 pub mod math;
 pub mod narrow_bias;
 pub mod pack;
+pub mod pool_row;
 pub mod prefetch;
 pub mod ranges;
 pub mod vector;
+pub mod winograd;

@@ -1,8 +1,9 @@
 //! A bias that is added to a rounded result, as two ops of narrow floats would.
 
-use crate::simd::level::{Isa, Tile};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::math;
+use systole_ir::DType;
 
 /// Rounds `n` rows of f32 to bf16 values, adds a bias to each, and rounds again; `dst`: the rows, `b`: the bias,
 /// `c`: how many elements a row has.
@@ -24,5 +25,14 @@ impl<const BIAS: bool> Tile for NarrowBias<BIAS> {
                 }
             }
         }
+    }
+}
+
+/// What rounds sums of narrow operands, and where there is a bias adds it and rounds again.
+pub fn sum_rounding(x: DType, bias: bool, level: Level) -> Option<TileFn> {
+    match (x, bias) {
+        (DType::F32, _) => None,
+        (_, true) => Some(level.tile::<NarrowBias<true>>()),
+        (_, false) => Some(level.tile::<NarrowBias<false>>()),
     }
 }

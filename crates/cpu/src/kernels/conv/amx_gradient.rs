@@ -4,12 +4,16 @@
 //! in planes of sixteen channels: whatever a tap's distance, sixteen pairs of sixteen channels are rows of a tile that
 //! lie at equal distances, as long as pixels are counted along the staged lines, zeros at their ends included. Of few
 //! channels, words lie as the elements do, and a tile's columns are those of several taps. The cotangent is copied to such places, with zeros
-//! between, and packed: rows of its tiles are features. Sums are turned around when they are complete.
+//! between, and packed: rows of its tiles are features. Sums are transposed when they are complete.
 
+use crate::kernel::convolution::is_kernel_gradient;
+use crate::kernel::partial_sums::PartialSums;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
-use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, Strip, group};
-use crate::kernels::conv::{Parts, is_kernel_gradient};
+use crate::kernels::conv::operands::NO_GRADIENT;
+use crate::kernels::conv::phases::{gradient_axes, gradient_taps};
+use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
+use crate::select::Refusal;
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
 use crate::simd::amx::{LANES, LINE};
@@ -41,15 +45,15 @@ const MOST_SUMS: usize = 4 << 20;
 pub struct KernelGradient {
     unit: &'static Spread,
     pack: PackFn<f32>,
-    turn: TurnFn,
-    stage: Stage,
+    transpose: TransposeFn,
+    staging: Staging,
     words: Words,
     /// Columns of the product, and the row of the result that each one is, for the first slice.
     columns: Vec<Columns>,
     out: Vec<usize>,
     features: usize,
     groups: Vec<Range<usize>>,
-    parts: Parts,
+    parts: PartialSums,
     strips_per_part: usize,
     /// Pixels along each dimension of the cotangent, and staged pixels between them.
     counts: SmallVec<[usize; 3]>,
@@ -64,6 +68,31 @@ struct Words {
     staged: usize,
     pixel: usize,
     plane: usize,
+}
+
+impl Words {
+    fn new(staging: &Staging, vectors: Level) -> Words {
+        let step = staging.axes()[staging.axes().len() - 1].step;
+        let planes = staging.width.is_multiple_of(LANES);
+        let staged = if planes { LINE } else { staging.pitch * 4 };
+        // An odd number of lines: planes do not share sets of the caches.
+        let plane = ((staging.end(staging.strip(0)) / staging.pitch + CHUNK * step) | 1) * LINE;
+        Words {
+            planes: planes.then(|| vectors.tile::<Planes>()),
+            pairs: Pairs::new(vectors),
+            staged,
+            pixel: step * staged,
+            plane: if planes { plane } else { LINE },
+        }
+    }
+}
+
+/// How many parts of the batch there are that are summed apart, and strips of each.
+fn cut(staging: &Staging, size: usize, groups: usize) -> (usize, usize) {
+    let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(staging.strips());
+    let parts = FEWEST_TASKS.div_ceil(staging.slices * groups).min(most);
+    let strips_per_part = staging.strips().div_ceil(parts);
+    (staging.strips().div_ceil(strips_per_part), strips_per_part)
 }
 
 /// Columns of at most two tiles: where their words begin in a strip, in bytes, and which of the columns they are.
@@ -108,12 +137,17 @@ impl Tile for Planes {
 
 /// Adds or writes the transpose of a square of sums: from rows of [`COLUMNS`] to `rows` rows `stride` apart, `columns`
 /// of each.
-type TurnFn = unsafe fn(*const f32, *const *mut f32, [usize; 2], bool);
+type TransposeFn = unsafe fn(*const f32, *const *mut f32, [usize; 2], bool);
 
 impl KernelGradient {
     /// The kernel for layers of bf16 on machines with tile registers.
-    pub fn new(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Option<KernelGradient> {
-        KernelGradient::with(&amx::kernels_of(target.level)?.spread, c, [x, dy, y], target)
+    pub fn new(
+        c: &Convolution,
+        types: [&TensorType; 3],
+        target: Target,
+    ) -> std::result::Result<KernelGradient, Refusal> {
+        let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
+        KernelGradient::with(&unit.spread, c, types, target)
     }
 
     pub(crate) fn with(
@@ -121,79 +155,61 @@ impl KernelGradient {
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
         target: Target,
-    ) -> Option<KernelGradient> {
+    ) -> std::result::Result<KernelGradient, Refusal> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
-        // Zeros between pixels meet elements that the definition does not have there.
-        if !is_kernel_gradient(c) || !known || !target.winograd {
-            return None;
+        if !is_kernel_gradient(c) {
+            return Err(NO_GRADIENT.into());
+        }
+        if !known {
+            return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
+        }
+        if !target.winograd {
+            return Err(
+                "zeros between pixels would meet elements that the definition does not have there".into()
+            );
         }
         let (n, vectors) = (c.dims.input_spatial.len(), target.level.vectors());
         let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
-        let axis = |i: usize| {
-            let (taps, step) = (y.shape[i], c.rhs_dilation[i]);
-            // Of an input of which every pixel sees one element, only those are staged.
-            let (unit, step) = if taps == 1 { (step, 1) } else { (1, step) };
-            let reach = (taps - 1) * c.strides[i] + 1;
-            let (size, holes, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
-            Axis { size, holes, low: -c.padding[i][0], unit, step, reach, count }
-        };
         let taps: usize = y.shape[..n].iter().product();
         let width = (2 * CHANNELS / taps).clamp(FEWEST_CHANNELS, CHANNELS).min(channels);
         let pixels = STRIP / (width * 4 + features.min(FEATURES) * 2);
-        let axes: Vec<Axis> = (0..n).map(axis).collect();
+        let axes = gradient_axes(c, x, dy, y);
         let close = axes.iter().all(|a| a.unit == 1);
-        let stage = Stage::as_stored(x, axes, pixels, y.elements(), width, close, vectors);
-        let step = stage.axes()[n - 1].step;
-        let last = step * stage.pitch;
-        let distance = |i: usize| stage.axes()[i].step * stage.strides[i];
+        let staging = Staging::as_stored(x, axes, pixels, y.elements(), width, close, vectors);
+        let last = staging.axes()[n - 1].step * staging.pitch;
+        let distance = |i: usize| staging.axes()[i].step * staging.strides[i];
         if !(0..n).all(|i| distance(i).is_multiple_of(last)) {
-            return None;
+            return Err("its lines are no whole number of pixels apart".into());
         }
-        let planes = stage.width.is_multiple_of(LANES);
-        let staged = if planes { LINE } else { stage.pitch * 4 };
-        // An odd number of lines: planes do not share sets of the caches.
-        let plane = ((stage.end(stage.strip(0)) / stage.pitch + CHUNK * step) | 1) * LINE;
-        let words = Words {
-            planes: planes.then(|| vectors.tile::<Planes>()),
-            pairs: Pairs::new(vectors),
-            staged,
-            pixel: step * staged,
-            plane: if planes { plane } else { LINE },
+        let words = Words::new(&staging, vectors);
+        let taps = gradient_taps(c, y);
+        let (columns, out) = match words.planes {
+            Some(_) => in_planes(&staging, &taps, channels, words.plane),
+            None => in_runs(&staging, &taps, channels),
         };
-        let along: Vec<Vec<usize>> =
-            (0..n).map(|i| (0..y.shape[i]).map(|t| t * c.strides[i]).collect()).collect();
-        let (columns, out) = if planes {
-            in_planes(&stage, &along, channels, plane)
-        } else {
-            in_runs(&stage, &along, channels)
-        };
-        let size = y.elements();
         let groups = group(features.div_ceil(COLUMNS), features.div_ceil(FEATURES));
-        let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(stage.strips());
-        let parts = FEWEST_TASKS.div_ceil(stage.slices * groups.len()).min(most);
-        let strips_per_part = stage.strips().div_ceil(parts);
-        let parts = stage.strips().div_ceil(strips_per_part);
-        let [pack, _] = amx::pack::packs(DType::BF16, vectors)?;
-        Some(KernelGradient {
+        let (parts, strips_per_part) = cut(&staging, y.elements(), groups.len());
+        let [pack, _] = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
+        Ok(KernelGradient {
             unit,
             pack,
-            turn: turn_of(target.level),
+            transpose: transpose_of(target.level),
             words,
             columns,
             out,
             features,
             groups,
-            parts: Parts::new(parts, y, vectors),
+            parts: PartialSums::new(parts, y, vectors),
             strips_per_part,
             counts: dy.shape[1..=n].into(),
             steps: (0..n).map(|i| distance(i) / last).collect(),
-            stage,
+            staging,
         })
     }
 
     /// Tasks of a part.
     fn per_part(&self) -> usize {
-        self.stage.slices * self.groups.len()
+        self.staging.slices * self.groups.len()
     }
 
     /// Staged pixels from the first to the last one of so many rows of an image.
@@ -212,8 +228,8 @@ impl KernelGradient {
     /// Bytes of a strip's words, and what is read beyond them.
     fn words_bytes(&self) -> usize {
         match self.words.planes {
-            Some(_) => self.stage.width / LANES * self.words.plane,
-            None => self.stage.end(self.stage.strip(0)) * 4 + CHUNK * self.words.pixel + 2 * LINE,
+            Some(_) => self.staging.width / LANES * self.words.plane,
+            None => self.staging.end(self.staging.strip(0)) * 4 + CHUNK * self.words.pixel + 2 * LINE,
         }
     }
 
@@ -222,9 +238,9 @@ impl KernelGradient {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (slice, group) = (rest / self.groups.len(), self.groups[rest % self.groups.len()].clone());
         let columns = group.start * COLUMNS..(group.end * COLUMNS).min(self.features);
-        let (images, rows) = self.stage.most();
+        let (images, rows) = self.staging.most();
         let chunks = self.span(rows).div_ceil(CHUNK);
-        let staged = self.stage.elements() * 2;
+        let staged = self.staging.elements() * 2;
         let words = self.words_bytes();
         let spread = images * chunks * CHUNK * columns.len() * 2;
         let packed = group.len() * images * chunks * 2 * LANES * LINE;
@@ -239,18 +255,18 @@ impl KernelGradient {
                 place
             });
             let first = part * self.strips_per_part;
-            let last = (first + self.strips_per_part).min(self.stage.strips());
+            let last = (first + self.strips_per_part).min(self.staging.strips());
             // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
             unsafe {
                 (self.unit.configure)(LANES);
                 for i in first..last {
-                    let strip = self.stage.strip(i);
-                    let elements = self.stage.load(x, strip, slice, staged);
-                    self.words(elements, self.stage.end(strip), words);
+                    let strip = self.staging.strip(i);
+                    let elements = self.staging.load(x, strip, slice, staged);
+                    self.words(elements, self.staging.end(strip), words);
                     let chunks = self.left(dy, strip, &columns, spread, packed);
-                    let next = (i + 1 < last).then(|| self.stage.strip(i + 1));
+                    let next = (i + 1 < last).then(|| self.staging.strip(i + 1));
                     let calls = blocks * (strip.images * chunks).div_ceil(CHAIN);
-                    let mut ahead = self.next(next, x, dy, calls);
+                    let mut prefetch = self.next(next, x, dy, calls);
                     self.strip(
                         strip.images,
                         chunks,
@@ -258,19 +274,19 @@ impl KernelGradient {
                         [packed, words],
                         squares.cast(),
                         i > first,
-                        &mut ahead,
+                        &mut prefetch,
                     );
                 }
                 (self.unit.release)();
-                let to = part * self.parts.size + slice * self.stage.width * self.features;
-                self.turn_all(&columns, squares.cast(), sums.wrapping_add(to));
+                let to = part * self.parts.size + slice * self.staging.width * self.features;
+                self.transpose_all(&columns, squares.cast(), sums.wrapping_add(to));
             }
         });
     }
 
     /// Makes words of `n` elements that follow each other, zeros where nothing follows and beyond them.
     unsafe fn words(&self, from: *const u8, n: usize, to: *mut u8) {
-        let (pitch, words) = (self.stage.pitch, &self.words);
+        let (pitch, words) = (self.staging.pitch, &self.words);
         let next = words.pixel / words.staged * pitch;
         let whole = n.saturating_sub(next);
         // SAFETY: by the caller's promise there are `n` elements, and room for as many words.
@@ -282,7 +298,7 @@ impl KernelGradient {
                 to.add(n * 4).write_bytes(0, CHUNK * words.pixel + 2 * LINE);
                 return;
             };
-            let count = self.stage.width / LANES;
+            let count = self.staging.width / LANES;
             let all = Pixels { pitch, next, count: whole / pitch, planes: count, plane: words.plane };
             planes(to, from, (&raw const all).cast(), from, 0);
             for plane in 0..count {
@@ -297,12 +313,12 @@ impl KernelGradient {
     }
 
     /// What comes after a strip, to be fetched meanwhile.
-    fn next(&self, strip: Option<Strip>, x: *const u8, dy: *const u8, calls: usize) -> Ahead {
-        let Some(next) = strip else { return Ahead::none() };
+    fn next(&self, strip: Option<Strip>, x: *const u8, dy: *const u8, calls: usize) -> Prefetch {
+        let Some(next) = strip else { return Prefetch::none() };
         let [row, image] = self.pixels();
         let to = (next.image * image + next.row * row) * self.features * 2;
         let bytes = next.images * next.rows * row * self.features * 2;
-        Ahead::new([self.stage.input_of(x, next), (dy.wrapping_add(to), bytes)], calls)
+        Prefetch::new([self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)], calls)
     }
 
     /// Packs the cotangent of a strip: panels of features, of each image its chunks of staged pixels. How many those are.
@@ -395,24 +411,24 @@ impl KernelGradient {
         [a, b]: [*mut u8; 2],
         squares: *mut f32,
         add: bool,
-        ahead: &mut Ahead,
+        prefetch: &mut Prefetch,
     ) {
         const PANEL: usize = 2 * LANES * LINE;
-        let image = self.stage.image / self.stage.pitch * self.words.staged;
+        let image = self.staging.image / self.staging.pitch * self.words.staged;
         let b_chunk = CHUNK * self.words.pixel;
         let (mut add, together) = (add, (CHAIN / chunks.max(1)).max(1));
         for (first, images_of) in pieces(images, together) {
-            let runs = |size: usize| -> SmallVec<[usize; 16]> {
+            let runs_of = |size: usize| -> SmallVec<[usize; 16]> {
                 (0..images_of).map(|i| (first + i) * size).collect()
             };
-            let (a_runs, b_runs) = (runs(chunks * PANEL), runs(image));
+            let (a_runs, b_runs) = (runs_of(chunks * PANEL), runs_of(image));
             for (from, count) in pieces(chunks, CHAIN) {
                 let mut square = 0;
                 for columns in &self.columns {
                     for panel in 0..group.len() {
                         let features = self.features - (group.start + panel) * COLUMNS;
                         let left = a.wrapping_add((panel * images * chunks + from) * PANEL).cast_const();
-                        let fetched = ahead.next(images_of * count);
+                        let fetched = prefetch.next(images_of * count);
                         let work = Sums {
                             operands: Operands {
                                 a: [left, left.wrapping_add(LANES * LINE)],
@@ -444,7 +460,7 @@ impl KernelGradient {
     }
 
     /// Writes complete sums: rows of squares are features, those of the result channels.
-    unsafe fn turn_all(&self, columns: &Range<usize>, squares: *const f32, to: *mut f32) {
+    unsafe fn transpose_all(&self, columns: &Range<usize>, squares: *const f32, to: *mut f32) {
         let (mut square, add) = (squares, self.parts.begin_with_result());
         for of in &self.columns {
             for panel in columns.clone().step_by(COLUMNS) {
@@ -454,7 +470,7 @@ impl KernelGradient {
                 }
                 let counts = [of.count, (columns.end - panel).min(COLUMNS)];
                 // SAFETY: rows and columns are those of the result.
-                unsafe { (self.turn)(square, rows.as_ptr(), counts, add) };
+                unsafe { (self.transpose)(square, rows.as_ptr(), counts, add) };
                 square = square.wrapping_add(COLUMNS * COLUMNS);
             }
         }
@@ -463,20 +479,20 @@ impl KernelGradient {
 
 /// Columns and their rows of the result, of planes: each two planes of every tap.
 fn in_planes(
-    stage: &Stage,
+    staging: &Staging,
     along: &[Vec<usize>],
     channels: usize,
     plane: usize,
 ) -> (Vec<Columns>, Vec<usize>) {
     let mut taps = vec![0];
-    for (taps_of, stride) in along.iter().zip(&stage.strides) {
+    for (taps_of, stride) in along.iter().zip(&staging.strides) {
         taps =
-            taps.iter().flat_map(|at| taps_of.iter().map(move |t| at + t * stride / stage.pitch)).collect();
+            taps.iter().flat_map(|at| taps_of.iter().map(move |t| at + t * stride / staging.pitch)).collect();
     }
     let (mut columns, mut out) = (Vec::new(), Vec::new());
-    for from in (0..stage.width).step_by(COLUMNS) {
+    for from in (0..staging.width).step_by(COLUMNS) {
         for (tap, at) in taps.iter().enumerate() {
-            let count = COLUMNS.min(stage.width - from);
+            let count = COLUMNS.min(staging.width - from);
             columns.push(Columns { at: from / LANES * plane + at * LINE, first: out.len(), count });
             out.extend((from..from + count).map(|c| tap * channels + c));
         }
@@ -485,10 +501,10 @@ fn in_planes(
 }
 
 /// The same of words that lie as elements do: columns of taps that follow each other go on.
-fn in_runs(stage: &Stage, along: &[Vec<usize>], channels: usize) -> (Vec<Columns>, Vec<usize>) {
-    let (runs, length) = crate::kernels::conv::staging::runs(stage, along);
+fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<Columns>, Vec<usize>) {
+    let (runs, length) = runs(staging, along);
     let taps = along.iter().map(Vec::len).product();
-    let out = (0..taps).flat_map(|tap| (0..stage.width).map(move |c| tap * channels + c)).collect();
+    let out = (0..taps).flat_map(|tap| (0..staging.width).map(move |c| tap * channels + c)).collect();
     let mut columns = Vec::new();
     for (i, at) in runs.iter().enumerate() {
         for from in (0..length).step_by(COLUMNS) {
@@ -500,9 +516,9 @@ fn in_runs(stage: &Stage, along: &[Vec<usize>], channels: usize) -> (Vec<Columns
 }
 
 /// Number by number.
-unsafe fn turn(square: *const f32, to: *const *mut f32, [rows, columns]: [usize; 2], add: bool) {
+unsafe fn transpose(square: *const f32, to: *const *mut f32, [rows, columns]: [usize; 2], add: bool) {
     for i in 0..rows {
-        // SAFETY: by the promise of `TurnFn`.
+        // SAFETY: by the promise of `TransposeFn`.
         unsafe {
             let to = *to.add(i);
             for j in 0..columns {
@@ -514,13 +530,13 @@ unsafe fn turn(square: *const f32, to: *const *mut f32, [rows, columns]: [usize;
 }
 
 #[cfg(target_arch = "x86_64")]
-fn turn_of(level: Level) -> TurnFn {
-    if level.vectors() == Level::Avx512 { avx512::turn } else { turn }
+fn transpose_of(level: Level) -> TransposeFn {
+    if level.vectors() == Level::Avx512 { avx512::transpose } else { transpose }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn turn_of(_: Level) -> TurnFn {
-    turn
+fn transpose_of(_: Level) -> TransposeFn {
+    transpose
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -531,18 +547,18 @@ mod avx512 {
 
     /// Sixteen by sixteen.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub unsafe fn turn(square: *const f32, to: *const *mut f32, [rows, columns]: [usize; 2], add: bool) {
+    pub unsafe fn transpose(square: *const f32, to: *const *mut f32, [rows, columns]: [usize; 2], add: bool) {
         for i in (0..rows).step_by(LANES) {
             for j in (0..columns).step_by(LANES) {
                 let mask = (1u32 << (columns - j).min(LANES)) - 1;
-                // SAFETY: by the promise of `TurnFn`; the mask keeps to the columns.
+                // SAFETY: by the promise of `TransposeFn`; the mask keeps to the columns.
                 unsafe {
                     let mut words = [_mm512_setzero_si512(); LANES];
                     for (k, word) in words.iter_mut().enumerate() {
                         *word = _mm512_loadu_si512(square.add((j + k) * COLUMNS + i).cast());
                     }
-                    let turned = transposed_words(words);
-                    for (k, row) in turned.iter().enumerate().take(rows - i) {
+                    let transposed = transposed_words(words);
+                    for (k, row) in transposed.iter().enumerate().take(rows - i) {
                         let (to, mut y) = ((*to.add(i + k)).add(j), _mm512_castsi512_ps(*row));
                         if add {
                             y = _mm512_add_ps(_mm512_maskz_loadu_ps(mask as u16, to), y);
@@ -565,7 +581,7 @@ impl Kernel for KernelGradient {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let pixels = self.stage.batch() * self.pixels()[1];
+        let pixels = self.staging.batch() * self.pixels()[1];
         let work = pixels as f64 * self.parts.size as f64 / 500.0;
         // SAFETY: tasks have their own sums.
         let task =

@@ -1,14 +1,14 @@
 //! Sums and squares of the features of each image, strip by strip: what a strip holds is read again while it is in the
 //! second-level cache.
 //!
-//! Each part of an image has its own mean, around which its squares are exact; [`Moments::finish`] puts them together
+//! Each part of an image has its own mean, around which its squares are exact; [`BatchStatistics::finish`] puts them together
 //! around the image's (Chan, Golub and LeVeque 1979), part by part in order, in f64.
 
 use crate::kernel::{Io, Ptr};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 
 /// Some features of some pixels: row `i` at `c + rows[i]`.
-struct Part {
+struct PixelRows {
     c: *const f32,
     rows: *const usize,
     pixels: usize,
@@ -17,7 +17,7 @@ struct Part {
     squares: *mut f32,
 }
 
-/// Sums and squares of `n` features of the [`Part`] at `a`.
+/// Sums and squares of `n` features of the [`PixelRows`] at `a`.
 struct Gather;
 
 impl Tile for Gather {
@@ -25,7 +25,7 @@ impl Tile for Gather {
     unsafe fn run<I: Isa>(_: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the caller's promise.
         unsafe {
-            let part = &*a.cast::<Part>();
+            let part = &*a.cast::<PixelRows>();
             let mut from = 0;
             while from + 64 <= n {
                 columns::<64>(part, from);
@@ -45,7 +45,7 @@ impl Tile for Gather {
 }
 
 #[inline(always)]
-unsafe fn columns<const W: usize>(part: &Part, from: usize) {
+unsafe fn columns<const W: usize>(part: &PixelRows, from: usize) {
     let row = |i: usize| {
         // SAFETY: the caller's part has so many pixels of `from + W` features at least.
         unsafe { &*part.c.add(*part.rows.add(i) + from).cast::<[f32; W]>() }
@@ -68,16 +68,16 @@ unsafe fn columns<const W: usize>(part: &Part, from: usize) {
 }
 
 /// Statistics of each image's `features` features.
-pub struct Moments {
+pub struct BatchStatistics {
     features: usize,
     /// Pixels of each part of an image.
     parts: Vec<usize>,
     gather: TileFn,
 }
 
-impl Moments {
-    pub fn new(features: usize, parts: Vec<usize>, level: Level) -> Moments {
-        Moments { features, parts, gather: level.tile::<Gather>() }
+impl BatchStatistics {
+    pub fn new(features: usize, parts: Vec<usize>, level: Level) -> BatchStatistics {
+        BatchStatistics { features, parts, gather: level.tile::<Gather>() }
     }
 
     /// Elements that all images leave.
@@ -89,27 +89,22 @@ impl Moments {
     /// rows of an image after those of the other at `c + rows[i]`.
     ///
     /// # Safety
-    /// There are as many rows as the parts have pixels; `all` has room for [`Moments::elements`].
-    #[allow(clippy::too_many_arguments)]
+    /// There are as many rows as the parts have pixels; `all` has room for [`BatchStatistics::elements`].
     pub unsafe fn gather(
         &self,
-        image: usize,
-        images: usize,
-        part: usize,
-        c: *const f32,
-        rows: &[usize],
-        from: usize,
-        n: usize,
+        (image, images, part): (usize, usize, usize),
+        (c, rows): (*const f32, &[usize]),
+        (from, n): (usize, usize),
         all: *mut f32,
     ) {
         let pixels = self.parts[part];
         for i in 0..images {
             let rows = rows[i * pixels..][..pixels].as_ptr();
             let sums = all.wrapping_add(((image + i) * self.parts.len() + part) * 2 * self.features + from);
-            let part = Part { c, rows, pixels, sums, squares: sums.wrapping_add(self.features) };
-            let part = (&raw const part).cast();
+            let these = PixelRows { c, rows, pixels, sums, squares: sums.wrapping_add(self.features) };
+            let these = (&raw const these).cast();
             // SAFETY: by the caller's promise.
-            unsafe { (self.gather)(std::ptr::null_mut(), part, part, part, n) };
+            unsafe { (self.gather)(std::ptr::null_mut(), these, these, these, n) };
         }
     }
 
@@ -117,7 +112,7 @@ impl Moments {
     /// their means and of their squares: `[numbers, sums, squares]`.
     ///
     /// # Safety
-    /// There are `n` of each; `all` has room for [`Moments::elements`].
+    /// There are `n` of each; `all` has room for [`BatchStatistics::elements`].
     pub unsafe fn leave(
         &self,
         image: usize,

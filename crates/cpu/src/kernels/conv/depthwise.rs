@@ -5,13 +5,15 @@
 //! operand. Layouts are channels-last and there is one filter for each channel.
 
 use crate::kernel::Cx;
+use crate::kernel::convolution::is_channels_last;
+use crate::kernel::padded::{Padded, offsets};
+use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv::{Padded, is_channels_last, offsets};
+use crate::select::Refusal;
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::math;
-use systole_compile::Step;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result};
+use systole_ir::{DType, Result, TensorType};
 
 /// One result row, for [`ProductLoop`]: `out (+)= Σᵢ a[left[i]] · b[i · step]`, element by element.
 struct Rows {
@@ -70,7 +72,7 @@ unsafe fn columns<I: Isa, const W: usize>(r: &Rows, from: usize) {
 }
 
 /// `x: f32[B, …, C], one filter for each channel → f32[B, …', C]`.
-struct Forward {
+pub struct Forward {
     input: Padded,
     pixel: Vec<usize>,
     tap: Vec<usize>,
@@ -81,7 +83,7 @@ struct Forward {
 }
 
 /// `x: f32[B, …, C], dy: f32[B, …', C] → f32[…, 1, C]`.
-struct KernelGradient {
+pub struct KernelGradient {
     input: Padded,
     pixel: Vec<usize>,
     tap: Vec<usize>,
@@ -94,54 +96,81 @@ struct KernelGradient {
 /// Most partial sums of a kernel gradient.
 const MOST_PARTS: usize = 32;
 
-/// The kernel for a step that is of this kind.
-pub fn bind(c: &Convolution, bias: bool, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
-    let (x, k, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
-    let (d, n) = (&c.dims, c.dims.input_spatial.len());
-    let f32s = x.dtype == DType::F32 && y.dtype == DType::F32;
-    let forwards = c.reversal.iter().all(|r| !r);
-    if !f32s || !forwards || [x, k, y].iter().any(|t| t.elements() == 0) {
-        return None;
+/// What both kernels ask for: the padded input, and its channels.
+fn prepare(c: &Convolution, types: [&TensorType; 3]) -> std::result::Result<(Padded, usize), Refusal> {
+    let [x, _, y] = types;
+    if [x.dtype, y.dtype] != [DType::F32; 2] || types.iter().any(|t| t.elements() == 0) {
+        return Err("it is not of f32, or is empty".into());
     }
-    let input = Padded::new(x, &c.padding, &c.lhs_dilation)?;
-    let channels = x.shape[n + 1];
-    let product = level.tile::<ProductLoop>();
-    let along =
-        |sizes: &[usize], steps: &[usize]| offsets((0..n).map(|i| (sizes[i], input.strides[i] * steps[i])));
-    let forward = c.feature_groups == channels
-        && c.feature_groups == y.shape[n + 1]
-        && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
-        && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
-        // Filters lie side by side: [taps, C], whichever of the two feature dimensions has the channels.
-        && d.kernel_spatial.iter().copied().eq(0..n);
-    if forward {
-        let pixel = along(&y.shape[1..=n], &c.strides);
-        let tap = along(&k.shape[..n], &c.rhs_dilation);
-        let batch = x.shape[0];
-        return Some(Box::new(Forward { input, pixel, tap, batch, channels, product, bias }));
+    if c.reversal.iter().any(|&r| r) {
+        return Err("its windows are reversed".into());
     }
-    let gradient = !bias
-        && c.batch_groups == channels
-        && k.shape[n + 1] == channels
-        && is_channels_last(d.input_feature, d.input_batch, &d.input_spatial)
-        && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
-        && d.output_spatial.iter().copied().eq(0..n);
-    if gradient {
-        let tap = along(&y.shape[..n], &c.strides);
-        let pixel = along(&k.shape[1..=n], &c.rhs_dilation);
-        let batch = x.shape[0];
-        let images_per_part = batch.div_ceil(MOST_PARTS);
-        return Some(Box::new(KernelGradient {
+    let input = Padded::new(x, &c.padding, &c.lhs_dilation).ok_or("its padding crops more than there is")?;
+    Ok((input, x.shape[x.rank() - 1]))
+}
+
+/// Offsets in the input along its spatial dimensions.
+fn along(input: &Padded, sizes: &[usize], steps: &[usize]) -> Vec<usize> {
+    offsets(sizes.iter().zip(steps).zip(&input.strides).map(|((&size, step), stride)| (size, stride * step)))
+}
+
+impl Forward {
+    pub fn new(
+        c: &Convolution,
+        bias: bool,
+        types: [&TensorType; 3],
+        level: Level,
+    ) -> std::result::Result<Forward, Refusal> {
+        let ([x, k, y], d, n) = (types, &c.dims, c.dims.input_spatial.len());
+        let (input, channels) = prepare(c, types)?;
+        let fits = c.feature_groups == channels
+            && c.feature_groups == y.shape[n + 1]
+            && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
+            && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
+            // Filters lie side by side: [taps, C], whichever of the two feature dimensions has the channels.
+            && d.kernel_spatial.iter().copied().eq(0..n);
+        if !fits {
+            return Err("it has not one filter for each channel".into());
+        }
+        Ok(Forward {
+            pixel: along(&input, &y.shape[1..=n], &c.strides),
+            tap: along(&input, &k.shape[..n], &c.rhs_dilation),
             input,
-            pixel,
-            tap,
+            batch: x.shape[0],
+            channels,
+            product: level.tile::<ProductLoop>(),
+            bias,
+        })
+    }
+}
+
+impl KernelGradient {
+    pub fn new(
+        c: &Convolution,
+        types: [&TensorType; 3],
+        level: Level,
+    ) -> std::result::Result<KernelGradient, Refusal> {
+        let ([x, k, y], d, n) = (types, &c.dims, c.dims.input_spatial.len());
+        let (input, channels) = prepare(c, types)?;
+        let fits = c.batch_groups == channels
+            && k.shape[n + 1] == channels
+            && is_channels_last(d.input_feature, d.input_batch, &d.input_spatial)
+            && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
+            && d.output_spatial.iter().copied().eq(0..n);
+        if !fits {
+            return Err("it is no gradient of one filter for each channel".into());
+        }
+        let batch = x.shape[0];
+        Ok(KernelGradient {
+            tap: along(&input, &y.shape[..n], &c.strides),
+            pixel: along(&input, &k.shape[1..=n], &c.rhs_dilation),
+            input,
             batch,
             channels,
-            images_per_part,
-            product,
-        }));
+            images_per_part: batch.div_ceil(MOST_PARTS),
+            product: level.tile::<ProductLoop>(),
+        })
     }
-    None
 }
 
 impl Kernel for Forward {
@@ -216,16 +245,7 @@ impl Kernel for KernelGradient {
         let work = (self.batch * pixels * channels * taps) as f64 * 0.15;
         cx.team.run_with(parts, work, cx.flush, &body);
         // SAFETY: the parts' sums and the result have that many elements.
-        unsafe {
-            crate::kernels::conv::sum_parts(
-                cx,
-                sums.elem(0),
-                parts,
-                taps * channels,
-                io.outputs[0],
-                crate::kernels::conv::Finish::Copy,
-            )
-        };
+        unsafe { sum_parts(cx, sums.elem(0), parts, taps * channels, io.outputs[0], Finish::Copy) };
         Ok(())
     }
 }

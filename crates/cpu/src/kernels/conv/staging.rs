@@ -6,6 +6,7 @@
 //! zeros around it (and narrow floats widened) into its thread's working memory, so no padded copy of the whole input
 //! ever exists. Wide inputs are cut into slices of channels as well.
 
+use crate::kernel::padded::offsets;
 use crate::kernels::conv::microkernel::{LINE, LINES, Lines};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};
@@ -66,7 +67,7 @@ pub struct Strip {
 }
 
 /// How strips of one input are brought to working memory.
-pub struct Stage {
+pub struct Staging {
     axes: Vec<Axis>,
     batch: usize,
     /// Images, or pixel rows of one image, in each strip.
@@ -110,11 +111,11 @@ fn far(pitch: usize, step: usize, most: usize) -> bool {
     (pitch * step).is_multiple_of(most)
 }
 
-impl Stage {
+impl Staging {
     /// `x: [B, …, C]` with spatial dimensions as in `axes`, in strips of about `pixels` pixels. Where the other factor
     /// of the product has few `elements` there are strips for all threads; reading a large one again for each strip
     /// costs more than smaller strips give.
-    pub fn new(x: &TensorType, axes: Vec<Axis>, pixels: usize, elements: usize, level: Level) -> Stage {
+    pub fn new(x: &TensorType, axes: Vec<Axis>, pixels: usize, elements: usize, level: Level) -> Staging {
         let n = axes.len();
         let (batch, channels) = (x.shape[0], x.shape[n + 1]);
         let row = axes[1..].iter().map(|a| a.count).product();
@@ -123,7 +124,7 @@ impl Stage {
         let strides = x.shape.strides();
         let (own_image, own): (usize, SmallVec<[usize; 3]>) = (strides[0], strides[1..=n].into());
         let last = &axes[n - 1];
-        let mut stage = Stage {
+        let mut staging = Staging {
             batch,
             images,
             rows,
@@ -143,18 +144,18 @@ impl Stage {
             axes: Vec::new(),
         };
         let here = x.dtype == DType::F32 && !far(channels * 4, last.unit * last.step, 2 * ALIAS);
-        stage.axes = axes;
-        if here && stage.lies_well() {
-            return stage;
+        staging.axes = axes;
+        if here && staging.lies_well() {
+            return staging;
         }
-        let places = stage.images * stage.extents().iter().product::<usize>();
-        let slices = stage.cuts().find(|s| places * (channels / s) <= MOST_STAGED);
-        let slices = slices.or_else(|| stage.cuts().last()).unwrap_or(1);
-        stage.lay(slices);
-        stage
+        let places = staging.images * staging.extents().iter().product::<usize>();
+        let slices = staging.cuts().find(|s| places * (channels / s) <= MOST_STAGED);
+        let slices = slices.or_else(|| staging.cuts().last()).unwrap_or(1);
+        staging.lay(slices);
+        staging
     }
 
-    /// As [`Stage::new`], with elements as they are stored, in slices of at most `most` channels where slices of whole
+    /// As [`Staging::new`], with elements as they are stored, in slices of at most `most` channels where slices of whole
     /// vectors can bring it there; read in place only where that `may` be.
     pub fn as_stored(
         x: &TensorType,
@@ -164,20 +165,20 @@ impl Stage {
         most: usize,
         may: bool,
         level: Level,
-    ) -> Stage {
-        let mut stage = Stage::new(x, axes, pixels, elements, level);
-        (stage.staged, stage.widen, stage.in_place) = (stage.element, None, None);
-        let slices = if stage.channels <= most {
+    ) -> Staging {
+        let mut staging = Staging::new(x, axes, pixels, elements, level);
+        (staging.staged, staging.widen, staging.in_place) = (staging.element, None, None);
+        let slices = if staging.channels <= most {
             1
         } else {
-            stage.cuts().find(|s| stage.channels / s <= most).unwrap_or(1)
+            staging.cuts().find(|s| staging.channels / s <= most).unwrap_or(1)
         };
-        if may && stage.lies_well() {
-            (stage.slices, stage.width) = (slices, stage.channels / slices);
+        if may && staging.lies_well() {
+            (staging.slices, staging.width) = (slices, staging.channels / slices);
         } else {
-            stage.lay(slices);
+            staging.lay(slices);
         }
-        stage
+        staging
     }
 
     /// Whether the input is read in place, for which it must have no padding and no holes.
@@ -194,7 +195,7 @@ impl Stage {
     }
 
     /// The same in slices of at most `most` channels, where slices of whole vectors can bring it there.
-    pub fn sliced(mut self, most: usize) -> Stage {
+    pub fn sliced(mut self, most: usize) -> Staging {
         if self.width > most {
             let slices = self.cuts().find(|s| self.channels / s <= most).unwrap_or(self.slices);
             self.lay(slices);
@@ -203,8 +204,8 @@ impl Stage {
     }
 
     /// With words of pairs of bf16, for inputs of that type.
-    pub fn paired(self, pairs: Pairs) -> Stage {
-        Stage { pairs: Some(pairs), ..self }
+    pub fn paired(self, pairs: Pairs) -> Staging {
+        Staging { pairs: Some(pairs), ..self }
     }
 
     /// Staged coordinates of a strip along each axis.
@@ -299,7 +300,7 @@ impl Stage {
         self.table(counts, self.image, steps)
     }
 
-    /// As [`Stage::pixels`], of the first pixels of pairs.
+    /// As [`Staging::pixels`], of the first pixels of pairs.
     pub fn pairs(&self, counts: &[usize]) -> Vec<usize> {
         let last = counts.len() - 1;
         let mut counts: SmallVec<[usize; 3]> = counts.into();
@@ -309,11 +310,11 @@ impl Stage {
         self.table(&counts, self.image, axes.map(|(d, (a, s))| a.step * s * distance(d)))
     }
 
-    /// As [`Stage::pixels`], with other distances between images and along each dimension.
+    /// As [`Staging::pixels`], with other distances between images and along each dimension.
     pub fn table(&self, counts: &[usize], image: usize, steps: impl Iterator<Item = usize>) -> Vec<usize> {
         let rows = self.rows.min(counts[0]);
         let counts = [rows].into_iter().chain(counts[1..].iter().copied());
-        crate::kernels::conv::offsets([(self.images, image)].into_iter().chain(counts.zip(steps)))
+        offsets([(self.images, image)].into_iter().chain(counts.zip(steps)))
     }
 
     /// The part of `x` that a strip reads, and its bytes.
@@ -332,7 +333,7 @@ impl Stage {
     /// first tap lies.
     ///
     /// # Safety
-    /// `x` has the type of [`Stage::new`], `scratch` room for [`Stage::elements`].
+    /// `x` has the type of [`Staging::new`], `scratch` room for [`Staging::elements`].
     pub unsafe fn load(&self, x: *const u8, strip: Strip, slice: usize, scratch: *mut u8) -> *const u8 {
         if let Some(at) = self.in_place {
             let row = strip.row * self.axes[0].step * self.strides[0];
@@ -416,7 +417,7 @@ impl Stage {
 
 /// Memory that will be read soon, fetched piece by piece while other work goes on: copying from far memory would leave
 /// the arithmetic units idle.
-pub struct Ahead {
+pub struct Prefetch {
     /// Where the next line and how many there are, in two arrays one after the other.
     left: [(*const u8, usize); 2],
     /// Lines of one call.
@@ -426,16 +427,16 @@ pub struct Ahead {
 /// Bytes of an array that are fetched at most: more would push out what is being worked on.
 const MOST_AHEAD: usize = 384 << 10;
 
-impl Ahead {
+impl Prefetch {
     /// Two arrays of so many bytes, in `calls` calls of a register kernel.
-    pub fn new(arrays: [(*const u8, usize); 2], calls: usize) -> Ahead {
+    pub fn new(arrays: [(*const u8, usize); 2], calls: usize) -> Prefetch {
         let left = arrays.map(|(at, bytes)| (at, bytes.min(MOST_AHEAD).div_ceil(LINE)));
         let each = (left[0].1 + left[1].1).div_ceil(calls.max(1));
-        Ahead { left, each }
+        Prefetch { left, each }
     }
 
-    pub fn none() -> Ahead {
-        Ahead { left: [(std::ptr::null(), 0); 2], each: 0 }
+    pub fn none() -> Prefetch {
+        Prefetch { left: [(std::ptr::null(), 0); 2], each: 0 }
     }
 
     /// The lines of the next call, which has `rounds` rounds of products.
@@ -466,16 +467,16 @@ pub unsafe fn put(widen: Option<TileFn>, from: *const u8, to: *mut f32, n: usize
 
 /// Offsets of the taps of one pixel, by the taps' coordinates along each axis, in runs of `run` consecutive elements:
 /// channels, and taps along the last axis where these follow each other.
-pub fn runs(stage: &Stage, taps: &[Vec<usize>]) -> (Vec<usize>, usize) {
+pub fn runs(staging: &Staging, taps: &[Vec<usize>]) -> (Vec<usize>, usize) {
     let last = &taps[taps.len() - 1];
-    let unit = stage.strides[taps.len() - 1];
-    let joined = unit == stage.width && last.windows(2).all(|w| w[0] + 1 == w[1]) && !last.is_empty();
+    let unit = staging.strides[taps.len() - 1];
+    let joined = unit == staging.width && last.windows(2).all(|w| w[0] + 1 == w[1]) && !last.is_empty();
     let mut all = vec![0];
     for (d, taps) in taps.iter().enumerate() {
-        let taps = if joined && d + 1 == stage.strides.len() { &taps[..1] } else { &taps[..] };
-        all = all.iter().flat_map(|&at| taps.iter().map(move |t| at + t * stage.strides[d])).collect();
+        let taps = if joined && d + 1 == staging.strides.len() { &taps[..1] } else { &taps[..] };
+        all = all.iter().flat_map(|&at| taps.iter().map(move |t| at + t * staging.strides[d])).collect();
     }
-    (all, if joined { last.len() * stage.width } else { stage.width })
+    (all, if joined { last.len() * staging.width } else { staging.width })
 }
 
 /// Cuts a batch of work into groups: `pieces` of at most `of`.
@@ -500,10 +501,10 @@ mod tests {
             let axis =
                 |count: usize| Axis { size: count, holes: 1, low: 0, unit: 1, step: 1, reach: 1, count };
             let x = TensorType::new(DType::F32, [batch, rows, row, 3]);
-            let stage = Stage::new(&x, vec![axis(rows), axis(row)], pixels, 1, Level::Portable);
+            let staging = Staging::new(&x, vec![axis(rows), axis(row)], pixels, 1, Level::Portable);
             let mut seen = vec![0; batch * rows];
-            for i in 0..stage.strips() {
-                let s = stage.strip(i);
+            for i in 0..staging.strips() {
+                let s = staging.strip(i);
                 for image in s.image..s.image + s.images {
                     (s.row..s.row + s.rows).for_each(|r| seen[image * rows + r] += 1);
                 }

@@ -5,10 +5,11 @@
 //! up. Images are summed in parts that depend on the batch only, and the parts in a tree.
 
 use crate::kernel::few_rows::FewRows;
+use crate::kernel::padded::offsets;
+use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv::{Finish, offsets, sum_parts};
 use crate::kernels::conv_pool::amx::Magnitude;
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::unpooled::FEATURES;

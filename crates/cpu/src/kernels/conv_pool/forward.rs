@@ -2,26 +2,27 @@
 //! product with few columns of what that makes is summed before it leaves the next one.
 
 use crate::kernel::convert::convert;
+use crate::kernel::convolution::has_unit_steps;
 use crate::kernel::inner_products::InnerProducts;
-use crate::kernel::product::Epilogue;
-use crate::kernel::product::roles;
+use crate::kernel::padded::{Padded, offsets};
+use crate::kernel::product::{Epilogue, roles};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv::winograd::is_plain;
-use crate::kernels::conv::{Padded, bind_pooled, offsets};
 use crate::kernels::conv_pool::amx;
 use crate::kernels::conv_pool::amx::TilePool;
 use crate::kernels::conv_pool::microkernel::{Minimal, Stored, Windows, WindowsShape, windows_shape};
-use crate::kernels::pool::max_pool::{PoolKernel, Row, pool_row};
 use crate::machine::team::inside;
+use crate::select::Problem;
 use crate::simd::amx::fused::fused_of;
 use crate::simd::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
 use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
 use crate::simd::loops::{lanes, widen};
-use crate::simd::narrow_bias::NarrowBias;
+use crate::simd::narrow_bias::sum_rounding;
+use crate::simd::pool_row::{Row, pool_row};
+use systole_compile::Kernel as Plan;
 use systole_compile::{Pool, Step};
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{DType, Op, Result, TensorType};
 
 /// Operations that one block of the parallel loop does, at the least.
 const BLOCK: f64 = 1e6;
@@ -29,12 +30,13 @@ const BLOCK: f64 = 1e6;
 const IMAGES: usize = 32;
 const ROW_BYTES: usize = 1 << 18;
 
-/// The kernel of a pooling; `None` for types that have no path here.
-pub fn bind(pool: &Pool, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
+/// The kernel of a pooled convolution; `None` for types that have no path here.
+pub fn bind(pool: &Pool, problem: &Problem<'_>) -> Option<Box<dyn Kernel>> {
+    let Problem { step, target, .. } = *problem;
     let level = target.level.vectors();
-    let Some(conv) = &pool.conv else { return Some(Box::new(PoolKernel::new(pool, step, level)?)) };
+    let conv = pool.conv.as_ref()?;
     if target.winograd
-        && let Some(kernel) = Transformed::new(conv, pool, step, target.level)
+        && let Some(kernel) = Transformed::new(conv, pool, problem)
     {
         return Some(Box::new(kernel));
     }
@@ -56,12 +58,25 @@ struct Transformed {
 }
 
 impl Transformed {
-    fn new(c: &Convolution, pool: &Pool, step: &Step, level: Level) -> Option<Transformed> {
+    fn new(c: &Convolution, pool: &Pool, problem: &Problem<'_>) -> Option<Transformed> {
+        let Problem { step, target, .. } = *problem;
         let (inputs, of_product) = step.input_types.split_at(step.input_types.len() - pool.product);
         let y = &step.output_types[0];
-        let vectors = level.vectors();
-        let conv = bind_pooled(c, pool, inputs, y, vectors, rounding(inputs, vectors))?;
-        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, 0, level)?) };
+        let conv = Step {
+            kernel: Plan::Op { op: Op::from(c.clone()), bias: inputs.len() > 2 },
+            inputs: step.inputs[..inputs.len()].to_vec(),
+            input_types: inputs.to_vec(),
+            outputs: step.outputs[..1].to_vec(),
+            output_types: vec![pool.operand.clone()],
+            ..step.clone()
+        };
+        // Of the vectors' level: pairs of bf16 and tile registers transform nothing.
+        let vectors = Target { level: target.level.vectors(), ..target };
+        let mut conv = Problem { target: vectors, ..*problem }.bind(&conv).ok()?;
+        if !conv.pool_result(pool, y) {
+            return None;
+        }
+        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, 0, target.level)?) };
         Some(Transformed { conv, product, operands: inputs.len() })
     }
 
@@ -114,15 +129,6 @@ impl Kernel for Transformed {
             self.multiply(cx, io);
         }
         Ok(())
-    }
-}
-
-/// How sums of narrow operands are rounded: input, kernel and perhaps a bias.
-fn rounding(inputs: &[TensorType], level: Level) -> Option<TileFn> {
-    match (inputs[0].dtype, inputs.len()) {
-        (DType::F32, _) => None,
-        (_, 3) => Some(level.tile::<NarrowBias<true>>()),
-        _ => Some(level.tile::<NarrowBias<false>>()),
     }
 }
 
@@ -262,7 +268,7 @@ impl ConvPoolKernel {
             _ if target.excess_precision => Stored::Once,
             _ => Stored::Rounded,
         };
-        let plain = is_plain(c) && pool.strides == pool.window;
+        let plain = has_unit_steps(c) && pool.strides == pool.window;
         let minimal = if target.winograd && in_registers && plain {
             Minimal::new([k.shape[0], k.shape[1]], channels, stored, level)
         } else {
@@ -288,7 +294,7 @@ impl ConvPoolKernel {
             [] => tap.iter().map(|&at| at * size).collect(),
             pairs => pairs.iter().map(|p| tap[p.tap] * size).collect(),
         };
-        let narrow = rounding(inputs, level);
+        let narrow = sum_rounding(x.dtype, inputs.len() > 2, level);
         let (way, columns) = if in_registers {
             let shape = windows_shape(level, stored);
             let columns = shape.panel(features);
@@ -496,7 +502,7 @@ impl ConvPoolKernel {
                     line: self.line * self.features,
                     channels: self.features,
                     relu: self.pool.relu,
-                    place,
+                    argmax: place,
                 };
                 let bytes = tile.cast_const().cast::<u8>();
                 // SAFETY: the tile has room for all pixels; the results are the caller's.

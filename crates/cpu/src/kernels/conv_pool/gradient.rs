@@ -11,10 +11,11 @@
 
 use crate::kernel::convert::convert;
 use crate::kernel::few_rows::FewRows;
+use crate::kernel::padded::{Padded, offsets};
+use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv::{Finish, Padded, offsets, sum_parts};
 use crate::kernels::conv_pool::amx_gradient::TileGradient;
 use crate::kernels::conv_pool::im2col::{Gradients, LANES, Patches};
 use crate::simd::amx::fused::fused_of;

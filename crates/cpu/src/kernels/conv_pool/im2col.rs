@@ -4,7 +4,7 @@
 //! own place on: one permutation of a short vector. Gradients are read, or made on the way as products of few terms: a window
 //! of a few images at a time, so that they never leave the nearest cache.
 
-use crate::kernels::conv::{Padded, offsets};
+use crate::kernel::padded::{Padded, offsets};
 use crate::simd::level::Level;
 use std::mem::MaybeUninit;
 use systole_compile::UnpooledGradient;

@@ -15,13 +15,13 @@ use systole_compile::Kernel;
 pub static FORWARD: Family = Family {
     name: "conv_pool",
     doc: "max pooling with the convolution before it and the product after it",
-    takes: |step| matches!(step.kernel, Kernel::Pool(_)),
+    takes: |step| matches!(&step.kernel, Kernel::Pool(p) if p.conv.is_some()),
     candidates: &[Candidate {
         name: "forward",
         why: "takes every pooling that the compiler fuses",
         levels: EVERY,
         accepts: |p| match &p.step.kernel {
-            Kernel::Pool(pool) => forward::bind(pool, p.step, p.target).ok_or_else(|| "no kernel".into()),
+            Kernel::Pool(pool) => forward::bind(pool, p).ok_or_else(|| "no kernel".into()),
             _ => Err("no pooling".into()),
         },
     }],

@@ -9,13 +9,12 @@
 //! column is zero, and so are four of the products then: 5×5 taps take 49 where the definition has 100. All parts add to the
 //! same transformed tile, as channels do.
 
-use crate::kernels::conv::winograd;
-use crate::kernels::conv::winograd::PLACES;
 use crate::kernels::conv_pool::microkernel::{
     Compare, Kind, STORED, Stored, WIDE, Windows, finish, finish_finite,
 };
 use crate::simd::level::Level;
 use crate::simd::vector::Portable32;
+use crate::simd::winograd::{COMPONENTS, Transforms, Window};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use systole_compile::Relu;
@@ -233,7 +232,7 @@ unsafe fn column(c: &Call<'_>, j: usize, at: usize) -> *const f32 {
 unsafe fn down<V: Compare, const J: usize>(
     c: &Call<'_>,
     at: usize,
-    u: &[V; PLACES],
+    u: &[V; COMPONENTS],
     start: Option<V>,
 ) -> [V; 2] {
     // SAFETY: by the caller's promise, the window's elements are there.
@@ -394,8 +393,8 @@ unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
     // SAFETY: by the caller's promise, transformed operands and results cover the windows and filters.
     unsafe {
         let bias = if w.bias.is_null() { V::splat(0.0) } else { V::load(w.bias.add(from)) };
-        let kernel = c.kernel.add(from * PLACES);
-        let mut u = [bias; PLACES];
+        let kernel = c.kernel.add(from * COMPONENTS);
+        let mut u = [bias; COMPONENTS];
         for (p, u) in u.iter_mut().enumerate() {
             *u = V::load(kernel.add((p % 4 * 4 + p / 4) * V::LANES));
         }
@@ -491,7 +490,7 @@ pub struct Minimal {
     run: WindowsFn,
     passes: PassesFn,
     transform: TransformFn,
-    of_kernel: unsafe fn(&winograd::Window),
+    of_kernel: unsafe fn(&Window),
 }
 
 impl Minimal {
@@ -516,7 +515,7 @@ impl Minimal {
                 if kind == WIDE { $name::<$one, WIDE> } else { $name::<$one, STORED> }
             };
         }
-        let kernels: (WindowsFn, PassesFn, TransformFn, usize) = match (level, terms.products == PLACES) {
+        let kernels: (WindowsFn, PassesFn, TransformFn, usize) = match (level, terms.products == COMPONENTS) {
             #[cfg(target_arch = "x86_64")]
             (Level::Avx512, true) => (kernels!(avx512, true), no_passes, transform_avx512, 16),
             #[cfg(target_arch = "x86_64")]
@@ -528,7 +527,7 @@ impl Minimal {
             _ => return None,
         };
         let (run, passes, transform, lanes) = kernels;
-        let of_kernel = winograd::of_kernel(level);
+        let of_kernel = Transforms::of(level).kernel;
         Some(Minimal { width: kernel[1], channels, terms, lanes, run, passes, transform, of_kernel })
     }
 
@@ -540,7 +539,7 @@ impl Minimal {
     /// Windows that are transformed at a time, at most.
     pub fn most(&self) -> usize {
         let fit = (PART / self.channels - self.terms.beyond) / 2;
-        if self.terms.products == PLACES { fit } else { fit.min(WINDOWS) }
+        if self.terms.products == COMPONENTS { fit } else { fit.min(WINDOWS) }
     }
 
     /// Elements of the transformed kernel for each filter, in whole vectors of these.
@@ -559,19 +558,19 @@ impl Minimal {
             for part in &self.terms.parts {
                 for channel in 0..channels {
                     // Taps that the part does not have are zero.
-                    let (mut taps, mut places) = ([[0f32; 16]; 9], [[0f32; 16]; PLACES]);
+                    let (mut taps, mut components) = ([[0f32; 16]; 9], [[0f32; 16]; COMPONENTS]);
                     for (i, j) in (0..part.size[0]).flat_map(|i| (0..part.size[1]).map(move |j| (i, j))) {
                         let tap = (part.at[0] + i) * self.width + part.at[1] + j;
                         let from = panel.wrapping_add((tap * channels + channel) * columns + at);
                         // SAFETY: the panel has the tap; a vector has at most 16 lanes.
                         unsafe { std::ptr::copy_nonoverlapping(from, taps[3 * i + j].as_mut_ptr(), lanes) };
                     }
-                    let w = winograd::Window {
+                    let w = Window {
                         taps: taps.as_mut_ptr().cast(),
                         tap: 16,
                         row: 16,
-                        places: places.as_mut_ptr().cast(),
-                        place: 16,
+                        components: components.as_mut_ptr().cast(),
+                        component: 16,
                         wide: 16,
                         rows: 1,
                         elements: lanes,
@@ -583,7 +582,7 @@ impl Minimal {
                     for (i, j) in (0..=part.size[0]).flat_map(|i| (0..=part.size[1]).map(move |j| (i, j))) {
                         let to = to.wrapping_add((part.products[channel][j] + i) * lanes);
                         // SAFETY: there is room for a vector of each product.
-                        unsafe { std::ptr::copy_nonoverlapping(places[4 * i + j].as_ptr(), to, lanes) };
+                        unsafe { std::ptr::copy_nonoverlapping(components[4 * i + j].as_ptr(), to, lanes) };
                     }
                 }
             }

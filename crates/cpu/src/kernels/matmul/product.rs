@@ -25,13 +25,8 @@ impl Product {
             return Err("it is no product".into());
         };
         let (a, b) = (&p.step.input_types[0], &p.step.input_types[1]);
-        let [left, right] = match p.operands {
-            Some(operands) => operands.clone(),
-            None => [
-                roles(a, &d.lhs_batch, &d.lhs_free(a.rank()), &d.lhs_contract),
-                roles(b, &d.rhs_batch, &d.rhs_free(b.rank()), &d.rhs_contract),
-            ],
-        };
+        let left = roles(a, &d.lhs_batch, &d.lhs_free(a.rank()), &d.lhs_contract);
+        let right = roles(b, &d.rhs_batch, &d.rhs_free(b.rank()), &d.rhs_contract);
         let epilogue = Epilogue { bias: *bias, accumulate: false };
         Ok(Product { left, right, types: [a.dtype, d.element_type], epilogue, target: p.target })
     }

@@ -3,7 +3,7 @@
 pub mod max_pool;
 pub mod reduce_window;
 
-use crate::select::{Candidate, EVERY, Family};
+use crate::select::{Candidate, EVERY, Family, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
 
@@ -12,10 +12,22 @@ pub static FAMILY: Family = Family {
     name: "pool",
     doc: "folds over windows, max pooling's gradient",
     takes: |step| {
-        matches!(step.kernel, Kernel::Unpool(_))
+        matches!(step.kernel, Kernel::Pool(_) | Kernel::Unpool(_))
             || matches!(&step.kernel, Kernel::Op { op: Op::ReduceWindow(_) | Op::SelectAndScatter(_), .. })
     },
     candidates: &[
+        Candidate {
+            name: "max_pool",
+            why: "max pooling of an array, with the argmax of each window where its gradient needs it",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Kernel::Pool(pool) => answer(
+                    max_pool::PoolKernel::new(pool, p.step, p.target.level.vectors()),
+                    "its element types have no path",
+                ),
+                _ => Err("no max pooling that the compiler fuses".into()),
+            },
+        },
         Candidate {
             name: "unpool",
             why: "max pooling's gradient by the places that the forward pass kept",

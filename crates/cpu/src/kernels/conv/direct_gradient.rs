@@ -5,12 +5,16 @@
 //!
 //! Where the machine multiplies pairs of bf16, a product is of two pixels that follow each other in a line.
 
+use crate::kernel::convolution::is_kernel_gradient;
+use crate::kernel::partial_sums::PartialSums;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels};
-use crate::kernels::conv::staging::{Ahead, Axis, FEWEST_TASKS, Stage, group, put, runs};
-use crate::kernels::conv::{Parts, is_kernel_gradient};
-use crate::simd::level::{Level, TileFn};
+use crate::kernels::conv::operands::NO_GRADIENT;
+use crate::kernels::conv::phases::{gradient_axes, gradient_taps};
+use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, group, put, runs};
+use crate::select::Refusal;
+use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::{Pairs, widen};
 use crate::simd::ranges::pieces;
 use std::ops::Range;
@@ -29,7 +33,7 @@ const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
 pub struct KernelGradient {
-    stage: Stage,
+    staging: Staging,
     /// Offsets of runs of rows in the staged input, and where each row of a slice lies in the result.
     runs: Vec<usize>,
     length: usize,
@@ -46,7 +50,7 @@ pub struct KernelGradient {
     level: Level,
     groups: Vec<Range<usize>>,
     features: usize,
-    parts: Parts,
+    parts: PartialSums,
     strips_per_part: usize,
     element: usize,
     /// Whether the cotangent is read where it lies, rather than panels of it copied together.
@@ -63,12 +67,12 @@ fn chain(level: Level, columns: usize) -> usize {
 
 /// How many parts of the batch and groups of panels there are: enough for the threads, at the least cost of summing
 /// parts (each element written and read twice) and of reading the input for each group again.
-fn cut(stage: &Stage, size: usize, panels: usize) -> (usize, usize) {
-    let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(stage.strips());
-    let staged = stage.input() as f64;
+fn cut(staging: &Staging, size: usize, panels: usize) -> (usize, usize) {
+    let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(staging.strips());
+    let staged = staging.input() as f64;
     let choices = (1..=most).map(|parts| {
-        let groups = FEWEST_TASKS.div_ceil(parts * stage.slices).clamp(1, panels);
-        let missing = FEWEST_TASKS.saturating_sub(parts * stage.slices * groups);
+        let groups = FEWEST_TASKS.div_ceil(parts * staging.slices).clamp(1, panels);
+        let missing = FEWEST_TASKS.saturating_sub(parts * staging.slices * groups);
         let sums = if parts > 1 { 4.0 * (parts * size) as f64 } else { 0.0 };
         (missing, sums + (groups - 1) as f64 * staged, parts, groups)
     });
@@ -77,55 +81,44 @@ fn cut(stage: &Stage, size: usize, panels: usize) -> (usize, usize) {
 }
 
 impl KernelGradient {
+    /// `target.winograd`: zeros may meet elements that the definition does not have there.
     pub fn new(
         c: &Convolution,
-        x: &TensorType,
-        dy: &TensorType,
-        y: &TensorType,
-        level: Level,
-        loose: bool,
-    ) -> Option<KernelGradient> {
+        [x, dy, y]: [&TensorType; 3],
+        target: Target,
+    ) -> std::result::Result<KernelGradient, Refusal> {
         if !is_kernel_gradient(c) {
-            return None;
+            return Err(NO_GRADIENT.into());
         }
         let n = c.dims.input_spatial.len();
         let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
         // Strips cut the first dimension: where that is the last one, each pixel is a line.
-        let (line, vectors) = (if n > 1 { dy.shape[n] } else { 1 }, level.vectors());
+        let (level, vectors) = (target.level, target.level.vectors());
+        let line = if n > 1 { dy.shape[n] } else { 1 };
         // Beside the last pixel of an odd line, zeros meet elements that the definition does not have there.
         let paired = level == Level::Avx512Bf16
             && [x.dtype, dy.dtype] == [DType::BF16; 2]
             && n > 1
-            && (loose || line.is_multiple_of(2));
+            && (target.winograd || line.is_multiple_of(2));
         let pairs = paired.then(|| Pairs::new(vectors));
-        let products = if paired { level } else { vectors };
-        let axis = |i: usize| {
-            let (taps, step) = (y.shape[i], c.rhs_dilation[i]);
-            // Of an input of which every pixel sees one element, only those are staged.
-            let (unit, step) = if taps == 1 { (step, 1) } else { (1, step) };
-            let reach = (taps - 1) * c.strides[i] + 1;
-            let (size, holes, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
-            Axis { size, holes, low: -c.padding[i][0], unit, step, reach, count }
-        };
-        let mut stage = Stage::new(x, (0..n).map(axis).collect(), PIXELS, y.elements(), vectors);
+        let mut staging = Staging::new(x, gradient_axes(c, x, dy, y), PIXELS, y.elements(), vectors);
         if let Some(pairs) = pairs {
-            stage = stage.paired(pairs);
+            staging = staging.paired(pairs);
         }
-        let taps: Vec<Vec<usize>> =
-            (0..n).map(|i| (0..y.shape[i]).map(|t| t * c.strides[i]).collect()).collect();
-        let (runs, length) = runs(&stage, &taps);
-        let mut pixel = if paired { stage.pairs(&dy.shape[1..=n]) } else { stage.pixels(&dy.shape[1..=n]) };
+        let (runs, length) = runs(&staging, &gradient_taps(c, y));
+        let counts = &dy.shape[1..=n];
+        let mut pixel = if paired { staging.pairs(counts) } else { staging.pixels(counts) };
         pixel.extend([0; SLACK]);
         let size = y.elements();
         let out = (0..size / channels / features)
-            .flat_map(|tap| (0..stage.width).map(move |c| (tap * channels + c) * features))
+            .flat_map(|tap| (0..staging.width).map(move |c| (tap * channels + c) * features))
             .collect();
-        let panels = panels(products, features);
-        let (parts, groups) = cut(&stage, size, panels.len());
-        let strips_per_part = stage.strips().div_ceil(parts);
-        let parts = stage.strips().div_ceil(strips_per_part);
+        let panels = panels(if paired { level } else { vectors }, features);
+        let (parts, groups) = cut(&staging, size, panels.len());
+        let strips_per_part = staging.strips().div_ceil(parts);
+        let parts = staging.strips().div_ceil(strips_per_part);
         let groups = group(panels.len(), groups);
-        Some(KernelGradient {
+        Ok(KernelGradient {
             runs,
             length,
             out,
@@ -137,13 +130,13 @@ impl KernelGradient {
             level,
             groups,
             features,
-            parts: Parts::new(parts, y, level),
+            parts: PartialSums::new(parts, y, level),
             strips_per_part,
             element: dy.dtype.size(),
             in_place: size / features <= FEW_ROWS && !(features * 4).is_multiple_of(ALIAS),
             pairs,
             widen: widen(dy.dtype, vectors),
-            stage,
+            staging,
         })
     }
 
@@ -154,36 +147,37 @@ impl KernelGradient {
             (rest / self.groups.len(), &self.panels[self.groups[rest % self.groups.len()].clone()]);
         let first = part * self.strips_per_part;
         let widest = group.iter().map(|p| p.shape.columns).max().unwrap_or(0);
-        let staged = self.stage.elements().next_multiple_of(16);
+        let staged = self.staging.elements().next_multiple_of(16);
         let packed = (self.pixel.len() - SLACK) * widest;
-        let sums = sums.wrapping_add(part * self.parts.size + slice * self.stage.width * self.features);
+        let sums = sums.wrapping_add(part * self.parts.size + slice * self.staging.width * self.features);
         with_scratch((staged + packed) * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
-            let last = (first + self.strips_per_part).min(self.stage.strips());
+            let last = (first + self.strips_per_part).min(self.staging.strips());
             for i in first..last {
-                let strip = self.stage.strip(i);
+                let strip = self.staging.strip(i);
                 let lines = strip.images * strip.rows * (self.row / self.line);
                 let products = lines * self.products();
                 let at = strip.image * self.image + strip.row * self.row;
-                let next = (i + 1 < last).then(|| self.stage.strip(i + 1));
+                let next = (i + 1 < last).then(|| self.staging.strip(i + 1));
                 let calls = group.len()
                     * products.div_ceil(chain(self.level, group[0].shape.columns))
                     * self.runs.len()
                     * self.length.div_ceil(group[0].shape.rows);
-                let mut ahead = Ahead::none();
+                let mut prefetch = Prefetch::none();
                 if let Some(next) = next {
                     let size = self.features * self.element;
                     let to = (next.image * self.image + next.row * self.row) * size;
                     let bytes = next.images * next.rows * self.row * size;
-                    ahead = Ahead::new([self.stage.input_of(x, next), (dy.wrapping_add(to), bytes)], calls);
+                    prefetch =
+                        Prefetch::new([self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)], calls);
                 }
                 let add = i > first || self.parts.begin_with_result();
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
                 unsafe {
-                    let a = self.stage.load(x, strip, slice, scratch.cast()).cast::<f32>();
+                    let a = self.staging.load(x, strip, slice, scratch.cast()).cast::<f32>();
                     for panel in group {
                         let b = self.right(dy, at, lines, panel, scratch.add(staged));
-                        self.product(a, b, products, panel, sums, add, &mut ahead);
+                        self.product(a, b, products, panel, sums, add, &mut prefetch);
                     }
                 }
             }
@@ -238,7 +232,7 @@ impl KernelGradient {
         panel: &Panel,
         sums: *mut f32,
         add: bool,
-        ahead: &mut Ahead,
+        prefetch: &mut Prefetch,
     ) {
         for (from, count) in pieces(products, chain(self.level, panel.shape.columns)) {
             for (r, run) in self.runs.iter().enumerate() {
@@ -247,7 +241,7 @@ impl KernelGradient {
                         a: a.wrapping_add(run + i),
                         steps: self.pixel[from..].as_ptr(),
                         count,
-                        ahead: ahead.next(count / TOGETHER),
+                        ahead: prefetch.next(count / TOGETHER),
                         b: b.wrapping_add(from * b_row),
                         b_row,
                         out: Out {
@@ -266,7 +260,7 @@ impl KernelGradient {
     }
 
     fn per_part(&self) -> usize {
-        self.stage.slices * self.groups.len()
+        self.staging.slices * self.groups.len()
     }
 }
 
@@ -280,7 +274,7 @@ impl Kernel for KernelGradient {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let strips = self.stage.strips() as f64;
+        let strips = self.staging.strips() as f64;
         let work = strips * (self.pixel.len() * self.parts.size) as f64 / 50.0;
         // SAFETY: tasks have their own sums.
         let task =
