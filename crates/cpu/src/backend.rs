@@ -1,12 +1,17 @@
 //! The backend interface: compile a graph, run it on buffers.
 
-use crate::arena::{CpuData, Memory};
-use crate::detect::{Level, Target};
-use crate::exec::{Cx, Executor};
-use crate::limit;
-use crate::panels::{self, Panels};
-use crate::profile;
-use crate::team::{Team, flush_denormals, restore_denormals};
+use crate::kernel::Cx;
+use crate::machine::memory::Memory;
+use crate::machine::team::{Team, flush_denormals, restore_denormals};
+use crate::run::ALL_FAMILIES;
+use crate::run::buffer::CpuData;
+use crate::run::executor::Executor;
+use crate::run::limit;
+use crate::run::panels;
+use crate::run::panels::Panels;
+use crate::run::profile;
+use crate::select::Registry;
+use crate::simd::level::{Level, Target};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use systole_compile::{Blocking, Options, Place, optimize_with, remat, schedule};
@@ -103,11 +108,15 @@ impl CpuBackend {
         let target = Target { winograd, excess_precision, flush: options.flush_denormals, ..self.target };
         let donated = options.donated.clone();
         let options = Options { donated, state_at: None, blocks: self.blocks, excess_precision };
-        let mut executor = Executor::new(schedule(graph, &options)?, target)?;
+        let mut executor = Executor::new(schedule(graph, &options)?, target, self.registry())?;
         if self.panels {
             executor.arrange();
         }
         Ok(executor)
+    }
+
+    fn registry(&self) -> Registry {
+        Registry { families: ALL_FAMILIES, forced: None }
     }
 
     /// The program, with as much computed again instead of kept as the memory limit asks for.

@@ -10,21 +10,17 @@
 //! pointers to arrays of its step's types, which the buffer plan keeps apart or legally in place.
 #![allow(unsafe_code)]
 
-mod arena;
 pub mod backend;
-mod blocks;
-mod detect;
-mod exec;
+mod kernel;
 mod kernels;
-mod limit;
-mod panels;
-mod peak;
-mod profile;
-mod team;
+mod machine;
+mod run;
+mod select;
+mod simd;
 
-pub use arena::available as available_memory;
-pub use backend::{CpuBackend, provider};
-pub use detect::Level;
-pub use peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
+pub use crate::backend::{CpuBackend, provider};
+pub use crate::machine::memory::available as available_memory;
+pub use crate::machine::peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
+pub use crate::machine::team::Team;
+pub use crate::simd::level::Level;
 pub use systole_compile::Blocking;
-pub use team::Team;

@@ -1,10 +1,11 @@
 //! rng_bit_generator: Philox and Threefry, many counters at a time, blocks shared by the threads. Bit for bit what
 //! the rule in `systole_ir::op::rng` draws, whose text says how words and elements correspond.
 
-use super::lanes::lanes_mut;
-use super::{Io, Kernel, Ptr};
-use crate::detect::{Isa, Level, Tile, TileFn};
-use crate::exec::Cx;
+use crate::kernel::Cx;
+use crate::kernel::{Io, Kernel, Ptr};
+use crate::select::{Candidate, EVERY, Family};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::loops::lanes_mut;
 use systole_compile::Step;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 use systole_ir::{Op, Result, TensorType};
@@ -15,7 +16,7 @@ const BLOCK: usize = 1 << 12;
 const BUFFER: usize = 256;
 
 /// The kernel of an op of this family; `None`: not of this family.
-pub(super) fn bind(op: &Op, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
+pub(crate) fn bind(op: &Op, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
     let Op::RngBitGenerator(RngBitGenerator { algorithm, .. }) = op else { return None };
     let (state, ty) = (step.input_types.first()?, step.output_types.get(1)?);
     // 64-bit elements are written as two words, low first.
@@ -91,7 +92,7 @@ fn start_of(state: &[u64]) -> Start {
 }
 
 /// The 32-bit elements of one Philox draw, any of them at a time.
-pub(super) struct Words(TileFn);
+pub(crate) struct Words(TileFn);
 
 impl Words {
     pub fn new(level: Level) -> Words {
@@ -321,3 +322,24 @@ impl Kernel for ThreefryKernel {
         Ok(())
     }
 }
+
+/// Random bits.
+pub static FAMILY: Family = Family {
+    name: "rng",
+    doc: "random bits by counters",
+    takes: |step| matches!(&step.kernel, systole_compile::Kernel::Op { op: Op::RngBitGenerator(_), .. }),
+    candidates: &[
+        Candidate {
+            name: "philox",
+            why: "Philox of 32 and 64 bits",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                systole_compile::Kernel::Op { op, .. } => {
+                    bind(op, p.step, p.target.level.vectors()).ok_or_else(|| "it is not Philox".into())
+                }
+                _ => Err("no random bits".into()),
+            },
+        },
+        crate::kernels::reference::CANDIDATE,
+    ],
+};
