@@ -1,9 +1,11 @@
 //! What kernels do with sums that have left the tile registers.
 
-use crate::simd::amx::LANES;
-use crate::simd::amx::fused::pooled::PIXELS;
+use crate::simd::amx::tile::LANES;
 use crate::simd::math;
 use systole_compile::DEAD;
+
+/// Pixels of a window.
+pub const PIXELS: usize = 4;
 
 /// See the module text.
 ///
