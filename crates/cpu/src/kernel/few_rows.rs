@@ -439,7 +439,7 @@ impl FewRows {
                 c_row: c.1,
             };
             // SAFETY: the caller's operands and result; the unit was available when it was chosen.
-            unsafe { (fused.thin)(&call) };
+            unsafe { (fused.few_rows)(&call) };
         }
     }
 

@@ -14,7 +14,7 @@ use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::attention::bf16_pairs::Pairs;
 use crate::kernels::rng::Words;
-use crate::select::{Candidate, EVERY, Family};
+use crate::select::{AMX, Answer, Candidate, EVERY, Family, Problem, Refusal};
 use crate::simd::gemm::{Left, Shape, Tile as Product, shape_f32};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes_mut, narrow};
@@ -114,13 +114,6 @@ struct Places {
 }
 
 impl AttentionKernel {
-    pub fn new(found: &Recognised, step: &Step, level: Level) -> AttentionKernel {
-        let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
-        let sizes = [k.shape[1], q.shape[3], v.shape[3]];
-        let pairs = if q.dtype == DType::BF16 { Pairs::new(level, sizes) } else { None };
-        AttentionKernel::with(found, step, level.vectors(), pairs)
-    }
-
     /// By these products of pairs, or by those of f32; `level` is that of vectors.
     fn with(found: &Recognised, step: &Step, level: Level, pairs: Option<Pairs>) -> AttentionKernel {
         let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
@@ -703,15 +696,41 @@ pub static FAMILY: Family = Family {
     name: "attention",
     doc: "attention of several heads, or its derivative, without an array of all scores",
     takes: |step| matches!(step.kernel, systole_compile::Kernel::Attention(_)),
-    candidates: &[Candidate {
-        name: "attention",
-        why: "takes every attention that is recognised",
-        levels: EVERY,
-        accepts: |p| match &p.step.kernel {
-            systole_compile::Kernel::Attention(a) => {
-                Ok(Box::new(AttentionKernel::new(a, p.step, p.target.level)))
-            }
-            _ => Err("no attention".into()),
+    candidates: &[
+        Candidate { name: "amx", why: "bf16 by tile registers", levels: AMX, accepts: by_pairs },
+        Candidate {
+            name: "bf16_pairs",
+            why: "bf16 by the instruction that multiplies pairs (AVX512_BF16)",
+            levels: &[Level::Avx512Bf16],
+            accepts: by_pairs,
         },
-    }],
+        Candidate {
+            name: "f32",
+            why: "takes every attention that is recognised, in f32",
+            levels: EVERY,
+            accepts: |p| {
+                Ok(Box::new(AttentionKernel::with(found(p)?, p.step, p.target.level.vectors(), None)))
+            },
+        },
+    ],
 };
+
+fn found<'a>(p: &Problem<'a>) -> std::result::Result<&'a Recognised, Refusal> {
+    match &p.step.kernel {
+        systole_compile::Kernel::Attention(found) => Ok(found),
+        _ => Err("it is no attention".into()),
+    }
+}
+
+/// The kernel that multiplies pairs of bf16, by what the level has for that.
+fn by_pairs(p: &Problem<'_>) -> Answer {
+    let found = found(p)?;
+    let [q, k, v] = [found.q, found.k, found.v].map(|i| &p.step.input_types[i]);
+    if q.dtype != DType::BF16 {
+        return Err("its operands are no bf16".into());
+    }
+    let sizes = [k.shape[1], q.shape[3], v.shape[3]];
+    let pairs =
+        Pairs::new(p.target.level, sizes).ok_or("the level has no products of pairs of these sizes")?;
+    Ok(Box::new(AttentionKernel::with(found, p.step, p.target.level.vectors(), Some(pairs))))
+}

@@ -265,7 +265,7 @@ impl TilePool {
                 let c = memory.add(lines + zeros).cast::<f32>();
                 let registers = self.fused.configure(few_columns::shapes(images.len()));
                 let a = io.y.elem::<u16>(images.start * row).cast_const();
-                (self.fused.slim)(&few_columns::Call {
+                (self.fused.few_columns)(&few_columns::Call {
                     rows: images.len(),
                     k: row,
                     a,

@@ -686,21 +686,10 @@ impl<T: Element> Blocked<T> {
         if self.epilogue.bias && block + 1 == self.plan.blocks && self.plan.splits == 1 {
             bias = at.bias.elem::<T>(job.columns.start);
         }
-        let mut corrections = [T::default(); WIDEST];
-        if let Some((ones, scale)) = self.types.correction {
-            let ones = [ones; CHAIN];
-            let left = Strided { ptr: ones.as_ptr(), row: 1, k: 1 };
-            let line = Line {
-                rows: 1,
-                left: Left::Packed,
-                a: left,
-                from: Place::none(),
-                to: Place::rows(corrections.as_mut_ptr(), 0),
-                bias: std::ptr::null(),
-            };
-            // SAFETY: one row of the group's columns.
-            unsafe { self.row_of_tiles(at, right, job, block, &line) };
-            corrections.iter_mut().for_each(|x| *x = scale(*x));
+        let corrections;
+        if let Some(correction) = self.types.correction {
+            // SAFETY: the group's columns, packed above.
+            corrections = unsafe { self.corrections(at, right, job, block, correction) };
             bias = corrections.as_ptr();
         }
         // What the result holds is added first, if at all.
@@ -721,29 +710,78 @@ impl<T: Element> Blocked<T> {
                 false => between,
             };
             let to = match last {
-                true if completes && self.panels[1] => {
-                    let waiting = self.row(panel) - self.row(group.start);
-                    Place::tiles(
-                        row.wrapping_add(waiting * self.shape.columns),
-                        self.at_once(job) * self.height,
-                    )
-                }
-                true if completes => Place { whole: true, ..Place::rows(row, apart) },
+                true if completes => self.complete_place(job, panel, &group, (row, apart)),
                 true => target.down(before),
                 false => between,
             };
             // SAFETY: the panel's rows of the group's columns.
             unsafe { self.row_of_tiles(at, right, job, block, &Line { rows, left, a, from, to, bias }) };
-            if completes && self.panels[1] {
-                if panel + 1 == group.end {
-                    // SAFETY: these rows of the group's columns are complete, and this task's.
-                    unsafe { self.complete_in_panels(at, job, group, row) };
-                }
-            } else if completes {
-                // SAFETY: the panel's rows of the group's columns are complete, and this task's.
-                unsafe { self.complete(at, job, panel, row, apart) };
+            if completes {
+                // SAFETY: these rows of the group's columns are complete, and this task's.
+                unsafe { self.complete_panel(at, job, panel, group, (row, apart)) };
             }
         }
+    }
+
+    /// Where complete sums of a panel of rows wait for what takes them.
+    #[inline(always)]
+    fn complete_place(
+        &self,
+        job: &Job,
+        panel: usize,
+        group: &Range<usize>,
+        (row, apart): (*mut T, usize),
+    ) -> Place<T> {
+        if !self.panels[1] {
+            return Place { whole: true, ..Place::rows(row, apart) };
+        }
+        let waiting = self.row(panel) - self.row(group.start);
+        Place::tiles(row.wrapping_add(waiting * self.shape.columns), self.at_once(job) * self.height)
+    }
+
+    /// What follows the last block of a panel of rows: as rows, or in panels of columns once all of `group` are complete.
+    #[inline(always)]
+    unsafe fn complete_panel(
+        &self,
+        at: &At<'_>,
+        job: &Job,
+        panel: usize,
+        group: Range<usize>,
+        (row, apart): (*mut T, usize),
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            if !self.panels[1] {
+                self.complete(at, job, panel, row, apart);
+            } else if panel + 1 == group.end {
+                self.complete_in_panels(at, job, group, row);
+            }
+        }
+    }
+
+    /// What is added to the columns of a block where packing added an offset to the left operand.
+    unsafe fn corrections(
+        &self,
+        at: &At<'_>,
+        right: &Part,
+        job: &Job,
+        block: usize,
+        (ones, scale): Correction<T>,
+    ) -> [T; WIDEST] {
+        let mut corrections = [T::default(); WIDEST];
+        let ones = [ones; CHAIN];
+        let line = Line {
+            rows: 1,
+            left: Left::Packed,
+            a: Strided { ptr: ones.as_ptr(), row: 1, k: 1 },
+            from: Place::none(),
+            to: Place::rows(corrections.as_mut_ptr(), 0),
+            bias: std::ptr::null(),
+        };
+        // SAFETY: one row of the group's columns.
+        unsafe { self.row_of_tiles(at, right, job, block, &line) };
+        corrections.iter_mut().for_each(|x| *x = scale(*x));
+        corrections
     }
 
     /// Rounds or hands on the complete sums of a panel, which are in `sums`, rows `stride` apart.

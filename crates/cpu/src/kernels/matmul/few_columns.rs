@@ -79,6 +79,16 @@ unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: b
             }
             b = b.wrapping_add(s.b_k);
         }
+        store_sums(s, acc);
+    }
+}
+
+/// Adds what belongs to complete sums, and stores them.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(s: &Call, mut acc: [[V; N]; R]) {
+    // SAFETY: by the caller's promise.
+    unsafe {
         for r in 0..R {
             for j in 0..N {
                 if !s.bias.is_null() {

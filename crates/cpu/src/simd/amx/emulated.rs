@@ -1,7 +1,7 @@
 //! Tile registers in plain code, as the manual defines them, for tests.
 
-use crate::simd::amx::spread::Work;
-use crate::simd::amx::{Config, Dot, Kernels, LANES, LINE, Of, Unit};
+use crate::simd::amx::kernels::{Kernels, Of};
+use crate::simd::amx::tile::{Config, Dot, LANES, LINE, Unit, Work};
 use crate::simd::gemm::Tile;
 use std::cell::RefCell;
 
@@ -143,7 +143,7 @@ unsafe impl Unit for Emulated {
 
     unsafe fn run<D: Dot>(t: &Tile<D::Sum>) {
         // SAFETY: by the promise of `TileKernel`.
-        unsafe { crate::simd::amx::tile::<Emulated, D>(t) }
+        unsafe { crate::simd::amx::tile::tile::<Emulated, D>(t) }
     }
 
     unsafe fn enter<W: Work>(work: &W) {

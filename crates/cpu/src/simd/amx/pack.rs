@@ -4,7 +4,7 @@
 //! is one cache line. Of the right operand's, a row of a tile is one word of all lanes. f32 is split in two bf16, of
 //! which the high ones of a chunk come first and the low ones after them.
 
-use crate::simd::amx::LANES;
+use crate::simd::amx::tile::LANES;
 use crate::simd::level::Level;
 use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};

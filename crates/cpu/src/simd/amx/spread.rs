@@ -4,9 +4,10 @@
 //! pixels that follow each other, and a run is a tap's channels ([`Windows`]); of a kernel's gradient, the rows of the
 //! right operand's tiles are pairs of pixels, and a run is an image ([`Sums`]). Attention's products are one run.
 
-use crate::simd::amx::{Bf16, Config, LANES, LINE, Unit, dots, prefetch};
+use crate::simd::amx::tile::{Bf16, Config, LANES, LINE, Lanes, Unit, Work, dots};
 #[cfg(test)]
 use crate::simd::math;
+use crate::simd::prefetch::prefetch_far;
 use std::mem::MaybeUninit;
 
 /// Columns of two tiles side by side.
@@ -100,13 +101,6 @@ unsafe fn configure<U: Unit>(rows: usize) {
     unsafe { U::configure(&Config::of_rows(rows)) };
 }
 
-/// What is compiled for machines that have a unit.
-pub(crate) trait Work: 'static {
-    /// # Safety
-    /// Registers are configured, and addresses cover what the numbers say.
-    unsafe fn run<U: Unit>(&self);
-}
-
 impl Operands {
     /// Adds all products to the sums in the registers.
     #[inline(always)]
@@ -132,7 +126,7 @@ impl Operands {
                     b = b.wrapping_add(self.b_chunk);
                     let mut i = 0;
                     while i < FETCHED && ahead < end {
-                        prefetch(ahead);
+                        prefetch_far(ahead);
                         ahead = ahead.wrapping_add(LINE);
                         i += 1;
                     }
@@ -373,26 +367,6 @@ impl Windows {
             y
         }
     }
-}
-
-/// Sixteen numbers.
-pub(crate) trait Lanes: Copy {
-    /// As many bf16.
-    type Narrow: Copy;
-
-    fn zero() -> Self;
-    unsafe fn load(p: *const f32) -> Self;
-    /// Stores the first `n`.
-    unsafe fn store(self, p: *mut f32, n: usize);
-    /// Stores the first `n`.
-    unsafe fn store_narrow(bits: Self::Narrow, p: *mut u16, n: usize);
-    fn add(self, other: Self) -> Self;
-    fn sub(self, other: Self) -> Self;
-    fn scale(self, by: f32) -> Self;
-    fn mul_add(self, by: Self, other: Self) -> Self;
-    /// To the nearest bf16.
-    fn narrow(self) -> Self::Narrow;
-    fn widen(bits: Self::Narrow) -> Self;
 }
 
 #[cfg(test)]

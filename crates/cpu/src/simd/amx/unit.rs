@@ -3,8 +3,8 @@
 //! The compiler has no names for these instructions yet, so each is a line of assembly. It never uses tile registers
 //! itself: what is in them stays between one line and the next.
 
-use crate::simd::amx::spread::{Lanes, Work};
-use crate::simd::amx::{Config, Dot, Kernels, Of, Unit};
+use crate::simd::amx::kernels::{Kernels, Of};
+use crate::simd::amx::tile::{Config, Dot, Lanes, Unit, Work};
 use crate::simd::gemm::Tile;
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -103,7 +103,7 @@ unsafe impl Unit for Hardware {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma")]
         unsafe fn run<D: Dot>(t: &Tile<D::Sum>) {
             // SAFETY: by the promise of `TileKernel`.
-            unsafe { crate::simd::amx::tile::<Hardware, D>(t) }
+            unsafe { crate::simd::amx::tile::tile::<Hardware, D>(t) }
         }
         // SAFETY: as above; machines with tile registers have these features.
         unsafe { run::<D>(t) }

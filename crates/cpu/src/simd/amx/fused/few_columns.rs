@@ -1,7 +1,6 @@
 //! Products with few columns of a left operand whose products lie together: its rows are tiles where they lie.
 
-use crate::simd::amx::fused::TileShape;
-use crate::simd::amx::{LANES, LINE, Unit};
+use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit};
 
 /// Products of a block: words are pairs of them.
 pub const BLOCK: usize = 2 * LANES;
@@ -140,7 +139,7 @@ mod tests {
                     pack(b.as_ptr(), n, k, packed.as_mut_ptr().cast());
                     let (a, b) = (a.as_ptr(), packed.as_ptr().cast());
                     let _registers = unit.configure(shapes(rows));
-                    (unit.slim)(&Call { rows, k, a, a_row, b, c: c.as_mut_ptr() });
+                    (unit.few_columns)(&Call { rows, k, a, a_row, b, c: c.as_mut_ptr() });
                 }
                 for (i, &got) in c.iter().enumerate() {
                     let (row, j) = (i / LANES, i % LANES);

@@ -2,8 +2,8 @@
 //! product, not two products of one column: the left operand comes twice, with each number in the low and in the high
 //! half of a word. That takes twice the multiplications, and no packing of the greater operand.
 
-use crate::simd::amx::fused::{TileShape, Vectors, WIDTH};
-use crate::simd::amx::{LANES, LINE, Unit};
+use crate::simd::amx::fused::vectors::Vectors;
+use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
 use crate::simd::prefetch::fetch;
 use std::mem::MaybeUninit;
 
@@ -210,7 +210,7 @@ mod tests {
                     {
                         let _registers = unit.configure(shapes(rows, k));
                         // SAFETY: all arrays have the sizes of the call.
-                        unsafe { (unit.thin)(&call) };
+                        unsafe { (unit.few_rows)(&call) };
                     }
                     for i in 0..rows * row {
                         let sum = |j: usize| -> f32 {

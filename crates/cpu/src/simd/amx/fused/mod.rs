@@ -1,5 +1,5 @@
 //! Kernels for bf16 that do more with tiles of sums than store them, and read operands where they lie: products with
-//! long rows ([`thin`]), with few columns ([`slim`]), windows of a convolution ([`pooled`]) and the gradient of its
+//! long rows ([`few_rows`]), with few columns ([`few_columns`]), windows of a convolution ([`pooled`]) and the gradient of its
 //! kernel ([`unpooled`]).
 //!
 //! Each is written once over a [`Unit`] and the [`Vectors`] beside it; callers configure the unit's registers first
@@ -12,21 +12,17 @@ pub mod unpooled;
 mod vectors;
 
 use crate::simd::amx::fused::vectors::Vectors;
-use crate::simd::amx::{Config, LINE, Unit};
+use crate::simd::amx::tile::{Config, LINE, TileShape, Unit};
 use crate::simd::level::Level;
 
-/// Columns that most of these kernels take at a time: two vectors of f32, one of bf16.
-pub const WIDTH: usize = 32;
-
-/// Rows of a tile register and bytes of one of its rows.
-pub type TileShape = (usize, usize);
+pub use crate::simd::amx::tile::WIDTH;
 
 /// The kernels of one unit.
 pub struct Fused {
     configure: unsafe fn(&Config),
     release: unsafe fn(),
-    pub thin: unsafe fn(&few_rows::Call),
-    pub slim: unsafe fn(&few_columns::Call),
+    pub few_rows: unsafe fn(&few_rows::Call),
+    pub few_columns: unsafe fn(&few_columns::Call),
     /// See [`pooled`]: `n` groups of a number of each of four lines.
     pub groups: unsafe fn([*const u16; 4], usize, *mut u16),
     pub pooled: unsafe fn(&pooled::Row),
@@ -66,12 +62,12 @@ macro_rules! fused {
     ($name:ident, $unit:ty, $vectors:ty $(, $feature:literal)?) => {
         static $name: Fused = {
             $(#[target_feature(enable = $feature)])?
-            unsafe fn thin(c: &few_rows::Call) {
+            unsafe fn few_rows(c: &few_rows::Call) {
                 // SAFETY: by the caller's promise.
                 unsafe { few_rows::run::<$unit, $vectors>(c) }
             }
             $(#[target_feature(enable = $feature)])?
-            unsafe fn slim(c: &few_columns::Call) {
+            unsafe fn few_columns(c: &few_columns::Call) {
                 // SAFETY: by the caller's promise.
                 unsafe { few_columns::run::<$unit>(c) }
             }
@@ -93,8 +89,8 @@ macro_rules! fused {
             Fused {
                 configure: <$unit>::configure,
                 release: <$unit>::release,
-                thin,
-                slim,
+                few_rows,
+                few_columns,
                 groups,
                 pooled,
                 unpooled,

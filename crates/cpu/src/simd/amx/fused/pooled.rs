@@ -4,13 +4,11 @@
 //! products then are neighbours in memory, and pixels are rows of a tile one step apart. Tiles hold the same pixel of
 //! some neighbouring windows, so that a window's pixels are the same row of several tiles.
 
-use crate::simd::amx::fused::{TileShape, Vectors, WIDTH};
-use crate::simd::amx::{LANES, LINE, Unit};
+use crate::simd::amx::fused::vectors::{PIXELS, Vectors};
+use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Pixels of a window.
-pub const PIXELS: usize = 4;
 /// Products of a block: words are pairs of them.
 pub const BLOCK: usize = 2 * LANES;
 /// Bytes of a tile of the kernel, and sums of one.

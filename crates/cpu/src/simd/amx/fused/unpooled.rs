@@ -4,8 +4,8 @@
 //! words are two neighbouring places. A tile of gradients has a row for each of some neighbouring windows, and zeros
 //! where the place is another one.
 
-use crate::simd::amx::fused::{TileShape, Vectors, WIDTH};
-use crate::simd::amx::{LANES, LINE, Unit};
+use crate::simd::amx::fused::vectors::Vectors;
+use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
 use std::mem::MaybeUninit;
 
 /// Most places of a window.

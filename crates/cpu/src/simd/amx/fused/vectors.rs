@@ -1,9 +1,11 @@
 //! What kernels do with sums that have left the tile registers.
 
-use crate::simd::amx::LANES;
-use crate::simd::amx::fused::pooled::PIXELS;
+use crate::simd::amx::tile::LANES;
 use crate::simd::math;
 use systole_compile::DEAD;
+
+/// Pixels of a window.
+pub const PIXELS: usize = 4;
 
 /// See the module text.
 ///
@@ -113,8 +115,10 @@ pub use x86::Avx512Bf16;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{DEAD, LANES, TILE, Vectors};
+    use crate::simd::amx::fused::vectors::{TILE, Vectors};
+    use crate::simd::amx::tile::LANES;
     use std::arch::x86_64::*;
+    use systole_compile::DEAD;
 
     /// AVX-512 with AVX512_BF16, whose conversion takes numbers below the normal range as zero; tiles have none.
     pub struct Avx512Bf16;
