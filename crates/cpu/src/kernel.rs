@@ -157,6 +157,8 @@ pub(crate) struct Choice {
     pub candidate: &'static str,
     /// Those of higher priority, and why they refused.
     pub refused: Vec<(&'static str, Cow<'static, str>)>,
+    /// Kernels that it bound inside its own.
+    pub inside: Vec<Choice>,
 }
 
 /// What a step took.
