@@ -9,6 +9,7 @@ pub mod convert;
 pub mod copy;
 pub mod few_rows;
 pub mod inner_products;
+pub mod literal;
 pub mod product;
 
 use crate::machine::memory::Memory;

@@ -2,8 +2,8 @@
 
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::reduce::adder;
 use crate::select::{Candidate, EVERY, Family, Problem};
+use crate::simd::folds::adder;
 use crate::simd::level::TileFn;
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::{Op, Result};

@@ -5,14 +5,7 @@ pub mod rows;
 pub mod rows_transposed;
 
 use crate::select::{Candidate, EVERY, Family};
-use crate::simd::level::{Level, TileFn};
 use systole_compile::Kernel;
-use systole_ir::DType;
-
-/// The loop that adds `n` elements to those at its destination; narrow floats are not its element types.
-pub(crate) fn adder(dtype: DType, level: Level) -> TileFn {
-    fold::loops_of(systole_ir::op::Monoid::Add, dtype, level.vectors()).across
-}
 
 /// Folds, and steps that work row by row.
 pub static FAMILY: Family = Family {
