@@ -73,6 +73,11 @@ pub struct ReduceKernel {
 }
 
 impl ReduceKernel {
+    /// Whether it is machine code.
+    pub fn is_fused(&self) -> bool {
+        self.program.is_fused()
+    }
+
     pub fn new(map: &Map, folded: &[bool], monoid: Monoid, step: &Step, level: Level) -> ReduceKernel {
         ReduceKernel::with(map, folded, monoid, step.output_types[0].dtype, level, jit::is_wanted())
     }
