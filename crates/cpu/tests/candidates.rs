@@ -42,9 +42,10 @@ fn samples() -> impl Iterator<Item = Case> {
 
 /// Programs of many ops, as training compiles them and op by op.
 fn fused() -> impl Iterator<Item = Case> {
-    programs::all().into_iter().flat_map(|graph| {
+    programs::all().into_iter().flat_map(|[graph, wide]| {
         let args = programs::draw(&graph);
-        let want = oracle(&graph, &args);
+        let convert = |(x, t): (&Literal, &TensorType)| x.convert(t.dtype);
+        let want = oracle(&wide, &args.iter().zip(&wide.param_types()).map(convert).collect::<Vec<_>>());
         let tolerance = tolerance(&graph);
         let training = CompileOptions { winograd: true, excess_precision: true, ..CompileOptions::default() };
         [CompileOptions::default(), training].map(move |options| Case {

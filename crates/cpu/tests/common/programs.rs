@@ -20,22 +20,23 @@ pub fn draw(graph: &Graph) -> Vec<Literal> {
     graph.param_types().iter().enumerate().map(one).collect()
 }
 
-/// The programs.
-pub fn all() -> Vec<Arc<Graph>> {
-    let mut all = Vec::new();
-    for dtype in [F32, BF16] {
-        all.extend(products(dtype));
-        all.extend(convolutions(dtype));
-        all.extend(pooled(dtype));
-        all.extend(rows(dtype));
-        all.push(attention(dtype, None));
-        all.push(attention(dtype, Some(Dropped { threshold: 1 << 30, factor: 4.0 / 3.0 })));
-        all.push(recurrent(dtype));
-    }
-    all.push(attention(F16, None));
+/// The programs, each with the same one in f32: narrow floats are summed in f32, which the interpreter does not do.
+pub fn all() -> Vec<[Arc<Graph>; 2]> {
     let net =
         |batch, filters, same| Net { batch, side: 8, channels: 1, filters, kernel: 3, classes: 10, same };
-    all.extend([(3, 16, false), (2, 24, true), (17, 16, false)].map(|(b, f, s)| train_step(&net(b, f, s))));
+    let nets = [(3, 16, false), (2, 24, true), (17, 16, false)].map(|(b, f, s)| train_step(&net(b, f, s)));
+    let wide = of(F32);
+    let alone = wide.iter().cloned().chain(nets).map(|g| [g.clone(), g]);
+    let narrow = of(BF16).into_iter().zip(wide.iter().cloned()).map(|(narrow, wide)| [narrow, wide]);
+    alone.chain(narrow).chain([[attention(F16, None), attention(F32, None)]]).collect()
+}
+
+/// Those of one element type.
+fn of(dtype: DType) -> Vec<Arc<Graph>> {
+    let mut all = [products(dtype), convolutions(dtype), pooled(dtype), rows(dtype)].concat();
+    all.push(attention(dtype, None));
+    all.push(attention(dtype, Some(Dropped { threshold: 1 << 30, factor: 4.0 / 3.0 })));
+    all.push(recurrent(dtype));
     all
 }
 
@@ -153,7 +154,7 @@ fn pooled(dtype: DType) -> Vec<Arc<Graph>> {
     all
 }
 
-/// `(x, kernel, bias, dense, weights) → (dkernel, dbias, Σ (pooled · dense) weights)`.
+/// `(x, kernel, bias, dense, weights) → (dkernel, dbias, pooled · dense)`, of the gradient of Σ (pooled · dense) weights.
 fn pooled_step(
     dtype: DType,
     x: [usize; 4],
@@ -177,9 +178,9 @@ fn pooled_step(
     let dense = g.parameter(TensorType::new(dtype, shape), "dense");
     let weights = g.parameter(TensorType::new(dtype, [batch, 2]), "weights");
     let logits = flat.dot_general(&dense, &[], &[], &[1], &[usize::from(turned)]);
-    let loss = (logits * &weights).convert(F32).sum_all();
+    let loss = (&logits * &weights).convert(F32).sum_all();
     let mut results = grad(&loss, &[&kernel, &bias]);
-    results.push(loss);
+    results.push(logits);
     g.finish(&results).unwrap_or_else(|e| panic!("{e}"))
 }
 
