@@ -7,6 +7,7 @@ mod data;
 mod devices;
 mod evaluate;
 mod init;
+mod kernels;
 mod ops;
 mod plan;
 mod predict;

@@ -1,6 +1,7 @@
 //! `systole show` and `systole summary`: a model's graphs and layers.
 
 use super::Outcome;
+use super::kernels;
 use super::screen::Screen;
 use super::target::{Target, config_of};
 use clap::{Args, ValueEnum};
@@ -31,13 +32,19 @@ enum Stage {
     Optimized,
     /// The training step as StableHLO text without comments, for other compilers
     Stablehlo,
+    /// Each step of the compiled training program with its kernel on this machine's cores
+    Kernels,
 }
 
 pub(crate) fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
     let target = Target::of(&args.target)?;
     let mut model = target.model()?;
     let trained = config_of(&model, &args.target)?.map_or(32, |c| c.fit.batch_size);
-    let text = graph_text(&mut model, args.stage, args.batch_size.map_or(trained, |n| n as usize))?;
+    let batch_size = args.batch_size.map_or(trained, |n| n as usize);
+    if screen.json && matches!(args.stage, Stage::Kernels) {
+        return kernels::object(&mut model, &args.target, batch_size, screen);
+    }
+    let text = graph_text(&mut model, args.stage, batch_size)?;
     let text = text.trim_end();
     match screen.json {
         true => screen.object(&json!({"target": args.target, "stage": stage_name(args.stage), "text": text})),
@@ -57,6 +64,7 @@ fn graph_text(model: &mut Model, stage: Stage, batch_size: usize) -> Result<Stri
             steps.concat() + &print_annotated(&graph)
         }
         Stage::Stablehlo => print(&*model.train_graph(batch_size)?),
+        Stage::Kernels => kernels::text(model, batch_size)?,
     })
 }
 

@@ -10,6 +10,7 @@ pub mod convolution;
 pub mod copy;
 pub mod few_rows;
 pub mod inner_products;
+pub mod literal;
 pub mod padded;
 pub mod partial_sums;
 pub mod product;
@@ -211,6 +212,8 @@ pub(crate) struct Choice {
     pub candidate: &'static str,
     /// Those of higher priority, and why they refused.
     pub refused: Vec<(&'static str, Cow<'static, str>)>,
+    /// Kernels that it bound inside its own.
+    pub inside: Vec<Choice>,
 }
 
 /// What a step took.

@@ -6,6 +6,8 @@
 use crate::kernel::{Choice, Kernel};
 use crate::simd::level::{Level, Target};
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::fmt::Write;
 use systole_compile::Step;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
@@ -18,6 +20,8 @@ pub struct Problem<'a> {
     pub target: Target,
     /// Where kernels inside kernels are looked for.
     pub registry: Registry,
+    /// Notes which kernels a candidate bound inside its own, while one is asked.
+    pub inside: Option<&'a RefCell<Vec<Choice>>>,
 }
 
 /// All families, and which candidate goes before the others.
@@ -85,6 +89,8 @@ impl From<Error> for Refusal {
 
 /// Every level.
 pub const EVERY: &[Level] = &Level::ALL;
+/// Levels with AVX2.
+pub const AVX2_UP: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 /// Levels with AVX-512.
 pub const AVX512_UP: &[Level] = &[Level::Avx512, Level::Avx512Bf16, Level::Amx];
 /// Levels with products of bf16 pairs.
@@ -98,9 +104,23 @@ pub fn answer<K: Kernel + 'static>(kernel: Option<K>, reason: &'static str) -> A
 }
 
 impl<'a> Problem<'a> {
+    /// A step of a program.
+    pub fn new(step: &'a Step, target: Target, registry: Registry) -> Problem<'a> {
+        Problem { step, target, registry, inside: None }
+    }
+
     /// Binds another step for the same machine: a kernel inside a kernel.
     pub fn bind(&self, step: &Step) -> Result<Box<dyn Kernel>> {
-        Ok(choose(&Problem { step, ..*self })?.0)
+        self.bind_noted(&Problem { step, ..*self })
+    }
+
+    /// Binds a problem inside this one, and notes what was chosen.
+    fn bind_noted(&self, inner: &Problem<'_>) -> Result<Box<dyn Kernel>> {
+        let (kernel, choice) = choose(inner)?;
+        if let Some(inside) = self.inside {
+            inside.borrow_mut().push(choice);
+        }
+        Ok(kernel)
     }
 
     /// Asks one candidate, `family/name`, for another step.
@@ -129,11 +149,14 @@ impl<'a> Problem<'a> {
 pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, Choice)> {
     let family = problem.family()?;
     let forced = problem.registry.forced.filter(|f| family.candidates.iter().any(|c| std::ptr::eq(c, *f)));
+    let others = family.candidates.iter().filter(|c| forced.is_none_or(|f| !std::ptr::eq(*c, f)));
     let mut refused = Vec::new();
-    for candidate in forced.into_iter().chain(family.candidates) {
-        match problem.ask(candidate) {
+    for candidate in forced.into_iter().chain(others) {
+        let inside = RefCell::default();
+        match (Problem { inside: Some(&inside), ..*problem }).ask(candidate) {
             Ok(kernel) => {
-                return Ok((kernel, Choice { family: family.name, candidate: candidate.name, refused }));
+                let (family, inside) = (family.name, inside.into_inner());
+                return Ok((kernel, Choice { family, candidate: candidate.name, refused, inside }));
             }
             Err(Refusal::Reason(reason)) => refused.push((candidate.name, reason)),
             Err(Refusal::Error(error)) => return Err(error).at(|| problem.step.kernel.name()),
@@ -151,10 +174,54 @@ pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static
         family.candidates.iter().find(|c| c.name == name)
     };
     path.split_once('/').and_then(of).ok_or_else(|| {
-        let all =
-            families.iter().flat_map(|f| f.candidates.iter().map(move |c| format!("{}/{}", f.name, c.name)));
+        let all = paths(families).into_iter().map(|(path, _)| path);
         Error::new(ErrorKind::Config, format!("`{path}` is no kernel"))
-            .at("SYSTOLE_KERNEL")
             .hint(format!("one of {}", all.collect::<Vec<_>>().join(", ")))
     })
+}
+
+/// `family/name` of all candidates, and the levels that each is tried at.
+pub fn paths(families: &[&Family]) -> Vec<(String, &'static [Level])> {
+    let of = |f: &&Family| {
+        let name = f.name;
+        f.candidates.iter().map(move |c| (format!("{name}/{}", c.name), c.levels))
+    };
+    families.iter().flat_map(of).collect()
+}
+
+/// All families and their candidates, as a document in Markdown.
+pub fn tables(families: &[&Family]) -> String {
+    let mut text = String::from(HEAD);
+    for family in families {
+        let _ = write!(text, "\n## {}\n\n{}.\n\n", family.name, capital(family.doc));
+        text += "| Candidate | Levels | Why |\n|---|---|---|\n";
+        for c in family.candidates {
+            let _ = writeln!(text, "| `{}` | {} | {} |", c.name, levels(c.levels), c.why);
+        }
+    }
+    text
+}
+
+/// What stands before the tables.
+const HEAD: &str = "\
+# Kernels of the CPU engine
+
+This file is generated from the tables of `crates/cpu/src/kernels` and `crates/cpu/src/run`
+(`SYSTOLE_BLESS=1 cargo test -p systole-cpu --test candidates` writes it again).
+
+Each step of a program belongs to one family. The family's candidates are asked in the order of its table, and the first
+one that accepts the step computes it. `systole show MODEL --stage kernels` prints what was chosen for each step, and why the
+candidates above it refused; `SYSTOLE_KERNEL=family/candidate` has one asked before the others.
+";
+
+fn capital(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or(String::new(), |first| first.to_uppercase().chain(rest).collect())
+}
+
+fn levels(levels: &[Level]) -> String {
+    if levels == EVERY {
+        return "every".into();
+    }
+    levels.iter().map(|l| l.name()).collect::<Vec<_>>().join(", ")
 }

@@ -1,8 +1,8 @@
 //! `op(inputs…) + addend`: kernels that can add to what their result holds do, others run apart.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::reduce::adder;
 use crate::select::{Candidate, EVERY, Family, Problem};
+use crate::simd::folds::adder;
 use crate::simd::level::TileFn;
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::{Op, Result};

@@ -1,7 +1,7 @@
 //! Any op by the interpreter's own rule: slow, right for every element type and attribute.
 
-use crate::kernel::Cx;
-use crate::kernel::{Io, Kernel};
+use crate::kernel::literal::literal;
+use crate::kernel::{Cx, Io, Kernel};
 use crate::select::{Candidate, EVERY};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::interp::EvalCx;
@@ -25,16 +25,6 @@ impl Reference {
             outputs: step.output_types.iter().cloned().collect(),
         }
     }
-}
-
-/// A host copy of an array.
-///
-/// # Safety
-/// `ptr` points to an array of type `ty`.
-pub unsafe fn literal(ty: &TensorType, ptr: *const u8) -> Result<Literal> {
-    // SAFETY: by the caller's promise.
-    let bytes = unsafe { std::slice::from_raw_parts(ptr, ty.bytes()) };
-    Literal::from_bytes(ty.clone(), bytes)
 }
 
 impl Kernel for Reference {
@@ -70,6 +60,9 @@ pub const CANDIDATE: Candidate = Candidate {
     why: "takes every op, element type and attribute, slowly",
     levels: EVERY,
     accepts: |p| match &p.step.kernel {
+        Plan::Op { op: Op::DynamicSlice(_), .. } => {
+            Err("those who read a slice may ask where it lies".into())
+        }
         Plan::Op { op, bias } => Ok(Box::new(Reference::new(op, *bias, p.step))),
         _ => Err("the interpreter knows single ops only".into()),
     },

@@ -30,7 +30,7 @@ impl Executor {
         let mut kernels = Vec::with_capacity(schedule.steps.len());
         let mut choices = Vec::with_capacity(schedule.steps.len());
         for step in &schedule.steps {
-            let (kernel, choice) = choose(&Problem { step, target, registry })?;
+            let (kernel, choice) = choose(&Problem::new(step, target, registry))?;
             kernels.push(kernel);
             choices.push(choice);
         }

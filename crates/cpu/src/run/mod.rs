@@ -3,6 +3,7 @@
 pub mod buffer;
 pub mod control;
 pub mod executor;
+pub mod explain;
 pub mod limit;
 pub mod panels;
 pub mod profile;

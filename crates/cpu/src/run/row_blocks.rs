@@ -2,9 +2,9 @@
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Inner, Io, Kernel, Ptr};
-use crate::kernels::reduce::adder;
 use crate::run::executor::Executor;
 use crate::select::Problem;
+use crate::simd::folds::adder;
 use crate::simd::level::TileFn;
 use std::sync::{Mutex, PoisonError};
 use systole_compile::{ALIGN, Blocks, Place};

@@ -4,12 +4,14 @@
 pub mod amx;
 pub mod bf16;
 pub mod cells;
+pub mod folds;
 pub mod gemm;
 pub mod level;
 pub mod loops;
 pub mod math;
 pub mod narrow_bias;
 pub mod pack;
+pub mod philox;
 pub mod pool_row;
 pub mod prefetch;
 pub mod ranges;

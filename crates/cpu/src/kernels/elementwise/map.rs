@@ -887,8 +887,8 @@ impl MapKernel {
     }
 
     /// A program whose results go where `parts` says.
-    pub fn of_parts(parts: &Parts, level: Level) -> MapKernel {
-        let program = Program::new(&parts.map, Sink::Arrays, 0, level, jit::is_wanted());
+    pub fn of_parts(parts: &Parts, level: Level, fuse: bool) -> MapKernel {
+        let program = Program::new(&parts.map, Sink::Arrays, 0, level, fuse);
         let mut kernel = MapKernel::whole(&parts.map, program, level);
         for (output, part) in kernel.outputs.iter_mut().zip(&parts.stores) {
             output.array = part.output;
@@ -925,7 +925,6 @@ impl MapKernel {
 
 impl MapKernel {
     /// Whether it is machine code.
-    #[cfg(test)]
     pub(crate) fn is_fused(&self) -> bool {
         self.program.is_fused()
     }

@@ -1,8 +1,7 @@
 //! sort: each line along the dimension is a stable merge sort of its positions; lines are sorted in parallel.
 
-use crate::kernel::Cx;
-use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::reference::literal;
+use crate::kernel::literal::literal;
+use crate::kernel::{Cx, Io, Kernel, Ptr};
 use std::sync::Mutex;
 use systole_compile::Step;
 use systole_ir::interp::EvalCx;

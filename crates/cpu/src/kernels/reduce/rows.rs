@@ -4,7 +4,6 @@ use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::elementwise::map::MapKernel;
 use crate::kernels::reduce::fold::ReduceKernel;
-use crate::kernels::reduce::rows_transposed::Turned;
 use crate::simd::level::Level;
 use smallvec::SmallVec;
 use systole_compile::{Kernel as Plan, Rows, Step};
@@ -42,16 +41,8 @@ pub struct RowsKernel {
     work_ns: f64,
 }
 
-/// The kernel for a step of rows.
-pub fn bind(plan: &Rows, step: &Step, level: Level) -> Box<dyn Kernel> {
-    match Turned::new(plan, step, level) {
-        Some(turned) => Box::new(turned),
-        None => Box::new(RowsKernel::new(plan, step, level)),
-    }
-}
-
 impl RowsKernel {
-    fn new(plan: &Rows, step: &Step, level: Level) -> RowsKernel {
+    pub fn new(plan: &Rows, step: &Step, level: Level) -> RowsKernel {
         let of_rows = step.input_types.iter().chain(&step.output_types).map(|t| t.bytes() / plan.rows);
         let row_bytes = of_rows.sum::<usize>() + plan.locals.iter().sum::<usize>();
         let rows_of = |bytes: usize| (bytes / row_bytes.max(1)).clamp(1, plan.rows);

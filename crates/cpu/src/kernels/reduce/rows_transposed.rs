@@ -56,7 +56,7 @@ struct Block {
 }
 
 /// A step of short rows.
-pub struct Turned {
+pub struct RowsTransposed {
     rows: usize,
     columns: usize,
     /// All blocks but the last, and that one where it is shorter.
@@ -65,9 +65,9 @@ pub struct Turned {
     work_ns: f64,
 }
 
-impl Turned {
+impl RowsTransposed {
     /// `None` where rows are long, or something is read in another way than by rows and columns.
-    pub fn new(plan: &Rows, step: &Step, level: Level) -> Option<Turned> {
+    pub fn new(plan: &Rows, step: &Step, level: Level) -> Option<RowsTransposed> {
         let columns = columns(plan).filter(|c| (2..=COLUMNS).contains(c))?;
         let block = plan.rows.div_ceil(plan.rows.div_ceil(BLOCK));
         let shape = Shape { rows: plan.rows, columns };
@@ -78,11 +78,11 @@ impl Turned {
         };
         let work = |b: &Block| b.stages.iter().map(|s| s.work.nanoseconds()).sum::<f64>();
         let work_ns = work(&whole) * (plan.rows as f64 / block as f64);
-        Some(Turned { rows: plan.rows, columns, whole, rest, work_ns })
+        Some(RowsTransposed { rows: plan.rows, columns, whole, rest, work_ns })
     }
 }
 
-impl Kernel for Turned {
+impl Kernel for RowsTransposed {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let inputs = io.inputs.iter().map(|&p| Ptr::of(p));
         let arrays: SmallVec<[Ptr; 16]> = inputs.chain(io.outputs.iter().map(|&p| Ptr(p))).collect();
