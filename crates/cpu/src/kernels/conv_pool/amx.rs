@@ -5,43 +5,22 @@
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv_pool::forward::{ConvPoolKernel, MODERATE};
+use crate::kernels::conv_pool::finite::{Bounds, MagnitudeOfBf16};
+use crate::kernels::conv_pool::forward::Forward;
+use crate::kernels::conv_pool::pooled::{NO_PRODUCT, PooledConvolution};
 use crate::machine::team::inside;
+use crate::select::Refusal;
 use crate::simd::amx::LANES;
-use crate::simd::amx::fused::{Fused, WIDTH, few_columns, pooled};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
-use crate::simd::loops::lanes;
+use crate::simd::amx::fused::{Fused, WIDTH, few_columns, fused_of, pooled};
+use crate::simd::level::TileFn;
 use crate::simd::math;
-use systole_compile::{Pool, Relu, Step};
-use systole_ir::op::Convolution;
+use systole_compile::{Pool, Relu};
 use systole_ir::{DType, Result};
 
 /// Elements of the groups that vectors make.
 const FOUR: usize = 4;
 /// Images that a task has at the least.
 const IMAGES: usize = 16;
-
-/// Sets the number at `dst` to the greatest magnitude of `n` bf16 at `a`, or to a NaN where there is one.
-pub struct Magnitude;
-impl Tile for Magnitude {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // Without their signs, floats are in the order of their bits, and NaN is above all.
-        // SAFETY: as the type says.
-        unsafe {
-            let greatest = lanes::<u16>(a, n).iter().fold(0, |most: u16, x| most.max(x & (u16::MAX >> 1)));
-            *dst.cast::<f32>() = math::from_bf16(greatest);
-        }
-    }
-}
-
-/// What sums are at most for an input of magnitude 1, and the greatest bias; first of what is packed.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Bounds {
-    gain: f32,
-    offset: f32,
-}
 
 /// Operands that blocks of a batch share, packed.
 #[derive(Clone, Copy)]
@@ -55,10 +34,10 @@ struct Packed {
 // SAFETY: addresses and numbers; threads only read what they point to.
 unsafe impl Sync for Packed {}
 
-/// See the module text. Inputs and results are those of [`ConvPoolKernel`].
+/// See the module text. Inputs and results are those of [`PooledConvolution`].
 pub struct TilePool {
     fused: &'static Fused,
-    general: ConvPoolKernel,
+    general: Forward,
     batch: usize,
     /// Height, width and channels of an image; height and width of the kernel.
     image: [usize; 3],
@@ -82,29 +61,31 @@ pub struct TilePool {
 }
 
 impl TilePool {
-    /// The kernel; or the one for vectors, where that has to do.
-    pub fn bind(
-        fused: &'static Fused,
-        c: &Convolution,
-        pool: &Pool,
-        step: &Step,
-        (general, level): (ConvPoolKernel, Level),
-    ) -> Box<dyn Kernel> {
-        let (inputs, of_product) = step.input_types.split_at(step.input_types.len() - pool.product);
-        let (x, k, y) = (&inputs[0], &inputs[1], &step.output_types[0]);
-        let row = y.elements() / y.shape[0];
-        let fits = x.dtype == DType::BF16
-            && pool.window == [2, 2]
-            && c.lhs_dilation.iter().all(|&d| d == 1)
-            && c.rhs_dilation[1] == 1
-            && c.padding.iter().flatten().all(|&p| p >= 0)
-            && (of_product.is_empty() || row.is_multiple_of(few_columns::BLOCK));
-        if !fits {
-            return Box::new(general);
+    /// With the kernel for vectors beside it, for operands that are not finite.
+    pub fn new(p: &PooledConvolution<'_>) -> std::result::Result<TilePool, Refusal> {
+        let &PooledConvolution { c, pool, inputs, of_product, y, target, .. } = p;
+        let (x, k, level) = (&inputs[0], &inputs[1], target.level.vectors());
+        let fused = fused_of(target.level).ok_or("the machine has no tile registers")?;
+        if p.has_bias() && !target.excess_precision {
+            return Err("sums that begin with the bias are rounded once".into());
         }
+        if x.dtype != DType::BF16 || pool.window != [2, 2] {
+            return Err(
+                "it is not of bf16, or its windows are not 2 by 2: the four pixels of one are four tiles"
+                    .into(),
+            );
+        }
+        let dense = c.lhs_dilation.iter().all(|&d| d == 1) && c.rhs_dilation[1] == 1;
+        if !dense || c.padding.iter().flatten().any(|&p| p < 0) {
+            return Err("its input or the lines of its kernel have holes, or it is cropped".into());
+        }
+        if !of_product.is_empty() && !(y.elements() / y.shape[0]).is_multiple_of(few_columns::BLOCK) {
+            return Err(NO_PRODUCT.into());
+        }
+        let general = Forward::any(p)?;
         let (group, low) = ((k.shape[0] * x.shape[3]).next_multiple_of(2), [0, 1].map(|i| c.padding[i][0]));
         let width = (low[1] + c.padding[1][1]) as usize + x.shape[2];
-        Box::new(TilePool {
+        Ok(TilePool {
             fused,
             general,
             batch: x.shape[0],
@@ -120,7 +101,7 @@ impl TilePool {
             features: y.shape[3],
             bias: inputs.len() > 2,
             product: of_product.first().map(|right| (right.shape[0], of_product.len() > 1)),
-            magnitude: level.tile::<Magnitude>(),
+            magnitude: level.tile::<MagnitudeOfBf16>(),
         })
     }
 
@@ -325,9 +306,7 @@ impl Kernel for TilePool {
         let elements = self.batch * self.image.iter().product::<usize>();
         // SAFETY: as above.
         let most = unsafe { self.magnitude(io.inputs[0].cast(), elements) };
-        let Bounds { gain, offset } = packed.bounds;
-        // NaN is not within the bounds either.
-        let finite = most <= MODERATE && most * gain + offset <= MODERATE;
+        let finite = packed.bounds.keep_finite(most);
         if !finite {
             // SAFETY: as above; what was packed is not needed any more.
             return unsafe { self.general.run(cx, io) };

@@ -10,7 +10,7 @@ use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv_pool::amx::Magnitude;
+use crate::kernels::conv_pool::finite::MagnitudeOfBf16;
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::unpooled::FEATURES;
 use crate::simd::amx::fused::{Fused, WIDTH, unpooled};
@@ -123,7 +123,7 @@ impl TileGradient {
             // With the bias, which sees ones.
             taps: (0..taps.len() / LANES + 1).map(tile).collect(),
             features,
-            magnitude: level.tile::<Magnitude>(),
+            magnitude: level.tile::<MagnitudeOfBf16>(),
             level,
             to: step.output_types.iter().map(|t| t.dtype).collect(),
             strip: match product {

@@ -1,164 +1,33 @@
 //! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache, and a
 //! product with few columns of what that makes is summed before it leaves the next one.
+//!
+//! The windows of a row are computed in registers, by the definition or by Winograd's transforms; or the row of pixels goes to
+//! memory first, for windows of any size.
 
 use crate::kernel::convert::convert;
 use crate::kernel::convolution::has_unit_steps;
 use crate::kernel::inner_products::InnerProducts;
 use crate::kernel::padded::{Padded, offsets};
-use crate::kernel::product::{Epilogue, roles};
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv_pool::amx;
-use crate::kernels::conv_pool::amx::TilePool;
-use crate::kernels::conv_pool::microkernel::{Minimal, Stored, Windows, WindowsShape, windows_shape};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernels::conv_pool::finite::{Bounds, Magnitude, MagnitudeOfBf16};
+use crate::kernels::conv_pool::microkernel::{Stored, Windows, WindowsShape, windows_shape};
+use crate::kernels::conv_pool::pooled::{Maxima, PooledConvolution};
+use crate::kernels::conv_pool::winograd::Winograd;
 use crate::machine::team::inside;
-use crate::select::Problem;
-use crate::simd::amx::fused::fused_of;
+use crate::select::Refusal;
 use crate::simd::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
-use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
-use crate::simd::loops::{lanes, widen};
+use crate::simd::level::{Level, TileFn};
+use crate::simd::loops::widen;
 use crate::simd::narrow_bias::sum_rounding;
 use crate::simd::pool_row::{Row, pool_row};
-use systole_compile::Kernel as Plan;
-use systole_compile::{Pool, Step};
-use systole_ir::op::Convolution;
-use systole_ir::{DType, Op, Result, TensorType};
+use systole_compile::Pool;
+use systole_ir::{DType, Result};
 
 /// Operations that one block of the parallel loop does, at the least.
 const BLOCK: f64 = 1e6;
 /// Images whose rows of windows are multiplied together, and how many bytes of pooled values these are at the most.
 const IMAGES: usize = 32;
 const ROW_BYTES: usize = 1 << 18;
-
-/// The kernel of a pooled convolution; `None` for types that have no path here.
-pub fn bind(pool: &Pool, problem: &Problem<'_>) -> Option<Box<dyn Kernel>> {
-    let Problem { step, target, .. } = *problem;
-    let level = target.level.vectors();
-    let conv = pool.conv.as_ref()?;
-    if target.winograd
-        && let Some(kernel) = Transformed::new(conv, pool, problem)
-    {
-        return Some(Box::new(kernel));
-    }
-    let general = ConvPoolKernel::new(conv, pool, step, target)?;
-    // Sums that begin with the bias are rounded once.
-    let exact = step.input_types.len() - pool.product == 2;
-    Some(match fused_of(target.level).filter(|_| exact || target.excess_precision) {
-        Some(fused) => TilePool::bind(fused, conv, pool, step, (general, level)),
-        None => Box::new(general),
-    })
-}
-
-/// A convolution from fewer products, pooled strip by strip of windows, and then a product with all of them perhaps.
-struct Transformed {
-    conv: Box<dyn Kernel>,
-    product: Option<InnerProducts>,
-    /// Inputs of the convolution.
-    operands: usize,
-}
-
-impl Transformed {
-    fn new(c: &Convolution, pool: &Pool, problem: &Problem<'_>) -> Option<Transformed> {
-        let Problem { step, target, .. } = *problem;
-        let (inputs, of_product) = step.input_types.split_at(step.input_types.len() - pool.product);
-        let y = &step.output_types[0];
-        let conv = Step {
-            kernel: Plan::Op { op: Op::from(c.clone()), bias: inputs.len() > 2 },
-            inputs: step.inputs[..inputs.len()].to_vec(),
-            input_types: inputs.to_vec(),
-            outputs: step.outputs[..1].to_vec(),
-            output_types: vec![pool.operand.clone()],
-            ..step.clone()
-        };
-        // Of the vectors' level: pairs of bf16 and tile registers transform nothing.
-        let vectors = Target { level: target.level.vectors(), ..target };
-        let mut conv = Problem { target: vectors, ..*problem }.bind(&conv).ok()?;
-        if !conv.pool_result(pool, y) {
-            return None;
-        }
-        let product = if of_product.is_empty() { None } else { Some(dots(y, of_product, 0, target.level)?) };
-        Some(Transformed { conv, product, operands: inputs.len() })
-    }
-
-    /// The product of what was pooled.
-    unsafe fn multiply(&self, cx: &Cx<'_>, io: &Io<'_>) {
-        let Some(product) = &self.product else { return };
-        let inputs: Vec<*const u8> = [io.outputs[0].cast_const()]
-            .into_iter()
-            .chain(io.inputs[self.operands..].iter().copied())
-            .collect();
-        let io = Io { inputs: &inputs, outputs: &io.outputs[io.outputs.len() - 1..], scratch: io.scratch };
-        // SAFETY: the maxima are there; the rest are the step's operands and result.
-        unsafe { product.run(cx, &io) };
-    }
-
-    /// The arrays of the convolution.
-    fn of_conv<'a>(&self, io: &Io<'a>) -> Io<'a> {
-        let outputs = &io.outputs[..io.outputs.len() - usize::from(self.product.is_some())];
-        Io { inputs: &io.inputs[..self.operands], outputs, scratch: io.scratch }
-    }
-}
-
-impl Kernel for Transformed {
-    fn scratch(&self) -> usize {
-        self.conv.scratch()
-    }
-
-    fn kept(&self, same: &[bool]) -> usize {
-        self.conv.kept(same)
-    }
-
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
-        // SAFETY: by the caller's promise.
-        unsafe { self.conv.keep(cx, inputs, kept) };
-    }
-
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: the module's contract.
-        unsafe {
-            self.conv.run(cx, &self.of_conv(io))?;
-            self.multiply(cx, io);
-        }
-        Ok(())
-    }
-
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        // SAFETY: the module's contract.
-        unsafe {
-            self.conv.run_kept(cx, &self.of_conv(io), kept)?;
-            self.multiply(cx, io);
-        }
-        Ok(())
-    }
-}
-
-/// The product of each image's maxima, so many at a time, with the rows of a matrix, and perhaps a bias.
-fn dots(y: &TensorType, of_product: &[TensorType], at_a_time: usize, level: Level) -> Option<InnerProducts> {
-    let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
-    let [left, right] = [&rows, &of_product[0]].map(|t| roles(t, &[], &[0], &[1]));
-    let epilogue = Epilogue { bias: of_product.len() > 1, accumulate: false };
-    Some(
-        InnerProducts::new(&left, &right, [y.dtype; 2], epilogue, level.vectors())?
-            .with_pairs(level, at_a_time),
-    )
-}
-
-/// Sets the number at `dst` to the greatest magnitude of `n` numbers at `a`, or to a NaN where there is one.
-struct Magnitude;
-impl Tile for Magnitude {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // Without their signs, floats are in the order of their bits, and NaN is above all.
-        // SAFETY: as the type says.
-        unsafe {
-            let greatest = lanes::<u32>(a, n).iter().fold(0, |most, x| most.max(x & (u32::MAX >> 1)));
-            *dst.cast::<f32>() = f32::from_bits(greatest);
-        }
-    }
-}
-
-/// Magnitudes and sums up to this have room for rounding: none becomes infinite.
-pub const MODERATE: f32 = 1e37;
 
 /// Operands as kernels read them.
 #[derive(Clone, Copy)]
@@ -171,31 +40,14 @@ struct Operands {
     transformed: *const f32,
     /// Whole panels, or null.
     bias: *const f32,
-    /// What a sum of products is at most for an input of magnitude 1, and the greatest bias.
-    gain: f32,
-    offset: f32,
+    bounds: Bounds,
 }
 
 // SAFETY: addresses and numbers; threads only read what they point to.
 unsafe impl Sync for Operands {}
 
-impl Operands {
-    /// Whether no sum over inputs of this magnitude can be infinite or NaN.
-    fn keep_finite(&self, magnitude: f32) -> bool {
-        magnitude <= MODERATE && magnitude * self.gain + self.offset <= MODERATE
-    }
-}
-
-/// Results of the pooling: maxima and perhaps places.
-#[derive(Clone, Copy)]
-struct Pooled {
-    y: Ptr,
-    place: Option<Ptr>,
-}
-
-/// See the module text. Inputs: input, kernel and perhaps a bias, then those of a product; results: maxima, perhaps
-/// places, perhaps the product.
-pub struct ConvPoolKernel {
+/// See the module text. Inputs and results are those of [`PooledConvolution`].
+pub struct Forward {
     input: Padded,
     pool: Pool,
     dtype: DType,
@@ -214,15 +66,15 @@ pub struct ConvPoolKernel {
     /// Where in the input the words begin that products are of, in bytes: pairs, or the taps themselves.
     words: Vec<usize>,
     pairs: Vec<Pair>,
-    /// Pixels of a row of those, and from the input of one row of windows to the next.
+    /// Pixels of a row of those, and elements from the input of one row of windows to the next.
     line: usize,
-    step: usize,
+    down: usize,
     /// Rows of windows that are one block of the parallel loop.
     group: usize,
     /// Width of the kernel's panels.
     columns: usize,
     magnitude: TileFn,
-    way: Way,
+    method: Method,
     product: Option<InnerProducts>,
 }
 
@@ -245,73 +97,121 @@ fn pairs(lines: usize, length: usize) -> Vec<Pair> {
 }
 
 /// How a row of windows is computed.
-enum Way {
-    /// In registers.
-    Registers { shape: WindowsShape, right: usize, down: usize, minimal: Option<Minimal> },
-    /// Its pixels go to a tile first.
-    Tile { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
+enum Method {
+    /// Window by window, in registers; by Winograd's transforms where sums stay finite.
+    Registers { shape: WindowsShape, right: usize, down: usize, winograd: Option<Winograd> },
+    /// All pixels of the row, which are then pooled.
+    Rows { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
 }
 
-impl ConvPoolKernel {
-    fn new(c: &Convolution, pool: &Pool, step: &Step, target: Target) -> Option<ConvPoolKernel> {
+/// What a candidate asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Windows in registers, by Winograd's transforms.
+    Winograd,
+    /// Windows in registers.
+    Registers,
+    /// Rows of pixels in memory.
+    Rows,
+}
+
+/// Why windows are not computed in registers.
+const NO_REGISTERS: &str = "its windows are not 2 by 2, or its kernel has more taps than one block of products: registers hold \
+                            the four sums of a window, and larger ones would need kernels of their own";
+
+/// How the windows of a row are stored, and whether they can be computed in registers.
+fn storage(p: &PooledConvolution<'_>, ask: Ask) -> (Stored, bool) {
+    let (x, k, excess) = (&p.inputs[0], &p.inputs[1], p.target.excess_precision);
+    // Taps of a line that lie together.
+    let line_taps = k.shape[1] * k.shape[2];
+    let in_registers = p.pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
+    let can_pair = in_registers && ask != Ask::Rows && line_taps > 1 && p.c.rhs_dilation[1] == 1;
+    let stored = match (x.dtype, p.target.level) {
+        (DType::F32, _) => Stored::Wide,
+        (DType::BF16, Level::Avx512Bf16) if excess && can_pair => Stored::Pairs,
+        _ if excess => Stored::Once,
+        _ => Stored::Rounded,
+    };
+    (stored, in_registers)
+}
+
+impl Method {
+    /// The method that is asked for, and the width of its panels. `pixel`: elements from a pixel to the one below and to its
+    /// right neighbour.
+    fn new(
+        p: &PooledConvolution<'_>,
+        ask: Ask,
+        (stored, in_registers): (Stored, bool),
+        pixel: [usize; 2],
+    ) -> std::result::Result<(Method, usize), Refusal> {
+        let (x, k, level) = (&p.inputs[0], &p.inputs[1], p.target.level.vectors());
+        let features = k.shape[3];
+        if ask == Ask::Rows {
+            let narrow = sum_rounding(x.dtype, p.has_bias(), level);
+            let pool = pool_row(DType::F32, p.y.dtype, level).ok_or("its result's type has no path")?;
+            let (run, rows, columns) = indirect_shape(level, features);
+            return Ok((Method::Rows { run, rows, narrow, pool }, columns));
+        }
+        if !in_registers {
+            return Err(NO_REGISTERS.into());
+        }
+        let winograd = match ask {
+            Ask::Winograd if !p.target.winograd => return Err("transforms are switched off".into()),
+            Ask::Winograd if !has_unit_steps(p.c) || p.pool.strides != p.pool.window => {
+                return Err(
+                    "its steps are not single elements, or its windows do not touch: they are no tiles"
+                        .into(),
+                );
+            }
+            Ask::Winograd => {
+                let winograd = Winograd::new([k.shape[0], k.shape[1]], k.shape[2], stored, level);
+                Some(winograd.ok_or("transforms do not pay, or their kernel fits no registers")?)
+            }
+            _ => None,
+        };
+        let shape = windows_shape(level, stored);
+        let [down, right] = pixel.map(|elements| elements * stored.size());
+        Ok((Method::Registers { shape, right, down, winograd }, shape.panel(features)))
+    }
+}
+
+impl Forward {
+    /// The first of all that takes the problem.
+    pub fn any(p: &PooledConvolution<'_>) -> std::result::Result<Forward, Refusal> {
+        let in_registers = Forward::new(p, Ask::Winograd).or_else(|_| Forward::new(p, Ask::Registers));
+        in_registers.or_else(|_| Forward::new(p, Ask::Rows))
+    }
+
+    pub fn new(p: &PooledConvolution<'_>, ask: Ask) -> std::result::Result<Forward, Refusal> {
+        let &PooledConvolution { c, pool, inputs, y, target, .. } = p;
         let level = target.level.vectors();
-        let (inputs, of_product) = step.input_types.split_at(step.input_types.len() - pool.product);
-        let (x, k, y) = (&inputs[0], &inputs[1], &step.output_types[0]);
+        let (x, k) = (&inputs[0], &inputs[1]);
         let (channels, features) = (k.shape[2], k.shape[3]);
-        // Taps of a line that lie together.
-        let line_taps = k.shape[1] * channels;
-        let in_registers = pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
-        let can_pair = in_registers && line_taps > 1 && c.rhs_dilation[1] == 1;
-        let stored = match (x.dtype, target.level) {
-            (DType::F32, _) => Stored::Wide,
-            (DType::BF16, Level::Avx512Bf16) if target.excess_precision && can_pair => Stored::Pairs,
-            _ if target.excess_precision => Stored::Once,
-            _ => Stored::Rounded,
-        };
-        let plain = has_unit_steps(c) && pool.strides == pool.window;
-        let minimal = if target.winograd && in_registers && plain {
-            Minimal::new([k.shape[0], k.shape[1]], channels, stored, level)
-        } else {
-            None
-        };
-        let size = if stored == Stored::Pairs { 2 } else { 4 };
-        let input = Padded::of_size(size, x, &c.padding, &c.lhs_dilation)?;
+        let (stored, in_registers) = storage(p, ask);
+        let size = stored.size();
+        let input = Padded::of_size(size, x, &c.padding, &c.lhs_dilation);
+        let input = input.ok_or("its padding crops more than there is")?;
         // Where windows touch each other, columns beyond the last one are of no use.
         let line = match pool.strides[1] == pool.window[1] {
             true => y.shape[2] * pool.window[1],
             false => pool.operand.shape[2],
         };
         let pixel_step = [0, 1].map(|i| input.strides[i] * c.strides[i]);
+        let (method, columns) = Method::new(p, ask, (stored, in_registers), pixel_step)?;
         let pixel = offsets([(pool.window[0], pixel_step[0]), (line, pixel_step[1])].into_iter());
-        let tap = offsets(
-            [0, 1]
-                .map(|i| (k.shape[i], input.strides[i] * c.rhs_dilation[i]))
-                .into_iter()
-                .chain([(channels, 1)]),
-        );
-        let pairs = if stored == Stored::Pairs { pairs(k.shape[0], line_taps) } else { Vec::new() };
+        let lines = [0, 1].map(|i| (k.shape[i], input.strides[i] * c.rhs_dilation[i]));
+        let tap = offsets(lines.into_iter().chain([(channels, 1)]));
+        let pairs = match stored {
+            Stored::Pairs => pairs(k.shape[0], k.shape[1] * channels),
+            _ => Vec::new(),
+        };
         let words = match &pairs[..] {
             [] => tap.iter().map(|&at| at * size).collect(),
             pairs => pairs.iter().map(|p| tap[p.tap] * size).collect(),
         };
-        let narrow = sum_rounding(x.dtype, inputs.len() > 2, level);
-        let (way, columns) = if in_registers {
-            let shape = windows_shape(level, stored);
-            let columns = shape.panel(features);
-            (
-                Way::Registers { shape, right: pixel_step[1] * size, down: pixel_step[0] * size, minimal },
-                columns,
-            )
-        } else {
-            let (run, rows, columns) = indirect_shape(level, features);
-            (Way::Tile { run, rows, narrow, pool: pool_row(DType::F32, y.dtype, level)? }, columns)
-        };
         let work = 2.0 * (pixel.len() * tap.len() * features) as f64;
-        let row = y.shape[2] * y.shape[3];
-        let product =
-            if of_product.is_empty() { None } else { Some(dots(y, of_product, row, target.level)?) };
-        Some(ConvPoolKernel {
-            step: pixel_step[0] * pool.strides[0],
+        Ok(Forward {
+            down: pixel_step[0] * pool.strides[0],
             input,
             pool: pool.clone(),
             dtype: x.dtype,
@@ -329,11 +229,11 @@ impl ConvPoolKernel {
             group: ((BLOCK / work).ceil() as usize).clamp(1, y.shape[1]),
             columns,
             magnitude: match stored {
-                Stored::Pairs => level.tile::<amx::Magnitude>(),
+                Stored::Pairs => level.tile::<MagnitudeOfBf16>(),
                 _ => level.tile::<Magnitude>(),
             },
-            way,
-            product,
+            method,
+            product: p.product(y.shape[2] * y.shape[3], target.level)?,
         })
     }
 
@@ -391,10 +291,10 @@ impl ConvPoolKernel {
         }
     }
 
-    fn minimal(&self) -> Option<&Minimal> {
-        match &self.way {
-            Way::Registers { minimal, .. } => minimal.as_ref(),
-            Way::Tile { .. } => None,
+    fn winograd(&self) -> Option<&Winograd> {
+        match &self.method {
+            Method::Registers { winograd, .. } => winograd.as_ref(),
+            Method::Rows { .. } => None,
         }
     }
 
@@ -429,21 +329,27 @@ impl ConvPoolKernel {
             let padded = panels.add(self.packed_bytes() / 4);
             let transformed = padded.add(self.bias_bytes() / 4);
             let mut terms = taps as f32;
-            if let Some(minimal) = self.minimal() {
+            if let Some(winograd) = self.winograd() {
                 for j in (0..features).step_by(self.columns) {
-                    let to = transformed.add(j * minimal.elements());
-                    minimal.kernel(panels.add(j * taps), self.columns, to);
+                    let to = transformed.add(j * winograd.elements());
+                    winograd.kernel(panels.add(j * taps), self.columns, to);
                 }
                 // Transforms make four times as much of an input, and of a kernel 9/4.
                 terms *= 16.0;
             }
             let gain = self.magnitude(operands[1], self.sizes[1], self.magnitude) * terms;
-            let mut prepared =
-                Operands { x, kernel: panels, transformed, bias: std::ptr::null(), gain, offset: 0.0 };
+            let mut prepared = Operands {
+                x,
+                kernel: panels,
+                transformed,
+                bias: std::ptr::null(),
+                bounds: Bounds { gain, offset: 0.0 },
+            };
             if let Some(&bias) = operands.get(2) {
                 padded.write_bytes(0, self.padded_features());
                 std::ptr::copy_nonoverlapping(bias.cast(), padded, features);
-                prepared.offset = self.magnitude(padded.cast(), features, self.level.tile::<Magnitude>());
+                prepared.bounds.offset =
+                    self.magnitude(padded.cast(), features, self.level.tile::<Magnitude>());
                 prepared.bias = padded;
             }
             prepared
@@ -475,34 +381,29 @@ impl ConvPoolKernel {
         }
     }
 
-    /// Bytes of an element of the input.
-    fn size(&self) -> usize {
-        if self.stored == Stored::Pairs { 2 } else { 4 }
-    }
-
-    /// Bytes of the tile that [`ConvPoolKernel::row`] needs.
+    /// Bytes of the tile that [`Forward::row`] needs.
     fn tile_bytes(&self) -> usize {
-        match self.way {
-            Way::Registers { .. } => self.minimal().map_or(0, Minimal::part_bytes),
-            Way::Tile { .. } => self.pixel.len() * self.features * 4,
+        match self.method {
+            Method::Registers { .. } => self.winograd().map_or(0, Winograd::part_bytes),
+            Method::Rows { .. } => self.pixel.len() * self.features * 4,
         }
     }
 
-    /// One row of windows of one image; its results begin at `y` and `place`.
-    unsafe fn row(&self, operands: &Operands, y: *mut u8, place: *mut u8, tile: *mut f32) {
-        match &self.way {
+    /// One row of windows of one image; its results begin at `y` and `argmax`.
+    unsafe fn row(&self, operands: &Operands, y: *mut u8, argmax: *mut u8, tile: *mut f32) {
+        match &self.method {
             // SAFETY: by the caller's promises.
-            Way::Registers { shape, right, down, .. } => unsafe {
-                self.registers(shape, [*right, *down], operands, [y, place], tile);
+            Method::Registers { shape, right, down, .. } => unsafe {
+                self.registers(shape, [*right, *down], operands, [y, argmax], tile);
             },
-            &Way::Tile { run, rows, narrow, pool } => {
+            &Method::Rows { run, rows, narrow, pool } => {
                 let r = Row {
                     window: self.pool.window,
                     step: self.pool.strides[1] * self.features,
                     line: self.line * self.features,
                     channels: self.features,
                     relu: self.pool.relu,
-                    argmax: place,
+                    argmax,
                 };
                 let bytes = tile.cast_const().cast::<u8>();
                 // SAFETY: the tile has room for all pixels; the results are the caller's.
@@ -522,20 +423,20 @@ impl ConvPoolKernel {
         }
     }
 
-    /// A row of windows of an image, which has its place in the results.
+    /// A row of windows of an image, which has its argmax in the results.
     unsafe fn row_of_image(
         &self,
         operands: &Operands,
         (image, row): (usize, usize),
-        to: Pooled,
+        to: Maxima,
         tile: *mut f32,
     ) {
-        let x = operands.x.wrapping_add((image * self.input.image + row * self.step) * self.size());
+        let x = operands.x.wrapping_add((image * self.input.image + row * self.down) * self.stored.size());
         let at = (image * self.pooled[0] + row) * self.pooled[1] * self.features;
-        let place = to.place.map_or(std::ptr::null_mut(), |p| p.at(at));
+        let argmax = to.argmax.map_or(std::ptr::null_mut(), |p| p.at(at));
         // SAFETY: by the caller's promises.
         unsafe {
-            self.row(&Operands { x, ..*operands }, to.y.at(at * self.dtype.size()), place, tile);
+            self.row(&Operands { x, ..*operands }, to.y.at(at * self.dtype.size()), argmax, tile);
         }
     }
 
@@ -545,7 +446,7 @@ impl ConvPoolKernel {
         cx: &Cx<'_>,
         io: &Io<'_>,
         operands: &Operands,
-        to: Pooled,
+        to: Maxima,
         product: &InnerProducts,
     ) {
         let [right, bias @ ..] = &io.inputs[self.sizes.len()..] else { return };
@@ -588,22 +489,22 @@ impl ConvPoolKernel {
         shape: &WindowsShape,
         [right, down]: [usize; 2],
         operands: &Operands,
-        [y, place]: [*mut u8; 2],
+        [y, argmax]: [*mut u8; 2],
         tile: *mut f32,
     ) {
         let &Operands { x, kernel, transformed, bias, .. } = operands;
         let seen = [&self.pixel, &self.tap].iter().filter_map(|t| t.last()).sum::<usize>() + 1;
         // SAFETY: what the row sees lies inside one (padded) image.
-        let finite = operands.keep_finite(unsafe { self.magnitude(x, seen, self.magnitude) });
-        let minimal = self.minimal().filter(|_| finite);
+        let finite = operands.bounds.keep_finite(unsafe { self.magnitude(x, seen, self.magnitude) });
+        let winograd = self.winograd().filter(|_| finite);
         let (step, windows) = (right * self.pool.strides[1], self.pooled[1]);
-        let most = minimal.map_or(windows, Minimal::most).max(1);
+        let most = winograd.map_or(windows, Winograd::most).max(1);
         for from in (0..windows).step_by(most) {
             let x = x.wrapping_add(from * step);
             let count = most.min(windows - from);
-            if let Some(minimal) = minimal {
+            if let Some(winograd) = winograd {
                 // SAFETY: as above; the tile has room for the part.
-                unsafe { minimal.row(x.cast(), down / 4, count, tile) };
+                unsafe { winograd.row(x.cast(), down / 4, count, tile) };
             }
             for j in (0..self.features).step_by(self.columns) {
                 let columns = self.columns.min(self.features - j);
@@ -622,13 +523,13 @@ impl ConvPoolKernel {
                     relu: self.pool.relu,
                     finite,
                     y: y.wrapping_add(at * self.dtype.size()),
-                    place: if place.is_null() { place } else { place.wrapping_add(at) },
+                    argmax: if argmax.is_null() { argmax } else { argmax.wrapping_add(at) },
                     row: self.features,
                     columns,
                 };
                 // SAFETY: the windows lie inside one (padded) image; the results are the caller's.
                 unsafe {
-                    match minimal {
+                    match winograd {
                         Some(m) => m.windows(&w, transformed.wrapping_add(j * m.elements()), tile),
                         None => shape.kernel(columns)(&w),
                     }
@@ -638,18 +539,17 @@ impl ConvPoolKernel {
     }
 }
 
-impl Kernel for ConvPoolKernel {
+impl Kernel for Forward {
     fn scratch(&self) -> usize {
         let wide: usize = (0..3).map(|k| self.wide_bytes(k)).sum();
-        let transformed = self.minimal().map_or(0, |m| self.padded_features() * m.elements() * 4);
+        let transformed = self.winograd().map_or(0, |m| self.padded_features() * m.elements() * 4);
         wide + self.input.bytes() + self.packed_bytes() + self.bias_bytes() + transformed + 64
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the module's contract.
         let operands = unsafe { self.prepare(cx, io) };
-        let pooled = &io.outputs[..io.outputs.len() - usize::from(self.product.is_some())];
-        let to = Pooled { y: Ptr(pooled[0]), place: pooled.get(1).map(|&p| Ptr(p)) };
+        let to = Maxima::of(io, self.product.is_some());
         if let Some(product) = &self.product {
             // SAFETY: as above.
             unsafe { self.run_with_product(cx, io, &operands, to, product) };

@@ -1,7 +1,5 @@
 //! Register kernels that compute the pixels of 2×2 windows of a convolution and keep only the greatest of each window.
 
-pub use crate::kernels::conv_pool::winograd::Minimal;
-
 use crate::simd::bf16::Halves;
 use crate::simd::level::Level;
 use crate::simd::vector::{Portable32, Vector};
@@ -30,9 +28,9 @@ pub unsafe trait Compare: Halves {
     unsafe fn choose(mask: Self::Mask, a: Self, b: Self) -> Self;
     /// The greater; `b` where either is NaN or both are zeros.
     unsafe fn max(self, b: Self) -> Self;
-    /// 2 where the place is in the `right` pair, and 1 more where it is the `second` of its pair; [`DEAD`] in lanes
+    /// 2 where the argmax is in the `right` pair, and 1 more where it is the `second` of its pair; [`DEAD`] in lanes
     /// that are dead.
-    unsafe fn store_places(p: *mut u8, right: Self::Mask, second: Self::Mask, dead: Self::Mask);
+    unsafe fn store_argmax(p: *mut u8, right: Self::Mask, second: Self::Mask, dead: Self::Mask);
 }
 
 /// Vectors of sums.
@@ -113,10 +111,10 @@ unsafe impl Compare for Portable32 {
         Portable32(std::array::from_fn(|i| if self.0[i] > b.0[i] { self.0[i] } else { b.0[i] }))
     }
     #[inline(always)]
-    unsafe fn store_places(p: *mut u8, right: [bool; 4], second: [bool; 4], dead: [bool; 4]) {
-        let place = |i: usize| 2 * u8::from(right[i]) + u8::from(second[i]);
+    unsafe fn store_argmax(p: *mut u8, right: [bool; 4], second: [bool; 4], dead: [bool; 4]) {
+        let argmax = |i: usize| 2 * u8::from(right[i]) + u8::from(second[i]);
         // SAFETY: the caller has room for the lanes there.
-        unsafe { *p.cast() = std::array::from_fn::<u8, 4, _>(|i| if dead[i] { DEAD } else { place(i) }) }
+        unsafe { *p.cast() = std::array::from_fn::<u8, 4, _>(|i| if dead[i] { DEAD } else { argmax(i) }) }
     }
 }
 
@@ -185,12 +183,12 @@ mod x86 {
             V16x32(unsafe { _mm512_max_ps(self.0, b.0) })
         }
         #[inline(always)]
-        unsafe fn store_places(p: *mut u8, right: __mmask16, second: __mmask16, dead: __mmask16) {
+        unsafe fn store_argmax(p: *mut u8, right: __mmask16, second: __mmask16, dead: __mmask16) {
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe {
                 let pair = _mm_maskz_mov_epi8(right, _mm_set1_epi8(2));
-                let place = _mm_mask_add_epi8(pair, second, pair, _mm_set1_epi8(1));
-                _mm_storeu_si128(p.cast(), _mm_mask_mov_epi8(place, dead, _mm_set1_epi8(DEAD as i8)));
+                let argmax = _mm_mask_add_epi8(pair, second, pair, _mm_set1_epi8(1));
+                _mm_storeu_si128(p.cast(), _mm_mask_mov_epi8(argmax, dead, _mm_set1_epi8(DEAD as i8)));
             }
         }
     }
@@ -273,12 +271,12 @@ mod x86 {
             V8x32(unsafe { _mm256_max_ps(self.0, b.0) })
         }
         #[inline(always)]
-        unsafe fn store_places(p: *mut u8, right: __m256, second: __m256, dead: __m256) {
+        unsafe fn store_argmax(p: *mut u8, right: __m256, second: __m256, dead: __m256) {
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe {
                 let number = |n: i32| _mm256_castsi256_ps(_mm256_set1_epi32(n));
-                let place = _mm256_or_ps(_mm256_and_ps(right, number(2)), _mm256_and_ps(second, number(1)));
-                let wide = _mm256_castps_si256(_mm256_blendv_ps(place, number(DEAD as i32), dead));
+                let argmax = _mm256_or_ps(_mm256_and_ps(right, number(2)), _mm256_and_ps(second, number(1)));
+                let wide = _mm256_castps_si256(_mm256_blendv_ps(argmax, number(DEAD as i32), dead));
                 let (a, b) = (_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide));
                 let bytes = _mm_packus_epi16(_mm_packus_epi32(a, b), _mm_setzero_si128());
                 _mm_storel_epi64(p.cast(), bytes);
@@ -309,9 +307,9 @@ pub struct Windows {
     pub relu: Relu,
     /// Whether input and sums are known to be finite.
     pub finite: bool,
-    /// Result and places of the first window, whose type [`windows_shape`] was told; and from one window to the next.
+    /// Result and argmax of the first window, whose type [`windows_shape`] was told; and from one window to the next.
     pub y: *mut u8,
-    pub place: *mut u8,
+    pub argmax: *mut u8,
     pub row: usize,
     /// Filters to write, at most those of the kernel.
     pub columns: usize,
@@ -389,8 +387,21 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
             });
             return;
         }
-        // The rare case, in a loop and from memory: little code, and indices that vary would keep the sums themselves
-        // out of registers.
+        finish_any::<S, G, N, KIND>(w, first, acc, bias);
+    }
+}
+
+/// The maxima and argmax of `G` windows go out, whatever the sums are and as many filters as there are: the rare case.
+#[inline(always)]
+unsafe fn finish_any<S: Sums, const G: usize, const N: usize, const KIND: Kind>(
+    w: &Windows,
+    first: usize,
+    acc: [[[S; N]; 4]; G],
+    bias: [S; N],
+) {
+    // In a loop and from memory: little code, and indices that vary would keep the sums themselves out of registers.
+    // SAFETY: as for `windows`.
+    unsafe {
         let mut made: [[MaybeUninit<[S; 4]>; N]; G] = [[const { MaybeUninit::uninit() }; N]; G];
         for g in 0..G {
             for j in 0..N {
@@ -412,7 +423,7 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
     }
 }
 
-/// The maximum and place of one window of finite sums go out.
+/// The maximum and argmax of one window of finite sums go out.
 #[inline(always)]
 pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
     w: &Windows,
@@ -433,22 +444,22 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
         }
         let (left, right) = (b.max(a), d.max(c));
         let top = right.max(left);
-        // relu before and after a maximum is the same, and so is the place where it is alive.
+        // relu before and after a maximum is the same, and so is the argmax where it is alive.
         let y = top.max(floor);
         match KIND {
             STORED => S::store_rounded(y, w.y.cast::<u16>().add(at)),
             _ => put::<S::Compared, KIND>(y, w.y, at),
         }
-        if !w.place.is_null() {
+        if !w.argmax.is_null() {
             // Of the pair with the maximum, the second has it where the first has less.
             let in_right = right.gt(left);
             let second = top.gt(S::Compared::choose(in_right, c, a));
-            S::Compared::store_places(w.place.add(at), in_right, second, floor.ge(top));
+            S::Compared::store_argmax(w.argmax.add(at), in_right, second, floor.ge(top));
         }
     }
 }
 
-/// The maximum and place of one window go out, `n` lanes of them.
+/// The maximum and argmax of one window go out, `n` lanes of them.
 #[inline(always)]
 pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias: V, at: usize, n: usize) {
     // SAFETY: as for `windows`.
@@ -487,18 +498,18 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
         let later = V::not(V::pick(left, first, third));
         if n == V::LANES {
             put::<V, KIND>(top, w.y, at);
-            if !w.place.is_null() {
-                V::store_places(w.place.add(at), V::not(left), later, dead);
+            if !w.argmax.is_null() {
+                V::store_argmax(w.argmax.add(at), V::not(left), later, dead);
             }
             return;
         }
         let size = if KIND == WIDE { 4 } else { 2 };
-        let (mut values, mut places) = ([0f32; 16], [0u8; 16]);
+        let (mut values, mut argmax) = ([0f32; 16], [0u8; 16]);
         put::<V, KIND>(top, values.as_mut_ptr().cast(), 0);
         std::ptr::copy_nonoverlapping(values.as_ptr().cast(), w.y.add(at * size), n * size);
-        if !w.place.is_null() {
-            V::store_places(places.as_mut_ptr(), V::not(left), later, dead);
-            std::ptr::copy_nonoverlapping(places.as_ptr(), w.place.add(at), n);
+        if !w.argmax.is_null() {
+            V::store_argmax(argmax.as_mut_ptr(), V::not(left), later, dead);
+            std::ptr::copy_nonoverlapping(argmax.as_ptr(), w.argmax.add(at), n);
         }
     }
 }
@@ -565,6 +576,13 @@ pub enum Stored {
     Once,
     /// Pairs of bf16 to bf16, rounded once.
     Pairs,
+}
+
+impl Stored {
+    /// Bytes of an element of the input as kernels read it.
+    pub fn size(self) -> usize {
+        if self == Stored::Pairs { 2 } else { 4 }
+    }
 }
 
 /// The kernels of a level, which has products of pairs where these are asked for.

@@ -1,5 +1,5 @@
 //! Windows of 2×2 pixels of a convolution by 3×3 taps from 16 products where the definition has 36: each is one tile of
-//! Winograd's F(2×2, 3×3), of which `conv/winograd.rs` tells more.
+//! Winograd's F(2×2, 3×3), of which `simd/winograd.rs` tells more.
 //!
 //! For inputs of few channels, whose transforms would not pay as products of matrices. A row of windows is transformed at
 //! once, and vectors of filters take it up from there, without leaving the registers before the maximum. Additions are about
@@ -63,7 +63,7 @@ macro_rules! each_term {
 }
 
 /// One call: what [`Windows`] says of results, bias and sizes, and transformed operands.
-struct Call<'a> {
+struct Transformed<'a> {
     windows: &'a Windows,
     channels: usize,
     passes: &'a [Pass],
@@ -90,7 +90,7 @@ struct Pass {
 }
 
 /// Three or two rows and columns of taps.
-struct Part {
+struct TapBlock {
     at: [usize; 2],
     size: [usize; 2],
     /// For each channel and column of a tile: the number of the first of its products.
@@ -99,7 +99,7 @@ struct Part {
 
 /// What is summed up.
 struct Terms {
-    parts: Vec<Part>,
+    parts: Vec<TapBlock>,
     passes: Vec<Pass>,
     /// Rows that are transformed: two rows of pixels, and whether they are added or the second is subtracted.
     rows: Vec<([usize; 2], bool)>,
@@ -128,7 +128,7 @@ impl Terms {
                 let of_channel = |c: usize| (all.len(), c, first + left * channels + c);
                 starts[3 - high].extend((0..channels).map(of_channel));
                 let products = vec![[0; 4]; channels];
-                all.push(Part { at: [top, left], size: [high, wide], products });
+                all.push(TapBlock { at: [top, left], size: [high, wide], products });
             }
             let of_part = [([0, 2], false), ([1, 2], true), ([2, 1], false), ([3, 1], false)];
             rows.extend(of_part[..=high].iter().map(|&([a, b], add)| ([top + a, top + b], add)));
@@ -167,13 +167,13 @@ impl Terms {
                 passes.push(pass);
             }
         }
-        let beyond = all.last().map_or(0, |p: &Part| p.at[1]);
+        let beyond = all.last().map_or(0, |p: &TapBlock| p.at[1]);
         Terms { parts: all, passes, rows, products, beyond }
     }
 }
 
 /// What of an input is transformed.
-struct Row<'a> {
+struct InputRows<'a> {
     x: *const f32,
     /// Elements of a row of pixels that there are, that arrays are made of, and from one row to the next.
     seen: usize,
@@ -185,7 +185,7 @@ struct Row<'a> {
 }
 
 #[inline(always)]
-unsafe fn transform<V: Compare>(r: &Row<'_>) {
+unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
     // SAFETY: the caller has the rows, of `seen` elements each, and room for whole vectors.
     unsafe {
         let mut to = r.to;
@@ -221,7 +221,7 @@ unsafe fn transform<V: Compare>(r: &Row<'_>) {
 
 /// Where column `j` of a window's transformed tile begins. `at`: the window's first element of a channel.
 #[inline(always)]
-unsafe fn column(c: &Call<'_>, j: usize, at: usize) -> *const f32 {
+unsafe fn column(c: &Transformed<'_>, j: usize, at: usize) -> *const f32 {
     let (right, array) = [(0, 0), (1, 1), (1, 2), (1, 0)][j];
     // SAFETY: the caller's window is there.
     unsafe { c.input.add(at + right * c.channels + array * PART) }
@@ -230,7 +230,7 @@ unsafe fn column(c: &Call<'_>, j: usize, at: usize) -> *const f32 {
 /// Of one channel, a column of `Aᵀ (u ⊙ v)` and a number.
 #[inline(always)]
 unsafe fn down<V: Compare, const J: usize>(
-    c: &Call<'_>,
+    c: &Transformed<'_>,
     at: usize,
     u: &[V; COMPONENTS],
     start: Option<V>,
@@ -290,7 +290,11 @@ unsafe fn add_products<V: Compare, const N: usize>(m: &mut [V; 4], x: *const f32
 
 /// One pass by `T` and `U` channels of parts with three and two rows of taps: of each window, a column of `Aᵀ Σ (u ⊙ v)`.
 #[inline(always)]
-unsafe fn pass<V: Compare, const T: usize, const U: usize>(c: &Call<'_>, p: &Pass, kernel: *const f32) {
+unsafe fn pass<V: Compare, const T: usize, const U: usize>(
+    c: &Transformed<'_>,
+    p: &Pass,
+    kernel: *const f32,
+) {
     // SAFETY: by the caller's promise, transformed operands and sums cover the windows; the pass has so many channels.
     unsafe {
         let zero = V::splat(0.0);
@@ -320,7 +324,7 @@ unsafe fn pass<V: Compare, const T: usize, const U: usize>(c: &Call<'_>, p: &Pas
 
 /// All passes.
 #[inline(always)]
-unsafe fn passes<V: Compare>(c: &Call<'_>, kernel: *const f32) {
+unsafe fn passes<V: Compare>(c: &Transformed<'_>, kernel: *const f32) {
     macro_rules! by_terms {
         ($p:ident, $([$t:literal $u:literal])*) => {
             match ($p.threes.len(), $p.twos.len()) {
@@ -340,7 +344,7 @@ unsafe fn passes<V: Compare>(c: &Call<'_>, kernel: *const f32) {
 /// What follows from the sums of the passes.
 #[inline(always)]
 unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
-    (w, c): (&Windows, &Call<'_>),
+    (w, c): (&Windows, &Transformed<'_>),
     from: usize,
     floor: V,
 ) {
@@ -365,7 +369,7 @@ unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
     }
 }
 
-/// The maximum and place of window `i` go out, for filters `from` on: a vector of them (`WHOLE`), or the rest.
+/// The maximum and argmax of window `i` go out, for filters `from` on: a vector of them (`WHOLE`), or the rest.
 #[inline(always)]
 unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
     w: &Windows,
@@ -386,7 +390,7 @@ unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
 /// 3×3 taps of one channel, which stay in registers.
 #[inline(always)]
 unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
-    (w, c): (&Windows, &Call<'_>),
+    (w, c): (&Windows, &Transformed<'_>),
     from: usize,
     floor: V,
 ) {
@@ -399,7 +403,7 @@ unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
             *u = V::load(kernel.add((p % 4 * 4 + p / 4) * V::LANES));
         }
         for i in 0..w.windows {
-            // The place in the middle is added to all four pixels.
+            // The component in the middle is added to all four pixels.
             let x = pixels([
                 down::<V, 0>(c, 2 * i, &u, None),
                 down::<V, 1>(c, 2 * i, &u, Some(bias)),
@@ -414,7 +418,7 @@ unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
 /// A vector of filters, or the rest of one.
 #[inline(always)]
 unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Kind>(
-    (w, c): (&Windows, &Call<'_>),
+    (w, c): (&Windows, &Transformed<'_>),
     from: usize,
 ) {
     // SAFETY: by the caller's promise.
@@ -429,9 +433,9 @@ unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Ki
 
 /// `ONE`: there is one channel, and one part.
 #[inline(always)]
-unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Call<'_>) {
+unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Transformed<'_>) {
     // Copies that nothing that is stored changes.
-    let (w, c) = (*c.windows, Call { ..*c });
+    let (w, c) = (*c.windows, Transformed { ..*c });
     let mut from = 0;
     // SAFETY: by the caller's promise.
     unsafe {
@@ -445,20 +449,20 @@ unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Call<'_>) {
     }
 }
 
-type WindowsFn = unsafe fn(&Call<'_>);
+type WindowsFn = unsafe fn(&Transformed<'_>);
 /// All passes by a vector of filters.
-type PassesFn = unsafe fn(&Call<'_>, *const f32);
-type TransformFn = unsafe fn(&Row<'_>);
+type PassesFn = unsafe fn(&Transformed<'_>, *const f32);
+type TransformFn = unsafe fn(&InputRows<'_>);
 
 macro_rules! kernels {
     ($name:ident, $transform:ident, $v:ty $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const ONE: bool, const KIND: Kind>(c: &Call<'_>) {
+        unsafe fn $name<const ONE: bool, const KIND: Kind>(c: &Transformed<'_>) {
             // SAFETY: the caller's promises are those of `windows`.
             unsafe { windows::<$v, ONE, KIND>(c) }
         }
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $transform(r: &Row<'_>) {
+        unsafe fn $transform(r: &InputRows<'_>) {
             // SAFETY: the caller's promises are those of `transform`.
             unsafe { transform::<$v>(r) }
         }
@@ -472,16 +476,16 @@ kernels!(avx512, transform_avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,a
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn passes_avx512(c: &Call<'_>, kernel: *const f32) {
+unsafe fn passes_avx512(c: &Transformed<'_>, kernel: *const f32) {
     // SAFETY: the caller's promises are those of `passes`.
     unsafe { passes::<V16x32>(c, kernel) }
 }
 
 /// Where there is one part of one channel, which needs none.
-unsafe fn no_passes(_: &Call<'_>, _: *const f32) {}
+unsafe fn no_passes(_: &Transformed<'_>, _: *const f32) {}
 
 /// The kernels of a convolution.
-pub struct Minimal {
+pub struct Winograd {
     /// Columns of taps.
     width: usize,
     channels: usize,
@@ -493,10 +497,10 @@ pub struct Minimal {
     of_kernel: unsafe fn(&Window),
 }
 
-impl Minimal {
+impl Winograd {
     /// For a kernel of so many rows and columns of taps, and windows that touch each other; `None` where these would not
     /// pay.
-    pub fn new(kernel: [usize; 2], channels: usize, stored: Stored, level: Level) -> Option<Minimal> {
+    pub fn new(kernel: [usize; 2], channels: usize, stored: Stored, level: Level) -> Option<Winograd> {
         let kind = match stored {
             Stored::Wide => WIDE,
             Stored::Once => STORED,
@@ -528,7 +532,7 @@ impl Minimal {
         };
         let (run, passes, transform, lanes) = kernels;
         let of_kernel = Transforms::of(level).kernel;
-        Some(Minimal { width: kernel[1], channels, terms, lanes, run, passes, transform, of_kernel })
+        Some(Winograd { width: kernel[1], channels, terms, lanes, run, passes, transform, of_kernel })
     }
 
     /// Bytes of some windows of a row, transformed, and of their sums.
@@ -550,7 +554,7 @@ impl Minimal {
     /// Transforms a panel of a kernel: rows of `columns` filters, whole vectors, for each tap and channel.
     ///
     /// # Safety
-    /// The panel is there, and room for [`elements`](Minimal::elements) of each filter.
+    /// The panel is there, and room for [`elements`](Winograd::elements) of each filter.
     pub unsafe fn kernel(&self, panel: *const f32, columns: usize, to: *mut f32) {
         let (lanes, channels) = (self.lanes, self.channels);
         for at in (0..columns).step_by(lanes) {
@@ -592,11 +596,11 @@ impl Minimal {
     /// Transforms some windows of a row, whose first element is at `x`, with `down` elements from row to row.
     ///
     /// # Safety
-    /// All that the windows see is there, and room for [`part_bytes`](Minimal::part_bytes); there are at most
-    /// [`most`](Minimal::most).
+    /// All that the windows see is there, and room for [`part_bytes`](Winograd::part_bytes); there are at most
+    /// [`most`](Winograd::most).
     pub unsafe fn row(&self, x: *const f32, down: usize, windows: usize, to: *mut f32) {
         let channels = self.channels;
-        let r = Row {
+        let r = InputRows {
             x,
             seen: (2 * windows + self.width - 1) * channels,
             count: (2 * windows + self.terms.beyond) * channels,
@@ -614,7 +618,7 @@ impl Minimal {
     /// # Safety
     /// As [`Windows`] says of its results; operands are transformed as above.
     pub unsafe fn windows(&self, windows: &Windows, kernel: *const f32, input: *mut f32) {
-        let call = Call {
+        let call = Transformed {
             windows,
             channels: self.channels,
             passes: &self.terms.passes,
