@@ -91,10 +91,6 @@ impl From<Error> for Refusal {
 pub const EVERY: &[Level] = &Level::ALL;
 /// Levels with AVX2.
 pub const AVX2_UP: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
-/// Levels with AVX-512.
-pub const AVX512_UP: &[Level] = &[Level::Avx512, Level::Avx512Bf16, Level::Amx];
-/// Levels with products of bf16 pairs.
-pub const PAIRS: &[Level] = &[Level::Avx512Bf16, Level::Amx];
 /// Tile registers.
 pub const AMX: &[Level] = &[Level::Amx];
 
