@@ -488,7 +488,7 @@ mod tests {
     #[test]
     fn layers_may_name_what_feeds_them() {
         let model = with_structure(RESIDUAL).unwrap().untrained().unwrap();
-        let fed: Vec<usize> = model.architecture().places.iter().map(|p| p.inputs.len()).collect();
+        let fed: Vec<usize> = model.architecture().nodes.iter().map(|p| p.inputs.len()).collect();
         assert_eq!(fed, [1, 2, 1, 1]);
         let wrong =
             |from: &str, to: &str| with_structure(&RESIDUAL.replacen(from, to, 1)).unwrap_err().to_string();

@@ -77,7 +77,7 @@ fn of_layers(tables: &[Table]) -> Result<Architecture, Wrong> {
         }
     }
     let architecture = Architecture::functional(&[input], &last).map_err(|e| Wrong::of("layers", e))?;
-    if architecture.places.len() < tables.len() {
+    if architecture.nodes.len() < tables.len() {
         return Err(Wrong::new("layers", "the output of some layer goes nowhere")
             .hint("the last layer is the model's output: all others must lead to it through `inputs`"));
     }

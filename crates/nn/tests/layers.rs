@@ -21,7 +21,7 @@ fn open(name: &str) -> std::sync::Arc<dyn systole_runtime::Backend> {
 }
 
 /// A layer called once: with which weights, on what, how.
-struct Call<'a> {
+struct LayerCall<'a> {
     spec: &'a LayerSpec,
     name: &'a str,
     weights: Params<Buffer>,
@@ -42,9 +42,9 @@ struct Outcome {
     after: BTreeMap<String, Literal>,
 }
 
-impl<'a> Call<'a> {
-    fn new(spec: &'a LayerSpec, inputs: &[Literal]) -> Call<'a> {
-        Call {
+impl<'a> LayerCall<'a> {
+    fn new(spec: &'a LayerSpec, inputs: &[Literal]) -> LayerCall<'a> {
+        LayerCall {
             spec,
             name: "layer",
             weights: Params::new(),
@@ -55,7 +55,7 @@ impl<'a> Call<'a> {
     }
 
     /// With weights as its initializers make them.
-    fn initialised(mut self) -> Result<Call<'a>> {
+    fn initialised(mut self) -> Result<LayerCall<'a>> {
         let types: Vec<TensorType> = self.inputs.iter().map(|x| x.ty().clone()).collect();
         let (_, specs) = infer(self.spec, self.name, &types, self.precision)?;
         for w in specs {
@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
 
     /// `dy` absent: ones.
     fn run(self, backend_name: &str, dy: Option<Literal>) -> Result<Outcome> {
-        let Call { spec, name, weights, inputs, precision, training } = self;
+        let LayerCall { spec, name, weights, inputs, precision, training } = self;
         let f = jit(|(weights, inputs, dy): (Params, Vec<Tensor>, Vec<Tensor>)| {
             let g = some_builder(&weights, &inputs);
             let mut cx = Cx::new(&g, weights.clone(), precision);
@@ -205,7 +205,7 @@ fn compare(f: &Fixture, case: &Value, backend_name: &str) -> Vec<(String, f64)> 
     let of = |part: &str| f.tensors.get(&format!("{name}/{part}")).cloned();
     let inputs: Vec<Literal> =
         of("x").into_iter().chain((0..3).filter_map(|i| of(&format!("x{i}")))).collect();
-    let mut call = Call::new(&spec, &inputs);
+    let mut call = LayerCall::new(&spec, &inputs);
     let prefix = format!("{name}/w/");
     for (key, value) in f.tensors.iter().filter(|(k, _)| k.starts_with(&prefix)) {
         call.weights.insert(format!("layer/{}", &key[prefix.len()..]), value.clone().into());
@@ -531,7 +531,7 @@ fn layers_run_under_every_precision_and_twice_alike() {
     for backend_name in BACKENDS {
         for t in trials() {
             let run = |precision| {
-                let mut call = Call::new(&t.spec, &samples(&t));
+                let mut call = LayerCall::new(&t.spec, &samples(&t));
                 (call.precision, call.training) = (precision, Some((3, 4)));
                 call.initialised().unwrap().run(backend_name, None).unwrap()
             };
@@ -570,11 +570,12 @@ fn byte_images_are_cast() {
     let bytes = TensorType::new(DType::U8, [1, 6, 5, 3]);
     let x = sample(&bytes, 0);
     for spec in [conv2d(2, 3), max_pooling2d(2), batch_normalization(), rescaling(2.0), activation("relu")] {
-        let run = |x: &Literal| Call::new(&spec, std::slice::from_ref(x)).initialised()?.run("ref", None);
+        let run =
+            |x: &Literal| LayerCall::new(&spec, std::slice::from_ref(x)).initialised()?.run("ref", None);
         assert_eq!(run(&x).unwrap().y, run(&x.convert(DType::F32)).unwrap().y, "{spec:?}");
     }
     let lookup = embedding(256, 2);
-    let run = |x: &Literal| Call::new(&lookup, std::slice::from_ref(x)).initialised()?.run("ref", None);
+    let run = |x: &Literal| LayerCall::new(&lookup, std::slice::from_ref(x)).initialised()?.run("ref", None);
     assert_eq!(run(&x).unwrap().y, run(&x.convert(DType::I64)).unwrap().y);
     // On the way to an embedding integers stay integers.
     for spec in [flatten(), reshape([-1]), concatenate(-1)] {
@@ -592,7 +593,7 @@ fn ones(shape: &[usize]) -> Literal {
 
 fn drop_ones(rate: f64, name: &str, seed: u64, step: u64) -> Vec<f32> {
     let spec = dropout(rate);
-    let mut call = Call::new(&spec, &[ones(&[100, 200])]);
+    let mut call = LayerCall::new(&spec, &[ones(&[100, 200])]);
     (call.name, call.training) = (name, Some((seed, step)));
     call.run("ref", None).unwrap().y.to_f32s()
 }
@@ -625,7 +626,7 @@ fn dropout_is_a_function_of_seed_step_and_layer() {
 fn dropout_rests_outside_training_and_at_its_ends() {
     let x = sample(&f32s(&[4, 5]), 0);
     let spec = dropout(0.5);
-    assert_eq!(Call::new(&spec, std::slice::from_ref(&x)).run("ref", None).unwrap().y, x);
+    assert_eq!(LayerCall::new(&spec, std::slice::from_ref(&x)).run("ref", None).unwrap().y, x);
     assert!(drop_ones(0.0, "d", 1, 1).iter().all(|v| *v == 1.0));
     assert!(drop_ones(1.0, "d", 1, 1).iter().all(|v| *v == 0.0));
 }
@@ -633,7 +634,7 @@ fn dropout_rests_outside_training_and_at_its_ends() {
 #[test]
 fn dropout_sends_gradients_where_it_let_values_pass() {
     let spec = dropout(0.25);
-    let mut call = Call::new(&spec, &[ones(&[8, 9])]);
+    let mut call = LayerCall::new(&spec, &[ones(&[8, 9])]);
     call.training = Some((5, 6));
     let out = call.run("ref", None).unwrap();
     assert_eq!(out.dx[0], out.y);
@@ -643,7 +644,7 @@ fn dropout_sends_gradients_where_it_let_values_pass() {
 fn a_frozen_batch_normalisation_uses_its_moving_statistics() {
     let x = sample(&f32s(&[6, 3]), 1);
     let run = |spec: &LayerSpec, training| {
-        let mut call = Call::new(spec, std::slice::from_ref(&x)).initialised().unwrap();
+        let mut call = LayerCall::new(spec, std::slice::from_ref(&x)).initialised().unwrap();
         call.training = training;
         call.run("ref", None).unwrap()
     };
@@ -659,7 +660,7 @@ fn means_do_not_overflow_half_precision() {
     // 64 · 64 · 100 is beyond f16's 65,504.
     let x = Literal::from_slice([1, 64, 64, 1], &[100f32; 4096]).unwrap();
     for spec in [global_average_pooling2d(), average_pooling2d(64)] {
-        let mut call = Call::new(&spec, std::slice::from_ref(&x));
+        let mut call = LayerCall::new(&spec, std::slice::from_ref(&x));
         call.precision = Precision::MixedFloat16;
         assert_eq!(call.run("ref", None).unwrap().y.to_f32s(), [100.0], "{spec:?}");
     }
@@ -669,7 +670,7 @@ fn means_do_not_overflow_half_precision() {
 fn relu_s_options_are_keras_s() {
     let x = Literal::from_slice([1, 5], &[-2f32, 0.5, 1.0, 3.0, 9.0]).unwrap();
     let spec = relu().max_value(6.0).negative_slope(0.5).threshold(1.0);
-    let out = Call::new(&spec, &[x]).run("ref", None).unwrap();
+    let out = LayerCall::new(&spec, &[x]).run("ref", None).unwrap();
     assert_eq!(out.y.to_f32s(), [-1.5, -0.25, 0.0, 3.0, 6.0]);
     assert_eq!(out.dx[0].to_f32s(), [0.5, 0.5, 0.5, 1.0, 0.0]);
 }
@@ -678,8 +679,9 @@ fn relu_s_options_are_keras_s() {
 fn merges_fold_and_repeat() {
     let a = Literal::from_slice([2, 2], &[1f32, 2., 3., 4.]).unwrap();
     let b = Literal::from_slice([2, 1], &[10f32, -10.]).unwrap();
-    let run =
-        |spec: &LayerSpec| Call::new(spec, &[a.clone(), b.clone()]).run("ref", None).unwrap().y.to_f32s();
+    let run = |spec: &LayerSpec| {
+        LayerCall::new(spec, &[a.clone(), b.clone()]).run("ref", None).unwrap().y.to_f32s()
+    };
     assert_eq!(run(&add()), [11., 12., -7., -6.]);
     assert_eq!(run(&subtract()), [-9., -8., 13., 14.]);
     assert_eq!(run(&multiply()), [10., 20., -30., -40.]);
@@ -694,7 +696,7 @@ fn computing_a_layer_again_changes_no_bit() {
     for backend_name in BACKENDS {
         for t in trials() {
             let run = |spec: &LayerSpec| {
-                let mut call = Call::new(spec, &samples(&t));
+                let mut call = LayerCall::new(spec, &samples(&t));
                 call.training = Some((3, 4));
                 call.initialised().unwrap().run(backend_name, None).unwrap()
             };
@@ -711,7 +713,7 @@ fn recurrent_layers_drop_the_same_features_at_every_step() {
     // A kernel of ones on inputs of ones: the sum is how many features stay, times 1 / (1 − rate).
     let spec = simple_rnn(1).activation("linear").recurrent_initializer("zeros").kernel_initializer("ones");
     let spec = spec.return_sequences(true).dropout(0.5);
-    let mut call = Call::new(&spec, &[ones(&[4, 6, 200])]);
+    let mut call = LayerCall::new(&spec, &[ones(&[4, 6, 200])]);
     call.training = Some((1, 1));
     let y = call.initialised().unwrap().run("ref", None).unwrap().y.to_f32s();
     for sample in y.chunks(6) {
@@ -920,7 +922,7 @@ fn layers_of_ones_own_are_saved_and_loaded_by_their_constructor() {
     let custom = CustomLayers::new().with("Times", make_times);
     let loaded = LayerSpec::from_json(&saved, &custom).unwrap();
     assert_eq!(loaded.to_json(), saved);
-    let y = Call::new(&loaded, &[ones(&[2])]).run("ref", None).unwrap().y;
+    let y = LayerCall::new(&loaded, &[ones(&[2])]).run("ref", None).unwrap().y;
     assert_eq!(y.to_f32s(), [3.0, 3.0]);
     let e = LayerSpec::from_json(&saved, &CustomLayers::new()).unwrap_err().to_string();
     assert!(e.contains("no layer class `Times`") && e.contains("CustomLayers"), "{e}");

@@ -52,7 +52,7 @@ fn step_of(optimizer: &Optimizer) -> Step {
 }
 
 /// A run of an optimizer from given starting values.
-struct Run {
+struct Descent {
     optimizer: Optimizer,
     step: Step,
     params: Params<Buffer>,
@@ -60,10 +60,10 @@ struct Run {
     steps: u64,
 }
 
-impl Run {
-    fn new(optimizer: Optimizer, params: Params<Buffer>) -> Run {
+impl Descent {
+    fn new(optimizer: Optimizer, params: Params<Buffer>) -> Descent {
         let state = optimizer.init(&params).unwrap();
-        Run { step: step_of(&optimizer), optimizer, params, state, steps: 0 }
+        Descent { step: step_of(&optimizer), optimizer, params, state, steps: 0 }
     }
 
     fn take(&mut self, grads: Params<Buffer>) {
@@ -89,7 +89,7 @@ fn every_optimizer_is_keras_s_at_each_step() {
     let (mut params, mut slots) = (Worst::below(2e-7), Worst::below(4e-7));
     for case in fixture.list("cases") {
         let case_name = name(case);
-        let mut run = Run::new(optimizer_of(case), tree(|p| fixture.get(&format!("init/{p}")).clone()));
+        let mut run = Descent::new(optimizer_of(case), tree(|p| fixture.get(&format!("init/{p}")).clone()));
         for step in 1..=6 {
             run.take(tree(|p| fixture.get(&format!("grad/{p}/step{step}")).clone()));
             for p in PARAMS {
@@ -169,8 +169,8 @@ fn accumulated_micro_batches_equal_one_large_batch() {
         sgd(0.1).clipnorm(0.5),
     ];
     for optimizer in optimizers {
-        let mut whole = Run::new(optimizer.clone(), one(&start));
-        let mut parts = Run::new(optimizer.clone().gradient_accumulation_steps(3), one(&start));
+        let mut whole = Descent::new(optimizer.clone(), one(&start));
+        let mut parts = Descent::new(optimizer.clone().gradient_accumulation_steps(3), one(&start));
         for _ in 0..4 {
             whole.take(gradient(0..12, &whole.param("w")));
             for k in 0..3 {
@@ -193,7 +193,7 @@ fn excluded_parameters_do_not_decay() {
     let params: Params<Buffer> =
         ["dense/kernel", "dense/bias"].into_iter().map(|n| (n.to_string(), ones())).collect();
     let zeros = params.map(|_, b| Buffer::zeros(b.ty().clone()));
-    let mut run = Run::new(optimizer, params);
+    let mut run = Descent::new(optimizer, params);
     run.take(zeros);
     assert_eq!(run.param("dense/kernel").to_f32s(), [0.95]);
     assert_eq!(run.param("dense/bias").to_f32s(), [1.0]);
@@ -249,7 +249,7 @@ fn a_scale_never_reaches_zero_or_infinity() {
 /// A norm that is not finite must reach the parameters: a scale of zero would hide it.
 #[test]
 fn clipping_by_global_norm_does_not_hide_infinities() {
-    let mut run = Run::new(sgd(0.1).global_clipnorm(1.0), one(&random(&[3, 1], 3)));
+    let mut run = Descent::new(sgd(0.1).global_clipnorm(1.0), one(&random(&[3, 1], 3)));
     run.take(one(&Literal::from_slice([3, 1], &[1.0, f32::INFINITY, 1.0]).unwrap()));
     assert!(run.param("w").to_f32s().iter().all(|x| x.is_nan()));
 }

@@ -129,7 +129,7 @@ impl Layer for PositionEmbedding {
 /// let tokens = any_input("tokens");
 /// let table = reversible_embedding(50, 8).name("tokens");
 /// let logits = tokens.apply(table.clone()).apply(dense(8)).apply(table);
-/// assert_eq!(Model::functional(&[tokens], &logits)?.architecture().places.len(), 3);
+/// assert_eq!(Model::functional(&[tokens], &logits)?.architecture().nodes.len(), 3);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

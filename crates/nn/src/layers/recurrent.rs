@@ -82,7 +82,7 @@ macro_rules! recurrent {
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 one_input(self, cx, inputs, |cx, x| {
-                    let run = Run {
+                    let run = Recurrence {
                         class: stringify!($class),
                         units: self.units,
                         dropout: self.dropout,
@@ -151,7 +151,7 @@ recurrent!(
 );
 
 /// What all recurrent layers do the same way.
-struct Run {
+struct Recurrence {
     class: &'static str,
     units: usize,
     dropout: f64,
@@ -161,7 +161,7 @@ struct Run {
     unroll: bool,
 }
 
-impl Run {
+impl Recurrence {
     /// `x: T[B, S, K] → T[S, B, K]`: in the order of steps, with dropped features.
     fn inputs(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
         if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
@@ -267,7 +267,7 @@ fn part(x: &Tensor, units: usize, k: usize) -> Tensor {
 }
 
 impl SimpleRNN {
-    fn build(&self, cx: &mut Cx, run: &Run, steps: &Tensor) -> Result<Tensor> {
+    fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let units = self.units;
         let mut x = run.project(cx, steps, units, &self.kernel_initializer)?;
         let recurrent =
@@ -280,7 +280,7 @@ impl SimpleRNN {
 }
 
 impl LSTM {
-    fn build(&self, cx: &mut Cx, run: &Run, steps: &Tensor) -> Result<Tensor> {
+    fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 4 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
         let recurrent =
@@ -304,7 +304,7 @@ impl LSTM {
 }
 
 impl GRU {
-    fn build(&self, cx: &mut Cx, run: &Run, steps: &Tensor) -> Result<Tensor> {
+    fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 3 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
         let recurrent =
