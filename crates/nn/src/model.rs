@@ -185,8 +185,12 @@ impl Model {
     }
 
     /// Sets optimizer, loss, metrics and precision. Weights stay when they exist.
+    ///
+    /// # Errors
+    /// With the first argument of a layer or of the optimizer that was given wrongly.
     pub fn compile(&mut self, config: Compile) -> Result<()> {
         self.architecture.check()?;
+        config.optimizer.check()?;
         if !self.is_built() {
             self.seed = config.seed;
         }

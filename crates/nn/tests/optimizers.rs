@@ -3,7 +3,7 @@
 mod keras;
 
 use keras::{Fixture, Worst, config, max_relative, name, relative_l2};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use systole_ir::{DType, Literal, Tensor, TensorType};
 use systole_nn::optimizer::*;
 use systole_nn::schedule::Schedule;
@@ -21,22 +21,15 @@ fn schedule_of(value: &Value) -> Schedule {
 /// The optimizer of a case, from Keras's complete configuration.
 fn optimizer_of(case: &Value) -> Optimizer {
     let full = &case["config"];
-    let keys: &[&str] = match case["class"].as_str().unwrap() {
-        "SGD" => &["momentum", "nesterov"],
-        "RMSprop" => &["rho", "momentum", "epsilon", "centered"],
-        _ => &["beta_1", "beta_2", "epsilon", "amsgrad"],
-    };
-    let own: Map<String, Value> = keys.iter().map(|k| (k.to_string(), full[*k].clone())).collect();
-    let number = |key: &str| full[key].as_f64();
-    Optimizer {
-        kind: serde_json::from_value(config(&case["class"], &own.into())).unwrap(),
-        learning_rate: schedule_of(&full["learning_rate"]),
-        weight_decay: number("weight_decay"),
-        clipnorm: number("clipnorm"),
-        clipvalue: number("clipvalue"),
-        global_clipnorm: number("global_clipnorm"),
-        ..sgd(0.0)
+    let mut optimizer: Optimizer = case["class"].as_str().unwrap().parse().unwrap();
+    let own: Vec<String> = optimizer.kind.config().keys().cloned().collect();
+    for key in
+        own.iter().map(String::as_str).chain(["weight_decay", "clipnorm", "clipvalue", "global_clipnorm"])
+    {
+        optimizer = optimizer.with(key, &full[key]).unwrap();
     }
+    optimizer.learning_rate = schedule_of(&full["learning_rate"]);
+    optimizer
 }
 
 type StepIn = (Params, Params, Params, Tensor, Tensor);
@@ -107,6 +100,43 @@ fn every_optimizer_is_keras_s_at_each_step() {
     slots.report("slots");
 }
 
+/// A case that a file lists and the fixture lacks would be compared with nothing.
+#[test]
+fn the_fixture_has_the_cases_that_the_optimizers_list() {
+    let fixture = Fixture::open("optimizers");
+    let listed: Vec<Value> =
+        parity_cases().flat_map(|text| serde_json::from_str::<Vec<Value>>(text).unwrap()).collect();
+    let known = |case: &Value| {
+        fixture.list("cases").iter().any(|c| ["name", "class", "kwargs"].iter().all(|k| c[k] == case[k]))
+    };
+    let missing: Vec<&str> = listed.iter().filter(|c| !known(c)).map(name).collect();
+    assert!(missing.is_empty(), "run fixtures/keras/generate.py optimizers: {missing:?}");
+    for optimizer in NAMES {
+        let tried = listed.iter().any(|c| c["class"].as_str().unwrap().eq_ignore_ascii_case(optimizer));
+        assert!(tried, "{optimizer} lists no case");
+    }
+}
+
+#[test]
+fn settings_that_a_rule_does_not_take_are_errors() {
+    let cases = [
+        (adam(1e-3).momentum(0.9), "adam has no argument `momentum`"),
+        (sgd(1e-3).betas(0.9, 0.99), "sgd has no argument `beta_1`"),
+        (sgd(1e-3).epsilon(1e-7), "sgd has no argument `epsilon`"),
+        (rmsprop(1e-3).amsgrad(true), "rmsprop has no argument `amsgrad`"),
+        (adamw(1e-3).rho(0.9).centered(true), "adamw has no argument `rho`"),
+        (adam(1e-3).nesterov(true), "adam has no argument `nesterov`"),
+    ];
+    for (optimizer, what) in cases {
+        for error in [optimizer.check().unwrap_err(), optimizer.init(&Params::new()).unwrap_err()] {
+            let text = error.to_string();
+            let parts = [what, "tests/optimizers.rs:", "its rule is set by", "did you mean"];
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        }
+    }
+    assert!(sgd(1e-3).momentum(0.9).nesterov(true).check().is_ok());
+}
+
 #[test]
 fn every_schedule_is_keras_s() {
     let fixture = Fixture::open("optimizers");
@@ -168,7 +198,8 @@ fn accumulated_micro_batches_equal_one_large_batch() {
         adam(0.01).global_clipnorm(0.5),
         sgd(0.1).clipnorm(0.5),
     ];
-    for optimizer in optimizers {
+    let plain = NAMES.iter().map(|name| name.parse().unwrap());
+    for optimizer in optimizers.into_iter().chain(plain) {
         let mut whole = Descent::new(optimizer.clone(), one(&start));
         let mut parts = Descent::new(optimizer.clone().gradient_accumulation_steps(3), one(&start));
         for _ in 0..4 {
@@ -277,7 +308,7 @@ fn settings_that_make_no_sense_are_refused() {
 
 #[test]
 fn names_and_configurations_read_back() {
-    for name in NAMES {
+    for &name in NAMES {
         let optimizer: Optimizer = name.parse().unwrap();
         assert_eq!(optimizer.name(), name);
         let text = serde_json::to_string(&optimizer).unwrap();

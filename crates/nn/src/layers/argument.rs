@@ -1,7 +1,8 @@
 //! Types of layer arguments that accept several spellings: `3` or `(3, 3)`, `"relu"` or a value.
 
-use crate::activation::{Activation, nearest};
+use crate::activation::Activation;
 use crate::initializer::Initializer;
+use crate::nearest::nearest;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;

@@ -4,7 +4,7 @@
 //! one of them replaced, read back. So all three know the same arguments and say the same about wrong ones.
 
 use super::*;
-use crate::activation::nearest;
+use crate::nearest::{nearest, unknown};
 use serde::Deserialize;
 use serde_json::{Map, json};
 use std::sync::Arc;
@@ -154,15 +154,6 @@ impl BuiltIn {
             Error::new(ErrorKind::Config, what).because(e.to_string())
         })
     }
-}
-
-/// An error that names the nearest of what is known.
-fn unknown(what: &str, typed: &str, known: &[&str]) -> Error {
-    let hint = match known {
-        [] => "it takes none".to_string(),
-        _ => format!("did you mean `{}`? All: {}", nearest(typed, known), known.join(", ")),
-    };
-    Error::new(ErrorKind::Config, what).hint(hint)
 }
 
 /// A built-in layer or a user's.
