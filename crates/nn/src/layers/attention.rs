@@ -1,8 +1,10 @@
 //! Attention: each place of a sequence gathers from the places that fit what it asks for.
 
+use super::built_in::*;
 use super::dropout::check_rate;
-use super::*;
-use serde::Deserialize;
+use super::sample::*;
+use super::spec::LayerSpec;
+use crate::setters::setters;
 use systole_ir::attention::{Attention, Dropped};
 
 /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: attention of several heads.
@@ -228,4 +230,43 @@ impl Fold {
         self.order.iter().enumerate().for_each(|(new, &old)| back[old] = new);
         y.reshape(shape).transpose(&back)
     }
+}
+
+/// See [`MultiHeadAttention`].
+pub fn multi_head_attention(num_heads: usize, key_dim: usize) -> LayerSpec {
+    LayerSpec::of(MultiHeadAttention { num_heads, key_dim, ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// Width of an attention head's values.
+    value_dim: usize as usize;
+    /// Features of an attention's output.
+    output_shape: usize as usize;
+    /// The dimensions that an attention attends over.
+    attention_axes: impl Into<Axes> as Axes;
+);
+
+const ATTENTION: &[&str] = &[
+    "query/kernel",
+    "query/bias",
+    "key/kernel",
+    "key/bias",
+    "value/kernel",
+    "value/bias",
+    "attention_output/kernel",
+    "attention_output/bias",
+];
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(multi_head_attention(2, 3), &[2, 5, 4], &[2, 5, 4], ATTENTION, Some(&[2, 4])),
+        LayerSample::new(
+            multi_head_attention(2, 3).attention_axes(1),
+            IMAGE,
+            IMAGE,
+            ATTENTION,
+            Some(&[2, 4]),
+        ),
+    ]
 }
