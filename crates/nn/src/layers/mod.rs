@@ -81,6 +81,7 @@ layers! {
     MaxPooling2D, AveragePooling2D, GlobalMaxPooling2D, GlobalAveragePooling2D in mod pool;
     Flatten, Reshape in mod shape;
     Activation(ActivationLayer), ReLU, LeakyReLU, ELU, Softmax in mod activations;
+    PReLU in mod prelu;
     Dropout in mod dropout;
     BatchNormalization, LayerNormalization in mod normalization;
     Embedding, PositionEmbedding, ReversibleEmbedding in mod embedding;
