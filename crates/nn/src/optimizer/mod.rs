@@ -45,6 +45,7 @@ optimizers! {
     Adam in mod adam;
     AdamW in mod adamw;
     RmsProp in mod rmsprop;
+    Lion in mod lion;
 }
 
 /// The cases of the parity test that the optimizers list, each as a JSON array.
