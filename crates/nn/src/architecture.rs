@@ -18,7 +18,7 @@ pub struct InputSpec {
 
 /// What feeds a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum NodeInput {
     /// An input of the model.
     Input(usize),
     /// The output of an earlier layer.
@@ -33,7 +33,7 @@ pub struct LayerNode {
     /// The layer.
     pub layer: LayerSpec,
     /// What feeds it.
-    pub inputs: Vec<Source>,
+    pub inputs: Vec<NodeInput>,
 }
 
 /// The structure of a model.
@@ -44,7 +44,7 @@ pub struct Architecture {
     /// The layers, each after those that feed it.
     pub nodes: Vec<LayerNode>,
     /// What the model returns.
-    pub output: Source,
+    pub output: NodeInput,
 }
 
 impl LayerNode {
@@ -55,23 +55,23 @@ impl LayerNode {
     }
 }
 
-fn value(source: Source, inputs: &[Tensor], outputs: &[Tensor]) -> Tensor {
+fn value(source: NodeInput, inputs: &[Tensor], outputs: &[Tensor]) -> Tensor {
     match source {
-        Source::Input(i) => inputs[i].clone(),
-        Source::Layer(i) => outputs[i].clone(),
+        NodeInput::Input(i) => inputs[i].clone(),
+        NodeInput::Layer(i) => outputs[i].clone(),
     }
 }
 
 impl Architecture {
     /// A chain of layers.
     pub fn sequential(layers: impl IntoIterator<Item = LayerSpec>) -> Architecture {
-        let mut names = Names::default();
+        let mut names = LayerNames::default();
         let mut nodes: Vec<LayerNode> = Vec::new();
-        let mut output = Source::Input(0);
+        let mut output = NodeInput::Input(0);
         for layer in layers {
             let name = names.unique(&layer);
             nodes.push(LayerNode { name, layer, inputs: vec![output] });
-            output = Source::Layer(nodes.len() - 1);
+            output = NodeInput::Layer(nodes.len() - 1);
         }
         Architecture { inputs: vec![InputSpec { name: "image".into(), ty: None }], nodes, output }
     }
@@ -91,7 +91,8 @@ impl Architecture {
                 }
             }
         }
-        let mut walk = Walk { inputs, nodes: Vec::new(), seen: Vec::new(), names: Names::default() };
+        let mut walk =
+            SymbolWalk { inputs, nodes: Vec::new(), seen: Vec::new(), names: LayerNames::default() };
         let output = walk.visit(output)?;
         Ok(Architecture { inputs: specs, nodes: walk.nodes, output }.in_keras_order())
     }
@@ -104,8 +105,8 @@ impl Architecture {
         order.sort_by_key(|&i| std::cmp::Reverse(depths[i]));
         let mut moved_to = vec![0; order.len()];
         order.iter().enumerate().for_each(|(new, &old)| moved_to[old] = new);
-        let source = |s: &Source| match s {
-            Source::Layer(i) => Source::Layer(moved_to[*i]),
+        let source = |s: &NodeInput| match s {
+            NodeInput::Layer(i) => NodeInput::Layer(moved_to[*i]),
             input => *input,
         };
         let node = |&old: &usize| {
@@ -121,7 +122,7 @@ impl Architecture {
         let mut depths = vec![0; self.nodes.len()];
         for (i, node) in self.nodes.iter().enumerate().rev() {
             for source in &node.inputs {
-                if let Source::Layer(j) = source {
+                if let NodeInput::Layer(j) = source {
                     depths[*j] = depths[*j].max(depths[i] + 1);
                 }
             }
@@ -189,9 +190,9 @@ impl Architecture {
 
     /// For model files.
     pub fn to_json(&self) -> Value {
-        let source = |s: &Source| match s {
-            Source::Input(i) => json!({ "input": i }),
-            Source::Layer(i) => json!({ "layer": i }),
+        let source = |s: &NodeInput| match s {
+            NodeInput::Input(i) => json!({ "input": i }),
+            NodeInput::Layer(i) => json!({ "layer": i }),
         };
         let inputs: Vec<Value> = self
             .inputs
@@ -224,7 +225,7 @@ impl Architecture {
             let feeds = list(entry, "inputs")?
                 .iter()
                 .map(|s| source_from_json(s, inputs.len(), i))
-                .collect::<Result<Vec<Source>>>()?;
+                .collect::<Result<Vec<NodeInput>>>()?;
             if feeds.is_empty() {
                 return Err(broken(format!("nothing feeds layer {name}")));
             }
@@ -268,20 +269,20 @@ fn input_from_json(value: &Value) -> Result<InputSpec> {
     }
 }
 
-fn source_from_json(value: &Value, inputs: usize, before: usize) -> Result<Source> {
+fn source_from_json(value: &Value, inputs: usize, before: usize) -> Result<NodeInput> {
     let index = |key: &str| value.get(key).and_then(Value::as_u64).map(|i| i as usize);
     match (index("input"), index("layer")) {
-        (Some(i), None) if i < inputs => Ok(Source::Input(i)),
-        (None, Some(i)) if i < before => Ok(Source::Layer(i)),
+        (Some(i), None) if i < inputs => Ok(NodeInput::Input(i)),
+        (None, Some(i)) if i < before => Ok(NodeInput::Layer(i)),
         _ => Err(broken(format!("{value} is no input and no earlier layer"))),
     }
 }
 
 /// Gives layers Keras's names: the class in snake case, numbered from the second on.
 #[derive(Default)]
-struct Names(Vec<String>);
+struct LayerNames(Vec<String>);
 
-impl Names {
+impl LayerNames {
     fn unique(&mut self, layer: &LayerSpec) -> String {
         if let Some(name) = layer.given_name() {
             self.0.push(name.to_string());
@@ -351,22 +352,22 @@ impl LayerSpec {
     }
 }
 
-struct Walk<'a> {
+struct SymbolWalk<'a> {
     inputs: &'a [Symbol],
     nodes: Vec<LayerNode>,
-    seen: Vec<(Symbol, Source)>,
-    names: Names,
+    seen: Vec<(Symbol, NodeInput)>,
+    names: LayerNames,
 }
 
-impl Walk<'_> {
-    fn visit(&mut self, s: &Symbol) -> Result<Source> {
+impl SymbolWalk<'_> {
+    fn visit(&mut self, s: &Symbol) -> Result<NodeInput> {
         if let Some((_, at)) = self.seen.iter().find(|(seen, _)| Arc::ptr_eq(&seen.0, &s.0)) {
             return Ok(*at);
         }
         let at = match &*s.0 {
             SymbolNode::Input(spec) => {
                 let listed = self.inputs.iter().position(|i| Arc::ptr_eq(&i.0, &s.0));
-                Source::Input(listed.ok_or_else(|| {
+                NodeInput::Input(listed.ok_or_else(|| {
                     Error::new(
                         ErrorKind::Config,
                         format!("the model depends on input {}, which is not listed", spec.name),
@@ -375,10 +376,10 @@ impl Walk<'_> {
                 })?)
             }
             SymbolNode::Layer { layer, inputs } => {
-                let feeds = inputs.iter().map(|i| self.visit(i)).collect::<Result<Vec<Source>>>()?;
+                let feeds = inputs.iter().map(|i| self.visit(i)).collect::<Result<Vec<NodeInput>>>()?;
                 let name = self.names.unique(layer);
                 self.nodes.push(LayerNode { name, layer: layer.clone(), inputs: feeds });
-                Source::Layer(self.nodes.len() - 1)
+                NodeInput::Layer(self.nodes.len() - 1)
             }
         };
         self.seen.push((s.clone(), at));

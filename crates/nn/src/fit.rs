@@ -1,6 +1,6 @@
 //! `fit`: epochs of training steps over a pipeline, with validation, callbacks and progress.
 
-use crate::backup::{BackupAndRestore, Backups, Found, RunPlace, RunState, snapshot};
+use crate::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState, snapshot};
 use crate::batch::{Batch, DeviceBatch};
 use crate::callback::{Callback, CallbackState, FitCx};
 use crate::feed::{BatchRecipe, Feed, ReadyBatch};
@@ -216,7 +216,7 @@ struct FitRun {
 
 impl FitRun {
     /// Goes on with the run that the folder of backups holds.
-    fn restore(&mut self, model: &mut Model, data: &Dataset, found: Option<Found>) -> Result<()> {
+    fn restore(&mut self, model: &mut Model, data: &Dataset, found: Option<FoundBackup>) -> Result<()> {
         let Some(mut found) = found else { return Ok(()) };
         let path = found.path.display().to_string();
         if !model.is_built() {

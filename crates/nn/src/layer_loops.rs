@@ -5,7 +5,7 @@
 //! what the pieces one after the other would: the same operations on the same numbers, random draws included. Weights keep
 //! their names: the stacks are made inside the program.
 
-use crate::architecture::{Architecture, LayerNode, Source};
+use crate::architecture::{Architecture, LayerNode, NodeInput};
 use crate::layer::{Cx, PieceInput};
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ const FEWEST: usize = 3;
 
 /// Places `start..start + period · times` that look like `times` equal pieces, each fed by the one before only.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Chain {
+pub(crate) struct LayerChain {
     pub(crate) start: usize,
     period: usize,
     times: usize,
     /// What feeds the first piece.
-    pub(crate) entry: Source,
+    pub(crate) entry: NodeInput,
 }
 
 /// The chains of an architecture, from its inputs on, none in another: of those that begin at one node the one that
 /// covers most.
-pub(crate) fn chains(architecture: &Architecture) -> Vec<Chain> {
+pub(crate) fn chains(architecture: &Architecture) -> Vec<LayerChain> {
     let mut found = Vec::new();
     let mut start = 0;
     while start < architecture.nodes.len() {
         let longest = (architecture.nodes.len() - start) / FEWEST;
-        let here = (1..=longest).filter_map(|period| Chain::at(architecture, start, period));
+        let here = (1..=longest).filter_map(|period| LayerChain::at(architecture, start, period));
         // Of equals the last one wins, so the shortest period is asked last.
-        match here.collect::<Vec<_>>().into_iter().rev().max_by_key(Chain::nodes) {
+        match here.collect::<Vec<_>>().into_iter().rev().max_by_key(LayerChain::nodes) {
             Some(chain) => {
                 start += chain.nodes();
                 found.push(chain);
@@ -44,8 +44,8 @@ pub(crate) fn chains(architecture: &Architecture) -> Vec<Chain> {
     found
 }
 
-impl Chain {
-    fn at(architecture: &Architecture, start: usize, period: usize) -> Option<Chain> {
+impl LayerChain {
+    fn at(architecture: &Architecture, start: usize, period: usize) -> Option<LayerChain> {
         let nodes = &architecture.nodes;
         let mut outside =
             nodes[start..start + period].iter().flat_map(|p| &p.inputs).filter(|s| !inside(s, start));
@@ -53,7 +53,7 @@ impl Chain {
         if outside.any(|s| *s != entry) {
             return None;
         }
-        let mut chain = Chain { start, period, times: 1, entry };
+        let mut chain = LayerChain { start, period, times: 1, entry };
         while chain.continues(nodes) {
             chain.times += 1;
         }
@@ -69,9 +69,9 @@ impl Chain {
         let Some(next) = nodes.get(self.start + shift..self.start + shift + self.period) else {
             return false;
         };
-        let moved = |s: &Source| match s {
-            Source::Layer(i) if inside(s, self.start) => Source::Layer(i + shift),
-            _ => Source::Layer(self.start + shift - 1),
+        let moved = |s: &NodeInput| match s {
+            NodeInput::Layer(i) if inside(s, self.start) => NodeInput::Layer(i + shift),
+            _ => NodeInput::Layer(self.start + shift - 1),
         };
         nodes[self.start..].iter().zip(next).all(|(first, node)| {
             let (a, b) = (&first.layer, &node.layer);
@@ -86,7 +86,8 @@ impl Chain {
     fn is_closed(&self, architecture: &Architecture) -> bool {
         let nodes = &architecture.nodes;
         let range = self.start..self.start + self.nodes();
-        let hidden = |s: &Source| matches!(s, Source::Layer(i) if range.contains(i) && i + 1 != range.end);
+        let hidden =
+            |s: &NodeInput| matches!(s, NodeInput::Layer(i) if range.contains(i) && i + 1 != range.end);
         let others = || nodes[..range.start].iter().chain(&nodes[range.end..]);
         let own = &nodes[range.clone()];
         let shared = |p: &LayerNode| own.iter().chain(others()).filter(|q| q.name == p.name).count() > 1;
@@ -109,17 +110,17 @@ impl Chain {
     pub(crate) fn leave_one_out(&mut self) {
         self.start += self.period;
         self.times -= 1;
-        self.entry = Source::Layer(self.start - 1);
+        self.entry = NodeInput::Layer(self.start - 1);
     }
 
     /// The chain's output for its input `x`, by a loop; `None` where the first pieces are not equal after all. A chain
     /// whose last ones differ is cut.
     pub(crate) fn as_loop(&mut self, architecture: &Architecture, cx: &mut Cx, x: &Tensor) -> Option<Tensor> {
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<LayerPiece> = Vec::new();
         for k in 0..self.times {
             let start = self.start + k * self.period;
             let before = pieces.last().map_or(*cx.draws(), |p| p.draws);
-            match Piece::trace(architecture, start..start + self.period, cx, x.ty(), before) {
+            match LayerPiece::trace(architecture, start..start + self.period, cx, x.ty(), before) {
                 Some(piece) if pieces.first().is_none_or(|first| first.graph == piece.graph) => {
                     pieces.push(piece)
                 }
@@ -140,12 +141,12 @@ impl Chain {
 }
 
 /// Whether a source lies in a piece that begins at `start`, of sources that its nodes may have.
-fn inside(source: &Source, start: usize) -> bool {
-    matches!(source, Source::Layer(i) if *i >= start)
+fn inside(source: &NodeInput, start: usize) -> bool {
+    matches!(source, NodeInput::Layer(i) if *i >= start)
 }
 
 /// A piece that was traced on its own.
-struct Piece {
+struct LayerPiece {
     /// `input, key of draws (in training), fed … → output, updated weights …`
     graph: Arc<Graph>,
     fed: Vec<PieceInput>,
@@ -155,7 +156,7 @@ struct Piece {
     draws: usize,
 }
 
-impl Piece {
+impl LayerPiece {
     /// `None` for what no loop can step: an output of another type than the input, weights that the model has not, a layer
     /// with an error, which is to surface where the layer is called, or an output whose logits a loss may ask for.
     fn trace(
@@ -164,14 +165,14 @@ impl Piece {
         cx: &Cx,
         ty: &TensorType,
         before: usize,
-    ) -> Option<Piece> {
+    ) -> Option<LayerPiece> {
         let g = GraphBuilder::new("piece");
         let x = g.parameter(ty.clone(), "x");
         let mut own = cx.apart(&g, before);
         let mut outputs: Vec<Tensor> = Vec::with_capacity(range.len());
         for node in &architecture.nodes[range.clone()] {
-            let value = |s: &Source| match s {
-                Source::Layer(i) if inside(s, range.start) => outputs[i - range.start].clone(),
+            let value = |s: &NodeInput| match s {
+                NodeInput::Layer(i) if inside(s, range.start) => outputs[i - range.start].clone(),
                 _ => x.clone(),
             };
             let args: Vec<Tensor> = node.inputs.iter().map(value).collect();
@@ -190,12 +191,12 @@ impl Piece {
             PieceInput::Weight(path) => cx.known_weight(path).is_some_and(|w| w.ty() == ty),
             PieceInput::Draw(_) => true,
         };
-        fed.iter().zip(params).all(known).then_some(Piece { graph, fed, updates, draws })
+        fed.iter().zip(params).all(known).then_some(LayerPiece { graph, fed, updates, draws })
     }
 }
 
 /// The output of the last of equal pieces, whose derivative computes them `again` or not.
-fn looped(pieces: &[Piece], cx: &mut Cx, x: &Tensor, again: bool) -> Tensor {
+fn looped(pieces: &[LayerPiece], cx: &mut Cx, x: &Tensor, again: bool) -> Tensor {
     let (first, key) = (&pieces[0], cx.draw_key().cloned());
     let stacks: Vec<Tensor> = (0..first.fed.len()).map(|k| stacked(pieces, k, cx)).collect();
     let step = |carried: &[Tensor], fed: &[Tensor]| {
@@ -220,7 +221,7 @@ fn looped(pieces: &[Piece], cx: &mut Cx, x: &Tensor, again: bool) -> Tensor {
 }
 
 /// `→ T[pieces, …]`: what all pieces are fed by the same parameter.
-fn stacked(pieces: &[Piece], k: usize, cx: &Cx) -> Tensor {
+fn stacked(pieces: &[LayerPiece], k: usize, cx: &Cx) -> Tensor {
     let draws: Vec<u64> = pieces
         .iter()
         .filter_map(|p| match &p.fed[k] {
@@ -231,7 +232,7 @@ fn stacked(pieces: &[Piece], k: usize, cx: &Cx) -> Tensor {
     if let (false, Ok(draws)) = (draws.is_empty(), Literal::from_slice([draws.len()], &draws)) {
         return cx.builder().constant(draws);
     }
-    let weight = |p: &Piece| match &p.fed[k] {
+    let weight = |p: &LayerPiece| match &p.fed[k] {
         PieceInput::Weight(path) => {
             cx.known_weight(path).map(|w| w.reshape([&[1], w.shape().dims()].concat()))
         }

@@ -31,7 +31,7 @@ mod setters;
 mod step;
 
 pub use activation::Activation;
-pub use architecture::{Architecture, InputSpec, LayerNode, Source, Symbol, any_input, input, input_of};
+pub use architecture::{Architecture, InputSpec, LayerNode, NodeInput, Symbol, any_input, input, input_of};
 pub use backup::{BackupAndRestore, RunPlace};
 pub use batch::{Batch, LABEL_FIELDS, WEIGHT_FIELD};
 pub use compile::{Compile, TrainState};

@@ -1,6 +1,6 @@
 //! [`Model`]: an architecture with its weights; `compile`, `evaluate`, `predict`, `summary`. Training is in `fit`.
 
-use crate::architecture::{Architecture, InputSpec, Source, Symbol};
+use crate::architecture::{Architecture, InputSpec, NodeInput, Symbol};
 use crate::batch::{Batch, without_batch};
 use crate::compile::{Compile, TrainState};
 use crate::history::Logs;
@@ -583,8 +583,8 @@ impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let layers: Vec<&str> = self.architecture.nodes.iter().map(|p| p.name.as_str()).collect();
         let output = match self.architecture.output {
-            Source::Input(i) => format!("input {i}"),
-            Source::Layer(i) => layers[i].to_string(),
+            NodeInput::Input(i) => format!("input {i}"),
+            NodeInput::Layer(i) => layers[i].to_string(),
         };
         write!(f, "Model({} → {output})", layers.join(", "))
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{DType, Error, GraphBuilder, Literal, Result, Tensor, TensorType, vjp};
+use systole_nn::layers::testing::{LayerSample, parity_cases, samples};
 use systole_nn::layers::*;
 use systole_nn::{Activation, Cx, Initializer, Layer, Precision, WeightSpec};
 use systole_runtime::{Buffer, Params, backend, jit};
@@ -389,7 +390,9 @@ fn a_layer_survives_its_json_form() {
             LayerSpec::from_json(&serde_json::from_str(&text).unwrap(), &CustomLayers::new()).unwrap();
         assert_eq!(again.to_json().to_string(), text);
         assert_eq!((again.given_name(), again.is_trainable()), (Some("a_name"), false));
-        let (Kind::BuiltIn(a), Kind::BuiltIn(b)) = (spec.kind(), again.kind()) else { panic!("{text}") };
+        let (LayerKind::BuiltIn(a), LayerKind::BuiltIn(b)) = (spec.kind(), again.kind()) else {
+            panic!("{text}")
+        };
         assert_eq!(a, b, "{text}");
         let derived = serde_json::to_value(a).unwrap();
         assert_eq!(

@@ -116,7 +116,7 @@ impl MultiHeadAttention {
     }
 
     fn attend(&self, cx: &mut Cx, query: &Tensor, value: &Tensor, key: &Tensor) -> Result<Tensor> {
-        let fold = Fold::of(self.attention_axes.as_ref(), query)?;
+        let fold = FoldedAxes::of(self.attention_axes.as_ref(), query)?;
         let [q, v, k] = [query, value, key].map(|x| fold.apply(&cast(cx, x)));
         let (q, v, k) = (q?, v?, k?);
         let fits = v.dim(1) == k.dim(1) && v.dim(0) == q.dim(0) && k.dim(0) == q.dim(0);
@@ -174,15 +174,15 @@ impl MultiHeadAttention {
 
 /// Brings inputs of any rank to `[batch, places, features]` and the output back: the places are those of the attention
 /// axes, all other dimensions are batch.
-struct Fold {
+struct FoldedAxes {
     /// Batch dimensions first, then the attention axes, then the features.
     order: Vec<usize>,
     batch_dims: usize,
     query: Shape,
 }
 
-impl Fold {
-    fn of(axes: Option<&Axes>, query: &Tensor) -> Result<Fold> {
+impl FoldedAxes {
+    fn of(axes: Option<&Axes>, query: &Tensor) -> Result<FoldedAxes> {
         let rank = query.rank();
         if rank < 3 {
             return Err(unfit("MultiHeadAttention", "sequences of features [B, S, D]", query.ty())
@@ -207,7 +207,7 @@ impl Fold {
         let batch_dims = order.len();
         order.extend(places);
         order.push(rank - 1);
-        Ok(Fold { order, batch_dims, query: query.shape().clone() })
+        Ok(FoldedAxes { order, batch_dims, query: query.shape().clone() })
     }
 
     fn apply(&self, x: &Tensor) -> Result<Tensor> {

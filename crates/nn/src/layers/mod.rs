@@ -1,7 +1,7 @@
 //! The built-in layers, with Keras's names, arguments and defaults. One file for each layer or family: the struct with its
 //! arguments, what it computes, its function, setters that no other file has, and samples for the tests.
 //!
-//! Each layer is a plain struct that implements [`Layer`]; [`LayerSpec`] is one in its place in a model, made by the
+//! Each layer is a plain struct that implements [`Layer`](crate::Layer); [`LayerSpec`] is one in its place in a model, made by the
 //! functions with Keras's snake names ([`conv2d`], [`dense`], …) and changed by setters named as Keras's arguments.
 //! Layers cast what they compute with to the policy's compute type, integers included; layers that only move
 //! elements cast floats and leave integers alone.
@@ -24,13 +24,12 @@ mod spec;
 pub use argument::{Axes, Padding, Pair};
 pub use built_in::BuiltIn;
 pub use read::{CustomLayers, LayerConstructor};
-pub use sample::LayerSample;
-pub use spec::{Kind, LayerSpec};
+pub use spec::{LayerKind, LayerSpec};
 
 use built_in::Arguments;
 
-/// A layer of the table.
-struct Entry {
+/// What the table has of a layer.
+struct LayerRow {
     /// With every argument at its default.
     defaults: fn() -> BuiltIn,
     /// Cases of the parity test, as JSON.
@@ -56,7 +55,7 @@ macro_rules! layers {
         pub const LAYER_NAMES: &[&str] = &[$($(stringify!($class)),+),*];
 
         /// In the order of [`LAYER_NAMES`].
-        const TABLE: &[Entry] = &[$($(Entry {
+        const TABLE: &[LayerRow] = &[$($(LayerRow {
             defaults: || BuiltIn::of(<layer_of!($class $($layer)?)>::default()),
             parity: <layer_of!($class $($layer)?)>::parity,
         }),+),*];
@@ -67,8 +66,7 @@ macro_rules! layers {
             }
         })+)*
 
-        /// Layers with inputs that they take and refuse, for tests: at least one of each class.
-        pub fn samples() -> Vec<LayerSample> {
+        fn all_samples() -> Vec<sample::LayerSample> {
             [$($module::samples()),*].concat()
         }
     };
@@ -93,7 +91,17 @@ layers! {
     TransformerBlock in mod transformer;
 }
 
-/// The cases of the parity test that the layers' files list, each as a JSON array.
-pub fn parity_cases() -> impl Iterator<Item = &'static str> {
-    TABLE.iter().map(|entry| (entry.parity)())
+/// What tests of every layer are made of.
+pub mod testing {
+    pub use super::sample::LayerSample;
+
+    /// Layers with inputs that they take and refuse: at least one of each class.
+    pub fn samples() -> Vec<LayerSample> {
+        super::all_samples()
+    }
+
+    /// The cases of the parity test that the layers' files list, each as a JSON array.
+    pub fn parity_cases() -> impl Iterator<Item = &'static str> {
+        super::TABLE.iter().map(|row| (row.parity)())
+    }
 }

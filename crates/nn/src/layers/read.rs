@@ -1,7 +1,7 @@
 //! Layers by their names: from configurations and model files.
 
 use super::built_in::*;
-use super::spec::{Kind, LayerSpec, snake_case};
+use super::spec::{LayerKind, LayerSpec, snake_case};
 use super::{LAYER_NAMES, TABLE};
 use crate::nearest::{nearest, unknown};
 use serde::{Deserializer, de};
@@ -19,11 +19,11 @@ impl BuiltIn {
 impl<'de> Deserialize<'de> for BuiltIn {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<BuiltIn, D::Error> {
         #[derive(Deserialize)]
-        struct Stored {
+        struct StoredLayer {
             class_name: String,
             config: Value,
         }
-        let Stored { class_name, config } = Stored::deserialize(deserializer)?;
+        let StoredLayer { class_name, config } = StoredLayer::deserialize(deserializer)?;
         let Some(layer) = BuiltIn::with_defaults(&class_name) else {
             return Err(de::Error::unknown_variant(&class_name, LAYER_NAMES));
         };
@@ -49,8 +49,8 @@ impl LayerSpec {
         };
         let config = map.get("config").unwrap_or(&Value::Null);
         let mut spec = match custom.find(class) {
-            Some(constructor) => LayerSpec::new(Kind::Custom(constructor(config)?)),
-            None => LayerSpec::new(Kind::BuiltIn(built_in_from(class, config, custom)?)),
+            Some(constructor) => LayerSpec::new(LayerKind::Custom(constructor(config)?)),
+            None => LayerSpec::new(LayerKind::BuiltIn(built_in_from(class, config, custom)?)),
         };
         spec.take_place(map)?;
         spec.check()?;
@@ -83,7 +83,7 @@ impl LayerSpec {
         {
             built_in = built_in.with(key, value.clone())?;
         }
-        let mut spec = LayerSpec::new(Kind::BuiltIn(built_in));
+        let mut spec = LayerSpec::new(LayerKind::BuiltIn(built_in));
         spec.take_place(keys)?;
         spec.check()?;
         Ok(spec)

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A built-in layer or a user's.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum LayerKind {
     /// One of [`LAYER_NAMES`](super::LAYER_NAMES).
     BuiltIn(BuiltIn),
     /// A layer from outside; model files need its constructor to load it.
@@ -33,7 +33,7 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub struct LayerSpec {
     pub(super) name: Option<String>,
-    kind: Kind,
+    kind: LayerKind,
     pub(super) trainable: bool,
     pub(super) remat: bool,
     mistakes: Vec<Error>,
@@ -42,28 +42,28 @@ pub struct LayerSpec {
 impl LayerSpec {
     /// A built-in layer.
     pub(super) fn of(layer: impl NamedLayer + 'static) -> LayerSpec {
-        LayerSpec::new(Kind::BuiltIn(BuiltIn::of(layer)))
+        LayerSpec::new(LayerKind::BuiltIn(BuiltIn::of(layer)))
     }
 
-    pub(super) fn new(kind: Kind) -> LayerSpec {
+    pub(super) fn new(kind: LayerKind) -> LayerSpec {
         LayerSpec { name: None, kind, trainable: true, remat: false, mistakes: Vec::new() }
     }
 
     /// A layer of your own.
     pub fn custom(layer: impl Layer + 'static) -> LayerSpec {
-        LayerSpec::new(Kind::Custom(Arc::new(layer)))
+        LayerSpec::new(LayerKind::Custom(Arc::new(layer)))
     }
 
     /// What it is.
-    pub fn kind(&self) -> &Kind {
+    pub fn kind(&self) -> &LayerKind {
         &self.kind
     }
 
     /// The layer.
     pub fn layer(&self) -> &dyn Layer {
         match &self.kind {
-            Kind::BuiltIn(b) => b.layer(),
-            Kind::Custom(l) => l.as_ref(),
+            LayerKind::BuiltIn(b) => b.layer(),
+            LayerKind::Custom(l) => l.as_ref(),
         }
     }
 
@@ -128,7 +128,7 @@ impl LayerSpec {
 
     fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         match &self.kind {
-            Kind::BuiltIn(b) if !self.trainable => b.arguments().call_frozen(cx, inputs),
+            LayerKind::BuiltIn(b) if !self.trainable => b.arguments().call_frozen(cx, inputs),
             _ => self.layer().call(cx, inputs),
         }
     }
@@ -144,8 +144,8 @@ impl LayerSpec {
                 .because("it is one part of the paths of weights, which `/` separates"));
         }
         match &self.kind {
-            Kind::BuiltIn(b) => b.arguments().check(),
-            Kind::Custom(_) => Ok(()),
+            LayerKind::BuiltIn(b) => b.arguments().check(),
+            LayerKind::Custom(_) => Ok(()),
         }
     }
 
@@ -153,15 +153,15 @@ impl LayerSpec {
     #[track_caller]
     pub(super) fn set(mut self, key: &str, value: Value) -> LayerSpec {
         let changed = match &self.kind {
-            Kind::BuiltIn(b) => b.with(key, value),
-            Kind::Custom(l) => Err(Error::new(
+            LayerKind::BuiltIn(b) => b.with(key, value),
+            LayerKind::Custom(l) => Err(Error::new(
                 ErrorKind::Config,
                 format!("{} takes no argument `{key}` here", l.class_name()),
             )
             .hint("set it in the layer's own constructor")),
         };
         match changed {
-            Ok(b) => self.kind = Kind::BuiltIn(b),
+            Ok(b) => self.kind = LayerKind::BuiltIn(b),
             Err(e) => {
                 let caller = Location::caller();
                 self.mistakes.push(e.at(format!("{}:{}", caller.file(), caller.line())));

@@ -13,8 +13,8 @@ pub use constructors::*;
 pub use loss_scale::LossScale;
 pub use rule::OptimizerKind;
 
-/// An optimizer of the table.
-struct Entry {
+/// What the table has of an optimizer.
+struct OptimizerRow {
     /// With Keras's defaults.
     defaults: fn() -> Optimizer,
     /// Cases of the parity test, as JSON.
@@ -34,8 +34,8 @@ macro_rules! optimizers {
         /// The names that `Optimizer::from_str` and configurations take.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
 
-        const TABLE: &[Entry] =
-            &[$(Entry { defaults: $module::defaults, parity: $module::PARITY }),*];
+        const TABLE: &[OptimizerRow] =
+            &[$(OptimizerRow { defaults: $module::defaults, parity: $module::PARITY }),*];
     };
 }
 
@@ -50,5 +50,5 @@ optimizers! {
 
 /// The cases of the parity test that the optimizers list, each as a JSON array.
 pub fn parity_cases() -> impl Iterator<Item = &'static str> {
-    TABLE.iter().map(|entry| entry.parity)
+    TABLE.iter().map(|row| row.parity)
 }

@@ -15,7 +15,7 @@ impl FromStr for Optimizer {
     /// Keras's defaults, its learning rate included. Case does not matter.
     fn from_str(name: &str) -> Result<Optimizer> {
         let lower = name.to_ascii_lowercase();
-        let found = TABLE.iter().map(|entry| (entry.defaults)()).find(|o| o.name() == lower);
+        let found = TABLE.iter().map(|row| (row.defaults)()).find(|o| o.name() == lower);
         found.ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("there is no optimizer `{name}`")).hint(format!(
                 "did you mean `{}`? All: {}",
@@ -30,12 +30,12 @@ impl<'de> Deserialize<'de> for OptimizerKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<OptimizerKind, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Stored {
+        struct StoredKind {
             class_name: String,
             config: Value,
         }
-        let Stored { class_name, config } = Stored::deserialize(deserializer)?;
-        let kinds = || TABLE.iter().map(|entry| (entry.defaults)().kind);
+        let StoredKind { class_name, config } = StoredKind::deserialize(deserializer)?;
+        let kinds = || TABLE.iter().map(|row| (row.defaults)().kind);
         let Some(kind) = kinds().find(|kind| kind.class_name() == class_name) else {
             let known: Vec<String> = kinds().map(|kind| format!("`{}`", kind.class_name())).collect();
             let known = known.join(", ");
