@@ -96,11 +96,11 @@ struct SourceArgs {
     features: Option<String>,
     /// Of a preset or TOML file: which part
     #[arg(long, value_enum, default_value_t)]
-    part: Part,
+    part: Split,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-enum Part {
+enum Split {
     #[default]
     Train,
     Test,
@@ -205,8 +205,8 @@ impl SourceArgs {
         let config = draft.finish()?;
         let data = train::load_data(&config, screen)?;
         let (elements, pipeline) = match self.part {
-            Part::Train => (data.train.clone(), config.train_pipeline(&data)),
-            Part::Test => (data.test.clone(), config.test_pipeline(&data)),
+            Split::Train => (data.train.clone(), config.train_pipeline(&data)),
+            Split::Test => (data.test.clone(), config.test_pipeline(&data)),
         };
         let opened = Opened { classes: data.class_names, ..Opened::of("data set", elements) };
         Ok(Source { opened, configured: Some((config, pipeline)) })

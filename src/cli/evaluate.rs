@@ -1,6 +1,6 @@
 //! `systole evaluate`: loss and metrics of a saved model on test data.
 
-use super::confused::Confusions;
+use super::confusion::Confusion;
 use super::screen::{Screen, grouped, values};
 use super::target::config_of;
 use super::{DataArgs, Failure, Outcome, train};
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         data.name
     ));
     let confusions = match config.data.is_own() && !data.class_names.is_empty() {
-        true => Some(Confusions::count(&mut model, &config.test_pipeline(&data))?),
+        true => Some(Confusion::count(&mut model, &config.test_pipeline(&data))?),
         false => None,
     };
     confusions.iter().for_each(|c| screen.line(c.text()));

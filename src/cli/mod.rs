@@ -2,7 +2,7 @@
 
 mod bench;
 mod compile;
-mod confused;
+mod confusion;
 mod data;
 mod devices;
 mod evaluate;

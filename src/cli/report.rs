@@ -1,6 +1,6 @@
 //! What a training run reports when it is over: to people, to programs, and into the model file.
 
-use super::confused::Confusions;
+use super::confusion::Confusion;
 use super::screen::{Screen, grouped, program, quoted, values};
 use crate::config::Config;
 use crate::datasets::TrainingData;
@@ -22,7 +22,7 @@ pub(crate) struct Run<'a> {
     interrupted: bool,
     seconds: f64,
     /// Which classes were taken for which.
-    pub(crate) confusions: Option<Confusions>,
+    pub(crate) confusions: Option<Confusion>,
 }
 
 impl<'a> Run<'a> {

@@ -1,6 +1,6 @@
 //! `systole train`: from arguments to a trained, saved and tested model.
 
-use super::confused::Confusions;
+use super::confusion::Confusion;
 use super::report::Run;
 use super::resume::{self, Record, Resume, SaveArgs};
 use super::screen::{Screen, grouped, note};
@@ -176,7 +176,7 @@ fn go(
     let mut run = Run::new(&config, &data, reason, history, &model, interrupted, began);
     // Of one's own pictures; the known sets' classes are well known.
     if config.data.is_own() && !data.class_names.is_empty() && !run.was_interrupted() {
-        run.confusions = Some(Confusions::count(&mut model, &config.test_pipeline(&data))?);
+        run.confusions = Some(Confusion::count(&mut model, &config.test_pipeline(&data))?);
     }
     model.notes.insert("config".into(), portable(&config).to_toml()?);
     if !data.fields.is_empty() {
@@ -421,7 +421,7 @@ fn continued(
     screen: &Screen,
 ) -> Result<Model> {
     let layers = |m: &Model| {
-        m.architecture().places.iter().map(|p| (p.name.clone(), p.layer.to_json())).collect::<Vec<_>>()
+        m.architecture().nodes.iter().map(|p| (p.name.clone(), p.layer.to_json())).collect::<Vec<_>>()
     };
     if layers(&config.layers_only()?) != layers(&model) {
         return Err(Error::new(
@@ -476,7 +476,7 @@ fn announce(model: &Model, config: &Config, resumed: &resume::Plan, screen: &Scr
     };
     screen.detail(format!(
         "Model: {} layers, {} weights{start}; {}, {}; on {} ({device})",
-        model.architecture().places.len(),
+        model.architecture().nodes.len(),
         grouped(weights as u64),
         model.compile_config().map_or("", |c| c.optimizer.name()),
         config.compile.precision,

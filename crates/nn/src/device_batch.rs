@@ -1,11 +1,11 @@
 //! Steps on one batch that stays on the device, for measurements: no data pipeline, no copies, no logs.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, DeviceBatch, put};
 use crate::model::Model;
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::Result;
-use systole_runtime::{Backend, Buffer, DeviceId, Executable, Params, Report};
+use systole_runtime::{Backend, Buffer, Executable, Params, Report};
 
 /// Training steps of a model on one batch, with weights, slots and batch on the device. The model is trained by it.
 ///
@@ -17,24 +17,21 @@ use systole_runtime::{Backend, Buffer, DeviceId, Executable, Params, Report};
 /// let x = Literal::from_slice([4, 2], &[0f32, 1., 1., 0., 1., 1., 0., 0.])?;
 /// let y = Literal::from_slice([4, 1], &[1f32, 1., 2., 0.])?;
 /// let batch = Batch { inputs: vec![x], label: Some(y), weight: None };
-/// let mut step = model.resident_training(&batch)?;
+/// let mut step = model.device_batch_training(&batch)?;
 /// step.run()?;
 /// let first = step.loss()?;
 /// for _ in 0..20 { step.run()?; }
 /// assert!(step.loss()? < first);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-pub struct ResidentTraining<'m> {
+pub struct DeviceBatchTraining<'m> {
     model: &'m mut Model,
     batch: DeviceBatch,
     program: Arc<dyn Executable>,
     compile_ms: f64,
 }
 
-/// Inputs, labels and weights as a step takes them.
-pub(crate) type DeviceBatch = (Vec<Buffer>, Buffer, Vec<Buffer>);
-
-impl ResidentTraining<'_> {
+impl DeviceBatchTraining<'_> {
     /// One whole step: forward, loss, backward, update, metrics.
     pub fn run(&mut self) -> Result<()> {
         self.model.step_on(self.batch.clone())
@@ -58,14 +55,14 @@ impl ResidentTraining<'_> {
 }
 
 /// Predictions of a model for one batch, with weights and batch on the device.
-pub struct ResidentPrediction<'m> {
+pub struct DeviceBatchPrediction<'m> {
     model: &'m Model,
     batch: DeviceBatch,
     program: Arc<dyn Executable>,
     compile_ms: f64,
 }
 
-impl ResidentPrediction<'_> {
+impl DeviceBatchPrediction<'_> {
     /// Outputs of the batch, on the device.
     pub fn run(&mut self) -> Result<Buffer> {
         self.model.compiled()?.predict.run(&self.model.state, self.batch.0.clone())
@@ -87,33 +84,33 @@ impl Model {
     ///
     /// # Errors
     /// When the model is not compiled, or the batch does not fit it.
-    pub fn resident_training(&mut self, batch: &Batch) -> Result<ResidentTraining<'_>> {
+    pub fn device_batch_training(&mut self, batch: &Batch) -> Result<DeviceBatchTraining<'_>> {
         self.ready_for(batch)?;
         self.state.metrics = self.compiled()?.train.metrics.zeros();
         // First, so that a program which does not fit into memory is refused before any weight is drawn.
         let start = Instant::now();
-        let types = crate::step::batch_buffers(batch);
+        let types = batch.buffers();
         let program = self.compiled()?.train.prepare(&self.state, &types, self.controls())?;
         let compile_ms = millis(start);
         let batch = self.move_to_device(batch)?;
-        Ok(ResidentTraining { model: self, batch, program, compile_ms })
+        Ok(DeviceBatchTraining { model: self, batch, program, compile_ms })
     }
 
     /// Compiles the prediction of `batch` and puts everything that it needs on the device.
     ///
     /// # Errors
     /// When the model is not compiled, or the batch does not fit it.
-    pub fn resident_prediction(&mut self, batch: &Batch) -> Result<ResidentPrediction<'_>> {
+    pub fn device_batch_prediction(&mut self, batch: &Batch) -> Result<DeviceBatchPrediction<'_>> {
         if !self.is_built() {
             self.build(&batch.sample_types()?)?;
         }
         self.check_batch(batch)?;
         let start = Instant::now();
-        let types = crate::step::batch_buffers(batch);
+        let types = batch.buffers();
         let program = self.compiled()?.predict.prepare(&self.state, types.0)?;
         let compile_ms = millis(start);
         let batch = self.move_to_device(batch)?;
-        Ok(ResidentPrediction { model: self, batch, program, compile_ms })
+        Ok(DeviceBatchPrediction { model: self, batch, program, compile_ms })
     }
 
     /// Replaces host arrays of the state by arrays on the device, and copies the batch there.
@@ -123,15 +120,8 @@ impl Model {
         for group in [&mut state.trainable, &mut state.frozen, &mut state.optimizer, &mut state.metrics] {
             put_all(group, &*device)?;
         }
-        put_batch(batch, &*device)
+        batch.put(&*device)
     }
-}
-
-/// Begins to copy a batch to the device.
-pub(crate) fn put_batch(batch: &Batch, device: &dyn Backend) -> Result<DeviceBatch> {
-    let (inputs, label, weight) = crate::step::batch_buffers(batch);
-    let all = |list: Vec<Buffer>| list.into_iter().map(|b| put(b, device)).collect::<Result<_>>();
-    Ok((all(inputs)?, put(label, device)?, all(weight)?))
 }
 
 fn millis(since: Instant) -> f64 {
@@ -147,11 +137,4 @@ fn put_all(group: &mut Params<Buffer>, device: &dyn Backend) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn put(buffer: Buffer, device: &dyn Backend) -> Result<Buffer> {
-    match buffer.host() {
-        Some(host) => device.put(&host, DeviceId(0)),
-        None => Ok(buffer),
-    }
 }

@@ -9,7 +9,7 @@ use systole_nn::Model;
 const SHOWN: usize = 5;
 
 /// Test pictures by what they are and what the model takes them for.
-pub(crate) struct Confusions {
+pub(crate) struct Confusion {
     names: Vec<String>,
     /// Row: the class it is; column: the class it is taken for.
     counts: Vec<Vec<u64>>,
@@ -23,9 +23,9 @@ struct Mistake {
     of: u64,
 }
 
-impl Confusions {
+impl Confusion {
     /// Counts the answers to batches of an input and `label`.
-    pub(crate) fn count(model: &mut Model, test: &Dataset) -> Result<Confusions> {
+    pub(crate) fn count(model: &mut Model, test: &Dataset) -> Result<Confusion> {
         let names = model.class_names.clone();
         let mut counts = vec![vec![0; names.len()]; names.len()];
         for batch in test {
@@ -40,7 +40,7 @@ impl Confusions {
                 slot.into_iter().for_each(|n| *n += 1);
             }
         }
-        Ok(Confusions { names, counts })
+        Ok(Confusion { names, counts })
     }
 
     /// The most frequent mistakes, those of equal number in the order of the classes.
@@ -81,10 +81,10 @@ mod tests {
     #[test]
     fn the_most_frequent_mistakes_come_first() {
         let names = ["cat", "dog", "fox"].map(String::from).to_vec();
-        let c = Confusions { names, counts: vec![vec![8, 2, 0], vec![0, 5, 5], vec![0, 0, 9]] };
+        let c = Confusion { names, counts: vec![vec![8, 2, 0], vec![0, 5, 5], vec![0, 0, 9]] };
         assert_eq!(c.text(), "Most confused: dog taken for fox (5 of 10), cat taken for dog (2 of 10)");
         assert_eq!(c.json()[0]["taken_for"], "fox");
-        let right = Confusions { counts: vec![vec![3, 0, 0], vec![0, 1, 0], vec![0, 0, 2]], ..c };
+        let right = Confusion { counts: vec![vec![3, 0, 0], vec![0, 1, 0], vec![0, 0, 2]], ..c };
         assert!(right.text().contains("none") && right.json().as_array().unwrap().is_empty());
     }
 }
