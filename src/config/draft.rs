@@ -130,15 +130,15 @@ impl Setting {
 
     fn apply(&self, root: &mut Table) -> Result<()> {
         let Some((last, parents)) = self.path.split_last() else { return Ok(()) };
-        let mut here = Place::Table(root);
+        let mut here = Container::Table(root);
         for part in parents {
             here = here.enter(part)?;
         }
         match (here, &self.value) {
-            (Place::Table(t), Some(v)) => drop(t.insert(last.clone(), v.clone())),
-            (Place::Table(t), None) => drop(t.remove(last)),
-            (Place::List(items), Some(v)) => *item(items, last)? = v.clone(),
-            (Place::List(items), None) => {
+            (Container::Table(t), Some(v)) => drop(t.insert(last.clone(), v.clone())),
+            (Container::Table(t), None) => drop(t.remove(last)),
+            (Container::List(items), Some(v)) => *item(items, last)? = v.clone(),
+            (Container::List(items), None) => {
                 item(items, last)?;
                 items.remove(last.parse().unwrap_or(0));
             }
@@ -148,20 +148,20 @@ impl Setting {
 }
 
 /// Where a key path leads.
-enum Place<'a> {
+enum Container<'a> {
     Table(&'a mut Table),
     List(&'a mut Vec<Value>),
 }
 
-impl<'a> Place<'a> {
-    fn enter(self, part: &str) -> Result<Place<'a>> {
+impl<'a> Container<'a> {
+    fn enter(self, part: &str) -> Result<Container<'a>> {
         let value = match self {
-            Place::Table(t) => t.entry(part.to_string()).or_insert_with(|| Value::Table(Table::new())),
-            Place::List(items) => item(items, part)?,
+            Container::Table(t) => t.entry(part.to_string()).or_insert_with(|| Value::Table(Table::new())),
+            Container::List(items) => item(items, part)?,
         };
         match value {
-            Value::Table(t) => Ok(Place::Table(t)),
-            Value::Array(items) => Ok(Place::List(items)),
+            Value::Table(t) => Ok(Container::Table(t)),
+            Value::Array(items) => Ok(Container::List(items)),
             other => Err(Error::new(
                 ErrorKind::Config,
                 format!("`{part}` is a value ({other}), there are no keys below it"),
