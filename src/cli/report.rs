@@ -12,7 +12,7 @@ use systole_nn::{History, Logs, Model, RunPlace};
 use systole_runtime::backend;
 
 /// A finished (or interrupted) run.
-pub(crate) struct Run<'a> {
+pub(crate) struct Report<'a> {
     config: &'a Config,
     data: &'a TrainingData,
     reason: String,
@@ -25,7 +25,7 @@ pub(crate) struct Run<'a> {
     pub(crate) confusions: Option<Confusion>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Report<'a> {
     pub(crate) fn new(
         config: &'a Config,
         data: &'a TrainingData,
@@ -34,8 +34,8 @@ impl<'a> Run<'a> {
         model: &Model,
         interrupted: bool,
         began: Instant,
-    ) -> Run<'a> {
-        Run {
+    ) -> Report<'a> {
+        Report {
             config,
             data,
             reason,

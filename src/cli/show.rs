@@ -1,11 +1,12 @@
-//! `systole show` and `systole summary`: a model's graphs and layers.
+//! `systole show`: the graphs that a model is compiled from.
 
-use super::Outcome;
+use super::common::Common;
 use super::kernels;
+use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::target::{Target, config_of};
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::json;
 use systole_ir::Result;
 use systole_ir::text::{print, print_annotated};
 use systole_nn::Model;
@@ -36,7 +37,13 @@ enum Stage {
     Kernels,
 }
 
-pub(crate) fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
+impl Run for ShowArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
     let target = Target::of(&args.target)?;
     let mut model = target.model()?;
     let trained = config_of(&model, &args.target)?.map_or(32, |c| c.fit.batch_size);
@@ -70,23 +77,4 @@ fn graph_text(model: &mut Model, stage: Stage, batch_size: usize) -> Result<Stri
 
 fn stage_name(stage: Stage) -> String {
     stage.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
-}
-
-/// Layers, output shapes, numbers of weights.
-pub(crate) fn summary(target: &str, screen: &Screen) -> Outcome {
-    let model = Target::of(target)?.model()?;
-    if !screen.json {
-        screen.line(model.summary().trim_end());
-        return Ok(0);
-    }
-    let rows = model.summary_rows().iter();
-    let layers: Value = rows
-        .map(|r| json!({"layer": r.layer, "output_shape": r.output_shape.dims(), "params": r.params}))
-        .collect();
-    let params: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
-    screen.object(&json!({
-        "target": target, "layers": layers, "params": params, "classes": model.class_names,
-        "steps": model.steps(), "epochs": model.epochs(), "notes": model.notes,
-    }));
-    Ok(0)
 }

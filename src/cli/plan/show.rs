@@ -1,13 +1,24 @@
 //! A plan as text, as JSON and as a page.
 
-use super::{Plan, PlanArgs};
+use super::args::PlanArgs;
 use crate::cli::screen::{Screen, table};
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
-use systole_plan::{Choice, DISPATCH, KernelTime, Machine, Tables, dollars, duration};
+use systole_plan::{Advice, Choice, DISPATCH, KernelTime, Machine, Tables, Wish, dollars, duration};
 
 const NOT_VALIDATED: &str =
     "Times are estimates without a measurement behind them (not validated): likely (least to most).";
+
+/// A table and the advice.
+pub(super) struct Plan {
+    pub(super) title: String,
+    pub(super) choices: Vec<Choice>,
+    /// Machines that cannot run it, and why.
+    pub(super) refused: Vec<(String, String)>,
+    pub(super) advice: Advice,
+    pub(super) steps: Option<f64>,
+    pub(super) wish: Wish,
+}
 
 /// Today as `YYYY-MM-DD`, UTC.
 pub(super) fn today() -> String {

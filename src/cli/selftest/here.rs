@@ -1,6 +1,7 @@
 //! The checks themselves, in the process that loads the device's library.
 
-use super::{SelftestArgs, told};
+use super::args::SelftestArgs;
+use super::told;
 use crate::cli::screen::Screen;
 use crate::config::{Config, Draft};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
-//! [`Place`]: where a running pipeline stands, as a small tree of integers; [`Position`]: the place of a whole run.
+//! [`IteratorState`]: where a running pipeline stands, as a small tree of integers; [`Position`]: where a whole run does.
 //!
-//! A place holds no elements: what a stage had buffered is read again from the place of the stage above. It is
+//! A state holds no elements: what a stage had buffered is read again from the state of the stage above. It is
 //! text to the outside (`epoch:taken@1.7(12)`), so that a checkpoint of any format can hold it.
 
 use std::fmt;
@@ -10,50 +10,50 @@ use systole_base::{Error, ErrorKind, Result};
 /// Deeper trees are not made by any pipeline and are refused when they are read.
 const MAX_DEPTH: usize = 64;
 
-/// Where a cursor stands: its own numbers, and the places of the stages above it.
+/// Where a cursor stands: its own numbers, and the states of the stages above it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct IteratorState {
     /// What the stage itself counts.
     pub numbers: Vec<u64>,
     /// The stages above, in the stage's own order.
-    pub inner: Vec<Place>,
+    pub inner: Vec<IteratorState>,
 }
 
-impl Place {
-    /// A place of a source: only numbers.
-    pub fn at(numbers: impl Into<Vec<u64>>) -> Place {
-        Place { numbers: numbers.into(), inner: Vec::new() }
+impl IteratorState {
+    /// The state of a source: only numbers.
+    pub fn at(numbers: impl Into<Vec<u64>>) -> IteratorState {
+        IteratorState { numbers: numbers.into(), inner: Vec::new() }
     }
 
-    /// The same with the place of one more stage above.
-    pub fn over(mut self, inner: Place) -> Place {
+    /// The same with the state of one more stage above.
+    pub fn over(mut self, inner: IteratorState) -> IteratorState {
         self.inner.push(inner);
         self
     }
 
-    /// Number `i`. Errors when the place was taken from another pipeline.
+    /// Number `i`. Errors when the state was taken from another pipeline.
     pub fn number(&self, i: usize) -> Result<u64> {
         self.numbers.get(i).copied().ok_or_else(foreign)
     }
 
-    /// The place of the stage `i` above. Errors when the place was taken from another pipeline.
-    pub fn above(&self, i: usize) -> Result<&Place> {
+    /// The state of the stage `i` above. Errors when the state was taken from another pipeline.
+    pub fn above(&self, i: usize) -> Result<&IteratorState> {
         self.inner.get(i).ok_or_else(foreign)
     }
 
     /// Numbers in the whole tree: what it costs to keep.
     pub fn size(&self) -> usize {
-        1 + self.numbers.len() + self.inner.iter().map(Place::size).sum::<usize>()
+        1 + self.numbers.len() + self.inner.iter().map(IteratorState::size).sum::<usize>()
     }
 }
 
-/// The error of a place that does not fit.
+/// The error of a state that does not fit.
 pub(crate) fn foreign() -> Error {
     Error::new(ErrorKind::Data, "this data position belongs to another pipeline")
         .hint("resume with the pipeline and the data that the position was taken from")
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for IteratorState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, n) in self.numbers.iter().enumerate() {
             write!(f, "{}{n}", if i == 0 { "" } else { "." })?;
@@ -61,18 +61,18 @@ impl fmt::Display for Place {
         if self.inner.is_empty() {
             return Ok(());
         }
-        for (i, place) in self.inner.iter().enumerate() {
-            write!(f, "{}{place}", if i == 0 { "(" } else { "," })?;
+        for (i, state) in self.inner.iter().enumerate() {
+            write!(f, "{}{state}", if i == 0 { "(" } else { "," })?;
         }
         f.write_str(")")
     }
 }
 
-impl FromStr for Place {
+impl FromStr for IteratorState {
     type Err = Error;
-    fn from_str(text: &str) -> Result<Place> {
+    fn from_str(text: &str) -> Result<IteratorState> {
         let mut parser = Parser { rest: text.as_bytes() };
-        parser.place(0).filter(|_| parser.rest.is_empty()).ok_or_else(|| unreadable(text))
+        parser.state(0).filter(|_| parser.rest.is_empty()).ok_or_else(|| unreadable(text))
     }
 }
 
@@ -87,25 +87,25 @@ impl Parser<'_> {
         found
     }
 
-    fn place(&mut self, depth: usize) -> Option<Place> {
+    fn state(&mut self, depth: usize) -> Option<IteratorState> {
         if depth > MAX_DEPTH {
             return None;
         }
-        let mut place = Place::default();
+        let mut state = IteratorState::default();
         if self.rest.first().is_some_and(u8::is_ascii_digit) {
-            place.numbers.push(self.number()?);
+            state.numbers.push(self.number()?);
             while self.eat(b'.') {
-                place.numbers.push(self.number()?);
+                state.numbers.push(self.number()?);
             }
         }
         if self.eat(b'(') {
-            place.inner.push(self.place(depth + 1)?);
+            state.inner.push(self.state(depth + 1)?);
             while self.eat(b',') {
-                place.inner.push(self.place(depth + 1)?);
+                state.inner.push(self.state(depth + 1)?);
             }
             self.eat(b')').then_some(())?;
         }
-        Some(place)
+        Some(state)
     }
 
     fn number(&mut self) -> Option<u64> {
@@ -122,10 +122,10 @@ fn unreadable(text: &str) -> Error {
         .because("it is written as epoch:taken or epoch:taken@place")
 }
 
-/// A place in a run of a pipeline. Shown as `epoch:taken@place`, and parses back.
+/// Where a run of a pipeline stands. Shown as `epoch:taken@state`, and parses back.
 ///
 /// `epoch:taken` alone is enough to continue: then the elements before are produced again where a stage cannot
-/// seek. With the place every stage goes there at once.
+/// seek. With the state every stage goes there at once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Position {
     /// The epoch at which the run began.
@@ -133,21 +133,21 @@ pub struct Position {
     /// Elements yielded since (errors count).
     pub taken: u64,
     /// Where each stage stands.
-    pub place: Option<Place>,
+    pub state: Option<IteratorState>,
 }
 
 impl Position {
     /// After `taken` elements of a run that began at `epoch`.
     pub fn new(epoch: u64, taken: u64) -> Position {
-        Position { epoch, taken, place: None }
+        Position { epoch, taken, state: None }
     }
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.epoch, self.taken)?;
-        match &self.place {
-            Some(place) => write!(f, "@{place}"),
+        match &self.state {
+            Some(state) => write!(f, "@{state}"),
             None => Ok(()),
         }
     }
@@ -156,14 +156,14 @@ impl fmt::Display for Position {
 impl FromStr for Position {
     type Err = Error;
     fn from_str(text: &str) -> Result<Position> {
-        let (counts, place) = match text.split_once('@') {
-            Some((counts, place)) => (counts, Some(place.parse()?)),
+        let (counts, state) = match text.split_once('@') {
+            Some((counts, state)) => (counts, Some(state.parse()?)),
             None => (text, None),
         };
         let parse = |s: &str| s.parse().ok();
         counts
             .split_once(':')
-            .and_then(|(e, t)| Some(Position { epoch: parse(e)?, taken: parse(t)?, place }))
+            .and_then(|(e, t)| Some(Position { epoch: parse(e)?, taken: parse(t)?, state }))
             .ok_or_else(|| unreadable(text))
     }
 }
@@ -174,16 +174,18 @@ mod tests {
 
     #[test]
     fn text_parses_back() {
-        let leaf = Place::at([7]);
-        let places = [
-            Place::default(),
+        let leaf = IteratorState::at([7]);
+        let states = [
+            IteratorState::default(),
             leaf.clone(),
-            Place::at([1, 2]).over(leaf.clone()),
-            Place::at([]).over(Place::at([])).over(Place::at([u64::MAX, 0]).over(leaf)),
+            IteratorState::at([1, 2]).over(leaf.clone()),
+            IteratorState::at([])
+                .over(IteratorState::at([]))
+                .over(IteratorState::at([u64::MAX, 0]).over(leaf)),
         ];
-        for place in places {
-            assert_eq!(place.to_string().parse::<Place>().unwrap(), place, "{place}");
-            let position = Position { epoch: 3, taken: 17, place: Some(place) };
+        for state in states {
+            assert_eq!(state.to_string().parse::<IteratorState>().unwrap(), state, "{state}");
+            let position = Position { epoch: 3, taken: 17, state: Some(state) };
             assert_eq!(position.to_string().parse::<Position>().unwrap(), position);
         }
         assert_eq!("3:17".parse::<Position>().unwrap(), Position::new(3, 17));
@@ -195,7 +197,7 @@ mod tests {
             assert!(text.parse::<Position>().is_err(), "{text}");
         }
         let deep = "(".repeat(100_000);
-        assert!(deep.parse::<Place>().is_err());
-        assert!(Place::at([1]).number(1).is_err() && Place::at([1]).above(0).is_err());
+        assert!(deep.parse::<IteratorState>().is_err());
+        assert!(IteratorState::at([1]).number(1).is_err() && IteratorState::at([1]).above(0).is_err());
     }
 }

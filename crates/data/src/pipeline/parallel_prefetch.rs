@@ -1,21 +1,23 @@
-//! [`Pump`]: elements computed ahead by worker threads and handed out in order.
+//! [`ParallelPrefetch`]: elements computed ahead by worker threads and handed out in order.
 //!
 //! Workers take turns at the source for a few elements at a time (so that small elements do not pay for a lock each),
 //! compute them side by side, and put them into numbered slots; the taker empties the slots in their order. So the
 //! stream is the same for any number of threads and any length of the queue. Where order is given up
-//! (`deterministic: false`) the taker takes whatever is ready, and its place says which elements those were.
+//! (`deterministic: false`) the taker takes whatever is ready, and its state says which elements those were.
 //!
-//! Threads start with the first element (so that seeking needs none) and end soon after the pump is dropped. Errors
+//! Threads start with the first element (so that seeking needs none) and end soon after it is dropped. Errors
 //! travel as elements, a panic as a panic of the taker. The memory budget holds for everything that is computed ahead:
 //! only the one element that the taker is waiting for is made without asking.
 
-use crate::autotune::{Gauge, Lease, lock};
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use super::autotune::{Gauge, Lease};
+use super::batching::Batching;
+use super::chain::Owner;
+use super::cursor::{Access, Cursor};
+use super::map_fn::{MapFn, apply};
+use super::position::{IteratorState, foreign};
+use super::run::Run;
 use crate::sample::Sample;
-use crate::stage::batch::Batching;
-use crate::stage::map::MapFn;
-use crate::stage::{self, Access, Cursor, Node, Owner};
+use crate::sync::lock;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -34,11 +36,14 @@ const SHORT: Duration = Duration::from_micros(100);
 const LONG: Duration = Duration::from_millis(2);
 /// Elements that room is made for before they are there.
 const AT_ONCE: usize = 1 << 12;
-/// Places of the source are remembered at least this many elements apart, since taking one costs time.
+/// States of the source are remembered at least this many elements apart, since taking one costs time.
 const ANCHORS: u64 = 64;
 
+/// Opens one more random access to the same elements.
+pub(crate) type OpenAccess = Box<dyn Fn() -> Result<Option<Box<dyn Access>>> + Send + Sync>;
+
 /// The taker's end.
-pub(crate) struct Pump {
+pub(crate) struct ParallelPrefetch {
     engine: Arc<Engine>,
     /// Not yet running: what the workers will take from.
     idle: Option<Intake>,
@@ -56,8 +61,8 @@ pub(crate) struct Pump {
 /// What workers and taker share.
 struct Engine {
     owner: Owner,
-    /// Walked where the feed is random access.
-    node: Option<Node>,
+    /// Where the feed is random access: another access for another worker.
+    open: Option<OpenAccess>,
     run: Run,
     gauge: Arc<Gauge>,
     f: Option<MapFn>,
@@ -77,7 +82,7 @@ struct Intake {
     feed: Feed,
     /// Number of the next element.
     seq: u64,
-    /// The first element that is to have the source's place with it.
+    /// The first element that is to have the source's state with it.
     anchor_due: u64,
     /// Elements that were handed out before the rest, in a run without order: (first, end).
     gaps: VecDeque<(u64, u64)>,
@@ -110,7 +115,7 @@ struct State {
 
 struct Slot {
     seq: u64,
-    anchor: Option<Place>,
+    anchor: Option<IteratorState>,
     /// Elements that its last batch lacks.
     lacking: u64,
     content: Content,
@@ -130,8 +135,8 @@ struct Progress {
     low: u64,
     /// And these: first → end. Empty where order is kept.
     beyond: BTreeMap<u64, u64>,
-    /// Places of the source, by element; the last at or before `low`, and later ones.
-    anchors: VecDeque<(u64, Place)>,
+    /// States of the source, by element; the last at or before `low`, and later ones.
+    anchors: VecDeque<(u64, IteratorState)>,
 }
 
 impl Progress {
@@ -151,23 +156,23 @@ impl Progress {
         }
     }
 
-    fn anchor(&mut self, seq: u64, place: Place) {
+    fn anchor(&mut self, seq: u64, state: IteratorState) {
         let at = self.anchors.partition_point(|(s, _)| *s <= seq);
-        self.anchors.insert(at, (seq, place));
+        self.anchors.insert(at, (seq, state));
     }
 }
 
-impl Pump {
-    /// Over random access to `node`: the workers compute any elements, side by side.
+impl ParallelPrefetch {
+    /// Over random access: the workers compute any elements, side by side, each through an access of its own.
     pub fn over_access(
         owner: Owner,
-        node: Node,
         run: Run,
-        access: Box<dyn Access>,
+        first: Box<dyn Access>,
         gauge: Arc<Gauge>,
-    ) -> Pump {
-        let len = access.len();
-        Pump::new(owner, Some(node), run, gauge, (None, None), Feed::Access(Some(access), len))
+        open: OpenAccess,
+    ) -> ParallelPrefetch {
+        let len = first.len();
+        ParallelPrefetch::new(owner, Some(open), run, gauge, (None, None), Feed::Access(Some(first), len))
     }
 
     /// Over a stream: one worker at a time takes elements from `up`; `f` of them is computed side by side.
@@ -177,11 +182,11 @@ impl Pump {
         up: Box<dyn Cursor>,
         gauge: Arc<Gauge>,
         f: Option<MapFn>,
-    ) -> Pump {
-        Pump::new(owner, None, run, gauge, (f, None), Feed::Cursor(up))
+    ) -> ParallelPrefetch {
+        ParallelPrefetch::new(owner, None, run, gauge, (f, None), Feed::Cursor(up))
     }
 
-    /// Batches of `f` of a stream's elements, `map` its stage for those who watch. Its places are those of `batch` over `map_parallel`.
+    /// Batches of `f` of a stream's elements, `map` its stage for those who watch. Its states are those of `batch` over `map_parallel`.
     pub fn over_batches(
         owner: Owner,
         run: Run,
@@ -189,21 +194,21 @@ impl Pump {
         gauge: Arc<Gauge>,
         (f, map): (MapFn, Option<usize>),
         batching: Batching,
-    ) -> Pump {
+    ) -> ParallelPrefetch {
         let watch = run.watch().clone();
         // The report still knows the function's own time.
         let f: MapFn = Arc::new(move |s| watch.within(map, || f(s)));
-        Pump::new(owner, None, run, gauge, (Some(f), Some(batching)), Feed::Cursor(up))
+        ParallelPrefetch::new(owner, None, run, gauge, (Some(f), Some(batching)), Feed::Cursor(up))
     }
 
     fn new(
         owner: Owner,
-        node: Option<Node>,
+        open: Option<OpenAccess>,
         run: Run,
         gauge: Arc<Gauge>,
         (f, batching): (Option<MapFn>, Option<Batching>),
         feed: Feed,
-    ) -> Pump {
+    ) -> ParallelPrefetch {
         let mut progress = Progress::default();
         if let Feed::Cursor(up) = &feed {
             progress.anchor(0, up.save());
@@ -219,7 +224,7 @@ impl Pump {
         let engine = Engine {
             ordered: run.is_deterministic(),
             owner,
-            node,
+            open,
             run,
             gauge,
             f,
@@ -230,7 +235,7 @@ impl Pump {
             ready: Condvar::new(),
         };
         engine.run.budget().enter();
-        Pump {
+        ParallelPrefetch {
             engine: Arc::new(engine),
             idle: Some(idle),
             over: false,
@@ -315,8 +320,8 @@ impl Pump {
         if lacking > 0 {
             self.short = Some((seq + self.current.len() as u64, lacking));
         }
-        if let Some(place) = anchor {
-            self.progress.anchor(seq, place);
+        if let Some(state) = anchor {
+            self.progress.anchor(seq, state);
         }
         let gauge = &engine.gauge;
         if let Some(since) = waiting {
@@ -330,7 +335,7 @@ impl Pump {
     }
 }
 
-impl Cursor for Pump {
+impl Cursor for ParallelPrefetch {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             if let Some(item) = self.current.pop_front() {
@@ -371,29 +376,29 @@ impl Cursor for Pump {
         }
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         let low = self.progress.low;
-        let mut place = match (self.progress.anchors.front(), self.engine.batching) {
-            (Some((at, anchor)), None) => Place::at([low.saturating_sub(*at)]).over(anchor.clone()),
+        let mut saved = match (self.progress.anchors.front(), self.engine.batching) {
+            (Some((at, anchor)), None) => IteratorState::at([low.saturating_sub(*at)]).over(anchor.clone()),
             (Some((at, anchor)), Some(b)) => {
                 let lacking = self.short.filter(|(end, _)| *end == low).map_or(0, |(_, n)| n);
                 let past = low.saturating_sub(*at).saturating_mul(b.size as u64).saturating_sub(lacking);
-                Place::at([low]).over(Place::at([past]).over(anchor.clone()))
+                IteratorState::at([low]).over(IteratorState::at([past]).over(anchor.clone()))
             }
-            (None, _) => Place::at([low]),
+            (None, _) => IteratorState::at([low]),
         };
         for (&first, &end) in &self.progress.beyond {
-            place.numbers.extend([first - low, end - low]);
+            saved.numbers.extend([first - low, end - low]);
         }
-        place
+        saved
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
         let Some(idle) = &mut self.idle else { return Err(foreign()) };
-        let past = place.number(0)?;
+        let past = state.number(0)?;
         match &mut idle.feed {
             Feed::Cursor(up) if self.engine.batching.is_some() => {
-                let inside = place.above(0)?;
+                let inside = state.above(0)?;
                 up.restore(inside.above(0)?)?;
                 if up.skip(inside.number(0)?) < inside.number(0)? {
                     return Err(foreign());
@@ -403,7 +408,7 @@ impl Cursor for Pump {
                 return Ok(());
             }
             Feed::Cursor(up) => {
-                up.restore(place.above(0)?)?;
+                up.restore(state.above(0)?)?;
                 self.progress = Progress { anchors: [(0, up.save())].into(), ..Progress::default() };
                 if up.skip(past) < past {
                     return Err(foreign());
@@ -413,7 +418,7 @@ impl Cursor for Pump {
             Feed::Access(_, Some(len)) if past > *len => return Err(foreign()),
             Feed::Access(..) => self.progress.low = past,
         }
-        for pair in place.numbers[1..].chunks(2) {
+        for pair in state.numbers[1..].chunks(2) {
             let [first, end] = *pair else { return Err(foreign()) };
             if first >= end {
                 return Err(foreign());
@@ -426,7 +431,7 @@ impl Cursor for Pump {
     }
 }
 
-impl Drop for Pump {
+impl Drop for ParallelPrefetch {
     fn drop(&mut self) {
         self.engine.run.budget().leave();
         lock(&self.engine.state).stop = true;
@@ -572,7 +577,7 @@ impl Engine {
         match work {
             Work::Items(seq, items) => {
                 let f = |item: Result<Sample>| match &self.f {
-                    Some(f) => item.and_then(|s| stage::map::apply(f, s)),
+                    Some(f) => item.and_then(|s| apply(f, s)),
                     None => item,
                 };
                 match self.batching {
@@ -581,8 +586,8 @@ impl Engine {
                 }
             }
             Work::Indices(first, end) => {
-                if let (None, Some(node)) = (&access, &self.node) {
-                    match stage::access(node, &self.run) {
+                if let (None, Some(open)) = (&access, &self.open) {
+                    match open() {
                         Ok(opened) => *access = opened,
                         Err(e) => return (first..end).map(|_| Err(e.clone())).collect(),
                     }
@@ -630,17 +635,17 @@ impl Intake {
         seq
     }
 
-    /// The source's place before element `seq`, if it is time to take one.
-    fn due_anchor(&mut self, seq: u64, ordered: bool) -> Option<Place> {
+    /// The source's state before element `seq`, if it is time to take one.
+    fn due_anchor(&mut self, seq: u64, ordered: bool) -> Option<IteratorState> {
         let Feed::Cursor(up) = &self.feed else { return None };
         // Without order any chunk may be the first that is missing.
         if ordered && seq < self.anchor_due {
             return None;
         }
-        let place = up.save();
-        // A place that is expensive to take is taken less often.
-        self.anchor_due = seq + (place.size() as u64).max(ANCHORS);
-        Some(place)
+        let state = up.save();
+        // A state that is expensive to take is taken less often.
+        self.anchor_due = seq + (state.size() as u64).max(ANCHORS);
+        Some(state)
     }
 
     fn pull(&mut self, seq: u64, wanted: usize, batching: Option<Batching>) -> (Work, usize) {
@@ -665,7 +670,7 @@ impl Intake {
     }
 }
 
-/// What a pump over a stream does, on the calling thread; the places are the same.
+/// What [`ParallelPrefetch`] over a stream does, on the calling thread; the states are the same.
 pub(crate) struct Inline {
     pub up: Box<dyn Cursor>,
     pub f: Option<MapFn>,
@@ -675,7 +680,7 @@ impl Cursor for Inline {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.up.next()?;
         Some(match &self.f {
-            Some(f) => item.and_then(|s| stage::map::apply(f, s)),
+            Some(f) => item.and_then(|s| apply(f, s)),
             None => item,
         })
     }
@@ -684,14 +689,14 @@ impl Cursor for Inline {
         self.up.skip(n)
     }
 
-    fn save(&self) -> Place {
-        Place::at([0]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([0]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.up.restore(place.above(0)?)?;
-        let past = place.number(0)?;
-        if place.numbers.len() > 1 || self.up.skip(past) < past {
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.up.restore(state.above(0)?)?;
+        let past = state.number(0)?;
+        if state.numbers.len() > 1 || self.up.skip(past) < past {
             return Err(foreign());
         }
         Ok(())

@@ -2,11 +2,11 @@
 //!
 //! A watched stage's cursor or access is wrapped; where nothing watches there is no wrapper and no cost.
 
-use crate::place::Place;
+use super::chain::Stages;
+use super::cursor::{Access, Cursor};
+use crate::pipeline::IteratorState;
 use crate::sample::Sample;
-use crate::stage::{Access, Cursor, Node, Owner};
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,60 +21,33 @@ pub(crate) enum Watch {
     Trace(Arc<Trace>),
 }
 
-/// The stages of a chain in the order in which elements pass them, with an id each.
-pub(crate) struct Stages {
-    pub labels: Vec<String>,
-    ids: HashMap<usize, usize>,
-}
-
-impl Stages {
-    pub fn of(node: &Node) -> Stages {
-        let mut stages = Stages { labels: Vec::new(), ids: HashMap::new() };
-        stages.add(node);
-        stages
-    }
-
-    fn add(&mut self, node: &Node) {
-        for up in node.inputs() {
-            self.add(&up);
-        }
-        self.ids.entry(Owner::of(&**node).address).or_insert_with(|| {
-            self.labels.push(node.label());
-            self.labels.len() - 1
-        });
-    }
-
-    pub fn id(&self, address: usize) -> Option<usize> {
-        self.ids.get(&address).copied()
-    }
-}
-
 impl Watch {
     /// Times one of `every` calls that no other contains.
-    pub fn meter(node: &Node, every: u32) -> Watch {
-        let stages = Stages::of(node);
+    pub fn meter(stages: Stages, every: u32) -> Watch {
         let rows = stages.labels.iter().map(|_| Row::default()).collect();
         let zero = || AtomicU64::new(0);
         Watch::Meter(Arc::new(Meter { stages, rows, every: every.max(1), calls: zero(), timed: zero() }))
     }
 
-    pub fn trace(node: &Node) -> Watch {
-        Watch::Trace(Arc::new(Trace { stages: Stages::of(node), seen: Mutex::default() }))
+    pub fn trace(stages: Stages) -> Watch {
+        Watch::Trace(Arc::new(Trace { stages, seen: Mutex::default() }))
     }
 
     pub fn is_trace(&self) -> bool {
         matches!(self, Watch::Trace(_))
     }
 
-    pub fn access(&self, node: &Node, access: Box<dyn Access>) -> Box<dyn Access> {
-        match self.id(Owner::of(&**node).address) {
+    /// The access of the stage at `address`, watched.
+    pub fn access(&self, address: usize, access: Box<dyn Access>) -> Box<dyn Access> {
+        match self.id(address) {
             Some(id) => Box::new(Watched { inner: access, watch: self.clone(), id }),
             None => access,
         }
     }
 
-    pub fn cursor(&self, node: &Node, cursor: Box<dyn Cursor>) -> Box<dyn Cursor> {
-        match self.id(Owner::of(&**node).address) {
+    /// The cursor of the stage at `address`, watched.
+    pub fn cursor(&self, address: usize, cursor: Box<dyn Cursor>) -> Box<dyn Cursor> {
+        match self.id(address) {
             Some(id) => Box::new(Watched { inner: cursor, watch: self.clone(), id }),
             None => cursor,
         }
@@ -101,7 +74,7 @@ impl Watch {
     pub fn within<T>(&self, id: Option<usize>, work: impl FnOnce() -> T) -> T {
         let (Watch::Meter(meter), Some(id)) = (self, id) else { return work() };
         meter.time(id, || {
-            if CALL.get() == Call::Timed {
+            if TIMING.get() == Timing::Timed {
                 meter.rows[id].elements.fetch_add(1, Relaxed);
             }
             work()
@@ -120,7 +93,7 @@ impl Watch {
             Watch::Off => next(),
             Watch::Meter(meter) => meter.time(id, || {
                 let item = next();
-                if item.is_some() && CALL.get() == Call::Timed {
+                if item.is_some() && TIMING.get() == Timing::Timed {
                     meter.rows[id].elements.fetch_add(1, Relaxed);
                 }
                 item
@@ -154,14 +127,15 @@ struct Row {
 thread_local! {
     /// Time of the stages above, within the call that is being timed on this thread.
     static ABOVE: Cell<u64> = const { Cell::new(0) };
-    /// What is going on on this thread, and how many calls that no other contains there were.
-    static CALL: Cell<Call> = const { Cell::new(Call::None) };
+    /// Whether the call that runs on this thread is timed, and how many calls that no other contains there were.
+    static TIMING: Cell<Timing> = const { Cell::new(Timing::Outside) };
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Whether a thread is inside a call of a stage, and whether that one is timed.
 #[derive(Clone, Copy, PartialEq)]
-enum Call {
-    None,
+enum Timing {
+    Outside,
     Timed,
     Skipped,
 }
@@ -169,15 +143,15 @@ enum Call {
 impl Meter {
     /// Times a call, or leaves it out with all that it contains.
     fn time<T>(&self, id: usize, work: impl FnOnce() -> T) -> T {
-        match CALL.get() {
-            Call::Skipped => return work(),
-            Call::Timed => return self.add(id, work),
-            Call::None => {}
+        match TIMING.get() {
+            Timing::Skipped => return work(),
+            Timing::Timed => return self.add(id, work),
+            Timing::Outside => {}
         }
         let number = CALLS.replace(CALLS.get().wrapping_add(1));
         let is_timed = number.is_multiple_of(self.every);
         self.calls.fetch_add(1, Relaxed);
-        CALL.set(if is_timed { Call::Timed } else { Call::Skipped });
+        TIMING.set(if is_timed { Timing::Timed } else { Timing::Skipped });
         let out = match is_timed {
             true => {
                 self.timed.fetch_add(1, Relaxed);
@@ -185,7 +159,7 @@ impl Meter {
             }
             false => work(),
         };
-        CALL.set(Call::None);
+        TIMING.set(Timing::Outside);
         out
     }
 
@@ -254,12 +228,12 @@ impl Cursor for Watched<Box<dyn Cursor>> {
         self.inner.skip(n)
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         self.inner.save()
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.inner.restore(place)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.inner.restore(state)
     }
 }
 

@@ -1,9 +1,9 @@
 //! [`Report`]: what the stages of a run did, what was tuned and why, and a verdict in plain words.
 
-use crate::autotune::{Gauge, Tuning};
-use crate::run::Run;
-use crate::stage::options::WithOptions;
-use crate::watch::Watch;
+use super::autotune::{Gauge, Tuning};
+use super::options::WITH_OPTIONS;
+use super::run::Run;
+use super::watch::Watch;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Report {
             Watch::Meter(meter) => meter.rows(),
             _ => Vec::new(),
         };
-        let does_work = |label: &String| label != WithOptions::LABEL;
+        let does_work = |label: &String| label != WITH_OPTIONS;
         let stages = stages.into_iter().filter(|(label, ..)| does_work(label));
         let stages = stages.map(|(label, time, elements)| StageReport { label, time, elements }).collect();
         let queues = run.tuner().gauges().into_iter().map(|(label, g)| QueueReport::of(label, &g)).collect();

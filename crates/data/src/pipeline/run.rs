@@ -1,54 +1,13 @@
 //! [`Run`]: what the stages of one running pipeline share: the epoch, the options, the memory budget, the tuner and
-//! whoever is watching. [`Options`]: how a pipeline is run, as tf.data's `with_options`.
+//! whoever is watching.
 
-use crate::autotune::{Budget, Tuner, Tuning, free_memory, lock};
-use crate::stage::{Access, Cursor, Node};
-use crate::watch::Watch;
+use super::autotune::{Budget, Tuner, free_memory};
+use super::chain::Stages;
+use super::options::Options;
+use super::watch::Watch;
+use crate::sync::lock;
 use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
-
-/// How a pipeline is run. What is `None` keeps its default; of several [`crate::Dataset::with_options`] in a chain
-/// the last one that says something counts.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// False: parallel stages hand out elements as they are ready, which is faster and has no fixed order.
-    /// Default: true.
-    pub deterministic: Option<bool>,
-    /// True: everything runs on the calling thread, in place, so that a debugger and a backtrace show all of it.
-    /// The elements are the same. Default: false.
-    pub debug: Option<bool>,
-    /// Bytes that elements computed ahead may take, all stages together. Default: a quarter of the free memory.
-    pub ram_budget: Option<usize>,
-    /// Threads that stages with [`crate::AUTOTUNE`] may use, all together. Default: all cores but one.
-    pub core_budget: Option<usize>,
-    /// Sizes that an earlier run found ([`crate::DatasetIter::freeze`]), used as they are instead of being tuned.
-    pub tuning: Option<Tuning>,
-    /// Measures the time of every stage, for [`crate::DatasetIter::report`], for one of so many elements: 1 measures all
-    /// and costs some, 16 costs next to nothing and gives estimates, 0 measures nothing. Default: 0.
-    pub measure: Option<u32>,
-}
-
-impl Options {
-    /// The options of a chain.
-    pub(crate) fn of(node: &Node) -> Options {
-        let mut all = node.options().cloned().unwrap_or_default();
-        for up in node.inputs() {
-            all = all.or(Options::of(&up));
-        }
-        all
-    }
-
-    fn or(self, other: Options) -> Options {
-        Options {
-            deterministic: self.deterministic.or(other.deterministic),
-            debug: self.debug.or(other.debug),
-            ram_budget: self.ram_budget.or(other.ram_budget),
-            core_budget: self.core_budget.or(other.core_budget),
-            tuning: self.tuning.or(other.tuning),
-            measure: self.measure.or(other.measure),
-        }
-    }
-}
 
 /// One run of a pipeline, as its stages see it. Cheap to clone.
 #[derive(Clone)]
@@ -67,8 +26,8 @@ struct Shared {
 }
 
 impl Run {
-    pub(crate) fn new(node: &Node, epoch: u64, watch: Option<Watch>) -> Run {
-        let options = Options::of(node);
+    /// A run of these stages; `watch` in place of what the options ask to be measured.
+    pub(crate) fn new(stages: Stages, options: Options, epoch: u64, watch: Option<Watch>) -> Run {
         let cores = available_parallelism().map_or(1, |n| n.get());
         let cores = options.core_budget.unwrap_or(cores.saturating_sub(1)).max(1);
         let budget = Arc::new(Budget::new(options.ram_budget.unwrap_or_else(|| free_memory() / 4)));
@@ -76,11 +35,11 @@ impl Run {
             Some(watch) => watch,
             None => match options.measure.unwrap_or(0) {
                 0 => Watch::Off,
-                every => Watch::meter(node, every),
+                every => Watch::meter(stages.clone(), every),
             },
         };
         let threads = options.debug != Some(true) && !watch.is_trace();
-        let tuner = Arc::new(Tuner::new(node, cores, options.tuning));
+        let tuner = Arc::new(Tuner::new(stages, cores, options.tuning));
         let deterministic = options.deterministic.unwrap_or(true);
         let notes = Mutex::default();
         Run { epoch, shared: Arc::new(Shared { deterministic, threads, budget, tuner, watch, notes }) }
@@ -141,13 +100,5 @@ impl Run {
 
     pub(crate) fn watch(&self) -> &Watch {
         &self.shared.watch
-    }
-
-    pub(crate) fn watch_access(&self, node: &Node, access: Box<dyn Access>) -> Box<dyn Access> {
-        self.shared.watch.access(node, access)
-    }
-
-    pub(crate) fn watch_cursor(&self, node: &Node, cursor: Box<dyn Cursor>) -> Box<dyn Cursor> {
-        self.shared.watch.cursor(node, cursor)
     }
 }

@@ -5,13 +5,13 @@
 //! the stage gets another thread, or a longer queue; where its threads have nothing to do, one goes. Nothing of this
 //! changes the elements or their order.
 
-use crate::stage::{Node, Owner, Threads};
-use crate::watch::Stages;
+use super::chain::{Owner, Stages};
+use crate::sync::lock;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result, knobs};
 
@@ -24,20 +24,39 @@ const REASONS: usize = 8;
 /// No queue is tuned longer than this many elements.
 const MOST_AHEAD: usize = 4096;
 
+/// Lets a stage choose its own size, as in tf.data.
+pub const AUTOTUNE: usize = usize::MAX;
+
+/// How many threads a stage wants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Threads {
+    /// So many.
+    Fixed(usize),
+    /// As many as pay, within the core budget.
+    Auto,
+}
+
+impl Threads {
+    /// A number, or [`AUTOTUNE`].
+    pub fn of(n: usize) -> Threads {
+        if n == AUTOTUNE { Threads::Auto } else { Threads::Fixed(n) }
+    }
+}
+
 /// Bytes that elements computed ahead may take, all stages of a run together.
 pub(crate) struct Budget {
     limit: usize,
     used: AtomicUsize,
     peak: AtomicUsize,
     /// Stages that compute ahead or hold elements, and the largest element that any of them made.
-    pumps: AtomicUsize,
+    stages: AtomicUsize,
     largest: AtomicUsize,
 }
 
 impl Budget {
     pub fn new(limit: usize) -> Budget {
         let zero = || AtomicUsize::new(0);
-        Budget { limit, used: zero(), peak: zero(), pumps: zero(), largest: zero() }
+        Budget { limit, used: zero(), peak: zero(), stages: zero(), largest: zero() }
     }
 
     pub fn limit(&self) -> usize {
@@ -50,11 +69,11 @@ impl Budget {
 
     /// One more stage that computes ahead or holds elements, or one less.
     pub fn enter(&self) {
-        self.pumps.fetch_add(1, Relaxed);
+        self.stages.fetch_add(1, Relaxed);
     }
 
     pub fn leave(&self) {
-        self.pumps.fetch_sub(1, Relaxed);
+        self.stages.fetch_sub(1, Relaxed);
     }
 
     /// Takes note of an element's size.
@@ -65,7 +84,7 @@ impl Budget {
     /// So many bytes, where they are left: each stage may insist on one element while its taker still has another,
     /// and room for those is kept.
     pub fn lease(self: &Arc<Budget>, bytes: usize) -> Option<Lease> {
-        let kept = self.largest.load(Relaxed).saturating_mul(2 * self.pumps.load(Relaxed));
+        let kept = self.largest.load(Relaxed).saturating_mul(2 * self.stages.load(Relaxed));
         let take = |used: usize| {
             used.checked_add(bytes).filter(|n| n.checked_add(kept).is_some_and(|all| all <= self.limit))
         };
@@ -132,7 +151,7 @@ pub fn free_memory() -> usize {
 
 /// The gauges of one run.
 pub(crate) struct Tuner {
-    stages: Option<Stages>,
+    stages: Stages,
     cores: usize,
     /// Threads that tuned stages have now.
     granted: AtomicUsize,
@@ -141,14 +160,14 @@ pub(crate) struct Tuner {
 }
 
 impl Tuner {
-    pub fn new(node: &Node, cores: usize, frozen: Option<Tuning>) -> Tuner {
-        Tuner { stages: Some(Stages::of(node)), cores, frozen: frozen.unwrap_or_default(), ..Tuner::idle() }
+    pub fn new(stages: Stages, cores: usize, frozen: Option<Tuning>) -> Tuner {
+        Tuner { stages, cores, frozen: frozen.unwrap_or_default(), ..Tuner::idle() }
     }
 
     /// For runs that only look at the first element.
     pub fn idle() -> Tuner {
         Tuner {
-            stages: None,
+            stages: Stages::default(),
             cores: 1,
             granted: AtomicUsize::new(0),
             frozen: Tuning::default(),
@@ -158,7 +177,7 @@ impl Tuner {
 
     /// The gauge of a stage; the same one each time, so that an epoch starts with what the last one found.
     pub fn gauge(&self, owner: &Owner, threads: Threads, ahead: Option<usize>) -> Arc<Gauge> {
-        let id = self.stages.as_ref().and_then(|s| s.id(owner.address));
+        let id = self.stages.id(owner.address);
         let key = id.map_or_else(|| owner.label.clone(), |id| format!("{id} {}", owner.label));
         let mut gauges = lock(&self.gauges);
         let make = || Arc::new(self.new_gauge(&key, threads, ahead));
@@ -386,11 +405,6 @@ impl Window {
         }
         self.reasons.push_back(reason);
     }
-}
-
-/// A panic elsewhere does not make counters wrong.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
