@@ -5,8 +5,8 @@
 //! having all scores find it by [`Recognised::of`], which builds the branch anew and compares: whoever emits the same
 //! ops, gets the same kernel.
 
-use crate::op::{Op, RngAlgorithm, RngBitGenerator};
-use crate::{Graph, GraphBuilder, Tensor, ValueId, flow, vjp};
+use super::{Op, RngAlgorithm, RngBitGenerator, flow};
+use crate::{Graph, GraphBuilder, Tensor, ValueId, vjp};
 use std::sync::Arc;
 use systole_base::{DType, Scalar, TensorType};
 

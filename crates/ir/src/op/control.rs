@@ -5,46 +5,12 @@
 //!
 //! The builders are in [`flow`].
 
+use super::flow::{self, entry, read_trip, write_trip};
 use super::*;
-use crate::{GraphBuilder, ValueId, flow, require};
+use crate::{GraphBuilder, ValueId, require};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Error, Scalar};
-
-/// `captures…, state₀, … → state₀, …`: runs `body` while `cond`. Spec: while.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct While {
-    /// How many leading operands are captures, passed to both bodies and not changed.
-    pub captures: usize,
-    /// `(captures…, state…) → bool[]`.
-    pub cond: Arc<Graph>,
-    /// `(captures…, state…) → state…`.
-    pub body: Arc<Graph>,
-    /// Number of trips when it is known while building; its derivative needs it.
-    pub trip_count: Option<usize>,
-    /// Whether its derivative keeps, for each trip, what products, folds and inner loops resulted in. Otherwise it
-    /// computes the body again from the state.
-    pub keeps: bool,
-    /// Set by autodiff: the state ends in a trip counter `i32[]` and, for each value named here, an array `[trips, …]`
-    /// of what it was in each trip. Numbers below those of the state's own values name these, at the start of the
-    /// trip; numbers after them values of the body.
-    pub recorded: Option<Dims>,
-}
-
-/// `captures…, index: i32[] → results…`: runs the branch that `index` names, the last when it is out of range.
-/// Spec: case.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Case {
-    /// `(captures…) → results…`, all of one type.
-    pub branches: Vec<Arc<Graph>>,
-}
-
-/// `x₀, … → x₀, …`: the same values; keeps passes from moving work across it. Spec: optimization_barrier.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct OptimizationBarrier {
-    /// Whether gradients stop here.
-    pub stop_gradient: bool,
-}
 
 impl OpRule for While {
     fn name(&self) -> &'static str {
@@ -442,36 +408,11 @@ fn refused(x: &[Tensor], why: &Error) -> Vec<Grad> {
     x.iter().map(|x| Grad::Of(x.fail(error.clone()))).collect()
 }
 
-fn trip_start(trip: &Tensor, rank: usize) -> Vec<Tensor> {
-    let zero = trip.scalar_like(0.0);
-    std::iter::once(trip.clone()).chain(std::iter::repeat_n(zero, rank)).collect()
-}
-
-/// `stack: T[trips, …] → T[…]`: entry `trip`.
-pub(crate) fn read_trip(stack: &Tensor, trip: &Tensor) -> Tensor {
-    let shape: Dims = stack.shape().iter().skip(1).copied().collect();
-    entry(stack, trip).reshape(&shape[..])
-}
-
-/// `stack: T[trips, …] → T[1, …]`: entry `trip`.
-fn entry(stack: &Tensor, trip: &Tensor) -> Tensor {
-    let sizes: Dims = std::iter::once(1).chain(stack.shape().iter().skip(1).copied()).collect();
-    let start = trip_start(trip, stack.rank() - 1);
-    stack.dynamic_slice(&start.iter().collect::<Vec<_>>(), &sizes)
-}
-
 /// Whether a block is one entry of an array with an entry for each trip.
 fn is_entry(stack: &TensorType, block: &TensorType, trips: usize) -> bool {
     stack.shape.first() == Some(&trips)
         && block.shape.first() == Some(&1)
         && stack.shape[1..] == block.shape[1..]
-}
-
-/// `stack: T[trips, …], value: T[…] → T[trips, …]`: with entry `trip` set.
-pub(crate) fn write_trip(stack: &Tensor, value: &Tensor, trip: &Tensor) -> Tensor {
-    let sizes: Dims = std::iter::once(1).chain(value.shape().iter().copied()).collect();
-    let start = trip_start(trip, value.rank());
-    stack.dynamic_update_slice(&value.reshape(&sizes[..]), &start.iter().collect::<Vec<_>>())
 }
 
 /// `sum + grad`; where `grad` is a block in an array of zeros, only that block is read and written. Without this,

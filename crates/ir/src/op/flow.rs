@@ -3,9 +3,10 @@
 //! Bodies are traced once, into graphs of their own. They may use any tensor of the enclosing graph: those become
 //! captures of the op. Everything that a body builds belongs to the body, even where it only uses outer tensors.
 
-use crate::op::{Case, Op, While, control::read_trip, control::write_trip};
-use crate::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, Tensor};
+use super::{Case, Op, While};
+use crate::{Graph, GraphBuilder, Tensor};
 use std::sync::Arc;
+use systole_base::{DType, Dims, Error, ErrorKind, Result};
 
 /// The body of one branch of [`case_in`].
 pub(crate) type Branch<'a> = Box<dyn FnOnce(&GraphBuilder) -> Vec<Tensor> + 'a>;
@@ -314,4 +315,29 @@ pub(crate) fn finish(regions: &[(GraphBuilder, Vec<Tensor>)]) -> Result<(Vec<Ten
     let finish = |(r, results): &(GraphBuilder, Vec<Tensor>)| r.finish_region(results, &captured);
     let graphs = regions.iter().map(finish).collect::<Result<_>>()?;
     Ok((captured, graphs))
+}
+
+fn trip_start(trip: &Tensor, rank: usize) -> Vec<Tensor> {
+    let zero = trip.scalar_like(0.0);
+    std::iter::once(trip.clone()).chain(std::iter::repeat_n(zero, rank)).collect()
+}
+
+/// `stack: T[trips, …] → T[…]`: entry `trip`.
+pub(crate) fn read_trip(stack: &Tensor, trip: &Tensor) -> Tensor {
+    let shape: Dims = stack.shape().iter().skip(1).copied().collect();
+    entry(stack, trip).reshape(&shape[..])
+}
+
+/// `stack: T[trips, …] → T[1, …]`: entry `trip`.
+pub(crate) fn entry(stack: &Tensor, trip: &Tensor) -> Tensor {
+    let sizes: Dims = std::iter::once(1).chain(stack.shape().iter().skip(1).copied()).collect();
+    let start = trip_start(trip, stack.rank() - 1);
+    stack.dynamic_slice(&start.iter().collect::<Vec<_>>(), &sizes)
+}
+
+/// `stack: T[trips, …], value: T[…] → T[trips, …]`: with entry `trip` set.
+pub(crate) fn write_trip(stack: &Tensor, value: &Tensor, trip: &Tensor) -> Tensor {
+    let sizes: Dims = std::iter::once(1).chain(value.shape().iter().copied()).collect();
+    let start = trip_start(trip, value.rank());
+    stack.dynamic_update_slice(&value.reshape(&sizes[..]), &start.iter().collect::<Vec<_>>())
 }

@@ -1,12 +1,31 @@
-//! A finished graph: nodes in an order in which every value is made before it is used.
+//! The core of the IR: [`Graph`] and [`Op`] (data), [`OpRule`] (what every op must say of itself), and
+//! [`GraphBuilder`], which appends typed nodes by these rules. Nothing here knows any single op's rules.
 //!
-//! Immutable once built; passes make new graphs. Source locations and layer paths ride along for messages
+//! A finished graph is nodes in an order in which every value is made before it is used. Immutable once built; passes make new graphs. Source locations and layer paths ride along for messages
 //! and are not part of a graph's identity.
 
-use crate::op::Op;
+pub mod attr;
+mod builder;
+pub mod cost;
+mod elementwise;
+mod monoid;
+pub mod op;
+mod rule;
+mod tensor;
+mod verify;
+
+pub use builder::{GraphBuilder, Tensor};
+pub use elementwise::{Binary, Unary};
+pub(crate) use elementwise::{binary_ops, mnemonic, unary_ops};
+pub use monoid::Monoid;
+pub use op::*;
+pub use rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, expect_args, moved_bytes};
+pub(crate) use rule::{MAX_DEPTH, too_deep};
+pub(crate) use tensor::{broadcast_shape, emit, emit1};
+
 use smallvec::SmallVec;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use systole_base::TensorType;
+use systole_base::{Error, ErrorKind, Result, TensorType};
 
 /// One result of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -174,4 +193,28 @@ impl Hash for Graph {
             (&n.op, &n.inputs, &n.outs).hash(state);
         }
     }
+}
+
+/// Checks arguments against a graph's parameters.
+pub fn check_args(graph: &Graph, args: &[&TensorType]) -> Result<()> {
+    if args.len() != graph.params.len() {
+        return Err(Error::new(
+            ErrorKind::Graph,
+            format!("`{}` takes {} arguments, got {}", graph.name, graph.params.len(), args.len()),
+        ));
+    }
+    for (i, (&p, &arg)) in graph.params.iter().zip(args).enumerate() {
+        if graph.ty(p) != arg {
+            return Err(Error::new(
+                ErrorKind::Graph,
+                format!(
+                    "argument `{}` of `{}` is {arg}, not {}",
+                    graph.param_names[i],
+                    graph.name,
+                    graph.ty(p)
+                ),
+            ));
+        }
+    }
+    Ok(())
 }

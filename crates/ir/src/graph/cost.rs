@@ -1,7 +1,6 @@
 //! Work of a whole graph: the sum of its ops' own cost rules.
 
-use crate::graph::Graph;
-use crate::op::Cost;
+use super::{Cost, Graph};
 use systole_base::TensorType;
 
 /// Floating-point operations and bytes moved if every node that a result needs ran alone, bodies of loops counted once

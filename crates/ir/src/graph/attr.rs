@@ -1,6 +1,6 @@
 //! Attributes of ops as data, both ways: [`Attrs`] is what an op says of itself, [`Source`] what text says of an op.
 
-use crate::Graph;
+use super::{ConvDims, Graph};
 use std::sync::Arc;
 use systole_base::{Dims, Literal, TensorType};
 
@@ -32,7 +32,7 @@ pub enum Attr {
     /// `#stablehlo.gather<offset_dims = [0], index_vector_dim = 1>`: mnemonic and fields.
     Struct(&'static str, Vec<(&'static str, Field)>),
     /// `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`
-    Conv(super::ConvDims),
+    Conv(ConvDims),
 }
 
 /// A field of an [`Attr::Struct`].
@@ -73,7 +73,7 @@ pub enum Value {
     /// `#stablehlo.gather<offset_dims = [0], index_vector_dim = 1>`: mnemonic and fields.
     Struct(String, Vec<(String, Field)>),
     /// `#stablehlo.conv<…>`
-    Conv(super::ConvDims),
+    Conv(ConvDims),
     /// `#sdy.sharding<@mesh, [{"data"}, {}]>`: the axes that split each dimension.
     Split(Vec<Vec<String>>),
     /// A list, a dictionary or `unit`: no op of ours reads one.
@@ -228,7 +228,7 @@ impl Source<'_> {
     }
 
     /// `#stablehlo.conv<…>`
-    pub fn conv(&self, name: &str) -> Unread<super::ConvDims> {
+    pub fn conv(&self, name: &str) -> Unread<ConvDims> {
         self.get(name, "#stablehlo.conv<…>", |v| match v {
             Value::Conv(c) => Some(c.clone()),
             _ => None,

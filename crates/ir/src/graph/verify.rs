@@ -1,7 +1,6 @@
 //! The verifier: re-infers every type. Passes call it between stages in debug builds and tests.
 
-use crate::graph::Graph;
-use crate::op::Op;
+use super::{Graph, Op};
 use systole_base::{Error, ErrorKind, Result, TensorType};
 
 impl Graph {

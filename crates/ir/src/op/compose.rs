@@ -1,8 +1,8 @@
 //! Composites: plain functions over tensors that expand into ops. They become ops only where a fused kernel is
 //! measured to pay.
 
+use super::{Binary, Monoid, Op, Reduce};
 use crate::Tensor;
-use crate::op::{Binary, Monoid, Op, Reduce};
 use systole_base::{DType, Literal, TensorType};
 
 /// Statistics over dimensions. Means of integers are not defined: convert first.
