@@ -1,49 +1,33 @@
-//! From a graph to a program of kernels: passes over graphs, fusion of element-wise work, a schedule of steps, and
-//! a plan that puts every array into one arena.
+//! From a graph to a program of kernels: [`PASSES`] over graphs, then the [`STAGES`] of [`pipeline`]: blocks of rows, steps,
+//! fusion, order and a plan that puts every array into one arena.
 //!
 //! Everything here is a pure function of the graph and the options: threads, timing and cache sizes decide nothing,
 //! so that the same graph always gives the same program. What a step computes is data ([`Kernel`]); how it is
 //! computed is the backend's business.
 
-mod again;
-mod blocks;
-mod cse;
-mod footprint;
+mod compiler;
 mod fuse;
-mod handon;
-mod linear;
-mod listing;
-mod loops;
-mod order;
-mod parts;
-mod pass;
-mod pieces;
-mod plan;
-mod prune;
-mod remat;
-mod rewrite;
-mod rows;
-mod samples;
-mod schedule;
-mod siblings;
-mod simplify;
-mod slices;
-mod templates;
-mod turn;
-mod views;
-mod widen;
-mod window_sums;
+mod graph;
+mod lower;
+mod memory;
+mod options;
+pub mod pipeline;
+mod program;
+mod tile;
 
-pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
-pub use fuse::schedule;
-pub use handon::{HandOn, right_operand};
-pub use parts::{Part, Parts};
-pub use pass::{PASSES, Pass, PassStat, optimize, optimize_with};
-pub use plan::ALIGN;
-pub use remat::remat;
-pub use rows::Rows;
-pub use schedule::{
-    Blocking, Blocks, Expr, Instr, Kernel, Load, Map, Options, Place, ResultPlan, Schedule, Slot, Step,
-    Storage, array_bytes,
+pub use fuse::{RULES, Rule};
+pub use graph::{PASSES, Pass, PassStat, optimize, optimize_with, remat};
+pub use memory::{Footprint, Holding, footprint, largest_intermediates};
+pub use options::{Blocking, Options};
+pub use pipeline::{Form, STAGES, Stage, form_after, schedule, stages};
+pub use program::{
+    ALIGN, Blocks, DEAD, Expr, Instr, Kernel, Load, Location, Map, Moments, Pool, ProductEpilogue, Relu,
+    ResultPlan, Rows, Schedule, Slot, Step, Storage, Store, StridedMap, Unpool, UnpooledGradient, View,
+    array_bytes, right_operand, verify,
 };
-pub use templates::{DEAD, Moments, Pool, Relu, Unpool, UnpooledGradient};
+
+// The names that the crates `cpu` and `plan` know these by, until those are renamed.
+pub use program::Location as Place;
+pub use program::ProductEpilogue as HandOn;
+pub use program::Store as Part;
+pub use program::StridedMap as Parts;

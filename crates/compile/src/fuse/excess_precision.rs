@@ -1,0 +1,167 @@
+//! Element-wise programs of narrow floats in f32: what their ops hand each other is not rounded, only what is stored.
+//!
+//! Each op of bf16 rounds its result by the definition, and widens what it is made of. Programs compute in f32 anyway,
+//! so that the roundings are work beside what they lose. XLA leaves them out by default too.
+
+use crate::program::{Expr, Instr, Kernel, Load, Map, Schedule};
+use smallvec::smallvec;
+use systole_ir::op::Convert;
+use systole_ir::{DType, Op};
+
+/// Widens the programs of a schedule.
+pub fn run(s: &mut Schedule) {
+    for step in &mut s.steps {
+        if let Kernel::Map(map) | Kernel::Reduce { map, .. } = &mut step.kernel
+            && rounds_on_the_way(map)
+        {
+            *map = Widening::new(map).run();
+        }
+    }
+}
+
+/// Whether a type is a narrow float.
+pub fn is_narrow(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16)
+}
+
+/// The program for an input that comes in f32 instead of the narrow floats that it was of.
+pub fn from_wide(map: &Map, input: usize) -> Map {
+    let mut w = Widening::new(map);
+    for (e, load) in w.loads.iter_mut().enumerate() {
+        if let Load::Array { input: i, dtype, .. } = load
+            && *i == input
+        {
+            *dtype = DType::F32;
+            (w.same[e], w.wide[e]) = (None, Some(e));
+        }
+    }
+    w.run()
+}
+
+/// Whether an op can read f32 instead of the narrow floats that it reads.
+fn reads_wide(instr: &Instr) -> bool {
+    let by_value = match &instr.op {
+        Op::Unary(_) | Op::Binary(_) | Op::Clamp(_) | Op::Select(_) | Op::Convert(_) => true,
+        Op::Compare(c) => c.compare_type != systole_ir::op::CompareType::TotalOrder,
+        _ => false,
+    };
+    by_value && is_narrow(instr.from)
+}
+
+/// Whether an op can give f32 instead of a narrow float.
+fn gives_wide(instr: &Instr) -> bool {
+    let from_f32 = matches!(instr.op, Op::Convert(_)) && instr.from == DType::F32;
+    is_narrow(instr.to) && (reads_wide(instr) || from_f32)
+}
+
+/// Whether an op's narrow result is read by another one.
+fn rounds_on_the_way(map: &Map) -> bool {
+    let first = map.loads.len();
+    map.instrs.iter().any(|instr| {
+        let rounded = |&&e: &&Expr| e >= first && gives_wide(&map.instrs[e - first]);
+        reads_wide(instr) && instr.args.iter().any(|e| rounded(&e))
+    })
+}
+
+/// A program that is made anew.
+struct Widening<'m> {
+    old: &'m Map,
+    loads: Vec<Load>,
+    instrs: Vec<Instr>,
+    /// Of each old register the new one of its own type, and of f32, where there are any.
+    same: Vec<Option<Expr>>,
+    wide: Vec<Option<Expr>>,
+}
+
+impl<'m> Widening<'m> {
+    fn new(old: &'m Map) -> Widening<'m> {
+        let registers = old.loads.len() + old.instrs.len();
+        let mut w = Widening {
+            old,
+            loads: old.loads.clone(),
+            instrs: Vec::with_capacity(2 * registers),
+            same: vec![None; registers],
+            wide: vec![None; registers],
+        };
+        for (e, load) in old.loads.iter().enumerate() {
+            match load {
+                Load::Splat { value, dtype } if is_narrow(*dtype) => {
+                    w.loads[e] = Load::Splat { value: *value, dtype: DType::F32 };
+                    w.wide[e] = Some(e);
+                }
+                _ => w.same[e] = Some(e),
+            }
+        }
+        w
+    }
+
+    fn run(mut self) -> Map {
+        let (old, first) = (self.old, self.old.loads.len());
+        for (k, instr) in old.instrs.iter().enumerate() {
+            let e = first + k;
+            if matches!(instr.op, Op::Convert(_)) && self.passes_on(e, instr) {
+                continue;
+            }
+            let (reads, gives) = (reads_wide(instr), gives_wide(instr));
+            let args = instr
+                .args
+                .iter()
+                .map(|&a| if reads && is_narrow(old.dtype(a)) { self.wide(a) } else { self.same(a) });
+            let args = args.collect();
+            let from = if reads { DType::F32 } else { instr.from };
+            let to = if gives { DType::F32 } else { instr.to };
+            let op = match &instr.op {
+                Op::Convert(_) => Convert { to }.into(),
+                op => op.clone(),
+            };
+            let new = self.push(Instr { op, args, from, to });
+            if gives {
+                self.wide[e] = Some(new);
+            } else {
+                self.same[e] = Some(new);
+            }
+        }
+        let stores = old.stores.iter().map(|&e| self.same(e)).collect();
+        Map { shape: old.shape.clone(), loads: self.loads, instrs: self.instrs, stores }
+    }
+
+    /// Whether a conversion between f32 and a narrow float does nothing here.
+    fn passes_on(&mut self, e: Expr, instr: &Instr) -> bool {
+        let a = instr.args[0];
+        if reads_wide(instr) && instr.to == DType::F32 {
+            self.same[e] = Some(self.wide(a));
+        } else if gives_wide(instr) {
+            self.wide[e] = Some(if instr.from == DType::F32 { self.same(a) } else { self.wide(a) });
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// The register of an old one's type.
+    fn same(&mut self, e: Expr) -> Expr {
+        if let Some(new) = self.same[e] {
+            return new;
+        }
+        let (a, to) = (self.wide(e), self.old.dtype(e));
+        let new = self.push(Instr { op: Convert { to }.into(), args: smallvec![a], from: DType::F32, to });
+        self.same[e] = Some(new);
+        new
+    }
+
+    /// The register of f32.
+    fn wide(&mut self, e: Expr) -> Expr {
+        if let Some(new) = self.wide[e] {
+            return new;
+        }
+        let (a, from, to) = (self.same(e), self.old.dtype(e), DType::F32);
+        let new = self.push(Instr { op: Convert { to }.into(), args: smallvec![a], from, to });
+        self.wide[e] = Some(new);
+        new
+    }
+
+    fn push(&mut self, instr: Instr) -> Expr {
+        self.instrs.push(instr);
+        self.loads.len() + self.instrs.len() - 1
+    }
+}

@@ -1,0 +1,137 @@
+//! Folds of one kind over the same elements become one step that reads them once.
+
+use crate::program::{Expr, Instr, Kernel, Load, Map, Schedule, Slot, Step};
+use smallvec::SmallVec;
+use systole_ir::TensorType;
+
+/// Joins what can be joined. The buffer plan comes later.
+pub fn join(s: &mut Schedule) {
+    let mut j = 0;
+    while j < s.steps.len() {
+        let place = (0..j).rev().find_map(|i| place(s, i, j).map(|at| (i, at)));
+        if let Some((i, at)) = place {
+            let second = s.steps.remove(j);
+            let first = s.steps.remove(i);
+            // Without `first` the later place is one step earlier.
+            let at = if at == i { i } else { j - 1 };
+            s.steps.insert(at, joined(first, second));
+            j -= 1;
+        }
+        j += 1;
+    }
+}
+
+/// Where folds `i < j` can be one step: at `i` or at `j`.
+fn place(s: &Schedule, i: usize, j: usize) -> Option<usize> {
+    let (a, b) = (&s.steps[i], &s.steps[j]);
+    let (Kernel::Reduce { map: x, folded: f, monoid: m }, Kernel::Reduce { map: y, folded: g, monoid: n }) =
+        (&a.kernel, &b.kernel)
+    else {
+        return None;
+    };
+    let same = x.shape == y.shape && f == g && m == n && a.output_types[0] == b.output_types[0];
+    let large = |k: usize| a.input_types[k].elements() == x.shape.elements();
+    let shared = (0..a.inputs.len()).any(|k| large(k) && b.inputs.contains(&a.inputs[k]));
+    if !same || !shared || x.instrs.len() + y.instrs.len() > 64 {
+        return None;
+    }
+    let between = || &s.steps[i..j];
+    if between().iter().all(|step| step.outputs.iter().all(|o| !b.inputs.contains(o))) {
+        return Some(i);
+    }
+    let waits = s.steps[i + 1..=j].iter().all(|step| a.outputs.iter().all(|o| !step.inputs.contains(o)));
+    waits.then_some(j)
+}
+
+/// Both steps in one: the inputs of both programs, then both's initial values.
+fn joined(first: Step, second: Step) -> Step {
+    let stores = first.outputs.len();
+    let (Kernel::Reduce { map, folded, monoid }, Kernel::Reduce { map: other, .. }) =
+        (first.kernel, second.kernel)
+    else {
+        systole_ir::bug!("only folds are joined")
+    };
+    let split = |step: (Vec<Slot>, Vec<TensorType>), inits: usize| {
+        let all: Vec<(Slot, TensorType)> = step.0.into_iter().zip(step.1).collect();
+        let inits = all[all.len() - inits..].to_vec();
+        (all[..all.len() - inits.len()].to_vec(), inits)
+    };
+    let (mut inputs, mut inits) = split((first.inputs, first.input_types), stores);
+    let (more, more_inits) = split((second.inputs, second.input_types), second.outputs.len());
+    inits.extend(more_inits);
+    let map = union(map, &mut inputs, &other, more);
+    let (inputs, input_types) = inputs.into_iter().chain(inits).unzip();
+    Step {
+        kernel: Kernel::Reduce { map, folded, monoid },
+        inputs,
+        input_types,
+        outputs: [first.outputs, second.outputs].concat(),
+        output_types: [first.output_types, second.output_types].concat(),
+        scope: first.scope,
+        flops: first.flops + second.flops,
+    }
+}
+
+/// A program with the loads, instructions and stores of both, each once.
+fn union(
+    mut map: Map,
+    inputs: &mut Vec<(Slot, TensorType)>,
+    other: &Map,
+    more: Vec<(Slot, TensorType)>,
+) -> Map {
+    let places: Vec<usize> = more
+        .into_iter()
+        .map(|x| {
+            inputs.iter().position(|y| *y == x).unwrap_or_else(|| {
+                inputs.push(x);
+                inputs.len() - 1
+            })
+        })
+        .collect();
+    let mut loads = map.loads.clone();
+    let mut registers: Vec<Expr> = Vec::new();
+    for load in &other.loads {
+        let mut load = load.clone();
+        if let Load::Array { input, .. } = &mut load {
+            *input = places[*input];
+        }
+        registers.push(loads.iter().position(|l| same_load(l, &load)).unwrap_or_else(|| {
+            loads.push(load);
+            loads.len() - 1
+        }));
+    }
+    // New loads come before the instructions: those move up.
+    let by = loads.len() - map.loads.len();
+    let old = map.loads.len();
+    let moved = |e: Expr| if e < old { e } else { e + by };
+    map.instrs.iter_mut().for_each(|i| i.args.iter_mut().for_each(|a| *a = moved(*a)));
+    map.stores.iter_mut().for_each(|s| *s = moved(*s));
+    for instr in &other.instrs {
+        let args: SmallVec<[Expr; 3]> = instr.args.iter().map(|&a| registers[a]).collect();
+        let same = |i: &Instr| i.op == instr.op && i.args == args && i.from == instr.from && i.to == instr.to;
+        let at = map.instrs.iter().position(same).unwrap_or_else(|| {
+            map.instrs.push(Instr { args: args.clone(), ..instr.clone() });
+            map.instrs.len() - 1
+        });
+        registers.push(loads.len() + at);
+    }
+    map.stores.extend(other.stores.iter().map(|&s| registers[s]));
+    map.loads = loads;
+    map
+}
+
+fn same_load(a: &Load, b: &Load) -> bool {
+    match (a, b) {
+        (
+            Load::Array { input: i, strides: s, offset: o, .. },
+            Load::Array { input: j, strides: t, offset: p, .. },
+        ) => (i, s, o) == (j, t, p),
+        (Load::Splat { value: v, dtype: d }, Load::Splat { value: w, dtype: e }) => {
+            d == e && v.to_bits(*d) == w.to_bits(*e)
+        }
+        (Load::Iota { inner, size, dtype }, Load::Iota { inner: i, size: s, dtype: d }) => {
+            inner == i && size == s && dtype == d
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,757 @@
+//! Max pooling with remembered places, fused with the convolution and relu around it, and its derivative.
+//!
+//! Windows do not overlap and have no padding here, so every element is in one window at most: pooling commutes with
+//! what is done element by element, and a gradient has one place in each window.
+
+use crate::program::{
+    Expr, Instr, Kernel, Load, Map, Pool, Relu, Slot, Step, Steps, Unpool, UnpooledGradient,
+};
+use smallvec::SmallVec;
+use std::ops::RangeInclusive;
+use systole_ir::op::{Binary, CompareType, ConvDims, Convolution, Direction, Monoid, Window};
+use systole_ir::{DType, Graph, Op, Scalar, Shape, TensorType};
+
+/// Elements of the windows that these templates take; places must leave room for [`DEAD`].
+const WINDOW: RangeInclusive<usize> = 2..=64;
+
+/// Elements of the windows whose gradients are looked up in vectors.
+const LOOKED_UP: RangeInclusive<usize> = 2..=16;
+
+/// Input elements of one image of which [`UnpooledGradient`] makes tables; more would not stay in near caches.
+const TABLE: usize = 1 << 14;
+
+/// Rows and terms of a product that is made where it is read, and its least columns: kernels read such rows where they
+/// lie.
+const SMALL: RangeInclusive<usize> = 1..=64;
+const LONG: usize = 256;
+
+/// Columns of a product that is summed while its operand is made, and elements of the widest vectors.
+const COLUMNS: RangeInclusive<usize> = 1..=16;
+const VECTOR: usize = 16;
+
+/// The window of images `[B, H, W, C]`, where these templates take it.
+fn plain_window(w: &Window, x: &TensorType) -> Option<Unpool> {
+    let fits = x.rank() == 4
+        && matches!(x.dtype, DType::F32 | DType::BF16)
+        && x.elements() > 0
+        && [&w.base_dilations, &w.window_dilations].iter().all(|d| d.iter().all(|&d| d == 1))
+        && w.padding.iter().all(|p| *p == [0, 0])
+        && [0, 3].iter().all(|&d| w.dimensions[d] == 1 && w.strides[d] == 1)
+        && [1, 2].iter().all(|&d| w.dimensions[d] <= w.strides[d] && w.dimensions[d] <= x.shape[d])
+        && WINDOW.contains(&(w.dimensions[1] * w.dimensions[2]));
+    fits.then(|| Unpool { window: [w.dimensions[1], w.dimensions[2]], strides: [w.strides[1], w.strides[2]] })
+}
+
+/// A max pooling that these templates take, and its window.
+fn max_pool(steps: &Steps<'_>, step: &Step) -> Option<Unpool> {
+    let Kernel::Op { op: Op::ReduceWindow(op), .. } = &step.kernel else { return None };
+    let [_, init] = step.inputs[..] else { return None };
+    let from_nothing = steps.constant(init)?.get(0) == Monoid::Maximum.identity(step.input_types[0].dtype);
+    let is_max = Monoid::of(&op.body) == Some(Monoid::Maximum);
+    (is_max && from_nothing).then(|| plain_window(&op.window, &step.input_types[0]))?
+}
+
+/// Whether a body of `(kept, candidate)` keeps what is no less.
+fn keeps_first_greatest(select: &Graph) -> bool {
+    let [result] = select.results[..] else { return false };
+    let node = select.node(result);
+    let Op::Compare(c) = &node.op else { return false };
+    c.direction == Direction::Ge
+        && c.compare_type != CompareType::TotalOrder
+        && node.inputs[..] == select.params[..]
+}
+
+/// The derivative of sums over windows that do not overlap, which autodiff makes as sums over a padded array with
+/// holes: every sum has one element that is not zero.
+pub fn spread_sums(steps: &mut Steps<'_>) {
+    for r in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
+        let Some((pad, at)) = spread_at(steps, r) else { continue };
+        let Some(pad) = steps.list[pad].take() else { continue };
+        let Some(step) = &mut steps.list[r] else { continue };
+        step.kernel = Kernel::Unpool(at);
+        step.inputs = vec![pad.inputs[0]];
+        step.input_types = vec![pad.input_types[0].clone()];
+    }
+}
+
+fn spread_at(steps: &Steps<'_>, r: usize) -> Option<(usize, Unpool)> {
+    let step = steps.step(r)?;
+    let (padded, full) = (step.inputs[0], &step.output_types[0]);
+    let Kernel::Op { op: Op::ReduceWindow(op), .. } = &step.kernel else { return None };
+    let pad = steps.writer(padded)?;
+    let maker = steps.step(pad)?;
+    let Kernel::Op { op: Op::Pad(p), .. } = &maker.kernel else { return None };
+    (steps.only_reader(padded) == Some(r)).then_some(())?;
+    let is_zero = |slot: Slot| steps.constant(slot).is_some_and(|c| c.get(0).as_f64() == 0.0);
+    let w = &op.window;
+    // The windows of the pooling itself, over the array whose gradient this is.
+    let strides: Vec<usize> = p.interior.iter().map(|i| i + 1).collect();
+    let at = plain_window(&Window::new(&w.dimensions, &strides, &[[0, 0]; 4]), full)?;
+    let fits = Monoid::of(&op.body) == Some(Monoid::Add)
+        && w.strides.iter().chain(&w.base_dilations).chain(&w.window_dilations).all(|&s| s == 1)
+        && w.padding.iter().all(|p| *p == [0, 0])
+        && (0..4).all(|d| p.low[d] == w.dimensions[d] as i64 - 1)
+        && (1..3).all(|d| at.covered(d - 1, maker.input_types[0].shape[d]) <= full.shape[d])
+        && is_zero(*maker.inputs.get(1)?)
+        && is_zero(*step.inputs.get(1)?);
+    fits.then_some((pad, at))
+}
+
+/// The derivative of a max pooling of `operand` by `window`.
+fn is_derivative(steps: &Steps<'_>, step: &Step, operand: Slot, window: &Window) -> bool {
+    let Kernel::Op { op: Op::SelectAndScatter(op), .. } = &step.kernel else { return false };
+    let [x, source, init] = step.inputs[..] else { return false };
+    x == operand
+        && source != operand
+        && steps.constant(init).is_some_and(|c| c.get(0).as_f64() == 0.0)
+        && (&op.dimensions, &op.strides, &op.padding)
+            == (&window.dimensions, &window.strides, &window.padding)
+        && keeps_first_greatest(&op.select)
+        && Monoid::of(&op.scatter) == Some(Monoid::Add)
+}
+
+/// `reduce_window` by `maximum` and `select_and_scatter` over the same windows of one array.
+pub fn remember_places(steps: &mut Steps<'_>) {
+    for p in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
+        let Some(step) = steps.step(p) else { continue };
+        let Some(at) = max_pool(steps, step) else { continue };
+        let Kernel::Op { op: Op::ReduceWindow(op), .. } = &step.kernel else { continue };
+        let operand = step.inputs[0];
+        let is_derivative =
+            |&d: &usize| d > p && steps.step(d).is_some_and(|s| is_derivative(steps, s, operand, &op.window));
+        let derivatives: Vec<usize> = steps.readers(operand).into_iter().filter(is_derivative).collect();
+        if !derivatives.is_empty() {
+            place_at(steps, p, at, &derivatives);
+        }
+    }
+}
+
+/// Makes the pooling at `p` yield places, and its derivatives read them.
+fn place_at(steps: &mut Steps<'_>, p: usize, at: Unpool, derivatives: &[usize]) {
+    let Some(pool) = &mut steps.list[p] else { return };
+    become_pool(pool, at);
+    let ty = pool.output_types[0].with_dtype(DType::U8);
+    let place = steps.new_slot(&ty);
+    if let Some(pool) = &mut steps.list[p] {
+        pool.outputs.push(place);
+        pool.output_types.push(ty.clone());
+    }
+    for &d in derivatives {
+        let Some(step) = &mut steps.list[d] else { continue };
+        step.kernel = Kernel::Unpool(at);
+        step.inputs = vec![step.inputs[1], place];
+        step.input_types = vec![step.input_types[1].clone(), ty.clone()];
+    }
+}
+
+/// A `reduce_window` as a [`Pool`] without places.
+fn become_pool(step: &mut Step, at: Unpool) {
+    let operand = step.input_types[0].clone();
+    step.kernel = Kernel::Pool(Pool {
+        window: at.window,
+        strides: at.strides,
+        relu: Relu::None,
+        conv: None,
+        product: 0,
+        operand,
+    });
+    step.inputs.truncate(1);
+    step.input_types.truncate(1);
+}
+
+/// A step that is `select(x > 0, x, 0)`.
+struct ReluStep {
+    result: Slot,
+    predicate: Option<Slot>,
+    /// Whether `x` is the sum of the step's input and a bias for each channel, not the input itself.
+    biased: bool,
+}
+
+fn relu_of(step: &Step) -> Option<ReluStep> {
+    let Kernel::Map(m) = &step.kernel else { return None };
+    let (sum, compare, select) = match &m.instrs[..] {
+        [compare, select] => (None, compare, select),
+        [sum, compare, select] => (Some(sum), compare, select),
+        _ => return None,
+    };
+    let (Op::Compare(c), Op::Select(_)) = (&compare.op, &select.op) else { return None };
+    let &[x, zero] = &compare.args[..] else { return None };
+    let biased = sum.is_some();
+    let is_input = match sum {
+        None => step.inputs.len() == 1 && is_own(m, x),
+        Some(sum) => x == m.loads.len() && adds_channel_bias(step, m, sum),
+    };
+    let predicate = m.loads.len() + usize::from(biased);
+    let fits = is_input
+        && c.direction == Direction::Gt
+        && is_zero(m, zero)
+        && select.args[..2] == [predicate, x]
+        && is_zero(m, select.args[2]);
+    let output = |e: Expr| m.stores.iter().position(|&s| s == e).map(|k| step.outputs[k]);
+    let known = m.stores.iter().all(|&s| s == predicate || s == predicate + 1);
+    (fits && known).then_some(())?;
+    Some(ReluStep { result: output(predicate + 1)?, predicate: output(predicate), biased })
+}
+
+/// A register that is an array, read as it lies.
+fn is_own(m: &Map, e: Expr) -> bool {
+    m.loads.get(e).is_some_and(|l| m.is_linear(l))
+}
+
+fn is_zero(m: &Map, e: Expr) -> bool {
+    matches!(m.loads.get(e), Some(Load::Splat { value: Scalar::Float(v), .. }) if *v == 0.0)
+}
+
+/// A step that is `select(predicate, x, 0)` with this predicate: the slots of `x` and of the result.
+fn masked(step: &Step, predicate: Slot) -> Option<(Slot, Slot)> {
+    let Kernel::Map(m) = &step.kernel else { return None };
+    let ([select], [y]) = (&m.instrs[..], &step.outputs[..]) else { return None };
+    let (&[p, x, zero], Op::Select(_)) = (&select.args[..], &select.op) else { return None };
+    let input = |e: Expr| match m.loads.get(e)? {
+        Load::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
+        _ => None,
+    };
+    (input(p)? == predicate && is_zero(m, zero)).then_some((input(x)?, *y))
+}
+
+/// A step that is `select(top > 0, x, 0)` for an array `top`: the slot of `x`.
+fn masked_by(step: &Step, top: Slot) -> Option<Slot> {
+    let Kernel::Map(m) = &step.kernel else { return None };
+    let ([compare, select], [_]) = (&m.instrs[..], &step.outputs[..]) else { return None };
+    let (Op::Compare(c), Op::Select(_)) = (&compare.op, &select.op) else { return None };
+    let (&[a, b], &[p, x, zero]) = (&compare.args[..], &select.args[..]) else { return None };
+    let input = |e: Expr| match m.loads.get(e)? {
+        Load::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
+        _ => None,
+    };
+    let fits = c.direction == Direction::Gt
+        && input(a)? == top
+        && is_zero(m, b)
+        && p == m.loads.len()
+        && is_zero(m, zero)
+        && input(x)? != top
+        && m.stores[..] == [p + 1];
+    fits.then(|| input(x))?
+}
+
+/// Takes `select(predicate, x, 0)` out of a step whose `k`th result it is and gives that result's slot `x` instead;
+/// the rewritten step, or the slot of `x` where nothing else was computed.
+fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> {
+    if step.outputs.len() == 1
+        && let Some((x, _)) = masked(step, predicate)
+    {
+        return Some(Err(x));
+    }
+    let Kernel::Map(m) = &step.kernel else { return None };
+    let select = m.stores[k];
+    let instr = m.instrs.get(select.checked_sub(m.loads.len())?)?;
+    let (&[p, x, zero], Op::Select(_)) = (&instr.args[..], &instr.op) else { return None };
+    let &Load::Array { input: gone, .. } = m.loads.get(p)? else { return None };
+    let uses = |e: Expr| m.instrs.iter().flat_map(|i| i.args.iter()).filter(|&&a| a == e).count();
+    let stores = |e: Expr| m.stores.iter().filter(|&&s| s == e).count();
+    let reads = m.loads.iter().filter(|l| matches!(l, Load::Array { input, .. } if *input == gone)).count();
+    let alone = (uses(p), stores(p), uses(select), stores(select), reads) == (1, 0, 0, 1, 1);
+    (alone && step.inputs[gone] == predicate && is_zero(m, zero) && x >= m.loads.len()).then_some(())?;
+    let renumber = |e: Expr| e - usize::from(e > p) - usize::from(e > select);
+    let mut map = m.clone();
+    map.stores[k] = x;
+    map.instrs.remove(select - m.loads.len());
+    map.loads.remove(p);
+    map.stores.iter_mut().for_each(|s| *s = renumber(*s));
+    map.instrs.iter_mut().flat_map(|i| i.args.iter_mut()).for_each(|a| *a = renumber(*a));
+    for load in &mut map.loads {
+        if let Load::Array { input, .. } = load {
+            *input -= usize::from(*input > gone);
+        }
+    }
+    let mut step = Step { kernel: Kernel::Map(map), ..step.clone() };
+    step.inputs.remove(gone);
+    step.input_types.remove(gone);
+    Some(Ok(step))
+}
+
+/// The poolings without relu.
+fn pools(steps: &Steps<'_>) -> Vec<usize> {
+    steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.relu == Relu::None))
+}
+
+fn set_relu(step: &mut Step, relu: Relu) {
+    if let Kernel::Pool(pool) = &mut step.kernel {
+        pool.relu = relu;
+    }
+}
+
+/// The steps that read places, if all of them are [`Kernel::Unpool`].
+fn unpools(steps: &Steps<'_>, place: Slot) -> Option<Vec<usize>> {
+    let all = steps.readers(place);
+    let known = |&u: &usize| steps.step(u).is_some_and(|s| matches!(s.kernel, Kernel::Unpool(_)));
+    (!steps.is_result(place) && all.iter().all(known)).then_some(all)
+}
+
+/// relu of a maximum: the pooling applies it and marks the places of gradients that it stops.
+pub fn relu_after(steps: &mut Steps<'_>) {
+    for p in pools(steps) {
+        if let Some(change) = relu_after_at(steps, p) {
+            let relu = steps.list[change.relu].take();
+            if let (Some(pool), Some(relu)) = (&mut steps.list[p], relu) {
+                set_relu(pool, Relu::After);
+                pool.outputs[0] = change.result;
+                pool.flops += relu.flops;
+            }
+            for (select, unpool, rest) in change.gradients {
+                let (step, source) = match rest {
+                    Ok(step) => (Some(step), None),
+                    Err(source) => (None, Some(source)),
+                };
+                steps.list[select] = step;
+                if let (Some(unpool), Some(source)) = (&mut steps.list[unpool], source) {
+                    unpool.inputs[0] = source;
+                }
+            }
+        }
+    }
+}
+
+struct ReluAfter {
+    relu: usize,
+    result: Slot,
+    /// Each select of a gradient, the step that unpools it, and what is left of the select's step (see [`unmask`]).
+    gradients: Vec<(usize, usize, Result<Step, Slot>)>,
+}
+
+fn relu_after_at(steps: &Steps<'_>, p: usize) -> Option<ReluAfter> {
+    let outputs = &steps.step(p)?.outputs;
+    let top = outputs[0];
+    let all = outputs.get(1).map_or(Some(Vec::new()), |&place| unpools(steps, place))?;
+    let mut gradients = Vec::new();
+    let mut relus = steps.readers(top);
+    // Gradients whose predicate is computed again from the maximum.
+    for unpool in &all {
+        let source = steps.step(*unpool)?.inputs[0];
+        let select = steps.writer(source)?;
+        if let Some(x) = masked_by(steps.step(select)?, top)
+            && steps.only_reader(source) == Some(*unpool)
+        {
+            relus.retain(|&r| r != select);
+            gradients.push((select, *unpool, Err(x)));
+        }
+    }
+    let &[relu] = &relus[..] else { return None };
+    (!steps.is_result(top)).then_some(())?;
+    let ReluStep { result, predicate, biased: false } = relu_of(steps.step(relu)?)? else { return None };
+    let again: Vec<usize> = gradients.iter().map(|g| g.1).collect();
+    for unpool in all.iter().filter(|u| !again.contains(u)) {
+        let source = steps.step(*unpool)?.inputs[0];
+        let select = steps.writer(source)?;
+        let step = steps.step(select)?;
+        let k = step.outputs.iter().position(|&o| o == source)?;
+        (steps.only_reader(source) == Some(*unpool)).then_some(())?;
+        gradients.push((select, *unpool, unmask(step, k, predicate?)?));
+    }
+    if let Some(predicate) = predicate {
+        let known = |u: &usize| gradients.iter().any(|g| g.0 == *u);
+        (!steps.is_result(predicate) && steps.readers(predicate).iter().all(known)).then_some(())?;
+    }
+    Some(ReluAfter { relu, result, gradients })
+}
+
+/// The maximum of relus: the pooling applies it to what it reads, and marks the places of gradients that it stops.
+pub fn relu_before(steps: &mut Steps<'_>) {
+    for p in pools(steps) {
+        let Some(change) = relu_before_at(steps, p) else { continue };
+        let Some(relu) = steps.list[change.relu].take() else { continue };
+        if let Some(made) = change.biased.and_then(|c| steps.list[c].as_mut()) {
+            add_bias(made, &relu);
+        }
+        if let Some(pool) = &mut steps.list[p] {
+            set_relu(pool, Relu::Before);
+            pool.inputs[0] = relu.inputs[0];
+            pool.flops += relu.flops;
+        }
+        for (select, unpool, result) in change.gradients {
+            steps.list[select] = None;
+            if let Some(unpool) = &mut steps.list[unpool] {
+                unpool.outputs[0] = result;
+            }
+        }
+    }
+}
+
+struct ReluBefore {
+    relu: usize,
+    /// The convolution to which relu's step adds a bias first.
+    biased: Option<usize>,
+    /// Each select of a gradient, the step that unpools it, and the select's result.
+    gradients: Vec<(usize, usize, Slot)>,
+}
+
+fn relu_before_at(steps: &Steps<'_>, p: usize) -> Option<ReluBefore> {
+    let pool = steps.step(p)?;
+    let (x, place) = (pool.inputs[0], *pool.outputs.get(1)?);
+    let at = steps.writer(x)?;
+    let relu = relu_of(steps.step(at)?)?;
+    (relu.result == x && steps.only_reader(x) == Some(p)).then_some(())?;
+    let biased =
+        if relu.biased { Some(convolution_of(steps, at, &pool.input_types[0].shape)?) } else { None };
+    let mut gradients = Vec::new();
+    for unpool in unpools(steps, place)? {
+        let full = steps.step(unpool)?.outputs[0];
+        let select = steps.only_reader(full)?;
+        let (from, to) = masked(steps.step(select)?, relu.predicate?)?;
+        (from == full).then_some(())?;
+        gradients.push((select, unpool, to));
+    }
+    if let Some(predicate) = relu.predicate {
+        let known = |u: &usize| gradients.iter().any(|g| g.0 == *u);
+        (!steps.is_result(predicate) && steps.readers(predicate).iter().all(known)).then_some(())?;
+    }
+    Some(ReluBefore { relu: at, biased, gradients })
+}
+
+/// The convolution without bias and of this shape that makes a step's first input and nothing else, where a pooling
+/// could take it in.
+fn convolution_of(steps: &Steps<'_>, reader: usize, shape: &Shape) -> Option<usize> {
+    let x = steps.step(reader)?.inputs[0];
+    let at = steps.writer(x)?;
+    let made = steps.step(at)?;
+    let Kernel::Op { op: Op::Convolution(c), bias: false } = &made.kernel else { return None };
+    let mut types = made.input_types.iter().chain(&made.output_types);
+    let fits = is_plain_convolution(c)
+        && types.all(|t| t.dtype == made.output_types[0].dtype)
+        && made.output_types[0].shape == *shape
+        && steps.only_reader(x) == Some(reader);
+    fits.then_some(at)
+}
+
+/// Moves the bias that step `adder` adds to its first input into the convolution that makes that.
+fn add_bias(made: &mut Step, adder: &Step) {
+    if let Kernel::Op { bias, .. } = &mut made.kernel {
+        *bias = true;
+    }
+    made.inputs.extend(adder.inputs.get(1));
+    made.input_types.extend(adder.input_types.get(1).cloned());
+}
+
+/// Batch first, features last, kernel `[h, w, C, F]`, one group: what the fused convolutions know.
+fn is_plain_convolution(c: &Convolution) -> bool {
+    c.dims == ConvDims::channels_last(2)
+        && c.feature_groups == 1
+        && c.batch_groups == 1
+        && c.reversal.iter().all(|r| !r)
+}
+
+/// A convolution whose result is only pooled becomes part of the pooling.
+pub fn convolution_into_pool(steps: &mut Steps<'_>) {
+    let candidates = steps.find(|s| match &s.kernel {
+        Kernel::Pool(p) => p.conv.is_none(),
+        Kernel::Op { op: Op::ReduceWindow(_), .. } => true,
+        _ => false,
+    });
+    for p in candidates {
+        let Some(maker) = made_for_pool(steps, p) else { continue };
+        let at = steps.step(p).and_then(|s| max_pool(steps, s));
+        let Some(mut made) = steps.list[maker.conv].take() else { continue };
+        if let Some(bias) = maker.bias.and_then(|b| steps.list[b].take()) {
+            add_bias(&mut made, &bias);
+            made.flops += bias.flops;
+        }
+        let Some(step) = &mut steps.list[p] else { continue };
+        if let Some(at) = at {
+            become_pool(step, at);
+        }
+        let (Kernel::Pool(pool), Kernel::Op { op: Op::Convolution(c), .. }) = (&mut step.kernel, made.kernel)
+        else {
+            continue;
+        };
+        pool.conv = Some(c);
+        (step.inputs, step.input_types) = (made.inputs, made.input_types);
+        step.scope = made.scope;
+        step.flops += made.flops;
+    }
+}
+
+/// The convolution that makes a pooling's operand, and the step that adds its bias where that is one of its own.
+struct Maker {
+    conv: usize,
+    bias: Option<usize>,
+}
+
+fn made_for_pool(steps: &Steps<'_>, p: usize) -> Option<Maker> {
+    let step = steps.step(p)?;
+    (matches!(step.kernel, Kernel::Pool(_)) || max_pool(steps, step).is_some()).then_some(())?;
+    let x = step.inputs[0];
+    let writer = steps.writer(x)?;
+    let made = steps.step(writer)?;
+    (steps.only_reader(x) == Some(p) && made.output_types[0].dtype == step.input_types[0].dtype)
+        .then_some(())?;
+    if is_channel_bias(made) {
+        return Some(Maker {
+            conv: convolution_of(steps, writer, &step.input_types[0].shape)?,
+            bias: Some(writer),
+        });
+    }
+    let Kernel::Op { op: Op::Convolution(c), .. } = &made.kernel else { return None };
+    let one_type = made.input_types.iter().all(|t| t.dtype == made.output_types[0].dtype);
+    let same_shape = made.output_types[0].shape == step.input_types[0].shape;
+    (is_plain_convolution(c) && one_type && same_shape).then_some(Maker { conv: writer, bias: None })
+}
+
+/// A step that adds its second input to its first along the last dimension, and nothing else.
+fn is_channel_bias(step: &Step) -> bool {
+    let Kernel::Map(m) = &step.kernel else { return false };
+    matches!((&m.instrs[..], &m.stores[..]), ([add], [_]) if adds_channel_bias(step, m, add))
+}
+
+/// Whether an instruction adds a step's second input to its first along the last dimension.
+fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
+    let (&[a, b], [_, bias]) = (&add.args[..], &step.input_types[..]) else { return false };
+    let is_input =
+        |e: Expr, k: usize| matches!(m.loads.get(e), Some(Load::Array { input, .. }) if *input == k);
+    let repeats = |e: Expr| matches!(m.loads.get(e), Some(Load::Array { strides, offset: 0, .. }) if strides[..] == [0, 1]);
+    add.op == Op::Binary(Binary::Add)
+        && m.shape.rank() == 2
+        && is_input(a, 0)
+        && is_own(m, a)
+        && is_input(b, 1)
+        && repeats(b)
+        && bias.elements() == m.shape[1]
+}
+
+/// `sum += gradient` of an unpooled array becomes the gradient, and a step that adds it.
+pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
+    for i in steps.find(|s| matches!(s.kernel, Kernel::Onto { op: Op::Convolution(_) })) {
+        let Some(gradient) = apart(steps, i) else { continue };
+        let Some(onto) = steps.list[i].take() else { continue };
+        let ty = onto.output_types[0].clone();
+        let made = steps.new_slot(&ty);
+        let addend = onto.inputs[2];
+        let add = Step {
+            kernel: Kernel::Map(sum_of_two(&ty)),
+            inputs: vec![made, addend],
+            input_types: vec![ty.clone(), ty.clone()],
+            flops: ty.elements() as f64,
+            ..onto
+        };
+        steps.list[i] = Some(Step { outputs: vec![made], ..gradient });
+        steps.list.insert(i + 1, Some(add));
+    }
+}
+
+/// The plain gradient in a step that adds a kernel's gradient to a sum, where templates take it.
+fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
+    let onto = steps.step(i)?;
+    let Kernel::Onto { op } = &onto.kernel else { return None };
+    let dy = onto.inputs[1];
+    let unpool = steps.step(steps.writer(dy)?)?;
+    let plain = Step {
+        kernel: Kernel::Op { op: op.clone(), bias: false },
+        inputs: onto.inputs[..2].to_vec(),
+        input_types: onto.input_types[..2].to_vec(),
+        ..onto.clone()
+    };
+    let fits =
+        matches!(unpool.kernel, Kernel::Unpool(_)) && is_kernel_gradient(&plain, dy, &onto.input_types[1]);
+    fits.then_some(plain)
+}
+
+/// `a + b` for arrays of a type.
+fn sum_of_two(ty: &TensorType) -> Map {
+    let strides: SmallVec<[usize; 4]> = [1].into_iter().collect();
+    let load = |input| Load::Array { input, dtype: ty.dtype, strides: strides.clone(), offset: 0 };
+    let add = Instr {
+        op: Op::Binary(Binary::Add),
+        args: [0, 1].into_iter().collect(),
+        from: ty.dtype,
+        to: ty.dtype,
+    };
+    Map { shape: [ty.elements()].into(), loads: vec![load(0), load(1)], instrs: vec![add], stores: vec![2] }
+}
+
+/// The gradients of kernel and bias, from an array that is only unpooled for them.
+pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
+    for u in steps.find(|s| matches!(s.kernel, Kernel::Unpool(_))) {
+        let Some((kernel, bias)) = gradients_of(steps, u) else { continue };
+        let first = bias.map_or(kernel, |b| b.min(kernel));
+        let (Some(unpool), Some(made)) = (steps.list[u].take(), steps.list[kernel].take()) else { continue };
+        let summed = bias.and_then(|b| steps.list[b].take());
+        let (Kernel::Unpool(at), Kernel::Op { op: Op::Convolution(conv), .. }) = (unpool.kernel, made.kernel)
+        else {
+            continue;
+        };
+        let taps = made.output_types[0].elements() / unpool.output_types[0].shape[3];
+        let mut step = Step {
+            kernel: Kernel::UnpooledGradient(UnpooledGradient {
+                product: false,
+                conv,
+                unpool: at,
+                full: unpool.output_types[0].clone(),
+            }),
+            inputs: vec![made.inputs[0], unpool.inputs[1], unpool.inputs[0]],
+            input_types: vec![
+                made.input_types[0].clone(),
+                unpool.input_types[1].clone(),
+                unpool.input_types[1].with_dtype(unpool.output_types[0].dtype),
+            ],
+            outputs: made.outputs,
+            output_types: made.output_types,
+            scope: made.scope,
+            flops: 2.0 * (unpool.input_types[0].elements() * taps) as f64,
+        };
+        if let Some(summed) = summed {
+            step.flops += unpool.input_types[0].elements() as f64;
+            step.outputs.extend(summed.outputs);
+            step.output_types.extend(summed.output_types);
+        }
+        steps.list[first] = Some(step);
+    }
+}
+
+/// A gradient of few terms that is only read by [`gradient_of_pooled`]'s step is made in it: making a part takes no
+/// longer than reading it from a far cache would.
+pub fn product_into_gradient(steps: &mut Steps<'_>) {
+    for u in steps.find(|s| matches!(s.kernel, Kernel::UnpooledGradient(_))) {
+        let Some(dot) = steps.step(u).and_then(|s| small_product(steps, s.inputs[2])) else { continue };
+        let (Some(made), Some(step)) = (steps.list[dot].take(), &mut steps.list[u]) else { continue };
+        if let Kernel::UnpooledGradient(g) = &mut step.kernel {
+            g.product = true;
+        }
+        step.inputs.splice(2.., made.inputs);
+        step.input_types.splice(2.., made.input_types);
+        step.flops += made.flops;
+    }
+}
+
+/// The step that makes an array for one reader, if it is `[rows, few] · [few, columns]` of a few rows.
+fn small_product(steps: &Steps<'_>, array: Slot) -> Option<usize> {
+    steps.only_reader(array)?;
+    let writer = steps.writer(array)?;
+    let step = steps.step(writer)?;
+    let Kernel::Op { op: Op::DotGeneral(dot), bias: false } = &step.kernel else { return None };
+    let ([left, right], [out]) = (&step.input_types[..], &step.output_types[..]) else { return None };
+    let plain = left.rank() == 2
+        && right.rank() == 2
+        && (&dot.lhs_contract[..], &dot.rhs_contract[..]) == (&[1][..], &[0][..])
+        && left.dtype == out.dtype
+        && right.dtype == out.dtype
+        && matches!(out.dtype, DType::F32 | DType::BF16);
+    let few = left.shape.iter().all(|n| SMALL.contains(n)) && right.shape[1] >= LONG;
+    (plain && few).then_some(writer)
+}
+
+/// A product of few columns with what a pooled convolution makes is summed while that is made: row by row of windows,
+/// from near caches.
+pub fn product_of_pooled(steps: &mut Steps<'_>) {
+    for p in steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.conv.is_some())) {
+        let Some(dot) = pooled_product(steps, p) else { continue };
+        let (Some(made), Some(step)) = (steps.list[dot].take(), &mut steps.list[p]) else { continue };
+        if let Kernel::Pool(pool) = &mut step.kernel {
+            pool.product = made.inputs.len() - 1;
+        }
+        step.inputs.extend(&made.inputs[1..]);
+        step.input_types.extend_from_slice(&made.input_types[1..]);
+        step.outputs.extend(made.outputs);
+        step.output_types.extend(made.output_types);
+        step.flops += made.flops;
+    }
+}
+
+/// A product with the result of a pooling, whose other operands are there before the pooling.
+fn pooled_product(steps: &Steps<'_>, p: usize) -> Option<usize> {
+    let step = steps.step(p)?;
+    let (y, ty) = (step.outputs[0], &step.output_types[0]);
+    let fits = |d: &usize| {
+        let Some(dot) = steps.step(*d) else { return false };
+        is_product_of_images(dot, ty)
+            && dot.inputs[0] == y
+            && dot.inputs[1..].iter().all(|&other| steps.writer(other).is_none_or(|at| at < p))
+    };
+    steps.readers(y).into_iter().find(fits)
+}
+
+/// Whether a step is `[images, all their elements] · [few, all their elements]ᵀ`, with a bias perhaps, and rows of the
+/// images are whole vectors.
+fn is_product_of_images(dot: &Step, images: &TensorType) -> bool {
+    let Kernel::Op { op: Op::DotGeneral(d), .. } = &dot.kernel else { return false };
+    let ([left, right, ..], [out]) = (&dot.input_types[..], &dot.output_types[..]) else { return false };
+    let elements = images.elements() / images.shape[0].max(1);
+    left.rank() == 2
+        && right.rank() == 2
+        && (&d.lhs_contract[..], &d.rhs_contract[..]) == (&[1][..], &[1][..])
+        && left.shape[..] == [images.shape[0], elements]
+        && COLUMNS.contains(&right.shape[0])
+        && elements >= LONG
+        && (images.shape[2] * images.shape[3]).is_multiple_of(VECTOR)
+        && [left, right, out].iter().all(|t| t.dtype == images.dtype)
+}
+
+/// The steps that read an unpooled gradient, if they are a gradient of a kernel and, perhaps, one of a bias.
+fn gradients_of(steps: &Steps<'_>, u: usize) -> Option<(usize, Option<usize>)> {
+    let step = steps.step(u).filter(|s| s.inputs.len() == 2)?;
+    let Kernel::Unpool(at) = step.kernel else { return None };
+    let (full, ty) = (step.outputs[0], &step.output_types[0]);
+    (!steps.is_result(full) && LOOKED_UP.contains(&(at.window[0] * at.window[1]))).then_some(())?;
+    let readers = steps.readers(full);
+    let (mut kernel, mut bias) = (None, None);
+    for r in readers {
+        let reader = steps.step(r)?;
+        if is_kernel_gradient(reader, full, ty) && kernel.is_none() {
+            kernel = Some(r);
+        } else if is_channel_sum(steps, reader, ty) && bias.is_none() {
+            bias = Some(r);
+        } else {
+            return None;
+        }
+    }
+    Some((kernel?, bias))
+}
+
+/// Whether a step is a gradient of a 2-d convolution's kernel by `dy`, of an input small enough for tables.
+fn is_kernel_gradient(step: &Step, dy: Slot, ty: &TensorType) -> bool {
+    let Kernel::Op { op: Op::Convolution(c), bias: false } = &step.kernel else { return false };
+    let d = &c.dims;
+    let layout = (d.input_feature, &d.input_spatial[..], d.input_batch) == (0, &[1, 2], 3)
+        && (d.kernel_input_feature, &d.kernel_spatial[..], d.kernel_output_feature) == (0, &[1, 2], 3)
+        && (&d.output_spatial[..], d.output_batch, d.output_feature) == (&[0, 1], 2, 3);
+    layout
+        && step.input_types.iter().all(|t| t.dtype == ty.dtype)
+        && is_sum_type(step.output_types[0].dtype, ty.dtype)
+        && c.feature_groups == 1
+        && c.batch_groups == 1
+        && c.reversal.iter().all(|r| !r)
+        && step.inputs[0] != dy
+        && step.input_types[1].shape == ty.shape
+        && padded_image(c, &step.input_types[0].shape).is_some_and(|n| n <= TABLE)
+}
+
+/// Whether sums of elements of a type may come in another: in the same one, or those of narrow floats in f32.
+fn is_sum_type(sum: DType, dtype: DType) -> bool {
+    sum == dtype || (sum == DType::F32 && dtype == DType::BF16)
+}
+
+/// Elements of one image of a kernel gradient's input with its padding and holes.
+fn padded_image(c: &Convolution, x: &Shape) -> Option<usize> {
+    let side = |i: usize| {
+        let holes = (x[i + 1] as i64 - 1) * c.lhs_dilation[i] as i64 + 1;
+        usize::try_from(holes + c.padding[i][0] + c.padding[i][1]).ok()
+    };
+    side(0)?.checked_mul(side(1)?)?.checked_mul(x[3])
+}
+
+/// Whether a step sums an array over all but its last dimension.
+fn is_channel_sum(steps: &Steps<'_>, step: &Step, ty: &TensorType) -> bool {
+    let Kernel::Reduce { map, folded, monoid: Monoid::Add } = &step.kernel else { return false };
+    let [_, init] = step.inputs[..] else { return false };
+    let widened = match &map.instrs[..] {
+        [] => map.stores[..] == [0],
+        [widen] => {
+            matches!(widen.op, Op::Convert(_)) && widen.args[..] == [0] && map.stores[..] == [map.loads.len()]
+        }
+        _ => false,
+    };
+    widened
+        && is_sum_type(step.output_types[0].dtype, ty.dtype)
+        && folded[..] == [true, false]
+        && is_own(map, 0)
+        && map.shape[1] == ty.shape[3]
+        && steps.constant(init).is_some_and(|c| c.get(0).as_f64() == 0.0)
+}

@@ -1,0 +1,63 @@
+//! Which ops are so cheap that their results may be computed again instead of being kept.
+
+use systole_ir::Op;
+use systole_ir::op::{Binary, Unary};
+
+/// Whether an element-wise op takes about one vector instruction.
+pub fn is_one_instruction(op: &Op) -> bool {
+    match op {
+        Op::Unary(op) => match op {
+            Unary::Abs | Unary::Negate | Unary::Not | Unary::IsFinite | Unary::Sign => true,
+            // Rounding is as cheap, but nothing that computes values again has been measured with it.
+            Unary::Ceil | Unary::Floor | Unary::RoundNearestAfz | Unary::RoundNearestEven => false,
+            Unary::CountLeadingZeros | Unary::Popcnt => false,
+            Unary::Cbrt | Unary::Rsqrt | Unary::Sqrt => false,
+            Unary::Exponential | Unary::ExponentialMinusOne | Unary::Log | Unary::LogPlusOne => false,
+            Unary::Logistic | Unary::Tanh | Unary::Erf | Unary::Cosine | Unary::Sine | Unary::Tan => false,
+        },
+        Op::Binary(op) => match op {
+            Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Maximum | Binary::Minimum => true,
+            Binary::And | Binary::Or | Binary::Xor => true,
+            Binary::ShiftLeft | Binary::ShiftRightArithmetic | Binary::ShiftRightLogical => true,
+            Binary::Divide | Binary::Power | Binary::Remainder | Binary::Atan2 => false,
+        },
+        Op::Compare(_) | Op::Select(_) | Op::Clamp(_) | Op::Convert(_) => true,
+        // Several instructions of integers.
+        Op::ReducePrecision(_) => false,
+        // No arithmetic of their own: they are read where they lie, or moved.
+        Op::Parameter(_)
+        | Op::Constant(_)
+        | Op::Iota(_)
+        | Op::BitcastConvert(_)
+        | Op::BroadcastInDim(_)
+        | Op::Reshape(_)
+        | Op::OptimizationBarrier(_)
+        | Op::Transpose(_)
+        | Op::Reverse(_)
+        | Op::Concatenate(_)
+        | Op::Slice(_)
+        | Op::Pad(_)
+        | Op::DynamicSlice(_)
+        | Op::DynamicUpdateSlice(_)
+        | Op::Gather(_) => false,
+        // Many operations for each element.
+        Op::Scatter(_)
+        | Op::DotGeneral(_)
+        | Op::Convolution(_)
+        | Op::Reduce(_)
+        | Op::ReduceWindow(_)
+        | Op::SelectAndScatter(_)
+        | Op::RngBitGenerator(_)
+        | Op::Sort(_)
+        | Op::While(_)
+        | Op::Case(_) => false,
+        // They wait for other devices.
+        Op::AllReduce(_)
+        | Op::AllGather(_)
+        | Op::ReduceScatter(_)
+        | Op::AllToAll(_)
+        | Op::CollectivePermute(_)
+        | Op::PartitionId(_)
+        | Op::ReplicaId(_) => false,
+    }
+}

@@ -1,0 +1,152 @@
+//! Sums of linear combinations: `Σ (a·x + b·y)` with `a` and `b` constant along the folded dimensions is
+//! `a·Σx + b·Σy`. Done where one of those sums exists already, as in the gradient of batch normalisation: its last
+//! sum over the whole batch then needs no pass of its own. `Σ (x − mean of x)` is 0: what rounding leaves of it says
+//! nothing about `x`.
+
+use super::rewrite::{Rewriter, rebuild};
+use smallvec::smallvec;
+use std::collections::{HashMap, HashSet};
+use systole_ir::op::{Binary, BroadcastInDim, Constant, Monoid, Unary};
+use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
+
+/// Terms of a sum that are looked at.
+const MAX_TERMS: usize = 4;
+
+/// `± factors · value`; factors are broadcasts that are constant along the folded dimensions.
+#[derive(Clone)]
+struct Term {
+    negative: bool,
+    factors: Vec<ValueId>,
+    value: ValueId,
+}
+
+/// The pass.
+pub fn run(graph: &Graph) -> Graph {
+    let known: HashSet<(ValueId, &Dims)> = graph.nodes.iter().filter_map(|n| sum_of(graph, n)).collect();
+    let mut sums: HashMap<(ValueId, Dims), ValueId> = HashMap::new();
+    rebuild(graph, |g, _, node, inputs| {
+        let (old, _) = sum_of(graph, node)?;
+        let Op::Reduce(op) = &node.op else { return None };
+        let old_terms = split(&|v| graph.node(v), old, &op.dims);
+        let is_known = old_terms.iter().any(|t| known.contains(&(t.value, &op.dims)));
+        let linear = old_terms.len() <= MAX_TERMS && old_terms.iter().all(|t| !t.factors.is_empty());
+        let mut sum = |g: &mut Rewriter, value: ValueId| {
+            let make = || g.push(op.clone(), &[value, inputs[1]], node);
+            *sums.entry((value, op.dims.clone())).or_insert_with(make)
+        };
+        if is_around_mean(graph, old, &op.dims) {
+            return Some(smallvec![zeros(g, node)]);
+        }
+        if !is_known || !linear {
+            return Some(smallvec![sum(g, inputs[0])]);
+        }
+        let terms = split(&|v| g.node(v), inputs[0], &op.dims);
+        let mut total = None;
+        for (t, old) in terms.iter().zip(&old_terms) {
+            if is_around_mean(graph, old.value, &op.dims) {
+                continue;
+            }
+            let mut y = sum(g, t.value);
+            for &f in &t.factors {
+                let factor = without(g, f, &op.dims, node);
+                y = g.push(Binary::Multiply, &[y, factor], node);
+            }
+            total = Some(match (total, t.negative) {
+                (None, false) => y,
+                (None, true) => g.push(Unary::Negate, &[y], node),
+                (Some(before), false) => g.push(Binary::Add, &[before, y], node),
+                (Some(before), true) => g.push(Binary::Subtract, &[before, y], node),
+            });
+        }
+        Some(smallvec![total.unwrap_or_else(|| zeros(g, node))])
+    })
+}
+
+/// Zeros of a node's type.
+fn zeros(g: &mut Rewriter, like: &Node) -> ValueId {
+    let ty = &like.outs[0];
+    let value = Literal::zeros(TensorType::scalar(ty.dtype));
+    let zero = g.push(Constant { value }, &[], like);
+    g.push(BroadcastInDim { dims: Dims::new(), shape: ty.shape.clone() }, &[zero], like)
+}
+
+/// Whether a value is `x − wide(mean)` for the mean of `x` along `folded`.
+fn is_around_mean(graph: &Graph, value: ValueId, folded: &[usize]) -> bool {
+    let node = graph.node(value);
+    let &[x, wide] = &node.inputs[..] else { return false };
+    let Op::BroadcastInDim(repeated) = &graph.node(wide).op else { return false };
+    let kept = (0..graph.ty(x).rank()).filter(|d| !folded.contains(d));
+    let mean = graph.node(graph.node(wide).inputs[0]);
+    let (Op::Binary(Binary::Multiply), &[sum, share]) = (&mean.op, &mean.inputs[..]) else { return false };
+    let folds_x = |sum: &Node| sum_of(graph, sum).is_some_and(|(y, dims)| y == x && dims[..] == *folded);
+    let count = graph.ty(x).elements() as f64 / graph.ty(sum).elements() as f64;
+    node.op == Op::Binary(Binary::Subtract)
+        && repeated.dims.iter().copied().eq(kept)
+        && folds_x(graph.node(sum))
+        && one_value(graph, share).is_some_and(|share| (share * count - 1.0).abs() < 1e-6)
+}
+
+/// The value of all elements of a repeated constant.
+pub fn one_value(graph: &Graph, v: ValueId) -> Option<f64> {
+    match &graph.node(v).op {
+        Op::Constant(c) if c.value.ty().elements() > 0 && c.value.is_splat() => Some(c.value.get(0).as_f64()),
+        Op::BroadcastInDim(_) => one_value(graph, graph.node(v).inputs[0]),
+        _ => None,
+    }
+}
+
+/// What a node sums, and along which dimensions, if it is a plain sum of floats, whose additions may be grouped anew.
+fn sum_of<'g>(graph: &'g Graph, node: &'g Node) -> Option<(ValueId, &'g Dims)> {
+    let Op::Reduce(op) = &node.op else { return None };
+    let &[x, init] = &node.inputs[..] else { return None };
+    let from_zero = matches!(&graph.node(init).op, Op::Constant(c) if c.value.get(0).as_f64() == 0.0);
+    let is_sum = from_zero
+        && matches!(node.outs[0].dtype, DType::F32 | DType::F64)
+        && Monoid::of(&op.body) == Some(Monoid::Add);
+    is_sum.then_some((x, &op.dims))
+}
+
+/// The terms of a value.
+fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usize]) -> Vec<Term> {
+    let mut terms = Vec::new();
+    let mut open = vec![Term { negative: false, factors: Vec::new(), value }];
+    let is_factor = |v: ValueId| matches!(&node(v).op, Op::BroadcastInDim(b) if b.dims.iter().all(|d| !folded.contains(d)));
+    while let Some(t) = open.pop() {
+        let part = |value: ValueId, negate: bool| Term { negative: t.negative ^ negate, value, ..t.clone() };
+        match (&node(t.value).op, &node(t.value).inputs[..]) {
+            (Op::Unary(Unary::Negate), &[x]) => open.push(part(x, true)),
+            // Behind a factor, sums stay whole: those of differences from a mean would cancel.
+            (Op::Binary(op @ (Binary::Add | Binary::Subtract)), &[a, b]) if t.factors.is_empty() => {
+                open.push(part(b, *op == Binary::Subtract));
+                open.push(part(a, false));
+            }
+            (Op::Binary(Binary::Multiply), &[a, b]) if is_factor(a) || is_factor(b) => {
+                let (factor, value) = if is_factor(a) { (a, b) } else { (b, a) };
+                let mut t = part(value, false);
+                t.factors.push(factor);
+                open.push(t);
+            }
+            _ => terms.push(t),
+        }
+        if terms.len() + open.len() > MAX_TERMS {
+            terms.append(&mut open);
+        }
+    }
+    terms
+}
+
+/// A factor over the dimensions that stay.
+fn without(g: &mut Rewriter, v: ValueId, folded: &[usize], like: &Node) -> ValueId {
+    let (op, x) = match (&g.node(v).op, &g.node(v).inputs[..]) {
+        (Op::BroadcastInDim(op), &[x]) => (op.clone(), x),
+        _ => systole_ir::bug!("a factor is a broadcast"),
+    };
+    let kept: Vec<usize> = (0..op.shape.rank()).filter(|d| !folded.contains(d)).collect();
+    let place = |d: &usize| kept.iter().position(|k| k == d).unwrap_or(0);
+    let dims: Dims = op.dims.iter().map(place).collect();
+    let shape = kept.iter().map(|&d| op.shape[d]).collect();
+    if g.ty(x).shape == shape && dims.iter().copied().eq(0..kept.len()) {
+        return x;
+    }
+    g.push(BroadcastInDim { dims, shape }, &[x], like)
+}

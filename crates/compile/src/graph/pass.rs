@@ -1,0 +1,126 @@
+//! The list of passes, and running them.
+
+use systole_ir::{Graph, Result, ResultExt, knobs};
+
+/// A function from graph to graph that keeps what the graph computes.
+pub struct Pass {
+    /// Its name in listings.
+    pub name: &'static str,
+    /// What it does, one line.
+    pub doc: &'static str,
+    /// The function.
+    pub run: fn(&Graph) -> Graph,
+    /// Whether it keeps the roundings of narrow floats.
+    pub exact: bool,
+}
+
+/// What one pass did.
+#[derive(Clone, Debug)]
+pub struct PassStat {
+    /// The pass.
+    pub name: &'static str,
+    /// Nodes before it.
+    pub before: usize,
+    /// Nodes after it.
+    pub after: usize,
+}
+
+/// All passes, in the order they run. `simplify` runs again because merged values show it new identities.
+pub const PASSES: &[Pass] = &[
+    Pass { name: "prune", doc: "drops nodes that no result needs", run: super::prune::run, exact: true },
+    Pass {
+        name: "simplify",
+        doc: "exact identities, constant folding, chains of moves",
+        run: super::simplify::run,
+        exact: true,
+    },
+    Pass { name: "cse", doc: "computes equal expressions once", run: super::cse::run, exact: true },
+    Pass { name: "simplify", doc: "once more, on merged values", run: super::simplify::run, exact: true },
+    Pass {
+        name: "pad_sums",
+        doc: "sums of padded pieces that fill an array",
+        run: super::pad_sums::run,
+        exact: true,
+    },
+    Pass { name: "loops", doc: "sums of all trips of a loop after it", run: super::loops::run, exact: true },
+    Pass {
+        name: "linear",
+        doc: "sums of linear combinations by sums that exist",
+        run: super::linear::run,
+        exact: true,
+    },
+    Pass {
+        name: "batch_variance",
+        doc: "variances by way of each sample's own",
+        run: super::batch_variance::run,
+        exact: true,
+    },
+    Pass {
+        name: "window_sums",
+        doc: "sums over windows of convolutions by sums of their inputs",
+        run: super::window_sums::run,
+        exact: true,
+    },
+    Pass {
+        name: "window_sums",
+        doc: "those of narrow floats: they are not rounded on the way",
+        run: super::window_sums::run_narrow,
+        exact: false,
+    },
+    Pass {
+        name: "slices",
+        doc: "slices before element-wise work, not after it",
+        run: super::slices::run,
+        exact: true,
+    },
+    Pass {
+        name: "transpose_weights",
+        doc: "weights of few columns by columns",
+        run: super::transpose_weights::run,
+        exact: true,
+    },
+    Pass {
+        name: "recompute",
+        doc: "copies of cheap nodes for late readers",
+        run: super::recompute::run,
+        exact: true,
+    },
+    Pass {
+        name: "prune",
+        doc: "drops what the others made superfluous",
+        run: super::prune::run,
+        exact: true,
+    },
+];
+
+/// Runs the [`PASSES`] that keep all roundings.
+pub fn optimize(graph: &Graph) -> Result<(Graph, Vec<PassStat>)> {
+    optimize_with(graph, false)
+}
+
+/// Runs [`PASSES`], with `excess_precision` also those by which narrow floats keep more digits than their type has.
+/// Debug builds and the knob `SYSTOLE_PARANOID` verify the graph after each.
+pub fn optimize_with(graph: &Graph, excess_precision: bool) -> Result<(Graph, Vec<PassStat>)> {
+    run(graph, PASSES, excess_precision)
+}
+
+/// Runs the passes up to the last one of that name; `None` where there is none.
+pub fn optimize_until(graph: &Graph, excess_precision: bool, name: &str) -> Result<Option<Graph>> {
+    let Some(last) = PASSES.iter().rposition(|pass| pass.name == name) else { return Ok(None) };
+    Ok(Some(run(graph, &PASSES[..=last], excess_precision)?.0))
+}
+
+fn run(graph: &Graph, passes: &[Pass], excess_precision: bool) -> Result<(Graph, Vec<PassStat>)> {
+    let check = cfg!(debug_assertions) || knobs::PARANOID.get_usize() != 0;
+    let mut stats = Vec::with_capacity(passes.len());
+    let mut graph = graph.clone();
+    for pass in passes.iter().filter(|pass| pass.exact || excess_precision) {
+        let before = graph.nodes.len();
+        graph = (pass.run)(&graph);
+        if check {
+            graph.verify().at(|| format!("the graph after pass {}", pass.name))?;
+        }
+        stats.push(PassStat { name: pass.name, before, after: graph.nodes.len() });
+    }
+    Ok((graph, stats))
+}

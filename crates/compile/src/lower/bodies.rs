@@ -1,0 +1,57 @@
+//! The kernel of a node with bodies: loops, branches, attention.
+
+use crate::compiler::Compiler;
+use crate::graph::optimize_with;
+use crate::options::Options;
+use crate::program::Kernel;
+use systole_ir::attention::Recognised;
+use systole_ir::op::Case;
+use systole_ir::{DType, Graph, Op, Result};
+
+/// The kernel of a node that is a step of its own. `blank`: the states of a loop that nothing reads before they are set.
+pub fn kernel_of(
+    op: &Op,
+    bias: bool,
+    blank: Option<&Vec<bool>>,
+    excess_precision: bool,
+    compiler: &Compiler,
+) -> Result<Kernel> {
+    let alone = Options { excess_precision, ..Options::default() };
+    let compile = |g: &Graph, options: &Options| {
+        (compiler.schedule)(&optimize_with(g, options.excess_precision)?.0, options)
+    };
+    Ok(match op {
+        Op::While(w) => {
+            let states = w.captures..w.body.params.len();
+            let body = compile(
+                &w.body,
+                &Options { donated: states.collect(), state_at: Some(w.captures), ..alone.clone() },
+            )?;
+            let cond = Box::new(compile(&w.cond, &alone)?);
+            let mut next = w.captures;
+            let starts = blank.into_iter().flatten().map(|&blank| {
+                next += !blank as usize;
+                (!blank).then(|| next - 1)
+            });
+            let starts = starts.collect();
+            Kernel::While { captures: w.captures, starts, cond, body: Box::new(body) }
+        }
+        Op::Case(c) if let Some(found) = attention_of(c) => Kernel::Attention(found),
+        Op::Case(c) => {
+            let branches = c.branches.iter().map(|b| compile(b, &alone));
+            Kernel::Case { branches: branches.collect::<Result<_>>()? }
+        }
+        op => Kernel::Op { op: op.clone(), bias },
+    })
+}
+
+/// The attention that a branch which always runs consists of, in a type that has a kernel.
+fn attention_of(c: &Case) -> Option<Recognised> {
+    let [branch] = &c.branches[..] else { return None };
+    let found = Recognised::of(branch)?;
+    let types = branch.param_types();
+    let fits = |&i: &usize| {
+        types[i].elements() > 0 && matches!(types[i].dtype, DType::F32 | DType::BF16 | DType::F16)
+    };
+    [found.q, found.k, found.v].iter().all(fits).then_some(found)
+}

@@ -1,0 +1,174 @@
+//! Collects the loads and instructions of one element-wise program, and numbers its registers.
+
+use crate::program::{Instr, Load, Map, Slot};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use systole_ir::{DType, Op, Scalar, TensorType, ValueId};
+
+/// A register before numbering: loads and instructions are counted apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reg {
+    Load(usize),
+    Instr(usize),
+}
+
+/// A load before dimensions are joined.
+enum RawLoad {
+    Array { input: usize, dtype: DType, strides: SmallVec<[usize; 4]>, offset: usize },
+    Splat { value: Scalar, dtype: DType },
+    Iota { dim: usize, dtype: DType },
+}
+
+/// An instruction before registers are numbered.
+pub struct RawInstr {
+    pub op: Op,
+    pub args: SmallVec<[Reg; 3]>,
+    pub from: DType,
+    pub to: DType,
+}
+
+/// Collects one element-wise program.
+pub struct MapBuilder {
+    pub shape: Vec<usize>,
+    loads: Vec<RawLoad>,
+    pub instrs: Vec<RawInstr>,
+    /// The register of each value that has one.
+    pub regs: HashMap<ValueId, Reg>,
+    inputs: Vec<(Slot, TensorType)>,
+}
+
+impl MapBuilder {
+    /// A program over an index space.
+    pub fn new(shape: &[usize]) -> MapBuilder {
+        MapBuilder {
+            shape: shape.to_vec(),
+            loads: Vec::new(),
+            instrs: Vec::new(),
+            regs: HashMap::new(),
+            inputs: Vec::new(),
+        }
+    }
+
+    fn load(&mut self, load: RawLoad) -> Reg {
+        self.loads.push(load);
+        Reg::Load(self.loads.len() - 1)
+    }
+
+    /// One value everywhere.
+    pub fn splat(&mut self, value: Scalar, dtype: DType) -> Reg {
+        self.load(RawLoad::Splat { value, dtype })
+    }
+
+    /// The coordinate along a dimension.
+    pub fn iota(&mut self, dim: usize, dtype: DType) -> Reg {
+        self.load(RawLoad::Iota { dim, dtype })
+    }
+
+    /// An array.
+    pub fn array(&mut self, slot: Slot, ty: TensorType, strides: SmallVec<[usize; 4]>) -> Reg {
+        self.part(slot, ty, strides, 0)
+    }
+
+    /// An array from its element `offset` on.
+    pub fn part(&mut self, slot: Slot, ty: TensorType, strides: SmallVec<[usize; 4]>, offset: usize) -> Reg {
+        let dtype = ty.dtype;
+        let input = match self.inputs.iter().position(|(s, t)| *s == slot && *t == ty) {
+            Some(known) => known,
+            None => {
+                self.inputs.push((slot, ty));
+                self.inputs.len() - 1
+            }
+        };
+        let same = |l: &RawLoad| match l {
+            RawLoad::Array { input: i, strides: s, offset: o, .. } => {
+                (*i, s, *o) == (input, &strides, offset)
+            }
+            _ => false,
+        };
+        match self.loads.iter().position(same) {
+            Some(known) => Reg::Load(known),
+            None => self.load(RawLoad::Array { input, dtype, strides, offset }),
+        }
+    }
+
+    /// An instruction that computes a value.
+    pub fn instr(&mut self, v: ValueId, instr: RawInstr) -> Reg {
+        self.instrs.push(instr);
+        let reg = Reg::Instr(self.instrs.len() - 1);
+        self.regs.insert(v, reg);
+        reg
+    }
+
+    /// The program that stores these registers, and its inputs.
+    pub fn finish(self, stores: Vec<Reg>) -> (Map, Vec<(Slot, TensorType)>) {
+        let (map, inputs, _) = self.build(stores, None);
+        (map, inputs)
+    }
+
+    /// The same for a fold of some dimensions, with those of the program that are folded.
+    pub fn finish_fold(self, store: Reg, folded: Vec<bool>) -> (Map, Vec<(Slot, TensorType)>, Vec<bool>) {
+        self.build(vec![store], Some(folded))
+    }
+
+    /// Joins neighbouring dimensions that every load crosses evenly (and that are folded alike), and numbers registers.
+    fn build(self, stores: Vec<Reg>, folded: Option<Vec<bool>>) -> (Map, Vec<(Slot, TensorType)>, Vec<bool>) {
+        let folded = folded.unwrap_or_else(|| vec![false; self.shape.len()]);
+        let kept = self.joined_dims(&folded);
+        let linear = |d: usize| self.shape[d + 1..].iter().product::<usize>();
+        let loads = self
+            .loads
+            .iter()
+            .map(|l| match l {
+                RawLoad::Array { input, dtype, strides, offset } => Load::Array {
+                    input: *input,
+                    dtype: *dtype,
+                    strides: kept.iter().map(|&(_, last)| strides[last]).collect(),
+                    offset: *offset,
+                },
+                RawLoad::Splat { value, dtype } => Load::Splat { value: *value, dtype: *dtype },
+                RawLoad::Iota { dim, dtype } => {
+                    Load::Iota { inner: linear(*dim), size: self.shape[*dim], dtype: *dtype }
+                }
+            })
+            .collect::<Vec<_>>();
+        let number = |r: Reg| match r {
+            Reg::Load(k) => k,
+            Reg::Instr(k) => loads.len() + k,
+        };
+        let instrs = self.instrs.iter().map(|i| Instr {
+            op: i.op.clone(),
+            args: i.args.iter().map(|&r| number(r)).collect(),
+            from: i.from,
+            to: i.to,
+        });
+        let map = Map {
+            shape: kept.iter().map(|&(size, _)| size).collect(),
+            instrs: instrs.collect(),
+            stores: stores.into_iter().map(number).collect(),
+            loads,
+        };
+        let folded = kept.iter().map(|&(_, last)| folded[last]).collect();
+        (map, self.inputs, folded)
+    }
+
+    /// Size and last original dimension of each joined dimension.
+    fn joined_dims(&self, folded: &[bool]) -> Vec<(usize, usize)> {
+        let mut kept: Vec<(usize, usize)> = Vec::new();
+        for d in (0..self.shape.len()).filter(|&d| self.shape[d] != 1) {
+            let evenly = |p: usize| {
+                self.loads.iter().all(|l| match l {
+                    RawLoad::Array { strides, .. } => strides[p] == strides[d] * self.shape[d],
+                    _ => true,
+                })
+            };
+            match kept.last_mut() {
+                Some((size, last)) if folded[*last] == folded[d] && evenly(*last) => {
+                    *size *= self.shape[d];
+                    *last = d;
+                }
+                _ => kept.push((self.shape[d], d)),
+            }
+        }
+        kept
+    }
+}

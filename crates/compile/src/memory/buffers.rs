@@ -1,0 +1,216 @@
+//! The buffer plan: where every array lies.
+//!
+//! Arrays share one arena by lifetime, and slices may lie in what they are slices of ([`views`]). An element-wise step
+//! writes over an operand that it is the last to read. A result goes into the memory of a donated parameter that nobody
+//! reads any more.
+
+use super::views;
+use crate::options::Options;
+use crate::program::{ALIGN, Location, Schedule, Slot};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// Fills in lifetimes, places, reuse and the arena's size.
+pub fn run(s: &mut Schedule, options: &Options) -> Result<()> {
+    lifetimes(s);
+    views::run(s, options);
+    reuse_donated(s, options);
+    let shared = write_in_place(s);
+    allocate(s, &shared)
+}
+
+fn lifetimes(s: &mut Schedule) {
+    for (i, step) in s.steps.iter().enumerate() {
+        for &slot in &step.outputs {
+            s.slots[slot].first = i;
+            s.slots[slot].last = i;
+        }
+        for &slot in &step.inputs {
+            s.slots[slot].last = i;
+        }
+    }
+    for r in &s.results {
+        s.slots[r.slot].last = s.steps.len();
+    }
+}
+
+fn reuse_donated(s: &mut Schedule, options: &Options) {
+    let param_slot = |s: &Schedule, p: usize| s.slots.iter().position(|x| x.place == Location::Param(p));
+    let mut free: Vec<usize> = options.donated.iter().copied().filter(|&p| p < s.params.len()).collect();
+    for k in 0..s.results.len() {
+        let slot = s.results[k].slot;
+        if s.slots[slot].place != Location::Result(k) || s.slots[slot].bytes == 0 {
+            continue;
+        }
+        let made = s.slots[slot].first;
+        let bytes = s.slots[slot].bytes;
+        let fits = |&p: &usize| {
+            if options.state_at.is_some_and(|at| at + k != p) {
+                return false;
+            }
+            let Some(x) = param_slot(s, p) else { return false };
+            let storage = &s.slots[x];
+            if storage.bytes != bytes || s.results.iter().any(|r| r.slot == x) {
+                return false;
+            }
+            let read_here = s.steps[made].inputs.contains(&x);
+            if !read_here {
+                return storage.last < made || !s.steps.iter().any(|st| st.inputs.contains(&x));
+            }
+            storage.last == made && s.steps[made].may_write_over(x, slot)
+        };
+        // The parameter that stands at the same place first: states usually come back in order. Then any that fits.
+        let in_place = |p: &usize| param_slot(s, *p).is_some_and(|x| s.steps[made].inputs.contains(&x));
+        let chosen = free
+            .iter()
+            .position(|p| *p == k && fits(p))
+            .or_else(|| free.iter().position(|p| in_place(p) && fits(p)))
+            .or_else(|| free.iter().position(|p| s.params[*p] == s.results[k].ty && fits(p)));
+        if let Some(at) = chosen {
+            s.results[k].reuse = Some(free.remove(at));
+        }
+    }
+}
+
+/// For each slot the slot whose place it takes over, when its step writes in place.
+fn write_in_place(s: &mut Schedule) -> Vec<Option<Slot>> {
+    let mut takes: Vec<Option<Slot>> = vec![None; s.slots.len()];
+    let mut taken = vec![false; s.slots.len()];
+    for (i, step) in s.steps.iter().enumerate() {
+        for &out in &step.outputs {
+            if !matches!(s.slots[out].place, Location::Arena(_)) {
+                continue;
+            }
+            let candidate = step.inputs.iter().copied().find(|&x| {
+                matches!(s.slots[x].place, Location::Arena(_))
+                    && s.slots[x].last == i
+                    && s.slots[x].first < i
+                    && !taken[x]
+                    && step.may_write_over(x, out)
+            });
+            if let Some(x) = candidate {
+                taken[x] = true;
+                takes[out] = Some(x);
+            }
+        }
+    }
+    takes
+}
+
+/// First fit, largest first: a slot goes to the lowest gap between those that live at the same time.
+fn allocate(s: &mut Schedule, takes: &[Option<Slot>]) -> Result<()> {
+    // Chains of in-place writes are one allocation that lives from the first write to the last read.
+    let root = |mut slot: Slot| {
+        while let Some(before) = takes[slot] {
+            slot = before;
+        }
+        slot
+    };
+    let mut blocks: Vec<(Slot, usize, usize, usize)> = Vec::new();
+    for slot in 0..s.slots.len() {
+        if !matches!(s.slots[slot].place, Location::Arena(_)) {
+            continue;
+        }
+        let r = root(slot);
+        let x = &s.slots[slot];
+        match blocks.iter_mut().find(|b| b.0 == r) {
+            Some(b) => {
+                b.2 = b.2.min(x.first);
+                b.3 = b.3.max(x.last);
+            }
+            None => blocks.push((r, x.bytes, x.first, x.last)),
+        }
+    }
+    blocks.sort_by_key(|&(slot, bytes, ..)| (std::cmp::Reverse(bytes), slot));
+    let mut placed: Vec<(usize, usize, usize, usize)> = Vec::new();
+    let mut offsets = std::collections::HashMap::new();
+    for (slot, bytes, first, last) in blocks {
+        let mut busy: Vec<(usize, usize)> =
+            placed.iter().filter(|p| p.2 <= last && first <= p.3).map(|p| (p.0, p.1)).collect();
+        busy.sort_unstable();
+        let mut at = 0usize;
+        for (start, end) in busy {
+            if start >= at && start - at >= bytes {
+                break;
+            }
+            at = at.max(end);
+        }
+        let end =
+            at.checked_add(bytes).and_then(|e| e.checked_next_multiple_of(ALIGN)).ok_or_else(too_large)?;
+        placed.push((at, end, first, last));
+        offsets.insert(slot, at);
+        s.arena_bytes = s.arena_bytes.max(end);
+    }
+    for slot in 0..s.slots.len() {
+        if matches!(s.slots[slot].place, Location::Arena(_)) {
+            s.slots[slot].place = Location::Arena(offsets[&root(slot)]);
+        }
+    }
+    Ok(())
+}
+
+fn too_large() -> Error {
+    Error::new(ErrorKind::Unsupported, "the program's arrays do not fit an address space")
+        .hint("use a smaller batch")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Location, Options, Schedule};
+    use systole_ir::{DType::F32, GraphBuilder, TensorType};
+
+    fn planned(build: impl Fn(&GraphBuilder) -> Vec<systole_ir::Tensor>, donated: Vec<usize>) -> Schedule {
+        let g = GraphBuilder::new("main");
+        let results = build(&g);
+        let graph = g.finish(&results).unwrap();
+        let (graph, _) = crate::optimize(&graph).unwrap();
+        crate::schedule(&graph, &Options { donated, ..Options::default() }).unwrap()
+    }
+
+    #[test]
+    fn states_are_updated_in_place_and_read_parameters_are_not() {
+        let ty = TensorType::new(F32, [64, 64]);
+        let s = planned(
+            |g| {
+                let (w, x) = (g.parameter(ty.clone(), "w"), g.parameter(ty.clone(), "x"));
+                vec![&w - &(&x * 0.1), x.dot(&w)]
+            },
+            vec![0, 1],
+        );
+        // `w` is still read by the dot, so the new `w` takes x's place or none.
+        assert!(s.results.iter().all(|r| r.reuse != Some(0)) || s.steps.len() == 2);
+        let s = planned(
+            |g| {
+                let (w, x) = (g.parameter(ty.clone(), "w"), g.parameter(ty.clone(), "x"));
+                vec![&w - &(&x * 0.1)]
+            },
+            vec![0],
+        );
+        assert_eq!(s.results[0].reuse, Some(0));
+        assert_eq!(s.arena_bytes, 0);
+    }
+
+    #[test]
+    fn arrays_alive_together_do_not_overlap() {
+        let ty = TensorType::new(F32, [32, 32]);
+        let s = planned(
+            |g| {
+                let x = g.parameter(ty.clone(), "x");
+                let mut h = x.clone();
+                for _ in 0..6 {
+                    h = h.dot(&x).tanh().dot(&h);
+                }
+                vec![h]
+            },
+            vec![],
+        );
+        for (i, a) in s.slots.iter().enumerate() {
+            for b in &s.slots[..i] {
+                let (Location::Arena(x), Location::Arena(y)) = (a.place, b.place) else { continue };
+                let together = a.first < b.last && b.first < a.last;
+                assert!(!together || x + a.bytes <= y || y + b.bytes <= x, "{a:?} {b:?}");
+            }
+        }
+        let all: usize = s.slots.iter().map(|x| x.bytes).sum();
+        assert!(s.arena_bytes * 2 < all, "{} of {all}", s.arena_bytes);
+    }
+}

@@ -1,0 +1,131 @@
+//! The order of steps: a step that gives back more memory than it takes runs as soon as it can.
+//!
+//! Graphs list all gradients before the first update of a weight. Run like that, a gradient of every weight would be
+//! alive at once; here each update follows the gradient that it consumes, while that is still in a near cache.
+
+use crate::options::Options;
+use crate::program::{Location, Schedule, Slot, Step};
+use std::collections::BTreeSet;
+
+/// Steps with results no larger than this in all run as soon as they can: they free later, larger ones.
+const TINY: i64 = 4096;
+
+/// Reorders the steps; slots must not have places in the arena yet.
+pub fn run(s: &mut Schedule, options: &Options) {
+    let order = Ordering::new(s, options).run();
+    let mut steps: Vec<Option<Step>> = std::mem::take(&mut s.steps).into_iter().map(Some).collect();
+    s.steps = order.into_iter().filter_map(|i| steps[i].take()).collect();
+}
+
+struct Ordering<'s> {
+    s: &'s Schedule,
+    /// Whether the last reader of a slot ends its life.
+    may_end: Vec<bool>,
+    /// Steps that have yet to read each slot.
+    readers: Vec<Vec<usize>>,
+    left: Vec<usize>,
+    /// Inputs of each step that are not made yet.
+    missing: Vec<usize>,
+    ready: BTreeSet<usize>,
+}
+
+impl<'s> Ordering<'s> {
+    fn new(s: &'s Schedule, options: &Options) -> Ordering<'s> {
+        let mut readers = vec![Vec::new(); s.slots.len()];
+        let mut made = vec![false; s.slots.len()];
+        for (i, step) in s.steps.iter().enumerate() {
+            for slot in distinct(&step.inputs) {
+                readers[slot].push(i);
+            }
+            step.outputs.iter().for_each(|&slot| made[slot] = true);
+        }
+        let mut may_end: Vec<bool> = s
+            .slots
+            .iter()
+            .map(|x| match x.place {
+                Location::Param(p) => options.donated.contains(&p),
+                Location::Constant(_) | Location::View(_) => false,
+                Location::Arena(_) | Location::Result(_) => true,
+            })
+            .collect();
+        s.results.iter().for_each(|r| may_end[r.slot] = false);
+        let missing: Vec<usize> =
+            s.steps.iter().map(|step| distinct(&step.inputs).filter(|&x| made[x]).count()).collect();
+        let ready = (0..s.steps.len()).filter(|&i| missing[i] == 0).collect();
+        let left = readers.iter().map(Vec::len).collect();
+        Ordering { s, may_end, readers, left, missing, ready }
+    }
+
+    fn run(mut self) -> Vec<usize> {
+        let mut order = Vec::with_capacity(self.s.steps.len());
+        while let Some(&first) = self.ready.first() {
+            let i = self.ready.iter().copied().find(|&i| self.growth(i) < 0).unwrap_or(first);
+            self.ready.remove(&i);
+            self.finish(i);
+            order.push(i);
+        }
+        order
+    }
+
+    /// By how many bytes the live memory grows when step `i` runs now.
+    fn growth(&self, i: usize) -> i64 {
+        let step = &self.s.steps[i];
+        let takes: i64 = step.outputs.iter().map(|&x| self.s.slots[x].bytes as i64).sum();
+        if takes <= TINY {
+            return -1;
+        }
+        let ends = |&x: &usize| self.may_end[x] && self.left[x] == 1;
+        let gives: i64 = distinct(&step.inputs).filter(ends).map(|x| self.s.slots[x].bytes as i64).sum();
+        takes - gives
+    }
+
+    fn finish(&mut self, i: usize) {
+        let step = &self.s.steps[i];
+        for slot in distinct(&step.inputs) {
+            self.left[slot] -= 1;
+        }
+        // A part of an array that the step writes was there before.
+        for &slot in step.outputs.iter().filter(|slot| !step.inputs.contains(slot)) {
+            for &reader in &self.readers[slot] {
+                self.missing[reader] -= 1;
+                if self.missing[reader] == 0 {
+                    self.ready.insert(reader);
+                }
+            }
+        }
+    }
+}
+
+/// Each slot once.
+fn distinct(slots: &[Slot]) -> impl Iterator<Item = Slot> {
+    slots.iter().enumerate().filter(|(k, x)| !slots[..*k].contains(x)).map(|(_, &x)| x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::{DType::F32, GraphBuilder, TensorType, grad};
+
+    #[test]
+    fn a_weight_is_updated_as_soon_as_its_gradient_is_there() {
+        let ty = TensorType::new(F32, [64, 64]);
+        let layers = 6;
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(ty.clone(), "x");
+        let weights: Vec<_> = (0..layers).map(|i| g.parameter(ty.clone(), &format!("w{i}"))).collect();
+        let y = weights.iter().fold(x, |h, w| h.dot(w).tanh());
+        let refs: Vec<_> = weights.iter().collect();
+        let loss = y.sum(&[0, 1]);
+        let updated: Vec<_> = grad(&loss, &refs).iter().zip(&weights).map(|(d, w)| w - &(d * 0.1)).collect();
+        let (graph, _) = crate::optimize(&g.finish(&updated).unwrap()).unwrap();
+        let options = Options { donated: (1..=layers).collect(), ..Options::default() };
+        let s = crate::schedule(&graph, &options).unwrap();
+        // All activations of the forward pass, and a few arrays more: not a gradient for each weight as well.
+        let array = ty.bytes();
+        assert!(s.arena_bytes < (layers + 4) * array, "{} arrays\n{s}", s.arena_bytes / array);
+        assert!(s.results.iter().all(|r| r.reuse.is_some()), "{s}");
+        // The last layer's weight is updated before the first layer's gradient is computed.
+        let update = |k: usize| s.slots[s.results[k].slot].first;
+        assert!(update(layers - 1) < update(0), "{s}");
+    }
+}

@@ -1,0 +1,180 @@
+//! The stages from a graph to a program, and running them. Each leaves a form that can be printed and is verified.
+
+use crate::compiler::Compiler;
+use crate::fuse::RULES;
+use crate::graph::{PASSES, optimize_until};
+use crate::lower::lower;
+use crate::memory::{buffers, order};
+use crate::options::Options;
+use crate::program::{Blocks, Schedule, array_bytes, verify_planned, verify_steps};
+use crate::tile::{Outlined, outline};
+use std::collections::HashMap;
+use systole_ir::{Error, ErrorKind, Graph, Result, ResultExt, knobs};
+
+/// One stage of the compilation of an optimised graph.
+pub struct Stage {
+    /// Its name, for `systole show --stage`.
+    pub name: &'static str,
+    /// What it does, one line.
+    pub doc: &'static str,
+    /// Brings the unit to its next form. It stops after the named rule, if it has one.
+    run: fn(&mut Unit<'_>, stop: Option<&str>) -> Result<()>,
+    /// What must hold after it.
+    verify: fn(&Unit<'_>) -> Result<()>,
+}
+
+/// All stages, in the order they run.
+pub const STAGES: &[Stage] = &[
+    Stage {
+        name: "tile",
+        doc: "parts of the graph that run for a block of rows at a time become one node each",
+        run: |unit, _| {
+            unit.tiled = outline(unit.graph, unit.options, &COMPILER)?;
+            Ok(())
+        },
+        verify: |unit| unit.tiled.graph.verify(),
+    },
+    Stage {
+        name: "lower",
+        doc: "element-wise nodes become maps, other nodes steps of their own",
+        run: |unit, _| {
+            let Outlined { graph, blocks } = &unit.tiled;
+            unit.program = lower(graph, blocks, unit.options.excess_precision, &COMPILER)?;
+            Ok(())
+        },
+        verify: |unit| verify_steps(&unit.program),
+    },
+    Stage {
+        name: "fuse",
+        doc: "neighbouring steps become one, so that arrays between them are not made",
+        run: |unit, stop| fuse(&mut unit.program, unit.options, |_| true, stop),
+        verify: |unit| verify_steps(&unit.program),
+    },
+    Stage {
+        name: "order",
+        doc: "a step that frees more memory than it takes runs as soon as it can",
+        run: |unit, _| {
+            order::run(&mut unit.program, unit.options);
+            Ok(())
+        },
+        verify: |unit| verify_steps(&unit.program),
+    },
+    Stage {
+        name: "buffers",
+        doc: "arrays get their places in one arena, by lifetime",
+        run: |unit, _| buffers::run(&mut unit.program, unit.options),
+        verify: |unit| verify_planned(&unit.program, &unit.options.donated),
+    },
+];
+
+/// What stages may ask of the pipeline.
+pub(crate) const COMPILER: Compiler = Compiler { schedule, estimate };
+
+/// A graph on its way to a program.
+struct Unit<'a> {
+    graph: &'a Graph,
+    options: &'a Options,
+    tiled: Outlined,
+    program: Schedule,
+}
+
+/// What a graph has become after a pass, a stage or a rule.
+pub enum Form {
+    /// A graph.
+    Graph(Graph),
+    /// A program; before the stage `buffers` its arrays have no places.
+    Program(Schedule),
+}
+
+/// Compiles an optimised graph into a schedule with its buffer plan. Bodies of loops are optimised here.
+/// Debug builds and the knob `SYSTOLE_PARANOID` verify the program after each of the [`STAGES`].
+pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
+    Ok(run_until(graph, options, None)?.0.program)
+}
+
+/// Names and one-line descriptions of all passes, stages and rules, in the order they run; a pass that runs several
+/// times is listed where it first does.
+pub fn stages() -> Vec<(&'static str, &'static str)> {
+    let mut all: Vec<(&str, &str)> = Vec::new();
+    for pass in PASSES {
+        if all.iter().all(|(name, _)| *name != pass.name) {
+            all.push((pass.name, pass.doc));
+        }
+    }
+    for stage in STAGES {
+        if stage.name == "fuse" {
+            all.extend(RULES.iter().map(|rule| (rule.name, rule.doc)));
+        }
+        all.push((stage.name, stage.doc));
+    }
+    all
+}
+
+/// What a traced graph has become after the last run of the pass, stage or rule of that name (see [`stages`]).
+pub fn form_after(graph: &Graph, options: &Options, name: &str) -> Result<Form> {
+    if let Some(graph) = optimize_until(graph, options.excess_precision, name)? {
+        return Ok(Form::Graph(graph));
+    }
+    let (graph, _) = crate::graph::optimize_with(graph, options.excess_precision)?;
+    let (unit, at) = run_until(&graph, options, Some(name))?;
+    match at {
+        None => Err(Error::new(ErrorKind::Config, format!("there is no stage `{name}`"))
+            .hint(stages().iter().map(|s| s.0).collect::<Vec<_>>().join(", "))),
+        Some("tile") => Ok(Form::Graph(unit.tiled.graph)),
+        Some(_) => Ok(Form::Program(unit.program)),
+    }
+}
+
+/// Runs the stages up to the one of that name, or that has the rule of that name; gives the last stage's name.
+fn run_until<'a>(
+    graph: &'a Graph,
+    options: &'a Options,
+    name: Option<&str>,
+) -> Result<(Unit<'a>, Option<&'static str>)> {
+    for t in graph.nodes.iter().flat_map(|n| n.outs.iter()) {
+        array_bytes(t)?;
+    }
+    let is_rule = RULES.iter().any(|rule| Some(rule.name) == name);
+    let mut unit = Unit { graph, options, tiled: Outlined::default(), program: Schedule::default() };
+    for stage in STAGES {
+        (stage.run)(&mut unit, name)?;
+        if checks() {
+            (stage.verify)(&unit).at(|| format!("after stage {}", stage.name))?;
+        }
+        if Some(stage.name) == name || stage.name == "fuse" && is_rule {
+            return Ok((unit, Some(stage.name)));
+        }
+    }
+    Ok((unit, None))
+}
+
+/// Whether programs are verified between stages.
+fn checks() -> bool {
+    cfg!(debug_assertions) || knobs::PARANOID.get_usize() != 0
+}
+
+/// Runs the rules of fusion that are `wanted`, up to the one of the name `stop`.
+fn fuse(
+    program: &mut Schedule,
+    options: &Options,
+    wanted: fn(&crate::fuse::Rule) -> bool,
+    stop: Option<&str>,
+) -> Result<()> {
+    for rule in RULES.iter().filter(|rule| wanted(rule)) {
+        (rule.run)(program, options);
+        if checks() {
+            verify_steps(program).at(|| format!("after rule {}", rule.name))?;
+        }
+        if Some(rule.name) == stop {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The fused steps of a graph in which some nodes run by blocks of rows.
+fn estimate(graph: &Graph, blocks: &HashMap<usize, Blocks>, options: &Options) -> Result<Schedule> {
+    let mut program = lower(graph, blocks, options.excess_precision, &COMPILER)?;
+    fuse(&mut program, options, |rule| rule.in_estimates, None)?;
+    Ok(program)
+}

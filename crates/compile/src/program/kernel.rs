@@ -1,0 +1,250 @@
+//! The compiled program as data: steps over storage slots, and what each kernel computes, overwrites and is called.
+//!
+//! A slot is a run of bytes with a lifetime; types ride on the steps, so that reshapes cost nothing.
+
+use super::map::Map;
+use super::moments::Moments;
+use super::nested::{Blocks, Rows};
+use super::pooling::{Pool, Unpool, UnpooledGradient};
+use super::product_epilogue::ProductEpilogue;
+use super::storage::{ResultPlan, Slot, Storage, View};
+use super::strided_map::StridedMap;
+use systole_ir::attention::Recognised;
+use systole_ir::op::Monoid;
+use systole_ir::{Literal, Op, TensorType};
+
+/// A program: what to compute, in order, and where every array lies.
+#[derive(Clone, Debug, Default)]
+pub struct Schedule {
+    /// Name of the graph.
+    pub name: String,
+    /// Kernels in order.
+    pub steps: Vec<Step>,
+    /// Storage of every array that exists.
+    pub slots: Vec<Storage>,
+    /// Arrays known at compile time.
+    pub constants: Vec<Literal>,
+    /// Types of the parameters.
+    pub params: Vec<TensorType>,
+    /// Where the results come from.
+    pub results: Vec<ResultPlan>,
+    /// Bytes of the arena.
+    pub arena_bytes: usize,
+    /// What lies inside another array.
+    pub views: Vec<View>,
+}
+
+/// One kernel call.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What it computes.
+    pub kernel: Kernel,
+    /// Slots that it reads.
+    pub inputs: Vec<Slot>,
+    /// How it sees them.
+    pub input_types: Vec<TensorType>,
+    /// Slots that it writes; one may be an input's where that is legal (see [`Storage::place`]).
+    pub outputs: Vec<Slot>,
+    /// Types of the results.
+    pub output_types: Vec<TensorType>,
+    /// Layer path, for profiles.
+    pub scope: String,
+    /// Arithmetic operations.
+    pub flops: f64,
+}
+
+/// What a step computes.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // There are few steps, and no arrays of them are moved about.
+pub enum Kernel {
+    /// Fused element-wise work: one output for each store.
+    Map(Map),
+    /// Fused element-wise work some of whose results are parts of arrays.
+    Parts(StridedMap),
+    /// Folds dimensions of each value that `map` yields; inputs are those of `map`, then the values' initial ones.
+    Reduce {
+        /// Computes the elements to fold: a store for each output, all of one type.
+        map: Map,
+        /// Which of `map`'s dimensions are folded.
+        folded: Vec<bool>,
+        /// How.
+        monoid: Monoid,
+    },
+    /// A product whose elements an element-wise program takes as they are complete.
+    HandOn(ProductEpilogue),
+    /// Maps and folds, row by row.
+    Rows(Rows),
+    /// One op; with `bias` the last input is added along the result's last dimension.
+    Op {
+        /// The op.
+        op: Op,
+        /// Whether a bias follows the op's own operands.
+        bias: bool,
+    },
+    /// `op(inputs…) + the last input`, which is in the memory of the result where that is legal.
+    Onto {
+        /// The op: a product or a convolution.
+        op: Op,
+    },
+    /// A part of the graph that runs for a block of rows at a time.
+    Blocks(Box<Blocks>),
+    /// Attention of several heads, or its derivative; the last input is of no use.
+    Attention(Recognised),
+    /// Max pooling with what stands before and after it.
+    Pool(Pool),
+    /// The derivative of max pooling.
+    Unpool(Unpool),
+    /// Gradients of a convolution from that of its pooled result.
+    UnpooledGradient(UnpooledGradient),
+    /// A convolution with the statistics of its result.
+    Moments(Moments),
+    /// `captures…, state…`: runs `body` while `cond`.
+    While {
+        /// Leading inputs that do not change.
+        captures: usize,
+        /// The input that each state starts as; `None` where that does not matter.
+        starts: Vec<Option<usize>>,
+        /// `(captures…, state…) → bool[]`.
+        cond: Box<Schedule>,
+        /// `(captures…, state…) → state…`, in place where legal.
+        body: Box<Schedule>,
+    },
+    /// `index, captures…`: runs one branch.
+    Case {
+        /// The branches.
+        branches: Vec<Schedule>,
+    },
+}
+
+impl Kernel {
+    /// A short name for listings and profiles.
+    pub fn name(&self) -> String {
+        match self {
+            Kernel::Map(m) | Kernel::Parts(StridedMap { map: m, .. }) => match &m.instrs[..] {
+                [] => "copy".into(),
+                [one] => one.op.name().into(),
+                many => format!("map[{}]", many.len()),
+            },
+            Kernel::Reduce { monoid, map, .. } if map.instrs.is_empty() => {
+                format!("reduce_{}", monoid.op().row().name)
+            }
+            Kernel::Reduce { monoid, map, .. } => {
+                format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().row().name)
+            }
+            Kernel::HandOn(h) => h.name(),
+            Kernel::Rows(r) => r.name(),
+            Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
+            Kernel::Onto { op } => format!("{}+=", op.name()),
+            Kernel::Blocks(b) => b.name(),
+            Kernel::Attention(a) if a.gradient.is_some() => "attention gradient".into(),
+            Kernel::Attention(_) => "attention".into(),
+            Kernel::Pool(p) => p.name(),
+            Kernel::Unpool(u) => u.name(),
+            Kernel::UnpooledGradient(g) => g.name(),
+            Kernel::Moments(m) => m.name(),
+            Kernel::While { .. } => "while".into(),
+            Kernel::Case { .. } => "case".into(),
+        }
+    }
+
+    /// Programs that the kernel runs: of a block of rows, of a loop's condition and trip, of branches.
+    pub fn bodies(&self) -> Vec<&Schedule> {
+        match self {
+            Kernel::Blocks(b) => std::iter::once(&b.body).chain(&b.rest).collect(),
+            Kernel::While { cond, body, .. } => vec![cond, body],
+            Kernel::Case { branches } => branches.iter().collect(),
+            Kernel::Map(_)
+            | Kernel::Parts(_)
+            | Kernel::Reduce { .. }
+            | Kernel::HandOn(_)
+            | Kernel::Rows(_)
+            | Kernel::Op { .. }
+            | Kernel::Onto { .. }
+            | Kernel::Attention(_)
+            | Kernel::Pool(_)
+            | Kernel::Unpool(_)
+            | Kernel::UnpooledGradient(_)
+            | Kernel::Moments(_) => Vec::new(),
+        }
+    }
+
+    /// The element-wise program of the kernel.
+    pub fn map(&self) -> Option<&Map> {
+        match self {
+            Kernel::Map(map) | Kernel::Reduce { map, .. } => Some(map),
+            Kernel::Parts(p) => Some(&p.map),
+            Kernel::HandOn(h) => Some(&h.map),
+            Kernel::Rows(_)
+            | Kernel::Op { .. }
+            | Kernel::Onto { .. }
+            | Kernel::Blocks(_)
+            | Kernel::Attention(_)
+            | Kernel::Pool(_)
+            | Kernel::Unpool(_)
+            | Kernel::UnpooledGradient(_)
+            | Kernel::Moments(_)
+            | Kernel::While { .. }
+            | Kernel::Case { .. } => None,
+        }
+    }
+}
+
+impl Step {
+    /// Whether the step may write output `o` where it reads input `i`: every element is read before its place is
+    /// written, and by the same part of the work.
+    pub fn overwrites(&self, i: usize, o: usize) -> bool {
+        let (from, to) = (&self.input_types[i], &self.output_types[o]);
+        let same_size = from.bytes() == to.bytes() && from.elements() == to.elements();
+        match &self.kernel {
+            Kernel::Map(m) => same_size && m.reads_in_place(i),
+            Kernel::Parts(p) => same_size && p.overwrites(i, o),
+            Kernel::HandOn(h) => same_size && h.reads_in_place(i),
+            Kernel::Rows(r) => same_size && r.overwrites(i, o, self.inputs.len()),
+            // Kernels of these look for the operand's own memory; one that does not know the trick copies from a copy.
+            Kernel::Op { op: Op::DynamicUpdateSlice(_) | Op::Scatter(_), .. } => {
+                (i, o) == (0, 0) && same_size
+            }
+            Kernel::Blocks(b) => same_size && b.overwrites(i, o),
+            // A state may start where it ends.
+            Kernel::While { starts, .. } => starts[o] == Some(i),
+            // The addend, which has the type of the result.
+            Kernel::Onto { .. } => i + 1 == self.inputs.len(),
+            // These read an operand again after they have written parts of a result.
+            Kernel::Op { .. }
+            | Kernel::Reduce { .. }
+            | Kernel::Attention(_)
+            | Kernel::Pool(_)
+            | Kernel::Unpool(_)
+            | Kernel::UnpooledGradient(_)
+            | Kernel::Moments(_)
+            | Kernel::Case { .. } => false,
+        }
+    }
+
+    /// The input that stands for a slot, where only one does; a slot that is read twice under two types is left alone.
+    pub fn sole_input(&self, slot: Slot) -> Option<usize> {
+        let mut found = self.inputs.iter().enumerate().filter(|(_, s)| **s == slot).map(|(i, _)| i);
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
+    }
+
+    /// Whether the step may write the array of slot `to` over that of slot `from`, which it reads.
+    pub fn may_write_over(&self, from: Slot, to: Slot) -> bool {
+        let output = self.outputs.iter().position(|&x| x == to);
+        matches!((self.sole_input(from), output), (Some(i), Some(o)) if self.overwrites(i, o))
+    }
+}
+
+/// The right operand of a product and its shape `[K, N]`, where the product is over `K` and reads it only as that.
+pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
+    let op = match &step.kernel {
+        Kernel::Op { op, .. } => op,
+        Kernel::HandOn(h) => &h.op,
+        _ => return None,
+    };
+    let Op::DotGeneral(d) = op else { return None };
+    let b = &step.input_types[1];
+    let fits = b.rank() == 2 && d.rhs_contract[..] == [0] && d.rhs_batch.is_empty();
+    let once = step.inputs.iter().filter(|&&x| x == step.inputs[1]).count() == 1;
+    (fits && once).then(|| (step.inputs[1], [b.shape[0], b.shape[1]]))
+}

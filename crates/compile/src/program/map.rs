@@ -1,0 +1,97 @@
+//! Element-wise programs over one index space: loads into registers, instructions on registers, stores of registers.
+
+use smallvec::SmallVec;
+use systole_ir::{DType, Op, Scalar, Shape};
+
+/// A register of a [`Map`]: first the loads, then the instructions' results.
+pub type Expr = usize;
+
+/// An element-wise program over a common index space.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// The index space, neighbouring dimensions joined where all loads allow it.
+    pub shape: Shape,
+    /// Registers `0..loads.len()`.
+    pub loads: Vec<Load>,
+    /// The registers after them.
+    pub instrs: Vec<Instr>,
+    /// The register that each output holds.
+    pub stores: Vec<Expr>,
+}
+
+impl Map {
+    /// Element type of a register.
+    pub fn dtype(&self, e: Expr) -> DType {
+        match self.loads.get(e) {
+            Some(Load::Array { dtype, .. } | Load::Iota { dtype, .. } | Load::Splat { dtype, .. }) => *dtype,
+            None => self.instrs[e - self.loads.len()].to,
+        }
+    }
+
+    /// The loads of an input.
+    pub fn loads_of(&self, input: usize) -> impl Iterator<Item = &Load> {
+        self.loads.iter().filter(move |l| matches!(l, Load::Array { input: i, .. } if *i == input))
+    }
+
+    /// Whether an input is read only at the element that is computed.
+    pub fn reads_in_place(&self, input: usize) -> bool {
+        self.loads_of(input).all(|l| self.is_linear(l))
+    }
+
+    /// How many loads of an input there are, where all are linear.
+    pub fn linear_loads(&self, input: usize) -> Option<usize> {
+        self.loads_of(input).try_fold(0, |count, load| self.is_linear(load).then_some(count + 1))
+    }
+
+    /// Whether a load reads element `i` for index `i`.
+    pub fn is_linear(&self, load: &Load) -> bool {
+        let Load::Array { strides, offset: 0, .. } = load else { return false };
+        let own = self.shape.strides();
+        (0..self.shape.rank()).all(|d| self.shape[d] == 1 || strides[d] == own[d])
+    }
+}
+
+/// Where a register's value comes from.
+#[derive(Clone, Debug)]
+pub enum Load {
+    /// An array, with the distance in elements between neighbours along each dimension of the index space.
+    Array {
+        /// Which input of the step.
+        input: usize,
+        /// Its element type.
+        dtype: DType,
+        /// Strides; 0 repeats.
+        strides: SmallVec<[usize; 4]>,
+        /// The element of the array that index 0 reads: where a slice begins.
+        offset: usize,
+    },
+    /// One value everywhere.
+    Splat {
+        /// The value.
+        value: Scalar,
+        /// Its element type.
+        dtype: DType,
+    },
+    /// The coordinate along a dimension: `index / inner % size`.
+    Iota {
+        /// Elements per step of the coordinate.
+        inner: usize,
+        /// Size of the dimension.
+        size: usize,
+        /// Element type.
+        dtype: DType,
+    },
+}
+
+/// One element-wise op on registers.
+#[derive(Clone, Debug)]
+pub struct Instr {
+    /// The op.
+    pub op: Op,
+    /// Operands.
+    pub args: SmallVec<[Expr; 3]>,
+    /// Element type of the first operand that is not a predicate.
+    pub from: DType,
+    /// Element type of the result.
+    pub to: DType,
+}

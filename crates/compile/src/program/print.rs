@@ -1,0 +1,101 @@
+//! The schedule for people: one line for each step.
+
+use super::kernel::{Kernel, Schedule};
+use super::map::{Load, Map};
+use super::storage::{Location, Slot};
+use super::strided_map::Store;
+use std::fmt;
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "schedule `{}`: {} steps, arena {} bytes",
+            self.name,
+            self.steps.len(),
+            self.arena_bytes
+        )?;
+        for (i, step) in self.steps.iter().enumerate() {
+            let show = |slots: &[Slot], types: &[systole_ir::TensorType]| {
+                let each = slots.iter().zip(types).map(|(&s, t)| format!("{t} @{}", self.place(s)));
+                each.collect::<Vec<_>>().join(", ")
+            };
+            let outs = show(&step.outputs, &step.output_types);
+            let ins = show(&step.inputs, &step.input_types);
+            let scope = if step.scope.is_empty() { String::new() } else { format!("  # {}", step.scope) };
+            writeln!(f, "{i:4} {outs} = {}({ins}){scope}", step.kernel.name())?;
+            if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &step.kernel {
+                write_map(f, m)?;
+            }
+            if let Kernel::Parts(p) = &step.kernel {
+                write_map(f, &p.map)?;
+                let to = |part: &Store| format!("{}{:?}+{}", part.output, &part.strides[..], part.offset);
+                writeln!(f, "       to {}", p.stores.iter().map(to).collect::<Vec<_>>().join(", "))?;
+            }
+            if let Kernel::HandOn(h) = &step.kernel {
+                write_map(f, &h.map)?;
+            }
+            let bodies: &[Schedule] = match &step.kernel {
+                Kernel::Blocks(b) => std::slice::from_ref(&b.body),
+                Kernel::While { body, .. } => std::slice::from_ref(body),
+                Kernel::Case { branches } => branches,
+                _ => &[],
+            };
+            for body in bodies {
+                for line in body.to_string().lines() {
+                    writeln!(f, "     | {line}")?;
+                }
+            }
+            if let Kernel::Rows(r) = &step.kernel {
+                for stage in &r.stages {
+                    let (ins, outs) = (&stage.inputs, &stage.outputs);
+                    writeln!(f, "       {} rows: {outs:?} = {}({ins:?})", r.rows, stage.kernel.name())?;
+                    if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &stage.kernel {
+                        write_map(f, m)?;
+                    }
+                }
+            }
+        }
+        for (k, r) in self.results.iter().enumerate() {
+            let reuse = r.reuse.map_or(String::new(), |p| format!(", into parameter {p} where donated"));
+            writeln!(f, "result {k}: {} @{}{reuse}", r.ty, self.place(r.slot))?;
+        }
+        Ok(())
+    }
+}
+
+impl Schedule {
+    fn place(&self, slot: Slot) -> String {
+        match self.slots[slot].place {
+            Location::Param(p) => format!("param{p}"),
+            Location::Constant(c) => format!("const{c}"),
+            Location::Arena(at) => format!("{at}"),
+            Location::Result(k) => format!("result{k}"),
+            Location::View(v) => format!("in {}", self.place(self.views[v].of)),
+        }
+    }
+}
+
+fn write_map(f: &mut fmt::Formatter<'_>, m: &Map) -> fmt::Result {
+    if m.instrs.len() < 2 {
+        return Ok(());
+    }
+    write!(f, "       over {}:", m.shape)?;
+    for (k, load) in m.loads.iter().enumerate() {
+        match load {
+            Load::Array { input, .. } if m.is_linear(load) => write!(f, " r{k}=in{input};")?,
+            Load::Array { input, strides, offset, .. } => {
+                let from = if *offset == 0 { String::new() } else { format!("+{offset}") };
+                write!(f, " r{k}=in{input}{:?}{from};", &strides[..])?
+            }
+            Load::Splat { value, .. } => write!(f, " r{k}={};", value.as_f64())?,
+            Load::Iota { inner, size, .. } => write!(f, " r{k}=i/{inner}%{size};")?,
+        }
+    }
+    for (k, instr) in m.instrs.iter().enumerate() {
+        let args: Vec<String> = instr.args.iter().map(|a| format!("r{a}")).collect();
+        write!(f, " r{}={}({});", m.loads.len() + k, instr.op.name(), args.join(","))?;
+    }
+    let stores: Vec<String> = m.stores.iter().map(|s| format!("r{s}")).collect();
+    writeln!(f, " → {}", stores.join(", "))
+}
