@@ -1,25 +1,42 @@
-//! `systole show --stage kernels`: which kernel of the CPU engine computes each step of a model's training program.
+//! `systole show --stage`: what a model's training step becomes in the CPU engine, after each pass, stage and rule of the
+//! compiler, and which kernel computes each step in the end.
 
-use super::Outcome;
+use super::outcome::Outcome;
 use super::screen::Screen;
 use serde_json::{Value, json};
+use systole_compile::{Form, form_after};
 use systole_cpu::{ChosenKernel, CpuBackend, StepKernel, kernel_listing};
 use systole_ir::Result;
+use systole_ir::text::print_annotated;
 use systole_nn::Model;
 use systole_runtime::CompileOptions;
 
-/// The steps of the training program, as the knobs have it compiled.
-fn steps(model: &mut Model, batch_size: usize) -> Result<Vec<StepKernel>> {
-    let graph = model.train_graph(batch_size)?;
-    let options = CompileOptions {
-        donated: (0..graph.params.len()).collect(),
+/// What training asks of the compiler.
+fn options(parameters: usize) -> CompileOptions {
+    CompileOptions {
+        donated: (0..parameters).collect(),
         label: "train step".into(),
         flush_denormals: true,
         winograd: true,
         excess_precision: true,
         ..CompileOptions::default()
-    };
-    CpuBackend::new()?.explain(&graph, &options)
+    }
+}
+
+/// The steps of the training program, as the knobs have it compiled.
+fn steps(model: &mut Model, batch_size: usize) -> Result<Vec<StepKernel>> {
+    let graph = model.train_graph(batch_size)?;
+    CpuBackend::new()?.explain(&graph, &options(graph.params.len()))
+}
+
+/// What the training step has become after a pass, stage or rule of the compiler.
+pub(crate) fn after(model: &mut Model, batch_size: usize, stage: &str) -> Result<String> {
+    let graph = model.train_graph(batch_size)?;
+    let options = CpuBackend::new()?.program_options(&options(graph.params.len()));
+    Ok(match form_after(&graph, &options, stage)? {
+        Form::Graph(graph) => print_annotated(&graph),
+        Form::Program(program) => program.to_string(),
+    })
 }
 
 /// Each step and its kernel on a line.

@@ -153,13 +153,19 @@ impl CpuBackend {
         let winograd = self.target.winograd && options.winograd;
         let excess_precision = self.excess_precision(options);
         let target = Target { winograd, excess_precision, flush: options.flush_denormals, ..self.target };
-        let donated = options.donated.clone();
-        let options = Options { donated, state_at: None, blocks: self.blocks, excess_precision };
-        let mut executor = Executor::new(schedule(graph, &options)?, target, self.registry())?;
+        let program = schedule(graph, &self.program_options(options))?;
+        let mut executor = Executor::new(program, target, self.registry())?;
         if self.panels {
             executor.arrange();
         }
         Ok(executor)
+    }
+
+    /// What the compiler is told for this backend, for those who look at its stages.
+    pub fn program_options(&self, options: &CompileOptions) -> Options {
+        let donated = options.donated.clone();
+        let excess_precision = self.excess_precision(options);
+        Options { donated, state_at: None, blocks: self.blocks, excess_precision }
     }
 
     fn registry(&self) -> Registry {

@@ -291,6 +291,27 @@ impl While {
         Ok(While { cond, body, recorded: Some(recorded), ..self.clone() })
     }
 
+    /// What of a loop has a derivative; `outputs` are those states that no later trip reads.
+    fn differentiated(
+        &self,
+        recorded: &Dims,
+        outputs: &[usize],
+        (x, y, dy): (&[Tensor], &[Tensor], &[Option<Tensor>]),
+    ) -> Differentiated {
+        let (nc, own) = (self.captures, self.own_state());
+        let floats = || (0..own).filter(|&k| y[k].dtype().is_float());
+        let state: Vec<usize> = floats().filter(|k| !outputs.contains(k)).collect();
+        let outputs: Vec<usize> = floats().filter(|&k| outputs.contains(&k) && dy[k].is_some()).collect();
+        let captures: Vec<usize> =
+            (0..nc).filter(|&k| x[k].dtype().is_float() && is_first(&x[..nc], k)).collect();
+        // Which arrays of all trips hold values of the body, in the order of the body's further results.
+        let stacks = recorded.iter().enumerate().filter(|(_, k)| **k >= own).map(|(p, _)| own + 1 + p);
+        let stacks: Vec<usize> = stacks.collect();
+        // Second derivatives: kept values have cotangents of their own.
+        let owed: Vec<usize> = (0..stacks.len()).filter(|&j| dy[stacks[j]].is_some()).collect();
+        Differentiated { state, outputs, captures, stacks, owed }
+    }
+
     /// The loop that runs the trips backwards: its state is the cotangents of the state and, summed, of captures.
     fn backward(
         &self,
@@ -304,16 +325,8 @@ impl While {
         let counted = self.counts_trips(x);
         let (body, outputs) = self.body_of_a_trip(trips, counted);
         let g = x[0].builder().clone();
-        let floats = || (0..own).filter(|&k| y[k].dtype().is_float());
-        let state: Vec<usize> = floats().filter(|k| !outputs.contains(k)).collect();
-        let outputs: Vec<usize> = floats().filter(|&k| outputs.contains(&k) && dy[k].is_some()).collect();
-        let captures: Vec<usize> =
-            (0..nc).filter(|&k| x[k].dtype().is_float() && is_first(&x[..nc], k)).collect();
-        // Which arrays of all trips hold values of the body, in the order of the body's further results.
-        let stacks = recorded.iter().enumerate().filter(|(_, k)| **k >= own).map(|(p, _)| own + 1 + p);
-        let stacks: Vec<usize> = stacks.collect();
-        // Second derivatives: kept values have cotangents of their own.
-        let owed: Vec<usize> = (0..stacks.len()).filter(|&j| dy[stacks[j]].is_some()).collect();
+        let Differentiated { state, outputs, captures, stacks, owed } =
+            self.differentiated(recorded, &outputs, (x, y, dy));
         let trip = Trip {
             ys: state.iter().chain(&outputs).copied().chain(owed.iter().map(|j| own + j)).collect(),
             xs: state.iter().map(|k| nc + k).chain(captures.iter().copied()).collect(),
@@ -324,10 +337,7 @@ impl While {
             Ok(graph) => graph,
             Err(e) => return refused(x, &e),
         };
-        let cotangents = state.iter().map(|&k| dy[k].clone().unwrap_or_else(|| y[k].zeros_like()));
-        let sums = captures.iter().map(|&k| x[k].zeros_like());
-        let init: Vec<Tensor> = cotangents.chain(sums).collect();
-        let init: Vec<&Tensor> = init.iter().collect();
+        let init = first_cotangents(&state, &captures, (x, y, dy));
 
         let body = |r: &GraphBuilder, trip: &Tensor, carried: &[Tensor]| {
             let at = r.scalar(DType::I32, trips as f64 - 1.0) - trip;
@@ -357,12 +367,36 @@ impl While {
             }
             grads
         };
-        let outs = flow::fori_in(&g, trips, false, &init, Box::new(body));
+        let outs = flow::fori_in(&g, trips, false, &init.iter().collect::<Vec<_>>(), Box::new(body));
         let mut grads = vec![Grad::Zero; x.len()];
         let places = state.iter().map(|k| nc + k).chain(captures);
         places.zip(outs).for_each(|(place, d)| grads[place] = Grad::Of(d));
         grads
     }
+}
+
+/// What the loop that runs backwards starts with: the results' cotangents, and zeros for the sums of captures.
+fn first_cotangents(
+    state: &[usize],
+    captures: &[usize],
+    (x, y, dy): (&[Tensor], &[Tensor], &[Option<Tensor>]),
+) -> Vec<Tensor> {
+    let cotangents = state.iter().map(|&k| dy[k].clone().unwrap_or_else(|| y[k].zeros_like()));
+    cotangents.chain(captures.iter().map(|&k| x[k].zeros_like())).collect()
+}
+
+/// The parts of a loop that have a derivative, all by number.
+struct Differentiated {
+    /// State whose cotangent goes from trip to trip.
+    state: Vec<usize>,
+    /// State that only the loop's results hold, of those that have a cotangent.
+    outputs: Vec<usize>,
+    /// Captured values, each once.
+    captures: Vec<usize>,
+    /// Arrays of all trips that hold values of the body, in the order of the body's further results.
+    stacks: Vec<usize>,
+    /// Of those, the ones with cotangents of their own: for second derivatives.
+    owed: Vec<usize>,
 }
 
 /// Which derivative of a body is wanted, all by number.
