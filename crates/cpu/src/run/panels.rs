@@ -75,7 +75,7 @@ pub unsafe fn turned(
 }
 
 /// Arrays that a step takes in panels all together or not at all.
-struct Together {
+struct SharedLayout {
     slots: Vec<Slot>,
     /// The product's side that decides the panels, and the matrix.
     product: Option<(Side, [usize; 2])>,
@@ -83,7 +83,7 @@ struct Together {
 
 /// The panels in which each slot lies, if it does. Kernels take them so from now on.
 pub fn arrange(s: &Schedule, kernels: &mut [Box<dyn Kernel>]) -> Vec<Option<Panels>> {
-    let uses: Vec<Vec<Together>> = s.steps.iter().map(together).collect();
+    let uses: Vec<Vec<SharedLayout>> = s.steps.iter().map(together).collect();
     let mut sets = Sets((0..s.slots.len()).collect());
     let nowhere = s.slots.len();
     sets.0.push(nowhere);
@@ -146,14 +146,14 @@ pub fn arrange(s: &Schedule, kernels: &mut [Box<dyn Kernel>]) -> Vec<Option<Pane
 }
 
 /// What a step takes in panels if its kernel can.
-fn together(step: &Step) -> Vec<Together> {
+fn together(step: &Step) -> Vec<SharedLayout> {
     let right = right_operand(step)
-        .map(|(slot, matrix)| Together { slots: vec![slot], product: Some((Side::Right, matrix)) });
+        .map(|(slot, matrix)| SharedLayout { slots: vec![slot], product: Some((Side::Right, matrix)) });
     let result = match &step.kernel {
         Plan::Map(map) => program(step, map, 0),
         Plan::HandOn(h) if h.product.rank() == 2 => program(step, &h.map, h.operands()).map(|t| {
             let matrix = [h.product.shape[0], h.product.shape[1]];
-            Together { product: Some((Side::Result, matrix)), ..t }
+            SharedLayout { product: Some((Side::Result, matrix)), ..t }
         }),
         _ => None,
     };
@@ -162,7 +162,7 @@ fn together(step: &Step) -> Vec<Together> {
 
 /// The arrays of an element-wise program that reads and writes them element by element; `None` where it knows an
 /// element's place. Its inputs are the step's from `first` on, and perhaps one more.
-fn program(step: &Step, map: &Map, first: usize) -> Option<Together> {
+fn program(step: &Step, map: &Map, first: usize) -> Option<SharedLayout> {
     let mut slots = step.outputs.clone();
     for load in &map.loads {
         match load {
@@ -179,7 +179,7 @@ fn program(step: &Step, map: &Map, first: usize) -> Option<Together> {
             Load::Iota { .. } => return None,
         }
     }
-    Some(Together { slots, product: None })
+    Some(SharedLayout { slots, product: None })
 }
 
 /// Sets of slots, each slot with another one of its set; the last has itself.

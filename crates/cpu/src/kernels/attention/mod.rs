@@ -22,7 +22,7 @@ use crate::simd::pack::{PackFn, PanelArgs, floats};
 use crate::simd::philox::Words;
 use std::ops::Range;
 use systole_compile::Step;
-use systole_ir::attention::{Dropped, Recognised, Wanted};
+use systole_ir::attention::{AttentionMatch, Dropped, Wanted};
 use systole_ir::{DType, Result};
 
 /// Tiles of rows in a block of queries, at most.
@@ -39,7 +39,7 @@ const CHAINS: usize = 32;
 
 /// Attention or its derivative.
 pub struct AttentionKernel {
-    found: Recognised,
+    found: AttentionMatch,
     batch: usize,
     heads: usize,
     queries: usize,
@@ -115,7 +115,7 @@ struct Places {
 
 impl AttentionKernel {
     /// By these products of pairs, or by those of f32; `level` is that of vectors.
-    fn with(found: &Recognised, step: &Step, level: Level, pairs: Option<Pairs>) -> AttentionKernel {
+    fn with(found: &AttentionMatch, step: &Step, level: Level, pairs: Option<Pairs>) -> AttentionKernel {
         let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
         let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
         let (keys, depth) = (k.shape[1], v.shape[3]);
@@ -464,7 +464,7 @@ pub(crate) struct Arrays {
 }
 
 impl Arrays {
-    fn of(found: &Recognised, io: &Io<'_>) -> Arrays {
+    fn of(found: &AttentionMatch, io: &Io<'_>) -> Arrays {
         let input = |i: usize| Ptr::of(io.inputs[i]);
         let nothing = Ptr(std::ptr::null_mut());
         let mut out = [nothing; 3];
@@ -480,7 +480,7 @@ impl Arrays {
     }
 
     /// Where a part of the derivative goes, if it is wanted.
-    fn result_of(&self, found: &Recognised, wanted: Wanted) -> Option<Ptr> {
+    fn result_of(&self, found: &AttentionMatch, wanted: Wanted) -> Option<Ptr> {
         let (_, results) = found.gradient.as_ref()?;
         results.iter().position(|&r| r == wanted).map(|i| self.out[i])
     }
@@ -715,7 +715,7 @@ pub static FAMILY: Family = Family {
     ],
 };
 
-fn found<'a>(p: &Problem<'a>) -> std::result::Result<&'a Recognised, Refusal> {
+fn found<'a>(p: &Problem<'a>) -> std::result::Result<&'a AttentionMatch, Refusal> {
     match &p.step.kernel {
         systole_compile::Kernel::Attention(found) => Ok(found),
         _ => Err("it is no attention".into()),

@@ -30,7 +30,7 @@ fn steps([batch, queries, keys, heads, width, depth]: Sizes, attention: Attentio
     found
 }
 
-fn recognised(step: &Step) -> Option<&Recognised> {
+fn recognised(step: &Step) -> Option<&AttentionMatch> {
     match &step.kernel {
         systole_compile::Kernel::Attention(found) => Some(found),
         _ => None,

@@ -17,7 +17,7 @@ use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Report};
 /// say nothing of real devices. Several processes may run some of the devices each: a [`Team`].
 ///
 /// ```
-/// use systole_dist::{Team, Together};
+/// use systole_dist::{Team, SimulatedMesh};
 /// use systole_ir::{op::{AllReduce, Devices, Groups, Monoid}, DType::F32, GraphBuilder, TensorType};
 /// use systole_runtime::{Arg, Buffer, CompileOptions, ReferenceBackend};
 /// let g = GraphBuilder::new("main");
@@ -26,13 +26,13 @@ use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Report};
 /// let sum = g.emit(AllReduce { groups, body: Monoid::Add.body(F32) }, &[&x]).remove(0);
 /// let graph = g.finish(&[sum * 2.0])?;
 /// let team = Team::alone(Devices::replicas(2));
-/// let run = Together::compile(&ReferenceBackend, &graph, &team, &CompileOptions::default())?;
+/// let run = SimulatedMesh::compile(&ReferenceBackend, &graph, &team, &CompileOptions::default())?;
 /// let args = [1.0, 2.0].map(|v| vec![Arg::Donate(Buffer::scalar(F32, v))]);
 /// let out = run.run(args.into())?;
 /// assert_eq!(out[0][0].to_f64()?, 6.0);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-pub struct Together {
+pub struct SimulatedMesh {
     team: Team,
     graph: Arc<Graph>,
     steps: Vec<Step>,
@@ -108,13 +108,13 @@ enum Step {
 enum Meeting {
     Collective,
     Loop(Box<Loop>),
-    Branches(Vec<Together>),
+    Branches(Vec<SimulatedMesh>),
 }
 
 struct Loop {
     captures: usize,
-    cond: Together,
-    body: Together,
+    cond: SimulatedMesh,
+    body: SimulatedMesh,
 }
 
 struct Piece {
@@ -123,7 +123,7 @@ struct Piece {
     program: Arc<dyn Executable>,
 }
 
-impl Together {
+impl SimulatedMesh {
     /// Compiles the pieces of a program.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl Together {
         graph: &Arc<Graph>,
         team: &Team,
         options: &CompileOptions,
-    ) -> Result<Together> {
+    ) -> Result<SimulatedMesh> {
         let start = Instant::now();
         let cut = Cut::new(graph);
         let identity = |node| Step::Meeting(node, Meeting::Collective);
@@ -161,7 +161,7 @@ impl Together {
             }
         }
         report.compile_ms = start.elapsed().as_secs_f64() * 1e3;
-        Ok(Together { team: team.clone(), graph: graph.clone(), steps, report })
+        Ok(SimulatedMesh { team: team.clone(), graph: graph.clone(), steps, report })
     }
 
     /// What compiling found out, of all pieces.
@@ -262,7 +262,7 @@ impl Meeting {
     fn compile(backend: &dyn Backend, op: &Op, team: &Team, options: &CompileOptions) -> Result<Meeting> {
         let program = |body: &Arc<Graph>, donated: Vec<usize>| {
             let label = format!("{}, a body of {}", options.label, op.name());
-            Together::compile(backend, body, team, &CompileOptions { donated, label, ..options.clone() })
+            SimulatedMesh::compile(backend, body, team, &CompileOptions { donated, label, ..options.clone() })
         };
         match op {
             Op::While(w) => {
@@ -282,7 +282,7 @@ impl Meeting {
     }
 
     /// The programs of its bodies, and how often each runs as far as that is known.
-    fn programs(&self, op: &Op) -> Vec<(&Together, usize)> {
+    fn programs(&self, op: &Op) -> Vec<(&SimulatedMesh, usize)> {
         let trips = |w: &While| w.trip_count.unwrap_or(1);
         match (self, op) {
             (Meeting::Loop(l), Op::While(w)) => vec![(&l.cond, trips(w)), (&l.body, trips(w))],
@@ -318,7 +318,7 @@ impl Loop {
     }
 }
 
-fn branch(branches: &[Together], c: &Case, mut captures: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
+fn branch(branches: &[SimulatedMesh], c: &Case, mut captures: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
     let index: Vec<Buffer> = captures.iter_mut().filter_map(Vec::pop).collect();
     let taken = c.taken(agreed(scalars(index.iter())?)?);
     branches[taken].run(captures.into_iter().map(|own| own.into_iter().map(Arg::Donate).collect()).collect())
