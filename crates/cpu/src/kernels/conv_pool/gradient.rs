@@ -70,9 +70,10 @@ unsafe impl Lookup for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{DEAD, Lookup};
+    use crate::kernels::conv_pool::gradient::Lookup;
     use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
+    use systole_compile::DEAD;
 
     // SAFETY: callers keep to the level of these instructions.
     unsafe impl Lookup for V16x32 {

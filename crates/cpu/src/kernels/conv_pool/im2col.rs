@@ -6,7 +6,6 @@
 
 use crate::kernel::padded::{Padded, offsets};
 use crate::simd::level::Level;
-use std::mem::MaybeUninit;
 use systole_compile::UnpooledGradient;
 
 /// Numbers of a vector.
@@ -55,8 +54,9 @@ type PatchFn = unsafe fn(usize, &Call);
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::*;
+    use crate::kernels::conv_pool::im2col::{AT_A_TIME, Call};
     use std::arch::x86_64::*;
+    use std::mem::MaybeUninit;
 
     /// Gradients of a window, `N` vectors of each image.
     #[repr(align(64))]
