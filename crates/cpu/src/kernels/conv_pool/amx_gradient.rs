@@ -65,6 +65,17 @@ struct Given {
     left: Ptr,
 }
 
+/// What makes the gradients, where that is done here.
+fn product_of(fused: &'static Fused, g: &UnpooledGradient, step: &Step, level: Level) -> Option<FewRows> {
+    match &step.input_types[2..] {
+        [left, right] if g.product => {
+            let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
+            FewRows::new(&left, &right, [DType::BF16; 2], level).map(|thin| thin.with_tiles(Some(fused)))
+        }
+        _ => None,
+    }
+}
+
 impl TileGradient {
     /// The kernel; or `general`, where that has to do.
     pub fn bind(
@@ -78,13 +89,7 @@ impl TileGradient {
         let [height, width] = [0, 1].map(|i| x.shape[i + 1] as i64 + c.padding[i][0] + c.padding[i][1]);
         let places = g.unpool.window[0] * g.unpool.window[1];
         let (channels, features) = (x.shape[3], place.shape[3]);
-        let product = match &step.input_types[2..] {
-            [left, right] if g.product => {
-                let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
-                FewRows::new(&left, &right, [DType::BF16; 2], level).map(|thin| thin.with_tiles(Some(fused)))
-            }
-            _ => None,
-        };
+        let product = product_of(fused, g, step, level);
         let fits = step.input_types[2].dtype == DType::BF16
             && x.dtype == DType::BF16
             && product.is_some() == g.product

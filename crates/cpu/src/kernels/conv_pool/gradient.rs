@@ -25,7 +25,7 @@ use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
 use crate::simd::vector::Portable32;
 use std::ops::Range;
 use systole_compile::{DEAD, Step, UnpooledGradient};
-use systole_ir::{DType, Result};
+use systole_ir::{DType, Result, TensorType};
 
 /// Most partial sums.
 const MOST_PARTS: usize = 32;
@@ -70,9 +70,10 @@ unsafe impl Lookup for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{DEAD, Lookup};
+    use crate::kernels::conv_pool::gradient::Lookup;
     use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
+    use systole_compile::DEAD;
 
     // SAFETY: callers keep to the level of these instructions.
     unsafe impl Lookup for V16x32 {
@@ -202,6 +203,39 @@ unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, co
     }
 }
 
+/// Bytes of a table's entry for each lane and its gradients: of the window whose gradients and places begin at `at` and,
+/// where `both`, of the next one.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn pair_of_windows(
+    s: &Sums,
+    at: usize,
+    both: bool,
+) -> (std::arch::x86_64::__m512i, std::arch::x86_64::__m512i) {
+    use std::arch::x86_64::*;
+    // SAFETY: as for `pair_sums`.
+    unsafe {
+        // Elements and gradients of a window; of a dead place, zero.
+        let window = |at: usize| {
+            let places = _mm512_cvtepu8_epi32(_mm_loadu_si128(s.place.add(at).cast()));
+            let alive = _mm512_cmplt_epu32_mask(places, _mm512_set1_epi32(DEAD as i32));
+            let dy = _mm256_loadu_si256(s.dy.cast::<u16>().add(at).cast());
+            (_mm512_and_si512(places, _mm512_set1_epi32(3)), _mm512_maskz_cvtepu16_epi32(alive, dy))
+        };
+        let (mut p, mut d) = window(at);
+        if both {
+            let (q, e) = window(at + s.row);
+            p = _mm512_or_si512(p, _mm512_slli_epi32::<16>(q));
+            d = _mm512_or_si512(d, _mm512_slli_epi32::<16>(e));
+        }
+        // Bytes of the entry: two for each element. Of a window without a neighbour the upper ones are zeros, not
+        // an element that may be infinite.
+        let bytes = _mm512_or_si512(_mm512_slli_epi32::<1>(p), _mm512_slli_epi32::<9>(p));
+        let from = if both { 0x0908_0100 } else { 0x8080_0100u32 as i32 };
+        (_mm512_add_epi8(bytes, _mm512_set1_epi32(from)), d)
+    }
+}
+
 /// As [`sums`], two neighbouring windows at a time: pairs of bf16, of the windows' elements by pairs of gradients.
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::needless_range_loop)] // As above.
@@ -224,13 +258,6 @@ unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
         for k in 0..K {
             taps[k] = *s.taps.add(k);
         }
-        // Elements and gradients of a window; of a dead place, zero.
-        let window = |at: usize| {
-            let places = _mm512_cvtepu8_epi32(_mm_loadu_si128(s.place.add(at).cast()));
-            let alive = _mm512_cmplt_epu32_mask(places, _mm512_set1_epi32(DEAD as i32));
-            let dy = _mm256_loadu_si256(s.dy.cast::<u16>().add(at).cast());
-            (_mm512_and_si512(places, _mm512_set1_epi32(3)), _mm512_maskz_cvtepu16_epi32(alive, dy))
-        };
         let (mut w, mut at) = (0, 0);
         while w < s.count {
             let first = *s.windows.add(w);
@@ -238,17 +265,8 @@ unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
             let table = s.table.add(first);
             let (mut places, mut g) = ([zero; N], [zero; N]);
             for j in 0..N {
-                let (mut p, mut d) = window(at + j * 16);
-                if both {
-                    let (q, e) = window(at + s.row + j * 16);
-                    p = _mm512_or_si512(p, _mm512_slli_epi32::<16>(q));
-                    d = _mm512_or_si512(d, _mm512_slli_epi32::<16>(e));
-                }
-                // Bytes of the entry: two for each element. Of a window without a neighbour the upper ones are zeros, not
-                // an element that may be infinite.
-                let bytes = _mm512_or_si512(_mm512_slli_epi32::<1>(p), _mm512_slli_epi32::<9>(p));
-                let from = if both { 0x0908_0100 } else { 0x8080_0100u32 as i32 };
-                places[j] = _mm512_add_epi8(bytes, _mm512_set1_epi32(from));
+                let d;
+                (places[j], d) = pair_of_windows(s, at + j * 16, both);
                 g[j] = d;
                 bias[j] = pairs(bias[j], d, ones);
             }
@@ -333,6 +351,23 @@ fn shape<const P: usize, const NARROW: bool>(level: Level) -> Shape {
         Level::Avx2 => single(avx2::<P, NARROW>, 8, 10),
         _ => single(portable::<P, NARROW>, 4, 5),
     }
+}
+
+/// As [`shape`], by tables of so many entries and gradients of a type.
+fn shape_of(entry: usize, dtype: DType, level: Level) -> Shape {
+    match (entry, dtype) {
+        (4, DType::F32) => shape::<4, false>(level),
+        (4, _) => shape::<4, true>(level),
+        (_, DType::F32) => shape::<16, false>(level),
+        _ => shape::<16, true>(level),
+    }
+}
+
+/// The product of few terms that makes the gradients.
+fn product_of(left: &TensorType, right: &TensorType, level: Level) -> Option<FewRows> {
+    let types = [left.dtype; 2];
+    let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
+    FewRows::new(&left, &right, types, level)
 }
 
 /// The kernel of a step; `None` where the input has no padded form.
@@ -437,15 +472,34 @@ struct Given {
     left: *const f32,
 }
 
+/// Images of a part, and windows of an image that are gone through together.
+fn portions(
+    product: &Option<FewRows>,
+    patches: &Option<Patches>,
+    batch: usize,
+    [windows, features]: [usize; 2],
+) -> (usize, usize) {
+    // Whole calls of what makes them: each reads the right operand anew.
+    let together = match (product, patches) {
+        (Some(product), None) => MADE_IMAGES / product.rows() * product.rows(),
+        (Some(_), Some(_)) => MADE_IMAGES,
+        _ => 1,
+    };
+    let images_per_part = batch.div_ceil(MOST_PARTS).max(1).next_multiple_of(together);
+    let strip = match (product, patches) {
+        (Some(_), None) => MADE / images_per_part.min(batch).max(1) / features,
+        (Some(_), Some(patches)) => MADE_NUMBERS / patches.numbers(),
+        _ => windows,
+    };
+    (images_per_part, strip.clamp(1, windows.max(1)))
+}
+
 impl UnpooledKernel {
     fn new(g: &UnpooledGradient, step: &Step, level: Level) -> Option<UnpooledKernel> {
         let (x, place, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let dtype = step.input_types[2].dtype;
         let product = match &step.input_types[2..] {
-            [left, right] if g.product => {
-                let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
-                Some(FewRows::new(&left, &right, [dtype; 2], level)?)
-            }
+            [left, right] if g.product => Some(product_of(left, right, level)?),
             _ => None,
         };
         let c = &g.conv;
@@ -455,12 +509,7 @@ impl UnpooledKernel {
         let pixel = [0, 1].map(|i| input.strides[i] * c.rhs_dilation[i]);
         let size = g.unpool.window[0] * g.unpool.window[1];
         let entry = if size <= 4 { 4 } else { 16 };
-        let shape = match (entry, dtype) {
-            (4, DType::F32) => shape::<4, false>(level),
-            (4, _) => shape::<4, true>(level),
-            (_, DType::F32) => shape::<16, false>(level),
-            _ => shape::<16, true>(level),
-        };
+        let shape = shape_of(entry, dtype, level);
         let in_table = |all: Vec<usize>| all.into_iter().map(|at| at * entry).collect::<Vec<usize>>();
         let taps = in_table(offsets(
             [0, 1].map(|i| (dk.shape[i], input.strides[i] * c.strides[i])).into_iter().chain([(channels, 1)]),
@@ -473,19 +522,7 @@ impl UnpooledKernel {
             true => Patches::new(g, &input, kernel, [place.shape[1], place.shape[2]], level),
             false => None,
         };
-        // Whole calls of what makes them: each reads the right operand anew.
-        let together = match (&product, &patches) {
-            (Some(product), None) => MADE_IMAGES / product.rows() * product.rows(),
-            (Some(_), Some(_)) => MADE_IMAGES,
-            _ => 1,
-        };
-        let images_per_part = batch.div_ceil(MOST_PARTS).max(1).next_multiple_of(together);
-        let strip = match (&product, &patches) {
-            (Some(_), None) => MADE / images_per_part.min(batch).max(1) / features,
-            (Some(_), Some(patches)) => MADE_NUMBERS / patches.numbers(),
-            _ => windows,
-        };
-        let strip = strip.clamp(1, windows.max(1));
+        let (images_per_part, strip) = portions(&product, &patches, batch, [windows, features]);
         Some(UnpooledKernel {
             dtype,
             level,

@@ -6,7 +6,6 @@
 
 use crate::kernel::padded::{Padded, offsets};
 use crate::simd::level::Level;
-use std::mem::MaybeUninit;
 use systole_compile::UnpooledGradient;
 
 /// Numbers of a vector.
@@ -55,8 +54,9 @@ type PatchFn = unsafe fn(usize, &Call);
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::*;
+    use crate::kernels::conv_pool::im2col::{AT_A_TIME, Call};
     use std::arch::x86_64::*;
+    use std::mem::MaybeUninit;
 
     /// Gradients of a window, `N` vectors of each image.
     #[repr(align(64))]
@@ -98,6 +98,41 @@ mod x86 {
         };
     }
 
+    /// Gradients of a window, `at` elements from the first one, of images from `from` on.
+    #[allow(clippy::needless_range_loop)] // As below.
+    #[inline(always)]
+    unsafe fn make<const N: usize>(c: &Call, from: usize, at: usize, near: &mut Near<N>) {
+        // SAFETY: as for `sums`.
+        unsafe {
+            let zero = _mm512_setzero_ps();
+            let mut made = [[zero; N]; AT_A_TIME];
+            let (mut factors, mut dy) = (c.factors.add(from * 16), c.dy.add(at));
+            for _ in 0..c.terms {
+                let mut b = [zero; N];
+                for j in 0..N {
+                    b[j] = _mm512_loadu_ps(dy.add(j * 16));
+                }
+                for i in 0..AT_A_TIME {
+                    // Of one vector, loads of whole vectors would be more than one for each product.
+                    let a = match N {
+                        1 => _mm512_set1_ps(*factors.add(i * 16)),
+                        _ => _mm512_loadu_ps(factors.add(i * 16)),
+                    };
+                    for j in 0..N {
+                        made[i][j] = _mm512_fmadd_ps(a, b[j], made[i][j]);
+                    }
+                }
+                factors = factors.wrapping_add(c.factor_term);
+                dy = dy.wrapping_add(c.term);
+            }
+            for i in 0..AT_A_TIME {
+                for j in 0..N {
+                    _mm512_store_ps(near.0[i][j].as_mut_ptr().cast(), made[i][j]);
+                }
+            }
+        }
+    }
+
     /// `K` taps of `N` vectors of filters. `MADE`: gradients are products; otherwise there is one image.
     #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -117,31 +152,7 @@ mod x86 {
                 for w in 0..c.windows {
                     let at = w * c.row;
                     if MADE {
-                        let mut made = [[zero; N]; AT_A_TIME];
-                        let (mut factors, mut dy) = (c.factors.add(from * 16), c.dy.add(at));
-                        for _ in 0..c.terms {
-                            let mut b = [zero; N];
-                            for j in 0..N {
-                                b[j] = _mm512_loadu_ps(dy.add(j * 16));
-                            }
-                            for i in 0..AT_A_TIME {
-                                // Of one vector, loads of whole vectors would be more than one for each product.
-                                let a = match N {
-                                    1 => _mm512_set1_ps(*factors.add(i * 16)),
-                                    _ => _mm512_loadu_ps(factors.add(i * 16)),
-                                };
-                                for j in 0..N {
-                                    made[i][j] = _mm512_fmadd_ps(a, b[j], made[i][j]);
-                                }
-                            }
-                            factors = factors.wrapping_add(c.factor_term);
-                            dy = dy.wrapping_add(c.term);
-                        }
-                        for i in 0..AT_A_TIME {
-                            for j in 0..N {
-                                _mm512_store_ps(near.0[i][j].as_mut_ptr().cast(), made[i][j]);
-                            }
-                        }
+                        make::<N>(c, from, at, &mut near);
                     }
                     for i in 0..images {
                         let patch = c.patches.add((from + i) * c.image + w * c.patch);

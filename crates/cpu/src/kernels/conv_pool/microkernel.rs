@@ -120,9 +120,10 @@ unsafe impl Compare for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Compare, DEAD, Sums};
+    use crate::kernels::conv_pool::microkernel::{Compare, Sums};
     use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
     use std::arch::x86_64::*;
+    use systole_compile::DEAD;
 
     // SAFETY: callers keep to the level of these instructions.
     unsafe impl Compare for V16x32 {

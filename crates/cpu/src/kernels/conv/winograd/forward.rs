@@ -82,6 +82,18 @@ struct Pooling {
     round: Option<TileFn>,
 }
 
+/// Refuses what these transforms are not for.
+fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> std::result::Result<(), Refusal> {
+    may_transform(target, [x, k])?;
+    if !is_forward(c) {
+        return Err(NO_LAYER.into());
+    }
+    if !has_unit_steps(c) || !c.dims.kernel_spatial.iter().all(|&s| k.shape[s] == 3) {
+        return Err(NO_WINDOW.into());
+    }
+    Ok(())
+}
+
 impl Forward {
     /// Refuses where the definition is as fast, or other attributes ask for it.
     pub fn new(
@@ -91,13 +103,7 @@ impl Forward {
         target: Target,
     ) -> std::result::Result<Forward, Refusal> {
         let level = target.level.vectors();
-        may_transform(target, [x, k])?;
-        if !is_forward(c) {
-            return Err(NO_LAYER.into());
-        }
-        if !has_unit_steps(c) || !c.dims.kernel_spatial.iter().all(|&s| k.shape[s] == 3) {
-            return Err(NO_WINDOW.into());
-        }
+        may_take(c, [x, k], target)?;
         let (height, width) = (y.shape[1], y.shape[2]);
         let (channels, features) = (x.shape[3], y.shape[3]);
         let staging = Staging::new(x, axes(x, &c.padding, [height, width], 4), TILES, k.elements(), level);

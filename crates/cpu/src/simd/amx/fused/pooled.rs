@@ -102,6 +102,43 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(r: &Row) {
     }
 }
 
+/// Adds the products of all blocks of a pixel, whose register of the input is `A`, to the registers of sums.
+#[inline(always)]
+unsafe fn multiply<U: Unit, const A: u8>(pixel: *const u8, step: usize, kernel: *const u8, blocks: usize) {
+    for b in 0..blocks {
+        let kernel = kernel.wrapping_add(b * 2 * TILE);
+        // SAFETY: the caller's pixels and kernel have so many blocks.
+        unsafe {
+            U::load::<A>(pixel.wrapping_add(b * LINE), step);
+            U::load::<4>(kernel, LINE);
+            U::bf16::<6, A, 4>();
+            U::load::<5>(kernel.wrapping_add(TILE), LINE);
+            U::bf16::<7, A, 5>();
+        }
+    }
+}
+
+/// Stores the `I`th of [`PIXELS`] parts of a tile's windows.
+#[inline(always)]
+unsafe fn pool<V: Vectors, const RELU: bool, const I: usize>(
+    r: &Row,
+    windows: &Range<usize>,
+    feature: usize,
+    sums: *const f32,
+) {
+    let n = windows.len();
+    let columns = WIDTH.min(r.features - feature);
+    for w in n * I / PIXELS..n * (I + 1) / PIXELS {
+        // SAFETY: the caller's results have these windows, and its sums a row for each.
+        unsafe {
+            let at = (windows.start + w) * r.features + feature;
+            let place = if r.place.is_null() { r.place } else { r.place.add(at) };
+            let sums = sums.add(w * LANES);
+            V::pool::<RELU>(sums, columns, r.y.add(at), place);
+        }
+    }
+}
+
 /// `ONE`: there is one block of products.
 #[inline(always)]
 unsafe fn row<U: Unit, V: Vectors, const ONE: bool, const RELU: bool>(r: &Row) {
@@ -143,27 +180,13 @@ unsafe fn row<U: Unit, V: Vectors, const ONE: bool, const RELU: bool>(r: &Row) {
                             U::bf16::<6, $a, 4>();
                             U::bf16::<7, $a, 5>();
                         } else {
-                            for b in 0..blocks {
-                                let kernel = kernel.wrapping_add(b * 2 * TILE);
-                                U::load::<$a>(pixel(windows.start).wrapping_add(b * LINE), 2 * r.step);
-                                U::load::<4>(kernel, LINE);
-                                U::bf16::<6, $a, 4>();
-                                U::load::<5>(kernel.wrapping_add(TILE), LINE);
-                                U::bf16::<7, $a, 5>();
-                            }
+                            multiply::<U, $a>(pixel(windows.start), 2 * r.step, kernel, blocks);
                         }
                         U::store::<6>(out, LINE);
                         U::store::<7>(out.wrapping_add(SUMS * 4), LINE);
                     }
                     if let Some((windows, feature)) = &before {
-                        let n = windows.len();
-                        let columns = WIDTH.min(r.features - feature);
-                        for w in n * $i / PIXELS..n * ($i + 1) / PIXELS {
-                            let at = (windows.start + w) * r.features + feature;
-                            let place = if r.place.is_null() { r.place } else { r.place.add(at) };
-                            let sums = sums[(i + 1) % 2].add(w * LANES);
-                            V::pool::<RELU>(sums, columns, r.y.add(at), place);
-                        }
+                        pool::<V, RELU, $i>(r, windows, *feature, sums[(i + 1) % 2]);
                     }
                 }
             }};

@@ -117,12 +117,7 @@ unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(c: &Call<
                     let n = height.min(c.windows - from);
                     let x = c.x.add(image * c.image + row * c.row + from * c.step);
                     for (p, seen) in seen.iter_mut().enumerate().take(pairs) {
-                        // The last place may be alone: no gradient belongs to the other one.
-                        let places = [2 * p, (2 * p + 1).min(c.places - 1)];
-                        for t in 0..c.taps {
-                            let x = places.map(|p| x.add(*c.offsets.get_unchecked(p * c.taps + t)));
-                            V::seen(x, c.step, seen.0.as_mut_ptr().cast::<u32>().add(t * LANES));
-                        }
+                        see::<V>(c, x, p, seen);
                     }
                     let at = (row * c.windows + from) * c.features;
                     let dy = c.dy.add(image * c.dy_image + at);
@@ -142,17 +137,7 @@ unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(c: &Call<
                         }
                     }
                     for (seen, gradients) in seen.iter().zip(&gradients).take(pairs) {
-                        U::load::<4>(seen.0.as_ptr().cast(), LINE);
-                        U::load::<6>(gradients.0[0].as_ptr().cast(), LINE);
-                        U::bf16::<0, 4, 6>();
-                        U::load::<7>(gradients.0[1].as_ptr().cast(), LINE);
-                        U::bf16::<1, 4, 7>();
-                        if ALL {
-                            U::load::<6>(gradients.0[2].as_ptr().cast(), LINE);
-                            U::bf16::<2, 4, 6>();
-                            U::load::<7>(gradients.0[3].as_ptr().cast(), LINE);
-                            U::bf16::<3, 4, 7>();
-                        }
+                        multiply::<U, ALL>(seen, gradients);
                     }
                 }
             }
@@ -161,6 +146,39 @@ unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(c: &Call<
         U::store::<1>(sums.add(TILE * 4), LINE);
         U::store::<2>(sums.add(2 * TILE * 4), LINE);
         U::store::<3>(sums.add(3 * TILE * 4), LINE);
+    }
+}
+
+/// What the taps see at a pair of places of a tile of windows, the first at `x`.
+#[inline(always)]
+unsafe fn see<V: Vectors>(c: &Call<'_>, x: *const u16, pair: usize, seen: &mut Seen) {
+    // The last place may be alone: no gradient belongs to the other one.
+    let places = [2 * pair, (2 * pair + 1).min(c.places - 1)];
+    for t in 0..c.taps {
+        // SAFETY: by the caller's promise; there is an offset for each tap at each place.
+        unsafe {
+            let x = places.map(|p| x.add(*c.offsets.get_unchecked(p * c.taps + t)));
+            V::seen(x, c.step, seen.0.as_mut_ptr().cast::<u32>().add(t * LANES));
+        }
+    }
+}
+
+/// Adds the products of a pair of places to the registers of sums.
+#[inline(always)]
+unsafe fn multiply<U: Unit, const ALL: bool>(seen: &Seen, gradients: &Gradients) {
+    // SAFETY: both are whole tiles; registers are configured for them.
+    unsafe {
+        U::load::<4>(seen.0.as_ptr().cast(), LINE);
+        U::load::<6>(gradients.0[0].as_ptr().cast(), LINE);
+        U::bf16::<0, 4, 6>();
+        U::load::<7>(gradients.0[1].as_ptr().cast(), LINE);
+        U::bf16::<1, 4, 7>();
+        if ALL {
+            U::load::<6>(gradients.0[2].as_ptr().cast(), LINE);
+            U::bf16::<2, 4, 6>();
+            U::load::<7>(gradients.0[3].as_ptr().cast(), LINE);
+            U::bf16::<3, 4, 7>();
+        }
     }
 }
 
