@@ -1,24 +1,15 @@
 //! rng_bit_generator: many counters at a time. Bit for bit what the rule in `systole_ir::op::rng` draws, whose text says how
 //! words and elements correspond.
 
+mod draw;
 mod philox;
 mod threefry;
 
+use crate::kernels::rng::draw::Draw;
 use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
 use systole_compile::Kernel as Plan;
+use systole_ir::Op;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
-use systole_ir::{Op, TensorType};
-
-/// Counters of one block of the parallel loop.
-const BLOCK: usize = 1 << 12;
-/// Counters that are drawn into a buffer before their words are put in place.
-const BUFFER: usize = 256;
-
-/// Types of a draw: the generator's state, and the bits.
-struct Draw<'a> {
-    state: &'a TensorType,
-    bits: &'a TensorType,
-}
 
 /// A draw by some algorithm, or why there is none.
 fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> Result<Draw<'a>, Refusal> {

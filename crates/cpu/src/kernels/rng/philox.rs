@@ -1,7 +1,7 @@
 //! Random bits by Philox, blocks of counters shared by the threads.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::rng::{BLOCK, BUFFER, Draw};
+use crate::kernels::rng::draw::{BLOCK, BUFFER, Draw};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::philox::{Philox, Start, start_of};
 use systole_ir::Result;

@@ -1,7 +1,7 @@
 //! Random bits by Threefry, blocks of counters shared by the threads.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::rng::{BLOCK, BUFFER};
+use crate::kernels::rng::draw::{BLOCK, BUFFER};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::lanes_mut;
 use crate::simd::philox::{Start, halves, runs};

@@ -3,6 +3,7 @@
 
 use crate::kernels::elementwise::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
 use crate::kernels::elementwise::jit::encode::*;
+use crate::kernels::elementwise::jit::ops;
 use crate::kernels::elementwise::jit::steps::{Arg, Form, Place, Step, Value, relation};
 
 /// Where `pshufb` puts zeros.

@@ -3,6 +3,7 @@
 
 use crate::kernels::elementwise::jit::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL, load_op, spread_op};
 use crate::kernels::elementwise::jit::encode::*;
+use crate::kernels::elementwise::jit::ops;
 use crate::kernels::elementwise::jit::steps::{Arg, Form, Step, Value};
 
 impl Emitter<'_> {

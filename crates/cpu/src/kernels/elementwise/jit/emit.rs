@@ -8,11 +8,9 @@
 #![forbid(unsafe_code)]
 
 use crate::kernels::elementwise::jit::encode::*;
-use crate::kernels::elementwise::jit::steps::{Arg, Form, Place, Set, Step, Steps, Value};
+use crate::kernels::elementwise::jit::ops::{self, Op};
+use crate::kernels::elementwise::jit::steps::{ACCUMULATORS, Arg, Form, Place, Set, Step, Steps, Value};
 use smallvec::SmallVec;
-
-/// Accumulators of a fold along, which are also the elements of a round then.
-pub const ACCUMULATORS: usize = 64;
 
 /// More copies gain nothing, and make the last elements more.
 const MOST_COPIES: usize = 4;

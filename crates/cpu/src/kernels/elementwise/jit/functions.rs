@@ -1,7 +1,7 @@
 //! Elementary functions as steps, bit for bit what `math` gives with fused multiply-adds.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::encode::{Op, ops};
+use crate::kernels::elementwise::jit::ops::{self, Op};
 use crate::kernels::elementwise::jit::steps::{Arg, Set, Step, Steps, Value, relation, rounding};
 use crate::simd::math;
 

@@ -2,7 +2,7 @@
 //! knows.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::encode::{Op as Code, ops};
+use crate::kernels::elementwise::jit::ops::{self, Op as Code};
 use crate::kernels::elementwise::jit::steps::{
     Arg, Form, Place, Set, Step, Steps, Value, relation, rounding,
 };

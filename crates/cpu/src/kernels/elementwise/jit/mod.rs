@@ -2,7 +2,7 @@
 //! stay in registers.
 //!
 //! `lower` turns a program into `steps` on vectors (`functions`: exp, tanh and others as such steps), `emit` gives
-//! them registers and makes a loop of them (`avx512`, `avx2`: each step as instructions), `encode` knows the bytes,
+//! them registers and makes a loop of them (`avx512`, `avx2`: each step as instructions), `encode` knows the bytes (`ops`: of which instructions),
 //! `memory` makes them executable, `rest` has the elements that fill no vector. Results are bit
 //! for bit those of the interpreter in `map`, NaN payloads apart (and numbers below the normal range, where a level's
 //! instructions take them as zero), which runs what this does not know: other element
@@ -17,14 +17,15 @@ mod functions;
 mod lower;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod memory;
+mod ops;
 mod steps;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tail;
 #[cfg(test)]
 mod tests;
 
-pub use crate::kernels::elementwise::jit::emit::ACCUMULATORS;
 pub use crate::kernels::elementwise::jit::lower::{Access, Sink};
+pub use crate::kernels::elementwise::jit::steps::ACCUMULATORS;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::kernels::elementwise::jit::steps::Set;

@@ -2,7 +2,10 @@
 //! each value made once. Registers come later.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::encode::{Op, ops};
+use crate::kernels::elementwise::jit::ops::{self, Op};
+
+/// Accumulators of a fold along, which are also the elements of a round then.
+pub const ACCUMULATORS: usize = 64;
 
 /// The instructions that a loop is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,6 @@
 //! Elements that fill no vector, for loops that have no masks: copied to arrays that have room for one, and back.
 
-use crate::kernels::elementwise::jit::emit::ACCUMULATORS;
-use crate::kernels::elementwise::jit::steps::{Step, Steps};
+use crate::kernels::elementwise::jit::steps::{ACCUMULATORS, Step, Steps};
 use smallvec::SmallVec;
 
 /// A loop's machine code: the arrays' addresses, and how many elements.
@@ -50,7 +49,7 @@ impl Rest {
     /// Runs the loop for `n` elements.
     ///
     /// # Safety
-    /// As for [`crate::kernels::elementwise::jit::Loop::run`]; `code` is the loop that this was made with.
+    /// As for the `run` of the loop; `code` is the loop that this was made with.
     #[inline]
     pub unsafe fn run(&self, code: Code, arrays: &[*mut u8], n: usize) {
         let left = n % self.lanes;
