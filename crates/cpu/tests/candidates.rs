@@ -59,10 +59,15 @@ fn fused() -> impl Iterator<Item = Case> {
     })
 }
 
-/// As the tests of whole programs have it: sums in f32, or as many roundings to a narrow type as there are ops.
+/// As the tests of whole programs have it: sums in f32, or as many roundings to a narrow type as there are ops. Where
+/// narrow results are pooled, a rounding may move a maximum to a neighbour, and with it what the gradient reads.
 fn tolerance(graph: &Graph) -> f64 {
     let narrow = |t: &TensorType| matches!(t.dtype, DType::F16 | DType::BF16);
-    if graph.param_types().iter().any(narrow) { 3e-2 } else { 5e-6 }
+    match graph.param_types().iter().any(narrow) {
+        true if graph.name == "pooled" => 5e-2,
+        true => 3e-2,
+        false => 5e-6,
+    }
 }
 
 /// What was exercised, by path, and what went wrong.
