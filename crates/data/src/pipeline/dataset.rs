@@ -146,7 +146,7 @@ impl DatasetIter {
         self.report().to_string()
     }
 
-    /// The sizes that were found, to be used as they are by [`Options::tuning`].
+    /// The sizes that were found, to be used as they are by `Options::tuning`.
     pub fn freeze(&self) -> Tuning {
         self.run.tuner().tuning()
     }
