@@ -180,7 +180,7 @@ impl Crate {
 
     /// The module whose file defines what a path names.
     fn resolve(&self, path: &[String], depth: usize) -> Option<&Module> {
-        let known = (0..=path.len()).rev().find_map(|n| self.files.get_key_value(&path[..n].to_vec()))?;
+        let known = (0..=path.len()).rev().find_map(|n| self.files.get_key_value(&path[..n]))?;
         let (module, file) = known;
         let Some(name) = path.get(module.len()) else { return Some(module) };
         if depth > 8 {

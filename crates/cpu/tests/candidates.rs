@@ -1,6 +1,12 @@
 //! Every candidate of every family, on every program of the tests that it accepts and on every level that this machine has,
 //! against the interpreter. A candidate that nothing exercises fails the test.
 
+#![allow(
+    clippy::type_complexity,
+    clippy::print_stdout,
+    reason = "a case has its own measure; levels that are not here are told"
+)]
+
 mod common;
 
 use common::{backend, distance, levels, oracle, programs, relative, run_with, sums};

@@ -1,5 +1,7 @@
 //! Programs that between them have every kind of step: what candidates of all families are tried on.
 
+#![allow(clippy::type_complexity, reason = "tables of cases")]
+
 use super::net::{Net, train_step};
 use std::sync::Arc;
 use systole_ir::DType::{self, *};

@@ -409,6 +409,7 @@ unsafe fn finish_any<S: Sums, const G: usize, const N: usize, const KIND: Kind>(
                 made[g][j].write([acc[g][0][j], acc[g][1][j], acc[g][2][j], acc[g][3][j]]);
             }
         }
+        #[allow(clippy::needless_range_loop, reason = "loops over constants are unrolled")]
         for g in 0..G {
             for j in 0..N {
                 let from = j * S::LANES;

@@ -288,6 +288,7 @@ impl Forward {
         let pixels = if narrow { strip.images * self.rows(strip.row, strip.rows) * self.width } else { 0 };
         // SAFETY: pixels of this task's part of the result.
         unsafe {
+            #[allow(clippy::needless_range_loop, reason = "the index is an address too")]
             for p in 0..pixels {
                 let y = to.y.at((at + self.pixels[p]) * self.stored.element);
                 let bias = to.bias.elem::<f32>(from);
