@@ -29,7 +29,7 @@
 
 /// The tutorials' page, whose Rust is run with the tests.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/tutorials.md")]
+#[doc = include_str!("../docs/guide/tutorials.md")]
 struct Tutorials;
 
 #[doc(hidden)] // The program's; it is here so that it is compiled while the engine is.

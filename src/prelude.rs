@@ -19,7 +19,8 @@ pub use systole_nn::metric::{
     Metric, binary_accuracy, categorical_accuracy, precision, recall, sparse_categorical_accuracy,
     sparse_top_k_categorical_accuracy, top_k_categorical_accuracy,
 };
-pub use systole_nn::optimizer::{Optimizer, UpdateInputs, adam, adamw, rmsprop, sgd};
+pub use systole_nn::optimizer::constructors::*;
+pub use systole_nn::optimizer::{Optimizer, UpdateInputs};
 pub use systole_nn::schedule::Schedule;
 pub use systole_nn::{
     Activation, BackupAndRestore, Compile, Cx, Fit, History, Initializer, Layer, Logs, Model, Precision,

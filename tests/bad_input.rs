@@ -133,6 +133,7 @@ fn wrong_knobs() {
         wrong(name, "maybe", 1, &["`maybe` is no value", "on|off"]);
     }
     wrong("SYSTOLE_ISA", "avx3", 1, &["`avx3` is no instruction-set level", "avx512"]);
+    wrong("SYSTOLE_KERNEL", "matmul/magic", 1, &["`matmul/magic` is no kernel", "rng/philox"]);
     wrong("SYSTOLE_THREADS", "two", 2, &["`two` is no value", "0..1024"]);
     wrong("SYSTOLE_LOG", "loud", 2, &["`loud` is no value", "0..4"]);
     wrong("SYSTOLE_GRACE", "long", 2, &["`long` is no value", "SECONDS"]);

@@ -250,6 +250,12 @@ fn show_prints_each_stage() {
         ("grad", "convolution"),
         ("optimized", "// simplify"),
         ("stablehlo", "func.func"),
+        ("recompute", "convolution"),
+        ("tile", "module"),
+        ("lower", "schedule"),
+        ("product_epilogue", "schedule"),
+        ("buffers", "arena"),
+        ("kernels", "elementwise/"),
     ];
     for target in ["fashion-mnist", "run.toml"] {
         for (stage, part) in stages {
@@ -261,6 +267,11 @@ fn show_prints_each_stage() {
     assert!(nodes("grad") > 2 * nodes("traced") && nodes("optimized") < nodes("grad"));
     let o = f.run(&["show", "glyphs", "--json"]).ok().json();
     assert!(o["text"].as_str().unwrap().contains("convolution"));
+    let o = f.run(&["show", "glyphs", "--stage=kernels", "--json"]).ok().json();
+    assert!(
+        o["steps"].as_array().unwrap().iter().all(|s| s["kernel"]["name"].as_str().unwrap().contains('/'))
+    );
+    f.run(&["show", "glyphs", "--stage=lowered"]).fails(2, &["lower"]);
     f.run(&["show", "mnst"]).fails(1, &["did you mean `mnist`"]);
 }
 

@@ -192,7 +192,7 @@ fn trace_follows_one_element_through_every_stage() {
     f.run(&["data", "trace", "album", "--element=6"]).fails(1, &["there is no element 6"]);
 }
 
-/// What docs/data.md shows runs as it is printed.
+/// What docs/guide/data.md shows runs as it is printed.
 #[test]
 fn the_commands_of_the_page_run() {
     let f = Folder::with_data("data-page");
@@ -204,7 +204,7 @@ fn the_commands_of_the_page_run() {
             f.write(&format!("album/{class}/{i}.png"), png::to_bytes(&picture).unwrap());
         }
     }
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/data.md")).unwrap();
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/data.md")).unwrap();
     let mut inside = false;
     let mut ran = 0;
     for line in page.lines() {

@@ -33,11 +33,12 @@ fn what_does_not_fit_is_said() {
     train(&f, &["--devices=3"]).fails(1, &["16 samples", "3 equal parts", "15 or 18"]);
 }
 
-/// What docs/distributed.md shows runs as it is printed.
+/// What docs/guide/distributed.md shows runs as it is printed.
 #[test]
 fn the_commands_of_the_page_run() {
     let f = Folder::new("distributed-page");
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/distributed.md")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/distributed.md")).unwrap();
     let commands: Vec<&str> = page.lines().filter(|l| l.starts_with("systole ")).collect();
     assert_eq!(commands.len(), 1);
     for command in commands {

@@ -158,7 +158,7 @@ fn mistakes_are_told() {
     assert!(split.contains("cannot be split over 16 devices"), "{split}");
 }
 
-/// Steps of the machine and the day of docs/benchmarks.md (machine B, 2 threads, float32), in milliseconds, beside what
+/// Steps of the machine and the day of docs/log/2026-11-22.md (machine B, 2 threads, float32), in milliseconds, beside what
 /// the model makes of that machine's ceilings. The ceiling of its L2 caches is not in that page: 2 × 64 bytes a cycle
 /// at 3.8 GHz is 486 GB/s, of which loads and stores that take turns reach less than half.
 #[test]

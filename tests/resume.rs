@@ -57,7 +57,7 @@ fn temporary_files(dir: &Path) -> Vec<String> {
 }
 
 /// `kill -9` at random instants, `SYSTOLE_KILLS` of them (200). Every start goes on, and model, metrics and history
-/// equal those of a run that was never killed, bit for bit. The recorded run of docs/reliability.md takes 1,000.
+/// equal those of a run that was never killed, bit for bit. The recorded run of docs/guide/reliability.md takes 1,000.
 #[test]
 fn killed_runs_end_with_the_same_bits() {
     let wanted = std::env::var("SYSTOLE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);

@@ -1,4 +1,4 @@
-//! What docs/tutorials.md shows as shell commands runs as it is printed; its Rust is the facade's doc-tests.
+//! What docs/guide/tutorials.md shows as shell commands runs as it is printed; its Rust is the facade's doc-tests.
 
 mod program;
 
@@ -7,7 +7,8 @@ use program::{Done, Folder};
 #[test]
 fn the_commands_of_the_page_run() {
     let f = Folder::with_data("tutorials-page");
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tutorials.md")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/tutorials.md")).unwrap();
     let (mut inside, mut ran) = (false, 0);
     for line in page.lines() {
         if line.starts_with("```") {
@@ -26,7 +27,8 @@ fn the_commands_of_the_page_run() {
 /// Every line of the tables has one of the words that the page promises.
 #[test]
 fn every_line_has_a_status() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tutorials.md")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/tutorials.md")).unwrap();
     let rows = page.lines().filter(|l| l.starts_with("| ") && !l.starts_with("| taught"));
     let known = ["runs", "compiles", "retired", "not offered", "not run yet", "estimated"];
     let mut n = 0;

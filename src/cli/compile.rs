@@ -1,8 +1,9 @@
 //! `systole compile`: a training step, or any StableHLO file, through the compiler of a machine that is not here.
 
+use super::common::Common;
+use super::outcome::{Failure, Outcome, Run};
 use super::screen::Screen;
 use super::target::{Target, config_of};
-use super::{Failure, Outcome};
 use crate::config::Draft;
 use crate::devices::{compile_cache, find_plugin};
 use clap::Args;
@@ -63,7 +64,13 @@ pub(crate) struct CompileArgs {
     time_limit: u64,
 }
 
-pub(crate) fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
+impl Run for CompileArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let tables = Tables::built_in()?;
     let machine = machine(args, &tables)?;
     let target = machine.ahead(&tables)?;

@@ -1,8 +1,10 @@
 //! `systole data`: looking at data, checking, converting, counting and timing them, and following one element.
 
+use super::common::{Common, DataArgs, bytes};
+use super::outcome::{Failure, Outcome, Run};
 use super::screen::{Screen, note, quoted};
 use super::target::Target;
-use super::{DataArgs, Failure, Outcome, train};
+use super::training::load_data;
 use crate::config::{Config, Draft};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
@@ -96,11 +98,11 @@ struct SourceArgs {
     features: Option<String>,
     /// Of a preset or TOML file: which part
     #[arg(long, value_enum, default_value_t)]
-    part: Part,
+    part: Split,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-enum Part {
+enum Split {
     #[default]
     Train,
     Test,
@@ -148,7 +150,7 @@ struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     shuffle: Option<u64>,
     /// Memory that elements made ahead may take, as 512MiB [default: a quarter of the free memory]
-    #[arg(long, value_name = "BYTES", value_parser = super::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     ram_budget: Option<usize>,
     /// Threads that tuned stages may use [default: all cores but one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
@@ -166,7 +168,13 @@ fn seconds(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| format!("`{text}` is no number of seconds above 0"))
 }
 
-pub(crate) fn run(command: DataCommand, screen: &Screen) -> Outcome {
+impl Run for DataCommand {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(self, screen)
+    }
+}
+
+fn run(command: DataCommand, screen: &Screen) -> Outcome {
     match command.action {
         Action::Inspect { source, first } => inspect(&source.open(screen)?, first, screen),
         Action::Convert { source, prefix, how } => convert(source.open(screen)?, &prefix, &how, screen),
@@ -203,10 +211,10 @@ impl SourceArgs {
             draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
         }
         let config = draft.finish()?;
-        let data = train::load_data(&config, screen)?;
+        let data = load_data(&config, screen)?;
         let (elements, pipeline) = match self.part {
-            Part::Train => (data.train.clone(), config.train_pipeline(&data)),
-            Part::Test => (data.test.clone(), config.test_pipeline(&data)),
+            Split::Train => (data.train.clone(), config.train_pipeline(&data)),
+            Split::Test => (data.test.clone(), config.test_pipeline(&data)),
         };
         let opened = Opened { classes: data.class_names, ..Opened::of("data set", elements) };
         Ok(Source { opened, configured: Some((config, pipeline)) })

@@ -1,9 +1,11 @@
 //! `systole evaluate`: loss and metrics of a saved model on test data.
 
-use super::confused::Confusions;
+use super::common::{Common, DataArgs};
+use super::confusion::Confusion;
+use super::outcome::{Failure, Outcome, Run};
 use super::screen::{Screen, grouped, values};
 use super::target::config_of;
-use super::{DataArgs, Failure, Outcome, train};
+use super::training::{check_samples, load_data};
 use crate::config::{Config, Draft, fraction};
 use clap::Args;
 use serde_json::{Map, json};
@@ -28,11 +30,17 @@ pub(crate) struct EvaluateArgs {
     scale: Option<String>,
 }
 
-pub(crate) fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
+impl Run for EvaluateArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     let mut model = Model::load(&args.model)?;
     let config = config(args, &model)?;
-    let data = train::load_data(&config, screen)?;
-    train::check_samples(&model, &config, &data, &args.model)?;
+    let data = load_data(&config, screen)?;
+    check_samples(&model, &config, &data, &args.model)?;
     let began = Instant::now();
     let logs = model.evaluate(&config.test_pipeline(&data))?;
     let seconds = began.elapsed().as_secs_f64();
@@ -46,7 +54,7 @@ pub(crate) fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         data.name
     ));
     let confusions = match config.data.is_own() && !data.class_names.is_empty() {
-        true => Some(Confusions::count(&mut model, &config.test_pipeline(&data))?),
+        true => Some(Confusion::count(&mut model, &config.test_pipeline(&data))?),
         false => None,
     };
     confusions.iter().for_each(|c| screen.line(c.text()));

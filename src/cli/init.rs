@@ -1,7 +1,8 @@
 //! `systole init`: a commented TOML file to start from.
 
+use super::common::Common;
+use super::outcome::{Failure, Outcome, Run};
 use super::screen::{Screen, program, quoted};
-use super::{Failure, Outcome};
 use crate::config::{Config, Draft};
 use clap::Args;
 use serde_json::json;
@@ -22,7 +23,13 @@ pub(crate) struct InitArgs {
     force: bool,
 }
 
-pub(crate) fn run(args: &InitArgs, screen: &Screen) -> Outcome {
+impl Run for InitArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &InitArgs, screen: &Screen) -> Outcome {
     Draft::preset(&args.preset).map_err(Failure::usage)?;
     let text = Config::preset_text(&args.preset).unwrap_or_default();
     let Some(path) = &args.out else {

@@ -1,13 +1,24 @@
-//! `systole ops` and `systole knobs`: the two tables.
+//! `systole ops`: the table of operations.
 
-use super::Outcome;
+use super::common::Common;
+use super::outcome::{Outcome, Run};
 use super::screen::{Screen, table};
+use clap::Args;
 use serde_json::{Value, json};
 use systole_ir::op::{Entry, OpRule, TABLE};
-use systole_ir::{DType, TensorType, knobs as switches};
+use systole_ir::{DType, TensorType};
+
+#[derive(Args)]
+pub(crate) struct OpsArgs {}
+
+impl Run for OpsArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        ops(screen)
+    }
+}
 
 /// Every op: name, what it does, where it is specified, whether it has a derivative, which element types it takes.
-pub(crate) fn ops(screen: &Screen) -> Outcome {
+fn ops(screen: &Screen) -> Outcome {
     if screen.json {
         screen.object(&TABLE.iter().map(as_json).collect::<Value>());
         return Ok(0);
@@ -74,22 +85,6 @@ fn families(types: &[DType]) -> String {
         }
     }
     names.join(", ")
-}
-
-/// Every environment variable: values, default, current value, what it does.
-pub(crate) fn knobs(screen: &Screen) -> Outcome {
-    if screen.json {
-        let object = |k: &switches::Knob| json!({"name": k.name, "values": k.values, "default": k.default, "value": k.get(), "doc": k.doc});
-        screen.object(&switches::KNOBS.iter().map(object).collect::<Value>());
-        return Ok(0);
-    }
-    let mut rows = vec![["variable", "values", "default", "now", "what it does"].map(String::from).to_vec()];
-    let shown = |v: &str| if v.is_empty() { "-".to_string() } else { v.to_string() };
-    for k in switches::KNOBS {
-        rows.push(vec![k.name.into(), k.values.into(), shown(k.default), shown(&k.get()), k.doc.into()]);
-    }
-    screen.line(table(&rows));
-    Ok(0)
 }
 
 #[cfg(test)]

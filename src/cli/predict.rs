@@ -1,8 +1,9 @@
 //! `systole predict`: what a model says of pictures, of records (TFRecord, CSV, NumPy), and of how a text goes on.
 
+use super::common::Common;
+use super::outcome::{Failure, Outcome, Run};
 use super::screen::Screen;
 use super::target::config_of;
-use super::{Failure, Outcome};
 use crate::config::{Config, fraction, scale_pixels};
 use crate::datasets::{fit_picture, is_of_records, record_inputs};
 use clap::Args;
@@ -54,7 +55,13 @@ enum Takes {
     Text(usize),
 }
 
-pub(crate) fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
+impl Run for PredictArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
     let mut model = Model::load(&args.model)?;
     let config = config_of(&model, &args.model)?;

@@ -1,6 +1,6 @@
 //! What a training run reports when it is over: to people, to programs, and into the model file.
 
-use super::confused::Confusions;
+use super::confusion::Confusion;
 use super::screen::{Screen, grouped, program, quoted, values};
 use crate::config::Config;
 use crate::datasets::TrainingData;
@@ -12,7 +12,7 @@ use systole_nn::{History, Logs, Model, RunPlace};
 use systole_runtime::backend;
 
 /// A finished (or interrupted) run.
-pub(crate) struct Run<'a> {
+pub(crate) struct Report<'a> {
     config: &'a Config,
     data: &'a TrainingData,
     reason: String,
@@ -22,10 +22,10 @@ pub(crate) struct Run<'a> {
     interrupted: bool,
     seconds: f64,
     /// Which classes were taken for which.
-    pub(crate) confusions: Option<Confusions>,
+    pub(crate) confusions: Option<Confusion>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Report<'a> {
     pub(crate) fn new(
         config: &'a Config,
         data: &'a TrainingData,
@@ -34,8 +34,8 @@ impl<'a> Run<'a> {
         model: &Model,
         interrupted: bool,
         began: Instant,
-    ) -> Run<'a> {
-        Run {
+    ) -> Report<'a> {
+        Report {
             config,
             data,
             reason,

@@ -1,6 +1,7 @@
 //! `systole setup`: fetches a plugin with the user's pip, checks it, and puts it where Systole finds it.
 
-use super::Outcome;
+use super::common::Common;
+use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use crate::devices::plugin_cache;
 use clap::{Args, ValueEnum};
@@ -68,7 +69,13 @@ fn packages(which: Which) -> (Platform, &'static [Package]) {
     }
 }
 
-pub(crate) fn run(args: &SetupArgs, screen: &Screen) -> Outcome {
+impl Run for SetupArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &SetupArgs, screen: &Screen) -> Outcome {
     let (platform, packages) = packages(args.platform);
     let cache = plugin_cache().ok_or_else(|| {
         Error::new(ErrorKind::Config, "there is no folder for downloads").hint("name one with SYSTOLE_CACHE")

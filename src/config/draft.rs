@@ -77,7 +77,7 @@ impl Draft {
     /// Starts from a preset.
     pub fn preset(name: &str) -> Result<Draft> {
         let text = Config::preset_text(name).ok_or_else(|| unknown("there is no preset", name, &PRESETS))?;
-        Draft::parse(text, &format!("preset {name}"))
+        Draft::parse(&text, &format!("preset {name}"))
     }
 
     /// Sets a key: `set("--epochs 5", "fit.epochs", "5")`. What is not TOML is text; `none` takes the key out.
@@ -130,15 +130,15 @@ impl Setting {
 
     fn apply(&self, root: &mut Table) -> Result<()> {
         let Some((last, parents)) = self.path.split_last() else { return Ok(()) };
-        let mut here = Place::Table(root);
+        let mut here = Container::Table(root);
         for part in parents {
             here = here.enter(part)?;
         }
         match (here, &self.value) {
-            (Place::Table(t), Some(v)) => drop(t.insert(last.clone(), v.clone())),
-            (Place::Table(t), None) => drop(t.remove(last)),
-            (Place::List(items), Some(v)) => *item(items, last)? = v.clone(),
-            (Place::List(items), None) => {
+            (Container::Table(t), Some(v)) => drop(t.insert(last.clone(), v.clone())),
+            (Container::Table(t), None) => drop(t.remove(last)),
+            (Container::List(items), Some(v)) => *item(items, last)? = v.clone(),
+            (Container::List(items), None) => {
                 item(items, last)?;
                 items.remove(last.parse().unwrap_or(0));
             }
@@ -148,20 +148,20 @@ impl Setting {
 }
 
 /// Where a key path leads.
-enum Place<'a> {
+enum Container<'a> {
     Table(&'a mut Table),
     List(&'a mut Vec<Value>),
 }
 
-impl<'a> Place<'a> {
-    fn enter(self, part: &str) -> Result<Place<'a>> {
+impl<'a> Container<'a> {
+    fn enter(self, part: &str) -> Result<Container<'a>> {
         let value = match self {
-            Place::Table(t) => t.entry(part.to_string()).or_insert_with(|| Value::Table(Table::new())),
-            Place::List(items) => item(items, part)?,
+            Container::Table(t) => t.entry(part.to_string()).or_insert_with(|| Value::Table(Table::new())),
+            Container::List(items) => item(items, part)?,
         };
         match value {
-            Value::Table(t) => Ok(Place::Table(t)),
-            Value::Array(items) => Ok(Place::List(items)),
+            Value::Table(t) => Ok(Container::Table(t)),
+            Value::Array(items) => Ok(Container::List(items)),
             other => Err(Error::new(
                 ErrorKind::Config,
                 format!("`{part}` is a value ({other}), there are no keys below it"),
@@ -229,6 +229,24 @@ mod tests {
     }
 
     #[test]
+    fn every_layer_and_optimizer_of_the_tables_can_be_set() {
+        let text = Config::preset_text("fashion-mnist").unwrap();
+        for name in systole_nn::optimizer::NAMES {
+            let c = with(&[("optimizer.type", name)]).unwrap();
+            assert_eq!(super::super::settings::optimizer(&c.optimizer).unwrap().name(), *name);
+            assert!(text.contains(&format!("{name}, ")) || text.contains(&format!("{name};")), "{name}");
+        }
+        // An element-wise layer in the place of another.
+        let c = with(&[("layers.2", "{ type = \"PReLU\", shared_axes = [1, 2] }")]).unwrap();
+        let weights =
+            c.untrained().unwrap().weights().iter().map(|(path, _)| path.to_string()).collect::<Vec<_>>();
+        assert!(weights.contains(&"p_re_lu/alpha".to_string()), "{weights:?}");
+        let refused =
+            with(&[("layers.2", "{ type = \"PReLU\", shared_axis = 1 }")]).unwrap_err().error.to_string();
+        assert!(refused.contains("did you mean `shared_axes`"), "{refused}");
+    }
+
+    #[test]
     fn wrong_settings_are_blamed_by_name() {
         let cases = [
             ("data.scael", "1", "did you mean `scale`"),
@@ -240,6 +258,8 @@ mod tests {
             ("layers.0.filtres", "1", "did you mean `filters`"),
             ("layers.0.filters.x", "1", "no keys below"),
             ("optimizer.momentum", "0.9", "adam has no argument `momentum`"),
+            ("optimizer.type", "lino", "did you mean `lion`"),
+            ("optimizer.learning_rate", "{ type = \"CosinDecay\" }", "did you mean `CosineDecay`"),
             ("optimizer.learning_rate", "-0.1", "not above 0"),
             ("compile.loss", "mean_sqared_error", "did you mean `mean_squared_error`"),
             ("compile.metrics", "[\"acuracy\"]", "did you mean `accuracy`"),

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{Precision, nearest};
+use systole_nn::{Precision, nearest, optimizer};
 use toml::{Table, Value};
 
 /// Names of the data sets.
@@ -239,8 +239,8 @@ pub fn fraction(text: &str) -> Result<f64> {
 
 impl Config {
     /// The commented TOML of a preset.
-    pub fn preset_text(name: &str) -> Option<&'static str> {
-        Some(match name {
+    pub fn preset_text(name: &str) -> Option<String> {
+        let text = match name {
             "fashion-mnist" => include_str!("presets/fashion-mnist.toml"),
             "mnist" => include_str!("presets/mnist.toml"),
             "glyphs" => include_str!("presets/glyphs.toml"),
@@ -253,7 +253,9 @@ impl Config {
             "gpt2-small" => include_str!("presets/gpt2-small.toml"),
             "lstm" => include_str!("presets/lstm.toml"),
             _ => return None,
-        })
+        };
+        // Comments that list what there is are filled in from the tables.
+        Some(text.replace("{optimizers}", &optimizer::NAMES.join(", ")))
     }
 
     /// Reads TOML; `origin` is the file's name in messages.
@@ -424,7 +426,7 @@ mod tests {
         assert_eq!((c.fit.steps_per_epoch, c.fit.validation_freq), (Some(60), 5));
         let types: Vec<&str> = c.layers.iter().filter_map(|l| l["type"].as_str()).collect();
         assert_eq!(types, ["Conv2D", "MaxPooling2D", "Activation", "Flatten", "Dense", "Activation"]);
-        assert_eq!(settings::optimizer(&c.optimizer).unwrap(), systole_nn::optimizer::adam(1e-3));
+        assert_eq!(settings::optimizer(&c.optimizer).unwrap(), optimizer::adam(1e-3));
     }
 
     #[test]
@@ -488,7 +490,7 @@ mod tests {
     #[test]
     fn layers_may_name_what_feeds_them() {
         let model = with_structure(RESIDUAL).unwrap().untrained().unwrap();
-        let fed: Vec<usize> = model.architecture().places.iter().map(|p| p.inputs.len()).collect();
+        let fed: Vec<usize> = model.architecture().nodes.iter().map(|p| p.inputs.len()).collect();
         assert_eq!(fed, [1, 2, 1, 1]);
         let wrong =
             |from: &str, to: &str| with_structure(&RESIDUAL.replacen(from, to, 1)).unwrap_err().to_string();

@@ -4,7 +4,7 @@
 use super::blame::{Wrong, from_serde, unknown};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::applications::{APPLICATIONS, by_name};
 use systole_nn::layers::LayerSpec;
@@ -14,17 +14,6 @@ use systole_nn::optimizer::Optimizer;
 use systole_nn::schedule::Schedule;
 use systole_nn::{Architecture, Symbol, any_input};
 use toml::{Table, Value};
-
-/// Arguments that every optimizer has.
-const COMMON: [&str; 7] = [
-    "learning_rate",
-    "weight_decay",
-    "exclude_from_weight_decay",
-    "clipnorm",
-    "clipvalue",
-    "global_clipnorm",
-    "gradient_accumulation_steps",
-];
 
 /// The structure of the model: an application, or layers.
 pub(super) fn architecture(model: Option<&Table>, layers: &[Table]) -> Result<Architecture, Wrong> {
@@ -77,7 +66,7 @@ fn of_layers(tables: &[Table]) -> Result<Architecture, Wrong> {
         }
     }
     let architecture = Architecture::functional(&[input], &last).map_err(|e| Wrong::of("layers", e))?;
-    if architecture.places.len() < tables.len() {
+    if architecture.nodes.len() < tables.len() {
         return Err(Wrong::new("layers", "the output of some layer goes nowhere")
             .hint("the last layer is the model's output: all others must lead to it through `inputs`"));
     }
@@ -146,24 +135,10 @@ fn layer(index: usize, table: &Table) -> Result<LayerSpec, Wrong> {
 /// The `optimizer` table.
 pub(super) fn optimizer(table: &Table) -> Result<Optimizer, Wrong> {
     let name = kind("optimizer", table)?;
-    let base: Optimizer = name.parse().map_err(|e| Wrong::of("optimizer.type", e))?;
-    let mut json = serde_json::to_value(&base).map_err(|e| Wrong::new("optimizer", e.to_string()))?;
-    let mut done = base;
+    let mut done: Optimizer = name.parse().map_err(|e| Wrong::of("optimizer.type", e))?;
     for (key, value) in table.iter().filter(|(k, _)| *k != "type") {
         let path = format!("optimizer.{key}");
-        let own: Vec<String> =
-            json["kind"]["config"].as_object().map(|m| m.keys().cloned().collect()).unwrap_or_default();
-        let slot = match key.as_str() {
-            own_key if own.iter().any(|k| k == own_key) => &mut json["kind"]["config"][own_key],
-            common if COMMON.contains(&common) => &mut json[common],
-            _ => {
-                let known: Vec<&str> = COMMON.into_iter().chain(own.iter().map(String::as_str)).collect();
-                let what = format!("{} has no argument", done.name());
-                return Err(Wrong::of(&path, unknown(&what, key, &known)));
-            }
-        };
-        *slot = if key == "learning_rate" { schedule(&to_json(value)) } else { to_json(value) };
-        done = read(&path, json.clone())?;
+        done = done.with(key, &to_json(value)).map_err(|e| Wrong::of(&path, e))?;
         done.check().map_err(|e| Wrong::of(&path, e))?;
     }
     let rate = &done.learning_rate;
@@ -174,19 +149,6 @@ pub(super) fn optimizer(table: &Table) -> Result<Optimizer, Wrong> {
         );
     }
     Ok(done)
-}
-
-/// `0.001`, or `{ type = "CosineDecay", … }`, as serde wants a [`Schedule`].
-fn schedule(value: &Json) -> Json {
-    match value {
-        Json::Object(map) => {
-            let rest = map.iter().filter(|(k, _)| *k != "type");
-            let config: Map<String, Json> =
-                rest.map(|(k, v)| (k.clone(), if k == "then" { schedule(v) } else { v.clone() })).collect();
-            json!({"class_name": map.get("type").cloned().unwrap_or(Json::Null), "config": config})
-        }
-        rate => json!({"class_name": "Constant", "config": rate}),
-    }
 }
 
 /// `compile.loss`.

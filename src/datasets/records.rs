@@ -174,8 +174,8 @@ pub fn records(
         false => Source::open(test_files, options)?,
     };
     let (train_part, test_part) = match source.files() == test_source.files() {
-        true => Part::split(shape)?,
-        false => (Part::All, Part::All),
+        true => Subset::split(shape)?,
+        false => (Subset::All, Subset::All),
     };
     let mut reading = Reading::of(&source, options, shape)?;
     let report = |done, all| dir.report("reading records", done, all);
@@ -247,7 +247,7 @@ pub fn record_inputs(
     let input = Input::of(&first, &label, &options, &shape)?;
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
     let reading = Reading { features, input, label, labels: Labels::Values };
-    Ok(source.in_order(Part::All).map_parallel(
+    Ok(source.in_order(Subset::All).map_parallel(
         move |s| {
             let (name, input) = reading.input(&reading.parse(s)?)?;
             Sample::new([(name, input)]).check()
@@ -293,7 +293,7 @@ fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBuf>, Vec<Pat
 
 /// Which of the records of a file are meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum Subset {
     All,
     /// All but each so manieth.
     Train(u64, u64),
@@ -301,22 +301,22 @@ enum Part {
     Test(u64, u64),
 }
 
-impl Part {
-    fn split(shape: &RecordShape) -> Result<(Part, Part)> {
+impl Subset {
+    fn split(shape: &RecordShape) -> Result<(Subset, Subset)> {
         if shape.validation_split <= 0.0 {
             return Err(Error::new(ErrorKind::Config, "there are no records to test on")
                 .because("no files are for testing, and data.validation_split is 0")
                 .hint("name files with data.records.test, or set data.validation_split to 0.2"));
         }
         let every = (1.0 / shape.validation_split).round().max(2.0) as u64;
-        Ok((Part::Train(every, shape.seed), Part::Test(every, shape.seed)))
+        Ok((Subset::Train(every, shape.seed), Subset::Test(every, shape.seed)))
     }
 
     fn of(self, records: Dataset) -> Dataset {
         let (is_test, every, seed) = match self {
-            Part::All => return records,
-            Part::Train(every, seed) => (false, every, seed),
-            Part::Test(every, seed) => (true, every, seed),
+            Subset::All => return records,
+            Subset::Train(every, seed) => (false, every, seed),
+            Subset::Test(every, seed) => (true, every, seed),
         };
         if let Some(n) = records.cardinality().finite() {
             let fixed = Shuffle { buffer_size: usize::MAX, seed, reshuffle_each_iteration: false };
@@ -384,7 +384,7 @@ impl Source {
         self.opened.dataset.cardinality().finite().is_some()
     }
 
-    fn of_file(options: &RecordOptions, path: PathBuf, part: Part) -> Dataset {
+    fn of_file(options: &RecordOptions, path: PathBuf, part: Subset) -> Dataset {
         let on_corrupt = match options.skip {
             0 => OnCorrupt::Fail,
             quota => OnCorrupt::Skip { quota },
@@ -394,17 +394,17 @@ impl Source {
     }
 
     /// File by file: the same elements in the same order in each epoch.
-    fn in_order(&self, part: Part) -> Dataset {
+    fn in_order(&self, part: Subset) -> Dataset {
         self.read(Dataset::files(self.files().to_vec()), part, 1)
     }
 
     /// Several files at a time, their order new in each epoch.
-    fn mixed(&self, part: Part, seed: u64) -> Dataset {
+    fn mixed(&self, part: Subset, seed: u64) -> Dataset {
         let files = Dataset::files(self.files().to_vec()).shuffle(usize::MAX, seed);
         self.read(files, part, self.options.cycle_length)
     }
 
-    fn read(&self, files: Dataset, part: Part, cycle: usize) -> Dataset {
+    fn read(&self, files: Dataset, part: Subset, cycle: usize) -> Dataset {
         if self.features().is_none() {
             return part.of(self.opened.dataset.clone());
         }
@@ -479,7 +479,7 @@ impl Reading {
     }
 
     /// How many records there are; remembers what their labels are.
-    fn count(&mut self, source: &Source, part: Part, progress: &dyn Fn(u64, u64)) -> Result<usize> {
+    fn count(&mut self, source: &Source, part: Subset, progress: &dyn Fn(u64, u64)) -> Result<usize> {
         let Some(features) = &self.features else {
             return self.count_all(&source.in_order(part)).map_err(explain);
         };

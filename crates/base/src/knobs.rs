@@ -74,6 +74,13 @@ pub const JIT: Knob = Knob {
     default: "on",
     doc: "on: element-wise programs become machine code when they are compiled, on machines with AVX2 or AVX-512; off: they are interpreted, with the same results",
 };
+/// A kernel that goes before the others.
+pub const KERNEL: Knob = Knob {
+    name: "SYSTOLE_KERNEL",
+    values: "FAMILY/CANDIDATE",
+    default: "",
+    doc: "a kernel of the CPU backend that is asked before the others of its family, for comparing; steps that it refuses are computed as usual. `systole show MODEL --stage kernels` names those of a model",
+};
 /// Memory that the process may use.
 pub const MEMORY_LIMIT: Knob = Knob {
     name: "SYSTOLE_MEMORY_LIMIT",
@@ -156,6 +163,7 @@ pub const KNOBS: &[Knob] = &[
     EXCESS_PRECISION,
     BLOCKS,
     JIT,
+    KERNEL,
     BACKEND,
     PJRT_PLUGIN,
     PJRT_OPTIONS,

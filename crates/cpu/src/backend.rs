@@ -1,12 +1,20 @@
 //! The backend interface: compile a graph, run it on buffers.
 
-use crate::arena::{CpuData, Memory};
-use crate::detect::{Level, Target};
-use crate::exec::{Cx, Executor};
-use crate::limit;
-use crate::panels::{self, Panels};
-use crate::profile;
-use crate::team::{Team, flush_denormals, restore_denormals};
+use crate::kernel::Cx;
+use crate::machine::memory::Memory;
+use crate::machine::team::{Team, flush_denormals, restore_denormals};
+use crate::run::ALL_FAMILIES;
+use crate::run::buffer::CpuData;
+use crate::run::executor::Executor;
+use crate::run::explain;
+use crate::run::explain::StepKernel;
+use crate::run::limit;
+use crate::run::panels;
+use crate::run::panels::Panels;
+use crate::run::profile;
+use crate::select;
+use crate::select::{Candidate, Registry};
+use crate::simd::level::{Level, Target};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use systole_compile::{Blocking, Options, Place, optimize_with, remat, schedule};
@@ -24,6 +32,8 @@ pub struct CpuBackend {
     target: Target,
     blocks: Blocking,
     panels: bool,
+    /// The kernel that goes before the others of its family.
+    forced: Option<&'static Candidate>,
 }
 
 /// The near cache that blocks of rows are made for, whatever this machine has: sums must not depend on it.
@@ -32,6 +42,16 @@ const CACHE: usize = 1 << 20;
 /// How to open this backend: `cpu`, preferred to the interpreter.
 pub fn provider() -> Provider {
     Provider { name: "cpu", rank: 10, open: || Ok(Arc::new(CpuBackend::new()?)) }
+}
+
+/// `family/candidate` of every kernel that there is, and the levels of instructions that each is tried at.
+pub fn kernel_names() -> Vec<(String, &'static [Level])> {
+    select::paths(ALL_FAMILIES)
+}
+
+/// The tables of all kernels as a document in Markdown: `docs/internals/kernels.md`.
+pub fn kernel_tables() -> String {
+    select::tables(ALL_FAMILIES)
 }
 
 impl CpuBackend {
@@ -55,11 +75,16 @@ impl CpuBackend {
         let tensor_float_32 = knobs::TENSOR_FLOAT_32.is_on()?;
         let winograd = knobs::WINOGRAD.is_on()?;
         let excess_precision = knobs::EXCESS_PRECISION.is_on()?;
+        let forced = match knobs::KERNEL.get().trim() {
+            "" => None,
+            name => Some(select::find(ALL_FAMILIES, name).map_err(|e| e.at(knobs::KERNEL.name))?),
+        };
         Ok(CpuBackend {
             team: Arc::new(team),
             target: Target { level, tensor_float_32, winograd, excess_precision, flush: false },
             blocks,
             panels: true,
+            forced,
         })
     }
 
@@ -93,6 +118,33 @@ impl CpuBackend {
         CpuBackend { panels, ..self }
     }
 
+    /// The same backend, in whose programs one kernel, `family/candidate`, goes before the others of its family wherever it
+    /// accepts the step: for tests and for measuring (`SYSTOLE_KERNEL`). Results keep their tolerances, not their bits.
+    ///
+    /// # Errors
+    /// When there is no such kernel; the error lists what there is ([`kernel_names`]).
+    ///
+    /// ```
+    /// use systole_cpu::{CpuBackend, Level, Team};
+    /// let backend = CpuBackend::with(Team::new(1), Level::Portable)?.with_kernel("rng/reference")?;
+    /// assert!(backend.with_kernel("rng/dice").is_err());
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    pub fn with_kernel(self, name: &str) -> Result<CpuBackend> {
+        Ok(CpuBackend { forced: Some(select::find(ALL_FAMILIES, name)?), ..self })
+    }
+
+    /// The kernel of each step that a graph compiles to, and why those of higher priority refused the step; steps of loops,
+    /// branches and blocks of rows come after the step that runs them.
+    ///
+    /// # Errors
+    /// As for [`Backend::compile`].
+    pub fn explain(&self, graph: &Graph, options: &CompileOptions) -> Result<Vec<StepKernel>> {
+        graph.verify()?;
+        let (optimized, _) = optimize_with(graph, self.excess_precision(options))?;
+        Ok(explain::steps(&self.bind(&optimized, options)?))
+    }
+
     fn excess_precision(&self, options: &CompileOptions) -> bool {
         self.target.excess_precision && options.excess_precision
     }
@@ -101,13 +153,23 @@ impl CpuBackend {
         let winograd = self.target.winograd && options.winograd;
         let excess_precision = self.excess_precision(options);
         let target = Target { winograd, excess_precision, flush: options.flush_denormals, ..self.target };
-        let donated = options.donated.clone();
-        let options = Options { donated, state_at: None, blocks: self.blocks, excess_precision };
-        let mut executor = Executor::new(schedule(graph, &options)?, target)?;
+        let program = schedule(graph, &self.program_options(options))?;
+        let mut executor = Executor::new(program, target, self.registry())?;
         if self.panels {
             executor.arrange();
         }
         Ok(executor)
+    }
+
+    /// What the compiler is told for this backend, for those who look at its stages.
+    pub fn program_options(&self, options: &CompileOptions) -> Options {
+        let donated = options.donated.clone();
+        let excess_precision = self.excess_precision(options);
+        Options { donated, state_at: None, blocks: self.blocks, excess_precision }
+    }
+
+    fn registry(&self) -> Registry {
+        Registry { families: ALL_FAMILIES, forced: self.forced }
     }
 
     /// The program, with as much computed again instead of kept as the memory limit asks for.

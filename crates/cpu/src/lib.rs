@@ -1,30 +1,29 @@
 //! The CPU engine: runs a compiled schedule with its own kernels, threads and memory, behind the backend interface.
 //!
-//! Reading order: [`backend`](mod@backend) (compile and run), `exec` (a schedule with kernels bound to its steps),
-//! `kernels/` (one file for each family), `team` (threads), `detect` (instruction sets).
+//! Reading order, from the top: [`backend`](mod@backend) (compile and run), `run/` (a program with kernels bound to its
+//! steps), `kernels/` (a folder and a table of candidates for each family), `select` (how a candidate is chosen), `kernel`
+//! (the contract of kernels and what several families share), `machine/` (levels of instructions, threads, memory), `simd/`
+//! (vectors, loops over them, register kernels of products). Imports go downwards only.
 //!
 //! Results depend on the graph and the instruction-set level, never on the number of threads: blocks and trees of
 //! partial sums are functions of shapes.
 //!
-//! This crate has `unsafe` code. The rule behind most of it is stated once, in `kernels/mod.rs`: a kernel gets
+//! This crate has `unsafe` code. The rule behind most of it is stated once, in `kernel.rs`: a kernel gets
 //! pointers to arrays of its step's types, which the buffer plan keeps apart or legally in place.
 #![allow(unsafe_code)]
 
-mod arena;
 pub mod backend;
-mod blocks;
-mod detect;
-mod exec;
+mod kernel;
 mod kernels;
-mod limit;
-mod panels;
-mod peak;
-mod profile;
-mod team;
+mod machine;
+mod run;
+mod select;
+mod simd;
 
-pub use arena::available as available_memory;
-pub use backend::{CpuBackend, provider};
-pub use detect::Level;
-pub use peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
+pub use crate::backend::{CpuBackend, kernel_names, kernel_tables, provider};
+pub use crate::machine::memory::available as available_memory;
+pub use crate::machine::peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
+pub use crate::machine::team::Team;
+pub use crate::run::explain::{ChosenKernel, StepKernel, kernel_listing};
+pub use crate::simd::level::Level;
 pub use systole_compile::Blocking;
-pub use team::Team;

@@ -125,6 +125,12 @@ impl From<Literal> for HostArray {
     }
 }
 
+impl From<&Literal> for HostArray {
+    fn from(x: &Literal) -> HostArray {
+        x.clone().into()
+    }
+}
+
 impl From<Result<Literal>> for HostArray {
     fn from(x: Result<Literal>) -> HostArray {
         HostArray(x)

@@ -397,12 +397,12 @@ impl Faulty {
 impl<F> Faulty<F> {
     /// The calls so far, by name.
     pub fn calls(&self) -> Vec<&'static str> {
-        crate::autotune::lock(&self.calls).clone()
+        crate::sync::lock(&self.calls).clone()
     }
 
     /// Counts a call; the fault, if it is its turn.
     fn turn(&self, call: &'static str) -> Option<Fault> {
-        let mut calls = crate::autotune::lock(&self.calls);
+        let mut calls = crate::sync::lock(&self.calls);
         calls.push(call);
         let n = calls.len() - 1;
         (n == self.at || (self.forever && n > self.at)).then_some(self.fault)

@@ -3,6 +3,7 @@
 //! A path is a file of the system, or `gs://BUCKET/KEY` or `s3://BUCKET/KEY`, for which the program must have been built with
 //! the feature `object-stores`. Writing is [`crate::disk`]'s.
 
+pub use crate::entry::Entry;
 #[cfg(feature = "object-stores")]
 use crate::objects;
 use std::fs::{self, File};
@@ -145,19 +146,6 @@ pub fn is_dir(path: impl AsRef<Path>) -> bool {
         false => path.is_dir(),
         true => entries(path).is_ok_and(|all| !all.is_empty()),
     }
-}
-
-/// What a folder holds.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
-    /// The folder's path and the name.
-    pub path: PathBuf,
-    /// The last part of the path.
-    pub name: String,
-    /// Whether it is a folder.
-    pub is_dir: bool,
-    /// Whether it is a link to elsewhere.
-    pub is_link: bool,
 }
 
 /// What a folder holds, sorted; hidden names are left out.

@@ -2,7 +2,7 @@
 //!
 //! A [`Dataset`] is a description, cheap to clone and immutable; [`Dataset::iter`] runs it. Elements are
 //! [`Sample`]s: named host arrays. The order of elements is a pure function of (seed, epoch, index), so the
-//! place in any pipeline is two integers ([`Position`]) and [`Dataset::iter_at`] continues there exactly.
+//! position in any pipeline is two integers ([`Position`]) and [`Dataset::iter_at`] continues there exactly.
 //!
 //! Nothing here knows of graphs, layers or devices.
 //!
@@ -28,35 +28,29 @@
 
 mod arith;
 mod array;
-mod autotune;
-mod dataset;
 pub mod disk;
+mod entry;
 pub mod format;
-mod hold;
 pub mod input;
-mod lanes;
 #[cfg(feature = "object-stores")]
 pub mod objects;
 pub mod picture;
-mod place;
-mod pump;
-mod report;
-mod run;
+mod pipeline;
 mod sample;
+mod simd16;
 mod source;
 pub mod stage;
 mod store;
+mod sync;
 pub mod tools;
-mod watch;
 pub mod web;
 
 pub use arith::Operand;
 pub use array::HostArray;
-pub use autotune::{Tuning, free_memory};
-pub use dataset::{AUTOTUNE, Cardinality, Dataset, DatasetIter};
-pub use place::{Place, Position};
-pub use report::{QueueReport, Report, StageReport};
-pub use run::{Options, Run};
+pub use pipeline::{
+    AUTOTUNE, Cardinality, Dataset, DatasetIter, IteratorState, Options, Position, QueueReport, Report, Run,
+    StageReport, Tuning, free_memory,
+};
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use source::images::{ImageFolder, decode_image};
 pub use source::lines::{Column, Csv};

@@ -5,11 +5,11 @@
 //! whole records are used, a torn end is cut off, and the rest is added. Only numbers and offsets are in memory.
 
 use crate::HostArray;
-use crate::autotune::lock;
 use crate::disk::{Disk, FileSystem, again, write_all};
 use crate::format::tfrecord::{Compression, OnCorrupt, Reader, frame};
 use crate::format::wire::{Fields, Value, put_bytes, put_varint};
 use crate::sample::Sample;
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::fs::TryLockError;
 use std::path::{Path, PathBuf};

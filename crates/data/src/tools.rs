@@ -2,18 +2,16 @@
 //!
 //! Everything here returns values that show themselves as text; nothing is printed.
 
-use crate::autotune::lock;
 use crate::disk::{Disk, write_atomically};
 use crate::format::example::{self, Features};
 use crate::format::tfrecord::{Compression, Damage, OnCorrupt, Reader, Writer};
 use crate::format::{idx, png};
 use crate::input::{self, Input, entries, is_dir};
-use crate::report::Report;
-use crate::run::Options;
+use crate::pipeline::{IteratorState, Options, Report, Watch, stages_of};
 use crate::sample::ElementSpec;
 use crate::source::files::glob;
-use crate::watch::Watch;
-use crate::{Cardinality, Dataset, HostArray, ImageFolder, Position, Sample, place::Place};
+use crate::sync::lock;
+use crate::{Cardinality, Dataset, HostArray, ImageFolder, Position, Sample};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
@@ -616,7 +614,7 @@ pub struct Traced {
 /// # Errors
 /// When there is no such element.
 pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<Traced>> {
-    let watch = Watch::trace(&dataset.clone().into_node());
+    let watch = Watch::trace(stages_of(&dataset.clone().into_node()));
     let Watch::Trace(trace) = watch.clone() else { return Ok(Vec::new()) };
     let mut iter = dataset.run(0, Some(watch));
     iter.go_to(&Position::new(0, index));
@@ -675,7 +673,7 @@ pub fn write_pictures(sample: &Sample, prefix: &Path) -> Result<Vec<PathBuf>> {
 
 /// The size of a position in a checkpoint, for reports: its numbers.
 pub fn position_size(position: &Position) -> usize {
-    2 + position.place.as_ref().map_or(0, Place::size)
+    2 + position.state.as_ref().map_or(0, IteratorState::size)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A backend that runs programs on several devices of another.
 
-use crate::{Strategy, Team, Together, partition};
+use crate::{SimulatedMesh, Strategy, Team, partition};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::op::Devices;
@@ -100,7 +100,7 @@ impl Backend for Distributed {
             (0..graph.params.len()).filter(|i| !options.roles.batch.contains(i)).collect();
         let own = partition(graph, &spread, &state)?;
         let team = Team::alone(Devices::replicas(self.mesh.devices()));
-        let program = Together::compile(&*self.inner, &own, &team, options)?;
+        let program = SimulatedMesh::compile(&*self.inner, &own, &team, options)?;
         Ok(Arc::new(OnLogical {
             params: graph.param_types(),
             results: graph.result_types(),
@@ -131,7 +131,7 @@ struct OnLogical {
     results: Vec<TensorType>,
     mesh: Arc<Mesh>,
     spread: Spread,
-    program: Together,
+    program: SimulatedMesh,
 }
 
 impl OnLogical {

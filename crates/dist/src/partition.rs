@@ -1,6 +1,6 @@
 //! One program of all devices → the program of each device, with the exchanges between them as ops.
 
-use crate::factor::{Along, Factor, factors, is_zeros, part_of};
+use crate::sharding_rule::{Along, Factor, factors, is_zeros, part_of};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,9 +1,7 @@
 //! Reverse-mode differentiation: walks the nodes back from a value and appends the derivative's nodes to the
 //! same graph, each op contributing its own `vjp` rule.
 
-use crate::build::{GraphBuilder, Tensor};
-use crate::graph::ValueId;
-use crate::op::{Grad, Op, OptimizationBarrier};
+use crate::graph::{Grad, GraphBuilder, Op, OptimizationBarrier, Tensor, ValueId};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use systole_base::{Error, ErrorKind, TensorType};

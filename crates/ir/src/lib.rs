@@ -19,23 +19,16 @@
 //! assert_eq!(out[1].to_f32s(), [2.0, 4.0, 6.0]);
 //! ```
 
-pub use op::attention;
-mod build;
-pub mod compose;
-pub mod cost;
-pub mod flow;
 pub mod grad;
 mod graph;
 pub mod interp;
 pub mod op;
 mod sharding;
 pub mod text;
-mod verify;
 
-pub use build::{GraphBuilder, Tensor};
 pub use grad::{grad, vjp};
-pub use graph::{Graph, Loc, Node, ValueId};
-pub use op::Op;
+pub use graph::{Graph, GraphBuilder, Loc, Node, Op, Tensor, ValueId, cost};
+pub use op::{attention, compose, flow};
 pub use sharding::{Mesh, Sharding, Spread};
 pub use systole_base::{
     DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,

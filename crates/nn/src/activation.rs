@@ -1,5 +1,6 @@
 //! Activation functions by Keras's names.
 
+use crate::nearest::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{Error, ErrorKind, Result, Tensor};
@@ -118,29 +119,6 @@ impl FromStr for Activation {
             }
         })
     }
-}
-
-/// The candidate nearest to what was typed, by edit distance; letters missing at the end count little, so that the
-/// beginning of a long name finds it.
-pub fn nearest<'a>(typed: &str, candidates: &[&'a str]) -> &'a str {
-    candidates.iter().copied().min_by_key(|c| distance(typed, c)).unwrap_or("")
-}
-
-/// Four for each insertion, deletion or replacement that turns `a` into a beginning of `b`, one for each letter after.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    let beginnings = row.iter().enumerate().map(|(j, edits)| 4 * edits + (b.len() - j));
-    beginnings.min().unwrap_or(0)
 }
 
 #[cfg(test)]

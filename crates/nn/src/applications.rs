@@ -237,7 +237,7 @@ pub const APPLICATIONS: [&str; 2] = ["resnet50", "gpt2"];
 /// use serde_json::json;
 /// use systole_nn::applications::by_name;
 /// let gpt2 = by_name("gpt2", json!({"num_layers": 2}).as_object().unwrap())?;
-/// assert!(gpt2.places.iter().any(|p| p.name == "transformer_layer_1"));
+/// assert!(gpt2.nodes.iter().any(|p| p.name == "transformer_layer_1"));
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub fn by_name(name: &str, arguments: &Map<String, Value>) -> Result<Architecture> {

@@ -1,8 +1,8 @@
 //! The structure of a model: layers with names and what feeds them. Serialisable; holds no weights.
 
 use crate::layer::Cx;
+use crate::layer_loops;
 use crate::layers::{CustomLayers, LayerSpec};
-use crate::repeats;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType};
@@ -18,22 +18,22 @@ pub struct InputSpec {
 
 /// What feeds a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum NodeInput {
     /// An input of the model.
     Input(usize),
     /// The output of an earlier layer.
     Layer(usize),
 }
 
-/// A layer in its place. Places with one name share their weights.
+/// A layer and what feeds it. Nodes with one name share their weights.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct LayerNode {
     /// Unique name, first part of the weights' paths.
     pub name: String,
     /// The layer.
     pub layer: LayerSpec,
     /// What feeds it.
-    pub inputs: Vec<Source>,
+    pub inputs: Vec<NodeInput>,
 }
 
 /// The structure of a model.
@@ -42,38 +42,38 @@ pub struct Architecture {
     /// The inputs.
     pub inputs: Vec<InputSpec>,
     /// The layers, each after those that feed it.
-    pub places: Vec<Place>,
+    pub nodes: Vec<LayerNode>,
     /// What the model returns.
-    pub output: Source,
+    pub output: NodeInput,
 }
 
-impl Place {
-    /// The output of the layer here, from the model's inputs and the outputs of the places before.
+impl LayerNode {
+    /// The output of the layer here, from the model's inputs and the outputs of the nodes before.
     pub(crate) fn call(&self, cx: &mut Cx, inputs: &[Tensor], outputs: &[Tensor]) -> Tensor {
         let args: Vec<Tensor> = self.inputs.iter().map(|&s| value(s, inputs, outputs)).collect();
         cx.scope(&self.name, |cx| self.layer.call(cx, &args))
     }
 }
 
-fn value(source: Source, inputs: &[Tensor], outputs: &[Tensor]) -> Tensor {
+fn value(source: NodeInput, inputs: &[Tensor], outputs: &[Tensor]) -> Tensor {
     match source {
-        Source::Input(i) => inputs[i].clone(),
-        Source::Layer(i) => outputs[i].clone(),
+        NodeInput::Input(i) => inputs[i].clone(),
+        NodeInput::Layer(i) => outputs[i].clone(),
     }
 }
 
 impl Architecture {
     /// A chain of layers.
     pub fn sequential(layers: impl IntoIterator<Item = LayerSpec>) -> Architecture {
-        let mut names = Names::default();
-        let mut places: Vec<Place> = Vec::new();
-        let mut output = Source::Input(0);
+        let mut names = LayerNames::default();
+        let mut nodes: Vec<LayerNode> = Vec::new();
+        let mut output = NodeInput::Input(0);
         for layer in layers {
             let name = names.unique(&layer);
-            places.push(Place { name, layer, inputs: vec![output] });
-            output = Source::Layer(places.len() - 1);
+            nodes.push(LayerNode { name, layer, inputs: vec![output] });
+            output = NodeInput::Layer(nodes.len() - 1);
         }
-        Architecture { inputs: vec![InputSpec { name: "image".into(), ty: None }], places, output }
+        Architecture { inputs: vec![InputSpec { name: "image".into(), ty: None }], nodes, output }
     }
 
     /// Everything that `output` depends on, with `inputs` in the given order.
@@ -91,37 +91,38 @@ impl Architecture {
                 }
             }
         }
-        let mut walk = Walk { inputs, places: Vec::new(), seen: Vec::new(), names: Names::default() };
+        let mut walk =
+            SymbolWalk { inputs, nodes: Vec::new(), seen: Vec::new(), names: LayerNames::default() };
         let output = walk.visit(output)?;
-        Ok(Architecture { inputs: specs, places: walk.places, output }.in_keras_order())
+        Ok(Architecture { inputs: specs, nodes: walk.nodes, output }.in_keras_order())
     }
 
     /// The same layers in the order of Keras's `model.layers`, and so of its weights: those farthest from the output
     /// first, equals as they are.
     fn in_keras_order(self) -> Architecture {
         let depths = self.depths();
-        let mut order: Vec<usize> = (0..self.places.len()).collect();
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         order.sort_by_key(|&i| std::cmp::Reverse(depths[i]));
         let mut moved_to = vec![0; order.len()];
         order.iter().enumerate().for_each(|(new, &old)| moved_to[old] = new);
-        let source = |s: &Source| match s {
-            Source::Layer(i) => Source::Layer(moved_to[*i]),
+        let source = |s: &NodeInput| match s {
+            NodeInput::Layer(i) => NodeInput::Layer(moved_to[*i]),
             input => *input,
         };
-        let place = |&old: &usize| {
-            let p = &self.places[old];
-            Place { inputs: p.inputs.iter().map(source).collect(), ..p.clone() }
+        let node = |&old: &usize| {
+            let p = &self.nodes[old];
+            LayerNode { inputs: p.inputs.iter().map(source).collect(), ..p.clone() }
         };
         let output = source(&self.output);
-        Architecture { places: order.iter().map(place).collect(), output, inputs: self.inputs }
+        Architecture { nodes: order.iter().map(node).collect(), output, inputs: self.inputs }
     }
 
     /// The most layers between each layer's output and the model's.
     fn depths(&self) -> Vec<usize> {
-        let mut depths = vec![0; self.places.len()];
-        for (i, place) in self.places.iter().enumerate().rev() {
-            for source in &place.inputs {
-                if let Source::Layer(j) = source {
+        let mut depths = vec![0; self.nodes.len()];
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            for source in &node.inputs {
+                if let NodeInput::Layer(j) = source {
                     depths[*j] = depths[*j].max(depths[i] + 1);
                 }
             }
@@ -131,9 +132,9 @@ impl Architecture {
 
     /// Applies the model to `inputs` and returns its output.
     pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let mut chains = if cx.loops() { repeats::chains(self) } else { Vec::new() };
-        let mut outputs: Vec<Tensor> = Vec::with_capacity(self.places.len());
-        while outputs.len() < self.places.len() {
+        let mut chains = if cx.loops() { layer_loops::chains(self) } else { Vec::new() };
+        let mut outputs: Vec<Tensor> = Vec::with_capacity(self.nodes.len());
+        while outputs.len() < self.nodes.len() {
             let at = outputs.len();
             let loops = chains.first_mut().filter(|chain| chain.start == at);
             let whole = loops.and_then(|chain| {
@@ -142,12 +143,12 @@ impl Architecture {
                 if y.is_none() {
                     chain.leave_one_out();
                 }
-                y.map(|y| (y, chain.places()))
+                y.map(|y| (y, chain.nodes()))
             });
             match whole {
                 // Nothing reads what is inside.
-                Some((y, places)) => outputs.extend(std::iter::repeat_n(y, places)),
-                None => outputs.push(self.places[at].call(cx, inputs, &outputs)),
+                Some((y, nodes)) => outputs.extend(std::iter::repeat_n(y, nodes)),
+                None => outputs.push(self.nodes[at].call(cx, inputs, &outputs)),
             }
             chains.retain(|chain| chain.start >= outputs.len() && chain.is_long());
         }
@@ -155,11 +156,16 @@ impl Architecture {
     }
 
     /// As [`Architecture::call`], showing each layer's output on the way.
-    pub fn call_with(&self, cx: &mut Cx, inputs: &[Tensor], mut each: impl FnMut(&Place, &Tensor)) -> Tensor {
-        let mut outputs: Vec<Tensor> = Vec::with_capacity(self.places.len());
-        for place in &self.places {
-            let y = place.call(cx, inputs, &outputs);
-            each(place, &y);
+    pub fn call_with(
+        &self,
+        cx: &mut Cx,
+        inputs: &[Tensor],
+        mut each: impl FnMut(&LayerNode, &Tensor),
+    ) -> Tensor {
+        let mut outputs: Vec<Tensor> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let y = node.call(cx, inputs, &outputs);
+            each(node, &y);
             outputs.push(y);
         }
         value(self.output, inputs, &outputs)
@@ -167,13 +173,13 @@ impl Architecture {
 
     /// Errors with the first layer argument that was given wrongly, or when two different layers have one name.
     pub fn check(&self) -> Result<()> {
-        for (i, place) in self.places.iter().enumerate() {
-            place.layer.check().at(|| format!("layer {}", place.name))?;
-            let namesake = self.places[..i].iter().find(|p| p.name == place.name);
-            if namesake.is_some_and(|p| p.layer.to_json() != place.layer.to_json()) {
+        for (i, node) in self.nodes.iter().enumerate() {
+            node.layer.check().at(|| format!("layer {}", node.name))?;
+            let namesake = self.nodes[..i].iter().find(|p| p.name == node.name);
+            if namesake.is_some_and(|p| p.layer.to_json() != node.layer.to_json()) {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    format!("two different layers are named {}", place.name),
+                    format!("two different layers are named {}", node.name),
                 )
                 .because("layers of one name share their weights, so they must be the same layer")
                 .hint("give one of them another name"));
@@ -184,9 +190,9 @@ impl Architecture {
 
     /// For model files.
     pub fn to_json(&self) -> Value {
-        let source = |s: &Source| match s {
-            Source::Input(i) => json!({ "input": i }),
-            Source::Layer(i) => json!({ "layer": i }),
+        let source = |s: &NodeInput| match s {
+            NodeInput::Input(i) => json!({ "input": i }),
+            NodeInput::Layer(i) => json!({ "layer": i }),
         };
         let inputs: Vec<Value> = self
             .inputs
@@ -197,7 +203,7 @@ impl Architecture {
             })
             .collect();
         let layers: Vec<Value> = self
-            .places
+            .nodes
             .iter()
             .map(|p| {
                 let feeds: Vec<Value> = p.inputs.iter().map(source).collect();
@@ -211,7 +217,7 @@ impl Architecture {
     pub fn from_json(value: &Value, custom: &CustomLayers) -> Result<Architecture> {
         let inputs =
             list(value, "inputs")?.iter().map(input_from_json).collect::<Result<Vec<InputSpec>>>()?;
-        let mut places: Vec<Place> = Vec::new();
+        let mut nodes: Vec<LayerNode> = Vec::new();
         for (i, entry) in list(value, "layers")?.iter().enumerate() {
             let layer =
                 entry.get("layer").ok_or_else(|| broken(format!("layer {i} has no `layer` entry")))?;
@@ -219,16 +225,16 @@ impl Architecture {
             let feeds = list(entry, "inputs")?
                 .iter()
                 .map(|s| source_from_json(s, inputs.len(), i))
-                .collect::<Result<Vec<Source>>>()?;
+                .collect::<Result<Vec<NodeInput>>>()?;
             if feeds.is_empty() {
                 return Err(broken(format!("nothing feeds layer {name}")));
             }
             let layer = LayerSpec::from_json(layer, custom).at(|| format!("layer {name}"))?;
-            places.push(Place { name, layer, inputs: feeds });
+            nodes.push(LayerNode { name, layer, inputs: feeds });
         }
         let output = value.get("output").ok_or_else(|| broken("there is no `output` entry".into()))?;
-        let output = source_from_json(output, inputs.len(), places.len())?;
-        Ok(Architecture { inputs, places, output })
+        let output = source_from_json(output, inputs.len(), nodes.len())?;
+        Ok(Architecture { inputs, nodes, output })
     }
 }
 
@@ -263,20 +269,20 @@ fn input_from_json(value: &Value) -> Result<InputSpec> {
     }
 }
 
-fn source_from_json(value: &Value, inputs: usize, before: usize) -> Result<Source> {
+fn source_from_json(value: &Value, inputs: usize, before: usize) -> Result<NodeInput> {
     let index = |key: &str| value.get(key).and_then(Value::as_u64).map(|i| i as usize);
     match (index("input"), index("layer")) {
-        (Some(i), None) if i < inputs => Ok(Source::Input(i)),
-        (None, Some(i)) if i < before => Ok(Source::Layer(i)),
+        (Some(i), None) if i < inputs => Ok(NodeInput::Input(i)),
+        (None, Some(i)) if i < before => Ok(NodeInput::Layer(i)),
         _ => Err(broken(format!("{value} is no input and no earlier layer"))),
     }
 }
 
 /// Gives layers Keras's names: the class in snake case, numbered from the second on.
 #[derive(Default)]
-struct Names(Vec<String>);
+struct LayerNames(Vec<String>);
 
-impl Names {
+impl LayerNames {
     fn unique(&mut self, layer: &LayerSpec) -> String {
         if let Some(name) = layer.given_name() {
             self.0.push(name.to_string());
@@ -346,22 +352,22 @@ impl LayerSpec {
     }
 }
 
-struct Walk<'a> {
+struct SymbolWalk<'a> {
     inputs: &'a [Symbol],
-    places: Vec<Place>,
-    seen: Vec<(Symbol, Source)>,
-    names: Names,
+    nodes: Vec<LayerNode>,
+    seen: Vec<(Symbol, NodeInput)>,
+    names: LayerNames,
 }
 
-impl Walk<'_> {
-    fn visit(&mut self, s: &Symbol) -> Result<Source> {
+impl SymbolWalk<'_> {
+    fn visit(&mut self, s: &Symbol) -> Result<NodeInput> {
         if let Some((_, at)) = self.seen.iter().find(|(seen, _)| Arc::ptr_eq(&seen.0, &s.0)) {
             return Ok(*at);
         }
         let at = match &*s.0 {
             SymbolNode::Input(spec) => {
                 let listed = self.inputs.iter().position(|i| Arc::ptr_eq(&i.0, &s.0));
-                Source::Input(listed.ok_or_else(|| {
+                NodeInput::Input(listed.ok_or_else(|| {
                     Error::new(
                         ErrorKind::Config,
                         format!("the model depends on input {}, which is not listed", spec.name),
@@ -370,10 +376,10 @@ impl Walk<'_> {
                 })?)
             }
             SymbolNode::Layer { layer, inputs } => {
-                let feeds = inputs.iter().map(|i| self.visit(i)).collect::<Result<Vec<Source>>>()?;
+                let feeds = inputs.iter().map(|i| self.visit(i)).collect::<Result<Vec<NodeInput>>>()?;
                 let name = self.names.unique(layer);
-                self.places.push(Place { name, layer: layer.clone(), inputs: feeds });
-                Source::Layer(self.places.len() - 1)
+                self.nodes.push(LayerNode { name, layer: layer.clone(), inputs: feeds });
+                NodeInput::Layer(self.nodes.len() - 1)
             }
         };
         self.seen.push((s.clone(), at));

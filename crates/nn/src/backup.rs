@@ -99,7 +99,7 @@ impl BackupAndRestore {
     }
 
     /// The run in the folder, for a process that does not write there.
-    pub(crate) fn found(&self) -> Result<Option<Found>> {
+    pub(crate) fn found(&self) -> Result<Option<FoundBackup>> {
         if self.restart { Ok(None) } else { latest(&self.dir) }
     }
 
@@ -140,7 +140,7 @@ pub(crate) struct RunState {
 }
 
 /// A backup that was read.
-pub(crate) struct Found {
+pub(crate) struct FoundBackup {
     pub(crate) file: ModelFile,
     pub(crate) run: RunState,
     pub(crate) path: PathBuf,
@@ -185,7 +185,7 @@ impl RunState {
     }
 }
 
-impl Found {
+impl FoundBackup {
     /// The state that each callback had.
     pub(crate) fn callbacks(&mut self) -> Vec<CallbackState> {
         let tensors = |k: usize| {
@@ -234,7 +234,7 @@ fn backups(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 }
 
 /// The newest backup that is whole. What is wrong with newer ones is not told where an older one serves.
-fn latest(dir: &Path) -> Result<Option<Found>> {
+fn latest(dir: &Path) -> Result<Option<FoundBackup>> {
     let all = match backups(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         all => all.map_err(|e| Error::io("cannot look for backups in", dir, e))?,
@@ -254,11 +254,11 @@ fn latest(dir: &Path) -> Result<Option<Found>> {
     }
 }
 
-fn read(path: &Path) -> Result<Found> {
+fn read(path: &Path) -> Result<FoundBackup> {
     let file = ModelFile::load(path)?;
     let text = file.metadata.get(RUN).ok_or_else(|| unreadable("there is none"));
     let run = text.and_then(|t| serde_json::from_str(t).map_err(|e| unreadable(e.to_string())));
-    Ok(Found { run: run.at(|| path.display().to_string())?, file, path: path.into() })
+    Ok(FoundBackup { run: run.at(|| path.display().to_string())?, file, path: path.into() })
 }
 
 /// The folder of a run that is going on, and the thread that writes into it.
@@ -315,7 +315,7 @@ impl Backups {
     }
 
     /// The run in the folder.
-    pub(crate) fn latest(&self) -> Result<Option<Found>> {
+    pub(crate) fn latest(&self) -> Result<Option<FoundBackup>> {
         latest(&self.options.dir)
     }
 

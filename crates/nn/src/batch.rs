@@ -1,12 +1,16 @@
-//! A batch taken apart: inputs, labels, sample weights.
+//! A batch taken apart: inputs, labels, sample weights; on the host and on the device.
 
 use systole_data::Sample;
-use systole_ir::{Error, ErrorKind, Literal, Result, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_runtime::{Backend, Buffer, DeviceId};
 
 /// Field names that hold what a model is to predict, in order of preference.
 pub const LABEL_FIELDS: [&str; 4] = ["label", "labels", "y", "target"];
 /// Field name that holds the weight of each sample.
 pub const WEIGHT_FIELD: &str = "sample_weight";
+
+/// Inputs, labels and weights as a step takes them.
+pub(crate) type DeviceBatch = (Vec<Buffer>, Buffer, Vec<Buffer>);
 
 /// The arrays of one step.
 #[derive(Clone, Debug)]
@@ -32,7 +36,7 @@ impl Batch {
         })?;
         batch.label = Some(sample.get(label)?.clone());
         if sample.names().any(|n| n == WEIGHT_FIELD) {
-            batch.weight = Some(sample.get(WEIGHT_FIELD)?.convert(systole_ir::DType::F32));
+            batch.weight = Some(sample.get(WEIGHT_FIELD)?.convert(DType::F32));
         }
         batch.check()?;
         Ok(batch)
@@ -71,9 +75,23 @@ impl Batch {
                 0 => Err(Error::new(ErrorKind::Data, "a batch must have a first dimension of samples")
                     .because("the data are single values")
                     .hint("add .batch(n) to the pipeline")),
-                _ => Ok(crate::model::without_batch(x.ty())),
+                _ => Ok(without_batch(x.ty())),
             })
             .collect()
+    }
+
+    /// Inputs, label and sample weights as arguments of a step.
+    pub(crate) fn buffers(&self) -> DeviceBatch {
+        let label = self.label.clone().unwrap_or_else(|| Literal::zeros(TensorType::new(DType::I32, [0])));
+        let inputs = self.inputs.iter().cloned().map(Buffer::from).collect();
+        (inputs, label.into(), self.weight.iter().cloned().map(Buffer::from).collect())
+    }
+
+    /// Begins to copy the batch to the device.
+    pub(crate) fn put(&self, device: &dyn Backend) -> Result<DeviceBatch> {
+        let (inputs, label, weight) = self.buffers();
+        let all = |list: Vec<Buffer>| list.into_iter().map(|b| put(b, device)).collect::<Result<_>>();
+        Ok((all(inputs)?, put(label, device)?, all(weight)?))
     }
 
     fn check(&self) -> Result<()> {
@@ -89,5 +107,18 @@ impl Batch {
             }
         }
         Ok(())
+    }
+}
+
+/// The type of one sample of a batch.
+pub(crate) fn without_batch(ty: &TensorType) -> TensorType {
+    ty.with_shape(ty.shape.get(1..).unwrap_or(&[]))
+}
+
+/// An array on the device; one that is on the host begins to be copied there.
+pub(crate) fn put(buffer: Buffer, device: &dyn Backend) -> Result<Buffer> {
+    match buffer.host() {
+        Some(host) => device.put(&host, DeviceId(0)),
+        None => Ok(buffer),
     }
 }

@@ -5,8 +5,7 @@
 //! of the last batch that a step took. There, and from a pipeline with `debug()`, batches are read on the calling thread,
 //! when a step asks for them.
 
-use crate::batch::Batch;
-use crate::resident::{DeviceBatch, put_batch};
+use crate::batch::{Batch, DeviceBatch};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,7 +16,7 @@ use systole_ir::{DType, Literal, Result};
 use systole_runtime::{Backend, trace};
 
 /// What a step takes.
-pub(crate) struct Fed {
+pub(crate) struct ReadyBatch {
     /// The arrays on the host.
     pub batch: Batch,
     /// The same on the device, or on their way to it.
@@ -27,7 +26,7 @@ pub(crate) struct Fed {
 }
 
 /// How batches are made of elements.
-pub(crate) struct Recipe {
+pub(crate) struct BatchRecipe {
     /// Names of the model's inputs.
     pub names: Vec<String>,
     /// Weight of each class in the loss.
@@ -40,17 +39,17 @@ pub(crate) struct Recipe {
     pub most: Option<usize>,
 }
 
-impl Recipe {
-    fn next(&self, iter: &mut DatasetIter) -> Option<Result<Fed>> {
+impl BatchRecipe {
+    fn next(&self, iter: &mut DatasetIter) -> Option<Result<ReadyBatch>> {
         let sample = iter.next()?;
         let position = self.positions.then(|| DatasetIter::position(iter));
         Some(sample.and_then(|sample| {
             let mut batch = Batch::from_sample(&sample, &self.names)?;
             apply_class_weight(&mut batch, &self.class_weight)?;
             let start = trace::begin();
-            let on_device = put_batch(&batch, &*self.backend)?;
+            let on_device = batch.put(&*self.backend)?;
             trace::span("data", "copy to device", start, || "{}".into());
-            Ok(Fed { batch, on_device, position })
+            Ok(ReadyBatch { batch, on_device, position })
         }))
     }
 }
@@ -58,38 +57,38 @@ impl Recipe {
 /// The batches of a pass over the data, in order.
 pub(crate) struct Feed {
     iter: Arc<Mutex<DatasetIter>>,
-    from: From,
+    origin: Origin,
 }
 
-enum From {
+enum Origin {
     /// The calling thread.
-    Here(Arc<Recipe>),
+    Here(Arc<BatchRecipe>),
     /// The thread that is a batch ahead. `None`: it has been told to end.
-    Ahead(Option<Receiver<Result<Fed>>>, Option<JoinHandle<()>>),
+    Ahead(Option<Receiver<Result<ReadyBatch>>>, Option<JoinHandle<()>>),
 }
 
 impl Feed {
-    pub fn start(iter: DatasetIter, recipe: Recipe) -> Feed {
+    pub fn start(iter: DatasetIter, recipe: BatchRecipe) -> Feed {
         let in_place = iter.runs_in_place() || recipe.backend.shares_cores();
         let (iter, recipe) = (Arc::new(Mutex::new(iter)), Arc::new(recipe));
-        let here = From::Here(recipe.clone());
+        let here = Origin::Here(recipe.clone());
         if in_place {
-            return Feed { iter, from: here };
+            return Feed { iter, origin: here };
         }
         // Without room: what waits to be taken is the one batch ahead.
         let (give, take) = sync_channel(0);
         let shared = iter.clone();
         let thread = Builder::new().name("feed".into()).spawn(move || read_ahead(&shared, &recipe, &give));
         // Where no thread can be had, each batch is read when it is asked for.
-        let from = thread.map_or(here, |thread| From::Ahead(Some(take), Some(thread)));
-        Feed { iter, from }
+        let origin = thread.map_or(here, |thread| Origin::Ahead(Some(take), Some(thread)));
+        Feed { iter, origin }
     }
 
     /// The next batch, or why there is none; waits for it.
-    pub fn next(&mut self) -> Option<Result<Fed>> {
-        match &mut self.from {
-            From::Here(recipe) => recipe.next(&mut lock(&self.iter)),
-            From::Ahead(take, thread) => match take.as_ref()?.recv() {
+    pub fn next(&mut self) -> Option<Result<ReadyBatch>> {
+        match &mut self.origin {
+            Origin::Here(recipe) => recipe.next(&mut lock(&self.iter)),
+            Origin::Ahead(take, thread) => match take.as_ref()?.recv() {
                 Ok(fed) => Some(fed),
                 Err(_) => {
                     // What a function of the pipeline panicked with, if that ended the thread, is the caller's.
@@ -111,7 +110,7 @@ impl Feed {
 impl Drop for Feed {
     /// The thread ends with the batch that it reads now: files and memory of the pipeline are given back here.
     fn drop(&mut self) {
-        if let From::Ahead(take, thread) = &mut self.from {
+        if let Origin::Ahead(take, thread) = &mut self.origin {
             take.take();
             if let Some(thread) = thread.take() {
                 // What it panicked with was about a batch that nobody took.
@@ -121,7 +120,7 @@ impl Drop for Feed {
     }
 }
 
-fn read_ahead(iter: &Mutex<DatasetIter>, recipe: &Recipe, give: &SyncSender<Result<Fed>>) {
+fn read_ahead(iter: &Mutex<DatasetIter>, recipe: &BatchRecipe, give: &SyncSender<Result<ReadyBatch>>) {
     for _ in 0..recipe.most.unwrap_or(usize::MAX) {
         let Some(fed) = recipe.next(&mut lock(iter)) else { return };
         if give.send(fed).is_err() {

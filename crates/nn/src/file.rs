@@ -282,7 +282,7 @@ fn check_header_sum(header: &[u8]) -> Result<()> {
 /// One array in the header, as the safetensors format has it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct TensorEntry {
     dtype: String,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
@@ -291,7 +291,7 @@ struct Entry {
 /// The header, in order; repeated names are errors, which a map would hide.
 struct Header {
     metadata: BTreeMap<String, String>,
-    entries: Vec<(String, Entry)>,
+    entries: Vec<(String, TensorEntry)>,
 }
 
 fn parse_header(text: &[u8]) -> Result<Header> {
@@ -380,7 +380,7 @@ struct Layout {
 
 impl Layout {
     /// The arrays must cover the bytes after the header exactly: in range, no overlap, no gap.
-    fn check(entries: &[(String, Entry)], data_start: u64, length: u64) -> Result<Layout> {
+    fn check(entries: &[(String, TensorEntry)], data_start: u64, length: u64) -> Result<Layout> {
         let types = entries
             .iter()
             .map(|(name, entry)| tensor_type(entry).at(|| format!("header, tensor {name}")))
@@ -389,7 +389,7 @@ impl Layout {
         order.sort_by_key(|&i| entries[i].1.data_offsets);
         let mut at = 0;
         for &i in &order {
-            let (name, Entry { data_offsets: (begin, end), .. }) = &entries[i];
+            let (name, TensorEntry { data_offsets: (begin, end), .. }) = &entries[i];
             if *begin != at {
                 let what =
                     if *begin < at { "overlaps the tensor before it" } else { "leaves a gap before it" };
@@ -413,7 +413,7 @@ impl Layout {
 }
 
 /// The type of an array, whose size must be what its offsets span.
-fn tensor_type(entry: &Entry) -> Result<TensorType> {
+fn tensor_type(entry: &TensorEntry) -> Result<TensorType> {
     let Some((dtype, _)) = DTYPES.iter().find(|(_, name)| *name == entry.dtype) else {
         let what = format!("element type `{}` is not supported", entry.dtype);
         let known: Vec<&str> = DTYPES.iter().map(|(_, name)| *name).collect();

@@ -1,15 +1,13 @@
 //! `fit`: epochs of training steps over a pipeline, with validation, callbacks and progress.
 
-use crate::backup::{BackupAndRestore, Backups, Found, RunPlace, RunState, snapshot};
-use crate::batch::Batch;
+use crate::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState, snapshot};
+use crate::batch::{Batch, DeviceBatch};
 use crate::callback::{Callback, CallbackState, FitCx};
-use crate::feed::{Fed, Feed, Recipe};
+use crate::feed::{BatchRecipe, Feed, ReadyBatch};
 use crate::history::{History, Logs};
 use crate::hosts::{Due, Meetings};
 use crate::model::Model;
 use crate::progress::{Elapsed, Progress, ProgressEvent, report};
-use crate::resident::DeviceBatch;
-use crate::step::batch_buffers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,7 +101,7 @@ impl Model {
         // So that the verdict can name the slow stage.
         let data = &data.with_options(Options { measure: Some(MEASURED), ..Options::default() });
         let backup = options.backup.take();
-        let mut run = Run {
+        let mut run = FitRun {
             meetings: self.hosts().map(|_| Meetings::new(backup.is_some())),
             history: History { initial_epoch: options.initial_epoch, ..History::default() },
             callbacks: std::mem::take(&mut options.callbacks),
@@ -153,7 +151,7 @@ impl Model {
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.ready_for(batch)?;
         self.state.metrics = self.compiled()?.train.metrics.zeros();
-        self.take_step(batch_buffers(batch))?;
+        self.take_step(batch.buffers())?;
         self.compiled()?.train.metrics.logs(&self.state.metrics)
     }
 
@@ -163,10 +161,10 @@ impl Model {
     }
 
     /// The batches of a pass, which `iter` is at the begin of or in.
-    fn feed(&self, run: &Run, options: &Fit, iter: DatasetIter) -> Result<Feed> {
+    fn feed(&self, run: &FitRun, options: &Fit, iter: DatasetIter) -> Result<Feed> {
         let epochs = options.epochs.saturating_sub(run.epoch);
         let most = |n: usize| n.saturating_mul(epochs).saturating_sub(run.taken);
-        let recipe = Recipe {
+        let recipe = BatchRecipe {
             names: self.input_names(),
             class_weight: options.class_weight.clone(),
             backend: self.compiled()?.backend.clone(),
@@ -200,7 +198,7 @@ fn steps_in(data: &Dataset) -> Option<usize> {
     }
 }
 
-struct Run {
+struct FitRun {
     history: History,
     callbacks: Vec<Box<dyn Callback>>,
     stop_because: Option<String>,
@@ -216,9 +214,9 @@ struct Run {
     position: Position,
 }
 
-impl Run {
+impl FitRun {
     /// Goes on with the run that the folder of backups holds.
-    fn restore(&mut self, model: &mut Model, data: &Dataset, found: Option<Found>) -> Result<()> {
+    fn restore(&mut self, model: &mut Model, data: &Dataset, found: Option<FoundBackup>) -> Result<()> {
         let Some(mut found) = found else { return Ok(()) };
         let path = found.path.display().to_string();
         if !model.is_built() {
@@ -258,7 +256,8 @@ impl Run {
         let Fit { epochs, initial_epoch, steps_per_epoch, validation_freq, validation_steps, .. } = options;
         let validates = options.validation.is_some();
         let arguments = format!(
-            "epochs {initial_epoch} to {epochs} of {steps_per_epoch:?} steps, validation {validates} every              {validation_freq} for {validation_steps:?} steps, class weights {:?}, {} callbacks",
+            "epochs {initial_epoch} to {epochs} of {steps_per_epoch:?} steps, validation {validates} every \
+             {validation_freq} for {validation_steps:?} steps, class weights {:?}, {} callbacks",
             options.class_weight,
             self.callbacks.len()
         );
@@ -417,7 +416,7 @@ impl Run {
             let waited = start.elapsed();
             self.waited += waited;
             trace::span("data", "wait for data", Some(start), || "{}".into());
-            let Fed { batch, on_device, position } = fed?;
+            let ReadyBatch { batch, on_device, position } = fed?;
             match std::mem::replace(&mut is_ready, true) {
                 false => model.ready_for(&batch)?,
                 true => model.check_batch(&batch)?,

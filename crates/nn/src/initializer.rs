@@ -1,6 +1,6 @@
 //! How weights start: Keras's initializers, as pure functions of (seed, weight's path, element's index).
 
-use crate::activation::nearest;
+use crate::nearest::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::thread;

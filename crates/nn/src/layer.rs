@@ -123,16 +123,16 @@ pub struct Cx {
     logits: Vec<(ValueId, Tensor)>,
     loops: bool,
     /// What a piece that is traced on its own was fed, in order.
-    fed: Option<Vec<Fed>>,
+    fed: Option<Vec<PieceInput>>,
 }
 
 /// What a parameter of a piece that is traced on its own stands for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Fed {
+pub(crate) enum PieceInput {
     /// A weight, by its path.
     Weight(String),
-    /// The place of a random draw: what tells it from other draws of the step.
-    Place(u64),
+    /// A random draw: the number that tells it from other draws of the step.
+    Draw(u64),
 }
 
 impl Cx {
@@ -186,7 +186,7 @@ impl Cx {
     }
 
     /// What a piece that was traced on its own is fed, in the order of its parameters; and the draws made so far.
-    pub(crate) fn fed(&mut self) -> (Vec<Fed>, usize) {
+    pub(crate) fn fed(&mut self) -> (Vec<PieceInput>, usize) {
         (self.fed.take().unwrap_or_default(), self.draws)
     }
 
@@ -286,7 +286,7 @@ impl Cx {
         }
         let t = self.builder.parameter(ty, &path);
         if let Some(fed) = &mut self.fed {
-            fed.push(Fed::Weight(path.clone()));
+            fed.push(PieceInput::Weight(path.clone()));
         }
         let spec = WeightSpec {
             path: path.clone(),
@@ -330,16 +330,16 @@ impl Cx {
     /// `→ u64[2]`: the state of the generator behind [`Cx::random_bits`], for one draw. `None` when not training.
     pub fn random_state(&mut self) -> Option<Tensor> {
         let key = self.draw_key.clone()?;
-        let place = rng::hash_name(&self.path.join("/")) ^ rng::mix(self.draws as u64);
+        let draw = rng::hash_name(&self.path.join("/")) ^ rng::mix(self.draws as u64);
         self.draws += 1;
-        let place = match &mut self.fed {
-            None => self.builder.constant(Literal::from_slice([], &[place]).ok()?),
+        let draw = match &mut self.fed {
+            None => self.builder.constant(Literal::from_slice([], &[draw]).ok()?),
             Some(fed) => {
-                fed.push(Fed::Place(place));
+                fed.push(PieceInput::Draw(draw));
                 self.builder.parameter(key.ty().clone(), "place")
             }
         };
-        let key = key.xor(&place).reshape([1]);
+        let key = key.xor(&draw).reshape([1]);
         Some(Tensor::concatenate(&[&key, &key.zeros_like()], 0))
     }
 

@@ -1,7 +1,7 @@
 //! Losses with Keras's names, formulas and clipping. A loss gives one value for each sample (or pixel, or token);
 //! [`Loss::reduce`] averages them. All arithmetic is f32, whatever layers compute in.
 
-use crate::activation::nearest;
+use crate::nearest::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};

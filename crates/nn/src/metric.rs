@@ -2,8 +2,8 @@
 //!
 //! Sums are f64: a count in f32 stops at 2²⁴ samples, and a mean over an epoch must not depend on how many there were.
 
-use crate::activation::nearest;
 use crate::loss::{self, Loss, Prediction, aligned, as_index, score_of, squeezed_or_expanded};
+use crate::nearest::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType};

@@ -1,14 +1,13 @@
 //! [`Model`]: an architecture with its weights; `compile`, `evaluate`, `predict`, `summary`. Training is in `fit`.
 
-use crate::architecture::{Architecture, InputSpec, Source, Symbol};
-use crate::batch::Batch;
+use crate::architecture::{Architecture, InputSpec, NodeInput, Symbol};
+use crate::batch::{Batch, without_batch};
+use crate::compile::{Compile, TrainState};
 use crate::history::Logs;
 use crate::layer::{Cx, Precision, WeightSpec};
 use crate::layers::LayerSpec;
 use crate::loss::Loss;
-use crate::metric::Metric;
-use crate::optimizer::Optimizer;
-use crate::step::{EvaluateStep, PredictStep, TrainStep, batch_buffers, controls};
+use crate::step::{EvaluateStep, PredictStep, TrainStep, controls};
 use std::fmt::Write;
 use std::sync::Arc;
 use systole_data::{Dataset, Sample};
@@ -17,55 +16,6 @@ use systole_ir::{
     DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, TensorType,
 };
 use systole_runtime::{Backend, Buffer, DeviceInfo, Params, Roles, backend};
-
-/// How a model is trained: the arguments of Keras's `compile`.
-#[derive(Clone)]
-pub struct Compile {
-    /// The optimizer. Keras's default: RMSprop.
-    pub optimizer: Optimizer,
-    /// The loss.
-    pub loss: Loss,
-    /// Metrics over samples, each weighing the same.
-    pub metrics: Vec<Metric>,
-    /// Metrics that sample and class weights weigh.
-    pub weighted_metrics: Vec<Metric>,
-    /// Element types.
-    pub precision: Precision,
-    /// Seed of initial weights and of dropout.
-    pub seed: u64,
-    /// The backend; the best registered one when `None`.
-    pub backend: Option<Arc<dyn Backend>>,
-    /// How steps are split over the backend's devices.
-    pub strategy: Strategy,
-}
-
-impl Default for Compile {
-    fn default() -> Compile {
-        Compile {
-            optimizer: crate::optimizer::rmsprop(1e-3),
-            loss: Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None },
-            metrics: Vec::new(),
-            weighted_metrics: Vec::new(),
-            precision: Precision::Float32,
-            seed: 0,
-            backend: None,
-            strategy: Strategy::default(),
-        }
-    }
-}
-
-/// Everything that a training step reads and replaces. Donated to the step and put back from its results.
-#[derive(Clone, Default, Debug)]
-pub struct TrainState {
-    /// Weights that the optimizer changes.
-    pub trainable: Params<Buffer>,
-    /// Other weights: moving statistics, frozen layers.
-    pub frozen: Params<Buffer>,
-    /// The optimizer's slots.
-    pub optimizer: Params<Buffer>,
-    /// Accumulators of loss and metrics over the current epoch.
-    pub metrics: Params<Buffer>,
-}
 
 pub(crate) struct Compiled {
     pub(crate) config: Compile,
@@ -231,12 +181,16 @@ impl Model {
 
     fn layer_trains(&self, path: &str) -> bool {
         let layer = path.split('/').next().unwrap_or(path);
-        self.architecture.places.iter().find(|p| p.name == layer).is_none_or(|p| p.layer.is_trainable())
+        self.architecture.nodes.iter().find(|p| p.name == layer).is_none_or(|p| p.layer.is_trainable())
     }
 
     /// Sets optimizer, loss, metrics and precision. Weights stay when they exist.
+    ///
+    /// # Errors
+    /// With the first argument of a layer or of the optimizer that was given wrongly.
     pub fn compile(&mut self, config: Compile) -> Result<()> {
         self.architecture.check()?;
+        config.optimizer.check()?;
         if !self.is_built() {
             self.seed = config.seed;
         }
@@ -365,7 +319,7 @@ impl Model {
             self.build(&batch.sample_types()?)?;
         }
         self.check_batch(&batch)?;
-        let inputs = batch_buffers(&batch).0;
+        let inputs = batch.buffers().0;
         let step = match &self.compiled {
             Some(c) => c.predict.run(&self.state, inputs)?,
             None => {
@@ -569,8 +523,8 @@ fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> 
         inputs.push(g.parameter(ty.with_shape(shape), &spec.name));
     }
     let mut shapes = Vec::new();
-    let y = architecture.call_with(&mut cx, &inputs, |place, y| {
-        shapes.push((place.name.clone(), place.layer.class_name(), y.ty().clone()));
+    let y = architecture.call_with(&mut cx, &inputs, |node, y| {
+        shapes.push((node.name.clone(), node.layer.class_name(), y.ty().clone()));
     });
     g.finish(std::slice::from_ref(&y)).at(|| "building the model".into())?;
     let specs = cx.into_specs();
@@ -584,10 +538,6 @@ fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> 
         })
         .collect();
     Ok(Inferred { specs, rows, output: without_batch(y.ty()) })
-}
-
-pub(crate) fn without_batch(ty: &TensorType) -> TensorType {
-    ty.with_shape(ty.shape.get(1..).unwrap_or(&[]))
 }
 
 fn check_input(spec: &InputSpec, ty: &TensorType) -> Result<()> {
@@ -631,10 +581,10 @@ pub fn grouped(n: u64) -> String {
 
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let layers: Vec<&str> = self.architecture.places.iter().map(|p| p.name.as_str()).collect();
+        let layers: Vec<&str> = self.architecture.nodes.iter().map(|p| p.name.as_str()).collect();
         let output = match self.architecture.output {
-            Source::Input(i) => format!("input {i}"),
-            Source::Layer(i) => layers[i].to_string(),
+            NodeInput::Input(i) => format!("input {i}"),
+            NodeInput::Layer(i) => layers[i].to_string(),
         };
         write!(f, "Model({} → {output})", layers.join(", "))
     }

@@ -2,12 +2,13 @@
 
 use crate::architecture::Architecture;
 use crate::backup::METRICS;
+use crate::compile::Compile;
 use crate::file::ModelFile;
 use crate::layer::Precision;
 use crate::layers::CustomLayers;
 use crate::loss::Loss;
 use crate::metric::Metric;
-use crate::model::{Compile, Model, infer_specs};
+use crate::model::{Model, infer_specs};
 use crate::optimizer::Optimizer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

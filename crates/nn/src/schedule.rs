@@ -1,7 +1,9 @@
 //! Learning-rate schedules: pure functions of the step, with Keras's names and formulas. They run on the host; the
 //! rate is an input of the compiled step, so that changing it never recompiles.
 
+use crate::nearest::with_reason;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use std::f64::consts::PI;
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -89,6 +91,19 @@ pub enum Schedule {
     },
 }
 
+/// A schedule of a configuration as model files have it.
+fn stored(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let rest = map.iter().filter(|(k, _)| *k != "type");
+            let config: Map<String, Value> =
+                rest.map(|(k, v)| (k.clone(), if k == "then" { stored(v) } else { v.clone() })).collect();
+            json!({"class_name": map.get("type").cloned().unwrap_or(Value::Null), "config": config})
+        }
+        rate => json!({"class_name": "Constant", "config": rate}),
+    }
+}
+
 impl From<f64> for Schedule {
     fn from(rate: f64) -> Schedule {
         Schedule::Constant(rate)
@@ -96,6 +111,26 @@ impl From<f64> for Schedule {
 }
 
 impl Schedule {
+    /// As configurations write it: a rate, or an object with `type` and the schedule's arguments.
+    ///
+    /// ```
+    /// use serde_json::json;
+    /// use systole_nn::schedule::Schedule;
+    /// let cosine = json!({ "type": "CosineDecay", "initial_learning_rate": 0.1, "decay_steps": 10 });
+    /// assert_eq!(Schedule::from_config(&cosine)?, Schedule::cosine_decay(0.1, 10));
+    /// assert_eq!(Schedule::from_config(&json!(0.1))?, Schedule::Constant(0.1));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When there is no such schedule (names the nearest), or an argument is missing, unknown or of the wrong type.
+    pub fn from_config(value: &Value) -> Result<Schedule> {
+        serde_json::from_value(stored(value)).map_err(|e| {
+            let error = Error::new(ErrorKind::Config, format!("{value} is no learning rate and no schedule"));
+            with_reason(error, &e.to_string())
+        })
+    }
+
     /// Multiplies the rate by `factor` every `every` steps (Keras: `ExponentialDecay` with `staircase`).
     pub fn step_decay(initial: f64, every: u64, factor: f64) -> Schedule {
         Schedule::ExponentialDecay {

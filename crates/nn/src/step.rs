@@ -1,14 +1,13 @@
 //! The compiled functions of a model: one training step as one graph, one evaluation step, one prediction.
 
 use crate::architecture::Architecture;
-use crate::batch::Batch;
+use crate::batch::{Batch, DeviceBatch};
+use crate::compile::{Compile, TrainState};
 use crate::history::Logs;
 use crate::layer::{Cx, Precision};
 use crate::loss::{Loss, Prediction};
 use crate::metric::Metric;
-use crate::model::{Compile, TrainState};
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
-use crate::resident::DeviceBatch;
 use std::sync::Arc;
 use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
 use systole_runtime::{Backend, Buffer, Executable, Jit, Params, Roles, jit};
@@ -34,13 +33,6 @@ type EvaluateIn = (Params, Params, Params, BatchTree);
 type PredictIn = (Params, Params, Vec<Tensor>);
 type Traced<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
 
-/// Inputs, label and sample weights as arguments of a step.
-pub(crate) fn batch_buffers(batch: &Batch) -> DeviceBatch {
-    let label = batch.label.clone().unwrap_or_else(|| Literal::zeros(TensorType::new(DType::I32, [0])));
-    let inputs = batch.inputs.iter().cloned().map(Buffer::from).collect();
-    (inputs, label.into(), batch.weight.iter().cloned().map(Buffer::from).collect())
-}
-
 fn union(a: &Params, b: &Params) -> Params {
     a.iter().chain(b.iter()).map(|(n, t)| (n.to_string(), t.clone())).collect()
 }
@@ -48,7 +40,7 @@ fn union(a: &Params, b: &Params) -> Params {
 /// Forward, loss, backward, optimizer update and metrics in one graph.
 pub(crate) struct TrainStep {
     function: Traced<TrainIn, TrainOut>,
-    recipe: Recipe,
+    recipe: TrainRecipe,
     optimizer: Optimizer,
     pub(crate) metrics: MetricSet,
     loss_scale: Option<LossScale>,
@@ -62,7 +54,7 @@ impl TrainStep {
     ) -> TrainStep {
         let metrics = MetricSet::new(config);
         let loss_scale = (config.precision == Precision::MixedFloat16).then(LossScale::default);
-        let recipe = Recipe {
+        let recipe = TrainRecipe {
             architecture: architecture.clone(),
             optimizer: config.optimizer.clone(),
             loss: config.loss.clone(),
@@ -119,8 +111,8 @@ impl TrainStep {
     ) -> Result<(Arc<Graph>, Roles)> {
         let s = state.clone();
         let metrics = self.metrics.zeros();
-        let recipe = Recipe { loops, ..self.recipe.clone() };
-        let args = (s.trainable, s.frozen, s.optimizer, metrics, batch_buffers(batch), controls);
+        let recipe = TrainRecipe { loops, ..self.recipe.clone() };
+        let args = (s.trainable, s.frozen, s.optimizer, metrics, batch.buffers(), controls);
         recipe.function().program(args)
     }
 
@@ -136,7 +128,7 @@ impl TrainStep {
 
 /// What a training step is traced from.
 #[derive(Clone)]
-struct Recipe {
+struct TrainRecipe {
     architecture: Arc<Architecture>,
     optimizer: Optimizer,
     loss: Loss,
@@ -146,7 +138,7 @@ struct Recipe {
     loops: bool,
 }
 
-impl Recipe {
+impl TrainRecipe {
     fn function(self) -> Traced<TrainIn, TrainOut> {
         let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| self.trace(args));
         jit(traced)
@@ -241,7 +233,7 @@ impl EvaluateStep {
         metrics: Params<Buffer>,
         batch: &Batch,
     ) -> Result<Params<Buffer>> {
-        self.function.call((state.trainable.clone(), state.frozen.clone(), metrics, batch_buffers(batch)))
+        self.function.call((state.trainable.clone(), state.frozen.clone(), metrics, batch.buffers()))
     }
 }
 
@@ -286,7 +278,7 @@ impl PredictStep {
     }
 
     pub(crate) fn trace(&self, state: &TrainState, batch: &Batch) -> Result<Arc<Graph>> {
-        self.function.trace(PredictStep::args(state, batch_buffers(batch).0))
+        self.function.trace(PredictStep::args(state, batch.buffers().0))
     }
 }
 

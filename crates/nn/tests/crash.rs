@@ -10,7 +10,7 @@ use systole_nn::{FileSystem, ModelFile, write_atomically};
 
 /// A call of a save.
 #[derive(Clone, Debug, PartialEq)]
-enum Call {
+enum DiskCall {
     Create(PathBuf),
     Write(PathBuf, Vec<u8>),
     Truncate(PathBuf, u64),
@@ -22,10 +22,10 @@ enum Call {
 
 /// Writes down the calls and does nothing.
 #[derive(Default)]
-struct Recorder(RefCell<Vec<Call>>);
+struct Recorder(RefCell<Vec<DiskCall>>);
 
 impl Recorder {
-    fn note(&self, call: Call) -> io::Result<()> {
+    fn note(&self, call: DiskCall) -> io::Result<()> {
         self.0.borrow_mut().push(call);
         Ok(())
     }
@@ -34,7 +34,7 @@ impl Recorder {
 impl FileSystem for Recorder {
     type File = PathBuf;
     fn create(&self, path: &Path) -> io::Result<PathBuf> {
-        self.note(Call::Create(path.into())).map(|()| path.into())
+        self.note(DiskCall::Create(path.into())).map(|()| path.into())
     }
     fn open(&self, path: &Path) -> io::Result<PathBuf> {
         self.create(path)
@@ -43,22 +43,22 @@ impl FileSystem for Recorder {
         Ok(())
     }
     fn write(&self, file: &mut PathBuf, bytes: &[u8]) -> io::Result<usize> {
-        self.note(Call::Write(file.clone(), bytes.into())).map(|()| bytes.len())
+        self.note(DiskCall::Write(file.clone(), bytes.into())).map(|()| bytes.len())
     }
     fn truncate(&self, file: &mut PathBuf, length: u64) -> io::Result<()> {
-        self.note(Call::Truncate(file.clone(), length))
+        self.note(DiskCall::Truncate(file.clone(), length))
     }
     fn sync(&self, file: &mut PathBuf) -> io::Result<()> {
-        self.note(Call::Sync(file.clone()))
+        self.note(DiskCall::Sync(file.clone()))
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.note(Call::Rename(from.into(), to.into()))
+        self.note(DiskCall::Rename(from.into(), to.into()))
     }
     fn sync_dir(&self, _: &Path) -> io::Result<()> {
-        self.note(Call::SyncDir)
+        self.note(DiskCall::SyncDir)
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.note(Call::Remove(path.into()))
+        self.note(DiskCall::Remove(path.into()))
     }
 }
 
@@ -84,13 +84,13 @@ impl Inode {
 
 /// What the file `path` may hold after a power cut behind each of the calls. Changes of the folder since it was synced
 /// may have reached the disk in any combination; bytes that were not synced, in part.
-fn after_every_power_cut(calls: &[Call], path: &Path, old: &[u8]) -> Vec<Option<Vec<u8>>> {
+fn after_every_power_cut(calls: &[DiskCall], path: &Path, old: &[u8]) -> Vec<Option<Vec<u8>>> {
     let mut found = Vec::new();
     for cut in 0..=calls.len() {
         let calls = &calls[..cut];
-        let synced = calls.iter().rposition(|c| *c == Call::SyncDir).map_or(0, |i| i + 1);
+        let synced = calls.iter().rposition(|c| *c == DiskCall::SyncDir).map_or(0, |i| i + 1);
         let folder: Vec<usize> = (synced..cut)
-            .filter(|&i| matches!(calls[i], Call::Create(_) | Call::Rename(..) | Call::Remove(_)))
+            .filter(|&i| matches!(calls[i], DiskCall::Create(_) | DiskCall::Rename(..) | DiskCall::Remove(_)))
             .collect();
         for subset in 0..1u32 << folder.len() {
             let reached = |i: usize| {
@@ -102,14 +102,14 @@ fn after_every_power_cut(calls: &[Call], path: &Path, old: &[u8]) -> Vec<Option<
             let mut disk = now.clone();
             for (i, call) in calls.iter().enumerate() {
                 match call {
-                    Call::Create(p) => {
+                    DiskCall::Create(p) => {
                         inodes.push(Inode::default());
                         now.insert(p.clone(), inodes.len() - 1);
                         reached(i).then(|| disk.insert(p.clone(), inodes.len() - 1));
                     }
-                    Call::Write(p, bytes) => inodes[now[p]].bytes.extend(bytes),
-                    Call::Sync(p) => inodes[now[p]].durable = inodes[now[p]].bytes.len(),
-                    Call::Rename(from, to) => {
+                    DiskCall::Write(p, bytes) => inodes[now[p]].bytes.extend(bytes),
+                    DiskCall::Sync(p) => inodes[now[p]].durable = inodes[now[p]].bytes.len(),
+                    DiskCall::Rename(from, to) => {
                         let file = now.remove(from).unwrap();
                         now.insert(to.clone(), file);
                         if reached(i) {
@@ -117,12 +117,12 @@ fn after_every_power_cut(calls: &[Call], path: &Path, old: &[u8]) -> Vec<Option<
                             disk.insert(to.clone(), file);
                         }
                     }
-                    Call::Remove(p) => {
+                    DiskCall::Remove(p) => {
                         now.remove(p);
                         reached(i).then(|| disk.remove(p));
                     }
-                    Call::Truncate(p, length) => inodes[now[p]].bytes.truncate(*length as usize),
-                    Call::SyncDir => {}
+                    DiskCall::Truncate(p, length) => inodes[now[p]].bytes.truncate(*length as usize),
+                    DiskCall::SyncDir => {}
                 }
             }
             match disk.get(path) {
@@ -144,7 +144,7 @@ fn bytes(file: &ModelFile) -> Vec<u8> {
     let disk = Recorder::default();
     file.save_with(&disk, Path::new("model")).unwrap();
     let writes = disk.0.into_inner().into_iter();
-    writes.flat_map(|c| if let Call::Write(_, b) = c { b } else { Vec::new() }).collect()
+    writes.flat_map(|c| if let DiskCall::Write(_, b) = c { b } else { Vec::new() }).collect()
 }
 
 fn is_whole(found: &Option<Vec<u8>>, old: &ModelFile, new: &ModelFile) -> bool {
@@ -172,19 +172,20 @@ fn the_check_finds_saves_that_are_not_safe() {
     let disk = Recorder::default();
     new.save_with(&disk, Path::new("model")).unwrap();
     let safe = disk.0.into_inner();
-    let fails = |calls: &[Call]| {
+    let fails = |calls: &[DiskCall]| {
         let found = after_every_power_cut(calls, Path::new("model"), &bytes(&old));
         found.iter().any(|f| !is_whole(f, &old, &new))
     };
     assert!(!fails(&safe));
-    let without_sync: Vec<Call> = safe.iter().filter(|c| !matches!(c, Call::Sync(_))).cloned().collect();
+    let without_sync: Vec<DiskCall> =
+        safe.iter().filter(|c| !matches!(c, DiskCall::Sync(_))).cloned().collect();
     assert!(fails(&without_sync));
     let in_place = [
-        Call::Remove("model".into()),
-        Call::Create("model".into()),
-        Call::Write("model".into(), bytes(&new)),
-        Call::Sync("model".into()),
-        Call::SyncDir,
+        DiskCall::Remove("model".into()),
+        DiskCall::Create("model".into()),
+        DiskCall::Write("model".into(), bytes(&new)),
+        DiskCall::Sync("model".into()),
+        DiskCall::SyncDir,
     ];
     assert!(fails(&in_place));
 }

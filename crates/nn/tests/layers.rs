@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{DType, Error, GraphBuilder, Literal, Result, Tensor, TensorType, vjp};
+use systole_nn::layers::testing::{LayerSample, parity_cases, samples};
 use systole_nn::layers::*;
 use systole_nn::{Activation, Cx, Initializer, Layer, Precision, WeightSpec};
 use systole_runtime::{Buffer, Params, backend, jit};
@@ -21,7 +22,7 @@ fn open(name: &str) -> std::sync::Arc<dyn systole_runtime::Backend> {
 }
 
 /// A layer called once: with which weights, on what, how.
-struct Call<'a> {
+struct LayerCall<'a> {
     spec: &'a LayerSpec,
     name: &'a str,
     weights: Params<Buffer>,
@@ -42,9 +43,9 @@ struct Outcome {
     after: BTreeMap<String, Literal>,
 }
 
-impl<'a> Call<'a> {
-    fn new(spec: &'a LayerSpec, inputs: &[Literal]) -> Call<'a> {
-        Call {
+impl<'a> LayerCall<'a> {
+    fn new(spec: &'a LayerSpec, inputs: &[Literal]) -> LayerCall<'a> {
+        LayerCall {
             spec,
             name: "layer",
             weights: Params::new(),
@@ -55,7 +56,7 @@ impl<'a> Call<'a> {
     }
 
     /// With weights as its initializers make them.
-    fn initialised(mut self) -> Result<Call<'a>> {
+    fn initialised(mut self) -> Result<LayerCall<'a>> {
         let types: Vec<TensorType> = self.inputs.iter().map(|x| x.ty().clone()).collect();
         let (_, specs) = infer(self.spec, self.name, &types, self.precision)?;
         for w in specs {
@@ -66,7 +67,7 @@ impl<'a> Call<'a> {
 
     /// `dy` absent: ones.
     fn run(self, backend_name: &str, dy: Option<Literal>) -> Result<Outcome> {
-        let Call { spec, name, weights, inputs, precision, training } = self;
+        let LayerCall { spec, name, weights, inputs, precision, training } = self;
         let f = jit(|(weights, inputs, dy): (Params, Vec<Tensor>, Vec<Tensor>)| {
             let g = some_builder(&weights, &inputs);
             let mut cx = Cx::new(&g, weights.clone(), precision);
@@ -205,7 +206,7 @@ fn compare(f: &Fixture, case: &Value, backend_name: &str) -> Vec<(String, f64)> 
     let of = |part: &str| f.tensors.get(&format!("{name}/{part}")).cloned();
     let inputs: Vec<Literal> =
         of("x").into_iter().chain((0..3).filter_map(|i| of(&format!("x{i}")))).collect();
-    let mut call = Call::new(&spec, &inputs);
+    let mut call = LayerCall::new(&spec, &inputs);
     let prefix = format!("{name}/w/");
     for (key, value) in f.tensors.iter().filter(|(k, _)| k.starts_with(&prefix)) {
         call.weights.insert(format!("layer/{}", &key[prefix.len()..]), value.clone().into());
@@ -237,6 +238,18 @@ fn compare(f: &Fixture, case: &Value, backend_name: &str) -> Vec<(String, f64)> 
         assert!(group == "dw" || got.len() == expected, "{name}: updates {:?}", got.keys());
     }
     found
+}
+
+/// A case that a file lists and the fixture lacks would be compared with nothing.
+#[test]
+fn the_fixture_has_the_cases_that_the_layers_list() {
+    let known = fixture("layers").cases;
+    for case in
+        parity_cases().flat_map(|text| serde_json::from_str::<Vec<Value>>(text).expect("cases are JSON"))
+    {
+        let same = |c: &Value| ["name", "class", "kwargs"].iter().all(|k| c[k] == case[k]);
+        assert!(known.iter().any(same), "run fixtures/keras/generate.py layers: {case}");
+    }
 }
 
 #[test]
@@ -328,145 +341,6 @@ fn compare_is_off(f: &Fixture, case: &Value) -> bool {
 
 // ---- the battery ----
 
-/// A layer with inputs that it takes, what it gives, and an input that it refuses.
-struct Trial {
-    spec: LayerSpec,
-    inputs: Vec<TensorType>,
-    output: Vec<usize>,
-    weights: &'static [&'static str],
-    /// Absent for layers that take anything.
-    refused: Option<Vec<TensorType>>,
-}
-
-fn trial(
-    spec: LayerSpec,
-    input: &[usize],
-    output: &[usize],
-    weights: &'static [&'static str],
-    refused: Option<&[usize]>,
-) -> Trial {
-    let refused = refused.map(|shape| vec![f32s(shape)]);
-    Trial { spec, inputs: vec![f32s(input)], output: output.into(), weights, refused }
-}
-
-fn two_inputs(spec: LayerSpec, output: &[usize]) -> Trial {
-    let inputs = vec![f32s(&[2, 3, 4]), f32s(&[2, 3, 4])];
-    let refused = Some(vec![f32s(&[2, 3, 4]), f32s(&[2, 5, 4])]);
-    Trial { spec, inputs, output: output.into(), weights: &[], refused }
-}
-
-const BOTH: &[&str] = &["kernel", "bias"];
-const RECURRENT: &[&str] = &["kernel", "recurrent_kernel", "bias"];
-const ATTENTION: &[&str] = &[
-    "query/kernel",
-    "query/bias",
-    "key/kernel",
-    "key/bias",
-    "value/kernel",
-    "value/bias",
-    "attention_output/kernel",
-    "attention_output/bias",
-];
-const BLOCK: &[&str] = &[
-    "self_attention/query/kernel",
-    "self_attention/query/bias",
-    "self_attention/key/kernel",
-    "self_attention/key/bias",
-    "self_attention/value/kernel",
-    "self_attention/value/bias",
-    "self_attention/attention_output/kernel",
-    "self_attention/attention_output/bias",
-    "self_attention_layer_norm/gamma",
-    "self_attention_layer_norm/beta",
-    "feedforward_intermediate_dense/kernel",
-    "feedforward_intermediate_dense/bias",
-    "feedforward_output_dense/kernel",
-    "feedforward_output_dense/bias",
-    "feedforward_layer_norm/gamma",
-    "feedforward_layer_norm/beta",
-];
-const MOVING: &[&str] = &["gamma", "beta", "moving_mean", "moving_variance"];
-
-fn trials() -> Vec<Trial> {
-    let image: &[usize] = &[2, 6, 5, 3];
-    let flat: Option<&[usize]> = Some(&[2, 30]);
-    let mut all = vec![
-        trial(dense(4), &[2, 5], &[2, 4], BOTH, Some(&[5])),
-        trial(dense(4).use_bias(false), &[2, 3, 5], &[2, 3, 4], &["kernel"], Some(&[2, 0])),
-        trial(conv2d(4, 3), image, &[2, 4, 3, 4], BOTH, flat),
-        trial(conv2d(4, (2, 3)).padding("same").strides((2, 1)), image, &[2, 3, 5, 4], BOTH, flat),
-        trial(conv2d(6, 2).groups(3).dilation_rate(2), image, &[2, 4, 3, 6], BOTH, Some(&[2, 6, 5, 4])),
-        trial(depthwise_conv2d((3, 3)).depth_multiplier(2), image, &[2, 4, 3, 6], BOTH, flat),
-        trial(max_pooling2d((2, 2)), image, &[2, 3, 2, 3], &[], Some(&[2, 1, 5, 3])),
-        trial(average_pooling2d(2).padding("same"), image, &[2, 3, 3, 3], &[], flat),
-        trial(global_average_pooling2d(), image, &[2, 3], &[], Some(&[2, 0, 5, 3])),
-        trial(global_max_pooling2d().keepdims(true), image, &[2, 1, 1, 3], &[], flat),
-        trial(flatten(), image, &[2, 90], &[], Some(&[])),
-        trial(flatten(), &[2], &[2, 1], &[], Some(&[])),
-        trial(reshape([-1, 15]), image, &[2, 6, 15], &[], Some(&[2, 7])),
-        trial(reshape([90]), image, &[2, 90], &[], Some(&[2, 7])),
-        trial(activation("softmax"), &[2, 5], &[2, 5], &[], Some(&[])),
-        trial(relu().max_value(6.0).negative_slope(0.1).threshold(0.5), &[2, 5], &[2, 5], &[], None),
-        trial(leaky_relu(), &[2, 5], &[2, 5], &[], None),
-        trial(elu().alpha(0.5), &[2, 5], &[2, 5], &[], None),
-        trial(softmax().axis(1), &[2, 5, 3], &[2, 5, 3], &[], Some(&[2])),
-        trial(dropout(0.5), &[2, 5], &[2, 5], &[], None),
-        trial(batch_normalization(), image, image, MOVING, Some(&[2])),
-        trial(batch_normalization().axis(1), image, image, MOVING, Some(&[2])),
-        trial(layer_normalization(), &[2, 5], &[2, 5], &["gamma", "beta"], Some(&[2])),
-        trial(layer_normalization().axis([1, 2]), image, image, &["gamma", "beta"], Some(&[2, 3])),
-        trial(embedding(7, 3), &[2, 4], &[2, 4, 3], &["embeddings"], Some(&[2, 4])),
-        trial(rescaling(1.0 / 255.0).offset(-0.5), image, image, &[], None),
-        two_inputs(add(), &[2, 3, 4]),
-        two_inputs(subtract(), &[2, 3, 4]),
-        two_inputs(multiply(), &[2, 3, 4]),
-        two_inputs(average(), &[2, 3, 4]),
-        two_inputs(maximum(), &[2, 3, 4]),
-        two_inputs(minimum(), &[2, 3, 4]),
-        two_inputs(concatenate(-1), &[2, 3, 8]),
-        trial(zero_padding2d(((0, 1), (2, 3))), image, &[2, 7, 10, 3], &[], flat),
-        trial(lstm(4), &[2, 5, 3], &[2, 4], RECURRENT, Some(&[2, 5])),
-        trial(
-            lstm(4).return_sequences(true).dropout(0.3),
-            &[2, 5, 3],
-            &[2, 5, 4],
-            RECURRENT,
-            Some(&[2, 0, 3]),
-        ),
-        trial(
-            gru(4).return_sequences(true).unroll(true),
-            &[2, 5, 3],
-            &[2, 5, 4],
-            RECURRENT,
-            Some(&[2, 5, 0]),
-        ),
-        trial(
-            gru(4).reset_after(false).recurrent_dropout(0.3),
-            &[2, 5, 3],
-            &[2, 4],
-            RECURRENT,
-            Some(&[2, 5]),
-        ),
-        trial(simple_rnn(4).go_backwards(true), &[2, 5, 3], &[2, 4], RECURRENT, Some(&[2, 5])),
-        trial(multi_head_attention(2, 3), &[2, 5, 4], &[2, 5, 4], ATTENTION, Some(&[2, 4])),
-        trial(multi_head_attention(2, 3).attention_axes(1), image, image, ATTENTION, Some(&[2, 4])),
-        trial(transformer_block(8, 2), &[2, 5, 4], &[2, 5, 4], BLOCK, Some(&[2, 5, 3])),
-        trial(
-            transformer_block(8, 2).normalize_first(true).use_causal_mask(true),
-            &[2, 5, 4],
-            &[2, 5, 4],
-            BLOCK,
-            Some(&[5, 4]),
-        ),
-        trial(position_embedding(7), &[2, 5, 4], &[2, 5, 4], &["embeddings"], Some(&[2, 8, 4])),
-        trial(reversible_embedding(7, 3), &[2, 4], &[2, 4, 3], &["embeddings"], Some(&[2, 4])),
-    ];
-    for t in all.iter_mut().filter(|t| ["Embedding", "ReversibleEmbedding"].contains(&t.spec.class_name())) {
-        t.inputs = vec![TensorType::new(DType::I32, [2, 4])];
-    }
-    all
-}
-
 /// Numbers around zero, or small indices, that differ between elements.
 fn sample(ty: &TensorType, salt: usize) -> Literal {
     let n = ty.elements();
@@ -479,13 +353,14 @@ fn sample(ty: &TensorType, salt: usize) -> Literal {
     Literal::from_slice(ty.shape.clone(), &values).unwrap().convert(ty.dtype)
 }
 
-fn samples(t: &Trial) -> Vec<Literal> {
+fn inputs_of(t: &LayerSample) -> Vec<Literal> {
     t.inputs.iter().enumerate().map(|(i, ty)| sample(ty, i)).collect()
 }
 
 #[test]
 fn the_battery_has_every_layer() {
-    let tried: Vec<&str> = trials().iter().map(|t| t.spec.class_name()).collect();
+    let trials = samples();
+    let tried: Vec<&str> = trials.iter().map(|t| t.spec.class_name()).collect();
     for class in LAYER_NAMES {
         assert!(tried.contains(class), "{class}");
     }
@@ -494,7 +369,7 @@ fn the_battery_has_every_layer() {
 
 #[test]
 fn output_shapes_and_weights_are_as_documented() {
-    for t in trials() {
+    for t in samples() {
         let (ty, weights) = infer(&t.spec, "l", &t.inputs, Precision::Float32).unwrap();
         assert_eq!(ty, f32s(&t.output), "{:?}", t.spec);
         let names: Vec<String> = weights.iter().map(|w| w.path.clone()).collect();
@@ -508,14 +383,16 @@ fn output_shapes_and_weights_are_as_documented() {
 
 #[test]
 fn a_layer_survives_its_json_form() {
-    for t in trials() {
+    for t in samples() {
         let spec = t.spec.name("a_name").trainable(false).remat(true);
         let text = spec.to_json().to_string();
         let again =
             LayerSpec::from_json(&serde_json::from_str(&text).unwrap(), &CustomLayers::new()).unwrap();
         assert_eq!(again.to_json().to_string(), text);
         assert_eq!((again.given_name(), again.is_trainable()), (Some("a_name"), false));
-        let (Kind::BuiltIn(a), Kind::BuiltIn(b)) = (spec.kind(), again.kind()) else { panic!("{text}") };
+        let (LayerKind::BuiltIn(a), LayerKind::BuiltIn(b)) = (spec.kind(), again.kind()) else {
+            panic!("{text}")
+        };
         assert_eq!(a, b, "{text}");
         let derived = serde_json::to_value(a).unwrap();
         assert_eq!(
@@ -529,9 +406,9 @@ fn a_layer_survives_its_json_form() {
 #[test]
 fn layers_run_under_every_precision_and_twice_alike() {
     for backend_name in BACKENDS {
-        for t in trials() {
+        for t in samples() {
             let run = |precision| {
-                let mut call = Call::new(&t.spec, &samples(&t));
+                let mut call = LayerCall::new(&t.spec, &inputs_of(&t));
                 (call.precision, call.training) = (precision, Some((3, 4)));
                 call.initialised().unwrap().run(backend_name, None).unwrap()
             };
@@ -554,7 +431,7 @@ fn layers_run_under_every_precision_and_twice_alike() {
 
 #[test]
 fn inputs_of_a_wrong_shape_are_refused_by_name() {
-    for t in trials() {
+    for t in samples() {
         let class = t.spec.class_name();
         let too_many = [t.inputs.clone(), vec![f32s(&[1]); 3]].concat();
         for inputs in t.refused.iter().chain([&too_many]) {
@@ -570,11 +447,12 @@ fn byte_images_are_cast() {
     let bytes = TensorType::new(DType::U8, [1, 6, 5, 3]);
     let x = sample(&bytes, 0);
     for spec in [conv2d(2, 3), max_pooling2d(2), batch_normalization(), rescaling(2.0), activation("relu")] {
-        let run = |x: &Literal| Call::new(&spec, std::slice::from_ref(x)).initialised()?.run("ref", None);
+        let run =
+            |x: &Literal| LayerCall::new(&spec, std::slice::from_ref(x)).initialised()?.run("ref", None);
         assert_eq!(run(&x).unwrap().y, run(&x.convert(DType::F32)).unwrap().y, "{spec:?}");
     }
     let lookup = embedding(256, 2);
-    let run = |x: &Literal| Call::new(&lookup, std::slice::from_ref(x)).initialised()?.run("ref", None);
+    let run = |x: &Literal| LayerCall::new(&lookup, std::slice::from_ref(x)).initialised()?.run("ref", None);
     assert_eq!(run(&x).unwrap().y, run(&x.convert(DType::I64)).unwrap().y);
     // On the way to an embedding integers stay integers.
     for spec in [flatten(), reshape([-1]), concatenate(-1)] {
@@ -592,7 +470,7 @@ fn ones(shape: &[usize]) -> Literal {
 
 fn drop_ones(rate: f64, name: &str, seed: u64, step: u64) -> Vec<f32> {
     let spec = dropout(rate);
-    let mut call = Call::new(&spec, &[ones(&[100, 200])]);
+    let mut call = LayerCall::new(&spec, &[ones(&[100, 200])]);
     (call.name, call.training) = (name, Some((seed, step)));
     call.run("ref", None).unwrap().y.to_f32s()
 }
@@ -625,7 +503,7 @@ fn dropout_is_a_function_of_seed_step_and_layer() {
 fn dropout_rests_outside_training_and_at_its_ends() {
     let x = sample(&f32s(&[4, 5]), 0);
     let spec = dropout(0.5);
-    assert_eq!(Call::new(&spec, std::slice::from_ref(&x)).run("ref", None).unwrap().y, x);
+    assert_eq!(LayerCall::new(&spec, std::slice::from_ref(&x)).run("ref", None).unwrap().y, x);
     assert!(drop_ones(0.0, "d", 1, 1).iter().all(|v| *v == 1.0));
     assert!(drop_ones(1.0, "d", 1, 1).iter().all(|v| *v == 0.0));
 }
@@ -633,7 +511,7 @@ fn dropout_rests_outside_training_and_at_its_ends() {
 #[test]
 fn dropout_sends_gradients_where_it_let_values_pass() {
     let spec = dropout(0.25);
-    let mut call = Call::new(&spec, &[ones(&[8, 9])]);
+    let mut call = LayerCall::new(&spec, &[ones(&[8, 9])]);
     call.training = Some((5, 6));
     let out = call.run("ref", None).unwrap();
     assert_eq!(out.dx[0], out.y);
@@ -643,7 +521,7 @@ fn dropout_sends_gradients_where_it_let_values_pass() {
 fn a_frozen_batch_normalisation_uses_its_moving_statistics() {
     let x = sample(&f32s(&[6, 3]), 1);
     let run = |spec: &LayerSpec, training| {
-        let mut call = Call::new(spec, std::slice::from_ref(&x)).initialised().unwrap();
+        let mut call = LayerCall::new(spec, std::slice::from_ref(&x)).initialised().unwrap();
         call.training = training;
         call.run("ref", None).unwrap()
     };
@@ -659,7 +537,7 @@ fn means_do_not_overflow_half_precision() {
     // 64 · 64 · 100 is beyond f16's 65,504.
     let x = Literal::from_slice([1, 64, 64, 1], &[100f32; 4096]).unwrap();
     for spec in [global_average_pooling2d(), average_pooling2d(64)] {
-        let mut call = Call::new(&spec, std::slice::from_ref(&x));
+        let mut call = LayerCall::new(&spec, std::slice::from_ref(&x));
         call.precision = Precision::MixedFloat16;
         assert_eq!(call.run("ref", None).unwrap().y.to_f32s(), [100.0], "{spec:?}");
     }
@@ -669,7 +547,7 @@ fn means_do_not_overflow_half_precision() {
 fn relu_s_options_are_keras_s() {
     let x = Literal::from_slice([1, 5], &[-2f32, 0.5, 1.0, 3.0, 9.0]).unwrap();
     let spec = relu().max_value(6.0).negative_slope(0.5).threshold(1.0);
-    let out = Call::new(&spec, &[x]).run("ref", None).unwrap();
+    let out = LayerCall::new(&spec, &[x]).run("ref", None).unwrap();
     assert_eq!(out.y.to_f32s(), [-1.5, -0.25, 0.0, 3.0, 6.0]);
     assert_eq!(out.dx[0].to_f32s(), [0.5, 0.5, 0.5, 1.0, 0.0]);
 }
@@ -678,8 +556,9 @@ fn relu_s_options_are_keras_s() {
 fn merges_fold_and_repeat() {
     let a = Literal::from_slice([2, 2], &[1f32, 2., 3., 4.]).unwrap();
     let b = Literal::from_slice([2, 1], &[10f32, -10.]).unwrap();
-    let run =
-        |spec: &LayerSpec| Call::new(spec, &[a.clone(), b.clone()]).run("ref", None).unwrap().y.to_f32s();
+    let run = |spec: &LayerSpec| {
+        LayerCall::new(spec, &[a.clone(), b.clone()]).run("ref", None).unwrap().y.to_f32s()
+    };
     assert_eq!(run(&add()), [11., 12., -7., -6.]);
     assert_eq!(run(&subtract()), [-9., -8., 13., 14.]);
     assert_eq!(run(&multiply()), [10., 20., -30., -40.]);
@@ -692,9 +571,9 @@ fn merges_fold_and_repeat() {
 #[test]
 fn computing_a_layer_again_changes_no_bit() {
     for backend_name in BACKENDS {
-        for t in trials() {
+        for t in samples() {
             let run = |spec: &LayerSpec| {
-                let mut call = Call::new(spec, &samples(&t));
+                let mut call = LayerCall::new(spec, &inputs_of(&t));
                 call.training = Some((3, 4));
                 call.initialised().unwrap().run(backend_name, None).unwrap()
             };
@@ -711,7 +590,7 @@ fn recurrent_layers_drop_the_same_features_at_every_step() {
     // A kernel of ones on inputs of ones: the sum is how many features stay, times 1 / (1 − rate).
     let spec = simple_rnn(1).activation("linear").recurrent_initializer("zeros").kernel_initializer("ones");
     let spec = spec.return_sequences(true).dropout(0.5);
-    let mut call = Call::new(&spec, &[ones(&[4, 6, 200])]);
+    let mut call = LayerCall::new(&spec, &[ones(&[4, 6, 200])]);
     call.training = Some((1, 1));
     let y = call.initialised().unwrap().run("ref", None).unwrap().y.to_f32s();
     for sample in y.chunks(6) {
@@ -920,7 +799,7 @@ fn layers_of_ones_own_are_saved_and_loaded_by_their_constructor() {
     let custom = CustomLayers::new().with("Times", make_times);
     let loaded = LayerSpec::from_json(&saved, &custom).unwrap();
     assert_eq!(loaded.to_json(), saved);
-    let y = Call::new(&loaded, &[ones(&[2])]).run("ref", None).unwrap().y;
+    let y = LayerCall::new(&loaded, &[ones(&[2])]).run("ref", None).unwrap().y;
     assert_eq!(y.to_f32s(), [3.0, 3.0]);
     let e = LayerSpec::from_json(&saved, &CustomLayers::new()).unwrap_err().to_string();
     assert!(e.contains("no layer class `Times`") && e.contains("CustomLayers"), "{e}");

@@ -3,7 +3,7 @@
 mod keras;
 
 use keras::{Fixture, Worst, config, max_relative, name, relative_l2};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use systole_ir::{DType, Literal, Tensor, TensorType};
 use systole_nn::optimizer::*;
 use systole_nn::schedule::Schedule;
@@ -21,22 +21,15 @@ fn schedule_of(value: &Value) -> Schedule {
 /// The optimizer of a case, from Keras's complete configuration.
 fn optimizer_of(case: &Value) -> Optimizer {
     let full = &case["config"];
-    let keys: &[&str] = match case["class"].as_str().unwrap() {
-        "SGD" => &["momentum", "nesterov"],
-        "RMSprop" => &["rho", "momentum", "epsilon", "centered"],
-        _ => &["beta_1", "beta_2", "epsilon", "amsgrad"],
-    };
-    let own: Map<String, Value> = keys.iter().map(|k| (k.to_string(), full[*k].clone())).collect();
-    let number = |key: &str| full[key].as_f64();
-    Optimizer {
-        kind: serde_json::from_value(config(&case["class"], &own.into())).unwrap(),
-        learning_rate: schedule_of(&full["learning_rate"]),
-        weight_decay: number("weight_decay"),
-        clipnorm: number("clipnorm"),
-        clipvalue: number("clipvalue"),
-        global_clipnorm: number("global_clipnorm"),
-        ..sgd(0.0)
+    let mut optimizer: Optimizer = case["class"].as_str().unwrap().parse().unwrap();
+    let own: Vec<String> = optimizer.kind.config().keys().cloned().collect();
+    for key in
+        own.iter().map(String::as_str).chain(["weight_decay", "clipnorm", "clipvalue", "global_clipnorm"])
+    {
+        optimizer = optimizer.with(key, &full[key]).unwrap();
     }
+    optimizer.learning_rate = schedule_of(&full["learning_rate"]);
+    optimizer
 }
 
 type StepIn = (Params, Params, Params, Tensor, Tensor);
@@ -52,7 +45,7 @@ fn step_of(optimizer: &Optimizer) -> Step {
 }
 
 /// A run of an optimizer from given starting values.
-struct Run {
+struct Descent {
     optimizer: Optimizer,
     step: Step,
     params: Params<Buffer>,
@@ -60,10 +53,10 @@ struct Run {
     steps: u64,
 }
 
-impl Run {
-    fn new(optimizer: Optimizer, params: Params<Buffer>) -> Run {
+impl Descent {
+    fn new(optimizer: Optimizer, params: Params<Buffer>) -> Descent {
         let state = optimizer.init(&params).unwrap();
-        Run { step: step_of(&optimizer), optimizer, params, state, steps: 0 }
+        Descent { step: step_of(&optimizer), optimizer, params, state, steps: 0 }
     }
 
     fn take(&mut self, grads: Params<Buffer>) {
@@ -89,7 +82,7 @@ fn every_optimizer_is_keras_s_at_each_step() {
     let (mut params, mut slots) = (Worst::below(2e-7), Worst::below(4e-7));
     for case in fixture.list("cases") {
         let case_name = name(case);
-        let mut run = Run::new(optimizer_of(case), tree(|p| fixture.get(&format!("init/{p}")).clone()));
+        let mut run = Descent::new(optimizer_of(case), tree(|p| fixture.get(&format!("init/{p}")).clone()));
         for step in 1..=6 {
             run.take(tree(|p| fixture.get(&format!("grad/{p}/step{step}")).clone()));
             for p in PARAMS {
@@ -105,6 +98,43 @@ fn every_optimizer_is_keras_s_at_each_step() {
     }
     params.report("parameters");
     slots.report("slots");
+}
+
+/// A case that a file lists and the fixture lacks would be compared with nothing.
+#[test]
+fn the_fixture_has_the_cases_that_the_optimizers_list() {
+    let fixture = Fixture::open("optimizers");
+    let listed: Vec<Value> =
+        parity_cases().flat_map(|text| serde_json::from_str::<Vec<Value>>(text).unwrap()).collect();
+    let known = |case: &Value| {
+        fixture.list("cases").iter().any(|c| ["name", "class", "kwargs"].iter().all(|k| c[k] == case[k]))
+    };
+    let missing: Vec<&str> = listed.iter().filter(|c| !known(c)).map(name).collect();
+    assert!(missing.is_empty(), "run fixtures/keras/generate.py optimizers: {missing:?}");
+    for optimizer in NAMES {
+        let tried = listed.iter().any(|c| c["class"].as_str().unwrap().eq_ignore_ascii_case(optimizer));
+        assert!(tried, "{optimizer} lists no case");
+    }
+}
+
+#[test]
+fn settings_that_a_rule_does_not_take_are_errors() {
+    let cases = [
+        (adam(1e-3).momentum(0.9), "adam has no argument `momentum`"),
+        (sgd(1e-3).betas(0.9, 0.99), "sgd has no argument `beta_1`"),
+        (sgd(1e-3).epsilon(1e-7), "sgd has no argument `epsilon`"),
+        (rmsprop(1e-3).amsgrad(true), "rmsprop has no argument `amsgrad`"),
+        (adamw(1e-3).rho(0.9).centered(true), "adamw has no argument `rho`"),
+        (adam(1e-3).nesterov(true), "adam has no argument `nesterov`"),
+    ];
+    for (optimizer, what) in cases {
+        for error in [optimizer.check().unwrap_err(), optimizer.init(&Params::new()).unwrap_err()] {
+            let text = error.to_string();
+            let parts = [what, "tests/optimizers.rs:", "its rule is set by", "did you mean"];
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        }
+    }
+    assert!(sgd(1e-3).momentum(0.9).nesterov(true).check().is_ok());
 }
 
 #[test]
@@ -168,9 +198,10 @@ fn accumulated_micro_batches_equal_one_large_batch() {
         adam(0.01).global_clipnorm(0.5),
         sgd(0.1).clipnorm(0.5),
     ];
-    for optimizer in optimizers {
-        let mut whole = Run::new(optimizer.clone(), one(&start));
-        let mut parts = Run::new(optimizer.clone().gradient_accumulation_steps(3), one(&start));
+    let plain = NAMES.iter().map(|name| name.parse().unwrap());
+    for optimizer in optimizers.into_iter().chain(plain) {
+        let mut whole = Descent::new(optimizer.clone(), one(&start));
+        let mut parts = Descent::new(optimizer.clone().gradient_accumulation_steps(3), one(&start));
         for _ in 0..4 {
             whole.take(gradient(0..12, &whole.param("w")));
             for k in 0..3 {
@@ -193,7 +224,7 @@ fn excluded_parameters_do_not_decay() {
     let params: Params<Buffer> =
         ["dense/kernel", "dense/bias"].into_iter().map(|n| (n.to_string(), ones())).collect();
     let zeros = params.map(|_, b| Buffer::zeros(b.ty().clone()));
-    let mut run = Run::new(optimizer, params);
+    let mut run = Descent::new(optimizer, params);
     run.take(zeros);
     assert_eq!(run.param("dense/kernel").to_f32s(), [0.95]);
     assert_eq!(run.param("dense/bias").to_f32s(), [1.0]);
@@ -249,7 +280,7 @@ fn a_scale_never_reaches_zero_or_infinity() {
 /// A norm that is not finite must reach the parameters: a scale of zero would hide it.
 #[test]
 fn clipping_by_global_norm_does_not_hide_infinities() {
-    let mut run = Run::new(sgd(0.1).global_clipnorm(1.0), one(&random(&[3, 1], 3)));
+    let mut run = Descent::new(sgd(0.1).global_clipnorm(1.0), one(&random(&[3, 1], 3)));
     run.take(one(&Literal::from_slice([3, 1], &[1.0, f32::INFINITY, 1.0]).unwrap()));
     assert!(run.param("w").to_f32s().iter().all(|x| x.is_nan()));
 }
@@ -277,7 +308,7 @@ fn settings_that_make_no_sense_are_refused() {
 
 #[test]
 fn names_and_configurations_read_back() {
-    for name in NAMES {
+    for &name in NAMES {
         let optimizer: Optimizer = name.parse().unwrap();
         assert_eq!(optimizer.name(), name);
         let text = serde_json::to_string(&optimizer).unwrap();

@@ -158,7 +158,9 @@ impl TpuClusterResolver {
             let image = "gcloud compute tpus tpu-vm create NAME --version=v2-alpha-tpuv5-lite";
             self.doubt(
                 what,
-                format!("{image} …   # a TPU's runtime image (docs/tpu.md), or unset TPU_ACCELERATOR_TYPE"),
+                format!(
+                    "{image} …   # a TPU's runtime image (docs/guide/tpu.md), or unset TPU_ACCELERATOR_TYPE"
+                ),
             );
         }
         if !self.nodes.is_empty() && self.surroundings == Surroundings::Elsewhere {
@@ -204,7 +206,7 @@ impl TpuClusterResolver {
         if self.nodes.is_empty() {
             let e = Error::new(ErrorKind::Unsupported, "this machine has no TPU")
                 .because(self.explain().join("; "));
-            return Err(e.hint("run the program on the TPU VM itself (docs/tpu.md); `systole compile MODEL --target v5e:2x2` needs none"));
+            return Err(e.hint("run the program on the TPU VM itself (docs/guide/tpu.md); `systole compile MODEL --target v5e:2x2` needs none"));
         }
         if self.slices > 1 {
             let what = format!("{} slices are to work together, and Systole trains on one", self.slices);
@@ -247,7 +249,7 @@ pub fn refuse_retired(tpu: &str) -> Result<()> {
     }
     let e = Error::new(ErrorKind::Unsupported, format!("`{tpu}` is the address of a TPU node"));
     Err(e.because("Google retired TPU nodes, which programs reached over the network; today they run on the TPU's own machine")
-        .hint("create a TPU VM, or choose a TPU runtime (v5e-1, v6e-1) in Colab, and unset COLAB_TPU_ADDR; docs/tpu.md has the steps"))
+        .hint("create a TPU VM, or choose a TPU runtime (v5e-1, v6e-1) in Colab, and unset COLAB_TPU_ADDR; docs/guide/tpu.md has the steps"))
 }
 
 fn surroundings(variable: &dyn Fn(&str) -> Option<String>, nodes: bool) -> Surroundings {

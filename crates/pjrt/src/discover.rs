@@ -16,6 +16,9 @@ pub enum Platform {
 }
 
 impl Platform {
+    /// Every platform.
+    pub const ALL: [Platform; 2] = [Platform::Tpu, Platform::Cuda];
+
     /// `tpu` or `cuda`.
     pub fn name(self) -> &'static str {
         match self {
@@ -41,9 +44,9 @@ impl Platform {
     }
 }
 
-/// A place that was looked at.
+/// A path that was looked at.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct SearchPath {
     /// Which rule led there: `TPU_LIBRARY_PATH`, `Python packages`.
     pub rule: String,
     /// The file.
@@ -55,21 +58,21 @@ pub struct Place {
 /// What a search found, and where it looked.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    /// The places, in order; the last is the plugin where one was found.
-    pub places: Vec<Place>,
+    /// The paths, in order; the last is the plugin where one was found.
+    pub paths: Vec<SearchPath>,
 }
 
 impl Search {
     /// The plugin's file.
-    pub fn plugin(&self) -> Option<&Place> {
-        self.places.last().filter(|p| p.found)
+    pub fn plugin(&self) -> Option<&SearchPath> {
+        self.paths.last().filter(|p| p.found)
     }
 
     /// The plugin's file, or an error that says what to do.
     pub fn require(&self, platform: Platform) -> Result<PathBuf> {
         let name = platform.name();
         self.plugin().map(|p| p.path.clone()).ok_or_else(|| {
-            let rules: Vec<String> = self.places.iter().map(Place::to_string).collect();
+            let rules: Vec<String> = self.paths.iter().map(SearchPath::to_string).collect();
             Error::new(ErrorKind::Unsupported, format!("there is no PJRT plugin for {name} here"))
                 .because(format!(
                     "looked at {}",
@@ -82,15 +85,15 @@ impl Search {
         })
     }
 
-    /// Looks at a place; a file that the user named ends the search even where it is missing.
+    /// Looks at a path; a file that the user named ends the search even where it is missing.
     fn look(&mut self, rule: &str, path: PathBuf, named: bool) -> bool {
         let found = path.is_file();
-        self.places.push(Place { rule: rule.into(), path, found });
+        self.paths.push(SearchPath { rule: rule.into(), path, found });
         found || named
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for SearchPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let missing = if self.found { "" } else { " (not there)" };
         write!(f, "{}: {}{missing}", self.rule, self.path.display())

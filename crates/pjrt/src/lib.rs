@@ -9,9 +9,9 @@
 
 mod backend;
 mod cache;
-mod child;
 mod client;
 mod cluster;
+mod compiler_process;
 mod discover;
 mod machine;
 mod options;
@@ -23,10 +23,10 @@ mod topology;
 
 pub use backend::PjrtBackend;
 pub use cache::CompileCache;
-pub use child::{AheadCompiler, COMMAND, serve};
 pub use client::{Array, Client, Device, Input, Loaded};
 pub use cluster::{Doubt, Surroundings, TpuClusterResolver, refuse_retired};
-pub use discover::{Place, Platform, Search, discover};
+pub use compiler_process::{AheadCompiler, COMMAND, serve};
+pub use discover::{Platform, Search, SearchPath, discover};
 pub use machine::{device_nodes, open, open_file};
 pub use plugin::{Plugin, Value};
 pub use program::{program_text, spread_text};

@@ -1,5 +1,5 @@
 //! How well the analytic model agrees with Google's compiler, and with what others measured: writes the tables of
-//! `docs/plan-accuracy.md`.
+//! `docs/results/plan-accuracy.md`.
 //!
 //! `bench/plan-accuracy.sh` is the whole command. Arguments: the file to write, a folder that keeps what was compiled (a
 //! run that is stopped goes on from there), then training steps as StableHLO text.

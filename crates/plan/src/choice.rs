@@ -1,6 +1,7 @@
 //! From estimates to a table of choices, and which of them to take.
 
-use crate::estimate::{Estimate, Machine};
+use crate::estimate::Estimate;
+use crate::machine::Machine;
 use crate::price::Bill;
 
 /// One line of the table.

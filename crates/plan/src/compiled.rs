@@ -5,8 +5,9 @@
 
 use crate::collective::of_traffic;
 use crate::device::Device;
-use crate::estimate::{Estimate, Half, KernelTime, Machine, assembled, uncovered};
+use crate::estimate::{Estimate, KernelTime, assembled, uncovered};
 use crate::hlo::{Computation, Instruction, Module, Shape};
+use crate::machine::{Half, Machine};
 use crate::memory::{Memory, memory};
 use crate::placement::Placement;
 use crate::roofline::Time;

@@ -1,8 +1,7 @@
 //! One device as the analytic model sees it: rates, tiles, and what a kernel costs beside its work.
 
-use crate::estimate::Cpu;
 use crate::table::{Gpu, Tpu};
-use crate::work::Array;
+use crate::work::{Array, Kernel};
 use systole_ir::{DType, TensorType};
 
 /// A device that programs run on.
@@ -49,6 +48,21 @@ pub struct Tile {
     pub swaps: bool,
     /// Bytes of values between kernels that never reach main memory.
     pub on_chip: f64,
+}
+
+/// A computer's ceilings, as measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cpu {
+    /// f32 operations a second of all threads.
+    pub flops: f64,
+    /// The same of factors of 16 bits.
+    pub bf16_flops: f64,
+    /// Caches and main memory, nearest first: bytes that all threads together keep there, and bytes a second.
+    pub tiers: Vec<(f64, f64)>,
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of memory.
+    pub memory: f64,
 }
 
 const MIB: f64 = (1 << 20) as f64;
@@ -137,6 +151,11 @@ impl Device {
     /// Operations a second at best for factors of a type.
     pub fn peak(&self, dtype: DType) -> f64 {
         self.flops[usize::from(dtype.size() >= 4)]
+    }
+
+    /// Whether it runs a kernel at all: only matrix units want arrays in another order.
+    pub(crate) fn runs(&self, kernel: &Kernel) -> bool {
+        self.tile.is_some() || !kernel.reorders
     }
 
     /// Bytes of an array between kernels.

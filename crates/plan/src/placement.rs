@@ -102,7 +102,7 @@ impl Placement {
 /// The kernels as compilers order them to save memory: what only makes results (updates of weights) runs as soon as it
 /// can, so that gradients die early.
 fn ordered<'a>(work: &'a Work, device: &Device) -> Vec<&'a Kernel> {
-    let kernels: Vec<&Kernel> = work.kernels.iter().filter(|k| k.runs_on(device)).collect();
+    let kernels: Vec<&Kernel> = work.kernels.iter().filter(|k| device.runs(k)).collect();
     let mut made: HashMap<(usize, usize), usize> = HashMap::new();
     let mut read: HashSet<(usize, usize)> = HashSet::new();
     for (i, k) in kernels.iter().enumerate() {

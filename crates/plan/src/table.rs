@@ -243,7 +243,7 @@ fn wrong(e: &toml::de::Error, origin: &str) -> Error {
     Error::new(ErrorKind::Config, "a table of chips or prices does not read")
         .at(origin)
         .because(e.message())
-        .hint("docs/plan.md has the fields")
+        .hint("docs/guide/plan.md has the fields")
 }
 
 type Entries = Vec<toml::Table>;

@@ -5,7 +5,6 @@
 //! follows a product joins the product; a value with readers in several kernels is written once and read by each.
 //! Cheap values are computed again instead.
 
-use crate::device::Device;
 use systole_compile::PASSES;
 use systole_ir::op::{Convolution, DotGeneral, Lowering};
 use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
@@ -102,13 +101,6 @@ pub struct Product {
     pub convolution: bool,
     /// Element type of the factors.
     pub dtype: DType,
-}
-
-impl Kernel {
-    /// Whether a device runs it at all.
-    pub(crate) fn runs_on(&self, device: &Device) -> bool {
-        device.tile.is_some() || !self.reorders
-    }
 }
 
 impl Product {

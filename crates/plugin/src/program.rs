@@ -11,7 +11,7 @@ use crate::serialized::Serialized;
 use crate::table::{Answer, Failure, Handle, chars, ready};
 use std::ops::Range;
 use std::sync::Arc;
-use systole_dist::{Team, Together, partition};
+use systole_dist::{SimulatedMesh, Team, partition};
 use systole_ir::op::Devices;
 use systole_ir::{TensorType, text};
 use systole_pjrt::sys::{self, Object};
@@ -36,7 +36,7 @@ struct Program {
 
 enum Engine {
     Alone(Arc<dyn Executable>),
-    Together(Together),
+    SimulatedMesh(SimulatedMesh),
 }
 
 // SAFETY: the pointers are to devices, which the client owns and never changes.
@@ -136,8 +136,8 @@ impl Program {
                     }
                     _ => Team::alone(Devices::replicas(wanted)),
                 };
-                let program = Together::compile(&*client.engine, &own, &team, &options)?;
-                (own.param_types(), Engine::Together(program))
+                let program = SimulatedMesh::compile(&*client.engine, &own, &team, &options)?;
+                (own.param_types(), Engine::SimulatedMesh(program))
             }
         };
         Ok(Program { name, engine, donated, partitions: wanted, devices, params, results, source })
@@ -164,7 +164,7 @@ impl Program {
         let mut lists = arrays.iter().map(arguments).collect::<Result<Vec<Vec<Arg<'_>>>, Failure>>()?;
         match &self.engine {
             Engine::Alone(program) => Ok(vec![program.run(lists.pop().unwrap_or_default())?]),
-            Engine::Together(program) => Ok(program.run(lists)?),
+            Engine::SimulatedMesh(program) => Ok(program.run(lists)?),
         }
     }
 }

@@ -8,8 +8,9 @@ mod micro;
 mod model;
 mod workload;
 
+use super::common::Common;
+use super::outcome::{Failure, Outcome, Run};
 use super::screen::{Screen, table};
-use super::{Common, Failure, Outcome};
 use clap::Args;
 use measure::Measured;
 use serde_json::{Map, Value, json};
@@ -33,7 +34,7 @@ pub(crate) struct BenchArgs {
     seconds: f64,
     /// Measure in this process: what a child is started with
     #[arg(long, hide = true)]
-    pub(super) here: bool,
+    here: bool,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -41,7 +42,17 @@ fn seconds(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "must be a number of seconds from 0 to 1000000".into())
 }
 
-pub(crate) fn run(args: &BenchArgs, common: &Common, screen: &Screen) -> Outcome {
+impl Run for BenchArgs {
+    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+        run(&self, common, screen)
+    }
+
+    fn starts_children(&self) -> bool {
+        !self.here
+    }
+}
+
+fn run(args: &BenchArgs, common: &Common, screen: &Screen) -> Outcome {
     let items = workload::items(&args.workloads, args.precision.as_deref()).map_err(Failure::usage)?;
     if let ([item], true) = (&items[..], args.here) {
         screen.object(&measure_here(item, args).map_err(|e| e.at(item.to_string()))?);

@@ -9,7 +9,7 @@ use systole_nn::{Batch, Model};
 /// Training steps as `fit` takes them: forward, loss, backward, update and metrics.
 pub(super) fn train(target: &str, precision: &str, time: Duration) -> Result<Measured> {
     let (mut model, batch) = model_and_batch(target, precision)?;
-    let mut step = model.resident_training(&batch)?;
+    let mut step = model.device_batch_training(&batch)?;
     let items = items(batch);
     let m = measure(time, || step.run())?;
     Ok(Measured { flops: step.report().flops, items, compile_ms: step.compile_ms(), ..m })
@@ -18,7 +18,7 @@ pub(super) fn train(target: &str, precision: &str, time: Duration) -> Result<Mea
 /// Predictions.
 pub(super) fn predict(target: &str, precision: &str, time: Duration) -> Result<Measured> {
     let (mut model, batch) = model_and_batch(target, precision)?;
-    let mut prediction = model.resident_prediction(&batch)?;
+    let mut prediction = model.device_batch_prediction(&batch)?;
     let items = items(batch);
     let m = measure(time, || prediction.run().map(drop))?;
     Ok(Measured { flops: prediction.report().flops, items, compile_ms: prediction.compile_ms(), ..m })

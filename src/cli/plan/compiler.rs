@@ -3,7 +3,7 @@
 
 use super::super::compile::{mesh, spread};
 use super::super::report;
-use super::PlanArgs;
+use super::args::PlanArgs;
 use super::subject::Subject;
 use crate::devices::{compile_cache, find_plugin};
 use std::collections::HashMap;

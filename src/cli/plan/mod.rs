@@ -1,102 +1,21 @@
 //! `systole plan`: what machines would need for a training run, before one is rented.
 
+mod args;
 mod compiler;
 mod show;
 mod subject;
 
+use super::common::Common;
+use super::outcome::{Failure, Outcome, Run};
+use super::report;
 use super::screen::Screen;
-use super::{Failure, Outcome, report};
-use clap::Args;
+pub(crate) use args::PlanArgs;
 use compiler::Compiler;
-use std::path::PathBuf;
+use show::Plan;
 use subject::Subject;
 use systole_cpu::Level;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Advice, Choice, Cpu, Half, Machine, Slice, Tables, Wish, advise, analytic, bill};
-
-#[derive(Args)]
-pub(crate) struct PlanArgs {
-    /// A preset, a TOML file, or a program as StableHLO text (.mlir)
-    #[arg(required_unless_present = "matmul")]
-    target: Option<String>,
-    /// Instead of a model: a product of an M×K with a K×N matrix
-    #[arg(long, value_name = "MxKxN", conflicts_with = "target")]
-    matmul: Option<String>,
-    /// Element type of --matmul
-    #[arg(long, value_name = "TYPE", default_value = "bf16", requires = "matmul")]
-    dtype: String,
-    /// Slices and GPUs, as v2-8,v5e-16,2*v5e-16,v5p:4x4x4,h100,8*h100,cpu [default: a choice of small ones]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    targets: Vec<String>,
-    /// Every slice that has a name, every GPU, and this computer
-    #[arg(long, conflicts_with = "targets")]
-    all: bool,
-    /// Samples in a step of all devices together [default: as in training]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    batch_size: Option<u64>,
-    /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
-    #[arg(long, value_name = "POLICY")]
-    precision: Option<String>,
-    /// Steps of the run
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "epochs")]
-    steps: Option<u64>,
-    /// Epochs of the run [default: as in training]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    epochs: Option<u64>,
-    /// Dollars that the run may cost
-    #[arg(long, value_name = "$", value_parser = positive)]
-    budget: Option<f64>,
-    /// Hours that the run may take
-    #[arg(long, value_name = "H", value_parser = positive)]
-    deadline: Option<f64>,
-    /// Advise by spot prices: capacity that may be taken back at any time
-    #[arg(long)]
-    spot: bool,
-    /// The provider's region, or its beginning [default: the first of each chip's prices]
-    #[arg(long, value_name = "R")]
-    region: Option<String>,
-    /// A TOML file with chips and prices that replace or extend the built-in ones
-    #[arg(long, value_name = "FILE")]
-    tables: Option<PathBuf>,
-    /// Let Google's compiler compile the step for each TPU generation, and take times and memory from its program: some
-    /// seconds to a minute for each. Needs libtpu
-    #[arg(long)]
-    compiled: bool,
-    /// How a step is split over the devices: data_parallel (each has all weights) or fully_sharded (each keeps a part of
-    /// weights and optimizer state) [default: data_parallel, by a formula]. With --compiled the compiler splits it, for
-    /// each slice, and its own collectives count
-    #[arg(long, value_name = "STRATEGY", value_parser = ["data_parallel", "fully_sharded"])]
-    strategy: Option<String>,
-    /// The devices as a box with named axes, for --compiled with --strategy [default: data=N, all of them]
-    #[arg(long, value_name = "AXIS=N,…", requires = "compiled", requires = "strategy")]
-    mesh: Option<String>,
-    /// Each layer: time, use of the matrix units, padding and what would remove it
-    #[arg(long)]
-    layers: bool,
-    /// How each figure came about
-    #[arg(long)]
-    explain: bool,
-    /// Samples a second that the input pipeline of one host makes, where you know it: `systole data bench` tells
-    #[arg(long, value_name = "N", value_parser = positive)]
-    input_rate: Option<f64>,
-    /// Milliseconds in which a host starts a step [default: 0.15, an assumption for Systole through PJRT]
-    #[arg(long, value_name = "MS", value_parser = positive)]
-    dispatch: Option<f64>,
-    /// Write the table as a page
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-}
-
-impl PlanArgs {
-    fn is_fully_sharded(&self) -> bool {
-        self.strategy.as_deref() == Some("fully_sharded")
-    }
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    let value = text.parse::<f64>().ok().filter(|x| *x > 0.0 && x.is_finite());
-    value.ok_or_else(|| "must be a number above 0".into())
-}
+use systole_plan::{Choice, Cpu, Half, Machine, Slice, Tables, Wish, advise, analytic, bill};
 
 /// Small machines of every kind, for who has not decided.
 const USUAL: [&str; 17] = [
@@ -119,18 +38,13 @@ const USUAL: [&str; 17] = [
     "b200",
 ];
 
-/// A table and the advice.
-struct Plan {
-    title: String,
-    choices: Vec<Choice>,
-    /// Machines that cannot run it, and why.
-    refused: Vec<(String, String)>,
-    advice: Advice,
-    steps: Option<f64>,
-    wish: Wish,
+impl Run for PlanArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
 }
 
-pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
+fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
     let tables = tables(args)?;
     let machines = machines(args, &tables).map_err(Failure::usage)?;
     let mut subject = Subject::of(args).map_err(Failure::usage)?;
@@ -175,7 +89,7 @@ fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
 fn this_cpu() -> Result<Machine> {
     let threads = report::threads();
     // Products of tile registers wait for operands: of what the registers alone do, those of 2048 reach a third
-    // (docs/benchmarks.md).
+    // (docs/log/2026-11-23.md).
     const OF_TILES: f64 = 0.31;
     let peak = systole_cpu::peak(Level::from_knob()?, threads);
     let reached = if peak.level == Level::Amx { OF_TILES } else { 1.0 };

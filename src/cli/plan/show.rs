@@ -1,13 +1,24 @@
 //! A plan as text, as JSON and as a page.
 
-use super::{Plan, PlanArgs};
+use super::args::PlanArgs;
 use crate::cli::screen::{Screen, table};
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
-use systole_plan::{Choice, DISPATCH, KernelTime, Machine, Tables, dollars, duration};
+use systole_plan::{Advice, Choice, DISPATCH, KernelTime, Machine, Tables, Wish, dollars, duration};
 
 const NOT_VALIDATED: &str =
     "Times are estimates without a measurement behind them (not validated): likely (least to most).";
+
+/// A table and the advice.
+pub(super) struct Plan {
+    pub(super) title: String,
+    pub(super) choices: Vec<Choice>,
+    /// Machines that cannot run it, and why.
+    pub(super) refused: Vec<(String, String)>,
+    pub(super) advice: Advice,
+    pub(super) steps: Option<f64>,
+    pub(super) wish: Wish,
+}
 
 /// Today as `YYYY-MM-DD`, UTC.
 pub(super) fn today() -> String {
@@ -251,7 +262,7 @@ fn explain(plan: &Plan, tables: &Tables, screen: &Screen) {
 
 const EXPLANATIONS: [&str; 5] = [
     "Device time is the sum over kernels of start + max(products with padding, moving results out, bytes, element-wise work),",
-    "  plus the collectives. Constants of TPUs are fitted to libtpu's own estimates (docs/plan.md); those of GPUs are assumed.",
+    "  plus the collectives. Constants of TPUs are fitted to libtpu's own estimates (docs/guide/plan.md); those of GPUs are assumed.",
     "Least: peak rates, no padding, no start, collectives hidden. Most: one after the other.",
     "HBM need: arguments in tiles, values alive at the fullest moment, code; results replace arguments of their type.",
     "MFU counts the multiply-adds that the program needs, without padding, over those possible in the likely time.",

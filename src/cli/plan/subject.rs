@@ -1,6 +1,6 @@
 //! What is planned: a model's training step at any batch size, or one program.
 
-use super::PlanArgs;
+use super::args::PlanArgs;
 use crate::config::{Config, Draft, PRESETS};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

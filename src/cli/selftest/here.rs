@@ -1,6 +1,7 @@
 //! The checks themselves, in the process that loads the device's library.
 
-use super::{SelftestArgs, told};
+use super::args::SelftestArgs;
+use super::told;
 use crate::cli::screen::Screen;
 use crate::config::{Config, Draft};
 use serde_json::{Value, json};
@@ -172,7 +173,7 @@ impl Test<'_> {
             self.begin(&format!("speed of {name}"));
             let mut model = compiled(&config, &config.usual_sample(), &device)?;
             let batch = config.synthetic_batch(&model)?;
-            let mut step = model.resident_training(&batch)?;
+            let mut step = model.device_batch_training(&batch)?;
             let ms = median_ms(|| step.run().and_then(|()| step.loss().map(drop)))?;
             shown.push(format!("{ms:.2} ms on {name}"));
             times.push(json!({"device": name, "ms_per_step": ms, "compile_ms": step.compile_ms()}));

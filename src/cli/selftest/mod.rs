@@ -4,14 +4,18 @@
 //! The work is done by a child of this process (`here.rs`), which tells what it finds as lines of JSON: an accelerator's
 //! library may end its process or hang, and then the report says in what.
 
+mod args;
 mod here;
+mod told;
 
+pub(crate) use args::SelftestArgs;
+
+use super::common::Common;
+use super::outcome::{Outcome, Run};
 use super::screen::{Screen, quoted};
-use super::{Common, Outcome};
-use clap::Args;
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -21,43 +25,17 @@ use systole_ir::{Error, ErrorKind, Result, knobs};
 /// Failures that the screen shows; the report has all.
 const SHOWN: usize = 10;
 
-#[derive(Args)]
-pub(crate) struct SelftestArgs {
-    /// The report [default: systole-selftest-DEVICE.json]
-    #[arg(long, value_name = "FILE.json")]
-    report: Option<PathBuf>,
-    /// Steps of the tutorial's training that are compared with the CPU's
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
-    steps: u64,
-    /// Samples in a step of that training
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
-    batch_size: u64,
-    /// Gives up when nothing has come to an end for so many seconds
-    #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
-    time_limit: u64,
-    /// Do the work in this process
-    #[arg(long, hide = true)]
-    here: bool,
-}
+impl Run for SelftestArgs {
+    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+        run(&self, common, screen)
+    }
 
-impl SelftestArgs {
-    /// Whether this process is the child.
-    pub(crate) fn is_here(&self) -> bool {
-        self.here
+    fn starts_children(&self) -> bool {
+        !self.here
     }
 }
 
-/// What the child tells, a line each.
-mod told {
-    /// `{"begin": "op add f32"}`: what is being done now.
-    pub const BEGIN: &str = "begin";
-    /// `{"failure": {"check", "what", …}}`: something is not as it should be.
-    pub const FAILURE: &str = "failure";
-    /// `{"section": "ops", "result": {…}}`: a part is over.
-    pub const SECTION: &str = "section";
-}
-
-pub(crate) fn run(args: &SelftestArgs, common: &Common, screen: &Screen) -> Outcome {
+fn run(args: &SelftestArgs, common: &Common, screen: &Screen) -> Outcome {
     if args.here {
         here::run(args, screen)?;
         return Ok(0);

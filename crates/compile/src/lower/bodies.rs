@@ -4,7 +4,7 @@ use crate::compiler::Compiler;
 use crate::graph::optimize_with;
 use crate::options::Options;
 use crate::program::Kernel;
-use systole_ir::attention::Recognised;
+use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Case;
 use systole_ir::{DType, Graph, Op, Result};
 
@@ -46,9 +46,9 @@ pub fn kernel_of(
 }
 
 /// The attention that a branch which always runs consists of, in a type that has a kernel.
-fn attention_of(c: &Case) -> Option<Recognised> {
+fn attention_of(c: &Case) -> Option<AttentionMatch> {
     let [branch] = &c.branches[..] else { return None };
-    let found = Recognised::of(branch)?;
+    let found = AttentionMatch::of(branch)?;
     let types = branch.param_types();
     let fits = |&i: &usize| {
         types[i].elements() > 0 && matches!(types[i].dtype, DType::F32 | DType::BF16 | DType::F16)

@@ -9,7 +9,7 @@ use super::pooling::{Pool, Unpool, UnpooledGradient};
 use super::product_epilogue::ProductEpilogue;
 use super::storage::{ResultPlan, Slot, Storage, View};
 use super::strided_map::StridedMap;
-use systole_ir::attention::Recognised;
+use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Monoid;
 use systole_ir::{Literal, Op, TensorType};
 
@@ -89,7 +89,7 @@ pub enum Kernel {
     /// A part of the graph that runs for a block of rows at a time.
     Blocks(Box<Blocks>),
     /// Attention of several heads, or its derivative; the last input is of no use.
-    Attention(Recognised),
+    Attention(AttentionMatch),
     /// Max pooling with what stands before and after it.
     Pool(Pool),
     /// The derivative of max pooling.

@@ -4,9 +4,9 @@
 //! Both checksums are always checked. A length is only believed when its checksum fits and the file can hold so much,
 //! and memory grows with what really comes. After a damaged length the next record is looked for byte by byte.
 
-use crate::autotune::lock;
 use crate::disk::{Disk, FileSystem, NewFile, append};
 use crate::input::Input;
+use crate::sync::lock;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use std::collections::HashSet;

@@ -1,7 +1,6 @@
 //! What the crate `object_store` needs of a program: how requests are sent ([`Wire`]), how text is signed ([`Crypto`]), and
 //! how its futures are waited for ([`block_on`]).
 
-use super::Patience;
 use crate::web::Request;
 use object_store::client::{
     ClientConfigKey, ClientOptions, CryptoProvider, DigestAlgorithm, DigestContext, HmacContext, HttpClient,
@@ -21,6 +20,24 @@ use std::time::Duration;
 const LONGEST_ANSWER: u64 = 64 << 20;
 /// A wait between attempts is never longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// How often, and how long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Patience {
+    /// Requests that are made before one is given up.
+    pub attempts: u32,
+    /// Before the second attempt; twice as long before each next one, at most 10 seconds.
+    pub wait: Duration,
+    /// How long a server may be silent.
+    pub answer: Duration,
+}
+
+impl Default for Patience {
+    /// 7 attempts within 19 seconds, unless the server is silent for up to 30 seconds in each.
+    fn default() -> Patience {
+        Patience { attempts: 7, wait: Duration::from_millis(300), answer: Duration::from_secs(30) }
+    }
+}
 
 /// Sends requests by [`crate::web`], again where that may help: no connection, a cut or stalled answer, and what servers say
 /// when they are busy (408, 429, 5xx). All requests of reading can be made again.

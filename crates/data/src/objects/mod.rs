@@ -1,15 +1,16 @@
 //! Objects of `gs://BUCKET/KEY` and `s3://BUCKET/KEY` as files, by the crate `object_store`; the feature `object-stores`.
 //!
-//! Credentials come from the environment as the clouds' own tools take them (the table in `docs/data.md`), or from
+//! Credentials come from the environment as the clouds' own tools take them (the table in `docs/guide/data.md`), or from
 //! [`configure`]. Objects are read in ranges, a next one while this one is used; a position is a byte offset.
 
 mod connect;
 mod reader;
 
+pub use connect::Patience;
 pub use reader::Object;
 
-use crate::autotune::lock;
-use crate::input::Entry;
+use crate::entry::Entry;
+use crate::sync::lock;
 use connect::{Crypto, Wire, block_on};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -18,27 +19,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use systole_base::knobs::cloud_variable;
 use systole_base::{Error, ErrorKind, Result};
-
-/// How often, and how long.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Patience {
-    /// Requests that are made before one is given up.
-    pub attempts: u32,
-    /// Before the second attempt; twice as long before each next one, at most 10 seconds.
-    pub wait: Duration,
-    /// How long a server may be silent.
-    pub answer: Duration,
-}
-
-impl Default for Patience {
-    /// 7 attempts within 19 seconds, unless the server is silent for up to 30 seconds in each.
-    fn default() -> Patience {
-        Patience { attempts: 7, wait: Duration::from_millis(300), answer: Duration::from_secs(30) }
-    }
-}
 
 /// A bucket and how it is reached.
 struct Bucket {

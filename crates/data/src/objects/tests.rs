@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
 use systole_base::{DType, Literal};
 
 /// What happens to a request instead of its answer.

@@ -3,7 +3,7 @@
 use super::dims;
 use crate::HostArray;
 use crate::array::{bad, unfilled};
-use crate::lanes::*;
+use crate::simd16::*;
 use systole_base::{DType, Literal, Result};
 
 /// How pictures are resized; the numbers are tf.image.resize's, with pixel centres at halves.

@@ -1,10 +1,8 @@
 //! `list_files`: the paths that match patterns, as `path: ui8[n]`, sorted; a shuffle below gives them a random order.
 
-use crate::dataset::Cardinality;
 use crate::input::{Entry, entries, is_dir, is_file, is_remote};
-use crate::run::Run;
+use crate::pipeline::{Access, Cardinality, Run, Stage};
 use crate::sample::{Origin, Sample};
-use crate::stage::{Access, Stage};
 use crate::{Dataset, HostArray};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,12 +1,20 @@
 //! `from_generator`: samples from a closure that starts an iterator, once for each epoch.
 
-use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
-use crate::stage::{Cursor, Stage};
 use std::sync::Arc;
 use systole_base::Result;
+
+impl Dataset {
+    /// The samples that `start` yields; it is called anew for each epoch and must yield the same each time.
+    pub fn from_generator<I>(start: impl Fn() -> I + Send + Sync + 'static) -> Dataset
+    where
+        I: Iterator<Item = Result<Sample>> + Send + 'static,
+    {
+        Dataset::new(Generator::new(move || Box::new(start())))
+    }
+}
 
 type Samples = Box<dyn Iterator<Item = Result<Sample>> + Send>;
 
@@ -51,13 +59,13 @@ impl Cursor for Running {
         })
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.at])
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.at])
     }
 
     // An iterator cannot seek: it replays to its place.
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        let at = place.number(0)?;
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        let at = state.number(0)?;
         if self.skip(at) < at { Err(foreign()) } else { Ok(()) }
     }
 }

@@ -1,12 +1,10 @@
 //! Folders of pictures, one folder for each class.
 
 use super::files::path_text;
-use crate::dataset::Cardinality;
 use crate::format::picture;
 use crate::input::{self, Entry, Input, entries};
-use crate::run::Run;
+use crate::pipeline::{Access, Cardinality, Run, Stage};
 use crate::sample::{Origin, Sample};
-use crate::stage::{Access, Stage};
 use crate::{Dataset, HostArray};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -1,12 +1,9 @@
 //! Text files by lines (`text_lines`), and CSV files by records.
 
-use crate::dataset::Cardinality;
 use crate::format::csv;
 use crate::input::Input;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
-use crate::stage::{Cursor, Stage};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -182,13 +179,13 @@ impl Cursor for Reading {
         }
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         let (offset, record) = self.open.as_ref().map_or((0, 0), |f| (f.offset, f.record));
-        Place::at([self.at as u64, offset, record])
+        IteratorState::at([self.at as u64, offset, record])
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        let [at, offset, record] = place.numbers[..] else { return Err(foreign()) };
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        let [at, offset, record] = state.numbers[..] else { return Err(foreign()) };
         self.at = usize::try_from(at).map_err(|_| foreign())?;
         if offset > 0 {
             self.open()?;

@@ -3,12 +3,9 @@
 //! A row group is read whole, so memory grows with the files' row groups. Columns of numbers, texts, bytes and flat lists
 //! of numbers are read; other columns are an error that names them, and can be left out.
 
-use crate::dataset::Cardinality;
 use crate::input;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
-use crate::stage::{Cursor, Stage};
 use crate::{Dataset, HostArray};
 use bytes::Bytes;
 use parquet::errors::{ParquetError, Result as ParquetResult};
@@ -182,12 +179,12 @@ impl Cursor for Walking {
         Some(fields.map(|fields| Sample::from_parts(fields, Some(origin))))
     }
 
-    fn save(&self) -> Place {
-        Place::at(self.at.map(|n| n as u64))
+    fn save(&self) -> IteratorState {
+        IteratorState::at(self.at.map(|n| n as u64))
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        let [file, group, row] = place.numbers[..] else { return Err(foreign()) };
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        let [file, group, row] = state.numbers[..] else { return Err(foreign()) };
         let at = [file, group, row].map(usize::try_from);
         let [Ok(file), Ok(group), Ok(row)] = at else { return Err(foreign()) };
         if file > self.files.len() {

@@ -1,12 +1,18 @@
 //! `range`: the integers from 0, as `value: i64[]`.
 
+use crate::Dataset;
 use crate::HostArray;
-use crate::dataset::Cardinality;
-use crate::run::Run;
+use crate::pipeline::{Access, Cardinality, Run, Stage};
 use crate::sample::{Origin, Sample};
-use crate::stage::{Access, Stage};
 use std::sync::Arc;
 use systole_base::{Literal, Result};
+
+impl Dataset {
+    /// `0, 1, … n-1` as samples of one field, `value: i64[]`.
+    pub fn range(n: u64) -> Dataset {
+        Dataset::new(Range { n })
+    }
+}
 
 pub(crate) struct Range {
     pub n: u64,

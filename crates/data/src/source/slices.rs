@@ -1,12 +1,35 @@
 //! `from_tensor_slices`: the rows of arrays in memory.
 
+use crate::Dataset;
 use crate::HostArray;
-use crate::dataset::Cardinality;
-use crate::run::Run;
+use crate::pipeline::{Access, Cardinality, Run, Stage};
 use crate::sample::{Origin, Sample};
-use crate::stage::{Access, Stage};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result};
+
+impl Dataset {
+    /// `name: T[N, …] → N samples of name: T[…]`: slices along the first dimension, without copying the whole.
+    ///
+    /// # Errors
+    /// When there is no field, a field has rank 0, or the first dimensions differ (names both).
+    pub fn from_tensor_slices<N: Into<Arc<str>>>(
+        fields: impl IntoIterator<Item = (N, Literal)>,
+    ) -> Result<Dataset> {
+        let fields: Vec<(Arc<str>, Literal)> = fields.into_iter().map(|(n, x)| (n.into(), x)).collect();
+        let names: Vec<&str> = fields.iter().map(|(n, _)| &**n).collect();
+        let source = format!("from_tensor_slices({})", names.join(", "));
+        Ok(Dataset::new(Slices::new(source.into(), fields)?))
+    }
+
+    /// [`Dataset::from_tensor_slices`] under a name of its own, which error messages then use.
+    pub fn from_named_slices<N: Into<Arc<str>>>(
+        source: impl Into<Arc<str>>,
+        fields: impl IntoIterator<Item = (N, Literal)>,
+    ) -> Result<Dataset> {
+        let fields = fields.into_iter().map(|(n, x)| (n.into(), x)).collect();
+        Ok(Dataset::new(Slices::new(source.into(), fields)?))
+    }
+}
 
 pub(crate) struct Slices {
     data: Arc<Data>,

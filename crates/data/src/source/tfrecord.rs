@@ -1,14 +1,11 @@
 //! `tfrecord`: the records of TFRecord files, as `record: ui8[n]`, one file after the other; or, where the files are
 //! plain and an index of them fits in memory, any record at once.
 
-use crate::autotune::lock;
-use crate::dataset::Cardinality;
 use crate::format::tfrecord::{Compression, FOOTER, HEADER, OnCorrupt, Reader};
 use crate::input::Input;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
-use crate::stage::{Access, Cursor, Stage};
+use crate::sync::lock;
 use crate::{Dataset, HostArray};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -157,18 +154,18 @@ impl Cursor for Walking {
         }
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         match &self.open {
             Some((reader, _)) => {
                 let [offset, record, left_out] = reader.place();
-                Place::at([self.at as u64, offset, record, left_out])
+                IteratorState::at([self.at as u64, offset, record, left_out])
             }
-            None => Place::at([self.at as u64, 0, 0, self.left_out]),
+            None => IteratorState::at([self.at as u64, 0, 0, self.left_out]),
         }
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        let [at, offset, record, left_out] = place.numbers[..] else { return Err(foreign()) };
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        let [at, offset, record, left_out] = state.numbers[..] else { return Err(foreign()) };
         self.at = usize::try_from(at).map_err(|_| foreign())?;
         if self.at > self.files.len() {
             return Err(foreign());

@@ -1,12 +1,9 @@
 //! WebDataset shards: TAR archives in which the files of one sample stand together, `0001.jpg`, `0001.cls`.
 
-use crate::dataset::Cardinality;
 use crate::format::tar::{Entry, Reader};
 use crate::input::Input;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
-use crate::stage::{Cursor, Stage};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -164,16 +161,18 @@ impl Cursor for Walking {
         }
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         match &self.open {
-            Some(s) if s.waiting.is_some() || s.index == 0 => Place::at([self.at as u64, s.offset, s.index]),
-            Some(_) => Place::at([self.at as u64 + 1, 0, 0]),
-            None => Place::at([self.at as u64, 0, 0]),
+            Some(s) if s.waiting.is_some() || s.index == 0 => {
+                IteratorState::at([self.at as u64, s.offset, s.index])
+            }
+            Some(_) => IteratorState::at([self.at as u64 + 1, 0, 0]),
+            None => IteratorState::at([self.at as u64, 0, 0]),
         }
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        let [at, offset, index] = place.numbers[..] else { return Err(foreign()) };
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        let [at, offset, index] = state.numbers[..] else { return Err(foreign()) };
         self.at = usize::try_from(at).map_err(|_| foreign())?;
         if offset > 0 {
             let path = self.files.get(self.at).ok_or_else(foreign)?;

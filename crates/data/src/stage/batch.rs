@@ -1,16 +1,42 @@
 //! `batch`: consecutive samples stacked along a new first dimension.
 
-use super::{Access, Cursor, Node, Owner, Stage, access, open};
-use crate::HostArray;
-use crate::array::unfilled;
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::pump::Pump;
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{
+    Access, Batching, Cardinality, Cursor, IteratorState, Node, Owner, ParallelPrefetch, Run, Stack, Stage,
+    access, at_batch, open, stack_all,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::ops::Range;
-use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{Error, ErrorKind, Result};
+
+impl Dataset {
+    /// `name: T[…] → name: T[n, …]`; the last batch may be smaller.
+    pub fn batch(&self, n: usize) -> Dataset {
+        self.batch_share(n, None)
+    }
+
+    /// As [`Dataset::batch`], where only some rows of each batch are wanted: those of one of several hosts. Shapes and positions
+    /// are those of whole batches. Where elements can be had one by one, only wanted ones are read and computed, and the
+    /// other rows are zeros; from a stream (TFRecord files, `filter`, …) all are. No stage below may mix rows.
+    ///
+    /// ```
+    /// use systole_data::{Dataset, Share};
+    /// let last = Dataset::range(8).batch_share(4, Some(Share { parts: 1..2, of: 2 }));
+    /// let batch = last.iter().next().unwrap()?;
+    /// assert_eq!(batch.get("value")?.to_f32s(), [0.0, 0.0, 2.0, 3.0]);
+    /// # Ok::<(), systole_base::Error>(())
+    /// ```
+    pub fn batch_share(&self, n: usize, share: Option<Share>) -> Dataset {
+        let batching = Batching { size: n, drop_remainder: false };
+        self.then(|up| Batch { up, batching, share })
+    }
+
+    /// `name: T[…] → name: T[n, …]`; elements that do not fill a batch are dropped.
+    pub fn batch_drop_remainder(&self, n: usize) -> Dataset {
+        let batching = Batching { size: n, drop_remainder: true };
+        self.then(|up| Batch { up, batching, share: None })
+    }
+}
 
 pub(crate) struct Batch {
     pub up: Node,
@@ -56,41 +82,6 @@ impl Batch {
     }
 }
 
-/// How elements become batches.
-#[derive(Clone, Copy)]
-pub(crate) struct Batching {
-    pub size: usize,
-    pub drop_remainder: bool,
-}
-
-impl Batching {
-    /// How many batches `n` elements are.
-    pub fn batches(self, n: u64) -> u64 {
-        let size = self.size.max(1) as u64;
-        if self.drop_remainder { n / size } else { n.div_ceil(size) }
-    }
-
-    /// How many elements the last of so many elements' batches lacks.
-    pub fn lacking(self, elements: usize) -> u64 {
-        (self.batches(elements as u64).saturating_mul(self.size as u64)).saturating_sub(elements as u64)
-    }
-
-    /// Stacks elements as they come; `first` is the number of the first batch.
-    pub fn stack(
-        self,
-        first: u64,
-        items: impl ExactSizeIterator<Item = Result<Sample>>,
-    ) -> Vec<Result<Sample>> {
-        let count = self.batches(items.len() as u64);
-        let (mut items, mut batches) = (items, Vec::new());
-        for number in first..first + count {
-            let size = self.size.min(items.len());
-            batches.push(stack(items.by_ref().take(size), size).map_err(|e| place(e, number)));
-        }
-        batches
-    }
-}
-
 impl Stage for Batch {
     fn label(&self) -> String {
         let name = if self.batching.drop_remainder { "batch_drop_remainder" } else { "batch" };
@@ -121,7 +112,14 @@ impl Stage for Batch {
             let owner = Owner::of(self);
             let gauge = run.tuner().gauge(&owner, threads, None);
             let (up, map) = (open(&up, run)?, run.watch().id(Owner::of(&*self.up).address));
-            return Ok(Box::new(Pump::over_batches(owner, run.clone(), up, gauge, (f, map), self.batching)));
+            return Ok(Box::new(ParallelPrefetch::over_batches(
+                owner,
+                run.clone(),
+                up,
+                gauge,
+                (f, map),
+                self.batching,
+            )));
         }
         let up = open(&self.up, run)?;
         Ok(Box::new(Collected { up, batching: self.batching, at: 0 }))
@@ -156,7 +154,7 @@ impl Access for Gathered {
     }
 
     fn get(&mut self, index: u64) -> Result<Sample> {
-        // Saturating: a damaged checkpoint may ask for any place in an endless pipeline.
+        // Saturating: a damaged checkpoint may ask for any position in an endless pipeline.
         let start = index.saturating_mul(self.size);
         let count = self.size.min(self.up.len().map_or(u64::MAX, |n| n - start));
         let wanted = self.share.as_ref().map_or(0..count as usize, |share| share.rows(count as usize));
@@ -170,7 +168,7 @@ impl Access for Gathered {
             stack.rest();
             Ok(stack.finish())
         };
-        gather().map_err(|e| place(e, index))
+        gather().map_err(|e| at_batch(e, index))
     }
 }
 
@@ -188,7 +186,7 @@ impl Cursor for Collected {
             return None;
         }
         self.at += 1;
-        Some(stack_all(items).map_err(|e| place(e, self.at - 1)))
+        Some(stack_all(items).map_err(|e| at_batch(e, self.at - 1)))
     }
 
     fn skip(&mut self, n: u64) -> u64 {
@@ -197,111 +195,14 @@ impl Cursor for Collected {
         skipped
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.at]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.at]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.at = place.number(0)?;
-        self.up.restore(place.above(0)?)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.at = state.number(0)?;
+        self.up.restore(state.above(0)?)
     }
-}
-
-/// All of the elements as one batch.
-pub(crate) fn stack_all(items: Vec<Result<Sample>>) -> Result<Sample> {
-    let count = items.len();
-    stack(items.into_iter(), count)
-}
-
-/// `count` elements as one batch. One bad element makes a bad batch; the others are used up with it, so that places
-/// stay fixed.
-fn stack(mut items: impl Iterator<Item = Result<Sample>>, count: usize) -> Result<Sample> {
-    let Some(first) = items.next() else { return Ok(Sample::default()) };
-    let mut pushed = first.and_then(|first| Stack::new(first, count, 0));
-    for item in items {
-        if let Ok(stack) = &mut pushed
-            && let Err(e) = item.and_then(|item| stack.push(item))
-        {
-            pushed = Err(e);
-        }
-    }
-    pushed.map(Stack::finish)
-}
-
-fn place(e: Error, batch: u64) -> Error {
-    e.at(format!("batch {batch}"))
-}
-
-/// Batches in the making: one array per field, filled row by row.
-struct Stack {
-    fields: Vec<(Arc<str>, TensorType, Literal)>,
-    filled: usize,
-}
-
-impl Stack {
-    /// Room for `count` rows, of which those before `at` are zeros and that one is `first`.
-    fn new(first: Sample, count: usize, at: usize) -> Result<Stack> {
-        let first = first.check()?;
-        let mut fields = Vec::new();
-        for (i, (_, array)) in first.fields().enumerate() {
-            let ty = array.ty()?;
-            let dims: Vec<usize> = std::iter::once(count).chain(ty.shape.iter().copied()).collect();
-            fields.push((first.shared_name(i), ty.clone(), unfilled(ty.with_shape(dims))?));
-        }
-        let mut stack = Stack { fields, filled: at };
-        stack.clear(0..at);
-        stack.push(first)?;
-        Ok(stack)
-    }
-
-    /// Zeros in the rows that were not pushed.
-    fn rest(&mut self) {
-        self.clear(self.filled..usize::MAX);
-    }
-
-    fn clear(&mut self, rows: Range<usize>) {
-        for (_, ty, out) in &mut self.fields {
-            let (row, all) = (ty.bytes(), out.bytes().len());
-            let at = |n: usize| n.saturating_mul(row).min(all);
-            if at(rows.start) < at(rows.end) {
-                out.bytes_mut()[at(rows.start)..at(rows.end)].fill(0);
-            }
-        }
-    }
-
-    fn push(&mut self, sample: Sample) -> Result<()> {
-        let mut given = 0;
-        for ((name, array), (expected, ty, out)) in sample.fields().zip(&mut self.fields) {
-            let x = array.get()?;
-            // Mostly the same text, not only an equal one.
-            let is_named = std::ptr::eq(name, &**expected) || name == &**expected;
-            if !is_named || x.ty() != ty {
-                return Err(sample.locate(mismatch(self.filled, name, x.ty(), expected, ty)));
-            }
-            let bytes = x.bytes();
-            out.bytes_mut()[self.filled * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
-            given += 1;
-        }
-        if given != self.fields.len() || sample.fields().count() != given {
-            return Err(sample.locate(Error::new(
-                ErrorKind::Data,
-                format!("element {} of the batch has other fields than the first", self.filled),
-            )));
-        }
-        self.filled += 1;
-        Ok(())
-    }
-
-    fn finish(self) -> Sample {
-        let fields = self.fields.into_iter().map(|(name, _, x)| (name, HostArray::from(x))).collect();
-        Sample::from_parts(fields, None)
-    }
-}
-
-fn mismatch(at: usize, name: &str, ty: &TensorType, expected: &str, expected_ty: &TensorType) -> Error {
-    Error::new(ErrorKind::Data, format!("element {at} of the batch does not fit the first one"))
-        .because(format!("it has {name}: {ty}, the first has {expected}: {expected_ty}"))
-        .hint("make the types equal with map (cast, resize) before batch")
 }
 
 #[cfg(test)]

@@ -4,14 +4,19 @@
 //! Over random access each element is kept when it is first read, so a shuffle below still seeks; over a
 //! stream the elements are kept once somebody has walked to its end.
 
-use super::{Access, Cursor, Node, Stage, access, open};
-use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, foreign, open};
 use crate::sample::{ElementSpec, Sample};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use systole_base::Result;
+
+impl Dataset {
+    /// Keeps the elements of the first epoch in memory and yields them in every epoch.
+    pub fn cache(&self) -> Dataset {
+        self.then(Cache::new)
+    }
+}
 
 type Slots = Arc<RwLock<HashMap<u64, Sample>>>;
 
@@ -132,13 +137,13 @@ impl Cursor for Recording {
         }
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.at]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.at]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        let at = place.number(0)?;
-        match place.above(0) {
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        let at = state.number(0)?;
+        match state.above(0) {
             Ok(above) if at > 0 => {
                 // What comes before is not seen, so this round cannot be kept.
                 self.seen = None;
@@ -169,12 +174,12 @@ impl Cursor for Replay {
         n.min(left)
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.at as u64])
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.at as u64])
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        let at = place.number(0)?;
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        let at = state.number(0)?;
         if self.skip(at) < at { Err(foreign()) } else { Ok(()) }
     }
 }

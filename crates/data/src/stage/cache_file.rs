@@ -4,11 +4,8 @@
 //! whole leaves what it wrote: the next run goes on from there. Errors are not kept.
 
 use super::cache::frozen_chance;
-use super::{Access, Cursor, Node, Stage, access, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
 use crate::sample::{ElementSpec, Sample};
 use crate::store::Store;
 use std::path::PathBuf;
@@ -153,16 +150,16 @@ impl Cursor for Walking {
         item
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         match self.at == self.above {
-            true => Place::at([self.at]).over(self.up.save()),
-            false => Place::at([self.at]),
+            true => IteratorState::at([self.at]).over(self.up.save()),
+            false => IteratorState::at([self.at]),
         }
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.at = place.number(0)?;
-        if let Ok(above) = place.above(0) {
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.at = state.number(0)?;
+        if let Ok(above) = state.above(0) {
             self.up.restore(above)?;
             self.above = self.at;
         }

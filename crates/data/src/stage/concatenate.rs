@@ -1,10 +1,7 @@
 //! `concatenate`: the elements of one dataset after those of another.
 
-use super::{Access, Cursor, Node, Stage, access, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, foreign, open};
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
@@ -100,13 +97,13 @@ impl Cursor for OneByOne {
         first + self.parts[1].skip(n - first)
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.at as u64]).over(self.parts[self.at].save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.at as u64]).over(self.parts[self.at].save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.at = place.number(0)? as usize;
-        self.parts.get_mut(self.at).ok_or_else(foreign)?.restore(place.above(0)?)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.at = state.number(0)? as usize;
+        self.parts.get_mut(self.at).ok_or_else(foreign)?.restore(state.above(0)?)
     }
 }
 

@@ -1,12 +1,17 @@
 //! `enumerate`: adds a field `index: i64[]`, counting from 0 in each epoch.
 
-use super::{Access, Cursor, Node, Stage, access, open};
+use crate::Dataset;
 use crate::HostArray;
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
 use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Literal, Result};
+
+impl Dataset {
+    /// Adds a field `index: i64[]` that counts the elements of the epoch from 0.
+    pub fn enumerate(&self) -> Dataset {
+        self.then(|up| Enumerate { up })
+    }
+}
 
 pub(crate) struct Enumerate {
     pub up: Node,
@@ -73,13 +78,13 @@ impl Cursor for Counted<Box<dyn Cursor>> {
         skipped
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.at]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.at]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.at = place.number(0)?;
-        self.up.restore(place.above(0)?)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.at = state.number(0)?;
+        self.up.restore(state.above(0)?)
     }
 }
 

@@ -1,12 +1,17 @@
 //! `filter`: keeps the samples for which a predicate holds. Cannot seek: which elements stay is not known ahead.
 
-use super::{Cursor, Node, Stage, open};
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
 use systole_base::Result;
+
+impl Dataset {
+    /// Keeps the samples for which the predicate holds. Resuming replays the elements before the position.
+    pub fn filter(&self, keep: impl Fn(&Sample) -> bool + Send + Sync + 'static) -> Dataset {
+        self.then(|up| Filter { up, keep: Arc::new(keep) })
+    }
+}
 
 type Predicate = Arc<dyn Fn(&Sample) -> bool + Send + Sync>;
 
@@ -52,12 +57,12 @@ impl Cursor for Filtered {
         }
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         self.up.save()
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.up.restore(place)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.up.restore(state)
     }
 }
 

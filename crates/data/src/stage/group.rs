@@ -1,13 +1,10 @@
 //! `group_by_window` and `bucket_by_sequence_length`: elements gathered by a key and handed out as groups.
 
-use super::batch::stack_all;
 use super::pad::{Padding, padded_stack};
-use super::{Cursor, Node, Stage, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::hold::Hold;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{
+    Cardinality, Cursor, HeldElements, IteratorState, Node, Run, Stage, foreign, open, stack_all,
+};
 use crate::sample::Sample;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -122,7 +119,7 @@ impl Stage for Group {
                 .hint("for n boundaries give n + 1 batch sizes of at least 1"));
         }
         Ok(Box::new(Gathering {
-            up: Hold::new(open(&self.up, run)?),
+            up: HeldElements::new(open(&self.up, run)?),
             key: self.key.clone(),
             size: self.size.clone(),
             finish: self.finish.clone(),
@@ -132,7 +129,7 @@ impl Stage for Group {
 }
 
 struct Gathering {
-    up: Hold,
+    up: HeldElements,
     key: Key,
     size: Size,
     finish: Finish,
@@ -181,12 +178,12 @@ impl Cursor for Gathering {
         }
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         self.up.save(&self.held())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        for (seq, item) in self.up.restore(place)? {
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        for (seq, item) in self.up.restore(state)? {
             if self.put(seq, item?).is_some() {
                 return Err(foreign());
             }

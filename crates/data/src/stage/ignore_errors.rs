@@ -1,10 +1,7 @@
 //! `ignore_errors`: leaves out elements that are errors, up to a number of them.
 
-use super::{Cursor, Node, Stage, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, first_spec, open};
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
 use systole_base::{Error, Result};
@@ -56,7 +53,7 @@ impl Stage for IgnoreErrors {
     }
 
     fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec().or_else(|_| super::first_spec(self, &Run::inspecting()))
+        self.up.spec().or_else(|_| first_spec(self, &Run::inspecting()))
     }
 }
 
@@ -83,13 +80,13 @@ impl Cursor for Tolerant {
         }
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.left_out]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.left_out]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.left_out = place.number(0)?;
-        self.up.restore(place.above(0)?)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.left_out = state.number(0)?;
+        self.up.restore(state.above(0)?)
     }
 }
 

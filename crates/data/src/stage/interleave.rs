@@ -3,12 +3,11 @@
 //! The order is tf.data's: `cycle_length` inner datasets are open; each in turn gives up to `block_length` elements;
 //! one that ends is replaced by the next when its turn comes. Threads read the open ones ahead without changing that.
 
-use super::{Cursor, Node, Owner, Stage, Threads, Walk, access, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
-use crate::pump::{Inline, Pump};
-use crate::run::Run;
+use crate::pipeline::{
+    Cardinality, Cursor, Inline, IteratorState, Node, Owner, ParallelPrefetch, Run, Stage, Threads, Walk,
+    access, foreign, open, prefetch_access,
+};
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};
@@ -136,7 +135,7 @@ struct Opener {
 }
 
 impl Opener {
-    /// `ahead`: read by a thread. The places are the same with and without one.
+    /// `ahead`: read by a thread. The states are the same with and without one.
     fn open(&self, element: Result<Sample>, ahead: Option<bool>) -> Result<Box<dyn Cursor>> {
         let node = (self.f)(element?)?.into_node();
         let Some(ahead) = ahead else { return open(&node, &self.run) };
@@ -146,7 +145,7 @@ impl Opener {
         Ok(match access(&node, &self.run)? {
             Some(first) if threads => {
                 let gauge = gauge();
-                Box::new(Pump::over_access(owner, node, self.run.clone(), first, gauge))
+                Box::new(prefetch_access(&node, &self.run, owner, first, gauge))
             }
             Some(first) => Box::new(Walk { access: first, at: 0 }),
             None => {
@@ -154,7 +153,7 @@ impl Opener {
                 match threads {
                     true => {
                         let gauge = gauge();
-                        Box::new(Pump::over_cursor(owner, self.run.clone(), up, gauge, None))
+                        Box::new(ParallelPrefetch::over_cursor(owner, self.run.clone(), up, gauge, None))
                     }
                     false => Box::new(Inline { up, f: None }),
                 }
@@ -163,9 +162,9 @@ impl Opener {
     }
 }
 
-/// An open inner dataset, and the place before the element that it was made of.
+/// An open inner dataset, and the state before the element that it was made of.
 struct Slot {
-    before: Place,
+    before: IteratorState,
     cursor: Box<dyn Cursor>,
 }
 
@@ -210,7 +209,7 @@ impl Mixed {
         Ok(())
     }
 
-    fn reopen(&mut self, slot: usize, before: &Place, inside: &Place) -> Result<()> {
+    fn reopen(&mut self, slot: usize, before: &IteratorState, inside: &IteratorState) -> Result<()> {
         let mut up = open(&self.node, &self.opener.run)?;
         up.restore(before)?;
         let element = up.next().ok_or_else(foreign)?;
@@ -249,26 +248,27 @@ impl Cursor for Mixed {
         }
     }
 
-    fn save(&self) -> Place {
-        let mut place =
-            Place::at([self.at as u64, self.given as u64, self.ended as u64]).over(self.up.save());
+    fn save(&self) -> IteratorState {
+        let mut saved =
+            IteratorState::at([self.at as u64, self.given as u64, self.ended as u64]).over(self.up.save());
         for (i, slot) in self.slots.iter().enumerate() {
             if let Some(slot) = slot {
-                place = place.over(Place::at([i as u64]).over(slot.before.clone()).over(slot.cursor.save()));
+                saved = saved
+                    .over(IteratorState::at([i as u64]).over(slot.before.clone()).over(slot.cursor.save()));
             }
         }
-        place
+        saved
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.up.restore(place.above(0)?)?;
-        self.at = place.number(0)? as usize;
-        self.given = place.number(1)? as usize;
-        self.ended = place.number(2)? == 1;
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.up.restore(state.above(0)?)?;
+        self.at = state.number(0)? as usize;
+        self.given = state.number(1)? as usize;
+        self.ended = state.number(2)? == 1;
         if self.at >= self.slots.len() || self.given >= self.opener.block {
             return Err(foreign());
         }
-        for slot in &place.inner[1..] {
+        for slot in &state.inner[1..] {
             self.reopen(slot.number(0)? as usize, slot.above(0)?, slot.above(1)?)?;
         }
         Ok(())

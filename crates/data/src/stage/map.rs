@@ -1,16 +1,34 @@
 //! `map`: a function of each sample, on the taker's thread or on several, the same elements in the same order.
 
-use super::{Access, Cursor, Node, Owner, Stage, Threads, access, open};
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::pump::{Inline, Pump};
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{
+    Access, Cardinality, Cursor, Inline, IteratorState, MapFn, Node, Owner, ParallelPrefetch, Run, Stage,
+    Threads, access, apply, open,
+};
+use crate::sample::IntoSample;
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::Result;
 
-/// A function of a sample.
-pub type MapFn = Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>;
+impl Dataset {
+    /// Applies a function to each sample; it may return a [`Sample`] or a `Result<Sample>`.
+    pub fn map<R: IntoSample>(&self, f: impl Fn(Sample) -> R + Send + Sync + 'static) -> Dataset {
+        self.then(|up| Map { up, f: Arc::new(move |s| f(s).into_sample()), threads: None })
+    }
+
+    /// [`Dataset::map`] on `threads` threads ([`crate::AUTOTUNE`]: as many as pay), the elements in their order.
+    ///
+    /// Over random access the threads compute whole elements of the stages below too, up to the next stage that
+    /// only walks, so that batches are put together side by side.
+    pub fn map_parallel<R: IntoSample>(
+        &self,
+        f: impl Fn(Sample) -> R + Send + Sync + 'static,
+        threads: usize,
+    ) -> Dataset {
+        let threads = Some(Threads::of(threads));
+        self.then(|up| Map { up, f: Arc::new(move |s| f(s).into_sample()), threads })
+    }
+}
 
 pub(crate) struct Map {
     pub up: Node,
@@ -71,7 +89,7 @@ pub(crate) fn over_stream(
         Some(_) if !run.has_threads() => Box::new(Inline { up, f: Some(f) }),
         Some(threads) => {
             let gauge = run.tuner().gauge(&owner, threads, None);
-            Box::new(Pump::over_cursor(owner, run.clone(), up, gauge, Some(f)))
+            Box::new(ParallelPrefetch::over_cursor(owner, run.clone(), up, gauge, Some(f)))
         }
     })
 }
@@ -79,15 +97,6 @@ pub(crate) fn over_stream(
 pub(crate) struct Mapped<U> {
     pub up: U,
     pub f: MapFn,
-}
-
-/// The function may build a sample anew: the origin must survive that, for messages further down.
-pub(crate) fn apply(f: &MapFn, sample: Sample) -> Result<Sample> {
-    let origin = sample.origin();
-    match f(sample) {
-        Ok(out) => out.with_origin(origin).check(),
-        Err(e) => Err(Sample::default().with_origin(origin).locate(e)),
-    }
 }
 
 impl Access for Mapped<Box<dyn Access>> {
@@ -109,12 +118,12 @@ impl Cursor for Mapped<Box<dyn Cursor>> {
         self.up.skip(n)
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         self.up.save()
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.up.restore(place)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.up.restore(state)
     }
 }
 

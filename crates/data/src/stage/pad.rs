@@ -1,10 +1,7 @@
 //! `padded_batch`: elements of different sizes, padded to one size and stacked.
 
-use super::{Cursor, Node, Stage, open};
 use crate::array::zeros;
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
 use crate::sample::Sample;
 use crate::{Dataset, HostArray};
 use std::sync::Arc;
@@ -103,12 +100,12 @@ impl Cursor for Padded {
         if self.drop { elements / size } else { elements.div_ceil(size) }
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         self.up.save()
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.up.restore(place)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.up.restore(state)
     }
 }
 

@@ -5,13 +5,23 @@
 //! side by side; over a stream one thread runs ahead, but for AUTOTUNE over a stage whose own threads do: one more
 //! would only hand on what is there.
 
-use super::{Cursor, Node, Owner, Stage, Threads, access, open};
 use crate::AUTOTUNE;
-use crate::dataset::Cardinality;
-use crate::pump::{Inline, Pump};
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{
+    Cardinality, Cursor, Inline, Node, Owner, ParallelPrefetch, Run, Stage, Threads, access, open,
+    prefetch_access, stream,
+};
 use crate::sample::ElementSpec;
 use systole_base::Result;
+
+impl Dataset {
+    /// Computes up to `n` elements ahead on threads of their own ([`crate::AUTOTUNE`]: tuned). The stream does not change.
+    ///
+    /// The threads start with the first element and end soon after the iterator is dropped. `n = 0` does nothing.
+    pub fn prefetch(&self, n: usize) -> Dataset {
+        self.then(|up| Prefetch { up, depth: n })
+    }
+}
 
 pub(crate) struct Prefetch {
     pub up: Node,
@@ -42,14 +52,14 @@ impl Stage for Prefetch {
             }
             let threads = self.up.threads().unwrap_or(Threads::Fixed(1));
             let gauge = run.tuner().gauge(&owner, threads, ahead);
-            return Ok(Box::new(Pump::over_access(owner, self.up.clone(), run.clone(), first, gauge)));
+            return Ok(Box::new(prefetch_access(&self.up, run, owner, first, gauge)));
         }
-        let up = run.watch_cursor(&self.up, self.up.stream(run)?);
+        let up = stream(&self.up, run)?;
         if !is_ahead || (self.depth == AUTOTUNE && self.up.is_ahead(run)) {
             return Ok(Box::new(Inline { up, f: None }));
         }
         let gauge = run.tuner().gauge(&owner, Threads::Fixed(1), ahead);
-        Ok(Box::new(Pump::over_cursor(owner, run.clone(), up, gauge, None)))
+        Ok(Box::new(ParallelPrefetch::over_cursor(owner, run.clone(), up, gauge, None)))
     }
 
     fn spec(&self) -> Result<ElementSpec> {

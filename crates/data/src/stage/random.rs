@@ -2,12 +2,12 @@
 //! epoch, index): the same with any number of threads and after any resume, other ones in each epoch.
 
 use super::enumerate::Counted;
-use super::map::{MapFn, over_stream};
-use super::{Access, Cursor, Node, Owner, Stage, Threads, access, open};
+use super::map::over_stream;
 use crate::Dataset;
-use crate::dataset::Cardinality;
+use crate::pipeline::{
+    Access, Cardinality, Cursor, MapFn, Node, Owner, Run, Stage, Threads, access, apply, open,
+};
 
-use crate::run::Run;
 use crate::sample::{IntoSample, Sample};
 use std::sync::Arc;
 use systole_base::Result;
@@ -113,7 +113,7 @@ impl Access for Numbered {
     }
 
     fn get(&mut self, index: u64) -> Result<Sample> {
-        super::map::apply(&self.f, self.up.get(index)?.with_number(index))
+        apply(&self.f, self.up.get(index)?.with_number(index))
     }
 }
 

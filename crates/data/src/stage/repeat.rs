@@ -1,11 +1,21 @@
 //! `repeat`: the stages above again and again; each round is their next epoch.
 
-use super::{Access, Cursor, Node, Stage, access, open};
-use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, foreign, open};
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
+
+impl Dataset {
+    /// Starts again at each end, without end. Each round is the next epoch of the stages above.
+    pub fn repeat(&self) -> Dataset {
+        self.then(|up| Repeat { up, count: None })
+    }
+
+    /// `count` rounds; each is the next epoch of the stages above.
+    pub fn repeat_n(&self, count: u64) -> Dataset {
+        self.then(|up| Repeat { up, count: Some(count) })
+    }
+}
 
 pub(crate) struct Repeat {
     pub up: Node,
@@ -153,20 +163,20 @@ impl Cursor for Repeated {
         self.round.saturating_mul(size) + self.at - done
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.round, self.at]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.round, self.at]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        let round = place.number(0)?;
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        let round = state.number(0)?;
         if round > self.rounds {
             return Err(foreign());
         }
         if round > 0 {
             self.go_to(round)?;
         }
-        self.at = place.number(1)?;
-        if round < self.rounds { self.up.restore(place.above(0)?) } else { Ok(()) }
+        self.at = state.number(1)?;
+        if round < self.rounds { self.up.restore(state.above(0)?) } else { Ok(()) }
     }
 }
 

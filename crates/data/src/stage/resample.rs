@@ -1,10 +1,7 @@
 //! `rejection_resample`: leaves out elements by chance so that the classes come as often as wanted.
 
-use super::{Cursor, Node, Stage, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, foreign, open};
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
 use systole_base::rng::{Stream, hash_name, mix};
@@ -128,20 +125,20 @@ impl Cursor for Resampling {
         }
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         let numbers: Vec<u64> = std::iter::once(self.taken).chain(self.counts.iter().copied()).collect();
-        Place::at(numbers).over(self.up.save())
+        IteratorState::at(numbers).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        match place.numbers.split_first() {
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        match state.numbers.split_first() {
             Some((taken, counts)) if counts.len() == self.counts.len() => {
                 self.taken = *taken;
                 self.counts.copy_from_slice(counts);
             }
             _ => return Err(foreign()),
         }
-        self.up.restore(place.above(0)?)
+        self.up.restore(state.above(0)?)
     }
 }
 

@@ -1,11 +1,8 @@
-//! `scan`: a function of each sample and of a state that goes from sample to sample. Its place is a count: the state is
-//! computed again from the start of the epoch when a place is gone to.
+//! `scan`: a function of each sample and of a state that goes from sample to sample. Its iterator state is a count: the state is
+//! computed again from the start of the epoch when a position is restored.
 
-use super::{Cursor, Node, Stage, open, replay};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open, replay};
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::Result;
@@ -16,7 +13,7 @@ impl Dataset {
     /// `f(state, element) → (state, element)`, from `initial` on in every epoch: running sums, differences, counters.
     /// An element that is an error leaves the state as it was.
     ///
-    /// Resuming computes the elements before the place again.
+    /// Resuming computes the elements before the position again.
     pub fn scan(
         &self,
         initial: Sample,
@@ -75,12 +72,12 @@ impl Cursor for Scanning {
         Some(item.and_then(|sample| self.step(sample)))
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.taken])
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.taken])
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        replay(self, place)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        replay(self, state)
     }
 }
 

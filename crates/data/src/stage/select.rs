@@ -1,11 +1,8 @@
 //! `sample_from_datasets` and `choose_from_datasets`: elements of several datasets, one at a time, by weighted chance or
 //! as another dataset says.
 
-use super::{Cursor, Node, Stage, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, foreign, open};
 use crate::sample::{ElementSpec, Sample};
 use systole_base::rng::{Stream, hash_name, mix};
 use systole_base::{Error, ErrorKind, Result};
@@ -164,23 +161,23 @@ impl Cursor for Selecting {
         }
     }
 
-    fn save(&self) -> Place {
-        let mut place = Place::at(self.ended.iter().map(|&e| e as u64).collect::<Vec<_>>());
+    fn save(&self) -> IteratorState {
+        let mut saved = IteratorState::at(self.ended.iter().map(|&e| e as u64).collect::<Vec<_>>());
         for up in &self.up {
-            place = place.over(up.save());
+            saved = saved.over(up.save());
         }
-        place.over(match &self.turns {
-            Turns::Drawn { count, .. } => Place::at([*count]),
+        saved.over(match &self.turns {
+            Turns::Drawn { count, .. } => IteratorState::at([*count]),
             Turns::Told(choice) => choice.save(),
         })
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
         for (i, up) in self.up.iter_mut().enumerate() {
-            self.ended[i] = place.number(i)? == 1;
-            up.restore(place.above(i)?)?;
+            self.ended[i] = state.number(i)? == 1;
+            up.restore(state.above(i)?)?;
         }
-        let turns = place.above(self.up.len())?;
+        let turns = state.above(self.up.len())?;
         match &mut self.turns {
             Turns::Drawn { count, .. } => *count = turns.number(0)?,
             Turns::Told(choice) => choice.restore(turns)?,

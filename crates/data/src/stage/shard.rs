@@ -1,10 +1,7 @@
 //! `shard`: every n-th element, for one of n workers.
 
-use super::{Access, Cursor, Node, Stage, access, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
 use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Result};
 
@@ -92,13 +89,13 @@ impl Cursor for Stepping {
         if self.up.skip(due) < due { None } else { self.up.next() }
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.due]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.due]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.due = place.number(0)?;
-        self.up.restore(place.above(0)?)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.due = state.number(0)?;
+        self.up.restore(state.above(0)?)
     }
 }
 

@@ -2,18 +2,34 @@
 //! (seed, epoch, index).
 //!
 //! Over random access the same algorithm runs on indices alone and gives a table: the order is the one that a
-//! stream of the same elements would get, but nothing is buffered and any place is reached in constant time.
+//! stream of the same elements would get, but nothing is buffered and any position is reached in constant time.
 
-use super::{Access, Cursor, Node, Stage, access, open};
-use crate::autotune::{Budget, Lease, lock};
-use crate::dataset::Cardinality;
-use crate::hold::Hold;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{
+    Access, Budget, Cardinality, Cursor, HeldElements, IteratorState, Lease, Node, Run, Stage, access,
+    foreign, open,
+};
 use crate::sample::{ElementSpec, Sample};
+use crate::sync::lock;
 use std::sync::{Arc, Mutex, Weak};
 use systole_base::rng::{Stream, hash_name};
 use systole_base::{Error, ErrorKind, Result};
+
+impl Dataset {
+    /// A random order that is a pure function of (seed, epoch, index), another one in each epoch.
+    ///
+    /// As in tf.data a buffer of `buffer_size` elements is filled and each output drawn from it; with
+    /// `buffer_size` at least the number of elements that is a uniform permutation. Over sources with random
+    /// access no element is copied or computed early: only indices are shuffled.
+    pub fn shuffle(&self, buffer_size: usize, seed: u64) -> Dataset {
+        self.shuffle_with(Shuffle { buffer_size, seed, reshuffle_each_iteration: true })
+    }
+
+    /// [`Dataset::shuffle`] with every option.
+    pub fn shuffle_with(&self, options: Shuffle) -> Dataset {
+        self.then(|up| ShuffleStage::new(up, options))
+    }
+}
 
 /// Options of [`crate::Dataset::shuffle_with`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,7 +113,7 @@ impl Stage for ShuffleStage {
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
         let buffer = Buffer::new(self.options.buffer_size, self.draws(run.epoch())?);
-        let up = Hold::new(open(&self.up, run)?);
+        let up = HeldElements::new(open(&self.up, run)?);
         let budget = run.budget().clone();
         budget.enter();
         Ok(Box::new(Buffered { up, buffer, lease: budget.insist(0), bytes: 0, budget }))
@@ -163,7 +179,7 @@ impl Access for Ordered {
 }
 
 struct Buffered {
-    up: Hold,
+    up: HeldElements,
     buffer: Buffer<(u64, Result<Sample>)>,
     lease: Lease,
     bytes: usize,
@@ -203,7 +219,7 @@ impl Cursor for Buffered {
     /// that goes on when the fault is mended would not be the one that had no fault.
     fn next(&mut self) -> Option<Result<Sample>> {
         let filling = self.buffer.items.len() + 1 < self.buffer.size;
-        // The oldest element that is held decides which places of the source can be forgotten.
+        // The oldest element that is held decides which states of the source can be forgotten.
         self.up.forget(|| self.buffer.items.iter().map(|(seq, _)| *seq).min());
         while self.buffer.has_room() {
             let item = self.up.pull();
@@ -224,15 +240,15 @@ impl Cursor for Buffered {
         self.buffer.draw().map(|(_, sample)| sample)
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         let held: Vec<u64> = self.buffer.items.iter().map(|(seq, _)| *seq).collect();
-        Place::at([self.buffer.draws.drawn(), self.buffer.ended as u64]).over(self.up.save(&held))
+        IteratorState::at([self.buffer.draws.drawn(), self.buffer.ended as u64]).over(self.up.save(&held))
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.buffer.draws.seek(place.number(0)?);
-        self.buffer.items = self.up.restore(place.above(0)?)?;
-        self.buffer.ended = place.number(1)? == 1;
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.buffer.draws.seek(state.number(0)?);
+        self.buffer.items = self.up.restore(state.above(0)?)?;
+        self.buffer.ended = state.number(1)? == 1;
         if self.buffer.items.len() > self.buffer.size {
             return Err(foreign());
         }

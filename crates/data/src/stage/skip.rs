@@ -1,11 +1,16 @@
 //! `skip`: all but the first n elements.
 
-use super::{Access, Cursor, Node, Stage, access, open};
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
+
+impl Dataset {
+    /// All but the first `n` elements.
+    pub fn skip(&self, n: u64) -> Dataset {
+        self.then(|up| Skip { up, n })
+    }
+}
 
 pub(crate) struct Skip {
     pub up: Node,
@@ -53,7 +58,7 @@ impl Access for Later {
     }
 }
 
-/// Leaves out the first elements only when the first one is wanted: a place that is gone to needs none of them.
+/// Leaves out the first elements only when the first one is wanted: a position that is restored needs none of them.
 struct Skipping {
     up: Box<dyn Cursor>,
     first: u64,
@@ -70,13 +75,13 @@ impl Cursor for Skipping {
         if self.up.skip(first) < first { 0 } else { self.up.skip(n) }
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.first]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.first]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.first = place.number(0)?;
-        self.up.restore(place.above(0)?)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.first = state.number(0)?;
+        self.up.restore(state.above(0)?)
     }
 }
 

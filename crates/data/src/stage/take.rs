@@ -1,11 +1,16 @@
 //! `take`: at most the first n elements.
 
-use super::{Access, Cursor, Node, Stage, access, open};
-use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, foreign, open};
 use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
+
+impl Dataset {
+    /// At most the first `n` elements.
+    pub fn take(&self, n: u64) -> Dataset {
+        self.then(|up| Take { up, n })
+    }
+}
 
 pub(crate) struct Take {
     pub up: Node,
@@ -69,13 +74,13 @@ impl Cursor for Taken<Box<dyn Cursor>> {
         skipped
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.left]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.left]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.left = place.number(0).ok().filter(|&n| n <= self.left).ok_or_else(foreign)?;
-        self.up.restore(place.above(0)?)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.left = state.number(0).ok().filter(|&n| n <= self.left).ok_or_else(foreign)?;
+        self.up.restore(state.above(0)?)
     }
 }
 

@@ -1,10 +1,7 @@
 //! `take_while`: the elements before the first one for which a predicate does not hold.
 
-use super::{Cursor, Node, Stage, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::Result;
@@ -61,13 +58,13 @@ impl Cursor for Taking {
         }
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.over as u64]).over(self.up.save())
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.over as u64]).over(self.up.save())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.over = place.number(0)? == 1;
-        self.up.restore(place.above(0)?)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.over = state.number(0)? == 1;
+        self.up.restore(state.above(0)?)
     }
 }
 

@@ -1,13 +1,18 @@
 //! `unbatch`: the rows of each element as elements of their own.
 
-use super::{Cursor, Node, Stage, open};
+use crate::Dataset;
 use crate::HostArray;
-use crate::dataset::Cardinality;
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, foreign, open};
 use crate::sample::Sample;
 use crate::source::slices::{rows, slice};
 use systole_base::Result;
+
+impl Dataset {
+    /// `name: T[n, …] → n samples of name: T[…]`.
+    pub fn unbatch(&self) -> Dataset {
+        self.then(|up| Unbatch { up })
+    }
+}
 
 pub(crate) struct Unbatch {
     pub up: Node,
@@ -34,15 +39,15 @@ impl Stage for Unbatch {
 struct Rows {
     up: Box<dyn Cursor>,
     batch: Sample,
-    /// The place before the batch.
-    before: Place,
+    /// The state before the batch.
+    before: IteratorState,
     at: usize,
     count: usize,
 }
 
 impl Rows {
     fn new(up: Box<dyn Cursor>) -> Rows {
-        Rows { up, batch: Sample::default(), before: Place::default(), at: 0, count: 0 }
+        Rows { up, batch: Sample::default(), before: IteratorState::default(), at: 0, count: 0 }
     }
 
     fn refill(&mut self, batch: Result<Sample>) -> Result<()> {
@@ -76,18 +81,18 @@ impl Cursor for Rows {
         Some(self.row(self.at - 1))
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         if self.at == self.count {
-            return Place::at([0]).over(self.up.save());
+            return IteratorState::at([0]).over(self.up.save());
         }
-        Place::at([self.at as u64]).over(self.before.clone())
+        IteratorState::at([self.at as u64]).over(self.before.clone())
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        let at = place.number(0)? as usize;
-        self.up.restore(place.above(0)?)?;
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        let at = state.number(0)? as usize;
+        self.up.restore(state.above(0)?)?;
         if at > 0 {
-            self.before = place.above(0)?.clone();
+            self.before = state.above(0)?.clone();
             let batch = self.up.next().ok_or_else(foreign)?;
             self.refill(batch)?;
             self.at = if at <= self.count { at } else { return Err(foreign()) };

@@ -1,11 +1,8 @@
 //! `unique`: each element once. What was seen is kept as 128 bits an element, and found again by reading the elements
-//! before the place when a place is gone to.
+//! before the position when a position is restored.
 
-use super::{Cursor, Node, Stage, open, replay};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open, replay};
 use crate::sample::{ElementSpec, Sample};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,7 +11,7 @@ use systole_base::Result;
 impl Dataset {
     /// The elements without those that an earlier one of the epoch equals, names, types and values alike.
     ///
-    /// Takes 16 bytes for each element that is kept. Resuming reads the elements before the place again.
+    /// Takes 16 bytes for each element that is kept. Resuming reads the elements before the position again.
     pub fn unique(&self) -> Dataset {
         self.then(|up| Unique { up })
     }
@@ -85,12 +82,12 @@ impl Cursor for Seeing {
         }
     }
 
-    fn save(&self) -> Place {
-        Place::at([self.taken])
+    fn save(&self) -> IteratorState {
+        IteratorState::at([self.taken])
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        replay(self, place)
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        replay(self, state)
     }
 }
 

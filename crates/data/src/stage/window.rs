@@ -2,13 +2,10 @@
 //!
 //! tf.data's window yields datasets, which are then flattened and batched; here the stacked window is the element.
 
-use super::batch::stack_all;
-use super::{Cursor, Node, Stage, open};
 use crate::Dataset;
-use crate::dataset::Cardinality;
-use crate::hold::{Hold, Numbered};
-use crate::place::{Place, foreign};
-use crate::run::Run;
+use crate::pipeline::{
+    Cardinality, Cursor, HeldElements, IteratorState, Node, Numbered, Run, Stage, foreign, open, stack_all,
+};
 use crate::sample::Sample;
 use std::collections::VecDeque;
 use systole_base::{Error, ErrorKind, Result};
@@ -70,13 +67,13 @@ impl Stage for WindowStage {
                 .at(self.label())
                 .hint("for windows that do not overlap give shift the value of size"));
         }
-        let up = Hold::new(open(&self.up, run)?);
+        let up = HeldElements::new(open(&self.up, run)?);
         Ok(Box::new(Windows { up, options: self.options, held: VecDeque::new(), gap: 0 }))
     }
 }
 
 struct Windows {
-    up: Hold,
+    up: HeldElements,
     options: Window,
     held: VecDeque<Numbered>,
     /// Elements between the last window and the next one.
@@ -107,14 +104,14 @@ impl Cursor for Windows {
         Some(stack_all(items))
     }
 
-    fn save(&self) -> Place {
+    fn save(&self) -> IteratorState {
         let held: Vec<u64> = self.held.iter().map(|(seq, _)| *seq).collect();
-        Place::at([self.gap]).over(self.up.save(&held))
+        IteratorState::at([self.gap]).over(self.up.save(&held))
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.gap = place.number(0)?;
-        self.held = self.up.restore(place.above(0)?)?.into();
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.gap = state.number(0)?;
+        self.held = self.up.restore(state.above(0)?)?.into();
         if self.gap > self.options.shift as u64 { Err(foreign()) } else { Ok(()) }
     }
 }

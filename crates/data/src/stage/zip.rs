@@ -1,11 +1,16 @@
 //! `zip`: the elements of several datasets side by side, their fields merged.
 
-use super::{Access, Cursor, Node, Stage, access, open};
-use crate::dataset::Cardinality;
-use crate::place::Place;
-use crate::run::Run;
+use crate::Dataset;
+use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
 use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Result};
+
+impl Dataset {
+    /// Merges the fields of the datasets' elements, side by side; ends with the shortest.
+    pub fn zip(datasets: impl IntoIterator<Item = Dataset>) -> Dataset {
+        Dataset::new(Zip { up: datasets.into_iter().map(Dataset::into_node).collect() })
+    }
+}
 
 pub(crate) struct Zip {
     pub up: Vec<Node>,
@@ -93,12 +98,12 @@ impl Cursor for Zipped<Box<dyn Cursor>> {
         self.up.iter_mut().map(|c| c.skip(n)).min().unwrap_or(0)
     }
 
-    fn save(&self) -> Place {
-        Place { numbers: Vec::new(), inner: self.up.iter().map(|c| c.save()).collect() }
+    fn save(&self) -> IteratorState {
+        IteratorState { numbers: Vec::new(), inner: self.up.iter().map(|c| c.save()).collect() }
     }
 
-    fn restore(&mut self, place: &Place) -> Result<()> {
-        self.up.iter_mut().enumerate().try_for_each(|(i, c)| c.restore(place.above(i)?))
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.up.iter_mut().enumerate().try_for_each(|(i, c)| c.restore(state.above(i)?))
     }
 }
 

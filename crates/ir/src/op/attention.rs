@@ -2,11 +2,11 @@
 //!
 //! The node is a branch that always runs ([`flow::outlined`]), so it stays plain StableHLO, has the interpreter's
 //! values, and its derivative computes the scores again instead of keeping them. Backends that can do so without ever
-//! having all scores find it by [`Recognised::of`], which builds the branch anew and compares: whoever emits the same
+//! having all scores find it by [`AttentionMatch::of`], which builds the branch anew and compares: whoever emits the same
 //! ops, gets the same kernel.
 
-use crate::op::{Op, RngAlgorithm, RngBitGenerator};
-use crate::{Graph, GraphBuilder, Tensor, ValueId, flow, vjp};
+use super::{Op, RngAlgorithm, RngBitGenerator, flow};
+use crate::{Graph, GraphBuilder, Tensor, ValueId, vjp};
 use std::sync::Arc;
 use systole_base::{DType, Scalar, TensorType};
 
@@ -97,7 +97,7 @@ pub enum Wanted {
 
 /// Attention found in a branch, or its derivative. Operands are numbers of the branch's parameters.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Recognised {
+pub struct AttentionMatch {
     /// What it computes.
     pub attention: Attention,
     /// Queries.
@@ -112,9 +112,9 @@ pub struct Recognised {
     pub gradient: Option<(usize, Vec<Wanted>)>,
 }
 
-impl Recognised {
+impl AttentionMatch {
     /// The attention, or the derivative of one, that a graph consists of.
-    pub fn of(graph: &Graph) -> Option<Recognised> {
+    pub fn of(graph: &Graph) -> Option<AttentionMatch> {
         let clues = Clues(graph);
         let mut found = clues.forward()?;
         if graph.params.len() == clues.operands(&found).len() {
@@ -149,21 +149,21 @@ impl Recognised {
     }
 
     /// This derivative, where `graph` computes what `like` does, in any order of results.
-    fn order_of_results(&self, like: &Graph, graph: &Graph) -> Option<Recognised> {
+    fn order_of_results(&self, like: &Graph, graph: &Graph) -> Option<AttentionMatch> {
         let all = [Wanted::Queries, Wanted::Keys, Wanted::Values];
         let place = |r: &ValueId| like.results.iter().position(|l| l == r).map(|i| all[i]);
         let wanted: Option<Vec<Wanted>> = graph.results.iter().map(place).collect();
         let (dy, _) = self.gradient.as_ref()?;
-        let found = Recognised { gradient: Some((*dy, wanted?)), ..self.clone() };
+        let found = AttentionMatch { gradient: Some((*dy, wanted?)), ..self.clone() };
         (Graph { results: graph.results.clone(), ..like.clone() } == *graph).then_some(found)
     }
 }
 
-/// What the nodes of a branch say about an attention that it may be; [`Recognised::of`] checks whether it is.
+/// What the nodes of a branch say about an attention that it may be; [`AttentionMatch::of`] checks whether it is.
 struct Clues<'g>(&'g Graph);
 
 impl Clues<'_> {
-    fn forward(&self) -> Option<Recognised> {
+    fn forward(&self) -> Option<AttentionMatch> {
         let of = |name: &str| self.0.nodes.iter().find(|n| n.op.name() == name);
         let scaled = of("multiply")?;
         let mut products = self.0.nodes.iter().filter(|n| matches!(n.op, Op::DotGeneral(_)));
@@ -179,11 +179,11 @@ impl Clues<'_> {
         };
         let (q, k) = (self.param(scaled.inputs[0])?, self.param(scores.inputs[1])?);
         let v = self.param(gathered.inputs[1])?;
-        Some(Recognised { attention, q, k, v, random, gradient: None })
+        Some(AttentionMatch { attention, q, k, v, random, gradient: None })
     }
 
     /// The parameters that a forward pass reads.
-    fn operands(&self, r: &Recognised) -> Vec<usize> {
+    fn operands(&self, r: &AttentionMatch) -> Vec<usize> {
         [r.q, r.k, r.v].into_iter().chain(r.random).collect()
     }
 
@@ -246,8 +246,8 @@ mod tests {
             for causal in [false, true] {
                 for dropout in [None, Some(Dropped::rate(0.1)), Some(Dropped::rate(1.0))] {
                     let attention = Attention { scale: 0.375, causal, dropout };
-                    let found: Vec<Recognised> =
-                        branches(attention, dtype).iter().map(|b| Recognised::of(b).unwrap()).collect();
+                    let found: Vec<AttentionMatch> =
+                        branches(attention, dtype).iter().map(|b| AttentionMatch::of(b).unwrap()).collect();
                     assert_eq!(found.len(), 2);
                     for r in &found {
                         assert_eq!((r.attention.scale, r.attention.causal), (0.375, causal));
@@ -269,8 +269,8 @@ mod tests {
         let x: Vec<Tensor> = (0..3).map(|_| g.parameter(ty.clone(), "x")).collect();
         let attention = Attention { scale: 0.5, causal: false, dropout: None };
         let y = attention.expand(&x[0], &x[1], &x[2], None);
-        assert!(Recognised::of(&g.finish(std::slice::from_ref(&y)).unwrap()).is_some());
-        assert_eq!(Recognised::of(&g.finish(&[y.abs()]).unwrap()), None);
-        assert_eq!(Recognised::of(&g.finish(&[&x[0] * 2.0]).unwrap()), None);
+        assert!(AttentionMatch::of(&g.finish(std::slice::from_ref(&y)).unwrap()).is_some());
+        assert_eq!(AttentionMatch::of(&g.finish(&[y.abs()]).unwrap()), None);
+        assert_eq!(AttentionMatch::of(&g.finish(&[&x[0] * 2.0]).unwrap()), None);
     }
 }

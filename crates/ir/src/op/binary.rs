@@ -1,31 +1,11 @@
-//! Element-wise ops of two operands of one type. One op is one row of [`ROWS`].
+//! Element-wise ops of two operands of one type. One op is one row of `graph/elementwise.rs`; here
+//! are the functions that rows name and the rules that all of the family share.
 
 use super::*;
+use crate::graph::{binary_ops, mnemonic};
 use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
-
-/// An element-wise op of two operands: `a: T[…], b: T[…] → T[…]`. Shapes are equal; see
-/// [`Tensor`] for the operators that broadcast.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum Binary {
-    Add,
-    And,
-    Atan2,
-    Divide,
-    Maximum,
-    Minimum,
-    Multiply,
-    Or,
-    Power,
-    Remainder,
-    ShiftLeft,
-    ShiftRightArithmetic,
-    ShiftRightLogical,
-    Subtract,
-    Xor,
-}
 
 /// Gradients of both operands from `(a, b, y, dy)`.
 pub type BinaryVjp = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> [Grad; 2];
@@ -34,8 +14,12 @@ pub type BinaryVjp = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> [Grad; 2];
 pub struct Row {
     /// The op.
     pub op: Binary,
-    /// Its mnemonic.
+    /// Its mnemonic, with its dialect where that is not StableHLO.
     pub name: &'static str,
+    /// One line for `systole ops`.
+    pub doc: &'static str,
+    /// Dialect and section of the specification.
+    pub spec: &'static str,
     /// Value on floats, computed in f64 and rounded once; `None`: floats are refused.
     pub float: Option<fn(f64, f64) -> f64>,
     /// Value on integers before wrapping to their width; `None`: they are refused.
@@ -53,25 +37,15 @@ pub struct Row {
 use Binary::*;
 const WIDE: (f64, f64) = (-4.0, 4.0);
 
-/// The family's table, in the order of the enum.
-#[rustfmt::skip]
-pub const ROWS: &[Row] = &[
-    Row { op: Add, name: "add", float: Some(|a, b| a + b), int: Some(|_, a, b| wrap(a, b, i64::wrapping_add)), bool: Some(|a, b| a | b), vjp: Some(|_, _, _, dy| [of(dy.clone()), of(dy.clone())]), domain: [WIDE, WIDE], ulp: 0 },
-    Row { op: And, name: "and", float: None, int: Some(|_, a, b| wrap(a, b, |a, b| a & b)), bool: Some(|a, b| a & b), vjp: None, domain: [(-99.0, 99.0); 2], ulp: 0 },
-    Row { op: Atan2, name: "atan2", float: Some(f64::atan2), int: None, bool: None, vjp: Some(atan2_vjp), domain: [(0.5, 4.0), WIDE], ulp: 8 },
-    Row { op: Divide, name: "divide", float: Some(|a, b| a / b), int: Some(divide), bool: None, vjp: Some(|_, b, y, dy| { let d = dy / b; [of(d.clone()), of(-&(&d * y))] }), domain: [WIDE, (0.5, 4.0)], ulp: 0 },
-    Row { op: Maximum, name: "maximum", float: Some(maximum), int: Some(|_, a, b| if less(a, b) { b } else { a }), bool: Some(|a, b| a | b), vjp: Some(pick_vjp), domain: [WIDE, WIDE], ulp: 0 },
-    Row { op: Minimum, name: "minimum", float: Some(minimum), int: Some(|_, a, b| if less(b, a) { b } else { a }), bool: Some(|a, b| a & b), vjp: Some(pick_vjp), domain: [WIDE, WIDE], ulp: 0 },
-    Row { op: Multiply, name: "multiply", float: Some(|a, b| a * b), int: Some(|_, a, b| wrap(a, b, i64::wrapping_mul)), bool: Some(|a, b| a & b), vjp: Some(|a, b, _, dy| [of(dy * b), of(dy * a)]), domain: [WIDE, WIDE], ulp: 0 },
-    Row { op: Or, name: "or", float: None, int: Some(|_, a, b| wrap(a, b, |a, b| a | b)), bool: Some(|a, b| a | b), vjp: None, domain: [(-99.0, 99.0); 2], ulp: 0 },
-    Row { op: Power, name: "power", float: Some(f64::powf), int: Some(power), bool: None, vjp: Some(power_vjp), domain: [(0.2, 3.0), WIDE], ulp: 32 },
-    Row { op: Remainder, name: "remainder", float: Some(|a, b| a % b), int: Some(remainder), bool: None, vjp: Some(|a, b, _, dy| [of(dy.clone()), of(-&(dy * &truncated(&(a / b))))]), domain: [WIDE, (0.7, 4.0)], ulp: 0 },
-    Row { op: ShiftLeft, name: "shift_left", float: None, int: Some(shift_left), bool: None, vjp: None, domain: [(-99.0, 99.0), (0.0, 9.0)], ulp: 0 },
-    Row { op: ShiftRightArithmetic, name: "shift_right_arithmetic", float: None, int: Some(shift_right_arithmetic), bool: None, vjp: None, domain: [(-99.0, 99.0), (0.0, 9.0)], ulp: 0 },
-    Row { op: ShiftRightLogical, name: "shift_right_logical", float: None, int: Some(shift_right_logical), bool: None, vjp: None, domain: [(-99.0, 99.0), (0.0, 9.0)], ulp: 0 },
-    Row { op: Subtract, name: "subtract", float: Some(|a, b| a - b), int: Some(|_, a, b| wrap(a, b, i64::wrapping_sub)), bool: None, vjp: Some(|_, _, _, dy| [of(dy.clone()), of(-dy)]), domain: [WIDE, WIDE], ulp: 0 },
-    Row { op: Xor, name: "xor", float: None, int: Some(|_, a, b| wrap(a, b, |a, b| a ^ b)), bool: Some(|a, b| a ^ b), vjp: None, domain: [(-99.0, 99.0); 2], ulp: 0 },
-];
+macro_rules! binary_rows {
+    ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
+        /// The family's table, in the order of the enum.
+        pub const ROWS: &[Row] =
+            &[$(Row { op: $op, name: mnemonic!($dialect $name), doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
+    };
+}
+
+binary_ops!(binary_rows);
 
 impl Binary {
     /// This op's row.
@@ -122,6 +96,10 @@ impl OpRule for Binary {
             (Some(f), Some(dy)) => f(&x[0], &x[1], &y[0], dy).into(),
             _ => vec![Grad::Zero, Grad::Zero],
         }
+    }
+
+    fn eval_scalar(&self, args: &[Scalar], out: DType) -> Option<Scalar> {
+        Some(self.apply(out, args[0], args[1]))
     }
 
     fn lower(&self) -> Lowering {

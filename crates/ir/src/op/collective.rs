@@ -35,20 +35,6 @@ impl Devices {
     }
 }
 
-/// Who exchanges with whom: the attributes `replica_groups`, `channel_handle` and `use_global_device_ids`.
-///
-/// Groups are of one size and name devices by number. Programs of replicas and partitions at once are not offered, so a
-/// device's number is its replica or its partition, whatever the channel says.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Groups {
-    /// Members of each group, in the order in which pieces are joined.
-    pub members: Vec<Vec<usize>>,
-    /// `handle` of the channel; 0: none.
-    pub channel: usize,
-    /// Whether numbers count all devices of all replicas.
-    pub global: bool,
-}
-
 impl Groups {
     /// Groups of replicas.
     pub fn of(members: Vec<Vec<usize>>) -> Groups {
@@ -187,67 +173,6 @@ pub fn agreed(said: impl IntoIterator<Item = Scalar>) -> Result<Scalar> {
         )
         .hint("make the condition from values that are the same on all devices"))
 }
-
-/// `x: T[…] → T[…]`: the fold of all operands of a group, on each of its devices. Spec: all_reduce.
-///
-/// Floats are folded in f64 in the order of the group and rounded once.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct AllReduce {
-    /// Who takes part.
-    pub groups: Groups,
-    /// `(a, b) → a ∘ b` over scalars.
-    pub body: Arc<Graph>,
-}
-
-/// `x: T[…, n, …] → T[…, n · size, …]`: operands of a group joined along `dim`. Spec: all_gather.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct AllGather {
-    /// Who takes part.
-    pub groups: Groups,
-    /// The dimension that grows.
-    pub dim: usize,
-}
-
-/// `x: T[…, n · size, …] → T[…, n, …]`: the fold of all operands of a group, each device its part along `dim`.
-/// Spec: reduce_scatter.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct ReduceScatter {
-    /// Who takes part.
-    pub groups: Groups,
-    /// The dimension that is split.
-    pub dim: usize,
-    /// `(a, b) → a ∘ b` over scalars.
-    pub body: Arc<Graph>,
-}
-
-/// `x: T[…] → T[…]`: part `k` along `split_dim` goes to member `k` of the group, which joins what it gets along
-/// `concat_dim`. Spec: all_to_all.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct AllToAll {
-    /// Who takes part.
-    pub groups: Groups,
-    /// The dimension that is split.
-    pub split_dim: usize,
-    /// The dimension that grows.
-    pub concat_dim: usize,
-}
-
-/// `x: T[…] → T[…]`: the operand of the device that sends here, zeros where none does. Spec: collective_permute.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct CollectivePermute {
-    /// From where to where.
-    pub pairs: Vec<[usize; 2]>,
-    /// `handle` of the channel; 0: none.
-    pub channel: usize,
-}
-
-/// `→ ui32[]`: the number of this device among the partitions of its replica. Spec: partition_id.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PartitionId;
-
-/// `→ ui32[]`: the number of this device's replica. Spec: replica_id.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ReplicaId;
 
 impl Collective for AllReduce {
     fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
@@ -633,7 +558,7 @@ pub(super) mod parse {
 pub(super) mod samples {
     use super::*;
     use crate::GraphBuilder;
-    use crate::op::sample::moved;
+    use crate::op::samples::moved;
 
     fn on_one(op: impl Fn(DType) -> Op) -> Vec<Sample> {
         let run = |x: &[Tensor]| x.iter().map(|x| emit(op(x.dtype()), x)).collect();

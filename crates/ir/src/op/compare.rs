@@ -3,87 +3,7 @@
 use super::*;
 use crate::require;
 use smallvec::smallvec;
-use std::cmp::Ordering;
 use systole_base::{DType, LiteralBuilder, Scalar};
-
-/// Which relation [`Compare`] tests.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum Direction {
-    Eq,
-    Ne,
-    Ge,
-    Gt,
-    Le,
-    Lt,
-}
-
-impl Direction {
-    /// All six, with their spelling in text.
-    pub const ALL: [(Direction, &'static str); 6] = [
-        (Direction::Eq, "EQ"),
-        (Direction::Ne, "NE"),
-        (Direction::Ge, "GE"),
-        (Direction::Gt, "GT"),
-        (Direction::Le, "LE"),
-        (Direction::Lt, "LT"),
-    ];
-
-    /// Whether the relation holds for an ordering; `None` is unordered (a NaN).
-    pub fn holds(self, order: Option<Ordering>) -> bool {
-        match self {
-            Direction::Eq => order == Some(Ordering::Equal),
-            Direction::Ne => order != Some(Ordering::Equal),
-            Direction::Ge => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
-            Direction::Gt => order == Some(Ordering::Greater),
-            Direction::Le => matches!(order, Some(Ordering::Less | Ordering::Equal)),
-            Direction::Lt => order == Some(Ordering::Less),
-        }
-    }
-}
-
-/// How elements are compared.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum CompareType {
-    /// IEEE comparison: every relation with NaN is false but `NE`.
-    Float,
-    /// −NaN < −∞ < … < −0 < 0 < … < ∞ < NaN.
-    TotalOrder,
-    /// Signed integers.
-    Signed,
-    /// Unsigned integers and bool.
-    Unsigned,
-}
-
-impl CompareType {
-    /// The usual comparison of an element type.
-    pub fn of(dtype: DType) -> CompareType {
-        match dtype {
-            d if d.is_float() => CompareType::Float,
-            d if d.is_signed_int() => CompareType::Signed,
-            _ => CompareType::Unsigned,
-        }
-    }
-
-    /// Spelling in text.
-    pub fn name(self) -> &'static str {
-        match self {
-            CompareType::Float => "FLOAT",
-            CompareType::TotalOrder => "TOTALORDER",
-            CompareType::Signed => "SIGNED",
-            CompareType::Unsigned => "UNSIGNED",
-        }
-    }
-}
-
-/// `a: T[…], b: T[…] → bool[…]`. Spec: compare.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Compare {
-    /// The relation.
-    pub direction: Direction,
-    /// How elements are compared.
-    pub compare_type: CompareType,
-}
 
 impl Compare {
     /// The relation at one pair of elements.
@@ -125,6 +45,10 @@ impl OpRule for Compare {
     fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
         vec![Grad::Zero, Grad::Zero]
     }
+    fn eval_scalar(&self, args: &[Scalar], _: DType) -> Option<Scalar> {
+        Some(Scalar::Bool(self.apply(args[0], args[1])))
+    }
+
     fn lower(&self) -> Lowering {
         Lowering::Map
     }
@@ -136,10 +60,6 @@ impl OpRule for Compare {
         ]
     }
 }
-
-/// `pred: bool[…] or bool[], on_true: T[…], on_false: T[…] → T[…]`. Spec: select.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Select;
 
 impl OpRule for Select {
     fn name(&self) -> &'static str {
@@ -167,14 +87,14 @@ impl OpRule for Select {
         let zero = dy.zeros_like();
         vec![Grad::Zero, Grad::Of(x[0].select(dy, &zero)), Grad::Of(x[0].select(&zero, dy))]
     }
+    fn eval_scalar(&self, args: &[Scalar], _: DType) -> Option<Scalar> {
+        Some(args[if args[0].as_bool() { 1 } else { 2 }])
+    }
+
     fn lower(&self) -> Lowering {
         Lowering::Map
     }
 }
-
-/// `min: T[…] or T[], x: T[…], max: T[…] or T[] → T[…]`: `min(max(x, min), max)`. Spec: clamp.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Clamp;
 
 impl OpRule for Clamp {
     fn name(&self) -> &'static str {

@@ -5,15 +5,6 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{LiteralBuilder, Scalar, bug};
 
-/// A parameter of the graph. Printed as a function argument, not as an op.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Parameter {
-    /// Position among the parameters.
-    pub index: usize,
-    /// Its type.
-    pub ty: TensorType,
-}
-
 impl OpRule for Parameter {
     fn name(&self) -> &'static str {
         "parameter"
@@ -34,13 +25,6 @@ impl OpRule for Parameter {
     fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
         Cost::default()
     }
-}
-
-/// `() → value`: a constant array. Spec: constant.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Constant {
-    /// The array.
-    pub value: Literal,
 }
 
 impl OpRule for Constant {
@@ -66,15 +50,6 @@ impl OpRule for Constant {
     fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
         Cost::default()
     }
-}
-
-/// `() → T[…]`: each element is its coordinate along `dim`. Spec: iota.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Iota {
-    /// The dimension along which values count up.
-    pub dim: usize,
-    /// Result type.
-    pub ty: TensorType,
 }
 
 impl OpRule for Iota {

@@ -5,46 +5,12 @@
 //!
 //! The builders are in [`flow`].
 
+use super::flow::{self, entry, read_trip, write_trip};
 use super::*;
-use crate::{GraphBuilder, ValueId, flow, require};
+use crate::{GraphBuilder, ValueId, require};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Error, Scalar};
-
-/// `captures…, state₀, … → state₀, …`: runs `body` while `cond`. Spec: while.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct While {
-    /// How many leading operands are captures, passed to both bodies and not changed.
-    pub captures: usize,
-    /// `(captures…, state…) → bool[]`.
-    pub cond: Arc<Graph>,
-    /// `(captures…, state…) → state…`.
-    pub body: Arc<Graph>,
-    /// Number of trips when it is known while building; its derivative needs it.
-    pub trip_count: Option<usize>,
-    /// Whether its derivative keeps, for each trip, what products, folds and inner loops resulted in. Otherwise it
-    /// computes the body again from the state.
-    pub keeps: bool,
-    /// Set by autodiff: the state ends in a trip counter `i32[]` and, for each value named here, an array `[trips, …]`
-    /// of what it was in each trip. Numbers below those of the state's own values name these, at the start of the
-    /// trip; numbers after them values of the body.
-    pub recorded: Option<Dims>,
-}
-
-/// `captures…, index: i32[] → results…`: runs the branch that `index` names, the last when it is out of range.
-/// Spec: case.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Case {
-    /// `(captures…) → results…`, all of one type.
-    pub branches: Vec<Arc<Graph>>,
-}
-
-/// `x₀, … → x₀, …`: the same values; keeps passes from moving work across it. Spec: optimization_barrier.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct OptimizationBarrier {
-    /// Whether gradients stop here.
-    pub stop_gradient: bool,
-}
 
 impl OpRule for While {
     fn name(&self) -> &'static str {
@@ -325,6 +291,27 @@ impl While {
         Ok(While { cond, body, recorded: Some(recorded), ..self.clone() })
     }
 
+    /// What of a loop has a derivative; `outputs` are those states that no later trip reads.
+    fn differentiated(
+        &self,
+        recorded: &Dims,
+        outputs: &[usize],
+        (x, y, dy): (&[Tensor], &[Tensor], &[Option<Tensor>]),
+    ) -> Differentiated {
+        let (nc, own) = (self.captures, self.own_state());
+        let floats = || (0..own).filter(|&k| y[k].dtype().is_float());
+        let state: Vec<usize> = floats().filter(|k| !outputs.contains(k)).collect();
+        let outputs: Vec<usize> = floats().filter(|&k| outputs.contains(&k) && dy[k].is_some()).collect();
+        let captures: Vec<usize> =
+            (0..nc).filter(|&k| x[k].dtype().is_float() && is_first(&x[..nc], k)).collect();
+        // Which arrays of all trips hold values of the body, in the order of the body's further results.
+        let stacks = recorded.iter().enumerate().filter(|(_, k)| **k >= own).map(|(p, _)| own + 1 + p);
+        let stacks: Vec<usize> = stacks.collect();
+        // Second derivatives: kept values have cotangents of their own.
+        let owed: Vec<usize> = (0..stacks.len()).filter(|&j| dy[stacks[j]].is_some()).collect();
+        Differentiated { state, outputs, captures, stacks, owed }
+    }
+
     /// The loop that runs the trips backwards: its state is the cotangents of the state and, summed, of captures.
     fn backward(
         &self,
@@ -338,16 +325,8 @@ impl While {
         let counted = self.counts_trips(x);
         let (body, outputs) = self.body_of_a_trip(trips, counted);
         let g = x[0].builder().clone();
-        let floats = || (0..own).filter(|&k| y[k].dtype().is_float());
-        let state: Vec<usize> = floats().filter(|k| !outputs.contains(k)).collect();
-        let outputs: Vec<usize> = floats().filter(|&k| outputs.contains(&k) && dy[k].is_some()).collect();
-        let captures: Vec<usize> =
-            (0..nc).filter(|&k| x[k].dtype().is_float() && is_first(&x[..nc], k)).collect();
-        // Which arrays of all trips hold values of the body, in the order of the body's further results.
-        let stacks = recorded.iter().enumerate().filter(|(_, k)| **k >= own).map(|(p, _)| own + 1 + p);
-        let stacks: Vec<usize> = stacks.collect();
-        // Second derivatives: kept values have cotangents of their own.
-        let owed: Vec<usize> = (0..stacks.len()).filter(|&j| dy[stacks[j]].is_some()).collect();
+        let Differentiated { state, outputs, captures, stacks, owed } =
+            self.differentiated(recorded, &outputs, (x, y, dy));
         let trip = Trip {
             ys: state.iter().chain(&outputs).copied().chain(owed.iter().map(|j| own + j)).collect(),
             xs: state.iter().map(|k| nc + k).chain(captures.iter().copied()).collect(),
@@ -358,10 +337,7 @@ impl While {
             Ok(graph) => graph,
             Err(e) => return refused(x, &e),
         };
-        let cotangents = state.iter().map(|&k| dy[k].clone().unwrap_or_else(|| y[k].zeros_like()));
-        let sums = captures.iter().map(|&k| x[k].zeros_like());
-        let init: Vec<Tensor> = cotangents.chain(sums).collect();
-        let init: Vec<&Tensor> = init.iter().collect();
+        let init = first_cotangents(&state, &captures, (x, y, dy));
 
         let body = |r: &GraphBuilder, trip: &Tensor, carried: &[Tensor]| {
             let at = r.scalar(DType::I32, trips as f64 - 1.0) - trip;
@@ -391,12 +367,36 @@ impl While {
             }
             grads
         };
-        let outs = flow::fori_in(&g, trips, false, &init, Box::new(body));
+        let outs = flow::fori_in(&g, trips, false, &init.iter().collect::<Vec<_>>(), Box::new(body));
         let mut grads = vec![Grad::Zero; x.len()];
         let places = state.iter().map(|k| nc + k).chain(captures);
         places.zip(outs).for_each(|(place, d)| grads[place] = Grad::Of(d));
         grads
     }
+}
+
+/// What the loop that runs backwards starts with: the results' cotangents, and zeros for the sums of captures.
+fn first_cotangents(
+    state: &[usize],
+    captures: &[usize],
+    (x, y, dy): (&[Tensor], &[Tensor], &[Option<Tensor>]),
+) -> Vec<Tensor> {
+    let cotangents = state.iter().map(|&k| dy[k].clone().unwrap_or_else(|| y[k].zeros_like()));
+    cotangents.chain(captures.iter().map(|&k| x[k].zeros_like())).collect()
+}
+
+/// The parts of a loop that have a derivative, all by number.
+struct Differentiated {
+    /// State whose cotangent goes from trip to trip.
+    state: Vec<usize>,
+    /// State that only the loop's results hold, of those that have a cotangent.
+    outputs: Vec<usize>,
+    /// Captured values, each once.
+    captures: Vec<usize>,
+    /// Arrays of all trips that hold values of the body, in the order of the body's further results.
+    stacks: Vec<usize>,
+    /// Of those, the ones with cotangents of their own: for second derivatives.
+    owed: Vec<usize>,
 }
 
 /// Which derivative of a body is wanted, all by number.
@@ -442,36 +442,11 @@ fn refused(x: &[Tensor], why: &Error) -> Vec<Grad> {
     x.iter().map(|x| Grad::Of(x.fail(error.clone()))).collect()
 }
 
-fn trip_start(trip: &Tensor, rank: usize) -> Vec<Tensor> {
-    let zero = trip.scalar_like(0.0);
-    std::iter::once(trip.clone()).chain(std::iter::repeat_n(zero, rank)).collect()
-}
-
-/// `stack: T[trips, …] → T[…]`: entry `trip`.
-pub(crate) fn read_trip(stack: &Tensor, trip: &Tensor) -> Tensor {
-    let shape: Dims = stack.shape().iter().skip(1).copied().collect();
-    entry(stack, trip).reshape(&shape[..])
-}
-
-/// `stack: T[trips, …] → T[1, …]`: entry `trip`.
-fn entry(stack: &Tensor, trip: &Tensor) -> Tensor {
-    let sizes: Dims = std::iter::once(1).chain(stack.shape().iter().skip(1).copied()).collect();
-    let start = trip_start(trip, stack.rank() - 1);
-    stack.dynamic_slice(&start.iter().collect::<Vec<_>>(), &sizes)
-}
-
 /// Whether a block is one entry of an array with an entry for each trip.
 fn is_entry(stack: &TensorType, block: &TensorType, trips: usize) -> bool {
     stack.shape.first() == Some(&trips)
         && block.shape.first() == Some(&1)
         && stack.shape[1..] == block.shape[1..]
-}
-
-/// `stack: T[trips, …], value: T[…] → T[trips, …]`: with entry `trip` set.
-pub(crate) fn write_trip(stack: &Tensor, value: &Tensor, trip: &Tensor) -> Tensor {
-    let sizes: Dims = std::iter::once(1).chain(value.shape().iter().copied()).collect();
-    let start = trip_start(trip, value.rank());
-    stack.dynamic_update_slice(&value.reshape(&sizes[..]), &start.iter().collect::<Vec<_>>())
 }
 
 /// `sum + grad`; where `grad` is a block in an array of zeros, only that block is read and written. Without this,

@@ -8,29 +8,6 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
 
-/// Which dimension of input, kernel and output means what.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct ConvDims {
-    /// Batch dimension of the input.
-    pub input_batch: usize,
-    /// Feature (channel) dimension of the input.
-    pub input_feature: usize,
-    /// Spatial dimensions of the input.
-    pub input_spatial: Dims,
-    /// Input-feature dimension of the kernel.
-    pub kernel_input_feature: usize,
-    /// Output-feature dimension of the kernel.
-    pub kernel_output_feature: usize,
-    /// Spatial dimensions of the kernel.
-    pub kernel_spatial: Dims,
-    /// Batch dimension of the output.
-    pub output_batch: usize,
-    /// Feature dimension of the output.
-    pub output_feature: usize,
-    /// Spatial dimensions of the output.
-    pub output_spatial: Dims,
-}
-
 impl ConvDims {
     /// Keras's layout with `n` spatial dimensions: input `[B, …, C]`, kernel `[…, C, F]`, output `[B, …, F]`.
     pub fn channels_last(n: usize) -> ConvDims {
@@ -94,31 +71,6 @@ impl ConvDims {
             output_spatial: self.kernel_spatial.clone(),
         }
     }
-}
-
-/// `x: T[B, …, C], kernel: T[…, C/groups, F] → U[B, …', F]` in the layout that `dims` names. Spec: convolution.
-///
-/// Floats are summed in f64 by the interpreter and at least f32 by backends, and rounded to `element_type` once.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Convolution {
-    /// Step of the window, for each spatial dimension.
-    pub strides: Dims,
-    /// Zeros before and after each spatial dimension of the input; may be negative.
-    pub padding: Vec<[i64; 2]>,
-    /// Holes between input elements: 1 is none.
-    pub lhs_dilation: Dims,
-    /// Holes between kernel elements: 1 is none.
-    pub rhs_dilation: Dims,
-    /// Whether the kernel runs backwards, for each spatial dimension.
-    pub reversal: Vec<bool>,
-    /// Layouts.
-    pub dims: ConvDims,
-    /// Groups of input features.
-    pub feature_groups: usize,
-    /// Groups of the batch.
-    pub batch_groups: usize,
-    /// Element type of the result.
-    pub element_type: DType,
 }
 
 /// `[before, after]` so that the output has ⌈size/stride⌉ elements, as Keras's and TensorFlow's `padding="same"`:
@@ -475,8 +427,8 @@ fn case(
 ) -> Sample {
     let types = [TensorType::new(dtype, x), TensorType::new(dtype, kernel)];
     let op = spec(&types[0], &types[1]);
-    let params = types.map(|t| (t, tiny::WIDE));
-    tiny::sample(format!("{what}_{dtype}"), &params, 16, dtype == DType::F64, |x| {
+    let params = types.map(|t| (t, sample::WIDE));
+    sample::sample(format!("{what}_{dtype}"), &params, 16, dtype == DType::F64, |x| {
         vec![x[0].convolution(&x[1], op)]
     })
 }
@@ -531,7 +483,7 @@ mod tests {
 
     #[test]
     fn samples_and_their_derivatives() {
-        tiny::check::all(&samples());
+        sample::check::all(&samples());
     }
 
     fn run(op: Convolution, x: &Literal, k: &Literal) -> Literal {

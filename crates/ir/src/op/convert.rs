@@ -5,13 +5,6 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
-/// `x: T[…] → U[…]`. Floats round to nearest even; float → integer truncates and saturates. Spec: convert.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Convert {
-    /// Element type of the result.
-    pub to: DType,
-}
-
 impl OpRule for Convert {
     fn name(&self) -> &'static str {
         "convert"
@@ -29,19 +22,13 @@ impl OpRule for Convert {
             _ => vec![Grad::Zero],
         }
     }
+    fn eval_scalar(&self, args: &[Scalar], _: DType) -> Option<Scalar> {
+        Some(args[0].convert_to(self.to))
+    }
+
     fn lower(&self) -> Lowering {
         Lowering::Map
     }
-}
-
-/// `x: T[…] → U[…]`: the same bits read as another type of the same width. Spec: bitcast_convert.
-///
-/// Between widths that differ the specification adds or drops a last dimension; so does this:
-/// `u32[2, 3] → u8[2, 3, 4]` and back.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct BitcastConvert {
-    /// Element type of the result.
-    pub to: DType,
 }
 
 impl OpRule for BitcastConvert {
@@ -75,15 +62,6 @@ impl OpRule for BitcastConvert {
     fn lower(&self) -> Lowering {
         Lowering::Move
     }
-}
-
-/// `x: T[…] → T[…]`: rounds as if stored with fewer exponent and mantissa bits. Spec: reduce_precision.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ReducePrecision {
-    /// Bits of the exponent, at least 1.
-    pub exponent_bits: u32,
-    /// Bits of the mantissa.
-    pub mantissa_bits: u32,
 }
 
 impl ReducePrecision {

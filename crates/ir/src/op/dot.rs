@@ -5,23 +5,6 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
-/// `a: T[…], b: T[…] → U[batch…, a's free…, b's free…]`. Spec: dot_general.
-///
-/// Products are summed in at least f32; the result is rounded to `element_type` once.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct DotGeneral {
-    /// Batch dimensions of `a`.
-    pub lhs_batch: Dims,
-    /// Batch dimensions of `b`, paired with those of `a`.
-    pub rhs_batch: Dims,
-    /// Dimensions of `a` that are summed over.
-    pub lhs_contract: Dims,
-    /// Dimensions of `b` that are summed over, paired with those of `a`.
-    pub rhs_contract: Dims,
-    /// Element type of the result.
-    pub element_type: DType,
-}
-
 impl DotGeneral {
     /// Dimensions of `a` that are neither batch nor contracted.
     pub fn lhs_free(&self, rank: usize) -> Dims {

@@ -7,17 +7,6 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Shape};
 
-/// `x: T[…], start₀: I[], … → T[sizes]`; starts are clamped so that the block lies inside. Spec: dynamic_slice.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct DynamicSlice {
-    /// Sizes of the block.
-    pub sizes: Dims,
-}
-
-/// `x: T[…], update: T[…'], start₀: I[], … → T[…]`; starts are clamped likewise. Spec: dynamic_update_slice.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct DynamicUpdateSlice;
-
 /// Checks that starts are integer scalars of one type.
 fn check_starts(starts: &[&TensorType], label: &'static str) -> Result<(), Constraint> {
     for s in starts {
@@ -172,7 +161,7 @@ fn with_starts(dtype: DType, index: DType, shapes: &[&[usize]]) -> Vec<(TensorTy
 
 fn sliced(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> Sample {
     let params = with_starts(dtype, index, &[shape]);
-    tiny::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
+    sample::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
         vec![x[0].dynamic_slice(&x[1..].iter().collect::<Vec<_>>(), sizes)]
     })
 }
@@ -193,7 +182,7 @@ pub fn dynamic_update_slice_samples() -> Vec<Sample> {
 
 fn updated(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> Sample {
     let params = with_starts(dtype, index, &[shape, sizes]);
-    tiny::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
+    sample::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
         vec![x[0].dynamic_update_slice(&x[1], &x[2..].iter().collect::<Vec<_>>())]
     })
 }
@@ -205,8 +194,8 @@ mod tests {
 
     #[test]
     fn samples_and_their_derivatives() {
-        tiny::check::all(&dynamic_slice_samples());
-        tiny::check::all(&dynamic_update_slice_samples());
+        sample::check::all(&dynamic_slice_samples());
+        sample::check::all(&dynamic_update_slice_samples());
     }
 
     /// The examples of the specification: starts −1 and 3 become 0 and 2.

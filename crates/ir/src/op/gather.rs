@@ -7,22 +7,6 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
-/// `x: T[…], indices: I[…] → T[…]`. Spec: gather, whose attribute names these are.
-///
-/// Each index vector names the start of a block of `slice_sizes`, clamped so that the block lies inside.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub struct Gather {
-    pub offset_dims: Dims,
-    pub collapsed_slice_dims: Dims,
-    pub operand_batching_dims: Dims,
-    pub start_indices_batching_dims: Dims,
-    pub start_index_map: Dims,
-    pub index_vector_dim: usize,
-    pub slice_sizes: Dims,
-    pub indices_are_sorted: bool,
-}
-
 impl Gather {
     /// `x: T[N, …], indices: I[…] → T[indices…, …]`: whole rows by number.
     pub fn rows(x: &TensorType, indices_rank: usize) -> Gather {
@@ -353,13 +337,13 @@ fn case(
     let op = spec(&x);
     let low = if index.is_unsigned_int() { 0.0 } else { -2.0 };
     let params = [(x, elements(dtype)), (TensorType::new(index, indices), Domain::Uniform(low, 6.0))];
-    tiny::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
+    sample::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
         vec![x[0].gather(&x[1], op)]
     })
 }
 
 pub(crate) fn elements(dtype: DType) -> Domain {
-    if dtype == DType::Bool { Domain::Uniform(0.0, 1.0) } else { tiny::WIDE }
+    if dtype == DType::Bool { Domain::Uniform(0.0, 1.0) } else { sample::WIDE }
 }
 
 /// `→ i32[…]`: constant indices, where a sample promises something about them.
@@ -371,7 +355,7 @@ pub(crate) fn fixed_indices(g: &crate::GraphBuilder, shape: &[usize], values: &[
 
 fn sorted_rows(dtype: DType) -> Sample {
     let params = [(TensorType::new(dtype, [4, 3]), elements(dtype))];
-    tiny::sample(format!("sorted_{dtype}"), &params, 0, dtype == DType::F64, |x| {
+    sample::sample(format!("sorted_{dtype}"), &params, 0, dtype == DType::F64, |x| {
         let indices = fixed_indices(x[0].builder(), &[4, 1], &[0, 1, 1, 9]);
         let op = Gather { indices_are_sorted: true, index_vector_dim: 1, ..Gather::rows(x[0].ty(), 1) };
         vec![x[0].gather(&indices, op)]
@@ -385,7 +369,7 @@ mod tests {
 
     #[test]
     fn samples_and_their_derivatives() {
-        tiny::check::all(&gather_samples());
+        sample::check::all(&gather_samples());
     }
 
     /// The example of the specification, whose last index is out of range.

@@ -9,15 +9,6 @@ use smallvec::smallvec;
 use systole_base::rng::philox4x32;
 use systole_base::{DType, LiteralBuilder, Scalar, Shape};
 
-/// The generator. `DEFAULT` of the specification is Philox here.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RngAlgorithm {
-    /// Philox4x32-10; the state is `u64[2]` (key, counter) or `u64[3]` (key, counter's low and high half).
-    Philox,
-    /// Threefry2x32-20; the state is `u64[2]`: key, counter.
-    ThreeFry,
-}
-
 impl RngAlgorithm {
     /// Spelling in text.
     pub fn name(self) -> &'static str {
@@ -26,15 +17,6 @@ impl RngAlgorithm {
             RngAlgorithm::ThreeFry => "THREE_FRY",
         }
     }
-}
-
-/// `state: u64[2 or 3] → (u64[…], T[…])`: the next state and random bits. Spec: rng_bit_generator.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct RngBitGenerator {
-    /// The generator.
-    pub algorithm: RngAlgorithm,
-    /// Type of the bits: unsigned integers. (XLA draws unsigned ones for signed types too, and mislabels them.)
-    pub ty: TensorType,
 }
 
 impl OpRule for RngBitGenerator {

@@ -10,25 +10,6 @@ use smallvec::smallvec;
 use std::sync::Arc;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
-/// `x₀: T₀[…], …, indices: I[…], update₀: T₀[…], … → T₀[…], …`. Spec: scatter, whose attribute names these are.
-///
-/// Updates are folded in row-major order by the interpreter, in any order by backends. A block that does not lie
-/// inside the operand is dropped as a whole, as XLA does; the specification drops its outer elements only.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub struct Scatter {
-    pub update_window_dims: Dims,
-    pub inserted_window_dims: Dims,
-    pub input_batching_dims: Dims,
-    pub scatter_indices_batching_dims: Dims,
-    pub scatter_dims_to_operand_dims: Dims,
-    pub index_vector_dim: usize,
-    pub indices_are_sorted: bool,
-    pub unique_indices: bool,
-    /// `(current₀, …, update₀, …) → (new₀, …)` over scalars.
-    pub body: Arc<Graph>,
-}
-
 /// The body `(current, update) → update` over scalars of `dtype`: plain overwriting.
 pub fn overwrite_body(dtype: DType) -> Arc<Graph> {
     let g = GraphBuilder::new("body");
@@ -398,7 +379,7 @@ fn case(
         (TensorType::new(index, indices), Domain::Uniform(low, 6.0)),
         (TensorType::new(dtype, updates), elements(dtype)),
     ];
-    tiny::sample(format!("{what}_{dtype}_{index}"), &params, 16, dtype == DType::F64, |x| {
+    sample::sample(format!("{what}_{dtype}_{index}"), &params, 16, dtype == DType::F64, |x| {
         vec![x[0].scatter(&x[1], &x[2], op)]
     })
 }
@@ -408,7 +389,7 @@ fn sorted_rows(what: &str, dtype: DType, body: Arc<Graph>) -> Sample {
         (TensorType::new(dtype, [5, 3]), elements(dtype)),
         (TensorType::new(dtype, [3, 3]), elements(dtype)),
     ];
-    tiny::sample(format!("{what}_{dtype}"), &params, 16, dtype == DType::F64, |x| {
+    sample::sample(format!("{what}_{dtype}"), &params, 16, dtype == DType::F64, |x| {
         let indices = fixed_indices(x[0].builder(), &[3, 1], &[1, 3, 4]);
         let rows = Scatter::rows(x[0].ty(), 1, body);
         let op = Scatter { indices_are_sorted: true, unique_indices: true, ..rows };
@@ -427,13 +408,13 @@ fn paired() -> Sample {
         Err(e) => systole_base::bug!("the body of the sample: {e}"),
     };
     let params = [
-        (types[0].with_shape([5]), tiny::WIDE),
-        (types[1].with_shape([5]), tiny::WIDE),
+        (types[0].with_shape([5]), sample::WIDE),
+        (types[1].with_shape([5]), sample::WIDE),
         (TensorType::new(DType::I32, [7]), Domain::Uniform(-1.0, 6.0)),
-        (types[0].with_shape([7]), tiny::WIDE),
-        (types[1].with_shape([7]), tiny::WIDE),
+        (types[0].with_shape([7]), sample::WIDE),
+        (types[1].with_shape([7]), sample::WIDE),
     ];
-    tiny::sample("paired".into(), &params, 0, false, |x| {
+    sample::sample("paired".into(), &params, 0, false, |x| {
         let op = Scatter::rows(x[0].ty(), 1, body);
         x[0].builder().emit(op, &x.iter().collect::<Vec<_>>())
     })
@@ -446,7 +427,7 @@ mod tests {
 
     #[test]
     fn samples_and_their_derivatives() {
-        tiny::check::all(&scatter_samples());
+        sample::check::all(&scatter_samples());
     }
 
     fn run(x: &[f32], indices: &[i64], updates: &[f32], body: Arc<Graph>) -> [Vec<f32>; 3] {

@@ -25,16 +25,6 @@ fn gather_by(
     b.finish()
 }
 
-/// `x: T[…] → T[shape]`: operand dimension `i` becomes result dimension `dims[i]`; size-1 ones repeat.
-/// Spec: broadcast_in_dim.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct BroadcastInDim {
-    /// For each operand dimension, its place in the result.
-    pub dims: Dims,
-    /// Result shape.
-    pub shape: Shape,
-}
-
 impl OpRule for BroadcastInDim {
     fn name(&self) -> &'static str {
         "broadcast_in_dim"
@@ -95,13 +85,6 @@ impl OpRule for BroadcastInDim {
     }
 }
 
-/// `x: T[…] → T[shape]` with the same elements in row-major order. Spec: reshape.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Reshape {
-    /// Result shape.
-    pub shape: Shape,
-}
-
 impl OpRule for Reshape {
     fn name(&self) -> &'static str {
         "reshape"
@@ -129,13 +112,6 @@ impl OpRule for Reshape {
     fn lower(&self) -> Lowering {
         Lowering::Move
     }
-}
-
-/// `x: T[…] → T[…]`: result dimension `i` is operand dimension `permutation[i]`. Spec: transpose.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Transpose {
-    /// For each result dimension, the operand dimension.
-    pub permutation: Dims,
 }
 
 impl OpRule for Transpose {
@@ -176,13 +152,6 @@ impl OpRule for Transpose {
     }
 }
 
-/// `x: T[…] → T[…]` with the named dimensions running backwards. Spec: reverse.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Reverse {
-    /// Dimensions to reverse.
-    pub dims: Dims,
-}
-
 impl OpRule for Reverse {
     fn name(&self) -> &'static str {
         "reverse"
@@ -214,13 +183,6 @@ impl OpRule for Reverse {
     fn attrs(&self) -> Attrs {
         vec![("dimensions", ints(&self.dims))]
     }
-}
-
-/// `x₀: T[…], x₁: T[…], … → T[…]` joined along `dim`. Spec: concatenate.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Concatenate {
-    /// The dimension that grows.
-    pub dim: usize,
 }
 
 impl OpRule for Concatenate {
@@ -269,17 +231,6 @@ impl OpRule for Concatenate {
     fn attrs(&self) -> Attrs {
         vec![("dimension", Attr::Int(self.dim as i64))]
     }
-}
-
-/// `x: T[…] → T[…]`: elements `start, start + stride, …` below `limit` in each dimension. Spec: slice.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Slice {
-    /// First index in each dimension.
-    pub start: Dims,
-    /// End (not included) in each dimension.
-    pub limit: Dims,
-    /// Step in each dimension, at least 1.
-    pub strides: Dims,
 }
 
 impl OpRule for Slice {
@@ -340,17 +291,6 @@ impl OpRule for Slice {
             ("strides", ints(&self.strides)),
         ]
     }
-}
-
-/// `x: T[…], value: T[] → T[…]`: `value` around the elements (negative: cut off) and between them. Spec: pad.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Pad {
-    /// Elements before the first, for each dimension; may be negative.
-    pub low: Vec<i64>,
-    /// Elements after the last, for each dimension; may be negative.
-    pub high: Vec<i64>,
-    /// Elements between neighbours, for each dimension.
-    pub interior: Vec<usize>,
 }
 
 impl Pad {

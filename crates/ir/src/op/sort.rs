@@ -5,17 +5,6 @@ use crate::{GraphBuilder, require};
 use std::sync::Arc;
 use systole_base::{DType, Error, LiteralBuilder, Scalar};
 
-/// `x₀: T₀[…], … → T₀[…], …`. Spec: sort.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Sort {
-    /// The dimension to sort along.
-    pub dim: usize,
-    /// Whether equal elements keep their order.
-    pub stable: bool,
-    /// `(a₀, b₀, a₁, b₁, …) → bool`: whether a comes before b.
-    pub comparator: Arc<Graph>,
-}
-
 impl OpRule for Sort {
     fn name(&self) -> &'static str {
         "sort"

@@ -1,46 +1,22 @@
-//! Element-wise ops of one operand. One op is one row of [`ROWS`].
+//! Element-wise ops of one operand. One op is one row of `graph/elementwise.rs`; here
+//! are the functions that rows name and the rules that all of the family share.
 
 use super::*;
+use crate::graph::{mnemonic, unary_ops};
 use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
-
-/// An element-wise op of one operand: `x: T[…] → T[…]` (`is_finite`: `bool[…]`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum Unary {
-    Abs,
-    Cbrt,
-    Ceil,
-    CountLeadingZeros,
-    Cosine,
-    Erf,
-    Exponential,
-    ExponentialMinusOne,
-    Floor,
-    IsFinite,
-    Log,
-    LogPlusOne,
-    Logistic,
-    Negate,
-    Not,
-    Popcnt,
-    RoundNearestAfz,
-    RoundNearestEven,
-    Rsqrt,
-    Sign,
-    Sine,
-    Sqrt,
-    Tan,
-    Tanh,
-}
 
 /// Everything about one op of the family.
 pub struct Row {
     /// The op.
     pub op: Unary,
-    /// Its mnemonic.
+    /// Its mnemonic, with its dialect where that is not StableHLO.
     pub name: &'static str,
+    /// One line for `systole ops`.
+    pub doc: &'static str,
+    /// Dialect and section of the specification.
+    pub spec: &'static str,
     /// Value on floats, computed in f64 and rounded once; `None`: floats are refused.
     pub float: Option<fn(f64) -> f64>,
     /// Value on integers and bool; `None`: they are refused.
@@ -55,34 +31,15 @@ pub struct Row {
 
 use Unary::*;
 
-/// The family's table, in the order of the enum.
-#[rustfmt::skip]
-pub const ROWS: &[Row] = &[
-    Row { op: Abs, name: "abs", float: Some(f64::abs), int: Some(int_abs), vjp: Some(|x, _, dy| dy * &x.sign()), domain: (-4.0, 4.0), ulp: 0 },
-    Row { op: Cbrt, name: "cbrt", float: Some(f64::cbrt), int: None, vjp: Some(|_, y, dy| dy / &(&(y * y) * 3.0)), domain: (0.1, 8.0), ulp: 4 },
-    Row { op: Ceil, name: "ceil", float: Some(f64::ceil), int: None, vjp: None, domain: (-4.0, 4.0), ulp: 0 },
-    Row { op: CountLeadingZeros, name: "count_leading_zeros", float: None, int: Some(leading_zeros), vjp: None, domain: (-99.0, 99.0), ulp: 0 },
-    Row { op: Cosine, name: "cosine", float: Some(f64::cos), int: None, vjp: Some(|x, _, dy| -&(dy * &x.sine())), domain: (-9.0, 9.0), ulp: 8 },
-    Row { op: Erf, name: "chlo.erf", float: Some(erf), int: None, vjp: Some(erf_vjp), domain: (-4.0, 4.0), ulp: 8 },
-    Row { op: Exponential, name: "exponential", float: Some(f64::exp), int: None, vjp: Some(|_, y, dy| dy * y), domain: (-9.0, 9.0), ulp: 4 },
-    Row { op: ExponentialMinusOne, name: "exponential_minus_one", float: Some(f64::exp_m1), int: None, vjp: Some(|_, y, dy| dy * &(y + 1.0)), domain: (-4.0, 4.0), ulp: 8 },
-    Row { op: Floor, name: "floor", float: Some(f64::floor), int: None, vjp: None, domain: (-4.0, 4.0), ulp: 0 },
-    Row { op: IsFinite, name: "is_finite", float: Some(|x| x.is_finite() as u8 as f64), int: None, vjp: None, domain: (-4.0, 4.0), ulp: 0 },
-    Row { op: Log, name: "log", float: Some(f64::ln), int: None, vjp: Some(|x, _, dy| dy / x), domain: (0.1, 9.0), ulp: 4 },
-    Row { op: LogPlusOne, name: "log_plus_one", float: Some(f64::ln_1p), int: None, vjp: Some(|x, _, dy| dy / &(x + 1.0)), domain: (-0.9, 9.0), ulp: 8 },
-    Row { op: Logistic, name: "logistic", float: Some(logistic), int: None, vjp: Some(|_, y, dy| dy * &(y * &(1.0 - y))), domain: (-9.0, 9.0), ulp: 8 },
-    Row { op: Negate, name: "negate", float: Some(|x| -x), int: Some(|d, s| Scalar::Int(s.as_i64().wrapping_neg()).round_to(d)), vjp: Some(|_, _, dy| -dy), domain: (-4.0, 4.0), ulp: 0 },
-    Row { op: Not, name: "not", float: None, int: Some(not), vjp: None, domain: (-99.0, 99.0), ulp: 0 },
-    Row { op: Popcnt, name: "popcnt", float: None, int: Some(popcnt), vjp: None, domain: (-99.0, 99.0), ulp: 0 },
-    Row { op: RoundNearestAfz, name: "round_nearest_afz", float: Some(f64::round), int: None, vjp: None, domain: (-4.0, 4.0), ulp: 0 },
-    Row { op: RoundNearestEven, name: "round_nearest_even", float: Some(f64::round_ties_even), int: None, vjp: None, domain: (-4.0, 4.0), ulp: 0 },
-    Row { op: Rsqrt, name: "rsqrt", float: Some(|x| 1.0 / x.sqrt()), int: None, vjp: Some(|x, y, dy| &(dy * &(y / x)) * -0.5), domain: (0.1, 9.0), ulp: 4 },
-    Row { op: Sign, name: "sign", float: Some(sign), int: Some(int_sign), vjp: None, domain: (-4.0, 4.0), ulp: 0 },
-    Row { op: Sine, name: "sine", float: Some(f64::sin), int: None, vjp: Some(|x, _, dy| dy * &x.cosine()), domain: (-9.0, 9.0), ulp: 8 },
-    Row { op: Sqrt, name: "sqrt", float: Some(f64::sqrt), int: None, vjp: Some(|_, y, dy| &(dy / y) * 0.5), domain: (0.1, 9.0), ulp: 0 },
-    Row { op: Tan, name: "tan", float: Some(f64::tan), int: None, vjp: Some(|_, y, dy| dy * &(&(y * y) + 1.0)), domain: (-1.3, 1.3), ulp: 8 },
-    Row { op: Tanh, name: "tanh", float: Some(f64::tanh), int: None, vjp: Some(|_, y, dy| dy * &(1.0 - &(y * y))), domain: (-4.0, 4.0), ulp: 8 },
-];
+macro_rules! unary_rows {
+    ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
+        /// The family's table, in the order of the enum.
+        pub const ROWS: &[Row] =
+            &[$(Row { op: $op, name: mnemonic!($dialect $name), doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
+    };
+}
+
+unary_ops!(unary_rows);
 
 impl Unary {
     /// This op's row.
@@ -133,6 +90,11 @@ impl OpRule for Unary {
             (Some(f), Some(dy)) => vec![Grad::Of(f(&x[0], &y[0], dy))],
             _ => vec![Grad::Zero],
         }
+    }
+
+    fn eval_scalar(&self, args: &[Scalar], out: DType) -> Option<Scalar> {
+        // Of `is_finite` the operand's type is not the result's, and its value does not depend on it.
+        Some(self.apply(out, args[0]))
     }
 
     fn lower(&self) -> Lowering {

@@ -9,21 +9,6 @@ use smallvec::smallvec;
 use std::sync::Arc;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
 
-/// Where a window lies and how it moves, for each dimension of the operand.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Window {
-    /// Sizes.
-    pub dimensions: Dims,
-    /// Steps.
-    pub strides: Dims,
-    /// Holes between operand elements: 1 is none.
-    pub base_dilations: Dims,
-    /// Holes between window elements: 1 is none.
-    pub window_dilations: Dims,
-    /// Initial values before and after; may be negative.
-    pub padding: Vec<[i64; 2]>,
-}
-
 impl Window {
     /// A window without holes. One entry of each argument for each dimension of the operand.
     pub fn new(dimensions: &[usize], strides: &[usize], padding: &[[i64; 2]]) -> Window {
@@ -132,37 +117,6 @@ pub(crate) fn checked_type(
         Some(n) if isize::try_from(n).is_ok() => Ok(ty),
         _ => Err(Constraint::new(label, format!("the result {ty} is too large"))),
     }
-}
-
-/// `x₀: T₀[…], …, init₀: T₀[], … → T₀[…'], …`: folds each window with `body`. Spec: reduce_window.
-///
-/// Each window is folded once from its initial value, over the operand's elements in row-major order; padding and
-/// holes hold no elements. (The specification folds `init` in for them too, which is the same for the monoids that
-/// it asks for; this is what XLA does for others.)
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct ReduceWindow {
-    /// The window.
-    pub window: Window,
-    /// `(acc₀, …, x₀, …) → (acc₀, …)` over scalars.
-    pub body: Arc<Graph>,
-}
-
-/// `x: T[…], source: T[…'], init: T[] → T[…]`: in each window picks one element by `select` and folds the source
-/// element into its place by `scatter`. Spec: select_and_scatter.
-///
-/// Windows are scanned in row-major order; one without elements drops its source element.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct SelectAndScatter {
-    /// Window sizes.
-    pub dimensions: Dims,
-    /// Window steps.
-    pub strides: Dims,
-    /// Padding before and after.
-    pub padding: Vec<[i64; 2]>,
-    /// `(kept, candidate) → bool`: true keeps.
-    pub select: Arc<Graph>,
-    /// `(acc, source) → acc`.
-    pub scatter: Arc<Graph>,
 }
 
 impl ReduceWindow {
@@ -626,11 +580,11 @@ fn fold(what: &str, dtype: DType, shape: &[usize], monoid: Monoid, window: Windo
     let domain = match monoid {
         Monoid::Maximum | Monoid::Minimum => Domain::Distinct(0.125),
         _ if dtype.is_unsigned_int() || dtype == DType::Bool => Domain::Uniform(0.0, 1.0),
-        _ => tiny::WIDE,
+        _ => sample::WIDE,
     };
     let label = format!("{what}_{}_{dtype}", monoid.name());
     let params = [(TensorType::new(dtype, shape), domain)];
-    tiny::sample(label, &params, 16, dtype == DType::F64, |x| vec![monoid.over_windows(&x[0], window)])
+    sample::sample(label, &params, 16, dtype == DType::F64, |x| vec![monoid.over_windows(&x[0], window)])
 }
 
 /// Windows of one dimension, to be changed.
@@ -664,9 +618,9 @@ fn float_cases(dtype: DType) -> Vec<Sample> {
 
 /// The initial value is data, and takes part.
 fn with_initial(dtype: DType, monoid: Monoid) -> Sample {
-    let params = [(TensorType::new(dtype, [5]), tiny::WIDE), (TensorType::scalar(dtype), tiny::WIDE)];
+    let params = [(TensorType::new(dtype, [5]), sample::WIDE), (TensorType::scalar(dtype), sample::WIDE)];
     let body = monoid.body(dtype);
-    tiny::sample(format!("initial_{}_{dtype}", monoid.name()), &params, 16, dtype == DType::F64, |x| {
+    sample::sample(format!("initial_{}_{dtype}", monoid.name()), &params, 16, dtype == DType::F64, |x| {
         Tensor::reduce_window(&[&x[0]], &[&x[1]], line(2, 2, [0, 1]), body)
     })
 }
@@ -683,7 +637,7 @@ fn paired() -> Sample {
         Err(e) => systole_base::bug!("the body of the sample: {e}"),
     };
     let params = [(a, Domain::Distinct(0.5)), (b, Domain::Uniform(0.0, 9.0))];
-    tiny::sample("paired".into(), &params, 0, false, |x| {
+    sample::sample("paired".into(), &params, 0, false, |x| {
         let low =
             x[0].builder().constant(Literal::splat(TensorType::scalar(DType::F32), DType::F32.lowest()));
         let none = x[1].scalar_like(-1.0);
@@ -734,10 +688,10 @@ fn scattered(what: &str, dtype: DType, shape: &[usize], keep: Direction, window:
     };
     let params = [
         (TensorType::new(dtype, shape), Domain::Distinct(0.125)),
-        (source, tiny::WIDE),
-        (TensorType::scalar(dtype), tiny::WIDE),
+        (source, sample::WIDE),
+        (TensorType::scalar(dtype), sample::WIDE),
     ];
-    tiny::sample(format!("{what}_{dtype}"), &params, 16, dtype == DType::F64, |x| {
+    sample::sample(format!("{what}_{dtype}"), &params, 16, dtype == DType::F64, |x| {
         x[0].builder().emit(op, &[&x[0], &x[1], &x[2]])
     })
 }
@@ -749,8 +703,8 @@ mod tests {
 
     #[test]
     fn samples_and_their_derivatives() {
-        tiny::check::all(&reduce_window_samples());
-        tiny::check::all(&select_and_scatter_samples());
+        sample::check::all(&reduce_window_samples());
+        sample::check::all(&select_and_scatter_samples());
     }
 
     /// An initial value that is made from the operand gets its gradient once.
@@ -759,12 +713,12 @@ mod tests {
         let monoids = [Monoid::Add, Monoid::Maximum, Monoid::Minimum, Monoid::Multiply];
         let samples = monoids.map(|m| {
             let params = [(TensorType::new(DType::F64, [5]), Domain::Distinct(0.5))];
-            tiny::sample(format!("dependent_{}", m.name()), &params, 16, true, |x| {
+            sample::sample(format!("dependent_{}", m.name()), &params, 16, true, |x| {
                 let init = x[0].mean_all();
                 Tensor::reduce_window(&[&x[0]], &[&init], line(2, 1, [0, 1]), m.body(DType::F64))
             })
         });
-        tiny::check::all(&samples);
+        sample::check::all(&samples);
     }
 
     /// y and dΣ(w·y)/dx for weights 1, 2, 3, …

@@ -1,8 +1,10 @@
 //! Activation functions as layers.
 
-use super::*;
+use super::built_in::*;
+use super::sample::*;
+use super::spec::LayerSpec;
 use crate::activation::Activation;
-use serde::Deserialize;
+use crate::setters::setters;
 
 /// `x: T[…] → T[…]`: any [`Activation`]. Its class is `Activation`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -200,4 +202,58 @@ fn check_last(class: &str, x: &Tensor) -> Result<()> {
             .hint("feed batches: data.batch(32)"));
     }
     Ok(())
+}
+
+/// See [`ActivationLayer`]. Takes a name (`"relu"`) or an [`Activation`](crate::Activation).
+#[track_caller]
+pub fn activation(function: impl Into<Value>) -> LayerSpec {
+    LayerSpec::of(ActivationLayer::default()).set("activation", function.into())
+}
+
+/// See [`ReLU`].
+pub fn relu() -> LayerSpec {
+    LayerSpec::of(ReLU::default())
+}
+
+/// See [`LeakyReLU`].
+pub fn leaky_relu() -> LayerSpec {
+    LayerSpec::of(LeakyReLU::default())
+}
+
+/// See [`ELU`].
+pub fn elu() -> LayerSpec {
+    LayerSpec::of(ELU::default())
+}
+
+/// See [`Softmax`].
+pub fn softmax() -> LayerSpec {
+    LayerSpec::of(Softmax::default())
+}
+
+setters!(LayerSpec:
+    /// Greatest output of ReLU.
+    max_value: f64 as f64;
+    /// Slope of ReLU and LeakyReLU for negative inputs.
+    negative_slope: f64 as f64;
+    /// Where ReLU starts.
+    threshold: f64 as f64;
+    /// ELU's limit.
+    alpha: f64 as f64;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(activation("softmax"), &[2, 5], &[2, 5], &[], Some(&[])),
+        LayerSample::new(
+            relu().max_value(6.0).negative_slope(0.1).threshold(0.5),
+            &[2, 5],
+            &[2, 5],
+            &[],
+            None,
+        ),
+        LayerSample::new(leaky_relu(), &[2, 5], &[2, 5], &[], None),
+        LayerSample::new(elu().alpha(0.5), &[2, 5], &[2, 5], &[], None),
+        LayerSample::new(softmax().axis(1), &[2, 5, 3], &[2, 5, 3], &[], Some(&[2])),
+    ]
 }

@@ -1,7 +1,8 @@
 //! Types of layer arguments that accept several spellings: `3` or `(3, 3)`, `"relu"` or a value.
 
-use crate::activation::{Activation, nearest};
+use crate::activation::Activation;
 use crate::initializer::Initializer;
+use crate::nearest::nearest;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -174,13 +175,13 @@ impl<'de> Deserialize<'de> for Padding {
 
 impl From<Activation> for Value {
     fn from(activation: Activation) -> Value {
-        super::config_of(&activation)
+        config_of(&activation)
     }
 }
 
 impl From<Initializer> for Value {
     fn from(initializer: Initializer) -> Value {
-        super::config_of(&initializer)
+        config_of(&initializer)
     }
 }
 
@@ -210,4 +211,10 @@ pub(super) fn one_line(e: &Error) -> String {
         Some(hint) => format!("{}; {hint}", e.what()),
         None => e.what().to_string(),
     }
+}
+
+/// A layer's arguments for model files.
+pub(super) fn config_of(layer: &impl Serialize) -> Value {
+    // Only a map with keys that are not text fails, which no layer has.
+    serde_json::to_value(layer).unwrap_or(Value::Null)
 }

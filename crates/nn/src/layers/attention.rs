@@ -1,8 +1,10 @@
 //! Attention: each place of a sequence gathers from the places that fit what it asks for.
 
+use super::built_in::*;
 use super::dropout::check_rate;
-use super::*;
-use serde::Deserialize;
+use super::sample::*;
+use super::spec::LayerSpec;
+use crate::setters::setters;
 use systole_ir::attention::{Attention, Dropped};
 
 /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: attention of several heads.
@@ -114,7 +116,7 @@ impl MultiHeadAttention {
     }
 
     fn attend(&self, cx: &mut Cx, query: &Tensor, value: &Tensor, key: &Tensor) -> Result<Tensor> {
-        let fold = Fold::of(self.attention_axes.as_ref(), query)?;
+        let fold = FoldedAxes::of(self.attention_axes.as_ref(), query)?;
         let [q, v, k] = [query, value, key].map(|x| fold.apply(&cast(cx, x)));
         let (q, v, k) = (q?, v?, k?);
         let fits = v.dim(1) == k.dim(1) && v.dim(0) == q.dim(0) && k.dim(0) == q.dim(0);
@@ -172,15 +174,15 @@ impl MultiHeadAttention {
 
 /// Brings inputs of any rank to `[batch, places, features]` and the output back: the places are those of the attention
 /// axes, all other dimensions are batch.
-struct Fold {
+struct FoldedAxes {
     /// Batch dimensions first, then the attention axes, then the features.
     order: Vec<usize>,
     batch_dims: usize,
     query: Shape,
 }
 
-impl Fold {
-    fn of(axes: Option<&Axes>, query: &Tensor) -> Result<Fold> {
+impl FoldedAxes {
+    fn of(axes: Option<&Axes>, query: &Tensor) -> Result<FoldedAxes> {
         let rank = query.rank();
         if rank < 3 {
             return Err(unfit("MultiHeadAttention", "sequences of features [B, S, D]", query.ty())
@@ -205,7 +207,7 @@ impl Fold {
         let batch_dims = order.len();
         order.extend(places);
         order.push(rank - 1);
-        Ok(Fold { order, batch_dims, query: query.shape().clone() })
+        Ok(FoldedAxes { order, batch_dims, query: query.shape().clone() })
     }
 
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
@@ -228,4 +230,43 @@ impl Fold {
         self.order.iter().enumerate().for_each(|(new, &old)| back[old] = new);
         y.reshape(shape).transpose(&back)
     }
+}
+
+/// See [`MultiHeadAttention`].
+pub fn multi_head_attention(num_heads: usize, key_dim: usize) -> LayerSpec {
+    LayerSpec::of(MultiHeadAttention { num_heads, key_dim, ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// Width of an attention head's values.
+    value_dim: usize as usize;
+    /// Features of an attention's output.
+    output_shape: usize as usize;
+    /// The dimensions that an attention attends over.
+    attention_axes: impl Into<Axes> as Axes;
+);
+
+const ATTENTION: &[&str] = &[
+    "query/kernel",
+    "query/bias",
+    "key/kernel",
+    "key/bias",
+    "value/kernel",
+    "value/bias",
+    "attention_output/kernel",
+    "attention_output/bias",
+];
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(multi_head_attention(2, 3), &[2, 5, 4], &[2, 5, 4], ATTENTION, Some(&[2, 4])),
+        LayerSample::new(
+            multi_head_attention(2, 3).attention_axes(1),
+            IMAGE,
+            IMAGE,
+            ATTENTION,
+            Some(&[2, 4]),
+        ),
+    ]
 }

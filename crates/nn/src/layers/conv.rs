@@ -1,9 +1,11 @@
 //! Convolutions over images, channels last.
 
+use super::built_in::*;
+use super::sample::*;
 use super::sliding::{Sliding, check_images};
-use super::*;
+use super::spec::LayerSpec;
 use crate::activation::Activation;
-use serde::Deserialize;
+use crate::setters::setters;
 use systole_ir::op::Convolution;
 
 /// `x: T[B, H, W, C] → T[B, H', W', filters]`: a learned weighted sum of each window's pixels.
@@ -223,4 +225,41 @@ impl Layer for DepthwiseConv2D {
 fn convolve(x: &Tensor, kernel: &Tensor, s: &Sliding, padding: &[[i64; 2]], groups: usize) -> Tensor {
     let (strides, dilation) = (s.strides.dims(), s.dilation.dims());
     x.convolution(kernel, Convolution::channels_last(&strides, padding, &dilation, groups, x.dtype()))
+}
+
+/// See [`Conv2D`].
+pub fn conv2d(filters: usize, kernel_size: impl Into<Pair>) -> LayerSpec {
+    LayerSpec::of(Conv2D { filters, kernel_size: kernel_size.into(), ..Default::default() })
+}
+
+/// See [`DepthwiseConv2D`].
+pub fn depthwise_conv2d(kernel_size: impl Into<Pair>) -> LayerSpec {
+    LayerSpec::of(DepthwiseConv2D { kernel_size: kernel_size.into(), ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// How the kernel of DepthwiseConv2D starts.
+    depthwise_initializer: impl Into<Value> as Value;
+    /// Distance between a kernel's elements.
+    dilation_rate: impl Into<Pair> as Pair;
+    /// Groups of Conv2D's channels.
+    groups: usize as usize;
+    /// Output channels of DepthwiseConv2D for each input channel.
+    depth_multiplier: usize as usize;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(conv2d(4, 3), IMAGE, &[2, 4, 3, 4], BOTH, FLAT),
+        LayerSample::new(conv2d(4, (2, 3)).padding("same").strides((2, 1)), IMAGE, &[2, 3, 5, 4], BOTH, FLAT),
+        LayerSample::new(
+            conv2d(6, 2).groups(3).dilation_rate(2),
+            IMAGE,
+            &[2, 4, 3, 6],
+            BOTH,
+            Some(&[2, 6, 5, 4]),
+        ),
+        LayerSample::new(depthwise_conv2d((3, 3)).depth_multiplier(2), IMAGE, &[2, 4, 3, 6], BOTH, FLAT),
+    ]
 }

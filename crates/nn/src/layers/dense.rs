@@ -1,8 +1,9 @@
 //! Dense: every output feature is a weighted sum of every input feature.
 
-use super::*;
+use super::built_in::*;
+use super::sample::*;
+use super::spec::LayerSpec;
 use crate::activation::Activation;
-use serde::Deserialize;
 
 /// `x: T[B, …, K] → T[B, …, units]`: `activation(x · kernel + bias)`.
 ///
@@ -80,4 +81,17 @@ impl Layer for Dense {
     fn config(&self) -> Value {
         config_of(self)
     }
+}
+
+/// See [`Dense`].
+pub fn dense(units: usize) -> LayerSpec {
+    LayerSpec::of(Dense { units, ..Default::default() })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(dense(4), &[2, 5], &[2, 4], BOTH, Some(&[5])),
+        LayerSample::new(dense(4).use_bias(false), &[2, 3, 5], &[2, 3, 4], &["kernel"], Some(&[2, 0])),
+    ]
 }

@@ -1,7 +1,8 @@
 //! Dropout: noise that keeps a network from relying on single features.
 
-use super::*;
-use serde::Deserialize;
+use super::built_in::*;
+use super::sample::*;
+use super::spec::LayerSpec;
 
 /// `x: T[…] → T[…]`: while training, each element is 0 with probability `rate` and else divided by `1 − rate`, so
 /// that its mean stays; otherwise the input.
@@ -58,4 +59,14 @@ pub(super) fn check_rate(class: &str, argument: &str, rate: f64) -> Result<()> {
         true => Ok(()),
         false => Err(wrong(class, &format!("a {argument} from 0 to 1"), rate)),
     }
+}
+
+/// See [`Dropout`].
+pub fn dropout(rate: f64) -> LayerSpec {
+    LayerSpec::of(Dropout { rate })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![LayerSample::new(dropout(0.5), &[2, 5], &[2, 5], &[], None)]
 }

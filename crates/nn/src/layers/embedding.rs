@@ -1,7 +1,9 @@
 //! Embedding: a learned vector for each of a set of integers.
 
-use super::*;
-use serde::Deserialize;
+use super::built_in::*;
+use super::sample::*;
+use super::spec::LayerSpec;
+use crate::setters::setters;
 
 /// `x: I[B, …] → T[B, …, output_dim]`: row `x` of the table.
 ///
@@ -129,7 +131,7 @@ impl Layer for PositionEmbedding {
 /// let tokens = any_input("tokens");
 /// let table = reversible_embedding(50, 8).name("tokens");
 /// let logits = tokens.apply(table.clone()).apply(dense(8)).apply(table);
-/// assert_eq!(Model::functional(&[tokens], &logits)?.architecture().places.len(), 3);
+/// assert_eq!(Model::functional(&[tokens], &logits)?.architecture().nodes.len(), 3);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -222,4 +224,40 @@ impl Layer for ReversibleEmbedding {
     fn config(&self) -> Value {
         config_of(self)
     }
+}
+
+/// See [`Embedding`].
+pub fn embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
+    LayerSpec::of(Embedding { input_dim, output_dim, ..Default::default() })
+}
+
+/// See [`PositionEmbedding`].
+pub fn position_embedding(sequence_length: usize) -> LayerSpec {
+    LayerSpec::of(PositionEmbedding { sequence_length, ..Default::default() })
+}
+
+/// See [`ReversibleEmbedding`].
+pub fn reversible_embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
+    LayerSpec::of(ReversibleEmbedding { input_dim, output_dim, ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// How the table of Embedding starts.
+    embeddings_initializer: impl Into<Value> as Value;
+    /// How the table of PositionEmbedding starts.
+    initializer: impl Into<Value> as Value;
+    /// Whether ReversibleEmbedding's way back uses the same table.
+    tie_weights: bool as bool;
+    /// What ReversibleEmbedding's way back stays within.
+    logit_soft_cap: f64 as f64;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(embedding(7, 3), &[2, 4], &[2, 4, 3], &["embeddings"], Some(&[2, 4])).of_integers(),
+        LayerSample::new(position_embedding(7), &[2, 5, 4], &[2, 5, 4], &["embeddings"], Some(&[2, 8, 4])),
+        LayerSample::new(reversible_embedding(7, 3), &[2, 4], &[2, 4, 3], &["embeddings"], Some(&[2, 4]))
+            .of_integers(),
+    ]
 }

@@ -1,7 +1,8 @@
 //! Layers of several inputs, for functional models.
 
-use super::*;
-use serde::Deserialize;
+use super::built_in::*;
+use super::sample::*;
+use super::spec::LayerSpec;
 
 macro_rules! element_wise {
     ($($(#[$doc:meta])* $class:ident => $fold:expr;)*) => { $(
@@ -143,4 +144,52 @@ impl Layer for Concatenate {
     fn config(&self) -> Value {
         config_of(self)
     }
+}
+
+/// See [`Add`].
+pub fn add() -> LayerSpec {
+    LayerSpec::of(Add {})
+}
+
+/// See [`Subtract`].
+pub fn subtract() -> LayerSpec {
+    LayerSpec::of(Subtract {})
+}
+
+/// See [`Multiply`].
+pub fn multiply() -> LayerSpec {
+    LayerSpec::of(Multiply {})
+}
+
+/// See [`Average`].
+pub fn average() -> LayerSpec {
+    LayerSpec::of(Average {})
+}
+
+/// See [`Maximum`].
+pub fn maximum() -> LayerSpec {
+    LayerSpec::of(Maximum {})
+}
+
+/// See [`Minimum`].
+pub fn minimum() -> LayerSpec {
+    LayerSpec::of(Minimum {})
+}
+
+/// See [`Concatenate`].
+pub fn concatenate(axis: i64) -> LayerSpec {
+    LayerSpec::of(Concatenate { axis })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::of_two(add(), &[2, 3, 4]),
+        LayerSample::of_two(subtract(), &[2, 3, 4]),
+        LayerSample::of_two(multiply(), &[2, 3, 4]),
+        LayerSample::of_two(average(), &[2, 3, 4]),
+        LayerSample::of_two(maximum(), &[2, 3, 4]),
+        LayerSample::of_two(minimum(), &[2, 3, 4]),
+        LayerSample::of_two(concatenate(-1), &[2, 3, 8]),
+    ]
 }

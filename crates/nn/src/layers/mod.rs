@@ -1,6 +1,7 @@
-//! The built-in layers, with Keras's names, arguments and defaults. One file for each family.
+//! The built-in layers, with Keras's names, arguments and defaults. One file for each layer or family: the struct with its
+//! arguments, what it computes, its function, setters that no other file has, and samples for the tests.
 //!
-//! Each layer is a plain struct that implements [`Layer`]; [`LayerSpec`] is one in its place in a model, made by the
+//! Each layer is a plain struct that implements [`Layer`](crate::Layer); [`LayerSpec`] is one in its place in a model, made by the
 //! functions with Keras's snake names ([`conv2d`], [`dense`], …) and changed by setters named as Keras's arguments.
 //! Layers cast what they compute with to the policy's compute type, integers included; layers that only move
 //! elements cast floats and leave integers alone.
@@ -13,151 +14,94 @@
 //! assert!(e.contains("did you mean `same`"), "{e}");
 //! ```
 
-mod activations;
 mod argument;
-mod attention;
-mod constructors;
-mod conv;
-mod dense;
-mod dropout;
-mod embedding;
-mod merge;
-mod normalization;
-mod padding;
-mod pool;
-mod recurrent;
-mod rescaling;
-mod shape;
+mod built_in;
+mod read;
+mod sample;
 mod sliding;
 mod spec;
-mod transformer;
 
-pub use activations::{ActivationLayer, ELU, LeakyReLU, ReLU, Softmax};
 pub use argument::{Axes, Padding, Pair};
-pub use attention::MultiHeadAttention;
-pub use constructors::*;
-pub use conv::{Conv2D, DepthwiseConv2D};
-pub use dense::Dense;
-pub use dropout::Dropout;
-pub use embedding::{Embedding, PositionEmbedding, ReversibleEmbedding};
-pub use merge::{Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract};
-pub use normalization::{BatchNormalization, LayerNormalization};
-pub use padding::{Borders, ZeroPadding2D};
-pub use pool::{AveragePooling2D, GlobalAveragePooling2D, GlobalMaxPooling2D, MaxPooling2D};
-pub use recurrent::{GRU, LSTM, SimpleRNN};
-pub use rescaling::Rescaling;
-pub use shape::{Flatten, Reshape};
-pub use spec::{BuiltIn, CustomLayers, Kind, LAYER_NAMES, LayerConstructor, LayerSpec};
-pub use transformer::TransformerBlock;
+pub use built_in::BuiltIn;
+pub use read::{CustomLayers, LayerConstructor};
+pub use spec::{LayerKind, LayerSpec};
 
-use crate::initializer::Initializer;
-use crate::layer::{Cx, Layer};
-use serde::Serialize;
-use serde_json::Value;
-use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
+use built_in::Arguments;
 
-/// What every built-in layer has besides [`Layer`]: arguments whose values can be wrong on their own.
-trait Arguments: Layer {
-    /// Errors with the first argument that no input could make right.
-    fn check(&self) -> Result<()> {
-        Ok(())
-    }
+/// What the table has of a layer.
+struct LayerRow {
+    /// With every argument at its default.
+    defaults: fn() -> BuiltIn,
+    /// Cases of the parity test, as JSON.
+    parity: fn() -> &'static str,
 }
 
-/// Applies a layer that takes one input: checks arguments and the number of inputs, then builds.
-fn one_input<L: Arguments>(
-    layer: &L,
-    cx: &mut Cx,
-    inputs: &[Tensor],
-    build: impl FnOnce(&mut Cx, &Tensor) -> Result<Tensor>,
-) -> Tensor {
-    let built = match inputs {
-        [x] if x.is_poisoned() => return x.clone(),
-        [x] => layer.check().and_then(|()| build(cx, x)),
-        _ => Err(Error::new(
-            ErrorKind::Graph,
-            format!("{} takes one input, got {}", layer.class_name(), inputs.len()),
-        )
-        .hint("join several with concatenate or add first")),
+/// The struct of a class: of the same name, unless the row says another.
+macro_rules! layer_of {
+    ($class:ident) => {
+        $class
     };
-    built.unwrap_or_else(|e| refuse(cx, inputs, e))
+    ($class:ident $layer:ident) => {
+        $layer
+    };
 }
 
-/// Records that a layer cannot take its inputs.
-fn refuse(cx: &Cx, inputs: &[Tensor], error: Error) -> Tensor {
-    match inputs.first() {
-        Some(x) => cx.fail(x, error),
-        None => cx.builder().scalar(DType::F32, 0.0).fail(error),
+macro_rules! layers {
+    ($($($class:ident $(($layer:ident))?),+ in mod $module:ident;)*) => {
+        $(mod $module;
+        pub use $module::*;)*
+
+        /// Class names of the built-in layers.
+        pub const LAYER_NAMES: &[&str] = &[$($(stringify!($class)),+),*];
+
+        /// In the order of [`LAYER_NAMES`].
+        const TABLE: &[LayerRow] = &[$($(LayerRow {
+            defaults: || BuiltIn::of(<layer_of!($class $($layer)?)>::default()),
+            parity: <layer_of!($class $($layer)?)>::parity,
+        }),+),*];
+
+        $($(impl From<layer_of!($class $($layer)?)> for LayerSpec {
+            fn from(layer: layer_of!($class $($layer)?)) -> LayerSpec {
+                LayerSpec::of(layer)
+            }
+        })+)*
+
+        fn all_samples() -> Vec<sample::LayerSample> {
+            [$($module::samples()),*].concat()
+        }
+    };
+}
+
+// A row makes all of a layer known. Its classes are in a file of this folder.
+layers! {
+    Dense in mod dense;
+    Conv2D, DepthwiseConv2D in mod conv;
+    MaxPooling2D, AveragePooling2D, GlobalMaxPooling2D, GlobalAveragePooling2D in mod pool;
+    Flatten, Reshape in mod shape;
+    Activation(ActivationLayer), ReLU, LeakyReLU, ELU, Softmax in mod activations;
+    PReLU in mod prelu;
+    Dropout in mod dropout;
+    BatchNormalization, LayerNormalization in mod normalization;
+    Embedding, PositionEmbedding, ReversibleEmbedding in mod embedding;
+    Rescaling in mod rescaling;
+    Add, Subtract, Multiply, Average, Maximum, Minimum, Concatenate in mod merge;
+    ZeroPadding2D in mod padding;
+    LSTM, GRU, SimpleRNN in mod recurrent;
+    MultiHeadAttention in mod attention;
+    TransformerBlock in mod transformer;
+}
+
+/// What tests of every layer are made of.
+pub mod testing {
+    pub use super::sample::LayerSample;
+
+    /// Layers with inputs that they take and refuse: at least one of each class.
+    pub fn samples() -> Vec<LayerSample> {
+        super::all_samples()
     }
-}
 
-/// `x: T[…] → compute type[…]`.
-fn cast(cx: &Cx, x: &Tensor) -> Tensor {
-    x.convert(cx.precision().compute_dtype())
-}
-
-/// Casts floats to the compute type and leaves integers alone: they may be on their way to an embedding.
-fn cast_floats(cx: &Cx, x: &Tensor) -> Tensor {
-    if x.dtype().is_float() { cast(cx, x) } else { x.clone() }
-}
-
-/// A trainable weight in the compute type, or an error where its size is out of reach.
-fn weight(
-    cx: &mut Cx,
-    class: &str,
-    name: &str,
-    shape: &[usize],
-    initializer: &Initializer,
-) -> Result<Tensor> {
-    sized(class, name, shape)?;
-    Ok(cx.weight(name, shape, initializer))
-}
-
-/// Errors when a weight would have more elements than any machine holds, before their count overflows.
-fn sized(class: &str, name: &str, shape: &[usize]) -> Result<()> {
-    let shape = Shape::new(shape);
-    match shape.checked_elements() {
-        Some(n) if n < 1 << 40 => Ok(()),
-        _ => Err(Error::new(ErrorKind::Graph, format!("{class}'s {name} would be f32{shape}"))
-            .because("that is more than 2⁴⁰ elements")
-            .hint("make the layer or its input smaller")),
+    /// The cases of the parity test that the layers' files list, each as a JSON array.
+    pub fn parity_cases() -> impl Iterator<Item = &'static str> {
+        super::TABLE.iter().map(|row| (row.parity)())
     }
-}
-
-/// `Conv2D needs images [B, H, W, C], got f32[1000, 784]`. The caller adds what to try.
-fn unfit(class: &str, needs: &str, got: &TensorType) -> Error {
-    Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {got}"))
-}
-
-/// `Dense needs units of at least 1; it is 0`.
-fn wrong(class: &str, needs: &str, is: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Config, format!("{class} needs {needs}; it is {is}"))
-}
-
-/// Errors unless an argument is a finite number of at least 0.
-fn at_least_0(class: &str, argument: &str, value: f64) -> Result<()> {
-    if !value.is_finite() || value < 0.0 {
-        return Err(wrong(class, &format!("{argument} of at least 0"), value));
-    }
-    Ok(())
-}
-
-/// A dimension number that may count from the last, as an index below `rank`.
-fn dim_index(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
-    let rank = x.rank() as i64;
-    let index = if axis < 0 { axis.saturating_add(rank) } else { axis };
-    match usize::try_from(index) {
-        Ok(i) if index < rank => Ok(i),
-        _ => Err(unfit(class, &format!("an input with dimension {axis} (its axis)"), x.ty()).hint(format!(
-            "axis counts from 0 or, negative, from the last: {} to {}",
-            -rank,
-            rank - 1
-        ))),
-    }
-}
-
-/// A layer's arguments for model files.
-fn config_of(layer: &impl Serialize) -> Value {
-    // Only a map with keys that are not text fails, which no layer has.
-    serde_json::to_value(layer).unwrap_or(Value::Null)
 }

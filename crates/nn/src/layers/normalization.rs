@@ -2,8 +2,10 @@
 //!
 //! Statistics are f32 under every precision policy: half precision loses the variance of features far from zero.
 
-use super::*;
-use serde::Deserialize;
+use super::built_in::*;
+use super::sample::*;
+use super::spec::LayerSpec;
+use crate::setters::setters;
 
 /// `x: T[…, C, …] → T[…]`: each feature along `axis` normalised over all other dimensions.
 ///
@@ -61,7 +63,7 @@ impl Default for BatchNormalization {
 
 impl BatchNormalization {
     /// As [`Layer::call`], with the choice between the batch's statistics and the moving ones.
-    pub(super) fn call_as(&self, cx: &mut Cx, inputs: &[Tensor], training: bool) -> Tensor {
+    fn call_as(&self, cx: &mut Cx, inputs: &[Tensor], training: bool) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             let axis = feature_dim("BatchNormalization", self.axis, x)?;
             let features = [x.dim(axis as isize)];
@@ -106,6 +108,11 @@ impl Arguments for BatchNormalization {
             return Err(wrong("BatchNormalization", "a momentum from 0 to 1", self.momentum));
         }
         at_least_0("BatchNormalization", "epsilon", self.epsilon)
+    }
+
+    /// As in Keras: by its moving statistics even while training.
+    fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        self.call_as(cx, inputs, false)
     }
 }
 
@@ -211,4 +218,43 @@ fn feature_dim(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
             .hint("choose another axis; −1 is the last")),
         d => Ok(d),
     }
+}
+
+/// See [`BatchNormalization`].
+pub fn batch_normalization() -> LayerSpec {
+    LayerSpec::of(BatchNormalization::default())
+}
+
+/// See [`LayerNormalization`].
+pub fn layer_normalization() -> LayerSpec {
+    LayerSpec::of(LayerNormalization::default())
+}
+
+setters!(LayerSpec:
+    /// How a normalisation's beta starts.
+    beta_initializer: impl Into<Value> as Value;
+    /// How a normalisation's gamma starts.
+    gamma_initializer: impl Into<Value> as Value;
+    /// How BatchNormalization's moving mean starts.
+    moving_mean_initializer: impl Into<Value> as Value;
+    /// How BatchNormalization's moving variance starts.
+    moving_variance_initializer: impl Into<Value> as Value;
+    /// How much of its moving statistics BatchNormalization keeps.
+    momentum: f64 as f64;
+    /// What a normalisation adds to the variance.
+    epsilon: f64 as f64;
+    /// Whether a normalisation has a beta.
+    center: bool as bool;
+);
+
+const MOVING: &[&str] = &["gamma", "beta", "moving_mean", "moving_variance"];
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(batch_normalization(), IMAGE, IMAGE, MOVING, Some(&[2])),
+        LayerSample::new(batch_normalization().axis(1), IMAGE, IMAGE, MOVING, Some(&[2])),
+        LayerSample::new(layer_normalization(), &[2, 5], &[2, 5], &["gamma", "beta"], Some(&[2])),
+        LayerSample::new(layer_normalization().axis([1, 2]), IMAGE, IMAGE, &["gamma", "beta"], Some(&[2, 3])),
+    ]
 }

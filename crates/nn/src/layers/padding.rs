@@ -1,9 +1,11 @@
 //! Borders around images.
 
+use super::built_in::*;
+use super::sample::*;
 use super::sliding::check_images;
-use super::*;
+use super::spec::LayerSpec;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serializer};
+use serde::{Deserializer, Serializer};
 
 /// Rows above and below, columns left and right: `1`, `(1, 2)` for both sides each, or all four.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,4 +94,14 @@ impl Layer for ZeroPadding2D {
     fn config(&self) -> Value {
         config_of(self)
     }
+}
+
+/// See [`ZeroPadding2D`].
+pub fn zero_padding2d(padding: impl Into<Borders>) -> LayerSpec {
+    LayerSpec::of(ZeroPadding2D { padding: padding.into() })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![LayerSample::new(zero_padding2d(((0, 1), (2, 3))), IMAGE, &[2, 7, 10, 3], &[], FLAT)]
 }

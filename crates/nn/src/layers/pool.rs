@@ -1,8 +1,10 @@
 //! Poolings: each window of an image, or the whole image, becomes one pixel.
 
+use super::built_in::*;
+use super::sample::*;
 use super::sliding::{Sliding, check_images};
-use super::*;
-use serde::Deserialize;
+use super::spec::LayerSpec;
+use crate::setters::setters;
 use systole_ir::Literal;
 use systole_ir::op::{Monoid, Window};
 
@@ -193,4 +195,39 @@ fn check_pixels(class: &str, x: &Tensor) -> Result<()> {
 
 fn with_dims(x: &Tensor, keepdims: bool) -> Tensor {
     if keepdims { x.reshape([x.dim(0), 1, 1, x.dim(1)]) } else { x.clone() }
+}
+
+/// See [`MaxPooling2D`].
+pub fn max_pooling2d(pool_size: impl Into<Pair>) -> LayerSpec {
+    LayerSpec::of(MaxPooling2D { pool_size: pool_size.into(), ..Default::default() })
+}
+
+/// See [`AveragePooling2D`].
+pub fn average_pooling2d(pool_size: impl Into<Pair>) -> LayerSpec {
+    LayerSpec::of(AveragePooling2D { pool_size: pool_size.into(), ..Default::default() })
+}
+
+/// See [`GlobalMaxPooling2D`].
+pub fn global_max_pooling2d() -> LayerSpec {
+    LayerSpec::of(GlobalMaxPooling2D::default())
+}
+
+/// See [`GlobalAveragePooling2D`].
+pub fn global_average_pooling2d() -> LayerSpec {
+    LayerSpec::of(GlobalAveragePooling2D::default())
+}
+
+setters!(LayerSpec:
+    /// Whether a global pooling keeps height and width as 1.
+    keepdims: bool as bool;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(max_pooling2d((2, 2)), IMAGE, &[2, 3, 2, 3], &[], Some(&[2, 1, 5, 3])),
+        LayerSample::new(average_pooling2d(2).padding("same"), IMAGE, &[2, 3, 3, 3], &[], FLAT),
+        LayerSample::new(global_average_pooling2d(), IMAGE, &[2, 3], &[], Some(&[2, 0, 5, 3])),
+        LayerSample::new(global_max_pooling2d().keepdims(true), IMAGE, &[2, 1, 1, 3], &[], FLAT),
+    ]
 }

@@ -4,10 +4,12 @@
 //! the state. Each step ends with the product of its new state and the kernel, which the next one starts from: so that
 //! product is among what the loop keeps, and the backward pass need not compute it again.
 
+use super::built_in::*;
 use super::dropout::{check_rate, kept};
-use super::*;
+use super::sample::*;
+use super::spec::LayerSpec;
 use crate::activation::Activation;
-use serde::Deserialize;
+use crate::setters::setters;
 use systole_ir::flow;
 
 macro_rules! recurrent {
@@ -82,7 +84,7 @@ macro_rules! recurrent {
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 one_input(self, cx, inputs, |cx, x| {
-                    let run = Run {
+                    let run = Recurrence {
                         class: stringify!($class),
                         units: self.units,
                         dropout: self.dropout,
@@ -151,7 +153,7 @@ recurrent!(
 );
 
 /// What all recurrent layers do the same way.
-struct Run {
+struct Recurrence {
     class: &'static str,
     units: usize,
     dropout: f64,
@@ -161,7 +163,7 @@ struct Run {
     unroll: bool,
 }
 
-impl Run {
+impl Recurrence {
     /// `x: T[B, S, K] → T[S, B, K]`: in the order of steps, with dropped features.
     fn inputs(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
         if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
@@ -267,7 +269,7 @@ fn part(x: &Tensor, units: usize, k: usize) -> Tensor {
 }
 
 impl SimpleRNN {
-    fn build(&self, cx: &mut Cx, run: &Run, steps: &Tensor) -> Result<Tensor> {
+    fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let units = self.units;
         let mut x = run.project(cx, steps, units, &self.kernel_initializer)?;
         let recurrent =
@@ -280,7 +282,7 @@ impl SimpleRNN {
 }
 
 impl LSTM {
-    fn build(&self, cx: &mut Cx, run: &Run, steps: &Tensor) -> Result<Tensor> {
+    fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 4 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
         let recurrent =
@@ -304,7 +306,7 @@ impl LSTM {
 }
 
 impl GRU {
-    fn build(&self, cx: &mut Cx, run: &Run, steps: &Tensor) -> Result<Tensor> {
+    fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 3 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
         let recurrent =
@@ -341,4 +343,69 @@ impl GRU {
             vec![mix(&update, &state[0], &candidate)]
         }))
     }
+}
+
+/// See [`LSTM`].
+pub fn lstm(units: usize) -> LayerSpec {
+    LayerSpec::of(LSTM { units, ..Default::default() })
+}
+
+/// See [`GRU`].
+pub fn gru(units: usize) -> LayerSpec {
+    LayerSpec::of(GRU { units, ..Default::default() })
+}
+
+/// See [`SimpleRNN`].
+pub fn simple_rnn(units: usize) -> LayerSpec {
+    LayerSpec::of(SimpleRNN { units, ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// Function of a recurrent layer's gates.
+    recurrent_activation: impl Into<Value> as Value;
+    /// How the kernel of a recurrent layer's state starts.
+    recurrent_initializer: impl Into<Value> as Value;
+    /// Whether the bias of LSTM's forget gates starts as 1.
+    unit_forget_bias: bool as bool;
+    /// Whether GRU's reset gate acts after the product with the state.
+    reset_after: bool as bool;
+    /// What fraction a recurrent layer drops of its state.
+    recurrent_dropout: f64 as f64;
+    /// Whether a recurrent layer gives every step's state instead of the last one's.
+    return_sequences: bool as bool;
+    /// Whether a recurrent layer takes the last step first.
+    go_backwards: bool as bool;
+    /// Whether a recurrent layer's steps stand one after the other in the graph.
+    unroll: bool as bool;
+);
+
+const RECURRENT: &[&str] = &["kernel", "recurrent_kernel", "bias"];
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(lstm(4), &[2, 5, 3], &[2, 4], RECURRENT, Some(&[2, 5])),
+        LayerSample::new(
+            lstm(4).return_sequences(true).dropout(0.3),
+            &[2, 5, 3],
+            &[2, 5, 4],
+            RECURRENT,
+            Some(&[2, 0, 3]),
+        ),
+        LayerSample::new(
+            gru(4).return_sequences(true).unroll(true),
+            &[2, 5, 3],
+            &[2, 5, 4],
+            RECURRENT,
+            Some(&[2, 5, 0]),
+        ),
+        LayerSample::new(
+            gru(4).reset_after(false).recurrent_dropout(0.3),
+            &[2, 5, 3],
+            &[2, 4],
+            RECURRENT,
+            Some(&[2, 5]),
+        ),
+        LayerSample::new(simple_rnn(4).go_backwards(true), &[2, 5, 3], &[2, 4], RECURRENT, Some(&[2, 5])),
+    ]
 }

@@ -1,7 +1,9 @@
 //! Rescaling: pixels to the range a network likes, as part of the model.
 
-use super::*;
-use serde::Deserialize;
+use super::built_in::*;
+use super::sample::*;
+use super::spec::LayerSpec;
+use crate::setters::setters;
 
 /// `x: U[…] → T[…]`: `x · scale + offset`. Takes integers too.
 ///
@@ -48,4 +50,19 @@ impl Layer for Rescaling {
     fn config(&self) -> Value {
         config_of(self)
     }
+}
+
+/// See [`Rescaling`].
+pub fn rescaling(scale: f64) -> LayerSpec {
+    LayerSpec::of(Rescaling { scale, ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// What Rescaling adds.
+    offset: f64 as f64;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![LayerSample::new(rescaling(1.0 / 255.0).offset(-0.5), IMAGE, IMAGE, &[], None)]
 }

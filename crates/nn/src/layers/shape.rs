@@ -1,7 +1,8 @@
 //! Layers that only move elements. The batch dimension stays as it is.
 
-use super::*;
-use serde::Deserialize;
+use super::built_in::*;
+use super::sample::*;
+use super::spec::LayerSpec;
 
 /// `x: T[B, …] → T[B, N]`: all features of a sample in one dimension.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -99,4 +100,24 @@ fn split_batch(class: &str, x: &Tensor) -> Result<(usize, usize)> {
         [batch, features @ ..] => Ok((*batch, features.iter().product())),
         [] => Err(unfit(class, "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")),
     }
+}
+
+/// See [`Flatten`].
+pub fn flatten() -> LayerSpec {
+    LayerSpec::of(Flatten {})
+}
+
+/// See [`Reshape`].
+pub fn reshape(target_shape: impl AsRef<[i64]>) -> LayerSpec {
+    LayerSpec::of(Reshape { target_shape: target_shape.as_ref().into() })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(flatten(), IMAGE, &[2, 90], &[], Some(&[])),
+        LayerSample::new(flatten(), &[2], &[2, 1], &[], Some(&[])),
+        LayerSample::new(reshape([-1, 15]), IMAGE, &[2, 6, 15], &[], Some(&[2, 7])),
+        LayerSample::new(reshape([90]), IMAGE, &[2, 90], &[], Some(&[2, 7])),
+    ]
 }

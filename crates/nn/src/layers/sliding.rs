@@ -1,6 +1,6 @@
 //! Where a 2-D window lies on images `[B, H, W, C]`: what convolutions and poolings share.
 
-use super::*;
+use super::built_in::*;
 use systole_ir::op::conv::same_padding;
 use systole_ir::{LiteralBuilder, Scalar};
 

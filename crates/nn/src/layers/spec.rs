@@ -1,174 +1,18 @@
-//! [`LayerSpec`]: a layer with its name in its place in a model; its JSON form; errors that name the nearest argument.
+//! [`LayerSpec`]: a layer with its name in a model, and the setters of arguments that several layers have.
 //!
 //! Setters, model files and configuration tables all go through one path: the layer's arguments as a JSON object,
 //! one of them replaced, read back. So all three know the same arguments and say the same about wrong ones.
 
-use super::*;
-use crate::activation::nearest;
-use serde::Deserialize;
-use serde_json::{Map, json};
+use super::built_in::*;
+use crate::setters::setters;
+use serde_json::json;
+use std::panic::Location;
 use std::sync::Arc;
-
-macro_rules! built_in {
-    ($($(#[$doc:meta])* $class:ident($layer:ty)),* $(,)?) => {
-        /// The layers that model files can hold without help. Closed: nothing registers itself here.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "class_name", content = "config")]
-        pub enum BuiltIn {
-            $($(#[$doc])* $class($layer)),*
-        }
-
-        /// Class names of the built-in layers.
-        pub const LAYER_NAMES: &[&str] = &[$(stringify!($class)),*];
-
-        impl BuiltIn {
-            /// The layer.
-            pub fn layer(&self) -> &dyn Layer {
-                self.arguments()
-            }
-
-            fn arguments(&self) -> &dyn Arguments {
-                match self {
-                    $(BuiltIn::$class(l) => l),*
-                }
-            }
-
-            /// The layer of a class with every argument at its default; required ones are 0.
-            pub fn with_defaults(class: &str) -> Option<BuiltIn> {
-                match class {
-                    $(stringify!($class) => Some(BuiltIn::$class(Default::default())),)*
-                    _ => None,
-                }
-            }
-
-            /// This class with other arguments.
-            fn reread(&self, config: Value) -> serde_json::Result<BuiltIn> {
-                match self {
-                    $(BuiltIn::$class(_) => Ok(BuiltIn::$class(serde_json::from_value(config)?))),*
-                }
-            }
-        }
-
-        $(impl From<$layer> for LayerSpec {
-            fn from(layer: $layer) -> LayerSpec {
-                LayerSpec::new(Kind::BuiltIn(BuiltIn::$class(layer)))
-            }
-        })*
-    };
-}
-
-built_in!(
-    /// Weighted sums of all features.
-    Dense(Dense),
-    /// Convolution over images.
-    Conv2D(Conv2D),
-    /// Convolution of each channel on its own.
-    DepthwiseConv2D(DepthwiseConv2D),
-    /// Greatest pixel of each window.
-    MaxPooling2D(MaxPooling2D),
-    /// Mean pixel of each window.
-    AveragePooling2D(AveragePooling2D),
-    /// Greatest pixel of the image.
-    GlobalMaxPooling2D(GlobalMaxPooling2D),
-    /// Mean pixel of the image.
-    GlobalAveragePooling2D(GlobalAveragePooling2D),
-    /// Features in one dimension.
-    Flatten(Flatten),
-    /// Features in another shape.
-    Reshape(Reshape),
-    /// An activation function.
-    Activation(ActivationLayer),
-    /// max(x, 0) with options.
-    ReLU(ReLU),
-    /// A line with a kink at 0.
-    LeakyReLU(LeakyReLU),
-    /// Exponential below 0.
-    ELU(ELU),
-    /// Probabilities along an axis.
-    Softmax(Softmax),
-    /// Random zeros while training.
-    Dropout(Dropout),
-    /// Features normalised over the batch.
-    BatchNormalization(BatchNormalization),
-    /// Samples normalised over their features.
-    LayerNormalization(LayerNormalization),
-    /// Vectors by number.
-    Embedding(Embedding),
-    /// A factor and an offset.
-    Rescaling(Rescaling),
-    /// Sum of inputs.
-    Add(Add),
-    /// Difference of two inputs.
-    Subtract(Subtract),
-    /// Product of inputs.
-    Multiply(Multiply),
-    /// Mean of inputs.
-    Average(Average),
-    /// Greatest of inputs.
-    Maximum(Maximum),
-    /// Least of inputs.
-    Minimum(Minimum),
-    /// Inputs joined.
-    Concatenate(Concatenate),
-    /// A border of zeros.
-    ZeroPadding2D(ZeroPadding2D),
-    /// Long short-term memory.
-    LSTM(LSTM),
-    /// Gated recurrent unit.
-    GRU(GRU),
-    /// A plain recurrent layer.
-    SimpleRNN(SimpleRNN),
-    /// Attention of several heads.
-    MultiHeadAttention(MultiHeadAttention),
-    /// Attention and a feed-forward network, each with a residual and a normalisation.
-    TransformerBlock(TransformerBlock),
-    /// Vectors by place in the sequence.
-    PositionEmbedding(PositionEmbedding),
-    /// Vectors by number, and back.
-    ReversibleEmbedding(ReversibleEmbedding),
-);
-
-impl BuiltIn {
-    fn class(&self) -> &'static str {
-        self.layer().class_name()
-    }
-
-    fn config(&self) -> Map<String, Value> {
-        match self.layer().config() {
-            Value::Object(map) => map,
-            _ => Map::new(),
-        }
-    }
-
-    /// This layer with one argument replaced.
-    fn with(&self, key: &str, value: Value) -> Result<BuiltIn> {
-        let mut config = self.config();
-        let Some(slot) = config.get_mut(key) else {
-            let known: Vec<&str> = config.keys().map(String::as_str).collect();
-            return Err(unknown(&format!("{} has no argument `{key}`", self.class()), key, &known));
-        };
-        let shown = value.to_string();
-        *slot = value;
-        self.reread(Value::Object(config)).map_err(|e| {
-            let what = format!("{}'s argument `{key}` cannot be {shown}", self.class());
-            Error::new(ErrorKind::Config, what).because(e.to_string())
-        })
-    }
-}
-
-/// An error that names the nearest of what is known.
-fn unknown(what: &str, typed: &str, known: &[&str]) -> Error {
-    let hint = match known {
-        [] => "it takes none".to_string(),
-        _ => format!("did you mean `{}`? All: {}", nearest(typed, known), known.join(", ")),
-    };
-    Error::new(ErrorKind::Config, what).hint(hint)
-}
 
 /// A built-in layer or a user's.
 #[derive(Clone, Debug)]
-pub enum Kind {
-    /// One of [`LAYER_NAMES`].
+pub enum LayerKind {
+    /// One of [`LAYER_NAMES`](super::LAYER_NAMES).
     BuiltIn(BuiltIn),
     /// A layer from outside; model files need its constructor to load it.
     Custom(Arc<dyn Layer>),
@@ -188,33 +32,38 @@ pub enum Kind {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LayerSpec {
-    name: Option<String>,
-    kind: Kind,
-    trainable: bool,
-    remat: bool,
+    pub(super) name: Option<String>,
+    kind: LayerKind,
+    pub(super) trainable: bool,
+    pub(super) remat: bool,
     mistakes: Vec<Error>,
 }
 
 impl LayerSpec {
-    fn new(kind: Kind) -> LayerSpec {
+    /// A built-in layer.
+    pub(super) fn of(layer: impl NamedLayer + 'static) -> LayerSpec {
+        LayerSpec::new(LayerKind::BuiltIn(BuiltIn::of(layer)))
+    }
+
+    pub(super) fn new(kind: LayerKind) -> LayerSpec {
         LayerSpec { name: None, kind, trainable: true, remat: false, mistakes: Vec::new() }
     }
 
     /// A layer of your own.
     pub fn custom(layer: impl Layer + 'static) -> LayerSpec {
-        LayerSpec::new(Kind::Custom(Arc::new(layer)))
+        LayerSpec::new(LayerKind::Custom(Arc::new(layer)))
     }
 
     /// What it is.
-    pub fn kind(&self) -> &Kind {
+    pub fn kind(&self) -> &LayerKind {
         &self.kind
     }
 
     /// The layer.
     pub fn layer(&self) -> &dyn Layer {
         match &self.kind {
-            Kind::BuiltIn(b) => b.layer(),
-            Kind::Custom(l) => l.as_ref(),
+            LayerKind::BuiltIn(b) => b.layer(),
+            LayerKind::Custom(l) => l.as_ref(),
         }
     }
 
@@ -279,8 +128,7 @@ impl LayerSpec {
 
     fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         match &self.kind {
-            // Keras: a frozen batch normalisation uses its moving statistics even while training.
-            Kind::BuiltIn(BuiltIn::BatchNormalization(b)) if !self.trainable => b.call_as(cx, inputs, false),
+            LayerKind::BuiltIn(b) if !self.trainable => b.arguments().call_frozen(cx, inputs),
             _ => self.layer().call(cx, inputs),
         }
     }
@@ -296,8 +144,8 @@ impl LayerSpec {
                 .because("it is one part of the paths of weights, which `/` separates"));
         }
         match &self.kind {
-            Kind::BuiltIn(b) => b.arguments().check(),
-            Kind::Custom(_) => Ok(()),
+            LayerKind::BuiltIn(b) => b.arguments().check(),
+            LayerKind::Custom(_) => Ok(()),
         }
     }
 
@@ -305,17 +153,17 @@ impl LayerSpec {
     #[track_caller]
     pub(super) fn set(mut self, key: &str, value: Value) -> LayerSpec {
         let changed = match &self.kind {
-            Kind::BuiltIn(b) => b.with(key, value),
-            Kind::Custom(l) => Err(Error::new(
+            LayerKind::BuiltIn(b) => b.with(key, value),
+            LayerKind::Custom(l) => Err(Error::new(
                 ErrorKind::Config,
                 format!("{} takes no argument `{key}` here", l.class_name()),
             )
             .hint("set it in the layer's own constructor")),
         };
         match changed {
-            Ok(b) => self.kind = Kind::BuiltIn(b),
+            Ok(b) => self.kind = LayerKind::BuiltIn(b),
             Err(e) => {
-                let caller = std::panic::Location::caller();
+                let caller = Location::caller();
                 self.mistakes.push(e.at(format!("{}:{}", caller.file(), caller.line())));
             }
         }
@@ -333,111 +181,34 @@ impl LayerSpec {
             "config": self.layer().config(),
         })
     }
-
-    /// From a model file. Arguments that are absent have their defaults.
-    ///
-    /// # Errors
-    /// When the class or a key is unknown (names the nearest) or a value is wrong.
-    pub fn from_json(value: &Value, custom: &CustomLayers) -> Result<LayerSpec> {
-        let Value::Object(map) = value else {
-            return Err(Error::new(ErrorKind::Config, format!("a layer is an object, not {value}")));
-        };
-        const KEYS: [&str; 5] = ["class_name", "name", "trainable", "remat", "config"];
-        if let Some(key) = map.keys().find(|k| !KEYS.contains(&k.as_str())) {
-            return Err(unknown(&format!("a layer has no key `{key}`"), key, &KEYS));
-        }
-        let Some(class) = map.get("class_name").and_then(Value::as_str) else {
-            return Err(Error::new(ErrorKind::Config, "a layer has no class_name"));
-        };
-        let config = map.get("config").unwrap_or(&Value::Null);
-        let mut spec = match custom.find(class) {
-            Some(constructor) => LayerSpec::new(Kind::Custom(constructor(config)?)),
-            None => LayerSpec::new(Kind::BuiltIn(built_in_from(class, config, custom)?)),
-        };
-        spec.take_place(map)?;
-        spec.check()?;
-        Ok(spec)
-    }
-
-    /// From a table of a configuration file: the layer's arguments, `name`, `trainable` and `remat` side by side.
-    /// `class` is Keras's class or its snake case: `Conv2D` or `conv2d`.
-    ///
-    /// ```
-    /// use serde_json::json;
-    /// use systole_nn::layers::LayerSpec;
-    /// let c = LayerSpec::from_table("conv2d", &json!({"filters": 64, "kernel_size": 3, "name": "c1"})).unwrap();
-    /// assert_eq!(c.class_name(), "Conv2D");
-    /// let e = LayerSpec::from_table("Conv2D", &json!({"filtres": 64})).unwrap_err().to_string();
-    /// assert!(e.contains("did you mean `filters`"), "{e}");
-    /// ```
-    pub fn from_table(class: &str, table: &Value) -> Result<LayerSpec> {
-        let Value::Object(keys) = table else {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("the arguments of {class} are no table: {table}"),
-            ));
-        };
-        let known = LAYER_NAMES.iter().find(|c| **c == class || snake_case(c) == class);
-        let Some(mut built_in) = known.and_then(|c| BuiltIn::with_defaults(c)) else {
-            return Err(unknown(&format!("there is no layer `{class}`"), class, LAYER_NAMES));
-        };
-        for (key, value) in keys.iter().filter(|(k, _)| !["name", "trainable", "remat"].contains(&k.as_str()))
-        {
-            built_in = built_in.with(key, value.clone())?;
-        }
-        let mut spec = LayerSpec::new(Kind::BuiltIn(built_in));
-        spec.take_place(keys)?;
-        spec.check()?;
-        Ok(spec)
-    }
-
-    /// Name and flags from an object that has them beside other keys.
-    fn take_place(&mut self, keys: &Map<String, Value>) -> Result<()> {
-        let wrong_type = |key: &str, value: &Value| {
-            Error::new(ErrorKind::Config, format!("{}'s `{key}` cannot be {value}", self.class_name()))
-        };
-        let flag = |key: &str, default: bool| match keys.get(key) {
-            None => Ok(default),
-            Some(Value::Bool(b)) => Ok(*b),
-            Some(other) => Err(wrong_type(key, other).because("it takes true or false")),
-        };
-        let name = match keys.get("name") {
-            None | Some(Value::Null) => None,
-            Some(Value::String(s)) => Some(s.clone()),
-            Some(other) => return Err(wrong_type("name", other).because("it takes a text")),
-        };
-        (self.name, self.trainable, self.remat) = (name, flag("trainable", true)?, flag("remat", false)?);
-        Ok(())
-    }
 }
 
-fn built_in_from(class: &str, config: &Value, custom: &CustomLayers) -> Result<BuiltIn> {
-    let Some(mut built_in) = BuiltIn::with_defaults(class) else {
-        let known: Vec<&str> = LAYER_NAMES.iter().copied().chain(custom.names()).collect();
-        return Err(Error::new(ErrorKind::Config, format!("there is no layer class `{class}`")).hint(
-            format!(
-                "did you mean `{}`? A layer of your own: pass its constructor in CustomLayers",
-                nearest(class, &known)
-            ),
-        ));
-    };
-    match config {
-        Value::Null => {}
-        Value::Object(keys) => {
-            for (key, value) in keys {
-                built_in = built_in.with(key, value.clone())?;
-            }
-        }
-        other => {
-            let what = format!("the config of {class} is no object: {other}");
-            return Err(Error::new(ErrorKind::Config, what));
-        }
-    }
-    Ok(built_in)
-}
+// Arguments that layers of several files have; all others stand beside their layer.
+setters!(LayerSpec:
+    /// Function applied at the end of Dense and convolutions.
+    activation: impl Into<Value> as Value;
+    /// Whether Dense or a convolution adds a bias.
+    use_bias: bool as bool;
+    /// How the kernel of Dense or Conv2D starts.
+    kernel_initializer: impl Into<Value> as Value;
+    /// How a bias starts.
+    bias_initializer: impl Into<Value> as Value;
+    /// Steps of a window: `2` or `(2, 1)`.
+    strides: impl Into<Pair> as Pair;
+    /// "valid" or "same".
+    padding: impl Into<Value> as Value;
+    /// The dimension of Softmax, Concatenate and BatchNormalization; one or several of LayerNormalization.
+    axis: impl Into<Axes> as Axes;
+    /// Whether a normalisation has a gamma; Rescaling's factor.
+    scale: impl Into<Value> as Value;
+    /// What fraction a recurrent layer drops of its inputs, an attention of its weights, a transformer block of both.
+    dropout: f64 as f64;
+    /// Whether a place of an attention sees only itself and those before it.
+    use_causal_mask: bool as bool;
+);
 
 /// Keras's `to_snake_case`: `MaxPooling2D` is `max_pooling2d`, `LeakyReLU` is `leaky_re_lu`.
-fn snake_case(class: &str) -> String {
+pub(super) fn snake_case(class: &str) -> String {
     let chars: Vec<char> = class.chars().collect();
     let mut name = String::with_capacity(class.len() + 4);
     for (i, c) in chars.iter().enumerate() {
@@ -450,47 +221,4 @@ fn snake_case(class: &str) -> String {
         name.push(c.to_ascii_lowercase());
     }
     name
-}
-
-/// Makes a layer of the user's from its [`Layer::config`].
-pub type LayerConstructor = fn(&Value) -> Result<Arc<dyn Layer>>;
-
-/// Constructors of layers that model files mention and Systole does not have.
-///
-/// ```
-/// use std::sync::Arc;
-/// use systole_nn::{Cx, Layer, layers::CustomLayers};
-/// use systole_ir::Tensor;
-/// #[derive(Debug)]
-/// struct Twice;
-/// impl Layer for Twice {
-///     fn class_name(&self) -> &'static str { "Twice" }
-///     fn call(&self, _: &mut Cx, inputs: &[Tensor]) -> Tensor { &inputs[0] * 2.0 }
-/// }
-/// let custom = CustomLayers::new().with("Twice", |_| Ok(Arc::new(Twice)));
-/// assert_eq!(custom.names().collect::<Vec<_>>(), ["Twice"]);
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct CustomLayers(Vec<(String, LayerConstructor)>);
-
-impl CustomLayers {
-    /// None.
-    pub fn new() -> CustomLayers {
-        CustomLayers::default()
-    }
-
-    /// Adds the constructor of a class. It wins over a built-in layer of that name.
-    pub fn with(mut self, class: &str, constructor: LayerConstructor) -> CustomLayers {
-        self.0.push((class.into(), constructor));
-        self
-    }
-
-    /// Class names.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
-    }
-
-    fn find(&self, class: &str) -> Option<LayerConstructor> {
-        self.0.iter().rev().find(|(name, _)| name == class).map(|(_, f)| *f)
-    }
 }

@@ -1,9 +1,14 @@
 //! The transformer's block: attention, then a feed-forward network at each place, both with a residual connection.
 
-use super::dropout::check_rate;
-use super::*;
+use super::attention::MultiHeadAttention;
+use super::built_in::*;
+use super::dense::Dense;
+use super::dropout::{Dropout, check_rate};
+use super::normalization::LayerNormalization;
+use super::sample::*;
+use super::spec::LayerSpec;
 use crate::activation::Activation;
-use serde::Deserialize;
+use crate::setters::setters;
 
 /// `x: T[B, S, D] → T[B, S, D]`: self-attention and a feed-forward network, each added to its input and normalised.
 ///
@@ -150,4 +155,49 @@ impl TransformerBlock {
         let y = cx.scope(PARTS[2], |cx| inside.call(cx, std::slice::from_ref(x)));
         cx.scope(PARTS[3], |cx| outside.call(cx, &[y]))
     }
+}
+
+/// See [`TransformerBlock`].
+pub fn transformer_block(intermediate_dim: usize, num_heads: usize) -> LayerSpec {
+    LayerSpec::of(TransformerBlock { intermediate_dim, num_heads, ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// What a transformer block's normalisations add to variances.
+    layer_norm_epsilon: f64 as f64;
+    /// Whether a transformer block normalises the inputs of its parts instead of their sums.
+    normalize_first: bool as bool;
+);
+
+const BLOCK: &[&str] = &[
+    "self_attention/query/kernel",
+    "self_attention/query/bias",
+    "self_attention/key/kernel",
+    "self_attention/key/bias",
+    "self_attention/value/kernel",
+    "self_attention/value/bias",
+    "self_attention/attention_output/kernel",
+    "self_attention/attention_output/bias",
+    "self_attention_layer_norm/gamma",
+    "self_attention_layer_norm/beta",
+    "feedforward_intermediate_dense/kernel",
+    "feedforward_intermediate_dense/bias",
+    "feedforward_output_dense/kernel",
+    "feedforward_output_dense/bias",
+    "feedforward_layer_norm/gamma",
+    "feedforward_layer_norm/beta",
+];
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(transformer_block(8, 2), &[2, 5, 4], &[2, 5, 4], BLOCK, Some(&[2, 5, 3])),
+        LayerSample::new(
+            transformer_block(8, 2).normalize_first(true).use_causal_mask(true),
+            &[2, 5, 4],
+            &[2, 5, 4],
+            BLOCK,
+            Some(&[5, 4]),
+        ),
+    ]
 }

@@ -1,10 +1,10 @@
 //! Attention of bf16 by tile registers against products of f32, and against pairs by vectors where there are any: on
 //! emulated registers everywhere, and on the machine's own where it has them.
 
-use super::*;
-use crate::arena::Memory;
-use crate::kernels::amx;
-use crate::team::Team;
+use crate::kernels::attention::*;
+use crate::machine::memory::Memory;
+use crate::machine::team::Team;
+use crate::simd::amx;
 use systole_ir::attention::Attention;
 use systole_ir::op::Domain;
 use systole_ir::rng::Stream;
@@ -30,7 +30,7 @@ fn steps([batch, queries, keys, heads, width, depth]: Sizes, attention: Attentio
     found
 }
 
-fn recognised(step: &Step) -> Option<&Recognised> {
+fn recognised(step: &Step) -> Option<&AttentionMatch> {
     match &step.kernel {
         systole_compile::Kernel::Attention(found) => Some(found),
         _ => None,

@@ -4,19 +4,23 @@
 //! Large ones are faster as such: both operands are packed once for all tiles, and threads share what is packed. Where a
 //! forward pass has strides, the product copies the pixels that are read together first.
 
-use super::moments::Moments;
-use super::{is_channels_last, is_kernel_gradient, tiles::pieces};
-use crate::detect::{Target, TileFn};
-use crate::exec::{Cx, with_scratch};
-use crate::kernels::dot::DotKernel;
-use crate::kernels::lanes::widen;
-use crate::kernels::matmul::{Epilogue, Roles};
-use crate::kernels::moves::Dim;
-use crate::kernels::{Io, Kernel, Ptr};
-use systole_compile::ALIGN;
-use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use crate::kernel::convolution::{is_forward_of_any_rank, is_kernel_gradient};
+use crate::kernel::copy::{BoxCopy, Dim};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernels::conv::batch_statistics::BatchStatistics;
+use crate::kernels::conv::operands::{NO_GRADIENT, NO_LAYER};
+use crate::select::{Problem, Refusal};
+use crate::simd::level::{Target, TileFn};
+use crate::simd::loops::widen;
+use crate::simd::ranges::pieces;
+use smallvec::SmallVec;
+use systole_compile::Kernel as Plan;
+use systole_compile::{ALIGN, Step};
+use systole_ir::op::{Convolution, DotGeneral};
+use systole_ir::{DType, Dims, Op, Result, TensorType};
 
+/// Why a convolution is no product.
+const NO_PIXELS: &str = "its pixels do not see one element of the input each, or are not in the input";
 /// Elements of the kernel from which on a product pays: no second-level cache holds smaller blocks of it together with
 /// a strip's pixels. Below, strips are faster: nothing but the kernel is copied.
 const LARGE: usize = 256 << 10;
@@ -27,8 +31,10 @@ const PIXELS: usize = 384;
 
 /// A convolution as a product.
 pub struct Pointwise {
-    product: DotKernel,
-    statistics: Option<Statistics>,
+    product: Box<dyn Kernel>,
+    /// Copies the pixels that are read together, where a forward pass has strides; into so many bytes.
+    copy: Option<(BoxCopy, usize)>,
+    statistics: Option<ResultStatistics>,
 }
 
 impl Pointwise {
@@ -37,65 +43,98 @@ impl Pointwise {
         c: &Convolution,
         bias: bool,
         [x, k, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Option<Pointwise> {
+        problem: &Problem<'_>,
+    ) -> std::result::Result<Pointwise, Refusal> {
         let (d, n) = (&c.dims, c.dims.input_spatial.len());
-        let single = d.kernel_spatial.iter().all(|&s| k.shape[s] == 1);
-        let fits = single
-            && c.feature_groups == 1
-            && c.batch_groups == 1
-            && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
-            && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
-            && is_inside(c, x, &c.strides, &y.shape[1..=n]);
-        let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
-        let wide = channels.min(features) >= WIDE && channels * features >= LARGE;
-        // Of narrow results sums are rounded before the bias, which products do not.
-        if !fits || !wide || bias && y.dtype != DType::F32 {
-            return None;
+        let counts = &y.shape[1..=n];
+        if !is_forward_of_any_rank(c) {
+            return Err(NO_LAYER.into());
         }
-        let own = k.shape.strides();
-        let (channel, feature) = (own[d.kernel_input_feature], own[d.kernel_output_feature]);
-        let ra = Roles {
-            batch: Vec::new(),
-            free: pixels(x, &c.strides, &y.shape[1..=n]),
-            inner: vec![dim(channels, 1)],
+        if d.kernel_spatial.iter().any(|&s| k.shape[s] != 1) || !is_inside(c, x, &c.strides, counts) {
+            return Err(NO_PIXELS.into());
+        }
+        let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
+        if channels.min(features) < WIDE || channels * features < LARGE {
+            return Err("its kernel is small: strips copy nothing but the kernel".into());
+        }
+        if bias && y.dtype != DType::F32 {
+            return Err("sums of narrow results are rounded before the bias, which products do not".into());
+        }
+        let by_channels = d.kernel_input_feature < d.kernel_output_feature;
+        let right = if by_channels { [channels, features] } else { [features, channels] };
+        let product = DotGeneral {
+            lhs_batch: Dims::new(),
+            rhs_batch: Dims::new(),
+            lhs_contract: std::iter::once(n + 1).collect(),
+            rhs_contract: std::iter::once(usize::from(!by_channels)).collect(),
+            element_type: y.dtype,
         };
-        let rb = Roles {
-            batch: Vec::new(),
-            free: vec![dim(features, feature)],
-            inner: vec![dim(channels, channel)],
-        };
-        let epilogue = Epilogue { bias, accumulate: false };
-        let product = DotKernel::product(&ra, &rb, [x.dtype, y.dtype], epilogue, target)?;
-        Some(Pointwise { product, statistics: None })
+        let (left, copy) = pixels(x, &c.strides, counts);
+        let mut types = vec![left, k.with_shape(right)];
+        types.extend(problem.step.input_types.get(2).filter(|_| bias).cloned());
+        let product = bind(product, bias, types, y, problem)?;
+        Ok(Pointwise { product, copy, statistics: None })
     }
 
     /// `x: [B, …, C], dy: [B, …', F] → [1, …, C, F]`, as the convolution that autodiff makes of it.
-    pub fn gradient(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Option<Pointwise> {
+    pub fn gradient(
+        c: &Convolution,
+        [x, dy, y]: [&TensorType; 3],
+        problem: &Problem<'_>,
+    ) -> std::result::Result<Pointwise, Refusal> {
         let n = c.dims.input_spatial.len();
-        let fits = is_kernel_gradient(c)
-            && y.shape[..n].iter().all(|&taps| taps == 1)
-            && c.rhs_dilation.iter().all(|&step| step == 1)
-            && is_inside(c, x, &c.rhs_dilation, &dy.shape[1..=n]);
-        let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
-        if !fits || channels.min(features) < WIDE {
-            return None;
+        if !is_kernel_gradient(c) {
+            return Err(NO_GRADIENT.into());
         }
-        let products = |t: &TensorType| pixels(t, &c.rhs_dilation, &dy.shape[1..=n]);
-        let ra = Roles { batch: Vec::new(), free: vec![dim(channels, 1)], inner: products(x) };
-        let rb = Roles { batch: Vec::new(), free: vec![dim(features, 1)], inner: products(dy) };
-        let product = DotKernel::product(&ra, &rb, [x.dtype, y.dtype], Epilogue::default(), target)?;
-        Some(Pointwise { product, statistics: None })
+        let single = y.shape[..n].iter().all(|&taps| taps == 1);
+        let dense = c.rhs_dilation.iter().all(|&step| step == 1);
+        if !single || !dense || !is_inside(c, x, &c.rhs_dilation, &dy.shape[1..=n]) {
+            return Err(NO_PIXELS.into());
+        }
+        if x.shape[n + 1].min(dy.shape[n + 1]) < WIDE {
+            return Err("its result is small: all time would go into copies".into());
+        }
+        let (left, copy) = pixels(x, &c.rhs_dilation, &dy.shape[1..=n]);
+        let contracted: Dims = (0..=n).collect();
+        let product = DotGeneral {
+            lhs_batch: Dims::new(),
+            rhs_batch: Dims::new(),
+            lhs_contract: contracted.clone(),
+            rhs_contract: contracted,
+            element_type: y.dtype,
+        };
+        let product = bind(product, false, vec![left, dy.clone()], y, problem)?;
+        Ok(Pointwise { product, copy, statistics: None })
     }
 
-    /// Two more results, see [`Moments`].
-    pub fn with_moments(self, y: &TensorType, target: Target) -> Pointwise {
-        Pointwise { statistics: Some(Statistics::new(y, target)), ..self }
+    /// Two more results, see [`BatchStatistics`].
+    pub fn with_statistics(self, y: &TensorType, target: Target) -> Pointwise {
+        Pointwise { statistics: Some(ResultStatistics::new(y, target)), ..self }
+    }
+
+    /// Bytes of working memory of the product, and of the copied pixels.
+    fn bytes(&self) -> [usize; 2] {
+        [self.product.scratch().next_multiple_of(ALIGN), self.copy.as_ref().map_or(0, |c| c.1)]
     }
 }
 
-fn dim(size: usize, stride: usize) -> Dim {
-    Dim { size, src: stride as isize, dst: 0 }
+/// The kernel of a product.
+fn bind(
+    product: DotGeneral,
+    bias: bool,
+    types: Vec<TensorType>,
+    y: &TensorType,
+    problem: &Problem<'_>,
+) -> Result<Box<dyn Kernel>> {
+    let step = problem.step;
+    problem.bind(&Step {
+        kernel: Plan::Op { op: Op::from(product), bias },
+        inputs: step.inputs[..types.len()].to_vec(),
+        input_types: types,
+        outputs: step.outputs[..1].to_vec(),
+        output_types: vec![y.clone()],
+        ..step.clone()
+    })
 }
 
 /// Whether `counts` pixels, `steps` apart from the first on, are all elements of the input.
@@ -108,16 +147,27 @@ fn is_inside(c: &Convolution, x: &TensorType, steps: &[usize], counts: &[usize])
     })
 }
 
-/// The pixels of all images, as dimensions of a product: one where they follow each other.
-fn pixels(x: &TensorType, steps: &[usize], counts: &[usize]) -> Vec<Dim> {
-    let own = x.shape.strides();
-    let spatial = counts.iter().zip(steps).enumerate().map(|(i, (&n, step))| dim(n, own[i + 1] * step));
-    std::iter::once(dim(x.shape[0], own[0])).chain(spatial).collect()
+/// The type of `counts` pixels of all images that lie `steps` apart, and what copies them there, in how many bytes, unless
+/// they are all pixels.
+fn pixels(x: &TensorType, steps: &[usize], counts: &[usize]) -> (TensorType, Option<(BoxCopy, usize)>) {
+    let mut dims = x.shape.to_vec();
+    dims[1..=counts.len()].copy_from_slice(counts);
+    let to = x.with_shape(dims);
+    let (from, own) = (x.shape.strides(), to.shape.strides());
+    let dim = |d: usize| {
+        let step = if (1..=steps.len()).contains(&d) { steps[d - 1] } else { 1 };
+        Dim { size: to.shape[d], src: (from[d] * step) as isize, dst: own[d] as isize }
+    };
+    let copy = (to != *x).then(|| {
+        let dims: Vec<Dim> = (0..to.rank()).map(dim).collect();
+        (BoxCopy::new(x.dtype.size(), &dims, 0, 0), to.bytes().next_multiple_of(ALIGN))
+    });
+    (to, copy)
 }
 
 /// Gathers statistics of a result that was just written, the end of it first: that is still near.
-struct Statistics {
-    moments: Moments,
+struct ResultStatistics {
+    gathered: BatchStatistics,
     images: usize,
     /// Pixels of an image, and where the parts of an image begin that are gathered together.
     pixels: usize,
@@ -129,15 +179,15 @@ struct Statistics {
     widen: Option<TileFn>,
 }
 
-impl Statistics {
-    fn new(y: &TensorType, target: Target) -> Statistics {
+impl ResultStatistics {
+    fn new(y: &TensorType, target: Target) -> ResultStatistics {
         let features = y.shape[y.rank() - 1];
         let pixels = y.elements() / y.shape[0] / features;
         let parts: Vec<(usize, usize)> = pieces(pixels, PIXELS).collect();
         let most = parts.iter().map(|p| p.1).max().unwrap_or(0);
         let level = target.level.vectors();
-        Statistics {
-            moments: Moments::new(features, parts.iter().map(|p| p.1).collect(), level),
+        ResultStatistics {
+            gathered: BatchStatistics::new(features, parts.iter().map(|p| p.1).collect(), level),
             images: y.shape[0],
             pixels,
             parts,
@@ -149,7 +199,7 @@ impl Statistics {
     }
 
     fn bytes(&self) -> usize {
-        self.moments.elements(self.images) * 4
+        self.gathered.elements(self.images) * 4
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>, left: Ptr) {
@@ -164,8 +214,8 @@ impl Statistics {
             let gather = |c: *const f32| {
                 // SAFETY: the part's pixels; `left` has room for what all parts leave.
                 unsafe {
-                    let (rows, n) = (&self.rows[..count], self.features);
-                    self.moments.gather(image, 1, part, c, rows, 0, n, left.elem(0));
+                    let rows = &self.rows[..count];
+                    self.gathered.gather((image, 1, part), (c, rows), (0, self.features), left.elem(0));
                 }
             };
             match self.widen {
@@ -180,14 +230,14 @@ impl Statistics {
         let work = (self.images * self.pixels * self.features) as f64 * 0.2;
         cx.team.run_with(tasks, work, cx.flush, &body);
         // SAFETY: every part has left its sums.
-        unsafe { self.moments.write(self.images, left, io) };
+        unsafe { self.gathered.write(self.images, left, io) };
     }
 }
 
 impl Kernel for Pointwise {
     fn scratch(&self) -> usize {
-        let statistics = self.statistics.as_ref().map_or(0, Statistics::bytes);
-        self.product.scratch().next_multiple_of(ALIGN) + statistics
+        let statistics = self.statistics.as_ref().map_or(0, ResultStatistics::bytes);
+        self.bytes().iter().sum::<usize>() + statistics
     }
 
     fn add_to_result(&mut self) -> bool {
@@ -195,7 +245,10 @@ impl Kernel for Pointwise {
     }
 
     fn kept(&self, same: &[bool]) -> usize {
-        self.product.kept(same)
+        // Pixels that are copied are not those of the operand.
+        let mut same = same.to_vec();
+        same[0] &= self.copy.is_none();
+        self.product.kept(&same)
     }
 
     unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
@@ -209,11 +262,22 @@ impl Kernel for Pointwise {
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        let [product, copied] = self.bytes();
+        let to = io.scratch.wrapping_add(product);
+        let mut inputs: SmallVec<[*const u8; 3]> = io.inputs.into();
         // SAFETY: by the caller's promise; working memory is laid out as counted.
         unsafe {
-            self.product.run_kept(cx, io, kept)?;
+            if let Some((copy, _)) = &self.copy {
+                copy.run(cx, inputs[0], to);
+                inputs[0] = to;
+            }
+            let of_product = Io { inputs: &inputs, outputs: &io.outputs[..1], scratch: io.scratch };
+            match kept.is_null() {
+                true => self.product.run(cx, &of_product)?,
+                false => self.product.run_kept(cx, &of_product, kept)?,
+            }
             if let Some(s) = &self.statistics {
-                s.run(cx, io, Ptr(io.scratch.wrapping_add(self.product.scratch().next_multiple_of(ALIGN))));
+                s.run(cx, io, Ptr(to.wrapping_add(copied)));
             }
         }
         Ok(())

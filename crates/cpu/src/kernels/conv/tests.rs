@@ -1,12 +1,18 @@
 //! Convolutions by tile registers against plain loops, exactly: operands are small whole numbers. On emulated tile
 //! registers everywhere, and on the machine's own where it has them.
 
-use super::*;
-use crate::arena::Memory;
-use crate::kernels::amx;
-use crate::team::Team;
+use crate::kernel::convolution::is_forward;
+use crate::kernel::{Cx, Io, Kernel};
+use crate::kernels::conv::amx::Forward;
+use crate::kernels::conv::amx_gradient::KernelGradient;
+use crate::kernels::conv::general::General;
+use crate::machine::memory::Memory;
+use crate::machine::team::Team;
+use crate::simd::amx;
+use crate::simd::level::{Level, Target};
+use systole_ir::op::Convolution;
 use systole_ir::rng::Stream;
-use systole_ir::{GraphBuilder, Literal, LiteralBuilder, Op, Scalar, bf16, vjp};
+use systole_ir::{DType, GraphBuilder, Literal, LiteralBuilder, Op, Scalar, TensorType, bf16, vjp};
 
 /// A convolution by the types of operands and result.
 type Case = (Convolution, [TensorType; 3]);
@@ -66,7 +72,7 @@ fn run(kernel: &dyn Kernel, threads: usize, inputs: &[&Literal], results: &[&Ten
 fn sums((c, [x, k, y]): &Case, a: &[f32], b: &[f32]) -> Vec<f32> {
     let wide = |t: &TensorType| t.with_dtype(DType::F32);
     let [x, k, y] = [wide(x), wide(k), wide(y)];
-    let plain = General::new(c, false, &x, &k, &y).expect("floats");
+    let plain = General::new(c, false, [&x, &k, &y]).expect("floats");
     numbers(DType::F32, &run(&plain, 1, &[&literal(&x, a), &literal(&k, b)], &[&y])[0])
 }
 
@@ -110,9 +116,7 @@ fn check(case: &Case, seed: u64, what: &str) {
                     }
                 };
                 if is_forward(c) {
-                    let of = |bias| {
-                        tiled::Forward::with(&unit.spread, c, bias, types, target(level)).expect("fits")
-                    };
+                    let of = |bias| Forward::with(&unit.spread, c, bias, types, target(level)).expect("fits");
                     same(&of(false), &[&la, &lb], &want);
                     if dtype == DType::BF16 {
                         let biased = |(i, x): (usize, &f32)| stored(x + bias[i % features]);
@@ -120,11 +124,10 @@ fn check(case: &Case, seed: u64, what: &str) {
                         same(&of(true), &[&la, &lb, &lbias], &want);
                     }
                     if c.lhs_dilation.iter().all(|&d| d == 1) {
-                        check_moments(of(false).with_moments(target(level)), [&la, &lb], &want, &y, what);
+                        check_moments(of(false).with_statistics(target(level)), [&la, &lb], &want, &y, what);
                     }
                 } else {
-                    let kernel = tiled_gradient::KernelGradient::with(&unit.spread, c, types, target(level))
-                        .expect("fits");
+                    let kernel = KernelGradient::with(&unit.spread, c, types, target(level)).expect("fits");
                     same(&kernel, &[&la, &lb], &want);
                 }
             }
@@ -133,7 +136,7 @@ fn check(case: &Case, seed: u64, what: &str) {
 }
 
 /// The sums of each image's features, and of the squares of their distances from their means.
-fn check_moments(kernel: tiled::Forward, inputs: [&Literal; 2], y: &[f32], ty: &TensorType, what: &str) {
+fn check_moments(kernel: Forward, inputs: [&Literal; 2], y: &[f32], ty: &TensorType, what: &str) {
     let (batch, features) = (ty.shape[0], ty.shape[ty.rank() - 1]);
     let rows = TensorType::new(DType::F32, [batch, features]);
     let got = run(&kernel, 2, &inputs, &[ty, &rows, &rows]);
@@ -198,9 +201,9 @@ fn tile_registers_keep_to_the_letter_where_they_must() {
     for (channels, fits) in [(32, true), (24, false)] {
         for (c, [x, k, y]) in &cases(&[1, 8, 8, channels], &[3, 3, channels, channels], &op) {
             let types = [x, k, y];
-            let forward = tiled::Forward::with(&amx::EMULATED.spread, c, false, types, exact);
-            assert_eq!(forward.is_some(), fits && is_forward(c));
-            assert!(tiled_gradient::KernelGradient::with(&amx::EMULATED.spread, c, types, exact).is_none());
+            let forward = Forward::with(&amx::EMULATED.spread, c, false, types, exact);
+            assert_eq!(forward.is_ok(), fits && is_forward(c));
+            assert!(KernelGradient::with(&amx::EMULATED.spread, c, types, exact).is_err());
         }
     }
 }

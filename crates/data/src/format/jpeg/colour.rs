@@ -1,7 +1,7 @@
 //! Rows of samples to rows of pixels, to the bit as libjpeg does by default: colour differences of half the width or height
 //! are interpolated ("fancy upsampling", jdsample.c), then turned to RGB (jdcolor.c).
 
-use crate::lanes::*;
+use crate::simd16::*;
 
 /// How many samples are turned at a time.
 const STEP: usize = 16;

@@ -8,7 +8,7 @@ const LOOK: u32 = 11;
 /// Bytes behind the data, so that eight can be read anywhere.
 pub(super) const SLACK: usize = 8;
 
-/// Place of the k-th coefficient of the file in a block, row by row; what runs over the end falls on the last.
+/// IteratorState of the k-th coefficient of the file in a block, row by row; what runs over the end falls on the last.
 const ZIGZAG: [u8; 256] = {
     let mut places = [63u8; 256];
     let (mut k, mut diagonal) = (0, 0);

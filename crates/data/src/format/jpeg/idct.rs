@@ -1,7 +1,7 @@
 //! The inverse transform of a block, 8 × 8: libjpeg's accurate integer one ("islow", jidctint.c by Thomas G. Lane, after
 //! Loeffler, Ligtenberg and Moschytz, ICASSP 1989), to the bit.
 
-use crate::lanes::*;
+use crate::simd16::*;
 
 /// Columns and rows are scaled by this many bits while they are added up, rows before that by these.
 const BITS: i32 = 13;

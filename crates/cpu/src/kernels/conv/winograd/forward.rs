@@ -3,21 +3,29 @@
 //! A strip of tiles at a time: its input is transformed, and for a few panels of features after the other 16 products
 //! are taken and transformed back while they are near.
 
-use super::super::forward::Weights;
-use super::super::moments::Moments;
-use super::super::stage::{Ahead, FEWEST_TASKS, Stage, Strip, group};
-use super::super::tiles::{Across, CHAIN, Out, Panel, TOGETHER, panels, pieces};
-use super::super::{Arrays, bias_rounding, is_forward};
-use super::{APART, Costs, PLACES, Pixels, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
-use crate::detect::{Level, TileFn};
-use crate::exec::{Cx, with_scratch};
-use crate::kernels::lanes::{narrow, widen};
-use crate::kernels::pool::{Row, pool_row};
-use crate::kernels::{Io, Kernel, Ptr};
+use crate::kernel::Ptr;
+use crate::kernel::convolution::{has_unit_steps, is_forward};
+use crate::kernel::padded::offsets;
+use crate::kernel::{Cx, with_scratch};
+use crate::kernels::conv::batch_statistics::BatchStatistics;
+use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels};
+use crate::kernels::conv::operands::{Arrays, NO_LAYER, Stored};
+use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group};
+use crate::kernels::conv::strips::Strips;
+use crate::kernels::conv::weights::Weights;
+use crate::kernels::conv::winograd::tiling::{
+    APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
+};
+use crate::select::Refusal;
+use crate::simd::level::{Level, Target, TileFn};
+use crate::simd::narrow_bias::sum_rounding;
+use crate::simd::pool_row::{Row, pool_row};
+use crate::simd::ranges::pieces;
+use crate::simd::winograd::{COMPONENTS, Pixels, Tiles, Transforms, Window};
 use std::ops::Range;
 use systole_compile::{ALIGN, Pool, Relu};
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{DType, TensorType};
 
 /// Tiles of a strip, and features whose products wait to be transformed back.
 const TILES: usize = 64;
@@ -27,7 +35,7 @@ const COSTS: Costs = Costs { channel: 290, feature: 300, strip: 4 };
 const PIECE: usize = 32;
 
 pub struct Forward {
-    stage: Stage,
+    staging: Staging,
     /// Offsets of a strip's tiles in the staged input, and of its pixels in the result.
     tiles: Vec<usize>,
     pixels: Vec<usize>,
@@ -41,30 +49,29 @@ pub struct Forward {
     together: usize,
     channels: usize,
     features: usize,
-    /// Distances between transformed tiles and between arrays of their places, and the same of their products.
+    /// Distances between transformed tiles and between arrays of their components, and the same of their products.
     pitch: usize,
-    place: usize,
+    component: usize,
     back_pitch: usize,
-    back_place: usize,
+    back_component: usize,
     /// Rows of a register kernel's tile in both.
     rows: Vec<usize>,
     back_rows: Vec<usize>,
     bias: bool,
-    element: usize,
-    narrow: Option<TileFn>,
-    /// How a bias is added to narrow results.
-    round: Option<TileFn>,
-    widen: Option<TileFn>,
+    stored: Stored,
+    /// How sums of narrow operands are rounded where they are not stored.
+    round_sums: Option<TileFn>,
+    level: Level,
     kernel: Weights,
     /// Offsets of the window's elements in the kernel, as the input meets them.
     taps: Vec<usize>,
-    moments: Option<Moments>,
+    statistics: Option<BatchStatistics>,
     pooling: Option<Pooling>,
     transforms: Transforms,
 }
 
 /// Max pooling of 2 by 2, of which each window is a tile: instead of the convolution's result come its maxima and
-/// perhaps their places.
+/// perhaps argmax.
 struct Pooling {
     relu: Relu,
     /// Rows and columns of windows.
@@ -75,53 +82,55 @@ struct Pooling {
     round: Option<TileFn>,
 }
 
+/// Refuses what these transforms are not for.
+fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> std::result::Result<(), Refusal> {
+    may_transform(target, [x, k])?;
+    if !is_forward(c) {
+        return Err(NO_LAYER.into());
+    }
+    if !has_unit_steps(c) || !c.dims.kernel_spatial.iter().all(|&s| k.shape[s] == 3) {
+        return Err(NO_WINDOW.into());
+    }
+    Ok(())
+}
+
 impl Forward {
-    /// `None` where the definition is as fast or other attributes ask for it.
+    /// Refuses where the definition is as fast, or other attributes ask for it.
     pub fn new(
         c: &Convolution,
         bias: bool,
-        x: &TensorType,
-        k: &TensorType,
-        y: &TensorType,
-        level: Level,
-    ) -> Option<Forward> {
-        let window = |&s: &usize| k.shape[s] == 3;
-        if !is_plain(c) || !is_forward(c) || !c.dims.kernel_spatial.iter().all(window) {
-            return None;
-        }
+        [x, k, y]: [&TensorType; 3],
+        target: Target,
+    ) -> std::result::Result<Forward, Refusal> {
+        let level = target.level.vectors();
+        may_take(c, [x, k], target)?;
         let (height, width) = (y.shape[1], y.shape[2]);
         let (channels, features) = (x.shape[3], y.shape[3]);
-        let stage = Stage::new(x, axes(x, &c.padding, [height, width], 4), TILES, k.elements(), level);
-        let (batch, strips) = (y.shape[0], stage.strips());
+        let staging = Staging::new(x, axes(x, &c.padding, [height, width], 4), TILES, k.elements(), level);
+        let (batch, strips) = (y.shape[0], staging.strips());
         if !COSTS.pays(&Sizes { batch, pixels: [height, width], channels, features, strips }) {
-            return None;
+            return Err(NO_GAIN.into());
         }
         let columns = width.div_ceil(2);
-        let tiles = stage.pixels(&[height.div_ceil(2), columns]);
-        let strips = stage.strip(0);
-        let rows = height.min(2 * strips.rows);
-        let pixels = super::super::offsets(
-            [(strips.images, height * width * features), (rows, width * features), (width, features)]
-                .into_iter(),
-        );
+        let tiles = staging.pixels(&[height.div_ceil(2), columns]);
+        let strip = staging.strip(0);
+        let rows = height.min(2 * strip.rows);
+        let image = height * width * features;
+        let lines = [(strip.images, image), (rows, width * features), (width, features)];
         let panels = panels(level, features);
-        let own = k.shape.strides();
-        let place =
-            |d: usize, t: usize| (if c.reversal[d] { 2 - t } else { t }) * own[c.dims.kernel_spatial[d]];
-        let taps = (0..9).map(|t| place(0, t / 3) + place(1, t % 3)).collect();
         let pitch = padded(channels);
         let together = (TOGETHER_FEATURES / panels[0].shape.columns).max(1);
         let back_pitch = panels.chunks(together).map(wide).max().unwrap_or(0);
         let most = panels.iter().map(|p| p.shape.rows).max().unwrap_or(0);
-        let groups = group(panels.len(), FEWEST_TASKS.div_ceil(stage.strips()));
-        Some(Forward {
-            place: tiles.len() * pitch + APART,
-            back_place: tiles.len() * back_pitch + APART,
+        let groups = group(panels.len(), FEWEST_TASKS.div_ceil(staging.strips()));
+        Ok(Forward {
+            component: tiles.len() * pitch + APART,
+            back_component: tiles.len() * back_pitch + APART,
             back_pitch,
             rows: (0..most).map(|i| i * pitch).collect(),
             back_rows: (0..most).map(|i| i * back_pitch).collect(),
             tiles,
-            pixels,
+            pixels: offsets(lines.into_iter()),
             columns,
             height,
             width,
@@ -132,43 +141,24 @@ impl Forward {
             features,
             pitch,
             bias,
-            element: y.dtype.size(),
-            narrow: narrow(y.dtype, level),
-            round: bias_rounding(bias, y, level),
-            widen: widen(y.dtype, level),
+            stored: Stored::new(bias, y, level),
+            round_sums: sum_rounding(x.dtype, bias, level),
+            level,
             kernel: Weights::new(c, k, level),
-            taps,
-            moments: None,
+            taps: taps(c, k),
+            statistics: None,
             pooling: None,
             transforms: Transforms::of(level),
-            stage,
+            staging,
         })
     }
 
     /// Two more results: the sums of each image's features, and of the squares of their distances from their means.
-    pub fn with_moments(mut self, level: Level) -> Forward {
+    pub fn with_statistics(mut self, level: Level) -> Forward {
         let rows = |s: Strip| self.rows(s.row, s.rows) * self.width;
-        let parts = self.stage.strips_of_image().map(rows).collect();
-        self.moments = Some(Moments::new(self.features, parts, level));
+        let parts = self.staging.strips_of_image().map(rows).collect();
+        self.statistics = Some(BatchStatistics::new(self.features, parts, level));
         self
-    }
-
-    /// The maxima of windows of 2 by 2 pixels instead, of type `y`; `None` for other windows. `round` is for narrow types.
-    pub fn with_pooling(
-        mut self,
-        pool: &Pool,
-        y: &TensorType,
-        level: Level,
-        round: Option<TileFn>,
-    ) -> Option<Forward> {
-        if pool.window != [2, 2] || pool.strides != [2, 2] {
-            return None;
-        }
-        let row = pool_row(DType::F32, y.dtype, level)?;
-        // Whole pixels are pooled.
-        self.groups = group(self.panels.len(), 1);
-        self.pooling = Some(Pooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });
-        Some(self)
     }
 
     /// Rows of pixels of some rows of tiles.
@@ -181,161 +171,146 @@ impl Forward {
         self.panels.iter().map(|p| p.shape.columns).sum()
     }
 
-    /// Distance between places of the transformed kernel.
-    fn kernel_place(&self) -> usize {
+    /// Distance between components of the transformed kernel.
+    fn kernel_component(&self) -> usize {
         self.channels * self.wide() + APART
     }
 
-    fn packed_bytes(&self) -> usize {
-        (PLACES * self.kernel_place() * 4).next_multiple_of(ALIGN)
-    }
-
-    fn bias_bytes(&self) -> usize {
-        (self.wide() * 4).next_multiple_of(ALIGN)
-    }
-
-    /// Transforms the kernel and packs it, panel by panel.
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
-        let cuts: Vec<(usize, usize)> = pieces(self.channels, PIECE).collect();
-        let body = |task: usize| {
-            let (panel, (first, n)) = (&self.panels[task / cuts.len()], cuts[task % cuts.len()]);
-            let wide = panel.shape.columns;
-            let at = panel.from * self.channels + first * wide;
-            with_scratch(9 * n * wide * 4, |scratch| {
-                let scratch = scratch.cast::<f32>();
-                // SAFETY: pieces of the kernel; scratch holds them, the packed kernel has places for them.
-                unsafe {
-                    for (t, tap) in self.taps.iter().enumerate() {
-                        let from = tap + first * self.kernel.channel + panel.from * self.kernel.feature;
-                        let to = scratch.add(t * n * wide);
-                        self.kernel.pack(kernel.at(0), from, n, panel.columns, wide, to);
-                    }
-                    (self.transforms.kernel)(&Window {
-                        taps: scratch,
-                        tap: n * wide,
-                        row: 0,
-                        places: packed.elem::<f32>(at),
-                        place: self.kernel_place(),
-                        wide: 0,
-                        rows: 1,
-                        elements: n * wide,
-                        add: false,
-                    });
-                }
-            });
-        };
-        let work = (self.channels * self.wide()) as f64 * 3.0;
-        cx.team.run_with(self.panels.len() * cuts.len(), work, cx.flush, &body);
-    }
-
     /// One task: some features of one strip.
-    unsafe fn strip(&self, task: usize, to: &Arrays, place: Option<Ptr>) {
-        let strip = self.stage.strip(task / self.groups.len());
+    unsafe fn strip(&self, task: usize, to: &Arrays) {
+        let strip = self.staging.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let count = strip.images * strip.rows * self.columns;
-        let staged = self.stage.elements().next_multiple_of(16);
+        let staged = self.staging.elements().next_multiple_of(16);
         // Sums that are not the result yet need working memory: some features of all pixels, or all of them.
-        let wide = match (&self.pooling, self.narrow) {
+        let wide = match (&self.pooling, self.stored.narrow) {
             (Some(_), _) => self.features,
             (None, Some(_)) => self.back_pitch,
             (None, None) => 0,
         };
         let local: Vec<usize> =
             if wide > 0 { (0..self.pixels.len()).map(|p| p * wide).collect() } else { vec![] };
-        let height = self.rows(strip.row, strip.rows);
-        let part = strip.row / self.stage.strip(0).rows;
         let at = (strip.image * self.height + 2 * strip.row) * self.width * self.features;
-        let mut ahead = self.next(task + 1, group, count, to.x.at(0));
-        let elements = staged + PLACES * (self.place + self.back_place) + self.pixels.len() * wide;
+        let mut prefetch = self.next(task + 1, group, count, to.x.at(0));
+        let elements =
+            staged + COMPONENTS * (self.component + self.back_component) + self.pixels.len() * wide;
         with_scratch(elements * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
             let input = scratch.wrapping_add(staged);
-            let back = input.wrapping_add(PLACES * self.place);
-            let sums = back.wrapping_add(PLACES * self.back_place);
+            let back = input.wrapping_add(COMPONENTS * self.component);
+            let sums = back.wrapping_add(COMPONENTS * self.back_component);
             // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
             unsafe {
-                for slice in 0..self.stage.slices {
-                    (self.transforms.input)(&Tiles {
-                        from: self.stage.load(to.x.at(0), strip, slice, scratch.cast()).cast(),
-                        offsets: self.tiles.as_ptr(),
-                        count,
-                        row: self.stage.strides[0],
-                        column: self.stage.strides[1],
-                        channels: self.stage.width,
-                        to: input.add(slice * self.stage.width),
-                        pitch: self.pitch,
-                        place: self.place,
-                    });
-                }
+                self.transform_input(strip, to.x.at(0), scratch, input);
                 for panels in group.chunks(self.together) {
                     let from = panels[0].from;
                     let columns = panels.iter().map(|p| p.columns).sum();
-                    self.products(panels, count, input, back, to.kernel.elem(0), &mut ahead);
-                    let (y, rows, pixel, line) = match (&self.pooling, wide) {
-                        (Some(_), _) => (sums.add(from), &local, wide, height),
-                        (None, 0) => (to.y.elem(at + from), &self.pixels, self.features, self.height),
-                        (None, _) => (sums, &local, wide, height),
+                    self.products(panels, count, input, back, to.kernel.elem(0), &mut prefetch);
+                    let (y, rows, pixel) = match (&self.pooling, wide) {
+                        (Some(_), _) => (sums.add(from), &local, wide),
+                        (None, 0) => (to.y.elem(at + from), &self.pixels, self.features),
+                        (None, _) => (sums, &local, wide),
                     };
-                    (self.transforms.result)(&Pixels {
-                        from: back,
-                        pitch: self.back_pitch,
-                        place: self.back_place,
-                        images: strip.images,
-                        rows: strip.rows,
-                        columns: self.columns,
-                        height,
-                        width: self.width,
-                        to: y,
-                        image: line * self.width * pixel,
-                        line: self.width * pixel,
-                        pixel,
-                        features: columns,
-                        bias: if self.adds_bias() { to.bias.elem(from) } else { std::ptr::null_mut() },
-                    });
-                    if self.pooling.is_some() {
-                        continue;
-                    }
-                    if let Some(narrow) = self.narrow {
-                        for p in 0..strip.images * height * self.width {
-                            let y = to.y.at((at + self.pixels[p] + from) * self.element);
-                            let row = sums.add(p * wide).cast::<u8>();
-                            if let Some(round) = self.round {
-                                let bias = to.bias.elem::<f32>(from).cast_const().cast();
-                                round(row, row, bias, (&raw const columns).cast(), 1);
-                            }
-                            narrow(y, row, row, row, columns);
-                            if let (Some(widen), Some(_)) = (self.widen, &self.moments) {
-                                widen(row, y, y, y, columns);
-                            }
-                        }
-                    }
-                    if let Some(m) = &self.moments {
-                        let all = to.moments.elem(0);
-                        m.gather(strip.image, strip.images, part, y, rows, from, columns, all);
+                    self.transform_back(strip, back, (y, pixel, wide > 0), (from, columns), to);
+                    if self.pooling.is_none() {
+                        self.store(strip, (y, rows), wide > 0, (from, columns), to);
                     }
                 }
                 if let Some(pooling) = &self.pooling {
-                    self.pool(pooling, strip, height, sums, to, place);
+                    self.pool_strip(pooling, strip, sums, to);
                 }
             }
         });
     }
 
-    /// Whether a bias is added to sums as they are transformed back. Narrow ones are rounded before they are pooled.
-    fn adds_bias(&self) -> bool {
-        self.bias && self.round.is_none() && self.pooling.as_ref().is_none_or(|p| p.round.is_none())
+    /// Transforms the tiles of a strip, slice by slice of the channels.
+    unsafe fn transform_input(&self, strip: Strip, x: *const u8, staged: *mut f32, input: *mut f32) {
+        for slice in 0..self.staging.slices {
+            // SAFETY: by the caller's promise.
+            unsafe {
+                (self.transforms.input)(&Tiles {
+                    from: self.staging.load(x, strip, slice, staged.cast()).cast(),
+                    offsets: self.tiles.as_ptr(),
+                    count: strip.images * strip.rows * self.columns,
+                    row: self.staging.strides[0],
+                    column: self.staging.strides[1],
+                    channels: self.staging.width,
+                    to: input.add(slice * self.staging.width),
+                    pitch: self.pitch,
+                    component: self.component,
+                });
+            }
+        }
     }
 
-    /// Pools the pixels of a strip; `place`: where places of maxima go.
-    unsafe fn pool(
+    /// Transforms products back to pixels at `y`, `pixel` elements apart: of the result, or of this strip alone.
+    unsafe fn transform_back(
         &self,
-        pooling: &Pooling,
         strip: Strip,
-        height: usize,
-        sums: *mut f32,
+        back: *const f32,
+        (y, pixel, alone): (*mut f32, usize, bool),
+        (from, columns): (usize, usize),
         to: &Arrays,
-        place: Option<Ptr>,
     ) {
+        let height = self.rows(strip.row, strip.rows);
+        let lines = if alone { height } else { self.height };
+        // SAFETY: by the caller's promise.
+        unsafe {
+            (self.transforms.result)(&Pixels {
+                from: back,
+                pitch: self.back_pitch,
+                component: self.back_component,
+                images: strip.images,
+                rows: strip.rows,
+                columns: self.columns,
+                height,
+                width: self.width,
+                to: y,
+                image: lines * self.width * pixel,
+                line: self.width * pixel,
+                pixel,
+                features: columns,
+                bias: if self.adds_bias() { to.bias.elem(from) } else { std::ptr::null_mut() },
+            });
+        }
+    }
+
+    /// Stores some features of a strip's pixels, unless they are stored, and leaves their statistics.
+    unsafe fn store(
+        &self,
+        strip: Strip,
+        (sums, rows): (*mut f32, &[usize]),
+        narrow: bool,
+        (from, columns): (usize, usize),
+        to: &Arrays,
+    ) {
+        let at = (strip.image * self.height + 2 * strip.row) * self.width * self.features + from;
+        let pixels = if narrow { strip.images * self.rows(strip.row, strip.rows) * self.width } else { 0 };
+        // SAFETY: pixels of this task's part of the result.
+        unsafe {
+            #[allow(clippy::needless_range_loop, reason = "the index is an address too")]
+            for p in 0..pixels {
+                let y = to.y.at((at + self.pixels[p]) * self.stored.element);
+                let bias = to.bias.elem::<f32>(from);
+                self.stored.put(sums.add(rows[p]), bias, y, columns, self.statistics.is_some());
+            }
+            let Some(statistics) = &self.statistics else { return };
+            let part = strip.row / self.staging.strip(0).rows;
+            let all = to.statistics.elem(0);
+            statistics.gather((strip.image, strip.images, part), (sums, rows), (from, columns), all);
+        }
+    }
+
+    /// Whether a bias is added to sums as they are transformed back. Narrow ones are rounded before they are pooled.
+    fn adds_bias(&self) -> bool {
+        self.bias
+            && self.stored.adds_bias_to_sums()
+            && self.pooling.as_ref().is_none_or(|p| p.round.is_none())
+    }
+
+    /// Pools the pixels of a strip. The second result is argmax.
+    unsafe fn pool_strip(&self, pooling: &Pooling, strip: Strip, sums: *mut f32, to: &Arrays) {
+        let height = self.rows(strip.row, strip.rows);
         let (pixels, line) = (strip.images * height * self.width, self.width * self.features);
         // SAFETY: sums hold the strip's pixels; its windows' results are this task's alone.
         unsafe {
@@ -353,10 +328,10 @@ impl Forward {
                         line,
                         channels: self.features,
                         relu: pooling.relu,
-                        place: place.map_or(std::ptr::null_mut(), |p| p.at(at)),
+                        argmax: to.second.map_or(std::ptr::null_mut(), |p| p.at(at)),
                     };
                     let from = sums.add((i * height + 2 * r) * line).cast::<u8>();
-                    let y = to.y.at(at * self.element);
+                    let y = to.y.at(at * self.stored.element);
                     (pooling.row)(y, from, (&raw const windows).cast(), from, pooling.columns);
                 }
             }
@@ -371,25 +346,25 @@ impl Forward {
         input: *const f32,
         to: *mut f32,
         kernel: *const f32,
-        ahead: &mut Ahead,
+        prefetch: &mut Prefetch,
     ) {
         let run = 0;
-        for p in 0..PLACES {
+        for p in 0..COMPONENTS {
             for panel in panels {
                 let (wide, at) = (panel.shape.columns, panel.from - panels[0].from);
                 for (first, length) in pieces(self.channels, CHAIN) {
-                    let b = p * self.kernel_place() + panel.from * self.channels + first * wide;
+                    let b = p * self.kernel_component() + panel.from * self.channels + first * wide;
                     for (tile, rows) in pieces(count, panel.shape.rows) {
                         let t = Across {
-                            a: input.wrapping_add(p * self.place + tile * self.pitch + first),
+                            a: input.wrapping_add(p * self.component + tile * self.pitch + first),
                             rows: self.rows.as_ptr(),
                             runs: &run,
                             count: 1,
                             length,
-                            ahead: ahead.next(length / TOGETHER),
+                            ahead: prefetch.next(length / TOGETHER),
                             b: kernel.wrapping_add(b),
                             out: Out {
-                                c: to.wrapping_add(p * self.back_place + tile * self.back_pitch + at),
+                                c: to.wrapping_add(p * self.back_component + tile * self.back_pitch + at),
                                 rows: self.back_rows.as_ptr(),
                                 columns: wide,
                                 add: first > 0,
@@ -405,15 +380,22 @@ impl Forward {
     }
 
     /// The input of the task that this thread does next, to be fetched while it works with `group`.
-    fn next(&self, task: usize, group: &[Panel], count: usize, x: *const u8) -> Ahead {
+    fn next(&self, task: usize, group: &[Panel], count: usize, x: *const u8) -> Prefetch {
         let strip = task / self.groups.len();
-        if strip >= self.stage.strips() {
-            return Ahead::none();
+        if strip >= self.staging.strips() {
+            return Prefetch::none();
         }
         let tiles = group.iter().map(|p| count.div_ceil(p.shape.rows)).sum::<usize>();
-        let calls = PLACES * self.channels.div_ceil(CHAIN) * tiles;
-        Ahead::new([self.stage.input_of(x, self.stage.strip(strip)), (x, 0)], calls)
+        let calls = COMPONENTS * self.channels.div_ceil(CHAIN) * tiles;
+        Prefetch::new([self.staging.input_of(x, self.staging.strip(strip)), (x, 0)], calls)
     }
+}
+
+/// Offsets of a window's elements in the kernel, as the input meets them.
+fn taps(c: &Convolution, k: &TensorType) -> Vec<usize> {
+    let own = k.shape.strides();
+    let tap = |d: usize, t: usize| (if c.reversal[d] { 2 - t } else { t }) * own[c.dims.kernel_spatial[d]];
+    (0..9).map(|t| tap(0, t / 3) + tap(1, t % 3)).collect()
 }
 
 /// Columns of some panels, in whole vectors.
@@ -421,45 +403,78 @@ fn wide(panels: &[Panel]) -> usize {
     panels.iter().map(|p| p.shape.columns).sum()
 }
 
-impl Kernel for Forward {
-    fn scratch(&self) -> usize {
-        let moments = self.moments.as_ref().map_or(0, |m| m.elements(self.stage.batch()));
-        self.packed_bytes() + self.bias_bytes() + moments * 4
+impl Strips for Forward {
+    fn staging(&self) -> &Staging {
+        &self.staging
     }
 
-    fn kept(&self, same: &[bool]) -> usize {
-        if same[1] { self.packed_bytes() } else { 0 }
+    fn statistics(&self) -> Option<&BatchStatistics> {
+        self.statistics.as_ref()
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
-        // SAFETY: by the caller's promise.
-        unsafe { self.pack(cx, Ptr::of(inputs[1]), Ptr(kept)) };
+    fn bytes(&self) -> [usize; 2] {
+        [COMPONENTS * self.kernel_component(), self.wide()].map(|n| (n * 4).next_multiple_of(ALIGN))
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: scratch has room for the transformed kernel.
-        unsafe {
-            self.pack(cx, Ptr::of(io.inputs[1]), Ptr(io.scratch));
-            self.run_kept(cx, io, io.scratch)
-        }
+    fn bias(&self) -> Option<(Option<TileFn>, usize)> {
+        self.bias.then_some((self.stored.widen, self.features))
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        let parts = [self.packed_bytes(), self.bias_bytes()];
-        let bias = self.bias.then_some((self.widen, self.features));
-        // SAFETY: scratch has those parts.
-        let arrays = unsafe { Arrays::new(io, kept, parts, bias) };
-        let place = io.outputs.get(1).filter(|_| self.pooling.is_some()).map(|&p| Ptr(p));
-        // SAFETY: the kernel is transformed; tasks write disjoint parts of the result.
-        let body = |task: usize| unsafe { self.strip(task, &arrays, place) };
-        let tasks = self.stage.strips() * self.groups.len();
-        let products = PLACES * self.tiles.len() * self.stage.strips();
+    // Transforms the kernel as well, panel by panel.
+    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+        let cuts: Vec<(usize, usize)> = pieces(self.channels, PIECE).collect();
+        let body = |task: usize| {
+            let (panel, (first, n)) = (&self.panels[task / cuts.len()], cuts[task % cuts.len()]);
+            let wide = panel.shape.columns;
+            let at = panel.from * self.channels + first * wide;
+            with_scratch(9 * n * wide * 4, |scratch| {
+                let scratch = scratch.cast::<f32>();
+                // SAFETY: pieces of the kernel; scratch holds them, the packed kernel has components for them.
+                unsafe {
+                    for (t, tap) in self.taps.iter().enumerate() {
+                        let from = tap + first * self.kernel.channel + panel.from * self.kernel.feature;
+                        let to = scratch.add(t * n * wide);
+                        self.kernel.pack(kernel.at(0), from, n, panel.columns, wide, to);
+                    }
+                    (self.transforms.kernel)(&Window {
+                        taps: scratch,
+                        tap: n * wide,
+                        row: 0,
+                        components: packed.elem::<f32>(at),
+                        component: self.kernel_component(),
+                        wide: 0,
+                        rows: 1,
+                        elements: n * wide,
+                        add: false,
+                    });
+                }
+            });
+        };
+        let work = (self.channels * self.wide()) as f64 * 3.0;
+        cx.team.run_with(self.panels.len() * cuts.len(), work, cx.flush, &body);
+    }
+
+    fn tasks(&self) -> (usize, f64) {
+        let products = COMPONENTS * self.tiles.len() * self.staging.strips();
         let work = (products * self.channels * self.features) as f64 / 50.0;
-        cx.team.run_with(tasks, work, cx.flush, &body);
-        if let Some(m) = &self.moments {
-            // SAFETY: every strip has left its part; two more results have a value for each feature of each image.
-            unsafe { m.write(self.stage.batch(), arrays.moments, io) };
+        (self.staging.strips() * self.groups.len(), work)
+    }
+
+    unsafe fn task(&self, task: usize, to: &Arrays) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.strip(task, to) };
+    }
+
+    fn pool(&mut self, pool: &Pool, y: &TensorType) -> bool {
+        // Each window must be a tile.
+        if pool.window != [2, 2] || pool.strides != [2, 2] {
+            return false;
         }
-        Ok(())
+        let Some(row) = pool_row(DType::F32, y.dtype, self.level) else { return false };
+        // Whole pixels are pooled.
+        self.groups = group(self.panels.len(), 1);
+        let round = self.round_sums;
+        self.pooling = Some(Pooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });
+        true
     }
 }

@@ -1,16 +1,23 @@
 //! `x: [B, H, W, C], dy: [B, H', W', F] → dkernel: [3, 3, C, F]`, as the convolution that autodiff makes of it.
 //!
-//! For each of the 16 places a sum of products `[C, tiles]` by `[tiles, F]`, strip by strip, transformed back once at
+//! For each of the 16 components a sum of products `[C, tiles]` by `[tiles, F]`, strip by strip, transformed back once at
 //! the end of a task. Tasks are parts of the batch times slices of channels times slices of features; sums over parts
 //! go up a tree. All of that follows from shapes alone.
 
-use super::super::stage::{Ahead, FEWEST_TASKS, Stage};
-use super::super::tiles::{Down, Out, Panel, SLACK, TOGETHER, panels, pieces};
-use super::super::{Parts, is_kernel_gradient};
-use super::{APART, Costs, PLACES, Sizes, Tiles, Transforms, Window, axes, is_plain, padded};
-use crate::detect::Level;
-use crate::exec::{Cx, with_scratch};
-use crate::kernels::{Io, Kernel};
+use crate::kernel::convolution::{has_unit_steps, is_kernel_gradient};
+use crate::kernel::partial_sums::PartialSums;
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel};
+use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels};
+use crate::kernels::conv::operands::NO_GRADIENT;
+use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip};
+use crate::kernels::conv::winograd::tiling::{
+    APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
+};
+use crate::select::Refusal;
+use crate::simd::level::Target;
+use crate::simd::ranges::pieces;
+use crate::simd::winograd::{COMPONENTS, Tiles, Transforms, Window};
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 
@@ -26,78 +33,81 @@ const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
 pub struct KernelGradient {
-    x: Stage,
-    dy: Stage,
+    x: Staging,
+    dy: Staging,
     /// Offsets of a strip's tiles in both.
     x_tiles: Vec<usize>,
     dy_tiles: Vec<usize>,
     /// Tiles across an image.
     columns: usize,
-    /// Offsets of the transformed tiles of `x`, [`SLACK`] more at the end, and distance between places of both.
+    /// Offsets of the transformed tiles of `x`, [`SLACK`] more at the end, and distance between components of both.
     steps: Vec<usize>,
-    x_place: usize,
-    dy_place: usize,
+    x_component: usize,
+    dy_component: usize,
     /// Panels of one slice of features, and their columns.
     panels: Vec<Panel>,
     wide: usize,
-    /// Offsets of channels in the sums, and distance between their places.
+    /// Offsets of channels in the sums, and distance between their components.
     rows: Vec<usize>,
-    sum_place: usize,
+    sum_component: usize,
     channels: usize,
     features: usize,
-    parts: Parts,
+    parts: PartialSums,
     strips_per_part: usize,
     transforms: Transforms,
 }
 
 impl KernelGradient {
-    /// `None` where the definition is as fast or other attributes ask for it.
+    /// Refuses where the definition is as fast, or other attributes ask for it.
     pub fn new(
         c: &Convolution,
-        x: &TensorType,
-        dy: &TensorType,
-        y: &TensorType,
-        level: Level,
-    ) -> Option<KernelGradient> {
-        if !is_plain(c) || !is_kernel_gradient(c) || y.shape[..2] != [3, 3] {
-            return None;
+        [x, dy, y]: [&TensorType; 3],
+        target: Target,
+    ) -> std::result::Result<KernelGradient, Refusal> {
+        let level = target.level.vectors();
+        may_transform(target, [x, dy])?;
+        if !is_kernel_gradient(c) {
+            return Err(NO_GRADIENT.into());
+        }
+        if !has_unit_steps(c) || y.shape[..2] != [3, 3] {
+            return Err(NO_WINDOW.into());
         }
         let (channels, features) = (x.shape[3], dy.shape[3]);
         let (height, width) = (dy.shape[1], dy.shape[2]);
-        let stage = |t: &TensorType, padding: &[[i64; 2]], reach: usize| {
+        let staging = |t: &TensorType, padding: &[[i64; 2]], reach: usize| {
             let axes = axes(t, padding, [height, width], reach);
-            Stage::new(t, axes, TILES, y.elements(), level).sliced(SLICE)
+            Staging::new(t, axes, TILES, y.elements(), level).sliced(SLICE)
         };
         let batch = x.shape[0];
-        let (x, dy) = (stage(x, &c.padding, 4), stage(dy, &[[0, 0]; 2], 2));
+        let (x, dy) = (staging(x, &c.padding, 4), staging(dy, &[[0, 0]; 2], 2));
         let strips = x.strips();
         if !COSTS.pays(&Sizes { batch, pixels: [height, width], channels, features, strips }) {
-            return None;
+            return Err(NO_GAIN.into());
         }
         let counts = [height.div_ceil(2), width.div_ceil(2)];
         let (x_tiles, dy_tiles) = (x.pixels(&counts), dy.pixels(&counts));
         let panels = panels(level, dy.width);
         let wide: usize = panels.iter().map(|p| p.shape.columns).sum();
-        let sum_place = x.width * wide + APART;
-        if PLACES * sum_place > MOST_OF_TASK {
-            return None;
+        let sum_component = x.width * wide + APART;
+        if COMPONENTS * sum_component > MOST_OF_TASK {
+            return Err("the sums of one task fit no cache".into());
         }
         let pitch = padded(x.width);
         let most = (MOST_SUMS / y.elements()).clamp(1, MOST_PARTS).min(x.strips());
         let parts = FEWEST_TASKS.div_ceil(x.slices * dy.slices).min(most);
         let strips_per_part = x.strips().div_ceil(parts);
-        Some(KernelGradient {
+        Ok(KernelGradient {
             columns: counts[1],
             steps: (0..x_tiles.len() + SLACK).map(|t| t * pitch).collect(),
-            x_place: x_tiles.len() * pitch + APART,
-            dy_place: dy_tiles.len() * wide + APART,
+            x_component: x_tiles.len() * pitch + APART,
+            dy_component: dy_tiles.len() * wide + APART,
             panels,
             wide,
             rows: (0..x.width).map(|c| c * wide).collect(),
-            sum_place,
+            sum_component,
             channels,
             features,
-            parts: Parts::new(x.strips().div_ceil(strips_per_part), y, level),
+            parts: PartialSums::new(x.strips().div_ceil(strips_per_part), y, level),
             strips_per_part,
             transforms: Transforms::of(level),
             x_tiles,
@@ -118,50 +128,27 @@ impl KernelGradient {
         let first = part * self.strips_per_part;
         let last = (first + self.strips_per_part).min(self.x.strips());
         let [staged, more] = [&self.x, &self.dy].map(|s| s.elements().next_multiple_of(16));
-        let elements = staged.max(more) + PLACES * (self.x_place + self.dy_place + self.sum_place);
+        let elements =
+            staged.max(more) + COMPONENTS * (self.x_component + self.dy_component + self.sum_component);
         with_scratch(elements * 4, |scratch| {
             let scratch = scratch.cast::<f32>();
             let left = scratch.wrapping_add(staged.max(more));
-            let right = left.wrapping_add(PLACES * self.x_place);
-            let places = right.wrapping_add(PLACES * self.dy_place);
+            let right = left.wrapping_add(COMPONENTS * self.x_component);
+            let components = right.wrapping_add(COMPONENTS * self.dy_component);
             for i in first..last {
                 let strip = self.x.strip(i);
                 let count = strip.images * strip.rows * self.columns;
-                let mut ahead = Ahead::none();
-                if i + 1 < last {
-                    let next = self.x.strip(i + 1);
-                    let rows = self.x.width.div_ceil(self.panels[0].shape.rows);
-                    let calls = PLACES * self.panels.len() * rows;
-                    ahead = Ahead::new([self.x.input_of(x, next), self.dy.input_of(dy, next)], calls);
-                }
+                let mut prefetch = match i + 1 < last {
+                    true => self.next(self.x.strip(i + 1), x, dy),
+                    false => Prefetch::none(),
+                };
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above.
                 unsafe {
-                    (self.transforms.input)(&Tiles {
-                        from: self.x.load(x, strip, channels, scratch.cast()).cast(),
-                        offsets: self.x_tiles.as_ptr(),
-                        count,
-                        row: self.x.strides[0],
-                        column: self.x.strides[1],
-                        channels: self.x.width,
-                        to: left,
-                        pitch: self.steps[1],
-                        place: self.x_place,
-                    });
-                    let from = self.dy.load(dy, strip, features, scratch.cast()).cast::<f32>();
-                    for panel in &self.panels {
-                        (self.transforms.cotangent)(&Tiles {
-                            from: from.add(panel.from),
-                            offsets: self.dy_tiles.as_ptr(),
-                            count,
-                            row: self.dy.strides[0],
-                            column: self.dy.strides[1],
-                            channels: panel.columns,
-                            to: right.add(panel.from * count),
-                            pitch: panel.shape.columns,
-                            place: self.dy_place,
-                        });
-                    }
-                    self.products(left, right, count, places, i > first, &mut ahead);
+                    let from = self.x.load(x, strip, channels, scratch.cast()).cast();
+                    self.transform_input(from, count, left);
+                    let from = self.dy.load(dy, strip, features, scratch.cast()).cast();
+                    self.transform_cotangent(from, count, right);
+                    self.products(left, right, count, components, i > first, &mut prefetch);
                 }
             }
             let at = channels * self.x.width * self.features + features * self.dy.width;
@@ -171,8 +158,8 @@ impl KernelGradient {
                     taps: sums.add(part * self.parts.size + at),
                     tap: self.channels * self.features,
                     row: self.features,
-                    places,
-                    place: self.sum_place,
+                    components,
+                    component: self.sum_component,
                     wide: self.wide,
                     rows: self.x.width,
                     elements: self.dy.width,
@@ -180,6 +167,51 @@ impl KernelGradient {
                 });
             }
         });
+    }
+
+    /// The next strip's operands, to be fetched meanwhile.
+    fn next(&self, strip: Strip, x: *const u8, dy: *const u8) -> Prefetch {
+        let rows = self.x.width.div_ceil(self.panels[0].shape.rows);
+        let calls = COMPONENTS * self.panels.len() * rows;
+        Prefetch::new([self.x.input_of(x, strip), self.dy.input_of(dy, strip)], calls)
+    }
+
+    /// Transforms `count` tiles of the input.
+    unsafe fn transform_input(&self, from: *const f32, count: usize, to: *mut f32) {
+        // SAFETY: by the caller's promise, all tiles are there, and room for them.
+        unsafe {
+            (self.transforms.input)(&Tiles {
+                from,
+                offsets: self.x_tiles.as_ptr(),
+                count,
+                row: self.x.strides[0],
+                column: self.x.strides[1],
+                channels: self.x.width,
+                to,
+                pitch: self.steps[1],
+                component: self.x_component,
+            });
+        }
+    }
+
+    /// Transforms `count` tiles of the cotangent, panel by panel.
+    unsafe fn transform_cotangent(&self, from: *const f32, count: usize, to: *mut f32) {
+        for panel in &self.panels {
+            // SAFETY: as for the input.
+            unsafe {
+                (self.transforms.cotangent)(&Tiles {
+                    from: from.add(panel.from),
+                    offsets: self.dy_tiles.as_ptr(),
+                    count,
+                    row: self.dy.strides[0],
+                    column: self.dy.strides[1],
+                    channels: panel.columns,
+                    to: to.add(panel.from * count),
+                    pitch: panel.shape.columns,
+                    component: self.dy_component,
+                });
+            }
+        }
     }
 
     /// The 16 products of `count` tiles.
@@ -190,21 +222,21 @@ impl KernelGradient {
         count: usize,
         sums: *mut f32,
         add: bool,
-        ahead: &mut Ahead,
+        prefetch: &mut Prefetch,
     ) {
-        for p in 0..PLACES {
+        for p in 0..COMPONENTS {
             for panel in &self.panels {
                 let wide = panel.shape.columns;
                 for (row, rows) in pieces(self.x.width, panel.shape.rows) {
                     let t = Down {
-                        a: left.wrapping_add(p * self.x_place + row),
+                        a: left.wrapping_add(p * self.x_component + row),
                         steps: self.steps.as_ptr(),
                         count,
-                        ahead: ahead.next(count / TOGETHER),
-                        b: right.wrapping_add(p * self.dy_place + panel.from * count),
+                        ahead: prefetch.next(count / TOGETHER),
+                        b: right.wrapping_add(p * self.dy_component + panel.from * count),
                         b_row: wide,
                         out: Out {
-                            c: sums.wrapping_add(p * self.sum_place + panel.from),
+                            c: sums.wrapping_add(p * self.sum_component + panel.from),
                             rows: self.rows[row..].as_ptr(),
                             columns: wide,
                             add,
@@ -229,7 +261,7 @@ impl Kernel for KernelGradient {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let products = PLACES * self.x_tiles.len() * self.x.strips();
+        let products = COMPONENTS * self.x_tiles.len() * self.x.strips();
         let work = (products * self.channels * self.features) as f64 / 50.0;
         // SAFETY: tasks have their own sums.
         let task =

@@ -1,0 +1,43 @@
+//! What kinds of convolutions there are: those of layers, and those that autodiff makes of them.
+
+use systole_ir::op::Convolution;
+
+/// Batch first, features last, spatial dimensions in order.
+pub fn is_channels_last(batch: usize, feature: usize, spatial: &[usize]) -> bool {
+    batch == 0 && feature == spatial.len() + 1 && spatial.iter().copied().eq(1..=spatial.len())
+}
+
+/// Whether a convolution is one of layers, of one group, or such an input's gradient: `x: [B, …, C]` gives `[B, …', F]`.
+pub fn is_forward(c: &Convolution) -> bool {
+    !c.dims.input_spatial.is_empty() && is_forward_of_any_rank(c)
+}
+
+/// As [`is_forward`], with no spatial dimension perhaps.
+pub fn is_forward_of_any_rank(c: &Convolution) -> bool {
+    let d = &c.dims;
+    c.feature_groups == 1
+        && c.batch_groups == 1
+        && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
+        && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
+}
+
+/// Whether a convolution is that which autodiff makes of a kernel's gradient, of one group: `x: [B, …, C]` by
+/// `dy: [B, …', F]` gives `[…, C, F]`.
+pub fn is_kernel_gradient(c: &Convolution) -> bool {
+    let (d, n) = (&c.dims, c.dims.input_spatial.len());
+    n > 0
+        && c.feature_groups == 1
+        && c.batch_groups == 1
+        && c.reversal.iter().all(|r| !r)
+        && is_channels_last(d.input_feature, d.input_batch, &d.input_spatial)
+        && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
+        && d.output_batch == n
+        && d.output_feature == n + 1
+        && d.output_spatial.iter().copied().eq(0..n)
+}
+
+/// Whether a convolution of two spatial dimensions moves its window by single elements of an input without holes.
+pub fn has_unit_steps(c: &Convolution) -> bool {
+    let ones = |of: &[usize]| of.iter().all(|&n| n == 1);
+    c.padding.len() == 2 && ones(&c.strides) && ones(&c.lhs_dilation) && ones(&c.rhs_dilation)
+}

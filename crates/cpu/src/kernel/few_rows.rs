@@ -1,0 +1,558 @@
+//! Products of a small left operand and a few long rows, such as the gradients of a classifier with turned weights.
+//!
+//! The long rows are read (and bf16 widened) where they lie, and vectors of results go out as they are complete:
+//! packing would move more than the product itself does. The left operand is copied by products once, as f32.
+
+use crate::kernel::product::{Roles, count, joint_stride};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::machine::team::inside;
+use crate::simd::amx::LANES;
+use crate::simd::amx::fused::few_rows::To;
+use crate::simd::amx::fused::{Fused, WIDTH, few_rows as tiles};
+use crate::simd::bf16::Halves;
+use crate::simd::level::Level;
+use crate::simd::math;
+use crate::simd::prefetch::fetch;
+use crate::simd::ranges::pieces;
+use crate::simd::vector::Portable32;
+use std::ops::Range;
+use systole_ir::DType;
+
+/// Rows and products that are few.
+const MOST: usize = 64;
+/// Columns that make a row long.
+const LONG: usize = 256;
+/// Columns of a task, whose results stay in the first cache.
+const TASK: usize = 512;
+/// Rows of the right operand that are read at the same time.
+const STREAMS: usize = 32;
+/// How far ahead their elements are asked for, in bytes: hardware does not follow so many streams.
+const AHEAD: usize = 256;
+/// Columns of the widest strip.
+const STRIP: usize = 32;
+
+/// One call of a register kernel: a strip of the result, or a part of its rows.
+#[derive(Clone, Copy)]
+struct Call {
+    k: usize,
+    /// Left operand, so many elements from product to product; words of two products, where kernels take pairs.
+    a: *const f32,
+    a_k: usize,
+    /// Right operand; from product to product in elements.
+    b: *const u8,
+    b_k: usize,
+    c: *mut u8,
+    c_row: usize,
+    /// Whether to add to the result or to replace it.
+    add: bool,
+}
+
+/// `R` rows of two vectors. `HALF`: the right operand is bf16; `NARROW`: the result is, too.
+/// (Plain loops: closures would not be compiled for the level.)
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>(c: &Call) {
+    // SAFETY: the caller's operands cover the rows, products and columns; the level is available.
+    unsafe {
+        let mut acc = [[V::splat(0.0); 2]; R];
+        let (mut a, mut at) = (c.a, 0);
+        for _ in 0..c.k {
+            let mut b = [acc[0][0]; 2];
+            for j in 0..2 {
+                let at = at + j * V::LANES;
+                fetch(c.b.wrapping_add(at * if HALF { 2 } else { 4 } + AHEAD));
+                b[j] = if HALF {
+                    V::load_wide(c.b.cast::<u16>().add(at))
+                } else {
+                    V::load(c.b.cast::<f32>().add(at))
+                };
+            }
+            for i in 0..R {
+                let x = V::splat(*a.add(i));
+                for j in 0..2 {
+                    acc[i][j] = x.mul_add(b[j], acc[i][j]);
+                }
+            }
+            a = a.wrapping_add(c.a_k);
+            at += c.b_k;
+        }
+        for i in 0..R {
+            for j in 0..2 {
+                let at = i * c.c_row + j * V::LANES;
+                if NARROW {
+                    acc[i][j].narrow().store_narrow(c.c.cast::<u16>().add(at));
+                } else {
+                    let to = c.c.cast::<f32>().add(at);
+                    let sum = if c.add { V::load(to).add(acc[i][j]) } else { acc[i][j] };
+                    sum.store(to);
+                }
+            }
+        }
+    }
+}
+
+/// As [`strip`], for pairs of products of bf16. Two rows of the right operand become words of two products, each with
+/// one of the columns.
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &Call) {
+    use crate::simd::vector::Vector;
+    use crate::simd::vector::x86::{HalfPairs16, V16x32, in_turn};
+    // SAFETY: as for `strip`; the level has products of pairs.
+    unsafe {
+        let mut acc = [[HalfPairs16::splat(0.0); 2]; R];
+        let (mut a, mut b) = (c.a, c.b.cast::<u16>());
+        for k in (0..c.k).step_by(2) {
+            fetch(b.wrapping_add(AHEAD / 2));
+            let second = if k + 1 < c.k {
+                let second = b.add(c.b_k);
+                fetch(second.wrapping_add(AHEAD / 2));
+                Some(second)
+            } else {
+                None
+            };
+            let words = in_turn(b, second);
+            for i in 0..R {
+                let x = HalfPairs16::splat(*a.add(i));
+                for j in 0..2 {
+                    acc[i][j] = x.mul_add(words[j], acc[i][j]);
+                }
+            }
+            a = a.wrapping_add(c.a_k);
+            b = b.wrapping_add(2 * c.b_k);
+        }
+        for i in 0..R {
+            for j in 0..2 {
+                let (at, y) = (i * c.c_row + j * V16x32::LANES, acc[i][j]);
+                if NARROW {
+                    y.store_rounded(c.c.cast::<u16>().add(at));
+                } else {
+                    let (to, y) = (c.c.cast::<f32>().add(at), V16x32(y.0));
+                    let sum = if c.add { V16x32::load(to).add(y) } else { y };
+                    sum.store(to);
+                }
+            }
+        }
+    }
+}
+
+/// A register kernel for a number of rows up to the level's.
+type StripFn = unsafe fn(usize, &Call);
+
+macro_rules! kernels {
+    ($name:ident, $v:ty, [$($r:literal)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $name<const HALF: bool, const NARROW: bool>(rows: usize, c: &Call) {
+            match rows {
+                // SAFETY: the caller's promises are those of `strip`.
+                $($r => unsafe { strip::<$v, $r, HALF, NARROW>(c) },)*
+                _ => {}
+            }
+        }
+    };
+}
+kernels!(portable, Portable32, [1 2 3 4]);
+#[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86::{V8x32, V16x32};
+kernels!(avx2, V8x32, [1 2 3 4 5 6], "avx2,fma");
+kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+
+/// The kernels for pairs.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+unsafe fn of_pairs<const NARROW: bool>(rows: usize, c: &Call) {
+    macro_rules! by_rows {
+        ($($r:literal)*) => {
+            match rows {
+                // SAFETY: the caller's promises are those of `strip_of_pairs`.
+                $($r => unsafe { strip_of_pairs::<$r, NARROW>(c) },)*
+                _ => {}
+            }
+        };
+    }
+    by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+}
+
+/// The kernel of a level for types of the right operand and the result, the most rows and the columns that it takes.
+fn kernel(level: Level, [from, to]: [DType; 2]) -> Option<(StripFn, usize, usize)> {
+    let which = match (from, to) {
+        (DType::F32, DType::F32) => 0,
+        (DType::BF16, DType::F32) => 1,
+        (DType::BF16, DType::BF16) => 2,
+        _ => return None,
+    };
+    let pick = |kernels: [StripFn; 3]| kernels[which];
+    Some(match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => {
+            (pick([avx512::<false, false>, avx512::<true, false>, avx512::<true, true>]), 13, 32)
+        }
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => (pick([avx2::<false, false>, avx2::<true, false>, avx2::<true, true>]), 6, 16),
+        _ => (pick([portable::<false, false>, portable::<true, false>, portable::<true, true>]), 4, 8),
+    })
+}
+
+/// `[M, K] · [K, N]` for small `M` and `K`, where the rows of the right operand lie together.
+pub struct FewRows {
+    m: usize,
+    n: usize,
+    k: usize,
+    a_row: usize,
+    a_k: usize,
+    b_k: usize,
+    from: DType,
+    to: DType,
+    add: bool,
+    run: StripFn,
+    rows: usize,
+    columns: usize,
+    /// Whether products are taken by pairs.
+    pairs: bool,
+    /// Does it by tile registers instead.
+    tiles: Option<&'static Fused>,
+}
+
+impl FewRows {
+    /// The product, or `None` where it has another form.
+    pub fn new(ra: &Roles, rb: &Roles, types: [DType; 2], level: Level) -> Option<FewRows> {
+        FewRows::accept(ra, rb, types, level).ok()
+    }
+
+    /// The product, or why it has another form.
+    pub fn accept(
+        ra: &Roles,
+        rb: &Roles,
+        [from, to]: [DType; 2],
+        level: Level,
+    ) -> Result<FewRows, &'static str> {
+        let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
+        let small = |n: usize| (1..=MOST).contains(&n);
+        if !small(m) || !small(k) {
+            return Err("it has more than 64 rows, or sums of more than 64 products");
+        }
+        if n < LONG {
+            return Err("it has fewer than 256 columns");
+        }
+        if count(&ra.batch) != 1 {
+            return Err("it is a batch of products");
+        }
+        let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+        let (Some((a_row, a_k)), Some((1, b_k))) = (strides(ra), strides(rb)) else {
+            return Err("the columns of the right operand are no neighbours");
+        };
+        let (run, rows, columns) =
+            kernel(level, [from, to]).ok_or("its elements are neither f32 nor bf16 summed as f32")?;
+        Ok(FewRows {
+            m,
+            n,
+            k,
+            a_row,
+            a_k,
+            b_k,
+            from,
+            to,
+            add: false,
+            run,
+            rows,
+            columns,
+            pairs: false,
+            tiles: None,
+        })
+    }
+
+    /// Rows that are computed at a time.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// How many products a sum has, and how far their factors lie apart in elements: in the copied left operand, of which a
+    /// product has one number for each row, and in the right one, of which it has one for each column.
+    pub fn terms(&self) -> (usize, usize, usize) {
+        (self.k, self.m, self.b_k)
+    }
+
+    /// Leaves the product to tile registers where they know it. Columns then go in whole [`WIDTH`]s.
+    pub fn with_tiles(mut self, fused: Option<&'static Fused>) -> FewRows {
+        self.tiles = fused.filter(|_| self.from == DType::BF16 && self.n.is_multiple_of(WIDTH));
+        self
+    }
+
+    /// Takes products by pairs where the level has an instruction for that.
+    pub fn with_pairs(mut self, level: Level) -> FewRows {
+        #[cfg(target_arch = "x86_64")]
+        if level == Level::Avx512Bf16 && self.from == DType::BF16 {
+            self.run = if self.to == DType::F32 { of_pairs::<false> } else { of_pairs::<true> };
+            self.pairs = true;
+        }
+        let _ = level;
+        self
+    }
+
+    /// Bytes of working memory: the left operand.
+    pub fn scratch(&self) -> usize {
+        match self.tiles {
+            Some(_) => self.m.div_ceil(LANES) * tiles::packed_bytes(self.k),
+            None => (self.m * self.k.next_multiple_of(2) * 4).next_multiple_of(64),
+        }
+    }
+
+    /// Computes all sums.
+    ///
+    /// # Safety
+    /// Operands and result have the shapes of `new`; scratch has as many bytes as asked for.
+    pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
+        let (b, c, left) = (Ptr::of(io.inputs[1]), Ptr(io.outputs[0]), Ptr(io.scratch));
+        // SAFETY: the caller's operand and scratch.
+        unsafe { self.copy_left(io.inputs[0], left.elem(0)) };
+        // Tile registers are prepared once for each task.
+        let size = if self.tiles.is_some() && inside() { self.n } else { TASK };
+        let tasks = self.n.div_ceil(size);
+        let body = |task: usize| {
+            // From the end: what was written last is nearest.
+            let task = tasks - 1 - task;
+            let columns = task * size..((task + 1) * size).min(self.n);
+            let c = c.at(columns.start * self.to.size());
+            // SAFETY: each task has its own columns of the result.
+            unsafe { self.part(left.elem(0), b.at(0), 0..self.m, columns, (c, self.n)) };
+        };
+        let work = (self.m * self.n * self.k) as f64 / 60.0;
+        cx.team.run_with(tasks, work, cx.flush, &body);
+    }
+
+    /// The left operand as [`part`](FewRows::part) reads it.
+    ///
+    /// # Safety
+    /// `a` is the left operand; `left` has room for as many bytes as [`scratch`](FewRows::scratch) says.
+    pub unsafe fn copy_left(&self, a: *const u8, left: *mut f32) {
+        if self.tiles.is_some() {
+            for from in (0..self.m).step_by(LANES) {
+                let rows = LANES.min(self.m - from);
+                let to = left.cast::<u8>().wrapping_add(from / LANES * tiles::packed_bytes(self.k));
+                // SAFETY: elements of the operand; there is room for all tiles.
+                unsafe {
+                    let at =
+                        |i: usize, k: usize| *a.cast::<u16>().add((from + i) * self.a_row + k * self.a_k);
+                    tiles::pack(rows, self.k, at, to);
+                }
+            }
+            return;
+        }
+        if self.pairs {
+            let (a, words) = (a.cast::<u16>(), left.cast::<[u16; 2]>());
+            for k in (0..self.k).step_by(2) {
+                for i in 0..self.m {
+                    let at = i * self.a_row + k * self.a_k;
+                    // SAFETY: elements of the operand; there is room for all of them.
+                    unsafe {
+                        let second = if k + 1 < self.k { *a.add(at + self.a_k) } else { 0 };
+                        *words.add(k / 2 * self.m + i) = [*a.add(at), second];
+                    }
+                }
+            }
+            return;
+        }
+        for k in 0..self.k {
+            for i in 0..self.m {
+                let at = i * self.a_row + k * self.a_k;
+                // SAFETY: an element of the operand; there is room for all of them.
+                unsafe {
+                    *left.add(k * self.m + i) = match self.from {
+                        DType::F32 => *a.cast::<f32>().add(at),
+                        _ => math::from_bf16(*a.cast::<u16>().add(at)),
+                    };
+                }
+            }
+        }
+    }
+
+    /// Some rows and columns of the result, to `c.0` with `c.1` elements from row to row.
+    ///
+    /// # Safety
+    /// `left` was filled by [`copy_left`](FewRows::copy_left), `b` is the right operand, and the rows and columns exist
+    /// in both and in `c`.
+    pub unsafe fn part(
+        &self,
+        left: *const f32,
+        b: *const u8,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        c: (*mut u8, usize),
+    ) {
+        if let Some(fused) = self.tiles {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.part_by_tiles(fused, left, b, rows, columns, c) };
+        }
+        // Sums that are to be rounded must be complete.
+        let products = if self.to == DType::F32 { STREAMS } else { self.k };
+        for (from, k) in pieces(self.k, products) {
+            let add = self.add || from > 0;
+            let steps = if self.pairs { from / 2 } else { from };
+            let left = left.wrapping_add(steps * self.m + rows.start);
+            for (row, count) in pieces(rows.len(), self.rows) {
+                for at in columns.clone().step_by(self.columns) {
+                    let n = self.columns.min(columns.end - at);
+                    let call = Call {
+                        k,
+                        a: left.wrapping_add(row),
+                        a_k: self.m,
+                        b: b.wrapping_add((from * self.b_k + at) * self.from.size()),
+                        b_k: self.b_k,
+                        c: c.0.wrapping_add((row * c.1 + at - columns.start) * self.to.size()),
+                        c_row: c.1,
+                        add,
+                    };
+                    // SAFETY: the caller's operands and result.
+                    unsafe { self.strip(&call, count, n) };
+                }
+            }
+        }
+    }
+
+    /// As [`part`](FewRows::part); rows begin with a tile.
+    unsafe fn part_by_tiles(
+        &self,
+        fused: &Fused,
+        left: *const f32,
+        b: *const u8,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        c: (*mut u8, usize),
+    ) {
+        let _registers = fused.configure(tiles::shapes(rows.len().min(LANES), self.k));
+        let to = match self.to {
+            DType::F32 if self.add => To::Sum,
+            DType::F32 => To::F32,
+            _ => To::Bf16,
+        };
+        for from in rows.clone().step_by(LANES) {
+            let call = tiles::Call {
+                rows: LANES.min(rows.end - from),
+                k: self.k,
+                a: left.cast::<u8>().wrapping_add(from / LANES * tiles::packed_bytes(self.k)),
+                b: b.cast::<u16>().wrapping_add(columns.start),
+                b_k: self.b_k,
+                columns: columns.len(),
+                to,
+                c: c.0.wrapping_add((from - rows.start) * c.1 * self.to.size()),
+                c_row: c.1,
+            };
+            // SAFETY: the caller's operands and result; the unit was available when it was chosen.
+            unsafe { (fused.few_rows)(&call) };
+        }
+    }
+
+    /// A strip of `n` columns, by way of copies where these are fewer than a kernel's.
+    unsafe fn strip(&self, call: &Call, rows: usize, n: usize) {
+        if n == self.columns {
+            // SAFETY: the caller's strip; the level was available when the kernel was chosen.
+            return unsafe { (self.run)(rows, call) };
+        }
+        let (from, size) = (self.from.size(), self.to.size());
+        let right = call.k * STRIP * from;
+        with_scratch(right + rows * STRIP * 4, |wide| {
+            let sums = wide.wrapping_add(right);
+            // SAFETY: rows have `n` elements from there on; scratch has room for rows of a strip.
+            unsafe {
+                wide.write_bytes(0, right);
+                for k in 0..call.k {
+                    let row = call.b.add(k * self.b_k * from);
+                    std::ptr::copy_nonoverlapping(row, wide.add(k * STRIP * from), n * from);
+                }
+                let row = |i: usize| (call.c.add(i * call.c_row * size), sums.add(i * STRIP * size));
+                for (c, sums) in (0..rows).map(row).filter(|_| call.add) {
+                    std::ptr::copy_nonoverlapping(c.cast_const(), sums, n * size);
+                }
+                let copy = Call { b: wide, b_k: STRIP, c: sums, c_row: STRIP, ..*call };
+                (self.run)(rows, &copy);
+                for (c, sums) in (0..rows).map(row) {
+                    std::ptr::copy_nonoverlapping(sums.cast_const(), c, n * size);
+                }
+            }
+        });
+    }
+}
+
+impl Kernel for FewRows {
+    fn scratch(&self) -> usize {
+        FewRows::scratch(self)
+    }
+
+    /// Not where results are rounded.
+    fn add_to_result(&mut self) -> bool {
+        self.add = self.to == DType::F32;
+        self.add
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { FewRows::run(self, cx, io) };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::copy::Dim;
+    use crate::machine::memory::Memory;
+    use crate::machine::team::Team;
+    use systole_ir::bf16;
+
+    /// A product of whole numbers, whose sums are exact; `turned`: the left operand is stored by columns.
+    fn check(
+        level: Level,
+        (m, n, k): (usize, usize, usize),
+        [from, to]: [DType; 2],
+        turned: bool,
+        add: bool,
+    ) {
+        let numbers = |count: usize, by: usize| -> Vec<f32> {
+            (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
+        };
+        let (a, b, old) = (numbers(m * k, 5), numbers(k * n, 3), numbers(m * n, 4));
+        let (a_row, a_k) = if turned { (1, m) } else { (k, 1) };
+        let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
+        let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
+        let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
+        let mut thin = FewRows::new(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
+        assert!(!add || thin.add_to_result());
+        let scratch = Memory::new(thin.scratch()).unwrap();
+        let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
+        let (half_a, half_b) = (half(&a), half(&b));
+        let inputs: [*const u8; 2] = match from {
+            DType::F32 => [a.as_ptr().cast(), b.as_ptr().cast()],
+            _ => [half_a.as_ptr().cast(), half_b.as_ptr().cast()],
+        };
+        let (mut wide, mut narrow) = (old.clone(), half(&old));
+        let c: *mut u8 = if to == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
+        let io = Io { inputs: &inputs, outputs: &[c], scratch: scratch.ptr() };
+        // SAFETY: all arrays have the sizes of the product.
+        unsafe { thin.run(&Cx { team: &Team::new(2), flush: false }, &io) };
+        for i in 0..m * n {
+            let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
+            want += if add { old[i] } else { 0.0 };
+            let (got, want) = match to {
+                DType::F32 => (wide[i], want),
+                _ => (bf16::from_bits(narrow[i]).to_f32(), bf16::from_f32(want).to_f32()),
+            };
+            assert_eq!(got, want, "{level:?} {m}×{n}×{k} {from} {to} turned {turned} add {add}, element {i}");
+        }
+    }
+
+    #[test]
+    fn rows_of_every_count_for_every_type() {
+        for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
+            for types in [[DType::F32, DType::F32], [DType::BF16, DType::F32], [DType::BF16, DType::BF16]] {
+                let adds = types[1] == DType::F32;
+                for m in 1..=14 {
+                    check(level, (m, 300, 10), types, m % 2 == 0, adds && m % 3 == 0);
+                }
+                check(level, (10, 2500, 7), types, true, adds);
+                check(level, (33, 257, 64), types, false, false);
+                check(level, (10, 2500, 63), types, false, adds);
+            }
+        }
+    }
+}

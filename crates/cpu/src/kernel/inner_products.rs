@@ -1,0 +1,550 @@
+//! Products with few columns whose operands both lie along the products, such as those of a classifier with turned
+//! weights: every lane of a vector sums products of its own, and the lanes are added up at the end.
+//!
+//! A block of products of all columns stays in the first cache while the rows of a task pass by.
+
+use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::simd::bf16::Halves;
+use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::loops::widen;
+use crate::simd::math;
+use crate::simd::prefetch::fetch;
+use crate::simd::ranges::pieces;
+use crate::simd::vector::{Portable32, Vector};
+use std::ops::Range;
+use systole_ir::DType;
+
+/// Columns that are few.
+const FEW: usize = 16;
+/// Products below which adding up the lanes costs more than it saves.
+const FEWEST: usize = 128;
+/// Products of a block, and rows whose sums are in the first cache beside it.
+const BLOCK: usize = 416;
+const ROWS: usize = 16;
+/// Lanes of the widest vector.
+const LANES: usize = 16;
+/// Products of a vector of pairs.
+const PAIRED: usize = 32;
+
+/// One call of a register kernel: sums of some rows by some columns over a block of products.
+struct Call {
+    /// Vectors of products.
+    steps: usize,
+    a: *const u8,
+    /// Elements from row to row.
+    a_row: usize,
+    /// The rows of the left operand that are needed next, as far apart.
+    next: *const u8,
+    /// f32, or bf16 where kernels take pairs.
+    b: *const u8,
+    b_row: usize,
+    /// A vector for each row and column, and elements from row to row.
+    sums: *mut f32,
+    sums_row: usize,
+    /// Whether there are no sums yet.
+    first: bool,
+}
+
+/// Vectors of operands.
+///
+/// # Safety
+/// As for [`Vector`].
+unsafe trait Load: Vector<T = f32> {
+    /// Products of a vector.
+    const PRODUCTS: usize;
+    /// Of the left operand, from element `at` on. `NARROW`: it is bf16.
+    unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> Self;
+    /// Of the right operand.
+    unsafe fn right(b: *const u8, at: usize) -> Self;
+}
+
+// SAFETY: as for the vectors.
+unsafe impl<V: Halves> Load for V {
+    const PRODUCTS: usize = V::LANES;
+    #[inline(always)]
+    unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> V {
+        // SAFETY: the caller's operand.
+        unsafe {
+            if NARROW { V::load_wide(a.cast::<u16>().add(at)) } else { V::load(a.cast::<f32>().add(at)) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn right(b: *const u8, at: usize) -> V {
+        // SAFETY: the caller's operand.
+        unsafe { V::load(b.cast::<f32>().add(at)) }
+    }
+}
+
+// SAFETY: as for the vectors. Pairs of both operands lie together.
+#[cfg(target_arch = "x86_64")]
+unsafe impl Load for HalfPairs16 {
+    const PRODUCTS: usize = PAIRED;
+    #[inline(always)]
+    unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> HalfPairs16 {
+        // SAFETY: the caller's operand.
+        unsafe { HalfPairs16::load(a.cast::<u16>().add(at).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn right(b: *const u8, at: usize) -> HalfPairs16 {
+        // SAFETY: the caller's operand.
+        unsafe { HalfPairs16::load(b.cast::<u16>().add(at).cast()) }
+    }
+}
+
+/// `R` rows by `N` columns. `NARROW`: the left operand is bf16.
+/// (Plain loops: closures would not be compiled for the level.)
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &Call) {
+    // SAFETY: the caller's operands cover the rows, columns and products; the level is available.
+    unsafe {
+        let mut acc = [[V::splat(0.0); N]; R];
+        if !c.first {
+            for i in 0..R {
+                for j in 0..N {
+                    acc[i][j] = V::load(c.sums.add(i * c.sums_row + j * LANES));
+                }
+            }
+        }
+        for k in 0..c.steps {
+            let mut b = [acc[0][0]; N];
+            for j in 0..N {
+                b[j] = V::right(c.b, j * c.b_row + k * V::PRODUCTS);
+            }
+            for i in 0..R {
+                let at = i * c.a_row + k * V::PRODUCTS;
+                // Pieces of rows are too short for the hardware to foresee what follows.
+                fetch(c.next.wrapping_add(at * if NARROW { 2 } else { 4 }));
+                let a = V::left::<NARROW>(c.a, at);
+                for j in 0..N {
+                    acc[i][j] = a.mul_add(b[j], acc[i][j]);
+                }
+            }
+        }
+        for i in 0..R {
+            for j in 0..N {
+                acc[i][j].store(c.sums.add(i * c.sums_row + j * LANES));
+            }
+        }
+    }
+}
+
+/// A register kernel for numbers of rows and columns up to the level's.
+type DotsFn = unsafe fn(usize, usize, &Call);
+
+macro_rules! kernels {
+    ($name:ident, $v:ty, [$($r:literal: $($n:literal)*;)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $name<const NARROW: bool>(rows: usize, columns: usize, c: &Call) {
+            match (rows, columns) {
+                // SAFETY: the caller's promises are those of `dots`.
+                $($(($r, $n) => unsafe { dots::<$v, $r, $n, NARROW>(c) },)*)*
+                _ => {}
+            }
+        }
+    };
+}
+kernels!(portable, Portable32, [1: 1 2 3 4; 2: 1 2 3 4;]);
+#[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
+kernels!(avx2, V8x32, [1: 1 2 3 4 5; 2: 1 2 3 4 5;], "avx2,fma");
+kernels!(
+    avx512,
+    V16x32,
+    [1: 1 2 3 4 5 6; 2: 1 2 3 4 5 6; 3: 1 2 3 4 5 6; 4: 1 2 3 4 5 6;],
+    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+);
+#[cfg(target_arch = "x86_64")]
+kernels!(
+    of_pairs,
+    HalfPairs16,
+    [1: 1 2 3 4 5 6; 2: 1 2 3 4 5 6; 3: 1 2 3 4 5 6; 4: 1 2 3 4 5 6;],
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma"
+);
+
+/// Adds up the lanes of `n` sums at `a`, [`LANES`] apart, `c` (a `usize`) of them each, to the numbers at `dst`.
+struct Totals;
+impl Tile for Totals {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, c: *const u8, n: usize) {
+        // SAFETY: as the type says.
+        unsafe {
+            let lanes = *c.cast::<usize>();
+            for i in 0..n {
+                let mut sum = *a.cast::<[f32; LANES]>().add(i);
+                let mut half = LANES / 2;
+                while half > 0 {
+                    for j in 0..half {
+                        sum[j] = if 2 * half <= lanes { sum[j] + sum[j + half] } else { sum[j] };
+                    }
+                    half /= 2;
+                }
+                *dst.cast::<f32>().add(i) = sum[0];
+            }
+        }
+    }
+}
+
+/// Sums of some rows while products are added: see [`InnerProducts::start`].
+pub struct RowSums {
+    rows: Range<usize>,
+    /// The first of the rows, and the right operand.
+    a: *const u8,
+    b: *const u8,
+    sums: *mut f32,
+    /// Room for a block of the right operand as f32, and for the ends of rows of both.
+    wide: *mut f32,
+    ends: *mut f32,
+}
+
+/// `[M, K] · [N, K]ᵀ` of f32 or bf16 for small `N`.
+pub struct InnerProducts {
+    m: usize,
+    n: usize,
+    k: usize,
+    a_row: usize,
+    b_row: usize,
+    from: DType,
+    to: DType,
+    epilogue: Epilogue,
+    /// The level's kernels, for f32 and for bf16 on the left, and the most rows and columns that they take.
+    run: [DotsFn; 2],
+    most: [usize; 2],
+    lanes: usize,
+    /// Products that one step of a kernel takes.
+    step: usize,
+    totals: TileFn,
+    widen: Option<TileFn>,
+}
+
+impl InnerProducts {
+    /// The product, or `None` where it has another form.
+    pub fn new(
+        ra: &Roles,
+        rb: &Roles,
+        types: [DType; 2],
+        epilogue: Epilogue,
+        level: Level,
+    ) -> Option<InnerProducts> {
+        InnerProducts::accept(ra, rb, types, epilogue, level).ok()
+    }
+
+    /// The product, or why it has another form.
+    pub fn accept(
+        ra: &Roles,
+        rb: &Roles,
+        [from, to]: [DType; 2],
+        epilogue: Epilogue,
+        level: Level,
+    ) -> Result<InnerProducts, &'static str> {
+        let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
+        let known = |t: DType| matches!(t, DType::F32 | DType::BF16);
+        if !known(from) || !known(to) {
+            return Err("its elements are neither f32 nor bf16");
+        }
+        if count(&ra.batch) != 1 {
+            return Err("it is a batch of products");
+        }
+        if !(1..=FEW).contains(&n) {
+            return Err("it has more than 16 columns");
+        }
+        if k < FEWEST {
+            return Err("its sums have fewer than 128 products");
+        }
+        if joint_stride(&ra.inner) != Some(1) || joint_stride(&rb.inner) != Some(1) {
+            return Err("an operand is not stored along the products");
+        }
+        let (Some(a_row), Some(b_row)) = (joint_stride(&ra.free), joint_stride(&rb.free)) else {
+            return Err("the rows of an operand have no one distance");
+        };
+        let (run, most, lanes): ([DotsFn; 2], [usize; 2], usize) = match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => ([avx512::<false>, avx512::<true>], [4, 6], 16),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => ([avx2::<false>, avx2::<true>], [2, 5], 8),
+            _ => ([portable::<false>, portable::<true>], [2, 4], 4),
+        };
+        Ok(InnerProducts {
+            m,
+            n,
+            k,
+            a_row,
+            b_row,
+            from,
+            to,
+            epilogue,
+            run,
+            most,
+            lanes,
+            step: lanes,
+            totals: level.tile::<Totals>(),
+            widen: widen(from, level),
+        })
+    }
+
+    /// Takes products by pairs where the level has an instruction for that and whole vectors of these are all that there
+    /// is `at_a_time` (0: all products).
+    pub fn with_pairs(mut self, level: Level, at_a_time: usize) -> InnerProducts {
+        let whole = self.k.is_multiple_of(PAIRED) && at_a_time.is_multiple_of(PAIRED);
+        #[cfg(target_arch = "x86_64")]
+        if level == Level::Avx512Bf16 && self.from == DType::BF16 && whole {
+            self.run[1] = of_pairs::<true>;
+            self.step = PAIRED;
+            self.widen = None;
+        }
+        let _ = (level, whole);
+        self
+    }
+
+    /// Computes all sums.
+    ///
+    /// # Safety
+    /// Operands and result have the shapes of `new`.
+    pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
+        let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
+        let bias = io.inputs.get(2).filter(|_| self.epilogue.bias).map(|&p| Ptr::of(p));
+        let body = |task: usize| {
+            let rows = task * ROWS..((task + 1) * ROWS).min(self.m);
+            with_scratch(InnerProducts::bytes(rows.len()), |memory| {
+                // SAFETY: the rows are this task's.
+                unsafe {
+                    let sums = self.start(rows, a, b, memory);
+                    self.add(&sums, 0..self.k / self.step * self.step, false);
+                    self.finish(sums, bias, c);
+                }
+            });
+        };
+        let work = (self.m * self.k * self.n) as f64 / 60.0;
+        cx.team.run_with(self.m.div_ceil(ROWS), work, cx.flush, &body);
+    }
+
+    /// Bytes of working memory for the sums of some rows.
+    pub fn bytes(rows: usize) -> usize {
+        (rows * FEW * LANES + FEW * BLOCK + (rows + FEW) * LANES) * 4
+    }
+
+    /// The sums of some rows, before the first product. How many rows are summed together changes none of them.
+    ///
+    /// # Safety
+    /// `a` and `b` are the operands and `memory` has as many bytes as [`bytes`](InnerProducts::bytes) says, while sums are added.
+    pub unsafe fn start(&self, rows: Range<usize>, a: Ptr, b: Ptr, memory: *mut u8) -> RowSums {
+        let sums = memory.cast::<f32>();
+        let wide = sums.wrapping_add(rows.len() * FEW * LANES);
+        let ends = wide.wrapping_add(FEW * BLOCK);
+        let a = a.at(rows.start * self.a_row * self.from.size()).cast_const();
+        RowSums { rows, a, b: b.at(0).cast_const(), sums, wide, ends }
+    }
+
+    /// Adds some products, whole vectors, which follow those of the call before. `near`: their left operands are in
+    /// a near cache.
+    ///
+    /// # Safety
+    /// As [`start`](InnerProducts::start) says; the operands' elements for these products are there.
+    pub unsafe fn add(&self, s: &RowSums, products: Range<usize>, near: bool) {
+        let size = self.from.size();
+        // SAFETY: operands have the shapes of `new`; memory has the parts that `start` lays out.
+        unsafe {
+            for from in products.clone().step_by(BLOCK) {
+                let n = BLOCK.min(products.end - from);
+                let (mut b, mut b_row) = (s.b.add(from * size), self.b_row);
+                if let Some(widen) = self.widen {
+                    for j in 0..self.n {
+                        let row = s.b.add((j * self.b_row + from) * size);
+                        widen(s.wide.add(j * BLOCK).cast(), row, row, row, n);
+                    }
+                    (b, b_row) = (s.wide.cast_const().cast(), BLOCK);
+                }
+                for first in (0..s.rows.len()).step_by(ROWS) {
+                    let a = s.a.add((first * self.a_row + from) * size);
+                    let call = Call {
+                        steps: n / self.step,
+                        a,
+                        a_row: self.a_row,
+                        next: a,
+                        b,
+                        b_row,
+                        sums: s.sums.add(first * self.sums_row()),
+                        sums_row: self.sums_row(),
+                        first: from == 0,
+                    };
+                    self.tiles(ROWS.min(s.rows.len() - first), self.from, near, &call);
+                }
+            }
+        }
+    }
+
+    /// The products that fill no vector; sums go out, with a bias perhaps.
+    ///
+    /// # Safety
+    /// As [`start`](InnerProducts::start) says; all other products have been added, and the rows of the result are the caller's.
+    pub unsafe fn finish(&self, s: RowSums, bias: Option<Ptr>, c: Ptr) {
+        let (size, whole, count) = (self.from.size(), self.k / self.step * self.step, s.rows.len());
+        // SAFETY: as for `add`.
+        unsafe {
+            if whole < self.k {
+                let right = s.ends.add(count * LANES);
+                for (operand, row, to, count) in
+                    [(s.a, self.a_row, s.ends, count), (s.b, self.b_row, right, self.n)]
+                {
+                    for i in 0..count {
+                        let from = operand.add((i * row + whole) * size);
+                        self.copy_end(from, to.add(i * LANES), self.k - whole);
+                    }
+                }
+                let (a, b) = (s.ends.cast_const().cast(), right.cast_const().cast());
+                let (a_row, b_row, sums_row) = (LANES, LANES, self.sums_row());
+                let first = whole == 0;
+                let call = Call { steps: 1, a, a_row, next: a, b, b_row, sums: s.sums, sums_row, first };
+                self.tiles(count, DType::F32, true, &call);
+            }
+            for (i, row) in s.rows.enumerate() {
+                self.put(s.sums.wrapping_add(i * self.sums_row()), row, bias, c);
+            }
+        }
+    }
+
+    /// Copies the end of a row, `n` products, as f32, and zeros behind it.
+    unsafe fn copy_end(&self, from: *const u8, to: *mut f32, n: usize) {
+        // SAFETY: the caller's row; there is room for a vector.
+        unsafe {
+            to.write_bytes(0, LANES);
+            match self.widen {
+                Some(widen) => widen(to.cast(), from, from, from, n),
+                None => std::ptr::copy_nonoverlapping(from.cast(), to, n),
+            }
+        }
+    }
+
+    /// Elements of a row of sums in lanes.
+    fn sums_row(&self) -> usize {
+        self.n * LANES
+    }
+
+    /// A call for rows of the left operand's type and all columns, cut into those of register kernels.
+    unsafe fn tiles(&self, rows: usize, left: DType, near: bool, c: &Call) {
+        let run = self.run[usize::from(left == DType::BF16)];
+        let paired = self.step == PAIRED && left == DType::BF16;
+        let row = |i: usize| c.a.wrapping_add(i * c.a_row * left.size());
+        let behind = c.a.wrapping_add(c.steps * self.step * left.size());
+        for (i, r) in pieces(rows, self.most[0]) {
+            // The next rows, or after the last ones the first ones' next products.
+            let next = if i + r < rows { row(i + r) } else { behind };
+            for (j, n) in pieces(self.n, self.most[1]) {
+                let a = row(i);
+                let call = Call {
+                    a,
+                    next: if j == 0 && !near { next } else { a },
+                    b: c.b.wrapping_add(j * c.b_row * if paired { 2 } else { 4 }),
+                    sums: c.sums.wrapping_add(i * c.sums_row + j * LANES),
+                    ..*c
+                };
+                // SAFETY: the caller's operands; the level was available when the kernels were chosen.
+                unsafe { run(r, n, &call) };
+            }
+        }
+    }
+
+    /// One row of sums goes out.
+    unsafe fn put(&self, sums: *const f32, row: usize, bias: Option<Ptr>, c: Ptr) {
+        let mut totals = [0f32; FEW];
+        let (sums, lanes) = (sums.cast(), (&raw const self.lanes).cast());
+        // SAFETY: the row has `n` sums, and is the caller's in the result.
+        unsafe {
+            (self.totals)(totals.as_mut_ptr().cast(), sums, sums, lanes, self.n);
+            for (j, &total) in totals.iter().enumerate().take(self.n) {
+                let at = row * self.n + j;
+                let sum = total + bias.map_or(0.0, |b| *b.elem::<f32>(j));
+                match self.to {
+                    DType::BF16 => *c.elem::<u16>(at) = math::to_bf16(sum),
+                    _ if self.epilogue.accumulate => *c.elem::<f32>(at) += sum,
+                    _ => *c.elem::<f32>(at) = sum,
+                }
+            }
+        }
+    }
+}
+
+impl Kernel for InnerProducts {
+    /// Not where results are rounded.
+    fn add_to_result(&mut self) -> bool {
+        self.epilogue.accumulate = self.to == DType::F32;
+        self.epilogue.accumulate
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { InnerProducts::run(self, cx, io) };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::copy::Dim;
+    use crate::machine::team::Team;
+    use systole_ir::bf16;
+
+    /// A product of whole numbers, whose sums are exact; rows of the operands are `gap` elements longer than used.
+    fn check(
+        level: Level,
+        (m, n, k): (usize, usize, usize),
+        types: [DType; 2],
+        gap: usize,
+        epilogue: Epilogue,
+    ) {
+        let numbers = |count: usize, by: usize| -> Vec<f32> {
+            (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
+        };
+        let row = k + gap;
+        let (a, b, bias, old) = (numbers(m * row, 5), numbers(n * row, 3), numbers(n, 2), numbers(m * n, 4));
+        let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
+        let roles = |size: usize| Roles { batch: vec![], free: dim(size, row), inner: dim(k, 1) };
+        let dots = InnerProducts::new(&roles(m), &roles(n), types, epilogue, level.vectors())
+            .unwrap()
+            .with_pairs(level, 0);
+        let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
+        let (half_a, half_b) = (half(&a), half(&b));
+        let inputs: [*const u8; 3] = match types[0] {
+            DType::F32 => [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()],
+            _ => [half_a.as_ptr().cast(), half_b.as_ptr().cast(), bias.as_ptr().cast()],
+        };
+        let (mut wide, mut narrow) = (old.clone(), half(&old));
+        let c: *mut u8 =
+            if types[1] == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
+        let io = Io { inputs: &inputs, outputs: &[c], scratch: std::ptr::null_mut() };
+        // SAFETY: all arrays have the sizes of the product.
+        unsafe { dots.run(&Cx { team: &Team::new(2), flush: false }, &io) };
+        for i in 0..m * n {
+            let mut want: f32 = (0..k).map(|x| a[i / n * row + x] * b[i % n * row + x]).sum();
+            want += if epilogue.bias { bias[i % n] } else { 0.0 };
+            want += if epilogue.accumulate { old[i] } else { 0.0 };
+            let (got, want) = match types[1] {
+                DType::F32 => (wide[i], want),
+                _ => (bf16::from_bits(narrow[i]).to_f32(), bf16::from_f32(want).to_f32()),
+            };
+            assert_eq!(got, want, "{level:?} {m}×{n}×{k} {types:?} {epilogue:?}, element {i}");
+        }
+    }
+
+    #[test]
+    fn rows_and_columns_of_every_count_with_every_epilogue() {
+        use DType::{BF16, F32};
+        for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
+            for (bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
+                let epilogue = Epilogue { bias, accumulate };
+                for n in 1..=FEW {
+                    check(level, (7, n, 135), [F32, F32], 0, epilogue);
+                }
+                check(level, (60, 10, 1200), [F32, F32], 3, epilogue);
+                check(level, (25, 3, 515), [BF16, F32], 1, epilogue);
+                check(level, (9, 11, 480), [BF16, F32], 6, epilogue);
+            }
+            // With products that pairs fill, and others.
+            for size in [(25, 10, 1030), (1, 1, 128), (49, 16, 513), (25, 10, 1056), (18, 16, 448)] {
+                check(level, size, [BF16, BF16], 2, Epilogue::default());
+            }
+        }
+    }
+}

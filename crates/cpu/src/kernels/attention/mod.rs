@@ -1,0 +1,736 @@
+//! Attention and its derivative, a few queries of a head at a time: their scores against all keys stay in a near cache
+//! and never become an array. The derivative computes them again.
+//!
+//! A task has a head, or some of its queries where there are few heads. It brings keys and values into the order in
+//! which products read them, then takes block after block of queries through all of it. With a causal mask, blocks end
+//! at the diagonal. Everything is in f32 until results are stored. Blocks and tasks are functions of shapes and the
+//! instruction set; sums over the tasks of a head are added in a tree.
+
+mod bf16_pairs;
+#[cfg(test)]
+mod tests;
+
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernels::attention::bf16_pairs::Pairs;
+use crate::select::{AMX, Answer, Candidate, EVERY, Family, Problem, Refusal};
+use crate::simd::gemm::{Left, Shape, Tile as Product, shape_f32};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::loops::{lanes_mut, narrow};
+use crate::simd::math;
+use crate::simd::pack::{PackFn, PanelArgs, floats};
+use crate::simd::philox::Words;
+use std::ops::Range;
+use systole_compile::Step;
+use systole_ir::attention::{AttentionMatch, Dropped, Wanted};
+use systole_ir::{DType, Result};
+
+/// Tiles of rows in a block of queries, at most.
+const TILES: usize = 4;
+/// Bytes of a block's scores, about.
+const SCORES: usize = 256 << 10;
+/// Tasks to aim at, and the fewest queries of one.
+const TASKS: usize = 16;
+const FEWEST: usize = 64;
+/// Numbers of a cache line: arrays in scratch begin at one.
+const LINE: usize = 16;
+/// Independent sums along a row.
+const CHAINS: usize = 32;
+
+/// Attention or its derivative.
+pub struct AttentionKernel {
+    found: AttentionMatch,
+    batch: usize,
+    heads: usize,
+    queries: usize,
+    keys: usize,
+    /// Features of queries and keys, and of values.
+    width: usize,
+    depth: usize,
+    /// Queries of a block.
+    block: usize,
+    /// Tasks of a head.
+    parts: usize,
+    dtype: DType,
+    pack: PackFn<f32>,
+    floats: PackFn<f32>,
+    narrow: Option<TileFn>,
+    words: Words,
+    soften: TileFn,
+    slope: TileFn,
+    to_keys: Shape<f32>,
+    to_width: Shape<f32>,
+    to_depth: Shape<f32>,
+    /// Products of bf16, where the level has those of pairs.
+    pairs: Option<Pairs>,
+}
+
+/// A matrix in f32 as a left operand: any two strides. Tile registers read sixteen steps that lie together, and the next
+/// ones at sixteen times the stride.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
+    at: *mut f32,
+    row: usize,
+    step: usize,
+}
+
+/// A right operand: steps of vectors, and where the next tile of columns begins.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns {
+    at: *mut f32,
+    step: usize,
+    tile: usize,
+}
+
+/// Hands out a task's scratch.
+pub(crate) struct Room {
+    taken: usize,
+}
+
+impl Room {
+    fn take(&mut self, floats: usize) -> usize {
+        let at = self.taken;
+        self.taken += floats.next_multiple_of(LINE) + LINE;
+        at
+    }
+}
+
+/// Where a task's arrays lie in its scratch, in floats.
+struct Places {
+    keys_turned: usize,
+    values: usize,
+    queries: usize,
+    scores: usize,
+    output: usize,
+    bits: usize,
+    /// The derivative's.
+    keys: usize,
+    values_turned: usize,
+    cotangent: usize,
+    slopes: usize,
+    /// Sums of the derivatives by keys and values, one after the other.
+    sums: usize,
+    total: usize,
+}
+
+impl AttentionKernel {
+    /// By these products of pairs, or by those of f32; `level` is that of vectors.
+    fn with(found: &AttentionMatch, step: &Step, level: Level, pairs: Option<Pairs>) -> AttentionKernel {
+        let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
+        let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
+        let (keys, depth) = (k.shape[1], v.shape[3]);
+        let [to_keys, to_width, to_depth] = match &pairs {
+            Some(pairs) => [pairs.to_keys, pairs.to_width, pairs.to_depth],
+            None => [keys, width, depth].map(|n| shape_f32(level, n)),
+        };
+        let most = (TILES * to_keys.rows()).min((SCORES / 4 / keys.max(1)).max(to_keys.rows()));
+        let blocks = queries.div_ceil(most).max(1);
+        let parts = (TASKS / (batch * heads).max(1)).clamp(1, queries.div_ceil(FEWEST).max(1));
+        AttentionKernel {
+            found: found.clone(),
+            batch,
+            heads,
+            queries,
+            keys,
+            width,
+            depth,
+            block: queries.div_ceil(blocks),
+            parts,
+            dtype: q.dtype,
+            pack: floats(q.dtype, level),
+            floats: floats(DType::F32, level),
+            narrow: narrow(q.dtype, level),
+            words: Words::new(level),
+            soften: level.tile::<Soften>(),
+            slope: level.tile::<Slope>(),
+            to_keys,
+            to_width,
+            to_depth,
+            pairs,
+        }
+    }
+
+    /// Floats between rows of copies with so many columns: whole tiles.
+    fn padded(shape: &Shape<f32>, columns: usize) -> usize {
+        columns.next_multiple_of(shape.columns)
+    }
+
+    fn width_row(&self) -> usize {
+        Self::padded(&self.to_width, self.width)
+    }
+
+    fn depth_row(&self) -> usize {
+        Self::padded(&self.to_depth, self.depth)
+    }
+
+    /// Floats between rows of scores. Not a power of two: rows must not fall into the same cache sets.
+    fn score_row(&self) -> usize {
+        Self::padded(&self.to_keys, self.keys) + LINE
+    }
+
+    fn places(&self) -> Places {
+        let mut room = Room { taken: 0 };
+        let turned = Self::padded(&self.to_keys, self.keys);
+        let (width, depth) = (self.width_row(), self.depth_row());
+        let derivative = |n: usize| if self.found.gradient.is_some() { n } else { 0 };
+        Places {
+            keys_turned: room.take(self.width * turned),
+            values: room.take(if self.found.gradient.is_some() { 0 } else { self.keys * depth }),
+            queries: room.take(self.block * width),
+            scores: room.take(self.block * self.score_row()),
+            output: room.take(self.block * width.max(depth)),
+            bits: room.take(self.keys + 8),
+            keys: room.take(derivative(self.keys * width)),
+            values_turned: room.take(derivative(self.depth * turned)),
+            cotangent: room.take(derivative(self.block * depth)),
+            slopes: room.take(derivative(self.block * self.score_row())),
+            sums: room.take(derivative(if self.parts == 1 { self.sums_of_one() } else { 0 })),
+            total: room.taken,
+        }
+    }
+
+    /// Floats of a task's derivatives by keys and values.
+    fn sums_of_one(&self) -> usize {
+        self.keys * (self.width_row() + self.depth_row())
+    }
+
+    /// As [`AttentionKernel::sums_of_one`], however products are computed.
+    fn sums_of_a_task(&self) -> usize {
+        self.pairs.as_ref().map_or_else(|| self.sums_of_one(), |pairs| self.pair_sums_of_one(pairs))
+    }
+
+    /// Keys that the query sees, from the first on.
+    fn seen(&self, query: usize) -> usize {
+        if self.found.attention.causal { self.keys.min(query + 1) } else { self.keys }
+    }
+
+    /// Address of a place of a head in an array `[batch, places, heads, features]`.
+    fn address(&self, array: Ptr, head: usize, places: usize, place: usize, features: usize) -> *mut u8 {
+        let (b, n) = (head / self.heads, head % self.heads);
+        array.at((((b * places) + place) * self.heads + n) * features * self.dtype.size())
+    }
+
+    /// Copies rows of a head as f32, `stride` floats apart, with zeros after the features.
+    unsafe fn rows(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32, stride: usize) {
+        let size = self.dtype.size();
+        let panel = PanelArgs {
+            src: from.cast_const(),
+            lane: size,
+            step: self.heads * features * size,
+            lanes: features,
+            fill: stride,
+            k: rows,
+            products: rows,
+            dst: to,
+            stride,
+        };
+        // SAFETY: the caller's rows and room for the copy.
+        unsafe { (self.pack)(&[panel]) };
+    }
+
+    /// Copies rows of a head so that they are columns of a right operand.
+    unsafe fn turned(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32) -> Columns {
+        let (size, columns) = (self.dtype.size(), self.to_keys.columns);
+        let lane = self.heads * features * size;
+        for first in (0..rows).step_by(columns) {
+            let panel = PanelArgs {
+                src: from.wrapping_add(first * lane).cast_const(),
+                lane,
+                step: size,
+                lanes: columns.min(rows - first),
+                fill: columns,
+                k: features,
+                products: features,
+                dst: to.wrapping_add(first * features),
+                stride: columns,
+            };
+            // SAFETY: as for `rows`.
+            unsafe { (self.pack)(&[panel]) };
+        }
+        Columns { at: to, step: columns, tile: features * columns }
+    }
+
+    /// Stores a row of results, multiplied.
+    unsafe fn store(&self, row: *mut f32, by: f32, features: usize, to: *mut u8) {
+        // SAFETY: the caller's row and its place in the result.
+        unsafe {
+            lanes_mut::<f32>(row.cast(), features).iter_mut().for_each(|x| *x *= by);
+            match self.narrow {
+                Some(narrow) => {
+                    let from = row.cast_const().cast();
+                    narrow(to, from, from, from, features);
+                }
+                None => std::ptr::copy_nonoverlapping(row.cast_const(), to.cast(), features),
+            }
+        }
+    }
+
+    /// Blocks of queries of a task.
+    fn blocks(&self, part: usize) -> impl Iterator<Item = Range<usize>> {
+        let (from, to) = (self.queries * part / self.parts, self.queries * (part + 1) / self.parts);
+        let count = (to - from).div_ceil(self.block);
+        (0..count).map(move |i| {
+            let at = |i: usize| from + (to - from) * i / count;
+            at(i)..at(i + 1)
+        })
+    }
+
+    /// The keys that a task's queries see.
+    fn keys_of(&self, part: usize) -> usize {
+        self.seen((self.queries * (part + 1) / self.parts).max(1) - 1)
+    }
+
+    /// Random bits of a query's weights, where some are dropped.
+    unsafe fn bits(&self, state: Ptr, head: usize, query: usize, buffer: *mut f32) -> *const u32 {
+        if self.found.attention.dropout.is_none() {
+            return std::ptr::null();
+        }
+        let first = (head * self.queries + query) * self.keys;
+        // SAFETY: the buffer has room for the words of a row and for two counters' more.
+        unsafe { self.words.draw(state.at(0).cast(), first, self.seen(query), buffer.cast()) }
+    }
+
+    fn row(&self, scores: *mut f32, slopes: *mut f32, bits: *const u32) -> Row {
+        let Dropped { threshold, factor } =
+            self.found.attention.dropout.unwrap_or(Dropped { threshold: 0, factor: 1.0 });
+        Row { scores, slopes, bits, threshold, factor: factor as f32, scale: 1.0, sum: 0.0 }
+    }
+
+    /// The attention of a task's queries.
+    unsafe fn forward(&self, io: &Arrays, head: usize, part: usize, scratch: *mut f32) {
+        let at = self.places();
+        let place = |offset: usize| scratch.wrapping_add(offset);
+        let (width, depth, score_row) = (self.width_row(), self.depth_row(), self.score_row());
+        let keys = self.keys_of(part);
+        // SAFETY: addresses are those of the head's rows; scratch is laid out as counted.
+        unsafe {
+            let k = self.address(io.k, head, self.keys, 0, self.width);
+            let k = self.turned(k, self.width, keys, place(at.keys_turned));
+            let v = self.address(io.v, head, self.keys, 0, self.depth);
+            self.rows(v, self.depth, keys, place(at.values), depth);
+            let v = Columns { at: place(at.values), step: depth, tile: self.to_depth.columns };
+            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
+            let output = Rows { at: place(at.output), row: depth, step: 1 };
+            for block in self.blocks(part) {
+                let (rows, seen) = (block.len(), self.seen(block.end - 1));
+                let q = self.scaled_queries(io, head, &block, place(at.queries), width);
+                multiply(&self.to_keys, [rows, seen, self.width], q, k, scores, false);
+                let mut sums = [1f32; 256];
+                for (r, query) in block.clone().enumerate() {
+                    let own = place(at.scores + r * score_row);
+                    let bits = self.bits(io.random, head, query, place(at.bits));
+                    let mut row = self.row(own, std::ptr::null_mut(), bits);
+                    self.along(self.soften, &mut row, self.seen(query), seen);
+                    sums[r] = row.sum;
+                }
+                multiply(&self.to_depth, [rows, self.depth, seen], scores, v, output, false);
+                for (r, query) in block.enumerate() {
+                    let to = self.address(io.out[0], head, self.queries, query, self.depth);
+                    self.store(output.at.add(r * depth), 1.0 / sums[r], self.depth, to);
+                }
+            }
+        }
+    }
+
+    /// A loop along the scores that a query sees; those of the other keys of its block become 0.
+    unsafe fn along(&self, f: TileFn, row: &mut Row, seen: usize, all: usize) {
+        let nothing: *const u8 = std::ptr::null();
+        // SAFETY: the row has `all` scores, and as many slopes where there are any.
+        unsafe {
+            f((&raw mut *row).cast(), nothing, nothing, nothing, seen);
+            row.scores.add(seen).write_bytes(0, all - seen);
+            if !row.slopes.is_null() {
+                row.slopes.add(seen).write_bytes(0, all - seen);
+            }
+        }
+    }
+
+    unsafe fn scaled_queries(
+        &self,
+        io: &Arrays,
+        head: usize,
+        block: &Range<usize>,
+        to: *mut f32,
+        stride: usize,
+    ) -> Rows {
+        let q = self.address(io.q, head, self.queries, block.start, self.width);
+        // SAFETY: the caller's queries and room for them.
+        unsafe {
+            self.rows(q, self.width, block.len(), to, stride);
+            let scale = self.found.attention.scale as f32;
+            lanes_mut::<f32>(to.cast(), block.len() * stride).iter_mut().for_each(|x| *x *= scale);
+        }
+        Rows { at: to, row: stride, step: 1 }
+    }
+
+    /// The derivatives by a task's queries, and its share of those by keys and values at `sums`.
+    unsafe fn backward(&self, io: &Arrays, head: usize, part: usize, scratch: *mut f32, sums: *mut f32) {
+        let at = self.places();
+        let place = |offset: usize| scratch.wrapping_add(offset);
+        let (width, depth, score_row) = (self.width_row(), self.depth_row(), self.score_row());
+        let keys = self.keys_of(part);
+        let (dk, dv) = (sums, sums.wrapping_add(self.keys * width));
+        let scale = self.found.attention.scale as f32;
+        // SAFETY: as for `forward`.
+        unsafe {
+            sums.write_bytes(0, self.sums_of_one());
+            let k = self.address(io.k, head, self.keys, 0, self.width);
+            let k_turned = self.turned(k, self.width, keys, place(at.keys_turned));
+            self.rows(k, self.width, keys, place(at.keys), width);
+            let k = Columns { at: place(at.keys), step: width, tile: self.to_width.columns };
+            let v = self.address(io.v, head, self.keys, 0, self.depth);
+            let v = self.turned(v, self.depth, keys, place(at.values_turned));
+            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
+            let slopes = Rows { at: place(at.slopes), ..scores };
+            let across = |x: Rows| Rows { row: x.step, step: x.row, ..x };
+            let output = Rows { at: place(at.output), row: width, step: 1 };
+            for block in self.blocks(part) {
+                let (rows, seen) = (block.len(), self.seen(block.end - 1));
+                let q = self.scaled_queries(io, head, &block, place(at.queries), width);
+                let dy = self.address(io.dy, head, self.queries, block.start, self.depth);
+                self.rows(dy, self.depth, rows, place(at.cotangent), depth);
+                let dy = Rows { at: place(at.cotangent), row: depth, step: 1 };
+                multiply(&self.to_keys, [rows, seen, self.width], q, k_turned, scores, false);
+                multiply(&self.to_keys, [rows, seen, self.depth], dy, v, slopes, false);
+                for (r, query) in block.clone().enumerate() {
+                    let bits = self.bits(io.random, head, query, place(at.bits));
+                    let own = |x: Rows| x.at.wrapping_add(r * score_row);
+                    let mut row = self.row(own(scores), own(slopes), bits);
+                    self.along(self.slope, &mut row, self.seen(query), seen);
+                }
+                let right =
+                    |x: Rows, shape: &Shape<f32>| Columns { at: x.at, step: x.row, tile: shape.columns };
+                let dv = Rows { at: dv, row: depth, step: 1 };
+                let by_dy = right(dy, &self.to_depth);
+                multiply(&self.to_depth, [seen, self.depth, rows], across(scores), by_dy, dv, true);
+                let dk = Rows { at: dk, row: width, step: 1 };
+                let by_q = right(q, &self.to_width);
+                multiply(&self.to_width, [seen, self.width, rows], across(slopes), by_q, dk, true);
+                if let Some(dq) = io.result_of(&self.found, Wanted::Queries) {
+                    multiply(&self.to_width, [rows, self.width, seen], slopes, k, output, false);
+                    for (r, query) in block.enumerate() {
+                        let to = self.address(dq, head, self.queries, query, self.width);
+                        self.store(output.at.add(r * width), scale, self.width, to);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds the sums of a head's tasks, so many numbers each, in a tree.
+    unsafe fn add_sums(&self, sums: *mut f32, each: usize) {
+        // SAFETY: the tasks' sums lie one after the other.
+        unsafe {
+            let mut step = 1;
+            while step < self.parts {
+                for part in (0..self.parts - step).step_by(2 * step) {
+                    let to = lanes_mut::<f32>(sums.add(part * each).cast(), each);
+                    let from = lanes_mut::<f32>(sums.add((part + step) * each).cast(), each);
+                    to.iter_mut().zip(from).for_each(|(x, y)| *x += *y);
+                }
+                step *= 2;
+            }
+        }
+    }
+
+    /// Adds the sums of a head's tasks in a tree and stores them.
+    unsafe fn store_sums(&self, io: &Arrays, head: usize, sums: *mut f32) {
+        let (width, depth, each) = (self.width_row(), self.depth_row(), self.sums_of_one());
+        // SAFETY: the tasks' sums lie one after the other.
+        unsafe {
+            self.add_sums(sums, each);
+            let dv = sums.add(self.keys * width);
+            for (wanted, from, row, features) in
+                [(Wanted::Keys, sums, width, self.width), (Wanted::Values, dv, depth, self.depth)]
+            {
+                let Some(result) = io.result_of(&self.found, wanted) else { continue };
+                for key in 0..self.keys {
+                    let to = self.address(result, head, self.keys, key, features);
+                    self.store(from.add(key * row), 1.0, features, to);
+                }
+            }
+        }
+    }
+}
+
+/// One call's arrays.
+pub(crate) struct Arrays {
+    q: Ptr,
+    k: Ptr,
+    v: Ptr,
+    random: Ptr,
+    dy: Ptr,
+    out: [Ptr; 3],
+}
+
+impl Arrays {
+    fn of(found: &AttentionMatch, io: &Io<'_>) -> Arrays {
+        let input = |i: usize| Ptr::of(io.inputs[i]);
+        let nothing = Ptr(std::ptr::null_mut());
+        let mut out = [nothing; 3];
+        out.iter_mut().zip(io.outputs).for_each(|(to, &from)| *to = Ptr(from));
+        Arrays {
+            q: input(found.q),
+            k: input(found.k),
+            v: input(found.v),
+            random: found.random.map_or(nothing, input),
+            dy: found.gradient.as_ref().map_or(nothing, |(dy, _)| input(*dy)),
+            out,
+        }
+    }
+
+    /// Where a part of the derivative goes, if it is wanted.
+    fn result_of(&self, found: &AttentionMatch, wanted: Wanted) -> Option<Ptr> {
+        let (_, results) = found.gradient.as_ref()?;
+        results.iter().position(|&r| r == wanted).map(|i| self.out[i])
+    }
+}
+
+impl Kernel for AttentionKernel {
+    fn scratch(&self) -> usize {
+        match self.found.gradient {
+            Some(_) if self.parts > 1 => self.batch * self.heads * self.parts * self.sums_of_a_task() * 4,
+            _ => 0,
+        }
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let arrays = Arrays::of(&self.found, io);
+        let heads = self.batch * self.heads;
+        let (at, each, shared) = (self.places(), self.sums_of_a_task(), Ptr(io.scratch));
+        let bytes = self.pairs.as_ref().map_or(at.total * 4, |p| self.pair_scratch(p));
+        let (pairs, features) = (heads * self.queries * self.keys, self.width + self.depth);
+        if heads * self.queries == 0 {
+            return Ok(());
+        }
+        let body = |task: usize| {
+            let (head, part) = (task / self.parts, task % self.parts);
+            with_scratch(bytes, |scratch| {
+                let scratch: *mut f32 = scratch.cast();
+                // SAFETY: arrays are those the kernel was made for; each task has its own queries and sums.
+                unsafe {
+                    if let Some(pairs) = &self.pairs {
+                        self.by_pairs(pairs, &arrays, task, scratch, shared);
+                    } else if self.found.gradient.is_none() {
+                        self.forward(&arrays, head, part, scratch);
+                    } else if self.parts == 1 {
+                        let sums = scratch.wrapping_add(at.sums);
+                        self.backward(&arrays, head, part, scratch, sums);
+                        self.store_sums(&arrays, head, sums);
+                    } else {
+                        self.backward(&arrays, head, part, scratch, shared.elem(task * each));
+                    }
+                }
+            });
+        };
+        let work = pairs as f64 * (1.0 + features as f64 / 16.0);
+        cx.team.run_with(heads * self.parts, work, cx.flush, &body);
+        if self.found.gradient.is_some() && self.parts > 1 {
+            let body = |head: usize| {
+                let sums = shared.elem(head * self.parts * each);
+                // SAFETY: all tasks are done; each head has its own sums and results.
+                match &self.pairs {
+                    None => unsafe { self.store_sums(&arrays, head, sums) },
+                    Some(pairs) => with_scratch(bytes, |scratch| unsafe {
+                        self.store_sums_by_pairs(pairs, &arrays, head, sums, scratch.cast());
+                    }),
+                }
+            };
+            let work = (heads * self.parts * each) as f64;
+            cx.team.run_with(heads, work, cx.flush, &body);
+        }
+        Ok(())
+    }
+}
+
+/// `c: [m, n] = a: [m, k] · b: [k, n]`, or added to it.
+unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Columns, c: Rows, add: bool) {
+    let panels = m.div_ceil(shape.rows());
+    for panel in 0..panels {
+        let (from, to) = (m * panel / panels, m * (panel + 1) / panels);
+        for (tile, j) in (0..n).step_by(shape.columns).enumerate() {
+            let columns = shape.columns.min(n - j);
+            let to_write = c.at.wrapping_add(from * c.row + j);
+            let product = Product {
+                k,
+                rows: to - from,
+                a: a.at.wrapping_add(from * a.row),
+                a_row: a.row,
+                a_k: a.step,
+                b: b.at.wrapping_add(tile * b.tile),
+                b_k: b.step,
+                padded: true,
+                from: if add { to_write } else { std::ptr::null() },
+                from_row: c.row,
+                c: to_write,
+                c_row: c.row,
+                padded_sums: [false; 2],
+                bias: std::ptr::null(),
+                columns,
+                ahead: std::ptr::null(),
+                ahead_step: 0,
+            };
+            // SAFETY: the caller's matrices; right operands have whole vectors.
+            unsafe { shape.kernel(to - from, Left::Strided, columns)(&product) };
+        }
+    }
+}
+
+/// The scores of a query, and what a loop along them needs and gives.
+pub(crate) struct Row {
+    scores: *mut f32,
+    /// Derivatives by the weights, which become those by the scores.
+    slopes: *mut f32,
+    /// Null where nothing is dropped.
+    bits: *const u32,
+    threshold: u32,
+    factor: f32,
+    /// What scores are multiplied by first.
+    scale: f32,
+    sum: f32,
+}
+
+/// The greatest of some numbers.
+#[inline(always)]
+fn greatest(x: &[f32]) -> f32 {
+    let mut most = [f32::NEG_INFINITY; CHAINS];
+    let (whole, rest) = x.as_chunks::<CHAINS>();
+    for chunk in whole {
+        for (m, &x) in most.iter_mut().zip(chunk) {
+            *m = if x > *m { x } else { *m };
+        }
+    }
+    most.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m })
+}
+
+/// The sum over `f` of each pair.
+#[inline(always)]
+fn total(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut sums = [0f32; CHAINS];
+    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
+    for (x, y) in x.iter().zip(y) {
+        for i in 0..CHAINS {
+            sums[i] += f(x[i], y[i]);
+        }
+    }
+    let mut step = CHAINS / 2;
+    while step > 0 {
+        for i in 0..step {
+            sums[i] += sums[i + step];
+        }
+        step /= 2;
+    }
+    x_rest.iter().zip(y_rest).fold(sums[0], |s, (&x, &y)| s + f(x, y))
+}
+
+/// Exponentials of scores less the greatest, and their sum.
+#[inline(always)]
+fn exponentials<I: Isa>(x: &mut [f32]) -> f32 {
+    let top = greatest(x);
+    x.iter_mut().for_each(|x| *x = math::exp::<I>(*x - top));
+    total(x, x, |x, _| x)
+}
+
+/// Scores times a scale.
+#[inline(always)]
+fn scaled(x: &mut [f32], scale: f32) {
+    if scale != 1.0 {
+        x.iter_mut().for_each(|x| *x *= scale);
+    }
+}
+
+/// Sets what is dropped to 0 and multiplies the rest.
+#[inline(always)]
+fn drop_some(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
+    for (x, &bits) in x.iter_mut().zip(bits) {
+        let kept = *x * factor;
+        *x = if bits >= threshold { kept } else { 0.0 };
+    }
+}
+
+/// Scores of a [`Row`] become weights that are still to be divided by their sum.
+struct Soften;
+impl Tile for Soften {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: `dst` is a row whose arrays have `n` elements.
+        unsafe {
+            let row = &mut *dst.cast::<Row>();
+            let x = std::slice::from_raw_parts_mut(row.scores, n);
+            scaled(x, row.scale);
+            row.sum = exponentials::<I>(x);
+            if !row.bits.is_null() {
+                drop_some(x, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
+            }
+        }
+    }
+}
+
+/// Scores of a [`Row`] become weights, derivatives by weights those by scores.
+struct Slope;
+impl Tile for Slope {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: as for `Soften`; scores and slopes are different arrays.
+        unsafe {
+            let row = &mut *dst.cast::<Row>();
+            let x = std::slice::from_raw_parts_mut(row.scores, n);
+            let d = std::slice::from_raw_parts_mut(row.slopes, n);
+            scaled(x, row.scale);
+            let inverse = 1.0 / exponentials::<I>(x);
+            x.iter_mut().for_each(|x| *x *= inverse);
+            if !row.bits.is_null() {
+                drop_some(d, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
+            }
+            let mean = total(x, d, |x, d| x * d);
+            d.iter_mut().zip(&*x).for_each(|(d, &x)| *d = x * (*d - mean));
+            if !row.bits.is_null() {
+                drop_some(x, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
+            }
+        }
+    }
+}
+
+/// Attention of several heads.
+pub static FAMILY: Family = Family {
+    name: "attention",
+    doc: "attention of several heads, or its derivative, without an array of all scores",
+    takes: |step| matches!(step.kernel, systole_compile::Kernel::Attention(_)),
+    candidates: &[
+        Candidate { name: "amx", why: "bf16 by tile registers", levels: AMX, accepts: by_pairs },
+        Candidate {
+            name: "bf16_pairs",
+            why: "bf16 by the instruction that multiplies pairs (AVX512_BF16)",
+            levels: &[Level::Avx512Bf16],
+            accepts: by_pairs,
+        },
+        Candidate {
+            name: "f32",
+            why: "takes every attention that is recognised, in f32",
+            levels: EVERY,
+            accepts: |p| {
+                Ok(Box::new(AttentionKernel::with(found(p)?, p.step, p.target.level.vectors(), None)))
+            },
+        },
+    ],
+};
+
+fn found<'a>(p: &Problem<'a>) -> std::result::Result<&'a AttentionMatch, Refusal> {
+    match &p.step.kernel {
+        systole_compile::Kernel::Attention(found) => Ok(found),
+        _ => Err("it is no attention".into()),
+    }
+}
+
+/// The kernel that multiplies pairs of bf16, by what the level has for that.
+fn by_pairs(p: &Problem<'_>) -> Answer {
+    let found = found(p)?;
+    let [q, k, v] = [found.q, found.k, found.v].map(|i| &p.step.input_types[i]);
+    if q.dtype != DType::BF16 {
+        return Err("its operands are no bf16".into());
+    }
+    let sizes = [k.shape[1], q.shape[3], v.shape[3]];
+    let pairs =
+        Pairs::new(p.target.level, sizes).ok_or("the level has no products of pairs of these sizes")?;
+    Ok(Box::new(AttentionKernel::with(found, p.step, p.target.level.vectors(), Some(pairs))))
+}

@@ -1,0 +1,511 @@
+//! `x: bf16[B, …, C], kernel → y: [B, …', F]`, and the input's gradient, by tile registers.
+//!
+//! The rows of a tile are pixels that follow each other in a line of the result: their channels lie at equal distances,
+//! so that tiles are loaded from the image itself, or from a strip of it that was copied with explicit zeros, for each
+//! tap again. Phases and strips are those of the other kernels ([`crate::kernels::conv::phases`]).
+
+use crate::kernel::Ptr;
+use crate::kernel::convolution::is_forward;
+use crate::kernel::{Cx, with_scratch};
+use crate::kernels::conv::batch_statistics::BatchStatistics;
+use crate::kernels::conv::operands::{Arrays, NO_LAYER};
+use crate::kernels::conv::phases::{AxisPhase, axis, choices};
+use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Prefetch, Staging, Strip, group};
+use crate::kernels::conv::strips::Strips;
+use crate::select::Refusal;
+use crate::simd::amx;
+use crate::simd::amx::spread::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
+use crate::simd::amx::{LANES, LINE};
+use crate::simd::level::{Target, TileFn};
+use crate::simd::loops::widen;
+use crate::simd::pack::{PackFn, PanelArgs};
+use smallvec::SmallVec;
+use std::ops::Range;
+use systole_compile::ALIGN;
+use systole_ir::op::Convolution;
+use systole_ir::{DType, TensorType};
+
+/// Products of a chunk.
+const CHUNK: usize = 2 * LANES;
+/// Bytes of a strip of the input, and of the packed kernel that meets it: both stay in the second-level cache.
+const STRIP: usize = 256 << 10;
+const KERNEL: usize = 768 << 10;
+/// Pixels of a strip at most and at least.
+const MOST_PIXELS: usize = 512;
+const FEWEST_PIXELS: usize = 64;
+
+pub struct Forward {
+    unit: &'static Spread,
+    pack: PackFn<f32>,
+    staging: Staging,
+    phases: Vec<Phase>,
+    /// Columns of each panel, and panels that one task computes.
+    panels: Vec<Range<usize>>,
+    groups: Vec<Range<usize>>,
+    features: usize,
+    bias: bool,
+    /// How a bias is widened.
+    widen: Option<TileFn>,
+    /// Elements of an image of the result, and bytes of one of them.
+    image: usize,
+    element: usize,
+    /// Elements between channels and between features of the kernel.
+    channel: usize,
+    feature: usize,
+    /// Bytes of the packed kernel.
+    packed: usize,
+    statistics: Option<BatchStatistics>,
+}
+
+/// Output positions that see the same taps.
+struct Phase {
+    /// Where each run of taps begins in the kernel, and in a staged strip, in bytes there.
+    taps: Vec<usize>,
+    runs: Vec<usize>,
+    /// Where the runs begin in a packed panel, of one tile of columns and of two.
+    packed_runs: [Vec<usize>; 2],
+    /// Elements of a run, and the chunks that they fill.
+    length: usize,
+    chunks: usize,
+    /// Images, and pixels along each dimension: how many, and bytes between them as staged and in the result.
+    dims: SmallVec<[Along; 4]>,
+    /// Bytes before the phase in an image of the result.
+    base: usize,
+    /// Where its packed kernel begins.
+    packed: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Along {
+    count: usize,
+    staged: usize,
+    result: usize,
+}
+
+/// Pixels that follow each other: places as staged and in the result, and the image of the strip.
+struct Line {
+    staged: usize,
+    result: usize,
+    image: usize,
+}
+
+/// Lines of one length, cut into tiles of rows; the last tile of a line begins where it ends with the line.
+struct Lines {
+    all: Vec<Line>,
+    length: usize,
+    /// Bytes between pixels.
+    staged: usize,
+    result: usize,
+    /// Tiles of a line, and rows of each.
+    tiles: usize,
+    height: usize,
+}
+
+impl Phase {
+    fn new(
+        staging: &Staging,
+        axes: &[(Axis, Vec<AxisPhase>)],
+        choice: &[usize],
+        k: &KernelLayout,
+        y: &TensorType,
+    ) -> Phase {
+        let n = choice.len();
+        let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &axes[i].1[choice[i]]).collect();
+        let last = &chosen[n - 1].taps;
+        let (unit, tap) = (staging.strides[n - 1], k.spatial[n - 1]);
+        // Taps of the last dimension follow each other, in the kernel as well.
+        let follow = |t: &[(usize, usize)]| {
+            t[1].1 == t[0].1 + 1 && t[1].0 * tap == t[0].0 * tap + staging.width * k.channel
+        };
+        let joined = !last.is_empty() && unit == staging.width && last.windows(2).all(follow);
+        let mut all = vec![(0, 0)];
+        for (d, phase) in chosen.iter().enumerate() {
+            let taps = if joined && d + 1 == n { &phase.taps[..1] } else { &phase.taps[..] };
+            let place =
+                |&(w, u): &(usize, usize)| (w * k.spatial[d], u * staging.strides[d] * staging.size());
+            let with = |&(tap, run): &(usize, usize)| -> Vec<(usize, usize)> {
+                taps.iter().map(place).map(|(t, r)| (tap + t, run + r)).collect()
+            };
+            all = all.iter().flat_map(with).collect();
+        }
+        let length = if joined { last.len() * staging.width } else { staging.width };
+        let chunks = length.div_ceil(CHUNK);
+        let (taps, runs): (Vec<usize>, Vec<usize>) = all.into_iter().unzip();
+        let packed_runs =
+            [1, 2].map(|tiles| (0..runs.len()).map(|r| r * chunks * tiles * LANES * LINE).collect());
+        let (own, element) = (y.shape.strides(), y.dtype.size());
+        let images = Along { count: 0, staged: staging.image * staging.size(), result: own[0] * element };
+        let along = |i: usize| Along {
+            count: chosen[i].count,
+            staged: axes[i].0.step * staging.strides[i] * staging.size(),
+            result: own[i + 1] * axes[i].1.len() * element,
+        };
+        Phase {
+            taps,
+            runs,
+            packed_runs,
+            length,
+            chunks,
+            dims: std::iter::once(images).chain((0..n).map(along)).collect(),
+            base: (0..n).map(|i| choice[i] * own[i + 1] * element).sum(),
+            packed: 0,
+        }
+    }
+
+    /// Bytes of a packed panel of so many columns.
+    fn panel(&self, columns: usize) -> usize {
+        self.runs.len() * self.chunks * tiles(columns) * LANES * LINE
+    }
+
+    /// The lines of a strip, as long as they can be; `apart`: each of one image.
+    fn lines(&self, strip: Strip, apart: bool) -> Lines {
+        let mut dims = self.dims.clone();
+        dims[0].count = strip.images;
+        dims[1].count = dims[1].count.min(strip.row + strip.rows).saturating_sub(strip.row);
+        let Along { mut count, staged, result } = dims[dims.len() - 1];
+        dims.truncate(dims.len() - 1);
+        while let Some(d) = dims.last() {
+            let follows = d.staged == count * staged && d.result == count * result;
+            if d.count > 1 && (!follows || apart && dims.len() == 1) {
+                break;
+            }
+            count *= d.count;
+            dims.truncate(dims.len() - 1);
+        }
+        let mut all = vec![Line { staged: 0, result: 0, image: 0 }];
+        for (i, d) in dims.iter().enumerate() {
+            let places = |line: &Line| -> Vec<Line> {
+                let place = |k: usize| Line {
+                    staged: line.staged + k * d.staged,
+                    result: line.result + k * d.result,
+                    image: if i == 0 { k } else { line.image },
+                };
+                (0..d.count).map(place).collect()
+            };
+            all = all.iter().flat_map(places).collect();
+        }
+        let tiles = count.div_ceil(LANES);
+        Lines { all, length: count, staged, result, tiles, height: count.div_ceil(tiles.max(1)) }
+    }
+}
+
+impl Lines {
+    /// Tiles of all lines.
+    fn tiles(&self) -> usize {
+        self.all.len() * self.tiles
+    }
+
+    /// The line of a tile, its first pixel, and how many of its pixels the tile before has as well.
+    fn tile(&self, i: usize) -> (&Line, usize, usize) {
+        let first = i % self.tiles * self.height;
+        let from = first.min(self.length - self.height);
+        (&self.all[i / self.tiles], from, first - from)
+    }
+
+    /// Whether a tile is the first one of its image.
+    fn begins(&self, i: usize) -> bool {
+        let line = i / self.tiles;
+        i.is_multiple_of(self.tiles) && (line == 0 || self.all[line - 1].image != self.all[line].image)
+    }
+}
+
+/// One phase of one strip.
+struct PhaseOfStrip<'a> {
+    phase: &'a Phase,
+    lines: &'a Lines,
+    /// Panels of columns.
+    group: Range<usize>,
+    /// The strip as staged, and where the phase begins in its part of the result.
+    a: *mut u8,
+    y: *mut u8,
+    /// What tiles leave for statistics, panel by panel of each image.
+    statistics: Ptr,
+}
+
+/// The input's axes with their phases.
+fn axes(c: &Convolution, x: &TensorType, k: &TensorType, y: &TensorType) -> Vec<(Axis, Vec<AxisPhase>)> {
+    let d = &c.dims;
+    let of = |i: usize| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1]);
+    (0..d.input_spatial.len()).map(of).collect()
+}
+
+/// How strips of the input are read: as they are stored.
+fn stage(
+    x: &TensorType,
+    axes: &[(Axis, Vec<AxisPhase>)],
+    target: Target,
+) -> std::result::Result<Staging, Refusal> {
+    let channels = x.shape[x.rank() - 1];
+    // Beside the last channels of a chunk that is not full, zeros meet elements that the definition does not have.
+    let whole = channels.is_multiple_of(CHUNK);
+    if !whole && !target.winograd {
+        return Err("its channels are no whole chunks, and zeros would meet elements of other pixels".into());
+    }
+    let pixels = (STRIP / (2 * channels)).clamp(FEWEST_PIXELS, MOST_PIXELS);
+    let own = axes.iter().map(|a| a.0.clone()).collect();
+    let staging = Staging::as_stored(x, own, pixels, 1, channels, whole, target.level.vectors());
+    if !whole && staging.pitch != channels {
+        return Err("its channels are no whole chunks, and pixels do not follow each other".into());
+    }
+    Ok(staging)
+}
+
+/// Tiles of so many columns.
+fn tiles(columns: usize) -> usize {
+    if columns > LANES { 2 } else { 1 }
+}
+
+/// How a kernel lies in memory, in elements.
+struct KernelLayout {
+    spatial: SmallVec<[usize; 3]>,
+    channel: usize,
+}
+
+impl Forward {
+    /// The kernel for layers of bf16 on machines with tile registers.
+    pub fn new(
+        c: &Convolution,
+        bias: bool,
+        types: [&TensorType; 3],
+        target: Target,
+    ) -> std::result::Result<Forward, Refusal> {
+        let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
+        Forward::with(&unit.spread, c, bias, types, target)
+    }
+
+    pub(crate) fn with(
+        unit: &'static Spread,
+        c: &Convolution,
+        bias: bool,
+        [x, k, y]: [&TensorType; 3],
+        target: Target,
+    ) -> std::result::Result<Forward, Refusal> {
+        let vectors = target.level.vectors();
+        let known = [x.dtype, k.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
+        if !is_forward(c) {
+            return Err(NO_LAYER.into());
+        }
+        if !known {
+            return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
+        }
+        let axes = axes(c, x, k, y);
+        let staging = stage(x, &axes, target)?;
+        let (d, own) = (&c.dims, k.shape.strides());
+        let spatial = d.kernel_spatial.iter().map(|&s| own[s]).collect();
+        let layout = KernelLayout { spatial, channel: own[d.kernel_input_feature] };
+        let features = y.shape[y.rank() - 1];
+        let panels: Vec<Range<usize>> =
+            (0..features).step_by(COLUMNS).map(|at| at..features.min(at + COLUMNS)).collect();
+        let along: Vec<usize> = axes.iter().map(|a| a.1.len()).collect();
+        let (mut phases, mut packed) = (Vec::new(), 0);
+        for choice in choices(&along) {
+            let mut phase = Phase::new(&staging, &axes, &choice, &layout, y);
+            phase.packed = packed;
+            packed += panels.iter().map(|p| phase.panel(p.len())).sum::<usize>();
+            phases.push(phase);
+        }
+        let together = (KERNEL / (packed / panels.len()).max(1)).max(1);
+        let groups = panels.len().div_ceil(together).max(FEWEST_TASKS.div_ceil(staging.strips()));
+        let [_, pack] = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
+        Ok(Forward {
+            unit,
+            pack,
+            groups: group(panels.len(), groups),
+            staging,
+            phases,
+            panels,
+            features,
+            bias,
+            widen: widen(y.dtype, vectors),
+            image: y.elements() / y.shape[0],
+            element: y.dtype.size(),
+            channel: layout.channel,
+            feature: own[d.kernel_output_feature],
+            packed,
+            statistics: None,
+        })
+    }
+
+    /// Two more results: the sums of each image's features, and of the squares of their distances from their means.
+    /// For convolutions without holes in the input.
+    pub fn with_statistics(mut self, target: Target) -> Forward {
+        let inner: usize = self.phases[0].dims[2..].iter().map(|d| d.count).product();
+        let parts = self.staging.strips_of_image().map(|s| s.rows * inner).collect();
+        self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
+        self
+    }
+
+    /// Where a phase's panel begins in the packed kernel.
+    fn packed_at(&self, phase: &Phase, panel: usize) -> usize {
+        phase.packed + panel * phase.panel(COLUMNS)
+    }
+
+    /// One task: some columns of one strip.
+    unsafe fn strip(&self, task: usize, to: &Arrays) {
+        let group = self.groups[task / self.staging.strips()].clone();
+        let strip = self.staging.strip(task % self.staging.strips());
+        let staged = (self.staging.elements() * self.staging.size() + LINE).next_multiple_of(LINE);
+        let part = strip.row / self.staging.most().1;
+        let measured =
+            if self.statistics.is_some() { strip.images * group.len() * STATISTICS * 4 } else { 0 };
+        with_scratch(staged + measured, |scratch| {
+            let statistics = Ptr(scratch.wrapping_add(staged));
+            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+            unsafe {
+                let a = self.staging.load(to.x.at(0), strip, 0, scratch);
+                if a == scratch.cast_const() {
+                    // What the last chunk reads beyond the strip.
+                    scratch.add(self.staging.end(strip) * self.staging.size()).write_bytes(0, LINE);
+                }
+                let mut prefetch = self.next(task + 1, &group, to.x.at(0));
+                for phase in &self.phases {
+                    let lines = phase.lines(strip, self.statistics.is_some());
+                    if lines.tiles() > 0 {
+                        let at = strip.image * self.image * self.element + phase.base;
+                        let y = to.y.at(at + strip.row * phase.dims[1].result);
+                        let group = group.clone();
+                        let w = PhaseOfStrip { phase, lines: &lines, group, a: a.cast_mut(), y, statistics };
+                        self.phase(&w, to, &mut prefetch);
+                    }
+                }
+                (self.unit.release)();
+                let Some(m) = &self.statistics else { return };
+                for (i, image) in (strip.image..).take(strip.images).enumerate() {
+                    for (j, panel) in group.clone().enumerate() {
+                        let at = (i * group.len() + j) * STATISTICS;
+                        let kinds = [0, 1, 2].map(|k| statistics.elem::<f32>(at + k * COLUMNS).cast_const());
+                        let columns = &self.panels[panel];
+                        let all = to.statistics.elem(0);
+                        m.leave(image, part, columns.start, columns.len(), kinds, all);
+                    }
+                }
+            }
+        });
+    }
+
+    /// The pixels of one phase of a strip, from staged bytes to those of the result.
+    unsafe fn phase(&self, w: &PhaseOfStrip<'_>, to: &Arrays, prefetch: &mut Prefetch) {
+        let &PhaseOfStrip { phase, lines, a, .. } = w;
+        // SAFETY: the unit is this machine's.
+        unsafe { (self.unit.configure)(lines.height) };
+        for first in (0..lines.tiles()).step_by(2) {
+            let two = first + 1 < lines.tiles();
+            let left = [0, usize::from(two)].map(|i| {
+                let (line, from, _) = lines.tile(first + i);
+                a.wrapping_add(line.staged + from * lines.staged).cast_const()
+            });
+            for panel in w.group.clone() {
+                let columns = &self.panels[panel];
+                let width = tiles(columns.len());
+                let fetched = prefetch.next(phase.runs.len() * phase.chunks);
+                let bias = to.bias.elem::<f32>(columns.start).cast_const();
+                let work = Windows {
+                    operands: Operands {
+                        a: left,
+                        a_row: lines.staged,
+                        a_chunk: LINE,
+                        b: to.kernel.at(self.packed_at(phase, panel)).cast_const(),
+                        b_next: LINE,
+                        b_row: width * LINE,
+                        b_chunk: width * LANES * LINE,
+                        a_runs: phase.runs.as_ptr(),
+                        b_runs: phase.packed_runs[width - 1].as_ptr(),
+                        runs: phase.runs.len(),
+                        chunks: phase.chunks,
+                        ahead: [fetched.at, fetched.end],
+                        two: [two, width == 2],
+                    },
+                    height: lines.height,
+                    columns: columns.len(),
+                    rows: [0, usize::from(two)].map(|i| self.rows(w, first + i, panel)),
+                    bias: if self.bias { bias } else { std::ptr::null() },
+                    narrow: self.element == 2,
+                };
+                // SAFETY: tiles stay inside the strip, its part of the result and the packed kernel.
+                unsafe { (self.unit.windows)(&work) };
+            }
+        }
+    }
+
+    /// Where the sums of a tile of rows and a panel of columns go.
+    fn rows(&self, w: &PhaseOfStrip<'_>, tile: usize, panel: usize) -> Rows {
+        let (line, from, skip) = w.lines.tile(tile);
+        let at = line.result + from * w.lines.result + self.panels[panel].start * self.element;
+        let of = (line.image * w.group.len() + panel - w.group.start) * STATISTICS;
+        let measured = self.statistics.is_some();
+        Rows {
+            to: w.y.wrapping_add(at),
+            row: w.lines.result,
+            skip,
+            statistics: if measured { w.statistics.elem(of) } else { std::ptr::null_mut() },
+            begins: w.lines.begins(tile),
+        }
+    }
+
+    /// The input of the task that this thread does next, to be fetched while it works with `group`.
+    fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> Prefetch {
+        let strips = self.staging.strips();
+        if task >= strips * self.groups.len() {
+            return Prefetch::none();
+        }
+        let strip = self.staging.strip(task % strips);
+        let calls = |p: &Phase| p.lines(strip, self.statistics.is_some()).tiles().div_ceil(2) * group.len();
+        Prefetch::new([self.staging.input_of(x, strip), (x, 0)], self.phases.iter().map(calls).sum())
+    }
+}
+
+impl Strips for Forward {
+    fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    fn statistics(&self) -> Option<&BatchStatistics> {
+        self.statistics.as_ref()
+    }
+
+    fn bytes(&self) -> [usize; 2] {
+        [self.packed, self.panels.len() * COLUMNS * 4].map(|bytes| bytes.next_multiple_of(ALIGN))
+    }
+
+    fn bias(&self) -> Option<(Option<TileFn>, usize)> {
+        self.bias.then_some((self.widen, self.features))
+    }
+
+    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+        let body = |task: usize| {
+            let (phase, panel) = (&self.phases[task / self.panels.len()], task % self.panels.len());
+            let columns = &self.panels[panel];
+            let fill = tiles(columns.len()) * LANES;
+            for (tap, run) in phase.taps.iter().zip(&phase.packed_runs[tiles(columns.len()) - 1]) {
+                let args = PanelArgs {
+                    src: kernel.at((tap + columns.start * self.feature) * 2).cast_const(),
+                    lane: self.feature * 2,
+                    step: self.channel * 2,
+                    lanes: columns.len(),
+                    fill,
+                    k: phase.chunks * LANES,
+                    products: phase.length,
+                    dst: packed.at(self.packed_at(phase, panel) + run).cast::<f32>(),
+                    stride: fill,
+                };
+                // SAFETY: a run of the kernel; panels are disjoint parts of the packed one.
+                unsafe { (self.pack)(&[args]) };
+            }
+        };
+        let tasks = self.phases.len() * self.panels.len();
+        cx.team.run_with(tasks, self.packed as f64 * 0.1, cx.flush, &body);
+    }
+
+    fn tasks(&self) -> (usize, f64) {
+        let (images, rows) = self.staging.most();
+        let pixels = |p: &Phase| images * rows * p.dims[2..].iter().map(|d| d.count).product::<usize>();
+        let products: usize = self.phases.iter().map(|p| pixels(p) * p.runs.len() * p.chunks).sum();
+        let work = (products * self.panels.len() * self.staging.strips()) as f64;
+        (self.staging.strips() * self.groups.len(), work)
+    }
+
+    unsafe fn task(&self, task: usize, to: &Arrays) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.strip(task, to) };
+    }
+}

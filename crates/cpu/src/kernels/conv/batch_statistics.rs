@@ -1,0 +1,170 @@
+//! Sums and squares of the features of each image, strip by strip: what a strip holds is read again while it is in the
+//! second-level cache.
+//!
+//! Each part of an image has its own mean, around which its squares are exact; [`BatchStatistics::finish`] puts them together
+//! around the image's (Chan, Golub and LeVeque 1979), part by part in order, in f64.
+
+use crate::kernel::{Io, Ptr};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
+
+/// Some features of some pixels: row `i` at `c + rows[i]`.
+struct PixelRows {
+    c: *const f32,
+    rows: *const usize,
+    pixels: usize,
+    /// Where each feature's sum and squares go.
+    sums: *mut f32,
+    squares: *mut f32,
+}
+
+/// Sums and squares of `n` features of the [`PixelRows`] at `a`.
+struct Gather;
+
+impl Tile for Gather {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(_: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let part = &*a.cast::<PixelRows>();
+            let mut from = 0;
+            while from + 64 <= n {
+                columns::<64>(part, from);
+                from += 64;
+            }
+            while from + 32 <= n {
+                columns::<32>(part, from);
+                from += 32;
+            }
+            while from + 16 <= n {
+                columns::<16>(part, from);
+                from += 16;
+            }
+            (from..n).for_each(|c| columns::<1>(part, c));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn columns<const W: usize>(part: &PixelRows, from: usize) {
+    let row = |i: usize| {
+        // SAFETY: the caller's part has so many pixels of `from + W` features at least.
+        unsafe { &*part.c.add(*part.rows.add(i) + from).cast::<[f32; W]>() }
+    };
+    let (mut sums, mut squares) = ([0f32; W], [0f32; W]);
+    for i in 0..part.pixels {
+        sums.iter_mut().zip(row(i)).for_each(|(sum, x)| *sum += x);
+    }
+    let means = sums.map(|sum| sum / part.pixels as f32);
+    for i in 0..part.pixels {
+        for ((sum, x), mean) in squares.iter_mut().zip(row(i)).zip(&means) {
+            *sum += (x - mean) * (x - mean);
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        *part.sums.add(from).cast::<[f32; W]>() = sums;
+        *part.squares.add(from).cast::<[f32; W]>() = squares;
+    }
+}
+
+/// Statistics of each image's `features` features.
+pub struct BatchStatistics {
+    features: usize,
+    /// Pixels of each part of an image.
+    parts: Vec<usize>,
+    gather: TileFn,
+}
+
+impl BatchStatistics {
+    pub fn new(features: usize, parts: Vec<usize>, level: Level) -> BatchStatistics {
+        BatchStatistics { features, parts, gather: level.tile::<Gather>() }
+    }
+
+    /// Elements that all images leave.
+    pub fn elements(&self, images: usize) -> usize {
+        images * self.parts.len() * 2 * self.features
+    }
+
+    /// Leaves in `all` what features `from..from + n` of `images` images give, or those of part `part` of one image;
+    /// rows of an image after those of the other at `c + rows[i]`.
+    ///
+    /// # Safety
+    /// There are as many rows as the parts have pixels; `all` has room for [`BatchStatistics::elements`].
+    pub unsafe fn gather(
+        &self,
+        (image, images, part): (usize, usize, usize),
+        (c, rows): (*const f32, &[usize]),
+        (from, n): (usize, usize),
+        all: *mut f32,
+    ) {
+        let pixels = self.parts[part];
+        for i in 0..images {
+            let rows = rows[i * pixels..][..pixels].as_ptr();
+            let sums = all.wrapping_add(((image + i) * self.parts.len() + part) * 2 * self.features + from);
+            let these = PixelRows { c, rows, pixels, sums, squares: sums.wrapping_add(self.features) };
+            let these = (&raw const these).cast();
+            // SAFETY: by the caller's promise.
+            unsafe { (self.gather)(std::ptr::null_mut(), these, these, these, n) };
+        }
+    }
+
+    /// Leaves what features `from..from + n` of a part of an image give, by sums of distances from other numbers than
+    /// their means and of their squares: `[numbers, sums, squares]`.
+    ///
+    /// # Safety
+    /// There are `n` of each; `all` has room for [`BatchStatistics::elements`].
+    pub unsafe fn leave(
+        &self,
+        image: usize,
+        part: usize,
+        from: usize,
+        n: usize,
+        [numbers, sums, squares]: [*const f32; 3],
+        all: *mut f32,
+    ) {
+        let count = self.parts[part] as f32;
+        let at = (image * self.parts.len() + part) * 2 * self.features + from;
+        for i in 0..n {
+            // SAFETY: by the caller's promise.
+            unsafe {
+                let (number, sum, square) = (*numbers.add(i), *sums.add(i), *squares.add(i));
+                *all.add(at + i) = count.mul_add(number, sum);
+                *all.add(at + self.features + i) = (square - sum * sum / count).max(0.0);
+            }
+        }
+    }
+
+    /// Puts the parts of each image together: from what they left at `all` to the second and third result, of
+    /// `[images, features]`.
+    ///
+    /// # Safety
+    /// All parts of the images are gathered; there are those results.
+    pub unsafe fn write(&self, images: usize, all: Ptr, io: &Io<'_>) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let all = std::slice::from_raw_parts(all.elem::<f32>(0), self.elements(images));
+            let result = |k: usize| {
+                std::slice::from_raw_parts_mut(io.outputs[k].cast::<f32>(), images * self.features)
+            };
+            self.finish(all, result(1), result(2));
+        }
+    }
+
+    /// Puts the parts of each image together: from `all` to `[images, features]` sums and squares.
+    fn finish(&self, all: &[f32], sums: &mut [f32], squares: &mut [f32]) {
+        let n = self.features;
+        let images = sums.chunks_exact_mut(n).zip(squares.chunks_exact_mut(n));
+        for (image, (sums, squares)) in all.chunks_exact(2 * n * self.parts.len()).zip(images) {
+            let parts = || image.chunks_exact(2 * n).zip(&self.parts);
+            let count = self.parts.iter().sum::<usize>() as f64;
+            for f in 0..n {
+                let total = parts().map(|(part, _)| part[f] as f64).sum::<f64>();
+                let around = parts().map(|(part, &own)| {
+                    let off = part[f] as f64 / own as f64 - total / count;
+                    part[n + f] as f64 + own as f64 * off * off
+                });
+                (sums[f], squares[f]) = (total as f32, around.sum::<f64>() as f32);
+            }
+        }
+    }
+}

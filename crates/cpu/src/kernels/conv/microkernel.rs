@@ -1,0 +1,409 @@
+//! Register kernels of convolution: tiles of some rows by one to four vectors of columns.
+//!
+//! Both kinds read the right operand by rows of whole vectors and differ in how they read the left one:
+//! * [`across`]: each row is a pixel anywhere in memory, products run along pieces of consecutive elements (channels,
+//!   and window columns where those follow each other). Forward, and the input's gradient.
+//! * [`down`]: rows are consecutive elements, each product a pixel anywhere in memory. The kernel's gradient.
+//!
+//! Every element is one chain of multiply-adds in order, whatever the tile: cutting work into tiles changes no bits.
+
+use crate::simd::level::Level;
+use crate::simd::prefetch::{fetch, prefetch_far, prefetch_row};
+use crate::simd::ranges::pieces;
+use crate::simd::vector::{Portable32, Vector};
+
+#[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86;
+
+/// Where a tile's sums go.
+pub struct Out {
+    /// Row `i` begins at `c + rows[i]`.
+    pub c: *mut f32,
+    pub rows: *const usize,
+    /// Columns to write, at most those of the kernel.
+    pub columns: usize,
+    /// Whether to add to what is there or to replace it.
+    pub add: bool,
+    /// Added to each row, or null; whole vectors readable.
+    pub bias: *const f32,
+}
+
+/// Cache lines that will be needed later, to be fetched while a tile is computed: some with each round of products, so
+/// that operands that are needed now do not wait for them.
+#[derive(Clone, Copy)]
+pub struct Lines {
+    /// The first, and where the last ends.
+    pub at: *const u8,
+    pub end: *const u8,
+}
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+/// Lines that each round of products fetches.
+pub const LINES: usize = 4;
+
+impl Lines {
+    /// Fetches at most `n`.
+    #[inline(always)]
+    fn fetch(&mut self, n: usize) {
+        let mut i = 0;
+        while i < n && self.at < self.end {
+            prefetch_far(self.at);
+            self.at = self.at.wrapping_add(LINE);
+            i += 1;
+        }
+    }
+}
+
+/// Operands of [`across`]: row `i` has its products' left factors at `a + rows[i] + runs[r] + 0..length`.
+pub struct Across {
+    pub a: *const f32,
+    pub rows: *const usize,
+    pub runs: *const usize,
+    pub count: usize,
+    pub length: usize,
+    pub ahead: Lines,
+    /// Right operand, as wide as the kernel.
+    pub b: *const f32,
+    pub out: Out,
+}
+
+/// Operands of [`down`]: product `k` of row `i` has its left factor at `a + steps[k] + i`.
+pub struct Down {
+    pub a: *const f32,
+    pub steps: *const usize,
+    pub count: usize,
+    pub ahead: Lines,
+    /// Right operand, `b_row` apart for each product.
+    pub b: *const f32,
+    pub b_row: usize,
+    pub out: Out,
+}
+
+/// A kernel of up to its shape's rows.
+pub type AcrossFn = unsafe fn(usize, &Across);
+pub type DownFn = unsafe fn(usize, &Down);
+
+/// The kernels for panels of one width.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub across: AcrossFn,
+    pub down: DownFn,
+    /// Most rows.
+    pub rows: usize,
+    /// Columns: whole vectors.
+    pub columns: usize,
+}
+
+/// Products that one accumulator sums at most.
+pub const CHAIN: usize = 384;
+
+/// Products between which there is no counting: the processor takes in four instructions at a time, and a tile of two
+/// vectors has little room for others beside its own.
+pub const TOGETHER: usize = 8;
+
+/// Rounds of products before the last row of the result is needed that this is fetched. Sums wait far away, or have
+/// never been near; earlier the operands would push them out of the first cache again.
+const SPARE: usize = 2;
+
+/// Rows up to which [`across`] has registers left for addresses of what it fetches beside those of the rows.
+const FEW_ROWS: usize = 9;
+
+/// How far ahead [`down`] fetches rows, in products: its left factors lie too far apart for the hardware to foresee.
+const AHEAD: usize = 8;
+
+/// Readable entries that a table of steps needs beyond its end.
+pub const SLACK: usize = AHEAD;
+
+// The loops over rows and vectors count by hand: they must unroll entirely, so that sums stay in registers. A closure
+// would not be compiled for the level.
+
+/// Adds the products of the numbers at `$x`, for each row `$i`, with the vectors at `$b`.
+macro_rules! multiply {
+    ($acc:ident, $b:ident, $i:ident => $x:expr) => {{
+        let right = vectors::<V, N>($b);
+        let mut $i = 0;
+        while $i < M {
+            let x = V::splat(*$x);
+            let mut j = 0;
+            while j < N {
+                $acc[$i][j] = x.mul_add(right[j], $acc[$i][j]);
+                j += 1;
+            }
+            $i += 1;
+        }
+    }};
+}
+
+/// The result's rows of a tile of `M` rows and `N` vectors, two fetched with each of the last of `rounds` rounds.
+struct Rows {
+    wait: usize,
+    next: usize,
+}
+
+impl Rows {
+    #[inline(always)]
+    fn new<const M: usize>(rounds: usize) -> Rows {
+        Rows { wait: rounds.saturating_sub(M.div_ceil(2) + SPARE), next: 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn fetch<V: Vector<T = f32>, const M: usize, const N: usize>(&mut self, o: &Out) {
+        if self.wait > 0 {
+            self.wait -= 1;
+        } else if self.next < M {
+            let other = (self.next + 1).min(M - 1);
+            // SAFETY: the caller's table has `M` rows.
+            let [row, other] = [self.next, other].map(|i| o.c.wrapping_add(unsafe { *o.rows.add(i) }));
+            prefetch_row::<V, N>(row);
+            prefetch_row::<V, N>(other);
+            self.next += 2;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across) {
+    // SAFETY: the caller's pointers and tables cover `M` rows, all products and `N` vectors; the level is available.
+    unsafe {
+        let mut acc = [[V::splat(0.0); N]; M];
+        let mut b = t.b;
+        let (mut ahead, mut result) = (t.ahead, Rows::new::<M>(t.count * (t.length / TOGETHER)));
+        if M > FEW_ROWS {
+            ahead.fetch(usize::MAX);
+        }
+        for r in 0..t.count {
+            let run = t.a.add(*t.runs.add(r));
+            let mut rows = [run; M];
+            let mut i = 0;
+            while i < M {
+                rows[i] = run.add(*t.rows.add(i));
+                i += 1;
+            }
+            let mut k = 0;
+            while k + TOGETHER <= t.length {
+                if M <= FEW_ROWS {
+                    ahead.fetch(LINES);
+                    result.fetch::<V, M, N>(&t.out);
+                }
+                let mut u = 0;
+                while u < TOGETHER {
+                    multiply!(acc, b, i => rows[i].add(k + u));
+                    b = b.wrapping_add(N * V::LANES);
+                    u += 1;
+                }
+                k += TOGETHER;
+            }
+            while k < t.length {
+                multiply!(acc, b, i => rows[i].add(k));
+                b = b.wrapping_add(N * V::LANES);
+                k += 1;
+            }
+        }
+        write::<V, M, N>(&t.out, acc);
+    }
+}
+
+#[inline(always)]
+unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
+    // SAFETY: as for `across`; the table of steps goes on for `SLACK` entries, which are only fetched.
+    unsafe {
+        let mut acc = [[V::splat(0.0); N]; M];
+        let mut b = t.b;
+        let (mut ahead, mut result) = (t.ahead, Rows::new::<M>(t.count / TOGETHER));
+        let mut k = 0;
+        while k + TOGETHER <= t.count {
+            ahead.fetch(LINES);
+            result.fetch::<V, M, N>(&t.out);
+            let mut u = 0;
+            while u < TOGETHER {
+                let a = t.a.wrapping_add(*t.steps.add(k + u));
+                fetch(t.a.wrapping_add(*t.steps.add(k + u + AHEAD)));
+                multiply!(acc, b, i => a.add(i));
+                b = b.wrapping_add(t.b_row);
+                u += 1;
+            }
+            k += TOGETHER;
+        }
+        while k < t.count {
+            let a = t.a.wrapping_add(*t.steps.add(k));
+            multiply!(acc, b, i => a.add(i));
+            b = b.wrapping_add(t.b_row);
+            k += 1;
+        }
+        write::<V, M, N>(&t.out, acc);
+    }
+}
+
+#[inline(always)]
+unsafe fn vectors<V: Vector<T = f32>, const N: usize>(p: *const f32) -> [V; N] {
+    // SAFETY: the caller has `N` vectors there; the level is available.
+    unsafe {
+        let mut all = [V::splat(0.0); N];
+        let mut j = 0;
+        while j < N {
+            all[j] = V::load(p.add(j * V::LANES));
+            j += 1;
+        }
+        all
+    }
+}
+
+/// Writes whole vectors, or by way of a small buffer where the result is narrower.
+#[inline(always)]
+unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(o: &Out, mut acc: [[V; N]; M]) {
+    // SAFETY: the caller's result has `M` rows of `columns` columns; the buffer holds the largest tile.
+    unsafe {
+        if !o.bias.is_null() {
+            let bias = vectors::<V, N>(o.bias);
+            each::<M, N>(|i, j| acc[i][j] = acc[i][j].add(bias[j]));
+        }
+        let row = |i: usize| o.c.add(*o.rows.add(i));
+        let mut buffer = [0f32; 14 * 32];
+        let line = buffer.as_mut_ptr();
+        let whole = o.columns == N * V::LANES;
+        if o.add && whole {
+            each::<M, N>(|i, j| acc[i][j] = V::load(row(i).add(j * V::LANES)).add(acc[i][j]));
+        }
+        if whole {
+            each::<M, N>(|i, j| acc[i][j].store(row(i).add(j * V::LANES)));
+            return;
+        }
+        each::<M, N>(|i, j| acc[i][j].store(line.add((i * N + j) * V::LANES)));
+        write_part(o, line, M, N * V::LANES);
+    }
+}
+
+/// Writes the columns that there are of `m` rows of `width` sums.
+#[inline(never)]
+unsafe fn write_part(o: &Out, sums: *const f32, m: usize, width: usize) {
+    for i in 0..m {
+        // SAFETY: the caller's result has `m` rows of `columns` columns, its sums that many rows of at least as many.
+        unsafe {
+            let (to, from) = (o.c.add(*o.rows.add(i)), sums.add(i * width));
+            for j in 0..o.columns {
+                let before = if o.add { *to.add(j) } else { 0.0 };
+                *to.add(j) = before + *from.add(j);
+            }
+        }
+    }
+}
+
+/// Every row and vector of a tile, unrolled.
+#[inline(always)]
+fn each<const M: usize, const N: usize>(mut f: impl FnMut(usize, usize)) {
+    let mut i = 0;
+    while i < M {
+        let mut j = 0;
+        while j < N {
+            f(i, j);
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+// Each number of rows is a function of its own: the compiler takes far longer over one with all of them in it.
+macro_rules! kernels {
+    ($across:ident, $down:ident, $v:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
+        unsafe fn $across(rows: usize, t: &Across) {
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn of<const M: usize>(t: &Across) {
+                // SAFETY: the caller's promises are those of `across`.
+                unsafe { across::<$v, M, $n>(t) }
+            }
+            match rows {
+                // SAFETY: as above; the level is available.
+                $($m => unsafe { of::<$m>(t) },)*
+                _ => {}
+            }
+        }
+        $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
+        unsafe fn $down(rows: usize, t: &Down) {
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn of<const M: usize>(t: &Down) {
+                // SAFETY: the caller's promises are those of `down`.
+                unsafe { down::<$v, M, $n>(t) }
+            }
+            match rows {
+                // SAFETY: as above; the level is available.
+                $($m => unsafe { of::<$m>(t) },)*
+                _ => {}
+            }
+        }
+    };
+}
+
+kernels!(across_portable, down_portable, Portable32, 2, [1 2 3 4]);
+kernels!(across_avx2_1, down_avx2_1, x86::V8x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx2,fma");
+kernels!(across_avx2_2, down_avx2_2, x86::V8x32, 2, [1 2 3 4 5 6], "avx2,fma");
+kernels!(across_512_1, down_512_1, x86::V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
+kernels!(across_512_2, down_512_2, x86::V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
+kernels!(across_512_3, down_512_3, x86::V16x32, 3, [1 2 3 4 5 6 7 8 9], "avx512f,avx2,fma");
+kernels!(across_512_4, down_512_4, x86::V16x32, 4, [1 2 3 4 5 6], "avx512f,avx2,fma");
+
+// Words of both operands are pairs of bf16.
+kernels!(across_halves_1, down_halves_1, x86::HalfPairs16, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
+kernels!(across_halves_2, down_halves_2, x86::HalfPairs16, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
+kernels!(across_halves_3, down_halves_3, x86::HalfPairs16, 3, [1 2 3 4 5 6 7 8 9], "avx512f,avx512bf16,avx2,fma");
+kernels!(across_halves_4, down_halves_4, x86::HalfPairs16, 4, [1 2 3 4 5 6], "avx512f,avx512bf16,avx2,fma");
+
+impl Shape {
+    /// The kernels of a width of `vectors`, at most [`widest`].
+    fn new(level: Level, vectors: usize) -> Shape {
+        let shape = |across, down, rows, columns| Shape { across, down, rows, columns };
+        match (level, vectors) {
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, 1) => shape(across_512_1, down_512_1, 14, 16),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, 2) => shape(across_512_2, down_512_2, 14, 32),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, 3) => shape(across_512_3, down_512_3, 9, 48),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, _) => shape(across_512_4, down_512_4, 6, 64),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512Bf16, 1) => shape(across_halves_1, down_halves_1, 14, 16),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512Bf16, 2) => shape(across_halves_2, down_halves_2, 14, 32),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512Bf16, 3) => shape(across_halves_3, down_halves_3, 9, 48),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512Bf16, _) => shape(across_halves_4, down_halves_4, 6, 64),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx2, 1) => shape(across_avx2_1, down_avx2_1, 12, 8),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx2, _) => shape(across_avx2_2, down_avx2_2, 6, 16),
+            _ => shape(across_portable, down_portable, 4, 8),
+        }
+    }
+}
+
+/// Columns of a product that one kernel computes.
+#[derive(Clone, Copy)]
+pub struct Panel {
+    /// First column, and how many of the kernel's there are.
+    pub from: usize,
+    pub columns: usize,
+    pub shape: Shape,
+}
+
+/// Cuts `features` columns into panels of nearly equal widths. At the level of pairs, both operands are words of two
+/// bf16; where they are f32, ask for [`Level::vectors`].
+pub fn panels(level: Level, features: usize) -> Vec<Panel> {
+    let (lanes, widest) = match level {
+        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (16, 4),
+        Level::Avx2 => (8, 2),
+        Level::Portable => (8, 1),
+    };
+    let vectors = features.div_ceil(lanes);
+    let mut from = 0;
+    let widths = pieces(vectors, widest).map(|(_, n)| n);
+    let panel = |n: usize| {
+        let shape = Shape::new(level, n);
+        let panel = Panel { from, columns: shape.columns.min(features - from), shape };
+        from += shape.columns;
+        panel
+    };
+    widths.map(panel).collect()
+}

@@ -1,0 +1,73 @@
+//! Phases: the output positions along a dimension that see the same taps.
+//!
+//! There is one where the input has no holes, and as many as the stride in the gradient of a convolution with strides. Each
+//! phase is a convolution without holes, so no zero is multiplied.
+
+use crate::kernels::conv::staging::Axis;
+use smallvec::SmallVec;
+use systole_ir::TensorType;
+use systole_ir::op::Convolution;
+
+/// A phase of one dimension: taps as (coordinate in the kernel, staged coordinate), pixels.
+pub struct AxisPhase {
+    pub taps: Vec<(usize, usize)>,
+    pub count: usize,
+}
+
+/// One dimension's phases: a pixel is every `phases.len()`-th output.
+pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -> (Axis, Vec<AxisPhase>) {
+    let (holes, stride, dilation) = (c.lhs_dilation[i], c.strides[i], c.rhs_dilation[i]);
+    let common = (1..=holes.min(stride)).rev().find(|g| holes % g == 0 && stride % g == 0).unwrap_or(1);
+    let (count, step) = (holes / common, stride / common);
+    let taps_of = |phase: usize| -> Vec<(usize, i64)> {
+        let at = |w: usize| (phase * stride + w * dilation) as i64 - c.padding[i][0];
+        let meets = (0..window).filter(|&w| at(w).rem_euclid(holes as i64) == 0);
+        let place = |w: usize| if c.reversal[i] { window - 1 - w } else { w };
+        meets.map(|w| (place(w), at(w).div_euclid(holes as i64))).collect()
+    };
+    let all: Vec<Vec<(usize, i64)>> = (0..count).map(taps_of).collect();
+    let places = || all.iter().flatten().map(|t| t.1);
+    let (low, high) = (places().min().unwrap_or(0), places().max().unwrap_or(0));
+    // Of an input of which every pixel sees one element, only those are staged.
+    let (unit, step) = if low == high && count == 1 { (step, 1) } else { (1, step) };
+    let reach = (high - low) as usize + 1;
+    let axis = Axis { size, holes: 1, low, unit, step, reach, count: out.div_ceil(count) };
+    let phase = |(p, taps): (usize, &Vec<(usize, i64)>)| AxisPhase {
+        taps: taps.iter().map(|&(w, at)| (w, (at - low) as usize)).collect(),
+        count: out.saturating_sub(p).div_ceil(count),
+    };
+    (axis, all.iter().enumerate().map(phase).collect())
+}
+
+/// One phase for each dimension, in every combination.
+pub fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
+    let mut all = vec![SmallVec::new()];
+    for &count in counts {
+        let with = |c: &SmallVec<[usize; 3]>, p: usize| {
+            let mut c = c.clone();
+            c.push(p);
+            c
+        };
+        all = all.iter().flat_map(|c| (0..count).map(move |p| with(c, p))).collect();
+    }
+    all
+}
+
+/// The axes of `x: [B, …, C]` for the gradient of a kernel, `y: [taps, C, F]`, by a cotangent `dy: [B, …', F]`.
+pub fn gradient_axes(c: &Convolution, x: &TensorType, dy: &TensorType, y: &TensorType) -> Vec<Axis> {
+    let axis = |i: usize| {
+        let (taps, step) = (y.shape[i], c.rhs_dilation[i]);
+        // Of an input of which every pixel sees one element, only those are staged.
+        let (unit, step) = if taps == 1 { (step, 1) } else { (1, step) };
+        let reach = (taps - 1) * c.strides[i] + 1;
+        let (size, holes, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
+        Axis { size, holes, low: -c.padding[i][0], unit, step, reach, count }
+    };
+    (0..c.dims.input_spatial.len()).map(axis).collect()
+}
+
+/// Staged coordinates of such a kernel's taps, along each axis.
+pub fn gradient_taps(c: &Convolution, y: &TensorType) -> Vec<Vec<usize>> {
+    let n = c.dims.input_spatial.len();
+    (0..n).map(|i| (0..y.shape[i]).map(|t| t * c.strides[i]).collect()).collect()
+}

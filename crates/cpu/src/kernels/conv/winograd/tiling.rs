@@ -1,0 +1,87 @@
+//! How a result is cut into Winograd tiles, and when their transforms pay.
+
+use crate::kernels::conv::operands::is_paired;
+use crate::kernels::conv::staging::Axis;
+use crate::select::Refusal;
+use crate::simd::level::Target;
+use crate::simd::winograd::COMPONENTS;
+use systole_ir::TensorType;
+
+/// Why transforms are refused.
+pub const NO_WINDOW: &str = "its window is not 3 by 3 of unit strides and dilations: F(2×2, 3×3) has no tiles for others, \
+                             which would need transforms of their own";
+pub const NO_GAIN: &str = "transforms cost more than the products that they save";
+
+/// Whether a convolution may be computed through transforms, and nothing is better at any size.
+pub fn may_transform(target: Target, [x, k]: [&TensorType; 2]) -> Result<(), Refusal> {
+    if !target.winograd {
+        return Err("transforms are switched off".into());
+    }
+    if is_paired(target.level, x, k) {
+        return Err(
+            "pairs of bf16 are as many products at once as transforms save, and nothing is transformed"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// What transforming the kernel costs, one way, in multiply-adds for each pair of channel and feature.
+const KERNEL: usize = 90;
+/// Fewest channels and features, and most pairs of them: the transformed kernel takes 64 bytes for each.
+const NARROWEST: usize = 16;
+const MOST_PAIRS: usize = 1 << 20;
+
+/// What one way through the transforms costs beside the products, in multiply-adds. Measured where the definition's
+/// multiply-adds go through at full speed; it includes what short sums cost the products.
+pub struct Costs {
+    /// For each tile: of one channel and of one feature.
+    pub channel: usize,
+    pub feature: usize,
+    /// For each strip: of one element of the transformed kernel or of its sums.
+    pub strip: usize,
+}
+
+/// The sizes of a convolution's result, of its channels, and the strips that it is cut into.
+pub struct Sizes {
+    pub batch: usize,
+    pub pixels: [usize; 2],
+    pub channels: usize,
+    pub features: usize,
+    pub strips: usize,
+}
+
+impl Costs {
+    /// Whether transforms pay for a convolution with windows of 3 by 3.
+    pub fn pays(&self, s: &Sizes) -> bool {
+        let tiles = s.batch * s.pixels[0].div_ceil(2) * s.pixels[1].div_ceil(2);
+        let pairs = s.channels * s.features;
+        let each = COMPONENTS * pairs + self.channel * s.channels + self.feature * s.features;
+        let own = tiles * each + (KERNEL + COMPONENTS * self.strip * s.strips) * pairs;
+        let direct = 9 * s.batch * s.pixels[0] * s.pixels[1] * pairs;
+        s.channels.min(s.features) >= NARROWEST && pairs <= MOST_PAIRS && own < direct
+    }
+}
+
+/// The axes of `x: [B, H, W, C]` for a result of `rows` by `columns` pixels: a pixel of the staging is a tile.
+pub fn axes(x: &TensorType, padding: &[[i64; 2]], result: [usize; 2], reach: usize) -> Vec<Axis> {
+    let axis = |i: usize| Axis {
+        size: x.shape[i + 1],
+        holes: 1,
+        low: -padding[i][0],
+        unit: 1,
+        step: 2,
+        reach,
+        count: result[i].div_ceil(2),
+    };
+    vec![axis(0), axis(1)]
+}
+
+/// Distance between transformed tiles of so many channels: whole vectors, and not a power of two times a line.
+pub fn padded(channels: usize) -> usize {
+    channels.next_multiple_of(16) + 16
+}
+
+/// Elements between arrays of one component each, beside what they hold: so that the same element of all components does
+/// not fall into one set of a cache.
+pub const APART: usize = 16;

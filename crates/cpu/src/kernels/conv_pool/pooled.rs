@@ -1,0 +1,71 @@
+//! A pooled convolution as its candidates see it: operands, results, and the product that may follow.
+
+use crate::kernel::inner_products::InnerProducts;
+use crate::kernel::product::{Epilogue, roles};
+use crate::kernel::{Io, Ptr};
+use crate::select::{Problem, Refusal};
+use crate::simd::level::{Level, Target};
+use systole_compile::Kernel as Plan;
+use systole_compile::{Pool, Step};
+use systole_ir::TensorType;
+use systole_ir::op::Convolution;
+
+/// Why a pooled convolution is refused whose product is none that is summed image by image.
+pub const NO_PRODUCT: &str = "the product that follows has no kernel that sums it image by image";
+
+/// Inputs are input, kernel and perhaps a bias, then those of a product; results are maxima, perhaps argmax, perhaps the
+/// product.
+#[derive(Clone, Copy)]
+pub struct PooledConvolution<'a> {
+    pub c: &'a Convolution,
+    pub pool: &'a Pool,
+    pub step: &'a Step,
+    pub target: Target,
+    /// Types of the convolution's operands, of the product's right operand and perhaps its bias, and of the maxima.
+    pub inputs: &'a [TensorType],
+    pub of_product: &'a [TensorType],
+    pub y: &'a TensorType,
+}
+
+impl<'a> PooledConvolution<'a> {
+    /// That of a step.
+    pub fn of(p: &Problem<'a>) -> Result<PooledConvolution<'a>, Refusal> {
+        let Plan::Pool(pool) = &p.step.kernel else { return Err("nothing is pooled".into()) };
+        let c = pool.conv.as_ref().ok_or("no convolution is pooled")?;
+        let types = &p.step.input_types;
+        let (inputs, of_product) = types.split_at(types.len() - pool.product);
+        let y = &p.step.output_types[0];
+        Ok(PooledConvolution { c, pool, step: p.step, target: p.target, inputs, of_product, y })
+    }
+
+    pub fn has_bias(&self) -> bool {
+        self.inputs.len() > 2
+    }
+
+    /// The product that follows: of each image's maxima, so many at a time (0: all), with the rows of a matrix.
+    pub fn product(&self, at_a_time: usize, level: Level) -> Result<Option<InnerProducts>, Refusal> {
+        let [right, bias @ ..] = self.of_product else { return Ok(None) };
+        let y = self.y;
+        let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
+        let [left, right] = [&rows, right].map(|t| roles(t, &[], &[0], &[1]));
+        let epilogue = Epilogue { bias: !bias.is_empty(), accumulate: false };
+        let product = InnerProducts::new(&left, &right, [y.dtype; 2], epilogue, level.vectors());
+        Ok(Some(product.ok_or(NO_PRODUCT)?.with_pairs(level, at_a_time)))
+    }
+}
+
+/// Results of the pooling.
+#[derive(Clone, Copy)]
+pub struct Maxima {
+    pub y: Ptr,
+    /// Which element of each window is the greatest.
+    pub argmax: Option<Ptr>,
+}
+
+impl Maxima {
+    /// Those of a call; `product`: the last result is a product's.
+    pub fn of(io: &Io<'_>, product: bool) -> Maxima {
+        let results = &io.outputs[..io.outputs.len() - usize::from(product)];
+        Maxima { y: Ptr(results[0]), argmax: results.get(1).map(|&p| Ptr(p)) }
+    }
+}

@@ -1,0 +1,634 @@
+//! Windows of 2×2 pixels of a convolution by 3×3 taps from 16 products where the definition has 36: each is one tile of
+//! Winograd's F(2×2, 3×3), of which `simd/winograd.rs` tells more.
+//!
+//! For inputs of few channels, whose transforms would not pay as products of matrices. A row of windows is transformed at
+//! once, and vectors of filters take it up from there, without leaving the registers before the maximum. Additions are about
+//! as many as products of one channel; cores do them beside each other.
+//!
+//! Larger kernels are sums of parts of three or two rows and columns of taps. Parts of two are those of three whose last row or
+//! column is zero, and so are four of the products then: 5×5 taps take 49 where the definition has 100. All parts add to the
+//! same transformed tile, as channels do.
+
+use crate::kernels::conv_pool::microkernel::{
+    Compare, Kind, STORED, Stored, WIDE, Windows, finish, finish_finite,
+};
+use crate::simd::level::Level;
+use crate::simd::vector::Portable32;
+use crate::simd::winograd::{COMPONENTS, Transforms, Window};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use systole_compile::Relu;
+
+#[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86::{V8x32, V16x32};
+
+/// Rows or columns of taps: a single one saves nothing, and more have not been measured.
+const SIZES: std::ops::RangeInclusive<usize> = 2..=7;
+/// Most channels. Of more, rows of few windows are transformed at a time.
+const CHANNELS: usize = 8;
+/// Products of a window that must be saved, as transforms cost some, and most that there may be: the kernel, a vector for each
+/// product, stays in the nearest cache.
+const WORTH: usize = 16;
+const MOST: usize = 400;
+
+/// Some windows of a row, transformed: of each sum or difference of two rows of pixels, three arrays over its elements:
+/// `e[i] - e[i + 2]`, `e[i] + e[i + 1]` and `e[i + 1] - e[i]`, counted in pixels. The last row of a part of three has the
+/// other sign.
+const ARRAYS: usize = 3;
+/// Elements of such an array. (Their places are then known when a kernel is compiled.)
+const PART: usize = 128;
+/// Elements from one row to the next.
+const ROW: usize = ARRAYS * PART;
+/// Products of one pass over a row of windows, whose kernel stays in registers: of so many channels of parts with three rows
+/// of taps and of those with two.
+const OF_PASS: usize = 24;
+const MOST_THREES: usize = 6;
+const MOST_TWOS: usize = 4;
+/// Windows of a row that passes are over, at most: their sums stay in the nearest cache.
+const WINDOWS: usize = 16;
+/// Vectors of a window between passes: two for each column of a tile.
+const SUMS: usize = 8;
+
+/// `body` for each of `T` channels of parts, written out, so that the kernel stays in registers.
+macro_rules! each_term {
+    ($n:ident, $k:ident => $body:expr) => {
+        each_term!(@ $n, $k => $body, 0 1 2 3 4 5)
+    };
+    (@ $n:ident, $k:ident => $body:expr, $($number:literal)*) => {
+        $(if $number < $n {
+            const $k: usize = $number;
+            $body
+        })*
+    };
+}
+
+/// One call: what [`Windows`] says of results, bias and sizes, and transformed operands.
+struct Transformed<'a> {
+    windows: &'a Windows,
+    channels: usize,
+    passes: &'a [Pass],
+    run: PassesFn,
+    /// As many vectors for each vector of filters as there are products.
+    products: usize,
+    kernel: *const f32,
+    input: *const f32,
+    /// [`SUMS`] for each window.
+    sums: *mut f32,
+}
+
+/// Products of a column of a tile, for all windows of a row.
+struct Pass {
+    column: usize,
+    /// Where in the transformed input channels of parts begin: of those with three rows of taps, which have four rows of
+    /// products, and of those with two.
+    threes: SmallVec<[usize; MOST_THREES]>,
+    twos: SmallVec<[usize; MOST_TWOS]>,
+    /// The number of the first product.
+    first: usize,
+    /// Adds to what a pass before has left.
+    add: bool,
+}
+
+/// Three or two rows and columns of taps.
+struct TapBlock {
+    at: [usize; 2],
+    size: [usize; 2],
+    /// For each channel and column of a tile: the number of the first of its products.
+    products: Vec<[usize; 4]>,
+}
+
+/// What is summed up.
+struct Terms {
+    parts: Vec<TapBlock>,
+    passes: Vec<Pass>,
+    /// Rows that are transformed: two rows of pixels, and whether they are added or the second is subtracted.
+    rows: Vec<([usize; 2], bool)>,
+    products: usize,
+    /// Pixels from the first part's to the last one's.
+    beyond: usize,
+}
+
+/// The parts of so many rows or columns of taps: where each begins, and how many it has.
+fn parts(taps: usize) -> Vec<[usize; 2]> {
+    // As many of three as leave others of two.
+    let threes = (0..=taps / 3).rev().find(|n| (taps - 3 * n).is_multiple_of(2)).unwrap_or(0);
+    let twos = (taps - 3 * threes) / 2;
+    let of = |first: usize, count: usize, size: usize| (0..count).map(move |i| [first + i * size, size]);
+    of(0, threes, 3).chain(of(3 * threes, twos, 2)).collect()
+}
+
+impl Terms {
+    fn new([height, width]: [usize; 2], channels: usize) -> Terms {
+        let (mut all, mut rows) = (Vec::new(), Vec::new());
+        // By rows of taps: a part's number, a channel, and where in the transformed input it begins.
+        let mut starts: [Vec<(usize, usize, usize)>; 2] = Default::default();
+        for [top, high] in parts(height) {
+            let first = rows.len() * ROW;
+            for [left, wide] in parts(width) {
+                let of_channel = |c: usize| (all.len(), c, first + left * channels + c);
+                starts[3 - high].extend((0..channels).map(of_channel));
+                let products = vec![[0; 4]; channels];
+                all.push(TapBlock { at: [top, left], size: [high, wide], products });
+            }
+            let of_part = [([0, 2], false), ([1, 2], true), ([2, 1], false), ([3, 1], false)];
+            rows.extend(of_part[..=high].iter().map(|&([a, b], add)| ([top + a, top + b], add)));
+        }
+        let (mut passes, mut products) = (Vec::new(), 0);
+        for column in 0..4 {
+            // Parts of two columns have no last one.
+            let [mut threes, mut twos] = starts.each_ref().map(|starts| {
+                starts.iter().copied().filter(|s| column <= all[s.0].size[1]).collect::<VecDeque<_>>()
+            });
+            let mut add = false;
+            // A pass by nothing leaves zeros.
+            while !add || !threes.is_empty() || !twos.is_empty() {
+                let mut pass = Pass {
+                    column,
+                    threes: SmallVec::new(),
+                    twos: SmallVec::new(),
+                    first: products,
+                    add: std::mem::replace(&mut add, true),
+                };
+                while pass.threes.len() < MOST_THREES
+                    && let Some((part, channel, at)) = threes.pop_front()
+                {
+                    all[part].products[channel][column] = products;
+                    pass.threes.push(at);
+                    products += 4;
+                }
+                while pass.twos.len() < MOST_TWOS
+                    && products - pass.first + 3 <= OF_PASS
+                    && let Some((part, channel, at)) = twos.pop_front()
+                {
+                    all[part].products[channel][column] = products;
+                    pass.twos.push(at);
+                    products += 3;
+                }
+                passes.push(pass);
+            }
+        }
+        let beyond = all.last().map_or(0, |p: &TapBlock| p.at[1]);
+        Terms { parts: all, passes, rows, products, beyond }
+    }
+}
+
+/// What of an input is transformed.
+struct InputRows<'a> {
+    x: *const f32,
+    /// Elements of a row of pixels that there are, that arrays are made of, and from one row to the next.
+    seen: usize,
+    count: usize,
+    down: usize,
+    channels: usize,
+    rows: &'a [([usize; 2], bool)],
+    to: *mut f32,
+}
+
+#[inline(always)]
+unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
+    // SAFETY: the caller has the rows, of `seen` elements each, and room for whole vectors.
+    unsafe {
+        let mut to = r.to;
+        for &([a, b], add) in r.rows {
+            let (a, b) = (r.x.add(a * r.down), r.x.add(b * r.down));
+            let mut at = 0;
+            while at < r.count {
+                let mut e = [V::splat(0.0); 3];
+                let mut k = 0;
+                while k < 3 {
+                    let from = at + k * r.channels;
+                    // Elements beyond the last one are of no use.
+                    let lanes = V::LANES.min(r.seen.saturating_sub(from));
+                    let (a, b): (V, V) = match lanes == V::LANES {
+                        true => (V::load(a.add(from)), V::load(b.add(from))),
+                        false => (
+                            V::load_part(a.wrapping_add(from), lanes),
+                            V::load_part(b.wrapping_add(from), lanes),
+                        ),
+                    };
+                    e[k] = if add { a.add(b) } else { a.sub(b) };
+                    k += 1;
+                }
+                e[0].sub(e[2]).store(to.add(at));
+                e[0].add(e[1]).store(to.add(at + PART));
+                e[1].sub(e[0]).store(to.add(at + 2 * PART));
+                at += V::LANES;
+            }
+            to = to.add(ROW);
+        }
+    }
+}
+
+/// Where column `j` of a window's transformed tile begins. `at`: the window's first element of a channel.
+#[inline(always)]
+unsafe fn column(c: &Transformed<'_>, j: usize, at: usize) -> *const f32 {
+    let (right, array) = [(0, 0), (1, 1), (1, 2), (1, 0)][j];
+    // SAFETY: the caller's window is there.
+    unsafe { c.input.add(at + right * c.channels + array * PART) }
+}
+
+/// Of one channel, a column of `Aᵀ (u ⊙ v)` and a number.
+#[inline(always)]
+unsafe fn down<V: Compare, const J: usize>(
+    c: &Transformed<'_>,
+    at: usize,
+    u: &[V; COMPONENTS],
+    start: Option<V>,
+) -> [V; 2] {
+    // SAFETY: by the caller's promise, the window's elements are there.
+    unsafe {
+        let x = column(c, J, at);
+        let v = [V::splat(*x), V::splat(*x.add(ROW)), V::splat(*x.add(2 * ROW)), V::splat(*x.add(3 * ROW))];
+        let first = match start {
+            Some(start) => v[1].mul_add(u[4 + J], start),
+            None => v[1].mul(u[4 + J]),
+        };
+        let second = v[2].mul(u[8 + J]);
+        [v[0].mul_add(u[J], first.add(second)), v[3].mul_add(u[12 + J], first.sub(second))]
+    }
+}
+
+/// The four pixels of one window from columns of its tile.
+#[inline(always)]
+unsafe fn pixels<V: Compare>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
+    // SAFETY: the level is available.
+    unsafe {
+        [
+            a[0].add(b[0].add(c[0])),
+            b[0].sub(c[0]).sub(d[0]),
+            a[1].add(b[1].add(c[1])),
+            b[1].sub(c[1]).sub(d[1]),
+        ]
+    }
+}
+
+/// The next `T` times `N` vectors. (Plain loops: closures would not be compiled for the level.)
+#[inline(always)]
+unsafe fn vectors<V: Compare, const T: usize, const N: usize>(from: &mut *const f32) -> [[V; N]; T] {
+    // SAFETY: the caller has as many there.
+    unsafe {
+        let mut all = [[V::splat(0.0); N]; T];
+        let mut i = 0;
+        while i < T * N {
+            all[i / N][i % N] = V::load(*from);
+            (*from, i) = (from.add(V::LANES), i + 1);
+        }
+        all
+    }
+}
+
+/// Adds the products of `N` rows of a column.
+#[inline(always)]
+unsafe fn add_products<V: Compare, const N: usize>(m: &mut [V; 4], x: *const f32, u: &[V; N]) {
+    let mut i = 0;
+    while i < N {
+        // SAFETY: by the caller's promise, the rows are there.
+        m[i] = unsafe { V::splat(*x.add(i * ROW)).mul_add(u[i], m[i]) };
+        i += 1;
+    }
+}
+
+/// One pass by `T` and `U` channels of parts with three and two rows of taps: of each window, a column of `Aᵀ Σ (u ⊙ v)`.
+#[inline(always)]
+unsafe fn pass<V: Compare, const T: usize, const U: usize>(
+    c: &Transformed<'_>,
+    p: &Pass,
+    kernel: *const f32,
+) {
+    // SAFETY: by the caller's promise, transformed operands and sums cover the windows; the pass has so many channels.
+    unsafe {
+        let zero = V::splat(0.0);
+        let mut u = kernel.add(p.first * V::LANES);
+        let three: [[V; 4]; T] = vectors(&mut u);
+        let two: [[V; 3]; U] = vectors(&mut u);
+        let mut x = column(c, p.column, 0);
+        let mut to = c.sums.add(2 * p.column * V::LANES);
+        let (threes, twos) = (p.threes.as_ptr(), p.twos.as_ptr());
+        for _ in 0..c.windows.windows {
+            let mut m = [zero; 4];
+            each_term!(T, K => add_products(&mut m, x.add(*threes.add(K)), &three[K]));
+            each_term!(U, K => add_products(&mut m, x.add(*twos.add(K)), &two[K]));
+            let mut top = m[0].add(m[1].add(m[2]));
+            let mut bottom = m[3].add(m[1].sub(m[2]));
+            if p.add {
+                top = top.add(V::load(to));
+                bottom = bottom.add(V::load(to.add(V::LANES)));
+            }
+            top.store(to);
+            bottom.store(to.add(V::LANES));
+            x = x.wrapping_add(2 * c.channels);
+            to = to.wrapping_add(SUMS * V::LANES);
+        }
+    }
+}
+
+/// All passes.
+#[inline(always)]
+unsafe fn passes<V: Compare>(c: &Transformed<'_>, kernel: *const f32) {
+    macro_rules! by_terms {
+        ($p:ident, $([$t:literal $u:literal])*) => {
+            match ($p.threes.len(), $p.twos.len()) {
+                // SAFETY: by the caller's promise.
+                $(($t, $u) => unsafe { pass::<V, $t, $u>(c, $p, kernel) },)*
+                _ => {}
+            }
+        };
+    }
+    for p in c.passes {
+        by_terms!(p,
+            [0 0] [0 1] [0 2] [0 3] [0 4] [1 0] [1 1] [1 2] [1 3] [1 4] [2 0] [2 1] [2 2] [2 3] [2 4]
+            [3 0] [3 1] [3 2] [3 3] [3 4] [4 0] [4 1] [4 2] [5 0] [5 1] [6 0]);
+    }
+}
+
+/// What follows from the sums of the passes.
+#[inline(always)]
+unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
+    (w, c): (&Windows, &Transformed<'_>),
+    from: usize,
+    floor: V,
+) {
+    // SAFETY: by the caller's promise, transformed operands, sums and results cover the windows and filters.
+    unsafe {
+        let kernel = c.kernel.add(from * c.products);
+        (c.run)(c, kernel);
+        let bias = if w.bias.is_null() { V::splat(0.0) } else { V::load(w.bias.add(from)) };
+        let mut sums = c.sums.cast_const();
+        for i in 0..w.windows {
+            let (a, b) = (sums, sums.add(2 * V::LANES));
+            let (c, d) = (sums.add(4 * V::LANES), sums.add(6 * V::LANES));
+            let a: [V; 2] = [V::load(a), V::load(a.add(V::LANES))];
+            let b: [V; 2] = [V::load(b), V::load(b.add(V::LANES))];
+            let c: [V; 2] = [V::load(c), V::load(c.add(V::LANES))];
+            let d: [V; 2] = [V::load(d), V::load(d.add(V::LANES))];
+            // The second column is added to all four pixels.
+            let x = pixels([a, [b[0].add(bias), b[1].add(bias)], c, d]);
+            store::<V, WHOLE, KIND>(w, x, bias, floor, (i, from));
+            sums = sums.wrapping_add(SUMS * V::LANES);
+        }
+    }
+}
+
+/// The maximum and argmax of window `i` go out, for filters `from` on: a vector of them (`WHOLE`), or the rest.
+#[inline(always)]
+unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
+    w: &Windows,
+    x: [V; 4],
+    bias: V,
+    floor: V,
+    (i, from): (usize, usize),
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match WHOLE {
+            true => finish_finite::<V, KIND>(w, x, bias, floor, i * w.row + from),
+            false => finish::<V, KIND>(w, x, bias, i * w.row + from, w.columns - from),
+        }
+    }
+}
+
+/// 3×3 taps of one channel, which stay in registers.
+#[inline(always)]
+unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
+    (w, c): (&Windows, &Transformed<'_>),
+    from: usize,
+    floor: V,
+) {
+    // SAFETY: by the caller's promise, transformed operands and results cover the windows and filters.
+    unsafe {
+        let bias = if w.bias.is_null() { V::splat(0.0) } else { V::load(w.bias.add(from)) };
+        let kernel = c.kernel.add(from * COMPONENTS);
+        let mut u = [bias; COMPONENTS];
+        for (p, u) in u.iter_mut().enumerate() {
+            *u = V::load(kernel.add((p % 4 * 4 + p / 4) * V::LANES));
+        }
+        for i in 0..w.windows {
+            // The component in the middle is added to all four pixels.
+            let x = pixels([
+                down::<V, 0>(c, 2 * i, &u, None),
+                down::<V, 1>(c, 2 * i, &u, Some(bias)),
+                down::<V, 2>(c, 2 * i, &u, None),
+                down::<V, 3>(c, 2 * i, &u, None),
+            ]);
+            store::<V, WHOLE, KIND>(w, x, bias, floor, (i, from));
+        }
+    }
+}
+
+/// A vector of filters, or the rest of one.
+#[inline(always)]
+unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Kind>(
+    (w, c): (&Windows, &Transformed<'_>),
+    from: usize,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let floor = V::splat(if w.relu == Relu::None { f32::NEG_INFINITY } else { 0.0 });
+        if ONE {
+            return one::<V, WHOLE, KIND>((w, c), from, floor);
+        }
+        several::<V, WHOLE, KIND>((w, c), from, floor);
+    }
+}
+
+/// `ONE`: there is one channel, and one part.
+#[inline(always)]
+unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Transformed<'_>) {
+    // Copies that nothing that is stored changes.
+    let (w, c) = (*c.windows, Transformed { ..*c });
+    let mut from = 0;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        while from + V::LANES <= w.columns {
+            filters::<V, ONE, true, KIND>((&w, &c), from);
+            from += V::LANES;
+        }
+        if from < w.columns {
+            filters::<V, ONE, false, KIND>((&w, &c), from);
+        }
+    }
+}
+
+type WindowsFn = unsafe fn(&Transformed<'_>);
+/// All passes by a vector of filters.
+type PassesFn = unsafe fn(&Transformed<'_>, *const f32);
+type TransformFn = unsafe fn(&InputRows<'_>);
+
+macro_rules! kernels {
+    ($name:ident, $transform:ident, $v:ty $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $name<const ONE: bool, const KIND: Kind>(c: &Transformed<'_>) {
+            // SAFETY: the caller's promises are those of `windows`.
+            unsafe { windows::<$v, ONE, KIND>(c) }
+        }
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $transform(r: &InputRows<'_>) {
+            // SAFETY: the caller's promises are those of `transform`.
+            unsafe { transform::<$v>(r) }
+        }
+    };
+}
+kernels!(portable, transform_portable, Portable32);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2, transform_avx2, V8x32, "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512, transform_avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn passes_avx512(c: &Transformed<'_>, kernel: *const f32) {
+    // SAFETY: the caller's promises are those of `passes`.
+    unsafe { passes::<V16x32>(c, kernel) }
+}
+
+/// Where there is one part of one channel, which needs none.
+unsafe fn no_passes(_: &Transformed<'_>, _: *const f32) {}
+
+/// The kernels of a convolution.
+pub struct Winograd {
+    /// Columns of taps.
+    width: usize,
+    channels: usize,
+    terms: Terms,
+    lanes: usize,
+    run: WindowsFn,
+    passes: PassesFn,
+    transform: TransformFn,
+    of_kernel: unsafe fn(&Window),
+}
+
+impl Winograd {
+    /// For a kernel of so many rows and columns of taps, and windows that touch each other; `None` where these would not
+    /// pay.
+    pub fn new(kernel: [usize; 2], channels: usize, stored: Stored, level: Level) -> Option<Winograd> {
+        let kind = match stored {
+            Stored::Wide => WIDE,
+            Stored::Once => STORED,
+            Stored::Rounded | Stored::Pairs => return None,
+        };
+        if kernel.iter().any(|taps| !SIZES.contains(taps)) {
+            return None;
+        }
+        let terms = Terms::new(kernel, channels);
+        let definition = 4 * kernel.iter().product::<usize>() * channels;
+        if channels > CHANNELS || terms.products > MOST || terms.products + WORTH > definition {
+            return None;
+        }
+        macro_rules! kernels {
+            ($name:ident, $one:literal) => {
+                if kind == WIDE { $name::<$one, WIDE> } else { $name::<$one, STORED> }
+            };
+        }
+        let kernels: (WindowsFn, PassesFn, TransformFn, usize) = match (level, terms.products == COMPONENTS) {
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, true) => (kernels!(avx512, true), no_passes, transform_avx512, 16),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, false) => (kernels!(avx512, false), passes_avx512, transform_avx512, 16),
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx2, true) => (kernels!(avx2, true), no_passes, transform_avx2, 8),
+            (Level::Portable, true) => (kernels!(portable, true), no_passes, transform_portable, 4),
+            // Several parts or channels pay where there are 32 registers.
+            _ => return None,
+        };
+        let (run, passes, transform, lanes) = kernels;
+        let of_kernel = Transforms::of(level).kernel;
+        Some(Winograd { width: kernel[1], channels, terms, lanes, run, passes, transform, of_kernel })
+    }
+
+    /// Bytes of some windows of a row, transformed, and of their sums.
+    pub fn part_bytes(&self) -> usize {
+        (self.terms.rows.len() * ROW + WINDOWS * SUMS * self.lanes) * 4
+    }
+
+    /// Windows that are transformed at a time, at most.
+    pub fn most(&self) -> usize {
+        let fit = (PART / self.channels - self.terms.beyond) / 2;
+        if self.terms.products == COMPONENTS { fit } else { fit.min(WINDOWS) }
+    }
+
+    /// Elements of the transformed kernel for each filter, in whole vectors of these.
+    pub fn elements(&self) -> usize {
+        self.terms.products
+    }
+
+    /// Transforms a panel of a kernel: rows of `columns` filters, whole vectors, for each tap and channel.
+    ///
+    /// # Safety
+    /// The panel is there, and room for [`elements`](Winograd::elements) of each filter.
+    pub unsafe fn kernel(&self, panel: *const f32, columns: usize, to: *mut f32) {
+        let (lanes, channels) = (self.lanes, self.channels);
+        for at in (0..columns).step_by(lanes) {
+            let to = to.wrapping_add(at * self.elements());
+            for part in &self.terms.parts {
+                for channel in 0..channels {
+                    // Taps that the part does not have are zero.
+                    let (mut taps, mut components) = ([[0f32; 16]; 9], [[0f32; 16]; COMPONENTS]);
+                    for (i, j) in (0..part.size[0]).flat_map(|i| (0..part.size[1]).map(move |j| (i, j))) {
+                        let tap = (part.at[0] + i) * self.width + part.at[1] + j;
+                        let from = panel.wrapping_add((tap * channels + channel) * columns + at);
+                        // SAFETY: the panel has the tap; a vector has at most 16 lanes.
+                        unsafe { std::ptr::copy_nonoverlapping(from, taps[3 * i + j].as_mut_ptr(), lanes) };
+                    }
+                    let w = Window {
+                        taps: taps.as_mut_ptr().cast(),
+                        tap: 16,
+                        row: 16,
+                        components: components.as_mut_ptr().cast(),
+                        component: 16,
+                        wide: 16,
+                        rows: 1,
+                        elements: lanes,
+                        add: false,
+                    };
+                    // SAFETY: there are nine taps and all places of whole vectors; the level was available when the
+                    // kernel was chosen.
+                    unsafe { (self.of_kernel)(&w) };
+                    for (i, j) in (0..=part.size[0]).flat_map(|i| (0..=part.size[1]).map(move |j| (i, j))) {
+                        let to = to.wrapping_add((part.products[channel][j] + i) * lanes);
+                        // SAFETY: there is room for a vector of each product.
+                        unsafe { std::ptr::copy_nonoverlapping(components[4 * i + j].as_ptr(), to, lanes) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Transforms some windows of a row, whose first element is at `x`, with `down` elements from row to row.
+    ///
+    /// # Safety
+    /// All that the windows see is there, and room for [`part_bytes`](Winograd::part_bytes); there are at most
+    /// [`most`](Winograd::most).
+    pub unsafe fn row(&self, x: *const f32, down: usize, windows: usize, to: *mut f32) {
+        let channels = self.channels;
+        let r = InputRows {
+            x,
+            seen: (2 * windows + self.width - 1) * channels,
+            count: (2 * windows + self.terms.beyond) * channels,
+            down,
+            channels,
+            rows: &self.terms.rows,
+            to,
+        };
+        // SAFETY: by the caller's promise.
+        unsafe { (self.transform)(&r) };
+    }
+
+    /// The windows of a transformed part by a panel of transformed filters. Behind the part there is room for sums.
+    ///
+    /// # Safety
+    /// As [`Windows`] says of its results; operands are transformed as above.
+    pub unsafe fn windows(&self, windows: &Windows, kernel: *const f32, input: *mut f32) {
+        let call = Transformed {
+            windows,
+            channels: self.channels,
+            passes: &self.terms.passes,
+            run: self.passes,
+            products: self.terms.products,
+            kernel,
+            input,
+            sums: input.wrapping_add(self.terms.rows.len() * ROW),
+        };
+        // SAFETY: by the caller's promise; the level was available when the kernel was chosen.
+        unsafe { (self.run)(&call) };
+    }
+}

@@ -1,0 +1,189 @@
+//! Steps as AVX2 instructions: a mask is a vector whose lanes are all ones or all zeros, and lanes are chosen by blending.
+#![forbid(unsafe_code)]
+
+use crate::kernels::elementwise::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
+use crate::kernels::elementwise::jit::encode::*;
+use crate::kernels::elementwise::jit::ops;
+use crate::kernels::elementwise::jit::steps::{Arg, Form, Place, Step, Value, relation};
+
+/// Where `pshufb` puts zeros.
+const NOTHING: u32 = 0x8080_8080;
+
+impl Emitter<'_> {
+    /// Step `i` in one copy, for one vector of the round.
+    pub fn avx2(&mut self, i: usize, copy: usize, vector: usize) {
+        let reg = |v: Value| self.home(v, copy);
+        let rm = |a: Arg| self.operand(a, copy);
+        let to = reg(Value(i));
+        let itself = Rm::Reg(Reg(to));
+        match self.steps[i] {
+            Step::Load(place) => {
+                let op = load_op(place.form);
+                let at = self.address(place, vector);
+                match self.tail {
+                    Some(mask) => self.asm.ymm(ops::MASKMOVPS_LOAD, to, mask, at, None),
+                    None => self.asm.ymm(op, to, 0, at, None),
+                }
+            }
+            Step::Store(place, v) => {
+                let from = reg(v);
+                self.store(place, from, vector);
+            }
+            Step::Spread { array, form } => {
+                self.asm.load_address(SPARE, TABLE, 8 * array as i32);
+                let op = spread_op(form);
+                self.asm.ymm(op, to, 0, Rm::Memory(At { base: SPARE, index: None, offset: 0 }), None);
+                if form == Form::F16 {
+                    self.asm.ymm(ops::CVTPH2PS, to, 0, itself, None);
+                }
+            }
+            Step::Constant(bits) => self.copy_to(to, Arg::Bits(bits), copy),
+            // Its destination is the operand that may lie in memory.
+            Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
+                let from = reg(a);
+                self.asm.ymm(ops::CVTPS2PH, from, 0, itself, imm);
+            }
+            Step::One { op, imm, a } => {
+                let a = rm(a);
+                self.asm.ymm(op, to, 0, a, imm);
+            }
+            Step::Two { op, a, b } => {
+                let b = rm(b);
+                let first = self.in_register(a, to, copy);
+                self.asm.ymm(op, to, first, b, None);
+            }
+            Step::Shift { way, by, a } => {
+                let a = rm(a.into());
+                self.asm.ymm(ops::SHIFTS, way, to, a, Some(by));
+            }
+            Step::Fma { a, b, c } => match FmaForm::of(a, b, c, &self.homes.ends[i]) {
+                FmaForm::Over(_, op, first, last) => {
+                    let (first, last) = (reg(first), rm(last));
+                    self.asm.ymm(op, to, first, last, None);
+                }
+                FmaForm::Fresh => {
+                    let (a, b) = (reg(a), rm(b));
+                    self.copy_to(to, c, copy);
+                    self.asm.ymm(ops::FMADD231PS, to, a, b, None);
+                }
+            },
+            Step::Mix { a, b, mask } => {
+                let (a, b, mask) = (reg(a), rm(b.into()), rm(Arg::Bits(mask)));
+                // Where the two differ, in the bits of the mask.
+                self.asm.ymm(ops::PXORD, to, a, b, None);
+                self.asm.ymm(ops::PANDD, to, to, mask, None);
+                self.asm.ymm(ops::PXORD, to, a, itself, None);
+            }
+            Step::Merge { mask, base, op, a, b } => {
+                let (mask, base, a, b) = (reg(mask), reg(base), reg(a), rm(b));
+                self.asm.ymm(op, to, a, b, None);
+                self.blend(to, base, itself, mask);
+            }
+            Step::Compare { op: ops::CMPPS, imm, a, b } => {
+                let (a, b) = (reg(a), rm(b));
+                self.asm.ymm(ops::CMPPS, to, a, b, imm);
+            }
+            Step::Compare { op: ops::PTESTMD, a, b, .. } => {
+                let (a, b) = (reg(a), rm(b));
+                self.asm.ymm(ops::PANDD, to, a, b, None);
+                let zero = self.operand(Arg::Bits(0), copy);
+                self.asm.ymm(ops::PCMPEQD, to, to, zero, None);
+                self.invert(to, copy);
+            }
+            Step::Compare { op, imm, a, b } => {
+                let (a, b) = (reg(a), rm(b));
+                self.compare(op == ops::PCMPD, imm.unwrap_or(relation::INT_EQUAL), to, (a, b), copy);
+            }
+            Step::Select { mask, yes, no } => {
+                let (mask, yes) = (reg(mask), rm(yes));
+                if no == Arg::Bits(0) {
+                    self.asm.ymm(ops::PANDD, to, mask, yes, None);
+                } else {
+                    let no = self.in_register(no, to, copy);
+                    self.blend(to, no, yes, mask);
+                }
+            }
+            Step::Masks { op, a, b } => {
+                let (a, b) = (reg(a), rm(b.into()));
+                let of_vectors = match op {
+                    ops::KAND => ops::PANDD,
+                    ops::KANDN => ops::PANDN,
+                    ops::KOR => ops::PORD,
+                    _ => ops::PXORD,
+                };
+                self.asm.ymm(of_vectors, to, a, b, None);
+                if op == ops::KXNOR {
+                    self.invert(to, copy);
+                }
+            }
+            Step::MaskNot(a) => {
+                let (a, ones) = (reg(a), rm(Arg::Bits(u32::MAX)));
+                self.asm.ymm(ops::PXORD, to, a, ones, None);
+            }
+        }
+    }
+
+    /// `yes` in the lanes of `mask`, `no` elsewhere.
+    fn blend(&mut self, to: u8, no: u8, yes: Rm, mask: u8) {
+        self.asm.ymm(ops::BLENDVPS, to, no, yes, Some(mask << 4));
+    }
+
+    fn invert(&mut self, to: u8, copy: usize) {
+        let ones = self.operand(Arg::Bits(u32::MAX), copy);
+        self.asm.ymm(ops::PXORD, to, to, ones, None);
+    }
+
+    /// Where a relation of integers holds. Two of them there are instructions for; for the others one asks whether `a`
+    /// is the lesser or the greater of both.
+    fn compare(&mut self, signed: bool, relation: u8, to: u8, (a, b): (u8, Rm), copy: usize) {
+        const LESS_OR_EQUAL: u8 = 2;
+        const NOT_EQUAL: u8 = 4;
+        let itself = Rm::Reg(Reg(to));
+        let inverted = match relation {
+            relation::INT_EQUAL | NOT_EQUAL => {
+                self.asm.ymm(ops::PCMPEQD, to, a, b, None);
+                relation == NOT_EQUAL
+            }
+            relation::INT_GREATER | LESS_OR_EQUAL if signed => {
+                self.asm.ymm(ops::PCMPGTD, to, a, b, None);
+                relation == LESS_OR_EQUAL
+            }
+            relation::INT_GREATER | LESS_OR_EQUAL => {
+                self.asm.ymm(ops::PMINUD, to, a, b, None);
+                self.asm.ymm(ops::PCMPEQD, to, a, itself, None);
+                relation == relation::INT_GREATER
+            }
+            _ => {
+                self.asm.ymm(if signed { ops::PMAXSD } else { ops::PMAXUD }, to, a, b, None);
+                self.asm.ymm(ops::PCMPEQD, to, a, itself, None);
+                relation == relation::INT_LESS
+            }
+        };
+        if inverted {
+            self.invert(to, copy);
+        }
+    }
+
+    /// Narrow elements are brought together in each half of the register, which are stored one after the other.
+    fn store(&mut self, place: Place, from: u8, vector: usize) {
+        let at = self.address(place, vector);
+        if let Some(mask) = self.tail {
+            return self.asm.ymm(ops::MASKMOVPS_STORE, from, mask, at, None);
+        }
+        let (order, op) = match place.form {
+            Form::Word => return self.asm.ymm(ops::MOVUPS_STORE, from, 0, at, None),
+            Form::F16 => return self.asm.ymm(ops::CVTPS2PH, from, 0, at, Some(0)),
+            Form::Half { .. } => ([0x0504_0100, 0x0d0c_0908], ops::MOVLPS_STORE),
+            Form::Byte { .. } => ([0x0c08_0400, NOTHING], ops::MOVD_STORE),
+        };
+        let half = [order[0], order[1], NOTHING, NOTHING];
+        let lanes = std::array::from_fn(|k| half[k % 4]);
+        self.asm.ymm(ops::PSHUFB, PACKED, from, Rm::Lanes(lanes), None);
+        self.asm.xmm(op, PACKED, 0, at, None);
+        self.asm.ymm(ops::EXTRACTI128, PACKED, 0, Rm::Reg(Reg(PACKED)), Some(1));
+        if let Rm::Memory(At { base, index, offset }) = at {
+            let offset = offset + 4 * place.form.size() as i32;
+            self.asm.xmm(op, PACKED, 0, Rm::Memory(At { base, index, offset }), None);
+        }
+    }
+}

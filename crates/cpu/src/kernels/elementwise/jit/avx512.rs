@@ -1,0 +1,123 @@
+//! Steps as AVX-512 instructions: masks have registers of their own and choose lanes in any instruction.
+#![forbid(unsafe_code)]
+
+use crate::kernels::elementwise::jit::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL, load_op, spread_op};
+use crate::kernels::elementwise::jit::encode::*;
+use crate::kernels::elementwise::jit::ops;
+use crate::kernels::elementwise::jit::steps::{Arg, Form, Step, Value};
+
+impl Emitter<'_> {
+    /// Step `i` in one copy, for one vector of the round.
+    pub fn avx512(&mut self, i: usize, copy: usize, vector: usize) {
+        let reg = |v: Value| self.home(v, copy);
+        let rm = |a: Arg| self.operand(a, copy);
+        let to = reg(Value(i));
+        let all = Lanes::All;
+        let ends = &self.homes.ends[i];
+        match self.steps[i] {
+            Step::Load(place) if let Some(from) = self.accumulator(place, copy) => {
+                self.asm.vector(ops::MOVAPS, to, 0, Rm::Reg(Reg(from)), all, None);
+            }
+            Step::Store(place, v) if let Some(to) = self.accumulator(place, copy) => {
+                let from = Rm::Reg(Reg(reg(v)));
+                self.asm.vector(ops::MOVAPS, to, 0, from, all, None);
+            }
+            Step::Load(place) => {
+                let lanes = if self.tail.is_some() { Lanes::Zero(TAIL) } else { all };
+                let op = load_op(place.form);
+                let at = self.address(place, vector);
+                self.asm.vector(op, to, 0, at, lanes, None);
+            }
+            Step::Store(place, v) => {
+                let (from, at) = (reg(v), self.address(place, vector));
+                let lanes = if self.tail.is_some() { Lanes::Merge(TAIL) } else { all };
+                let (op, imm) = match place.form {
+                    Form::Word => (ops::MOVUPS_STORE, None),
+                    Form::F16 => (ops::CVTPS2PH, Some(0)),
+                    Form::Half { .. } => (ops::PMOVDW, None),
+                    Form::Byte { .. } => (ops::PMOVDB, None),
+                };
+                self.asm.vector(op, from, 0, at, lanes, imm);
+            }
+            Step::Spread { array, form } => {
+                self.asm.load_address(SPARE, TABLE, 8 * array as i32);
+                let op = spread_op(form);
+                let at = Rm::Memory(At { base: SPARE, index: None, offset: 0 });
+                self.asm.vector(op, to, 0, at, all, None);
+                if form == Form::F16 {
+                    self.asm.vector(ops::CVTPH2PS, to, 0, Rm::Reg(Reg(to)), all, None);
+                }
+            }
+            Step::Constant(bits) => self.copy_to(to, Arg::Bits(bits), copy),
+            // Its destination is the operand that may lie in memory.
+            Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
+                let from = reg(a);
+                self.asm.vector(ops::CVTPS2PH, from, 0, Rm::Reg(Reg(to)), all, imm);
+            }
+            Step::One { op, imm, a } => {
+                let a = rm(a);
+                self.asm.vector(op, to, 0, a, all, imm);
+            }
+            Step::Two { op, a, b } => {
+                let b = rm(b);
+                let first = self.in_register(a, to, copy);
+                self.asm.vector(op, to, first, b, all, None);
+            }
+            Step::Shift { way, by, a } => {
+                let a = rm(a.into());
+                self.asm.vector(ops::SHIFTS, way, to, a, all, Some(by));
+            }
+            Step::Fma { a, b, c } => match FmaForm::of(a, b, c, ends) {
+                FmaForm::Over(_, op, first, last) => {
+                    let (first, last) = (reg(first), rm(last));
+                    self.asm.vector(op, to, first, last, all, None);
+                }
+                FmaForm::Fresh => {
+                    let (a, b) = (reg(a), rm(b));
+                    self.copy_to(to, c, copy);
+                    self.asm.vector(ops::FMADD231PS, to, a, b, all, None);
+                }
+            },
+            Step::Mix { a, b, mask } => {
+                let (b, mask) = (reg(b), rm(Arg::Bits(mask)));
+                // Where it ends here it is there already.
+                self.copy_to(to, a.into(), copy);
+                // Bit 4x + 2y + z of the table is the result for bits x, y and z of the operands: z ? y : x.
+                const CHOOSE: u8 = 0xd8;
+                self.asm.vector(ops::PTERNLOGD, to, b, mask, all, Some(CHOOSE));
+            }
+            Step::Merge { mask, base, op, a, b } => {
+                let (mask, a, b) = (Mask(reg(mask)), reg(a), rm(b));
+                self.copy_to(to, base.into(), copy);
+                self.asm.vector(op, to, a, b, Lanes::Merge(mask), None);
+            }
+            Step::Compare { op, imm, a, b } => {
+                let (a, b) = (reg(a), rm(b));
+                self.asm.vector(op, to, a, b, all, imm);
+            }
+            Step::Select { mask, yes, no } => self.select(to, Mask(reg(mask)), yes, no, copy),
+            Step::Masks { op, a, b } => {
+                let (a, b) = (Mask(reg(a)), Mask(reg(b)));
+                self.asm.masks(op, Mask(to), a, b);
+            }
+            Step::MaskNot(a) => {
+                let a = Mask(reg(a));
+                self.asm.mask_not(Mask(to), a);
+            }
+        }
+    }
+
+    fn select(&mut self, to: u8, mask: Mask, yes: Arg, no: Arg, copy: usize) {
+        let from = self.operand(yes, copy);
+        if no == Arg::Bits(0) {
+            let (op, from) = match from {
+                // Which lanes are read is up to the mask here: one constant, not one for each lane.
+                Rm::Splat(bits) => (ops::BROADCASTSS, Rm::Single(bits)),
+                register => (ops::MOVAPS, register),
+            };
+            return self.asm.vector(op, to, 0, from, Lanes::Zero(mask), None);
+        }
+        let no = self.in_register(no, to, copy);
+        self.asm.vector(ops::BLENDMPS, to, no, from, Lanes::Merge(mask), None);
+    }
+}

@@ -1,0 +1,565 @@
+//! From steps to a loop in machine code: registers for the values, then the bytes.
+//!
+//! Each round of the loop takes up to four vectors, as many as there are registers for, in interleaved copies of the
+//! steps: a chain of dependent instructions alone would leave the machine idle most of the time. Registers that are left
+//! hold the accumulators of a fold along, where one round takes all of them, and constants. The last elements go through
+//! a second loop, one vector at a time: the very last with masked loads and stores. Of AVX2, only those of words can be
+//! masked; narrow elements that fill no vector are left to the caller, who brings them in arrays that have room for one.
+#![forbid(unsafe_code)]
+
+use crate::kernels::elementwise::jit::encode::*;
+use crate::kernels::elementwise::jit::ops::{self, Op};
+use crate::kernels::elementwise::jit::steps::{ACCUMULATORS, Arg, Form, Place, Set, Step, Steps, Value};
+use smallvec::SmallVec;
+
+/// More copies gain nothing, and make the last elements more.
+const MOST_COPIES: usize = 4;
+
+/// Lanes that the last vectors have.
+pub(crate) const TAIL: Mask = Mask(1);
+const FIRST_MASK: u8 = 2;
+const MASKS: usize = 6;
+/// What narrow elements are packed in before they are stored, where no instruction does both.
+pub(crate) const PACKED: u8 = 15;
+
+/// The array of addresses that the loop is called with, elements left, a spare.
+pub(crate) const TABLE: Gpr = RDI;
+const LEFT: Gpr = RSI;
+pub(crate) const SPARE: Gpr = RAX;
+/// Elements done, and those of the round that are done.
+const INDEX: Gpr = R11;
+const AROUND: Gpr = R10;
+/// Registers for addresses; those of further arrays are read where they are used.
+const ADDRESSES: [Gpr; 4] = [RCX, RDX, R8, R9];
+
+/// Where values live.
+pub(crate) struct Homes {
+    set: Set,
+    /// Registers for vectors.
+    vectors: usize,
+    /// Of each step's value: the number of its register among those of its kind.
+    of: Vec<usize>,
+    /// Steps whose values are the same for all elements, made once before the loop.
+    once: Vec<bool>,
+    /// The operands whose last reader a step is.
+    pub ends: Vec<SmallVec<[Value; 4]>>,
+    /// Registers, vectors and masks, of the values made once, and of one copy of the others.
+    pinned: [usize; 2],
+    needed: [usize; 2],
+}
+
+/// How a step's destination relates to its operands.
+enum Destination {
+    /// Any register, also one of an operand that ends here.
+    Free,
+    /// A register of none of the operands.
+    Apart,
+    /// That of this operand, which ends here.
+    Over(Value),
+}
+
+/// Registers handed out and taken back.
+#[derive(Default)]
+struct Pool {
+    free: Vec<usize>,
+    taken: usize,
+}
+
+impl Pool {
+    fn take(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.taken += 1;
+            self.taken - 1
+        })
+    }
+}
+
+/// Which kind of register a step's value has: 0 a vector, 1 a mask.
+fn kind(set: Set, step: &Step) -> usize {
+    usize::from(set == Set::Avx512 && step.makes_mask())
+}
+
+impl Homes {
+    fn new(set: Set, steps: &[Step]) -> Homes {
+        let once = once(steps);
+        let (last, ends) = lives(steps, &once);
+        let packs = |s: &Step| matches!(s, Step::Store(p, _) if !matches!(p.form, Form::Word | Form::F16));
+        let vectors = match set {
+            Set::Avx512 => 32,
+            Set::Avx2 if steps.iter().any(packs) => PACKED as usize,
+            Set::Avx2 => 16,
+        };
+        let of = vec![0; steps.len()];
+        let mut homes = Homes { set, vectors, of, once, ends, pinned: [0; 2], needed: [0; 2] };
+        homes.pinned = homes.assign(steps, &last, true);
+        homes.needed = homes.assign(steps, &last, false);
+        homes
+    }
+
+    /// Gives registers to the values that are made once, or to the others; how many of each kind it took.
+    fn assign(&mut self, steps: &[Step], last: &[usize], once: bool) -> [usize; 2] {
+        let mut pools = [Pool::default(), Pool::default()];
+        for i in self.numbers(once) {
+            let step = &steps[i];
+            let ends = &self.ends[i];
+            let destination = destination(self.set, step, ends);
+            let kind = |step: &Step| kind(self.set, step);
+            let early = match destination {
+                Destination::Over(v) => Some(self.of[v.0]),
+                Destination::Apart => Some(pools[kind(step)].take()),
+                Destination::Free => None,
+            };
+            for v in ends.iter().filter(|&&v| !matches!(destination, Destination::Over(o) if o == v)) {
+                pools[kind(&steps[v.0])].free.push(self.of[v.0]);
+            }
+            if !step.is_store() {
+                let pool = &mut pools[kind(step)];
+                self.of[i] = early.unwrap_or_else(|| pool.take());
+                if last[i] == i {
+                    pool.free.push(self.of[i]);
+                }
+            }
+        }
+        pools.map(|p| p.taken)
+    }
+
+    /// The steps whose values are made once, or the others.
+    fn numbers(&self, once: bool) -> Vec<usize> {
+        (0..self.once.len()).filter(|&i| self.once[i] == once).collect()
+    }
+
+    /// The most copies of the steps whose values fit the registers.
+    fn copies(&self) -> Option<usize> {
+        let fits = |copies: &usize| {
+            self.pinned[0] + copies * self.needed[0] <= self.vectors
+                && self.pinned[1] + copies * self.needed[1] <= MASKS
+        };
+        (1..=MOST_COPIES).rev().find(fits)
+    }
+}
+
+/// Which steps give the same for all elements. Constants are read from memory where they are needed.
+fn once(steps: &[Step]) -> Vec<bool> {
+    let mut once: Vec<bool> = Vec::with_capacity(steps.len());
+    for step in steps {
+        let mut same = !matches!(step, Step::Load(_) | Step::Store(..) | Step::Constant(_));
+        step.each_operand(|v| same &= once[v.0]);
+        once.push(same);
+    }
+    once
+}
+
+/// The last step that reads each value, its own where none does; and the operands that end at each step.
+fn lives(steps: &[Step], once: &[bool]) -> (Vec<usize>, Vec<SmallVec<[Value; 4]>>) {
+    let mut last: Vec<usize> = (0..steps.len()).collect();
+    for (i, step) in steps.iter().enumerate() {
+        // What the loop reads of the values made before it lives through all its rounds.
+        let now = |v: Value| if once[v.0] && !once[i] { usize::MAX } else { i };
+        step.each_operand(|v| last[v.0] = last[v.0].max(now(v)));
+    }
+    let ends = steps.iter().enumerate().map(|(i, step)| {
+        let mut ends: SmallVec<[Value; 4]> = SmallVec::new();
+        step.each_operand(|v| {
+            if last[v.0] == i && !ends.contains(&v) {
+                ends.push(v);
+            }
+        });
+        ends
+    });
+    let ends = ends.collect();
+    (last, ends)
+}
+
+fn destination(set: Set, step: &Step, ends: &[Value]) -> Destination {
+    let over = |v: Value| if ends.contains(&v) { Destination::Over(v) } else { Destination::Apart };
+    match *step {
+        // Several instructions, whose later ones read operands again.
+        Step::Mix { .. } | Step::Merge { .. } | Step::Compare { .. } if set == Set::Avx2 => {
+            Destination::Apart
+        }
+        Step::Fma { a, b, c } => match FmaForm::of(a, b, c, ends) {
+            FmaForm::Over(v, ..) => Destination::Over(v),
+            FmaForm::Fresh => Destination::Apart,
+        },
+        Step::Mix { a, .. } => over(a),
+        Step::Merge { base, .. } => over(base),
+        // Constants that are loaded first.
+        Step::Two { a: Arg::Bits(_), .. } => Destination::Apart,
+        Step::Select { no: Arg::Bits(1..), .. } => Destination::Apart,
+        _ => Destination::Free,
+    }
+}
+
+/// A fused multiply-add, whose destination is one of its operands.
+pub(crate) enum FmaForm {
+    /// Over an operand that ends: the instruction, its second and its third operand.
+    Over(Value, Op, Value, Arg),
+    /// Into a copy of the addend.
+    Fresh,
+}
+
+impl FmaForm {
+    pub fn of(a: Value, b: Arg, c: Arg, ends: &[Value]) -> FmaForm {
+        match (b, c) {
+            (_, Arg::Value(c)) if ends.contains(&c) && c != a && Arg::Value(c) != b => {
+                FmaForm::Over(c, ops::FMADD231PS, a, b)
+            }
+            (Arg::Value(b), c) if ends.contains(&a) => FmaForm::Over(a, ops::FMADD213PS, b, c),
+            (Arg::Value(b), c) if ends.contains(&b) => FmaForm::Over(b, ops::FMADD213PS, a, c),
+            (Arg::Bits(_), Arg::Value(c)) if ends.contains(&a) => FmaForm::Over(a, ops::FMADD132PS, c, b),
+            _ => FmaForm::Fresh,
+        }
+    }
+}
+
+/// Whether lanes of what it loads or stores can be masked with AVX2.
+fn is_of_words(step: &Step) -> bool {
+    !matches!(step, Step::Load(p) | Step::Store(p, _) if p.form != Form::Word)
+}
+
+/// Where a step loads accumulators of a fold along from.
+fn accumulators_of(step: &Step) -> Option<Place> {
+    match step {
+        Step::Load(place) if place.around => Some(*place),
+        _ => None,
+    }
+}
+
+/// The constants of the loop's steps that are read most, at most `room`.
+fn frequent_constants(steps: &[Step], once: &[bool], room: usize) -> Vec<u32> {
+    let mut counts: Vec<(u32, usize)> = Vec::new();
+    for (_, step) in steps.iter().enumerate().filter(|(i, _)| !once[*i]) {
+        step.each_constant(|bits, weight| match counts.iter_mut().find(|(b, _)| *b == bits) {
+            Some((_, count)) => *count += weight,
+            None => counts.push((bits, weight)),
+        });
+    }
+    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    counts.truncate(room);
+    counts.into_iter().map(|(bits, _)| bits).collect()
+}
+
+/// A loop in the making.
+pub(crate) struct Emitter<'a> {
+    set: Set,
+    pub steps: &'a [Step],
+    pub homes: Homes,
+    /// Constants that have registers: the last ones.
+    constants: Vec<u32>,
+    /// Accumulators of folds along that stay in registers: those after the values of so many copies.
+    kept: Vec<Place>,
+    copies: usize,
+    pub asm: Assembler,
+    /// Arrays whose addresses are in registers.
+    near: Vec<usize>,
+    /// In the loop over the last vectors: the register that says which lanes there are.
+    pub tail: Option<u8>,
+}
+
+/// A loop's machine code.
+pub struct Code {
+    pub bytes: Vec<u8>,
+    /// Whether it takes any number of elements, not only whole vectors.
+    pub any: bool,
+}
+
+/// The machine code of a loop; `None` where its values need more registers than there are.
+///
+/// The code is a function of the platform's C convention (System V): an array of addresses, and how many elements.
+pub fn emit(steps: &Steps) -> Option<Code> {
+    let (set, steps) = (steps.set, &steps.list[..]);
+    let homes = Homes::new(set, steps);
+    let copies = homes.copies()?;
+    let around = steps.iter().any(|s| matches!(s, Step::Load(p) if p.around));
+    // Copies that share accumulators would all read them before the first writes.
+    let all = ACCUMULATORS / set.lanes();
+    let (copies, vectors) = match copies {
+        4.. if around => (4, all),
+        2.. if around => (2, all),
+        _ if around => (1, all),
+        n => (n, n),
+    };
+    let mut near: Vec<usize> = Vec::new();
+    for step in steps {
+        if let Step::Load(place) | Step::Store(place, _) = step
+            && !near.contains(&place.array)
+        {
+            near.push(place.array);
+        }
+    }
+    near.truncate(ADDRESSES.len());
+    let mut room = homes.vectors - homes.pinned[0] - copies * homes.needed[0];
+    let mut kept: Vec<Place> = steps.iter().filter_map(accumulators_of).collect();
+    if set != Set::Avx512 || copies < vectors || kept.len() * copies > room {
+        kept.clear();
+    }
+    room -= kept.len() * copies;
+    let constants = frequent_constants(steps, &homes.once, room);
+    let asm = match set {
+        Set::Avx512 => Assembler::filling(),
+        Set::Avx2 => Assembler::reading(),
+    };
+    let mut e = Emitter { set, steps, homes, constants, kept, copies, asm, near, tail: None };
+    e.start(around);
+    e.rounds(copies, vectors);
+    let any = match set {
+        Set::Avx512 => {
+            e.last_vectors(around);
+            true
+        }
+        Set::Avx2 => e.last_words(around, copies),
+    };
+    Some(Code { bytes: e.asm.finish(), any })
+}
+
+impl Emitter<'_> {
+    fn start(&mut self, around: bool) {
+        self.asm.zero(INDEX);
+        if around {
+            self.asm.zero(AROUND);
+        }
+        for (&array, r) in self.near.iter().zip(ADDRESSES) {
+            self.asm.load_address(r, TABLE, 8 * array as i32);
+        }
+        for (k, bits) in self.constants.clone().into_iter().enumerate() {
+            self.load_constant((self.homes.vectors - 1 - k) as u8, bits);
+        }
+        for i in self.homes.numbers(true) {
+            self.step(i, 0, 0);
+        }
+    }
+
+    /// The main loop, of so many vectors a round.
+    fn rounds(&mut self, copies: usize, vectors: usize) {
+        let elements = (vectors * self.set.lanes()) as i32;
+        self.asm.subtract(LEFT, elements);
+        let short = self.asm.jump(When::Below);
+        self.move_accumulators(ops::MOVUPS_LOAD);
+        self.asm.align();
+        let top = self.asm.here();
+        for first in (0..vectors).step_by(copies) {
+            self.round(first, copies);
+        }
+        self.asm.add(INDEX, elements);
+        self.asm.subtract(LEFT, elements);
+        self.asm.jump_back(When::NotBelow, top);
+        self.move_accumulators(ops::MOVUPS_STORE);
+        // What follows has them in memory.
+        self.kept.clear();
+        self.asm.land(short);
+        self.asm.add(LEFT, elements);
+    }
+
+    /// Loads the accumulators that stay in registers, or stores them.
+    fn move_accumulators(&mut self, op: Op) {
+        for (place, copy) in (0..self.kept.len() * self.copies).map(|k| (k / self.copies, k % self.copies)) {
+            let place = self.kept[place];
+            if !self.near.contains(&place.array) {
+                self.asm.load_address(SPARE, TABLE, 8 * place.array as i32);
+            }
+            let Some(register) = self.accumulator(place, copy) else { continue };
+            let at = self.address(place, copy);
+            self.asm.vector(op, register, 0, at, Lanes::All, None);
+        }
+    }
+
+    /// The register of a copy's accumulators, where they stay in one.
+    pub fn accumulator(&self, place: Place, copy: usize) -> Option<u8> {
+        let k = self.kept.iter().position(|p| *p == place)?;
+        let first = self.homes.pinned[0] + self.copies * self.homes.needed[0];
+        Some((first + k * self.copies + copy) as u8)
+    }
+
+    /// The loop over single vectors, of which some lanes may not exist.
+    fn last_vectors(&mut self, around: bool) {
+        self.tail = Some(TAIL.0);
+        let done = self.asm.jump(When::Equal);
+        let top = self.asm.here();
+        self.asm.ones(SPARE);
+        // Fewer than 256 elements are left: all that the instruction looks at.
+        self.asm.low_bits(SPARE, SPARE, LEFT);
+        self.asm.mask_of(TAIL, SPARE);
+        self.round(0, 1);
+        self.next_vector(around);
+        self.asm.subtract(LEFT, self.set.lanes() as i32);
+        self.asm.jump_back(When::Above, top);
+        self.asm.land(done);
+        self.asm.leave();
+    }
+
+    fn next_vector(&mut self, around: bool) {
+        let lanes = self.set.lanes() as i32;
+        self.asm.add(INDEX, lanes);
+        if around {
+            self.asm.add(AROUND, lanes);
+        }
+    }
+
+    /// The loop over single whole vectors and then, where elements are words and a register is free for saying which
+    /// they are, those that fill none; whether it is so.
+    fn last_words(&mut self, around: bool, copies: usize) -> bool {
+        let lanes = self.set.lanes() as i32;
+        let done = self.asm.jump(When::Equal);
+        self.asm.subtract(LEFT, lanes);
+        let short = self.asm.jump(When::Below);
+        let top = self.asm.here();
+        self.round(0, 1);
+        self.next_vector(around);
+        self.asm.subtract(LEFT, lanes);
+        self.asm.jump_back(When::NotBelow, top);
+        self.asm.land(short);
+        let mask = self.free_register(copies).filter(|_| self.steps.iter().all(is_of_words));
+        if let Some(mask) = mask {
+            self.asm.add(LEFT, lanes);
+            let whole = self.asm.jump(When::Equal);
+            let first = Rm::Reg(Reg(mask));
+            self.asm.xmm(ops::MOVD_LOAD, mask, 0, Rm::Reg(Reg(LEFT.0)), None);
+            self.asm.ymm(ops::PBROADCASTD, mask, 0, first, None);
+            let numbers = std::array::from_fn(|k| k as u32);
+            self.asm.ymm(ops::PCMPGTD, mask, mask, Rm::Lanes(numbers), None);
+            self.tail = Some(mask);
+            self.round(0, 1);
+            self.asm.land(whole);
+        }
+        self.asm.land(done);
+        self.asm.leave();
+        mask.is_some()
+    }
+
+    /// A register that one copy of the steps has no need of: what was there is gone.
+    fn free_register(&mut self, copies: usize) -> Option<u8> {
+        let one = self.homes.pinned[0] + self.homes.needed[0];
+        if copies > 1 && self.homes.needed[0] > 0 {
+            return Some(one as u8);
+        }
+        // The constant that is read least is read from memory.
+        let last = self.homes.vectors - self.constants.len();
+        match self.constants.pop() {
+            Some(_) => Some(last as u8),
+            None => (one < last).then_some(one as u8),
+        }
+    }
+
+    /// All steps for vectors `first..first + copies` of a round.
+    fn round(&mut self, first: usize, copies: usize) {
+        for i in self.homes.numbers(false) {
+            let array = match self.steps[i] {
+                Step::Load(place) | Step::Store(place, _) => Some(place.array),
+                _ => None,
+            };
+            if let Some(array) = array.filter(|a| !self.near.contains(a)) {
+                self.asm.load_address(SPARE, TABLE, 8 * array as i32);
+            }
+            for copy in 0..copies {
+                self.step(i, copy, first + copy);
+            }
+        }
+    }
+
+    /// The register of a value in one copy of the steps.
+    pub fn home(&self, v: Value, copy: usize) -> u8 {
+        let kind = kind(self.set, &self.steps[v.0]);
+        let own = self.homes.of[v.0];
+        let first = if kind == 1 { FIRST_MASK as usize } else { 0 };
+        let n = if self.homes.once[v.0] {
+            own
+        } else {
+            self.homes.pinned[kind] + copy * self.homes.needed[kind] + own
+        };
+        (first + n) as u8
+    }
+
+    /// The register of a constant that has one.
+    fn constant(&self, bits: u32) -> Option<u8> {
+        self.constants.iter().position(|&c| c == bits).map(|k| (self.homes.vectors - 1 - k) as u8)
+    }
+
+    /// Fills the lanes of `to`.
+    fn load_constant(&mut self, to: u8, bits: u32) {
+        match self.set {
+            Set::Avx512 => self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None),
+            Set::Avx2 => self.asm.ymm(ops::MOVAPS, to, 0, Rm::Splat(bits), None),
+        }
+    }
+
+    /// An operand that may lie in memory.
+    pub fn operand(&self, a: Arg, copy: usize) -> Rm {
+        match a {
+            Arg::Value(v) => Rm::Reg(Reg(self.home(v, copy))),
+            Arg::Bits(bits) => self.constant(bits).map_or(Rm::Splat(bits), |r| Rm::Reg(Reg(r))),
+        }
+    }
+
+    /// The register that holds an operand; a constant without one is loaded to `to`.
+    pub fn in_register(&mut self, a: Arg, to: u8, copy: usize) -> u8 {
+        match a {
+            Arg::Value(v) => self.home(v, copy),
+            Arg::Bits(bits) => self.constant(bits).unwrap_or_else(|| {
+                self.load_constant(to, bits);
+                to
+            }),
+        }
+    }
+
+    /// Puts an operand into `to`.
+    pub fn copy_to(&mut self, to: u8, a: Arg, copy: usize) {
+        let from = self.in_register(a, to, copy);
+        if from == to {
+            return;
+        }
+        let from = Rm::Reg(Reg(from));
+        match self.set {
+            Set::Avx512 => self.asm.vector(ops::MOVAPS, to, 0, from, Lanes::All, None),
+            Set::Avx2 => self.asm.ymm(ops::MOVAPS, to, 0, from, None),
+        }
+    }
+
+    /// Step `i` in one copy, for one vector of the round.
+    fn step(&mut self, i: usize, copy: usize, vector: usize) {
+        match self.set {
+            Set::Avx512 => self.avx512(i, copy, vector),
+            Set::Avx2 => self.avx2(i, copy, vector),
+        }
+    }
+
+    /// The address of one vector of the round.
+    pub fn address(&self, place: Place, vector: usize) -> Rm {
+        let size = place.form.size();
+        let base = self.near.iter().position(|&a| a == place.array).map_or(SPARE, |k| ADDRESSES[k]);
+        let index = Some((if place.around { AROUND } else { INDEX }, size));
+        Rm::Memory(At { base, index, offset: (vector * self.set.lanes() * size as usize) as i32 })
+    }
+}
+
+/// What loads elements and fills lanes with them.
+pub(crate) fn load_op(form: Form) -> Op {
+    match form {
+        Form::Word => ops::MOVUPS_LOAD,
+        Form::F16 => ops::CVTPH2PS,
+        Form::Half { signed: false } => ops::PMOVZXWD,
+        Form::Half { signed: true } => ops::PMOVSXWD,
+        Form::Byte { signed: false } => ops::PMOVZXBD,
+        Form::Byte { signed: true } => ops::PMOVSXBD,
+    }
+}
+
+/// What repeats one element as it lies in memory.
+pub(crate) fn spread_op(form: Form) -> Op {
+    match form {
+        Form::Word => ops::BROADCASTSS,
+        Form::Half { .. } | Form::F16 => ops::PBROADCASTW,
+        Form::Byte { .. } => ops::PBROADCASTB,
+    }
+}
+
+/// An estimate of the processor cycles that one element takes.
+pub fn cycles(steps: &Steps) -> f64 {
+    let of = |step: &Step| match step {
+        Step::Spread { .. } | Step::Constant(_) => 0.25,
+        Step::Store(..) | Step::Merge { .. } => 1.0,
+        Step::One { op: ops::SQRTPS, .. } => 12.0,
+        Step::Two { op: ops::DIVPS, .. } => 10.0,
+        _ => 0.5,
+    };
+    steps.list.iter().map(of).sum::<f64>() / steps.set.lanes() as f64
+}

@@ -1,0 +1,246 @@
+//! Elementary functions as steps, bit for bit what `math` gives with fused multiply-adds.
+#![forbid(unsafe_code)]
+
+use crate::kernels::elementwise::jit::ops::{self, Op};
+use crate::kernels::elementwise::jit::steps::{Arg, Set, Step, Steps, Value, relation, rounding};
+use crate::simd::math;
+
+const SIGN: u32 = 0x8000_0000;
+const NOT_SIGN: u32 = 0x7fff_ffff;
+
+impl Steps {
+    pub fn abs(&mut self, x: Value) -> Value {
+        self.and(x, NOT_SIGN)
+    }
+
+    pub fn negate(&mut self, x: Value) -> Value {
+        self.two(ops::PXORD, x, Arg::Bits(SIGN))
+    }
+
+    /// The magnitude of `x` with the sign of `s`.
+    fn copy_sign(&mut self, x: Value, s: Value) -> Value {
+        self.push(Step::Mix { a: x, b: s, mask: SIGN })
+    }
+
+    pub fn is_nan(&mut self, x: Value) -> Value {
+        self.holds(x, relation::NAN, x)
+    }
+
+    /// `base` with `a op b` in the lanes of `mask`.
+    fn merge(&mut self, mask: Value, base: Value, op: Op, a: Value, b: Arg) -> Value {
+        self.push(Step::Merge { mask, base, op, a, b })
+    }
+
+    pub fn sign(&mut self, x: Value) -> Value {
+        let keep = self.holds(x, relation::EQUAL_OR_NAN, 0.0);
+        let sign = self.and(x, SIGN);
+        let one = self.two(ops::PORD, sign, 1.0);
+        self.select(keep, x, one)
+    }
+
+    /// Halves away from zero.
+    pub fn round_away(&mut self, x: Value) -> Value {
+        let sign = self.and(x, SIGN);
+        let half = self.two(ops::PORD, sign, Arg::Bits(0.5f32.to_bits() - 1));
+        let sum = self.add(x, half);
+        self.round(sum, rounding::TO_ZERO)
+    }
+
+    /// See [`math::maximum`].
+    pub fn maximum(&mut self, a: Arg, b: Arg) -> Value {
+        match (a, b) {
+            // Of equal operands the second, which is right but for −0; adding 0 leaves all others.
+            (Arg::Value(x), Arg::Bits(0)) | (Arg::Bits(0), Arg::Value(x)) => {
+                let m = self.two(ops::MAXPS, 0.0, x);
+                self.add(m, 0.0)
+            }
+            (Arg::Value(x), c @ Arg::Bits(bits)) | (c @ Arg::Bits(bits), Arg::Value(x)) if plain(bits) => {
+                self.two(ops::MAXPS, c, x)
+            }
+            _ => self.extreme(ops::MAXPS, ops::PANDD, a, b),
+        }
+    }
+
+    /// See [`math::minimum`].
+    pub fn minimum(&mut self, a: Arg, b: Arg) -> Value {
+        match (a, b) {
+            (Arg::Value(x), c @ Arg::Bits(bits)) | (c @ Arg::Bits(bits), Arg::Value(x)) if plain(bits) => {
+                self.two(ops::MINPS, c, x)
+            }
+            _ => self.extreme(ops::MINPS, ops::PORD, a, b),
+        }
+    }
+
+    fn extreme(&mut self, op: Op, of_equal: Op, a: Arg, b: Arg) -> Value {
+        let a = self.value(a);
+        let m = self.two(op, a, b);
+        let equal = self.holds(a, relation::EQUAL, b);
+        let m = self.merge(equal, m, of_equal, a, b);
+        let nan = self.is_nan(a);
+        self.select(nan, a, m)
+    }
+
+    /// `(y, power)` with eˣ = y·2ⁿ: n as the last step before wants it, a number or, shifted, in the low bits of one.
+    fn exp_parts(&mut self, x: Value) -> (Value, Value) {
+        let shifted = self.fma(x, std::f32::consts::LOG2_E, math::MAGIC);
+        let n = self.sub(shifted, math::MAGIC);
+        let r = self.fma(n, -math::LN_2_HIGH, x);
+        let r = self.fma(n, math::LN_2_LOW, r);
+        let p = self.poly(r, &math::EXP);
+        let square = self.mul(r, r);
+        let y = self.fma(p, square, r);
+        (self.add(y, 1.0), if self.set == Set::Avx512 { n } else { shifted })
+    }
+
+    /// 2ⁿ for exponents of normal numbers; `n` stands in the low bits, below others that 23 shifts take away.
+    fn power_of_two(&mut self, n: Value) -> Value {
+        let exponent = self.shift_left(n, 23);
+        self.two(ops::PADDD, exponent, 1.0)
+    }
+
+    pub fn exp(&mut self, x: Value) -> Value {
+        let x = self.two(ops::MINPS, math::EXP_RANGE.1, x);
+        let x = self.two(ops::MAXPS, math::EXP_RANGE.0, x);
+        let (y, n) = self.exp_parts(x);
+        // Two multiplications by powers of two, of which only the second can round, round as one does.
+        if self.set == Set::Avx512 {
+            return self.two(ops::SCALEFPS, y, n);
+        }
+        let half = self.push(Step::Shift { way: ops::SHIFT_RIGHT_SIGNED, by: 1, a: n });
+        let rest = self.two(ops::PSUBD, n, half);
+        let half = self.power_of_two(half);
+        let y = self.mul(y, half);
+        let rest = self.power_of_two(rest);
+        self.mul(y, rest)
+    }
+
+    pub fn log(&mut self, x: Value) -> Value {
+        let denormal = self.holds(x, relation::LESS, f32::MIN_POSITIVE);
+        let scaled = self.merge(denormal, x, ops::MULPS, x, 8_388_608f32.into());
+        let mantissa = self.and(scaled, 0x007f_ffff);
+        let mantissa = self.two(ops::PORD, mantissa, Arg::Bits(0x3f00_0000));
+        let e = self.shift_right(scaled, 23);
+        let e = self.two(ops::PSUBD, e, Arg::Bits(126));
+        let e = self.merge(denormal, e, ops::PSUBD, e, Arg::Bits(23));
+        let low = self.holds(mantissa, relation::LESS, std::f32::consts::FRAC_1_SQRT_2);
+        let e = self.merge(low, e, ops::PSUBD, e, Arg::Bits(1));
+        let e = self.one(ops::CVTDQ2PS, None, e);
+        let m = self.merge(low, mantissa, ops::ADDPS, mantissa, mantissa.into());
+        let m = self.sub(m, 1.0);
+        let z = self.mul(m, m);
+        let p = self.poly(m, &math::LOG);
+        let p = self.mul(p, m);
+        let p = self.mul(p, z);
+        let y = self.fma(e, -math::LN_2_LOW, p);
+        let y = self.fma(z, -0.5, y);
+        let y = self.add(m, y);
+        let y = self.fma(e, math::LN_2_HIGH, y);
+        let infinity = Arg::from(f32::INFINITY);
+        let compare = |imm: u8| Step::Compare { op: ops::PCMPUD, imm: Some(imm), a: x, b: infinity };
+        let infinite = self.push(compare(relation::INT_EQUAL));
+        let y = self.select(infinite, x, y);
+        let outside = self.push(compare(relation::INT_GREATER));
+        let y = self.select(outside, f32::NAN, y);
+        let zero = self.holds(x, relation::EQUAL, 0.0);
+        self.select(zero, f32::NEG_INFINITY, y)
+    }
+
+    pub fn logistic(&mut self, x: Value) -> Value {
+        let minus = self.two(ops::PORD, x, Arg::Bits(SIGN));
+        let e = self.exp(minus);
+        let right = self.holds(x, relation::NOT_LESS, 0.0);
+        let top = self.select(right, 1.0, e);
+        let bottom = self.add(e, 1.0);
+        self.two(ops::DIVPS, top, bottom)
+    }
+
+    /// Ordered so that few values live at a time: more copies fit the registers.
+    pub fn tanh(&mut self, x: Value) -> Value {
+        let size = self.abs(x);
+        let twice = self.mul(size, 2.0);
+        let twice = self.two(ops::MINPS, 40.0, twice);
+        let (y, n) = self.exp_parts(twice);
+        let bottom = if self.set == Set::Avx512 {
+            let e = self.two(ops::SCALEFPS, y, n);
+            self.add(e, 1.0)
+        } else {
+            let power = self.power_of_two(n);
+            self.fma(y, power, 1.0)
+        };
+        let part = self.two(ops::DIVPS, 2.0, bottom);
+        let far = self.sub(1.0, part);
+        let far = self.copy_sign(far, x);
+        let z = self.mul(x, x);
+        let p = self.poly(z, &math::TANH);
+        let p = self.fma(p, z, 1.0);
+        let near = self.mul(p, x);
+        let size = self.abs(x);
+        let is_far = self.holds(size, relation::GREATER, 0.625);
+        self.select(is_far, far, near)
+    }
+
+    pub fn erf(&mut self, x: Value) -> Value {
+        let w = self.two(ops::MINPS, math::ERF_IS_ONE, x);
+        let w = self.two(ops::MAXPS, -math::ERF_IS_ONE, w);
+        let z = self.mul(w, w);
+        let top = self.poly(z, &math::ERF_TOP);
+        let bottom = self.poly(z, &math::ERF_BOTTOM);
+        let ratio = self.two(ops::DIVPS, top, bottom);
+        self.mul(w, ratio)
+    }
+
+    /// u32 → f32: each half is exact, the sum is rounded once.
+    pub fn unsigned_to_float(&mut self, x: Value) -> Value {
+        if self.set == Set::Avx512 {
+            return self.one(ops::CVTUDQ2PS, None, x);
+        }
+        let high = self.shift_right(x, 16);
+        let high = self.one(ops::CVTDQ2PS, None, high);
+        let low = self.and(x, 0xffff);
+        let low = self.one(ops::CVTDQ2PS, None, low);
+        self.fma(high, 65536.0, low)
+    }
+
+    /// f32 → u32 for numbers from 0 on; the largest for what is larger.
+    pub fn float_to_unsigned(&mut self, x: Value) -> Value {
+        if self.set == Set::Avx512 {
+            return self.one(ops::CVTTPS2UDQ, None, x);
+        }
+        const HALF: f32 = 2_147_483_648.0;
+        let upper = self.holds(x, relation::GREATER_OR_EQUAL, HALF);
+        let off = self.select(upper, HALF, 0.0);
+        let lower = self.sub(x, off);
+        let y = self.one(ops::CVTTPS2DQ, None, lower);
+        let bit = self.select(upper, Arg::Bits(SIGN), 0.0);
+        let y = self.two(ops::PXORD, y, bit);
+        let beyond = self.holds(x, relation::GREATER_OR_EQUAL, 2.0 * HALF);
+        self.select(beyond, Arg::Bits(u32::MAX), y)
+    }
+
+    /// The nearest bf16, as the f32 of its value: see [`math::to_bf16`].
+    pub fn round_to_bf16(&mut self, x: Value) -> Value {
+        if self.rounds {
+            let half = self.one(ops::CVTNEPS2BF16, None, x);
+            let word = self.one(ops::PMOVZXWD, None, half);
+            return self.shift_left(word, 16);
+        }
+        let odd = self.shift_right(x, 16);
+        let odd = self.and(odd, 1);
+        let half = self.two(ops::PADDD, odd, Arg::Bits(0x7fff));
+        let sum = self.two(ops::PADDD, half, x);
+        let nan = self.is_nan(x);
+        let kept = self.merge(nan, sum, ops::PORD, x, Arg::Bits(0x0040_0000));
+        self.and(kept, 0xffff_0000)
+    }
+
+    /// The nearest f16, as the f32 of its value.
+    pub fn round_to_f16(&mut self, x: Value) -> Value {
+        let half = self.one(ops::CVTPS2PH, Some(0), x);
+        self.one(ops::CVTPH2PS, None, half)
+    }
+}
+
+/// Whether a constant is a normal number: whatever equals it has its bits.
+fn plain(bits: u32) -> bool {
+    f32::from_bits(bits).is_normal()
+}

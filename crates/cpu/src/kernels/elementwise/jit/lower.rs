@@ -1,0 +1,446 @@
+//! From an element-wise program to the steps of a fused loop; `None` where it has something that only the interpreter
+//! knows.
+#![forbid(unsafe_code)]
+
+use crate::kernels::elementwise::jit::ops::{self, Op as Code};
+use crate::kernels::elementwise::jit::steps::{
+    Arg, Form, Place, Set, Step, Steps, Value, relation, rounding,
+};
+use systole_compile::{Instr, Load, Map};
+use systole_ir::op::{Binary, CompareType, Direction, Monoid, Unary};
+use systole_ir::{DType, Op, Scalar};
+
+/// How a loop reads one of its program's loads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Neighbouring elements.
+    Stream,
+    /// The same element all along.
+    Spread,
+    /// A constant.
+    Constant,
+}
+
+/// What becomes of the program's results.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sink {
+    /// Each is stored as an array.
+    Arrays,
+    /// Each is folded into 64 accumulators: element `i` into number `i % 64`.
+    Along(Monoid),
+    /// Each is folded into as many accumulators as there are elements.
+    Across(Monoid),
+}
+
+/// What a register of the program is: lanes, or a mask for bool.
+#[derive(Clone, Copy)]
+enum Lane {
+    Vector(Arg),
+    Mask(Value),
+}
+
+impl From<Value> for Lane {
+    fn from(v: Value) -> Lane {
+        Lane::Vector(v.into())
+    }
+}
+
+/// The steps of a program: arrays are its loads, then its stores.
+pub fn lower(map: &Map, access: &[Access], sink: Sink, (set, rounds): (Set, bool)) -> Option<Steps> {
+    let steps = Steps { list: Vec::new(), set, rounds };
+    let mut l = Lowering { map, access, steps, lanes: vec![None; map.loads.len()] };
+    let is_read = |k: &usize| map.stores.contains(k) || map.instrs.iter().any(|i| i.args.contains(k));
+    let read: Vec<usize> = (0..map.loads.len()).filter(is_read).collect();
+    let mut results: Vec<(usize, usize)> = map.stores.iter().copied().enumerate().collect();
+    for instr in &map.instrs {
+        let lane = l.instruction(instr)?;
+        l.lanes.push(Some(lane));
+        // A result may lie where an operand does: once all are read, storing is safe.
+        if read.iter().all(|&k| l.lanes[k].is_some()) {
+            l.results(&mut results, sink)?;
+        }
+    }
+    read.iter().try_for_each(|&k| l.lane(k).map(drop))?;
+    l.results(&mut results, sink)?;
+    Some(l.steps)
+}
+
+struct Lowering<'a> {
+    map: &'a Map,
+    access: &'a [Access],
+    steps: Steps,
+    lanes: Vec<Option<Lane>>,
+}
+
+/// How an element type fills lanes; `None`: not in 32 bits.
+fn form(dtype: DType) -> Option<Form> {
+    Some(match dtype {
+        DType::F32 | DType::I32 | DType::U32 => Form::Word,
+        DType::F16 => Form::F16,
+        DType::BF16 | DType::U16 => Form::Half { signed: false },
+        DType::I16 => Form::Half { signed: true },
+        DType::Bool | DType::U8 => Form::Byte { signed: false },
+        DType::I8 => Form::Byte { signed: true },
+        DType::F64 | DType::I64 | DType::U64 => return None,
+    })
+}
+
+fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// Bits of a constant's lane.
+fn bits(value: Scalar, dtype: DType) -> u32 {
+    match dtype {
+        DType::F16 | DType::BF16 => (value.as_f64() as f32).to_bits(),
+        _ => value.to_bits(dtype) as u32,
+    }
+}
+
+impl Lowering<'_> {
+    /// The lanes of a register, read now if it is a load that was not read yet.
+    fn lane(&mut self, e: usize) -> Option<Lane> {
+        if let Some(lane) = self.lanes[e] {
+            return Some(lane);
+        }
+        let dtype = self.map.dtype(e);
+        let form = form(dtype)?;
+        let lane = match (self.access[e], &self.map.loads[e]) {
+            (Access::Constant, Load::Splat { value, .. }) => match dtype {
+                DType::Bool => return None,
+                // Small integers fill their lanes as loads do.
+                _ if dtype.is_int() && dtype.size() < 4 => return None,
+                _ => Lane::Vector(Arg::Bits(bits(*value, dtype))),
+            },
+            // Coordinates come as lanes, which narrow floats do not fill as they lie in memory.
+            (_, Load::Iota { .. }) if is_float(dtype) && dtype.size() == 2 => return None,
+            (Access::Spread, _) => {
+                let raw = self.steps.push(Step::Spread { array: e, form });
+                // Narrow elements stand in each part of a lane.
+                let raw = match dtype {
+                    DType::U8 => self.steps.and(raw, 0xff),
+                    DType::U16 => self.steps.and(raw, 0xffff),
+                    DType::I8 | DType::I16 => return None,
+                    _ => raw,
+                };
+                self.loaded(raw, dtype)
+            }
+            _ => {
+                let raw = self.steps.push(Step::Load(Place { array: e, form, around: false }));
+                self.loaded(raw, dtype)
+            }
+        };
+        self.lanes[e] = Some(lane);
+        Some(lane)
+    }
+
+    fn loaded(&mut self, raw: Value, dtype: DType) -> Lane {
+        match dtype {
+            DType::BF16 => self.steps.shift_left(raw, 16).into(),
+            DType::Bool => Lane::Mask(self.steps.push(Step::Compare {
+                op: ops::PTESTMD,
+                imm: None,
+                a: raw,
+                b: raw.into(),
+            })),
+            _ => raw.into(),
+        }
+    }
+
+    fn vector(&mut self, e: usize) -> Option<Arg> {
+        match self.lane(e)? {
+            Lane::Vector(a) => Some(a),
+            Lane::Mask(_) => None,
+        }
+    }
+
+    fn value(&mut self, e: usize) -> Option<Value> {
+        let a = self.vector(e)?;
+        Some(self.steps.value(a))
+    }
+
+    fn mask(&mut self, e: usize) -> Option<Value> {
+        match self.lane(e)? {
+            Lane::Mask(v) => Some(v),
+            Lane::Vector(_) => None,
+        }
+    }
+
+    fn instruction(&mut self, instr: &Instr) -> Option<Lane> {
+        let (from, to) = (instr.from, instr.to);
+        let arg = |k: usize| instr.args[k];
+        match &instr.op {
+            Op::Unary(op) if from == DType::Bool => {
+                let a = self.mask(arg(0))?;
+                (*op == Unary::Not).then(|| Lane::Mask(self.steps.push(Step::MaskNot(a))))
+            }
+            Op::Unary(Unary::IsFinite) => {
+                let x = self.value(arg(0))?;
+                let size = self.steps.abs(x);
+                let (op, imm) = (ops::PCMPUD, Some(relation::INT_LESS));
+                let b = f32::INFINITY.into();
+                Some(Lane::Mask(self.steps.push(Step::Compare { op, imm, a: size, b })))
+            }
+            Op::Unary(op) if is_float(from) => {
+                let x = self.value(arg(0))?;
+                let y = self.float_unary(*op, x)?;
+                Some(if is_exact(*op) { y } else { self.rounded(y, to) }.into())
+            }
+            Op::Unary(op) if from.size() == 4 => {
+                let x = self.value(arg(0))?;
+                match op {
+                    Unary::Negate => Some(self.steps.two(ops::PSUBD, Arg::Bits(0), x).into()),
+                    Unary::Not => Some(self.steps.two(ops::PXORD, x, Arg::Bits(u32::MAX)).into()),
+                    _ => None,
+                }
+            }
+            Op::Binary(op) if from == DType::Bool => {
+                let (a, b) = (self.mask(arg(0))?, self.mask(arg(1))?);
+                let op = match op {
+                    Binary::Add | Binary::Or | Binary::Maximum => ops::KOR,
+                    Binary::Multiply | Binary::And | Binary::Minimum => ops::KAND,
+                    Binary::Xor => ops::KXOR,
+                    _ => return None,
+                };
+                Some(Lane::Mask(self.steps.push(Step::Masks { op, a, b })))
+            }
+            Op::Binary(op) if is_float(from) => {
+                let (a, b) = (self.vector(arg(0))?, self.vector(arg(1))?);
+                let y = self.float_binary(*op, a, b)?;
+                let exact = matches!(op, Binary::Maximum | Binary::Minimum);
+                Some(if exact { y } else { self.rounded(y, to) }.into())
+            }
+            Op::Binary(op) if from.size() == 4 => {
+                let code = int_binary(*op, from)?;
+                let (a, b) = (self.vector(arg(0))?, self.vector(arg(1))?);
+                Some(self.steps.two(code, a, b).into())
+            }
+            Op::Compare(c) if c.compare_type != CompareType::TotalOrder => {
+                self.compare(c.direction, from, arg(0), arg(1))
+            }
+            Op::Select(_) => self.select(arg(0), arg(1), arg(2)),
+            Op::Clamp(_) if is_float(from) => {
+                let (low, x, high) = (self.vector(arg(0))?, self.vector(arg(1))?, self.vector(arg(2))?);
+                let y = self.steps.maximum(x, low);
+                Some(self.steps.minimum(y.into(), high).into())
+            }
+            Op::Convert(_) => self.convert(from, to, arg(0)),
+            _ => None,
+        }
+    }
+
+    fn float_unary(&mut self, op: Unary, x: Value) -> Option<Value> {
+        let s = &mut self.steps;
+        Some(match op {
+            Unary::Abs => s.abs(x),
+            Unary::Ceil => s.round(x, rounding::UP),
+            Unary::Erf => s.erf(x),
+            Unary::Exponential => s.exp(x),
+            Unary::Floor => s.round(x, rounding::DOWN),
+            Unary::Log => s.log(x),
+            Unary::Logistic => s.logistic(x),
+            Unary::Negate => s.negate(x),
+            Unary::RoundNearestAfz => s.round_away(x),
+            Unary::RoundNearestEven => s.round(x, rounding::NEAREST_EVEN),
+            Unary::Rsqrt => {
+                let root = s.one(ops::SQRTPS, None, x);
+                s.two(ops::DIVPS, 1.0, root)
+            }
+            Unary::Sign => s.sign(x),
+            Unary::Sqrt => s.one(ops::SQRTPS, None, x),
+            Unary::Tanh => s.tanh(x),
+            _ => return None,
+        })
+    }
+
+    fn float_binary(&mut self, op: Binary, a: Arg, b: Arg) -> Option<Value> {
+        let s = &mut self.steps;
+        Some(match op {
+            // A constant is read from memory, which only the second operand can be.
+            Binary::Add | Binary::Multiply => {
+                let (a, b) = if matches!(a, Arg::Bits(_)) { (b, a) } else { (a, b) };
+                s.two(if op == Binary::Add { ops::ADDPS } else { ops::MULPS }, a, b)
+            }
+            Binary::Subtract => s.sub(a, b),
+            Binary::Divide => s.two(ops::DIVPS, a, b),
+            Binary::Maximum => s.maximum(a, b),
+            Binary::Minimum => s.minimum(a, b),
+            _ => return None,
+        })
+    }
+
+    /// f32 lanes rounded to a narrow type.
+    fn rounded(&mut self, x: Value, to: DType) -> Value {
+        match to {
+            DType::BF16 => self.steps.round_to_bf16(x),
+            DType::F16 => self.steps.round_to_f16(x),
+            _ => x,
+        }
+    }
+
+    fn compare(&mut self, direction: Direction, from: DType, a: usize, b: usize) -> Option<Lane> {
+        if from == DType::Bool {
+            let (a, b) = (self.mask(a)?, self.mask(b)?);
+            let op = match direction {
+                Direction::Eq => ops::KXNOR,
+                Direction::Ne => ops::KXOR,
+                _ => return None,
+            };
+            return Some(Lane::Mask(self.steps.push(Step::Masks { op, a, b })));
+        }
+        form(from)?;
+        let (a, b) = (self.value(a)?, self.vector(b)?);
+        if is_float(from) {
+            let relation = match direction {
+                Direction::Eq => relation::EQUAL,
+                Direction::Ne => relation::NOT_EQUAL,
+                Direction::Ge => relation::GREATER_OR_EQUAL,
+                Direction::Gt => relation::GREATER,
+                Direction::Le => relation::LESS_OR_EQUAL,
+                Direction::Lt => relation::LESS,
+            };
+            return Some(Lane::Mask(self.steps.holds(a, relation, b)));
+        }
+        let relation = match direction {
+            Direction::Eq => relation::INT_EQUAL,
+            Direction::Lt => relation::INT_LESS,
+            Direction::Le => 2,
+            Direction::Ne => 4,
+            Direction::Ge => 5,
+            Direction::Gt => relation::INT_GREATER,
+        };
+        let op = if from.is_signed_int() { ops::PCMPD } else { ops::PCMPUD };
+        Some(Lane::Mask(self.steps.push(Step::Compare { op, imm: Some(relation), a, b })))
+    }
+
+    fn select(&mut self, p: usize, yes: usize, no: usize) -> Option<Lane> {
+        let mask = self.mask(p)?;
+        Some(match (self.lane(yes)?, self.lane(no)?) {
+            (Lane::Vector(yes), Lane::Vector(no)) => self.steps.select(mask, yes, no).into(),
+            (Lane::Mask(yes), Lane::Mask(no)) => {
+                let yes = self.steps.push(Step::Masks { op: ops::KAND, a: mask, b: yes });
+                let no = self.steps.push(Step::Masks { op: ops::KANDN, a: mask, b: no });
+                Lane::Mask(self.steps.push(Step::Masks { op: ops::KOR, a: yes, b: no }))
+            }
+            _ => return None,
+        })
+    }
+
+    fn convert(&mut self, from: DType, to: DType, a: usize) -> Option<Lane> {
+        use DType::*;
+        if from == Bool {
+            let mask = self.mask(a)?;
+            let one = match to {
+                F32 | F16 | BF16 => Arg::from(1.0),
+                I32 | U32 => Arg::Bits(1),
+                _ => return None,
+            };
+            return Some(self.steps.select(mask, one, Arg::Bits(0)).into());
+        }
+        form(from)?;
+        let x = self.value(a)?;
+        let s = &mut self.steps;
+        Some(match (from, to) {
+            (F32 | F16 | BF16, F32 | F16 | BF16) => self.rounded(x, to).into(),
+            (F32 | F16 | BF16, Bool) => Lane::Mask(s.holds(x, relation::NOT_EQUAL, 0.0)),
+            (F32 | F16 | BF16, I32) => {
+                // What does not fit gives the least number.
+                let y = s.one(ops::CVTTPS2DQ, None, x);
+                let high = s.holds(x, relation::GREATER_OR_EQUAL, 2_147_483_648.0);
+                let y = s.select(high, Arg::Bits(i32::MAX as u32), y);
+                let number = s.holds(x, relation::NUMBER, x);
+                s.select(number, y, Arg::Bits(0)).into()
+            }
+            (F32 | F16 | BF16, U32) => {
+                // NaN and negative numbers give the second operand, what is too large gives the largest number.
+                let x = s.two(ops::MAXPS, x, 0.0);
+                s.float_to_unsigned(x).into()
+            }
+            (U32, F32) => s.unsigned_to_float(x).into(),
+            (I8 | I16 | I32 | U8 | U16, F32) | (U8, F16 | BF16) => s.one(ops::CVTDQ2PS, None, x).into(),
+            (I8 | I16 | U8 | U16 | I32 | U32, I32) | (U8 | I32 | U32, U32) => x.into(),
+            _ => return None,
+        })
+    }
+
+    /// Stores or folds those results, `(number, register)`, that are there; the others are left.
+    fn results(&mut self, left: &mut Vec<(usize, usize)>, sink: Sink) -> Option<()> {
+        let there = self.lanes.len();
+        let (ready, later): (Vec<_>, Vec<_>) = left.drain(..).partition(|&(_, e)| e < there);
+        *left = later;
+        ready.into_iter().try_for_each(|(s, e)| self.result(s, e, sink))
+    }
+
+    /// Stores or folds register `e`, which is result `s`.
+    fn result(&mut self, s: usize, e: usize, sink: Sink) -> Option<()> {
+        let dtype = self.map.dtype(e);
+        let array = self.map.loads.len() + s;
+        let monoid = match sink {
+            Sink::Arrays => {
+                let lane = self.lane(e)?;
+                let v = self.stored(lane, dtype)?;
+                self.steps.push(Step::Store(Place { array, form: form(dtype)?, around: false }, v));
+                return Some(());
+            }
+            Sink::Along(monoid) | Sink::Across(monoid) => monoid,
+        };
+        // Narrow floats are folded in f32.
+        if !is_float(dtype) && dtype.size() != 4 {
+            return None;
+        }
+        let x = self.vector(e)?;
+        let place = Place { array, form: Form::Word, around: matches!(sink, Sink::Along(_)) };
+        let before = self.steps.push(Step::Load(place));
+        let after = match monoid.op() {
+            op if is_float(dtype) => self.float_binary(op, before.into(), x)?,
+            op => self.steps.two(int_binary(op, dtype)?, before, x),
+        };
+        self.steps.push(Step::Store(place, after));
+        Some(())
+    }
+
+    /// Lanes as an array has them.
+    fn stored(&mut self, lane: Lane, dtype: DType) -> Option<Value> {
+        Some(match lane {
+            Lane::Mask(mask) => self.steps.select(mask, Arg::Bits(1), Arg::Bits(0)),
+            Lane::Vector(a) => {
+                let v = self.steps.value(a);
+                if dtype == DType::BF16 { self.upper_half(v) } else { v }
+            }
+        })
+    }
+
+    /// The upper halves of words, above them zeros: what was shifted up as a word without more is that.
+    fn upper_half(&mut self, v: Value) -> Value {
+        if let Step::Shift { way: ops::SHIFT_LEFT, by: 16, a } = self.steps.list[v.0]
+            && matches!(self.steps.list[a.0], Step::One { op: ops::PMOVZXWD, .. })
+        {
+            return a;
+        }
+        self.steps.shift_right(v, 16)
+    }
+}
+
+/// Whether an op of a narrow float gives a narrow float without rounding.
+fn is_exact(op: Unary) -> bool {
+    matches!(op, Unary::Abs | Unary::Negate | Unary::Sign)
+}
+
+fn int_binary(op: Binary, dtype: DType) -> Option<Code> {
+    let signed = dtype.is_signed_int();
+    Some(match op {
+        Binary::Add => ops::PADDD,
+        Binary::Subtract => ops::PSUBD,
+        Binary::Multiply => ops::PMULLD,
+        Binary::And => ops::PANDD,
+        Binary::Or => ops::PORD,
+        Binary::Xor => ops::PXORD,
+        Binary::ShiftLeft => ops::PSLLVD,
+        Binary::ShiftRightLogical => ops::PSRLVD,
+        Binary::Maximum if signed => ops::PMAXSD,
+        Binary::Maximum => ops::PMAXUD,
+        Binary::Minimum if signed => ops::PMINSD,
+        Binary::Minimum => ops::PMINUD,
+        _ => return None,
+    })
+}

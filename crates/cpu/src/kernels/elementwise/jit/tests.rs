@@ -1,0 +1,545 @@
+//! Machine code against the interpreter: the same bits, for every op and for programs drawn at random.
+
+use crate::kernel::Cx;
+use crate::kernel::{Io, Kernel};
+use crate::kernels::elementwise::jit::{Access, Loop, Sink};
+use crate::kernels::elementwise::map::MapKernel;
+use crate::kernels::reduce::fold::ReduceKernel;
+use crate::machine::team::{Team, flush_denormals, restore_denormals};
+use crate::simd::level::Level;
+use smallvec::SmallVec;
+use systole_compile::{Instr, Load, Map};
+use systole_ir::op::{Binary, Clamp, Compare, CompareType, Convert, Direction, Monoid, Select, Unary};
+use systole_ir::rng::Stream;
+use systole_ir::{DType, Op, Scalar, Shape};
+
+const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+const UNARIES: [Unary; 15] = [
+    Unary::Abs,
+    Unary::Ceil,
+    Unary::Erf,
+    Unary::Exponential,
+    Unary::Floor,
+    Unary::IsFinite,
+    Unary::Log,
+    Unary::Logistic,
+    Unary::Negate,
+    Unary::RoundNearestAfz,
+    Unary::RoundNearestEven,
+    Unary::Rsqrt,
+    Unary::Sign,
+    Unary::Sqrt,
+    Unary::Tanh,
+];
+const FLOAT_BINARIES: [Binary; 6] =
+    [Binary::Add, Binary::Subtract, Binary::Multiply, Binary::Divide, Binary::Maximum, Binary::Minimum];
+const INT_BINARIES: [Binary; 10] = [
+    Binary::Add,
+    Binary::Subtract,
+    Binary::Multiply,
+    Binary::And,
+    Binary::Or,
+    Binary::Xor,
+    Binary::ShiftLeft,
+    Binary::ShiftRightLogical,
+    Binary::Maximum,
+    Binary::Minimum,
+];
+
+/// The levels that code is made for and this machine has: instruction sets are not parts that a test run must find.
+fn levels() -> Vec<Level> {
+    let all = [Level::Avx2, Level::Avx512, Level::Avx512Bf16].into_iter();
+    all.filter(|l| l.is_available() && cfg!(target_os = "linux")).collect()
+}
+
+/// Whether code of a level is only for threads that take numbers below the normal range as zero.
+fn flushes(level: Level) -> bool {
+    level == Level::Avx512Bf16
+}
+
+/// Bits of an f32 that is special, or any.
+fn special(s: &mut Stream) -> u32 {
+    const LIST: [f32; 22] = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        1.5,
+        2.5,
+        0.625,
+        88.7,
+        -87.4,
+        -103.9,
+        1e-40,
+        -1e-40,
+        1e-45,
+        3.4e38,
+        -3.4e38,
+        65519.0,
+        65520.0,
+        2147483648.0,
+        4294967296.0,
+        -2147483904.0,
+    ];
+    match s.below(10) {
+        0 => [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][s.below(3) as usize].to_bits(),
+        1 => LIST[s.below(LIST.len() as u64) as usize].to_bits(),
+        2 => s.next_u32(),
+        3 => s.next_u32() & 0x807f_ffff,
+        _ => s.range(-8.0, 8.0).to_bits(),
+    }
+}
+
+/// `n` elements of a type at an odd place.
+struct Array {
+    bytes: Vec<u8>,
+    dtype: DType,
+}
+
+impl Array {
+    /// Elements before the first: arrays need not begin at a multiple of a vector.
+    const BEFORE: usize = 3;
+
+    fn zeros(dtype: DType, n: usize) -> Array {
+        // What follows the last element must stay as it is.
+        Array { bytes: vec![0xa5; (Array::BEFORE + n + 70) * dtype.size()], dtype }
+    }
+
+    fn drawn(dtype: DType, n: usize, s: &mut Stream) -> Array {
+        let mut a = Array::zeros(dtype, n);
+        let size = dtype.size();
+        for chunk in a.bytes.chunks_mut(size) {
+            let raw = match dtype {
+                DType::F32 => special(s),
+                DType::BF16 => special(s) >> 16,
+                DType::F16 => systole_ir::f16::from_f32(f32::from_bits(special(s))).to_bits() as u32,
+                DType::Bool => s.below(2) as u32,
+                // Shifts by more than the width count as well as small ones.
+                _ if s.below(2) == 0 => s.below(40) as u32,
+                _ => s.next_u32(),
+            };
+            chunk.copy_from_slice(&raw.to_le_bytes()[..size]);
+        }
+        a
+    }
+
+    fn ptr(&mut self) -> *mut u8 {
+        self.bytes[Array::BEFORE * self.dtype.size()..].as_mut_ptr()
+    }
+
+    /// The same bits, or NaN in both; at a level that takes them as zero, also numbers below the normal range.
+    fn equals_at(&self, other: &Array, level: Level) -> bool {
+        let (mut a, mut b) = (self.bytes.clone(), other.bytes.clone());
+        if level == Level::Avx512Bf16 && matches!(self.dtype, DType::F32 | DType::BF16) {
+            for bytes in [&mut a, &mut b] {
+                for x in bytes.chunks_mut(self.dtype.size()) {
+                    let upper = u16::from_le_bytes([x[x.len() - 2], x[x.len() - 1]]);
+                    if upper & 0x7f80 == 0 {
+                        x.fill(0);
+                        x[self.dtype.size() - 1] = (upper >> 8 & 0x80) as u8;
+                    }
+                }
+            }
+        }
+        Array { bytes: a, dtype: self.dtype }.equals(&Array { bytes: b, dtype: self.dtype })
+    }
+
+    /// The same bits, or NaN in both.
+    fn equals(&self, other: &Array) -> bool {
+        let size = self.dtype.size();
+        let float = |raw: &[u8]| match self.dtype {
+            DType::F32 => f32::from_le_bytes(raw.try_into().unwrap()),
+            DType::BF16 => systole_ir::bf16::from_le_bytes(raw.try_into().unwrap()).to_f32(),
+            DType::F16 => systole_ir::f16::from_le_bytes(raw.try_into().unwrap()).to_f32(),
+            _ => 0.0,
+        };
+        let same = |(a, b): (&[u8], &[u8])| a == b || float(a).is_nan() && float(b).is_nan();
+        self.bytes.chunks(size).zip(other.bytes.chunks(size)).all(same)
+    }
+}
+
+/// A program in the making.
+struct Draft {
+    map: Map,
+    inputs: Vec<(DType, usize)>,
+}
+
+impl Draft {
+    fn new(dims: &[usize]) -> Draft {
+        let map = Map { shape: Shape::from(dims.to_vec()), loads: vec![], instrs: vec![], stores: vec![] };
+        Draft { map, inputs: Vec::new() }
+    }
+
+    fn array(&mut self, dtype: DType, strides: &[usize]) -> usize {
+        let reach: usize = self.map.shape.iter().zip(strides).map(|(&d, s)| (d - 1) * s).sum();
+        self.inputs.push((dtype, reach + 1));
+        let strides: SmallVec<[usize; 4]> = strides.iter().copied().collect();
+        self.map.loads.push(Load::Array { input: self.inputs.len() - 1, dtype, strides, offset: 0 });
+        self.map.loads.len() - 1
+    }
+
+    fn linear(&mut self, dtype: DType) -> usize {
+        let strides = self.map.shape.strides();
+        self.array(dtype, &strides)
+    }
+
+    fn push(&mut self, op: Op, args: &[usize], from: DType, to: DType) -> usize {
+        self.map.instrs.push(Instr { op, args: args.iter().copied().collect(), from, to });
+        self.map.loads.len() + self.map.instrs.len() - 1
+    }
+
+    /// A register of this type, at random.
+    fn any(&self, dtype: DType, s: &mut Stream) -> Option<usize> {
+        let all = 0..self.map.loads.len() + self.map.instrs.len();
+        let fit: Vec<usize> = all.filter(|&e| self.map.dtype(e) == dtype).collect();
+        // The last ones more often: long chains.
+        let near = fit.len().min(3) as u64;
+        match fit.len() as u64 {
+            0 => None,
+            n if s.below(2) == 0 => Some(fit[(n - 1 - s.below(near)) as usize]),
+            n => Some(fit[s.below(n) as usize]),
+        }
+    }
+
+    /// One more instruction at random, where its operands are there.
+    fn grow(&mut self, s: &mut Stream) -> Option<()> {
+        use DType::*;
+        let float = FLOATS[s.below(3) as usize];
+        let int = [I32, U32][s.below(2) as usize];
+        match s.below(9) {
+            0 | 1 => {
+                let op = UNARIES[s.below(15) as usize];
+                let to = if op == Unary::IsFinite { Bool } else { float };
+                let a = self.any(float, s)?;
+                self.push(Op::Unary(op), &[a], float, to);
+            }
+            2 | 3 => {
+                let args = [self.any(float, s)?, self.any(float, s)?];
+                self.push(Op::Binary(FLOAT_BINARIES[s.below(6) as usize]), &args, float, float);
+            }
+            4 => {
+                let args = [self.any(int, s)?, self.any(int, s)?];
+                self.push(Op::Binary(INT_BINARIES[s.below(10) as usize]), &args, int, int);
+            }
+            5 => {
+                let of = [float, int][s.below(2) as usize];
+                let args = [self.any(of, s)?, self.any(of, s)?];
+                let direction = Direction::ALL[s.below(6) as usize].0;
+                let op = Op::Compare(Compare { direction, compare_type: CompareType::of(of) });
+                self.push(op, &args, of, Bool);
+            }
+            6 => {
+                let of = [float, int, Bool][s.below(3) as usize];
+                let args = [self.any(Bool, s)?, self.any(of, s)?, self.any(of, s)?];
+                self.push(Op::Select(Select), &args, of, of);
+            }
+            7 => {
+                let args = [self.any(float, s)?, self.any(float, s)?, self.any(float, s)?];
+                self.push(Op::Clamp(Clamp), &args, float, float);
+            }
+            _ => {
+                let from = [float, int, Bool, U8][s.below(4) as usize];
+                let to = match from {
+                    Bool | U8 => [F32, I32, U32, F16][s.below(4) as usize],
+                    I32 | U32 => [F32, I32, U32][s.below(3) as usize],
+                    _ => [F32, BF16, F16, I32, U32, Bool][s.below(6) as usize],
+                };
+                let a = self.any(from, s)?;
+                self.push(Op::Convert(Convert { to }), &[a], from, to);
+            }
+        }
+        Some(())
+    }
+}
+
+/// A program with every kind of load and random instructions.
+fn drawn(s: &mut Stream) -> Draft {
+    use DType::*;
+    let dims = match s.below(6) {
+        0 => vec![s.below(70) as usize + 1],
+        1 => vec![s.below(3000) as usize + 1],
+        2 => vec![s.below(20) as usize + 1, s.below(40) as usize + 1],
+        3 => vec![s.below(5) as usize + 1, s.below(900) as usize + 100],
+        4 => vec![s.below(3) as usize + 1, s.below(4) as usize + 1, s.below(200) as usize + 1],
+        _ => vec![s.below(3) as usize + 2, 512 + s.below(1000) as usize],
+    };
+    let mut d = Draft::new(&dims);
+    for _ in 0..2 + s.below(5) {
+        let dtype = [F32, F32, F32, BF16, F16, I32, U32, Bool, U8][s.below(9) as usize];
+        let rank = dims.len();
+        let own = d.map.shape.strides();
+        match s.below(8) {
+            0 => {
+                d.array(dtype, &vec![0; rank]);
+            }
+            // A vector along the last dimension, or one value for each row.
+            1 => {
+                let strides: Vec<usize> = (0..rank).map(|k| usize::from(k + 1 == rank)).collect();
+                d.array(dtype, &strides);
+            }
+            2 => {
+                let strides: Vec<usize> = (0..rank).map(|k| usize::from(k == 0 && rank > 1)).collect();
+                d.array(dtype, &strides);
+            }
+            // Every other element, which has to be copied.
+            3 => {
+                let strides: Vec<usize> = own.iter().map(|&x| 2 * x).collect();
+                d.array(dtype, &strides);
+            }
+            4 if matches!(dtype, F32 | I32 | U32) => {
+                let (inner, size) = (own[rank - 1], dims[rank - 1]);
+                d.map.loads.push(Load::Iota { inner, size, dtype });
+            }
+            5 if dtype.is_float() => {
+                let value = Scalar::Float(f32::from_bits(special(s)) as f64).round_to(dtype);
+                d.map.loads.push(Load::Splat { value, dtype });
+            }
+            _ => {
+                d.linear(dtype);
+            }
+        }
+    }
+    for _ in 0..s.below(14) {
+        d.grow(s);
+    }
+    let count = d.map.loads.len() + d.map.instrs.len();
+    for _ in 0..1 + s.below(3) {
+        let e = count - 1 - s.below(count.min(4) as u64) as usize;
+        if !d.map.stores.contains(&e) {
+            d.map.stores.push(e);
+        }
+    }
+    d
+}
+
+/// Both ways give the same bits for elements `range`, whether denormals are flushed or not; whether there was code.
+fn check_map(d: &Draft, name: &str, level: Level, s: &mut Stream) -> bool {
+    let n = d.map.shape.elements();
+    let kernels = [false, true].map(|fuse| MapKernel::with(&d.map, level, fuse));
+    let mut inputs: Vec<Array> = d.inputs.iter().map(|&(t, n)| Array::drawn(t, n, s)).collect();
+    let from = s.below(n as u64 / 2 + 1) as usize;
+    for (flush, range) in [(false, 0..n), (true, from..n), (false, from..n - n / 3)] {
+        let flush = flush || flushes(level);
+        let results = kernels.each_ref().map(|kernel| {
+            let of = |&e: &usize| Array::zeros(d.map.dtype(e), n);
+            let mut outputs: Vec<Array> = d.map.stores.iter().map(of).collect();
+            let to: Vec<*mut u8> = outputs.iter_mut().map(Array::ptr).collect();
+            let from: Vec<*const u8> = inputs.iter_mut().map(|a| a.ptr().cast_const()).collect();
+            let before = flush_denormals(flush);
+            // SAFETY: arrays have the elements that the program reads and writes; the level is available.
+            unsafe { kernel.range(&from, &to, range.clone()) };
+            restore_denormals(before);
+            outputs
+        });
+        for (k, (a, b)) in results[0].iter().zip(&results[1]).enumerate() {
+            assert!(
+                a.equals_at(b, level),
+                "{name} with {}: result {k} of {:?}, flush {flush}, {range:?}",
+                level.name(),
+                d.map
+            );
+        }
+    }
+    kernels[1].is_fused()
+}
+
+#[test]
+fn random_programs_give_the_interpreters_bits() {
+    for level in levels() {
+        let mut fused = 0;
+        for k in 0..600 {
+            let s = &mut Stream::new(11, 0, k);
+            fused += usize::from(check_map(&drawn(s), &format!("program {k}"), level, s));
+        }
+        // Others hold constants of types that only the interpreter has, or too many values.
+        assert!(fused > 400, "{fused} of 600 became code of {}", level.name());
+    }
+}
+
+#[test]
+fn every_op_gives_the_interpreters_bits() {
+    levels().into_iter().for_each(every_op_gives_the_interpreters_bits_on);
+}
+
+fn every_op_gives_the_interpreters_bits_on(level: Level) {
+    let s = &mut Stream::new(12, 0, 0);
+    let mut check = |from: DType, to: DType, op: Op, arity: usize| {
+        let mut d = Draft::new(&[5003]);
+        let types = if matches!(op, Op::Select(_)) { [DType::Bool, from, from] } else { [from; 3] };
+        let args: Vec<usize> = types[..arity].iter().map(|&t| d.linear(t)).collect();
+        let e = d.push(op.clone(), &args, from, to);
+        d.map.stores.push(e);
+        assert!(check_map(&d, op.name(), level, s), "{} of {from:?} is interpreted", op.name());
+    };
+    for float in FLOATS {
+        for op in UNARIES {
+            check(float, if op == Unary::IsFinite { DType::Bool } else { float }, Op::Unary(op), 1);
+        }
+        FLOAT_BINARIES.iter().for_each(|&op| check(float, float, Op::Binary(op), 2));
+        check(float, float, Op::Clamp(Clamp), 3);
+    }
+    for int in [DType::I32, DType::U32] {
+        INT_BINARIES.iter().for_each(|&op| check(int, int, Op::Binary(op), 2));
+        [Unary::Negate, Unary::Not].iter().for_each(|&op| check(int, int, Op::Unary(op), 1));
+    }
+    for of in [DType::F32, DType::BF16, DType::F16, DType::I32, DType::U32, DType::U8, DType::I16] {
+        for (direction, _) in Direction::ALL {
+            let op = Op::Compare(Compare { direction, compare_type: CompareType::of(of) });
+            check(of, DType::Bool, op, 2);
+        }
+        check(of, of, Op::Select(Select), 3);
+    }
+    use DType::*;
+    for (from, to) in
+        [(F32, I32), (F32, U32), (BF16, I32), (F32, Bool), (Bool, F32), (Bool, BF16), (Bool, U32)]
+    {
+        check(from, to, Op::Convert(Convert { to }), 1);
+    }
+    for (from, to) in [(U8, F32), (U8, BF16), (I8, F32), (U16, I32), (I32, F32), (U32, F32), (F32, F16)] {
+        check(from, to, Op::Convert(Convert { to }), 1);
+    }
+    [Binary::And, Binary::Or, Binary::Xor].iter().for_each(|&op| check(Bool, Bool, Op::Binary(op), 2));
+    check(Bool, Bool, Op::Unary(Unary::Not), 1);
+}
+
+/// Constants take other instructions than arrays do.
+#[test]
+fn constant_operands_give_the_interpreters_bits() {
+    let s = &mut Stream::new(13, 0, 0);
+    let values = [0.0, -0.0, 1.0, -2.5, 1e-40, f64::INFINITY, f64::NAN];
+    for (value, op, first) in values
+        .iter()
+        .flat_map(|&v| FLOAT_BINARIES.map(move |op| (v, op)))
+        .flat_map(|(v, op)| [true, false].map(|first| (v, op, first)))
+    {
+        let mut d = Draft::new(&[1000]);
+        let x = d.linear(DType::F32);
+        d.map.loads.push(Load::Splat { value: Scalar::Float(value).round_to(DType::F32), dtype: DType::F32 });
+        let args = if first { [1, x] } else { [x, 1] };
+        let e = d.push(Op::Binary(op), &args, DType::F32, DType::F32);
+        let mask = d.push(
+            Op::Compare(Compare { direction: Direction::Lt, compare_type: CompareType::Float }),
+            &[e, 1],
+            DType::F32,
+            DType::Bool,
+        );
+        let chosen = d.push(Op::Select(Select), &[mask, args[0], args[1]], DType::F32, DType::F32);
+        d.map.stores.extend([e, chosen]);
+        for level in levels() {
+            assert!(check_map(&d, &format!("{op:?} with {value}"), level, s));
+        }
+    }
+}
+
+/// The functions over all exponents.
+#[test]
+fn functions_give_the_interpreters_bits_over_all_floats() {
+    let bits: Vec<f32> = (0..=u32::MAX).step_by(4099).map(f32::from_bits).collect();
+    for (level, op) in levels().into_iter().flat_map(|level| UNARIES.map(|op| (level, op))) {
+        for flush in [flushes(level), true] {
+            let mut d = Draft::new(&[bits.len()]);
+            let x = d.linear(DType::F32);
+            let to = if op == Unary::IsFinite { DType::Bool } else { DType::F32 };
+            let e = d.push(Op::Unary(op), &[x], DType::F32, to);
+            d.map.stores.push(e);
+            let results = [false, true].map(|fuse| {
+                let kernel = MapKernel::with(&d.map, level, fuse);
+                let mut out = Array::zeros(to, bits.len());
+                let before = flush_denormals(flush);
+                // SAFETY: as many elements as the program has.
+                unsafe { kernel.range(&[bits.as_ptr().cast()], &[out.ptr()], 0..bits.len()) };
+                restore_denormals(before);
+                out
+            });
+            assert!(results[0].equals_at(&results[1], level), "{op:?} with {}, flush {flush}", level.name());
+        }
+    }
+}
+
+/// A result may take the place of an operand.
+#[test]
+fn results_may_lie_where_operands_do() {
+    let mut d = Draft::new(&[1001]);
+    let (a, b) = (d.linear(DType::F32), d.linear(DType::F32));
+    let sum = d.push(Op::Binary(Binary::Add), &[a, b], DType::F32, DType::F32);
+    let late = d.push(Op::Binary(Binary::Multiply), &[sum, b], DType::F32, DType::F32);
+    let last = d.push(Op::Binary(Binary::Subtract), &[late, a], DType::F32, DType::F32);
+    d.map.stores.extend([sum, last]);
+    let run = |level: Level, fuse: bool| {
+        let s = &mut Stream::new(14, 0, 0);
+        let mut arrays = [Array::drawn(DType::F32, 1001, s), Array::drawn(DType::F32, 1001, s)];
+        let at = arrays.each_mut().map(Array::ptr);
+        // SAFETY: the arrays have the elements; the results are in the operands' places.
+        unsafe { MapKernel::with(&d.map, level, fuse).range(&at.map(|p| p.cast_const()), &at, 0..1001) };
+        arrays
+    };
+    for level in levels() {
+        let (a, b) = (run(level, false), run(level, true));
+        assert!(a[0].equals(&b[0]) && a[1].equals(&b[1]), "{}", level.name());
+    }
+}
+
+#[test]
+fn folds_give_the_interpreters_bits() {
+    let team = Team::new(1);
+    let monoids = [Monoid::Add, Monoid::Multiply, Monoid::Minimum, Monoid::Maximum];
+    for (level, k) in levels().into_iter().flat_map(|level| (0..400).map(move |k| (level, k))) {
+        let s = &mut Stream::new(15, 0, k);
+        let mut d = drawn(s);
+        let folded: Vec<bool> = d.map.shape.iter().map(|_| s.below(2) == 0).collect();
+        let dtype = d.map.dtype(*d.map.stores.last().unwrap());
+        let register = d.map.stores.pop().unwrap();
+        d.map.stores = vec![register];
+        let monoid = monoids[s.below(4) as usize];
+        let kept: usize = d.map.shape.iter().zip(&folded).filter(|(_, f)| !**f).map(|(d, _)| *d).product();
+        let mut inputs: Vec<Array> = d.inputs.iter().map(|&(t, n)| Array::drawn(t, n, s)).collect();
+        inputs.push(Array::drawn(dtype, 1, s));
+        let results = [false, true].map(|fuse| {
+            let kernel = ReduceKernel::with(&d.map, &folded, monoid, dtype, level, fuse);
+            let mut out = Array::zeros(dtype, kept);
+            let mut scratch = vec![0u64; kernel.scratch() / 8 + 1];
+            let from: Vec<*const u8> = inputs.iter_mut().map(|a| a.ptr().cast_const()).collect();
+            let io = Io { inputs: &from, outputs: &[out.ptr()], scratch: scratch.as_mut_ptr().cast() };
+            // SAFETY: arrays have the elements that the program reads and writes; the level is available.
+            unsafe { kernel.run(&Cx { team: &team, flush: flushes(level) }, &io).unwrap() };
+            out
+        });
+        assert!(
+            results[0].equals_at(&results[1], level),
+            "fold {k}: {monoid:?} of {:?} over {folded:?}",
+            d.map
+        );
+    }
+}
+
+#[test]
+fn what_it_does_not_know_is_left_to_the_interpreter() {
+    let loop_of = |op: Unary, dtype: DType, level: Level| {
+        let mut d = Draft::new(&[100]);
+        let x = d.linear(dtype);
+        let e = d.push(Op::Unary(op), &[x], dtype, dtype);
+        d.map.stores.push(e);
+        Loop::new(&d.map, &[Access::Stream], Sink::Arrays, level).is_some()
+    };
+    assert!(!loop_of(Unary::Sine, DType::F32, Level::Avx512));
+    assert!(!loop_of(Unary::Abs, DType::F64, Level::Avx512));
+    assert!(!loop_of(Unary::Abs, DType::F32, Level::Portable));
+    // Code for AVX-512 can be made anywhere, code for AVX2 where F16C is, too.
+    let here = cfg!(all(target_arch = "x86_64", target_os = "linux"));
+    assert_eq!(loop_of(Unary::Abs, DType::F32, Level::Avx512), here);
+    assert!(!Level::Avx2.is_available() || loop_of(Unary::Abs, DType::F32, Level::Avx2) == here);
+    // More values at a time than registers.
+    let mut d = Draft::new(&[100]);
+    let loads: Vec<usize> = (0..40).map(|_| d.linear(DType::F32)).collect();
+    let up: Vec<usize> =
+        loads.iter().map(|&e| d.push(Op::Unary(Unary::Sqrt), &[e], DType::F32, DType::F32)).collect();
+    let sum = up
+        .iter()
+        .rev()
+        .copied()
+        .reduce(|a, b| d.push(Op::Binary(Binary::Add), &[a, b], DType::F32, DType::F32));
+    d.map.stores.push(sum.unwrap());
+    assert!(Loop::new(&d.map, &[Access::Stream; 40], Sink::Arrays, Level::Avx512).is_none());
+}

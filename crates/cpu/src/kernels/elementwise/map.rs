@@ -1,0 +1,1104 @@
+//! Fused element-wise kernels: machine code where `jit` makes some, else an interpreter over tiles.
+//!
+//! A tile is [`TILE`] elements. Each instruction is one vectorised loop over the tile's registers, which are short
+//! slices that stay in the nearest cache. Arrays that are read at the running index are used where they lie.
+//! Machine code takes all instructions at once, and as many elements as lie where it can read them.
+
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel, OutputBlock, Ptr};
+use crate::kernels::elementwise::jit;
+use crate::kernels::elementwise::jit::{ACCUMULATORS, Access, Loop, Sink};
+use crate::machine::memory::Memory;
+use crate::simd::level::{Level, TileFn};
+use crate::simd::loops::{lane_size, lanes_mut, loop_of, narrow, widen};
+use smallvec::SmallVec;
+use std::ops::Range;
+use systole_compile::{Load, Map, Part, Parts};
+use systole_ir::interp::EvalCx;
+use systole_ir::op::Lowering;
+use systole_ir::{DType, Literal, LiteralBuilder, Op, Result, Scalar, TensorType};
+
+/// Elements of one tile.
+pub(crate) const TILE: usize = 512;
+
+/// Bytes from one register to the next. Not a power of two: registers must not fall into the same cache sets.
+fn register_bytes(lane: usize) -> usize {
+    TILE * lane + 2 * 64
+}
+
+/// Bytes of a row that is fetched ahead, at most: longer runs are foreseen.
+const PAGE: usize = 4096;
+
+/// Time of one instruction of the interpreter for one element.
+const INSTRUCTION_NS: f64 = 0.15;
+
+/// Elements that one block of the parallel loop takes.
+const BLOCK: usize = 16 * TILE;
+
+/// An element-wise program ready to run tile by tile.
+pub struct Program {
+    loads: Vec<Fetch>,
+    /// Bytes of each load's array before what index 0 reads.
+    offsets: Vec<usize>,
+    body: Body,
+    /// Where each register's value lies in scratch, or that it lies elsewhere.
+    homes: Vec<Home>,
+    scratch_registers: usize,
+    /// Loads that are [`Fetch::Periodic`].
+    periodic: usize,
+    /// See [`register_bytes`].
+    register: usize,
+    /// Constant lanes, one register for each splat.
+    splats: Memory,
+    pub stores: Vec<usize>,
+    dims: SmallVec<[usize; 4]>,
+    dtypes: Vec<DType>,
+    /// Tiles end where rows do.
+    by_row: bool,
+    /// Tiles may have any length: no load is copied to a register.
+    long: bool,
+}
+
+enum Body {
+    /// A loop for each instruction.
+    Loops(Vec<Code>),
+    /// One loop for all.
+    Fused(Loop),
+}
+
+#[derive(Clone, Copy)]
+enum Home {
+    /// Not in scratch.
+    Elsewhere,
+    /// Number of a scratch register.
+    Scratch(usize),
+    /// Byte offset in the splats.
+    Splat(usize),
+    /// Number of a repeated vector, after the scratch registers.
+    Repeated(usize),
+}
+
+enum Fetch {
+    /// Read where it lies.
+    Direct {
+        input: usize,
+        size: usize,
+    },
+    /// A vector that repeats along the last dimension: read where it lies in `[vector, vector…]`, which is as long as
+    /// a tile and one vector more.
+    Periodic {
+        input: usize,
+        size: usize,
+        period: usize,
+        widen: Option<TileFn>,
+    },
+    /// A vector longer than a tile that repeats along the last dimension.
+    Row {
+        input: usize,
+        size: usize,
+        period: usize,
+    },
+    /// Read where it lies in tiles of one row: neighbouring elements, or one for the whole row.
+    InRow {
+        input: usize,
+        size: usize,
+        strides: SmallVec<[usize; 4]>,
+    },
+    /// Repeated, permuted or widened into a register.
+    Copied {
+        input: usize,
+        size: usize,
+        strides: SmallVec<[usize; 4]>,
+        linear: bool,
+        widen: Option<TileFn>,
+    },
+    Splat,
+    Iota {
+        inner: usize,
+        size: usize,
+        dtype: DType,
+    },
+}
+
+struct Code {
+    run: Run,
+    args: [usize; 3],
+}
+
+enum Run {
+    Loop(TileFn),
+    /// Element by element, by the op's own rule.
+    Scalar {
+        op: Box<Op>,
+        arity: usize,
+        types: SmallVec<[DType; 3]>,
+        to: DType,
+    },
+}
+
+/// The least length of rows that tiles of machine code are cut to, so that loads that repeat need no copy.
+const LEAST_ROW: usize = 128;
+
+/// How machine code reads a load, and where it finds it; `cut`: tiles may end where rows do.
+fn fused_fetch(map: &Map, load: &Load, cut: bool) -> (Access, Fetch) {
+    match load {
+        Load::Splat { .. } => (Access::Constant, Fetch::Splat),
+        Load::Iota { inner, size, dtype } => {
+            (Access::Stream, Fetch::Iota { inner: *inner, size: *size, dtype: *dtype })
+        }
+        Load::Array { input, dtype, strides, .. } => {
+            let (input, size, strides) = (*input, dtype.size(), strides.clone());
+            let same = strides.iter().all(|&s| s == 0);
+            match (period(map, &strides), strides.last()) {
+                _ if map.is_linear(load) => (Access::Stream, Fetch::Direct { input, size }),
+                // The same element everywhere is at no distance along any dimension: nothing to work out.
+                _ if same => (Access::Spread, Fetch::InRow { input, size, strides: SmallVec::new() }),
+                (_, Some(0)) if cut => (Access::Spread, Fetch::InRow { input, size, strides }),
+                (_, Some(1)) if cut => (Access::Stream, Fetch::InRow { input, size, strides }),
+                (Some(period), _) if period <= TILE => {
+                    (Access::Stream, Fetch::Periodic { input, size, period, widen: None })
+                }
+                _ => (Access::Stream, Fetch::Copied { input, size, strides, linear: false, widen: None }),
+            }
+        }
+    }
+}
+
+impl Program {
+    /// `run`: the contiguous elements that a fold along takes at once; `fuse`: machine code where that is possible.
+    pub fn new(map: &Map, sink: Sink, run: usize, level: Level, fuse: bool) -> Program {
+        let fused = if fuse { Program::fused(map, sink, run, level) } else { None };
+        fused.unwrap_or_else(|| Program::interpreted(map, level))
+    }
+
+    fn fused(map: &Map, sink: Sink, run: usize, level: Level) -> Option<Program> {
+        let row = map.shape.dims().last().copied().unwrap_or(1);
+        let along = matches!(sink, Sink::Along(_));
+        // A fold along begins with its first accumulator in each tile: tiles must be as the interpreter's.
+        let cut = row >= LEAST_ROW && (!along || row > TILE || run == row);
+        let (access, loads): (Vec<Access>, Vec<Fetch>) =
+            map.loads.iter().map(|load| fused_fetch(map, load, cut)).unzip();
+        let body = Body::Fused(Loop::new(map, &access, sink, level)?);
+        let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
+        let (mut scratch_registers, mut periodic) = (0, 0);
+        let homes = loads.iter().map(|load| {
+            let (count, home): (&mut usize, fn(usize) -> Home) = match load {
+                Fetch::Periodic { .. } => (&mut periodic, Home::Repeated),
+                Fetch::Copied { .. } | Fetch::Iota { .. } => (&mut scratch_registers, Home::Scratch),
+                _ => return Home::Elsewhere,
+            };
+            *count += 1;
+            home(*count - 1)
+        });
+        let homes = homes.collect();
+        let in_rows =
+            |load: &Fetch| matches!(load, Fetch::InRow { strides, .. } if strides.iter().any(|&s| s != 0));
+        Some(Program {
+            by_row: loads.iter().any(in_rows) || along && row > TILE && map.shape.rank() > 1,
+            long: scratch_registers + periodic == 0,
+            offsets: map.loads.iter().map(bytes_before).collect(),
+            loads,
+            body,
+            homes,
+            scratch_registers,
+            periodic,
+            register: register_bytes(map.loads.iter().map(stored_size).max().unwrap_or(1)),
+            splats: splat_lanes(&[], 0),
+            stores: map.stores.clone(),
+            dims: map.shape.dims().iter().copied().collect(),
+            dtypes,
+        })
+    }
+
+    fn interpreted(map: &Map, level: Level) -> Program {
+        let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
+        let register = register_bytes(dtypes.iter().map(|&d| lane_size(d)).max().unwrap_or(8));
+        let mut loads = Vec::new();
+        let mut splats: Vec<(Scalar, DType)> = Vec::new();
+        let mut homes = Vec::new();
+        let mut next = 0;
+        let mut periodic = 0;
+        let mut fresh = || {
+            next += 1;
+            Home::Scratch(next - 1)
+        };
+        for load in &map.loads {
+            let (fetch, home) = match load {
+                Load::Array { input, dtype, strides, .. } => {
+                    let (input, widen, linear) = (*input, widen(*dtype, level), map.is_linear(load));
+                    let size = dtype.size();
+                    match period(map, strides) {
+                        _ if linear && widen.is_none() => (Fetch::Direct { input, size }, fresh()),
+                        Some(period) if period > TILE && widen.is_none() => {
+                            (Fetch::Row { input, size, period }, fresh())
+                        }
+                        Some(period) if period <= TILE => {
+                            periodic += 1;
+                            (Fetch::Periodic { input, size, period, widen }, Home::Repeated(periodic - 1))
+                        }
+                        _ => {
+                            let strides = strides.clone();
+                            (Fetch::Copied { input, size, strides, linear, widen }, fresh())
+                        }
+                    }
+                }
+                Load::Splat { value, dtype } => {
+                    splats.push((*value, *dtype));
+                    (Fetch::Splat, Home::Splat((splats.len() - 1) * register))
+                }
+                Load::Iota { inner, size, dtype } => {
+                    (Fetch::Iota { inner: *inner, size: *size, dtype: *dtype }, fresh())
+                }
+            };
+            loads.push(fetch);
+            homes.push(home);
+        }
+        let code: Vec<Code> = map.instrs.iter().map(|i| Code::new(i, map, level)).collect();
+        let scratch_registers = assign_registers(map, &code, &mut homes, next);
+        let dims: SmallVec<[usize; 4]> = map.shape.dims().iter().copied().collect();
+        Program {
+            by_row: dims.len() > 1 && dims.last().is_some_and(|&row| row > TILE),
+            long: false,
+            offsets: map.loads.iter().map(bytes_before).collect(),
+            loads,
+            body: Body::Loops(code),
+            homes,
+            scratch_registers,
+            periodic,
+            register,
+            splats: splat_lanes(&splats, register),
+            stores: map.stores.clone(),
+            dims,
+            dtypes,
+        }
+    }
+
+    /// Bytes of scratch for one thread.
+    pub fn scratch(&self) -> usize {
+        // One more register for widening; a repeated vector takes two.
+        (self.scratch_registers + 1 + 2 * self.periodic) * self.register
+    }
+
+    pub fn dtype(&self, register: usize) -> DType {
+        self.dtypes[register]
+    }
+
+    /// Instructions of the interpreter that take as long as one element, for estimates of time.
+    pub fn weight(&self) -> f64 {
+        match &self.body {
+            Body::Loops(code) => 1.0 + code.len() as f64,
+            Body::Fused(code) => code.nanoseconds() / INSTRUCTION_NS,
+        }
+    }
+
+    /// Whether one loop does all: [`Program::run_fused`].
+    pub fn is_fused(&self) -> bool {
+        matches!(self.body, Body::Fused(_))
+    }
+
+    /// The input that register 0 is, when the program is nothing but that array, as arithmetic takes it.
+    pub fn is_plain(&self) -> Option<usize> {
+        let same = |register: usize, size: usize| lane_size(self.dtypes[register]) == size;
+        match &self.loads[..] {
+            [Fetch::Direct { input, size }] if self.dtypes.len() == 1 && same(0, *size) => Some(*input),
+            _ => None,
+        }
+    }
+
+    /// Elements of the tile from `start` on, in a range that ends at `end`: long rows are cut into equal parts, so that
+    /// what repeats from row to row is read where it lies.
+    pub fn tile_len(&self, start: usize, end: usize) -> usize {
+        let left = end - start;
+        match self.dims.last() {
+            Some(&row) if self.by_row => {
+                // Whole sets of accumulators, so that folds along do not depend on how a row is cut.
+                let equal = row.div_ceil(row.div_ceil(TILE)).next_multiple_of(ACCUMULATORS);
+                let part = if self.long { row } else { equal };
+                part.min(row - start % row).min(left)
+            }
+            _ if self.long => left,
+            _ => TILE.min(left),
+        }
+    }
+
+    /// The registers before the first tile.
+    pub fn start(&self, scratch: *mut u8) -> Registers {
+        let after = self.scratch_registers + 1;
+        let at = |h: &Home| match *h {
+            Home::Elsewhere => std::ptr::null_mut(),
+            Home::Scratch(k) => scratch.wrapping_add(k * self.register),
+            Home::Splat(k) => self.splats.ptr().wrapping_add(k),
+            Home::Repeated(k) => scratch.wrapping_add((after + 2 * k) * self.register),
+        };
+        let mut at: SmallVec<[*mut u8; 32]> = self.homes.iter().map(at).collect();
+        if self.is_fused() {
+            at.resize(self.loads.len() + self.stores.len(), std::ptr::null_mut());
+        }
+        Registers { at, held: smallvec::smallvec![None; self.loads.len()] }
+    }
+
+    /// Computes elements `start..start + n`, a tile, by machine code: each result to where `to` says.
+    ///
+    /// # Safety
+    /// `inputs`, `regs` and `scratch` as for [`Program::tile`], in a program that [`Program::is_fused`] on this level;
+    /// `to` gives addresses of `n` elements of the results' types, or of the accumulators of a fold.
+    pub unsafe fn run_fused(
+        &self,
+        regs: &mut Registers,
+        inputs: &[*const u8],
+        scratch: *mut u8,
+        start: usize,
+        n: usize,
+        to: impl Fn(usize) -> *mut u8,
+    ) {
+        let Body::Fused(code) = &self.body else { return };
+        // SAFETY: by the caller's promise; all loads but those copied to registers are read before a result that lies
+        // where they do is written.
+        unsafe { self.fetch(regs, inputs, &[], scratch, start, n) };
+        let results = &mut regs.at[self.loads.len()..];
+        results.iter_mut().enumerate().for_each(|(s, at)| *at = to(s));
+        // SAFETY: as above; `fetch` found the addresses of all loads.
+        unsafe { code.run(&regs.at, n) };
+    }
+
+    /// All loads, where this is machine code that needs none but such.
+    fn even(&self) -> Option<Vec<Even>> {
+        let each = self.loads.iter().zip(&self.offsets).map(|(load, &offset)| match load {
+            _ if offset != 0 => None,
+            Fetch::Direct { input, size } => Some(Even::all_along(Some(*input), *size)),
+            Fetch::InRow { input, strides, .. } if strides.is_empty() => {
+                Some(Even::all_along(Some(*input), 0))
+            }
+            Fetch::InRow { input, size, strides } if self.dims.len() == 2 => {
+                let across = Some([strides[0] * size, strides[1] * size]);
+                Some(Even { across, ..Even::all_along(Some(*input), 0) })
+            }
+            Fetch::Splat => Some(Even::all_along(None, 0)),
+            _ => None,
+        });
+        if self.is_fused() { each.collect() } else { None }
+    }
+
+    /// Fills the registers for elements `start..start + n`, `n ≤ TILE`. Inputs for which `must_copy` holds are moved
+    /// to registers before anything is written.
+    ///
+    /// # Safety
+    /// `inputs` are the arrays of the map's loads; `regs` came from [`Program::start`] on scratch of
+    /// [`Program::scratch`] bytes that this thread owns; `outputs`, where given, are the addresses of the stores'
+    /// lanes for this tile.
+    pub unsafe fn tile(
+        &self,
+        regs: &mut Registers,
+        inputs: &[*const u8],
+        copies: &[bool],
+        scratch: *mut u8,
+        start: usize,
+        n: usize,
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.fetch(regs, inputs, copies, scratch, start, n) };
+        let (Body::Loops(code), regs) = (&self.body, &regs.at) else {
+            systole_ir::bug!("machine code leaves nothing in registers")
+        };
+        for (k, code) in code.iter().enumerate() {
+            let dst = regs[self.loads.len() + k];
+            let [a, b, c] = code.args.map(|r| regs[r].cast_const());
+            match &code.run {
+                // SAFETY: registers hold `n` lanes of the types that the loop was chosen for, and the allocation of
+                // registers never gives an instruction one of its operands' as destination.
+                Run::Loop(f) => unsafe { f(dst, a, b, c, n) },
+                Run::Scalar { op, arity, types, to } => {
+                    // SAFETY: as above.
+                    unsafe { scalar_loop(op, *arity, types, *to, dst, [a, b, c], n) }
+                }
+            }
+        }
+    }
+
+    /// Finds or copies the loads' elements `start..start + n`.
+    unsafe fn fetch(
+        &self,
+        regs: &mut Registers,
+        inputs: &[*const u8],
+        copies: &[bool],
+        scratch: *mut u8,
+        start: usize,
+        n: usize,
+    ) {
+        let spare = scratch.wrapping_add(self.scratch_registers * self.register);
+        let Registers { at: regs, held } = regs;
+        for (k, load) in self.loads.iter().enumerate() {
+            let source = |input: usize| inputs[input].wrapping_add(self.offsets[k]);
+            match load {
+                Fetch::Direct { input, size } => {
+                    let from = source(*input).wrapping_add(start * size);
+                    if copies.get(*input).copied().unwrap_or(false) {
+                        let Home::Scratch(home) = self.homes[k] else { continue };
+                        regs[k] = scratch.wrapping_add(home * self.register);
+                        // SAFETY: `n` elements of the array, `n ≤ TILE` lanes of the register.
+                        unsafe { std::ptr::copy_nonoverlapping(from, regs[k], n * size) };
+                    } else {
+                        regs[k] = from.cast_mut();
+                    }
+                }
+                Fetch::Periodic { input, size, period, widen } => {
+                    let Home::Repeated(home) = self.homes[k] else { continue };
+                    let first = self.scratch_registers + 1 + 2 * home;
+                    let base = scratch.wrapping_add(first * self.register);
+                    let lane = if widen.is_some() { lane_size(self.dtypes[k]) } else { *size };
+                    if held[k].is_none() {
+                        // SAFETY: the input has `period` elements, and two registers hold `TILE + period` lanes.
+                        unsafe { repeat(base, source(*input), *size, lane, *period, *widen) };
+                        held[k] = Some((0, TILE));
+                    }
+                    regs[k] = base.wrapping_add(start % period * lane);
+                }
+                Fetch::Row { input, size, period } if start % period + n <= *period => {
+                    regs[k] = source(*input).wrapping_add(start % period * size).cast_mut();
+                }
+                Fetch::Row { input, size, period } => {
+                    let Home::Scratch(home) = self.homes[k] else { continue };
+                    regs[k] = scratch.wrapping_add(home * self.register);
+                    // SAFETY: the vector has `period ≥ n` elements: the rest of it, then its beginning.
+                    unsafe {
+                        let (at, before) = (start % period, period - start % period);
+                        let src = source(*input);
+                        std::ptr::copy_nonoverlapping(src.add(at * size), regs[k], before * size);
+                        std::ptr::copy_nonoverlapping(src, regs[k].add(before * size), (n - before) * size);
+                    }
+                }
+                Fetch::InRow { input, size, strides } => {
+                    regs[k] =
+                        source(*input).wrapping_add(element(&self.dims, strides, start) * size).cast_mut();
+                }
+                Fetch::Copied { strides, .. } if self.holds(held[k], strides, start, n) => {}
+                Fetch::Copied { input, size, strides, linear, widen } => {
+                    held[k] = self.row(strides, start, n).map(|row| (row, n));
+                    let raw = if widen.is_some() { spare } else { regs[k] };
+                    let mut lanes = raw.cast_const();
+                    // SAFETY: strides address elements inside the array for every index of the map's shape.
+                    unsafe {
+                        if *linear {
+                            lanes = source(*input).wrapping_add(start * size);
+                        } else {
+                            self.gather(raw, source(*input), *size, strides, start, n);
+                        }
+                        if let Some(widen) = widen {
+                            widen(regs[k], lanes, lanes, lanes, n);
+                        }
+                    }
+                }
+                Fetch::Splat => {}
+                // SAFETY: `n` lanes of the register.
+                Fetch::Iota { inner, size, dtype } => unsafe {
+                    iota(regs[k], *dtype, *inner, *size, start, n)
+                },
+            }
+        }
+    }
+
+    /// The row of elements `start..start + n`, where a load has one value for each row and they lie in one.
+    fn row(&self, strides: &[usize], start: usize, n: usize) -> Option<usize> {
+        match (strides.last(), self.dims.last()) {
+            (Some(0), Some(&inner)) if start / inner == (start + n - 1) / inner => Some(start / inner),
+            _ => None,
+        }
+    }
+
+    /// Whether a register that holds lanes of one row's value holds those of this tile.
+    fn holds(&self, held: Option<(usize, usize)>, strides: &[usize], start: usize, n: usize) -> bool {
+        held.is_some_and(|(row, lanes)| n <= lanes && self.row(strides, start, n) == Some(row))
+    }
+
+    /// Copies `n` elements of a repeated or permuted array, running along the last dimension.
+    unsafe fn gather(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        size: usize,
+        strides: &[usize],
+        start: usize,
+        n: usize,
+    ) {
+        let rank = self.dims.len();
+        if rank == 0 {
+            // SAFETY: one element each.
+            unsafe { std::ptr::copy_nonoverlapping(src, dst, size) };
+            return;
+        }
+        let mut index: SmallVec<[usize; 6]> = SmallVec::from_elem(0, rank);
+        let mut rest = start;
+        for d in (0..rank).rev() {
+            index[d] = rest % self.dims[d];
+            rest /= self.dims[d];
+        }
+        let last = rank - 1;
+        let mut done = 0;
+        while done < n {
+            let at: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
+            let run = (self.dims[last] - index[last]).min(n - done);
+            let (to, from) = (dst.wrapping_add(done * size), src.wrapping_add(at * size));
+            // SAFETY: the run stays within the last dimension, and `done + run ≤ n`.
+            unsafe { copy_run(to, from, size, strides[last], run) };
+            done += run;
+            index[last] += run;
+            let mut d = last;
+            while index[d] == self.dims[d] && d > 0 {
+                index[d] = 0;
+                d -= 1;
+                index[d] += 1;
+            }
+        }
+    }
+}
+
+/// Where each register's value lies, from tile to tile.
+pub struct Registers {
+    pub at: SmallVec<[*mut u8; 32]>,
+    /// For loads that stay the same for some tiles: which row's value the register holds, and in how many lanes.
+    held: SmallVec<[Option<(usize, usize)>; 16]>,
+}
+
+/// Bytes of an element of a load, as it lies in memory.
+fn stored_size(load: &Load) -> usize {
+    match load {
+        Load::Array { dtype, .. } | Load::Splat { dtype, .. } | Load::Iota { dtype, .. } => dtype.size(),
+    }
+}
+
+/// Which element of an array with these strides belongs to index `i` of a program with these dimensions.
+fn element(dims: &[usize], strides: &[usize], i: usize) -> usize {
+    let (mut rest, mut at) = (i, 0);
+    for (&size, &stride) in dims.iter().zip(strides).rev() {
+        // All indices in front are 0.
+        if rest == 0 {
+            break;
+        }
+        at += rest % size * stride;
+        rest /= size;
+    }
+    at
+}
+
+/// Where in its array a load begins, in bytes.
+fn bytes_before(load: &Load) -> usize {
+    match load {
+        Load::Array { dtype, offset, .. } => dtype.size() * offset,
+        _ => 0,
+    }
+}
+
+/// The length of the vector that a load repeats along the last dimension.
+fn period(map: &Map, strides: &[usize]) -> Option<usize> {
+    let (last, others) = strides.split_last()?;
+    let period = map.shape[others.len()];
+    (*last == 1 && others.iter().all(|&s| s == 0)).then_some(period)
+}
+
+/// Fills `TILE + period` lanes with a vector of `period` elements again and again.
+unsafe fn repeat(
+    dst: *mut u8,
+    src: *const u8,
+    size: usize,
+    lane: usize,
+    period: usize,
+    widen: Option<TileFn>,
+) {
+    let (end, mut done) = ((TILE + period) * lane, period * lane);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match widen {
+            Some(widen) => widen(dst, src, src, src, period),
+            None => std::ptr::copy_nonoverlapping(src, dst, period * size),
+        }
+        while done < end {
+            let more = done.min(end - done);
+            std::ptr::copy_nonoverlapping(dst.cast_const(), dst.add(done), more);
+            done += more;
+        }
+    }
+}
+
+impl Code {
+    fn new(instr: &systole_compile::Instr, map: &Map, level: Level) -> Code {
+        let mut args = [0; 3];
+        let arity = instr.args.len().min(3);
+        args[..arity].copy_from_slice(&instr.args[..arity]);
+        let run = match loop_of(&instr.op, instr.from, instr.to, level) {
+            Some(f) => Run::Loop(f),
+            None => Run::Scalar {
+                op: Box::new(instr.op.clone()),
+                arity,
+                types: instr.args.iter().map(|&e| map.dtype(e)).collect(),
+                to: instr.to,
+            },
+        };
+        Code { run, args }
+    }
+}
+
+/// Gives each instruction a scratch register, using those whose last reader is past again. Loads keep theirs.
+fn assign_registers(map: &Map, code: &[Code], homes: &mut Vec<Home>, loads: usize) -> usize {
+    let count = map.loads.len() + code.len();
+    let mut last_use = vec![0; count];
+    for (k, instr) in map.instrs.iter().enumerate() {
+        instr.args.iter().for_each(|&a| last_use[a] = map.loads.len() + k);
+    }
+    map.stores.iter().for_each(|&s| last_use[s] = usize::MAX);
+    let mut free: Vec<usize> = Vec::new();
+    let mut total = loads;
+    for k in 0..code.len() {
+        let me = map.loads.len() + k;
+        let home = free.pop().unwrap_or_else(|| {
+            total += 1;
+            total - 1
+        });
+        homes.push(Home::Scratch(home));
+        let mut args: SmallVec<[usize; 3]> = map.instrs[k].args.clone();
+        args.sort_unstable();
+        args.dedup();
+        for a in args {
+            if let (Home::Scratch(h), true) = (homes[a], last_use[a] == me && a >= map.loads.len()) {
+                free.push(h);
+            }
+        }
+        if last_use[me] == 0 {
+            free.push(home);
+        }
+    }
+    total
+}
+
+fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> Memory {
+    let memory = match Memory::new(splats.len() * register) {
+        Ok(m) => m,
+        Err(e) => systole_ir::bug!("{e}"),
+    };
+    for (k, (value, dtype)) in splats.iter().enumerate() {
+        // SAFETY: each splat owns one register: `TILE` lanes.
+        unsafe {
+            let dst = memory.ptr().add(k * register);
+            (0..TILE).for_each(|i| write_lane(dst, *dtype, i, *value));
+        }
+    }
+    memory
+}
+
+/// Stores a value, already of type `dtype`, into lane `i`.
+unsafe fn write_lane(dst: *mut u8, dtype: DType, i: usize, value: Scalar) {
+    // SAFETY: the caller has a lane there.
+    unsafe {
+        match dtype {
+            DType::F16 | DType::BF16 => *dst.cast::<f32>().add(i) = value.as_f64() as f32,
+            _ => {
+                let size = dtype.size();
+                let bytes = value.to_bits(dtype).to_le_bytes();
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst.add(i * size), size);
+            }
+        }
+    }
+}
+
+/// The value in lane `i`.
+unsafe fn read_lane(src: *const u8, dtype: DType, i: usize) -> Scalar {
+    // SAFETY: the caller has a lane there.
+    unsafe {
+        match dtype {
+            DType::F16 | DType::BF16 => Scalar::Float(*src.cast::<f32>().add(i) as f64),
+            _ => {
+                let mut raw = [0u8; 8];
+                let size = dtype.size();
+                std::ptr::copy_nonoverlapping(src.add(i * size), raw.as_mut_ptr(), size);
+                Scalar::from_bits(dtype, u64::from_le_bytes(raw))
+            }
+        }
+    }
+}
+
+unsafe fn scalar_loop(
+    op: &Op,
+    arity: usize,
+    types: &[DType],
+    to: DType,
+    dst: *mut u8,
+    args: [*const u8; 3],
+    n: usize,
+) {
+    // SAFETY: the registers hold `n` lanes of these types.
+    let arg = |k: usize, i: usize| unsafe { read_lane(args[k], types[k], i) };
+    for i in 0..n {
+        let value = match op {
+            Op::Unary(op) => op.apply(types[0], arg(0, i)),
+            Op::Binary(op) => op.apply(to, arg(0, i), arg(1, i)),
+            Op::Compare(op) => Scalar::Bool(op.apply(arg(0, i), arg(1, i))),
+            Op::Convert(op) => arg(0, i).convert_to(op.to),
+            Op::ReducePrecision(op) => Scalar::Float(op.apply(arg(0, i).as_f64())).round_to(to),
+            _ => break,
+        };
+        // SAFETY: as above.
+        unsafe { write_lane(dst, to, i, value) };
+    }
+    if !matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Convert(_) | Op::ReducePrecision(_))
+    {
+        let read = |k: usize| {
+            let mut b = LiteralBuilder::new(TensorType::new(types[k], [n]));
+            (0..n).for_each(|i| b.set(i, arg(k, i)));
+            b.finish()
+        };
+        let values: Vec<Literal> = (0..arity).map(read).collect();
+        let refs: Vec<&Literal> = values.iter().collect();
+        debug_assert_eq!(op.rule().lower(), Lowering::Map);
+        let outs = smallvec::smallvec![TensorType::new(to, [n])];
+        match op.rule().eval(&mut EvalCx::default(), &refs, &outs) {
+            // SAFETY: as above.
+            Ok(y) => (0..n).for_each(|i| unsafe { write_lane(dst, to, i, y[0].get(i)) }),
+            Err(e) => systole_ir::bug!("{} on one tile: {e}", op.name()),
+        }
+    }
+}
+
+/// Coordinates of elements `start..start + n`, run by run of equal or of consecutive ones.
+unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usize, n: usize) {
+    let mut done = 0;
+    while done < n {
+        let (at, within) = ((start + done) / inner % size, (start + done) % inner);
+        let (run, step) = if inner == 1 { (size - at, 1) } else { (inner - within, 0) };
+        let run = run.min(n - done);
+        // SAFETY: the caller has `n` lanes at `dst`.
+        unsafe {
+            match dtype {
+                DType::I32 | DType::U32 => {
+                    let lanes = lanes_mut::<u32>(dst.add(4 * done), run);
+                    lanes.iter_mut().enumerate().for_each(|(i, x)| *x = (at + i * step) as u32);
+                }
+                DType::F32 if size <= 1 << 24 => {
+                    let lanes = lanes_mut::<f32>(dst.add(4 * done), run);
+                    lanes.iter_mut().enumerate().for_each(|(i, x)| *x = (at + i * step) as u32 as f32);
+                }
+                _ => (0..run).for_each(|i| {
+                    write_lane(dst, dtype, done + i, Scalar::Int((at + i * step) as i64).convert_to(dtype));
+                }),
+            }
+        }
+        done += run;
+    }
+}
+
+/// `run` elements that lie `stride` apart.
+#[inline]
+unsafe fn copy_run(to: *mut u8, from: *const u8, size: usize, stride: usize, run: usize) {
+    // SAFETY: the caller has `run` elements at both ends.
+    unsafe {
+        match (size, stride) {
+            (_, 1) => std::ptr::copy_nonoverlapping(from, to, run * size),
+            (1, s) => strided::<u8>(to, from, s, run),
+            (2, s) => strided::<u16>(to, from, s, run),
+            (4, s) => strided::<u32>(to, from, s, run),
+            (_, s) => strided::<u64>(to, from, s, run),
+        }
+    }
+}
+
+#[inline]
+unsafe fn strided<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usize) {
+    // SAFETY: by the caller's promise.
+    let to = unsafe { lanes_mut::<T>(to, run) };
+    if stride == 0 {
+        // SAFETY: one element.
+        to.fill(unsafe { *from.cast::<T>() });
+        return;
+    }
+    for (i, t) in to.iter_mut().enumerate() {
+        // SAFETY: element `i · stride` exists by the caller's promise.
+        *t = unsafe { *from.cast::<T>().add(i * stride) };
+    }
+}
+
+/// Writes a register's `n` lanes as array elements.
+///
+/// # Safety
+/// `dst` has room for `n` elements of `dtype`, `src` holds `n` lanes; they do not overlap.
+pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<TileFn>, n: usize) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match narrow {
+            Some(f) => f(dst, src, src, src, n),
+            None => std::ptr::copy_nonoverlapping(src, dst, n * lane_size(dtype)),
+        }
+    }
+}
+
+/// A load from an input, or of a constant.
+struct Even {
+    input: Option<usize>,
+    /// Bytes from element to element; 0: it is the same everywhere.
+    size: usize,
+    /// Bytes from row to row and within a row, where these are no elements that follow each other.
+    across: Option<[usize; 2]>,
+}
+
+impl Even {
+    fn all_along(input: Option<usize>, size: usize) -> Even {
+        Even { input, size, across: None }
+    }
+}
+
+/// A fused element-wise step.
+pub struct MapKernel {
+    program: Program,
+    elements: usize,
+    outputs: Vec<Output>,
+    /// How [`Kernel::run_block`] reads its loads, where it knows the program.
+    even: Option<Vec<Even>>,
+    /// See [`MapKernel::row_steps`].
+    steps: Option<Vec<usize>>,
+    /// Loads whose rows are fetched ahead, and bytes of a row: see [`MapKernel::rows_to_fetch`].
+    ahead: Vec<(usize, usize)>,
+}
+
+struct Output {
+    register: usize,
+    dtype: DType,
+    narrow: Option<TileFn>,
+    /// The register's loop may write straight into the array.
+    direct: bool,
+    /// Which of the step's outputs it is, or is part of.
+    array: usize,
+    /// Where its elements lie there, if not one after the other.
+    part: Option<Part>,
+}
+
+impl Output {
+    /// The address of element `i`, for a program with these dimensions.
+    fn address(&self, outputs: &[*mut u8], dims: &[usize], i: usize) -> *mut u8 {
+        let element = self.part.as_ref().map_or(i, |part| part.offset + element(dims, &part.strides, i));
+        outputs[self.array].wrapping_add(element * self.dtype.size())
+    }
+}
+
+impl MapKernel {
+    pub fn new(map: &Map, level: Level) -> MapKernel {
+        MapKernel::with(map, level, jit::is_wanted())
+    }
+
+    /// `fuse`: by machine code, where that is possible.
+    pub(crate) fn with(map: &Map, level: Level, fuse: bool) -> MapKernel {
+        MapKernel::whole(map, Program::new(map, Sink::Arrays, 0, level, fuse), level)
+    }
+
+    /// A program whose results go where `parts` says.
+    pub fn of_parts(parts: &Parts, level: Level, fuse: bool) -> MapKernel {
+        let program = Program::new(&parts.map, Sink::Arrays, 0, level, fuse);
+        let mut kernel = MapKernel::whole(&parts.map, program, level);
+        for (output, part) in kernel.outputs.iter_mut().zip(&parts.stores) {
+            output.array = part.output;
+            output.part = (!parts.is_whole(part)).then(|| part.clone());
+        }
+        kernel.program.by_row = true;
+        kernel.even = None;
+        kernel.steps = kernel.row_steps();
+        kernel.ahead = kernel.rows_to_fetch();
+        kernel
+    }
+
+    fn whole(map: &Map, program: Program, level: Level) -> MapKernel {
+        let outputs = map.stores.iter().enumerate().map(|(k, &register)| {
+            let dtype = program.dtype(register);
+            let narrow = narrow(dtype, level);
+            let first = map.stores[..k].iter().all(|&s| s != register);
+            let direct = narrow.is_none() && register >= map.loads.len() && first;
+            Output { register, dtype, narrow, direct, array: k, part: None }
+        });
+        let (outputs, even) = (outputs.collect(), program.even());
+        let mut kernel = MapKernel {
+            outputs,
+            even,
+            steps: None,
+            ahead: Vec::new(),
+            program,
+            elements: map.shape.elements(),
+        };
+        kernel.steps = kernel.row_steps();
+        kernel
+    }
+}
+
+impl MapKernel {
+    /// Whether it is machine code.
+    pub(crate) fn is_fused(&self) -> bool {
+        self.program.is_fused()
+    }
+
+    /// Elements of the index space.
+    pub fn elements(&self) -> usize {
+        self.elements
+    }
+
+    /// Instructions and loads, for estimates of time.
+    pub fn weight(&self) -> f64 {
+        self.program.weight()
+    }
+
+    /// Computes elements `range` on this thread.
+    ///
+    /// # Safety
+    /// The module's contract, for these elements.
+    pub unsafe fn range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
+        if self.program.is_fused() {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.fused_range(inputs, outputs, range) };
+        }
+        let written = |i: &*const u8| outputs.iter().any(|&o| std::ptr::eq(o, *i));
+        let copies: SmallVec<[bool; 8]> = inputs.iter().map(written).collect();
+        with_scratch(self.program.scratch(), |scratch| {
+            let mut regs = self.program.start(scratch);
+            let mut start = range.start;
+            while start < range.end {
+                let len = self.program.tile_len(start, range.end);
+                for o in &self.outputs {
+                    if o.direct {
+                        regs.at[o.register] = o.address(outputs, &self.program.dims, start);
+                    }
+                }
+                // SAFETY: by the caller's promise; this thread owns the scratch; inputs that lie in an output are
+                // copied before a tile of it is written.
+                unsafe {
+                    self.program.tile(&mut regs, inputs, &copies, scratch, start, len);
+                    for o in self.outputs.iter().filter(|o| !o.direct) {
+                        let dst = o.address(outputs, &self.program.dims, start);
+                        store(dst, regs.at[o.register], o.dtype, o.narrow, len);
+                    }
+                }
+                start += len;
+            }
+        });
+    }
+
+    /// The same by machine code.
+    unsafe fn fused_range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
+        if let Some(steps) = &self.steps
+            && range.start.is_multiple_of(self.program.dims[1])
+            && range.end.is_multiple_of(self.program.dims[1])
+        {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.fused_rows(steps, inputs, outputs, range) };
+        }
+        with_scratch(self.program.scratch(), |scratch| {
+            let mut regs = self.program.start(scratch);
+            let mut start = range.start;
+            while start < range.end {
+                let len = self.program.tile_len(start, range.end);
+                let to = |s: usize| self.outputs[s].address(outputs, &self.program.dims, start);
+                // SAFETY: by the caller's promise; this thread owns the scratch.
+                unsafe { self.program.run_fused(&mut regs, inputs, scratch, start, len, to) };
+                start += len;
+            }
+        });
+    }
+}
+
+impl MapKernel {
+    /// Bytes from row to row of each load and each result, where all lie in rows.
+    fn row_steps(&self) -> Option<Vec<usize>> {
+        let &[_, row] = &self.program.dims[..] else { return None };
+        let load = |load: &Fetch| match load {
+            Fetch::Direct { size, .. } => row * size,
+            Fetch::InRow { size, strides, .. } => strides.first().map_or(0, |s| s * size),
+            _ => 0,
+        };
+        let store = |o: &Output| o.part.as_ref().map_or(row, |part| part.strides[0]) * o.dtype.size();
+        let all = self.program.loads.iter().map(load).chain(self.outputs.iter().map(store));
+        (self.program.is_fused() && self.program.long && self.program.by_row).then(|| all.collect())
+    }
+
+    /// The loads that a program of parts reads in runs: as many as there are, the machine does not foresee them.
+    fn rows_to_fetch(&self) -> Vec<(usize, usize)> {
+        let row = self.program.dims.last().copied().unwrap_or(1);
+        let bytes = |(k, load): (usize, &Fetch)| match load {
+            Fetch::Direct { size, .. } => Some((k, row * size)),
+            Fetch::InRow { size, strides, .. } if strides.last() == Some(&1) => Some((k, row * size)),
+            _ => None,
+        };
+        let all = self.program.loads.iter().enumerate().filter_map(bytes);
+        all.filter(|&(_, bytes)| bytes <= PAGE).collect()
+    }
+
+    /// Whole rows by machine code; what the next row reads is fetched before a row is computed, where that is wanted.
+    unsafe fn fused_rows(
+        &self,
+        steps: &[usize],
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+        range: Range<usize>,
+    ) {
+        let Body::Fused(code) = &self.program.body else { return };
+        let row = self.program.dims[1];
+        let mut regs = self.program.start(std::ptr::null_mut());
+        // SAFETY: no load is copied, so that no scratch is used.
+        unsafe { self.program.fetch(&mut regs, inputs, &[], std::ptr::null_mut(), range.start, row) };
+        let loads = self.program.loads.len();
+        for (at, o) in regs.at[loads..].iter_mut().zip(&self.outputs) {
+            *at = o.address(outputs, &self.program.dims, range.start);
+        }
+        let rows = range.len() / row;
+        for r in 0..rows {
+            if r + 1 < rows {
+                for &(k, bytes) in &self.ahead {
+                    let next = regs.at[k].wrapping_add(steps[k]);
+                    (0..bytes)
+                        .step_by(64)
+                        .for_each(|line| crate::simd::prefetch::fetch(next.wrapping_add(line)));
+                }
+            }
+            // SAFETY: by the caller's promise.
+            unsafe { code.run(&regs.at, row) };
+            regs.at.iter_mut().zip(steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
+        }
+    }
+}
+
+impl Kernel for MapKernel {
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let inputs: SmallVec<[Ptr; 8]> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
+        let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
+        let n = self.elements;
+        let body = |block: usize| {
+            let inputs: SmallVec<[*const u8; 8]> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
+            let outputs: SmallVec<[*mut u8; 4]> = outputs.iter().map(|p| p.at(0)).collect();
+            // SAFETY: blocks are disjoint ranges.
+            unsafe { self.range(&inputs, &outputs, block * BLOCK..((block + 1) * BLOCK).min(n)) };
+        };
+        let work = n as f64 * INSTRUCTION_NS * self.program.weight();
+        cx.team.run_with(n.div_ceil(BLOCK), work, cx.flush, &body);
+        Ok(())
+    }
+
+    fn takes_blocks(&self, columns: usize) -> bool {
+        let fits = |e: &Even| e.across.is_none() || self.program.dims[1] == columns;
+        self.even.as_ref().is_some_and(|loads| loads.iter().all(fits))
+    }
+
+    unsafe fn run_block(&self, inputs: &[*const u8], outputs: &[*mut u8], block: &OutputBlock) {
+        let (Some(loads), Body::Fused(code)) = (&self.even, &self.program.body) else { return };
+        let load = |&Even { input, size, across }: &Even| match (input, across) {
+            (Some(i), _) if i + 1 == inputs.len() => (inputs[i].cast_mut(), block.stride * size),
+            (Some(i), Some([row, column])) => {
+                let at = block.first / block.row * row + block.first % block.row * column;
+                (inputs[i].wrapping_add(at).cast_mut(), row)
+            }
+            (Some(i), None) => (inputs[i].wrapping_add(block.first * size).cast_mut(), block.row * size),
+            (None, _) => (std::ptr::null_mut(), 0),
+        };
+        let store = |(o, &out): (&Output, &*mut u8)| {
+            let size = o.dtype.size();
+            (out.wrapping_add(block.first * size), block.row * size)
+        };
+        let (mut at, steps): (SmallVec<[*mut u8; 32]>, SmallVec<[usize; 32]>) =
+            loads.iter().map(load).chain(self.outputs.iter().zip(outputs).map(store)).unzip();
+        for _ in 0..block.rows {
+            // SAFETY: by the caller's promise.
+            unsafe { code.run(&at, block.columns) };
+            at.iter_mut().zip(&steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Element-wise programs: interpreted tile by tile, or machine code.
+
+pub mod jit;
+pub mod map;
+
+use crate::kernels::elementwise::map::MapKernel;
+use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem};
+use systole_compile::Kernel;
+
+/// The kernel, by machine code where `fuse` is set and that is possible.
+fn bind(p: &Problem<'_>, fuse: bool) -> Result<MapKernel, &'static str> {
+    let level = p.target.programs();
+    match &p.step.kernel {
+        Kernel::Map(m) => Ok(MapKernel::with(m, level, fuse)),
+        Kernel::Parts(m) => Ok(MapKernel::of_parts(m, level, fuse)),
+        _ => Err("it is no element-wise program"),
+    }
+}
+
+/// Element-wise programs.
+pub static FAMILY: Family = Family {
+    name: "elementwise",
+    doc: "element-wise programs over one index space",
+    takes: |step| matches!(step.kernel, Kernel::Map(_) | Kernel::Parts(_)),
+    candidates: &[
+        Candidate {
+            name: "jit",
+            why: "machine code made at run time: the whole program is one loop whose values stay in registers",
+            levels: AVX2_UP,
+            accepts: |p| {
+                if !jit::is_wanted() {
+                    return Err("SYSTOLE_JIT is off".into());
+                }
+                let kernel = bind(p, true)?;
+                if !kernel.is_fused() {
+                    return Err("an op or element type has no vector form, or it has too many values".into());
+                }
+                Ok(Box::new(kernel))
+            },
+        },
+        Candidate {
+            name: "interpreted",
+            why: "one vectorised loop for each instruction, over tiles that stay in the nearest cache; takes every program",
+            levels: EVERY,
+            accepts: |p| Ok(Box::new(bind(p, false)?)),
+        },
+    ],
+};

@@ -1,0 +1,261 @@
+//! A product and the element-wise program that alone reads it (its epilogue).
+//!
+//! [`PanelByPanel`]: the program takes each block of the result as its sums are complete, while they are in a near cache,
+//! so that the product is never stored. [`Whole`]: the product is computed first, in working memory.
+
+use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side};
+use crate::select::{Answer, Candidate, EVERY, Family, Problem, Refusal};
+use smallvec::SmallVec;
+use systole_compile::{HandOn as Plan, Kernel as StepKernel, Step};
+use systole_ir::{Op, Result};
+
+/// Columns of a product below which its program would take runs that are shorter than what each run costs.
+const FEWEST_COLUMNS: usize = 32;
+
+/// Products of an element of which so few columns fit a near cache that rows of the result would be taken in short runs.
+const LONG: usize = 256;
+
+/// Products whose elements an element-wise program takes as they are complete.
+pub static FAMILY: Family = Family {
+    name: "product_epilogue",
+    doc: "a product and the element-wise program that alone reads it",
+    takes: |step| matches!(step.kernel, StepKernel::HandOn(_)),
+    candidates: &[
+        Candidate {
+            name: "panel_by_panel",
+            why: "the product is not stored; pays for results of at least 32 columns, and sums of at most 256 products: \
+                  of longer ones, few columns fit a near cache, and rows would be taken in short runs",
+            levels: EVERY,
+            accepts: |p| PanelByPanel::bind(plan(p)?, p),
+        },
+        Candidate {
+            name: "whole",
+            why: "takes every product with an epilogue, by way of memory",
+            levels: EVERY,
+            accepts: |p| Ok(Box::new(Whole::new(plan(p)?, p)?)),
+        },
+    ],
+};
+
+fn plan<'a>(p: &Problem<'a>) -> std::result::Result<&'a Plan, &'static str> {
+    match &p.step.kernel {
+        StepKernel::HandOn(plan) => Ok(plan),
+        _ => Err("it is no product with an epilogue"),
+    }
+}
+
+/// The product of a step, as a step of its own.
+fn product_step(plan: &Plan, step: &Step) -> Step {
+    let operands = plan.operands();
+    Step {
+        kernel: StepKernel::Op { op: plan.op.clone(), bias: plan.bias },
+        inputs: step.inputs[..operands].to_vec(),
+        input_types: step.input_types[..operands].to_vec(),
+        outputs: step.outputs[..1].to_vec(),
+        output_types: vec![plan.product.clone()],
+        ..step.clone()
+    }
+}
+
+/// The element-wise program of a step, as a step of its own, whose last operand is the product.
+fn map_step(plan: &Plan, step: &Step) -> Step {
+    let operands = plan.operands();
+    let (mut inputs, mut input_types) =
+        (step.inputs[operands..].to_vec(), step.input_types[operands..].to_vec());
+    inputs.push(step.outputs[0]);
+    input_types.push(plan.product.clone());
+    Step { kernel: StepKernel::Map(plan.map.clone()), inputs, input_types, ..step.clone() }
+}
+
+/// The kernels of a product that hands blocks of its result over, and of the program that takes them, or why not.
+fn handing_over(
+    plan: &Plan,
+    alone: &Step,
+    p: &Problem<'_>,
+) -> std::result::Result<[Box<dyn Kernel>; 2], Refusal> {
+    let Op::DotGeneral(d) = &plan.op else { return Err("only products of matrices hand over blocks".into()) };
+    let right = &alone.input_types[1];
+    let columns: usize = d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product();
+    if columns < FEWEST_COLUMNS {
+        return Err(format!("it has {columns} columns, fewer than {FEWEST_COLUMNS}").into());
+    }
+    let map = p.bind(&map_step(plan, p.step))?;
+    if !map.takes_blocks(columns) {
+        return Err("its program does not take blocks of the result".into());
+    }
+    let mut product = p.bind(alone)?;
+    if !product.hand_over_blocks() {
+        return Err("the product's sums are rounded, or added up from several".into());
+    }
+    Ok([product, map])
+}
+
+/// Products of an element.
+fn products(plan: &Plan, alone: &Step) -> usize {
+    let Op::DotGeneral(d) = &plan.op else { return 0 };
+    d.lhs_contract.iter().map(|&d| alone.input_types[0].shape[d]).product()
+}
+
+/// A product that hands its blocks over to a program.
+struct PanelByPanel {
+    product: Box<dyn Kernel>,
+    map: Box<dyn Kernel>,
+    /// Inputs of the product; the others are the program's.
+    operands: usize,
+}
+
+impl PanelByPanel {
+    fn bind(plan: &Plan, p: &Problem<'_>) -> Answer {
+        let alone = product_step(plan, p.step);
+        let length = products(plan, &alone);
+        if length > LONG {
+            return Err(format!("sums of {length} products, more than {LONG}").into());
+        }
+        let [product, map] = handing_over(plan, &alone, p)?;
+        Ok(Box::new(PanelByPanel { product, map, operands: plan.operands() }))
+    }
+}
+
+/// Computes a product whose blocks `map` takes.
+///
+/// # Safety
+/// As for [`Kernel::run_kept`]; the product's kernel hands over blocks, which the program takes.
+unsafe fn run_by_blocks(
+    product: &dyn Kernel,
+    map: &dyn Kernel,
+    operands: usize,
+    cx: &Cx<'_>,
+    io: &Io<'_>,
+    kept: *const u8,
+) {
+    let (operands, others) = io.inputs.split_at(operands);
+    let inputs: SmallVec<[Ptr; 8]> = others.iter().map(|&p| Ptr::of(p)).collect();
+    let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
+    let take = |block: &OutputBlock, sums: *const u8| {
+        let inputs: SmallVec<[*const u8; 8]> =
+            inputs.iter().map(|p| p.at(0).cast_const()).chain([sums]).collect();
+        let outputs: SmallVec<[*mut u8; 4]> = outputs.iter().map(|p| p.at(0)).collect();
+        // SAFETY: each element is in one block, so tasks read and write different ones.
+        unsafe { map.run_block(&inputs, &outputs, block) };
+    };
+    let io = Io { inputs: operands, outputs: &[], scratch: io.scratch };
+    // SAFETY: the operands are the product's, and so is the scratch.
+    unsafe { product.run_by_blocks(cx, &io, &take, kept) };
+}
+
+impl Kernel for PanelByPanel {
+    fn scratch(&self) -> usize {
+        self.product.scratch()
+    }
+
+    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+        self.product.take_panels(which, on)
+    }
+
+    fn kept(&self, same: &[bool]) -> usize {
+        self.product.kept(&same[..self.operands])
+    }
+
+    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.product.keep(cx, &inputs[..self.operands], kept) }
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run_kept(cx, io, std::ptr::null()) }
+    }
+
+    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { run_by_blocks(self.product.as_ref(), self.map.as_ref(), self.operands, cx, io, kept) };
+        Ok(())
+    }
+}
+
+/// A product in working memory, and then the program.
+struct Whole {
+    product: Box<dyn Kernel>,
+    map: Box<dyn Kernel>,
+    /// The product where it hands blocks over to arrays that lie in panels only: runs are long there; and whether they do.
+    to_panels: Option<(Box<dyn Kernel>, bool)>,
+    /// Inputs of the product; the others are the program's.
+    operands: usize,
+    /// Bytes of the product.
+    bytes: usize,
+}
+
+impl Whole {
+    fn new(plan: &Plan, p: &Problem<'_>) -> Result<Whole> {
+        let alone = product_step(plan, p.step);
+        let (to_panels, map) = match handing_over(plan, &alone, p) {
+            Ok([product, map]) => (Some((product, false)), map),
+            Err(Refusal::Reason(_)) => (None, p.bind(&map_step(plan, p.step))?),
+            Err(Refusal::Error(error)) => return Err(error),
+        };
+        Ok(Whole {
+            product: p.bind(&alone)?,
+            map,
+            to_panels,
+            operands: plan.operands(),
+            bytes: plan.product.bytes().next_multiple_of(64),
+        })
+    }
+
+    /// The product that hands blocks over, if it is to do that now.
+    fn handing_over(&self) -> Option<&dyn Kernel> {
+        self.to_panels.as_ref().filter(|(_, now)| *now).map(|(product, _)| product.as_ref())
+    }
+}
+
+impl Kernel for Whole {
+    fn scratch(&self) -> usize {
+        match self.handing_over() {
+            Some(product) => product.scratch(),
+            None => self.bytes + self.product.scratch(),
+        }
+    }
+
+    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+        match &mut self.to_panels {
+            Some((product, now)) if which == Side::Result => {
+                let width = product.take_panels(which, on)?;
+                *now = on;
+                Some(width)
+            }
+            _ if which == Side::Right => self.product.take_panels(which, on),
+            _ => None,
+        }
+    }
+
+    fn kept(&self, same: &[bool]) -> usize {
+        self.product.kept(&same[..self.operands])
+    }
+
+    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.product.keep(cx, &inputs[..self.operands], kept) }
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run_kept(cx, io, std::ptr::null()) }
+    }
+
+    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+        if let Some(product) = self.handing_over() {
+            // SAFETY: by the caller's promise.
+            unsafe { run_by_blocks(product, self.map.as_ref(), self.operands, cx, io, kept) };
+            return Ok(());
+        }
+        let (operands, others) = io.inputs.split_at(self.operands);
+        let whole = io.scratch;
+        let scratch = whole.wrapping_add(self.bytes);
+        let inputs: SmallVec<[*const u8; 8]> = others.iter().copied().chain([whole.cast_const()]).collect();
+        // SAFETY: scratch has room for the product and its kernel's own.
+        unsafe {
+            self.product.run_kept(cx, &Io { inputs: operands, outputs: &[whole], scratch }, kept)?;
+            self.map.run(cx, &Io { inputs: &inputs, outputs: io.outputs, scratch })
+        }
+    }
+}

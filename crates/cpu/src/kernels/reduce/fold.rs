@@ -1,0 +1,496 @@
+//! Folds with one associative op, over any dimensions, of an array or of element-wise work done on the way.
+//!
+//! The order of a fold is a function of the shape: fixed lanes, fixed parts, and a tree over the parts. Narrow floats
+//! are folded in f32 and rounded once.
+
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernels::elementwise::jit;
+use crate::kernels::elementwise::jit::Sink;
+use crate::kernels::elementwise::map::{Program, Registers, TILE, store};
+use crate::simd::folds::{LANES, Loops, loops_of};
+use crate::simd::level::{Level, TileFn};
+use crate::simd::loops::{lane_size, lanes_mut, narrow, widen};
+use smallvec::SmallVec;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use systole_compile::{Map, Step};
+use systole_ir::op::Monoid;
+use systole_ir::{DType, Result};
+
+/// Elements of one part: what one block folds.
+const PART: usize = 1 << 16;
+/// Longest run along a row that is one unit of work.
+const CHUNK: usize = 1 << 14;
+/// Longest row that is folded element by element, many rows at a time.
+const SHORT: usize = LANES / 2;
+/// Columns of one block.
+const COLUMNS: usize = 4 * TILE;
+
+/// Bytes of one output's accumulators: of a row fold or of a block of columns.
+const ACCUMULATORS: usize = (if COLUMNS > LANES { COLUMNS } else { LANES }) * 8;
+
+/// A mixed-radix walk over some dimensions: sizes and distances.
+#[derive(Default)]
+struct Walk(Vec<(usize, usize)>);
+
+impl Walk {
+    fn count(&self) -> usize {
+        self.0.iter().map(|d| d.0).product()
+    }
+
+    /// Distance of combination `i`.
+    fn at(&self, mut i: usize) -> usize {
+        let mut at = 0;
+        for &(size, stride) in self.0.iter().rev() {
+            at += i % size * stride;
+            i /= size;
+        }
+        at
+    }
+}
+
+/// A fold step.
+pub struct ReduceKernel {
+    program: Program,
+    loops: Loops,
+    dtype: DType,
+    lane: usize,
+    identity: [u8; 8],
+    widen: Option<TileFn>,
+    narrow: Option<TileFn>,
+    /// Dimensions that stay, without the innermost run.
+    kept: Walk,
+    /// Dimensions that are folded, without the innermost run.
+    folded: Walk,
+    /// The innermost run, and whether it is folded.
+    inner: usize,
+    inner_folded: bool,
+    /// Rows that are folded together: more than one where they are short and lie behind each other.
+    together: usize,
+    /// Whether columns are folded row after row, however short rows are.
+    in_turn: bool,
+}
+
+impl ReduceKernel {
+    /// Whether it is machine code.
+    pub fn is_fused(&self) -> bool {
+        self.program.is_fused()
+    }
+
+    pub fn new(map: &Map, folded: &[bool], monoid: Monoid, step: &Step, level: Level) -> ReduceKernel {
+        ReduceKernel::with(map, folded, monoid, step.output_types[0].dtype, level, jit::is_wanted())
+    }
+
+    /// `fuse`: by machine code, where that is possible.
+    pub(crate) fn with(
+        map: &Map,
+        folded: &[bool],
+        monoid: Monoid,
+        dtype: DType,
+        level: Level,
+        fuse: bool,
+    ) -> ReduceKernel {
+        let identity = monoid.identity(dtype);
+        let bytes = match dtype {
+            DType::F16 | DType::BF16 => ((identity.as_f64() as f32).to_bits() as u64).to_le_bytes(),
+            _ => identity.to_bits(dtype).to_le_bytes(),
+        };
+        let mut runs: Vec<(usize, bool)> = Vec::new();
+        for (&size, &f) in map.shape.iter().zip(folded) {
+            match runs.last_mut() {
+                Some(last) if last.1 == f => last.0 *= size,
+                _ => runs.push((size, f)),
+            }
+        }
+        let (inner, inner_folded) = runs.pop().unwrap_or((1, false));
+        let mut stride = inner;
+        let (mut kept_walk, mut folded_walk) = (Walk::default(), Walk::default());
+        for &(size, f) in runs.iter().rev() {
+            if f { &mut folded_walk } else { &mut kept_walk }.0.insert(0, (size, stride));
+            stride *= size;
+        }
+        let sink = if inner_folded { Sink::Along(monoid) } else { Sink::Across(monoid) };
+        let in_order = inner_folded && folded_walk.0.is_empty() && kept_walk.0.len() <= 1;
+        let together = if in_order && (1..=SHORT).contains(&inner) { TILE / inner } else { 1 };
+        // Machine code folds one row at a time.
+        let fuse = fuse && together == 1;
+        ReduceKernel {
+            program: Program::new(map, sink, inner, level, fuse),
+            loops: loops_of(monoid, dtype, level),
+            dtype,
+            lane: lane_size(dtype),
+            identity: bytes,
+            widen: widen(dtype, level),
+            narrow: narrow(dtype, level),
+            kept: kept_walk,
+            folded: folded_walk,
+            inner,
+            inner_folded,
+            together,
+            in_turn: false,
+        }
+    }
+
+    /// For [`ReduceKernel::columns`]: folds the first of two dimensions.
+    pub fn of_columns(map: &Map, monoid: Monoid, dtype: DType, level: Level) -> ReduceKernel {
+        let all = ReduceKernel::with(map, &[true, false], monoid, dtype, level, jit::is_wanted());
+        ReduceKernel { in_turn: true, ..all }
+    }
+
+    /// Units of one output of a row fold: chunks of its contiguous runs; and how many make a part.
+    fn row_parts(&self) -> (usize, usize, usize) {
+        let chunks = self.inner.div_ceil(CHUNK);
+        let units = self.folded.count() * chunks;
+        let per_part = (PART / self.inner.clamp(1, CHUNK)).max(1);
+        (chunks, units, per_part)
+    }
+
+    /// Rows of one part of a column fold, and rows that one pass takes together.
+    fn column_parts(&self) -> (usize, usize) {
+        let adjacent = self.folded.0.last().map_or(1, |d| d.0);
+        let together = if !self.in_turn && self.inner <= TILE / 2 {
+            (TILE / self.inner.max(1)).clamp(1, adjacent.max(1))
+        } else {
+            1
+        };
+        let width = self.inner.clamp(1, COLUMNS);
+        ((PART / width).max(together), together)
+    }
+
+    fn parts(&self) -> usize {
+        if self.inner_folded {
+            let (_, units, per_part) = self.row_parts();
+            units.div_ceil(per_part).max(1)
+        } else {
+            self.folded.count().div_ceil(self.column_parts().0).max(1)
+        }
+    }
+
+    /// Lanes of one part's partial results.
+    fn outputs(&self) -> usize {
+        self.kept.count() * if self.inner_folded { 1 } else { self.inner }
+    }
+
+    /// Repeats one lane `n` times.
+    unsafe fn fill(&self, dst: *mut u8, value: &[u8; 8], n: usize) {
+        unsafe fn all<T: Copy>(dst: *mut u8, value: &[u8; 8], n: usize) {
+            // SAFETY: the caller's lanes; a lane has no more bytes than the value.
+            unsafe { lanes_mut::<T>(dst, n).fill(value.as_ptr().cast::<T>().read_unaligned()) };
+        }
+        // SAFETY: the caller has `n` lanes at `dst`.
+        unsafe {
+            match self.lane {
+                1 => all::<u8>(dst, value, n),
+                2 => all::<u16>(dst, value, n),
+                4 => all::<u32>(dst, value, n),
+                _ => all::<u64>(dst, value, n),
+            }
+        }
+    }
+
+    fn scratch_each(&self) -> usize {
+        // Accumulators, then the program's registers.
+        self.stores() * ACCUMULATORS + self.program.scratch()
+    }
+
+    fn stores(&self) -> usize {
+        self.program.stores.len()
+    }
+}
+
+/// What one thread needs while it folds.
+struct Worker<'a> {
+    k: &'a ReduceKernel,
+    acc: *mut u8,
+    scratch: *mut u8,
+    regs: Registers,
+    inputs: SmallVec<[*const u8; 8]>,
+    plain: Option<*const u8>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(k: &'a ReduceKernel, inputs: &[Ptr], memory: *mut u8) -> Worker<'a> {
+        let scratch = memory.wrapping_add(k.stores() * ACCUMULATORS);
+        let inputs: SmallVec<[*const u8; 8]> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
+        let plain = k.program.is_plain().map(|i| inputs[i]);
+        Worker { k, acc: memory, scratch, regs: k.program.start(scratch), inputs, plain }
+    }
+
+    /// Calls `f` with each store's lanes of elements `start..start + n`, piece by piece: accumulators, address, offset
+    /// in the range, length.
+    unsafe fn elements(&mut self, start: usize, n: usize, f: impl Fn(*mut u8, *const u8, usize, usize)) {
+        if let Some(base) = self.plain {
+            return f(self.acc, base.wrapping_add(start * self.k.lane), 0, n);
+        }
+        if self.k.program.is_fused() {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.fused_elements(start, n) };
+        }
+        let mut done = 0;
+        while done < n {
+            let len = self.k.program.tile_len(start + done, start + n);
+            // SAFETY: inputs and registers are those of the program, on this thread's scratch.
+            unsafe {
+                self.k.program.tile(&mut self.regs, &self.inputs, &[], self.scratch, start + done, len);
+            }
+            for (s, &register) in self.k.program.stores.iter().enumerate() {
+                f(self.acc.wrapping_add(s * ACCUMULATORS), self.regs.at[register], done, len);
+            }
+            done += len;
+        }
+    }
+
+    /// Folds elements `start..start + n` by machine code.
+    unsafe fn fused_elements(&mut self, start: usize, n: usize) {
+        let (k, acc) = (self.k, self.acc);
+        let mut done = 0;
+        while done < n {
+            let len = k.program.tile_len(start + done, start + n);
+            let at = if k.inner_folded { 0 } else { done * k.lane };
+            let to = |s: usize| acc.wrapping_add(s * ACCUMULATORS + at);
+            // SAFETY: inputs and registers are those of the program, on this thread's scratch, and there are as many
+            // accumulators as the fold needs.
+            unsafe {
+                k.program.run_fused(&mut self.regs, &self.inputs, self.scratch, start + done, len, to);
+            }
+            done += len;
+        }
+    }
+
+    /// The accumulators of each store.
+    fn accumulators(&self) -> impl Iterator<Item = *mut u8> + use<> {
+        let acc = self.acc;
+        (0..self.k.stores()).map(move |s| acc.wrapping_add(s * ACCUMULATORS))
+    }
+
+    /// Folds rows `range` and leaves each store's values in lanes, `apart` bytes from `dst` on.
+    unsafe fn rows(&mut self, range: Range<usize>, dst: *mut u8, apart: usize) {
+        let (k, together) = (self.k, self.k.together);
+        let (chunks, units, _) = k.row_parts();
+        for from in range.clone().step_by(together) {
+            let n = together.min(range.end - from);
+            let dst = dst.wrapping_add((from - range.start) * k.lane);
+            // SAFETY: accumulators have room for the rows of a tile; the rest as for `row`.
+            unsafe {
+                if together == 1 {
+                    self.row(from, 0..units, chunks, dst, apart);
+                    continue;
+                }
+                let length = (&raw const k.inner).cast();
+                self.elements(from * k.inner, n * k.inner, |acc, p, _, _| {
+                    (k.loops.short)(acc, p, length, p, n)
+                });
+                for (s, acc) in self.accumulators().enumerate() {
+                    std::ptr::copy_nonoverlapping(acc.cast_const(), dst.wrapping_add(s * apart), n * k.lane);
+                }
+            }
+        }
+    }
+
+    /// Folds units `range` of output `o` and leaves each store's value in a lane, `apart` bytes from `dst` on.
+    unsafe fn row(&mut self, o: usize, units: Range<usize>, chunks: usize, dst: *mut u8, apart: usize) {
+        let k = self.k;
+        // SAFETY: accumulators have `LANES` lanes; elements are those of the map's shape; `dst` has the lanes.
+        unsafe {
+            self.accumulators().for_each(|acc| k.fill(acc, &k.identity, LANES));
+            let base = k.kept.at(o);
+            for unit in units {
+                let (segment, chunk) = (unit / chunks, unit % chunks);
+                let from = chunk * CHUNK;
+                let n = CHUNK.min(k.inner - from);
+                let start = base + k.folded.at(segment) + from;
+                self.elements(start, n, |acc, p, _, n| (k.loops.along)(acc, p, p, p, n));
+            }
+            for (s, acc) in self.accumulators().enumerate() {
+                let (acc, dst) = (acc.cast_const(), dst.wrapping_add(s * apart));
+                (k.loops.within)(dst, acc, acc, acc, LANES);
+            }
+        }
+    }
+
+    /// Folds `rows` of columns `from..from + width` of kept combination `o` into `width` lanes for each store, `apart`
+    /// bytes from `dst` on.
+    unsafe fn columns(
+        &mut self,
+        o: usize,
+        rows: Range<usize>,
+        from: usize,
+        width: usize,
+        dst: *mut u8,
+        apart: usize,
+    ) {
+        let k = self.k;
+        let (_, together) = k.column_parts();
+        let adjacent = k.folded.0.last().map_or(1, |d| d.0).max(1);
+        // SAFETY: accumulators have `together · width ≤ COLUMNS` lanes; elements are those of the map's shape; `dst`
+        // has `width` lanes for each store.
+        unsafe {
+            self.accumulators().for_each(|acc| k.fill(acc, &k.identity, together * width));
+            let base = k.kept.at(o) + from;
+            let mut row = rows.start;
+            while row < rows.end {
+                let left_in_run = adjacent - row % adjacent;
+                let take = together.min(left_in_run).min(rows.end - row);
+                let start = base + k.folded.at(row);
+                let lane = k.lane;
+                self.elements(start, take * width, |acc, p, at, n| {
+                    (k.loops.across)(acc.add(at * lane), p, p, p, n);
+                });
+                row += take;
+            }
+            for (s, acc) in self.accumulators().enumerate() {
+                for slot in 1..together {
+                    let other = acc.add(slot * width * k.lane).cast_const();
+                    (k.loops.across)(acc, other, other, other, width);
+                }
+                std::ptr::copy_nonoverlapping(acc.cast_const(), dst.wrapping_add(s * apart), width * k.lane);
+            }
+        }
+    }
+}
+
+impl Kernel for ReduceKernel {
+    fn scratch(&self) -> usize {
+        self.stores() * self.parts() * self.outputs() * self.lane + 64
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let (operands, inits) = io.inputs.split_at(io.inputs.len() - self.stores());
+        let inputs: Vec<Ptr> = operands.iter().map(|&p| Ptr::of(p)).collect();
+        let (partial, parts, outputs) = (Ptr(io.scratch), self.parts(), self.outputs());
+        let elements = self.inner * self.kept.count() * self.folded.count();
+        let work = elements as f64 * 0.1 * self.program.weight() + outputs as f64 * 20.0;
+        let per_output = elements / self.kept.count().max(1);
+        // Kept combinations that one block takes, when one part holds them whole.
+        let group =
+            if parts == 1 { (PART / per_output.max(1)).clamp(1, self.kept.count().max(1)) } else { 1 };
+        let groups = self.kept.count().div_ceil(group);
+        let strips = if self.inner_folded { 1 } else { self.inner.div_ceil(COLUMNS) };
+        // From one store's partial results to the next one's.
+        let apart = parts * outputs * self.lane;
+        let each = self.scratch_each();
+        let body = |block: usize| {
+            let (o_block, rest) = (block / (parts * strips), block % (parts * strips));
+            let (part, strip) = (rest / strips, rest % strips);
+            with_scratch(each, |memory| {
+                let mut w = Worker::new(self, &inputs, memory);
+                let range = o_block * group..((o_block + 1) * group).min(self.kept.count());
+                if self.inner_folded && parts == 1 {
+                    // SAFETY: as below.
+                    return unsafe { w.rows(range.clone(), partial.at(range.start * self.lane), apart) };
+                }
+                for o in range {
+                    // SAFETY: scratch holds `parts · outputs` lanes for each store; this block's are its own.
+                    unsafe {
+                        if self.inner_folded {
+                            let (chunks, units, per_part) = self.row_parts();
+                            let range = part * per_part..((part + 1) * per_part).min(units);
+                            let dst = partial.at((part * outputs + o) * self.lane);
+                            w.row(o, range, chunks, dst, apart);
+                        } else {
+                            let (rows, _) = self.column_parts();
+                            let range = part * rows..((part + 1) * rows).min(self.folded.count());
+                            let from = strip * COLUMNS;
+                            let width = COLUMNS.min(self.inner - from);
+                            let at = part * outputs + o * self.inner + from;
+                            w.columns(o, range, from, width, partial.at(at * self.lane), apart);
+                        }
+                    }
+                }
+            });
+        };
+        cx.team.run_with(groups * parts * strips, work, cx.flush, &body);
+        for (s, (&init, &out)) in inits.iter().zip(io.outputs).enumerate() {
+            let partial = Ptr(partial.at(s * apart));
+            // SAFETY: as above; the initial value is a scalar of the element type.
+            unsafe { self.finish(partial, parts, outputs, init, out) };
+        }
+        Ok(())
+    }
+}
+
+impl ReduceKernel {
+    /// Elements of the program and its weight, for estimates of time.
+    pub fn work(&self) -> f64 {
+        let elements = self.inner * self.kept.count() * self.folded.count();
+        elements as f64 * 0.1 * self.program.weight()
+    }
+
+    /// Folds rows `range` on this thread; for folds of whole contiguous rows.
+    ///
+    /// # Safety
+    /// The module's contract, for these rows.
+    pub unsafe fn rows(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
+        let (operands, inits) = inputs.split_at(inputs.len() - self.stores());
+        let inputs: SmallVec<[Ptr; 8]> = operands.iter().map(|&p| Ptr::of(p)).collect();
+        let (count, each) = (range.len(), self.scratch_each().next_multiple_of(64));
+        let apart = count * self.lane;
+        with_scratch(each + self.stores() * apart, |memory| {
+            let partial = Ptr(memory.wrapping_add(each));
+            let mut w = Worker::new(self, &inputs, memory);
+            // SAFETY: scratch holds `count` lanes for each store.
+            unsafe { w.rows(range.clone(), partial.at(0), apart) };
+            for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {
+                let out = out.wrapping_add(range.start * self.dtype.size());
+                // SAFETY: as above; the rows' results are this thread's to write.
+                unsafe { self.finish(Ptr(partial.at(s * apart)), 1, count, init, out) };
+            }
+        });
+    }
+
+    /// Folds all columns on this thread, in the order of their elements; of few columns and rows.
+    ///
+    /// # Safety
+    /// The module's contract.
+    pub unsafe fn columns(&self, inputs: &[*const u8], outputs: &[*mut u8]) {
+        let (operands, inits) = inputs.split_at(inputs.len() - self.stores());
+        let inputs: SmallVec<[Ptr; 8]> = operands.iter().map(|&p| Ptr::of(p)).collect();
+        let each = self.scratch_each().next_multiple_of(64);
+        let apart = self.inner * self.lane;
+        with_scratch(each + self.stores() * apart, |memory| {
+            let partial = Ptr(memory.wrapping_add(each));
+            let mut w = Worker::new(self, &inputs, memory);
+            // SAFETY: scratch holds a lane for each column and store.
+            unsafe { w.columns(0, 0..self.folded.count(), 0, self.inner, partial.at(0), apart) };
+            for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {
+                // SAFETY: as above.
+                unsafe { self.finish(Ptr(partial.at(s * apart)), 1, self.inner, init, out) };
+            }
+        });
+    }
+
+    /// Folds the parts in a tree, then the initial value, and stores.
+    unsafe fn finish(&self, partial: Ptr, parts: usize, outputs: usize, init: *const u8, out: *mut u8) {
+        let row = |p: usize| partial.at(p * outputs * self.lane);
+        let mut step = 1;
+        // SAFETY: the parts' rows are disjoint.
+        unsafe {
+            while step < parts {
+                for p in (0..parts - step).step_by(2 * step) {
+                    let other = row(p + step).cast_const();
+                    (self.loops.across)(row(p), other, other, other, outputs);
+                }
+                step *= 2;
+            }
+            let mut first = 0u64;
+            let lane = (&raw mut first).cast::<u8>();
+            match self.widen {
+                Some(widen) => widen(lane, init, init, init, 1),
+                None => std::ptr::copy_nonoverlapping(init, lane, self.lane),
+            }
+            let first = first.to_ne_bytes();
+            let mut at = 0;
+            let mut lanes = [MaybeUninit::<u64>::uninit(); TILE];
+            let lanes = lanes.as_mut_ptr().cast::<u8>();
+            while at < outputs {
+                let n = TILE.min(outputs - at);
+                self.fill(lanes, &first, n);
+                let p = row(0).wrapping_add(at * self.lane).cast_const();
+                (self.loops.across)(lanes, p, p, p, n);
+                store(out.wrapping_add(at * self.dtype.size()), lanes, self.dtype, self.narrow, n);
+                at += n;
+            }
+        }
+    }
+}

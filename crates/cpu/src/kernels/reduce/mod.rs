@@ -1,0 +1,69 @@
+//! Folds along dimensions, and steps that work row by row.
+
+pub mod fold;
+pub mod rows;
+pub mod rows_transposed;
+
+use crate::kernels::elementwise::jit;
+use crate::kernels::reduce::fold::ReduceKernel;
+use crate::kernels::reduce::rows::RowsKernel;
+use crate::kernels::reduce::rows_transposed::RowsTransposed;
+use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem, answer};
+use systole_compile::Kernel;
+
+/// The kernel of a fold, by machine code where `fuse` is set and that is possible.
+fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
+    let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else { return Err("it is no fold alone") };
+    Ok(ReduceKernel::with(map, folded, *monoid, p.step.output_types[0].dtype, p.target.programs(), fuse))
+}
+
+/// Folds, and steps that work row by row.
+pub static FAMILY: Family = Family {
+    name: "reduce",
+    doc: "folds along dimensions, and programs that work row by row",
+    takes: |step| matches!(step.kernel, Kernel::Reduce { .. } | Kernel::Rows(_)),
+    candidates: &[
+        Candidate {
+            name: "rows_transposed",
+            why: "rows of 2 to 32 elements: blocks of rows are transposed, so that vectors lie along the many rows",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Kernel::Rows(r) => answer(
+                    RowsTransposed::new(r, p.step, p.target.programs()),
+                    "rows are long, or something is read in another way than by rows and columns",
+                ),
+                _ => Err("it is no program of rows".into()),
+            },
+        },
+        Candidate {
+            name: "rows",
+            why: "maps and folds along rows, a few rows at a time through all of them",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Kernel::Rows(r) => Ok(Box::new(RowsKernel::new(r, p.step, p.target.programs()))),
+                _ => Err("it is no program of rows".into()),
+            },
+        },
+        Candidate {
+            name: "jit",
+            why: "folds in machine code that also computes what is folded, in registers",
+            levels: AVX2_UP,
+            accepts: |p| {
+                if !jit::is_wanted() {
+                    return Err("SYSTOLE_JIT is off".into());
+                }
+                let kernel = fold(p, true)?;
+                if !kernel.is_fused() {
+                    return Err("rows are short, or an op or element type has no vector form".into());
+                }
+                Ok(Box::new(kernel))
+            },
+        },
+        Candidate {
+            name: "interpreted",
+            why: "folds tile by tile what vectorised loops computed; rows of up to 32 elements many at a time",
+            levels: EVERY,
+            accepts: |p| Ok(Box::new(fold(p, false)?)),
+        },
+    ],
+};

@@ -1,0 +1,121 @@
+//! Maps and folds along rows, a few rows at a time through all of them: see `systole_compile`'s `Rows`.
+
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernels::elementwise::map::MapKernel;
+use crate::kernels::reduce::fold::ReduceKernel;
+use crate::simd::level::Level;
+use smallvec::SmallVec;
+use systole_compile::{Kernel as Plan, Rows, Step};
+use systole_ir::Result;
+
+/// Bytes of the arrays that a block of rows touches, while it has more than one row.
+const BLOCK_BYTES: usize = 1 << 18;
+/// Blocks that threads share, where each then has some work.
+const BLOCKS: usize = 16;
+/// Bytes below which a block is more overhead than work.
+const LEAST_BYTES: usize = 1 << 14;
+
+/// What a stage runs.
+pub(crate) enum Work {
+    Map(MapKernel),
+    Fold(ReduceKernel),
+}
+
+/// A map or fold, and which of the step's arrays it reads and writes.
+pub(crate) struct Stage {
+    pub work: Work,
+    pub inputs: Vec<usize>,
+    pub outputs: Vec<usize>,
+}
+
+/// A step of rows.
+pub struct RowsKernel {
+    rows: usize,
+    /// Rows of one block.
+    block: usize,
+    stages: Vec<Stage>,
+    /// For each local array: bytes of a row, and where a block of them begins in scratch.
+    locals: Vec<(usize, usize)>,
+    scratch: usize,
+    work_ns: f64,
+}
+
+impl RowsKernel {
+    pub fn new(plan: &Rows, step: &Step, level: Level) -> RowsKernel {
+        let of_rows = step.input_types.iter().chain(&step.output_types).map(|t| t.bytes() / plan.rows);
+        let row_bytes = of_rows.sum::<usize>() + plan.locals.iter().sum::<usize>();
+        let rows_of = |bytes: usize| (bytes / row_bytes.max(1)).clamp(1, plan.rows);
+        let block = rows_of(BLOCK_BYTES).min(plan.rows.div_ceil(BLOCKS)).max(rows_of(LEAST_BYTES));
+        // All of about the same size: the last one would end late or have little to do.
+        let block = plan.rows.div_ceil(plan.rows.div_ceil(block));
+        let mut scratch = 0;
+        let locals = plan.locals.iter().map(|&bytes| {
+            let at = scratch;
+            scratch += (bytes * block).next_multiple_of(64);
+            (bytes, at)
+        });
+        let locals: Vec<(usize, usize)> = locals.collect();
+        let stages: Vec<Stage> = plan.stages.iter().map(|s| Stage::new(s, level)).collect();
+        let work_ns = stages.iter().map(|s| s.work.nanoseconds()).sum();
+        RowsKernel { rows: plan.rows, block, stages, locals, scratch, work_ns }
+    }
+}
+
+impl Stage {
+    fn new(step: &Step, level: Level) -> Stage {
+        let work = match &step.kernel {
+            Plan::Map(m) => Work::Map(MapKernel::new(m, level)),
+            Plan::Reduce { map, folded, monoid } => {
+                Work::Fold(ReduceKernel::new(map, folded, *monoid, step, level))
+            }
+            other => systole_ir::bug!("{} among rows", other.name()),
+        };
+        Stage { work, inputs: step.inputs.clone(), outputs: step.outputs.clone() }
+    }
+}
+
+impl Work {
+    pub fn nanoseconds(&self) -> f64 {
+        match self {
+            Work::Map(m) => m.elements() as f64 * 0.15 * m.weight(),
+            Work::Fold(f) => f.work(),
+        }
+    }
+}
+
+impl Kernel for RowsKernel {
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let inputs = io.inputs.iter().map(|&p| Ptr::of(p));
+        let arrays: SmallVec<[Ptr; 16]> = inputs.chain(io.outputs.iter().map(|&p| Ptr(p))).collect();
+        let body = |block: usize| {
+            let rows = block * self.block..((block + 1) * self.block).min(self.rows);
+            with_scratch(self.scratch, |scratch| {
+                // A local array is addressed as if all its rows existed.
+                let locals = self
+                    .locals
+                    .iter()
+                    .map(|&(bytes, at)| scratch.wrapping_add(at).wrapping_sub(rows.start * bytes));
+                let arrays: SmallVec<[*mut u8; 24]> = arrays.iter().map(|p| p.at(0)).chain(locals).collect();
+                for stage in &self.stages {
+                    let inputs: SmallVec<[*const u8; 8]> =
+                        stage.inputs.iter().map(|&k| arrays[k].cast_const()).collect();
+                    let outputs: SmallVec<[*mut u8; 4]> = stage.outputs.iter().map(|&k| arrays[k]).collect();
+                    // SAFETY: by the module's contract and the plan: these rows of each array depend on nothing
+                    // but what earlier stages made of the same rows.
+                    unsafe {
+                        match &stage.work {
+                            Work::Map(m) => {
+                                let each = m.elements() / self.rows;
+                                m.range(&inputs, &outputs, rows.start * each..rows.end * each);
+                            }
+                            Work::Fold(f) => f.rows(&inputs, &outputs, rows.clone()),
+                        }
+                    }
+                }
+            });
+        };
+        cx.team.run_with(self.rows.div_ceil(self.block), self.work_ns, cx.flush, &body);
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! Any op by the interpreter's own rule: slow, right for every element type and attribute.
+
+use crate::kernel::literal::literal;
+use crate::kernel::{Cx, Io, Kernel};
+use crate::select::{Candidate, EVERY};
+use systole_compile::{Kernel as Plan, Step};
+use systole_ir::interp::EvalCx;
+use systole_ir::op::{Binary, Outs};
+use systole_ir::{Literal, LiteralBuilder, Op, Result, TensorType};
+
+/// Runs one op's `eval`.
+pub struct Reference {
+    op: Op,
+    bias: bool,
+    inputs: Vec<TensorType>,
+    outputs: Outs,
+}
+
+impl Reference {
+    pub fn new(op: &Op, bias: bool, step: &Step) -> Reference {
+        Reference {
+            op: op.clone(),
+            bias,
+            inputs: step.input_types.clone(),
+            outputs: step.output_types.iter().cloned().collect(),
+        }
+    }
+}
+
+impl Kernel for Reference {
+    unsafe fn run(&self, _: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let mut args = Vec::with_capacity(self.inputs.len());
+        for (ty, &ptr) in self.inputs.iter().zip(io.inputs) {
+            // SAFETY: inputs are arrays of the step's types.
+            args.push(unsafe { literal(ty, ptr)? });
+        }
+        let bias = if self.bias { args.pop() } else { None };
+        let refs: Vec<&Literal> = args.iter().collect();
+        let mut values = self.op.rule().eval(&mut EvalCx::default(), &refs, &self.outputs)?;
+        if let (Some(bias), Some(value)) = (bias, values.first_mut()) {
+            let n = bias.ty().elements().max(1);
+            let mut sum = LiteralBuilder::new(value.ty().clone());
+            for i in 0..value.ty().elements() {
+                sum.set(i, Binary::Add.apply(value.dtype(), value.get(i), bias.get(i % n)));
+            }
+            *value = sum.finish();
+        }
+        for (value, &out) in values.iter().zip(io.outputs) {
+            let bytes = value.bytes();
+            // SAFETY: outputs have the step's types, of which `eval` makes values.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len()) };
+        }
+        Ok(())
+    }
+}
+
+/// The last candidate of every family of single ops.
+pub const CANDIDATE: Candidate = Candidate {
+    name: "reference",
+    why: "takes every op, element type and attribute, slowly",
+    levels: EVERY,
+    accepts: |p| match &p.step.kernel {
+        Plan::Op { op: Op::DynamicSlice(_), .. } => {
+            Err("those who read a slice may ask where it lies".into())
+        }
+        Plan::Op { op, bias } => Ok(Box::new(Reference::new(op, *bias, p.step))),
+        _ => Err("the interpreter knows single ops only".into()),
+    },
+};

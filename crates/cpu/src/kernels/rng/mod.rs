@@ -1,0 +1,55 @@
+//! rng_bit_generator: many counters at a time. Bit for bit what the rule in `systole_ir::op::rng` draws, whose text says how
+//! words and elements correspond.
+
+mod draw;
+mod philox;
+mod threefry;
+
+use crate::kernels::rng::draw::Draw;
+use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
+use systole_compile::Kernel as Plan;
+use systole_ir::Op;
+use systole_ir::op::{RngAlgorithm, RngBitGenerator};
+
+/// A draw by some algorithm, or why there is none.
+fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> Result<Draw<'a>, Refusal> {
+    let Plan::Op { op: Op::RngBitGenerator(RngBitGenerator { algorithm, .. }), .. } = &p.step.kernel else {
+        return Err("it draws no random bits".into());
+    };
+    if *algorithm != wanted {
+        return Err("it draws by another algorithm".into());
+    }
+    // 64-bit elements are written as two words, low first.
+    if cfg!(target_endian = "big") {
+        return Err("this machine stores high bytes first".into());
+    }
+    Ok(Draw { state: &p.step.input_types[0], bits: &p.step.output_types[1] })
+}
+
+/// Random bits.
+pub static FAMILY: Family = Family {
+    name: "rng",
+    doc: "random bits by counters",
+    takes: |step| matches!(&step.kernel, Plan::Op { op: Op::RngBitGenerator(_), .. }),
+    candidates: &[
+        Candidate {
+            name: "philox",
+            why: "Philox4x32-10: four words of each counter, many counters in vectors",
+            levels: EVERY,
+            accepts: |p| {
+                let draw = draw(p, RngAlgorithm::Philox)?;
+                Ok(Box::new(philox::PhiloxKernel::new(&draw, p.target.level.vectors())))
+            },
+        },
+        Candidate {
+            name: "threefry",
+            why: "Threefry2x32-20: two words of each counter, many counters in vectors",
+            levels: EVERY,
+            accepts: |p| {
+                let draw = draw(p, RngAlgorithm::ThreeFry)?;
+                Ok(Box::new(threefry::ThreefryKernel::new(draw.bits, p.target.level.vectors())))
+            },
+        },
+        crate::kernels::reference::CANDIDATE,
+    ],
+};

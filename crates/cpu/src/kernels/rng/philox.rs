@@ -1,0 +1,95 @@
+//! Random bits by Philox, blocks of counters shared by the threads.
+
+use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernels::rng::draw::{BLOCK, BUFFER, Draw};
+use crate::simd::level::{Level, TileFn};
+use crate::simd::philox::{Philox, Start, start_of};
+use systole_ir::Result;
+
+/// A draw of Philox.
+pub struct PhiloxKernel {
+    state_words: usize,
+    elements: usize,
+    size: usize,
+    tile: TileFn,
+}
+
+impl PhiloxKernel {
+    pub fn new(draw: &Draw<'_>, level: Level) -> PhiloxKernel {
+        PhiloxKernel {
+            state_words: draw.state.elements(),
+            elements: draw.bits.elements(),
+            size: draw.bits.dtype.size(),
+            tile: level.tile::<Philox>(),
+        }
+    }
+
+    /// Elements of one counter.
+    fn per_counter(&self) -> usize {
+        if self.size == 8 { 2 } else { 4 }
+    }
+
+    /// `n` elements at `out` from the counter in `start`.
+    unsafe fn draw(&self, mut start: Start, out: Ptr, n: usize) {
+        let per_counter = self.per_counter();
+        // Words that are elements, or halves of them, are drawn in place.
+        let direct = if self.size >= 4 { n / per_counter } else { 0 };
+        let a: *const u8 = (&raw const start).cast();
+        // SAFETY: the result has room for `n` elements.
+        unsafe { (self.tile)(out.at(0), a, a, a, direct) };
+        let mut done = direct * per_counter;
+        start.counter = start.counter.wrapping_add(direct as u128);
+        while done < n {
+            let mut words = [[0u32; 4]; BUFFER];
+            let take = (BUFFER * per_counter).min(n - done);
+            let counters = take.div_ceil(per_counter);
+            let a: *const u8 = (&raw const start).cast();
+            // SAFETY: `take` elements are left at `out`, and the words are as many.
+            unsafe {
+                (self.tile)(words.as_mut_ptr().cast(), a, a, a, counters);
+                let flat = words.as_flattened();
+                match self.size {
+                    1 => narrow(flat, take, out.at(done), |w| w as u8),
+                    2 => narrow(flat, take, out.at(2 * done), |w| w as u16),
+                    size => {
+                        let bytes = flat.as_ptr().cast::<u8>();
+                        std::ptr::copy_nonoverlapping(bytes, out.at(done * size), take * size);
+                    }
+                }
+            }
+            start.counter = start.counter.wrapping_add(counters as u128);
+            done += take;
+        }
+    }
+}
+
+/// The low bits of the first `n` words.
+unsafe fn narrow<T>(words: &[u32], n: usize, out: *mut u8, low: impl Fn(u32) -> T) {
+    for (i, &w) in words[..n].iter().enumerate() {
+        // SAFETY: the caller has room for `n` elements.
+        unsafe { *out.cast::<T>().add(i) = low(w) };
+    }
+}
+
+impl Kernel for PhiloxKernel {
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: the state is of two or three u64.
+        let state = unsafe { std::slice::from_raw_parts(io.inputs[0].cast::<u64>(), self.state_words) };
+        let Start { key, counter } = start_of(state);
+        let per_counter = self.per_counter();
+        let used = self.elements.div_ceil(per_counter);
+        let next = counter.wrapping_add(used as u128);
+        let next = [key, next as u64, (next >> 64) as u64];
+        // SAFETY: the next state has the state's type.
+        unsafe { std::ptr::copy_nonoverlapping(next.as_ptr(), io.outputs[0].cast(), self.state_words) };
+        let (bits, per_block) = (Ptr(io.outputs[1]), BLOCK * per_counter);
+        let body = |block: usize| {
+            let from = block * per_block;
+            let start = Start { key, counter: counter.wrapping_add((block * BLOCK) as u128) };
+            // SAFETY: blocks are disjoint parts of the result.
+            unsafe { self.draw(start, Ptr(bits.at(from * self.size)), per_block.min(self.elements - from)) };
+        };
+        cx.team.run_with(self.elements.div_ceil(per_block), used as f64 * 3.0, cx.flush, &body);
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! Random bits by Threefry, blocks of counters shared by the threads.
+
+use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernels::rng::draw::{BLOCK, BUFFER};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::loops::lanes_mut;
+use crate::simd::philox::{Start, halves, runs};
+use systole_ir::{Result, TensorType};
+
+/// Two words for each of `n` counters at `dst`; `a`: the [`Start`].
+struct Threefry;
+impl Tile for Threefry {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: as the type says.
+        let (start, out) = unsafe { (&*a.cast::<Start>(), lanes_mut::<[u32; 2]>(dst, n)) };
+        let [k0, k1] = halves(start.key);
+        let keys = [k0, k1, 0x1BD1_1BDA ^ k0 ^ k1];
+        runs(start.counter, n, |[a, b, ..], range| {
+            for (j, out) in out[range].iter_mut().enumerate() {
+                *out = threefry([a.wrapping_add(j as u32), b], keys);
+            }
+        });
+    }
+}
+
+/// Threefry2x32-20 of one counter.
+#[inline(always)]
+fn threefry([a, b]: [u32; 2], keys: [u32; 3]) -> [u32; 2] {
+    const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
+    let (mut a, mut b) = (a.wrapping_add(keys[0]), b.wrapping_add(keys[1]));
+    for group in 0..5 {
+        for r in ROTATIONS[group % 2] {
+            a = a.wrapping_add(b);
+            b = b.rotate_left(r) ^ a;
+        }
+        a = a.wrapping_add(keys[(group + 1) % 3]);
+        b = b.wrapping_add(keys[(group + 2) % 3]).wrapping_add(group as u32 + 1);
+    }
+    [a, b]
+}
+
+/// Elements as `[outer, size, inner]`: counters run over `[outer, ⌈size / 2⌉, inner]`, each for elements `2k` and
+/// `2k + 1` of the middle dimension.
+pub struct ThreefryKernel {
+    size: usize,
+    inner: usize,
+    middle: usize,
+    counters: usize,
+    bytes: usize,
+    tile: TileFn,
+}
+
+impl ThreefryKernel {
+    pub fn new(ty: &TensorType, level: Level) -> ThreefryKernel {
+        let tile = level.tile::<Threefry>();
+        let (shape, bytes) = (&ty.shape, ty.dtype.size());
+        let even = (0..shape.rank()).find(|&d| shape[d].is_multiple_of(2));
+        let split = even.or_else(|| (0..shape.rank()).rev().max_by_key(|&d| shape[d]));
+        let size = split.map_or(1, |d| shape[d]);
+        let inner = split.map_or(1, |d| shape[d + 1..].iter().product());
+        let outer: usize = split.map_or(1, |d| shape[..d].iter().product());
+        let middle = size.div_ceil(2);
+        let counters = if bytes == 8 { ty.elements() } else { outer * middle * inner };
+        ThreefryKernel { size, inner, middle, counters, bytes, tile }
+    }
+
+    /// Writes the words of the counters from `from` on.
+    unsafe fn place<T>(&self, from: usize, words: &[[u32; 2]], out: Ptr, low: impl Fn(u32) -> T) {
+        let mut done = 0;
+        while done < words.len() {
+            // A run of counters along the inner dimension, or along the middle one when that is innermost.
+            let (row, at) = ((from + done) / self.inner, (from + done) % self.inner);
+            let (outer, k) = (row / self.middle, row % self.middle);
+            let first = out.elem::<T>((outer * self.size + 2 * k) * self.inner + at);
+            // With an odd size the last elements of the middle dimension have no partners.
+            let (run, pairs, stride, second) = match self.inner {
+                1 => (self.middle - k, self.size / 2 - k, 2, 1),
+                inner if 2 * k + 1 < self.size => (inner - at, inner - at, 1, inner),
+                inner => (inner - at, 0, 1, 0),
+            };
+            let words = &words[done..];
+            let words = &words[..run.min(words.len())];
+            // SAFETY: the elements exist and belong to these counters only.
+            unsafe {
+                for (j, [a, _]) in words.iter().enumerate() {
+                    *first.add(j * stride) = low(*a);
+                }
+                for (j, [_, b]) in words.iter().enumerate().take(pairs) {
+                    *first.add(j * stride + second) = low(*b);
+                }
+            }
+            done += words.len();
+        }
+    }
+
+    unsafe fn place_wide(from: usize, words: &[[u32; 2]], out: Ptr) {
+        for (j, [a, b]) in words.iter().enumerate() {
+            // SAFETY: each element is one counter's.
+            unsafe { *out.elem::<u64>(from + j) = *a as u64 | (*b as u64) << 32 };
+        }
+    }
+}
+
+impl Kernel for ThreefryKernel {
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: the state is of two u64.
+        let [key, counter] = unsafe { *io.inputs[0].cast::<[u64; 2]>() };
+        // SAFETY: the next state is too.
+        unsafe { *io.outputs[0].cast::<[u64; 2]>() = [key, counter.wrapping_add(self.counters as u64)] };
+        let bits = Ptr(io.outputs[1]);
+        let body = |block: usize| {
+            let end = ((block + 1) * BLOCK).min(self.counters);
+            for from in (block * BLOCK..end).step_by(BUFFER) {
+                let mut words = [[0u32; 2]; BUFFER];
+                let words = &mut words[..BUFFER.min(end - from)];
+                let start = Start { key, counter: counter.wrapping_add(from as u64) as u128 };
+                let a = (&raw const start).cast();
+                // SAFETY: counters write the elements that are theirs.
+                unsafe {
+                    (self.tile)(words.as_mut_ptr().cast(), a, a, a, words.len());
+                    match self.bytes {
+                        1 => self.place(from, words, bits, |w| w as u8),
+                        2 => self.place(from, words, bits, |w| w as u16),
+                        4 => self.place(from, words, bits, |w| w),
+                        _ => Self::place_wide(from, words, bits),
+                    }
+                }
+            }
+        };
+        cx.team.run_with(self.counters.div_ceil(BLOCK), self.counters as f64 * 4.0, cx.flush, &body);
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Narrow floats in convolutions, which know f32: operands are widened, the f32 kernel runs, results are rounded once.
+
+use crate::kernel::convert::convert;
+use crate::kernel::{Cx, Io, Kernel};
+use crate::select::{Candidate, EVERY, Problem, answer};
+use crate::simd::level::TileFn;
+use crate::simd::loops::{narrow, widen};
+use crate::simd::narrow_bias::NarrowBias;
+use systole_compile::{Kernel as Plan, Step};
+use systole_ir::op::Convolution;
+use systole_ir::{DType, Op, Result, TensorType};
+
+/// A kernel for f32 between conversions.
+pub struct ViaF32 {
+    inner: Box<dyn Kernel>,
+    inputs: Vec<Array>,
+    outputs: Vec<Array>,
+    scratch: usize,
+    /// How a bias, the last operand, is added to the rounded result, and the numbers of a row.
+    bias: Option<(TileFn, usize)>,
+}
+
+/// One operand or result: elements, where its f32 form lies in scratch, and how to convert.
+struct Array {
+    elements: usize,
+    at: usize,
+    convert: Option<TileFn>,
+}
+
+fn is_narrow(t: &TensorType) -> bool {
+    matches!(t.dtype, DType::F16 | DType::BF16)
+}
+
+impl ViaF32 {
+    /// `None` where nothing is narrow or the op is no convolution.
+    pub fn new(op: &Op, bias: bool, problem: &Problem<'_>) -> Result<Option<ViaF32>> {
+        let Problem { step, target, .. } = *problem;
+        if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
+            return Ok(None);
+        }
+        let Op::Convolution(c) = op else { return Ok(None) };
+        let level = target.level.vectors();
+        let wide_op = Op::from(Convolution { element_type: DType::F32, ..c.clone() });
+        let mut at = 0;
+        let mut side = |t: &TensorType, convert: Option<TileFn>| {
+            let side = Array { elements: t.elements(), at, convert };
+            at += if convert.is_some() { (t.elements() * 4).next_multiple_of(64) } else { 0 };
+            side
+        };
+        let inputs = step.input_types.iter().map(|t| side(t, widen(t.dtype, level))).collect();
+        let outputs = step.output_types.iter().map(|t| side(t, narrow(t.dtype, level))).collect();
+        let wide = |t: &TensorType| if is_narrow(t) { t.with_dtype(DType::F32) } else { t.clone() };
+        let y = &step.output_types[0];
+        let after = bias && y.dtype == DType::BF16;
+        let operands = step.input_types.len() - usize::from(after);
+        let row = y.shape.dims().last().copied().unwrap_or(1);
+        let step = Step {
+            kernel: Plan::Op { op: wide_op, bias: bias && !after },
+            inputs: step.inputs[..operands].to_vec(),
+            input_types: step.input_types[..operands].iter().map(wide).collect(),
+            output_types: step.output_types.iter().map(wide).collect(),
+            ..step.clone()
+        };
+        let inner = problem.bind(&step)?;
+        let bias = after.then(|| (level.tile::<NarrowBias<true>>(), row));
+        Ok(Some(ViaF32 { scratch: at + inner.scratch(), inner, inputs, outputs, bias }))
+    }
+}
+
+impl Kernel for ViaF32 {
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let mut end = 0;
+        let mut inputs = io.inputs.to_vec();
+        let mut outputs = io.outputs.to_vec();
+        // SAFETY: scratch has the parts laid out in `new`.
+        unsafe {
+            for (side, p) in self.inputs.iter().zip(&mut inputs) {
+                if let Some(f) = side.convert {
+                    let to = io.scratch.wrapping_add(side.at);
+                    convert(cx, f, (*p, 2), (to, 4), side.elements);
+                    *p = to;
+                    end = side.at + (side.elements * 4).next_multiple_of(64);
+                }
+            }
+            for (side, p) in self.outputs.iter().zip(&mut outputs) {
+                if side.convert.is_some() {
+                    *p = io.scratch.wrapping_add(side.at);
+                    end = side.at + (side.elements * 4).next_multiple_of(64);
+                }
+            }
+            let scratch = io.scratch.wrapping_add(end);
+            let operands = &inputs[..inputs.len() - usize::from(self.bias.is_some())];
+            self.inner.run(cx, &Io { inputs: operands, outputs: &outputs, scratch })?;
+            if let (Some((round, row)), [.., bias]) = (self.bias, &inputs[..]) {
+                let rows = self.outputs[0].elements / row.max(1);
+                round(outputs[0], *bias, *bias, (&raw const row).cast(), rows);
+            }
+            for ((side, &from), &to) in self.outputs.iter().zip(&outputs).zip(io.outputs) {
+                if let Some(f) = side.convert {
+                    convert(cx, f, (from.cast_const(), 4), (to, 2), side.elements);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The candidate of convolutions of narrow floats that have no kernel of their own.
+pub const CANDIDATE: Candidate = Candidate {
+    name: "via_f32",
+    why: "narrow floats that no other kernel takes: whole operands are converted, which costs their bytes once more",
+    levels: EVERY,
+    accepts: |p| match &p.step.kernel {
+        Plan::Op { op, bias } => {
+            answer(ViaF32::new(op, *bias, p)?, "no operand is narrow, or it is no convolution")
+        }
+        _ => Err("it is no single op".into()),
+    },
+};

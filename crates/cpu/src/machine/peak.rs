@@ -1,0 +1,336 @@
+//! What this machine can do at best: fused multiply-adds and bandwidth, measured by short loops on every thread.
+//!
+//! These are the ceilings that benchmarks and profiles compare with. Every thread reports its best of many short
+//! bursts, so that other processes on the machine disturb the result little. Nothing that a program computes depends
+//! on it.
+
+use crate::simd::amx;
+use crate::simd::gemm::bytes_at_most;
+use crate::simd::level::{Isa, Level, Tile};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use systole_ir::DType;
+
+/// The ceilings of a number of threads at one instruction-set level.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peak {
+    /// Instruction-set level.
+    pub level: Level,
+    /// Threads that work at the same time.
+    pub threads: usize,
+    /// f32 multiply-adds in 10⁹ operations a second (a multiply-add is two).
+    pub fma_gflops: f64,
+    /// Products of bf16 with f32 sums likewise; those of f32 where no instruction makes more.
+    pub bf16_gflops: f64,
+    /// Products of bytes with sums of 32 bits likewise.
+    pub int8_gflops: f64,
+    /// Bandwidth for working sets of each size, smallest first.
+    pub tiers: Vec<Tier>,
+}
+
+/// The bandwidth of one level of the memory hierarchy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    /// `L2`, `L3` or `memory`.
+    pub name: &'static str,
+    /// The largest working set of all threads together that it holds, in bytes.
+    pub bytes: usize,
+    /// 10⁹ bytes a second of all threads: the better of reading, and of reading and writing (both counted).
+    pub gb_per_s: f64,
+}
+
+impl Peak {
+    /// The tier that a working set of `bytes` lies in.
+    pub fn tier(&self, bytes: f64) -> &Tier {
+        let last = self.tiers.len() - 1;
+        self.tiers.iter().find(|t| bytes <= t.bytes as f64).unwrap_or(&self.tiers[last])
+    }
+
+    /// Multiply-adds of factors of a type, in 10⁹ operations a second.
+    pub fn products(&self, dtype: DType) -> f64 {
+        match dtype {
+            DType::BF16 => self.bf16_gflops,
+            DType::I8 | DType::U8 => self.int8_gflops,
+            _ => self.fma_gflops,
+        }
+    }
+
+    /// The bandwidth of main memory in 10⁹ bytes a second.
+    pub fn memory_gb_per_s(&self) -> f64 {
+        self.tier(f64::INFINITY).gb_per_s
+    }
+}
+
+static MEASURED: Mutex<Vec<Peak>> = Mutex::new(Vec::new());
+
+/// The ceilings of `threads` threads at `level`: measured at the first call (a fifth of a second), then remembered.
+///
+/// ```
+/// let peak = systole_cpu::peak(systole_cpu::Level::Portable, 1);
+/// assert!(peak.fma_gflops > 0.0 && peak.memory_gb_per_s() > 0.0);
+/// ```
+pub fn peak(level: Level, threads: usize) -> Peak {
+    // A level that the machine lacks could not run; its kernels could not either.
+    let level = if level.is_available() { level } else { Level::best() };
+    let threads = threads.max(1);
+    let mut known = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(peak) = known.iter().find(|p| p.level == level && p.threads == threads) {
+        return peak.clone();
+    }
+    let peak = measure(level, threads);
+    known.push(peak.clone());
+    peak
+}
+
+fn measure(level: Level, threads: usize) -> Peak {
+    let (l2, l3) = (cache_bytes(2).unwrap_or(1 << 20), cache_bytes(3).unwrap_or(0));
+    let rate = |burst: &(dyn Fn() -> f64 + Sync)| on_all(threads, || best(Duration::from_millis(30), burst));
+    let fma_gflops = rate(&|| fma_burst(level));
+    let [bf16_gflops, int8_gflops] = match amx::kernels_of(level) {
+        Some(unit) => [0, 1].map(|i| rate(&|| tiles_burst(unit, i))),
+        None if level == Level::Avx512Bf16 => {
+            [rate(&pairs_burst).max(fma_gflops), rate(&|| bytes_burst(level))]
+        }
+        None => [fma_gflops, rate(&|| bytes_burst(level))],
+    };
+    // Half of a cache: the other half is left to what else lies in it.
+    let mut tiers = vec![("L2", l2 * threads, l2 / 2)];
+    if l3 > l2 * threads {
+        tiers.push(("L3", l3, l3 / 2 / threads));
+    }
+    tiers.push(("memory", usize::MAX, (4 * l3).clamp(32 << 20, 128 << 20) / threads));
+    let tiers = tiers.into_iter().map(|(name, bytes, each)| {
+        let gb_per_s = on_all(threads, || bandwidth(level, each));
+        Tier { name, bytes, gb_per_s }
+    });
+    Peak { level, threads, fma_gflops, bf16_gflops, int8_gflops, tiers: tiers.collect() }
+}
+
+/// Bytes of the cache of a level, where the system says so.
+fn cache_bytes(level: usize) -> Option<usize> {
+    let read = |i: usize, what: &str| {
+        std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{i}/{what}")).ok()
+    };
+    let index = (0..8).find(|&i| {
+        read(i, "level").is_some_and(|l| l.trim() == level.to_string())
+            && read(i, "type").is_some_and(|t| t.trim() != "Instruction")
+    })?;
+    let size = read(index, "size")?;
+    size.trim().strip_suffix('K')?.parse::<usize>().ok().map(|kib| kib << 10)
+}
+
+/// The sum of what `threads` threads reach that run `rate` at the same time.
+fn on_all(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
+    let start = Barrier::new(threads);
+    let one = || {
+        start.wait();
+        rate()
+    };
+    std::thread::scope(|s| {
+        let others: Vec<_> = (1..threads).map(|_| s.spawn(one)).collect();
+        let own = one();
+        own + others.into_iter().filter_map(|t| t.join().ok()).sum::<f64>()
+    })
+}
+
+/// The best rate (in 10⁹ a second) of a burst that says how much it did, repeated for `time`.
+fn best(time: Duration, mut burst: impl FnMut() -> f64) -> f64 {
+    let began = Instant::now();
+    let mut best = 0f64;
+    while began.elapsed() < time {
+        let start = Instant::now();
+        let done = burst();
+        best = best.max(done / start.elapsed().as_secs_f64().max(1e-9) / 1e9);
+    }
+    best
+}
+
+/// Multiply-adds on [`CHAINS`] vectors, `N` floats together: independent of each other and few enough for the registers.
+/// One array of floats, since the compiler leaves arrays of arrays in memory.
+struct Chains<const N: usize>;
+
+const CHAINS: usize = 12;
+/// Steps of every chain in a burst: some 50 µs.
+const STEPS: usize = 1 << 13;
+
+impl<const N: usize> Tile for Chains<N> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: both hold N floats.
+        let mut sums = unsafe { *a.cast::<[f32; N]>() };
+        let x = sums[0];
+        for _ in 0..n {
+            for s in &mut sums {
+                *s = if I::FMA { s.mul_add(x, x) } else { *s * x + x };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { *dst.cast() = sums };
+    }
+}
+
+/// Runs one burst and says how many operations it was.
+fn fma_burst(level: Level) -> f64 {
+    match level {
+        Level::Portable => burst_of::<{ CHAINS * 4 }>(level),
+        Level::Avx2 => burst_of::<{ CHAINS * 8 }>(level),
+        _ => burst_of::<{ CHAINS * 16 }>(level),
+    }
+}
+
+fn burst_of<const N: usize>(level: Level) -> f64 {
+    // Values that are not known beforehand, or chains would be found to be equal and computed once. They tend to 1.
+    let start = std::hint::black_box([0.5f32; N]);
+    let mut out = start;
+    let from = start.as_ptr().cast::<u8>();
+    let to = out.as_mut_ptr().cast::<u8>();
+    // SAFETY: the level is available (see `peak`); operand and result hold N floats, the other operands are not read.
+    unsafe { level.tile::<Chains<N>>()(to, from, from, from, STEPS) };
+    std::hint::black_box(out);
+    (2 * N * STEPS) as f64
+}
+
+/// As [`fma_burst`], of pairs of bf16: two multiply-adds for each f32 of a vector.
+#[cfg(target_arch = "x86_64")]
+fn pairs_burst() -> f64 {
+    use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps, _mm512_set1_ps};
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn burst(x: f32) -> [__m512; CHAINS] {
+        let mut sums = [_mm512_set1_ps(x); CHAINS];
+        // SAFETY: any bits are vectors of either type.
+        let pairs: __m512bh = unsafe { std::mem::transmute(_mm512_set1_ps(x)) };
+        for _ in 0..STEPS {
+            sums = sums.map(|s| _mm512_dpbf16_ps(s, pairs, pairs));
+        }
+        sums
+    }
+
+    // SAFETY: asked for at the level that has the instruction only, which is available (see `peak`).
+    std::hint::black_box(unsafe { burst(std::hint::black_box(0.5)) });
+    (4 * 16 * CHAINS * STEPS) as f64
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn pairs_burst() -> f64 {
+    0.0
+}
+
+/// As [`fma_burst`], of bytes.
+fn bytes_burst(level: Level) -> f64 {
+    let (run, operations) = bytes_at_most(level);
+    // SAFETY: the level is available (see `peak`).
+    unsafe { run(STEPS) };
+    (operations * STEPS) as f64
+}
+
+/// As [`fma_burst`], by tile registers: of bf16 or of bytes.
+fn tiles_burst(unit: &amx::Kernels, which: usize) -> f64 {
+    // SAFETY: the level is available (see `peak`).
+    unsafe { (unit.at_most[which])(STEPS / 4) };
+    (amx::AT_MOST[which] * (STEPS / 4)) as f64
+}
+
+/// Adds up words: reads as fast as the machine reads.
+struct ReadWords;
+
+impl Tile for ReadWords {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: `a` holds n words, `dst` one.
+        let (dst, a) = unsafe { (&mut *dst.cast::<u64>(), std::slice::from_raw_parts(a.cast::<u64>(), n)) };
+        *dst = a.iter().fold(0, |sum, x| sum.wrapping_add(*x));
+    }
+}
+
+/// Reading, or reading and writing, whichever is faster, over `bytes` of one thread.
+fn bandwidth(level: Level, bytes: usize) -> f64 {
+    let words = bytes / 8;
+    let mut data = vec![1u64; words];
+    let read = level.tile::<ReadWords>();
+    let time = Duration::from_millis(20);
+    // Small working sets are gone through several times in a burst, so that a look at the clock costs nothing.
+    let rounds = (1usize << 20).div_ceil(bytes);
+    let reading = best(time, || {
+        for _ in 0..rounds {
+            let (from, mut sum) = (data.as_ptr().cast::<u8>(), 0u64);
+            // SAFETY: the level is available; `data` holds that many words, `sum` one.
+            unsafe { read(std::ptr::from_mut(&mut sum).cast(), from, from, from, words) };
+            std::hint::black_box(sum);
+        }
+        (rounds * bytes) as f64
+    });
+    let (from, to) = data.split_at_mut(words / 2);
+    let copying = best(time, || {
+        for _ in 0..rounds {
+            to[..from.len()].copy_from_slice(from);
+            std::hint::black_box(&mut *to);
+        }
+        (rounds * 16 * from.len()) as f64
+    });
+    reading.max(copying)
+}
+
+/// Processor time of all threads of this process so far, in seconds; where the system says so.
+pub fn process_cpu_seconds() -> Option<f64> {
+    const CLOCK_PROCESS_CPUTIME_ID: i32 = 2;
+    clock(CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Processor time of the calling thread so far, in seconds; where the system says so.
+pub fn thread_cpu_seconds() -> Option<f64> {
+    const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
+    clock(CLOCK_THREAD_CPUTIME_ID)
+}
+
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+fn clock(clock: i32) -> Option<f64> {
+    #[repr(C)]
+    struct Timespec {
+        seconds: i64,
+        nanoseconds: i64,
+    }
+    unsafe extern "C" {
+        fn clock_gettime(clock: i32, time: *mut Timespec) -> i32;
+    }
+    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: writes the structure, which has the layout of this platform's `timespec`.
+    let result = unsafe { clock_gettime(clock, &mut time) };
+    (result == 0).then_some(time.seconds as f64 + time.nanoseconds as f64 * 1e-9)
+}
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+fn clock(_: i32) -> Option<f64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ceilings_are_positive_and_tiers_grow() {
+        for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
+            let p = peak(level, 2);
+            assert_eq!((p.level, p.threads), (level, 2));
+            assert!(p.fma_gflops > 0.0 && p.products(DType::BF16) >= p.products(DType::F32), "{p:?}");
+            assert!(p.products(DType::I8) == p.int8_gflops && p.int8_gflops > 0.0, "{p:?}");
+            assert!(p.tiers.iter().all(|t| t.gb_per_s > 0.0), "{p:?}");
+            assert!(p.tiers.windows(2).all(|t| t[0].bytes < t[1].bytes), "{p:?}");
+            assert_eq!(p.tier(1.0).name, "L2");
+            assert_eq!(p.tier(1e15).name, "memory");
+            // Remembered, not measured again: measuring would hardly give the same bits.
+            assert_eq!(peak(level, 2), p);
+        }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    fn processor_time_goes_on() {
+        for clock in [process_cpu_seconds, thread_cpu_seconds] {
+            let before = clock().unwrap();
+            fma_burst(Level::Portable);
+            assert!(clock().unwrap() > before);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Control flow: loops and branches, each of whose bodies is a program of its own.
+
+use crate::kernel::{Cx, Inner, Io, Kernel};
+use crate::run::executor::Executor;
+use crate::run::row_blocks::BlocksKernel;
+use crate::select::{Candidate, EVERY, Family, Problem};
+use systole_compile::{ALIGN, Kernel as Plan, Place, Schedule};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// `while`: the state lives in the outputs; results that cannot be written in place go to a second set of arrays.
+pub struct WhileKernel {
+    captures: usize,
+    /// The input that each state starts as, if it matters.
+    starts: Vec<Option<usize>>,
+    cond: Executor,
+    body: Executor,
+    /// Where each state's second array lies in scratch, if it needs one.
+    second: Vec<Option<usize>>,
+    bytes: Vec<usize>,
+    cond_at: usize,
+    body_at: usize,
+    flag_at: usize,
+    /// Where in scratch lies what the body's kernels make once of what is captured.
+    kept: Vec<Option<usize>>,
+    scratch: usize,
+}
+
+impl WhileKernel {
+    pub fn new(
+        captures: usize,
+        starts: &[Option<usize>],
+        [cond, body]: [&Schedule; 2],
+        problem: &Problem<'_>,
+    ) -> Result<WhileKernel> {
+        let step = problem.step;
+        let (cond, body) = (Executor::of(cond, problem)?, Executor::of(body, problem)?);
+        let mut total = 0usize;
+        let mut take = |bytes: usize| {
+            let at = total;
+            total =
+                at.checked_add(bytes).and_then(|t| t.checked_next_multiple_of(ALIGN)).ok_or_else(|| {
+                    Error::new(ErrorKind::Unsupported, "the loop's memory does not fit an address space")
+                })?;
+            Ok::<usize, Error>(at)
+        };
+        let bytes: Vec<usize> = step.output_types.iter().map(|t| t.bytes()).collect();
+        let mut second = Vec::new();
+        for (k, r) in body.schedule().results.iter().enumerate() {
+            let stays = body.schedule().slots[r.slot].place == Place::Param(captures + k);
+            let in_place = r.reuse == Some(captures + k);
+            second.push(if stays || in_place { None } else { Some(take(bytes[k])?) });
+        }
+        let (cond_at, body_at) = (take(cond.memory_bytes()?)?, take(body.memory_bytes()?)?);
+        let flag_at = take(1)?;
+        let mut kept = Vec::new();
+        for bytes in body.kept(&|p| p < captures) {
+            kept.push(if bytes > 0 { Some(take(bytes)?) } else { None });
+        }
+        let starts = starts.to_vec();
+        Ok(WhileKernel {
+            captures,
+            starts,
+            cond,
+            body,
+            second,
+            bytes,
+            cond_at,
+            body_at,
+            flag_at,
+            kept,
+            scratch: total,
+        })
+    }
+}
+
+impl Kernel for WhileKernel {
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    fn inner(&self) -> Vec<Inner<'_>> {
+        vec![("while".into(), &self.cond), ("do".into(), &self.body)]
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let captured = &io.inputs[..self.captures];
+        let mut state: Vec<*mut u8> = io.outputs.to_vec();
+        for (k, (from, &to)) in self.starts.iter().zip(&state).enumerate() {
+            let Some(from) = from.map(|i| io.inputs[i]) else { continue };
+            if !std::ptr::eq(from, to) {
+                // SAFETY: operand and result of one type, in different memory.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, self.bytes[k]) };
+            }
+        }
+        let place = |at: &Option<usize>| at.map_or(std::ptr::null_mut(), |at| io.scratch.wrapping_add(at));
+        let kept: Vec<*mut u8> = self.kept.iter().map(place).collect();
+        // SAFETY: captures are the same in every trip; scratch has room.
+        unsafe { self.body.keep(cx, captured, &kept) };
+        let mut other: Vec<Option<*mut u8>> =
+            self.second.iter().map(|at| at.map(|at| io.scratch.wrapping_add(at))).collect();
+        let flag = io.scratch.wrapping_add(self.flag_at);
+        loop {
+            let params: Vec<*const u8> =
+                captured.iter().copied().chain(state.iter().map(|p| p.cast_const())).collect();
+            // SAFETY: states and captures have the bodies' types; each part of scratch is used by one of them.
+            unsafe {
+                self.cond.run_raw(cx, &params, &[flag], io.scratch.wrapping_add(self.cond_at), &[])?;
+                if *flag == 0 {
+                    break;
+                }
+                let results: Vec<*mut u8> = state.iter().zip(&other).map(|(&s, o)| o.unwrap_or(s)).collect();
+                let memory = io.scratch.wrapping_add(self.body_at);
+                self.body.run_raw(cx, &params, &results, memory, &kept)?;
+            }
+            for (s, o) in state.iter_mut().zip(&mut other) {
+                if let Some(o) = o {
+                    std::mem::swap(s, o);
+                }
+            }
+        }
+        for (k, (&from, &to)) in state.iter().zip(io.outputs).enumerate() {
+            if !std::ptr::eq(from, to) {
+                // SAFETY: the second array and the result, of one type.
+                unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), to, self.bytes[k]) };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `case`: one of several programs.
+pub struct CaseKernel {
+    branches: Vec<Executor>,
+    scratch: usize,
+}
+
+impl CaseKernel {
+    pub fn new(branches: &[Schedule], problem: &Problem<'_>) -> Result<CaseKernel> {
+        let branches =
+            branches.iter().map(|b| Executor::of(b, problem)).collect::<Result<Vec<Executor>>>()?;
+        let mut scratch = 0;
+        for b in &branches {
+            scratch = scratch.max(b.memory_bytes()?);
+        }
+        Ok(CaseKernel { branches, scratch })
+    }
+}
+
+impl Kernel for CaseKernel {
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    fn inner(&self) -> Vec<Inner<'_>> {
+        self.branches.iter().enumerate().map(|(i, b)| (format!("case {i}"), b as _)).collect()
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let Some((index, captures)) = io.inputs.split_last() else {
+            systole_ir::bug!("case without an index")
+        };
+        // SAFETY: the index is an i32 scalar.
+        let index = unsafe { *index.cast::<i32>() };
+        let last = self.branches.len() - 1;
+        let chosen = usize::try_from(index).map_or(last, |i| i.min(last));
+        // SAFETY: captures and results have the branch's types.
+        unsafe { self.branches[chosen].run_raw(cx, captures, io.outputs, io.scratch, &[]) }
+    }
+}
+
+/// Steps that run programs of their own.
+pub static FAMILY: Family = Family {
+    name: "control",
+    doc: "loops, branches, blocks of rows: programs inside a program",
+    takes: |step| matches!(step.kernel, Plan::While { .. } | Plan::Case { .. } | Plan::Blocks(_)),
+    candidates: &[
+        Candidate {
+            name: "while",
+            why: "loops: the state lies in the results",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Plan::While { captures, starts, cond, body } => {
+                    Ok(Box::new(WhileKernel::new(*captures, starts, [cond, body], p)?))
+                }
+                _ => Err("no loop".into()),
+            },
+        },
+        Candidate {
+            name: "case",
+            why: "branches",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Plan::Case { branches } => Ok(Box::new(CaseKernel::new(branches, p)?)),
+                _ => Err("no branches".into()),
+            },
+        },
+        Candidate {
+            name: "row_blocks",
+            why: "a part of the program for a few rows at a time",
+            levels: EVERY,
+            accepts: |p| match &p.step.kernel {
+                Plan::Blocks(b) => Ok(Box::new(BlocksKernel::new(b, p)?)),
+                _ => Err("no blocks of rows".into()),
+            },
+        },
+    ],
+};

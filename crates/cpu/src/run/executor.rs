@@ -1,0 +1,235 @@
+//! A schedule with kernels bound to its steps, and its run over raw memory.
+
+use crate::kernel::{Choice, Cx, Io, Kernel, Program, StepTimes};
+use crate::machine::watch;
+use crate::run::panels;
+use crate::run::panels::Panels;
+use crate::run::profile::Profile;
+use crate::select::{Problem, Registry, choose};
+use crate::simd::level::Target;
+use smallvec::{SmallVec, smallvec};
+use systole_compile::{ALIGN, Place, Schedule, Step};
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+
+/// A program ready to run.
+pub struct Executor {
+    schedule: Schedule,
+    kernels: Vec<Box<dyn Kernel>>,
+    choices: Vec<Choice>,
+    scratch: usize,
+    /// For each step the view that it only looks up the place of, if it does.
+    makes_view: Vec<Option<usize>>,
+    /// The panels in which each slot lies, if it does; none: all lie as rows.
+    panels: Vec<Option<Panels>>,
+    profile: Profile,
+}
+
+impl Executor {
+    /// Binds each step to a kernel.
+    pub fn new(schedule: Schedule, target: Target, registry: Registry) -> Result<Executor> {
+        let mut kernels = Vec::with_capacity(schedule.steps.len());
+        let mut choices = Vec::with_capacity(schedule.steps.len());
+        for step in &schedule.steps {
+            let (kernel, choice) = choose(&Problem::new(step, target, registry))?;
+            kernels.push(kernel);
+            choices.push(choice);
+        }
+        let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
+        let profile = Profile::new(kernels.len());
+        let makes_view = (0..kernels.len()).map(|i| schedule.views.iter().position(|v| v.by == i)).collect();
+        Ok(Executor { schedule, kernels, choices, scratch, makes_view, panels: Vec::new(), profile })
+    }
+
+    /// The same for a program inside a step.
+    pub fn of(schedule: &Schedule, around: &Problem<'_>) -> Result<Executor> {
+        Executor::new(schedule.clone(), around.target, around.registry)
+    }
+
+    /// Lets state lie in panels of columns where that gains: see [`panels`].
+    pub fn arrange(&mut self) {
+        self.panels = panels::arrange(&self.schedule, &mut self.kernels);
+        self.scratch = self.kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
+    }
+
+    /// Lines for listings: which parameters lie in panels.
+    pub fn panels(&self) -> String {
+        let of_param = |p: usize| {
+            let Panels { rows, columns, width } = self.panels_of_param(p)?;
+            Some(format!("  @param{p} [{rows}, {columns}] lies in panels of {width} columns\n"))
+        };
+        (0..self.schedule.params.len()).filter_map(of_param).collect()
+    }
+
+    /// The panels in which parameter `p` has to lie, if not as rows.
+    pub fn panels_of_param(&self, p: usize) -> Option<Panels> {
+        let slot = self.schedule.slots.iter().position(|x| x.place == Place::Param(p))?;
+        self.panels_of(slot)
+    }
+
+    /// The panels in which a slot lies, if not as rows.
+    pub fn panels_of(&self, slot: usize) -> Option<Panels> {
+        self.panels.get(slot).copied().flatten()
+    }
+
+    /// The program.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// Bytes of working memory that [`Executor::run`] needs.
+    pub fn memory_bytes(&self) -> Result<usize> {
+        let arena = self.schedule.arena_bytes.checked_next_multiple_of(ALIGN);
+        arena.and_then(|a| a.checked_add(self.scratch)).ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "the program's working memory does not fit an address space")
+        })
+    }
+
+    /// Bytes of what each kernel can make once of parameters that are the same for many runs; 0: nothing.
+    pub fn kept(&self, same: &dyn Fn(usize) -> bool) -> Vec<usize> {
+        let is_same = |&x: &usize| matches!(self.schedule.slots[x].place, Place::Param(p) if same(p));
+        let steps = self.schedule.steps.iter().zip(&self.kernels);
+        steps.map(|(step, k)| k.kept(&step.inputs.iter().map(is_same).collect::<Vec<bool>>())).collect()
+    }
+
+    /// Makes what kernels keep; a null address: nothing.
+    ///
+    /// # Safety
+    /// `params` point to the parameters that are the same, as far as the last of them, `kept` to room for [`Executor::kept`] bytes each.
+    pub unsafe fn keep(&self, cx: &Cx<'_>, params: &[*const u8], kept: &[*mut u8]) {
+        let address = |&x: &usize| match self.schedule.slots[x].place {
+            Place::Param(p) => params.get(p).copied().unwrap_or(std::ptr::null()),
+            _ => std::ptr::null(),
+        };
+        let made = kept.iter().enumerate().filter(|(_, to)| !to.is_null());
+        for (i, &to) in made {
+            let inputs: SmallVec<[*const u8; 8]> =
+                self.schedule.steps[i].inputs.iter().map(address).collect();
+            // SAFETY: by the caller's promise.
+            unsafe { self.kernels[i].keep(cx, &inputs, to) };
+        }
+    }
+
+    /// Runs all steps.
+    ///
+    /// # Safety
+    /// `params` point to arrays of the parameters' types; `results` has an address for each result that owns its
+    /// memory (see [`Place::Result`]), which is a parameter's only where the plan's `reuse` says so; `memory` points
+    /// to [`Executor::memory_bytes`] bytes that nothing else uses.
+    pub unsafe fn run(
+        &self,
+        cx: &Cx<'_>,
+        params: &[*const u8],
+        results: &[*mut u8],
+        memory: *mut u8,
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run_kept(cx, params, results, memory, &[]) }
+    }
+
+    /// Runs all steps with what [`Executor::keep`] made; no addresses: nothing.
+    ///
+    /// # Safety
+    /// As for [`Executor::run`]; parameters that something was made of are the same.
+    unsafe fn run_kept(
+        &self,
+        cx: &Cx<'_>,
+        params: &[*const u8],
+        results: &[*mut u8],
+        memory: *mut u8,
+        kept: &[*mut u8],
+    ) -> Result<()> {
+        let s = &self.schedule;
+        let scratch = memory.wrapping_add(s.arena_bytes.next_multiple_of(ALIGN));
+        let mut views: SmallVec<[*mut u8; 8]> = smallvec![std::ptr::null_mut(); s.views.len()];
+        let address = |slot: usize, views: &[*mut u8]| match s.slots[slot].place {
+            Place::Param(p) => params[p].cast_mut(),
+            Place::Constant(c) => s.constants[c].bytes().as_ptr().cast_mut(),
+            Place::Arena(at) => memory.wrapping_add(at),
+            Place::Result(k) => results[k],
+            Place::View(v) => views[v],
+        };
+        let watched = watch::wanted();
+        for (i, (step, kernel)) in s.steps.iter().zip(&self.kernels).enumerate() {
+            let inputs: SmallVec<[*const u8; 8]> =
+                step.inputs.iter().map(|&x| address(x, &views).cast_const()).collect();
+            if let Some(v) = self.makes_view[i] {
+                // SAFETY: the indices can be read.
+                let before = unsafe { kernel.part_at(&inputs) };
+                views[v] = inputs[0].cast_mut().wrapping_add(before);
+                continue;
+            }
+            let outputs: SmallVec<[*mut u8; 4]> = step.outputs.iter().map(|&x| address(x, &views)).collect();
+            let start = watched.then(|| self.profile.begin(s, i));
+            let io = Io { inputs: &inputs, outputs: &outputs, scratch };
+            // SAFETY: the plan gives every slot memory of its size, apart from others alive at the same time.
+            let ran = unsafe {
+                match kept.get(i) {
+                    Some(kept) if !kept.is_null() => kernel.run_kept(cx, &io, *kept),
+                    _ => kernel.run(cx, &io),
+                }
+            };
+            ran.at(|| place_of(step))?;
+            if let Some(start) = start {
+                self.profile.end(s, i, start);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs as [`Executor::run`] and copies the results that have no memory of their own (arguments and constants
+    /// passed through, and repeated ones) to `results` too.
+    ///
+    /// # Safety
+    /// As for [`Executor::run`], with an address for every result that is not a parameter's; `kept` is what
+    /// [`Executor::keep`] made of the same parameters, or empty.
+    pub unsafe fn run_raw(
+        &self,
+        cx: &Cx<'_>,
+        params: &[*const u8],
+        results: &[*mut u8],
+        memory: *mut u8,
+        kept: &[*mut u8],
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.run_kept(cx, params, results, memory, kept)? };
+        let s = &self.schedule;
+        for (k, r) in s.results.iter().enumerate() {
+            let from = match s.slots[r.slot].place {
+                Place::Param(p) => params[p],
+                Place::Constant(c) => s.constants[c].bytes().as_ptr(),
+                Place::Result(j) if j != k => results[j].cast_const(),
+                _ => continue,
+            };
+            if !std::ptr::eq(from, results[k]) {
+                // SAFETY: both hold arrays of the result's type, in different memory.
+                unsafe { std::ptr::copy_nonoverlapping(from, results[k], r.ty.bytes()) };
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Program for Executor {
+    fn steps(&self) -> &[Step] {
+        &self.schedule.steps
+    }
+
+    fn kernels(&self) -> &[Box<dyn Kernel>] {
+        &self.kernels
+    }
+
+    fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    fn times(&self, step: usize) -> Option<StepTimes> {
+        self.profile.times(step)
+    }
+}
+
+fn place_of(step: &Step) -> String {
+    match step.scope.as_str() {
+        "" => step.kernel.name(),
+        scope => format!("{} of layer {scope}", step.kernel.name()),
+    }
+}

@@ -1,0 +1,115 @@
+//! Which kernel each step of a program got, and why the better ones refused: for people who look at a program.
+
+use crate::kernel::{Choice, Program};
+use std::fmt::Write;
+use systole_ir::TensorType;
+
+/// A step of a compiled program and its kernel.
+///
+/// ```
+/// use std::sync::Arc;
+/// use systole_cpu::{CpuBackend, Level, Team};
+/// use systole_ir::{DType, GraphBuilder, TensorType};
+/// let g = GraphBuilder::new("twice");
+/// let x = g.parameter(TensorType::new(DType::F32, [4]), "x");
+/// let graph = g.finish(&[&x + &x])?;
+/// let backend = CpuBackend::with(Team::new(1), Level::Portable)?;
+/// let steps = backend.explain(&graph, &Default::default())?;
+/// assert_eq!(steps[0].kernel.name, "elementwise/interpreted");
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StepKernel {
+    /// The programs that it stands in, outermost first: `block`, `while`, `do`, `case 0`. Empty in the program itself.
+    pub program: Vec<String>,
+    /// Its number in its program.
+    pub step: usize,
+    /// What it computes.
+    pub computes: String,
+    /// The layer that it comes from, if it comes from one.
+    pub layer: String,
+    /// Types of its results.
+    pub results: Vec<TensorType>,
+    /// What was chosen.
+    pub kernel: ChosenKernel,
+}
+
+/// A kernel, and how it was chosen.
+#[derive(Clone, Debug)]
+pub struct ChosenKernel {
+    /// `family/candidate`.
+    pub name: String,
+    /// Candidates of higher priority, and why they refused.
+    pub refused: Vec<(String, String)>,
+    /// Kernels that it runs inside itself.
+    pub inside: Vec<ChosenKernel>,
+}
+
+impl ChosenKernel {
+    fn of(choice: &Choice) -> ChosenKernel {
+        let refused = choice.refused.iter().map(|(name, why)| (name.to_string(), why.to_string()));
+        ChosenKernel {
+            name: format!("{}/{}", choice.family, choice.candidate),
+            refused: refused.collect(),
+            inside: choice.inside.iter().map(ChosenKernel::of).collect(),
+        }
+    }
+
+    /// Whether this is the kernel `family/candidate`, or one inside it is.
+    pub fn uses(&self, name: &str) -> bool {
+        self.name == name || self.inside.iter().any(|k| k.uses(name))
+    }
+
+    fn write(&self, indent: usize, text: &mut String) {
+        for (name, why) in &self.refused {
+            let _ = writeln!(text, "{:indent$}not {name}: {why}", "");
+        }
+        for inner in &self.inside {
+            let _ = writeln!(text, "{:indent$}inside it {}", "", inner.name);
+            inner.write(indent + 2, text);
+        }
+    }
+}
+
+/// All steps of a program, those of programs inside a step after it.
+pub(crate) fn steps(program: &dyn Program) -> Vec<StepKernel> {
+    let mut all = Vec::new();
+    collect(program, &[], &mut all);
+    all
+}
+
+fn collect(program: &dyn Program, around: &[String], all: &mut Vec<StepKernel>) {
+    for (i, step) in program.steps().iter().enumerate() {
+        all.push(StepKernel {
+            program: around.to_vec(),
+            step: i,
+            computes: step.kernel.name(),
+            layer: step.scope.clone(),
+            results: step.output_types.clone(),
+            kernel: ChosenKernel::of(&program.choices()[i]),
+        });
+        for (name, inner) in program.kernels()[i].inner() {
+            collect(inner, &[around, &[name]].concat(), all);
+        }
+    }
+}
+
+/// The steps as lines of text: number, what it computes, layer, results, kernel; below each the candidates that refused,
+/// and kernels inside it. Programs inside a step are indented.
+pub fn kernel_listing(steps: &[StepKernel]) -> String {
+    let mut text = String::new();
+    let mut before: &[String] = &[];
+    for step in steps {
+        let indent = 4 * step.program.len();
+        if let Some(name) = step.program.last().filter(|_| step.program != before || step.step == 0) {
+            let _ = writeln!(text, "{:1$}{name}:", "", indent - 2);
+        }
+        before = &step.program;
+        let of = if step.layer.is_empty() { "" } else { " of layer " };
+        let results: Vec<String> = step.results.iter().map(|t| t.to_string()).collect();
+        let what = format!("{} {}{of}{}", step.step, step.computes, step.layer);
+        let _ = writeln!(text, "{:indent$}{what} -> {}: {}", "", results.join(", "), step.kernel.name);
+        step.kernel.write(indent + 4, &mut text);
+    }
+    text
+}

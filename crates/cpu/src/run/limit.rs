@@ -1,0 +1,106 @@
+//! Refuses programs that do not fit into memory before they run: an error is better than the system ending the process.
+
+use crate::machine::memory::{available, resident};
+use crate::run::executor::Executor;
+use systole_compile::{Holding, footprint, largest_intermediates};
+use systole_ir::{Error, ErrorKind, Result, knobs};
+
+/// Programs below this are not worth the look at the system's files, unless a limit is set.
+const SMALL: usize = 256 << 20;
+
+/// An error where the program cannot run within the limit that the knob `SYSTOLE_MEMORY_LIMIT` sets, or within what
+/// the machine has left. This is the one place that decides; whoever can make a program smaller (recomputing instead
+/// of keeping) tries before the error leaves from here.
+pub(crate) fn check(executor: &Executor, param_names: &[String]) -> Result<()> {
+    let limit = knobs::MEMORY_LIMIT.get_bytes()?;
+    let need = Need::of(executor)?;
+    if limit.is_none() && need.own() < SMALL {
+        return Ok(());
+    }
+    let used = resident().unwrap_or(0);
+    // Arguments are mostly in memory already; what is not will come.
+    let total = used.max(need.arguments).saturating_add(need.own());
+    if let Some(limit) = limit.filter(|&l| total > l) {
+        let told = format!("the limit is {}", mib(limit));
+        return Err(need.refused(executor, param_names, total, &told, "raise --memory-limit"));
+    }
+    match available() {
+        Some(free) if need.own() > free => {
+            let told = format!("{} are available", mib(used.saturating_add(free)));
+            Err(need.refused(executor, param_names, total, &told, "give the process more memory"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bytes of a run, by kind.
+struct Need {
+    arguments: usize,
+    results: usize,
+    /// Intermediate values and kernels' working memory.
+    working: usize,
+    arena: usize,
+}
+
+impl Need {
+    fn of(executor: &Executor) -> Result<Need> {
+        let f = footprint(executor.schedule());
+        let working = executor.memory_bytes()?;
+        Ok(Need { arguments: f.arguments, results: f.results, working, arena: f.arena })
+    }
+
+    /// What a run takes beside its arguments.
+    fn own(&self) -> usize {
+        self.results.saturating_add(self.working)
+    }
+
+    fn refused(
+        &self,
+        executor: &Executor,
+        param_names: &[String],
+        total: usize,
+        told: &str,
+        raise: &str,
+    ) -> Error {
+        let kernels = self.working.saturating_sub(self.arena);
+        let mut parts = vec![
+            format!(
+                "weights, optimizer state, batch and what the process holds already {}",
+                mib(total - self.own())
+            ),
+            format!("intermediate values {}", mib(self.arena)),
+            format!("kernels' working memory {}", mib(kernels)),
+            format!("new results {}", mib(self.results)),
+        ];
+        parts.retain(|p| !p.ends_with(" 0 MiB"));
+        let mut holdings = largest_intermediates(executor.schedule());
+        holdings.extend(arguments(executor, param_names));
+        holdings.sort_by_key(|h| std::cmp::Reverse(h.ty.bytes()));
+        let largest: Vec<String> = holdings
+            .iter()
+            .take(4)
+            .map(|h| format!("{} ({}, {})", h.ty, mib(h.ty.bytes()), h.what))
+            .collect();
+        let mut e = Error::new(
+            ErrorKind::Unsupported,
+            format!("this program needs {} of memory, {told}", mib(total)),
+        )
+        .because(parts.join(", "));
+        if !largest.is_empty() {
+            e = e.because(format!("its largest arrays: {}", largest.join(", ")));
+        }
+        e.hint(format!(
+            "use a smaller batch (--batch-size), half as many bytes for each value (--precision mixed_bfloat16), layers \
+             with remat = true, which compute again instead of keeping, or {raise}"
+        ))
+    }
+}
+
+fn arguments<'a>(executor: &'a Executor, names: &'a [String]) -> impl Iterator<Item = Holding> + 'a {
+    let types = executor.schedule().params.iter().zip(names);
+    types.map(|(ty, name)| Holding { ty: ty.clone(), what: format!("argument {name}") })
+}
+
+fn mib(bytes: usize) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}

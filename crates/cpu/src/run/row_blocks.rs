@@ -1,0 +1,244 @@
+//! A program for a block of rows, run for all blocks in one parallel loop.
+
+use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Inner, Io, Kernel, Ptr};
+use crate::run::executor::Executor;
+use crate::select::Problem;
+use crate::simd::folds::adder;
+use crate::simd::level::TileFn;
+use std::sync::{Mutex, PoisonError};
+use systole_compile::{ALIGN, Blocks, Place};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// Elements that one block of the loop over the groups' sums adds up.
+const PART: usize = 1 << 13;
+
+/// One running sum of each group.
+struct Sum {
+    elements: usize,
+    bytes: usize,
+    /// Bytes of an element.
+    size: usize,
+    add: TileFn,
+    /// Where the sums of the groups after the first lie in scratch; those of the first are the result.
+    at: usize,
+}
+
+/// Blocks of rows, dealt out to a fixed number of groups.
+pub struct BlocksKernel {
+    plan: Blocks,
+    body: Program,
+    rest: Option<Program>,
+    sums: Vec<Sum>,
+    scratch: usize,
+    work_ns: f64,
+}
+
+/// The program for a block, and where it keeps sums that it cannot add to in place.
+struct Program {
+    executor: Executor,
+    apart: Vec<Option<usize>>,
+    memory: usize,
+    /// Where in the scratch of all blocks lies what kernels make once of operands that every block reads whole.
+    kept: Vec<Option<usize>>,
+}
+
+impl Program {
+    fn new(plan: &systole_compile::Schedule, sums: &[Sum], problem: &Problem<'_>) -> Result<Program> {
+        let executor = Executor::of(plan, problem)?;
+        let mut memory = executor.memory_bytes()?.next_multiple_of(ALIGN);
+        let mut apart = Vec::new();
+        for (k, sum) in sums.iter().enumerate() {
+            let result = &executor.schedule().results[k];
+            let own = executor.schedule().slots[result.slot].place == Place::Result(k);
+            let in_place = !own || result.reuse == Some(k);
+            apart.push((!in_place).then_some(memory));
+            memory += if in_place { 0 } else { sum.bytes.next_multiple_of(ALIGN) };
+        }
+        Ok(Program { executor, apart, memory, kept: Vec::new() })
+    }
+
+    /// Takes room in scratch, which ends at `scratch`, for what kernels make of the parameters that are the same.
+    fn take_kept(&mut self, same: &dyn Fn(usize) -> bool, scratch: &mut usize) {
+        let take = |bytes: usize| {
+            let at = *scratch;
+            *scratch += bytes.next_multiple_of(ALIGN);
+            (bytes > 0).then_some(at)
+        };
+        self.kept = self.executor.kept(same).into_iter().map(take).collect();
+    }
+
+    fn kept(&self, scratch: Ptr) -> Vec<*mut u8> {
+        self.kept.iter().map(|at| at.map_or(std::ptr::null_mut(), |at| scratch.at(at))).collect()
+    }
+
+    /// Runs one block.
+    ///
+    /// # Safety
+    /// As for [`Executor::run_raw`], but that a sum may be parameter and result.
+    unsafe fn run(
+        &self,
+        cx: &Cx<'_>,
+        sums: &[Sum],
+        params: &[*const u8],
+        results: &[*mut u8],
+        memory: *mut u8,
+        kept: &[*mut u8],
+    ) -> Result<()> {
+        let mut targets = results.to_vec();
+        for (target, at) in targets.iter_mut().zip(&self.apart) {
+            if let Some(at) = at {
+                *target = memory.wrapping_add(*at);
+            }
+        }
+        // SAFETY: by the caller's promise; sums lie apart unless the plan adds to them in place.
+        unsafe {
+            self.executor.run_raw(cx, params, &targets, memory, kept)?;
+            for ((target, result), sum) in targets.iter().zip(results).zip(sums) {
+                if !std::ptr::eq(*target, *result) {
+                    std::ptr::copy_nonoverlapping(target.cast_const(), *result, sum.bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BlocksKernel {
+    pub fn new(plan: &Blocks, problem: &Problem<'_>) -> Result<BlocksKernel> {
+        let target = problem.target;
+        let mut scratch = 0usize;
+        let mut sums = Vec::new();
+        for ty in &plan.sums {
+            let bytes = ty.bytes();
+            let (elements, size) = (ty.elements(), ty.dtype.size());
+            sums.push(Sum { elements, bytes, size, add: adder(ty.dtype, target.level), at: scratch });
+            let copies = bytes.checked_next_multiple_of(ALIGN).and_then(|b| b.checked_mul(plan.groups - 1));
+            scratch = copies.and_then(|c| scratch.checked_add(c)).ok_or_else(|| {
+                Error::new(ErrorKind::Unsupported, "the sums of all groups do not fit an address space")
+            })?;
+        }
+        let mut body = Program::new(&plan.body, &sums, problem)?;
+        let mut rest = plan.rest.as_ref().map(|rest| Program::new(rest, &sums, problem)).transpose()?;
+        let same = |p: usize| p >= sums.len() && plan.inputs[p - sums.len()].is_none();
+        for program in std::iter::once(&mut body).chain(&mut rest) {
+            program.take_kept(&same, &mut scratch);
+        }
+        let work_ns = plan.flops() / 60.0 + (plan.rows / plan.block) as f64 * 10_000.0;
+        Ok(BlocksKernel { plan: plan.clone(), body, rest, sums, scratch, work_ns })
+    }
+
+    /// Where group `g` keeps a sum.
+    fn sum_at(&self, sum: &Sum, g: usize, result: Ptr, scratch: Ptr) -> *mut u8 {
+        match g {
+            0 => result.at(0),
+            _ => scratch.at(sum.at + (g - 1) * sum.bytes.next_multiple_of(ALIGN)),
+        }
+    }
+
+    /// Runs the blocks of group `g`.
+    unsafe fn group(
+        &self,
+        g: usize,
+        cx: &Cx<'_>,
+        inputs: &[Ptr],
+        outputs: &[Ptr],
+        scratch: Ptr,
+    ) -> Result<()> {
+        let plan = &self.plan;
+        let count = plan.rows.div_ceil(plan.block);
+        let memory = self.rest.as_ref().map_or(0, |r| r.memory).max(self.body.memory);
+        let sums: Vec<*mut u8> =
+            self.sums.iter().zip(outputs).map(|(s, &out)| self.sum_at(s, g, out, scratch)).collect();
+        for (sum, &at) in self.sums.iter().zip(&sums) {
+            // SAFETY: this group's own sum.
+            unsafe { std::ptr::write_bytes(at, 0, sum.bytes) };
+        }
+        with_scratch(memory, |memory| {
+            let kept = self.body.kept(scratch);
+            let kept_of_rest = self.rest.as_ref().map(|rest| rest.kept(scratch)).unwrap_or_default();
+            let mut params: Vec<*const u8> = Vec::new();
+            let mut results: Vec<*mut u8> = Vec::new();
+            for block in g * count / plan.groups..(g + 1) * count / plan.groups {
+                let row = block * plan.block;
+                let (program, kept) = match &self.rest {
+                    Some(rest) if block + 1 == count => (rest, &kept_of_rest),
+                    _ => (&self.body, &kept),
+                };
+                params.clear();
+                params.extend(sums.iter().map(|p| p.cast_const()));
+                let input = |(p, each): (&Ptr, &Option<usize>)| p.at(row * each.unwrap_or(0)).cast_const();
+                params.extend(inputs.iter().zip(&plan.inputs).map(input));
+                results.clear();
+                results.extend(&sums);
+                let rows = outputs[self.sums.len()..].iter().zip(&plan.outputs);
+                results.extend(rows.map(|(p, each)| p.at(row * each)));
+                // SAFETY: the block's rows of arrays that have all rows; groups write different rows and sums.
+                unsafe { program.run(cx, &self.sums, &params, &results, memory, kept)? };
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds the groups' sums in a tree; the first group's memory is the result.
+    unsafe fn add_groups(&self, cx: &Cx<'_>, sum: &Sum, result: Ptr, scratch: Ptr) {
+        let groups = self.plan.groups;
+        let body = |part: usize| {
+            let from = part * PART;
+            let n = PART.min(sum.elements - from);
+            let at = |g: usize| self.sum_at(sum, g, result, scratch).wrapping_add(from * sum.size);
+            let mut step = 1;
+            while step < groups {
+                for g in (0..groups - step).step_by(2 * step) {
+                    let other = at(g + step).cast_const();
+                    // SAFETY: parts are disjoint ranges of every group's sum.
+                    unsafe { (sum.add)(at(g), other, other, other, n) };
+                }
+                step *= 2;
+            }
+        };
+        let work = (sum.elements * groups) as f64 * 0.2;
+        cx.team.run_with(sum.elements.div_ceil(PART), work, cx.flush, &body);
+    }
+}
+
+impl Kernel for BlocksKernel {
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
+    fn inner(&self) -> Vec<Inner<'_>> {
+        let rest = self.rest.iter().map(|r| ("last block".into(), &r.executor as _));
+        std::iter::once(("block".into(), &self.body.executor as _)).chain(rest).collect()
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let inputs: Vec<Ptr> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
+        let outputs: Vec<Ptr> = io.outputs.iter().map(|&p| Ptr(p)).collect();
+        let scratch = Ptr(io.scratch);
+        let none = std::iter::repeat_n(std::ptr::null(), self.sums.len());
+        let params: Vec<*const u8> = none.chain(io.inputs.iter().copied()).collect();
+        for program in std::iter::once(&self.body).chain(&self.rest) {
+            // SAFETY: inputs that every block reads whole are the same for all blocks; scratch has room.
+            unsafe { program.executor.keep(cx, &params, &program.kept(scratch)) };
+        }
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let body = |g: usize| {
+            // SAFETY: operands and results are those of the step; each group writes its own rows and sums.
+            if let Err(e) = unsafe { self.group(g, cx, &inputs, &outputs, scratch) } {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            }
+        };
+        cx.team.run_with(self.plan.groups, self.work_ns, cx.flush, &body);
+        if let Some(e) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(e);
+        }
+        if self.plan.groups > 1 {
+            for (sum, &result) in self.sums.iter().zip(&outputs) {
+                // SAFETY: all groups are done.
+                unsafe { self.add_groups(cx, sum, result, scratch) };
+            }
+        }
+        Ok(())
+    }
+}

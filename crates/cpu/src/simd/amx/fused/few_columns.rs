@@ -1,0 +1,153 @@
+//! Products with few columns of a left operand whose products lie together: its rows are tiles where they lie.
+
+use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit};
+
+/// Products of a block: words are pairs of them.
+pub const BLOCK: usize = 2 * LANES;
+/// Tiles of rows that are summed at the same time.
+const TILES: usize = 4;
+/// Bytes of a tile of the right operand.
+const TILE: usize = LANES * LINE;
+
+/// Bytes of the packed right operand.
+pub fn packed_bytes(k: usize) -> usize {
+    k / BLOCK * TILE
+}
+
+/// Packs the right operand, `n` columns (at most [`LANES`]) of `k` products (whole blocks) that lie together.
+///
+/// # Safety
+/// There is room for [`packed_bytes`] at `to`; all columns are at `b`.
+pub unsafe fn pack(b: *const u16, n: usize, k: usize, to: *mut u8) {
+    let to = to.cast::<u32>();
+    for pair in 0..k / 2 {
+        for j in 0..LANES {
+            // SAFETY: a pair of a column, and a word of the block's tile.
+            unsafe {
+                let word = if j < n { b.add(j * k + 2 * pair).cast::<u32>().read_unaligned() } else { 0 };
+                *to.add(pair * LANES + j) = word;
+            }
+        }
+    }
+}
+
+/// All rows.
+pub struct Call {
+    pub rows: usize,
+    /// Whole blocks.
+    pub k: usize,
+    /// Elements from row to row.
+    pub a: *const u16,
+    pub a_row: usize,
+    /// As [`pack`] makes it.
+    pub b: *const u8,
+    /// [`LANES`] sums for each row.
+    pub c: *mut f32,
+}
+
+/// The registers for so many rows.
+pub fn shapes(rows: usize) -> [TileShape; 8] {
+    let (rows, right) = ((rows.min(LANES), LINE), (LANES, LINE));
+    [rows, rows, rows, rows, rows, rows, right, right]
+}
+
+/// See the module text.
+///
+/// # Safety
+/// Operands and result are as the call says; registers are configured as [`shapes`] says; the unit is available.
+#[inline(always)]
+pub(crate) unsafe fn run<U: Unit>(c: &Call) {
+    let height = c.rows.min(LANES);
+    let mut first = [0; TILES];
+    let mut from = 0;
+    while from < c.rows {
+        let mut n = 0;
+        while n < TILES && from < c.rows {
+            // The last rows are tiled with some before them.
+            first[n] = from.min(c.rows - height);
+            from += height;
+            n += 1;
+        }
+        // SAFETY: by the caller's promise; each tile has rows of its own or computes them as another does.
+        unsafe {
+            match n {
+                1 => tiles::<U, 1>(c, first),
+                2 => tiles::<U, 2>(c, first),
+                3 => tiles::<U, 3>(c, first),
+                _ => tiles::<U, 4>(c, first),
+            }
+        }
+    }
+}
+
+/// `N` tiles of rows, which begin at `first`.
+#[inline(always)]
+unsafe fn tiles<U: Unit, const N: usize>(c: &Call, first: [usize; TILES]) {
+    /// For each tile: its number, its register of sums, and one of the left operand's.
+    macro_rules! each {
+        ($i:ident, $c:ident, $a:ident => $body:expr) => {
+            each!(@ $i, $c, $a => $body, [0 0 4] [1 1 5] [2 2 4] [3 3 5])
+        };
+        (@ $i:ident, $c:ident, $a:ident => $body:expr, $([$n:literal $sum:literal $left:literal])*) => {
+            $(if $n < N {
+                // Not every body asks for all of them.
+                #[allow(dead_code)]
+                const $i: usize = $n;
+                const $c: u8 = $sum;
+                #[allow(dead_code)]
+                const $a: u8 = $left;
+                $body
+            })*
+        };
+    }
+    // SAFETY: by the caller's promise.
+    unsafe {
+        each!(I, C, A => U::zero::<C>());
+        let mut b = c.b;
+        for k in (0..c.k).step_by(BLOCK) {
+            U::stream::<6>(b, LINE);
+            b = b.wrapping_add(TILE);
+            each!(I, C, A => {
+                U::load::<A>(c.a.add(first[I] * c.a_row + k).cast(), 2 * c.a_row);
+                U::bf16::<C, A, 6>();
+            });
+        }
+        each!(I, C, A => U::store::<C>(c.c.add(first[I] * LANES).cast(), LINE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::amx::fused::units;
+    use crate::simd::math::to_bf16;
+
+    #[test]
+    fn rows_of_every_count() {
+        let number = |i: usize, by: usize| ((i * by + i / 13) % 7) as f32 - 3.0;
+        for unit in units() {
+            for (rows, n, k) in
+                [(1, 10, 32), (15, 16, 96), (16, 1, 64), (17, 10, 64), (63, 10, 64), (100, 3, 32)]
+            {
+                let a_row = k + 6;
+                let half = |n: usize, by: usize| (0..n).map(|i| to_bf16(number(i, by))).collect::<Vec<u16>>();
+                let (a, b) = (half(rows * a_row, 5), half(n * k, 3));
+                let mut packed = vec![0u32; packed_bytes(k) / 4];
+                let mut c = vec![f32::NAN; rows * LANES];
+                // SAFETY: all arrays have the sizes of the product.
+                unsafe {
+                    pack(b.as_ptr(), n, k, packed.as_mut_ptr().cast());
+                    let (a, b) = (a.as_ptr(), packed.as_ptr().cast());
+                    let _registers = unit.configure(shapes(rows));
+                    (unit.few_columns)(&Call { rows, k, a, a_row, b, c: c.as_mut_ptr() });
+                }
+                for (i, &got) in c.iter().enumerate() {
+                    let (row, j) = (i / LANES, i % LANES);
+                    let product = |x: usize| number(row * a_row + x, 5) * number(j * k + x, 3);
+                    let want: f32 = if j < n { (0..k).map(product).sum() } else { 0.0 };
+                    assert_eq!(got, want, "{rows}×{n}×{k}, element {i}");
+                }
+            }
+        }
+    }
+}

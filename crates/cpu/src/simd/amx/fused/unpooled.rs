@@ -1,0 +1,262 @@
+//! The gradient of a convolution's kernel from that of its pooled result, whose place in each window is remembered.
+//!
+//! For each place of a window there is a product of what the taps see there with the gradients that belong there, and
+//! words are two neighbouring places. A tile of gradients has a row for each of some neighbouring windows, and zeros
+//! where the place is another one.
+
+use crate::simd::amx::fused::vectors::Vectors;
+use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
+use std::mem::MaybeUninit;
+
+/// Most places of a window.
+pub const PLACES: usize = 16;
+/// Sums of one call: tiles of [`LANES`] features and as many taps.
+pub const SUMS: usize = TILES * TILE;
+const TILES: usize = 4;
+/// Features of one call, at most.
+pub const FEATURES: usize = TILES * LANES;
+/// Words of a tile.
+const TILE: usize = LANES * LANES;
+/// What a bias sees: two bf16.
+const ONES: u32 = 0x3f80_3f80;
+
+/// Rows of windows of some images.
+pub struct Call<'a> {
+    pub images: usize,
+    pub rows: usize,
+    pub windows: usize,
+    /// The input of the first window, and elements to the next image, row of windows and window. Behind the last window
+    /// of a row, as many as [`slack`] says can be read and are finite.
+    pub x: *const u16,
+    pub image: usize,
+    pub row: usize,
+    pub step: usize,
+    /// What a tap sees at a place, relative to the window: taps of one place lie together. Where there is room behind
+    /// the taps, ones follow as another one.
+    pub offsets: &'a [usize],
+    pub taps: usize,
+    pub places: usize,
+    /// Gradients and places of the first window and feature; windows are `features` apart, rows of them follow each
+    /// other.
+    pub dy: *const u16,
+    pub place: *const u8,
+    pub features: usize,
+    /// Elements from image to image.
+    pub dy_image: usize,
+    pub place_image: usize,
+    /// Whether there are [`FEATURES`], or half as many.
+    pub all: bool,
+    /// [`SUMS`], which are added to.
+    pub sums: *mut f32,
+}
+
+/// Elements that are read behind a row of windows so many elements apart.
+pub fn slack(step: usize) -> usize {
+    LANES * step.max(2) + 2
+}
+
+/// Windows of one tile: rows are cut as evenly as can be.
+fn height(windows: usize) -> usize {
+    windows.div_ceil(windows.div_ceil(LANES))
+}
+
+/// The registers for so many taps, ones among them, and windows of a row.
+pub fn shapes(taps: usize, windows: usize) -> [TileShape; 8] {
+    let height = height(windows);
+    let (sums, taps, gradients) = ((taps, LINE), (taps, 4 * height), (height, LINE));
+    [sums, sums, sums, sums, taps, taps, gradients, gradients]
+}
+
+/// What the taps see at two places.
+#[repr(C, align(64))]
+struct Seen([MaybeUninit<u32>; TILE]);
+
+/// Gradients at two places.
+#[repr(C, align(64))]
+struct Gradients([[MaybeUninit<u32>; TILE]; TILES]);
+
+/// See the module text.
+///
+/// # Safety
+/// Operands and sums are as the call says; registers are configured as [`shapes`] says; the unit and the vectors are
+/// available.
+#[inline(always)]
+pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &Call<'_>) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match (c.all, c.places) {
+            // Loops of a fixed length are written out.
+            (true, 4) => places::<U, V, true, 2>(c, 2),
+            (true, n) => places::<U, V, true, 0>(c, n.div_ceil(2)),
+            (false, n) => places::<U, V, false, 0>(c, n.div_ceil(2)),
+        }
+    }
+}
+
+/// `ALL`: there are [`FEATURES`]. `P`: pairs of places, where that is not 0.
+#[inline(always)]
+unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(c: &Call<'_>, pairs: usize) {
+    let pairs = if P > 0 { P } else { pairs };
+    let mut seen = [const { Seen([MaybeUninit::uninit(); TILE]) }; PLACES / 2];
+    let mut gradients = [const { Gradients([[MaybeUninit::uninit(); TILE]; TILES]) }; PLACES / 2];
+    if c.taps < LANES {
+        for seen in &mut seen {
+            seen.0[c.taps * LANES..][..LANES].fill(MaybeUninit::new(ONES));
+        }
+    }
+    let (height, sums) = (height(c.windows), c.sums.cast::<u8>());
+    // SAFETY: by the caller's promise.
+    unsafe {
+        U::load::<0>(sums, LINE);
+        U::load::<1>(sums.add(TILE * 4), LINE);
+        U::load::<2>(sums.add(2 * TILE * 4), LINE);
+        U::load::<3>(sums.add(3 * TILE * 4), LINE);
+        for image in 0..c.images {
+            for row in 0..c.rows {
+                for from in (0..c.windows).step_by(height) {
+                    let n = height.min(c.windows - from);
+                    let x = c.x.add(image * c.image + row * c.row + from * c.step);
+                    for (p, seen) in seen.iter_mut().enumerate().take(pairs) {
+                        see::<V>(c, x, p, seen);
+                    }
+                    let at = (row * c.windows + from) * c.features;
+                    let dy = c.dy.add(image * c.dy_image + at);
+                    let place = c.place.add(image * c.place_image + at);
+                    let to = gradients.as_mut_ptr().cast::<u32>();
+                    for w in 0..height {
+                        for g in 0..1 + usize::from(ALL) {
+                            let at = w * c.features + g * WIDTH;
+                            let to = to.add(2 * g * TILE + w * LANES);
+                            if w < n {
+                                V::spread(dy.add(at), place.add(at), pairs, to, TILE, TILES * TILE);
+                            } else {
+                                for tile in (0..pairs).flat_map(|p| [p * TILES, p * TILES + 1]) {
+                                    to.add(tile * TILE).write_bytes(0, LANES);
+                                }
+                            }
+                        }
+                    }
+                    for (seen, gradients) in seen.iter().zip(&gradients).take(pairs) {
+                        multiply::<U, ALL>(seen, gradients);
+                    }
+                }
+            }
+        }
+        U::store::<0>(sums, LINE);
+        U::store::<1>(sums.add(TILE * 4), LINE);
+        U::store::<2>(sums.add(2 * TILE * 4), LINE);
+        U::store::<3>(sums.add(3 * TILE * 4), LINE);
+    }
+}
+
+/// What the taps see at a pair of places of a tile of windows, the first at `x`.
+#[inline(always)]
+unsafe fn see<V: Vectors>(c: &Call<'_>, x: *const u16, pair: usize, seen: &mut Seen) {
+    // The last place may be alone: no gradient belongs to the other one.
+    let places = [2 * pair, (2 * pair + 1).min(c.places - 1)];
+    for t in 0..c.taps {
+        // SAFETY: by the caller's promise; there is an offset for each tap at each place.
+        unsafe {
+            let x = places.map(|p| x.add(*c.offsets.get_unchecked(p * c.taps + t)));
+            V::seen(x, c.step, seen.0.as_mut_ptr().cast::<u32>().add(t * LANES));
+        }
+    }
+}
+
+/// Adds the products of a pair of places to the registers of sums.
+#[inline(always)]
+unsafe fn multiply<U: Unit, const ALL: bool>(seen: &Seen, gradients: &Gradients) {
+    // SAFETY: both are whole tiles; registers are configured for them.
+    unsafe {
+        U::load::<4>(seen.0.as_ptr().cast(), LINE);
+        U::load::<6>(gradients.0[0].as_ptr().cast(), LINE);
+        U::bf16::<0, 4, 6>();
+        U::load::<7>(gradients.0[1].as_ptr().cast(), LINE);
+        U::bf16::<1, 4, 7>();
+        if ALL {
+            U::load::<6>(gradients.0[2].as_ptr().cast(), LINE);
+            U::bf16::<2, 4, 6>();
+            U::load::<7>(gradients.0[3].as_ptr().cast(), LINE);
+            U::bf16::<3, 4, 7>();
+        }
+    }
+}
+
+/// Where the sum of a tap and a feature is among [`SUMS`].
+pub fn at(tap: usize, feature: usize) -> usize {
+    feature / LANES * TILE + tap * LANES + feature % LANES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::amx::fused::units;
+    use crate::simd::math::{from_bf16, to_bf16};
+    use systole_compile::DEAD;
+
+    /// Sums over windows by every unit, against plain ones of small numbers.
+    fn check(windows: usize, step: usize, offsets: &[usize], taps: usize, all: bool) {
+        let (images, rows, features) = (3, 2, FEATURES + 6);
+        let places = offsets.len() / taps;
+        let (row, image) = (windows * step + 3, 2 * (windows * step + 3) + 90 + slack(step));
+        let number = |i: usize, by: usize| ((i * by + i / 13) % 7) as f32 - 3.0;
+        let half = |n: usize, by: usize| (0..n).map(|i| to_bf16(number(i, by))).collect::<Vec<u16>>();
+        let count = rows * windows * features;
+        let (x, dy) = (half(images * image, 5), half(images * count, 3));
+        let place: Vec<u8> =
+            (0..images * count).map(|i| if i % 5 == 0 { DEAD } else { (i * 11 % places) as u8 }).collect();
+        for unit in units() {
+            let mut sums = vec![1f32; SUMS];
+            let call = Call {
+                images,
+                rows,
+                windows,
+                x: x.as_ptr(),
+                image,
+                row,
+                step,
+                offsets,
+                taps,
+                places,
+                dy: dy.as_ptr(),
+                place: place.as_ptr(),
+                features,
+                dy_image: count,
+                place_image: count,
+                all,
+                sums: sums.as_mut_ptr(),
+            };
+            let rows_of_taps = (taps + 1).min(LANES);
+            let registers = unit.configure(shapes(rows_of_taps, windows));
+            // SAFETY: all arrays have the sizes of the call.
+            unsafe { (unit.unpooled)(&call) };
+            drop(registers);
+            for (tap, f) in (0..rows_of_taps).flat_map(|t| (0..FEATURES).map(move |f| (t, f))) {
+                let mut want = 1.0;
+                for i in (0..images * count).filter(|i| i % features == f && (all || f < WIDTH)) {
+                    let (image_, w) = (i / count, i % count / features);
+                    let at = image_ * image + w / windows * row + w % windows * step;
+                    let seen = |p: u8| {
+                        if tap < taps { from_bf16(x[at + offsets[usize::from(p) * taps + tap]]) } else { 1.0 }
+                    };
+                    want += if place[i] < DEAD { seen(place[i]) * from_bf16(dy[i]) } else { 0.0 };
+                }
+                assert_eq!(sums[at(tap, f)], want, "{windows}×{step} {taps} taps, tap {tap}, feature {f}");
+            }
+        }
+    }
+
+    #[test]
+    fn windows_and_taps_of_every_count() {
+        let offsets = |places: &[usize], taps: &[usize]| -> Vec<usize> {
+            places.iter().flat_map(|p| taps.iter().map(move |t| p + t)).collect()
+        };
+        let nine = [0, 1, 2, 28, 29, 30, 56, 57, 58];
+        for all in [true, false] {
+            check(13, 2, &offsets(&[0, 1, 28, 29], &nine), 9, all);
+            check(18, 2, &offsets(&[0, 1, 2], &nine), 9, all);
+            check(5, 6, &offsets(&[0, 3, 28, 31], &(0..16).collect::<Vec<_>>()), 16, all);
+            check(1, 3, &offsets(&[0, 1], &[4]), 1, all);
+        }
+    }
+}

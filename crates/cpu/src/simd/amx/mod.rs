@@ -1,0 +1,174 @@
+//! Products by tile registers (AMX): bf16 with f32 sums, bytes with 32-bit sums, and f32 as three products of bf16.
+//!
+//! A tile register holds 16 rows of 64 bytes. One instruction multiplies 16 rows of 16 words of the left operand with 16
+//! words of 16 columns of the right one; a word is two bf16 or four bytes. Kernels keep two by two tiles of sums
+//! (registers 0 to 3); the left operand passes through registers 4 and 5, the right one through 6 and 7. Both are packed
+//! so that a tile is a few whole cache lines ([`pack`]).
+//!
+//! The instructions are behind [`Unit`], so that tests run all of this on any machine with [`emulated`] tiles.
+//! Tile registers belong to a thread and must be configured before use; whoever calls kernels does that
+//! ([`Registers`]). The instructions round to nearest and treat numbers below the normal range as zero, whatever the
+//! thread's floating-point mode.
+
+#[cfg(test)]
+mod emulated;
+pub mod fused;
+mod kernels;
+pub mod pack;
+pub mod spread;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod unit;
+
+#[cfg(test)]
+pub use crate::simd::amx::emulated::EMULATED;
+pub use crate::simd::amx::kernels::{AT_MOST, Kernels};
+pub use crate::simd::amx::tile::{LANES, LINE};
+
+use crate::simd::gemm::{Element, Left, Shape, Tile};
+use crate::simd::level::Level;
+use crate::simd::math;
+use crate::simd::pack::{PackFn, PanelArgs};
+use systole_ir::DType;
+
+/// The kernels of a level, if it has tile registers.
+pub fn kernels_of(level: Level) -> Option<&'static Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Amx {
+        return Some(&unit::HARDWARE);
+    }
+    let _ = level;
+    None
+}
+
+/// Whether this machine has tile registers, this process may use them, and they compute what they should. The first
+/// call finds out.
+#[cfg(target_arch = "x86_64")]
+pub fn is_available() -> bool {
+    use std::sync::OnceLock;
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        if !unit::permitted() {
+            return false;
+        }
+        let right = computes_right(&unit::HARDWARE);
+        if !right {
+            systole_runtime::event::emit(1, || {
+                "this machine's AMX instructions give wrong sums: products go without them".to_string()
+            });
+        }
+        right
+    })
+}
+
+/// Compares small products of whole numbers with sums computed otherwise: a virtual machine that has the instructions
+/// but not their effect must not spoil results.
+fn computes_right(kernels: &Kernels) -> bool {
+    let pair = |x: i32| u32::from(math::to_bf16(x as f32));
+    let byte = |x: i32| u32::from(x as u8);
+    trial(&kernels.bf16, DType::BF16, (-5, 11), pair, |sum| sum as f32)
+        && trial(&kernels.signed, DType::I8, (-120, 241), byte, |sum| sum)
+        && trial(&kernels.unsigned, DType::U8, (0, 241), byte, |sum| sum)
+}
+
+/// Rows and columns of a trial.
+const SIZE: usize = 2 * LANES;
+
+/// One operand of a trial as kernels read it, for `k` steps.
+fn packed<T: Element>(
+    stored: DType,
+    lanes: &[i32],
+    bits: impl Fn(i32) -> u32,
+    pack: PackFn<T>,
+    k: usize,
+) -> Vec<T> {
+    let products = lanes.len() / SIZE;
+    let bytes = |&x: &i32| bits(x).to_le_bytes().into_iter().take(stored.size());
+    let from: Vec<u8> = lanes.iter().flat_map(bytes).collect();
+    let mut to = vec![T::default(); SIZE * k];
+    let (step, lane) = (stored.size(), products * stored.size());
+    let (src, dst) = (from.as_ptr(), to.as_mut_ptr());
+    let panel = PanelArgs { src, lane, step, lanes: SIZE, fill: SIZE, k, products, dst, stride: SIZE };
+    // SAFETY: source and destination have these lanes and steps.
+    unsafe { pack(&[panel]) };
+    to
+}
+
+/// Whether one product of `[32, K]` and `[K, 32]` comes out right. Its elements are `count` whole numbers from `least`
+/// on, `stored` says how many bytes of their `bits` are stored.
+fn trial<T: Element + PartialEq>(
+    shape: &Shape<T>,
+    stored: DType,
+    (least, count): (i32, usize),
+    bits: impl Fn(i32) -> u32,
+    number: impl Fn(i32) -> T,
+) -> bool {
+    let k = 3 * LANES;
+    let products = k * 4 / stored.size();
+    let lanes = |by: usize| -> Vec<i32> {
+        (0..SIZE * products).map(|i| least + (i * by % 1009 % count) as i32).collect()
+    };
+    let packed = |lanes: &[i32], pack| packed(stored, lanes, &bits, pack, k);
+    let Some([pack_left, pack_right]) = pack::packs(stored, Level::Portable) else { return false };
+    let (rows, columns) = (lanes(7), lanes(11));
+    let (a, b) = (packed(&rows, pack_left), packed(&columns, pack_right));
+    let mut c = [T::default(); SIZE * SIZE];
+    let tile = Tile {
+        k,
+        rows: SIZE,
+        a: a.as_ptr(),
+        a_row: 1,
+        a_k: SIZE,
+        b: b.as_ptr(),
+        b_k: SIZE,
+        padded: true,
+        from: std::ptr::null(),
+        from_row: 0,
+        c: c.as_mut_ptr(),
+        c_row: SIZE,
+        padded_sums: [true; 2],
+        bias: std::ptr::null(),
+        columns: SIZE,
+        ahead: a.as_ptr(),
+        ahead_step: 0,
+    };
+    if let Some(registers) = shape.registers {
+        // SAFETY: the caller's kernels are of this machine; operands and result have the tile's sizes.
+        unsafe {
+            (registers.configure)(SIZE);
+            shape.kernel(SIZE, Left::Packed, SIZE)(&tile);
+            (registers.release)();
+        }
+    }
+    let exact = |i: usize| -> i32 {
+        let (row, column) = (&rows[i / SIZE * products..], &columns[i % SIZE * products..]);
+        row.iter().zip(column).take(products).map(|(a, b)| a * b).sum()
+    };
+    c.iter().enumerate().all(|(i, c)| *c == number(exact(i)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_unit_is_found_out() {
+        assert!(computes_right(&EMULATED));
+        // Bytes above 127 are taken as negative ones.
+        let wrong = Kernels { unsigned: EMULATED.signed, ..EMULATED };
+        assert!(!computes_right(&wrong));
+        let wrong = Kernels { bf16: EMULATED.split, ..EMULATED };
+        assert!(!computes_right(&wrong));
+    }
+
+    #[test]
+    fn registers_alone_multiply_what_is_counted() {
+        // 16 by 16 sums of 32 products of bf16, or 64 of bytes, in each of four tiles.
+        assert_eq!(AT_MOST, [4 * 16 * 16 * 32 * 2, 4 * 16 * 16 * 64 * 2]);
+        for at_most in EMULATED.at_most {
+            // SAFETY: emulated registers are everywhere.
+            unsafe { at_most(3) };
+        }
+        assert!(computes_right(&EMULATED), "registers were left as they must be");
+    }
+}

@@ -1,0 +1,529 @@
+//! Packing for tile registers: 32-bit words of two bf16 or four bytes, sixteen words of each lane together.
+//!
+//! A panel is a sequence of chunks of sixteen words. Of the left operand's, a row of a tile is a lane's words: each lane
+//! is one cache line. Of the right operand's, a row of a tile is one word of all lanes. f32 is split in two bf16, of
+//! which the high ones of a chunk come first and the low ones after them.
+
+use crate::simd::amx::tile::LANES;
+use crate::simd::level::Level;
+use crate::simd::math;
+use crate::simd::pack::{PackFn, PanelArgs};
+use systole_ir::DType;
+
+/// What packs the left and the right operand of a stored type; `None` where tile registers have no product of it.
+pub fn packs<T: 'static>(stored: DType, level: Level) -> Option<[PackFn<T>; 2]> {
+    Some(match stored {
+        DType::BF16 => both::<T, Bf16>(level),
+        DType::F32 => both::<T, Float>(level),
+        DType::I8 | DType::U8 => both::<T, Byte>(level),
+        _ => return None,
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn both<T: 'static, S: Stored + avx512::Vectors>(level: Level) -> [PackFn<T>; 2] {
+    match level {
+        Level::Portable | Level::Avx2 => [plain::<T, S, true>, plain::<T, S, false>],
+        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => {
+            [avx512::panels::<T, S, true>, avx512::panels::<T, S, false>]
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn both<T: 'static, S: Stored>(_: Level) -> [PackFn<T>; 2] {
+    [plain::<T, S, true>, plain::<T, S, false>]
+}
+
+/// A stored element and the parts of words that it becomes.
+trait Stored: 'static {
+    const SIZE: usize;
+    /// Products of a word.
+    const GROUP: usize;
+    /// Words of a group: the high and the low halves of split numbers.
+    const PLANES: usize;
+    /// The bits in each plane's word, at its low end.
+    unsafe fn bits(p: *const u8) -> [u32; 2];
+}
+
+struct Byte;
+impl Stored for Byte {
+    const SIZE: usize = 1;
+    const GROUP: usize = 4;
+    const PLANES: usize = 1;
+    #[inline(always)]
+    unsafe fn bits(p: *const u8) -> [u32; 2] {
+        // SAFETY: the caller has an element there.
+        [u32::from(unsafe { *p }), 0]
+    }
+}
+
+struct Bf16;
+impl Stored for Bf16 {
+    const SIZE: usize = 2;
+    const GROUP: usize = 2;
+    const PLANES: usize = 1;
+    #[inline(always)]
+    unsafe fn bits(p: *const u8) -> [u32; 2] {
+        // SAFETY: the caller has an element there.
+        [u32::from(unsafe { p.cast::<u16>().read_unaligned() }), 0]
+    }
+}
+
+/// f32 as a high and a low bf16. What is not finite has no low part.
+struct Float;
+impl Stored for Float {
+    const SIZE: usize = 4;
+    const GROUP: usize = 2;
+    const PLANES: usize = 2;
+    #[inline(always)]
+    unsafe fn bits(p: *const u8) -> [u32; 2] {
+        // SAFETY: the caller has an element there.
+        let x = unsafe { p.cast::<f32>().read_unaligned() };
+        let high = math::to_bf16(x);
+        let rest = x - math::from_bf16(high);
+        let low = if math::from_bf16(high).is_finite() { math::to_bf16(rest) } else { 0 };
+        [high.into(), low.into()]
+    }
+}
+
+/// Words of a panel: chunk, plane, lane and place in the chunk to elements of the destination.
+#[inline(always)]
+fn place<S: Stored, const LEFT: bool>(
+    fill: usize,
+    chunk: usize,
+    plane: usize,
+    lane: usize,
+    word: usize,
+) -> usize {
+    let before = (chunk * S::PLANES + plane) * LANES * fill;
+    before + if LEFT { lane * LANES + word } else { word * fill + lane }
+}
+
+/// Chunks of a panel.
+fn chunks<T, S: Stored>(p: &PanelArgs<T>) -> usize {
+    p.k / (LANES * S::PLANES)
+}
+
+/// Word by word.
+unsafe fn plain<T, S: Stored, const LEFT: bool>(panels: &[PanelArgs<T>]) {
+    for p in panels {
+        // SAFETY: by the promise of `PackFn`.
+        unsafe { plain_panel::<T, S, LEFT>(p) };
+    }
+}
+
+unsafe fn plain_panel<T, S: Stored, const LEFT: bool>(p: &PanelArgs<T>) {
+    for chunk in 0..chunks::<T, S>(p) {
+        for lane in 0..p.fill {
+            for word in 0..LANES {
+                let first = (chunk * LANES + word) * S::GROUP;
+                let present = if lane < p.lanes { p.products.saturating_sub(first).min(S::GROUP) } else { 0 };
+                let mut words = [0; 2];
+                for i in 0..present {
+                    // SAFETY: by the promise of `PackFn` the source has this product.
+                    let bits = unsafe { S::bits(p.src.add(lane * p.lane + (first + i) * p.step)) };
+                    let shift = i * 32 / S::GROUP;
+                    words = std::array::from_fn(|plane| words[plane] | bits[plane] << shift);
+                }
+                for (plane, &bits) in words.iter().enumerate().take(S::PLANES) {
+                    let at = place::<S, LEFT>(p.fill, chunk, plane, lane, word);
+                    // SAFETY: as above, for the destination.
+                    unsafe { *p.dst.cast::<u32>().add(at) = bits };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use super::{Bf16, Byte, Float, LANES, Stored, chunks, place, plain_panel};
+    use crate::simd::pack::PanelArgs;
+    use crate::simd::pack::avx512::transposed_words;
+    use std::arch::x86_64::*;
+
+    /// Rows of the source that are asked for before they are read.
+    const AHEAD: usize = 16;
+
+    /// Vectors of sixteen words, one for each plane. Callers have AVX-512.
+    pub trait Vectors: Stored {
+        /// Words of one lane, whose first `count` elements are there.
+        unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2];
+        /// One word of sixteen lanes, those of the mask: element `i` of the word is at `p + i · step`, for the first
+        /// `count` of them.
+        unsafe fn across(p: *const u8, step: usize, count: usize, lanes: __mmask16) -> [__m512i; 2];
+        /// The same of 32 lanes, sixteen after the other.
+        #[inline(always)]
+        unsafe fn across_two(p: *const u8, step: usize, count: usize) -> [[__m512i; 2]; 2] {
+            // SAFETY: as above.
+            unsafe {
+                let second = p.wrapping_add(LANES * Self::SIZE);
+                [Self::across(p, step, count, !0), Self::across(second, step, count, !0)]
+            }
+        }
+    }
+
+    /// The lowest `n` bits, at most all.
+    #[inline(always)]
+    fn mask(n: usize) -> u64 {
+        if n >= 64 { !0 } else { (1 << n) - 1 }
+    }
+
+    impl Vectors for Byte {
+        #[inline(always)]
+        unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2] {
+            // SAFETY: the caller's elements, by the mask.
+            unsafe { [_mm512_maskz_loadu_epi8(mask(count), p.cast()), _mm512_setzero_si512()] }
+        }
+        #[inline(always)]
+        unsafe fn across(p: *const u8, step: usize, count: usize, lanes: __mmask16) -> [__m512i; 2] {
+            // SAFETY: as above.
+            unsafe {
+                let mut y = _mm512_setzero_si512();
+                for i in 0..count {
+                    let x = _mm_maskz_loadu_epi8(lanes, p.wrapping_add(i * step).cast());
+                    let shift = _mm512_set1_epi32(8 * i as i32);
+                    y = _mm512_or_si512(y, _mm512_sllv_epi32(_mm512_cvtepu8_epi32(x), shift));
+                }
+                [y, _mm512_setzero_si512()]
+            }
+        }
+    }
+
+    impl Vectors for Bf16 {
+        #[inline(always)]
+        unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2] {
+            // SAFETY: the caller's elements, by the mask.
+            unsafe { [_mm512_maskz_loadu_epi16(mask(count) as u32, p.cast()), _mm512_setzero_si512()] }
+        }
+        #[inline(always)]
+        unsafe fn across(p: *const u8, step: usize, count: usize, lanes: __mmask16) -> [__m512i; 2] {
+            let [x, y] = both(lanes, count);
+            // SAFETY: as above.
+            unsafe {
+                let x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(x, p.cast()));
+                let y = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(y, p.wrapping_add(step).cast()));
+                [_mm512_or_si512(x, _mm512_slli_epi32::<16>(y)), _mm512_setzero_si512()]
+            }
+        }
+        #[inline(always)]
+        unsafe fn across_two(p: *const u8, step: usize, count: usize) -> [[__m512i; 2]; 2] {
+            let [x, y] = [0, 1].map(|i| if i < count { !0 } else { 0 });
+            // SAFETY: as above.
+            unsafe {
+                let x = _mm512_maskz_loadu_epi16(x, p.cast());
+                let y = _mm512_maskz_loadu_epi16(y, p.wrapping_add(step).cast());
+                INTERLEAVED.each_ref().map(|order| {
+                    let order = _mm512_loadu_si512(order.as_ptr().cast());
+                    [_mm512_permutex2var_epi16(x, order, y), _mm512_setzero_si512()]
+                })
+            }
+        }
+    }
+
+    impl Vectors for Float {
+        #[inline(always)]
+        unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2] {
+            // SAFETY: the caller's elements, by the masks.
+            unsafe {
+                let x = _mm512_maskz_loadu_ps(mask(count) as u16, p.cast());
+                let y =
+                    _mm512_maskz_loadu_ps(mask(count.saturating_sub(16)) as u16, p.wrapping_add(64).cast());
+                let ([x, x_low], [y, y_low]) = (split(x), split(y));
+                let upper = _mm512_loadu_si512(UPPER_HALVES.as_ptr().cast());
+                [_mm512_permutex2var_epi16(x, upper, y), _mm512_permutex2var_epi16(x_low, upper, y_low)]
+            }
+        }
+        #[inline(always)]
+        unsafe fn across(p: *const u8, step: usize, count: usize, lanes: __mmask16) -> [__m512i; 2] {
+            let [x, y] = both(lanes, count);
+            // SAFETY: as above.
+            unsafe {
+                let [x, x_low] = split(_mm512_maskz_loadu_ps(x, p.cast()));
+                let [y, y_low] = split(_mm512_maskz_loadu_ps(y, p.wrapping_add(step).cast()));
+                let low = _mm512_or_si512(_mm512_srli_epi32::<16>(x_low), y_low);
+                [_mm512_or_si512(_mm512_srli_epi32::<16>(x), y), low]
+            }
+        }
+    }
+
+    /// The masks of the two elements of a word, of which `count` are there.
+    #[inline(always)]
+    fn both(lanes: __mmask16, count: usize) -> [__mmask16; 2] {
+        [if count > 0 { lanes } else { 0 }, if count > 1 { lanes } else { 0 }]
+    }
+
+    /// Which 16-bit halves of 32 numbers in two vectors are the upper ones.
+    static UPPER_HALVES: [u16; 32] = {
+        let mut halves = [0; 32];
+        let mut i = 0;
+        while i < 32 {
+            halves[i] = 2 * i as u16 + 1;
+            i += 1;
+        }
+        halves
+    };
+
+    /// Which 16-bit numbers of two vectors pair those at the same place, in the first and in the second half.
+    static INTERLEAVED: [[u16; 32]; 2] = {
+        let mut order = [[0; 32]; 2];
+        let mut i = 0;
+        while i < 64 {
+            order[i / 32][i % 32] = (i / 2 + i % 2 * 32) as u16;
+            i += 1;
+        }
+        order
+    };
+
+    /// The high and the low part of each number, as f32 with empty lower halves.
+    #[inline(always)]
+    unsafe fn split(x: __m512) -> [__m512i; 2] {
+        // SAFETY: the level is available.
+        unsafe {
+            let high = rounded(x);
+            let rest = _mm512_sub_ps(x, _mm512_castsi512_ps(high));
+            let exponent = _mm512_set1_epi32(0x7f80_0000);
+            let finite = _mm512_cmpneq_epi32_mask(_mm512_and_si512(high, exponent), exponent);
+            [high, _mm512_maskz_mov_epi32(finite, rounded(rest))]
+        }
+    }
+
+    /// To the nearest bf16, as f32.
+    #[inline(always)]
+    unsafe fn rounded(x: __m512) -> __m512i {
+        // SAFETY: the level is available.
+        unsafe {
+            let bits = _mm512_castps_si512(x);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x40_0000));
+            let y = _mm512_mask_mov_epi32(sum, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x), quiet);
+            _mm512_and_si512(y, _mm512_set1_epi32(0xffff_0000u32 as i32))
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    pub unsafe fn panels<T, S: Vectors, const LEFT: bool>(panels: &[PanelArgs<T>]) {
+        let Some(p) = panels.first() else { return };
+        // SAFETY: by the promise of `PackFn`.
+        unsafe {
+            if p.step == S::SIZE {
+                panels.iter().for_each(|p| (0..chunks::<T, S>(p)).for_each(|i| along::<T, S, LEFT>(p, i)));
+            } else if p.lane == S::SIZE {
+                // Neighbouring panels read on where the last one ended.
+                (0..chunks::<T, S>(p)).for_each(|i| panels.iter().for_each(|p| across::<T, S, LEFT>(p, i)));
+            } else {
+                panels.iter().for_each(|p| plain_panel::<T, S, LEFT>(p));
+            }
+        }
+    }
+
+    /// The source of some lanes of a chunk, and how many products it has from there on.
+    #[inline(always)]
+    fn source<T, S: Vectors>(p: &PanelArgs<T>, chunk: usize, lane: usize) -> (*const u8, usize) {
+        let first = chunk * LANES * S::GROUP;
+        (p.src.wrapping_add(lane * p.lane + first * p.step), p.products.saturating_sub(first))
+    }
+
+    /// A chunk of a panel whose lanes' products lie together in the source.
+    #[inline(always)]
+    unsafe fn along<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
+        for lane in (0..p.fill).step_by(LANES) {
+            let lanes = p.lanes.saturating_sub(lane);
+            let (from, products) = source::<T, S>(p, chunk, lane);
+            let words = |i: usize| {
+                let from = from.wrapping_add(i * p.lane);
+                ahead(from.wrapping_add(4 * LANES * S::GROUP * S::SIZE));
+                // SAFETY: by the promise of `PackFn`: counts keep to the lanes and products of the source.
+                unsafe { S::along(from, if i < lanes { products } else { 0 }) }
+            };
+            // SAFETY: as above.
+            unsafe { square::<T, S, LEFT, true, 1>(p, chunk, lane, |i| [words(i)]) };
+        }
+    }
+
+    /// A chunk of a panel whose products' lanes lie together in the source.
+    #[inline(always)]
+    unsafe fn across<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
+        let mut lane = 0;
+        while lane < p.fill {
+            let lanes = p.lanes.saturating_sub(lane);
+            let (from, products) = source::<T, S>(p, chunk, lane);
+            let place = |i: usize| {
+                let from = from.wrapping_add(i * S::GROUP * p.step);
+                for j in 0..S::GROUP {
+                    ahead(from.wrapping_add((AHEAD + j) * p.step));
+                }
+                (from, products.saturating_sub(i * S::GROUP).min(S::GROUP))
+            };
+            // SAFETY: by the promise of `PackFn`: masks and counts keep to the lanes and products of the source.
+            unsafe {
+                if lanes >= 2 * LANES {
+                    let words = |i: usize| {
+                        let (from, count) = place(i);
+                        S::across_two(from, p.step, count)
+                    };
+                    square::<T, S, LEFT, false, 2>(p, chunk, lane, words);
+                    lane += 2 * LANES;
+                } else {
+                    let words = |i: usize| {
+                        let (from, count) = place(i);
+                        [S::across(from, p.step, count, mask(lanes) as u16)]
+                    };
+                    square::<T, S, LEFT, false, 1>(p, chunk, lane, words);
+                    lane += LANES;
+                }
+            }
+        }
+    }
+
+    /// Writes sixteen words of each of `SQUARES` times sixteen lanes; `words` gives those of one lane (`BY_LANE`), or one
+    /// word of the lanes.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+    unsafe fn square<T, S: Vectors, const LEFT: bool, const BY_LANE: bool, const SQUARES: usize>(
+        p: &PanelArgs<T>,
+        chunk: usize,
+        lane: usize,
+        words: impl Fn(usize) -> [[__m512i; 2]; SQUARES],
+    ) {
+        // SAFETY: by the promise of `PackFn`.
+        unsafe {
+            let mut squares = [[[_mm512_setzero_si512(); LANES]; 2]; SQUARES];
+            for i in 0..LANES {
+                let rows = words(i);
+                for s in 0..SQUARES {
+                    for plane in 0..S::PLANES {
+                        if LEFT == BY_LANE {
+                            put::<T, S, LEFT>(p, (chunk, plane), lane + s * LANES, i, rows[s][plane]);
+                        } else {
+                            squares[s][plane][i] = rows[s][plane];
+                        }
+                    }
+                }
+            }
+            if LEFT != BY_LANE {
+                for (s, planes) in squares.iter().enumerate() {
+                    for (plane, square) in planes.iter().enumerate().take(S::PLANES) {
+                        for (i, row) in transposed_words(*square).iter().enumerate() {
+                            put::<T, S, LEFT>(p, (chunk, plane), lane + s * LANES, i, *row);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the words of the `i`-th of sixteen lanes, or the `i`-th word of them.
+    #[inline(always)]
+    unsafe fn put<T, S: Vectors, const LEFT: bool>(
+        p: &PanelArgs<T>,
+        (chunk, plane): (usize, usize),
+        lane: usize,
+        i: usize,
+        row: __m512i,
+    ) {
+        let (dst, fill) = (p.dst.cast::<u32>(), p.fill - lane);
+        // SAFETY: by the promise of `PackFn`: masks and counts keep to the panel.
+        unsafe {
+            if LEFT && i < fill {
+                let at = place::<S, LEFT>(p.fill, chunk, plane, lane + i, 0);
+                _mm512_storeu_epi32(dst.wrapping_add(at).cast(), row);
+            } else if !LEFT {
+                let at = place::<S, LEFT>(p.fill, chunk, plane, lane, i);
+                _mm512_mask_storeu_epi32(dst.wrapping_add(at).cast(), mask(fill) as u16, row);
+            }
+        }
+    }
+
+    /// Asks for a cache line for the second cache: lanes that lie a power of two apart share few places of the first.
+    #[inline(always)]
+    fn ahead(p: *const u8) {
+        // SAFETY: a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::rng::Stream;
+
+    /// Packs random bytes of lanes and products with given distances both ways.
+    fn check(stored: DType, (lanes, fill, products): (usize, usize, usize), by_lanes: bool, left: bool) {
+        let size = stored.size();
+        let (words, planes) = if stored == DType::F32 { (2, 2) } else { (4 / size, 1) };
+        let k = products.div_ceil(words).next_multiple_of(LANES) * planes;
+        let mut stream = Stream::new(3, products as u64, lanes as u64);
+        let source: Vec<u8> = (0..lanes * products * size).map(|_| stream.below(256) as u8).collect();
+        let (lane, step) = if by_lanes { (size, lanes * size) } else { (products * size, size) };
+        let pack = |level: Level| -> Vec<u32> {
+            let mut to = vec![7u32; fill * k];
+            let (src, dst) = (source.as_ptr(), to.as_mut_ptr());
+            let panel = PanelArgs { src, lane, step, lanes, fill, k, products, dst, stride: fill };
+            let packs = packs::<u32>(stored, level).expect("a stored type of tile registers");
+            // SAFETY: source and destination have these lanes and products.
+            unsafe { packs[usize::from(!left)](&[panel]) };
+            to
+        };
+        assert!(
+            pack(Level::Portable) == pack(Level::Avx512),
+            "{stored} {lanes} {fill} {products} {by_lanes} {left}"
+        );
+    }
+
+    #[test]
+    fn vectors_pack_as_words_do() {
+        let stored = [DType::BF16, DType::F32, DType::I8].into_iter();
+        for stored in stored.filter(|_| Level::Avx512.is_available()) {
+            for (by_lanes, left) in [(false, false), (false, true), (true, false), (true, true)] {
+                for sizes in [(32, 32, 128), (16, 16, 32), (1, 1, 1), (19, 20, 70), (31, 32, 65), (5, 6, 200)]
+                {
+                    check(stored, sizes, by_lanes, left);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn words_hold_pairs_in_order_and_zeros_behind() {
+        let source: Vec<u16> = (1..=6).collect();
+        let mut to = vec![9u32; 2 * LANES];
+        let panel = |to: &mut Vec<u32>| PanelArgs {
+            src: source.as_ptr().cast(),
+            lane: 6,
+            step: 2,
+            lanes: 2,
+            fill: 2,
+            k: LANES,
+            products: 3,
+            dst: to.as_mut_ptr(),
+            stride: 2,
+        };
+        let [left, right] = packs::<u32>(DType::BF16, Level::Portable).expect("bf16");
+        // SAFETY: two lanes of three products each, and room for a chunk of two lanes.
+        unsafe { left(&[panel(&mut to)]) };
+        let (a, b) = ([1 | 2 << 16, 3], [4 | 5 << 16, 6]);
+        assert_eq!((&to[..2], &to[LANES..LANES + 2]), (&a[..], &b[..]));
+        assert!(to[2..LANES].iter().chain(&to[LANES + 2..]).all(|&x| x == 0));
+        // SAFETY: as above.
+        unsafe { right(&[panel(&mut to)]) };
+        assert_eq!(to[..4], [a[0], b[0], a[1], b[1]]);
+        assert!(to[4..].iter().all(|&x| x == 0));
+    }
+
+    #[test]
+    fn split_numbers_add_up() {
+        for x in [1.0f32, -std::f32::consts::PI, 1e-30, 12345.678, 0.0, f32::INFINITY, f32::NAN] {
+            // SAFETY: one element.
+            let [high, low] =
+                unsafe { Float::bits((&raw const x).cast()) }.map(|b| math::from_bf16(b as u16));
+            if x.is_finite() {
+                assert!((f64::from(high) + f64::from(low) - f64::from(x)).abs() <= f64::from(x.abs()) * 2e-5);
+            } else {
+                assert!((high == x || high.is_nan() == x.is_nan()) && low == 0.0, "{x}: {high} and {low}");
+            }
+        }
+    }
+}

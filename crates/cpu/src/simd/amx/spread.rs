@@ -1,0 +1,409 @@
+//! Products of bf16 with an operand that lies where it is: rows of its tiles at equal distances, in runs of chunks.
+//!
+//! A chunk is sixteen words along the products. Of windows over an image, the rows of the left operand's tiles are
+//! pixels that follow each other, and a run is a tap's channels ([`Windows`]); of a kernel's gradient, the rows of the
+//! right operand's tiles are pairs of pixels, and a run is an image ([`Sums`]). Attention's products are one run.
+
+use crate::simd::amx::tile::{Bf16, Config, LANES, LINE, Lanes, Unit, Work, dots};
+#[cfg(test)]
+use crate::simd::math;
+use crate::simd::prefetch::prefetch_far;
+use std::mem::MaybeUninit;
+
+/// Columns of two tiles side by side.
+pub const COLUMNS: usize = 2 * LANES;
+/// Numbers that statistics of a panel of one image take: what is subtracted first, sums, sums of squares.
+pub const STATISTICS: usize = 3 * COLUMNS;
+/// Lines that are fetched with each chunk.
+const FETCHED: usize = 4;
+
+/// Operands of two by two tiles, or fewer; distances in bytes.
+pub struct Operands {
+    /// The first rows of the left operand's tiles.
+    pub a: [*const u8; 2],
+    pub a_row: usize,
+    pub a_chunk: usize,
+    /// The first row of the right operand's first tile, and how far the second one lies from it.
+    pub b: *const u8,
+    pub b_next: usize,
+    pub b_row: usize,
+    pub b_chunk: usize,
+    /// Where each run begins, from the addresses above, and its chunks.
+    pub a_runs: *const usize,
+    pub b_runs: *const usize,
+    pub runs: usize,
+    pub chunks: usize,
+    /// Memory that is fetched meanwhile: where it begins and ends.
+    pub ahead: [*const u8; 2],
+    /// Whether there are two tiles of rows, and two of columns.
+    pub two: [bool; 2],
+}
+
+/// What becomes of a tile of rows.
+#[derive(Clone, Copy)]
+pub struct Rows {
+    /// The first row's place in the result, and bytes between rows.
+    pub to: *mut u8,
+    pub row: usize,
+    /// Rows before this one were written before.
+    pub skip: usize,
+    /// [`STATISTICS`] numbers that the rows are added to, or null; whether these are the first rows.
+    pub statistics: *mut f32,
+    pub begins: bool,
+}
+
+/// Sums over all runs, rounded where they are narrow, to places in a result.
+pub struct Windows {
+    pub operands: Operands,
+    /// Rows of each tile, as configured.
+    pub height: usize,
+    pub columns: usize,
+    pub rows: [Rows; 2],
+    /// Whole tiles of columns are readable, or null. Narrow results are rounded before and after it is added.
+    pub bias: *const f32,
+    /// Whether results are bf16, else f32.
+    pub narrow: bool,
+}
+
+/// Sums over all runs, to whole tiles of numbers.
+pub struct Sums {
+    pub operands: Operands,
+    pub c: *mut f32,
+    /// Bytes between their rows.
+    pub c_row: usize,
+    /// Whether they are added to what is there.
+    pub add: bool,
+}
+
+/// Kernels of one unit; whoever calls the latter two has configured this thread's registers.
+#[derive(Clone, Copy)]
+pub struct Spread {
+    /// Prepares registers for left tiles of so many rows.
+    pub configure: unsafe fn(usize),
+    pub release: unsafe fn(),
+    pub windows: unsafe fn(&Windows),
+    pub sums: unsafe fn(&Sums),
+}
+
+impl Spread {
+    pub(crate) const fn of<U: Unit>() -> Spread {
+        Spread {
+            configure: configure::<U>,
+            release: U::release,
+            windows: U::enter::<Windows>,
+            sums: U::enter::<Sums>,
+        }
+    }
+}
+
+unsafe fn configure<U: Unit>(rows: usize) {
+    // SAFETY: the caller's machine has the unit.
+    unsafe { U::configure(&Config::of_rows(rows)) };
+}
+
+impl Operands {
+    /// Adds all products to the sums in the registers.
+    #[inline(always)]
+    unsafe fn add<U: Unit, const R: bool, const C: bool>(&self) {
+        let [mut ahead, end] = self.ahead;
+        for run in 0..self.runs {
+            // SAFETY: by the promise of `Work`.
+            unsafe {
+                let from = *self.a_runs.add(run);
+                let mut a = self.a.map(|a| a.wrapping_add(from));
+                let mut b = self.b.wrapping_add(*self.b_runs.add(run));
+                for _ in 0..self.chunks {
+                    U::load::<4>(a[0], self.a_row);
+                    if R {
+                        U::load::<5>(a[1], self.a_row);
+                    }
+                    U::load::<6>(b, self.b_row);
+                    if C {
+                        U::load::<7>(b.wrapping_add(self.b_next), self.b_row);
+                    }
+                    dots::<U, Bf16, R, C>();
+                    a = a.map(|a| a.wrapping_add(self.a_chunk));
+                    b = b.wrapping_add(self.b_chunk);
+                    let mut i = 0;
+                    while i < FETCHED && ahead < end {
+                        prefetch_far(ahead);
+                        ahead = ahead.wrapping_add(LINE);
+                        i += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Runs an expression with constants for one or two tiles of rows and of columns.
+macro_rules! with_tiles {
+    ($two:expr, |$r:ident, $c:ident| $body:expr) => {
+        match $two {
+            [true, true] => with_tiles!(@ $r, $c, true, true, $body),
+            [true, false] => with_tiles!(@ $r, $c, true, false, $body),
+            [false, true] => with_tiles!(@ $r, $c, false, true, $body),
+            [false, false] => with_tiles!(@ $r, $c, false, false, $body),
+        }
+    };
+    (@ $r:ident, $c:ident, $one:literal, $other:literal, $body:expr) => {{
+        const $r: bool = $one;
+        const $c: bool = $other;
+        $body
+    }};
+}
+
+/// Bytes between rows of a buffer's sums.
+const ROW: usize = 2 * LINE;
+
+#[inline(always)]
+unsafe fn zero<U: Unit>() {
+    // SAFETY: by the promise of `Work`.
+    unsafe {
+        U::zero::<0>();
+        U::zero::<1>();
+        U::zero::<2>();
+        U::zero::<3>();
+    }
+}
+
+/// Stores sums of tiles of `height` rows one below and beside the other, `row` bytes between rows.
+#[inline(always)]
+unsafe fn store<U: Unit, const R: bool, const C: bool>(to: *mut u8, row: usize, height: usize) {
+    let down = to.wrapping_add(height * row);
+    // SAFETY: by the promise of `Work`.
+    unsafe {
+        U::store::<0>(to, row);
+        if C {
+            U::store::<1>(to.wrapping_add(LINE), row);
+        }
+        if R {
+            U::store::<2>(down, row);
+        }
+        if R && C {
+            U::store::<3>(down.wrapping_add(LINE), row);
+        }
+    }
+}
+
+impl Work for Sums {
+    #[inline(always)]
+    unsafe fn run<U: Unit>(&self) {
+        let (c, row) = (self.c.cast::<u8>(), self.c_row);
+        // SAFETY: by the promise of `Work`.
+        unsafe {
+            with_tiles!(self.operands.two, |R, C| {
+                if !self.add {
+                    zero::<U>();
+                } else {
+                    let down = c.wrapping_add(LANES * row);
+                    U::load::<0>(c, row);
+                    if C {
+                        U::load::<1>(c.wrapping_add(LINE), row);
+                    }
+                    if R {
+                        U::load::<2>(down, row);
+                    }
+                    if R && C {
+                        U::load::<3>(down.wrapping_add(LINE), row);
+                    }
+                }
+                self.operands.add::<U, R, C>();
+                store::<U, R, C>(c, row, LANES);
+            })
+        }
+    }
+}
+
+/// Sums of two by two tiles, on whole lines.
+#[repr(align(64))]
+struct Buffer([MaybeUninit<f32>; COLUMNS * COLUMNS]);
+
+impl Work for Windows {
+    #[inline(always)]
+    unsafe fn run<U: Unit>(&self) {
+        let mut buffer = Buffer([const { MaybeUninit::uninit() }; COLUMNS * COLUMNS]);
+        let sums = buffer.0.as_mut_ptr().cast::<f32>();
+        // SAFETY: by the promise of `Work`; all rows of the tiles that there are were stored.
+        unsafe {
+            with_tiles!(self.operands.two, |R, C| {
+                zero::<U>();
+                self.operands.add::<U, R, C>();
+                store::<U, R, C>(sums.cast(), ROW, self.height);
+                self.finish::<U, { if C { 2 } else { 1 } }>(&self.rows[0], sums);
+                if R {
+                    let sums = sums.add(self.height * COLUMNS);
+                    self.finish::<U, { if C { 2 } else { 1 } }>(&self.rows[1], sums);
+                }
+            })
+        }
+    }
+}
+
+/// Sixteen numbers of each of `N` tiles.
+#[inline(always)]
+unsafe fn load<V: Lanes, const N: usize>(from: *const f32) -> [V; N] {
+    let mut all = [V::zero(); N];
+    let mut j = 0;
+    while j < N {
+        // SAFETY: the caller has so many there.
+        all[j] = unsafe { V::load(from.wrapping_add(j * LANES)) };
+        j += 1;
+    }
+    all
+}
+
+#[inline(always)]
+unsafe fn put<V: Lanes, const N: usize>(all: &[V; N], to: *mut f32) {
+    let mut j = 0;
+    while j < N {
+        // SAFETY: the caller has so many there.
+        unsafe { all[j].store(to.wrapping_add(j * LANES), LANES) };
+        j += 1;
+    }
+}
+
+/// Sums and squares of distances from what is subtracted first.
+struct Statistics<V, const N: usize> {
+    from: [V; N],
+    sums: [V; N],
+    squares: [V; N],
+}
+
+impl<V: Lanes, const N: usize> Statistics<V, N> {
+    #[inline(always)]
+    fn add(&mut self, y: &[V; N]) {
+        let mut j = 0;
+        while j < N {
+            let off = y[j].sub(self.from[j]);
+            self.sums[j] = self.sums[j].add(off);
+            self.squares[j] = off.mul_add(off, self.squares[j]);
+            j += 1;
+        }
+    }
+}
+
+impl Windows {
+    /// Writes the rows of one tile, whose sums lie in rows of [`COLUMNS`].
+    #[inline(always)]
+    unsafe fn finish<U: Unit, const N: usize>(&self, rows: &Rows, sums: *mut f32) {
+        // SAFETY: by the promise of `Work`.
+        unsafe {
+            let bias = match self.bias.is_null() {
+                true => None,
+                false => Some(load::<U::Lanes, N>(self.bias)),
+            };
+            if rows.statistics.is_null() {
+                for i in rows.skip..self.height {
+                    self.write::<U::Lanes, N>(rows, sums, i, bias);
+                }
+                return;
+            }
+            let place = |k: usize| rows.statistics.wrapping_add(k * COLUMNS);
+            let mut all = Statistics {
+                from: [U::Lanes::zero(); N],
+                sums: [U::Lanes::zero(); N],
+                squares: [U::Lanes::zero(); N],
+            };
+            if rows.begins {
+                // What is subtracted is the mean of the first rows, a part of all: so near to the mean of all that
+                // little is lost where their difference is taken off.
+                let mut total = [U::Lanes::zero(); N];
+                for i in rows.skip..self.height {
+                    let y = self.write::<U::Lanes, N>(rows, sums, i, bias);
+                    put(&y, sums.wrapping_add(i * COLUMNS));
+                    let mut j = 0;
+                    while j < N {
+                        total[j] = total[j].add(y[j]);
+                        j += 1;
+                    }
+                }
+                let share = 1.0 / (self.height - rows.skip) as f32;
+                all.from = total.map(|sum| sum.scale(share));
+                put(&all.from, place(0));
+                for i in rows.skip..self.height {
+                    all.add(&load::<U::Lanes, N>(sums.wrapping_add(i * COLUMNS)));
+                }
+            } else {
+                all = Statistics { from: load(place(0)), sums: load(place(1)), squares: load(place(2)) };
+                for i in rows.skip..self.height {
+                    let y = self.write::<U::Lanes, N>(rows, sums, i, bias);
+                    all.add(&y);
+                }
+            }
+            put(&all.sums, place(1));
+            put(&all.squares, place(2));
+        }
+    }
+
+    /// Writes row `i`; what it then holds.
+    #[inline(always)]
+    unsafe fn write<V: Lanes, const N: usize>(
+        &self,
+        rows: &Rows,
+        sums: *const f32,
+        i: usize,
+        bias: Option<[V; N]>,
+    ) -> [V; N] {
+        let to = rows.to.wrapping_add(i * rows.row);
+        // SAFETY: by the promise of `Work`.
+        unsafe {
+            let mut y = load::<V, N>(sums.wrapping_add(i * COLUMNS));
+            let mut j = 0;
+            while j < N {
+                if let Some(bias) = &bias {
+                    y[j] = if self.narrow { V::widen(y[j].narrow()) } else { y[j] }.add(bias[j]);
+                }
+                let count = LANES.min(self.columns - j * LANES);
+                if self.narrow {
+                    let bits = y[j].narrow();
+                    V::store_narrow(bits, to.cast::<u16>().wrapping_add(j * LANES), count);
+                    y[j] = V::widen(bits);
+                } else {
+                    y[j].store(to.cast::<f32>().wrapping_add(j * LANES), count);
+                }
+                j += 1;
+            }
+            y
+        }
+    }
+}
+
+#[cfg(test)]
+impl Lanes for [f32; LANES] {
+    type Narrow = [u16; LANES];
+
+    fn zero() -> Self {
+        [0.0; LANES]
+    }
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's numbers.
+        unsafe { *p.cast() }
+    }
+    unsafe fn store(self, p: *mut f32, n: usize) {
+        // SAFETY: the caller's place.
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), p, n) }
+    }
+    unsafe fn store_narrow(bits: [u16; LANES], p: *mut u16, n: usize) {
+        // SAFETY: the caller's place.
+        unsafe { std::ptr::copy_nonoverlapping(bits.as_ptr(), p, n) }
+    }
+    fn add(self, other: Self) -> Self {
+        std::array::from_fn(|i| self[i] + other[i])
+    }
+    fn sub(self, other: Self) -> Self {
+        std::array::from_fn(|i| self[i] - other[i])
+    }
+    fn scale(self, by: f32) -> Self {
+        self.map(|x| x * by)
+    }
+    fn mul_add(self, by: Self, other: Self) -> Self {
+        std::array::from_fn(|i| self[i].mul_add(by[i], other[i]))
+    }
+    fn narrow(self) -> [u16; LANES] {
+        self.map(|x| math::to_bf16(if x.is_subnormal() { 0f32.copysign(x) } else { x }))
+    }
+    fn widen(bits: [u16; LANES]) -> Self {
+        bits.map(math::from_bf16)
+    }
+}

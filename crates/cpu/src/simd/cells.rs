@@ -1,0 +1,185 @@
+//! Elements as they lie in memory, and folds of them that round to the stored type at every step.
+//!
+//! For kernels whose folds follow the interpreter's order and rounding exactly: windows and scatters.
+
+use crate::simd::math;
+use systole_ir::DType;
+use systole_ir::op::Monoid;
+
+/// An element as stored. A lane is what arithmetic is done in: f32 for the narrow floats.
+pub(crate) trait Cell: Copy + Send + Sync + 'static {
+    /// In arithmetic.
+    type Lane: Copy + PartialOrd;
+    /// An integer as wide as a lane, so that comparisons of both share vector masks.
+    type Mark: Copy + PartialEq + From<u32>;
+    /// Whether networks compute with it (see [`Tile::EVERY_LEVEL`](crate::simd::level::Tile::EVERY_LEVEL)).
+    const COMMON: bool;
+    /// What is stored, as a lane.
+    fn load(self) -> Self::Lane;
+    /// The nearest stored value.
+    fn store(lane: Self::Lane) -> Self;
+}
+
+macro_rules! plain {
+    ($($t:ty, $mark:ty, $common:literal;)*) => { $(
+        impl Cell for $t {
+            type Lane = $t;
+            type Mark = $mark;
+            const COMMON: bool = $common;
+            #[inline(always)] fn load(self) -> $t { self }
+            #[inline(always)] fn store(lane: $t) -> $t { lane }
+        }
+    )* };
+}
+plain!(
+    f32, u32, true; f64, u64, false; i8, u32, false; i16, u32, false; i32, u32, false; i64, u64, false;
+    u8, u32, false; u16, u32, false; u32, u32, false; u64, u64, false;
+);
+
+/// A bf16 by its bits.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Bf16(u16);
+
+/// An f16 by its bits.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct F16(u16);
+
+macro_rules! narrow {
+    ($($t:ident, $from:path, $to:path;)*) => { $(
+        impl Cell for $t {
+            type Lane = f32;
+            type Mark = u32;
+            const COMMON: bool = true;
+            #[inline(always)] fn load(self) -> f32 { $from(self.0) }
+            #[inline(always)] fn store(lane: f32) -> $t { $t($to(lane)) }
+        }
+    )* };
+}
+narrow!(Bf16, math::from_bf16, math::to_bf16; F16, math::from_f16, math::to_f16;);
+
+/// A function of lanes whose results are stored values of `C`.
+pub(crate) trait Fold<C: Cell>: Send + Sync + 'static {
+    /// Whether networks fold with it.
+    const COMMON: bool = false;
+    /// `(accumulated, next) → accumulated`.
+    fn f(a: C::Lane, b: C::Lane) -> C::Lane;
+}
+
+pub(crate) struct Add;
+pub(crate) struct Mul;
+pub(crate) struct Min;
+pub(crate) struct Max;
+pub(crate) struct And;
+pub(crate) struct Or;
+/// The later of the two.
+pub(crate) struct Last;
+
+macro_rules! ints {
+    ($($t:ty),*) => { $(
+        impl Fold<$t> for Add { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.wrapping_add(b) } }
+        impl Fold<$t> for Mul { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.wrapping_mul(b) } }
+        impl Fold<$t> for Min { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.min(b) } }
+        impl Fold<$t> for Max { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.max(b) } }
+        impl Fold<$t> for And { #[inline(always)] fn f(a: $t, b: $t) -> $t { a & b } }
+        impl Fold<$t> for Or { #[inline(always)] fn f(a: $t, b: $t) -> $t { a | b } }
+    )* };
+}
+ints!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+// Rounding a sum or product of narrow floats from f32 gives the exact one's rounding: f32 has more than twice
+// their digits. Extremes are one of the operands.
+macro_rules! floats {
+    ($($t:ty, $lane:ty, $max:path, $min:path;)*) => { $(
+        impl Fold<$t> for Add {
+            const COMMON: bool = true;
+            #[inline(always)] fn f(a: $lane, b: $lane) -> $lane { <$t>::store(a + b).load() }
+        }
+        impl Fold<$t> for Mul {
+            #[inline(always)] fn f(a: $lane, b: $lane) -> $lane { <$t>::store(a * b).load() }
+        }
+        impl Fold<$t> for Min { #[inline(always)] fn f(a: $lane, b: $lane) -> $lane { $min(a, b) } }
+        impl Fold<$t> for Max {
+            const COMMON: bool = true;
+            #[inline(always)] fn f(a: $lane, b: $lane) -> $lane { $max(a, b) }
+        }
+    )* };
+}
+floats!(
+    f32, f32, math::maximum, math::minimum;
+    f64, f64, math::maximum64, math::minimum64;
+    Bf16, f32, math::maximum, math::minimum;
+    F16, f32, math::maximum, math::minimum;
+);
+
+impl<C: Cell> Fold<C> for Last {
+    #[inline(always)]
+    fn f(_: C::Lane, b: C::Lane) -> C::Lane {
+        b
+    }
+}
+
+/// Something to be made for an element type and a fold.
+pub(crate) trait ForFold {
+    type Out;
+    fn with<C: Cell, F: Fold<C>>(&self) -> Self::Out;
+}
+
+/// Makes it for this element type and fold; `None` where the fold does not type.
+pub(crate) fn for_fold<V: ForFold>(v: &V, dtype: DType, monoid: Monoid) -> Option<V::Out> {
+    Some(match dtype {
+        DType::F32 => for_float::<f32, V>(v, monoid)?,
+        DType::F64 => for_float::<f64, V>(v, monoid)?,
+        DType::BF16 => for_float::<Bf16, V>(v, monoid)?,
+        DType::F16 => for_float::<F16, V>(v, monoid)?,
+        DType::I8 => for_int::<u8, i8, V>(v, monoid),
+        DType::I16 => for_int::<u16, i16, V>(v, monoid),
+        DType::I32 => for_int::<u32, i32, V>(v, monoid),
+        DType::I64 => for_int::<u64, i64, V>(v, monoid),
+        DType::U8 => for_int::<u8, u8, V>(v, monoid),
+        DType::U16 => for_int::<u16, u16, V>(v, monoid),
+        DType::U32 => for_int::<u32, u32, V>(v, monoid),
+        DType::U64 => for_int::<u64, u64, V>(v, monoid),
+        DType::Bool => match monoid {
+            Monoid::Add | Monoid::Maximum | Monoid::Or => v.with::<u8, Or>(),
+            Monoid::Multiply | Monoid::Minimum | Monoid::And => v.with::<u8, And>(),
+        },
+    })
+}
+
+fn for_float<C: Cell, V: ForFold>(v: &V, monoid: Monoid) -> Option<V::Out>
+where
+    Add: Fold<C>,
+    Mul: Fold<C>,
+    Min: Fold<C>,
+    Max: Fold<C>,
+{
+    match monoid {
+        Monoid::Add => Some(v.with::<C, Add>()),
+        Monoid::Multiply => Some(v.with::<C, Mul>()),
+        Monoid::Minimum => Some(v.with::<C, Min>()),
+        Monoid::Maximum => Some(v.with::<C, Max>()),
+        Monoid::And | Monoid::Or => None,
+    }
+}
+
+/// `U` is the unsigned type of `C`'s size: in two's complement all but order is the same for both.
+fn for_int<U: Cell, C: Cell, V: ForFold>(v: &V, monoid: Monoid) -> V::Out
+where
+    Add: Fold<U>,
+    Mul: Fold<U>,
+    And: Fold<U>,
+    Or: Fold<U>,
+    Min: Fold<C>,
+    Max: Fold<C>,
+{
+    match monoid {
+        Monoid::Add => v.with::<U, Add>(),
+        Monoid::Multiply => v.with::<U, Mul>(),
+        Monoid::And => v.with::<U, And>(),
+        Monoid::Or => v.with::<U, Or>(),
+        Monoid::Minimum => v.with::<C, Min>(),
+        Monoid::Maximum => v.with::<C, Max>(),
+    }
+}

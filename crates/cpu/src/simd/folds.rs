@@ -1,0 +1,237 @@
+//! Loops that fold elements with one associative op. Narrow floats are folded in f32, as lanes.
+
+use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::loops::{Lane, lanes, lanes_mut};
+use crate::simd::math;
+use std::marker::PhantomData;
+use systole_ir::DType;
+use systole_ir::op::Monoid;
+
+/// Accumulators of a fold along contiguous elements.
+pub const LANES: usize = 64;
+
+/// An associative, commutative function of lanes.
+pub trait Fold<T> {
+    fn f(a: T, b: T) -> T;
+}
+
+pub struct Add;
+pub struct Mul;
+pub struct Min;
+pub struct Max;
+pub struct And;
+pub struct Or;
+
+macro_rules! int_folds {
+    ($($t:ty),*) => { $(
+        impl Fold<$t> for Add { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.wrapping_add(b) } }
+        impl Fold<$t> for Mul { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.wrapping_mul(b) } }
+        impl Fold<$t> for Min { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.min(b) } }
+        impl Fold<$t> for Max { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.max(b) } }
+        impl Fold<$t> for And { #[inline(always)] fn f(a: $t, b: $t) -> $t { a & b } }
+        impl Fold<$t> for Or { #[inline(always)] fn f(a: $t, b: $t) -> $t { a | b } }
+    )* };
+}
+int_folds!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+macro_rules! float_folds {
+    ($($t:ty, $max:path, $min:path;)*) => { $(
+        impl Fold<$t> for Add { #[inline(always)] fn f(a: $t, b: $t) -> $t { a + b } }
+        impl Fold<$t> for Mul { #[inline(always)] fn f(a: $t, b: $t) -> $t { a * b } }
+        impl Fold<$t> for Min { #[inline(always)] fn f(a: $t, b: $t) -> $t { $min(a, b) } }
+        impl Fold<$t> for Max { #[inline(always)] fn f(a: $t, b: $t) -> $t { $max(a, b) } }
+    )* };
+}
+float_folds!(f32, math::maximum, math::minimum; f64, math::maximum64, math::minimum64;);
+
+/// Folds `n` elements into [`LANES`] accumulators at `dst`.
+struct Along<T, F>(PhantomData<(T, F)>);
+impl<T: Lane, F: Fold<T>> Tile for Along<T, F> {
+    const EVERY_LEVEL: bool = T::COMMON;
+
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`; the accumulators are apart from the elements.
+        let (d, a) = unsafe { (&mut *dst.cast::<[T; LANES]>(), lanes::<T>(a, n)) };
+        let mut acc = *d;
+        let chunks = a.chunks_exact(LANES);
+        let rest = chunks.remainder();
+        for chunk in chunks {
+            for (x, y) in acc.iter_mut().zip(chunk) {
+                *x = F::f(*x, *y);
+            }
+        }
+        for (x, y) in acc.iter_mut().zip(rest) {
+            *x = F::f(*x, *y);
+        }
+        *d = acc;
+    }
+}
+
+/// Folds `n` elements into `n` accumulators.
+struct Across<T, F>(PhantomData<(T, F)>);
+impl<T: Lane, F: Fold<T>> Tile for Across<T, F> {
+    const EVERY_LEVEL: bool = T::COMMON;
+
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`; the accumulators are apart from the elements.
+        let (d, a) = unsafe { (lanes_mut::<T>(dst, n), lanes::<T>(a, n)) };
+        for (x, y) in d.iter_mut().zip(a) {
+            *x = F::f(*x, *y);
+        }
+    }
+}
+
+/// Folds [`LANES`] accumulators into one, in a tree.
+struct Within<T, F>(PhantomData<(T, F)>);
+impl<T: Lane, F: Fold<T>> Tile for Within<T, F> {
+    const EVERY_LEVEL: bool = T::COMMON;
+
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, _: usize) {
+        // SAFETY: the caller has the accumulators at `a` and a lane at `dst`.
+        unsafe {
+            let mut acc = *a.cast::<[T; LANES]>();
+            let mut half = LANES / 2;
+            while half > 0 {
+                let (low, high) = acc.split_at_mut(half);
+                for (x, y) in low.iter_mut().zip(high) {
+                    *x = F::f(*x, *y);
+                }
+                half /= 2;
+            }
+            *dst.cast::<T>() = acc[0];
+        }
+    }
+}
+
+/// Folds each of `n` rows of elements at `a`, whose length (a `usize`) is at `b`, into one of `n` lanes.
+struct Short<T, F>(PhantomData<(T, F)>);
+impl<T: Lane, F: Fold<T>> Tile for Short<T, F> {
+    const EVERY_LEVEL: bool = T::COMMON;
+
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`; rows have an element at least.
+        unsafe {
+            let row = *b.cast::<usize>();
+            let elements = lanes::<T>(a, n * row);
+            for (x, row) in lanes_mut::<T>(dst, n).iter_mut().zip(elements.chunks_exact(row)) {
+                *x = row[1..].iter().fold(row[0], |x, y| F::f(x, *y));
+            }
+        }
+    }
+}
+
+/// The loops of one fold.
+#[derive(Clone, Copy)]
+pub struct Loops {
+    /// [`Along`].
+    pub along: TileFn,
+    /// [`Across`].
+    pub across: TileFn,
+    /// [`Within`].
+    pub within: TileFn,
+    /// [`Short`].
+    pub short: TileFn,
+}
+
+fn loops<T: Lane, F: Fold<T>>(level: Level) -> Loops {
+    Loops {
+        along: level.tile::<Along<T, F>>(),
+        across: level.tile::<Across<T, F>>(),
+        within: level.tile::<Within<T, F>>(),
+        short: level.tile::<Short<T, F>>(),
+    }
+}
+
+fn float_loops<T: Lane>(monoid: Monoid, level: Level) -> Loops
+where
+    Add: Fold<T>,
+    Mul: Fold<T>,
+    Min: Fold<T>,
+    Max: Fold<T>,
+{
+    match monoid {
+        Monoid::Multiply => loops::<T, Mul>(level),
+        Monoid::Minimum => loops::<T, Min>(level),
+        Monoid::Maximum => loops::<T, Max>(level),
+        // Bitwise folds of floats do not type.
+        Monoid::Add | Monoid::And | Monoid::Or => loops::<T, Add>(level),
+    }
+}
+
+fn int_loops<T: Lane>(monoid: Monoid, level: Level) -> Loops
+where
+    Add: Fold<T>,
+    Mul: Fold<T>,
+    Min: Fold<T>,
+    Max: Fold<T>,
+    And: Fold<T>,
+    Or: Fold<T>,
+{
+    match monoid {
+        Monoid::And => loops::<T, And>(level),
+        Monoid::Or => loops::<T, Or>(level),
+        other => match other {
+            Monoid::Multiply => loops::<T, Mul>(level),
+            Monoid::Minimum => loops::<T, Min>(level),
+            Monoid::Maximum => loops::<T, Max>(level),
+            _ => loops::<T, Add>(level),
+        },
+    }
+}
+
+/// The loops that fold elements of a type.
+pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> Loops {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => float_loops::<f32>(monoid, level),
+        DType::F64 => float_loops::<f64>(monoid, level),
+        DType::I8 => int_loops::<i8>(monoid, level),
+        DType::I16 => int_loops::<i16>(monoid, level),
+        DType::I32 => int_loops::<i32>(monoid, level),
+        DType::I64 => int_loops::<i64>(monoid, level),
+        DType::U8 => int_loops::<u8>(monoid, level),
+        DType::U16 => int_loops::<u16>(monoid, level),
+        DType::U32 => int_loops::<u32>(monoid, level),
+        DType::U64 => int_loops::<u64>(monoid, level),
+        DType::Bool => match monoid {
+            Monoid::Add | Monoid::Maximum | Monoid::Or => loops::<u8, Or>(level),
+            Monoid::Multiply | Monoid::Minimum | Monoid::And => loops::<u8, And>(level),
+        },
+    }
+}
+
+/// A bf16 in memory.
+#[derive(Clone, Copy)]
+struct StoredBf16(u16);
+/// An f16 in memory.
+#[derive(Clone, Copy)]
+struct StoredF16(u16);
+
+impl Lane for StoredBf16 {
+    const COMMON: bool = true;
+}
+impl Lane for StoredF16 {
+    const COMMON: bool = true;
+}
+
+impl<F: Fold<f32>> Fold<StoredBf16> for F {
+    #[inline(always)]
+    fn f(a: StoredBf16, b: StoredBf16) -> StoredBf16 {
+        StoredBf16(math::to_bf16(<F as Fold<f32>>::f(math::from_bf16(a.0), math::from_bf16(b.0))))
+    }
+}
+
+impl<F: Fold<f32>> Fold<StoredF16> for F {
+    #[inline(always)]
+    fn f(a: StoredF16, b: StoredF16) -> StoredF16 {
+        StoredF16(math::to_f16(<F as Fold<f32>>::f(math::from_f16(a.0), math::from_f16(b.0))))
+    }
+}
+
+/// The loop that adds `n` elements to those at its destination; narrow floats are not its element types.
+pub fn adder(dtype: DType, level: Level) -> TileFn {
+    loops_of(Monoid::Add, dtype, level.vectors()).across
+}

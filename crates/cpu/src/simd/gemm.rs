@@ -1,0 +1,716 @@
+//! Register kernels of matrix products: f32, f64, and narrow integers in groups.
+//!
+//! A kernel computes a tile of `MR` rows by a few vectors of columns. The left operand is read packed, or where it
+//! lies with any two strides; the right one by rows of vectors, packed or where it lies. An element of a tile is one
+//! chain of multiply-adds in order, whatever the tile's size, so results do not depend on how a product is cut.
+
+use crate::simd::level::Level;
+use crate::simd::prefetch::{prefetch_far, prefetch_row};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86;
+use crate::simd::vector::{Portable32, Portable64, PortablePairs, Vector};
+
+/// Longest chain of products that one accumulator sums.
+pub const KC: usize = 256;
+
+/// One call of a register kernel of a matrix product.
+#[derive(Clone, Copy)]
+pub struct Tile<T> {
+    /// Steps of the chain of multiply-adds.
+    pub k: usize,
+    /// Rows to write; kernels of one number of rows have just that.
+    pub rows: usize,
+    /// Left operand: element (row, k) at `row · a_row + k · a_k`. Of a packed one, `a_k` is the rows that it has room for.
+    pub a: *const T,
+    pub a_row: usize,
+    pub a_k: usize,
+    /// Right operand: row k at `k · b_k`.
+    pub b: *const T,
+    pub b_k: usize,
+    /// Whether whole vectors of the right operand are readable beyond its last column.
+    pub padded: bool,
+    /// Sums so far, rows `from_row` apart, or null.
+    pub from: *const T,
+    pub from_row: usize,
+    /// Where the sums go, rows `c_row` apart.
+    pub c: *mut T,
+    pub c_row: usize,
+    /// Whether these two have room for whole tiles.
+    pub padded_sums: [bool; 2],
+    /// Added to each row, or null.
+    pub bias: *const T,
+    /// Columns to write.
+    pub columns: usize,
+    /// What is needed next: in each round of [`UNROLLED`] steps one address is asked for, `ahead_step` apart.
+    pub ahead: *const T,
+    pub ahead_step: usize,
+}
+
+/// How a kernel reads its left operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// In panels: the rows of one step lie together, and so do the steps.
+    Packed,
+    /// With any strides.
+    Strided,
+}
+
+/// One call of a register kernel that reads its left operand through tables.
+pub struct TileArgs<T> {
+    /// Products for each element.
+    pub k: usize,
+    /// Left operand.
+    pub a: *const T,
+    /// Right operand: row k at `k · b_k`, whole vectors readable.
+    pub b: *const T,
+    pub b_k: usize,
+    /// Result tile, rows `c_row` apart.
+    pub c: *mut T,
+    pub c_row: usize,
+    /// Whether to add to the result or to replace it.
+    pub add: bool,
+    /// Added to each row, or null; whole vectors readable.
+    pub bias: *const T,
+    /// Columns to write, at most those of the kernel.
+    pub columns: usize,
+}
+
+/// A register kernel.
+///
+/// The operands cover the tile's rows, steps and columns; the level's instructions are available.
+pub type TileKernel<T> = unsafe fn(&Tile<T>);
+
+/// `body` for each row `I` of a tile of `M`, written out: sums stay in registers only where every index is a constant
+/// from the start, and the compiler does not unroll so many rounds by itself. What is behind a `const` that is false is
+/// never compiled: each kernel costs the time of its own rows only.
+macro_rules! each_row {
+    ($m:ident, $i:ident => $body:expr) => {
+        each_row!(@ $m, $i => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23)
+    };
+    (@ $m:ident, $i:ident => $body:expr, $($n:literal)*) => {
+        $(if const { $n < $m } {
+            const $i: usize = $n;
+            $body
+        })*
+    };
+}
+
+/// The tile of `M` rows by `N` vectors. `STRIDED`: the left operand is; `PADDED`: the right operand always is. `add`:
+/// [`add_rows`] for these vectors.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PADDED: bool>(
+    t: &Tile<V::T>,
+    add: unsafe fn(&Tile<V::T>, *const V, usize),
+) {
+    // SAFETY: the caller's operands cover `M` rows, `k` steps and the columns; the level is available.
+    unsafe {
+        let mut acc = [[V::splat(std::mem::zeroed()); N]; M];
+        let whole = t.columns == N * V::LANES;
+        if const { PADDED } || t.padded || whole {
+            chain::<V, M, N, STRIDED, false>(t, &mut acc);
+        } else {
+            chain::<V, M, N, STRIDED, true>(t, &mut acc);
+        }
+        if whole && t.from.is_null() && t.bias.is_null() {
+            each_row!(M, I => for j in 0..N {
+                acc[I][j].store(t.c.wrapping_add(I * t.c_row + j * V::LANES));
+            });
+            return;
+        }
+        // By way of memory, so that one loop does for all numbers of rows.
+        let mut sums = [[acc[0][0]; N]; M];
+        each_row!(M, I => sums[I] = acc[I]);
+        add(t, sums.as_ptr().cast(), M);
+    }
+}
+
+/// Lanes of vector `j` that are columns of the tile.
+#[inline(always)]
+fn lanes_of<V: Vector>(t: &Tile<V::T>, j: usize) -> usize {
+    t.columns.saturating_sub(j * V::LANES).min(V::LANES)
+}
+
+/// Steps of one round of a kernel's loop.
+pub const UNROLLED: usize = 4;
+
+/// Steps by which packed operands are asked for before they are used: they come from the second cache.
+const AHEAD: usize = 16;
+
+/// Rows that one pointer of a strided left operand serves: the others lie one and two strides further.
+const GROUP: usize = 3;
+
+/// All steps of a tile; with `PART`, only its columns may be read.
+#[inline(always)]
+unsafe fn chain<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PART: bool>(
+    t: &Tile<V::T>,
+    acc: &mut [[V; N]; M],
+) {
+    let mut a = [t.a; M];
+    each_row!(M, I => a[I] = t.a.wrapping_add(I * t.a_row));
+    let mut b = t.b;
+    let mut done = 0;
+    if const { !STRIDED && !PART } {
+        let rounds = t.k / UNROLLED;
+        // The result's lines are asked for row by row: all at once they would keep the operands' lines waiting. And
+        // late: the operands would push them out of the first cache again.
+        let late = rounds.saturating_sub(M + 1);
+        let last = t.c.wrapping_add((M - 1) * t.c_row);
+        let (mut row, mut ahead) = (t.c, t.ahead);
+        let mut from = if t.from.is_null() { t.c } else { t.from };
+        for round in 0..rounds {
+            if round >= late {
+                prefetch_row::<V, N>(row);
+                prefetch_row::<V, N>(from);
+                row = row.wrapping_add(t.c_row).min(last);
+                from = from.wrapping_add(t.from_row);
+            }
+            prefetch_far(ahead);
+            ahead = ahead.wrapping_add(t.ahead_step);
+            // SAFETY: as for `tile`.
+            unsafe {
+                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+            }
+        }
+        done = UNROLLED * rounds;
+    }
+    for _ in done..t.k {
+        // SAFETY: as for `tile`.
+        unsafe { step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc) };
+    }
+}
+
+/// One step of all sums of a tile; moves the operands on.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PART: bool>(
+    t: &Tile<V::T>,
+    a: &mut [*const V::T; M],
+    b: &mut *const V::T,
+    acc: &mut [[V; N]; M],
+) {
+    // SAFETY: as for `tile`.
+    unsafe {
+        let mut row = [acc[0][0]; N];
+        prefetch_row::<V, N>(b.wrapping_add(AHEAD * t.b_k));
+        if !STRIDED {
+            prefetch_row::<V, 1>(a[0].wrapping_add(AHEAD * M));
+        }
+        for j in 0..N {
+            let p = b.wrapping_add(j * V::LANES);
+            row[j] = if PART { V::load_part(p, lanes_of::<V>(t, j)) } else { V::load(p) };
+        }
+        each_row!(M, I => {
+            let p = if STRIDED { a[I / GROUP * GROUP].wrapping_add(I % GROUP * t.a_row) } else { a[0].wrapping_add(I) };
+            let x = V::splat(*p);
+            for j in 0..N {
+                acc[I][j] = x.mul_add(row[j], acc[I][j]);
+            }
+        });
+        each_row!(M, I => if const { if STRIDED { I.is_multiple_of(GROUP) } else { I == 0 } } {
+            a[I] = a[I].wrapping_add(if STRIDED { t.a_k } else { M });
+        });
+        *b = b.wrapping_add(t.b_k);
+    }
+}
+
+/// Writes the sums of a tile, `rows` by `N` vectors, after what they are added to and with the bias.
+#[inline(always)]
+unsafe fn add_rows<V: Vector, const N: usize>(t: &Tile<V::T>, sums: *const V, rows: usize) {
+    for i in 0..rows {
+        for j in 0..N {
+            let lanes = lanes_of::<V>(t, j);
+            // SAFETY: as for `tile`; the result has these rows, and `sums` their vectors.
+            unsafe {
+                let mut y = *sums.add(i * N + j);
+                if !t.from.is_null() {
+                    y = V::load_part(t.from.wrapping_add(i * t.from_row + j * V::LANES), lanes).add(y);
+                }
+                if !t.bias.is_null() {
+                    y = y.add(V::load_part(t.bias.wrapping_add(j * V::LANES), lanes));
+                }
+                y.store_part(t.c.wrapping_add(i * t.c_row + j * V::LANES), lanes);
+            }
+        }
+    }
+}
+
+/// Writes the accumulators to the result: whole vectors, or by way of a small buffer where it is narrower.
+#[inline(always)]
+unsafe fn write_tile<V: Vector, const M: usize, const N: usize>(t: &TileArgs<V::T>, acc: &[[V; N]; M]) {
+    // SAFETY: the caller's result has `M` rows of `columns` columns.
+    unsafe {
+        if t.columns == N * V::LANES {
+            finish_whole::<V, M, N>(t, acc, t.c, t.c_row);
+            return;
+        }
+        let mut buffer = [std::mem::zeroed::<V::T>(); 24 * 32];
+        let wide = N * V::LANES;
+        for i in 0..M {
+            let kept = if t.add { t.columns } else { 0 };
+            std::ptr::copy_nonoverlapping(t.c.add(i * t.c_row), buffer.as_mut_ptr().add(i * wide), kept);
+        }
+        finish_whole::<V, M, N>(t, acc, buffer.as_mut_ptr(), wide);
+        for i in 0..M {
+            std::ptr::copy_nonoverlapping(buffer.as_ptr().add(i * wide), t.c.add(i * t.c_row), t.columns);
+        }
+    }
+}
+
+/// A tile with the left operand read through tables: element (row, k) at `rows[row] + steps[k]`.
+#[inline(always)]
+unsafe fn indirect<V: Vector, const M: usize, const N: usize>(
+    t: &TileArgs<V::T>,
+    rows: *const usize,
+    steps: *const usize,
+) {
+    // SAFETY: as for `tile`; the tables have `M` and `k` entries.
+    unsafe {
+        let zero = V::splat(std::mem::zeroed());
+        let mut acc = [[zero; N]; M];
+        let mut at = [t.a; M];
+        let mut i = 0;
+        while i < M {
+            at[i] = t.a.add(*rows.add(i));
+            i += 1;
+        }
+        let mut b = t.b;
+        for k in 0..t.k {
+            let step = *steps.add(k);
+            let mut row = [zero; N];
+            let mut j = 0;
+            while j < N {
+                row[j] = V::load(b.add(j * V::LANES));
+                j += 1;
+            }
+            let mut i = 0;
+            while i < M {
+                let x = V::splat(*at[i].add(step));
+                let mut j = 0;
+                while j < N {
+                    acc[i][j] = x.mul_add(row[j], acc[i][j]);
+                    j += 1;
+                }
+                i += 1;
+            }
+            b = b.wrapping_add(t.b_k);
+        }
+        write_tile::<V, M, N>(t, &acc);
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_whole<V: Vector, const M: usize, const N: usize>(
+    t: &TileArgs<V::T>,
+    acc: &[[V; N]; M],
+    c: *mut V::T,
+    c_row: usize,
+) {
+    // SAFETY: `c` has `M` rows of `N` vectors.
+    unsafe {
+        for (i, row) in acc.iter().enumerate() {
+            for (j, sum) in row.iter().enumerate() {
+                let p = c.add(i * c_row + j * V::LANES);
+                let mut y = *sum;
+                if t.add {
+                    y = V::load(p).add(y);
+                }
+                if !t.bias.is_null() {
+                    y = y.add(V::load(t.bias.add(j * V::LANES)));
+                }
+                y.store(p);
+            }
+        }
+    }
+}
+
+/// Kernels of one width by rows: for a packed left operand, and for a strided one where there are any.
+pub struct Table<T: 'static> {
+    pub packed: &'static [TileKernel<T>],
+    pub strided: &'static [TileKernel<T>],
+}
+
+macro_rules! kernels {
+    ($table:ident, $run:ident, $v:ty, $t:ty, $n:literal, $padded:literal, [$($m:literal)*], [$($s:literal)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $run<const M: usize, const STRIDED: bool>(t: &Tile<$t>) {
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn add(t: &Tile<$t>, sums: *const $v, rows: usize) {
+                // SAFETY: by the promise of `TileKernel`, and of `tile`.
+                unsafe { add_rows::<$v, $n>(t, sums, rows) }
+            }
+            // SAFETY: by the promise of `TileKernel`.
+            unsafe { tile::<$v, M, $n, STRIDED, $padded>(t, add) }
+        }
+        $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
+        static $table: Table<$t> = Table { packed: &[$($run::<$m, false>),*], strided: &[$($run::<$s, true>),*] };
+    };
+    // Operands of any layout.
+    (any $table:ident, $run:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
+        kernels!($table, $run, $v, $t, $n, false, [$($m)*], [$($m)*] $(, $feature)?);
+    };
+    // Packed operands.
+    (packed $table:ident, $run:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
+        kernels!($table, $run, $v, $t, $n, true, [$($m)*], [] $(, $feature)?);
+    };
+}
+
+kernels!(any PORTABLE_32, portable_32, Portable32, f32, 2, [1 2 3 4]);
+kernels!(packed PORTABLE_64, portable_64, Portable64, f64, 2, [1 2 3 4]);
+kernels!(packed PORTABLE_PAIRS, portable_pairs, PortablePairs, i32, 2, [1 2 3 4]);
+kernels!(any AVX2_32, avx2_32, x86::V8x32, f32, 2, [1 2 3 4 5 6], "avx2,fma");
+kernels!(any AVX2_32_NARROW, avx2_32_narrow, x86::V8x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx2,fma");
+kernels!(packed AVX2_64, avx2_64, x86::V4x64, f64, 2, [1 2 3 4 5 6], "avx2,fma");
+kernels!(packed AVX2_PAIRS, avx2_pairs, x86::Pairs8, i32, 2, [1 2 3 4 5 6], "avx2,fma");
+kernels!(any AVX512_32, avx512_32, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
+kernels!(any AVX512_32_NARROW, avx512_32_narrow, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx2,fma");
+kernels!(any AVX512_HALVES, avx512_halves, x86::HalfPairs16, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
+kernels!(any AVX512_HALVES_NARROW, avx512_halves_narrow, x86::HalfPairs16, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24], "avx512f,avx512bf16,avx2,fma");
+kernels!(packed AVX512_64, avx512_64, x86::V8x64, f64, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx2,fma");
+kernels!(packed AVX512_PAIRS, avx512_pairs, x86::Pairs16, i32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bw,avx2,fma");
+kernels!(packed AVX512_QUADS, avx512_quads, x86::Quads16, i32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512vnni,avx2,fma");
+
+macro_rules! indirect_kernels {
+    ($name:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
+        unsafe fn $name(count: usize, t: &TileArgs<$t>, rows: *const usize, steps: *const usize) {
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn of<const M: usize>(t: &TileArgs<$t>, rows: *const usize, steps: *const usize) {
+                // SAFETY: the caller's promises are those of `indirect`.
+                unsafe { indirect::<$v, M, $n>(t, rows, steps) }
+            }
+            match count {
+                // SAFETY: as above; the level is available.
+                $($m => unsafe { of::<$m>(t, rows, steps) },)*
+                _ => {}
+            }
+        }
+    };
+}
+
+indirect_kernels!(portable32x2_indirect, Portable32, f32, 2, [1 2 3 4]);
+indirect_kernels!(avx2_32x2_indirect, x86::V8x32, f32, 2, [1 2 3 4 5 6], "avx2,fma");
+indirect_kernels!(avx512_32x2_indirect, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
+indirect_kernels!(avx512_32x1_indirect, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
+
+/// A register kernel whose left operand is read through tables of row and step offsets.
+pub type IndirectKernel = unsafe fn(usize, &TileArgs<f32>, *const usize, *const usize);
+
+/// The table-driven kernel of f32 for a product of `n` columns: kernel, rows, columns.
+pub fn indirect_shape(level: Level, n: usize) -> (IndirectKernel, usize, usize) {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 if n <= 16 => (avx512_32x1_indirect, 12, 16),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => (avx512_32x2_indirect, 12, 32),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => (avx2_32x2_indirect, 6, 16),
+        _ => {
+            let _ = n;
+            (portable32x2_indirect, 4, 8)
+        }
+    }
+}
+
+/// Steps of one block of vector kernels, at most: the more, the less often sums are read and written.
+pub const CHAIN: usize = 768;
+/// Bytes of a row of the right operand's columns that stay in the second cache, of vector kernels.
+const GROUP_BYTES: usize = 512;
+/// Columns that no group has more of.
+pub const WIDEST: usize = 256;
+
+/// Register kernels of one width.
+#[derive(Clone, Copy)]
+pub struct Shape<T: 'static> {
+    table: &'static Table<T>,
+    /// Columns of a tile, and of one of its vectors.
+    pub columns: usize,
+    pub lanes: usize,
+    /// A kernel of one vector, for the last columns.
+    narrow: Option<&'static Table<T>>,
+    /// Steps of one block, about, and what steps are a multiple of.
+    pub chain: usize,
+    pub unit: usize,
+    /// Columns of the right operand that stay in the second cache.
+    pub group: usize,
+    /// Rows of one task, at most, where sums wait for the next block: in the second cache, if kernels are that fast.
+    pub task_rows: usize,
+    /// Nanoseconds of one core for a step of `lanes` sums, about.
+    pub step_ns: f64,
+    /// How packed rows become tile registers, where kernels use those.
+    pub registers: Option<Registers>,
+}
+
+/// What goes around calls of kernels that use tile registers.
+#[derive(Clone, Copy)]
+pub struct Registers {
+    /// Prepares this thread's tile registers for panels of so many rows.
+    pub configure: unsafe fn(usize),
+    /// Gives them back.
+    pub release: unsafe fn(),
+}
+
+/// This thread's tile registers, until it is dropped.
+pub struct Configured(Registers);
+
+impl Configured {
+    pub fn new(r: Registers, height: usize) -> Configured {
+        // SAFETY: kernels of tile registers are chosen where the machine has them.
+        unsafe { (r.configure)(height) };
+        Configured(r)
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { (self.0.release)() };
+    }
+}
+
+impl<T> Shape<T> {
+    const fn new(table: &'static Table<T>, lanes: usize, narrow: Option<&'static Table<T>>) -> Shape<T> {
+        Shape {
+            table,
+            columns: 2 * lanes,
+            lanes,
+            narrow,
+            chain: CHAIN,
+            unit: 1,
+            group: GROUP_BYTES / size_of::<T>(),
+            task_rows: usize::MAX,
+            step_ns: 0.16,
+            registers: None,
+        }
+    }
+
+    /// Kernels of one vector.
+    const fn single(table: &'static Table<T>, lanes: usize) -> Shape<T> {
+        Shape { columns: lanes, ..Shape::new(table, lanes, None) }
+    }
+
+    /// Kernels of tile registers of `lanes` columns, two side by side, for blocks of `chain` steps in units of `unit`.
+    pub const fn tiled(
+        table: &'static Table<T>,
+        lanes: usize,
+        (chain, unit): (usize, usize),
+        registers: Registers,
+    ) -> Shape<T> {
+        let registers = Some(registers);
+        Shape {
+            chain,
+            unit,
+            group: WIDEST,
+            task_rows: 512,
+            step_ns: 0.02,
+            registers,
+            ..Shape::new(table, lanes, Some(table))
+        }
+    }
+
+    /// Rows that packed panels of `rows` have room for.
+    pub fn height(&self, rows: usize) -> usize {
+        if self.registers.is_some() && rows > self.lanes { rows.next_multiple_of(2) } else { rows }
+    }
+
+    /// The most rows of a tile.
+    pub fn rows(&self) -> usize {
+        self.table.packed.len()
+    }
+
+    /// The kernel for a tile.
+    pub fn kernel(&self, rows: usize, left: Left, columns: usize) -> TileKernel<T> {
+        let table = match self.narrow {
+            Some(narrow) if columns <= self.lanes => narrow,
+            _ => self.table,
+        };
+        match left {
+            Left::Packed => table.packed[rows - 1],
+            Left::Strided => table.strided[rows - 1],
+        }
+    }
+
+    /// Columns that the kernel for `columns` of them reads where the right operand is padded.
+    pub fn width(&self, columns: usize) -> usize {
+        if self.narrow.is_some() && columns <= self.lanes { self.lanes } else { self.columns }
+    }
+}
+
+/// Types of sums that have register kernels.
+pub trait Element: Copy + Send + Sync + Default + 'static {
+    /// The sum of two, modulo the width of integers.
+    fn plus(self, other: Self) -> Self;
+}
+
+macro_rules! elements {
+    ($($t:ty, $plus:expr;)*) => {$(
+        impl Element for $t {
+            #[inline(always)]
+            fn plus(self, other: $t) -> $t {
+                $plus(self, other)
+            }
+        }
+    )*};
+}
+elements! {
+    f32, |a, b| a + b;
+    f64, |a, b| a + b;
+    i32, i32::wrapping_add;
+}
+
+/// The f32 kernels for a product of `n` columns.
+pub fn shape_f32(level: Level, n: usize) -> Shape<f32> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 if n <= 16 => Shape::single(&AVX512_32_NARROW, 16),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Shape::new(&AVX512_32, 16, Some(&AVX512_32_NARROW)),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 if n <= 8 => Shape::single(&AVX2_32_NARROW, 8),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Shape::new(&AVX2_32, 8, Some(&AVX2_32_NARROW)),
+        _ => {
+            let _ = n;
+            Shape::new(&PORTABLE_32, 4, None)
+        }
+    }
+}
+
+/// The kernels for a product of `n` columns whose steps are pairs of bf16, where the level has the instruction.
+pub fn shape_halves(level: Level, n: usize) -> Option<Shape<f32>> {
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Avx512Bf16 {
+        return Some(match n {
+            ..=16 => Shape::single(&AVX512_HALVES_NARROW, 16),
+            _ => Shape::new(&AVX512_HALVES, 16, Some(&AVX512_HALVES_NARROW)),
+        });
+    }
+    let _ = (level, n);
+    None
+}
+
+/// The f64 kernels.
+pub fn shape_f64(level: Level) -> Shape<f64> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Shape::new(&AVX512_64, 8, None),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Shape::new(&AVX2_64, 4, None),
+        _ => Shape::new(&PORTABLE_64, 2, None),
+    }
+}
+
+/// The kernels whose steps are pairs of 16-bit numbers.
+pub fn shape_pairs(level: Level) -> Shape<i32> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Shape::new(&AVX512_PAIRS, 16, None),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Shape::new(&AVX2_PAIRS, 8, None),
+        _ => Shape::new(&PORTABLE_PAIRS, 4, None),
+    }
+}
+
+/// The kernel whose steps are four unsigned bytes by four signed ones, where this machine has the instruction.
+pub fn shape_quads(level: Level) -> Option<Shape<i32>> {
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Avx512 && is_x86_feature_detected!("avx512vnni") {
+        return Some(Shape::new(&AVX512_QUADS, 16, None));
+    }
+    let _ = level;
+    None
+}
+
+/// Runs so many steps of independent multiply-adds of bytes in registers, as the kernels of a level do them; and the
+/// operations of a step: what the machine can do at most.
+pub fn bytes_at_most(level: Level) -> (unsafe fn(usize), usize) {
+    /// `ROWS` by four sums, as many as the registers hold.
+    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+    #[inline(always)]
+    unsafe fn busy<V: Vector<T = i32>, const ROWS: usize>(steps: usize) {
+        // SAFETY: the caller has the level.
+        unsafe {
+            let [a, b, c, d] = std::hint::black_box([1, 2, 3, 4]);
+            let columns = [V::splat(a), V::splat(b), V::splat(c), V::splat(d)];
+            let (mut rows, mut sums) = ([columns[1]; ROWS], [[columns[0]; 4]; ROWS]);
+            for _ in 0..steps {
+                // Factors that change, and differ: what is the same would be multiplied once.
+                each_row!(ROWS, I => {
+                    rows[I] = rows[I].add(columns[I % 4]);
+                    for j in 0..4 {
+                        sums[I][j] = rows[I].mul_add(columns[j], sums[I][j]);
+                    }
+                });
+            }
+            std::hint::black_box(sums);
+        }
+    }
+    macro_rules! at {
+        ($v:ty, $products:literal, $rows:literal $(, $feature:literal)?) => {{
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn run(steps: usize) {
+                // SAFETY: as for `busy`.
+                unsafe { busy::<$v, $rows>(steps) }
+            }
+            (run as unsafe fn(usize), 2 * $products * <$v>::LANES * 4 * $rows)
+        }};
+    }
+    #[cfg(target_arch = "x86_64")]
+    match level {
+        Level::Portable => {}
+        Level::Avx2 => return at!(x86::Pairs8, 2, 2, "avx2"),
+        _ if is_x86_feature_detected!("avx512vnni") => return at!(x86::Quads16, 4, 3, "avx512f,avx512vnni"),
+        _ => return at!(x86::Pairs16, 2, 3, "avx512f,avx512bw"),
+    }
+    let _ = level;
+    at!(PortablePairs, 2, 2)
+}
+
+/// A matrix in memory: element (i, j) at `i · row + j · col`.
+#[derive(Clone, Copy)]
+pub struct View<T> {
+    pub ptr: *const T,
+    pub row: usize,
+    pub col: usize,
+}
+
+/// Elements of the packed form of `k` rows by `n` columns.
+pub fn packed_len(columns: usize, k: usize, n: usize) -> usize {
+    n.next_multiple_of(columns) * k
+}
+
+/// Packs `k` rows of `n` columns of the right operand: panels of the kernel's width `w`, each `k` rows, zeros beyond
+/// the last column.
+///
+/// # Safety
+/// The view covers the range; `dst` has room for [`packed_len`] elements.
+pub unsafe fn pack_right<T: Element>(w: usize, b: View<T>, k: usize, n: usize, dst: *mut T) {
+    for (p, j0) in (0..n).step_by(w).enumerate() {
+        let columns = w.min(n - j0);
+        let panel = dst.wrapping_add(p * w * k);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            if b.col == 1 {
+                for i in 0..k {
+                    let to = panel.add(i * w);
+                    std::ptr::copy_nonoverlapping(b.ptr.add(i * b.row + j0), to, columns);
+                    (columns..w).for_each(|j| *to.add(j) = T::default());
+                }
+            } else {
+                // Columns lie apart: go along them, so that reads are contiguous where rows are.
+                for j in 0..columns {
+                    let from = b.ptr.add((j0 + j) * b.col);
+                    for i in 0..k {
+                        *panel.add(i * w + j) = *from.add(i * b.row);
+                    }
+                }
+                for i in 0..k {
+                    (columns..w).for_each(|j| *panel.add(i * w + j) = T::default());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,698 @@
+//! Loops over one tile for each element-wise op: which op on which element type has a vectorisable loop.
+//!
+//! Lanes: f32, f64 and integers as they are, bool as bytes 0 and 1, f16 and bf16 as f32 rounded to the narrow type
+//! after every op (so results are those of an engine that stores every intermediate value).
+
+use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::math;
+use std::marker::PhantomData;
+use systole_ir::op::{Binary, Direction, Unary};
+use systole_ir::{DType, Op};
+
+/// Bytes of one lane.
+pub fn lane_size(dtype: DType) -> usize {
+    match dtype {
+        DType::F16 | DType::BF16 => 4,
+        d => d.size(),
+    }
+}
+
+/// Rounding of f32 lanes to what is stored.
+pub trait Round {
+    fn round(x: f32) -> f32;
+}
+pub struct Exact;
+pub struct Bf16;
+pub struct F16;
+impl Round for Exact {
+    #[inline(always)]
+    fn round(x: f32) -> f32 {
+        x
+    }
+}
+impl Round for Bf16 {
+    #[inline(always)]
+    fn round(x: f32) -> f32 {
+        math::from_bf16(math::to_bf16(x))
+    }
+}
+impl Round for F16 {
+    #[inline(always)]
+    fn round(x: f32) -> f32 {
+        math::from_f16(math::to_f16(x))
+    }
+}
+
+/// A function of lanes.
+trait Fn1<A, Z> {
+    fn f<I: Isa>(a: A) -> Z;
+}
+trait Fn2<A, Z> {
+    fn f<I: Isa>(a: A, b: A) -> Z;
+}
+
+/// A number that loops compute with.
+pub trait Lane: Copy {
+    /// Whether networks compute with it (see [`Tile::EVERY_LEVEL`]).
+    const COMMON: bool;
+}
+macro_rules! lane_types {
+    ($($t:ty: $common:literal),*) => { $(impl Lane for $t { const COMMON: bool = $common; })* };
+}
+lane_types!(f32: true, i32: true, u8: true, u32: true, f64: false, i8: false, i16: false, u16: false, i64: false, u64: false);
+
+struct Loop1<A, Z, F>(PhantomData<(A, Z, F)>);
+impl<A: Lane, Z: Lane, F: Fn1<A, Z>> Tile for Loop1<A, Z, F> {
+    // Either: narrow floats are u16 in memory and f32 lanes.
+    const EVERY_LEVEL: bool = A::COMMON || Z::COMMON;
+
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`.
+        let (d, a) = unsafe { (lanes_mut::<Z>(dst, n), lanes::<A>(a, n)) };
+        for (d, a) in d.iter_mut().zip(a) {
+            *d = F::f::<I>(*a);
+        }
+    }
+}
+
+struct Loop2<A, Z, F>(PhantomData<(A, Z, F)>);
+impl<A: Lane, Z, F: Fn2<A, Z>> Tile for Loop2<A, Z, F> {
+    const EVERY_LEVEL: bool = A::COMMON;
+
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`.
+        let (d, a, b) = unsafe { (lanes_mut::<Z>(dst, n), lanes::<A>(a, n), lanes::<A>(b, n)) };
+        for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
+            *d = F::f::<I>(*a, *b);
+        }
+    }
+}
+
+#[inline(always)]
+pub unsafe fn lanes<'a, T>(p: *const u8, n: usize) -> &'a [T] {
+    // SAFETY: the caller has `n` lanes at `p`.
+    unsafe { std::slice::from_raw_parts(p.cast(), n) }
+}
+
+#[inline(always)]
+pub unsafe fn lanes_mut<'a, T>(p: *mut u8, n: usize) -> &'a mut [T] {
+    // SAFETY: the caller has `n` lanes at `p` that nothing else refers to.
+    unsafe { std::slice::from_raw_parts_mut(p.cast(), n) }
+}
+
+macro_rules! fn1 {
+    ($($name:ident: $a:ty => $z:ty, |$x:ident, $i:ident| $body:expr;)*) => { $(
+        struct $name;
+        impl Fn1<$a, $z> for $name {
+            #[inline(always)]
+            fn f<$i: Isa>($x: $a) -> $z { $body }
+        }
+    )* };
+}
+
+fn1!(
+    Abs32: f32 => f32, |x, I| x.abs();
+    Ceil32: f32 => f32, |x, I| x.ceil();
+    Cos32: f32 => f32, |x, I| math::sin_cos::<I>(x, 1);
+    Erf32: f32 => f32, |x, I| math::erf::<I>(x);
+    Exp32: f32 => f32, |x, I| math::exp::<I>(x);
+    Expm132: f32 => f32, |x, I| math::expm1::<I>(x);
+    Floor32: f32 => f32, |x, I| x.floor();
+    Log32: f32 => f32, |x, I| math::log::<I>(x);
+    Log1p32: f32 => f32, |x, I| math::log1p::<I>(x);
+    Logistic32: f32 => f32, |x, I| math::logistic::<I>(x);
+    Neg32: f32 => f32, |x, I| -x;
+    RoundAfz32: f32 => f32, |x, I| x.round();
+    RoundEven32: f32 => f32, |x, I| x.round_ties_even();
+    Rsqrt32: f32 => f32, |x, I| 1.0 / x.sqrt();
+    Sign32: f32 => f32, |x, I| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) };
+    Sin32: f32 => f32, |x, I| math::sin_cos::<I>(x, 0);
+    Sqrt32: f32 => f32, |x, I| x.sqrt();
+    Tanh32: f32 => f32, |x, I| math::tanh::<I>(x);
+    Same32: f32 => f32, |x, I| x;
+    Finite32: f32 => u8, |x, I| x.is_finite() as u8;
+    Finite64: f64 => u8, |x, I| x.is_finite() as u8;
+    Abs64: f64 => f64, |x, I| x.abs();
+    Neg64: f64 => f64, |x, I| -x;
+    Sqrt64: f64 => f64, |x, I| x.sqrt();
+    Not8: u8 => u8, |x, I| x ^ 1;
+    FromBf16: u16 => f32, |x, I| math::from_bf16(x);
+    FromF16: u16 => f32, |x, I| math::from_f16(x);
+    IntoBf16: f32 => u16, |x, I| math::to_bf16(x);
+    IntoF16: f32 => u16, |x, I| math::to_f16(x);
+    NonZero32: f32 => u8, |x, I| (x != 0.0) as u8;
+    NonZero64: f64 => u8, |x, I| (x != 0.0) as u8;
+);
+
+/// An f32 function followed by rounding.
+struct Rounded<F, R>(PhantomData<(F, R)>);
+impl<F: Fn1<f32, f32>, R: Round> Fn1<f32, f32> for Rounded<F, R> {
+    #[inline(always)]
+    fn f<I: Isa>(a: f32) -> f32 {
+        R::round(F::f::<I>(a))
+    }
+}
+impl<F: Fn2<f32, f32>, R: Round> Fn2<f32, f32> for Rounded<F, R> {
+    #[inline(always)]
+    fn f<I: Isa>(a: f32, b: f32) -> f32 {
+        R::round(F::f::<I>(a, b))
+    }
+}
+
+macro_rules! fn2 {
+    ($($name:ident: $a:ty => $z:ty, |$x:ident, $y:ident| $body:expr;)*) => { $(
+        struct $name;
+        impl Fn2<$a, $z> for $name {
+            #[inline(always)]
+            fn f<I: Isa>($x: $a, $y: $a) -> $z { $body }
+        }
+    )* };
+}
+
+fn2!(
+    Add32: f32 => f32, |a, b| a + b;
+    Sub32: f32 => f32, |a, b| a - b;
+    Mul32: f32 => f32, |a, b| a * b;
+    Div32: f32 => f32, |a, b| a / b;
+    Max32: f32 => f32, |a, b| math::maximum(a, b);
+    Min32: f32 => f32, |a, b| math::minimum(a, b);
+    Add64: f64 => f64, |a, b| a + b;
+    Sub64: f64 => f64, |a, b| a - b;
+    Mul64: f64 => f64, |a, b| a * b;
+    Div64: f64 => f64, |a, b| a / b;
+    Max64: f64 => f64, |a, b| math::maximum64(a, b);
+    Min64: f64 => f64, |a, b| math::minimum64(a, b);
+);
+
+struct Pow32;
+impl Fn2<f32, f32> for Pow32 {
+    #[inline(always)]
+    fn f<I: Isa>(a: f32, b: f32) -> f32 {
+        math::pow::<I>(a, b)
+    }
+}
+
+/// A vector loop, then the standard library's function for the lanes that the loop's method does not cover.
+struct Fixed1<F, const QUARTER: i64>(PhantomData<F>);
+impl<F: Fn1<f32, f32>, const QUARTER: i64> Tile for Fixed1<F, QUARTER> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+        // SAFETY: the same promises.
+        unsafe { Loop1::<f32, f32, F>::run::<I>(dst, a, b, c, n) };
+        // SAFETY: by the promises of `Tile::run`.
+        let (d, a) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n)) };
+        // NaN is not within the limit either.
+        let covered = |x: &f32| x.abs() <= math::TRIG_LIMIT;
+        if !a.iter().fold(true, |all, x| all & covered(x)) {
+            for (d, a) in d.iter_mut().zip(a).filter(|(_, a)| !covered(a)) {
+                let x = *a as f64;
+                *d = if QUARTER == 0 { x.sin() } else { x.cos() } as f32;
+            }
+        }
+    }
+}
+
+struct FixedPow;
+impl Tile for FixedPow {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+        // SAFETY: the same promises.
+        unsafe { Loop2::<f32, f32, Pow32>::run::<I>(dst, a, b, c, n) };
+        // SAFETY: by the promises of `Tile::run`.
+        let (d, a, b) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n), lanes::<f32>(b, n)) };
+        if !a.iter().zip(b).fold(true, |all, (a, b)| all & math::pow_is_plain(*a, *b)) {
+            for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
+                if !math::pow_is_plain(*a, *b) {
+                    *d = (*a as f64).powf(*b as f64) as f32;
+                }
+            }
+        }
+    }
+}
+
+/// Integer arithmetic, which wraps.
+trait Int: Copy + Ord {
+    fn add(self, b: Self) -> Self;
+    fn sub(self, b: Self) -> Self;
+    fn mul(self, b: Self) -> Self;
+    fn and(self, b: Self) -> Self;
+    fn or(self, b: Self) -> Self;
+    fn xor(self, b: Self) -> Self;
+    fn shl(self, b: Self) -> Self;
+    fn shr_logical(self, b: Self) -> Self;
+    fn neg(self) -> Self;
+    fn not(self) -> Self;
+}
+
+macro_rules! ints {
+    ($($t:ty, $u:ty);*) => { $(
+        impl Int for $t {
+            #[inline(always)] fn add(self, b: $t) -> $t { self.wrapping_add(b) }
+            #[inline(always)] fn sub(self, b: $t) -> $t { self.wrapping_sub(b) }
+            #[inline(always)] fn mul(self, b: $t) -> $t { self.wrapping_mul(b) }
+            #[inline(always)] fn and(self, b: $t) -> $t { self & b }
+            #[inline(always)] fn or(self, b: $t) -> $t { self | b }
+            #[inline(always)] fn xor(self, b: $t) -> $t { self ^ b }
+            #[inline(always)] fn shl(self, b: $t) -> $t {
+                if (b as $u) < <$t>::BITS as $u { self.wrapping_shl(b as u32) } else { 0 }
+            }
+            #[inline(always)] fn shr_logical(self, b: $t) -> $t {
+                if (b as $u) < <$t>::BITS as $u { (self as $u).wrapping_shr(b as u32) as $t } else { 0 }
+            }
+            #[inline(always)] fn neg(self) -> $t { self.wrapping_neg() }
+            #[inline(always)] fn not(self) -> $t { !self }
+        }
+    )* };
+}
+ints!(i8, u8; i16, u16; i32, u32; i64, u64; u8, u8; u16, u16; u32, u32; u64, u64);
+
+struct IntAdd;
+struct IntSub;
+struct IntMul;
+struct IntAnd;
+struct IntOr;
+struct IntXor;
+struct IntMax;
+struct IntMin;
+struct IntShl;
+struct IntShr;
+struct IntNeg;
+struct IntNot;
+
+macro_rules! int_fns {
+    ($($name:ident, |$a:ident, $b:ident| $body:expr;)*) => { $(
+        impl<T: Int> Fn2<T, T> for $name {
+            #[inline(always)]
+            fn f<I: Isa>($a: T, $b: T) -> T { $body }
+        }
+    )* };
+}
+int_fns!(
+    IntAdd, |a, b| a.add(b);
+    IntSub, |a, b| a.sub(b);
+    IntMul, |a, b| a.mul(b);
+    IntAnd, |a, b| a.and(b);
+    IntOr, |a, b| a.or(b);
+    IntXor, |a, b| a.xor(b);
+    IntMax, |a, b| a.max(b);
+    IntMin, |a, b| a.min(b);
+    IntShl, |a, b| a.shl(b);
+    IntShr, |a, b| a.shr_logical(b);
+);
+impl<T: Int> Fn1<T, T> for IntNeg {
+    #[inline(always)]
+    fn f<I: Isa>(a: T) -> T {
+        a.neg()
+    }
+}
+impl<T: Int> Fn1<T, T> for IntNot {
+    #[inline(always)]
+    fn f<I: Isa>(a: T) -> T {
+        a.not()
+    }
+}
+
+macro_rules! relations {
+    ($($name:ident, $op:tt;)*) => { $(
+        struct $name;
+        impl<T: PartialOrd + Copy> Fn2<T, u8> for $name {
+            #[inline(always)]
+            fn f<I: Isa>(a: T, b: T) -> u8 { (a $op b) as u8 }
+        }
+    )* };
+}
+relations!(IsEq, ==; IsNe, !=; IsGe, >=; IsGt, >; IsLe, <=; IsLt, <;);
+
+/// `pred ? a : b` on lanes of one width: predicate first.
+struct SelectLoop<T>(PhantomData<T>);
+impl<T: Copy> Tile for SelectLoop<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, p: *const u8, a: *const u8, b: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`.
+        let (d, p, a, b) =
+            unsafe { (lanes_mut::<T>(dst, n), lanes::<u8>(p, n), lanes::<T>(a, n), lanes::<T>(b, n)) };
+        for (((d, p), a), b) in d.iter_mut().zip(p).zip(a).zip(b) {
+            // An `if` would become a branch around the loads, one element at a time.
+            *d = std::hint::select_unpredictable(*p != 0, *a, *b);
+        }
+    }
+}
+
+struct Clamp32;
+impl Tile for Clamp32 {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, lo: *const u8, x: *const u8, hi: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`.
+        let (d, lo, x, hi) = unsafe {
+            (lanes_mut::<f32>(dst, n), lanes::<f32>(lo, n), lanes::<f32>(x, n), lanes::<f32>(hi, n))
+        };
+        // One after the other: what the compiler makes of both together keeps numbers below the normal range where a
+        // thread takes them as zero, and each alone does not.
+        d.iter_mut().zip(x).zip(lo).for_each(|((d, x), lo)| *d = math::maximum(*x, *lo));
+        d.iter_mut().zip(hi).for_each(|(d, hi)| *d = math::minimum(*d, *hi));
+    }
+}
+
+/// `a as Z`: truncates and saturates from floats, wraps between integers, rounds to floats.
+struct CastLoop<A, Z>(PhantomData<(A, Z)>);
+macro_rules! casts {
+    ($($a:ty => $($z:ty),*;)*) => { $( $(
+        impl Fn1<$a, $z> for CastLoop<$a, $z> {
+            #[inline(always)]
+            fn f<I: Isa>(a: $a) -> $z { a as $z }
+        }
+    )* )* };
+}
+casts!(
+    f32 => f64, i8, i16, i32, i64, u8, u16, u32, u64;
+    f64 => f32, i32, i64, u32;
+    i8 => f32, i32; i16 => f32, i32; i32 => f32, f64, i64, u32, u64; i64 => f32, f64, i32;
+    u8 => f32, f64, i32, i64, u32; u16 => f32, i32; u32 => f32, f64, i32, u64, i64; u64 => f32, u32;
+);
+
+fn loop1<A: Lane, Z: Lane, F: Fn1<A, Z>>(level: Level) -> TileFn {
+    level.tile::<Loop1<A, Z, F>>()
+}
+
+fn loop2<A: Lane, Z, F: Fn2<A, Z>>(level: Level) -> TileFn {
+    level.tile::<Loop2<A, Z, F>>()
+}
+
+fn float1<F: Fn1<f32, f32>>(dtype: DType, level: Level) -> TileFn {
+    match dtype {
+        DType::BF16 => loop1::<f32, f32, Rounded<F, Bf16>>(level),
+        DType::F16 => loop1::<f32, f32, Rounded<F, F16>>(level),
+        _ => loop1::<f32, f32, Rounded<F, Exact>>(level),
+    }
+}
+
+fn float2<F: Fn2<f32, f32>>(dtype: DType, level: Level) -> TileFn {
+    match dtype {
+        DType::BF16 => loop2::<f32, f32, Rounded<F, Bf16>>(level),
+        DType::F16 => loop2::<f32, f32, Rounded<F, F16>>(level),
+        _ => loop2::<f32, f32, Rounded<F, Exact>>(level),
+    }
+}
+
+/// The loop of an op on lanes of `from` giving lanes of `to`; `None`: evaluate element by element.
+pub fn loop_of(op: &Op, from: DType, to: DType, level: Level) -> Option<TileFn> {
+    match op {
+        Op::Unary(op) => unary(*op, from, level),
+        Op::Binary(op) => binary(*op, from, level),
+        Op::Compare(c) if c.compare_type != systole_ir::op::CompareType::TotalOrder => {
+            Some(compare(c.direction, from, level))
+        }
+        Op::Select(_) => Some(match lane_size(to) {
+            1 => level.tile::<SelectLoop<u8>>(),
+            2 => level.tile::<SelectLoop<u16>>(),
+            4 => level.tile::<SelectLoop<u32>>(),
+            _ => level.tile::<SelectLoop<u64>>(),
+        }),
+        // Clamping picks one of its operands: nothing to round for the narrow floats.
+        Op::Clamp(_) if matches!(from, DType::F32 | DType::F16 | DType::BF16) => {
+            Some(level.tile::<Clamp32>())
+        }
+        Op::Convert(_) => convert(from, to, level),
+        _ => None,
+    }
+}
+
+fn unary(op: Unary, dtype: DType, level: Level) -> Option<TileFn> {
+    use DType::*;
+    let narrow = matches!(dtype, F16 | BF16);
+    Some(match (dtype, op) {
+        (Bool, Unary::Not) => loop1::<u8, u8, Not8>(level),
+        (F64, Unary::Abs) => loop1::<f64, f64, Abs64>(level),
+        (F64, Unary::Negate) => loop1::<f64, f64, Neg64>(level),
+        (F64, Unary::Sqrt) => loop1::<f64, f64, Sqrt64>(level),
+        (F64, Unary::IsFinite) => loop1::<f64, u8, Finite64>(level),
+        (F32 | F16 | BF16, op) => match op {
+            Unary::IsFinite => loop1::<f32, u8, Finite32>(level),
+            Unary::Abs => float1::<Abs32>(dtype, level),
+            Unary::Ceil => float1::<Ceil32>(dtype, level),
+            Unary::Erf => float1::<Erf32>(dtype, level),
+            Unary::Exponential => float1::<Exp32>(dtype, level),
+            Unary::ExponentialMinusOne => float1::<Expm132>(dtype, level),
+            Unary::Floor => float1::<Floor32>(dtype, level),
+            Unary::Log => float1::<Log32>(dtype, level),
+            Unary::LogPlusOne => float1::<Log1p32>(dtype, level),
+            Unary::Logistic => float1::<Logistic32>(dtype, level),
+            Unary::Negate => float1::<Neg32>(dtype, level),
+            Unary::RoundNearestAfz => float1::<RoundAfz32>(dtype, level),
+            Unary::RoundNearestEven => float1::<RoundEven32>(dtype, level),
+            Unary::Rsqrt => float1::<Rsqrt32>(dtype, level),
+            Unary::Sign => float1::<Sign32>(dtype, level),
+            Unary::Sqrt => float1::<Sqrt32>(dtype, level),
+            Unary::Tanh => float1::<Tanh32>(dtype, level),
+            Unary::Sine if !narrow => level.tile::<Fixed1<Sin32, 0>>(),
+            Unary::Cosine if !narrow => level.tile::<Fixed1<Cos32, 1>>(),
+            _ => return None,
+        },
+        (d, Unary::Negate | Unary::Not) if d.is_int() => {
+            let not = op == Unary::Not;
+            match d.size() {
+                1 if not => loop1::<u8, u8, IntNot>(level),
+                1 => loop1::<u8, u8, IntNeg>(level),
+                2 if not => loop1::<u16, u16, IntNot>(level),
+                2 => loop1::<u16, u16, IntNeg>(level),
+                4 if not => loop1::<u32, u32, IntNot>(level),
+                4 => loop1::<u32, u32, IntNeg>(level),
+                _ if not => loop1::<u64, u64, IntNot>(level),
+                _ => loop1::<u64, u64, IntNeg>(level),
+            }
+        }
+        _ => return None,
+    })
+}
+
+fn binary(op: Binary, dtype: DType, level: Level) -> Option<TileFn> {
+    use DType::*;
+    Some(match (dtype, op) {
+        (F32 | F16 | BF16, op) => match op {
+            Binary::Add => float2::<Add32>(dtype, level),
+            Binary::Subtract => float2::<Sub32>(dtype, level),
+            Binary::Multiply => float2::<Mul32>(dtype, level),
+            Binary::Divide => float2::<Div32>(dtype, level),
+            Binary::Maximum => float2::<Max32>(dtype, level),
+            Binary::Minimum => float2::<Min32>(dtype, level),
+            Binary::Power if dtype == F32 => level.tile::<FixedPow>(),
+            _ => return None,
+        },
+        (F64, op) => match op {
+            Binary::Add => loop2::<f64, f64, Add64>(level),
+            Binary::Subtract => loop2::<f64, f64, Sub64>(level),
+            Binary::Multiply => loop2::<f64, f64, Mul64>(level),
+            Binary::Divide => loop2::<f64, f64, Div64>(level),
+            Binary::Maximum => loop2::<f64, f64, Max64>(level),
+            Binary::Minimum => loop2::<f64, f64, Min64>(level),
+            _ => return None,
+        },
+        (Bool, op) => match op {
+            Binary::Add | Binary::Or | Binary::Maximum => loop2::<u8, u8, IntOr>(level),
+            Binary::Multiply | Binary::And | Binary::Minimum => loop2::<u8, u8, IntAnd>(level),
+            Binary::Xor => loop2::<u8, u8, IntXor>(level),
+            _ => return None,
+        },
+        (I8, Binary::Maximum | Binary::Minimum) => int_order::<i8>(op, level)?,
+        (I16, Binary::Maximum | Binary::Minimum) => int_order::<i16>(op, level)?,
+        (I32, Binary::Maximum | Binary::Minimum) => int_order::<i32>(op, level)?,
+        (I64, Binary::Maximum | Binary::Minimum) => int_order::<i64>(op, level)?,
+        (U8, Binary::Maximum | Binary::Minimum) => int_order::<u8>(op, level)?,
+        (U16, Binary::Maximum | Binary::Minimum) => int_order::<u16>(op, level)?,
+        (U32, Binary::Maximum | Binary::Minimum) => int_order::<u32>(op, level)?,
+        (U64, Binary::Maximum | Binary::Minimum) => int_order::<u64>(op, level)?,
+        // Two's complement: signed and unsigned share these.
+        (I8 | U8, _) => int_binary::<u8>(op, level)?,
+        (I16 | U16, _) => int_binary::<u16>(op, level)?,
+        (I32 | U32, _) => int_binary::<u32>(op, level)?,
+        (I64 | U64, _) => int_binary::<u64>(op, level)?,
+    })
+}
+
+fn int_order<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
+    match op {
+        Binary::Maximum => Some(loop2::<T, T, IntMax>(level)),
+        Binary::Minimum => Some(loop2::<T, T, IntMin>(level)),
+        _ => None,
+    }
+}
+
+fn int_binary<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
+    Some(match op {
+        Binary::Add => loop2::<T, T, IntAdd>(level),
+        Binary::Subtract => loop2::<T, T, IntSub>(level),
+        Binary::Multiply => loop2::<T, T, IntMul>(level),
+        Binary::And => loop2::<T, T, IntAnd>(level),
+        Binary::Or => loop2::<T, T, IntOr>(level),
+        Binary::Xor => loop2::<T, T, IntXor>(level),
+        Binary::ShiftLeft => loop2::<T, T, IntShl>(level),
+        Binary::ShiftRightLogical => loop2::<T, T, IntShr>(level),
+        _ => return None,
+    })
+}
+
+fn compare(direction: Direction, dtype: DType, level: Level) -> TileFn {
+    use DType::*;
+    match dtype {
+        F32 | F16 | BF16 => compare_lanes::<f32>(direction, level),
+        F64 => compare_lanes::<f64>(direction, level),
+        I8 => compare_lanes::<i8>(direction, level),
+        I16 => compare_lanes::<i16>(direction, level),
+        I32 => compare_lanes::<i32>(direction, level),
+        I64 => compare_lanes::<i64>(direction, level),
+        Bool | U8 => compare_lanes::<u8>(direction, level),
+        U16 => compare_lanes::<u16>(direction, level),
+        U32 => compare_lanes::<u32>(direction, level),
+        U64 => compare_lanes::<u64>(direction, level),
+    }
+}
+
+fn compare_lanes<T: PartialOrd + Lane>(direction: Direction, level: Level) -> TileFn {
+    match direction {
+        Direction::Eq => loop2::<T, u8, IsEq>(level),
+        Direction::Ne => loop2::<T, u8, IsNe>(level),
+        Direction::Ge => loop2::<T, u8, IsGe>(level),
+        Direction::Gt => loop2::<T, u8, IsGt>(level),
+        Direction::Le => loop2::<T, u8, IsLe>(level),
+        Direction::Lt => loop2::<T, u8, IsLt>(level),
+    }
+}
+
+fn cast<A: Lane, Z: Lane>(level: Level) -> TileFn
+where
+    CastLoop<A, Z>: Fn1<A, Z>,
+{
+    loop1::<A, Z, CastLoop<A, Z>>(level)
+}
+
+fn convert(from: DType, to: DType, level: Level) -> Option<TileFn> {
+    use DType::*;
+    Some(match (from, to) {
+        (F32 | F16 | BF16, F32 | F16 | BF16) => float1::<Same32>(to, level),
+        (F32 | F16 | BF16, Bool) => loop1::<f32, u8, NonZero32>(level),
+        (F64, Bool) => loop1::<f64, u8, NonZero64>(level),
+        // Every bool lane is 0 or 1, so it reads as u8.
+        (Bool | U8, F32) => cast::<u8, f32>(level),
+        (Bool | U8, F64) => cast::<u8, f64>(level),
+        (Bool | U8, I32) => cast::<u8, i32>(level),
+        (Bool | U8, I64) => cast::<u8, i64>(level),
+        (Bool | U8, U32) => cast::<u8, u32>(level),
+        // 8 bits are exact in every float; other integers may need rounding, which goes element by element.
+        (Bool | U8, F16 | BF16) => cast::<u8, f32>(level),
+        (F32 | F16 | BF16, F64) => cast::<f32, f64>(level),
+        (F32 | F16 | BF16, I8) => cast::<f32, i8>(level),
+        (F32 | F16 | BF16, I16) => cast::<f32, i16>(level),
+        (F32 | F16 | BF16, I32) => cast::<f32, i32>(level),
+        (F32 | F16 | BF16, I64) => cast::<f32, i64>(level),
+        (F32 | F16 | BF16, U8) => cast::<f32, u8>(level),
+        (F32 | F16 | BF16, U16) => cast::<f32, u16>(level),
+        (F32 | F16 | BF16, U32) => cast::<f32, u32>(level),
+        (F32 | F16 | BF16, U64) => cast::<f32, u64>(level),
+        (F64, F32) => cast::<f64, f32>(level),
+        (F64, I32) => cast::<f64, i32>(level),
+        (F64, I64) => cast::<f64, i64>(level),
+        (F64, U32) => cast::<f64, u32>(level),
+        (I8, F32) => cast::<i8, f32>(level),
+        (I8, I32) => cast::<i8, i32>(level),
+        (I16, F32) => cast::<i16, f32>(level),
+        (I16, I32) => cast::<i16, i32>(level),
+        (I32, F32) => cast::<i32, f32>(level),
+        (I32, F64) => cast::<i32, f64>(level),
+        (I32, I64) => cast::<i32, i64>(level),
+        (I32, U32) => cast::<i32, u32>(level),
+        (I32, U64) => cast::<i32, u64>(level),
+        (I64, F32) => cast::<i64, f32>(level),
+        (I64, F64) => cast::<i64, f64>(level),
+        (I64, I32) => cast::<i64, i32>(level),
+        (U16, F32) => cast::<u16, f32>(level),
+        (U16, I32) => cast::<u16, i32>(level),
+        (U32, F32) => cast::<u32, f32>(level),
+        (U32, F64) => cast::<u32, f64>(level),
+        (U32, I32) => cast::<u32, i32>(level),
+        (U32, I64) => cast::<u32, i64>(level),
+        (U32, U64) => cast::<u32, u64>(level),
+        (U64, F32) => cast::<u64, f32>(level),
+        (U64, U32) => cast::<u64, u32>(level),
+        _ => return None,
+    })
+}
+
+/// The loops between f32 lanes and stored narrow floats; `None` where storage and lanes are the same.
+pub fn widen(dtype: DType, level: Level) -> Option<TileFn> {
+    match dtype {
+        DType::BF16 => Some(loop1::<u16, f32, FromBf16>(level)),
+        DType::F16 => Some(loop1::<u16, f32, FromF16>(level)),
+        _ => None,
+    }
+}
+
+/// Two numbers of 16 bits in each word: the lower one from `a`, the upper one from `b`; zeros for one that is not there.
+struct Interleave<const A: bool, const B: bool>;
+impl<const A: bool, const B: bool> Tile for Interleave<A, B> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        // SAFETY: by the promises of `Tile::run`, for those operands that are there.
+        unsafe {
+            let d = lanes_mut::<u32>(dst, n);
+            let a = if A { lanes::<u16>(a, n) } else { &[] };
+            let b = if B { lanes::<u16>(b, n) } else { &[] };
+            match (A, B) {
+                (true, true) => d
+                    .iter_mut()
+                    .zip(a)
+                    .zip(b)
+                    .for_each(|((d, &a), &b)| *d = u32::from(a) | u32::from(b) << 16),
+                (true, false) => d.iter_mut().zip(a).for_each(|(d, &a)| *d = u32::from(a)),
+                (false, true) => d.iter_mut().zip(b).for_each(|(d, &b)| *d = u32::from(b) << 16),
+                (false, false) => d.fill(0),
+            }
+        }
+    }
+}
+
+/// Makes words of pairs of bf16 from two arrays.
+#[derive(Clone, Copy)]
+pub struct Pairs {
+    both: TileFn,
+    first: TileFn,
+    second: TileFn,
+}
+
+impl Pairs {
+    pub fn new(level: Level) -> Pairs {
+        Pairs {
+            both: level.tile::<Interleave<true, true>>(),
+            first: level.tile::<Interleave<true, false>>(),
+            second: level.tile::<Interleave<false, true>>(),
+        }
+    }
+
+    /// `n` words at `to`; zeros for an array that is not there.
+    ///
+    /// # Safety
+    /// The arrays have `n` elements, and `to` room for `n` words.
+    #[inline(always)]
+    pub unsafe fn put(&self, a: Option<*const u8>, b: Option<*const u8>, to: *mut f32, n: usize) {
+        let d = to.cast::<u8>();
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match (a, b) {
+                (Some(a), Some(b)) => (self.both)(d, a, b, a, n),
+                (Some(a), None) => (self.first)(d, a, a, a, n),
+                (None, Some(b)) => (self.second)(d, b, b, b, n),
+                (None, None) => d.write_bytes(0, n * 4),
+            }
+        }
+    }
+}
+
+/// The inverse of [`widen`].
+pub fn narrow(dtype: DType, level: Level) -> Option<TileFn> {
+    match dtype {
+        DType::BF16 => Some(loop1::<f32, u16, IntoBf16>(level)),
+        DType::F16 => Some(loop1::<f32, u16, IntoF16>(level)),
+        _ => None,
+    }
+}

@@ -1,0 +1,636 @@
+//! Packing of matrix operands into panels: the order in which register kernels read them, widened on the way.
+//!
+//! A panel is `k` steps of a few lanes (rows of a left operand, columns of a right one) that lie together. A step is
+//! one product of floats, or a group of narrow integers that one instruction sums: four bytes or two words, kept in
+//! an i32. Distances are in bytes, so that one loop serves every stored type.
+
+use crate::simd::level::Level;
+use crate::simd::math;
+use systole_ir::DType;
+
+/// One panel to pack.
+pub struct PanelArgs<T> {
+    /// Lane 0, product 0.
+    pub src: *const u8,
+    /// Bytes between lanes and between products.
+    pub lane: usize,
+    pub step: usize,
+    /// Lanes of the source, and those to write: zeros beyond the source's.
+    pub lanes: usize,
+    pub fill: usize,
+    /// Steps to write.
+    pub k: usize,
+    /// Products that the source has; where groups are not full, zeros follow.
+    pub products: usize,
+    pub dst: *mut T,
+    /// Elements between steps of the panel.
+    pub stride: usize,
+}
+
+/// Packs panels that lie side by side in one source.
+///
+/// The source covers lanes and products, each destination `k` steps of `fill` lanes; the level is available.
+pub type PackFn<T> = unsafe fn(&[PanelArgs<T>]);
+
+/// How groups of stored integers are formed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Group {
+    /// Four bytes as they are.
+    Bytes,
+    /// Four signed bytes plus 128 each: unsigned.
+    Offset,
+    /// Two numbers widened to 16 bits.
+    Words,
+}
+
+/// What packs a stored type of floats as f32.
+pub fn floats(stored: DType, level: Level) -> PackFn<f32> {
+    match (stored, level) {
+        #[cfg(target_arch = "x86_64")]
+        (DType::BF16, Level::Avx512) => avx512::panel::<x86::Bf16>,
+        #[cfg(target_arch = "x86_64")]
+        (DType::F16, Level::Avx512) => avx512::panel::<x86::F16>,
+        #[cfg(target_arch = "x86_64")]
+        (_, Level::Avx512) => avx512::panel::<x86::Word>,
+        #[cfg(target_arch = "x86_64")]
+        (DType::BF16, Level::Avx2) => avx2::panel::<x86::Bf16>,
+        #[cfg(target_arch = "x86_64")]
+        (DType::F16, Level::Avx2) => avx2::panel::<x86::F16>,
+        #[cfg(target_arch = "x86_64")]
+        (_, Level::Avx2) => avx2::panel::<x86::Word>,
+        (DType::BF16, _) => plain::<f32, Bf16Cell>,
+        (DType::F16, _) => plain::<f32, F16Cell>,
+        _ => plain::<f32, Same>,
+    }
+}
+
+/// What packs bf16 in pairs, the bits of which are one number of the panel.
+#[cfg(target_arch = "x86_64")]
+pub fn halves() -> PackFn<f32> {
+    avx512::halves
+}
+
+/// What packs f64.
+pub fn doubles() -> PackFn<f64> {
+    plain::<f64, Same>
+}
+
+/// What packs integers in groups; `None` where the group does not hold the stored type.
+pub fn integers(stored: DType, group: Group, level: Level) -> Option<PackFn<i32>> {
+    Some(match (stored, group) {
+        (DType::I8 | DType::U8, Group::Bytes) => quads::<0>(level),
+        (DType::I8, Group::Offset) => quads::<{ FLIP }>(level),
+        (DType::I8, Group::Words) => pairs::<i8>,
+        (DType::U8, Group::Words) => pairs::<u8>,
+        (DType::I16, Group::Words) => pairs::<i16>,
+        _ => return None,
+    })
+}
+
+/// Adds 128 to each of four bytes.
+const FLIP: u32 = 0x8080_8080;
+
+fn quads<const FLIP: u32>(level: Level) -> PackFn<i32> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => avx512::quads::<FLIP>,
+        _ => plain_quads::<FLIP>,
+    }
+}
+
+/// A stored element as a number of the panel.
+pub trait Cell<T> {
+    unsafe fn get(p: *const u8) -> T;
+}
+
+pub struct Same;
+impl<T: Copy> Cell<T> for Same {
+    #[inline(always)]
+    unsafe fn get(p: *const u8) -> T {
+        // SAFETY: the caller has an element there.
+        unsafe { p.cast::<T>().read_unaligned() }
+    }
+}
+
+pub struct Bf16Cell;
+impl Cell<f32> for Bf16Cell {
+    #[inline(always)]
+    unsafe fn get(p: *const u8) -> f32 {
+        // SAFETY: the caller has an element there.
+        math::from_bf16(unsafe { p.cast::<u16>().read_unaligned() })
+    }
+}
+
+pub struct F16Cell;
+impl Cell<f32> for F16Cell {
+    #[inline(always)]
+    unsafe fn get(p: *const u8) -> f32 {
+        // SAFETY: the caller has an element there.
+        math::from_f16(unsafe { p.cast::<u16>().read_unaligned() })
+    }
+}
+
+/// Element by element; along the source's contiguous direction.
+unsafe fn plain<T: Copy + Default, C: Cell<T>>(panels: &[PanelArgs<T>]) {
+    // SAFETY: by the promise of `PackFn`.
+    panels.iter().for_each(|p| unsafe { plain_panel::<T, C>(p) });
+}
+
+unsafe fn plain_panel<T: Copy + Default, C: Cell<T>>(p: &PanelArgs<T>) {
+    // SAFETY: by the promise of `PackFn`.
+    unsafe { part::<T, C>(p, 0..p.lanes, 0..p.k) };
+    for step in 0..p.k {
+        for lane in p.lanes..p.fill {
+            // SAFETY: as above.
+            unsafe { *p.dst.add(step * p.stride + lane) = T::default() };
+        }
+    }
+}
+
+/// Some lanes and steps of a panel.
+#[inline(always)]
+unsafe fn part<T: Copy, C: Cell<T>>(
+    p: &PanelArgs<T>,
+    lanes: std::ops::Range<usize>,
+    steps: std::ops::Range<usize>,
+) {
+    let one = |lane: usize, step: usize| {
+        // SAFETY: by the promise of `PackFn`.
+        unsafe { *p.dst.add(step * p.stride + lane) = C::get(p.src.add(lane * p.lane + step * p.step)) };
+    };
+    if p.lane < p.step {
+        steps.for_each(|step| lanes.clone().for_each(|lane| one(lane, step)));
+    } else {
+        lanes.for_each(|lane| steps.clone().for_each(|step| one(lane, step)));
+    }
+}
+
+/// Up to four bytes of a lane, from product `4 · step` on.
+#[inline(always)]
+unsafe fn quad(p: &PanelArgs<i32>, lane: usize, step: usize) -> u32 {
+    let from = p.src.wrapping_add(lane * p.lane + 4 * step * p.step);
+    let count = p.products.saturating_sub(4 * step).min(4);
+    let mut bytes = [0u8; 4];
+    for (i, b) in bytes[..count].iter_mut().enumerate() {
+        // SAFETY: by the promise of `PackFn` the source has these products.
+        *b = unsafe { *from.add(i * p.step) };
+    }
+    u32::from_le_bytes(bytes)
+}
+
+unsafe fn plain_quads<const FLIP: u32>(panels: &[PanelArgs<i32>]) {
+    // SAFETY: by the promise of `PackFn`.
+    panels.iter().for_each(|p| unsafe { quads_of_panel::<FLIP>(p) });
+}
+
+unsafe fn quads_of_panel<const FLIP: u32>(p: &PanelArgs<i32>) {
+    for step in 0..p.k {
+        for lane in 0..p.fill {
+            // SAFETY: by the promise of `PackFn`.
+            unsafe {
+                let bits = if lane < p.lanes { quad(p, lane, step) ^ FLIP } else { 0 };
+                *p.dst.add(step * p.stride + lane) = bits as i32;
+            }
+        }
+    }
+}
+
+unsafe fn pairs<S: Copy + Into<i16>>(panels: &[PanelArgs<i32>]) {
+    // SAFETY: by the promise of `PackFn`.
+    panels.iter().for_each(|p| unsafe { pairs_of_panel::<i32, S>(p) });
+}
+
+/// Words of two numbers each, wherever these lie.
+unsafe fn pairs_of_panel<T, S: Copy + Into<i16>>(p: &PanelArgs<T>) {
+    for step in 0..p.k {
+        for lane in 0..p.fill {
+            let get = |i: usize| -> u32 {
+                if lane >= p.lanes || 2 * step + i >= p.products {
+                    return 0;
+                }
+                let at = lane * p.lane + (2 * step + i) * p.step;
+                // SAFETY: by the promise of `PackFn` the source has this product.
+                let x = unsafe { p.src.add(at).cast::<S>().read_unaligned() };
+                u32::from(x.into() as u16)
+            };
+            // SAFETY: by the promise of `PackFn`.
+            unsafe { *p.dst.add(step * p.stride + lane).cast::<u32>() = get(0) | get(1) << 16 };
+        }
+    }
+}
+
+/// Stored types as vectors of four-byte lanes.
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Bf16Cell, Cell, F16Cell, Same};
+    use std::arch::x86_64::*;
+
+    /// Loads of a stored type. Callers keep to the level of each.
+    pub trait Stored {
+        type Cell: Cell<f32>;
+        const SIZE: usize;
+        /// AVX-512: the lanes of the mask, zeros elsewhere.
+        unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512;
+        /// AVX2: eight lanes.
+        unsafe fn load8(p: *const u8) -> __m256;
+    }
+
+    /// f32, or any four bytes.
+    pub struct Word;
+    impl Stored for Word {
+        type Cell = Same;
+        const SIZE: usize = 4;
+        #[inline(always)]
+        unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512 {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_maskz_loadu_ps(mask, p.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn load8(p: *const u8) -> __m256 {
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_loadu_ps(p.cast()) }
+        }
+    }
+
+    pub struct Bf16;
+    impl Stored for Bf16 {
+        type Cell = Bf16Cell;
+        const SIZE: usize = 2;
+        #[inline(always)]
+        unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+            }
+        }
+        #[inline(always)]
+        unsafe fn load8(p: *const u8) -> __m256 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+            }
+        }
+    }
+
+    pub struct F16;
+    impl Stored for F16 {
+        type Cell = F16Cell;
+        const SIZE: usize = 2;
+        #[inline(always)]
+        unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512 {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn load8(p: *const u8) -> __m256 {
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512 {
+    use super::x86::{Stored, Word};
+    use super::{PanelArgs, pairs_of_panel, plain, quads_of_panel};
+    use std::arch::x86_64::*;
+
+    /// Rows of a source that are asked for before they are read.
+    const AHEAD: usize = 8;
+
+    /// The lowest `n` lanes, at most all 16.
+    #[inline(always)]
+    fn mask(n: usize) -> __mmask16 {
+        if n >= 16 { !0 } else { (1 << n) - 1 }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    pub unsafe fn panel<S: Stored>(panels: &[PanelArgs<f32>]) {
+        let Some(first) = panels.first() else { return };
+        // SAFETY: by the promise of `PackFn`.
+        unsafe {
+            if first.lane == S::SIZE {
+                rows::<S>(panels, first.k);
+            } else if first.step == S::SIZE {
+                panels.iter().for_each(|p| columns::<S>(p, 0.0));
+            } else {
+                plain::<f32, S::Cell>(panels);
+            }
+        }
+    }
+
+    /// Lanes lie together in the source too: row by row through all panels.
+    #[inline(always)]
+    unsafe fn rows<S: Stored>(panels: &[PanelArgs<f32>], k: usize) {
+        for step in 0..k {
+            for p in panels {
+                let (from, to) = (p.src.wrapping_add(step * p.step), p.dst.wrapping_add(step * p.stride));
+                // Rows lie apart: nothing but this tells the machine which one comes next.
+                prefetch(from.wrapping_add(AHEAD * p.step));
+                if p.lanes == 32 && p.fill == 32 {
+                    // SAFETY: two whole vectors of source and panel.
+                    unsafe {
+                        prefetch(from.wrapping_add(AHEAD * p.step + 16 * S::SIZE));
+                        _mm512_storeu_ps(to, S::load16(from, !0));
+                        _mm512_storeu_ps(to.wrapping_add(16), S::load16(from.wrapping_add(16 * S::SIZE), !0));
+                    }
+                    continue;
+                }
+                for lane in (0..p.fill).step_by(16) {
+                    let (read, write) = (mask(p.lanes.saturating_sub(lane)), mask(p.fill - lane));
+                    // SAFETY: masks keep to the lanes of source and panel.
+                    unsafe {
+                        let x = S::load16(from.wrapping_add(lane * S::SIZE), read);
+                        _mm512_mask_storeu_ps(to.wrapping_add(lane), write, x);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for a cache line.
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
+    }
+
+    /// Products lie together in the source: 16 × 16 elements at a time change places. `flip` is xored to the bits.
+    #[inline(always)]
+    unsafe fn columns<S: Stored>(p: &PanelArgs<f32>, flip: f32) {
+        let steps = p.k;
+        // SAFETY: masks keep to the lanes and products of source and panel.
+        unsafe {
+            let flip = _mm512_set1_ps(flip);
+            for lane in (0..p.fill).step_by(16) {
+                let lanes = p.lanes.saturating_sub(lane).min(16);
+                let (present, write) = (mask(lanes), mask(p.fill - lane));
+                let from = p.src.wrapping_add(lane * p.lane);
+                for step in (0..steps).step_by(16) {
+                    let read = if lanes > 0 { mask(steps - step) } else { 0 };
+                    // Lanes that are missing read the last one, and become zeros below.
+                    let mut square = [_mm512_setzero_ps(); 16];
+                    for (i, row) in square.iter_mut().enumerate() {
+                        let at = i.min(lanes.saturating_sub(1)) * p.lane + step * S::SIZE;
+                        *row = S::load16(from.wrapping_add(at), read);
+                    }
+                    let square = transposed(square);
+                    let to = p.dst.wrapping_add(step * p.stride + lane);
+                    for (i, row) in square.iter().enumerate() {
+                        if i < steps - step {
+                            let row = _mm512_maskz_xor_ps(present, *row, flip);
+                            _mm512_mask_storeu_ps(to.wrapping_add(i * p.stride), write, row);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for a cache line for the second cache: lanes that lie a power of two apart share few places of the first.
+    #[inline(always)]
+    fn far(p: *const u8) {
+        // SAFETY: a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
+    }
+
+    /// Sixteen vectors of sixteen words: rows become columns.
+    #[inline(always)]
+    pub unsafe fn transposed_words(r: [__m512i; 16]) -> [__m512i; 16] {
+        // SAFETY: the caller has AVX-512; any bits are vectors of either type.
+        unsafe { std::mem::transmute(transposed(std::mem::transmute::<[__m512i; 16], [__m512; 16]>(r))) }
+    }
+
+    #[inline(always)]
+    unsafe fn transposed(r: [__m512; 16]) -> [__m512; 16] {
+        // SAFETY: the level is available.
+        unsafe {
+            let zero = _mm512_setzero_ps();
+            let (mut t, mut q, mut y) = ([zero; 16], [zero; 16], [zero; 16]);
+            for i in 0..8 {
+                t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+                t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+            }
+            let low = |a, b| _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+            let high = |a, b| _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+            for i in 0..4 {
+                q[4 * i] = low(t[4 * i], t[4 * i + 2]);
+                q[4 * i + 1] = high(t[4 * i], t[4 * i + 2]);
+                q[4 * i + 2] = low(t[4 * i + 1], t[4 * i + 3]);
+                q[4 * i + 3] = high(t[4 * i + 1], t[4 * i + 3]);
+            }
+            // q[4i + c] has, in its quarter l, column 4l + c of rows 4i…4i+3.
+            for c in 0..4 {
+                let even = |a, b| _mm512_shuffle_f32x4::<0x88>(a, b);
+                let odd = |a, b| _mm512_shuffle_f32x4::<0xdd>(a, b);
+                let (e0, e1) = (even(q[c], q[4 + c]), even(q[8 + c], q[12 + c]));
+                let (o0, o1) = (odd(q[c], q[4 + c]), odd(q[8 + c], q[12 + c]));
+                y[c] = even(e0, e1);
+                y[4 + c] = even(o0, o1);
+                y[8 + c] = odd(e0, e1);
+                y[12 + c] = odd(o0, o1);
+            }
+            y
+        }
+    }
+
+    /// Pairs of bf16, of panels that lie side by side in one source.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    pub unsafe fn halves(panels: &[PanelArgs<f32>]) {
+        let Some(first) = panels.first() else { return };
+        let whole = first.products.min(2 * first.k) / 2;
+        // SAFETY: by the promise of `PackFn`.
+        unsafe {
+            if first.step == 2 {
+                // A pair lies together: words change places as floats do.
+                panels
+                    .iter()
+                    .for_each(|p| columns::<Word>(&PanelArgs { k: whole, products: whole, ..*p }, 0.0));
+            } else if first.lane == 2 {
+                halves_of_rows(panels, whole);
+            } else {
+                return panels.iter().for_each(|p| pairs_of_panel::<f32, i16>(p));
+            }
+            for p in panels.iter().filter(|p| whole < p.k) {
+                pairs_of_panel::<f32, i16>(&PanelArgs {
+                    src: p.src.wrapping_add(2 * whole * p.step),
+                    dst: p.dst.wrapping_add(whole * p.stride),
+                    k: p.k - whole,
+                    products: p.products - 2 * whole,
+                    ..*p
+                });
+            }
+        }
+    }
+
+    /// Lanes lie together: two rows of the source are interleaved, through all panels.
+    #[inline(always)]
+    unsafe fn halves_of_rows(panels: &[PanelArgs<f32>], steps: usize) {
+        for step in 0..steps {
+            for p in panels {
+                let from = p.src.wrapping_add(2 * step * p.step);
+                (0..2).for_each(|i| prefetch(from.wrapping_add((2 * AHEAD + i) * p.step)));
+                let to = p.dst.wrapping_add(step * p.stride);
+                for lane in (0..p.fill).step_by(16) {
+                    let (read, write) = (mask(p.lanes.saturating_sub(lane)), mask(p.fill - lane));
+                    let from = from.wrapping_add(lane * 2);
+                    // SAFETY: masks keep to the lanes of source and panel.
+                    unsafe {
+                        let row =
+                            |p: *const u8| _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(read, p.cast()));
+                        let (x, y) = (row(from), row(from.wrapping_add(p.step)));
+                        let pairs = _mm512_or_si512(x, _mm512_slli_epi32::<16>(y));
+                        _mm512_mask_storeu_epi32(to.wrapping_add(lane).cast(), write, pairs);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Groups of four bytes.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    pub unsafe fn quads<const FLIP: u32>(panels: &[PanelArgs<i32>]) {
+        // SAFETY: by the promise of `PackFn`.
+        panels.iter().for_each(|p| unsafe { quads_of::<FLIP>(p) });
+    }
+
+    #[inline(always)]
+    unsafe fn quads_of<const FLIP: u32>(p: &PanelArgs<i32>) {
+        let full = p.products.min(4 * p.k) / 4;
+        // SAFETY: by the promise of `PackFn`.
+        unsafe {
+            if p.step == 1 {
+                // A group lies together: words change places as floats do.
+                let words = PanelArgs {
+                    src: p.src,
+                    lane: p.lane,
+                    step: p.step,
+                    lanes: p.lanes,
+                    fill: p.fill,
+                    k: full,
+                    products: full,
+                    dst: p.dst.cast::<f32>(),
+                    stride: p.stride,
+                };
+                columns::<Word>(&words, f32::from_bits(FLIP));
+            } else if p.lane == 1 {
+                interleaved::<FLIP>(p, full);
+            } else {
+                return quads_of_panel::<FLIP>(p);
+            }
+            if full < p.k {
+                let rest = PanelArgs {
+                    src: p.src.wrapping_add(4 * full * p.step),
+                    dst: p.dst.wrapping_add(full * p.stride),
+                    k: p.k - full,
+                    products: p.products - 4 * full,
+                    ..*p
+                };
+                quads_of_panel::<FLIP>(&rest);
+            }
+        }
+    }
+
+    /// Lanes lie together: sixteen bytes of four products each are interleaved.
+    #[inline(always)]
+    unsafe fn interleaved<const FLIP: u32>(p: &PanelArgs<i32>, steps: usize) {
+        for step in 0..steps {
+            let from = p.src.wrapping_add(4 * step * p.step);
+            (0..4).for_each(|i| far(from.wrapping_add((4 * AHEAD + i) * p.step)));
+            for lane in (0..p.fill).step_by(16) {
+                let (read, write) = (mask(p.lanes.saturating_sub(lane)), mask(p.fill - lane));
+                let from = from.wrapping_add(lane).cast::<i8>();
+                // SAFETY: masks keep to the lanes of source and panel.
+                unsafe {
+                    let x = |i: usize| _mm_maskz_loadu_epi8(read, from.wrapping_add(i * p.step));
+                    let (a, b, c, d) = (x(0), x(1), x(2), x(3));
+                    let (ab, cd) = (_mm_unpacklo_epi8(a, b), _mm_unpacklo_epi8(c, d));
+                    let (ab2, cd2) = (_mm_unpackhi_epi8(a, b), _mm_unpackhi_epi8(c, d));
+                    let y = _mm512_castsi128_si512(_mm_unpacklo_epi16(ab, cd));
+                    let y = _mm512_inserti32x4::<1>(y, _mm_unpackhi_epi16(ab, cd));
+                    let y = _mm512_inserti32x4::<2>(y, _mm_unpacklo_epi16(ab2, cd2));
+                    let y = _mm512_inserti32x4::<3>(y, _mm_unpackhi_epi16(ab2, cd2));
+                    let y = _mm512_xor_si512(y, _mm512_set1_epi32(FLIP as i32));
+                    _mm512_mask_storeu_epi32(p.dst.wrapping_add(step * p.stride + lane), write, y);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::x86::Stored;
+    use super::{PanelArgs, part, plain_panel};
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub unsafe fn panel<S: Stored>(panels: &[PanelArgs<f32>]) {
+        // SAFETY: by the promise of `PackFn`.
+        panels.iter().for_each(|p| unsafe { one::<S>(p) });
+    }
+
+    #[inline(always)]
+    unsafe fn one<S: Stored>(p: &PanelArgs<f32>) {
+        // SAFETY: by the promise of `PackFn`: whole vectors are read and written only where there are eight lanes.
+        unsafe {
+            if p.lane != S::SIZE && p.step != S::SIZE {
+                return plain_panel::<f32, S::Cell>(p);
+            }
+            let whole = p.lanes / 8 * 8;
+            for lane in (0..whole).step_by(8) {
+                let (from, to) = (p.src.wrapping_add(lane * p.lane), p.dst.wrapping_add(lane));
+                if p.lane == S::SIZE {
+                    for step in 0..p.k {
+                        _mm256_storeu_ps(to.add(step * p.stride), S::load8(from.add(step * p.step)));
+                    }
+                    continue;
+                }
+                for step in (0..p.k / 8 * 8).step_by(8) {
+                    let mut square = [_mm256_setzero_ps(); 8];
+                    for (i, row) in square.iter_mut().enumerate() {
+                        *row = S::load8(from.add(i * p.lane + step * S::SIZE));
+                    }
+                    for (i, row) in transposed(square).iter().enumerate() {
+                        _mm256_storeu_ps(to.add((step + i) * p.stride), *row);
+                    }
+                }
+                part::<f32, S::Cell>(p, lane..lane + 8, p.k / 8 * 8..p.k);
+            }
+            let rest = PanelArgs {
+                src: p.src.wrapping_add(whole * p.lane),
+                dst: p.dst.wrapping_add(whole),
+                lanes: p.lanes - whole,
+                fill: p.fill - whole,
+                ..*p
+            };
+            plain_panel::<f32, S::Cell>(&rest);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transposed(r: [__m256; 8]) -> [__m256; 8] {
+        // SAFETY: the level is available.
+        unsafe {
+            let zero = _mm256_setzero_ps();
+            let (mut t, mut q, mut y) = ([zero; 8], [zero; 8], [zero; 8]);
+            for i in 0..4 {
+                t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+                t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+            }
+            for i in 0..2 {
+                q[4 * i] = _mm256_shuffle_ps::<0x44>(t[4 * i], t[4 * i + 2]);
+                q[4 * i + 1] = _mm256_shuffle_ps::<0xee>(t[4 * i], t[4 * i + 2]);
+                q[4 * i + 2] = _mm256_shuffle_ps::<0x44>(t[4 * i + 1], t[4 * i + 3]);
+                q[4 * i + 3] = _mm256_shuffle_ps::<0xee>(t[4 * i + 1], t[4 * i + 3]);
+            }
+            for c in 0..4 {
+                y[c] = _mm256_permute2f128_ps::<0x20>(q[c], q[4 + c]);
+                y[4 + c] = _mm256_permute2f128_ps::<0x31>(q[c], q[4 + c]);
+            }
+            y
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Max pooling of a row of windows, with the number of each window's greatest element (argmax).
+//!
+//! Values are those of `reduce_window` by `maximum`, argmax those of `select_and_scatter` by `ge`, also for NaN, ties and
+//! zeros of both signs.
+
+use crate::simd::cells::{Bf16, Cell};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::loops::{lanes, lanes_mut};
+use crate::simd::math;
+use std::marker::PhantomData;
+use systole_compile::{DEAD, Relu};
+use systole_ir::DType;
+
+/// Channels that are compared together; their state stays in the nearest cache.
+const LANES: usize = 64;
+/// Windows side by side.
+pub struct Row {
+    /// Height and width.
+    pub window: [usize; 2],
+    /// Elements from one window to the next.
+    pub step: usize,
+    /// Elements from one row of the operand to the next.
+    pub line: usize,
+    pub channels: usize,
+    pub relu: Relu,
+    /// Where the first argmax goes, or null.
+    pub argmax: *mut u8,
+}
+
+/// `n` windows; `dst`: their maxima, `a`: the operand at the first window, `b`: a [`Row`]. `A` is stored in the
+/// operand, `Z` in the result; the values are those that `Z` can hold.
+pub struct PoolRow<A, Z>(PhantomData<(A, Z)>);
+impl<A: Cell<Lane = f32>, Z: Cell<Lane = f32>> Tile for PoolRow<A, Z> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        // SAFETY: as the type says.
+        unsafe {
+            let r = &*b.cast::<Row>();
+            for i in 0..n {
+                let mut at = 0;
+                while at < r.channels {
+                    let part = LANES.min(r.channels - at);
+                    let x = a.cast::<A>().add(i * r.step + at);
+                    let to = i * r.channels + at;
+                    let y = lanes_mut::<Z>(dst.cast::<Z>().add(to).cast(), part);
+                    let argmax =
+                        if r.argmax.is_null() { None } else { Some(lanes_mut(r.argmax.add(to), part)) };
+                    match (r.window, r.relu) {
+                        ([2, 2], Relu::Before) => four::<A, Z, true>(x, r, y, argmax),
+                        ([2, 2], _) => four::<A, Z, false>(x, r, y, argmax),
+                        (_, Relu::Before) => window::<A, Z, true>(x, r, y, argmax),
+                        _ => window::<A, Z, false>(x, r, y, argmax),
+                    }
+                    at += part;
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn relu(x: f32) -> f32 {
+    if x > 0.0 { x } else { 0.0 }
+}
+
+/// Maxima and argmax of one window's channels go out, with relu.
+#[inline(always)]
+fn put<Z: Cell<Lane = f32>>(r: &Row, y: &mut [Z], argmax: Option<&mut [u8]>, top: &[f32], which: &[u32]) {
+    let after = r.relu == Relu::After;
+    for (y, top) in y.iter_mut().zip(top) {
+        *y = Z::store(if after { relu(*top) } else { *top });
+    }
+    let Some(argmax) = argmax else { return };
+    let mark = if r.relu == Relu::None { 0 } else { DEAD as u32 };
+    for ((argmax, which), top) in argmax.iter_mut().zip(which).zip(top) {
+        *argmax = (*which | if *top > 0.0 { 0 } else { mark }) as u8;
+    }
+}
+
+/// Any window.
+#[inline(always)]
+unsafe fn window<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
+    x: *const A,
+    r: &Row,
+    y: &mut [Z],
+    argmax: Option<&mut [u8]>,
+) {
+    let n = y.len();
+    let (mut kept, mut which) = ([0f32; LANES], [0u32; LANES]);
+    let mut top = [f32::NEG_INFINITY; LANES];
+    for number in 0..r.window[0] * r.window[1] {
+        let at = number / r.window[1] * r.line + number % r.window[1] * r.channels;
+        // SAFETY: the window's elements lie inside the operand.
+        let others = unsafe { lanes::<A>(x.add(at).cast(), n) };
+        for (((kept, which), top), other) in kept.iter_mut().zip(&mut which).zip(&mut top).zip(others) {
+            let other = if RELU { relu(other.load()) } else { other.load() };
+            // The first is kept whatever the comparison says of it.
+            let keeps = number > 0 && *kept >= other;
+            *kept = if keeps { *kept } else { other };
+            *which = if keeps { *which } else { number as u32 };
+            *top = math::maximum(*top, other);
+        }
+    }
+    put(r, y, argmax, &top[..n], &which[..n]);
+}
+
+/// Two by two, the usual window, in registers.
+#[inline(always)]
+unsafe fn four<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
+    x: *const A,
+    r: &Row,
+    y: &mut [Z],
+    argmax: Option<&mut [u8]>,
+) {
+    let n = y.len();
+    // SAFETY: the window's elements lie inside the operand.
+    let [x0, x1, x2, x3] =
+        unsafe { [0, r.channels, r.line, r.line + r.channels].map(|at| lanes::<A>(x.add(at).cast(), n)) };
+    let (mut top, mut which) = ([0f32; LANES], [0u32; LANES]);
+    let load = |x: &A| if RELU { relu(x.load()) } else { x.load() };
+    for (((((top, which), a), b), c), d) in
+        top[..n].iter_mut().zip(&mut which).zip(x0).zip(x1).zip(x2).zip(x3)
+    {
+        let [a, b, c, d] = [load(a), load(b), load(c), load(d)];
+        let first = a >= b;
+        let (kept, number) = (if first { a } else { b }, if first { 0 } else { 1 });
+        let keeps = kept >= c;
+        let (kept, number) = (if keeps { kept } else { c }, if keeps { number } else { 2 });
+        *which = if kept >= d { number } else { 3 };
+        *top = math::maximum(math::maximum(a, b), math::maximum(c, d));
+    }
+    put(r, y, argmax, &top[..n], &which[..n]);
+}
+
+/// The loop over a row for an operand and result of these types.
+pub fn pool_row(operand: DType, result: DType, level: Level) -> Option<TileFn> {
+    match (operand, result) {
+        (DType::F32, DType::F32) => Some(level.tile::<PoolRow<f32, f32>>()),
+        (DType::F32, DType::BF16) => Some(level.tile::<PoolRow<f32, Bf16>>()),
+        (DType::BF16, DType::BF16) => Some(level.tile::<PoolRow<Bf16, Bf16>>()),
+        _ => None,
+    }
+}

@@ -1,0 +1,348 @@
+//! Vectors of numbers: portable ones, and those of each level of x86.
+
+/// Vectors of one element type at one level.
+///
+/// # Safety
+/// The methods may only be called where the level's instructions are available.
+pub unsafe trait Vector: Copy {
+    type T: Copy;
+    const LANES: usize;
+    unsafe fn splat(x: Self::T) -> Self;
+    unsafe fn load(p: *const Self::T) -> Self;
+    unsafe fn store(self, p: *mut Self::T);
+    /// The first `n` lanes, at most all; zeros in the others.
+    unsafe fn load_part(p: *const Self::T, n: usize) -> Self;
+    /// Stores the first `n` lanes.
+    unsafe fn store_part(self, p: *mut Self::T, n: usize);
+    /// `self · b + c`
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    unsafe fn add(self, b: Self) -> Self;
+}
+
+macro_rules! array_vector {
+    ($name:ident, $t:ty, $n:expr) => {
+        /// A vector that the compiler lays out for the baseline instruction set.
+        #[derive(Clone, Copy)]
+        pub struct $name(pub [$t; $n]);
+        // SAFETY: plain arithmetic, available everywhere.
+        unsafe impl Vector for $name {
+            type T = $t;
+            const LANES: usize = $n;
+            #[inline(always)]
+            unsafe fn splat(x: $t) -> Self {
+                $name([x; $n])
+            }
+            #[inline(always)]
+            unsafe fn load(p: *const $t) -> Self {
+                // SAFETY: the caller has the lanes there; arrays need only their elements' alignment.
+                $name(unsafe { *p.cast::<[$t; $n]>() })
+            }
+            #[inline(always)]
+            unsafe fn store(self, p: *mut $t) {
+                // SAFETY: as for `load`.
+                unsafe { *p.cast::<[$t; $n]>() = self.0 }
+            }
+            #[inline(always)]
+            unsafe fn load_part(p: *const $t, n: usize) -> Self {
+                let mut y = [<$t>::default(); $n];
+                for (i, y) in y.iter_mut().enumerate().take(n) {
+                    // SAFETY: the caller has `n` lanes there.
+                    *y = unsafe { *p.add(i) };
+                }
+                $name(y)
+            }
+            #[inline(always)]
+            unsafe fn store_part(self, p: *mut $t, n: usize) {
+                for (i, y) in self.0.iter().enumerate().take(n) {
+                    // SAFETY: as for `load_part`.
+                    unsafe { *p.add(i) = *y };
+                }
+            }
+            #[inline(always)]
+            unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+                let mut y = c.0;
+                for i in 0..$n {
+                    y[i] += self.0[i] * b.0[i];
+                }
+                $name(y)
+            }
+            #[inline(always)]
+            unsafe fn add(self, b: Self) -> Self {
+                let mut y = self.0;
+                for i in 0..$n {
+                    y[i] += b.0[i];
+                }
+                $name(y)
+            }
+        }
+    };
+}
+array_vector!(Portable32, f32, 4);
+array_vector!(Portable64, f64, 2);
+
+/// Two products of 16-bit numbers for each of four i32 lanes.
+#[derive(Clone, Copy)]
+pub struct PortablePairs([i32; 4]);
+// SAFETY: plain arithmetic, available everywhere.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+unsafe impl Vector for PortablePairs {
+    type T = i32;
+    const LANES: usize = 4;
+    #[inline(always)]
+    unsafe fn splat(x: i32) -> Self {
+        PortablePairs([x; 4])
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const i32) -> Self {
+        // SAFETY: the caller has the lanes there.
+        PortablePairs(unsafe { *p.cast::<[i32; 4]>() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut i32) {
+        // SAFETY: as for `load`.
+        unsafe { *p.cast::<[i32; 4]>() = self.0 }
+    }
+    #[inline(always)]
+    unsafe fn load_part(p: *const i32, n: usize) -> Self {
+        let mut y = [0; 4];
+        for (i, y) in y.iter_mut().enumerate().take(n) {
+            // SAFETY: the caller has `n` lanes there.
+            *y = unsafe { *p.add(i) };
+        }
+        PortablePairs(y)
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut i32, n: usize) {
+        for (i, y) in self.0.iter().enumerate().take(n) {
+            // SAFETY: as for `load_part`.
+            unsafe { *p.add(i) = *y };
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        let mut y = c.0;
+        for i in 0..4 {
+            let low = (self.0[i] as i16 as i32) * (b.0[i] as i16 as i32);
+            let high = (self.0[i] >> 16) * (b.0[i] >> 16);
+            y[i] = y[i].wrapping_add(low).wrapping_add(high);
+        }
+        PortablePairs(y)
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        let mut y = self.0;
+        for i in 0..4 {
+            y[i] = y[i].wrapping_add(b.0[i]);
+        }
+        PortablePairs(y)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86 {
+    use super::Vector;
+    use std::arch::x86_64::*;
+
+    /// How each operation of a vector is spelt: conversions of the pointer's type and intrinsics.
+    macro_rules! intrinsic_vector {
+        ($name:ident, $reg:ty, $t:ty, $n:expr, $p:ty, $set:expr, $load:expr, $store:expr, $load_part:expr, $store_part:expr, $fma:expr, $add:expr) => {
+            #[derive(Clone, Copy)]
+            pub struct $name(pub $reg);
+            // SAFETY: callers keep to the level of these instructions.
+            unsafe impl Vector for $name {
+                type T = $t;
+                const LANES: usize = $n;
+                #[inline(always)]
+                unsafe fn splat(x: $t) -> Self {
+                    // SAFETY: the level is available.
+                    $name(unsafe { $set(x) })
+                }
+                #[inline(always)]
+                unsafe fn load(p: *const $t) -> Self {
+                    // SAFETY: the level is available and the caller has the lanes there.
+                    $name(unsafe { $load(p.cast::<$p>()) })
+                }
+                #[inline(always)]
+                unsafe fn store(self, p: *mut $t) {
+                    // SAFETY: as for `load`.
+                    unsafe { $store(p.cast::<$p>(), self.0) }
+                }
+                #[inline(always)]
+                unsafe fn load_part(p: *const $t, n: usize) -> Self {
+                    // SAFETY: as for `load`, for the lanes of the mask.
+                    $name(unsafe { $load_part(p.cast::<$p>(), n) })
+                }
+                #[inline(always)]
+                unsafe fn store_part(self, p: *mut $t, n: usize) {
+                    // SAFETY: as for `load_part`.
+                    unsafe { $store_part(p.cast::<$p>(), n, self.0) }
+                }
+                #[inline(always)]
+                unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+                    // SAFETY: the level is available.
+                    $name(unsafe { $fma(self.0, b.0, c.0) })
+                }
+                #[inline(always)]
+                unsafe fn add(self, b: Self) -> Self {
+                    // SAFETY: the level is available.
+                    $name(unsafe { $add(self.0, b.0) })
+                }
+            }
+        };
+    }
+
+    /// The lowest `n` bits, at most 16.
+    #[inline(always)]
+    fn bits(n: usize) -> u16 {
+        if n >= 16 { !0 } else { (1 << n) - 1 }
+    }
+    #[inline(always)]
+    unsafe fn first8(n: usize) -> __m256i {
+        // SAFETY: callers have AVX2.
+        unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
+    }
+    #[inline(always)]
+    unsafe fn first4(n: usize) -> __m256i {
+        // SAFETY: callers have AVX2.
+        unsafe { _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), _mm256_setr_epi64x(0, 1, 2, 3)) }
+    }
+
+    intrinsic_vector!(
+        V8x32,
+        __m256,
+        f32,
+        8,
+        f32,
+        _mm256_set1_ps,
+        _mm256_loadu_ps,
+        _mm256_storeu_ps,
+        |p, n| _mm256_maskload_ps(p, first8(n)),
+        |p, n, x| _mm256_maskstore_ps(p, first8(n), x),
+        _mm256_fmadd_ps,
+        _mm256_add_ps
+    );
+    intrinsic_vector!(
+        V4x64,
+        __m256d,
+        f64,
+        4,
+        f64,
+        _mm256_set1_pd,
+        _mm256_loadu_pd,
+        _mm256_storeu_pd,
+        |p, n| _mm256_maskload_pd(p, first4(n)),
+        |p, n, x| _mm256_maskstore_pd(p, first4(n), x),
+        _mm256_fmadd_pd,
+        _mm256_add_pd
+    );
+    intrinsic_vector!(
+        Pairs8,
+        __m256i,
+        i32,
+        8,
+        __m256i,
+        _mm256_set1_epi32,
+        _mm256_loadu_si256,
+        _mm256_storeu_si256,
+        |p: *const __m256i, n| _mm256_maskload_epi32(p.cast(), first8(n)),
+        |p: *mut __m256i, n, x| _mm256_maskstore_epi32(p.cast(), first8(n), x),
+        |a, b, c| _mm256_add_epi32(c, _mm256_madd_epi16(a, b)),
+        _mm256_add_epi32
+    );
+    /// Sixteen f32 sums; they differ in the multiply-add.
+    macro_rules! floats16 {
+        ($name:ident, $fma:expr) => {
+            intrinsic_vector!(
+                $name,
+                __m512,
+                f32,
+                16,
+                f32,
+                _mm512_set1_ps,
+                _mm512_loadu_ps,
+                _mm512_storeu_ps,
+                |p, n| _mm512_maskz_loadu_ps(bits(n), p),
+                |p, n, x| _mm512_mask_storeu_ps(p, bits(n), x),
+                $fma,
+                _mm512_add_ps
+            );
+        };
+    }
+    floats16!(V16x32, _mm512_fmadd_ps);
+    intrinsic_vector!(
+        V8x64,
+        __m512d,
+        f64,
+        8,
+        f64,
+        _mm512_set1_pd,
+        _mm512_loadu_pd,
+        _mm512_storeu_pd,
+        |p, n| _mm512_maskz_loadu_pd(bits(n) as u8, p),
+        |p, n, x| _mm512_mask_storeu_pd(p, bits(n) as u8, x),
+        _mm512_fmadd_pd,
+        _mm512_add_pd
+    );
+    /// Sixteen i32 sums of groups of narrow integers; they differ in the multiply-add.
+    macro_rules! sums16 {
+        ($name:ident, $fma:expr) => {
+            intrinsic_vector!(
+                $name,
+                __m512i,
+                i32,
+                16,
+                i32,
+                _mm512_set1_epi32,
+                _mm512_loadu_epi32,
+                _mm512_storeu_epi32,
+                |p, n| _mm512_maskz_loadu_epi32(bits(n), p),
+                |p, n, x| _mm512_mask_storeu_epi32(p, bits(n), x),
+                $fma,
+                _mm512_add_epi32
+            );
+        };
+    }
+    sums16!(Pairs16, |a, b, c| _mm512_add_epi32(c, _mm512_madd_epi16(a, b)));
+    sums16!(Quads16, |a, b, c| _mm512_dpbusd_epi32(c, a, b));
+
+    /// Sixteen f32 sums of pairs of bf16, which are the bits of numbers of the operands.
+    #[inline(always)]
+    unsafe fn pairs(x: __m512) -> __m512bh {
+        // SAFETY: any bits are vectors of either type.
+        unsafe { std::mem::transmute(x) }
+    }
+    floats16!(HalfPairs16, |a, b, c| _mm512_dpbf16_ps(c, pairs(a), pairs(b)));
+
+    impl HalfPairs16 {
+        /// Stores sums rounded to bf16. The instruction takes numbers below the normal range as zero; products of pairs
+        /// give none.
+        #[inline(always)]
+        pub unsafe fn store_rounded(self, p: *mut u16) {
+            // SAFETY: the level is available; the caller has room for the lanes there.
+            unsafe {
+                let halves: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(self.0));
+                _mm256_storeu_si256(p.cast(), halves);
+            }
+        }
+    }
+
+    /// Words of an element of the first row and one of the second: those of 16 columns, and of the next 16. Without a
+    /// second row, there are zeros.
+    #[inline(always)]
+    pub unsafe fn in_turn(first: *const u16, second: Option<*const u16>) -> [HalfPairs16; 2] {
+        // SAFETY: the level is available; the caller's rows have 32 columns.
+        unsafe {
+            let a = _mm512_loadu_si512(first.cast());
+            let b = second.map_or(_mm512_setzero_si512(), |p| _mm512_loadu_si512(p.cast()));
+            let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            // The second row's elements have numbers from 32 on.
+            let low = _mm512_or_si512(
+                lanes,
+                _mm512_slli_epi32::<16>(_mm512_add_epi32(lanes, _mm512_set1_epi32(32))),
+            );
+            let high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+            let words = |which| HalfPairs16(_mm512_castsi512_ps(_mm512_permutex2var_epi16(a, which, b)));
+            [words(low), words(high)]
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! How many threads and how much memory a running pipeline uses: a budget that is not exceeded, sizes that are tuned
+//! while it runs, and an account of both.
+//!
+//! A stage that computes ahead has a [`Gauge`]. Whoever takes its elements looks at it now and then: where it waited,
+//! the stage gets another thread, or a longer queue; where its threads have nothing to do, one goes. Nothing of this
+//! changes the elements or their order.
+
+use super::chain::{Owner, Stages};
+use crate::sync::lock;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use systole_base::{Error, ErrorKind, Result, knobs};
+
+/// How often a gauge is looked at.
+const WINDOW: Duration = Duration::from_millis(50);
+/// Windows after which a number of threads that gained nothing is tried again.
+const FORGET: u32 = 200;
+/// Decisions that are kept for [`Gauge::reasons`].
+const REASONS: usize = 8;
+/// No queue is tuned longer than this many elements.
+const MOST_AHEAD: usize = 4096;
+
+/// Lets a stage choose its own size, as in tf.data.
+pub const AUTOTUNE: usize = usize::MAX;
+
+/// How many threads a stage wants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Threads {
+    /// So many.
+    Fixed(usize),
+    /// As many as pay, within the core budget.
+    Auto,
+}
+
+impl Threads {
+    /// A number, or [`AUTOTUNE`].
+    pub fn of(n: usize) -> Threads {
+        if n == AUTOTUNE { Threads::Auto } else { Threads::Fixed(n) }
+    }
+}
+
+/// Bytes that elements computed ahead may take, all stages of a run together.
+pub(crate) struct Budget {
+    limit: usize,
+    used: AtomicUsize,
+    peak: AtomicUsize,
+    /// Stages that compute ahead or hold elements, and the largest element that any of them made.
+    stages: AtomicUsize,
+    largest: AtomicUsize,
+}
+
+impl Budget {
+    pub fn new(limit: usize) -> Budget {
+        let zero = || AtomicUsize::new(0);
+        Budget { limit, used: zero(), peak: zero(), stages: zero(), largest: zero() }
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub fn peak(&self) -> usize {
+        self.peak.load(Relaxed)
+    }
+
+    /// One more stage that computes ahead or holds elements, or one less.
+    pub fn enter(&self) {
+        self.stages.fetch_add(1, Relaxed);
+    }
+
+    pub fn leave(&self) {
+        self.stages.fetch_sub(1, Relaxed);
+    }
+
+    /// Takes note of an element's size.
+    pub fn note(&self, bytes: usize) {
+        self.largest.fetch_max(bytes, Relaxed);
+    }
+
+    /// So many bytes, where they are left: each stage may insist on one element while its taker still has another,
+    /// and room for those is kept.
+    pub fn lease(self: &Arc<Budget>, bytes: usize) -> Option<Lease> {
+        let kept = self.largest.load(Relaxed).saturating_mul(2 * self.stages.load(Relaxed));
+        let take = |used: usize| {
+            used.checked_add(bytes).filter(|n| n.checked_add(kept).is_some_and(|all| all <= self.limit))
+        };
+        let before = self.used.fetch_update(Relaxed, Relaxed, take).ok()?;
+        self.peak.fetch_max(before + bytes, Relaxed);
+        Some(Lease { budget: self.clone(), bytes })
+    }
+
+    /// So many bytes whether they are left or not: the one element without which nothing would move.
+    pub fn insist(self: &Arc<Budget>, bytes: usize) -> Lease {
+        let before = self.used.fetch_add(bytes, Relaxed);
+        self.peak.fetch_max(before.saturating_add(bytes), Relaxed);
+        Lease { budget: self.clone(), bytes }
+    }
+}
+
+/// Bytes of the budget, given back when dropped.
+pub(crate) struct Lease {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Lease {
+    /// Changes the number of bytes to what it turned out to be.
+    pub fn settle(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            let before = self.budget.used.fetch_add(bytes - self.bytes, Relaxed);
+            self.budget.peak.fetch_max(before + bytes - self.bytes, Relaxed);
+        } else {
+            self.budget.used.fetch_sub(self.bytes - bytes, Relaxed);
+        }
+        self.bytes = bytes;
+    }
+
+    /// Gives a part back before the rest.
+    pub fn give_back(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.budget.used.fetch_sub(bytes, Relaxed);
+        self.bytes -= bytes;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// Bytes that this process may still take: what the machine and its control group have left, at most the knob
+/// `SYSTOLE_MEMORY_LIMIT`. One GiB where that cannot be found out.
+pub fn free_memory() -> usize {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let number = |path: &str| read(path)?.trim().parse::<usize>().ok();
+    let machine = read("/proc/meminfo").and_then(|text| {
+        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|k| k << 10)
+    });
+    let group = number("/sys/fs/cgroup/memory.max")
+        .zip(number("/sys/fs/cgroup/memory.current"))
+        .map(|(max, current)| max.saturating_sub(current));
+    let knob = knobs::MEMORY_LIMIT.get_bytes().ok().flatten();
+    machine.into_iter().chain(group).chain(knob).min().unwrap_or(1 << 30)
+}
+
+/// The gauges of one run.
+pub(crate) struct Tuner {
+    stages: Stages,
+    cores: usize,
+    /// Threads that tuned stages have now.
+    granted: AtomicUsize,
+    frozen: Tuning,
+    gauges: Mutex<BTreeMap<String, Arc<Gauge>>>,
+}
+
+impl Tuner {
+    pub fn new(stages: Stages, cores: usize, frozen: Option<Tuning>) -> Tuner {
+        Tuner { stages, cores, frozen: frozen.unwrap_or_default(), ..Tuner::idle() }
+    }
+
+    /// For runs that only look at the first element.
+    pub fn idle() -> Tuner {
+        Tuner {
+            stages: Stages::default(),
+            cores: 1,
+            granted: AtomicUsize::new(0),
+            frozen: Tuning::default(),
+            gauges: Mutex::default(),
+        }
+    }
+
+    /// The gauge of a stage; the same one each time, so that an epoch starts with what the last one found.
+    pub fn gauge(&self, owner: &Owner, threads: Threads, ahead: Option<usize>) -> Arc<Gauge> {
+        let id = self.stages.id(owner.address);
+        let key = id.map_or_else(|| owner.label.clone(), |id| format!("{id} {}", owner.label));
+        let mut gauges = lock(&self.gauges);
+        let make = || Arc::new(self.new_gauge(&key, threads, ahead));
+        gauges.entry(key.clone()).or_insert_with(make).clone()
+    }
+
+    fn new_gauge(&self, key: &str, threads: Threads, ahead: Option<usize>) -> Gauge {
+        let frozen = self.frozen.0.get(key);
+        let threads = frozen.map_or(threads, |size| Threads::Fixed(size.threads));
+        let ahead = frozen.map_or(ahead, |size| Some(size.ahead));
+        let (count, auto_threads) = match threads {
+            Threads::Fixed(n) => (n.max(1), false),
+            Threads::Auto => (self.grant(self.cores), true),
+        };
+        Gauge {
+            auto_threads,
+            auto_ahead: ahead.is_none(),
+            threads: AtomicUsize::new(count),
+            ahead: AtomicUsize::new(ahead.unwrap_or(2 * count).max(1)),
+            ..Gauge::default()
+        }
+    }
+
+    /// Up to `wanted` threads of the core budget, at least one.
+    fn grant(&self, wanted: usize) -> usize {
+        let granted = self.granted.load(Relaxed);
+        let count = wanted.min(self.cores.saturating_sub(granted)).max(1);
+        self.granted.fetch_add(count, Relaxed);
+        count
+    }
+
+    /// What was chosen, for a configuration.
+    pub fn tuning(&self) -> Tuning {
+        let gauges = lock(&self.gauges);
+        let size = |g: &Gauge| Size { threads: g.threads.load(Relaxed), ahead: g.ahead.load(Relaxed) };
+        Tuning(gauges.iter().map(|(key, g)| (key.clone(), size(g))).collect())
+    }
+
+    /// Key and gauge of each stage that computes ahead.
+    pub fn gauges(&self) -> Vec<(String, Arc<Gauge>)> {
+        lock(&self.gauges).iter().map(|(k, g)| (k.clone(), g.clone())).collect()
+    }
+
+    pub fn cores(&self) -> usize {
+        self.cores
+    }
+}
+
+/// Sizes of the stages that compute ahead, as a run found them. Shown as lines of TOML, and parses back.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tuning(BTreeMap<String, Size>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Size {
+    threads: usize,
+    ahead: usize,
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (key, size) in &self.0 {
+            writeln!(f, "{key:?} = {{ threads = {}, ahead = {} }}", size.threads, size.ahead)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Tuning {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Tuning> {
+        let lines = text.lines().filter(|l| !l.trim().is_empty());
+        lines.map(|l| size_line(l).ok_or_else(|| bad_line(l))).collect::<Result<_>>().map(Tuning)
+    }
+}
+
+fn size_line(line: &str) -> Option<(String, Size)> {
+    let (key, rest) = line.trim().strip_prefix('"')?.rsplit_once("\" = { threads = ")?;
+    let (threads, ahead) = rest.strip_suffix(" }")?.split_once(", ahead = ")?;
+    Some((key.to_string(), Size { threads: threads.parse().ok()?, ahead: ahead.parse().ok()? }))
+}
+
+fn bad_line(line: &str) -> Error {
+    Error::new(ErrorKind::Config, format!("{line:?} is no size of a stage"))
+        .because("it is written as \"3 prefetch\" = { threads = 2, ahead = 8 }")
+        .hint("take the text that freeze() gave")
+}
+
+/// What one stage that computes ahead uses and how it fares.
+#[derive(Default)]
+pub(crate) struct Gauge {
+    auto_threads: bool,
+    auto_ahead: bool,
+    threads: AtomicUsize,
+    ahead: AtomicUsize,
+    /// Elements handed out.
+    pub elements: AtomicU64,
+    /// Nanoseconds that the taker waited.
+    pub waited: AtomicU64,
+    /// Nanoseconds that threads worked, and that they waited for room in the queue.
+    pub busy: AtomicU64,
+    pub blocked: AtomicU64,
+    /// Times that the memory budget, not the length, held the queue back.
+    pub short_of_memory: AtomicU64,
+    pub deepest: AtomicUsize,
+    /// Bytes of the largest element so far.
+    pub element_bytes: AtomicUsize,
+    window: Mutex<Window>,
+}
+
+#[derive(Default)]
+struct Window {
+    start: Option<Instant>,
+    elements: u64,
+    waited: u64,
+    blocked: u64,
+    grew_from: Option<(usize, f64)>,
+    /// More threads than this gained nothing; forgotten after a while.
+    ceiling: Option<(usize, u32)>,
+    /// Fewer threads than this were too few.
+    floor: usize,
+    reasons: VecDeque<String>,
+}
+
+impl Gauge {
+    pub fn threads(&self) -> usize {
+        self.threads.load(Relaxed)
+    }
+
+    pub fn ahead(&self) -> usize {
+        self.ahead.load(Relaxed)
+    }
+
+    pub fn is_tuned(&self) -> bool {
+        self.auto_threads || self.auto_ahead
+    }
+
+    /// Whether the queue may be made longer, and if so makes it at least this long.
+    pub fn stretch(&self, ahead: usize) -> bool {
+        if self.auto_ahead {
+            self.ahead.fetch_max(ahead.min(MOST_AHEAD), Relaxed);
+        }
+        self.ahead() >= ahead
+    }
+
+    /// The last decisions, oldest first.
+    pub fn reasons(&self) -> Vec<String> {
+        lock(&self.window).reasons.iter().cloned().collect()
+    }
+
+    /// Looks at the last window, if it is over, and changes one size.
+    pub fn consider(&self, tuner: &Tuner) {
+        if !self.is_tuned() {
+            return;
+        }
+        let mut w = lock(&self.window);
+        let now = Instant::now();
+        let Some(start) = w.start else {
+            w.start = Some(now);
+            return;
+        };
+        let span = now - start;
+        if span < WINDOW {
+            return;
+        }
+        let (elements, waited, blocked) =
+            (self.elements.load(Relaxed), self.waited.load(Relaxed), self.blocked.load(Relaxed));
+        let nanos = span.as_nanos() as f64;
+        let fared = Fared {
+            rate: (elements - w.elements) as f64 / nanos,
+            starved: (waited - w.waited) as f64 / nanos,
+            idle: (blocked - w.blocked) as f64 / (nanos * self.threads() as f64),
+        };
+        (w.start, w.elements, w.waited, w.blocked) = (Some(now), elements, waited, blocked);
+        self.decide(&mut w, fared, tuner);
+    }
+
+    fn decide(&self, w: &mut Window, fared: Fared, tuner: &Tuner) {
+        let Fared { rate, starved, idle } = fared;
+        let threads = self.threads();
+        let percent = |x: f64| format!("{:.0} %", 100.0 * x.clamp(0.0, 1.0));
+        w.ceiling = w.ceiling.and_then(|(n, age)| (age < FORGET).then_some((n, age + 1)));
+        if let Some((before, old_rate)) = w.grew_from.take()
+            && rate < 1.03 * old_rate
+        {
+            self.set_threads(before, tuner);
+            w.ceiling = Some((before, 0));
+            w.say(format!("back to {before} threads: one more gained nothing"));
+        } else if self.auto_threads
+            && starved > 0.1
+            && w.ceiling.is_none_or(|(n, _)| threads < n)
+            && tuner.granted.load(Relaxed) < tuner.cores
+        {
+            w.grew_from = Some((threads, rate));
+            w.floor = threads + 1;
+            self.set_threads(threads + 1, tuner);
+            w.say(format!("{} threads: the taker waited {} of the time", threads + 1, percent(starved)));
+        } else if self.auto_ahead && starved > 0.02 && idle > 0.1 && self.ahead() < MOST_AHEAD {
+            let ahead = 2 * self.ahead();
+            self.ahead.store(ahead, Relaxed);
+            w.say(format!("{ahead} elements ahead: it comes in bursts (waiting {})", percent(starved)));
+        } else if self.auto_threads && starved < 0.01 && idle > 0.6 && threads > w.floor.max(1) {
+            self.set_threads(threads - 1, tuner);
+            w.say(format!("{} threads: they were idle {} of the time", threads - 1, percent(idle)));
+        }
+    }
+
+    fn set_threads(&self, n: usize, tuner: &Tuner) {
+        let before = self.threads.swap(n, Relaxed);
+        tuner.granted.fetch_add(n, Relaxed);
+        tuner.granted.fetch_sub(before, Relaxed);
+    }
+}
+
+/// How a stage fared in a window: elements per nanosecond, shares of the time.
+struct Fared {
+    rate: f64,
+    starved: f64,
+    idle: f64,
+}
+
+impl Window {
+    fn say(&mut self, reason: String) {
+        if self.reasons.len() == REASONS {
+            self.reasons.pop_front();
+        }
+        self.reasons.push_back(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_not_exceeded_unless_one_insists() {
+        let budget = Arc::new(Budget::new(100));
+        let a = budget.lease(60).unwrap();
+        assert!(budget.lease(41).is_none());
+        let mut b = budget.lease(40).unwrap();
+        b.settle(10);
+        let c = budget.lease(30).unwrap();
+        assert_eq!(budget.peak(), 100);
+        drop((a, b, c));
+        assert_eq!(budget.used.load(Relaxed), 0);
+        let over = budget.insist(500);
+        assert!(budget.lease(1).is_none());
+        drop(over);
+        assert!(budget.lease(100).is_some());
+    }
+
+    #[test]
+    fn sizes_are_text_and_parse_back() {
+        let text =
+            "\"1 map_parallel\" = { threads = 3, ahead = 48 }\n\"4 prefetch\" = { threads = 1, ahead = 2 }\n";
+        let tuning: Tuning = text.parse().unwrap();
+        assert_eq!(tuning.to_string(), text);
+        for bad in ["x", "\"a\" = { threads = x, ahead = 1 }", "\"a\" = 3"] {
+            assert!(bad.parse::<Tuning>().unwrap_err().to_string().contains("no size of a stage"), "{bad}");
+        }
+    }
+
+    fn gauge(threads: usize) -> Gauge {
+        let set = AtomicUsize::new;
+        Gauge {
+            auto_threads: true,
+            auto_ahead: true,
+            threads: set(threads),
+            ahead: set(4),
+            ..Gauge::default()
+        }
+    }
+
+    #[test]
+    fn waiting_brings_threads_and_idleness_takes_them() {
+        let tuner = Tuner { cores: 3, ..Tuner::idle() };
+        tuner.granted.store(1, Relaxed);
+        let (g, mut w) = (gauge(1), Window::default());
+        let starving = |rate| Fared { rate, starved: 0.9, idle: 0.0 };
+        g.decide(&mut w, starving(1.0), &tuner);
+        g.decide(&mut w, starving(1.9), &tuner);
+        assert_eq!(g.threads(), 3);
+        g.decide(&mut w, starving(1.91), &tuner);
+        assert_eq!(g.threads(), 2, "the third gained nothing");
+        g.decide(&mut w, starving(1.9), &tuner);
+        assert_eq!((g.threads(), tuner.granted.load(Relaxed)), (2, 2), "and is not tried at once again");
+        let mut calm = Window::default();
+        g.decide(&mut calm, Fared { rate: 1.0, starved: 0.0, idle: 0.9 }, &tuner);
+        assert_eq!(g.threads(), 1);
+        g.decide(&mut calm, Fared { rate: 1.0, starved: 0.05, idle: 0.5 }, &tuner);
+        assert_eq!(g.ahead(), 8, "bursts bring a longer queue");
+        assert_eq!(calm.reasons.len(), 2);
+    }
+}

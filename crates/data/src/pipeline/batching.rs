@@ -1,0 +1,141 @@
+//! How elements are stacked along a new first dimension; `batch`, windows and threads that put batches together share it.
+
+use crate::HostArray;
+use crate::array::unfilled;
+use crate::sample::Sample;
+use std::ops::Range;
+use std::sync::Arc;
+use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
+
+/// How elements become batches.
+#[derive(Clone, Copy)]
+pub(crate) struct Batching {
+    pub size: usize,
+    pub drop_remainder: bool,
+}
+
+impl Batching {
+    /// How many batches `n` elements are.
+    pub fn batches(self, n: u64) -> u64 {
+        let size = self.size.max(1) as u64;
+        if self.drop_remainder { n / size } else { n.div_ceil(size) }
+    }
+
+    /// How many elements the last of so many elements' batches lacks.
+    pub fn lacking(self, elements: usize) -> u64 {
+        (self.batches(elements as u64).saturating_mul(self.size as u64)).saturating_sub(elements as u64)
+    }
+
+    /// Stacks elements as they come; `first` is the number of the first batch.
+    pub fn stack(
+        self,
+        first: u64,
+        items: impl ExactSizeIterator<Item = Result<Sample>>,
+    ) -> Vec<Result<Sample>> {
+        let count = self.batches(items.len() as u64);
+        let (mut items, mut batches) = (items, Vec::new());
+        for number in first..first + count {
+            let size = self.size.min(items.len());
+            batches.push(stack(items.by_ref().take(size), size).map_err(|e| at_batch(e, number)));
+        }
+        batches
+    }
+}
+
+/// All of the elements as one batch.
+pub(crate) fn stack_all(items: Vec<Result<Sample>>) -> Result<Sample> {
+    let count = items.len();
+    stack(items.into_iter(), count)
+}
+
+/// `count` elements as one batch. One bad element makes a bad batch; the others are used up with it, so that positions
+/// stay fixed.
+fn stack(mut items: impl Iterator<Item = Result<Sample>>, count: usize) -> Result<Sample> {
+    let Some(first) = items.next() else { return Ok(Sample::default()) };
+    let mut pushed = first.and_then(|first| Stack::new(first, count, 0));
+    for item in items {
+        if let Ok(stack) = &mut pushed
+            && let Err(e) = item.and_then(|item| stack.push(item))
+        {
+            pushed = Err(e);
+        }
+    }
+    pushed.map(Stack::finish)
+}
+
+/// Says which batch an error is about.
+pub(crate) fn at_batch(e: Error, batch: u64) -> Error {
+    e.at(format!("batch {batch}"))
+}
+
+/// Batches in the making: one array per field, filled row by row.
+pub(crate) struct Stack {
+    fields: Vec<(Arc<str>, TensorType, Literal)>,
+    filled: usize,
+}
+
+impl Stack {
+    /// Room for `count` rows, of which those before `at` are zeros and that one is `first`.
+    pub fn new(first: Sample, count: usize, at: usize) -> Result<Stack> {
+        let first = first.check()?;
+        let mut fields = Vec::new();
+        for (i, (_, array)) in first.fields().enumerate() {
+            let ty = array.ty()?;
+            let dims: Vec<usize> = std::iter::once(count).chain(ty.shape.iter().copied()).collect();
+            fields.push((first.shared_name(i), ty.clone(), unfilled(ty.with_shape(dims))?));
+        }
+        let mut stack = Stack { fields, filled: at };
+        stack.clear(0..at);
+        stack.push(first)?;
+        Ok(stack)
+    }
+
+    /// Zeros in the rows that were not pushed.
+    pub fn rest(&mut self) {
+        self.clear(self.filled..usize::MAX);
+    }
+
+    fn clear(&mut self, rows: Range<usize>) {
+        for (_, ty, out) in &mut self.fields {
+            let (row, all) = (ty.bytes(), out.bytes().len());
+            let at = |n: usize| n.saturating_mul(row).min(all);
+            if at(rows.start) < at(rows.end) {
+                out.bytes_mut()[at(rows.start)..at(rows.end)].fill(0);
+            }
+        }
+    }
+
+    pub fn push(&mut self, sample: Sample) -> Result<()> {
+        let mut given = 0;
+        for ((name, array), (expected, ty, out)) in sample.fields().zip(&mut self.fields) {
+            let x = array.get()?;
+            // Mostly the same text, not only an equal one.
+            let is_named = std::ptr::eq(name, &**expected) || name == &**expected;
+            if !is_named || x.ty() != ty {
+                return Err(sample.locate(mismatch(self.filled, name, x.ty(), expected, ty)));
+            }
+            let bytes = x.bytes();
+            out.bytes_mut()[self.filled * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
+            given += 1;
+        }
+        if given != self.fields.len() || sample.fields().count() != given {
+            return Err(sample.locate(Error::new(
+                ErrorKind::Data,
+                format!("element {} of the batch has other fields than the first", self.filled),
+            )));
+        }
+        self.filled += 1;
+        Ok(())
+    }
+
+    pub fn finish(self) -> Sample {
+        let fields = self.fields.into_iter().map(|(name, _, x)| (name, HostArray::from(x))).collect();
+        Sample::from_parts(fields, None)
+    }
+}
+
+fn mismatch(at: usize, name: &str, ty: &TensorType, expected: &str, expected_ty: &TensorType) -> Error {
+    Error::new(ErrorKind::Data, format!("element {at} of the batch does not fit the first one"))
+        .because(format!("it has {name}: {ty}, the first has {expected}: {expected_ty}"))
+        .hint("make the types equal with map (cast, resize) before batch")
+}

@@ -1,0 +1,251 @@
+//! [`Dataset`]: the description of a pipeline; [`DatasetIter`]: one run of it.
+//!
+//! What a stage does lies in its own file under `stage/` or `source/`, with the method that adds it; here is only the
+//! chain and its outer behaviour.
+
+use super::autotune::Tuning;
+use super::cardinality::Cardinality;
+use super::cursor::Cursor;
+use super::position::Position;
+use super::report::Report;
+use super::run::Run;
+use super::stage::{Node, Stage, open, options_of, stages_of};
+use super::watch::Watch;
+use crate::sample::{ElementSpec, Sample};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use systole_base::{Error, ErrorKind, Result};
+
+/// An input pipeline: an immutable description, cheap to clone, safe to share between threads.
+///
+/// Every method gives a new pipeline; nothing runs until [`Dataset::iter`]. A wrong argument (a batch size of
+/// 0) is an error that the first element of the iteration, or [`Dataset::element_spec`], returns.
+#[derive(Clone)]
+pub struct Dataset {
+    node: Node,
+}
+
+impl Dataset {
+    /// A pipeline that ends in a stage of your own.
+    pub fn new(stage: impl Stage + 'static) -> Dataset {
+        Dataset { node: Arc::new(stage) }
+    }
+
+    /// How many elements one epoch has.
+    pub fn cardinality(&self) -> Cardinality {
+        self.node.cardinality()
+    }
+
+    /// Names and types of the first element. Computes as little as it can; what it computes is thrown away.
+    ///
+    /// # Errors
+    /// Those of the first element; an empty dataset.
+    pub fn element_spec(&self) -> Result<ElementSpec> {
+        self.node.spec()
+    }
+
+    /// Runs the pipeline from epoch 0.
+    pub fn iter(&self) -> DatasetIter {
+        self.iter_epoch(0)
+    }
+
+    /// Runs the pipeline from a given epoch: for training loops that iterate anew in each of their epochs.
+    ///
+    /// Below a `repeat_n(k)` epoch `e` of the whole is rounds `e·k … e·k + k-1` of what is repeated; below an
+    /// endless `repeat` it starts at round `e`.
+    pub fn iter_epoch(&self, epoch: u64) -> DatasetIter {
+        self.run(epoch, None)
+    }
+
+    pub(crate) fn run(&self, epoch: u64, watch: Option<Watch>) -> DatasetIter {
+        let run = Run::new(stages_of(&self.node), options_of(&self.node), epoch, watch);
+        let cursor = open(&self.node, &run).map_err(Some);
+        DatasetIter { cursor, epoch, taken: 0, run, waited: Duration::ZERO, started: Instant::now() }
+    }
+
+    /// Continues where an earlier run of the same pipeline stood: yields exactly what that one would have next.
+    ///
+    /// Takes constant time where every stage can seek (slices, map, shuffle, repeat, batch, …); otherwise the
+    /// elements before are produced again and dropped.
+    pub fn iter_at(&self, position: &Position) -> DatasetIter {
+        let mut iter = self.iter_epoch(position.epoch);
+        iter.go_to(position);
+        iter
+    }
+
+    /// What a user should know about this pipeline though it is no error, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        self.node.warnings()
+    }
+
+    pub(crate) fn into_node(self) -> Node {
+        self.node
+    }
+
+    pub(crate) fn then<S: Stage + 'static>(&self, stage: impl FnOnce(Node) -> S) -> Dataset {
+        Dataset::new(stage(self.node.clone()))
+    }
+}
+
+/// The stages in order, for example `range(10).shuffle(10).batch(3)`.
+impl fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.node.name())
+    }
+}
+
+impl IntoIterator for &Dataset {
+    type Item = Result<Sample>;
+    type IntoIter = DatasetIter;
+    fn into_iter(self) -> DatasetIter {
+        self.iter()
+    }
+}
+
+/// One run of a pipeline. Yields elements or errors about them; an error does not end the run unless no more
+/// elements can follow it.
+pub struct DatasetIter {
+    /// `Err(None)`: over.
+    cursor: Result<Box<dyn Cursor>, Option<Error>>,
+    epoch: u64,
+    /// Elements yielded (errors count).
+    taken: u64,
+    run: Run,
+    waited: Duration,
+    started: Instant,
+}
+
+impl DatasetIter {
+    /// The position before the next element, for [`Dataset::iter_at`].
+    ///
+    /// It holds integers only: what stages have buffered is read again. Where a stage shuffles a stream through a
+    /// buffer it has one number for each element in the buffer, otherwise a few.
+    pub fn position(&self) -> Position {
+        let state = self.cursor.as_ref().ok().map(|c| c.save());
+        Position { epoch: self.epoch, taken: self.taken, state }
+    }
+
+    /// Whether everything runs on the thread that takes the elements, as [`Dataset::debug`] asks.
+    pub fn runs_in_place(&self) -> bool {
+        !self.run.has_threads()
+    }
+
+    /// Time that the taker of the elements spent waiting for them.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// What the run's stages did and why, so far.
+    pub fn report(&self) -> Report {
+        Report::of(&self.run, self.taken, self.waited, self.started.elapsed())
+    }
+
+    /// What was tuned and why, in plain words; [`Report`] as text.
+    pub fn explain(&self) -> String {
+        self.report().to_string()
+    }
+
+    /// The sizes that were found, to be used as they are by `Options::tuning`.
+    pub fn freeze(&self) -> Tuning {
+        self.run.tuner().tuning()
+    }
+
+    pub(crate) fn go_to(&mut self, position: &Position) {
+        self.taken = position.taken;
+        let Ok(cursor) = &mut self.cursor else { return };
+        let went = match &position.state {
+            Some(state) => cursor.restore(state).map_err(|e| e.at(format!("position {position}"))),
+            None => match cursor.skip(position.taken) {
+                skipped if skipped < position.taken => Err(past_the_end(position, skipped)),
+                _ => Ok(()),
+            },
+        };
+        if let Err(e) = went {
+            self.cursor = Err(Some(e));
+        }
+    }
+}
+
+fn past_the_end(position: &Position, elements: u64) -> Error {
+    Error::new(ErrorKind::Data, format!("position {position} is past the end of the data"))
+        .because(format!("epoch {} has {elements} elements", position.epoch))
+        .hint("resume with the pipeline and the data that the position was taken from")
+}
+
+impl Iterator for DatasetIter {
+    type Item = Result<Sample>;
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let cursor = match &mut self.cursor {
+            Ok(cursor) => cursor,
+            Err(error) => return error.take().map(Err),
+        };
+        let start = Instant::now();
+        let item = cursor.next();
+        self.waited += start.elapsed();
+        self.taken = self.taken.saturating_add(item.is_some() as u64);
+        item
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::test::{ints, values};
+
+    #[test]
+    fn past_the_end_is_an_error() {
+        let d = Dataset::range(5);
+        assert_eq!(d.iter_at(&Position::new(0, 5)).count(), 0);
+        let mut late = d.iter_at(&Position::new(0, 6));
+        assert!(late.next().unwrap().unwrap_err().to_string().contains("past the end"));
+        assert!(late.next().is_none());
+    }
+
+    #[test]
+    fn any_place_is_reached_at_once_where_all_can_seek() {
+        let d = ints(1000).shuffle(1000, 3).repeat().skip(7).enumerate().batch(32).prefetch(2);
+        for (epoch, taken) in [(0, 1_000_000_000_000), (u64::MAX, 5), (3, u64::MAX - 1)] {
+            let batch = d.iter_at(&Position::new(epoch, taken)).next().unwrap().unwrap();
+            assert_eq!(batch.get("x").unwrap().shape().dims(), [32]);
+        }
+    }
+
+    #[test]
+    fn wrong_arguments_surface_as_the_first_element_and_in_the_spec() {
+        for d in [Dataset::range(5).batch(0), Dataset::range(5).shuffle(0, 1), Dataset::zip([])] {
+            for d in [d.clone(), d.repeat().prefetch(2), d.map(|s| s).take(3)] {
+                let mut iter = d.iter();
+                let e = iter.next().unwrap().unwrap_err();
+                assert!(e.hint_text().is_some() && e.kind() == ErrorKind::Config, "{d:?}: {e}");
+                assert!(iter.next().is_none(), "{d:?}");
+                assert!(d.element_spec().is_err(), "{d:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_name_element_and_source_and_the_run_goes_on() {
+        let d = ints(4).map(|s| {
+            let odd = s.get("x").unwrap().get(0).as_i64() == 2;
+            if odd { s.map("x", |x| x.reshape([7])) } else { s }
+        });
+        let items: Vec<_> = d.iter().collect();
+        assert_eq!(items.len(), 4);
+        let e = items[2].as_ref().unwrap_err().to_string();
+        assert!(e.contains("element 2 of from_tensor_slices(x)") && e.contains("field x"), "{e}");
+        let batches: Vec<_> = d.shuffle(4, 1).batch(2).iter().map(|b| b.is_err()).collect();
+        assert_eq!(batches.iter().filter(|&&b| b).count(), 1);
+    }
+
+    #[test]
+    fn a_dataset_is_shared_between_threads() {
+        fn send_sync<T: Send + Sync>(_: &T) {}
+        let d = Dataset::range(3);
+        send_sync(&d);
+        fn send<T: Send>(_: &T) {}
+        send(&d.iter());
+        assert_eq!(values(&d), [0, 1, 2]);
+        assert_eq!(format!("{:?}", d.shuffle(9, 1).batch(2)), "range(3).shuffle(9).batch(2)");
+    }
+}

@@ -1,0 +1,104 @@
+//! [`Run`]: what the stages of one running pipeline share: the epoch, the options, the memory budget, the tuner and
+//! whoever is watching.
+
+use super::autotune::{Budget, Tuner, free_memory};
+use super::chain::Stages;
+use super::options::Options;
+use super::watch::Watch;
+use crate::sync::lock;
+use std::sync::{Arc, Mutex};
+use std::thread::available_parallelism;
+
+/// One run of a pipeline, as its stages see it. Cheap to clone.
+#[derive(Clone)]
+pub struct Run {
+    epoch: u64,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    deterministic: bool,
+    threads: bool,
+    budget: Arc<Budget>,
+    tuner: Arc<Tuner>,
+    watch: Watch,
+    notes: Mutex<Vec<String>>,
+}
+
+impl Run {
+    /// A run of these stages; `watch` in place of what the options ask to be measured.
+    pub(crate) fn new(stages: Stages, options: Options, epoch: u64, watch: Option<Watch>) -> Run {
+        let cores = available_parallelism().map_or(1, |n| n.get());
+        let cores = options.core_budget.unwrap_or(cores.saturating_sub(1)).max(1);
+        let budget = Arc::new(Budget::new(options.ram_budget.unwrap_or_else(|| free_memory() / 4)));
+        let watch = match watch {
+            Some(watch) => watch,
+            None => match options.measure.unwrap_or(0) {
+                0 => Watch::Off,
+                every => Watch::meter(stages.clone(), every),
+            },
+        };
+        let threads = options.debug != Some(true) && !watch.is_trace();
+        let tuner = Arc::new(Tuner::new(stages, cores, options.tuning));
+        let deterministic = options.deterministic.unwrap_or(true);
+        let notes = Mutex::default();
+        Run { epoch, shared: Arc::new(Shared { deterministic, threads, budget, tuner, watch, notes }) }
+    }
+
+    /// A run that only looks at the first element: no threads, nothing measured.
+    pub(crate) fn inspecting() -> Run {
+        let shared = Shared {
+            deterministic: true,
+            threads: false,
+            budget: Arc::new(Budget::new(usize::MAX)),
+            tuner: Arc::new(Tuner::idle()),
+            watch: Watch::Off,
+            notes: Mutex::default(),
+        };
+        Run { epoch: 0, shared: Arc::new(shared) }
+    }
+
+    /// The epoch that the stage is to yield.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The same run at another epoch, for the stages above.
+    pub fn at_epoch(&self, epoch: u64) -> Run {
+        Run { epoch, shared: self.shared.clone() }
+    }
+
+    /// False when everything is to run on the calling thread.
+    pub fn has_threads(&self) -> bool {
+        self.shared.threads
+    }
+
+    /// Whether the order must not depend on threads.
+    pub fn is_deterministic(&self) -> bool {
+        self.shared.deterministic
+    }
+
+    /// Keeps what the user should know for the report, once.
+    pub(crate) fn note(&self, text: String) {
+        let mut notes = lock(&self.shared.notes);
+        if !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
+    pub(crate) fn notes(&self) -> Vec<String> {
+        lock(&self.shared.notes).clone()
+    }
+
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.shared.budget
+    }
+
+    pub(crate) fn tuner(&self) -> &Arc<Tuner> {
+        &self.shared.tuner
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.shared.watch
+    }
+}

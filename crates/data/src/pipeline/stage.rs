@@ -1,0 +1,176 @@
+//! [`Stage`]: one stage of a pipeline with all above it, and how one is run.
+//!
+//! A stage that can compute its element `i` alone offers [`Access`]; every chain of such stages seeks in
+//! constant time and is computed by as many threads as one likes. All others offer a [`Cursor`], which walks.
+//! [`open`] prefers the first.
+
+use super::autotune::{Gauge, Threads};
+use super::cardinality::Cardinality;
+use super::chain::{Owner, Stages};
+use super::cursor::{Access, Cursor, Walk};
+use super::map_fn::MapFn;
+use super::options::Options;
+use super::parallel_prefetch::ParallelPrefetch;
+use super::run::Run;
+use crate::sample::ElementSpec;
+use std::sync::Arc;
+use systole_base::{Error, ErrorKind, Result};
+
+/// A stage that others build on.
+pub type Node = Arc<dyn Stage>;
+
+/// One stage with everything above it: an immutable description.
+pub trait Stage: Send + Sync {
+    /// The stage alone, as it would be written: `batch(128)`.
+    fn label(&self) -> String;
+
+    /// The stages that it takes elements from.
+    fn inputs(&self) -> Vec<Node> {
+        Vec::new()
+    }
+
+    /// The chain up to here, as it would be written.
+    fn name(&self) -> String {
+        chain(&self.inputs(), self.label())
+    }
+
+    /// Elements in one epoch.
+    fn cardinality(&self) -> Cardinality;
+
+    /// Random access to the elements of an epoch, where the stage and all above it can; errors on wrong arguments.
+    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
+        Ok(None)
+    }
+
+    /// The elements of an epoch in order; errors on wrong arguments. Only called when there is no access.
+    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
+        Err(Error::new(ErrorKind::Bug, format!("{} offers neither access nor a stream", self.label())))
+    }
+
+    /// Names and types of the first element.
+    fn spec(&self) -> Result<ElementSpec> {
+        first_spec(self, &Run::inspecting())
+    }
+
+    /// Threads that whoever walks this stage's [`Access`] should use: the most that any stage asked for whose
+    /// work is done there.
+    fn threads(&self) -> Option<Threads> {
+        self.inputs().iter().filter_map(|n| n.threads()).max()
+    }
+
+    /// Whether threads compute the elements of its [`Stage::stream`] ahead, as far as AUTOTUNE finds good.
+    fn is_ahead(&self, _run: &Run) -> bool {
+        false
+    }
+
+    /// Where this stage is a function computed by threads: the stage above, the function, the threads. What comes below
+    /// may then do its own work on the same threads.
+    fn mapped(&self) -> Option<(Node, MapFn, Threads)> {
+        None
+    }
+
+    /// Whether its elements differ from epoch to epoch by chance (a cache below would freeze that).
+    fn is_random(&self) -> bool {
+        self.inputs().iter().any(|n| n.is_random())
+    }
+
+    /// What a user should know about the chain up to here that is no error.
+    fn warnings(&self) -> Vec<String> {
+        warnings_of(&self.inputs())
+    }
+
+    /// Options that [`crate::Dataset::with_options`] put here.
+    fn options(&self) -> Option<&Options> {
+        None
+    }
+}
+
+/// [`Stage::name`] of a stage with these inputs: one function, not one for each stage.
+fn chain(inputs: &[Node], label: String) -> String {
+    match inputs {
+        [] => label,
+        [up] => format!("{}.{label}", up.name()),
+        many => {
+            let names: Vec<String> = many.iter().map(|n| n.name()).collect();
+            format!("{label}({})", names.join(", "))
+        }
+    }
+}
+
+fn warnings_of(inputs: &[Node]) -> Vec<String> {
+    inputs.iter().flat_map(|n| n.warnings()).collect()
+}
+
+pub(crate) fn first_spec(stage: &(impl Stage + ?Sized), run: &Run) -> Result<ElementSpec> {
+    let mut cursor = match stage.access(run)? {
+        Some(access) => Box::new(Walk { access, at: 0 }),
+        None => stage.stream(run)?,
+    };
+    match cursor.next() {
+        Some(first) => first?.spec(),
+        None => Err(Error::new(ErrorKind::Data, format!("{} has no elements", stage.name()))
+            .hint("check the source, and what filter, take and skip leave of it")),
+    }
+}
+
+/// A stage's elements in order: by access where there is any, with the threads that were asked for.
+pub fn open(node: &Node, run: &Run) -> Result<Box<dyn Cursor>> {
+    match access(node, run)? {
+        Some(first) => match node.threads() {
+            Some(threads) if run.has_threads() => {
+                let owner = Owner::of(&**node);
+                let gauge = run.tuner().gauge(&owner, threads, None);
+                Ok(Box::new(prefetch_access(node, run, owner, first, gauge)))
+            }
+            _ => Ok(Box::new(Walk { access: first, at: 0 })),
+        },
+        None => stream(node, run),
+    }
+}
+
+/// A stage's random access, watched where the run is being measured.
+pub fn access(node: &Node, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    let address = Owner::of(&**node).address;
+    Ok(node.access(run)?.map(|access| run.watch().access(address, access)))
+}
+
+/// A stage's stream, watched where the run is being measured.
+pub(crate) fn stream(node: &Node, run: &Run) -> Result<Box<dyn Cursor>> {
+    Ok(run.watch().cursor(Owner::of(&**node).address, node.stream(run)?))
+}
+
+/// The elements of a stage with random access, computed ahead; each thread opens an access of its own, one takes `first`.
+pub(crate) fn prefetch_access(
+    node: &Node,
+    run: &Run,
+    owner: Owner,
+    first: Box<dyn Access>,
+    gauge: Arc<Gauge>,
+) -> ParallelPrefetch {
+    let (node, of) = (node.clone(), run.clone());
+    let open = Box::new(move || access(&node, &of));
+    ParallelPrefetch::over_access(owner, run.clone(), first, gauge, open)
+}
+
+impl Owner {
+    pub fn of(stage: &(impl Stage + ?Sized)) -> Owner {
+        Owner { address: std::ptr::from_ref(stage).cast::<()>() as usize, label: stage.label() }
+    }
+}
+
+/// The stages of a chain, sources first.
+pub(crate) fn stages_of(node: &Node) -> Stages {
+    fn add(stages: &mut Stages, node: &Node) {
+        node.inputs().iter().for_each(|up| add(stages, up));
+        stages.add(Owner::of(&**node));
+    }
+    let mut stages = Stages::default();
+    add(&mut stages, node);
+    stages
+}
+
+/// The options of a chain.
+pub(crate) fn options_of(node: &Node) -> Options {
+    let own = node.options().cloned().unwrap_or_default();
+    node.inputs().iter().fold(own, |all, up| all.or(options_of(up)))
+}

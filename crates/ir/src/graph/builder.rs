@@ -1,0 +1,544 @@
+//! Building graphs: [`GraphBuilder`] appends typed nodes, a [`Tensor`] is one of their results.
+//!
+//! Nothing here returns `Result` and nothing panics: the first error poisons the builder, every tensor made
+//! from a poisoned one is poisoned, and the error surfaces once, from [`GraphBuilder::finish`], with the op, the
+//! violated constraint, the types, the layer's path and the user's file and line.
+
+use super::{Constant, Graph, Iota, Loc, Node, Op, Outs, Parameter, ValueId};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::Arc;
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+
+/// A graph under construction. Clones share it. Not `Send`: finish it to get an `Arc<Graph>` that is.
+#[derive(Clone)]
+pub struct GraphBuilder(Rc<Inner>);
+
+struct Inner {
+    state: RefCell<State>,
+    /// 0 for a whole program, one more inside each region.
+    depth: usize,
+    /// The region that is being traced inside this graph: new nodes go there.
+    region: RefCell<Option<GraphBuilder>>,
+}
+
+#[derive(Default)]
+struct State {
+    name: String,
+    nodes: Vec<Node>,
+    params: Vec<ValueId>,
+    param_names: Vec<String>,
+    scopes: Vec<String>,
+    scope: Vec<u32>,
+    /// Values of enclosing graphs that this region uses, and the parameters that stand for them.
+    captures: Vec<(Tensor, Tensor)>,
+    /// Runs of nodes that derivatives compute again.
+    rematerialized: Vec<Range<usize>>,
+    first_error: Option<Error>,
+}
+
+/// A value in a graph that is being built. Cheap to clone.
+#[derive(Clone)]
+pub struct Tensor {
+    pub(super) builder: GraphBuilder,
+    id: ValueId,
+    pub(super) ty: TensorType,
+}
+
+const POISON: u32 = u32::MAX;
+
+impl GraphBuilder {
+    /// Starts an empty graph.
+    pub fn new(name: &str) -> GraphBuilder {
+        GraphBuilder::at_depth(name, 0)
+    }
+
+    /// Starts a region inside this graph: it may use this graph's tensors, which become captures.
+    pub fn child(&self, name: &str) -> GraphBuilder {
+        GraphBuilder::at_depth(name, self.active().0.depth + 1)
+    }
+
+    /// Runs `f`, during which every new node goes to `region`, also where only tensors of this graph are used.
+    pub(crate) fn in_region<R>(&self, region: &GraphBuilder, f: impl FnOnce() -> R) -> R {
+        let outer = self.active();
+        *outer.0.region.borrow_mut() = Some(region.clone());
+        let result = f();
+        *outer.0.region.borrow_mut() = None;
+        result
+    }
+
+    /// The builder that new nodes go to: this one, or the innermost region that is being traced.
+    pub(crate) fn active(&self) -> GraphBuilder {
+        match &*self.0.region.borrow() {
+            Some(region) => region.active(),
+            None => self.clone(),
+        }
+    }
+
+    /// The builder that an op over `tensors` goes to; `None` when there are none.
+    pub(crate) fn of(tensors: &[&Tensor]) -> Option<GraphBuilder> {
+        tensors.iter().max_by_key(|t| t.builder.0.depth).map(|t| t.builder.active())
+    }
+
+    fn at_depth(name: &str, depth: usize) -> GraphBuilder {
+        let state =
+            State { name: name.into(), scopes: vec![String::new()], scope: vec![0], ..State::default() };
+        GraphBuilder(Rc::new(Inner { state: RefCell::new(state), depth, region: RefCell::default() }))
+    }
+
+    /// Adds a parameter.
+    #[track_caller]
+    pub fn parameter(&self, ty: TensorType, name: &str) -> Tensor {
+        let index = self.0.state.borrow().params.len();
+        let t = self.emit_here(Parameter { index, ty }.into(), &[]).remove(0);
+        let mut state = self.0.state.borrow_mut();
+        state.params.push(t.id);
+        state.param_names.push(name.into());
+        t
+    }
+
+    /// Adds a constant array.
+    #[track_caller]
+    pub fn constant(&self, value: Literal) -> Tensor {
+        self.emit(Constant { value }, &[]).remove(0)
+    }
+
+    /// Adds a rank-0 constant, converted to `dtype`.
+    #[track_caller]
+    pub fn scalar(&self, dtype: DType, value: f64) -> Tensor {
+        self.constant(Literal::scalar(dtype, value))
+    }
+
+    /// `→ T[…]`: coordinates along `dim`.
+    #[track_caller]
+    pub fn iota(&self, ty: TensorType, dim: usize) -> Tensor {
+        self.emit(Iota { dim, ty }, &[]).remove(0)
+    }
+
+    /// Appends a node and returns its results. The general form behind every method of [`Tensor`].
+    #[track_caller]
+    pub fn emit(&self, op: impl Into<Op>, inputs: &[&Tensor]) -> Vec<Tensor> {
+        self.active().emit_here(op.into(), inputs)
+    }
+
+    #[track_caller]
+    fn emit_here(&self, op: Op, inputs: &[&Tensor]) -> Vec<Tensor> {
+        let loc = Location::caller();
+        let count = op.result_count(inputs.len());
+        let inputs: Vec<Tensor> = inputs.iter().map(|t| self.bring_in(t)).collect();
+        if inputs.iter().any(|t| t.id.node == POISON) {
+            return self.poison(count, &inputs);
+        }
+        let types: SmallVec<[&TensorType; 4]> = inputs.iter().map(|t| &t.ty).collect();
+        match op.rule().infer(&types) {
+            Ok(outs) => self.push(op, inputs.iter().map(|t| t.id).collect(), outs, loc),
+            Err(constraint) => {
+                let shown: Vec<String> = types.iter().map(|t| t.to_string()).collect();
+                let label =
+                    if constraint.label == "-" { String::new() } else { format!(" ({})", constraint.label) };
+                self.fail(
+                    Error::new(ErrorKind::Graph, format!("{}{label}: {}", op.name(), constraint.message))
+                        .because(format!("operands: {}", shown.join(", ")))
+                        .at(format!("{}:{}", loc.file(), loc.line())),
+                );
+                self.poison(count, &inputs)
+            }
+        }
+    }
+
+    fn push(
+        &self,
+        op: Op,
+        inputs: SmallVec<[ValueId; 2]>,
+        outs: Outs,
+        loc: &'static Location<'static>,
+    ) -> Vec<Tensor> {
+        let mut state = self.0.state.borrow_mut();
+        let node = state.nodes.len();
+        let scope = state.scope.last().copied().unwrap_or(0);
+        let loc = Some(Loc { file: loc.file(), line: loc.line() });
+        state.nodes.push(Node { op, inputs, outs: outs.clone(), loc, scope });
+        let tensor =
+            |(i, ty): (usize, TensorType)| Tensor { builder: self.clone(), id: ValueId::new(node, i), ty };
+        outs.into_iter().enumerate().map(tensor).collect()
+    }
+
+    fn poison(&self, count: usize, inputs: &[Tensor]) -> Vec<Tensor> {
+        let ty = inputs.first().map_or(TensorType::scalar(DType::F32), |t| t.ty.clone());
+        let id = ValueId { node: POISON, out: 0 };
+        vec![Tensor { builder: self.clone(), id, ty }; count]
+    }
+
+    /// `count` tensors without meaning, after an error.
+    pub(crate) fn poisoned(&self, count: usize, like: &[&Tensor]) -> Vec<Tensor> {
+        self.poison(count, &like.iter().map(|&t| t.clone()).collect::<Vec<_>>())
+    }
+
+    /// A tensor of this or an enclosing graph as a tensor of this graph.
+    pub(crate) fn capture(&self, t: &Tensor) -> Tensor {
+        self.bring_in(t)
+    }
+
+    /// Makes a tensor of an enclosing graph usable here, as a captured parameter.
+    fn bring_in(&self, t: &Tensor) -> Tensor {
+        if Rc::ptr_eq(&t.builder.0, &self.0) || t.id.node == POISON {
+            return t.clone();
+        }
+        if t.builder.0.depth >= self.0.depth {
+            self.fail(
+                Error::new(ErrorKind::Graph, "a tensor of another graph is used here")
+                    .because("every tensor belongs to the graph it was made in")
+                    .hint("pass it as an argument of the traced function"),
+            );
+            return self.poison(1, std::slice::from_ref(t)).remove(0);
+        }
+        let known = |(outer, inner): &(Tensor, Tensor)| outer.same_as(t).then(|| inner.clone());
+        let found = self.0.state.borrow().captures.iter().find_map(known);
+        found.unwrap_or_else(|| {
+            let inner = self.push(
+                Parameter { index: 0, ty: t.ty.clone() }.into(),
+                SmallVec::new(),
+                SmallVec::from_elem(t.ty.clone(), 1),
+                Location::caller(),
+            );
+            let inner = inner[0].clone();
+            self.0.state.borrow_mut().captures.push((t.clone(), inner.clone()));
+            inner
+        })
+    }
+
+    /// The outer tensors that this region's nodes and `results` use, in order of first use.
+    pub fn captured(&self, results: &[Tensor]) -> Vec<Tensor> {
+        let results: Vec<ValueId> = results.iter().map(|t| self.bring_in(t).id).collect();
+        let state = self.0.state.borrow();
+        let mut used: Vec<&(Tensor, Tensor)> = Vec::new();
+        for &id in state.nodes.iter().flat_map(|n| &n.inputs).chain(&results) {
+            if used.iter().all(|(_, inner)| inner.id != id) {
+                used.extend(state.captures.iter().find(|(_, inner)| inner.id == id));
+            }
+        }
+        used.into_iter().map(|(outer, _)| outer.clone()).collect()
+    }
+
+    /// Records an error; the first one is kept and surfaces from [`GraphBuilder::finish`].
+    pub fn fail(&self, error: Error) {
+        let mut state = self.0.state.borrow_mut();
+        let scope = state.scope.last().copied().unwrap_or(0) as usize;
+        let path = state.scopes[scope].clone();
+        let error = if path.is_empty() { error } else { error.at(format!("layer {path}")) };
+        state.first_error.get_or_insert(error);
+    }
+
+    /// The first error so far.
+    pub fn error(&self) -> Option<Error> {
+        self.0.state.borrow().first_error.clone()
+    }
+
+    /// Runs `f` with `name` appended to the layer path that new nodes carry.
+    pub fn scope<R>(&self, name: &str, f: impl FnOnce() -> R) -> R {
+        {
+            let mut state = self.0.state.borrow_mut();
+            let current = state.scope.last().copied().unwrap_or(0) as usize;
+            let path = match state.scopes[current].as_str() {
+                "" => name.to_string(),
+                outer => format!("{outer}/{name}"),
+            };
+            let id = state.scopes.iter().position(|s| *s == path).unwrap_or_else(|| {
+                state.scopes.push(path);
+                state.scopes.len() - 1
+            });
+            state.scope.push(id as u32);
+        }
+        let result = f();
+        self.0.state.borrow_mut().scope.pop();
+        result
+    }
+
+    /// Runs `f`, whose nodes a derivative computes again from their inputs instead of keeping their values: less memory
+    /// for more time. Values and derivatives are the same.
+    ///
+    /// ```
+    /// use systole_ir::{grad, interp, DType::F32, GraphBuilder, Literal, TensorType};
+    /// let g = GraphBuilder::new("main");
+    /// let x = g.parameter(TensorType::scalar(F32), "x");
+    /// let y = g.rematerialized(|| x.exp().sine());
+    /// let dx = grad(&y, &[&x]).remove(0);
+    /// let graph = g.finish(&[y, dx]).unwrap();
+    /// let count = graph.nodes.iter().filter(|n| n.op.name() == "exponential").count();
+    /// assert_eq!(count, 2);
+    /// let out = interp::run(&graph, &[&Literal::scalar(F32, 0.0)]).unwrap();
+    /// assert!((out[1].to_f32s()[0] - 1f32.cos()).abs() < 1e-6);
+    /// ```
+    pub fn rematerialized<R>(&self, f: impl FnOnce() -> R) -> R {
+        let g = self.active();
+        let start = g.0.state.borrow().nodes.len();
+        let result = f();
+        let mut state = g.0.state.borrow_mut();
+        let run = start..state.nodes.len();
+        // What lies inside is computed again with the whole.
+        state.rematerialized.retain(|inner| inner.start < run.start);
+        state.rematerialized.push(run);
+        result
+    }
+
+    /// The run of nodes with `node` in it that derivatives compute again.
+    pub(crate) fn rematerialized_around(&self, node: usize) -> Option<Range<usize>> {
+        self.0.state.borrow().rematerialized.iter().find(|run| run.contains(&node)).cloned()
+    }
+
+    /// The finished graph, or the first error made while building it.
+    pub fn finish(&self, results: &[Tensor]) -> Result<Arc<Graph>> {
+        self.finish_region(results, &[])
+    }
+
+    /// A finished region whose first parameters stand for `captures`, used by it or not.
+    pub fn finish_region(&self, results: &[Tensor], captures: &[Tensor]) -> Result<Arc<Graph>> {
+        let results: Vec<Tensor> = results.iter().map(|t| self.bring_in(t)).collect();
+        let inner: Vec<Tensor> = captures.iter().map(|t| self.bring_in(t)).collect();
+        let state = self.0.state.borrow();
+        if let Some(e) = &state.first_error {
+            return Err(e.clone());
+        }
+        if self.captured(&results).iter().any(|t| captures.iter().all(|c| !c.same_as(t))) {
+            return Err(Error::new(ErrorKind::Graph, format!("the body `{}` uses outer values", state.name))
+                .because("only while and case bodies may capture values of the enclosing graph")
+                .hint("pass the value as an operand of the op"));
+        }
+        let params: Vec<ValueId> = inner.iter().map(|t| t.id).chain(state.params.iter().copied()).collect();
+        let names = (0..inner.len()).map(|i| format!("capture{i}")).chain(state.param_names.clone());
+        let results: Vec<ValueId> = results.iter().map(|t| t.id).collect();
+        Ok(Arc::new(Graph {
+            name: state.name.clone(),
+            param_names: names.collect(),
+            scopes: state.scopes.clone(),
+            ..in_order(&state.nodes, &params, &results)
+        }))
+    }
+
+    /// Appends a copy of `graph` with `args` as its parameters and returns its results.
+    #[track_caller]
+    pub fn inline(&self, graph: &Graph, args: &[&Tensor]) -> Vec<Tensor> {
+        let values = self.inline_all(graph, args);
+        graph.results.iter().map(|r| values[r.index()][r.out as usize].clone()).collect()
+    }
+
+    /// As [`GraphBuilder::inline`]; returns the values of all nodes.
+    #[track_caller]
+    pub(crate) fn inline_all(&self, graph: &Graph, args: &[&Tensor]) -> Vec<Vec<Tensor>> {
+        let mut values: Vec<Vec<Tensor>> = Vec::with_capacity(graph.nodes.len());
+        let mut bound: Vec<Option<&Tensor>> = vec![None; graph.nodes.len()];
+        for (p, arg) in graph.params.iter().zip(args) {
+            bound[p.index()] = Some(arg);
+        }
+        for (i, node) in graph.nodes.iter().enumerate() {
+            let outs = match (&node.op, bound[i]) {
+                (_, Some(arg)) => vec![self.bring_in(arg)],
+                (Op::Parameter(_), None) => {
+                    let what = format!(
+                        "`{}` takes {} arguments, got {}",
+                        graph.name,
+                        graph.params.len(),
+                        args.len()
+                    );
+                    self.fail(Error::new(ErrorKind::Graph, what));
+                    self.poison(1, &[])
+                }
+                (op, _) => {
+                    let inputs: Vec<&Tensor> =
+                        node.inputs.iter().map(|v| &values[v.index()][v.out as usize]).collect();
+                    self.emit(op.clone(), &inputs)
+                }
+            };
+            values.push(outs);
+        }
+        values
+    }
+
+    /// Appends what `results` of `graph` need besides the values of it that are `known`: parameters and others.
+    #[track_caller]
+    pub(crate) fn inline_given(
+        &self,
+        graph: &Graph,
+        known: HashMap<ValueId, Tensor>,
+        results: &[ValueId],
+    ) -> Vec<Tensor> {
+        let mut needed = vec![false; graph.nodes.len()];
+        let mark = |needed: &mut [bool], v: &ValueId| needed[v.index()] |= !known.contains_key(v);
+        results.iter().for_each(|r| mark(&mut needed, r));
+        for (i, node) in graph.nodes.iter().enumerate().rev() {
+            if needed[i] {
+                node.inputs.iter().for_each(|v| mark(&mut needed, v));
+            }
+        }
+        let mut values = known.clone();
+        for (i, node) in graph.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
+            let inputs: Vec<&Tensor> = node.inputs.iter().map(|v| &values[v]).collect();
+            for (k, out) in self.emit(node.op.clone(), &inputs).into_iter().enumerate() {
+                values.entry(ValueId::new(i, k)).or_insert(out);
+            }
+        }
+        results.iter().map(|r| values[r].clone()).collect()
+    }
+
+    /// How many nodes there are.
+    pub(crate) fn node_count(&self) -> usize {
+        self.0.state.borrow().nodes.len()
+    }
+
+    /// Runs `f` on node `i`; for autodiff, which reads nodes while it appends others.
+    pub(crate) fn with_node<R>(&self, i: usize, f: impl FnOnce(&Node) -> R) -> R {
+        f(&self.0.state.borrow().nodes[i])
+    }
+
+    /// Replaces the op of node `i` by one with `extra` operands after the old ones and more results likewise.
+    /// The extra operands may be made later than node `i`: [`GraphBuilder::finish`] puts nodes in order.
+    pub(crate) fn augment_node(&self, i: usize, op: Op, extra: &[Tensor], outs: Outs) {
+        if extra.iter().any(|t| !Rc::ptr_eq(&t.builder.0, &self.0)) {
+            self.fail(
+                Error::new(ErrorKind::Graph, format!("{} cannot be differentiated from here", op.name()))
+                    .because("it lies outside of the body that asks for the derivative")
+                    .hint("take the gradient outside of the loop or branch"),
+            );
+            return;
+        }
+        let mut state = self.0.state.borrow_mut();
+        state.nodes[i].op = op;
+        state.nodes[i].inputs.extend(extra.iter().map(|t| t.id));
+        state.nodes[i].outs = outs;
+    }
+
+    /// Whether a value is zeros by its making: a constant 0, broadcast or not.
+    pub(crate) fn is_zeros(&self, v: ValueId) -> bool {
+        self.with_node(v.index(), |n| match &n.op {
+            Op::Constant(c) => c.value.bytes().iter().all(|&b| b == 0),
+            Op::BroadcastInDim(_) => self.is_zeros(n.inputs[0]),
+            _ => false,
+        })
+    }
+
+    /// The tensor that stands for a result of one of this builder's nodes.
+    pub(crate) fn value(&self, id: ValueId) -> Tensor {
+        let ty = self.0.state.borrow().nodes[id.index()].outs[id.out as usize].clone();
+        Tensor { builder: self.clone(), id, ty }
+    }
+
+    /// The enclosed layer path of node `i`, to give derivative nodes the scope of what they derive.
+    pub(crate) fn in_scope_of<R>(&self, i: usize, f: impl FnOnce() -> R) -> R {
+        let scope = self.0.state.borrow().nodes[i].scope;
+        self.0.state.borrow_mut().scope.push(scope);
+        let result = f();
+        self.0.state.borrow_mut().scope.pop();
+        result
+    }
+}
+
+/// A graph of `nodes` with the parameters first and every other node after those it uses, else in the given order.
+/// Captures that nothing uses are no parameters and disappear.
+fn in_order(nodes: &[Node], params: &[ValueId], results: &[ValueId]) -> Graph {
+    let mut order: Vec<usize> = params.iter().map(|p| p.index()).collect();
+    let mut placed = vec![false; nodes.len()];
+    order.iter().for_each(|&i| placed[i] = true);
+    nodes.iter().zip(&mut placed).for_each(|(n, placed)| *placed |= matches!(n.op, Op::Parameter(_)));
+    for i in 0..nodes.len() {
+        place(i, nodes, &mut placed, &mut order);
+    }
+    let mut new_index = vec![0; nodes.len()];
+    order.iter().enumerate().for_each(|(new, &old)| new_index[old] = new);
+    let renumber = |v: &ValueId| ValueId::new(new_index[v.index()], v.out as usize);
+    let mut graph = Graph {
+        nodes: order.iter().map(|&i| nodes[i].clone()).collect(),
+        params: params.iter().map(renumber).collect(),
+        results: results.iter().map(renumber).collect(),
+        ..Graph::default()
+    };
+    for node in &mut graph.nodes {
+        node.inputs.iter_mut().for_each(|v| *v = renumber(v));
+    }
+    for (index, p) in graph.params.iter().enumerate() {
+        if let Op::Parameter(param) = &mut graph.nodes[p.index()].op {
+            param.index = index;
+        }
+    }
+    graph
+}
+
+/// Places what node `i` uses, then node `i`. Recursion ends early: only operands that autodiff added come later
+/// than their user, and those are constants.
+fn place(i: usize, nodes: &[Node], placed: &mut [bool], order: &mut Vec<usize>) {
+    if placed[i] {
+        return;
+    }
+    placed[i] = true;
+    for v in &nodes[i].inputs {
+        place(v.index(), nodes, placed, order);
+    }
+    order.push(i);
+}
+
+/// Reading a tensor's type.
+impl Tensor {
+    /// Element type and shape.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    /// Shape.
+    pub fn shape(&self) -> &Shape {
+        &self.ty.shape
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.ty.rank()
+    }
+
+    /// Size of dimension `d`; negative counts from the last. 1 when there is no such dimension.
+    pub fn dim(&self, d: isize) -> usize {
+        let d = if d < 0 { d + self.rank() as isize } else { d };
+        usize::try_from(d).ok().and_then(|d| self.ty.shape.get(d).copied()).unwrap_or(1)
+    }
+
+    /// The graph it belongs to.
+    pub fn builder(&self) -> &GraphBuilder {
+        &self.builder
+    }
+
+    /// Its place in the graph.
+    pub fn id(&self) -> ValueId {
+        self.id
+    }
+
+    /// Whether this is the same value of the same graph.
+    pub(crate) fn same_as(&self, other: &Tensor) -> bool {
+        Rc::ptr_eq(&self.builder.0, &other.builder.0) && self.id == other.id
+    }
+
+    /// True when an earlier error made it meaningless.
+    pub fn is_poisoned(&self) -> bool {
+        self.id.node == POISON
+    }
+
+    /// Records an error in the graph and returns a poisoned tensor.
+    pub fn fail(&self, error: Error) -> Tensor {
+        self.builder.fail(error);
+        self.builder.poison(1, std::slice::from_ref(self)).remove(0)
+    }
+}
+
+impl std::fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_poisoned() {
+            return write!(f, "poisoned {}", self.ty);
+        }
+        write!(f, "%{}:{} {}", self.id.node, self.id.out, self.ty)
+    }
+}

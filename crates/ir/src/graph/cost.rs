@@ -1,0 +1,38 @@
+//! Work of a whole graph: the sum of its ops' own cost rules.
+
+use super::{Cost, Graph};
+use systole_base::TensorType;
+
+/// Floating-point operations and bytes moved if every node that a result needs ran alone, bodies of loops counted once
+/// per trip where the trip count is known.
+pub fn cost(graph: &Graph) -> Cost {
+    let mut needed = vec![false; graph.nodes.len()];
+    graph.results.iter().for_each(|r| needed[r.index()] = true);
+    let mut total = Cost::default();
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        if !needed[i] {
+            continue;
+        }
+        node.inputs.iter().for_each(|v| needed[v.index()] = true);
+        let args: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
+        let c = node.op.rule().cost(&args, &node.outs);
+        total = Cost { flops: total.flops + c.flops, bytes: total.bytes + c.bytes };
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType::F32, GraphBuilder};
+
+    #[test]
+    fn what_no_result_needs_costs_nothing() {
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(TensorType::new(F32, [16, 16]), "x");
+        let y = x.dot(&x);
+        let _unused = y.dot(&x).dot(&x);
+        let graph = g.finish(&[y]).unwrap();
+        assert_eq!(cost(&graph).flops, 2.0 * 16.0 * 16.0 * 16.0);
+    }
+}

@@ -1,0 +1,220 @@
+//! The core of the IR: [`Graph`] and [`Op`] (data), [`OpRule`] (what every op must say of itself), and
+//! [`GraphBuilder`], which appends typed nodes by these rules. Nothing here knows any single op's rules.
+//!
+//! A finished graph is nodes in an order in which every value is made before it is used. Immutable once built; passes make new graphs. Source locations and layer paths ride along for messages
+//! and are not part of a graph's identity.
+
+pub mod attr;
+mod builder;
+pub mod cost;
+mod elementwise;
+mod monoid;
+pub mod op;
+mod rule;
+mod tensor;
+mod verify;
+
+pub use builder::{GraphBuilder, Tensor};
+pub use elementwise::{Binary, Unary};
+pub(crate) use elementwise::{binary_ops, mnemonic, unary_ops};
+pub use monoid::Monoid;
+pub use op::*;
+pub use rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, expect_args, moved_bytes};
+pub(crate) use rule::{MAX_DEPTH, too_deep};
+pub(crate) use tensor::{broadcast_shape, emit, emit1};
+
+use smallvec::SmallVec;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use systole_base::{Error, ErrorKind, Result, TensorType};
+
+/// One result of one node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ValueId {
+    /// Index into [`Graph::nodes`].
+    pub node: u32,
+    /// Which of the node's results.
+    pub out: u32,
+}
+
+impl ValueId {
+    /// Result `out` of node `node`.
+    pub fn new(node: usize, out: usize) -> ValueId {
+        ValueId { node: node as u32, out: out as u32 }
+    }
+
+    /// The node's index.
+    pub fn index(self) -> usize {
+        self.node as usize
+    }
+}
+
+/// The user's file and line that made a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loc {
+    /// Source file.
+    pub file: &'static str,
+    /// Line, from 1.
+    pub line: u32,
+}
+
+/// One operation with its operands and result types.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it computes.
+    pub op: Op,
+    /// Its operands, made by earlier nodes.
+    pub inputs: SmallVec<[ValueId; 2]>,
+    /// Types of its results.
+    pub outs: SmallVec<[TensorType; 1]>,
+    /// Where the user asked for it. Not part of identity.
+    pub loc: Option<Loc>,
+    /// Path of the layer it belongs to (index into [`Graph::scopes`]). Not part of identity.
+    pub scope: u32,
+}
+
+/// A function over tensors: typed nodes, parameters, results.
+///
+/// Finished graphs hold their parameters first.
+#[derive(Clone, Default, Debug)]
+pub struct Graph {
+    /// Name of the function, `main` for whole programs.
+    pub name: String,
+    /// Nodes, each after those it uses.
+    pub nodes: Vec<Node>,
+    /// The parameters, in order.
+    pub params: Vec<ValueId>,
+    /// A name for each parameter, for messages and text.
+    pub param_names: Vec<String>,
+    /// The results, in order.
+    pub results: Vec<ValueId>,
+    /// Layer paths that nodes refer to; entry 0 is the empty path.
+    pub scopes: Vec<String>,
+}
+
+impl Graph {
+    /// The type of a value.
+    pub fn ty(&self, v: ValueId) -> &TensorType {
+        &self.nodes[v.index()].outs[v.out as usize]
+    }
+
+    /// The node that makes a value.
+    pub fn node(&self, v: ValueId) -> &Node {
+        &self.nodes[v.index()]
+    }
+
+    /// Types of the parameters.
+    pub fn param_types(&self) -> Vec<TensorType> {
+        self.params.iter().map(|&p| self.ty(p).clone()).collect()
+    }
+
+    /// Types of the results.
+    pub fn result_types(&self) -> Vec<TensorType> {
+        self.results.iter().map(|&r| self.ty(r).clone()).collect()
+    }
+
+    /// The layer path of a node, empty when it belongs to none.
+    pub fn scope(&self, node: &Node) -> &str {
+        self.scopes.get(node.scope as usize).map_or("", |s| s.as_str())
+    }
+
+    /// A hash of what the graph computes; names, locations and layer paths do not count.
+    pub fn structural_hash(&self) -> u64 {
+        let mut h = DefaultHasher::new();
+        self.hash(&mut h);
+        h.finish()
+    }
+
+    /// For each node, whether any of `results` depends on it.
+    pub fn live(&self, results: &[ValueId]) -> Vec<bool> {
+        let mut live = vec![false; self.nodes.len()];
+        results.iter().for_each(|r| live[r.index()] = true);
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            if live[i] {
+                node.inputs.iter().for_each(|v| live[v.index()] = true);
+            }
+        }
+        live
+    }
+
+    /// The part of this graph that makes `results` out of the first `params` parameters. The results must not
+    /// depend on others.
+    pub(crate) fn pruned(&self, results: &[ValueId], params: usize) -> Graph {
+        let mut keep = self.live(results);
+        self.params[..params].iter().for_each(|p| keep[p.index()] = true);
+        let mut new_index = vec![0; self.nodes.len()];
+        let mut nodes: Vec<Node> = Vec::new();
+        for (i, node) in self.nodes.iter().enumerate().filter(|&(i, _)| keep[i]) {
+            new_index[i] = nodes.len();
+            let mut node = node.clone();
+            node.inputs.iter_mut().for_each(|v| v.node = new_index[v.index()] as u32);
+            nodes.push(node);
+        }
+        let renumber = |v: &ValueId| ValueId::new(new_index[v.index()], v.out as usize);
+        Graph {
+            name: self.name.clone(),
+            nodes,
+            params: self.params[..params].iter().map(renumber).collect(),
+            param_names: self.param_names[..params].to_vec(),
+            results: results.iter().map(renumber).collect(),
+            scopes: self.scopes.clone(),
+        }
+    }
+
+    /// How many times each node's values are used by other nodes or as results.
+    pub fn use_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.nodes.len()];
+        for v in self.nodes.iter().flat_map(|n| n.inputs.iter()).chain(&self.results) {
+            counts[v.index()] += 1;
+        }
+        counts
+    }
+}
+
+impl PartialEq for Graph {
+    fn eq(&self, other: &Graph) -> bool {
+        self.params == other.params
+            && self.results == other.results
+            && self.nodes.len() == other.nodes.len()
+            && self
+                .nodes
+                .iter()
+                .zip(&other.nodes)
+                .all(|(a, b)| a.op == b.op && a.inputs == b.inputs && a.outs == b.outs)
+    }
+}
+
+impl Eq for Graph {}
+
+impl Hash for Graph {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.params.hash(state);
+        self.results.hash(state);
+        for n in &self.nodes {
+            (&n.op, &n.inputs, &n.outs).hash(state);
+        }
+    }
+}
+
+/// Checks arguments against a graph's parameters.
+pub fn check_args(graph: &Graph, args: &[&TensorType]) -> Result<()> {
+    if args.len() != graph.params.len() {
+        return Err(Error::new(
+            ErrorKind::Graph,
+            format!("`{}` takes {} arguments, got {}", graph.name, graph.params.len(), args.len()),
+        ));
+    }
+    for (i, (&p, &arg)) in graph.params.iter().zip(args).enumerate() {
+        if graph.ty(p) != arg {
+            return Err(Error::new(
+                ErrorKind::Graph,
+                format!(
+                    "argument `{}` of `{}` is {arg}, not {}",
+                    graph.param_names[i],
+                    graph.name,
+                    graph.ty(p)
+                ),
+            ));
+        }
+    }
+    Ok(())
+}

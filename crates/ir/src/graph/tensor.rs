@@ -1,0 +1,172 @@
+//! What derivatives and loops need of a [`Tensor`] whatever the op: arithmetic, constants like it, broadcasting.
+//!
+//! Operators (`+ - * /`) and the two-operand methods broadcast as NumPy does; the ops themselves never do. The methods
+//! of all other ops stand in `op/`.
+
+use super::{Binary, BroadcastInDim, GraphBuilder, Op, Tensor, Unary};
+use std::ops;
+use systole_base::{Shape, TensorType};
+
+/// The builder that an op over `tensors` goes to.
+fn innermost(tensors: &[&Tensor]) -> GraphBuilder {
+    match GraphBuilder::of(tensors) {
+        Some(g) => g,
+        None => systole_base::bug!("an op over tensors needs at least one"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn emit(op: impl Into<Op>, inputs: &[&Tensor]) -> Vec<Tensor> {
+    innermost(inputs).emit(op, inputs)
+}
+
+#[track_caller]
+pub(crate) fn emit1(op: impl Into<Op>, inputs: &[&Tensor]) -> Tensor {
+    emit(op, inputs).remove(0)
+}
+
+impl GraphBuilder {
+    /// `→ T[shape]` filled with one value.
+    #[track_caller]
+    pub fn full(&self, ty: &TensorType, value: f64) -> Tensor {
+        self.scalar(ty.dtype, value).broadcast_to(&ty.shape)
+    }
+}
+
+macro_rules! operators {
+    ($($trait:ident, $method:ident, $op:ident);* $(;)?) => { $(
+        impl ops::$trait<&Tensor> for &Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: &Tensor) -> Tensor {
+                let (a, b) = self.broadcast_with(other);
+                emit1(Binary::$op, &[&a, &b])
+            }
+        }
+        impl ops::$trait<Tensor> for &Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: Tensor) -> Tensor { ops::$trait::$method(self, &other) }
+        }
+        impl ops::$trait<&Tensor> for Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: &Tensor) -> Tensor { ops::$trait::$method(&self, other) }
+        }
+        impl ops::$trait<Tensor> for Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: Tensor) -> Tensor { ops::$trait::$method(&self, &other) }
+        }
+        impl ops::$trait<f64> for &Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: f64) -> Tensor { ops::$trait::$method(self, &self.scalar_like(other)) }
+        }
+        impl ops::$trait<f64> for Tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: f64) -> Tensor { ops::$trait::$method(&self, other) }
+        }
+        impl ops::$trait<&Tensor> for f64 {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: &Tensor) -> Tensor { ops::$trait::$method(&other.scalar_like(self), other) }
+        }
+        impl ops::$trait<Tensor> for f64 {
+            type Output = Tensor;
+            #[track_caller]
+            fn $method(self, other: Tensor) -> Tensor { ops::$trait::$method(self, &other) }
+        }
+    )* };
+}
+
+operators!(Add, add, Add; Sub, sub, Subtract; Mul, mul, Multiply; Div, div, Divide);
+
+impl ops::Neg for &Tensor {
+    type Output = Tensor;
+    #[track_caller]
+    fn neg(self) -> Tensor {
+        emit1(Unary::Negate, &[self])
+    }
+}
+
+impl ops::Neg for Tensor {
+    type Output = Tensor;
+    #[track_caller]
+    fn neg(self) -> Tensor {
+        -&self
+    }
+}
+
+/// Constants like this tensor.
+impl Tensor {
+    /// `→ T[]`: a constant of this element type.
+    #[track_caller]
+    pub fn scalar_like(&self, value: f64) -> Tensor {
+        self.builder.scalar(self.dtype(), value)
+    }
+
+    /// `→ T[…]`: zeros of this type.
+    #[track_caller]
+    pub fn zeros_like(&self) -> Tensor {
+        self.builder.full(&self.ty, 0.0)
+    }
+
+    /// `→ T[…]`: ones of this type.
+    #[track_caller]
+    pub fn ones_like(&self) -> Tensor {
+        self.builder.full(&self.ty, 1.0)
+    }
+}
+
+/// The NumPy broadcast of two shapes, or `None` where they do not fit.
+pub(crate) fn broadcast_shape(a: &Shape, b: &Shape) -> Option<Shape> {
+    let rank = a.rank().max(b.rank());
+    let size = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map_or(1, |d| s[d]);
+    (0..rank)
+        .map(|i| match (size(a, i), size(b, i)) {
+            (x, y) if x == y => Some(x),
+            (1, y) => Some(y),
+            (x, 1) => Some(x),
+            _ => None,
+        })
+        .collect::<Option<Vec<usize>>>()
+        .map(Shape::from)
+}
+
+/// Broadcasting as NumPy does.
+impl Tensor {
+    /// Both tensors broadcast to their common NumPy shape (unchanged where there is none: the op then reports it).
+    #[track_caller]
+    pub fn broadcast_with(&self, other: &Tensor) -> (Tensor, Tensor) {
+        match broadcast_shape(self.shape(), other.shape()) {
+            Some(shape) => (self.broadcast_to(&shape), other.broadcast_to(&shape)),
+            None => (self.clone(), other.clone()),
+        }
+    }
+
+    /// `x: T[…] → T[shape]`, aligned at the last dimension as NumPy does.
+    #[track_caller]
+    pub fn broadcast_to(&self, shape: &Shape) -> Tensor {
+        if self.shape() == shape {
+            return self.clone();
+        }
+        let offset = shape.rank().saturating_sub(self.rank());
+        let dims: Vec<usize> = (0..self.rank()).map(|d| d + offset).collect();
+        self.broadcast_in_dim(shape, &dims)
+    }
+
+    /// `x: T[…] → T[shape]`: operand dimension `i` becomes result dimension `dims[i]`.
+    #[track_caller]
+    pub fn broadcast_in_dim(&self, shape: &Shape, dims: &[usize]) -> Tensor {
+        emit1(BroadcastInDim { dims: dims.into(), shape: shape.clone() }, &[self])
+    }
+
+    /// Puts a reduced tensor back into the shape it was reduced from: repeats it along `reduced`.
+    #[track_caller]
+    pub fn broadcast_except(&self, shape: &Shape, reduced: &[usize]) -> Tensor {
+        let kept: Vec<usize> = (0..shape.rank()).filter(|d| !reduced.contains(d)).collect();
+        self.broadcast_in_dim(shape, &kept)
+    }
+}

@@ -1,0 +1,159 @@
+//! Composites: plain functions over tensors that expand into ops. They become ops only where a fused kernel is
+//! measured to pay.
+
+use super::{Binary, Monoid, Op, Reduce};
+use crate::Tensor;
+use systole_base::{DType, Literal, TensorType};
+
+/// Statistics over dimensions. Means of integers are not defined: convert first.
+impl Tensor {
+    /// Mean over `dims`, which disappear.
+    #[track_caller]
+    pub fn mean(&self, dims: &[usize]) -> Tensor {
+        let n: usize = dims.iter().map(|&d| self.dim(d as isize)).product();
+        self.sum(dims) * (1.0 / n as f64)
+    }
+
+    /// Mean of all elements, `→ T[]`.
+    #[track_caller]
+    pub fn mean_all(&self) -> Tensor {
+        self.mean(&(0..self.rank()).collect::<Vec<_>>())
+    }
+
+    /// Biased variance over `dims`, two-pass: the mean is subtracted before squaring.
+    #[track_caller]
+    pub fn variance(&self, dims: &[usize]) -> Tensor {
+        let centred = self - self.mean(dims).broadcast_except(self.shape(), dims);
+        (&centred * &centred).mean(dims)
+    }
+
+    /// For each element, the product of the others along `dims`; exact where elements are zero.
+    #[track_caller]
+    pub(crate) fn products_of_others(&self, dims: &[usize]) -> Tensor {
+        let zero = self.zeros_like();
+        let is_zero = self.equal(&zero);
+        let count = is_zero.convert(self.dtype()).sum(dims).broadcast_except(self.shape(), dims);
+        let nonzero = is_zero.select(&self.ones_like(), self);
+        let product = nonzero.prod(dims).broadcast_except(self.shape(), dims);
+        // Without zeros: product / x. With one zero: the product at that place, 0 elsewhere. With more: 0.
+        let one = self.ones_like();
+        let alone = is_zero.select(&count.equal(&one).select(&product, &zero), &zero);
+        count.equal(&zero).select(&(product / nonzero), &alone)
+    }
+
+    /// Index of the greatest element along `dim`, `→ i32[…]`; the first of equals.
+    #[track_caller]
+    pub fn argmax(&self, dim: usize) -> Tensor {
+        let index = self.builder().iota(self.ty().with_dtype(DType::I32), dim);
+        let best = self.reduce_max(&[dim]).broadcast_except(self.shape(), &[dim]);
+        let n = self.dim(dim as isize) as f64;
+        let absent = self.builder().full(index.ty(), n);
+        self.equal(&best).select(&index, &absent).reduce_min(&[dim])
+    }
+
+    /// `indices: I[…] → T[…, depth]`: one at the index, zero elsewhere.
+    #[track_caller]
+    pub fn one_hot(&self, depth: usize, dtype: DType) -> Tensor {
+        let mut dims = self.shape().to_vec();
+        dims.push(depth);
+        let wide = TensorType::new(self.dtype(), dims);
+        let places = self.builder().iota(wide.clone(), self.rank());
+        let own: Vec<usize> = (0..self.rank()).collect();
+        self.broadcast_in_dim(&wide.shape, &own).equal(&places).convert(dtype)
+    }
+
+    /// Sum over the last dimension of `log(softmax(x))`'s parts: `x − max − log Σ exp(x − max)`.
+    #[track_caller]
+    pub fn log_softmax(&self) -> Tensor {
+        let last = [self.rank().saturating_sub(1)];
+        let top = self.stop_gradient().reduce_max(&last).broadcast_except(self.shape(), &last);
+        let shifted = self - top;
+        let norm = shifted.exp().sum(&last).log().broadcast_except(self.shape(), &last);
+        shifted - norm
+    }
+
+    /// `exp(x) / Σ exp(x)` over the last dimension, shifted by the greatest element.
+    #[track_caller]
+    pub fn softmax(&self) -> Tensor {
+        let last = [self.rank().saturating_sub(1)];
+        let top = self.stop_gradient().reduce_max(&last).broadcast_except(self.shape(), &last);
+        let e = (self - top).exp();
+        let sum = e.sum(&last).broadcast_except(self.shape(), &last);
+        e / sum
+    }
+
+    /// max(x, 0).
+    #[track_caller]
+    pub fn relu(&self) -> Tensor {
+        // As select: at 0 the derivative is 0, as in TensorFlow, where that of `maximum` would be a half.
+        let zero = self.zeros_like();
+        self.greater(&zero).select(self, &zero)
+    }
+
+    /// x where positive, else slope·x.
+    #[track_caller]
+    pub fn leaky_relu(&self, slope: f64) -> Tensor {
+        self.greater(&self.zeros_like()).select(self, &(self * slope))
+    }
+
+    /// x·sigmoid(x).
+    #[track_caller]
+    pub fn silu(&self) -> Tensor {
+        self * self.logistic()
+    }
+
+    /// x where positive, else α(eˣ − 1).
+    #[track_caller]
+    pub fn elu(&self, alpha: f64) -> Tensor {
+        let zero = self.zeros_like();
+        let positive = self.greater(&zero);
+        // The unused branch must stay finite: its gradient is multiplied by zero, not skipped.
+        let negative_part = positive.select(&zero, self);
+        positive.select(self, &(negative_part.expm1() * alpha))
+    }
+
+    /// log(1 + eˣ) without overflow.
+    #[track_caller]
+    pub fn softplus(&self) -> Tensor {
+        self.relu() + (-self.abs()).exp().log1p()
+    }
+
+    /// x·Φ(x), by erf.
+    #[track_caller]
+    pub fn gelu(&self) -> Tensor {
+        self * 0.5 * ((self * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0)
+    }
+
+    /// gelu's tanh approximation: 0.5·x·(1 + tanh(√(2/π)(x + 0.044715x³))).
+    #[track_caller]
+    pub fn gelu_tanh(&self) -> Tensor {
+        let inner = (self + &(self * self * self * 0.044715)) * (2.0 / std::f64::consts::PI).sqrt();
+        self * 0.5 * (inner.tanh() + 1.0)
+    }
+
+    /// Sum accumulated in f32 whatever the element type, result in this type.
+    #[track_caller]
+    pub fn sum_in_f32(&self, dims: &[usize]) -> Tensor {
+        if matches!(self.dtype(), DType::F16 | DType::BF16) {
+            return self.convert(DType::F32).sum(dims).convert(self.dtype());
+        }
+        self.sum(dims)
+    }
+}
+
+impl Monoid {
+    /// `x: T[…] → T[…]`: this fold over `dims` as a node, from its identity.
+    #[track_caller]
+    pub fn over(self, x: &Tensor, dims: &[usize]) -> Tensor {
+        let init = Literal::splat(TensorType::scalar(x.dtype()), self.identity(x.dtype()));
+        let init = x.builder().constant(init);
+        let op = Op::from(Reduce { dims: dims.into(), body: self.body(x.dtype()) });
+        x.builder().emit(op, &[x, &init]).remove(0)
+    }
+
+    /// The element-wise op's name, for messages.
+    pub fn name(self) -> &'static str {
+        let op: Binary = self.op();
+        op.row().name
+    }
+}

@@ -1,0 +1,58 @@
+//! [`Compile`]: how a model is trained; [`TrainState`]: what a training step reads and replaces.
+
+use crate::layer::Precision;
+use crate::loss::Loss;
+use crate::metric::Metric;
+use crate::optimizer::Optimizer;
+use std::sync::Arc;
+use systole_dist::Strategy;
+use systole_runtime::{Backend, Buffer, Params};
+
+/// How a model is trained: the arguments of Keras's `compile`.
+#[derive(Clone)]
+pub struct Compile {
+    /// The optimizer. Keras's default: RMSprop.
+    pub optimizer: Optimizer,
+    /// The loss.
+    pub loss: Loss,
+    /// Metrics over samples, each weighing the same.
+    pub metrics: Vec<Metric>,
+    /// Metrics that sample and class weights weigh.
+    pub weighted_metrics: Vec<Metric>,
+    /// Element types.
+    pub precision: Precision,
+    /// Seed of initial weights and of dropout.
+    pub seed: u64,
+    /// The backend; the best registered one when `None`.
+    pub backend: Option<Arc<dyn Backend>>,
+    /// How steps are split over the backend's devices.
+    pub strategy: Strategy,
+}
+
+impl Default for Compile {
+    fn default() -> Compile {
+        Compile {
+            optimizer: crate::optimizer::rmsprop(1e-3),
+            loss: Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None },
+            metrics: Vec::new(),
+            weighted_metrics: Vec::new(),
+            precision: Precision::Float32,
+            seed: 0,
+            backend: None,
+            strategy: Strategy::default(),
+        }
+    }
+}
+
+/// Everything that a training step reads and replaces. Donated to the step and put back from its results.
+#[derive(Clone, Default, Debug)]
+pub struct TrainState {
+    /// Weights that the optimizer changes.
+    pub trainable: Params<Buffer>,
+    /// Other weights: moving statistics, frozen layers.
+    pub frozen: Params<Buffer>,
+    /// The optimizer's slots.
+    pub optimizer: Params<Buffer>,
+    /// Accumulators of loss and metrics over the current epoch.
+    pub metrics: Params<Buffer>,
+}

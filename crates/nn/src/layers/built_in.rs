@@ -1,0 +1,201 @@
+//! What built-in layers have in common: arguments by name, checks of inputs, casts, and the words of their errors.
+
+pub(super) use super::argument::{self, Axes, Padding, Pair, config_of};
+pub(super) use crate::initializer::Initializer;
+pub(super) use crate::layer::{Cx, Layer};
+use crate::nearest::unknown;
+use serde::Serializer;
+use serde::de::DeserializeOwned;
+use serde::ser::SerializeStruct;
+pub(super) use serde::{Deserialize, Serialize};
+use serde_json::Map;
+pub(super) use serde_json::Value;
+use std::sync::Arc;
+pub(super) use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
+
+/// What every built-in layer has besides [`Layer`]. Its arguments are the fields of the struct, with Keras's names; their
+/// defaults are those of its `Default`.
+pub(super) trait Arguments: Layer {
+    /// Errors with the first argument that no input could make right.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`Layer::call`], where the layer's weights do not train.
+    fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        self.call(cx, inputs)
+    }
+
+    /// Cases of the parity test, in Keras's terms, as a JSON array; `fixtures/keras/generate.py` reads them where they
+    /// are written as `const PARITY`. Layers without have theirs in `fixtures/keras/parts`.
+    fn parity() -> &'static str
+    where
+        Self: Sized,
+    {
+        "[]"
+    }
+}
+
+/// A layer whose arguments can be read and written by name.
+pub(super) trait NamedLayer: Arguments {
+    fn reread(&self, config: Value) -> serde_json::Result<BuiltIn>;
+}
+
+impl<L: Arguments + DeserializeOwned + 'static> NamedLayer for L {
+    fn reread(&self, config: Value) -> serde_json::Result<BuiltIn> {
+        Ok(BuiltIn::of(serde_json::from_value::<L>(config)?))
+    }
+}
+
+/// A layer that model files can hold without help. Closed: nothing registers itself here.
+#[derive(Clone, Debug)]
+pub struct BuiltIn(Arc<dyn NamedLayer>);
+
+impl BuiltIn {
+    pub(super) fn of(layer: impl NamedLayer + 'static) -> BuiltIn {
+        BuiltIn(Arc::new(layer))
+    }
+
+    /// The layer.
+    pub fn layer(&self) -> &dyn Layer {
+        &*self.0
+    }
+
+    pub(super) fn arguments(&self) -> &dyn Arguments {
+        &*self.0
+    }
+
+    fn config(&self) -> Map<String, Value> {
+        match self.0.config() {
+            Value::Object(map) => map,
+            _ => Map::new(),
+        }
+    }
+
+    /// This class with other arguments.
+    pub(super) fn reread(&self, config: Value) -> serde_json::Result<BuiltIn> {
+        self.0.reread(config)
+    }
+
+    /// This layer with one argument replaced.
+    pub(super) fn with(&self, key: &str, value: Value) -> Result<BuiltIn> {
+        let (class, mut config) = (self.0.class_name(), self.config());
+        let Some(slot) = config.get_mut(key) else {
+            let known: Vec<&str> = config.keys().map(String::as_str).collect();
+            return Err(unknown(&format!("{class} has no argument `{key}`"), key, &known));
+        };
+        let shown = value.to_string();
+        *slot = value;
+        self.reread(Value::Object(config)).map_err(|e| {
+            let what = format!("{class}'s argument `{key}` cannot be {shown}");
+            Error::new(ErrorKind::Config, what).because(e.to_string())
+        })
+    }
+}
+
+impl PartialEq for BuiltIn {
+    fn eq(&self, other: &BuiltIn) -> bool {
+        self.0.class_name() == other.0.class_name() && self.0.config() == other.0.config()
+    }
+}
+
+impl Serialize for BuiltIn {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut entry = serializer.serialize_struct("BuiltIn", 2)?;
+        entry.serialize_field("class_name", self.0.class_name())?;
+        entry.serialize_field("config", &self.0.config())?;
+        entry.end()
+    }
+}
+
+/// Applies a layer that takes one input: checks arguments and the number of inputs, then builds.
+pub(super) fn one_input<L: Arguments>(
+    layer: &L,
+    cx: &mut Cx,
+    inputs: &[Tensor],
+    build: impl FnOnce(&mut Cx, &Tensor) -> Result<Tensor>,
+) -> Tensor {
+    let built = match inputs {
+        [x] if x.is_poisoned() => return x.clone(),
+        [x] => layer.check().and_then(|()| build(cx, x)),
+        _ => Err(Error::new(
+            ErrorKind::Graph,
+            format!("{} takes one input, got {}", layer.class_name(), inputs.len()),
+        )
+        .hint("join several with concatenate or add first")),
+    };
+    built.unwrap_or_else(|e| refuse(cx, inputs, e))
+}
+
+/// Records that a layer cannot take its inputs.
+pub(super) fn refuse(cx: &Cx, inputs: &[Tensor], error: Error) -> Tensor {
+    match inputs.first() {
+        Some(x) => cx.fail(x, error),
+        None => cx.builder().scalar(DType::F32, 0.0).fail(error),
+    }
+}
+
+/// `x: T[…] → compute type[…]`.
+pub(super) fn cast(cx: &Cx, x: &Tensor) -> Tensor {
+    x.convert(cx.precision().compute_dtype())
+}
+
+/// Casts floats to the compute type and leaves integers alone: they may be on their way to an embedding.
+pub(super) fn cast_floats(cx: &Cx, x: &Tensor) -> Tensor {
+    if x.dtype().is_float() { cast(cx, x) } else { x.clone() }
+}
+
+/// A trainable weight in the compute type, or an error where its size is out of reach.
+pub(super) fn weight(
+    cx: &mut Cx,
+    class: &str,
+    name: &str,
+    shape: &[usize],
+    initializer: &Initializer,
+) -> Result<Tensor> {
+    sized(class, name, shape)?;
+    Ok(cx.weight(name, shape, initializer))
+}
+
+/// Errors when a weight would have more elements than any machine holds, before their count overflows.
+pub(super) fn sized(class: &str, name: &str, shape: &[usize]) -> Result<()> {
+    let shape = Shape::new(shape);
+    match shape.checked_elements() {
+        Some(n) if n < 1 << 40 => Ok(()),
+        _ => Err(Error::new(ErrorKind::Graph, format!("{class}'s {name} would be f32{shape}"))
+            .because("that is more than 2⁴⁰ elements")
+            .hint("make the layer or its input smaller")),
+    }
+}
+
+/// `Conv2D needs images [B, H, W, C], got f32[1000, 784]`. The caller adds what to try.
+pub(super) fn unfit(class: &str, needs: &str, got: &TensorType) -> Error {
+    Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {got}"))
+}
+
+/// `Dense needs units of at least 1; it is 0`.
+pub(super) fn wrong(class: &str, needs: &str, is: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Config, format!("{class} needs {needs}; it is {is}"))
+}
+
+/// Errors unless an argument is a finite number of at least 0.
+pub(super) fn at_least_0(class: &str, argument: &str, value: f64) -> Result<()> {
+    if !value.is_finite() || value < 0.0 {
+        return Err(wrong(class, &format!("{argument} of at least 0"), value));
+    }
+    Ok(())
+}
+
+/// A dimension number that may count from the last, as an index below `rank`.
+pub(super) fn dim_index(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
+    let rank = x.rank() as i64;
+    let index = if axis < 0 { axis.saturating_add(rank) } else { axis };
+    match usize::try_from(index) {
+        Ok(i) if index < rank => Ok(i),
+        _ => Err(unfit(class, &format!("an input with dimension {axis} (its axis)"), x.ty()).hint(format!(
+            "axis counts from 0 or, negative, from the last: {} to {}",
+            -rank,
+            rank - 1
+        ))),
+    }
+}

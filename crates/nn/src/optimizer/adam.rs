@@ -1,0 +1,100 @@
+//! Adam: steps of the running mean of gradients, divided by that of their size.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots};
+use crate::schedule::Schedule;
+use crate::setters::setters;
+use serde::{Deserialize, Serialize};
+use systole_ir::{DType, Tensor};
+
+/// Kingma and Ba, 2015, with ε outside the square root ("epsilon hat").
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adam {
+    /// Decay of the first moment.
+    pub beta_1: f64,
+    /// Decay of the second moment.
+    pub beta_2: f64,
+    /// ε.
+    pub epsilon: f64,
+    /// Divide by the greatest second moment so far.
+    pub amsgrad: bool,
+}
+
+impl Default for Adam {
+    fn default() -> Adam {
+        Adam { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7, amsgrad: false }
+    }
+}
+
+/// Adam with Keras's β₁ 0.9, β₂ 0.999, ε 1e-7. Keras's default rate is 0.001.
+pub fn adam(learning_rate: impl Into<Schedule>) -> Optimizer {
+    Optimizer::of(OptimizerKind::of(Adam::default()), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    adam(0.001)
+}
+
+setters!(Optimizer:
+    /// AMSGrad for Adam and AdamW.
+    amsgrad: bool as bool;
+);
+
+impl Rule for Adam {
+    fn class_name(&self) -> &'static str {
+        "Adam"
+    }
+
+    fn name(&self) -> &'static str {
+        "adam"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        if self.amsgrad { vec!["momentum", "velocity", "velocity_hat"] } else { vec!["momentum", "velocity"] }
+    }
+
+    /// Corrected for the moments' start at zero.
+    fn rate(&self, learning_rate: &Tensor, updates: &Tensor) -> Tensor {
+        let t = updates.convert(DType::F32) + 1.0;
+        // Powers in f32 of betas rounded to f32, as Keras does it.
+        let power = |beta: f64| t.scalar_like(beta).power(&t);
+        learning_rate * (1.0 - power(self.beta_2)).sqrt() / (1.0 - power(self.beta_1))
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let (m, v) = (slots.get("momentum"), slots.get("velocity"));
+        let m = &m + (g - &m) * (1.0 - self.beta_1);
+        let v = &v + (g * g - &v) * (1.0 - self.beta_2);
+        slots.set("momentum", &m);
+        slots.set("velocity", &v);
+        let size = if self.amsgrad {
+            let greatest = slots.get("velocity_hat").maximum(&v);
+            slots.set("velocity_hat", &greatest);
+            greatest
+        } else {
+            v
+        };
+        p - (m * rate) / (size.sqrt() + self.epsilon)
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "adam", "class": "Adam", "kwargs": {"learning_rate": 0.01}},
+    {"name": "adam_odd_betas", "class": "Adam",
+        "kwargs": {"learning_rate": 0.01, "beta_1": 0.71, "beta_2": 0.937, "amsgrad": false}},
+    {"name": "adam_epsilon", "class": "Adam", "kwargs": {"learning_rate": 0.01, "epsilon": 0.05}},
+    {"name": "adam_amsgrad", "class": "Adam", "kwargs": {"learning_rate": 0.01, "amsgrad": true}},
+    {"name": "adam_weight_decay", "class": "Adam", "kwargs": {"learning_rate": 0.01, "weight_decay": 0.004}},
+    {"name": "adam_schedule", "class": "Adam", "kwargs": {"learning_rate": {"class": "ExponentialDecay",
+        "kwargs": {"initial_learning_rate": 0.1, "decay_steps": 2, "decay_rate": 0.5}}}},
+    {"name": "adam_clipvalue", "class": "Adam", "kwargs": {"learning_rate": 0.01, "clipvalue": 0.5}},
+    {"name": "adam_clipnorm", "class": "Adam", "kwargs": {"learning_rate": 0.01, "clipnorm": 1.0}},
+    {"name": "adam_global_clipnorm", "class": "Adam", "kwargs": {"learning_rate": 0.01, "global_clipnorm": 1.5}}
+]"#;

@@ -1,0 +1,58 @@
+//! AdamW: Adam with decoupled weight decay.
+
+use super::adam::Adam;
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots};
+use crate::schedule::Schedule;
+use serde::{Deserialize, Serialize};
+use systole_ir::Tensor;
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AdamW(
+    /// Its arguments are Adam's.
+    pub Adam,
+);
+
+/// Adam with decoupled weight decay, 0.004 unless set. Keras's default rate is 0.001.
+pub fn adamw(learning_rate: impl Into<Schedule>) -> Optimizer {
+    Optimizer::of(OptimizerKind::of(AdamW::default()), learning_rate).weight_decay(0.004)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    adamw(0.001)
+}
+
+impl Rule for AdamW {
+    fn class_name(&self) -> &'static str {
+        "AdamW"
+    }
+
+    fn name(&self) -> &'static str {
+        "adamw"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        self.0.fractions()
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        self.0.slots()
+    }
+
+    fn rate(&self, learning_rate: &Tensor, updates: &Tensor) -> Tensor {
+        self.0.rate(learning_rate, updates)
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        self.0.step(p, g, rate, slots)
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "adamw", "class": "AdamW", "kwargs": {"learning_rate": 0.01, "weight_decay": 0.004}},
+    {"name": "adamw_default_decay", "class": "AdamW", "kwargs": {"learning_rate": 0.05}}
+]"#;

@@ -1,0 +1,68 @@
+//! Lion: steps of one size, in the direction of a running mean of gradients.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots};
+use crate::schedule::Schedule;
+use serde::{Deserialize, Serialize};
+use systole_ir::Tensor;
+
+/// p ← p − lr·sign(β₁·m + (1 − β₁)·g), then m ← β₂·m + (1 − β₂)·g (Chen et al., 2023).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lion {
+    /// How much of the momentum decides the direction.
+    pub beta_1: f64,
+    /// Decay of the momentum.
+    pub beta_2: f64,
+}
+
+/// Lion with Keras's β₁ 0.9, β₂ 0.99. Keras's default rate is 0.001; its authors use a third to a tenth of Adam's.
+///
+/// ```
+/// use systole_nn::optimizer::lion;
+/// assert!(lion(1e-4).betas(0.95, 0.98).weight_decay(0.01).check().is_ok());
+/// ```
+pub fn lion(learning_rate: impl Into<Schedule>) -> Optimizer {
+    Optimizer::of(OptimizerKind::of(Lion { beta_1: 0.9, beta_2: 0.99 }), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    lion(0.001)
+}
+
+impl Rule for Lion {
+    fn class_name(&self) -> &'static str {
+        "Lion"
+    }
+
+    fn name(&self) -> &'static str {
+        "lion"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        vec!["momentum"]
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let m = slots.get("momentum");
+        // Betas are rounded to f32 before they are taken from 1, as Keras does it.
+        let mean = |beta: f64| &m * beta + g * (1.0 - f64::from(beta as f32));
+        slots.set("momentum", &mean(self.beta_2));
+        p - mean(self.beta_1).sign() * rate
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "lion", "class": "Lion", "kwargs": {"learning_rate": 0.01}},
+    {"name": "lion_betas", "class": "Lion", "kwargs": {"learning_rate": 0.01, "beta_1": 0.71, "beta_2": 0.937}},
+    {"name": "lion_weight_decay", "class": "Lion", "kwargs": {"learning_rate": 0.01, "weight_decay": 0.1}},
+    {"name": "lion_clipnorm", "class": "Lion", "kwargs": {"learning_rate": 0.01, "clipnorm": 1.0}},
+    {"name": "lion_schedule", "class": "Lion", "kwargs": {"learning_rate": {"class": "ExponentialDecay",
+        "kwargs": {"initial_learning_rate": 0.1, "decay_steps": 2, "decay_rate": 0.5}}}}
+]"#;

@@ -1,0 +1,94 @@
+//! RMSprop: the gradient divided by the running mean of its size.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots};
+use crate::schedule::Schedule;
+use crate::setters::setters;
+use serde::{Deserialize, Serialize};
+use systole_ir::Tensor;
+
+/// Divides by a running mean of the gradient's size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RmsProp {
+    /// Decay of the running mean.
+    pub rho: f64,
+    /// Momentum of the changes.
+    pub momentum: f64,
+    /// ε, inside the square root.
+    pub epsilon: f64,
+    /// Divide by the variance instead of the second moment.
+    pub centered: bool,
+}
+
+/// RMSprop with Keras's ρ 0.9, ε 1e-7. Keras's default rate is 0.001.
+pub fn rmsprop(learning_rate: impl Into<Schedule>) -> Optimizer {
+    let rule = RmsProp { rho: 0.9, momentum: 0.0, epsilon: 1e-7, centered: false };
+    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    rmsprop(0.001)
+}
+
+setters!(Optimizer:
+    /// ρ of RMSprop.
+    rho: f64 as f64;
+    /// Centered RMSprop.
+    centered: bool as bool;
+);
+
+impl Rule for RmsProp {
+    fn class_name(&self) -> &'static str {
+        "RMSprop"
+    }
+
+    fn name(&self) -> &'static str {
+        "rmsprop"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![("rho", self.rho), ("momentum", self.momentum)]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        let mut names = vec!["velocity"];
+        if self.momentum > 0.0 {
+            names.push("momentum");
+        }
+        if self.centered {
+            names.push("average_gradient");
+        }
+        names
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let v = slots.get("velocity") * self.rho + (g * g) * (1.0 - self.rho);
+        slots.set("velocity", &v);
+        let size = if self.centered {
+            let mean = slots.get("average_gradient") * self.rho + g * (1.0 - self.rho);
+            slots.set("average_gradient", &mean);
+            v - &mean * &mean
+        } else {
+            v
+        };
+        let change = (rate * g) / (size + self.epsilon).sqrt();
+        if self.momentum > 0.0 {
+            let m = slots.get("momentum") * self.momentum + change;
+            slots.set("momentum", &m);
+            return p - m;
+        }
+        p - change
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "rmsprop", "class": "RMSprop", "kwargs": {"learning_rate": 0.01}},
+    {"name": "rmsprop_momentum", "class": "RMSprop", "kwargs": {"learning_rate": 0.01, "momentum": 0.9}},
+    {"name": "rmsprop_centered", "class": "RMSprop", "kwargs": {"learning_rate": 0.01, "centered": true}},
+    {"name": "rmsprop_epsilon", "class": "RMSprop", "kwargs": {"learning_rate": 0.01, "rho": 0.8, "epsilon": 0.05}},
+    {"name": "rmsprop_all", "class": "RMSprop",
+        "kwargs": {"learning_rate": 0.01, "rho": 0.8, "momentum": 0.5, "centered": true}}
+]"#;

@@ -1,0 +1,148 @@
+//! [`Rule`]: what is an optimizer's own, by which a gradient becomes a change.
+
+use crate::nearest::unknown;
+use serde::de::DeserializeOwned;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+use std::fmt::Debug;
+use std::sync::Arc;
+use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_runtime::Params;
+
+/// The rule of an optimizer. Its arguments are the fields of the struct, with Keras's names.
+pub(super) trait Rule: Debug + Send + Sync {
+    /// Keras's class, in model files: `RMSprop`.
+    fn class_name(&self) -> &'static str;
+
+    /// The class in lower case: what it is called in configurations, and the name of its function.
+    fn name(&self) -> &'static str;
+
+    /// Arguments that must lie between 0 and 1.
+    fn fractions(&self) -> Vec<(&'static str, f64)>;
+
+    /// Names of what is kept for each parameter.
+    fn slots(&self) -> Vec<&'static str>;
+
+    /// `→ f32[]`: the learning rate with what is common to all parameters. `updates: i64[]` counts the earlier ones.
+    fn rate(&self, learning_rate: &Tensor, updates: &Tensor) -> Tensor {
+        let _ = updates;
+        learning_rate.clone()
+    }
+
+    /// The parameter after one change by gradient `g`.
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor;
+}
+
+/// A rule whose arguments can be read and written by name.
+pub(super) trait NamedRule: Rule {
+    fn config(&self) -> Value;
+    fn reread(&self, config: Value) -> serde_json::Result<OptimizerKind>;
+}
+
+impl<R: Rule + Serialize + DeserializeOwned + 'static> NamedRule for R {
+    fn config(&self) -> Value {
+        // Only a map with keys that are not text fails, which no rule has.
+        serde_json::to_value(self).unwrap_or(Value::Null)
+    }
+
+    fn reread(&self, config: Value) -> serde_json::Result<OptimizerKind> {
+        Ok(OptimizerKind::of(serde_json::from_value::<R>(config)?))
+    }
+}
+
+/// The rule by which a gradient becomes a change, with its own arguments.
+#[derive(Clone, Debug)]
+pub struct OptimizerKind(Arc<dyn NamedRule>);
+
+impl OptimizerKind {
+    pub(super) fn of(rule: impl NamedRule + 'static) -> OptimizerKind {
+        OptimizerKind(Arc::new(rule))
+    }
+
+    pub(super) fn rule(&self) -> &dyn Rule {
+        &*self.0
+    }
+
+    /// Keras's class: `RMSprop`.
+    pub fn class_name(&self) -> &'static str {
+        self.0.class_name()
+    }
+
+    /// Its own arguments by name, as model files have them.
+    pub fn config(&self) -> Map<String, Value> {
+        match self.0.config() {
+            Value::Object(map) => map,
+            _ => Map::new(),
+        }
+    }
+
+    /// The same rule with all of its arguments read from `config`.
+    pub(super) fn reread(&self, config: Value) -> serde_json::Result<OptimizerKind> {
+        self.0.reread(config)
+    }
+
+    /// The same rule with one argument replaced; `others` are the arguments that every optimizer has.
+    pub(super) fn with(&self, key: &str, value: Value, others: &[&str]) -> Result<OptimizerKind> {
+        let mut config = self.config();
+        let Some(argument) = config.get_mut(key) else {
+            let own: Vec<&str> = config.keys().map(String::as_str).collect();
+            let known: Vec<&str> = own.iter().chain(others).copied().collect();
+            let what = format!("{} has no argument `{key}`", self.0.name());
+            return Err(
+                unknown(&what, key, &known).because(format!("its rule is set by {} alone", own.join(", ")))
+            );
+        };
+        let what = format!("{}'s argument `{key}` cannot be {value}", self.0.name());
+        *argument = value;
+        self.reread(Value::Object(config))
+            .map_err(|e| Error::new(ErrorKind::Config, what).because(e.to_string()))
+    }
+}
+
+impl PartialEq for OptimizerKind {
+    fn eq(&self, other: &OptimizerKind) -> bool {
+        self.class_name() == other.class_name() && self.config() == other.config()
+    }
+}
+
+impl Serialize for OptimizerKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut entry = serializer.serialize_struct("OptimizerKind", 2)?;
+        entry.serialize_field("class_name", self.class_name())?;
+        entry.serialize_field("config", &self.0.config())?;
+        entry.end()
+    }
+}
+
+/// The path of a parameter's slot in the state.
+pub(super) fn key(slot: &str, param: &str) -> String {
+    format!("{slot}/{param}")
+}
+
+/// The state of a parameter, or a poisoned tensor where the tree lacks it.
+pub(super) fn slot(state: &Params, slot: &str, param: &str, like: &Tensor) -> Tensor {
+    state.get(&key(slot, param)).cloned().unwrap_or_else(|| {
+        like.fail(
+            Error::new(ErrorKind::Graph, format!("the optimizer's state lacks {}", key(slot, param)))
+                .hint("make it with this optimizer's init and the same parameters"),
+        )
+    })
+}
+
+/// The state of one parameter while it is updated.
+pub(super) struct Slots<'a> {
+    pub(super) name: &'a str,
+    pub(super) like: &'a Tensor,
+    pub(super) state: &'a mut Params,
+}
+
+impl Slots<'_> {
+    pub(super) fn get(&self, name: &str) -> Tensor {
+        slot(self.state, name, self.name, self.like)
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: &Tensor) {
+        self.state.insert(key(name, self.name), value.clone());
+    }
+}

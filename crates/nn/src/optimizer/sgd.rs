@@ -1,0 +1,74 @@
+//! SGD: against the gradient, with or without momentum.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots};
+use crate::schedule::Schedule;
+use crate::setters::setters;
+use serde::{Deserialize, Serialize};
+use systole_ir::Tensor;
+
+/// m ← μ·m − lr·g, p ← p + m; with `nesterov` p ← p + μ·m − lr·g.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sgd {
+    /// μ; 0: plain descent without state.
+    pub momentum: f64,
+    /// Look ahead along the momentum.
+    pub nesterov: bool,
+}
+
+/// Stochastic gradient descent without momentum. Keras's default rate is 0.01.
+pub fn sgd(learning_rate: impl Into<Schedule>) -> Optimizer {
+    Optimizer::of(OptimizerKind::of(Sgd { momentum: 0.0, nesterov: false }), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    sgd(0.01)
+}
+
+setters!(Optimizer:
+    /// Nesterov momentum of SGD.
+    nesterov: bool as bool;
+);
+
+impl Rule for Sgd {
+    fn class_name(&self) -> &'static str {
+        "SGD"
+    }
+
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![("momentum", self.momentum)]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        if self.momentum > 0.0 { vec!["momentum"] } else { vec![] }
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let change = g * rate;
+        if self.momentum <= 0.0 {
+            return p - change;
+        }
+        let m = slots.get("momentum") * self.momentum - &change;
+        slots.set("momentum", &m);
+        if self.nesterov { p + (m * self.momentum - change) } else { p + m }
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "sgd", "class": "SGD", "kwargs": {"learning_rate": 0.1}},
+    {"name": "sgd_momentum", "class": "SGD", "kwargs": {"learning_rate": 0.1, "momentum": 0.9}},
+    {"name": "sgd_nesterov", "class": "SGD", "kwargs": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": true}},
+    {"name": "sgd_weight_decay", "class": "SGD", "kwargs": {"learning_rate": 0.1, "weight_decay": 0.01}},
+    {"name": "sgd_schedule", "class": "SGD", "kwargs": {"learning_rate": {"class": "ExponentialDecay",
+        "kwargs": {"initial_learning_rate": 0.1, "decay_steps": 2, "decay_rate": 0.5}}}},
+    {"name": "sgd_clipvalue", "class": "SGD", "kwargs": {"learning_rate": 0.1, "clipvalue": 0.5}},
+    {"name": "sgd_clipnorm", "class": "SGD", "kwargs": {"learning_rate": 0.1, "clipnorm": 1.0}},
+    {"name": "sgd_global_clipnorm", "class": "SGD", "kwargs": {"learning_rate": 0.1, "global_clipnorm": 1.5}}
+]"#;

@@ -1,0 +1,205 @@
+//! [`Machine`]: a TPU slice, GPUs or this computer, by name; how many devices it has, and how they exchange sums.
+
+use crate::collective;
+use crate::device::{Cpu, Device};
+use crate::slice::Slice;
+use crate::table::{Gpu, Tables};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::AheadSlice;
+
+/// Where a program could run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Machine {
+    /// A TPU slice, or several.
+    Slice(Slice),
+    /// So many GPUs of one machine.
+    Gpus(Gpu, usize),
+    /// This computer.
+    Cpu(Cpu),
+}
+
+fn gpus(tables: &Tables) -> Vec<&str> {
+    tables.gpus.iter().map(|g| g.name.as_str()).collect()
+}
+
+/// The nearest GPUs are those with the longest common beginning.
+fn unknown(name: &str, family: &str, tables: &Tables) -> Error {
+    let family = family.trim_start_matches(|c: char| c.is_ascii_digit() || c == 'x');
+    let mut near = gpus(tables);
+    let common = |gpu: &str| family.bytes().zip(gpu.bytes()).take_while(|(a, b)| a == b).count();
+    near.sort_by_key(|gpu| std::cmp::Reverse(common(gpu)));
+    Error::new(ErrorKind::Config, format!("there is no TPU slice and no GPU `{name}`"))
+        .because(format!("the table of GPUs has {}", gpus(tables).join(", ")))
+        .hint(format!(
+            "the nearest: {}; several GPUs are written 8*h100, slices v5e-8 or v5e:2x2",
+            near[..near.len().min(2)].join(", ")
+        ))
+}
+
+impl Machine {
+    /// The machine of a name: a slice's, `h100`, `8*h100`.
+    pub fn of(name: &str, tables: &Tables) -> Result<Machine> {
+        let (count, rest) = match name.split_once('*') {
+            Some((n, rest)) => (n.trim().parse::<usize>().ok(), rest.trim()),
+            None => (Some(1), name.trim()),
+        };
+        let rest = rest.to_lowercase();
+        let (family, size) = rest.split_once([':', '-']).map_or((rest.as_str(), None), |(f, s)| (f, Some(s)));
+        let Some(gpu) = tables.gpu(family) else {
+            // What is written as slices are is taken for one.
+            let a_slice = size.is_some() || tables.tpu(family).is_some();
+            return Slice::of(name, tables).map(Machine::Slice).map_err(|e| match a_slice {
+                true => e.because(format!("and it is no GPU of the table: {}", gpus(tables).join(", "))),
+                false => unknown(name, family, tables),
+            });
+        };
+        let count = count.filter(|n| size.is_none() && (1..=8).contains(n)).ok_or_else(|| {
+            Error::new(ErrorKind::Config, format!("`{name}` is no machine of GPUs"))
+                .because("GPUs of one machine are supported, and not yet those of several")
+                .hint(format!("1 to 8 of them, as {0} or 8*{0}", gpu.name))
+        })?;
+        Ok(Machine::Gpus(gpu.clone(), count))
+    }
+
+    /// As [`Machine::of`], and besides the slices of [`Slice::compilable`].
+    pub fn compilable(name: &str, tables: &Tables) -> Result<Machine> {
+        let unsold = || Slice::compilable(name, tables).map(Machine::Slice);
+        Machine::of(name, tables).or_else(|refused| unsold().map_err(|_| refused))
+    }
+
+    /// What a compiler is told of it; nothing compiles ahead of time for this computer.
+    ///
+    /// # Errors
+    /// When the tables do not say what the compiler must know.
+    pub fn ahead(&self, tables: &Tables) -> Result<AheadSlice> {
+        match self {
+            Machine::Slice(slice) => Ok(slice.ahead(tables)),
+            Machine::Gpus(gpu, count) => gpu.ahead(*count),
+            Machine::Cpu(_) => {
+                Err(Error::new(ErrorKind::Unsupported, "programs for this CPU are made when they run"))
+            }
+        }
+    }
+
+    /// As the table shows it.
+    pub fn title(&self) -> String {
+        match self {
+            Machine::Slice(s) => s.title(),
+            Machine::Gpus(g, 1) => g.name.clone(),
+            Machine::Gpus(g, n) => format!("{n}*{}", g.name),
+            Machine::Cpu(_) => "this CPU".into(),
+        }
+    }
+
+    /// Devices that the batch is split over.
+    pub fn devices(&self) -> usize {
+        match self {
+            Machine::Slice(s) => s.all_devices(),
+            Machine::Gpus(_, n) => *n,
+            Machine::Cpu(_) => 1,
+        }
+    }
+
+    /// The name in the price table and how many of it are paid; none for this computer.
+    pub fn billed(&self) -> Option<(&str, usize)> {
+        match self {
+            Machine::Slice(s) => Some((&s.generation, s.all_chips())),
+            Machine::Gpus(g, n) => Some((&g.name, *n)),
+            Machine::Cpu(_) => None,
+        }
+    }
+
+    /// Watts of all chips, where a figure is published.
+    pub fn watts(&self, tables: &Tables) -> Option<f64> {
+        match self {
+            Machine::Slice(s) => Some(tables.tpu(&s.generation)?.watts? * s.all_chips() as f64),
+            Machine::Gpus(g, n) => Some(g.watts * *n as f64),
+            Machine::Cpu(_) => None,
+        }
+    }
+
+    /// Computers that bring the batch.
+    pub(crate) fn hosts(&self) -> usize {
+        match self {
+            Machine::Slice(s) => s.hosts * s.slices,
+            Machine::Gpus(..) | Machine::Cpu(_) => 1,
+        }
+    }
+
+    /// One of its devices.
+    pub fn device(&self, tables: &Tables, half: Half) -> Result<Device> {
+        Ok(match self {
+            Machine::Slice(s) => Device::tpu(tables.tpu(&s.generation).ok_or_else(|| {
+                Error::new(ErrorKind::Config, format!("no table has the generation `{}`", s.generation))
+            })?),
+            Machine::Gpus(g, _) => Device::gpu(g, half == Half::F16),
+            Machine::Cpu(cpu) => Device::cpu(cpu),
+        })
+    }
+
+    /// Seconds in which all devices have the sum of `bytes` of each.
+    pub(crate) fn all_reduce(&self, tables: &Tables, bytes: f64) -> f64 {
+        match self {
+            Machine::Slice(s) => collective::all_reduce(s, tables, bytes),
+            Machine::Gpus(_, 1) | Machine::Cpu(_) => 0.0,
+            // A ring over all links: 2 (n − 1) / n of the bytes pass each GPU.
+            Machine::Gpus(g, n) => {
+                2.0 * bytes * (*n as f64 - 1.0) / *n as f64 / (g.link_gb_per_s * 1e9 * 0.8) + 20e-6
+            }
+        }
+    }
+
+    /// Bytes a second in which the hosts bring a batch to the devices.
+    pub(crate) fn input_rate(&self, tables: &Tables) -> f64 {
+        match self {
+            Machine::Slice(s) => {
+                let per_chip = tables.tpu(&s.generation).map_or(0.0, |t| t.host_pcie_gb_per_s);
+                per_chip * 1e9 * s.all_chips() as f64
+            }
+            Machine::Gpus(_, n) => 25e9 * *n as f64,
+            Machine::Cpu(_) => f64::INFINITY,
+        }
+    }
+}
+
+/// What 16-bit factors are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Half {
+    /// bf16.
+    Bf16,
+    /// f16.
+    F16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_have_names_and_numbers() {
+        let tables = Tables::built_in().unwrap();
+        let titles = |name: &str| Machine::of(name, &tables).map(|m| (m.title(), m.devices()));
+        assert_eq!(titles("H100").unwrap(), ("h100".into(), 1));
+        assert_eq!(titles("8*b200").unwrap(), ("8*b200".into(), 8));
+        let told = |name: &str| titles(name).unwrap_err().to_string();
+        for name in ["9*h100", "0*h100", "x*h100", "h100-8", "h100:2x2", "h100-pcie"] {
+            assert!(told(name).contains("1 to 8") && told(name).contains("8*h100"), "{}", told(name));
+        }
+        assert!(told("h10").contains("nearest: h100") && told("h10").contains("b200"), "{}", told("h10"));
+        assert!(told("8xh100").contains("nearest: h100"), "{}", told("8xh100"));
+        assert!(told("a10").contains("nearest: a100"), "{}", told("a10"));
+        assert!(told("v5e-10").contains("no TPU slice"), "{}", told("v5e-10"));
+    }
+
+    #[test]
+    fn compilers_are_told_of_slices_and_gpus() {
+        let tables = Tables::built_in().unwrap();
+        let ahead = |name: &str| Machine::compilable(name, &tables).unwrap().ahead(&tables).unwrap();
+        assert_eq!((ahead("v4").topology.as_str(), ahead("v4").gpu), ("v4:1x1x1", None));
+        let gpus = ahead("2*a100");
+        assert_eq!((gpus.topology.as_str(), gpus.extents), ("2*a100", vec![1, 1, 2]));
+        assert!(gpus.gpu.is_some_and(|text| text.contains("major: 8 minor: 0")));
+        let cpu = Cpu { flops: 1e9, bf16_flops: 1e9, tiers: Vec::new(), threads: 1, memory: 1e9 };
+        assert!(Machine::Cpu(cpu).ahead(&tables).is_err());
+    }
+}

@@ -1,0 +1,75 @@
+//! The table of commands: what each does, its name, its file. A new command is one file that implements [`Run`], and one
+//! row here.
+
+use super::common::Common;
+use super::outcome::{Outcome, Run};
+use super::screen::Screen;
+use super::{
+    bench, compile, compile_here, data, devices, doctor, evaluate, init, knobs, ops, plan, predict, resume,
+    selftest, setup, show, summary, train,
+};
+use clap::Subcommand;
+
+macro_rules! commands {
+    ($($(#[$about:meta])* $name:ident($args:ty),)*) => {
+        /// A command with its arguments.
+        #[derive(Subcommand)]
+        pub(crate) enum Command {
+            $($(#[$about])* $name($args),)*
+        }
+
+        impl Run for Command {
+            fn run(self, common: &Common, screen: &Screen) -> Outcome {
+                match self {
+                    $(Command::$name(args) => args.run(common, screen),)*
+                }
+            }
+
+            fn starts_children(&self) -> bool {
+                match self {
+                    $(Command::$name(args) => args.starts_children(),)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    /// Train a model: from a folder of pictures, a preset, a TOML file, or a saved model
+    Train(train::TrainArgs),
+    /// Go on with a training run that was stopped or killed, where it was; every train does so too
+    Resume(resume::ResumeArgs),
+    /// Measure a saved model on test data
+    Evaluate(evaluate::EvaluateArgs),
+    /// Say what is in pictures (JPEG, PNG or IDX files)
+    Predict(predict::PredictArgs),
+    /// Look at data, convert, count, check and time them, follow one element through a pipeline
+    Data(data::DataCommand),
+    /// Show a model's layers, shapes and numbers of weights
+    Summary(summary::SummaryArgs),
+    /// Measure how fast training steps, predictions and single operations run on synthetic data
+    Bench(bench::BenchArgs),
+    /// Compile a training step for a TPU slice that is not here, with Google's own compiler
+    Compile(compile::CompileArgs),
+    /// List what this machine can run on: cores, accelerators, plugins and where they were looked for
+    Devices(devices::DevicesArgs),
+    /// Look for what keeps TPUs and GPUs from use, and say what mends it
+    Doctor(doctor::DoctorArgs),
+    /// Fetch the plugin for TPU or GPU with pip, without installing it
+    Setup(setup::SetupArgs),
+    /// What a child of this program is started with: the compiler may end its process
+    #[command(name = systole_pjrt::COMMAND, hide = true)]
+    CompileHere(compile_here::CompileHereArgs),
+    /// Test whether a device computes what the CPU does (--device tpu, cuda, cpu, pjrt:FILE), and write a report to share
+    Selftest(selftest::SelftestArgs),
+    /// Say what TPU slices, GPUs and this computer would need for a model: memory, time and money
+    Plan(plan::PlanArgs),
+    /// Write a commented TOML file with a whole training run
+    Init(init::InitArgs),
+    /// Print the graphs that a model is compiled from
+    Show(show::ShowArgs),
+    /// List the operations of the intermediate representation
+    Ops(ops::OpsArgs),
+    /// List the environment variables and their values
+    Knobs(knobs::KnobsArgs),
+}

@@ -1,0 +1,90 @@
+//! Which classes a model takes for which, counted on test pictures.
+
+use serde_json::{Value, json};
+use systole_data::Dataset;
+use systole_ir::Result;
+use systole_nn::Model;
+
+/// Pairs that are shown.
+const SHOWN: usize = 5;
+
+/// Test pictures by what they are and what the model takes them for.
+pub(crate) struct Confusion {
+    names: Vec<String>,
+    /// Row: the class it is; column: the class it is taken for.
+    counts: Vec<Vec<u64>>,
+}
+
+/// A mistake that was made more than others.
+struct Mistake {
+    is: usize,
+    taken_for: usize,
+    times: u64,
+    of: u64,
+}
+
+impl Confusion {
+    /// Counts the answers to batches of an input and `label`.
+    pub(crate) fn count(model: &mut Model, test: &Dataset) -> Result<Confusion> {
+        let names = model.class_names.clone();
+        let mut counts = vec![vec![0; names.len()]; names.len()];
+        for batch in test {
+            let batch = batch?;
+            let input = batch.names().find(|n| *n != "label").unwrap_or("image");
+            let answers = model.predict_on_batch(batch.get(input)?)?;
+            let labels = batch.get("label")?;
+            let rows = answers.to_f32s();
+            for (i, row) in rows.chunks_exact(rows.len() / answers.shape()[0].max(1)).enumerate() {
+                let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(k, _)| k);
+                let slot = counts.get_mut(labels.get(i).as_i64() as usize).and_then(|r| r.get_mut(best));
+                slot.into_iter().for_each(|n| *n += 1);
+            }
+        }
+        Ok(Confusion { names, counts })
+    }
+
+    /// The most frequent mistakes, those of equal number in the order of the classes.
+    fn mistakes(&self) -> Vec<Mistake> {
+        let all = self.counts.iter().enumerate().flat_map(|(is, row)| {
+            let of = row.iter().sum();
+            row.iter().enumerate().map(move |(taken_for, &times)| Mistake { is, taken_for, times, of })
+        });
+        let mut wrong: Vec<Mistake> = all.filter(|m| m.is != m.taken_for && m.times > 0).collect();
+        wrong.sort_by_key(|m| std::cmp::Reverse(m.times));
+        wrong.truncate(SHOWN);
+        wrong
+    }
+
+    /// `Most confused: cat taken for dog (12 of 40), …`
+    pub(crate) fn text(&self) -> String {
+        let one = |m: &Mistake| {
+            format!("{} taken for {} ({} of {})", self.names[m.is], self.names[m.taken_for], m.times, m.of)
+        };
+        let wrong: Vec<String> = self.mistakes().iter().map(one).collect();
+        match wrong.is_empty() {
+            true => "Most confused: none, every test picture was told right".into(),
+            false => format!("Most confused: {}", wrong.join(", ")),
+        }
+    }
+
+    /// The same for programs.
+    pub(crate) fn json(&self) -> Value {
+        let one = |m: &Mistake| json!({"class": self.names[m.is], "taken_for": self.names[m.taken_for], "times": m.times, "of": m.of});
+        self.mistakes().iter().map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_frequent_mistakes_come_first() {
+        let names = ["cat", "dog", "fox"].map(String::from).to_vec();
+        let c = Confusion { names, counts: vec![vec![8, 2, 0], vec![0, 5, 5], vec![0, 0, 9]] };
+        assert_eq!(c.text(), "Most confused: dog taken for fox (5 of 10), cat taken for dog (2 of 10)");
+        assert_eq!(c.json()[0]["taken_for"], "fox");
+        let right = Confusion { counts: vec![vec![3, 0, 0], vec![0, 1, 0], vec![0, 0, 2]], ..c };
+        assert!(right.text().contains("none") && right.json().as_array().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! `systole show --stage`: what a model's training step becomes in the CPU engine, after each pass, stage and rule of the
+//! compiler, and which kernel computes each step in the end.
+
+use super::outcome::Outcome;
+use super::screen::Screen;
+use serde_json::{Value, json};
+use systole_compile::{Form, form_after};
+use systole_cpu::{ChosenKernel, CpuBackend, StepKernel, kernel_listing};
+use systole_ir::Result;
+use systole_ir::text::print_annotated;
+use systole_nn::Model;
+use systole_runtime::CompileOptions;
+
+/// What training asks of the compiler.
+fn options(parameters: usize) -> CompileOptions {
+    CompileOptions {
+        donated: (0..parameters).collect(),
+        label: "train step".into(),
+        flush_denormals: true,
+        winograd: true,
+        excess_precision: true,
+        ..CompileOptions::default()
+    }
+}
+
+/// The steps of the training program, as the knobs have it compiled.
+fn steps(model: &mut Model, batch_size: usize) -> Result<Vec<StepKernel>> {
+    let graph = model.train_graph(batch_size)?;
+    CpuBackend::new()?.explain(&graph, &options(graph.params.len()))
+}
+
+/// What the training step has become after a pass, stage or rule of the compiler.
+pub(crate) fn after(model: &mut Model, batch_size: usize, stage: &str) -> Result<String> {
+    let graph = model.train_graph(batch_size)?;
+    let options = CpuBackend::new()?.program_options(&options(graph.params.len()));
+    Ok(match form_after(&graph, &options, stage)? {
+        Form::Graph(graph) => print_annotated(&graph),
+        Form::Program(program) => program.to_string(),
+    })
+}
+
+/// Each step and its kernel on a line.
+pub(crate) fn text(model: &mut Model, batch_size: usize) -> Result<String> {
+    Ok(kernel_listing(&steps(model, batch_size)?))
+}
+
+/// Prints the steps as objects.
+pub(crate) fn object(model: &mut Model, target: &str, batch_size: usize, screen: &Screen) -> Outcome {
+    let steps: Vec<Value> = steps(model, batch_size)?.iter().map(step).collect();
+    screen.object(&json!({"target": target, "stage": "kernels", "steps": steps}));
+    Ok(0)
+}
+
+fn step(step: &StepKernel) -> Value {
+    let results: Vec<String> = step.results.iter().map(|t| t.to_string()).collect();
+    json!({
+        "program": step.program, "step": step.step, "computes": step.computes, "layer": step.layer,
+        "results": results, "kernel": kernel(&step.kernel),
+    })
+}
+
+fn kernel(k: &ChosenKernel) -> Value {
+    let refused: Vec<Value> =
+        k.refused.iter().map(|(name, why)| json!({"candidate": name, "reason": why})).collect();
+    let inside: Vec<Value> = k.inside.iter().map(kernel).collect();
+    json!({"name": k.name, "refused": refused, "inside": inside})
+}

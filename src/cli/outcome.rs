@@ -1,0 +1,46 @@
+//! What a command is, and how it ends: [`Run`], [`Outcome`], [`Failure`].
+
+use super::common::Common;
+use super::screen::Screen;
+use crate::config::Refused;
+use systole_ir::Error;
+
+/// A command: its arguments, which clap has read.
+pub(crate) trait Run {
+    /// Does what the command is for.
+    fn run(self, common: &Common, screen: &Screen) -> Outcome;
+
+    /// Whether the work is done by children of this process, which are given its options.
+    fn starts_children(&self) -> bool {
+        false
+    }
+}
+
+/// Why a command did not succeed.
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    /// What the program exits with.
+    pub(crate) code: u8,
+}
+
+/// What a command that was not refused exits with: 0, or 128 and the number of the signal that ended it.
+pub(crate) type Outcome = Result<u8, Failure>;
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure { error, code: 1 }
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Failure {
+        Failure { code: if refused.in_setting { 2 } else { 1 }, error: refused.error }
+    }
+}
+
+impl Failure {
+    /// An argument makes no sense.
+    pub(crate) fn usage(error: Error) -> Failure {
+        Failure { error, code: 2 }
+    }
+}

@@ -1,0 +1,39 @@
+//! `systole summary`: a model's layers.
+
+use super::common::Common;
+use super::outcome::{Outcome, Run};
+use super::screen::Screen;
+use super::target::Target;
+use clap::Args;
+use serde_json::{Value, json};
+
+#[derive(Args)]
+pub(crate) struct SummaryArgs {
+    /// A model file, a preset or a TOML file
+    target: String,
+}
+
+impl Run for SummaryArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        summary(&self.target, screen)
+    }
+}
+
+/// Layers, output shapes, numbers of weights.
+fn summary(target: &str, screen: &Screen) -> Outcome {
+    let model = Target::of(target)?.model()?;
+    if !screen.json {
+        screen.line(model.summary().trim_end());
+        return Ok(0);
+    }
+    let rows = model.summary_rows().iter();
+    let layers: Value = rows
+        .map(|r| json!({"layer": r.layer, "output_shape": r.output_shape.dims(), "params": r.params}))
+        .collect();
+    let params: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
+    screen.object(&json!({
+        "target": target, "layers": layers, "params": params, "classes": model.class_names,
+        "steps": model.steps(), "epochs": model.epochs(), "notes": model.notes,
+    }));
+    Ok(0)
+}

@@ -1,0 +1,372 @@
+//! Training as `train` and `resume` do it: load, fit, save, test, report.
+
+use super::confusion::Confusion;
+use super::outcome::Outcome;
+use super::report::Report;
+use super::run_folder::{self, Record, Resume, SaveArgs};
+use super::screen::{Screen, grouped, note};
+use super::stop::Stop;
+use crate::config::Config;
+use crate::datasets::TrainingData;
+use std::io::{IsTerminal, stderr};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use systole_data::disk::sweep;
+use systole_data::format::png;
+use systole_dist::Strategy;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::schedule::Schedule;
+use systole_nn::{Compile, Fit, History, Model};
+use systole_runtime::backend;
+
+/// Whether this process writes files: it is the only one, or drives the first of several hosts.
+fn leads() -> Result<bool> {
+    Ok(backend("auto")?.hosts().is_none_or(|hosts| hosts.index() == 0))
+}
+
+/// What a run starts with.
+pub(crate) struct Start {
+    pub(crate) record: Record,
+    pub(crate) data: TrainingData,
+    /// The saved model of [`Record::from`].
+    pub(crate) earlier: Option<Model>,
+}
+
+/// Trains (or goes on), saves, tests and reports.
+pub(crate) fn train(
+    start: Start,
+    folder: Folder,
+    (resume, save): (Resume, &SaveArgs),
+    began: Instant,
+    screen: &Screen,
+) -> Outcome {
+    let Start { record, data, earlier } = start;
+    let (config, reason) = (record.config.clone(), record.reason.clone());
+    let made = match (earlier, &record.from) {
+        (Some(earlier), Some(path)) => continued(earlier, path, &config, &data, screen),
+        _ => config.model(&config.sample_of(&data), &data.class_names),
+    };
+    let mut model = made.inspect_err(|_| folder.undo())?;
+    let record = Record { devices: Some(devices_of(&model)?), ..record };
+    let common = record.common();
+    let resumed = record.plan(&folder.folder, resume, save).inspect_err(|_| folder.undo())?;
+    agree(&model, &data, common, &resumed).inspect_err(|_| folder.undo())?;
+    if folder.leads {
+        resumed.write_down(&folder.folder).inspect_err(|_| folder.undo())?;
+    }
+    announce(&model, &config, &resumed, screen)?;
+    let stop = Stop::install()?;
+    let place = resumed.place.clone();
+    let history = fit(&mut model, &config, &data, resumed, &stop, screen).inspect_err(|_| folder.undo())?;
+    let tuning = history.data.as_ref().map(|report| &report.tuning);
+    let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
+    // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
+    let interrupted = history.interrupted || (stop.exit_code() != 0 && model.host().1 == 1);
+    let mut run = Report::new(&config, &data, reason, history, &model, interrupted, began);
+    // Of one's own pictures; the known sets' classes are well known.
+    if config.data.is_own() && !data.class_names.is_empty() && !run.was_interrupted() {
+        run.confusions = Some(Confusion::count(&mut model, &config.test_pipeline(&data))?);
+    }
+    model.notes.insert("config".into(), portable(&config).to_toml()?);
+    if !data.fields.is_empty() {
+        model.notes.insert("fields".into(), serde_json::json!(data.fields).to_string());
+    }
+    model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
+    folder.save(&model, &data).inspect_err(|_| folder.undo())?;
+    run.show(&model, &folder.model, &folder.example, &folder.folder, place.as_ref(), screen);
+    // After the model: a configuration that cannot be written costs no training.
+    if let Some(path) = frozen? {
+        screen.line(format!("The threads and queues that were found are in {}", path.display()));
+    }
+    // A signal to another host ended this one's run too.
+    Ok(if interrupted && stop.exit_code() == 0 { TERMINATED } else { stop.exit_code() })
+}
+
+/// What a program exits with that SIGTERM ended.
+const TERMINATED: u8 = 143;
+
+/// On several hosts: an error where they are not about to train the same.
+fn agree(
+    model: &Model,
+    data: &TrainingData,
+    configuration: String,
+    resumed: &run_folder::Plan,
+) -> Result<()> {
+    let data = format!("{}: {} and {} {}", data.name, data.train_len, data.test_len, data.elements);
+    let place = resumed.place.as_ref().map_or("a new run".into(), |place| {
+        let finished = if place.finished { ", finished" } else { "" };
+        format!("the run in the folder, in {}{finished}", run_folder::told(place))
+    });
+    model.agree(&[("the configuration", configuration), ("the data", data), ("what they go on with", place)])
+}
+
+/// Says in the first line what is learned from, and why.
+pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) {
+    let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
+    let from = if data.origin.starts_with("drawn") { "" } else { "from " };
+    let (name, elements, origin) = (&data.name, data.elements, &data.origin);
+    let classes = match data.identity.is_some() {
+        true => format!(" of {} classes", data.class_names.len()),
+        false => String::new(),
+    };
+    screen.line(format!("Data: {name}, {reason}; {train} + {test} {elements}{classes} {from}{origin}"));
+    data.notes.iter().for_each(|note| screen.line(format!("  {note}")));
+}
+
+/// Loads the data set, with the progress of a download on a terminal.
+pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData> {
+    let live = stderr().is_terminal() && !screen.quiet;
+    config.load_data(move |dir| {
+        if !live {
+            return dir;
+        }
+        dir.progress(|what, have, all| {
+            let (end, percent) = (if have == all { "\n" } else { "" }, have * 100 / all.max(1));
+            // Of small things there are many: once for each percent is enough.
+            if have == all || percent != have.saturating_sub(1) * 100 / all.max(1) {
+                eprint_part(&format!("\r\x1b[2K{what}: {percent} %{end}"));
+            }
+        })
+    })
+}
+
+fn eprint_part(text: &str) {
+    use std::io::Write;
+    let mut err = stderr().lock();
+    // A closed terminal does not end a download.
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// An error when a model was made for samples of another shape.
+pub(crate) fn check_samples(model: &Model, config: &Config, data: &TrainingData, path: &str) -> Result<()> {
+    let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map(|t| t.shape.to_vec());
+    let are = config.sample_of(data).shape.to_vec();
+    if takes.as_deref().is_none_or(|t| *t == are) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Data, format!("{path} does not fit the {} of {}", data.elements, data.name))
+        .because(format!("it takes {:?}, they are {are:?}", takes.unwrap_or_default()))
+        .hint("use the data set that the model was trained on"))
+}
+
+/// A saved model, ready to be trained further by `config`.
+fn continued(
+    mut model: Model,
+    path: &str,
+    config: &Config,
+    data: &TrainingData,
+    screen: &Screen,
+) -> Result<Model> {
+    let layers = |m: &Model| {
+        m.architecture().nodes.iter().map(|p| (p.name.clone(), p.layer.to_json())).collect::<Vec<_>>()
+    };
+    if layers(&config.layers_only()?) != layers(&model) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("the layers of the configuration are not those of {path}"),
+        )
+        .hint(format!("leave the preset or TOML file out: train --from {path}")));
+    }
+    check_samples(&model, config, data, path)?;
+    let output = model.output_type().map(|t| t.shape.to_vec()).unwrap_or_default();
+    let wanted = config.compile_config(&output)?;
+    match model.compile_config() {
+        Some(had) if same_but_rate(had, &wanted) => {
+            if let (true, Schedule::Constant(rate)) = (
+                had.optimizer.learning_rate != wanted.optimizer.learning_rate,
+                &wanted.optimizer.learning_rate,
+            ) {
+                model.set_learning_rate(*rate);
+            }
+        }
+        _ => {
+            screen.line("The optimizer starts afresh: loss, metrics, precision or optimizer are not those of the saved model");
+            model.compile(wanted.clone())?;
+        }
+    }
+    if model.compile_config().is_some_and(|had| had.strategy != wanted.strategy) {
+        model.set_strategy(wanted.strategy, wanted.backend)?;
+    }
+    Ok(model)
+}
+
+/// Whether optimizer state of `had` can go on under `wanted`.
+fn same_but_rate(had: &Compile, wanted: &Compile) -> bool {
+    let mut optimizer = had.optimizer.clone();
+    let constant = matches!(wanted.optimizer.learning_rate, Schedule::Constant(_));
+    if constant {
+        optimizer.learning_rate = wanted.optimizer.learning_rate.clone();
+    }
+    optimizer == wanted.optimizer
+        && had.loss == wanted.loss
+        && had.metrics == wanted.metrics
+        && had.precision == wanted.precision
+}
+
+fn announce(model: &Model, config: &Config, resumed: &run_folder::Plan, screen: &Screen) -> Result<()> {
+    let weights: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
+    let backend = backend("auto")?;
+    let device = backend.devices().first().map(|d| d.description.clone()).unwrap_or_default();
+    let start = match model.steps() {
+        0 => String::new(),
+        n => format!(", after {} steps", grouped(n)),
+    };
+    screen.detail(format!(
+        "Model: {} layers, {} weights{start}; {}, {}; on {} ({device})",
+        model.architecture().nodes.len(),
+        grouped(weights as u64),
+        model.compile_config().map_or("", |c| c.optimizer.name()),
+        config.compile.precision,
+        backend.name(),
+    ));
+    announce_strategy(model, screen);
+    match &resumed.place {
+        Some(place) if place.finished => screen.line(
+            "The run of this folder is finished: nothing is trained (--resume=never starts anew, --out names another folder)",
+        ),
+        Some(place) => screen.line(format!("Going on in {}", run_folder::told(place))),
+        None => {}
+    }
+    if let Some(before) = &resumed.moved_from {
+        screen.line(format!(
+            "It was on {before} and goes on on {}: sums are added in another order, so its figures differ in rounding \
+             from those of a run that stays where it is",
+            devices_of(model)?
+        ));
+    }
+    Ok(())
+}
+
+/// What steps run on: `cpu`, `data_parallel over 4 devices of cpu`.
+fn devices_of(model: &Model) -> Result<String> {
+    let backend = backend("auto")?;
+    Ok(match (model.compile_config(), model.devices().len()) {
+        (Some(config), n) if n > 1 && config.strategy != Strategy::one_device() => {
+            format!("{} over {n} devices of {}", config.strategy.name(), backend.name())
+        }
+        _ => backend.name().into(),
+    })
+}
+
+/// Which devices take part, where there are several.
+fn announce_strategy(model: &Model, screen: &Screen) {
+    let devices = model.devices();
+    let (Some(config), Some(first)) = (model.compile_config(), devices.first().filter(|_| devices.len() > 1))
+    else {
+        return;
+    };
+    let (strategy, n) = (&config.strategy, devices.len());
+    let hosts = match model.host() {
+        (_, 1) => String::new(),
+        (index, count) => format!(" on {count} hosts (this is host {index})"),
+    };
+    screen.line(format!("Strategy: {strategy}; {n} devices{hosts}, each like {}", first.description));
+}
+
+/// The epochs, and the test that the last one is owed.
+fn fit(
+    model: &mut Model,
+    config: &Config,
+    data: &TrainingData,
+    resumed: run_folder::Plan,
+    stop: &Stop,
+    screen: &Screen,
+) -> Result<History> {
+    let test = config.test_pipeline(data);
+    let first = resumed.initial_epoch;
+    let fit = Fit {
+        backup: Some(resumed.backup),
+        epochs: first + config.fit.epochs,
+        initial_epoch: first,
+        steps_per_epoch: config.fit.steps_per_epoch,
+        validation: Some(test.clone()),
+        validation_freq: config.fit.validation_freq,
+        verbose: usize::from(!screen.quiet),
+        stop: Some(stop.asked.clone()),
+        ..Fit::default()
+    };
+    let mut history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
+    if let Some(why) = &history.stopped_because {
+        note(why);
+    }
+    let tested = history.last().get("val_loss").is_some();
+    if !history.interrupted && !tested {
+        let values = model.evaluate(&test)?;
+        if let Some(last) = history.epochs.last_mut() {
+            last.extend_with_prefix("val_", &values);
+        }
+    }
+    Ok(history)
+}
+
+/// The configuration as it goes into the model file: without this machine's folders.
+fn portable(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.data.dir = None;
+    config
+}
+
+/// Where the run's files go.
+pub(crate) struct Folder {
+    folder: PathBuf,
+    /// Whether this process writes there.
+    leads: bool,
+    made: bool,
+    model: PathBuf,
+    example: PathBuf,
+}
+
+impl Folder {
+    /// Before training, so that a folder that cannot be made costs no hours.
+    pub(crate) fn make(folder: PathBuf, dataset: &str) -> Result<Folder> {
+        let leads = leads()?;
+        let made = leads && !folder.exists();
+        if leads {
+            Folder::prepare(&folder)?;
+        }
+        let file = |end: &str| folder.join(format!("{dataset}{end}"));
+        Ok(Folder { model: file(".safetensors"), example: file("-example.png"), leads, made, folder })
+    }
+
+    fn prepare(folder: &Path) -> Result<()> {
+        let hint = "choose a folder that you may write to with --out";
+        std::fs::create_dir_all(folder)
+            .map_err(|e| Error::io("cannot make the folder", folder, e).hint(hint))?;
+        let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
+        std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", folder, e).hint(hint))?;
+        std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))
+    }
+
+    /// The model, then a test picture to try it on.
+    fn save(&self, model: &Model, data: &TrainingData) -> Result<()> {
+        if self.leads {
+            sweep(&self.folder);
+        }
+        model.save(&self.model).map_err(|e| {
+            e.hint(
+                "make room or choose another folder with --out; a file that was there before is still whole",
+            )
+        })?;
+        if self.leads
+            && let Err(e) = self.save_example(data)
+        {
+            note(&format!("the test picture to try the model on is not written: {e}"));
+        }
+        Ok(())
+    }
+
+    fn save_example(&self, data: &TrainingData) -> Result<()> {
+        match data.test.iter().next().filter(|_| data.has_example()) {
+            Some(first) => png::write(&self.example, first?.get("image")?),
+            None => Ok(()),
+        }
+    }
+
+    /// After a failure: leaves no empty folder behind.
+    fn undo(&self) {
+        if self.made {
+            // Refuses, rightly, where anything is in it.
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+}
