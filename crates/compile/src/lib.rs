@@ -23,7 +23,7 @@ pub use pipeline::{Form, STAGES, Stage, form_after, schedule, stages};
 pub use program::{
     ALIGN, Blocks, DEAD, Expr, Instr, Kernel, Load, Location, Map, Moments, Pool, ProductEpilogue, Relu,
     ResultPlan, Rows, Schedule, Slot, Step, Storage, Store, StridedMap, Unpool, UnpooledGradient, View,
-    array_bytes, right_operand,
+    array_bytes, right_operand, verify,
 };
 
 // The names that the crates `cpu` and `plan` know these by, until those are renamed.

@@ -1,4 +1,4 @@
-//! The stages from a graph to a program, and running them. Each leaves a form that can be printed.
+//! The stages from a graph to a program, and running them. Each leaves a form that can be printed and is verified.
 
 use crate::compiler::Compiler;
 use crate::fuse::RULES;
@@ -6,7 +6,7 @@ use crate::graph::{PASSES, optimize_until};
 use crate::lower::lower;
 use crate::memory::{buffers, order};
 use crate::options::Options;
-use crate::program::{Blocks, Schedule, array_bytes};
+use crate::program::{Blocks, Schedule, array_bytes, verify_planned, verify_steps};
 use crate::tile::{Outlined, outline};
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Graph, Result, ResultExt, knobs};
@@ -19,6 +19,8 @@ pub struct Stage {
     pub doc: &'static str,
     /// Brings the unit to its next form. It stops after the named rule, if it has one.
     run: fn(&mut Unit<'_>, stop: Option<&str>) -> Result<()>,
+    /// What must hold after it.
+    verify: fn(&Unit<'_>) -> Result<()>,
 }
 
 /// All stages, in the order they run.
@@ -28,11 +30,9 @@ pub const STAGES: &[Stage] = &[
         doc: "parts of the graph that run for a block of rows at a time become one node each",
         run: |unit, _| {
             unit.tiled = outline(unit.graph, unit.options, &COMPILER)?;
-            if checks() {
-                unit.tiled.graph.verify().at(|| "after stage tile".into())?;
-            }
             Ok(())
         },
+        verify: |unit| unit.tiled.graph.verify(),
     },
     Stage {
         name: "lower",
@@ -42,11 +42,13 @@ pub const STAGES: &[Stage] = &[
             unit.program = lower(graph, blocks, unit.options.excess_precision, &COMPILER)?;
             Ok(())
         },
+        verify: |unit| verify_steps(&unit.program),
     },
     Stage {
         name: "fuse",
         doc: "neighbouring steps become one, so that arrays between them are not made",
         run: |unit, stop| fuse(&mut unit.program, unit.options, |_| true, stop),
+        verify: |unit| verify_steps(&unit.program),
     },
     Stage {
         name: "order",
@@ -55,11 +57,13 @@ pub const STAGES: &[Stage] = &[
             order::run(&mut unit.program, unit.options);
             Ok(())
         },
+        verify: |unit| verify_steps(&unit.program),
     },
     Stage {
         name: "buffers",
         doc: "arrays get their places in one arena, by lifetime",
         run: |unit, _| buffers::run(&mut unit.program, unit.options),
+        verify: |unit| verify_planned(&unit.program, &unit.options.donated),
     },
 ];
 
@@ -83,6 +87,7 @@ pub enum Form {
 }
 
 /// Compiles an optimised graph into a schedule with its buffer plan. Bodies of loops are optimised here.
+/// Debug builds and the knob `SYSTOLE_PARANOID` verify the program after each of the [`STAGES`].
 pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
     Ok(run_until(graph, options, None)?.0.program)
 }
@@ -133,6 +138,9 @@ fn run_until<'a>(
     let mut unit = Unit { graph, options, tiled: Outlined::default(), program: Schedule::default() };
     for stage in STAGES {
         (stage.run)(&mut unit, name)?;
+        if checks() {
+            (stage.verify)(&unit).at(|| format!("after stage {}", stage.name))?;
+        }
         if Some(stage.name) == name || stage.name == "fuse" && is_rule {
             return Ok((unit, Some(stage.name)));
         }
@@ -140,7 +148,7 @@ fn run_until<'a>(
     Ok((unit, None))
 }
 
-/// Whether graphs are verified on the way.
+/// Whether programs are verified between stages.
 fn checks() -> bool {
     cfg!(debug_assertions) || knobs::PARANOID.get_usize() != 0
 }
@@ -154,6 +162,9 @@ fn fuse(
 ) -> Result<()> {
     for rule in RULES.iter().filter(|rule| wanted(rule)) {
         (rule.run)(program, options);
+        if checks() {
+            verify_steps(program).at(|| format!("after rule {}", rule.name))?;
+        }
         if Some(rule.name) == stop {
             break;
         }

@@ -10,6 +10,7 @@ mod print;
 mod product_epilogue;
 mod storage;
 mod strided_map;
+mod verify;
 
 pub use edit::{Steps, is_result, readers, writer};
 pub use kernel::{Kernel, Schedule, Step, right_operand};
@@ -20,3 +21,4 @@ pub use pooling::{DEAD, Pool, Relu, Unpool, UnpooledGradient};
 pub use product_epilogue::ProductEpilogue;
 pub use storage::{ALIGN, Location, ResultPlan, Slot, Storage, View, array_bytes};
 pub use strided_map::{Store, StridedMap};
+pub use verify::{verify_planned as verify, verify_planned, verify_steps};
