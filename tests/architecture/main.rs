@@ -128,15 +128,27 @@ fn unsafe_code_lives_only_in_its_rooms_and_says_why() {
 fn the_spine_stays_under_six_thousand_lines() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
     let mut files = rust_files(&root.join("base/src"));
-    // What belongs to single ops: their rules, and the rows and attributes that make them.
+    files.extend(
+        rust_files(&root.join("ir/src")).into_iter().filter(|f| !f.to_string_lossy().contains("/op/")),
+    );
+    let lines: usize =
+        files.iter().map(|f| std::fs::read_to_string(f).expect("readable").lines().count()).sum();
+    assert!(lines < 6_000, "base and ir without op/ have {lines} lines");
+}
+
+/// Attributes and rows of single ops lie below the graph that holds them, and are no more part of the spine than their rules.
+#[test]
+fn the_spine_without_single_ops_stays_under_five_thousand_lines() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
     let of_ops = |f: &std::path::PathBuf| {
         let path = f.to_string_lossy();
         path.contains("/op/") || path.ends_with("graph/op.rs") || path.ends_with("graph/elementwise.rs")
     };
+    let mut files = rust_files(&root.join("base/src"));
     files.extend(rust_files(&root.join("ir/src")).into_iter().filter(|f| !of_ops(f)));
     let lines: usize =
         files.iter().map(|f| std::fs::read_to_string(f).expect("readable").lines().count()).sum();
-    assert!(lines < 6_000, "base and ir without op/ have {lines} lines");
+    assert!(lines < 5_000, "base and ir without what belongs to single ops have {lines} lines");
 }
 
 fn rust_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {

@@ -38,6 +38,7 @@ pub fn violations(root: &Path) -> Vec<String> {
         let arrows = Crate::read(&dir).arrows();
         found.extend(circles_of_files(&arrows).into_iter().map(|what| format!("{name}: {what}")));
         found.extend(circles_of_folders(&arrows).into_iter().map(|what| format!("{name}: {what}")));
+        found.extend(across_families(&arrows).into_iter().map(|what| format!("{name}: {what}")));
     }
     found
 }
@@ -82,6 +83,18 @@ fn circles_of_folders(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<Stri
 
 fn folder_of(file: &Path) -> PathBuf {
     file.parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// Kernels that import the inside of another family: what is shared lies below all of them.
+fn across_families(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<String> {
+    let family = |file: &Path| {
+        let inside = file.strip_prefix("kernels").ok()?;
+        (inside.iter().count() > 1).then(|| inside.iter().next().map(PathBuf::from))?
+    };
+    let all = arrows.iter().flat_map(|(from, tos)| tos.iter().map(move |to| (from, to)));
+    let across = all
+        .filter(|(from, to)| matches!((family(from), family(to)), (Some(own), Some(other)) if own != other));
+    across.map(|(from, to)| format!("{} imports {}", from.display(), to.display())).collect()
 }
 
 /// Sets of more than one node each of which reaches the others.
@@ -474,6 +487,8 @@ fn circles_are_found_where_there_are_some() {
     let folders = arrows(&[("x/a.rs", "y/b.rs"), ("y/c.rs", "x/d.rs")]);
     assert!(circles_of_files(&folders).is_empty());
     assert_eq!(circles_of_folders(&folders).len(), 1);
+    let families = arrows(&[("kernels/a/x.rs", "kernels/b/y.rs"), ("kernels/mod.rs", "kernels/b/y.rs")]);
+    assert_eq!(across_families(&families).len(), 1);
     let mut leaves = Vec::new();
     expand("crate::a::{self, b::{c as d, *}}", &mut vec![], &mut leaves);
     let names: Vec<&str> = leaves.iter().map(|(name, _)| name.as_str()).collect();

@@ -7,7 +7,6 @@ mod dtype;
 mod error;
 pub mod knobs;
 mod literal;
-pub mod proto;
 pub mod rng;
 mod shape;
 mod words;

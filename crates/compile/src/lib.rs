@@ -25,9 +25,3 @@ pub use program::{
     ResultPlan, Rows, Schedule, Slot, Step, Storage, Store, StridedMap, Unpool, UnpooledGradient, View,
     array_bytes, right_operand, verify,
 };
-
-// The names that the crates `cpu` and `plan` know these by, until those are renamed.
-pub use program::Location as Place;
-pub use program::ProductEpilogue as HandOn;
-pub use program::Store as Part;
-pub use program::StridedMap as Parts;

@@ -100,6 +100,10 @@ fn sized(n: usize) -> Vec<Case> {
         }),
         case("sigmoid", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].logistic()]),
         case("exp", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].exp()]),
+        case("erf_inv", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].erf_inv()]),
+        // These have no vector form.
+        case("tan", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].tan()]),
+        case("cbrt", std::slice::from_ref(&a), 0, 8 * n, |p| vec![p[0].cbrt()]),
         case("relu grad", &[a.clone(), a.clone()], 0, 12 * n, |p| vjp(&[&p[0].relu()], &[&p[1]], &[&p[0]])),
         case("dropout", &[TensorType::new(U64, [2]), a.clone()], 0, 8 * n, |p| {
             let (_, bits) = p[0].random_bits(TensorType::new(U32, [n]), RngAlgorithm::Philox);

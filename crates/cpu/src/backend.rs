@@ -13,11 +13,11 @@ use crate::run::panels;
 use crate::run::panels::Panels;
 use crate::run::profile;
 use crate::select;
-use crate::select::{Candidate, Registry};
+use crate::select::{Preference, Registry};
 use crate::simd::level::{Level, Target};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_compile::{Blocking, Options, Place, optimize_with, remat, schedule};
+use systole_compile::{Blocking, Location, Options, optimize_with, remat, schedule};
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
@@ -33,7 +33,7 @@ pub struct CpuBackend {
     blocks: Blocking,
     panels: bool,
     /// The kernel that goes before the others of its family.
-    forced: Option<&'static Candidate>,
+    preference: Option<Preference>,
 }
 
 /// The near cache that blocks of rows are made for, whatever this machine has: sums must not depend on it.
@@ -75,16 +75,16 @@ impl CpuBackend {
         let tensor_float_32 = knobs::TENSOR_FLOAT_32.is_on()?;
         let winograd = knobs::WINOGRAD.is_on()?;
         let excess_precision = knobs::EXCESS_PRECISION.is_on()?;
-        let forced = match knobs::KERNEL.get().trim() {
+        let preference = match knobs::KERNEL.get().trim() {
             "" => None,
-            name => Some(select::find(ALL_FAMILIES, name).map_err(|e| e.at(knobs::KERNEL.name))?),
+            name => Some(select::preference(ALL_FAMILIES, name).map_err(|e| e.at(knobs::KERNEL.name))?),
         };
         Ok(CpuBackend {
             team: Arc::new(team),
             target: Target { level, tensor_float_32, winograd, excess_precision, flush: false },
             blocks,
             panels: true,
-            forced,
+            preference,
         })
     }
 
@@ -119,7 +119,7 @@ impl CpuBackend {
     }
 
     /// The same backend, in whose programs one kernel, `family/candidate`, goes before the others of its family wherever it
-    /// accepts the step: for tests and for measuring (`SYSTOLE_KERNEL`). Results keep their tolerances, not their bits.
+    /// accepts the step, or after them with a `-` before its name: for tests and for measuring (`SYSTOLE_KERNEL`). Results keep their tolerances, not their bits.
     ///
     /// # Errors
     /// When there is no such kernel; the error lists what there is ([`kernel_names`]).
@@ -131,7 +131,7 @@ impl CpuBackend {
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
     pub fn with_kernel(self, name: &str) -> Result<CpuBackend> {
-        Ok(CpuBackend { forced: Some(select::find(ALL_FAMILIES, name)?), ..self })
+        Ok(CpuBackend { preference: Some(select::preference(ALL_FAMILIES, name)?), ..self })
     }
 
     /// The kernel of each step that a graph compiles to, and why those of higher priority refused the step; steps of loops,
@@ -169,7 +169,7 @@ impl CpuBackend {
     }
 
     fn registry(&self) -> Registry {
-        Registry { families: ALL_FAMILIES, forced: self.forced }
+        Registry { families: ALL_FAMILIES, preference: self.preference }
     }
 
     /// The program, with as much computed again instead of kept as the memory limit asks for.
@@ -260,6 +260,9 @@ impl Backend for CpuBackend {
     }
 }
 
+/// The memory of a result that has its own, and the parameter that it was taken from.
+type ResultMemory = (Option<Memory>, Option<usize>);
+
 /// A compiled graph. Runs may overlap: each takes its own arena.
 struct CpuExecutable {
     params: Vec<TensorType>,
@@ -302,11 +305,11 @@ impl CpuExecutable {
     }
 
     /// Memory for each result that owns some: a donated parameter's where the plan allows and the argument is unique.
-    fn result_memory(&self, args: &mut [Arg<'_>]) -> Result<Vec<(Option<Memory>, Option<usize>)>> {
+    fn result_memory(&self, args: &mut [Arg<'_>]) -> Result<Vec<ResultMemory>> {
         let s = self.executor.schedule();
         let mut out = Vec::with_capacity(s.results.len());
         for (k, r) in s.results.iter().enumerate() {
-            if s.slots[r.slot].place != Place::Result(k) {
+            if s.slots[r.slot].place != Location::Result(k) {
                 out.push((None, None));
                 continue;
             }
@@ -345,6 +348,27 @@ impl CpuExecutable {
     fn arena(&self) -> Result<Memory> {
         let pooled = self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop();
         pooled.map_or_else(|| Memory::new(self.report.arena_bytes), Ok)
+    }
+
+    /// The results of a run: their memory, and arguments, constants and other results where they are those.
+    fn results(&self, args: &[Arg<'_>], memories: &mut [ResultMemory]) -> Vec<Buffer> {
+        let s = self.executor.schedule();
+        let mut buffers: Vec<Buffer> = Vec::with_capacity(s.results.len());
+        for (k, r) in s.results.iter().enumerate() {
+            buffers.push(match (memories[k].0.take(), s.slots[r.slot].place) {
+                (Some(memory), _) => {
+                    let panels = self.executor.panels_of(r.slot);
+                    Buffer::new(r.ty.clone(), Arc::new(CpuData::new(memory, panels)))
+                }
+                (None, Location::Param(p)) => args[p].buffer().clone(),
+                (None, Location::Constant(c)) => s.constants[c].clone().into(),
+                (None, Location::Result(j)) => buffers[j].clone(),
+                (None, Location::Arena(_) | Location::View(_)) => {
+                    systole_ir::bug!("result {k} lies in the arena")
+                }
+            });
+        }
+        buffers
     }
 }
 
@@ -402,21 +426,7 @@ impl Executable for CpuExecutable {
             unsafe { self.executor.run(&cx, &params, &results, arena.ptr())? };
         }
         self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena);
-        let s = self.executor.schedule();
-        let mut buffers: Vec<Buffer> = Vec::with_capacity(s.results.len());
-        for (k, r) in s.results.iter().enumerate() {
-            buffers.push(match (memories[k].0.take(), s.slots[r.slot].place) {
-                (Some(memory), _) => {
-                    let panels = self.executor.panels_of(r.slot);
-                    Buffer::new(r.ty.clone(), Arc::new(CpuData::new(memory, panels)))
-                }
-                (None, Place::Param(p)) => args[p].buffer().clone(),
-                (None, Place::Constant(c)) => s.constants[c].clone().into(),
-                (None, Place::Result(j)) => buffers[j].clone(),
-                (None, Place::Arena(_) | Place::View(_)) => systole_ir::bug!("result {k} lies in the arena"),
-            });
-        }
-        Ok(buffers)
+        Ok(self.results(&args, &mut memories))
     }
 
     fn report(&self) -> &Report {

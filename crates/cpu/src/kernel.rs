@@ -14,6 +14,7 @@ pub mod literal;
 pub mod padded;
 pub mod partial_sums;
 pub mod product;
+pub mod program;
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;
 use std::borrow::Cow;

@@ -24,13 +24,32 @@ pub struct Problem<'a> {
     pub inside: Option<&'a RefCell<Vec<Choice>>>,
 }
 
-/// All families, and which candidate goes before the others.
+/// All families, and which candidate is asked out of turn.
 #[derive(Clone, Copy)]
 pub struct Registry {
     /// In the order in which they are asked whether a step is theirs.
     pub families: &'static [&'static Family],
-    /// Tried before the others of its family (`SYSTOLE_KERNEL`).
-    pub forced: Option<&'static Candidate>,
+    /// Asked before or after the others of its family (`SYSTOLE_KERNEL`).
+    pub preference: Option<Preference>,
+}
+
+/// A candidate that is asked out of turn, for comparing.
+#[derive(Clone, Copy)]
+pub enum Preference {
+    /// Before the others of its family.
+    First(&'static Candidate),
+    /// After them: what is it worth?
+    Last(&'static Candidate),
+}
+
+impl Preference {
+    /// Where a candidate of the same family stands; those of one rank keep their order.
+    fn rank(self, candidate: &Candidate) -> i8 {
+        match self {
+            Preference::First(first) => i8::from(!std::ptr::eq(candidate, first)),
+            Preference::Last(last) => i8::from(std::ptr::eq(candidate, last)),
+        }
+    }
 }
 
 /// Kernels for one kind of step.
@@ -144,10 +163,12 @@ impl<'a> Problem<'a> {
 /// The kernel of a step, and how it was chosen.
 pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, Choice)> {
     let family = problem.family()?;
-    let forced = problem.registry.forced.filter(|f| family.candidates.iter().any(|c| std::ptr::eq(c, *f)));
-    let others = family.candidates.iter().filter(|c| forced.is_none_or(|f| !std::ptr::eq(*c, f)));
+    let mut order: Vec<&Candidate> = family.candidates.iter().collect();
+    if let Some(preference) = problem.registry.preference {
+        order.sort_by_key(|candidate| preference.rank(candidate));
+    }
     let mut refused = Vec::new();
-    for candidate in forced.into_iter().chain(others) {
+    for candidate in order {
         let inside = RefCell::default();
         match (Problem { inside: Some(&inside), ..*problem }).ask(candidate) {
             Ok(kernel) => {
@@ -161,6 +182,14 @@ pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, Choice)> {
     let reasons: Vec<String> = refused.iter().map(|(name, why)| format!("{name}: {why}")).collect();
     let what = format!("no kernel of {} takes {}", family.name, problem.step.kernel.name());
     Err(Error::new(ErrorKind::Bug, what).because(reasons.join("; ")))
+}
+
+/// What `family/name` asks for: that candidate first; or last, with a `-` before it.
+pub fn preference(families: &'static [&'static Family], asked: &str) -> Result<Preference> {
+    Ok(match asked.strip_prefix('-') {
+        Some(path) => Preference::Last(find(families, path)?),
+        None => Preference::First(find(families, asked)?),
+    })
 }
 
 /// The candidate that `family/name` names.
@@ -207,7 +236,7 @@ This file is generated from the tables of `crates/cpu/src/kernels` and `crates/c
 
 Each step of a program belongs to one family. The family's candidates are asked in the order of its table, and the first
 one that accepts the step computes it. `systole show MODEL --stage kernels` prints what was chosen for each step, and why the
-candidates above it refused; `SYSTOLE_KERNEL=family/candidate` has one asked before the others.
+candidates above it refused; `SYSTOLE_KERNEL=family/candidate` has one asked before the others, `-family/candidate` after them.
 ";
 
 fn capital(text: &str) -> String {

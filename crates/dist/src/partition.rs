@@ -69,7 +69,7 @@ pub fn partition(graph: &Graph, spread: &Spread, state: &[usize]) -> Result<Arc<
 
 /// How a value lies on the devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum Placement {
     /// All of it on each.
     Whole,
     /// Equal parts along a dimension, in order.
@@ -79,13 +79,13 @@ enum Place {
 }
 
 /// The places that a spread asks for, all along one axis of the mesh.
-struct Places {
+struct Placements {
     axis: usize,
-    params: Vec<Place>,
-    results: Vec<Place>,
+    params: Vec<Placement>,
+    results: Vec<Placement>,
 }
 
-fn check(graph: &Graph, spread: &Spread) -> Result<Places> {
+fn check(graph: &Graph, spread: &Spread) -> Result<Placements> {
     let own: Vec<TensorType> = graph.param_types();
     let made = graph.result_types();
     if own.len() != spread.params.len() || made.len() != spread.results.len() {
@@ -121,9 +121,9 @@ fn check(graph: &Graph, spread: &Spread) -> Result<Places> {
     let axis = axes.first().copied().unwrap_or(largest);
     let place = |s: &Sharding| {
         let split = (0..s.rank()).find(|&d| s.axes(d).contains(&axis) && size(&axis) > 1);
-        split.map_or(Place::Whole, Place::Split)
+        split.map_or(Placement::Whole, Placement::Split)
     };
-    Ok(Places {
+    Ok(Placements {
         axis,
         params: spread.params.iter().map(place).collect(),
         results: spread.results.iter().map(place).collect(),
@@ -149,10 +149,10 @@ fn groups(mesh: &Mesh, axis: usize) -> Vec<Vec<usize>> {
 
 /// Along which dimension values end up split that only element-wise ops lie behind: sums over devices that lead there (the
 /// gradients of split weights) are best scattered at once.
-fn wanted(graph: &Graph, results: &[Place]) -> HashMap<ValueId, usize> {
+fn wanted(graph: &Graph, results: &[Placement]) -> HashMap<ValueId, usize> {
     let mut wanted = HashMap::new();
     for (&r, place) in graph.results.iter().zip(results) {
-        if let Place::Split(d) = place {
+        if let Placement::Split(d) = place {
             wanted.insert(r, *d);
         }
     }
@@ -173,7 +173,7 @@ enum Stop {
     /// It would have to exchange something, and may not.
     Exchange,
     /// It can when this parameter lies elsewhere.
-    Param(usize, Place),
+    Param(usize, Placement),
 }
 
 type Stopping<T> = std::result::Result<T, Stop>;
@@ -181,7 +181,7 @@ type Stopping<T> = std::result::Result<T, Stop>;
 /// How a parameter comes in.
 #[derive(Clone, Copy)]
 struct Given {
-    place: Place,
+    place: Placement,
     kept: bool,
 }
 
@@ -205,7 +205,7 @@ struct Frame<'a> {
     means: Means,
     exchange: Option<&'a Exchange>,
     /// Whether a parameter can lie elsewhere than it does.
-    movable: &'a dyn Fn(usize, Place) -> bool,
+    movable: &'a dyn Fn(usize, Placement) -> bool,
 }
 
 /// How devices reach each other, and which part is theirs.
@@ -242,7 +242,7 @@ impl Exchange {
 /// A value of the whole program as a device has it.
 struct Value {
     local: Tensor,
-    place: Place,
+    place: Placement,
     /// Split to save memory, not work.
     kept: bool,
     whole: Option<Tensor>,
@@ -257,7 +257,7 @@ struct Walk<'g> {
     /// Bodies may have none.
     exchange: Option<Exchange>,
     /// Of bodies: whether a parameter can lie elsewhere than it does.
-    movable: Option<&'g dyn Fn(usize, Place) -> bool>,
+    movable: Option<&'g dyn Fn(usize, Placement) -> bool>,
     wanted: HashMap<ValueId, usize>,
     values: HashMap<ValueId, Value>,
 }
@@ -268,7 +268,7 @@ impl<'g> Walk<'g> {
         b: GraphBuilder,
         n: usize,
         exchange: Option<Exchange>,
-        movable: Option<&'g dyn Fn(usize, Place) -> bool>,
+        movable: Option<&'g dyn Fn(usize, Placement) -> bool>,
     ) -> Walk<'g> {
         Walk { graph, b, n, exchange, movable, wanted: HashMap::new(), values: HashMap::new() }
     }
@@ -290,14 +290,14 @@ impl<'g> Walk<'g> {
         Ok(())
     }
 
-    fn local_type(&self, ty: &TensorType, place: Place) -> TensorType {
-        let Place::Split(d) = place else { return ty.clone() };
+    fn local_type(&self, ty: &TensorType, place: Placement) -> TensorType {
+        let Placement::Split(d) = place else { return ty.clone() };
         let mut dims = ty.shape.to_vec();
         dims[d] /= self.n;
         ty.with_shape(dims)
     }
 
-    fn set(&mut self, v: ValueId, local: Tensor, place: Place, kept: bool) {
+    fn set(&mut self, v: ValueId, local: Tensor, place: Placement, kept: bool) {
         self.values.insert(v, Value { local, place, kept, whole: None, splits: Vec::new() });
     }
 
@@ -305,7 +305,7 @@ impl<'g> Walk<'g> {
         &self.values[&v]
     }
 
-    fn place(&self, v: ValueId) -> Place {
+    fn place(&self, v: ValueId) -> Placement {
         self.value(v).place
     }
 
@@ -343,10 +343,10 @@ impl<'g> Walk<'g> {
         use systole_ir::op::Binary::{Add, Subtract};
         let pending = |v: ValueId| {
             let value = self.value(v);
-            value.place == Place::Partial(Monoid::Add) && value.local.dtype() == self.graph.ty(v).dtype
+            value.place == Placement::Partial(Monoid::Add) && value.local.dtype() == self.graph.ty(v).dtype
         };
-        let nothing = |v: ValueId| is_zeros(self.graph, v) && self.place(v) == Place::Whole;
-        let whole = |all: &[ValueId]| all.iter().all(|&v| self.place(v) == Place::Whole);
+        let nothing = |v: ValueId| is_zeros(self.graph, v) && self.place(v) == Placement::Whole;
+        let whole = |all: &[ValueId]| all.iter().all(|&v| self.place(v) == Placement::Whole);
         let fits = match (&node.op, &node.inputs[..]) {
             (Op::Reshape(_) | Op::Transpose(_), &[x]) => pending(x),
             (Op::DynamicSlice(_), [x, at @ ..]) => pending(*x) && whole(at),
@@ -368,7 +368,7 @@ impl<'g> Walk<'g> {
         while let Op::Reshape(_) | Op::Transpose(_) | Op::DynamicSlice(_) = self.graph.node(v).op {
             v = self.graph.node(v).inputs[0];
         }
-        let sum = Place::Partial(Monoid::Add);
+        let sum = Placement::Partial(Monoid::Add);
         match (self.graph.params.iter().position(|&p| p == v), self.movable) {
             (Some(p), Some(movable)) if movable(p, sum) => Err(Stop::Param(p, sum)),
             _ => Ok(false),
@@ -377,12 +377,12 @@ impl<'g> Walk<'g> {
 
     /// A new value that is yet to be folded.
     fn partial(&mut self, v: ValueId, local: Tensor, monoid: Monoid) -> Stopping<()> {
-        self.set(v, local, Place::Partial(monoid), false);
+        self.set(v, local, Placement::Partial(monoid), false);
         if let Some(&d) = self.wanted.get(&v)
             && self.divides(self.graph.ty(v), d)
         {
             let part = self.split(v, d)?;
-            self.set(v, part, Place::Split(d), true);
+            self.set(v, part, Placement::Split(d), true);
         }
         Ok(())
     }
@@ -414,7 +414,7 @@ impl<'g> Walk<'g> {
             if !self.divides(self.graph.ty(v), d) {
                 return false;
             }
-            there |= self.place(v) == Place::Split(d);
+            there |= self.place(v) == Placement::Split(d);
         }
         let out = match factor.along {
             Along::Dim(d) => node.outs.iter().all(|t| self.divides(t, d)),
@@ -431,13 +431,13 @@ impl<'g> Walk<'g> {
             let value = self.value(v);
             let bytes = self.graph.ty(v).bytes() as f64;
             match (value.place, need(k)) {
-                (Place::Whole, _) => 0.0,
-                (Place::Split(a), Some(b)) if a == b => 0.0,
+                (Placement::Whole, _) => 0.0,
+                (Placement::Split(a), Some(b)) if a == b => 0.0,
                 (_, None) if value.whole.is_some() => 0.0,
-                (Place::Split(_), _) if value.kept => bytes,
-                (Place::Split(_), _) => DEAR * bytes.max(1.0),
-                (Place::Partial(_), Some(_)) => bytes,
-                (Place::Partial(_), None) => 2.0 * bytes,
+                (Placement::Split(_), _) if value.kept => bytes,
+                (Placement::Split(_), _) => DEAR * bytes.max(1.0),
+                (Placement::Partial(_), Some(_)) => bytes,
+                (Placement::Partial(_), None) => 2.0 * bytes,
             }
         };
         node.inputs.iter().enumerate().map(one).sum()
@@ -447,7 +447,7 @@ impl<'g> Walk<'g> {
         let mut inputs = Vec::with_capacity(node.inputs.len());
         let mut kept = true;
         for (&v, d) in node.inputs.iter().zip(&factor.operands) {
-            kept &= d.is_none() || self.value(v).kept || self.place(v) == Place::Whole;
+            kept &= d.is_none() || self.value(v).kept || self.place(v) == Placement::Whole;
             inputs.push(match d {
                 Some(d) => self.split(v, *d)?,
                 None => self.whole(v)?,
@@ -467,7 +467,7 @@ impl<'g> Walk<'g> {
             }
             Along::Dim(d) => {
                 for (k, out) in outs.into_iter().enumerate() {
-                    self.set(ValueId::new(i, k), out, Place::Split(d), kept);
+                    self.set(ValueId::new(i, k), out, Placement::Split(d), kept);
                 }
                 Ok(())
             }
@@ -478,19 +478,19 @@ impl<'g> Walk<'g> {
         let inputs: Vec<Tensor> = node.inputs.iter().map(|&v| self.whole(v)).collect::<Stopping<_>>()?;
         let outs = self.b.emit(node.op.clone(), &inputs.iter().collect::<Vec<_>>());
         for (k, out) in outs.into_iter().enumerate() {
-            self.set(ValueId::new(i, k), out, Place::Whole, false);
+            self.set(ValueId::new(i, k), out, Placement::Whole, false);
         }
         Ok(())
     }
 
-    fn at(&mut self, v: ValueId, place: Place) -> Stopping<Tensor> {
+    fn at(&mut self, v: ValueId, place: Placement) -> Stopping<Tensor> {
         match place {
-            Place::Whole => self.whole(v),
-            Place::Split(d) => self.split(v, d),
-            Place::Partial(_) if self.place(v) == place || is_zeros(self.graph, v) => {
+            Placement::Whole => self.whole(v),
+            Placement::Split(d) => self.split(v, d),
+            Placement::Partial(_) if self.place(v) == place || is_zeros(self.graph, v) => {
                 Ok(self.value(v).local.clone())
             }
-            Place::Partial(_) => Err(Stop::Exchange),
+            Placement::Partial(_) => Err(Stop::Exchange),
         }
     }
 
@@ -516,9 +516,9 @@ impl<'g> Walk<'g> {
         }
         let (local, place) = (value.local.clone(), value.place);
         let whole = match place {
-            Place::Whole => return Ok(local),
-            Place::Split(dim) => self.emit(AllGather { groups: self.groups()?, dim }, &local),
-            Place::Partial(monoid) => {
+            Placement::Whole => return Ok(local),
+            Placement::Split(dim) => self.emit(AllGather { groups: self.groups()?, dim }, &local),
+            Placement::Partial(monoid) => {
                 let body = monoid.body(local.dtype());
                 let sum = self.emit(AllReduce { groups: self.groups()?, body }, &local);
                 self.narrow(v, sum)
@@ -536,13 +536,13 @@ impl<'g> Walk<'g> {
         }
         let (local, place, whole) = (value.local.clone(), value.place, value.whole.clone());
         let part = match (place, whole) {
-            (Place::Split(own), _) if own == d => return Ok(local),
-            (Place::Whole, _) => self.part_of_whole(v, &local, d)?,
+            (Placement::Split(own), _) if own == d => return Ok(local),
+            (Placement::Whole, _) => self.part_of_whole(v, &local, d)?,
             (_, Some(whole)) => self.sliced(v, &whole, d)?,
-            (Place::Split(own), _) => {
+            (Placement::Split(own), _) => {
                 self.emit(AllToAll { groups: self.groups()?, split_dim: d, concat_dim: own }, &local)
             }
-            (Place::Partial(monoid), _) => {
+            (Placement::Partial(monoid), _) => {
                 let body = monoid.body(local.dtype());
                 let sum = self.emit(ReduceScatter { groups: self.groups()?, dim: d, body }, &local);
                 self.narrow(v, sum)
@@ -555,7 +555,7 @@ impl<'g> Walk<'g> {
     /// What repeats or counts is made as a part; other values are cut.
     fn part_of_whole(&mut self, v: ValueId, local: &Tensor, d: usize) -> Stopping<Tensor> {
         let node = self.graph.node(v);
-        let part = self.local_type(self.graph.ty(v), Place::Split(d));
+        let part = self.local_type(self.graph.ty(v), Placement::Split(d));
         if let Op::Constant(c) = &node.op
             && c.value.is_splat()
             && !part.shape.contains(&0)
@@ -576,11 +576,11 @@ impl<'g> Walk<'g> {
 
     /// This device's part of what it has whole.
     fn sliced(&mut self, v: ValueId, whole: &Tensor, d: usize) -> Stopping<Tensor> {
-        let part = self.local_type(self.graph.ty(v), Place::Split(d));
+        let part = self.local_type(self.graph.ty(v), Placement::Split(d));
         let b = self.b.clone();
         let Some(exchange) = &mut self.exchange else {
             let from = self.origin(v, d, &mut HashSet::new());
-            return Err(from.map_or(Stop::Exchange, |(p, d)| Stop::Param(p, Place::Split(d))));
+            return Err(from.map_or(Stop::Exchange, |(p, d)| Stop::Param(p, Placement::Split(d))));
         };
         let index = exchange.index(&b);
         let (zero, start) = (b.scalar(DType::I32, 0.0), index * part.shape[d] as f64);
@@ -606,20 +606,20 @@ impl<'g> Walk<'g> {
     }
 
     /// Where operands of a body start: what is kept split or yet to be folded comes whole.
-    fn given(&self, inputs: &[ValueId]) -> Vec<Place> {
+    fn given(&self, inputs: &[ValueId]) -> Vec<Placement> {
         let place = |&v: &ValueId| match self.value(v) {
-            Value { place: Place::Split(d), kept: false, .. } => Place::Split(*d),
-            _ => Place::Whole,
+            Value { place: Placement::Split(d), kept: false, .. } => Placement::Split(*d),
+            _ => Placement::Whole,
         };
         inputs.iter().map(place).collect()
     }
 
     /// Whether an operand of a body can lie there.
-    fn can_be(&self, v: ValueId, place: Place) -> bool {
+    fn can_be(&self, v: ValueId, place: Placement) -> bool {
         match place {
-            Place::Whole => true,
-            Place::Split(d) => self.divides(self.graph.ty(v), d),
-            Place::Partial(monoid) => monoid == Monoid::Add && is_zeros(self.graph, v),
+            Placement::Whole => true,
+            Placement::Split(d) => self.divides(self.graph.ty(v), d),
+            Placement::Partial(monoid) => monoid == Monoid::Add && is_zeros(self.graph, v),
         }
     }
 
@@ -627,8 +627,8 @@ impl<'g> Walk<'g> {
     fn settle<T>(
         &self,
         inputs: &[ValueId],
-        attempt: impl Fn(&Frame<'_>, &[Place]) -> Stopping<T>,
-    ) -> Option<(Vec<Place>, T)> {
+        attempt: impl Fn(&Frame<'_>, &[Placement]) -> Stopping<T>,
+    ) -> Option<(Vec<Placement>, T)> {
         let allowed = if self.exchange.is_some() { &MEANS[..] } else { &MEANS[..1] };
         allowed.iter().find_map(|&means| self.settle_by(means, inputs, &attempt))
     }
@@ -638,14 +638,14 @@ impl<'g> Walk<'g> {
         &self,
         means: Means,
         inputs: &[ValueId],
-        attempt: impl Fn(&Frame<'_>, &[Place]) -> Stopping<T>,
-    ) -> Option<(Vec<Place>, T)> {
+        attempt: impl Fn(&Frame<'_>, &[Placement]) -> Stopping<T>,
+    ) -> Option<(Vec<Placement>, T)> {
         let mut places = self.given(inputs);
         for _ in 0..=2 * places.len() {
-            // Places only move away from whole.
-            let movable = |k: usize, place: Place| {
-                let now = means == Means::SumsNow && matches!(place, Place::Partial(_));
-                places[k] == Place::Whole && !now && self.can_be(inputs[k], place)
+            // Placements only move away from whole.
+            let movable = |k: usize, place: Placement| {
+                let now = means == Means::SumsNow && matches!(place, Placement::Partial(_));
+                places[k] == Placement::Whole && !now && self.can_be(inputs[k], place)
             };
             let exchange = self.exchange.as_ref().filter(|_| means != Means::Alone);
             match attempt(&Frame { n: self.n, means, exchange, movable: &movable }, &places) {
@@ -658,10 +658,10 @@ impl<'g> Walk<'g> {
     }
 
     fn while_loop(&mut self, i: usize, node: &Node, w: &While) -> Stopping<()> {
-        let attempt = |frame: &Frame<'_>, places: &[Place]| {
-            let cond = body(&w.cond, frame, places, |_, _| Ok(Place::Whole))?;
+        let attempt = |frame: &Frame<'_>, places: &[Placement]| {
+            let cond = body(&w.cond, frame, places, |_, _| Ok(Placement::Whole))?;
             let next = body(&w.body, frame, places, |k, own| match places[w.captures + k] {
-                Place::Whole if own != Place::Whole && (frame.movable)(w.captures + k, own) => {
+                Placement::Whole if own != Placement::Whole && (frame.movable)(w.captures + k, own) => {
                     Err(Stop::Param(w.captures + k, own))
                 }
                 old => Ok(old),
@@ -687,14 +687,14 @@ impl<'g> Walk<'g> {
 
     fn case(&mut self, i: usize, node: &Node, c: &Case) -> Stopping<()> {
         let Some((index, captures)) = node.inputs.split_last() else { return self.replicated(i, node) };
-        let attempt = |frame: &Frame<'_>, places: &[Place]| {
+        let attempt = |frame: &Frame<'_>, places: &[Placement]| {
             let mut branches = Vec::new();
-            let mut results: Option<Vec<Place>> = None;
+            let mut results: Option<Vec<Placement>> = None;
             for branch in &c.branches {
                 let first = results.clone();
                 let (graph, own) = body(branch, frame, places, |k, own| match (&first, own) {
                     (Some(first), _) => Ok(first[k]),
-                    (None, Place::Partial(_)) if frame.means == Means::SumsNow => Ok(Place::Whole),
+                    (None, Placement::Partial(_)) if frame.means == Means::SumsNow => Ok(Placement::Whole),
                     (None, own) => Ok(own),
                 })?;
                 branches.push(graph);
@@ -716,9 +716,9 @@ impl<'g> Walk<'g> {
     }
 
     /// A result of a body.
-    fn made(&mut self, v: ValueId, local: Tensor, place: Place) -> Stopping<()> {
+    fn made(&mut self, v: ValueId, local: Tensor, place: Placement) -> Stopping<()> {
         match place {
-            Place::Partial(monoid) => self.partial(v, local, monoid),
+            Placement::Partial(monoid) => self.partial(v, local, monoid),
             place => {
                 self.set(v, local, place, false);
                 Ok(())
@@ -731,9 +731,9 @@ impl<'g> Walk<'g> {
 fn body(
     graph: &Graph,
     frame: &Frame<'_>,
-    places: &[Place],
-    result: impl Fn(usize, Place) -> Stopping<Place>,
-) -> Stopping<(Arc<Graph>, Vec<Place>)> {
+    places: &[Placement],
+    result: impl Fn(usize, Placement) -> Stopping<Placement>,
+) -> Stopping<(Arc<Graph>, Vec<Placement>)> {
     let exchange = frame.exchange.map(Exchange::inner);
     let mut walk = Walk::new(graph, GraphBuilder::new(&graph.name), frame.n, exchange, Some(frame.movable));
     let given: Vec<Given> = places.iter().map(|&place| Given { place, kept: false }).collect();

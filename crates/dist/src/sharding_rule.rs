@@ -9,7 +9,7 @@
 
 use smallvec::SmallVec;
 use systole_ir::op::{
-    BroadcastInDim, Convolution, DotGeneral, Gather, Iota, Lowering, Monoid, Reduce, Reshape, Scatter, Slice,
+    BroadcastInDim, Convolution, DotGeneral, Gather, Iota, Monoid, Reduce, Reshape, Scatter, Slice, Window,
 };
 use systole_ir::{DType, Graph, Node, Op, Shape, TensorType, ValueId};
 
@@ -77,15 +77,8 @@ pub fn factors(graph: &Graph, node: &Node) -> Vec<Factor> {
         Op::Convolution(c) => convolution(c),
         Op::Reduce(r) => reduce(graph, node, r),
         Op::ReduceWindow(w) => {
-            let own = &w.window;
-            let trivial = |d: usize| {
-                own.dimensions[d] == 1
-                    && own.strides[d] == 1
-                    && own.base_dilations[d] == 1
-                    && own.window_dilations[d] == 1
-                    && own.padding[d] == [0, 0]
-            };
-            dims(&trivial).into_iter().map(|d| first(node.inputs.len() / 2, d)).collect()
+            let n = node.inputs.len() / 2;
+            dims(&|d| is_single(&w.window, d)).into_iter().map(|d| first(n, d)).collect()
         }
         Op::SelectAndScatter(s) => {
             let trivial = |d: usize| s.dimensions[d] == 1 && s.strides[d] == 1 && s.padding[d] == [0, 0];
@@ -93,9 +86,31 @@ pub fn factors(graph: &Graph, node: &Node) -> Vec<Factor> {
         }
         Op::Gather(g) => gather(g, ty(1), out),
         Op::Scatter(s) => scatter(graph, node, s),
-        op if op.rule().lower() == Lowering::Map && node.outs.len() == 1 => elementwise(graph, node),
-        _ => Vec::new(),
+        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Clamp(_) => {
+            elementwise(graph, node)
+        }
+        Op::Convert(_) | Op::ReducePrecision(_) => elementwise(graph, node),
+        // Between widths an element becomes several along a dimension of its own.
+        Op::BitcastConvert(_) => Vec::new(),
+        // The caller says how these lie.
+        Op::Parameter(_) | Op::Constant(_) => Vec::new(),
+        // Drawn whole and cut, so that the bits are those of one device.
+        Op::RngBitGenerator(_) => Vec::new(),
+        // The partitioner looks into their bodies.
+        Op::While(_) | Op::Case(_) => Vec::new(),
+        // They are exchanges between devices themselves.
+        Op::AllReduce(_) | Op::AllGather(_) | Op::ReduceScatter(_) | Op::AllToAll(_) => Vec::new(),
+        Op::CollectivePermute(_) | Op::PartitionId(_) | Op::ReplicaId(_) => Vec::new(),
     }
+}
+
+/// Whether a window sees one element along a dimension, each once.
+fn is_single(w: &Window, d: usize) -> bool {
+    w.dimensions[d] == 1
+        && w.strides[d] == 1
+        && w.base_dilations[d] == 1
+        && w.window_dilations[d] == 1
+        && w.padding[d] == [0, 0]
 }
 
 /// Operands of the result's shape along the same dimension, scalars whole.

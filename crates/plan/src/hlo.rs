@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use systole_ir::Result;
-use systole_ir::proto::{Value, fields};
+use systole_runtime::proto::{Value, fields};
 
 /// A module: its computations by id.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! The client, its logical devices and their memories. A client owns all of them; callers hold pointers.
 
-use crate::hosts::{Line, Place};
+use crate::hosts::{Line, ProcessOptions};
 use crate::table::{Answer, Failure, Handle, chars};
 use std::ffi::c_void;
 use std::ops::Range;
@@ -71,7 +71,7 @@ static MEMORY_FUNCTIONS: MemoryFunctions = MemoryFunctions {
 };
 
 impl Client {
-    fn new(place: &Place) -> Result<Client, Failure> {
+    fn new(place: &ProcessOptions) -> Result<Client, Failure> {
         let (each, process) = (place.devices, place.process as i32);
         if !(1..=MOST_DEVICES).contains(&each) {
             return Err(Failure::invalid(format!("num_devices is {each}, and may be 1 to {MOST_DEVICES}")));
@@ -153,7 +153,7 @@ macro_rules! handle {
 impl Handle for sys::Client_Create {
     unsafe fn handle(&mut self) -> Answer {
         // SAFETY: the caller's list is that long.
-        let place = unsafe { Place::read(self.create_options, self.num_options)? };
+        let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
         self.client = Box::into_raw(Box::new(Client::new(&place)?)).cast();
         Ok(())
     }

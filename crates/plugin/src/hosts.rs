@@ -16,7 +16,7 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_pjrt::sys::{self, code};
 
 /// The options of a client: how many devices each process has, and which process of how many this is.
-pub(crate) struct Place {
+pub(crate) struct ProcessOptions {
     pub(crate) devices: i64,
     pub(crate) process: i64,
     pub(crate) processes: i64,
@@ -31,14 +31,14 @@ const MOST_PROCESSES: i64 = 1024;
 /// How often it is looked whether somebody has come.
 const POLL: Duration = Duration::from_millis(20);
 
-impl Place {
+impl ProcessOptions {
     /// # Safety
     /// `start` is null or points to `len` named values as the C API has them.
     pub(crate) unsafe fn read(
         start: *const sys::NamedValue,
         len: usize,
-    ) -> std::result::Result<Place, Failure> {
-        let mut place = Place {
+    ) -> std::result::Result<ProcessOptions, Failure> {
+        let mut place = ProcessOptions {
             devices: 1,
             process: 0,
             processes: 1,
@@ -72,7 +72,7 @@ impl Place {
     }
 
     fn check(&self) -> std::result::Result<(), Failure> {
-        let Place { process, processes, .. } = *self;
+        let ProcessOptions { process, processes, .. } = *self;
         if !(1..=MOST_PROCESSES).contains(&processes) || !(0..processes).contains(&process) {
             let what = format!("process_id is {process} and num_processes {processes}");
             return Err(Failure::invalid(format!(
@@ -363,9 +363,9 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn place(process: i64, processes: i64, address: &str) -> Place {
+    fn place(process: i64, processes: i64, address: &str) -> ProcessOptions {
         let (coordinator, patience) = (address.to_string(), Duration::from_secs(2));
-        Place { devices: 1, process, processes, coordinator, patience }
+        ProcessOptions { devices: 1, process, processes, coordinator, patience }
     }
 
     fn free_address() -> String {
@@ -435,15 +435,15 @@ mod tests {
 
     #[test]
     fn who_does_not_come_or_was_started_otherwise_is_told() {
-        let failed = |p: Place| p.meet().err().map(|f| f.message).unwrap_or_default();
+        let failed = |p: ProcessOptions| p.meet().err().map(|f| f.message).unwrap_or_default();
         let address = free_address();
-        let alone = failed(Place { patience: Duration::from_secs(1), ..place(0, 2, &address) });
+        let alone = failed(ProcessOptions { patience: Duration::from_secs(1), ..place(0, 2, &address) });
         assert!(alone.contains("process 1 of 2 did not come within 1 s"), "{alone}");
-        let alone = failed(Place { patience: Duration::from_secs(1), ..place(1, 2, &address) });
+        let alone = failed(ProcessOptions { patience: Duration::from_secs(1), ..place(1, 2, &address) });
         assert!(alone.contains("process 0 of 2 did not come within 1 s"), "{alone}");
         let other = std::thread::spawn({
             let address = address.clone();
-            move || failed(Place { devices: 3, ..place(1, 2, &address) })
+            move || failed(ProcessOptions { devices: 3, ..place(1, 2, &address) })
         });
         let said = [failed(place(0, 2, &address)), other.join().unwrap()];
         for text in said {

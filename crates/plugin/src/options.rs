@@ -1,7 +1,7 @@
 //! What callers ask of a compilation: `xla.CompileOptionsProto`, as far as it matters here.
 
 use crate::table::Failure;
-use systole_ir::proto::{Value, fields};
+use systole_runtime::proto::{Value, fields};
 
 /// Over how many devices a program is split, and which.
 #[derive(Debug)]

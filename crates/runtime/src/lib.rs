@@ -10,6 +10,7 @@ mod buffer;
 pub mod event;
 mod jit;
 pub mod pieces;
+pub mod proto;
 mod reference;
 mod registry;
 pub mod trace;

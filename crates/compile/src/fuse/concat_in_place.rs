@@ -20,7 +20,7 @@ use systole_ir::{Op, Shape, TensorType};
 /// The step's program, whose results are whole arrays at first.
 fn strided(step: &Step) -> Option<StridedMap> {
     match &step.kernel {
-        Kernel::Parts(p) => Some(p.clone()),
+        Kernel::StridedMap(p) => Some(p.clone()),
         Kernel::Map(map) => {
             let strides: SmallVec<[usize; 4]> = map.shape.strides().iter().copied().collect();
             let part = |output| Store { output, strides: strides.clone(), offset: 0 };
@@ -118,7 +118,7 @@ fn join_concatenate(s: &mut Schedule, at: usize) -> bool {
             *part = Store { output, strides: strides.clone(), offset: k * inner };
         }
     }
-    maker.kernel = Kernel::Parts(parts);
+    maker.kernel = Kernel::StridedMap(parts);
     maker.outputs.extend(step.outputs);
     maker.output_types.extend(step.output_types);
     step.inputs.iter().for_each(|&x| drop_output(s, x));
@@ -135,7 +135,8 @@ fn row_strides(shape: &Shape, inner: usize, row: usize) -> SmallVec<[usize; 4]> 
 fn drop_output(s: &mut Schedule, slot: Slot) {
     s.slots[slot].bytes = 0;
     let Some(step) = s.steps.iter_mut().find(|step| step.outputs.contains(&slot)) else { return };
-    let (Some(o), Kernel::Parts(parts)) = (step.outputs.iter().position(|&x| x == slot), &mut step.kernel)
+    let (Some(o), Kernel::StridedMap(parts)) =
+        (step.outputs.iter().position(|&x| x == slot), &mut step.kernel)
     else {
         return;
     };
@@ -265,7 +266,7 @@ impl Entry {
             parts.map.stores.push(e);
             parts.stores.push(Store { output, ..part });
         }
-        program.kernel = Kernel::Parts(parts);
+        program.kernel = Kernel::StridedMap(parts);
         program.inputs.push(view);
         program.input_types.push(ty.clone());
         program.outputs.push(view);
@@ -315,7 +316,7 @@ mod tests {
             let other = y.exp();
             vec![Tensor::concatenate(&[&y, &(&other + x), &(&y * x)], 1), other]
         });
-        let [Step { kernel: Kernel::Parts(p), outputs, .. }] = &s.steps[..] else { panic!("{s}") };
+        let [Step { kernel: Kernel::StridedMap(p), outputs, .. }] = &s.steps[..] else { panic!("{s}") };
         assert_eq!((outputs.len(), s.arena_bytes), (2, 0), "{s}");
         let mut places: Vec<(usize, &[usize], usize)> =
             p.stores.iter().map(|part| (part.output, &part.strides[..], part.offset)).collect();
@@ -362,7 +363,7 @@ mod tests {
             (vec![next, x * 2.0], vec![&y - x, y, state[1].clone()])
         });
         assert!(!names(&s).iter().any(|name| name == "dynamic_update_slice"), "{s}");
-        let programs = s.steps.iter().filter(|step| matches!(step.kernel, Kernel::Parts(_)));
+        let programs = s.steps.iter().filter(|step| matches!(step.kernel, Kernel::StridedMap(_)));
         assert_eq!(programs.count(), 1, "{s}");
         // The entry that is read, and the three that are written.
         assert_eq!(s.views.len(), 4, "{s}");

@@ -519,7 +519,7 @@ fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
 
 /// `sum += gradient` of an unpooled array becomes the gradient, and a step that adds it.
 pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
-    for i in steps.find(|s| matches!(s.kernel, Kernel::Onto { op: Op::Convolution(_) })) {
+    for i in steps.find(|s| matches!(s.kernel, Kernel::Accumulate { op: Op::Convolution(_) })) {
         let Some(gradient) = apart(steps, i) else { continue };
         let Some(onto) = steps.list[i].take() else { continue };
         let ty = onto.output_types[0].clone();
@@ -540,7 +540,7 @@ pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
 /// The plain gradient in a step that adds a kernel's gradient to a sum, where templates take it.
 fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
     let onto = steps.step(i)?;
-    let Kernel::Onto { op } = &onto.kernel else { return None };
+    let Kernel::Accumulate { op } = &onto.kernel else { return None };
     let dy = onto.inputs[1];
     let unpool = steps.step(steps.writer(dy)?)?;
     let plain = Step {

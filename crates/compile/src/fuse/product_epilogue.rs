@@ -103,7 +103,7 @@ fn joined(product: Step, mut step: Step) -> Step {
     }
     step.input_types.remove(k);
     Step {
-        kernel: Kernel::HandOn(ProductEpilogue { op: dot.into(), bias, product: ty, map }),
+        kernel: Kernel::ProductEpilogue(ProductEpilogue { op: dot.into(), bias, product: ty, map }),
         inputs: product.inputs.into_iter().chain(step.inputs).collect(),
         input_types: product.input_types.into_iter().chain(step.input_types).collect(),
         flops: product.flops + step.flops,

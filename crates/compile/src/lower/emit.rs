@@ -246,7 +246,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         };
         let kernel = match blocks {
             Some(b) => Kernel::Blocks(Box::new(b.clone())),
-            None if onto.is_some() => Kernel::Onto { op: op_node.op.clone() },
+            None if onto.is_some() => Kernel::Accumulate { op: op_node.op.clone() },
             None => kernel_of(
                 &op_node.op,
                 last.is_some(),

@@ -60,7 +60,7 @@ pub enum Kernel {
     /// Fused element-wise work: one output for each store.
     Map(Map),
     /// Fused element-wise work some of whose results are parts of arrays.
-    Parts(StridedMap),
+    StridedMap(StridedMap),
     /// Folds dimensions of each value that `map` yields; inputs are those of `map`, then the values' initial ones.
     Reduce {
         /// Computes the elements to fold: a store for each output, all of one type.
@@ -71,7 +71,7 @@ pub enum Kernel {
         monoid: Monoid,
     },
     /// A product whose elements an element-wise program takes as they are complete.
-    HandOn(ProductEpilogue),
+    ProductEpilogue(ProductEpilogue),
     /// Maps and folds, row by row.
     Rows(Rows),
     /// One op; with `bias` the last input is added along the result's last dimension.
@@ -82,7 +82,7 @@ pub enum Kernel {
         bias: bool,
     },
     /// `op(inputs…) + the last input`, which is in the memory of the result where that is legal.
-    Onto {
+    Accumulate {
         /// The op: a product or a convolution.
         op: Op,
     },
@@ -120,7 +120,7 @@ impl Kernel {
     /// A short name for listings and profiles.
     pub fn name(&self) -> String {
         match self {
-            Kernel::Map(m) | Kernel::Parts(StridedMap { map: m, .. }) => match &m.instrs[..] {
+            Kernel::Map(m) | Kernel::StridedMap(StridedMap { map: m, .. }) => match &m.instrs[..] {
                 [] => "copy".into(),
                 [one] => one.op.name().into(),
                 many => format!("map[{}]", many.len()),
@@ -131,10 +131,10 @@ impl Kernel {
             Kernel::Reduce { monoid, map, .. } => {
                 format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().row().name)
             }
-            Kernel::HandOn(h) => h.name(),
+            Kernel::ProductEpilogue(h) => h.name(),
             Kernel::Rows(r) => r.name(),
             Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
-            Kernel::Onto { op } => format!("{}+=", op.name()),
+            Kernel::Accumulate { op } => format!("{}+=", op.name()),
             Kernel::Blocks(b) => b.name(),
             Kernel::Attention(a) if a.gradient.is_some() => "attention gradient".into(),
             Kernel::Attention(_) => "attention".into(),
@@ -154,12 +154,12 @@ impl Kernel {
             Kernel::While { cond, body, .. } => vec![cond, body],
             Kernel::Case { branches } => branches.iter().collect(),
             Kernel::Map(_)
-            | Kernel::Parts(_)
+            | Kernel::StridedMap(_)
             | Kernel::Reduce { .. }
-            | Kernel::HandOn(_)
+            | Kernel::ProductEpilogue(_)
             | Kernel::Rows(_)
             | Kernel::Op { .. }
-            | Kernel::Onto { .. }
+            | Kernel::Accumulate { .. }
             | Kernel::Attention(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
@@ -172,11 +172,11 @@ impl Kernel {
     pub fn map(&self) -> Option<&Map> {
         match self {
             Kernel::Map(map) | Kernel::Reduce { map, .. } => Some(map),
-            Kernel::Parts(p) => Some(&p.map),
-            Kernel::HandOn(h) => Some(&h.map),
+            Kernel::StridedMap(p) => Some(&p.map),
+            Kernel::ProductEpilogue(h) => Some(&h.map),
             Kernel::Rows(_)
             | Kernel::Op { .. }
-            | Kernel::Onto { .. }
+            | Kernel::Accumulate { .. }
             | Kernel::Blocks(_)
             | Kernel::Attention(_)
             | Kernel::Pool(_)
@@ -197,8 +197,8 @@ impl Step {
         let same_size = from.bytes() == to.bytes() && from.elements() == to.elements();
         match &self.kernel {
             Kernel::Map(m) => same_size && m.reads_in_place(i),
-            Kernel::Parts(p) => same_size && p.overwrites(i, o),
-            Kernel::HandOn(h) => same_size && h.reads_in_place(i),
+            Kernel::StridedMap(p) => same_size && p.overwrites(i, o),
+            Kernel::ProductEpilogue(h) => same_size && h.reads_in_place(i),
             Kernel::Rows(r) => same_size && r.overwrites(i, o, self.inputs.len()),
             // Kernels of these look for the operand's own memory; one that does not know the trick copies from a copy.
             Kernel::Op { op: Op::DynamicUpdateSlice(_) | Op::Scatter(_), .. } => {
@@ -208,7 +208,7 @@ impl Step {
             // A state may start where it ends.
             Kernel::While { starts, .. } => starts[o] == Some(i),
             // The addend, which has the type of the result.
-            Kernel::Onto { .. } => i + 1 == self.inputs.len(),
+            Kernel::Accumulate { .. } => i + 1 == self.inputs.len(),
             // These read an operand again after they have written parts of a result.
             Kernel::Op { .. }
             | Kernel::Reduce { .. }
@@ -218,6 +218,32 @@ impl Step {
             | Kernel::UnpooledGradient(_)
             | Kernel::Moments(_)
             | Kernel::Case { .. } => false,
+        }
+    }
+
+    /// Bytes that the step must read and write at least. Of large arrays of which it touches a part, the part.
+    pub fn bytes_moved(&self) -> f64 {
+        let sum = |types: &[TensorType]| types.iter().map(|t| t.bytes() as f64).sum::<f64>();
+        let (read, written) = (sum(&self.input_types), sum(&self.output_types));
+        match &self.kernel {
+            Kernel::Op { op: Op::Slice(_) | Op::DynamicSlice(_), .. } => 2.0 * written,
+            Kernel::Op { op: Op::Gather(_), .. } => 2.0 * written + sum(&self.input_types[1..]),
+            Kernel::Op { op: Op::DynamicUpdateSlice(_), .. } => 2.0 * sum(&self.input_types[1..]),
+            // What it writes parts of is among its inputs too, so that it runs after those were found.
+            Kernel::StridedMap(_) => {
+                let both =
+                    self.inputs.iter().zip(&self.input_types).filter(|(x, _)| self.outputs.contains(x));
+                read + written - both.map(|(_, t)| t.bytes() as f64).sum::<f64>()
+            }
+            _ => read + written,
+        }
+    }
+
+    /// Whether its arithmetic is products of matrices or convolutions, by the first two operands.
+    pub fn is_product(&self) -> bool {
+        match &self.kernel {
+            Kernel::Op { op, .. } => matches!(op, Op::DotGeneral(_) | Op::Convolution(_)),
+            kernel => matches!(kernel, Kernel::Moments(_) | Kernel::Pool(_) | Kernel::ProductEpilogue(_)),
         }
     }
 
@@ -239,7 +265,7 @@ impl Step {
 pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
     let op = match &step.kernel {
         Kernel::Op { op, .. } => op,
-        Kernel::HandOn(h) => &h.op,
+        Kernel::ProductEpilogue(h) => &h.op,
         _ => return None,
     };
     let Op::DotGeneral(d) = op else { return None };

@@ -27,12 +27,12 @@ impl fmt::Display for Schedule {
             if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &step.kernel {
                 write_map(f, m)?;
             }
-            if let Kernel::Parts(p) = &step.kernel {
+            if let Kernel::StridedMap(p) = &step.kernel {
                 write_map(f, &p.map)?;
                 let to = |part: &Store| format!("{}{:?}+{}", part.output, &part.strides[..], part.offset);
                 writeln!(f, "       to {}", p.stores.iter().map(to).collect::<Vec<_>>().join(", "))?;
             }
-            if let Kernel::HandOn(h) = &step.kernel {
+            if let Kernel::ProductEpilogue(h) = &step.kernel {
                 write_map(f, &h.map)?;
             }
             let bodies: &[Schedule] = match &step.kernel {

@@ -241,7 +241,7 @@ fn a_large_batch_runs_by_blocks_and_adds_to_its_sums_in_place() {
     for body in std::iter::once(&blocks[0].body).chain(&blocks[0].rest) {
         assert!((0..4).all(|k| body.results[k].reuse == Some(k)), "{body}");
         let count = |is: fn(&Kernel) -> bool| body.steps.iter().filter(|s| is(&s.kernel)).count();
-        assert_eq!(count(|k| matches!(k, Kernel::Onto { .. })), 1, "{body}");
+        assert_eq!(count(|k| matches!(k, Kernel::Accumulate { .. })), 1, "{body}");
         assert_eq!(count(|k| matches!(k, Kernel::UnpooledGradient(_))), 1, "{body}");
     }
     // No array of all samples is left between kernels.

@@ -33,7 +33,7 @@ const STRIP: usize = 32;
 
 /// One call of a register kernel: a strip of the result, or a part of its rows.
 #[derive(Clone, Copy)]
-struct Call {
+struct RowsArgs {
     k: usize,
     /// Left operand, so many elements from product to product; words of two products, where kernels take pairs.
     a: *const f32,
@@ -51,7 +51,7 @@ struct Call {
 /// (Plain loops: closures would not be compiled for the level.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>(c: &Call) {
+unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>(c: &RowsArgs) {
     // SAFETY: the caller's operands cover the rows, products and columns; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); 2]; R];
@@ -96,7 +96,7 @@ unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &Call) {
+unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &RowsArgs) {
     use crate::simd::vector::Vector;
     use crate::simd::vector::x86::{HalfPairs16, V16x32, in_turn};
     // SAFETY: as for `strip`; the level has products of pairs.
@@ -138,12 +138,12 @@ unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &Call) {
 }
 
 /// A register kernel for a number of rows up to the level's.
-type StripFn = unsafe fn(usize, &Call);
+type StripFn = unsafe fn(usize, &RowsArgs);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($r:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const HALF: bool, const NARROW: bool>(rows: usize, c: &Call) {
+        unsafe fn $name<const HALF: bool, const NARROW: bool>(rows: usize, c: &RowsArgs) {
             match rows {
                 // SAFETY: the caller's promises are those of `strip`.
                 $($r => unsafe { strip::<$v, $r, HALF, NARROW>(c) },)*
@@ -161,7 +161,7 @@ kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx5
 /// The kernels for pairs.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-unsafe fn of_pairs<const NARROW: bool>(rows: usize, c: &Call) {
+unsafe fn of_pairs<const NARROW: bool>(rows: usize, c: &RowsArgs) {
     macro_rules! by_rows {
         ($($r:literal)*) => {
             match rows {
@@ -393,7 +393,7 @@ impl FewRows {
             for (row, count) in pieces(rows.len(), self.rows) {
                 for at in columns.clone().step_by(self.columns) {
                     let n = self.columns.min(columns.end - at);
-                    let call = Call {
+                    let call = RowsArgs {
                         k,
                         a: left.wrapping_add(row),
                         a_k: self.m,
@@ -427,7 +427,7 @@ impl FewRows {
             _ => To::Bf16,
         };
         for from in rows.clone().step_by(LANES) {
-            let call = tiles::Call {
+            let call = tiles::TileRowsArgs {
                 rows: LANES.min(rows.end - from),
                 k: self.k,
                 a: left.cast::<u8>().wrapping_add(from / LANES * tiles::packed_bytes(self.k)),
@@ -444,7 +444,7 @@ impl FewRows {
     }
 
     /// A strip of `n` columns, by way of copies where these are fewer than a kernel's.
-    unsafe fn strip(&self, call: &Call, rows: usize, n: usize) {
+    unsafe fn strip(&self, call: &RowsArgs, rows: usize, n: usize) {
         if n == self.columns {
             // SAFETY: the caller's strip; the level was available when the kernel was chosen.
             return unsafe { (self.run)(rows, call) };
@@ -464,7 +464,7 @@ impl FewRows {
                 for (c, sums) in (0..rows).map(row).filter(|_| call.add) {
                     std::ptr::copy_nonoverlapping(c.cast_const(), sums, n * size);
                 }
-                let copy = Call { b: wide, b_k: STRIP, c: sums, c_row: STRIP, ..*call };
+                let copy = RowsArgs { b: wide, b_k: STRIP, c: sums, c_row: STRIP, ..*call };
                 (self.run)(rows, &copy);
                 for (c, sums) in (0..rows).map(row) {
                     std::ptr::copy_nonoverlapping(sums.cast_const(), c, n * size);

@@ -28,7 +28,7 @@ const LANES: usize = 16;
 const PAIRED: usize = 32;
 
 /// One call of a register kernel: sums of some rows by some columns over a block of products.
-struct Call {
+struct DotArgs {
     /// Vectors of products.
     steps: usize,
     a: *const u8,
@@ -96,7 +96,7 @@ unsafe impl Load for HalfPairs16 {
 /// (Plain loops: closures would not be compiled for the level.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &Call) {
+unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &DotArgs) {
     // SAFETY: the caller's operands cover the rows, columns and products; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; R];
@@ -131,12 +131,12 @@ unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &
 }
 
 /// A register kernel for numbers of rows and columns up to the level's.
-type DotsFn = unsafe fn(usize, usize, &Call);
+type DotsFn = unsafe fn(usize, usize, &DotArgs);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($r:literal: $($n:literal)*;)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const NARROW: bool>(rows: usize, columns: usize, c: &Call) {
+        unsafe fn $name<const NARROW: bool>(rows: usize, columns: usize, c: &DotArgs) {
             match (rows, columns) {
                 // SAFETY: the caller's promises are those of `dots`.
                 $($(($r, $n) => unsafe { dots::<$v, $r, $n, NARROW>(c) },)*)*
@@ -357,7 +357,7 @@ impl InnerProducts {
                 }
                 for first in (0..s.rows.len()).step_by(ROWS) {
                     let a = s.a.add((first * self.a_row + from) * size);
-                    let call = Call {
+                    let call = DotArgs {
                         steps: n / self.step,
                         a,
                         a_row: self.a_row,
@@ -395,7 +395,7 @@ impl InnerProducts {
                 let (a, b) = (s.ends.cast_const().cast(), right.cast_const().cast());
                 let (a_row, b_row, sums_row) = (LANES, LANES, self.sums_row());
                 let first = whole == 0;
-                let call = Call { steps: 1, a, a_row, next: a, b, b_row, sums: s.sums, sums_row, first };
+                let call = DotArgs { steps: 1, a, a_row, next: a, b, b_row, sums: s.sums, sums_row, first };
                 self.tiles(count, DType::F32, true, &call);
             }
             for (i, row) in s.rows.enumerate() {
@@ -422,7 +422,7 @@ impl InnerProducts {
     }
 
     /// A call for rows of the left operand's type and all columns, cut into those of register kernels.
-    unsafe fn tiles(&self, rows: usize, left: DType, near: bool, c: &Call) {
+    unsafe fn tiles(&self, rows: usize, left: DType, near: bool, c: &DotArgs) {
         let run = self.run[usize::from(left == DType::BF16)];
         let paired = self.step == PAIRED && left == DType::BF16;
         let row = |i: usize| c.a.wrapping_add(i * c.a_row * left.size());
@@ -432,7 +432,7 @@ impl InnerProducts {
             let next = if i + r < rows { row(i + r) } else { behind };
             for (j, n) in pieces(self.n, self.most[1]) {
                 let a = row(i);
-                let call = Call {
+                let call = DotArgs {
                     a,
                     next: if j == 0 && !near { next } else { a },
                     b: c.b.wrapping_add(j * c.b_row * if paired { 2 } else { 4 }),

@@ -76,13 +76,13 @@ impl Kernel for Accumulate {
 pub static FAMILY: Family = Family {
     name: "accumulate",
     doc: "a product or convolution that is added to its last operand",
-    takes: |step| matches!(step.kernel, Plan::Onto { .. }),
+    takes: |step| matches!(step.kernel, Plan::Accumulate { .. }),
     candidates: &[Candidate {
         name: "accumulate",
         why: "adds in the kernel where that can, after it elsewhere",
         levels: EVERY,
         accepts: |p| match &p.step.kernel {
-            Plan::Onto { op } => Ok(Box::new(Accumulate::new(op, p)?)),
+            Plan::Accumulate { op } => Ok(Box::new(Accumulate::new(op, p)?)),
             _ => Err("no running sum".into()),
         },
     }],

@@ -4,7 +4,7 @@ use crate::kernel::{Cx, Inner, Io, Kernel};
 use crate::run::executor::Executor;
 use crate::run::row_blocks::BlocksKernel;
 use crate::select::{Candidate, EVERY, Family, Problem};
-use systole_compile::{ALIGN, Kernel as Plan, Place, Schedule};
+use systole_compile::{ALIGN, Kernel as Plan, Location, Schedule};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// `while`: the state lives in the outputs; results that cannot be written in place go to a second set of arrays.
@@ -46,7 +46,7 @@ impl WhileKernel {
         let bytes: Vec<usize> = step.output_types.iter().map(|t| t.bytes()).collect();
         let mut second = Vec::new();
         for (k, r) in body.schedule().results.iter().enumerate() {
-            let stays = body.schedule().slots[r.slot].place == Place::Param(captures + k);
+            let stays = body.schedule().slots[r.slot].place == Location::Param(captures + k);
             let in_place = r.reuse == Some(captures + k);
             second.push(if stays || in_place { None } else { Some(take(bytes[k])?) });
         }

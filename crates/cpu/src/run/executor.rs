@@ -8,7 +8,7 @@ use crate::run::profile::Profile;
 use crate::select::{Problem, Registry, choose};
 use crate::simd::level::Target;
 use smallvec::{SmallVec, smallvec};
-use systole_compile::{ALIGN, Place, Schedule, Step};
+use systole_compile::{ALIGN, Location, Schedule, Step};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
 /// A program ready to run.
@@ -62,7 +62,7 @@ impl Executor {
 
     /// The panels in which parameter `p` has to lie, if not as rows.
     pub fn panels_of_param(&self, p: usize) -> Option<Panels> {
-        let slot = self.schedule.slots.iter().position(|x| x.place == Place::Param(p))?;
+        let slot = self.schedule.slots.iter().position(|x| x.place == Location::Param(p))?;
         self.panels_of(slot)
     }
 
@@ -86,7 +86,7 @@ impl Executor {
 
     /// Bytes of what each kernel can make once of parameters that are the same for many runs; 0: nothing.
     pub fn kept(&self, same: &dyn Fn(usize) -> bool) -> Vec<usize> {
-        let is_same = |&x: &usize| matches!(self.schedule.slots[x].place, Place::Param(p) if same(p));
+        let is_same = |&x: &usize| matches!(self.schedule.slots[x].place, Location::Param(p) if same(p));
         let steps = self.schedule.steps.iter().zip(&self.kernels);
         steps.map(|(step, k)| k.kept(&step.inputs.iter().map(is_same).collect::<Vec<bool>>())).collect()
     }
@@ -97,7 +97,7 @@ impl Executor {
     /// `params` point to the parameters that are the same, as far as the last of them, `kept` to room for [`Executor::kept`] bytes each.
     pub unsafe fn keep(&self, cx: &Cx<'_>, params: &[*const u8], kept: &[*mut u8]) {
         let address = |&x: &usize| match self.schedule.slots[x].place {
-            Place::Param(p) => params.get(p).copied().unwrap_or(std::ptr::null()),
+            Location::Param(p) => params.get(p).copied().unwrap_or(std::ptr::null()),
             _ => std::ptr::null(),
         };
         let made = kept.iter().enumerate().filter(|(_, to)| !to.is_null());
@@ -113,7 +113,7 @@ impl Executor {
     ///
     /// # Safety
     /// `params` point to arrays of the parameters' types; `results` has an address for each result that owns its
-    /// memory (see [`Place::Result`]), which is a parameter's only where the plan's `reuse` says so; `memory` points
+    /// memory (see [`Location::Result`]), which is a parameter's only where the plan's `reuse` says so; `memory` points
     /// to [`Executor::memory_bytes`] bytes that nothing else uses.
     pub unsafe fn run(
         &self,
@@ -142,11 +142,11 @@ impl Executor {
         let scratch = memory.wrapping_add(s.arena_bytes.next_multiple_of(ALIGN));
         let mut views: SmallVec<[*mut u8; 8]> = smallvec![std::ptr::null_mut(); s.views.len()];
         let address = |slot: usize, views: &[*mut u8]| match s.slots[slot].place {
-            Place::Param(p) => params[p].cast_mut(),
-            Place::Constant(c) => s.constants[c].bytes().as_ptr().cast_mut(),
-            Place::Arena(at) => memory.wrapping_add(at),
-            Place::Result(k) => results[k],
-            Place::View(v) => views[v],
+            Location::Param(p) => params[p].cast_mut(),
+            Location::Constant(c) => s.constants[c].bytes().as_ptr().cast_mut(),
+            Location::Arena(at) => memory.wrapping_add(at),
+            Location::Result(k) => results[k],
+            Location::View(v) => views[v],
         };
         let watched = watch::wanted();
         for (i, (step, kernel)) in s.steps.iter().zip(&self.kernels).enumerate() {
@@ -195,9 +195,9 @@ impl Executor {
         let s = &self.schedule;
         for (k, r) in s.results.iter().enumerate() {
             let from = match s.slots[r.slot].place {
-                Place::Param(p) => params[p],
-                Place::Constant(c) => s.constants[c].bytes().as_ptr(),
-                Place::Result(j) if j != k => results[j].cast_const(),
+                Location::Param(p) => params[p],
+                Location::Constant(c) => s.constants[c].bytes().as_ptr(),
+                Location::Result(j) if j != k => results[j].cast_const(),
                 _ => continue,
             };
             if !std::ptr::eq(from, results[k]) {

@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::kernel::Side;
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::machine::memory::Memory;
-use systole_compile::{Kernel as Plan, Load, Map, Place, Schedule, Slot, Step, right_operand};
+use systole_compile::{Kernel as Plan, Load, Location, Map, Schedule, Slot, Step, right_operand};
 use systole_ir::Result;
 
 /// Matrices `[rows, columns]` that lie as `[columns / width, rows, width]`.
@@ -84,34 +84,8 @@ struct SharedLayout {
 /// The panels in which each slot lies, if it does. Kernels take them so from now on.
 pub fn arrange(s: &Schedule, kernels: &mut [Box<dyn Kernel>]) -> Vec<Option<Panels>> {
     let uses: Vec<Vec<SharedLayout>> = s.steps.iter().map(together).collect();
-    let mut sets = Sets((0..s.slots.len()).collect());
     let nowhere = s.slots.len();
-    sets.0.push(nowhere);
-    // What lies as rows is joined with a slot that does not exist.
-    for (x, storage) in s.slots.iter().enumerate() {
-        match storage.place {
-            Place::Arena(_) => {}
-            Place::Param(p) => {
-                // A parameter keeps its order if no result takes its place.
-                match s.results.iter().find(|r| r.reuse == Some(p)) {
-                    Some(r) => sets.join(x, r.slot),
-                    None => sets.join(x, nowhere),
-                }
-            }
-            Place::Result(k) if s.results[k].reuse.is_some() => {}
-            _ => sets.join(x, nowhere),
-        }
-    }
-    for (step, uses) in s.steps.iter().zip(&uses) {
-        for &x in step.inputs.iter().chain(&step.outputs) {
-            if !uses.iter().any(|u| u.slots.contains(&x)) {
-                sets.join(x, nowhere);
-            }
-        }
-        for u in uses {
-            u.slots.windows(2).for_each(|pair| sets.join(pair[0], pair[1]));
-        }
-    }
+    let sets = alike(s, &uses);
     let mut lies = vec![None; s.slots.len()];
     let mut products: Vec<(Slot, usize, Side, [usize; 2])> = Vec::new();
     for (i, uses) in uses.iter().enumerate() {
@@ -145,13 +119,45 @@ pub fn arrange(s: &Schedule, kernels: &mut [Box<dyn Kernel>]) -> Vec<Option<Pane
     lies
 }
 
+/// Sets of slots that lie alike or not at all; what lies as rows is joined with a slot that does not exist.
+fn alike(s: &Schedule, uses: &[Vec<SharedLayout>]) -> Sets {
+    let mut sets = Sets((0..s.slots.len()).collect());
+    let nowhere = s.slots.len();
+    sets.0.push(nowhere);
+    for (x, storage) in s.slots.iter().enumerate() {
+        match storage.place {
+            Location::Arena(_) => {}
+            Location::Param(p) => {
+                // A parameter keeps its order if no result takes its place.
+                match s.results.iter().find(|r| r.reuse == Some(p)) {
+                    Some(r) => sets.join(x, r.slot),
+                    None => sets.join(x, nowhere),
+                }
+            }
+            Location::Result(k) if s.results[k].reuse.is_some() => {}
+            _ => sets.join(x, nowhere),
+        }
+    }
+    for (step, uses) in s.steps.iter().zip(uses) {
+        for &x in step.inputs.iter().chain(&step.outputs) {
+            if !uses.iter().any(|u| u.slots.contains(&x)) {
+                sets.join(x, nowhere);
+            }
+        }
+        for u in uses {
+            u.slots.windows(2).for_each(|pair| sets.join(pair[0], pair[1]));
+        }
+    }
+    sets
+}
+
 /// What a step takes in panels if its kernel can.
 fn together(step: &Step) -> Vec<SharedLayout> {
     let right = right_operand(step)
         .map(|(slot, matrix)| SharedLayout { slots: vec![slot], product: Some((Side::Right, matrix)) });
     let result = match &step.kernel {
         Plan::Map(map) => program(step, map, 0),
-        Plan::HandOn(h) if h.product.rank() == 2 => program(step, &h.map, h.operands()).map(|t| {
+        Plan::ProductEpilogue(h) if h.product.rank() == 2 => program(step, &h.map, h.operands()).map(|t| {
             let matrix = [h.product.shape[0], h.product.shape[1]];
             SharedLayout { product: Some((Side::Result, matrix)), ..t }
         }),

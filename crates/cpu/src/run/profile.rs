@@ -12,8 +12,8 @@ use crate::simd::level::Level;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-use systole_compile::{Kernel as Plan, Schedule, Step};
-use systole_ir::{DType, Op, TensorType};
+use systole_compile::{Schedule, Step};
+use systole_ir::{DType, TensorType};
 use systole_runtime::trace;
 
 /// Times of a program's steps.
@@ -83,32 +83,11 @@ fn span_of(step: &Step) -> String {
     )
 }
 
-/// Bytes that a step must read and write at least. Of large arrays of which it touches a part, the part.
-fn traffic(step: &Step) -> f64 {
-    let sum = |types: &[TensorType]| types.iter().map(|t| t.bytes() as f64).sum::<f64>();
-    let (read, written) = (sum(&step.input_types), sum(&step.output_types));
-    match &step.kernel {
-        Plan::Op { op: Op::Slice(_) | Op::DynamicSlice(_), .. } => 2.0 * written,
-        Plan::Op { op: Op::Gather(_), .. } => 2.0 * written + sum(&step.input_types[1..]),
-        Plan::Op { op: Op::DynamicUpdateSlice(_), .. } => 2.0 * sum(&step.input_types[1..]),
-        // What it writes parts of is among its inputs too, so that it runs after those were found.
-        Plan::Parts(_) => {
-            let both = step.inputs.iter().zip(&step.input_types).filter(|(x, _)| step.outputs.contains(x));
-            read + written - both.map(|(_, t)| t.bytes() as f64).sum::<f64>()
-        }
-        _ => read + written,
-    }
-}
-
 /// The shortest time for a kernel, and what sets it.
 fn ceiling(peak: &Peak, step: &Step, bytes: f64) -> (f64, &'static str) {
     let tier = peak.tier(bytes);
-    let multiplies = match &step.kernel {
-        Plan::Op { op, .. } => matches!(op, Op::DotGeneral(_) | Op::Convolution(_)),
-        kernel => matches!(kernel, Plan::Moments(_) | Plan::Pool(_) | Plan::HandOn(_)),
-    };
     let factors = step.input_types.first().map(|t| t.dtype);
-    let alike = multiplies && step.input_types.iter().take(2).all(|t| Some(t.dtype) == factors);
+    let alike = step.is_product() && step.input_types.iter().take(2).all(|t| Some(t.dtype) == factors);
     let (name, rate) = match factors.filter(|_| alike) {
         Some(DType::BF16) if peak.bf16_gflops > peak.fma_gflops => ("bf16", peak.bf16_gflops),
         Some(DType::I8 | DType::U8) => ("int8", peak.int8_gflops),
@@ -204,7 +183,7 @@ fn collect(
     for (i, StepTimes { calls, seconds, alone }) in timed {
         let step = &program.steps()[i];
         let inner = program.kernels()[i].inner();
-        let (flops, bytes) = (step.flops, traffic(step));
+        let (flops, bytes) = (step.flops, step.bytes_moved());
         let reached = || {
             let (least, name) = ceiling(&peak(level, if alone { 1 } else { threads }), step, bytes);
             (least / seconds, name)

@@ -7,7 +7,7 @@ use crate::select::Problem;
 use crate::simd::folds::adder;
 use crate::simd::level::TileFn;
 use std::sync::{Mutex, PoisonError};
-use systole_compile::{ALIGN, Blocks, Place};
+use systole_compile::{ALIGN, Blocks, Location};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Elements that one block of the loop over the groups' sums adds up.
@@ -50,7 +50,7 @@ impl Program {
         let mut apart = Vec::new();
         for (k, sum) in sums.iter().enumerate() {
             let result = &executor.schedule().results[k];
-            let own = executor.schedule().slots[result.slot].place == Place::Result(k);
+            let own = executor.schedule().slots[result.slot].place == Location::Result(k);
             let in_place = !own || result.reuse == Some(k);
             apart.push((!in_place).then_some(memory));
             memory += if in_place { 0 } else { sum.bytes.next_multiple_of(ALIGN) };

@@ -255,6 +255,41 @@ pub fn erf<I: Isa>(x: f32) -> f32 {
     w * (a / b)
 }
 
+/// erf⁻¹ by w = −ln(1 − x²), below and from 5 on (Giles, "Approximating the erfinv function", 2010).
+const ERF_INV_NEAR: [f32; 9] = [
+    2.810_226_4e-8,
+    3.432_739_4e-7,
+    -3.523_387_7e-6,
+    -4.391_506_5e-6,
+    2.185_808_7e-4,
+    -1.253_725e-3,
+    -4.177_681_6e-3,
+    2.466_407_3e-1,
+    1.501_409_4,
+];
+const ERF_INV_FAR: [f32; 9] = [
+    -2.002_142_6e-4,
+    1.009_505_6e-4,
+    1.349_343_2e-3,
+    -3.673_428_4e-3,
+    5.739_507_7e-3,
+    -7.622_461_3e-3,
+    9.438_870_5e-3,
+    1.001_674,
+    2.832_976_8,
+];
+
+/// The inverse of [`erf`]: ±∞ at ±1, NaN beyond.
+#[inline(always)]
+pub fn erf_inv<I: Isa>(x: f32) -> f32 {
+    // In two factors: 1 − x² would lose what is left of 1 near 1.
+    let w = -log::<I>((1.0 - x) * (1.0 + x));
+    let near = poly::<I, 9>(w - 2.5, ERF_INV_NEAR);
+    let far = poly::<I, 9>(w.sqrt() - 3.0, ERF_INV_FAR);
+    let y = x * if w < 5.0 { near } else { far };
+    if x.abs() == 1.0 { f32::INFINITY.copysign(x) } else { y }
+}
+
 /// From here on erf is 1 in f32.
 pub const ERF_IS_ONE: f32 = 3.832_507;
 
@@ -430,6 +465,7 @@ mod tests {
         check(Unary::Logistic, logistic::<Portable>, |_| true);
         check(Unary::Tanh, tanh::<Portable>, |_| true);
         check(Unary::Erf, erf::<Portable>, |_| true);
+        check(Unary::ErfInv, erf_inv::<Portable>, |_| true);
         check(Unary::Sine, |x| sin_cos::<Portable>(x, 0), |x| x.abs() <= TRIG_LIMIT);
         check(Unary::Cosine, |x| sin_cos::<Portable>(x, 1), |x| x.abs() <= TRIG_LIMIT);
         let (a, b) = (Binary::Power.row().float.unwrap(), Binary::Power.row().ulp);

@@ -6,6 +6,7 @@ pub mod bf16;
 pub mod cells;
 pub mod folds;
 pub mod gemm;
+pub mod jit;
 pub mod level;
 pub mod loops;
 pub mod math;

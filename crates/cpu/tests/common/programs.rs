@@ -35,7 +35,7 @@ pub fn all() -> Vec<[Arc<Graph>; 2]> {
 
 /// Those of one element type.
 fn of(dtype: DType) -> Vec<Arc<Graph>> {
-    let mut all = [products(dtype), convolutions(dtype), pooled(dtype), rows(dtype)].concat();
+    let mut all = [products(dtype), convolutions(dtype), large(dtype), pooled(dtype), rows(dtype)].concat();
     all.push(attention(dtype, None));
     all.push(attention(dtype, Some(Dropped { threshold: 1 << 30, factor: 4.0 / 3.0 })));
     all.push(recurrent(dtype));
@@ -73,6 +73,7 @@ fn products(dtype: DType) -> Vec<Arc<Graph>> {
         (66, 64, 300),
         (9, 9, 2100),
         (2, 2, 2100),
+        (30, 600, 40),
     ] {
         let (x, w, b) = (matrix(m, k), matrix(k, n), TensorType::new(dtype, [n]));
         all.push(with_gradients("layer", &[x.clone(), w.clone(), b], |p| {
@@ -85,6 +86,32 @@ fn products(dtype: DType) -> Vec<Arc<Graph>> {
             let gradient = p[0].transpose(&[1, 0]).dot(&p[1]);
             let first = &p[3] + (&gradient - &p[3]) * 0.1;
             vec![&p[2] - &first * 0.5, first]
+        }));
+        let sum = TensorType::new(F32, [m, n]);
+        all.push(graph("running sum", &[matrix(m, k), matrix(k, n), sum], |p| {
+            vec![&p[2] + p[0].dot(&p[1]).convert(F32)]
+        }));
+    }
+    all
+}
+
+/// Convolutions large enough for what pays only there, with gradients and with batch statistics of their results.
+fn large(dtype: DType) -> Vec<Arc<Graph>> {
+    let mut all = Vec::new();
+    for (x, k) in
+        [([3, 3, 3, 520], [1, 1, 520, 512]), ([2, 12, 12, 48], [3, 3, 48, 48]), ([5, 9, 9, 3], [3, 3, 3, 33])]
+    {
+        let types = [TensorType::new(dtype, x), TensorType::new(dtype, k)];
+        let conv = |p: &[Tensor]| {
+            p[0].convolution(&p[1], Convolution::same(p[0].ty(), p[1].ty(), &[1, 1], &[1, 1], 1))
+        };
+        all.push(with_gradients("conv", &types, conv));
+        all.push(graph("batch statistics", &types, |p| {
+            let y = conv(p);
+            let wide = y.convert(F32);
+            let mean = wide.mean(&[0, 1, 2]);
+            let centred = &wide - mean.broadcast_to(wide.shape());
+            vec![(&centred * &centred).mean(&[0, 1, 2]), mean, y]
         }));
     }
     all
@@ -131,7 +158,8 @@ fn convolutions(dtype: DType) -> Vec<Arc<Graph>> {
 /// Convolutions that are max-pooled, with their gradients, and pools alone.
 fn pooled(dtype: DType) -> Vec<Arc<Graph>> {
     let mut all = Vec::new();
-    let cases: [([usize; 4], [usize; 4], [usize; 2], usize); 6] = [
+    let cases: [([usize; 4], [usize; 4], [usize; 2], usize); 7] = [
+        ([2, 26, 26, 48], [3, 3, 48, 48], [2, 2], 2),
         ([3, 8, 8, 1], [3, 3, 1, 16], [2, 2], 2),
         ([2, 10, 10, 16], [3, 3, 16, 16], [2, 2], 2),
         ([2, 12, 12, 3], [5, 5, 3, 32], [2, 2], 2),

@@ -16,6 +16,7 @@ macro_rules! unary_ops {
             CountLeadingZeros = StableHLO "count_leading_zeros", count_leading_zeros, "Leading zero bits.", { float: None, int: Some(leading_zeros), vjp: None, domain: (-99.0, 99.0), ulp: 0 };
             Cosine = StableHLO "cosine", cosine, "cos x, radians.", { float: Some(f64::cos), int: None, vjp: Some(|x, _, dy| -&(dy * &x.sine())), domain: (-9.0, 9.0), ulp: 8 };
             Erf = CHLO "erf", erf, "The error function.", { float: Some(erf), int: None, vjp: Some(erf_vjp), domain: (-4.0, 4.0), ulp: 8 };
+            ErfInv = CHLO "erf_inv", erf_inv, "The inverse of the error function.", { float: Some(erf_inv), int: None, vjp: Some(erf_inv_vjp), domain: (-0.95, 0.95), ulp: 8 };
             Exponential = StableHLO "exponential", exp, "eˣ.", { float: Some(f64::exp), int: None, vjp: Some(|_, y, dy| dy * y), domain: (-9.0, 9.0), ulp: 4 };
             ExponentialMinusOne = StableHLO "exponential_minus_one", expm1, "eˣ − 1, accurate near 0.", { float: Some(f64::exp_m1), int: None, vjp: Some(|_, y, dy| dy * &(y + 1.0)), domain: (-4.0, 4.0), ulp: 8 };
             Floor = StableHLO "floor", floor, "Rounds down.", { float: Some(f64::floor), int: None, vjp: None, domain: (-4.0, 4.0), ulp: 0 };

@@ -1,14 +1,13 @@
 //! The core of the IR: [`Graph`] and [`Op`] (data), [`OpRule`] (what every op must say of itself), and
 //! [`GraphBuilder`], which appends typed nodes by these rules. Nothing here knows any single op's rules.
 //!
-//! A finished graph is nodes in an order in which every value is made before it is used. Immutable once built; passes make new graphs. Source locations and layer paths ride along for messages
-//! and are not part of a graph's identity.
+//! A finished graph is nodes in an order in which every value is made before it is used. It is immutable; passes make
+//! new graphs. Source locations and layer paths ride along for messages and are not part of a graph's identity.
 
 pub mod attr;
 mod builder;
 pub mod cost;
 mod elementwise;
-mod monoid;
 pub mod op;
 mod rule;
 mod tensor;
@@ -17,14 +16,13 @@ mod verify;
 pub use builder::{GraphBuilder, Tensor};
 pub use elementwise::{Binary, Unary};
 pub(crate) use elementwise::{binary_ops, mnemonic, unary_ops};
-pub use monoid::Monoid;
 pub use op::*;
 pub use rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, expect_args, moved_bytes};
 pub(crate) use rule::{MAX_DEPTH, too_deep};
 pub(crate) use tensor::{broadcast_shape, emit, emit1};
 
 use smallvec::SmallVec;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use systole_base::{Error, ErrorKind, Result, TensorType};
 
 /// One result of one node.
@@ -115,13 +113,6 @@ impl Graph {
     /// The layer path of a node, empty when it belongs to none.
     pub fn scope(&self, node: &Node) -> &str {
         self.scopes.get(node.scope as usize).map_or("", |s| s.as_str())
-    }
-
-    /// A hash of what the graph computes; names, locations and layer paths do not count.
-    pub fn structural_hash(&self) -> u64 {
-        let mut h = DefaultHasher::new();
-        self.hash(&mut h);
-        h.finish()
     }
 
     /// For each node, whether any of `results` depends on it.

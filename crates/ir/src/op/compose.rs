@@ -112,6 +112,18 @@ impl Tensor {
         positive.select(self, &(negative_part.expm1() * alpha))
     }
 
+    /// Hyperbolic sine: by eˣ − 1 below 1, where eˣ − e⁻ˣ would cancel, and without overflow before its own. CHLO: sinh.
+    #[track_caller]
+    pub fn sinh(&self) -> Tensor {
+        let near = self.abs().less(&self.ones_like());
+        // The unused branch must stay finite: its gradient is multiplied by zero, not skipped.
+        let u = near.select(self, &self.zeros_like()).expm1();
+        let small = (&u + &(&u / &(&u + 1.0))) * 0.5;
+        let half = 0.5f64.ln();
+        let large = (self + half).exp() - (-self + half).exp();
+        near.select(&small, &large)
+    }
+
     /// log(1 + eˣ) without overflow.
     #[track_caller]
     pub fn softplus(&self) -> Tensor {

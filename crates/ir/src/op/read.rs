@@ -1,6 +1,6 @@
 //! Rebuilds ops from what text says of them: the inverse of each op's `attrs`.
 
-use super::attr::Unread;
+use super::source::Unread;
 use super::*;
 
 pub(super) fn bitcast_convert(s: &Source<'_>) -> Unread<Op> {

@@ -1,6 +1,6 @@
 //! The op table: one entry for each mnemonic. Everything that must hold for every op iterates over it.
 
-use super::attr::Unread;
+use super::source::Unread;
 use super::*;
 use crate::graph::{binary_ops, mnemonic, unary_ops};
 

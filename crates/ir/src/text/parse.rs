@@ -6,7 +6,7 @@ mod values;
 use super::lex::{Lexer, Token};
 use crate::flow;
 use crate::graph::Graph;
-use crate::op::attr::Value;
+use crate::op::source::Value;
 use crate::op::{Op, Source, entry};
 use crate::{GraphBuilder, Mesh, Sharding, Spread, Tensor};
 use std::collections::HashMap;

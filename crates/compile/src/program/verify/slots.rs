@@ -52,7 +52,7 @@ fn step(s: &Schedule, i: usize, made: &mut [bool]) -> Result<(), String> {
     }
     for (k, (&slot, ty)) in step.outputs.iter().zip(&step.output_types).enumerate() {
         // A part of a loop's array is there before; the program only writes into it.
-        let is_part = matches!(step.kernel, Kernel::Parts(_)) && step.inputs.contains(&slot);
+        let is_part = matches!(step.kernel, Kernel::StridedMap(_)) && step.inputs.contains(&slot);
         match made.get(slot) {
             None => return Err(format!("slot {slot} does not exist")),
             Some(true) if !is_part || is_given(s.slots[slot].place) || step.outputs[..k].contains(&slot) => {

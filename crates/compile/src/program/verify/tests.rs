@@ -184,7 +184,8 @@ fn bodies_of_loops_are_verified_and_fit_their_step() {
     });
     caught_in(scan(), &[], "is read after a part of it is overwritten", |s| {
         let body = trip(s);
-        let written = body.steps.iter().position(|step| matches!(step.kernel, Kernel::Parts(_))).unwrap();
+        let written =
+            body.steps.iter().position(|step| matches!(step.kernel, Kernel::StridedMap(_))).unwrap();
         let of =
             body.views.iter().find(|v| body.steps[written].outputs.contains(&body.steps[v.by].outputs[0]));
         let slice = body.steps[of.unwrap().by].clone();

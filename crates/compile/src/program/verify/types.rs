@@ -16,12 +16,12 @@ pub fn check(step: &Step) -> Checked {
     let (ins, outs) = (&step.input_types[..], &step.output_types[..]);
     match &step.kernel {
         Kernel::Map(m) => map(m, ins).and_then(|()| stores(m, outs)),
-        Kernel::Parts(p) => map(&p.map, ins).and_then(|()| strided(p, outs)),
+        Kernel::StridedMap(p) => map(&p.map, ins).and_then(|()| strided(p, outs)),
         Kernel::Reduce { map: m, folded, .. } => reduce(m, folded, ins, outs),
-        Kernel::HandOn(h) => product_epilogue(h, ins, outs),
+        Kernel::ProductEpilogue(h) => product_epilogue(h, ins, outs),
         Kernel::Rows(r) => rows(r, ins, outs),
         Kernel::Op { op, bias } => op_with_bias(op, *bias, ins, outs),
-        Kernel::Onto { op } => {
+        Kernel::Accumulate { op } => {
             let (addend, operands) = ins.split_last().ok_or("nothing is added to")?;
             same("the addend", addend, outs.first().ok_or("there is no result")?)?;
             infers(op, operands, outs)

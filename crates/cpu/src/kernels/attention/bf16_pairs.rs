@@ -18,6 +18,7 @@ use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::lanes_mut;
 use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};
+use std::ops::Range;
 use systole_ir::DType;
 use systole_ir::attention::Wanted;
 
@@ -374,6 +375,61 @@ impl AttentionKernel {
         }
     }
 
+    /// Slopes of a block of queries in place of what they are made from, and the same rounded.
+    unsafe fn slopes_of_block(
+        &self,
+        pairs: &Pairs,
+        io: &Arrays,
+        (head, block): (usize, Range<usize>),
+        [scores, slopes, rounded]: [Rows; 3],
+        whole: usize,
+        room: *mut f32,
+    ) {
+        let score_row = self.score_row();
+        for (r, query) in block.enumerate() {
+            let own = |x: Rows| x.at.wrapping_add(r * score_row);
+            // SAFETY: the caller's rows of scores, and room for a row's random bits.
+            unsafe {
+                let bits = self.bits(io.random, head, query, room);
+                let mut row = Row { scale: self.scale(), ..self.row(own(scores), own(slopes), bits) };
+                self.along(self.slope, &mut row, self.seen(query), whole);
+                let from = own(slopes).cast_const().cast();
+                (pairs.round)(rounded.at.add(r * rounded.row).cast(), from, from, from, whole);
+            }
+        }
+    }
+
+    /// Words of two neighbouring rows of scores, for `whole` keys.
+    unsafe fn pairs_of_scores(&self, pairs: &Pairs, from: Rows, [rows, whole]: [usize; 2], to: *mut f32) {
+        let score_row = self.score_row();
+        // SAFETY: the caller's rows with room for one more, and room for their pairs in whole tiles.
+        unsafe {
+            if rows % 2 == 1 {
+                from.at.add(rows * score_row).write_bytes(0, whole);
+            }
+            for pair in 0..words(rows) {
+                let first = from.at.add(2 * pair * score_row).cast_const();
+                let second = first.add(score_row).cast();
+                let to = to.wrapping_add(pair * score_row).cast();
+                (pairs.interleave)(to, first.cast(), second, second, whole);
+            }
+            for none in words(rows)..pairs.words(rows) {
+                to.wrapping_add(none * score_row).write_bytes(0, whole);
+            }
+        }
+    }
+
+    /// Stores a block's derivatives by queries.
+    unsafe fn store_queries(&self, output: Rows, head: usize, block: Range<usize>, dq: Ptr) {
+        for (r, query) in block.enumerate() {
+            // SAFETY: the caller's rows of sums; the result has a row for each query.
+            unsafe {
+                let to = self.address(dq, head, self.queries, query, self.width);
+                self.store(output.at.add(r * output.row), self.scale(), self.width, to);
+            }
+        }
+    }
+
     /// The derivatives by a task's queries, and its share of those by keys and values at `sums`: features by keys.
     unsafe fn backward_by_pairs(
         &self,
@@ -416,27 +472,10 @@ impl AttentionKernel {
                 pairs.multiply(&pairs.to_keys, [rows, seen, words(self.width)], q, k_turned, scores, false);
                 pairs.multiply(&pairs.to_keys, [rows, seen, words(self.depth)], dy, v, slopes, false);
                 let whole = 2 * pairs.words(seen);
-                for (r, query) in block.clone().enumerate() {
-                    let own = |x: Rows| x.at.wrapping_add(r * score_row);
-                    let bits = self.bits(io.random, head, query, place(at.bits));
-                    let mut row = Row { scale: self.scale(), ..self.row(own(scores), own(slopes), bits) };
-                    self.along(self.slope, &mut row, self.seen(query), whole);
-                    let from = own(slopes).cast_const().cast();
-                    (pairs.round)(rounded.at.add(r * rounded.row).cast(), from, from, from, whole);
-                }
+                let along = [scores, slopes, rounded];
+                self.slopes_of_block(pairs, io, (head, block.clone()), along, whole, place(at.bits));
                 for (from, to) in [(scores, at.weight_pairs), (slopes, at.slope_pairs)] {
-                    if rows % 2 == 1 {
-                        from.at.add(rows * score_row).write_bytes(0, whole);
-                    }
-                    for pair in 0..words(rows) {
-                        let first = from.at.add(2 * pair * score_row).cast_const();
-                        let second = first.add(score_row).cast();
-                        let to = place(to + pair * score_row).cast();
-                        (pairs.interleave)(to, first.cast(), second, second, whole);
-                    }
-                    for none in words(rows)..pairs.words(rows) {
-                        place(to + none * score_row).write_bytes(0, whole);
-                    }
+                    self.pairs_of_scores(pairs, from, [rows, whole], place(to));
                 }
                 let dy_pairs = pairs.features(place(at.cotangent_pairs), depth);
                 let weights = by_keys(place(at.weight_pairs));
@@ -447,10 +486,7 @@ impl AttentionKernel {
                 if let Some(dq) = io.result_of(&self.found, Wanted::Queries) {
                     let dims = [rows, self.width, words(seen)];
                     pairs.multiply(&pairs.to_width, dims, rounded, k, output, false);
-                    for (r, query) in block.enumerate() {
-                        let to = self.address(dq, head, self.queries, query, self.width);
-                        self.store(output.at.add(r * width), self.scale(), self.width, to);
-                    }
+                    self.store_queries(output, head, block, dq);
                 }
             }
         }

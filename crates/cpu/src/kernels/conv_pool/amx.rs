@@ -246,7 +246,7 @@ impl TilePool {
                 let c = memory.add(lines + zeros).cast::<f32>();
                 let registers = self.fused.configure(few_columns::shapes(images.len()));
                 let a = io.y.elem::<u16>(images.start * row).cast_const();
-                (self.fused.few_columns)(&few_columns::Call {
+                (self.fused.few_columns)(&few_columns::TileColumnsArgs {
                     rows: images.len(),
                     k: row,
                     a,

@@ -42,7 +42,7 @@ pub struct TileGradient {
     /// Windows of an image, and places in one.
     windows: [usize; 2],
     places: usize,
-    /// For each tile of taps what these see, as [`unpooled::Call`] has it, and how many they are.
+    /// For each tile of taps what these see, as [`unpooled::TileGradientArgs`] has it, and how many they are.
     taps: Vec<(Vec<usize>, usize)>,
     features: usize,
     magnitude: TileFn,
@@ -213,7 +213,7 @@ impl TileGradient {
                         let _registers = self.fused.configure(unpooled::shapes(taps + ones, self.windows[1]));
                         for group in 0..self.groups() {
                             let feature = group * FEATURES;
-                            (self.fused.unpooled)(&unpooled::Call {
+                            (self.fused.unpooled)(&unpooled::TileGradientArgs {
                                 images: images.len(),
                                 rows,
                                 windows: self.windows[1],

@@ -22,7 +22,7 @@ const MOST_OF_TWO: usize = 9;
 const OF_ONE: [usize; 3] = [18, 20, 25];
 
 /// One call of a register kernel: sums over some windows of some images.
-struct Call {
+struct PatchArgs {
     /// The first window's patch of the first image, and numbers from one window's to the next one's, and from one image's.
     patches: *const f32,
     patch: usize,
@@ -50,11 +50,11 @@ struct Call {
 }
 
 /// A register kernel for a number of taps.
-type PatchFn = unsafe fn(usize, &Call);
+type PatchFn = unsafe fn(usize, &PatchArgs);
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::kernels::conv_pool::im2col::{AT_A_TIME, Call};
+    use crate::kernels::conv_pool::im2col::{AT_A_TIME, PatchArgs};
     use std::arch::x86_64::*;
     use std::mem::MaybeUninit;
 
@@ -101,7 +101,7 @@ mod x86 {
     /// Gradients of a window, `at` elements from the first one, of images from `from` on.
     #[allow(clippy::needless_range_loop)] // As below.
     #[inline(always)]
-    unsafe fn make<const N: usize>(c: &Call, from: usize, at: usize, near: &mut Near<N>) {
+    unsafe fn make<const N: usize>(c: &PatchArgs, from: usize, at: usize, near: &mut Near<N>) {
         // SAFETY: as for `sums`.
         unsafe {
             let zero = _mm512_setzero_ps();
@@ -136,7 +136,7 @@ mod x86 {
     /// `K` taps of `N` vectors of filters. `MADE`: gradients are products; otherwise there is one image.
     #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn sums<const K: usize, const N: usize, const MADE: bool>(c: &Call) {
+    unsafe fn sums<const K: usize, const N: usize, const MADE: bool>(c: &PatchArgs) {
         // SAFETY: the caller's arrays cover the windows, images, taps, vectors and terms; past the last image there are
         // factors of `AT_A_TIME` more, of which nothing is used. The level is available.
         unsafe {
@@ -192,7 +192,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub unsafe fn run<const N: usize, const MADE: bool>(taps: usize, c: &Call) {
+    pub unsafe fn run<const N: usize, const MADE: bool>(taps: usize, c: &PatchArgs) {
         macro_rules! by_taps {
             ($($k:literal)*) => {
                 match taps {
@@ -364,7 +364,7 @@ impl Patches {
         let together = if self.taps.len() > MOST_OF_TWO { 1 } else { 2 };
         for j in (0..filters).step_by(together * LANES) {
             let at = windows.start * filters + j;
-            let call = Call {
+            let call = PatchArgs {
                 patches: tables.wrapping_add(windows.start * self.patch),
                 patch: self.patch,
                 image: self.table(),

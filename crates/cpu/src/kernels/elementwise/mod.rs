@@ -1,9 +1,10 @@
-//! Element-wise programs: interpreted tile by tile, or machine code.
+//! Element-wise programs: interpreted tile by tile, or machine code. The programs themselves, which other families run
+//! too, are `kernel/program.rs` and `simd/jit/`.
 
-pub mod jit;
-pub mod map;
+#[cfg(test)]
+mod tests;
 
-use crate::kernels::elementwise::map::MapKernel;
+use crate::kernel::program::MapKernel;
 use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem};
 use systole_compile::Kernel;
 
@@ -12,7 +13,7 @@ fn bind(p: &Problem<'_>, fuse: bool) -> Result<MapKernel, &'static str> {
     let level = p.target.programs();
     match &p.step.kernel {
         Kernel::Map(m) => Ok(MapKernel::with(m, level, fuse)),
-        Kernel::Parts(m) => Ok(MapKernel::of_parts(m, level, fuse)),
+        Kernel::StridedMap(m) => Ok(MapKernel::of_parts(m, level, fuse)),
         _ => Err("it is no element-wise program"),
     }
 }
@@ -21,14 +22,14 @@ fn bind(p: &Problem<'_>, fuse: bool) -> Result<MapKernel, &'static str> {
 pub static FAMILY: Family = Family {
     name: "elementwise",
     doc: "element-wise programs over one index space",
-    takes: |step| matches!(step.kernel, Kernel::Map(_) | Kernel::Parts(_)),
+    takes: |step| matches!(step.kernel, Kernel::Map(_) | Kernel::StridedMap(_)),
     candidates: &[
         Candidate {
             name: "jit",
             why: "machine code made at run time: the whole program is one loop whose values stay in registers",
             levels: AVX2_UP,
             accepts: |p| {
-                if !jit::is_wanted() {
+                if !crate::simd::jit::is_wanted() {
                     return Err("SYSTOLE_JIT is off".into());
                 }
                 let kernel = bind(p, true)?;

@@ -209,7 +209,7 @@ fn even_by(unit: usize, n: usize, parts: usize, i: usize) -> Range<usize> {
 }
 
 /// One part of a product: what is packed at a time.
-struct Part {
+struct Chunk {
     panels: Range<usize>,
     columns: Range<usize>,
     blocks: Range<usize>,
@@ -443,7 +443,7 @@ impl<T: Element> Blocked<T> {
         for i in 0..p.row_parts {
             for j in 0..p.column_parts {
                 for l in 0..p.block_parts {
-                    let part = Part {
+                    let part = Chunk {
                         panels: even(p.panels, p.row_parts, i),
                         columns: even_by(self.shape.columns, self.n, p.column_parts, j),
                         blocks: even(p.blocks, p.block_parts, l),
@@ -465,7 +465,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Packs what a part needs.
-    unsafe fn pack(&self, cx: &Cx<'_>, at: &At<'_>, part: &Part) {
+    unsafe fn pack(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
         let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
         let no_right = self.b.direct || self.plan.by_columns || at.kept || part.right_ready;
         let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(self.shape.group) };
@@ -492,7 +492,7 @@ impl<T: Element> Blocked<T> {
         cx.team.run_with(part.blocks.len() * per_block, (lanes * steps) as f64 * PACK_NS, cx.flush, &body);
     }
 
-    unsafe fn pack_left(&self, at: &At<'_>, part: &Part, block: usize, panels: Range<usize>) {
+    unsafe fn pack_left(&self, at: &At<'_>, part: &Chunk, block: usize, panels: Range<usize>) {
         let panel = |p: usize| {
             let rows = self.row(p)..self.row(p + 1);
             let to = self.left_panel(at, part, block, p).cast_mut();
@@ -504,7 +504,7 @@ impl<T: Element> Blocked<T> {
         unsafe { (self.a.pack)(&panels) };
     }
 
-    unsafe fn pack_right(&self, at: &At<'_>, part: &Part, block: usize, columns: Range<usize>) {
+    unsafe fn pack_right(&self, at: &At<'_>, part: &Chunk, block: usize, columns: Range<usize>) {
         let panel = |j: usize| {
             let columns = j..(j + self.shape.columns).min(columns.end);
             let fill = self.shape.width(columns.len());
@@ -543,7 +543,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Where a panel of the packed left operand lies.
-    fn left_panel(&self, at: &At<'_>, part: &Part, block: usize, panel: usize) -> *const T {
+    fn left_panel(&self, at: &At<'_>, part: &Chunk, block: usize, panel: usize) -> *const T {
         let steps = self.step(block) - self.step(part.blocks.start);
         let of_block = self.step(block + 1) - self.step(block);
         let before = steps * part.panels.len() + (panel - part.panels.start) * of_block;
@@ -551,7 +551,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Where the panel of the packed right operand that begins at column `j` lies.
-    fn right_panel(&self, at: &At<'_>, part: &Part, block: usize, j: usize) -> *const T {
+    fn right_panel(&self, at: &At<'_>, part: &Chunk, block: usize, j: usize) -> *const T {
         let columns = part.columns.len().next_multiple_of(self.shape.columns);
         let steps = self.step(block) - self.step(part.blocks.start);
         let of_block = self.step(block + 1) - self.step(block);
@@ -564,7 +564,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Computes a part's tiles.
-    unsafe fn tiles(&self, cx: &Cx<'_>, at: &At<'_>, part: &Part) {
+    unsafe fn tiles(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
         let (splits, group) = (self.plan.splits, self.group());
         // Few rows: each cache gets its part of the right operand.
         let own = self.plan.by_columns;
@@ -603,18 +603,18 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Where sums go when a part is done: the result, or memory of their own.
-    fn target(&self, at: &At<'_>, part: &Part, job: &Job) -> Place<T> {
+    fn target(&self, at: &At<'_>, part: &Chunk, job: &Job) -> Dest<T> {
         let (row, column) = (self.row(job.panels.start), job.columns.start);
         if self.plan.splits > 1 {
             let before = job.split * self.m * self.n;
-            return Place::rows(at.sums.elem(before + row * self.n + column), self.n);
+            return Dest::rows(at.sums.elem(before + row * self.n + column), self.n);
         }
         if self.sums_apart() {
             let columns = part.columns.len();
             let before = (row - self.row(part.panels.start)) * columns + column - part.columns.start;
-            return Place::rows(at.sums.elem(before), columns);
+            return Dest::rows(at.sums.elem(before), columns);
         }
-        Place::rows(at.c.elem(row * self.n + column), self.n)
+        Dest::rows(at.c.elem(row * self.n + column), self.n)
     }
 
     /// Elements of a task's own memory: a block of the right operand, sums between blocks, complete sums of a panel.
@@ -646,7 +646,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// The tiles of a group of columns and a range of panels and blocks.
-    unsafe fn job(&self, at: &At<'_>, part: &Part, job: &Job) {
+    unsafe fn job(&self, at: &At<'_>, part: &Chunk, job: &Job) {
         let parts = self.own_parts(at, job);
         with_scratch(parts.iter().sum::<usize>() * size_of::<T>(), |memory| {
             let _registers = self.shape.registers.map(|r| Configured::new(r, self.height));
@@ -662,7 +662,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// One block of steps of a job. Between blocks its sums are in `sums`; `row` has room for those of one panel.
-    unsafe fn block(&self, at: &At<'_>, part: &Part, job: &Job, block: usize, sums: *mut T, row: *mut T) {
+    unsafe fn block(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, sums: *mut T, row: *mut T) {
         let target = self.target(at, part, job);
         let (first, last) = (block == job.blocks.start, block + 1 == job.blocks.end);
         let completes = last && self.completes(job);
@@ -671,7 +671,7 @@ impl<T: Element> Blocked<T> {
         let mine;
         let mut right = part;
         if self.packs(at) {
-            mine = Part {
+            mine = Chunk {
                 panels: job.panels.clone(),
                 columns: job.columns.clone(),
                 blocks: block..block + 1,
@@ -701,12 +701,12 @@ impl<T: Element> Blocked<T> {
             let group = self.handed_on_with(job, i);
             let (a, left) = self.left(at, part, block, panel);
             let between = match self.waits() {
-                true => Place::tiles(sums.wrapping_add(i * self.height * columns), self.height),
+                true => Dest::tiles(sums.wrapping_add(i * self.height * columns), self.height),
                 false => target.down(before),
             };
             let from = match first {
                 true if continued => target.down(before),
-                true => Place::none(),
+                true => Dest::none(),
                 false => between,
             };
             let to = match last {
@@ -731,12 +731,12 @@ impl<T: Element> Blocked<T> {
         panel: usize,
         group: &Range<usize>,
         (row, apart): (*mut T, usize),
-    ) -> Place<T> {
+    ) -> Dest<T> {
         if !self.panels[1] {
-            return Place { whole: true, ..Place::rows(row, apart) };
+            return Dest { whole: true, ..Dest::rows(row, apart) };
         }
         let waiting = self.row(panel) - self.row(group.start);
-        Place::tiles(row.wrapping_add(waiting * self.shape.columns), self.at_once(job) * self.height)
+        Dest::tiles(row.wrapping_add(waiting * self.shape.columns), self.at_once(job) * self.height)
     }
 
     /// What follows the last block of a panel of rows: as rows, or in panels of columns once all of `group` are complete.
@@ -763,7 +763,7 @@ impl<T: Element> Blocked<T> {
     unsafe fn corrections(
         &self,
         at: &At<'_>,
-        right: &Part,
+        right: &Chunk,
         job: &Job,
         block: usize,
         (ones, scale): Correction<T>,
@@ -774,8 +774,8 @@ impl<T: Element> Blocked<T> {
             rows: 1,
             left: Left::Packed,
             a: Strided { ptr: ones.as_ptr(), row: 1, k: 1 },
-            from: Place::none(),
-            to: Place::rows(corrections.as_mut_ptr(), 0),
+            from: Dest::none(),
+            to: Dest::rows(corrections.as_mut_ptr(), 0),
             bias: std::ptr::null(),
         };
         // SAFETY: one row of the group's columns.
@@ -832,7 +832,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// The left operand's panel of a block, packed or where it lies.
-    fn left(&self, at: &At<'_>, part: &Part, block: usize, panel: usize) -> (Strided<T>, Left) {
+    fn left(&self, at: &At<'_>, part: &Chunk, block: usize, panel: usize) -> (Strided<T>, Left) {
         if !self.a.direct {
             let ptr = self.left_panel(at, part, block, panel);
             return (Strided { ptr, row: 1, k: self.height }, Left::Packed);
@@ -844,7 +844,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// The tiles of one panel of rows over a job's columns; `part` says how the right operand is packed.
-    unsafe fn row_of_tiles(&self, at: &At<'_>, part: &Part, job: &Job, block: usize, line: &Line<T>) {
+    unsafe fn row_of_tiles(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, line: &Line<T>) {
         let k = self.step(block + 1) - self.step(block);
         // The next panel of the left operand comes while this one is used, a part with each tile.
         let next = if line.left == Left::Packed { line.a.k.max(line.rows) * k } else { 0 };
@@ -983,7 +983,7 @@ impl<T: Element> Kernel for Blocked<T> {
             finish: None,
         };
         let (columns, blocks) = (0..self.n, 0..self.plan.blocks);
-        let part = Part { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
+        let part = Chunk { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
         let group = self.shape.group;
         let per_block = self.n.div_ceil(group);
         let body = |task: usize| {
@@ -1064,7 +1064,7 @@ struct Strided<T> {
 
 /// Where sums of a panel of rows are, from the first column on.
 #[derive(Clone, Copy)]
-struct Place<T> {
+struct Dest<T> {
     /// Null: there are none.
     ptr: *mut T,
     /// Elements between columns.
@@ -1075,24 +1075,24 @@ struct Place<T> {
     whole: bool,
 }
 
-impl<T> Place<T> {
-    fn none() -> Place<T> {
-        Place { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
+impl<T> Dest<T> {
+    fn none() -> Dest<T> {
+        Dest { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
     }
 
     /// Rows of a matrix.
-    fn rows(ptr: *mut T, row: usize) -> Place<T> {
-        Place { ptr, column: 1, row: Some(row), whole: false }
+    fn rows(ptr: *mut T, row: usize) -> Dest<T> {
+        Dest { ptr, column: 1, row: Some(row), whole: false }
     }
 
     /// One tile of `height` rows after the other.
-    fn tiles(ptr: *mut T, height: usize) -> Place<T> {
-        Place { ptr, column: height, row: None, whole: true }
+    fn tiles(ptr: *mut T, height: usize) -> Dest<T> {
+        Dest { ptr, column: height, row: None, whole: true }
     }
 
     /// The same, some rows further down.
-    fn down(self, rows: usize) -> Place<T> {
-        Place { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
+    fn down(self, rows: usize) -> Dest<T> {
+        Dest { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
     }
 
     /// Address and elements between rows of the tile at a column.
@@ -1106,12 +1106,12 @@ struct Line<T> {
     rows: usize,
     left: Left,
     a: Strided<T>,
-    from: Place<T>,
-    to: Place<T>,
+    from: Dest<T>,
+    to: Dest<T>,
     bias: *const T,
 }
 
-/// Part of a result that one task computes.
+/// Chunk of a result that one task computes.
 struct Job {
     panels: Range<usize>,
     columns: Range<usize>,

@@ -26,7 +26,7 @@ const AHEAD: usize = 32;
 const TILES: usize = 8;
 
 /// One call of a register kernel: the sums of a tile of rows over some products.
-struct Call {
+struct ColumnsArgs {
     k: usize,
     a: *const f32,
     /// From one row, and from one product, to the next.
@@ -47,7 +47,7 @@ struct Call {
 /// (Plain loops: closures would not be compiled for the level.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: bool>(s: &Call) {
+unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: bool>(s: &ColumnsArgs) {
     // SAFETY: the caller's operands cover the rows, products and columns; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; R];
@@ -86,7 +86,10 @@ unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: b
 /// Adds what belongs to complete sums, and stores them.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(s: &Call, mut acc: [[V; N]; R]) {
+unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(
+    s: &ColumnsArgs,
+    mut acc: [[V; N]; R],
+) {
     // SAFETY: by the caller's promise.
     unsafe {
         for r in 0..R {
@@ -120,13 +123,13 @@ unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(s: &Cal
 }
 
 /// A register kernel for a number of rows up to the level's.
-type SlimKernel = unsafe fn(usize, &Call);
+type SlimKernel = unsafe fn(usize, &ColumnsArgs);
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, [$($r:literal)*], $feature:literal) => {
         #[target_feature(enable = $feature)]
-        unsafe fn $name<const NEAR: bool>(rows: usize, s: &Call) {
+        unsafe fn $name<const NEAR: bool>(rows: usize, s: &ColumnsArgs) {
             match rows {
                 // SAFETY: the caller's promises are those of `sums`.
                 $($r => unsafe { sums::<$v, $r, $n, NEAR>(s) },)*
@@ -230,7 +233,7 @@ impl FewColumns {
         let first = products.start == 0;
         for tile in tiles.clone() {
             let (from, to) = (self.m * tile / self.tiles, self.m * (tile + 1) / self.tiles);
-            let call = Call {
+            let call = ColumnsArgs {
                 k: products.len(),
                 a: a.elem::<f32>(from * self.a_row + products.start * self.a_k).cast_const(),
                 a_row: self.a_row,

@@ -6,7 +6,7 @@
 use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side};
 use crate::select::{Answer, Candidate, EVERY, Family, Problem, Refusal};
 use smallvec::SmallVec;
-use systole_compile::{HandOn as Plan, Kernel as StepKernel, Step};
+use systole_compile::{Kernel as StepKernel, ProductEpilogue as Plan, Step};
 use systole_ir::{Op, Result};
 
 /// Columns of a product below which its program would take runs that are shorter than what each run costs.
@@ -19,7 +19,7 @@ const LONG: usize = 256;
 pub static FAMILY: Family = Family {
     name: "product_epilogue",
     doc: "a product and the element-wise program that alone reads it",
-    takes: |step| matches!(step.kernel, StepKernel::HandOn(_)),
+    takes: |step| matches!(step.kernel, StepKernel::ProductEpilogue(_)),
     candidates: &[
         Candidate {
             name: "panel_by_panel",
@@ -39,7 +39,7 @@ pub static FAMILY: Family = Family {
 
 fn plan<'a>(p: &Problem<'a>) -> std::result::Result<&'a Plan, &'static str> {
     match &p.step.kernel {
-        StepKernel::HandOn(plan) => Ok(plan),
+        StepKernel::ProductEpilogue(plan) => Ok(plan),
         _ => Err("it is no product with an epilogue"),
     }
 }

@@ -5,14 +5,13 @@
 use crate::kernel::copy::{BoxCopy, Dim, fill};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use systole_compile::Step;
-use systole_ir::op::Gather;
+use systole_ir::op::{Gather, Pad};
 use systole_ir::{DType, Op, Result, TensorType};
 
 /// The kernel of an op of this family; `None`: not of this family.
 pub fn bind(op: &Op, step: &Step) -> Option<Box<dyn Kernel>> {
     let (x, y) = (step.input_types.first()?, step.output_types.first()?);
     let size = y.dtype.size();
-    let own = |t: &TensorType| -> Vec<isize> { t.shape.strides().iter().map(|&s| s as isize).collect() };
     let (sx, sy) = (own(x), own(y));
     let dims = |f: &dyn Fn(usize) -> Dim| -> Vec<Dim> { (0..y.rank()).map(f).collect() };
     let copies = |copies: Vec<BoxCopy>, fill: bool| -> Option<Box<dyn Kernel>> {
@@ -35,32 +34,8 @@ pub fn bind(op: &Op, step: &Step) -> Option<Box<dyn Kernel>> {
             let at = (0..y.rank()).filter(|&d| back(d)).map(|d| (y.shape[d] as isize - 1) * sx[d]).sum();
             copies(vec![BoxCopy::new(size, &d, if y.elements() == 0 { 0 } else { at }, 0)], false)
         }
-        Op::Concatenate(c) => {
-            let mut parts = Vec::new();
-            let mut at = 0;
-            for part in &step.input_types {
-                let sp = own(part);
-                let d: Vec<Dim> =
-                    (0..y.rank()).map(|d| Dim { size: part.shape[d], src: sp[d], dst: sy[d] }).collect();
-                parts.push(BoxCopy::new(size, &d, 0, at));
-                at += part.shape[c.dim] as isize * sy[c.dim];
-            }
-            copies(parts, false)
-        }
-        Op::Pad(p) => {
-            let (mut src_at, mut dst_at, mut box_dims) = (0, 0, Vec::new());
-            for d in 0..y.rank() {
-                let (low, step) = (p.low[d], p.interior[d] as i64 + 1);
-                // Operand coordinates that land inside: low + i·step in 0..size.
-                let first = if low < 0 { (-low + step - 1) / step } else { 0 };
-                let end = ((y.shape[d] as i64 - low + step - 1).div_euclid(step)).min(x.shape[d] as i64);
-                let count = (end - first).max(0) as usize;
-                box_dims.push(Dim { size: count, src: sx[d], dst: sy[d] * step as isize });
-                src_at += first as isize * sx[d];
-                dst_at += (low + first * step) as isize * sy[d];
-            }
-            copies(vec![BoxCopy::new(size, &box_dims, src_at, dst_at)], true)
-        }
+        Op::Concatenate(c) => copies(joined(c.dim, step, &sy), false),
+        Op::Pad(p) => copies(vec![padded(p, x, y)], true),
         Op::DynamicSlice(_) => {
             let d = dims(&|d| Dim { size: y.shape[d], src: sx[d], dst: sy[d] });
             let starts = Starts::new(&step.input_types[1..], x, y);
@@ -82,6 +57,42 @@ pub fn bind(op: &Op, step: &Step) -> Option<Box<dyn Kernel>> {
         Op::Gather(g) => Some(Box::new(GatherKernel::new(g, x, &step.input_types[1], y))),
         _ => None,
     }
+}
+
+/// Distances between neighbours along each dimension, in elements.
+fn own(t: &TensorType) -> Vec<isize> {
+    t.shape.strides().iter().map(|&s| s as isize).collect()
+}
+
+/// Each operand to its place along `dim` in a result with strides `sy`.
+fn joined(dim: usize, step: &Step, sy: &[isize]) -> Vec<BoxCopy> {
+    let mut at = 0;
+    let copy = |part: &TensorType| {
+        let sp = own(part);
+        let dims: Vec<Dim> =
+            (0..part.rank()).map(|d| Dim { size: part.shape[d], src: sp[d], dst: sy[d] }).collect();
+        let copy = BoxCopy::new(part.dtype.size(), &dims, 0, at);
+        at += part.shape[dim] as isize * sy[dim];
+        copy
+    };
+    step.input_types.iter().map(copy).collect()
+}
+
+/// The part of the operand that lands inside the result.
+fn padded(p: &Pad, x: &TensorType, y: &TensorType) -> BoxCopy {
+    let (sx, sy) = (own(x), own(y));
+    let (mut src_at, mut dst_at, mut box_dims) = (0, 0, Vec::new());
+    for d in 0..y.rank() {
+        let (low, step) = (p.low[d], p.interior[d] as i64 + 1);
+        // Operand coordinates that land inside: low + i·step in 0..size.
+        let first = if low < 0 { (-low + step - 1) / step } else { 0 };
+        let end = ((y.shape[d] as i64 - low + step - 1).div_euclid(step)).min(x.shape[d] as i64);
+        let count = (end - first).max(0) as usize;
+        box_dims.push(Dim { size: count, src: sx[d], dst: sy[d] * step as isize });
+        src_at += first as isize * sx[d];
+        dst_at += (low + first * step) as isize * sy[d];
+    }
+    BoxCopy::new(y.dtype.size(), &box_dims, src_at, dst_at)
 }
 
 /// Boxes copied from the inputs in order; before that the result is filled with the last input, when asked.

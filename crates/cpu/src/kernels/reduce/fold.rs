@@ -3,12 +3,12 @@
 //! The order of a fold is a function of the shape: fixed lanes, fixed parts, and a tree over the parts. Narrow floats
 //! are folded in f32 and rounded once.
 
+use crate::kernel::program::{Program, Registers, TILE, store};
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::elementwise::jit;
-use crate::kernels::elementwise::jit::Sink;
-use crate::kernels::elementwise::map::{Program, Registers, TILE, store};
 use crate::simd::folds::{LANES, Loops, loops_of};
+use crate::simd::jit;
+use crate::simd::jit::Sink;
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{lane_size, lanes_mut, narrow, widen};
 use smallvec::SmallVec;

@@ -4,11 +4,11 @@ pub mod fold;
 pub mod rows;
 pub mod rows_transposed;
 
-use crate::kernels::elementwise::jit;
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows::RowsKernel;
 use crate::kernels::reduce::rows_transposed::RowsTransposed;
 use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem, answer};
+use crate::simd::jit;
 use systole_compile::Kernel;
 
 /// The kernel of a fold, by machine code where `fuse` is set and that is possible.

@@ -1,8 +1,8 @@
 //! Maps and folds along rows, a few rows at a time through all of them: see `systole_compile`'s `Rows`.
 
+use crate::kernel::program::MapKernel;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::elementwise::map::MapKernel;
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::simd::level::Level;
 use smallvec::SmallVec;

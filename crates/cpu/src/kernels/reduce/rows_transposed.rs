@@ -2,9 +2,9 @@
 //! rows instead of the few columns, and folds along rows add whole vectors to each other.
 
 use crate::kernel::copy::{BoxCopy, Dim};
+use crate::kernel::program::MapKernel;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::elementwise::map::MapKernel;
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows::{Stage, Work};
 use crate::simd::level::Level;

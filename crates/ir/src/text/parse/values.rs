@@ -4,7 +4,7 @@ use super::super::dense::{parse_element, parse_hex};
 use super::super::lex::Token;
 use super::{MAX_DEPTH, Parser};
 use crate::Mesh;
-use crate::op::attr::Value;
+use crate::op::source::Value;
 use crate::op::{ConvDims, Field};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
 

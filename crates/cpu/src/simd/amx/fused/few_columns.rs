@@ -32,7 +32,7 @@ pub unsafe fn pack(b: *const u16, n: usize, k: usize, to: *mut u8) {
 }
 
 /// All rows.
-pub struct Call {
+pub struct TileColumnsArgs {
     pub rows: usize,
     /// Whole blocks.
     pub k: usize,
@@ -56,7 +56,7 @@ pub fn shapes(rows: usize) -> [TileShape; 8] {
 /// # Safety
 /// Operands and result are as the call says; registers are configured as [`shapes`] says; the unit is available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit>(c: &Call) {
+pub(crate) unsafe fn run<U: Unit>(c: &TileColumnsArgs) {
     let height = c.rows.min(LANES);
     let mut first = [0; TILES];
     let mut from = 0;
@@ -82,7 +82,7 @@ pub(crate) unsafe fn run<U: Unit>(c: &Call) {
 
 /// `N` tiles of rows, which begin at `first`.
 #[inline(always)]
-unsafe fn tiles<U: Unit, const N: usize>(c: &Call, first: [usize; TILES]) {
+unsafe fn tiles<U: Unit, const N: usize>(c: &TileColumnsArgs, first: [usize; TILES]) {
     /// For each tile: its number, its register of sums, and one of the left operand's.
     macro_rules! each {
         ($i:ident, $c:ident, $a:ident => $body:expr) => {
@@ -139,7 +139,7 @@ mod tests {
                     pack(b.as_ptr(), n, k, packed.as_mut_ptr().cast());
                     let (a, b) = (a.as_ptr(), packed.as_ptr().cast());
                     let _registers = unit.configure(shapes(rows));
-                    (unit.few_columns)(&Call { rows, k, a, a_row, b, c: c.as_mut_ptr() });
+                    (unit.few_columns)(&TileColumnsArgs { rows, k, a, a_row, b, c: c.as_mut_ptr() });
                 }
                 for (i, &got) in c.iter().enumerate() {
                     let (row, j) = (i / LANES, i % LANES);

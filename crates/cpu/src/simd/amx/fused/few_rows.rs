@@ -61,7 +61,7 @@ pub enum To {
 }
 
 /// Up to [`LANES`] rows of the result.
-pub struct Call {
+pub struct TileRowsArgs {
     pub rows: usize,
     pub k: usize,
     /// As [`pack`] makes it.
@@ -99,7 +99,7 @@ static ZEROS: Zeros = Zeros([0.0; LANES]);
 /// Operands and result are as the call says; registers are configured as [`shapes`] says for its `k` and no fewer rows
 /// than its own; the unit and the vectors are available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &Call) {
+pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileRowsArgs) {
     let mut sums = Sums([const { MaybeUninit::uninit() }; 4 * LANES * LANES]);
     let sums = sums.0.as_mut_ptr().cast::<f32>();
     let mut from = 0;
@@ -119,7 +119,7 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &Call) {
 
 /// Sums a strip of two [`WIDTH`]s of columns from `from` on, or of one.
 #[inline(always)]
-unsafe fn strip<U: Unit, const TWO: bool>(c: &Call, from: usize, sums: *mut f32) {
+unsafe fn strip<U: Unit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *mut f32) {
     let tile = |i: usize| sums.wrapping_add(i * LANES * LANES).cast::<u8>();
     let zeros = ZEROS.0.as_ptr().cast();
     // SAFETY: by the caller's promise.
@@ -163,7 +163,7 @@ unsafe fn strip<U: Unit, const TWO: bool>(c: &Call, from: usize, sums: *mut f32)
 
 /// What [`strip`] summed goes out.
 #[inline(always)]
-unsafe fn put<V: Vectors, const TWO: bool>(c: &Call, from: usize, sums: *const f32) {
+unsafe fn put<V: Vectors, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *const f32) {
     let tile = |i: usize, row: usize| sums.wrapping_add((i * LANES + row) * LANES);
     for i in 0..c.rows {
         for half in 0..1 + usize::from(TWO) {
@@ -206,7 +206,7 @@ mod tests {
                     let c =
                         if to == To::Bf16 { narrow.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
                     let (a, b) = (packed.as_ptr(), right.as_ptr());
-                    let call = Call { rows, k, a, b, b_k: row, columns, to, c, c_row: row };
+                    let call = TileRowsArgs { rows, k, a, b, b_k: row, columns, to, c, c_row: row };
                     {
                         let _registers = unit.configure(shapes(rows, k));
                         // SAFETY: all arrays have the sizes of the call.

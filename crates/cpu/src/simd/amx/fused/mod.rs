@@ -21,12 +21,12 @@ pub use crate::simd::amx::tile::WIDTH;
 pub struct Fused {
     configure: unsafe fn(&Config),
     release: unsafe fn(),
-    pub few_rows: unsafe fn(&few_rows::Call),
-    pub few_columns: unsafe fn(&few_columns::Call),
+    pub few_rows: unsafe fn(&few_rows::TileRowsArgs),
+    pub few_columns: unsafe fn(&few_columns::TileColumnsArgs),
     /// See [`pooled`]: `n` groups of a number of each of four lines.
     pub groups: unsafe fn([*const u16; 4], usize, *mut u16),
     pub pooled: unsafe fn(&pooled::Row),
-    pub unpooled: unsafe fn(&unpooled::Call<'_>),
+    pub unpooled: unsafe fn(&unpooled::TileGradientArgs<'_>),
 }
 
 impl Fused {
@@ -62,12 +62,12 @@ macro_rules! fused {
     ($name:ident, $unit:ty, $vectors:ty $(, $feature:literal)?) => {
         static $name: Fused = {
             $(#[target_feature(enable = $feature)])?
-            unsafe fn few_rows(c: &few_rows::Call) {
+            unsafe fn few_rows(c: &few_rows::TileRowsArgs) {
                 // SAFETY: by the caller's promise.
                 unsafe { few_rows::run::<$unit, $vectors>(c) }
             }
             $(#[target_feature(enable = $feature)])?
-            unsafe fn few_columns(c: &few_columns::Call) {
+            unsafe fn few_columns(c: &few_columns::TileColumnsArgs) {
                 // SAFETY: by the caller's promise.
                 unsafe { few_columns::run::<$unit>(c) }
             }
@@ -82,7 +82,7 @@ macro_rules! fused {
                 unsafe { pooled::run::<$unit, $vectors>(r) }
             }
             $(#[target_feature(enable = $feature)])?
-            unsafe fn unpooled(c: &unpooled::Call<'_>) {
+            unsafe fn unpooled(c: &unpooled::TileGradientArgs<'_>) {
                 // SAFETY: by the caller's promise.
                 unsafe { unpooled::run::<$unit, $vectors>(c) }
             }

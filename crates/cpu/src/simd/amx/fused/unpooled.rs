@@ -21,7 +21,7 @@ const TILE: usize = LANES * LANES;
 const ONES: u32 = 0x3f80_3f80;
 
 /// Rows of windows of some images.
-pub struct Call<'a> {
+pub struct TileGradientArgs<'a> {
     pub images: usize,
     pub rows: usize,
     pub windows: usize,
@@ -81,7 +81,7 @@ struct Gradients([[MaybeUninit<u32>; TILE]; TILES]);
 /// Operands and sums are as the call says; registers are configured as [`shapes`] says; the unit and the vectors are
 /// available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &Call<'_>) {
+pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileGradientArgs<'_>) {
     // SAFETY: the caller's promises.
     unsafe {
         match (c.all, c.places) {
@@ -95,7 +95,10 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &Call<'_>) {
 
 /// `ALL`: there are [`FEATURES`]. `P`: pairs of places, where that is not 0.
 #[inline(always)]
-unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(c: &Call<'_>, pairs: usize) {
+unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(
+    c: &TileGradientArgs<'_>,
+    pairs: usize,
+) {
     let pairs = if P > 0 { P } else { pairs };
     let mut seen = [const { Seen([MaybeUninit::uninit(); TILE]) }; PLACES / 2];
     let mut gradients = [const { Gradients([[MaybeUninit::uninit(); TILE]; TILES]) }; PLACES / 2];
@@ -151,7 +154,7 @@ unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(c: &Call<
 
 /// What the taps see at a pair of places of a tile of windows, the first at `x`.
 #[inline(always)]
-unsafe fn see<V: Vectors>(c: &Call<'_>, x: *const u16, pair: usize, seen: &mut Seen) {
+unsafe fn see<V: Vectors>(c: &TileGradientArgs<'_>, x: *const u16, pair: usize, seen: &mut Seen) {
     // The last place may be alone: no gradient belongs to the other one.
     let places = [2 * pair, (2 * pair + 1).min(c.places - 1)];
     for t in 0..c.taps {
@@ -207,7 +210,7 @@ mod tests {
             (0..images * count).map(|i| if i % 5 == 0 { DEAD } else { (i * 11 % places) as u8 }).collect();
         for unit in units() {
             let mut sums = vec![1f32; SUMS];
-            let call = Call {
+            let call = TileGradientArgs {
                 images,
                 rows,
                 windows,

@@ -1,6 +1,6 @@
 //! Bodies of folds that are one associative op.
 
-use super::{Binary, Graph, GraphBuilder, Op};
+use crate::graph::{Binary, Graph, GraphBuilder, Op};
 use std::sync::Arc;
 use systole_base::{DType, Scalar, TensorType};
 

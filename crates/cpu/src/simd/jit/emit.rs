@@ -7,9 +7,10 @@
 //! masked; narrow elements that fill no vector are left to the caller, who brings them in arrays that have room for one.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::encode::*;
-use crate::kernels::elementwise::jit::ops::{self, Op};
-use crate::kernels::elementwise::jit::steps::{ACCUMULATORS, Arg, Form, Place, Set, Step, Steps, Value};
+use crate::simd::jit::encode::*;
+use crate::simd::jit::ops;
+use crate::simd::jit::ops::Op;
+use crate::simd::jit::steps::{ACCUMULATORS, Arg, Form, Operand, Set, Step, Steps, Value};
 use smallvec::SmallVec;
 
 /// More copies gain nothing, and make the last elements more.
@@ -218,7 +219,7 @@ fn is_of_words(step: &Step) -> bool {
 }
 
 /// Where a step loads accumulators of a fold along from.
-fn accumulators_of(step: &Step) -> Option<Place> {
+fn accumulators_of(step: &Step) -> Option<Operand> {
     match step {
         Step::Load(place) if place.around => Some(*place),
         _ => None,
@@ -247,7 +248,7 @@ pub(crate) struct Emitter<'a> {
     /// Constants that have registers: the last ones.
     constants: Vec<u32>,
     /// Accumulators of folds along that stay in registers: those after the values of so many copies.
-    kept: Vec<Place>,
+    kept: Vec<Operand>,
     copies: usize,
     pub asm: Assembler,
     /// Arrays whose addresses are in registers.
@@ -289,7 +290,7 @@ pub fn emit(steps: &Steps) -> Option<Code> {
     }
     near.truncate(ADDRESSES.len());
     let mut room = homes.vectors - homes.pinned[0] - copies * homes.needed[0];
-    let mut kept: Vec<Place> = steps.iter().filter_map(accumulators_of).collect();
+    let mut kept: Vec<Operand> = steps.iter().filter_map(accumulators_of).collect();
     if set != Set::Avx512 || copies < vectors || kept.len() * copies > room {
         kept.clear();
     }
@@ -364,7 +365,7 @@ impl Emitter<'_> {
     }
 
     /// The register of a copy's accumulators, where they stay in one.
-    pub fn accumulator(&self, place: Place, copy: usize) -> Option<u8> {
+    pub fn accumulator(&self, place: Operand, copy: usize) -> Option<u8> {
         let k = self.kept.iter().position(|p| *p == place)?;
         let first = self.homes.pinned[0] + self.copies * self.homes.needed[0];
         Some((first + k * self.copies + copy) as u8)
@@ -523,7 +524,7 @@ impl Emitter<'_> {
     }
 
     /// The address of one vector of the round.
-    pub fn address(&self, place: Place, vector: usize) -> Rm {
+    pub fn address(&self, place: Operand, vector: usize) -> Rm {
         let size = place.form.size();
         let base = self.near.iter().position(|&a| a == place.array).map_or(SPARE, |k| ADDRESSES[k]);
         let index = Some((if place.around { AROUND } else { INDEX }, size));

@@ -1,10 +1,10 @@
 //! Steps as AVX2 instructions: a mask is a vector whose lanes are all ones or all zeros, and lanes are chosen by blending.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
-use crate::kernels::elementwise::jit::encode::*;
-use crate::kernels::elementwise::jit::ops;
-use crate::kernels::elementwise::jit::steps::{Arg, Form, Place, Step, Value, relation};
+use crate::simd::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
+use crate::simd::jit::encode::*;
+use crate::simd::jit::ops;
+use crate::simd::jit::steps::{Arg, Form, Operand, Step, Value, relation};
 
 /// Where `pshufb` puts zeros.
 const NOTHING: u32 = 0x8080_8080;
@@ -13,7 +13,6 @@ impl Emitter<'_> {
     /// Step `i` in one copy, for one vector of the round.
     pub fn avx2(&mut self, i: usize, copy: usize, vector: usize) {
         let reg = |v: Value| self.home(v, copy);
-        let rm = |a: Arg| self.operand(a, copy);
         let to = reg(Value(i));
         let itself = Rm::Reg(Reg(to));
         match self.steps[i] {
@@ -38,6 +37,17 @@ impl Emitter<'_> {
                 }
             }
             Step::Constant(bits) => self.copy_to(to, Arg::Bits(bits), copy),
+            step => self.avx2_arithmetic(step, i, copy),
+        }
+    }
+
+    /// Steps that compute.
+    fn avx2_arithmetic(&mut self, step: Step, i: usize, copy: usize) {
+        let reg = |v: Value| self.home(v, copy);
+        let rm = |a: Arg| self.operand(a, copy);
+        let to = reg(Value(i));
+        let itself = Rm::Reg(Reg(to));
+        match step {
             // Its destination is the operand that may lie in memory.
             Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
                 let from = reg(a);
@@ -74,6 +84,17 @@ impl Emitter<'_> {
                 self.asm.ymm(ops::PANDD, to, to, mask, None);
                 self.asm.ymm(ops::PXORD, to, a, itself, None);
             }
+            step => self.avx2_masks(step, i, copy),
+        }
+    }
+
+    /// Comparisons, and what masks choose.
+    fn avx2_masks(&mut self, step: Step, i: usize, copy: usize) {
+        let reg = |v: Value| self.home(v, copy);
+        let rm = |a: Arg| self.operand(a, copy);
+        let to = reg(Value(i));
+        let itself = Rm::Reg(Reg(to));
+        match step {
             Step::Merge { mask, base, op, a, b } => {
                 let (mask, base, a, b) = (reg(mask), reg(base), reg(a), rm(b));
                 self.asm.ymm(op, to, a, b, None);
@@ -120,6 +141,8 @@ impl Emitter<'_> {
                 let (a, ones) = (reg(a), rm(Arg::Bits(u32::MAX)));
                 self.asm.ymm(ops::PXORD, to, a, ones, None);
             }
+            Step::Load(_) | Step::Store(..) | Step::Spread { .. } | Step::Constant(_) | Step::One { .. } => {}
+            Step::Two { .. } | Step::Shift { .. } | Step::Fma { .. } | Step::Mix { .. } => {}
         }
     }
 
@@ -165,7 +188,7 @@ impl Emitter<'_> {
     }
 
     /// Narrow elements are brought together in each half of the register, which are stored one after the other.
-    fn store(&mut self, place: Place, from: u8, vector: usize) {
+    fn store(&mut self, place: Operand, from: u8, vector: usize) {
         let at = self.address(place, vector);
         if let Some(mask) = self.tail {
             return self.asm.ymm(ops::MASKMOVPS_STORE, from, mask, at, None);

@@ -4,7 +4,7 @@
 //! Only bytes are made here; nothing runs.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::ops::Op;
+use crate::simd::jit::ops::Op;
 
 /// A general register by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,7 +207,7 @@ impl Assembler {
         ]);
     }
 
-    /// `to = a op b`, of masks; see [`crate::kernels::elementwise::jit::ops::KAND`] and the others.
+    /// `to = a op b`, of masks; see [`crate::simd::jit::ops::KAND`] and the others.
     pub fn masks(&mut self, op: u8, to: Mask, a: Mask, b: Mask) {
         self.vex(1, 1, op, to.0, a.0, b.0);
     }
@@ -321,7 +321,7 @@ impl Assembler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::elementwise::jit::ops;
+    use crate::simd::jit::ops;
 
     /// The bytes of one instruction and, where it has some, of the constants behind it.
     fn bytes(f: impl Fn(&mut Assembler)) -> String {

@@ -1,6 +1,6 @@
 //! Reading protocol buffers: fields in the order they stand in, no schema.
 
-use crate::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result};
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]

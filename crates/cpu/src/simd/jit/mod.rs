@@ -21,14 +21,12 @@ mod ops;
 mod steps;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tail;
-#[cfg(test)]
-mod tests;
 
-pub use crate::kernels::elementwise::jit::lower::{Access, Sink};
-pub use crate::kernels::elementwise::jit::steps::ACCUMULATORS;
+pub use crate::simd::jit::lower::{Access, Sink};
+pub use crate::simd::jit::steps::ACCUMULATORS;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use crate::kernels::elementwise::jit::steps::Set;
+use crate::simd::jit::steps::Set;
 use crate::simd::level::Level;
 use systole_compile::Map;
 use systole_ir::knobs;

@@ -2,10 +2,9 @@
 //! knows.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::ops::{self, Op as Code};
-use crate::kernels::elementwise::jit::steps::{
-    Arg, Form, Place, Set, Step, Steps, Value, relation, rounding,
-};
+use crate::simd::jit::ops;
+use crate::simd::jit::ops::Op as Code;
+use crate::simd::jit::steps::{Arg, Form, Operand, Set, Step, Steps, Value, relation, rounding};
 use systole_compile::{Instr, Load, Map};
 use systole_ir::op::{Binary, CompareType, Direction, Monoid, Unary};
 use systole_ir::{DType, Op, Scalar};
@@ -126,7 +125,7 @@ impl Lowering<'_> {
                 self.loaded(raw, dtype)
             }
             _ => {
-                let raw = self.steps.push(Step::Load(Place { array: e, form, around: false }));
+                let raw = self.steps.push(Step::Load(Operand { array: e, form, around: false }));
                 self.loaded(raw, dtype)
             }
         };
@@ -194,27 +193,7 @@ impl Lowering<'_> {
                     _ => None,
                 }
             }
-            Op::Binary(op) if from == DType::Bool => {
-                let (a, b) = (self.mask(arg(0))?, self.mask(arg(1))?);
-                let op = match op {
-                    Binary::Add | Binary::Or | Binary::Maximum => ops::KOR,
-                    Binary::Multiply | Binary::And | Binary::Minimum => ops::KAND,
-                    Binary::Xor => ops::KXOR,
-                    _ => return None,
-                };
-                Some(Lane::Mask(self.steps.push(Step::Masks { op, a, b })))
-            }
-            Op::Binary(op) if is_float(from) => {
-                let (a, b) = (self.vector(arg(0))?, self.vector(arg(1))?);
-                let y = self.float_binary(*op, a, b)?;
-                let exact = matches!(op, Binary::Maximum | Binary::Minimum);
-                Some(if exact { y } else { self.rounded(y, to) }.into())
-            }
-            Op::Binary(op) if from.size() == 4 => {
-                let code = int_binary(*op, from)?;
-                let (a, b) = (self.vector(arg(0))?, self.vector(arg(1))?);
-                Some(self.steps.two(code, a, b).into())
-            }
+            Op::Binary(op) => self.binary(*op, instr),
             Op::Compare(c) if c.compare_type != CompareType::TotalOrder => {
                 self.compare(c.direction, from, arg(0), arg(1))
             }
@@ -225,6 +204,33 @@ impl Lowering<'_> {
                 Some(self.steps.minimum(y.into(), high).into())
             }
             Op::Convert(_) => self.convert(from, to, arg(0)),
+            _ => None,
+        }
+    }
+
+    fn binary(&mut self, op: Binary, instr: &Instr) -> Option<Lane> {
+        match instr.from {
+            DType::Bool => {
+                let (a, b) = (self.mask(instr.args[0])?, self.mask(instr.args[1])?);
+                let op = match op {
+                    Binary::Add | Binary::Or | Binary::Maximum => ops::KOR,
+                    Binary::Multiply | Binary::And | Binary::Minimum => ops::KAND,
+                    Binary::Xor => ops::KXOR,
+                    _ => return None,
+                };
+                Some(Lane::Mask(self.steps.push(Step::Masks { op, a, b })))
+            }
+            from if is_float(from) => {
+                let (a, b) = (self.vector(instr.args[0])?, self.vector(instr.args[1])?);
+                let y = self.float_binary(op, a, b)?;
+                let exact = matches!(op, Binary::Maximum | Binary::Minimum);
+                Some(if exact { y } else { self.rounded(y, instr.to) }.into())
+            }
+            from if from.size() == 4 => {
+                let code = int_binary(op, from)?;
+                let (a, b) = (self.vector(instr.args[0])?, self.vector(instr.args[1])?);
+                Some(self.steps.two(code, a, b).into())
+            }
             _ => None,
         }
     }
@@ -379,7 +385,7 @@ impl Lowering<'_> {
             Sink::Arrays => {
                 let lane = self.lane(e)?;
                 let v = self.stored(lane, dtype)?;
-                self.steps.push(Step::Store(Place { array, form: form(dtype)?, around: false }, v));
+                self.steps.push(Step::Store(Operand { array, form: form(dtype)?, around: false }, v));
                 return Some(());
             }
             Sink::Along(monoid) | Sink::Across(monoid) => monoid,
@@ -389,7 +395,7 @@ impl Lowering<'_> {
             return None;
         }
         let x = self.vector(e)?;
-        let place = Place { array, form: Form::Word, around: matches!(sink, Sink::Along(_)) };
+        let place = Operand { array, form: Form::Word, around: matches!(sink, Sink::Along(_)) };
         let before = self.steps.push(Step::Load(place));
         let after = match monoid.op() {
             op if is_float(dtype) => self.float_binary(op, before.into(), x)?,

@@ -1,6 +1,6 @@
 //! Elements that fill no vector, for loops that have no masks: copied to arrays that have room for one, and back.
 
-use crate::kernels::elementwise::jit::steps::{ACCUMULATORS, Step, Steps};
+use crate::simd::jit::steps::{ACCUMULATORS, Step, Steps};
 use smallvec::SmallVec;
 
 /// A loop's machine code: the arrays' addresses, and how many elements.
@@ -10,7 +10,7 @@ pub type Code = unsafe extern "sysv64" fn(*const *mut u8, usize);
 const VECTOR: usize = 32;
 
 /// What a loop does to one of its arrays.
-struct Part {
+struct ArrayUse {
     array: usize,
     /// Bytes of an element.
     size: usize,
@@ -23,12 +23,12 @@ struct Part {
 /// What the loop needs to know of its arrays.
 pub struct Rest {
     lanes: usize,
-    parts: Vec<Part>,
+    parts: Vec<ArrayUse>,
 }
 
 impl Rest {
     pub fn new(steps: &Steps) -> Rest {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<ArrayUse> = Vec::new();
         for step in &steps.list {
             let (place, read) = match step {
                 Step::Load(place) => (place, true),
@@ -37,7 +37,7 @@ impl Rest {
             };
             let known = parts.iter().position(|p| p.array == place.array).unwrap_or_else(|| {
                 let (array, size) = (place.array, place.form.size() as usize);
-                parts.push(Part { array, size, around: place.around, read: false, written: false });
+                parts.push(ArrayUse { array, size, around: place.around, read: false, written: false });
                 parts.len() - 1
             });
             parts[known].read |= read;
@@ -64,7 +64,7 @@ impl Rest {
     unsafe fn run_left(&self, code: Code, arrays: &[*mut u8], from: usize, left: usize) {
         let mut vectors: SmallVec<[[u8; VECTOR]; 16]> = SmallVec::from_elem([0; VECTOR], self.parts.len());
         let mut table: SmallVec<[*mut u8; 24]> = SmallVec::from_slice(arrays);
-        let place = |p: &Part| {
+        let place = |p: &ArrayUse| {
             let first = if p.around { from % ACCUMULATORS } else { from };
             arrays[p.array].wrapping_add(first * p.size)
         };

@@ -1,19 +1,17 @@
 //! Steps as AVX-512 instructions: masks have registers of their own and choose lanes in any instruction.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL, load_op, spread_op};
-use crate::kernels::elementwise::jit::encode::*;
-use crate::kernels::elementwise::jit::ops;
-use crate::kernels::elementwise::jit::steps::{Arg, Form, Step, Value};
+use crate::simd::jit::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL, load_op, spread_op};
+use crate::simd::jit::encode::*;
+use crate::simd::jit::ops;
+use crate::simd::jit::steps::{Arg, Form, Step, Value};
 
 impl Emitter<'_> {
     /// Step `i` in one copy, for one vector of the round.
     pub fn avx512(&mut self, i: usize, copy: usize, vector: usize) {
         let reg = |v: Value| self.home(v, copy);
-        let rm = |a: Arg| self.operand(a, copy);
         let to = reg(Value(i));
         let all = Lanes::All;
-        let ends = &self.homes.ends[i];
         match self.steps[i] {
             Step::Load(place) if let Some(from) = self.accumulator(place, copy) => {
                 self.asm.vector(ops::MOVAPS, to, 0, Rm::Reg(Reg(from)), all, None);
@@ -49,6 +47,18 @@ impl Emitter<'_> {
                 }
             }
             Step::Constant(bits) => self.copy_to(to, Arg::Bits(bits), copy),
+            step => self.avx512_arithmetic(step, i, copy),
+        }
+    }
+
+    /// Steps that compute.
+    fn avx512_arithmetic(&mut self, step: Step, i: usize, copy: usize) {
+        let reg = |v: Value| self.home(v, copy);
+        let rm = |a: Arg| self.operand(a, copy);
+        let to = reg(Value(i));
+        let all = Lanes::All;
+        let ends = &self.homes.ends[i];
+        match step {
             // Its destination is the operand that may lie in memory.
             Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
                 let from = reg(a);
@@ -86,6 +96,17 @@ impl Emitter<'_> {
                 const CHOOSE: u8 = 0xd8;
                 self.asm.vector(ops::PTERNLOGD, to, b, mask, all, Some(CHOOSE));
             }
+            step => self.avx512_masks(step, i, copy),
+        }
+    }
+
+    /// Comparisons, and what masks choose.
+    fn avx512_masks(&mut self, step: Step, i: usize, copy: usize) {
+        let reg = |v: Value| self.home(v, copy);
+        let rm = |a: Arg| self.operand(a, copy);
+        let to = reg(Value(i));
+        let all = Lanes::All;
+        match step {
             Step::Merge { mask, base, op, a, b } => {
                 let (mask, a, b) = (Mask(reg(mask)), reg(a), rm(b));
                 self.copy_to(to, base.into(), copy);
@@ -104,6 +125,8 @@ impl Emitter<'_> {
                 let a = Mask(reg(a));
                 self.asm.mask_not(Mask(to), a);
             }
+            Step::Load(_) | Step::Store(..) | Step::Spread { .. } | Step::Constant(_) | Step::One { .. } => {}
+            Step::Two { .. } | Step::Shift { .. } | Step::Fma { .. } | Step::Mix { .. } => {}
         }
     }
 

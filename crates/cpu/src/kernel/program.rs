@@ -6,20 +6,34 @@
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, OutputBlock, Ptr};
-use crate::kernels::elementwise::jit;
-use crate::kernels::elementwise::jit::{ACCUMULATORS, Access, Loop, Sink};
 use crate::machine::memory::Memory;
+use crate::simd::jit;
+use crate::simd::jit::{ACCUMULATORS, Access, Loop, Sink};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{lane_size, lanes_mut, loop_of, narrow, widen};
 use smallvec::SmallVec;
 use std::ops::Range;
-use systole_compile::{Load, Map, Part, Parts};
+use systole_compile::{Load, Map, Store, StridedMap};
 use systole_ir::interp::EvalCx;
 use systole_ir::op::Lowering;
 use systole_ir::{DType, Literal, LiteralBuilder, Op, Result, Scalar, TensorType};
 
 /// Elements of one tile.
 pub(crate) const TILE: usize = 512;
+
+/// Elements `start..start + n` of a vector that repeats: the rest of it, then its beginning.
+///
+/// # Safety
+/// The vector has `period ≥ n` elements of `size` bytes; `to` has room for `n`.
+#[inline(always)]
+unsafe fn around(src: *const u8, [size, period]: [usize; 2], start: usize, n: usize, to: *mut u8) {
+    let (at, before) = (start % period, period - start % period);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        std::ptr::copy_nonoverlapping(src.add(at * size), to, before * size);
+        std::ptr::copy_nonoverlapping(src, to.add(before * size), (n - before) * size);
+    }
+}
 
 /// Bytes from one register to the next. Not a power of two: registers must not fall into the same cache sets.
 fn register_bytes(lane: usize) -> usize {
@@ -118,6 +132,29 @@ enum Fetch {
         size: usize,
         dtype: DType,
     },
+}
+
+/// An array that a map loads.
+struct Array<'a> {
+    input: usize,
+    dtype: DType,
+    strides: &'a SmallVec<[usize; 4]>,
+    /// Element `i` is read for index `i`.
+    linear: bool,
+}
+
+impl Array<'_> {
+    /// How its elements come into a register; `period`: after so many they repeat.
+    fn fetch(&self, period: Option<usize>, level: Level) -> Fetch {
+        let Array { input, dtype, linear, .. } = *self;
+        let (size, widen) = (dtype.size(), widen(dtype, level));
+        match period {
+            _ if linear && widen.is_none() => Fetch::Direct { input, size },
+            Some(period) if period > TILE && widen.is_none() => Fetch::Row { input, size, period },
+            Some(period) if period <= TILE => Fetch::Periodic { input, size, period, widen },
+            _ => Fetch::Copied { input, size, strides: self.strides.clone(), linear, widen },
+        }
+    }
 }
 
 struct Code {
@@ -225,22 +262,16 @@ impl Program {
         for load in &map.loads {
             let (fetch, home) = match load {
                 Load::Array { input, dtype, strides, .. } => {
-                    let (input, widen, linear) = (*input, widen(*dtype, level), map.is_linear(load));
-                    let size = dtype.size();
-                    match period(map, strides) {
-                        _ if linear && widen.is_none() => (Fetch::Direct { input, size }, fresh()),
-                        Some(period) if period > TILE && widen.is_none() => {
-                            (Fetch::Row { input, size, period }, fresh())
-                        }
-                        Some(period) if period <= TILE => {
+                    let array = Array { input: *input, dtype: *dtype, strides, linear: map.is_linear(load) };
+                    let fetch = array.fetch(period(map, strides), level);
+                    let home = match fetch {
+                        Fetch::Periodic { .. } => {
                             periodic += 1;
-                            (Fetch::Periodic { input, size, period, widen }, Home::Repeated(periodic - 1))
+                            Home::Repeated(periodic - 1)
                         }
-                        _ => {
-                            let strides = strides.clone();
-                            (Fetch::Copied { input, size, strides, linear, widen }, fresh())
-                        }
-                    }
+                        _ => fresh(),
+                    };
+                    (fetch, home)
                 }
                 Load::Splat { value, dtype } => {
                     splats.push((*value, *dtype));
@@ -415,6 +446,32 @@ impl Program {
         }
     }
 
+    /// Where elements from `start` on of a vector that repeats lie, after it was laid out in the two registers of its
+    /// `home`, if it is not yet.
+    ///
+    /// # Safety
+    /// `from` is the array of load `k`; scratch has the program's registers.
+    #[inline(always)]
+    unsafe fn repeated(
+        &self,
+        k: usize,
+        from: *const u8,
+        scratch: *mut u8,
+        home: usize,
+        held: &mut Option<(usize, usize)>,
+        start: usize,
+    ) -> *mut u8 {
+        let Fetch::Periodic { size, period, widen, .. } = &self.loads[k] else { return scratch };
+        let base = scratch.wrapping_add((self.scratch_registers + 1 + 2 * home) * self.register);
+        let lane = if widen.is_some() { lane_size(self.dtypes[k]) } else { *size };
+        if held.is_none() {
+            // SAFETY: the input has `period` elements, and two registers hold `TILE + period` lanes.
+            unsafe { repeat(base, from, *size, lane, *period, *widen) };
+            *held = Some((0, TILE));
+        }
+        base.wrapping_add(start % period * lane)
+    }
+
     /// Finds or copies the loads' elements `start..start + n`.
     unsafe fn fetch(
         &self,
@@ -432,26 +489,18 @@ impl Program {
             match load {
                 Fetch::Direct { input, size } => {
                     let from = source(*input).wrapping_add(start * size);
-                    if copies.get(*input).copied().unwrap_or(false) {
-                        let Home::Scratch(home) = self.homes[k] else { continue };
+                    if !copies.get(*input).copied().unwrap_or(false) {
+                        regs[k] = from.cast_mut();
+                    } else if let Home::Scratch(home) = self.homes[k] {
                         regs[k] = scratch.wrapping_add(home * self.register);
                         // SAFETY: `n` elements of the array, `n ≤ TILE` lanes of the register.
                         unsafe { std::ptr::copy_nonoverlapping(from, regs[k], n * size) };
-                    } else {
-                        regs[k] = from.cast_mut();
                     }
                 }
-                Fetch::Periodic { input, size, period, widen } => {
+                Fetch::Periodic { input, .. } => {
                     let Home::Repeated(home) = self.homes[k] else { continue };
-                    let first = self.scratch_registers + 1 + 2 * home;
-                    let base = scratch.wrapping_add(first * self.register);
-                    let lane = if widen.is_some() { lane_size(self.dtypes[k]) } else { *size };
-                    if held[k].is_none() {
-                        // SAFETY: the input has `period` elements, and two registers hold `TILE + period` lanes.
-                        unsafe { repeat(base, source(*input), *size, lane, *period, *widen) };
-                        held[k] = Some((0, TILE));
-                    }
-                    regs[k] = base.wrapping_add(start % period * lane);
+                    // SAFETY: the load's array, and two registers of its own.
+                    regs[k] = unsafe { self.repeated(k, source(*input), scratch, home, &mut held[k], start) };
                 }
                 Fetch::Row { input, size, period } if start % period + n <= *period => {
                     regs[k] = source(*input).wrapping_add(start % period * size).cast_mut();
@@ -459,40 +508,54 @@ impl Program {
                 Fetch::Row { input, size, period } => {
                     let Home::Scratch(home) = self.homes[k] else { continue };
                     regs[k] = scratch.wrapping_add(home * self.register);
-                    // SAFETY: the vector has `period ≥ n` elements: the rest of it, then its beginning.
-                    unsafe {
-                        let (at, before) = (start % period, period - start % period);
-                        let src = source(*input);
-                        std::ptr::copy_nonoverlapping(src.add(at * size), regs[k], before * size);
-                        std::ptr::copy_nonoverlapping(src, regs[k].add(before * size), (n - before) * size);
-                    }
+                    // SAFETY: the vector has `period ≥ n` elements.
+                    unsafe { around(source(*input), [*size, *period], start, n, regs[k]) };
                 }
                 Fetch::InRow { input, size, strides } => {
-                    regs[k] =
-                        source(*input).wrapping_add(element(&self.dims, strides, start) * size).cast_mut();
+                    let at = element(&self.dims, strides, start) * size;
+                    regs[k] = source(*input).wrapping_add(at).cast_mut();
                 }
                 Fetch::Copied { strides, .. } if self.holds(held[k], strides, start, n) => {}
-                Fetch::Copied { input, size, strides, linear, widen } => {
+                Fetch::Copied { input, strides, widen, .. } => {
                     held[k] = self.row(strides, start, n).map(|row| (row, n));
                     let raw = if widen.is_some() { spare } else { regs[k] };
-                    let mut lanes = raw.cast_const();
-                    // SAFETY: strides address elements inside the array for every index of the map's shape.
-                    unsafe {
-                        if *linear {
-                            lanes = source(*input).wrapping_add(start * size);
-                        } else {
-                            self.gather(raw, source(*input), *size, strides, start, n);
-                        }
-                        if let Some(widen) = widen {
-                            widen(regs[k], lanes, lanes, lanes, n);
-                        }
-                    }
+                    // SAFETY: the array, and registers of the load's own.
+                    unsafe { self.copied(load, source(*input), raw, regs[k], start, n) };
                 }
                 Fetch::Splat => {}
                 // SAFETY: `n` lanes of the register.
                 Fetch::Iota { inner, size, dtype } => unsafe {
                     iota(regs[k], *dtype, *inner, *size, start, n)
                 },
+            }
+        }
+    }
+
+    /// Gathers elements `start..start + n` of a copied load into `raw`, widened into `to`.
+    ///
+    /// # Safety
+    /// `from` is the load's array; `raw` and `to` have room for `n` lanes.
+    #[inline(always)]
+    unsafe fn copied(
+        &self,
+        load: &Fetch,
+        from: *const u8,
+        raw: *mut u8,
+        to: *mut u8,
+        start: usize,
+        n: usize,
+    ) {
+        let Fetch::Copied { size, strides, linear, widen, .. } = load else { return };
+        let mut lanes = raw.cast_const();
+        // SAFETY: strides address elements inside the array for every index of the map's shape.
+        unsafe {
+            if *linear {
+                lanes = from.wrapping_add(start * size);
+            } else {
+                self.gather(raw, from, *size, strides, start, n);
+            }
+            if let Some(widen) = widen {
+                widen(to, lanes, lanes, lanes, n);
             }
         }
     }
@@ -865,7 +928,7 @@ struct Output {
     /// Which of the step's outputs it is, or is part of.
     array: usize,
     /// Where its elements lie there, if not one after the other.
-    part: Option<Part>,
+    part: Option<Store>,
 }
 
 impl Output {
@@ -887,7 +950,7 @@ impl MapKernel {
     }
 
     /// A program whose results go where `parts` says.
-    pub fn of_parts(parts: &Parts, level: Level, fuse: bool) -> MapKernel {
+    pub fn of_parts(parts: &StridedMap, level: Level, fuse: bool) -> MapKernel {
         let program = Program::new(&parts.map, Sink::Arrays, 0, level, fuse);
         let mut kernel = MapKernel::whole(&parts.map, program, level);
         for (output, part) in kernel.outputs.iter_mut().zip(&parts.stores) {

@@ -1,11 +1,11 @@
 //! Machine code against the interpreter: the same bits, for every op and for programs drawn at random.
 
 use crate::kernel::Cx;
+use crate::kernel::program::MapKernel;
 use crate::kernel::{Io, Kernel};
-use crate::kernels::elementwise::jit::{Access, Loop, Sink};
-use crate::kernels::elementwise::map::MapKernel;
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::machine::team::{Team, flush_denormals, restore_denormals};
+use crate::simd::jit::{Access, Loop, Sink};
 use crate::simd::level::Level;
 use smallvec::SmallVec;
 use systole_compile::{Instr, Load, Map};

@@ -1,8 +1,9 @@
 //! Elementary functions as steps, bit for bit what `math` gives with fused multiply-adds.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::ops::{self, Op};
-use crate::kernels::elementwise::jit::steps::{Arg, Set, Step, Steps, Value, relation, rounding};
+use crate::simd::jit::ops;
+use crate::simd::jit::ops::Op;
+use crate::simd::jit::steps::{Arg, Set, Step, Steps, Value, relation, rounding};
 use crate::simd::math;
 
 const SIGN: u32 = 0x8000_0000;

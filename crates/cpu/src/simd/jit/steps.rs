@@ -2,7 +2,8 @@
 //! each value made once. Registers come later.
 #![forbid(unsafe_code)]
 
-use crate::kernels::elementwise::jit::ops::{self, Op};
+use crate::simd::jit::ops;
+use crate::simd::jit::ops::Op;
 
 /// Accumulators of a fold along, which are also the elements of a round then.
 pub const ACCUMULATORS: usize = 64;
@@ -70,7 +71,7 @@ impl Form {
 
 /// Where vectors of an array lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct Operand {
     /// Which of the loop's arrays.
     pub array: usize,
     pub form: Form,
@@ -81,7 +82,7 @@ pub struct Place {
 /// One step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Step {
-    Load(Place),
+    Load(Operand),
     /// One element of an array in every lane.
     Spread {
         array: usize,
@@ -145,7 +146,7 @@ pub enum Step {
         b: Value,
     },
     MaskNot(Value),
-    Store(Place, Value),
+    Store(Operand, Value),
 }
 
 impl Step {
