@@ -160,9 +160,10 @@ fn fuse(
     wanted: fn(&crate::fuse::Rule) -> bool,
     stop: Option<&str>,
 ) -> Result<()> {
+    let check = checks();
     for rule in RULES.iter().filter(|rule| wanted(rule)) {
         (rule.run)(program, options);
-        if checks() {
+        if check {
             verify_steps(program).at(|| format!("after rule {}", rule.name))?;
         }
         if Some(rule.name) == stop {
