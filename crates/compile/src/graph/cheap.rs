@@ -11,12 +11,20 @@ pub fn is_one_instruction(op: &Op) -> bool {
         Op::Unary(op) => {
             matches!(op, Unary::Abs | Unary::Negate | Unary::Not | Unary::IsFinite | Unary::Sign)
         }
-        Op::Binary(op) => match op {
-            Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Maximum | Binary::Minimum => true,
-            Binary::And | Binary::Or | Binary::Xor => true,
-            Binary::ShiftLeft | Binary::ShiftRightArithmetic | Binary::ShiftRightLogical => true,
-            _ => false,
-        },
+        Op::Binary(op) => matches!(
+            op,
+            Binary::Add
+                | Binary::Subtract
+                | Binary::Multiply
+                | Binary::Maximum
+                | Binary::Minimum
+                | Binary::And
+                | Binary::Or
+                | Binary::Xor
+                | Binary::ShiftLeft
+                | Binary::ShiftRightArithmetic
+                | Binary::ShiftRightLogical
+        ),
         Op::Compare(_) | Op::Select(_) | Op::Clamp(_) | Op::Convert(_) => true,
         // Several instructions of integers.
         Op::ReducePrecision(_) => false,
