@@ -2,8 +2,11 @@
 //! from there (the enums below, the rules in `op/unary.rs` and `op/binary.rs`, the methods of tensors, the op table).
 //!
 //! A row: variant, dialect and mnemonic, method (`_`: an operator), one line for `systole ops`, and the fields of
-//! [`unary::Row`](crate::op::unary::Row) or [`binary::Row`](crate::op::binary::Row), whose file holds the functions that
-//! a row names.
+//! [`unary::Row`](crate::op::unary::Row) or [`binary::Row`](crate::op::binary::Row). Functions that rows name follow the
+//! tables.
+
+use super::{Grad, Tensor};
+use systole_base::{DType, Scalar};
 
 /// Calls a macro with the rows of all ops of one operand.
 #[rustfmt::skip]
@@ -108,3 +111,250 @@ macro_rules! binary_enum {
 }
 
 binary_ops!(binary_enum);
+
+/// Interval from which tests draw, where a row wants no other.
+pub(crate) const WIDE: (f64, f64) = (-4.0, 4.0);
+
+pub(crate) fn logistic(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// −1, −0, 0, 1 or NaN. Spec: sign.
+pub(crate) fn sign(x: f64) -> f64 {
+    if x == 0.0 || x.is_nan() { x } else { x.signum() }
+}
+
+pub(crate) fn int_sign(_: DType, s: Scalar) -> Scalar {
+    Scalar::Int(s.as_i64().signum())
+}
+
+pub(crate) fn int_abs(dtype: DType, s: Scalar) -> Scalar {
+    Scalar::Int(s.as_i64().wrapping_abs()).round_to(dtype)
+}
+
+pub(crate) fn not(dtype: DType, s: Scalar) -> Scalar {
+    match s {
+        Scalar::Bool(b) => Scalar::Bool(!b),
+        Scalar::Uint(u) => Scalar::Uint(!u).round_to(dtype),
+        other => Scalar::Int(!other.as_i64()),
+    }
+}
+
+pub(crate) fn popcnt(dtype: DType, s: Scalar) -> Scalar {
+    Scalar::Int(s.to_bits(dtype).count_ones() as i64).convert_to(dtype)
+}
+
+pub(crate) fn leading_zeros(dtype: DType, s: Scalar) -> Scalar {
+    let unused = 64 - dtype.bits();
+    Scalar::Int((s.to_bits(dtype).leading_zeros() - unused) as i64).convert_to(dtype)
+}
+
+/// d erf(x)/dx = 2/√π · exp(−x²)
+pub(crate) fn erf_vjp(x: &Tensor, _: &Tensor, dy: &Tensor) -> Tensor {
+    let slope = (-&(x * x)).exp() * std::f64::consts::FRAC_2_SQRT_PI;
+    dy * &slope
+}
+
+/// The error function to about 1e-16: its Taylor series near zero, else a continued fraction of `erfc`.
+/// Abramowitz & Stegun 7.1.6 and 7.1.14.
+pub(crate) fn erf(x: f64) -> f64 {
+    let a = x.abs();
+    if a.is_nan() {
+        return x;
+    }
+    if a > 6.0 {
+        return x.signum();
+    }
+    if a < 2.5 {
+        // erf(x) = 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (1·3·…·(2n+1)); all terms are positive.
+        let (mut term, mut sum, mut n) = (x, x, 0.0);
+        while term.abs() > sum.abs() * 1e-17 {
+            n += 1.0;
+            term *= 2.0 * x * x / (2.0 * n + 1.0);
+            sum += term;
+        }
+        return std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum;
+    }
+    let mut f = a;
+    for k in (1..=120).rev() {
+        f = a + k as f64 / 2.0 / f;
+    }
+    let erfc = (-a * a).exp() / (f * std::f64::consts::PI.sqrt());
+    (1.0 - erfc).copysign(x)
+}
+
+/// d erf⁻¹(x)/dx = √π/2 · exp(y²)
+pub(crate) fn erf_inv_vjp(_: &Tensor, y: &Tensor, dy: &Tensor) -> Tensor {
+    dy * &((y * y).exp() * (1.0 / std::f64::consts::FRAC_2_SQRT_PI))
+}
+
+/// erfc of positive numbers without cancellation where that would show: the continued fraction of A & S 7.1.14.
+fn erfc(y: f64) -> f64 {
+    if y < 1.0 {
+        return 1.0 - erf(y);
+    }
+    let f = (1..=500).rev().fold(y, |f, k| y + k as f64 / 2.0 / f);
+    (-y * y).exp() / (f * std::f64::consts::PI.sqrt())
+}
+
+/// The inverse of [`erf`] to about 1e-15: Halley's iteration from a first guess by logarithms (Winitzki, 2008).
+pub(crate) fn erf_inv(x: f64) -> f64 {
+    use std::f64::consts::{FRAC_2_SQRT_PI, PI};
+    let a = x.abs();
+    if a.is_nan() || a > 1.0 {
+        return f64::NAN;
+    }
+    if a == 1.0 {
+        return f64::INFINITY.copysign(x);
+    }
+    if a < 1e-8 {
+        return x / FRAC_2_SQRT_PI;
+    }
+    let (log, shape) = ((-a * a).ln_1p(), 0.147);
+    let middle = 2.0 / (PI * shape) + log / 2.0;
+    let mut y = ((middle * middle - log / shape).sqrt() - middle).sqrt();
+    for _ in 0..12 {
+        let over = if a < 0.5 { erf(y) - a } else { (1.0 - a) - erfc(y) };
+        let newton = over / (FRAC_2_SQRT_PI * (-y * y).exp());
+        let step = newton / (1.0 + y * newton);
+        y -= step;
+        if step.abs() <= y * 1e-16 {
+            break;
+        }
+    }
+    y.copysign(x)
+}
+
+/// Values of ops that the fixture of XLA's answers may lack, from tables: argument and result.
+pub const KNOWN: &[(Unary, &[(f64, f64)])] = &[(
+    // Computed with 60 digits.
+    Unary::ErfInv,
+    &[
+        (0.0, 0.0),
+        (0.1, 0.088_855_990_494_257_69),
+        (0.5, 0.476_936_276_204_469_9),
+        (0.9, 1.163_087_153_676_674_3),
+        (0.999, 2.326_753_765_513_524_5),
+        (1.0, f64::INFINITY),
+        (-0.5, -0.476_936_276_204_469_9),
+        (1.5, f64::NAN),
+    ],
+)];
+
+pub(crate) fn of(t: Tensor) -> Grad {
+    Grad::Of(t)
+}
+
+/// Two's complement arithmetic is the same for signed and unsigned; the caller wraps to the width.
+pub(crate) fn wrap(a: Scalar, b: Scalar, f: fn(i64, i64) -> i64) -> Scalar {
+    match (a, b) {
+        (Scalar::Uint(a), Scalar::Uint(b)) => Scalar::Uint(f(a as i64, b as i64) as u64),
+        _ => Scalar::Int(f(a.as_i64(), b.as_i64())),
+    }
+}
+
+pub(crate) fn less(a: Scalar, b: Scalar) -> bool {
+    match (a, b) {
+        (Scalar::Uint(a), Scalar::Uint(b)) => a < b,
+        _ => a.as_i64() < b.as_i64(),
+    }
+}
+
+/// IEEE 754-2019 maximum: NaN wins, and 0 is above −0.
+pub(crate) fn maximum(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() {
+        f64::NAN
+    } else if a == b {
+        if a.is_sign_negative() { b } else { a }
+    } else {
+        a.max(b)
+    }
+}
+
+/// IEEE 754-2019 minimum: NaN wins, and −0 is below 0.
+pub(crate) fn minimum(a: f64, b: f64) -> f64 {
+    -maximum(-a, -b)
+}
+
+// The specification leaves integer division by zero open; these are XLA's choices.
+pub(crate) fn divide(_: DType, a: Scalar, b: Scalar) -> Scalar {
+    match (a, b) {
+        (Scalar::Uint(a), Scalar::Uint(b)) => Scalar::Uint(a.checked_div(b).unwrap_or(u64::MAX)),
+        _ if b.as_i64() == 0 => Scalar::Int(-1),
+        _ => Scalar::Int(a.as_i64().wrapping_div(b.as_i64())),
+    }
+}
+
+pub(crate) fn remainder(_: DType, a: Scalar, b: Scalar) -> Scalar {
+    match (a, b) {
+        (Scalar::Uint(a), Scalar::Uint(b)) => Scalar::Uint(a.checked_rem(b).unwrap_or(a)),
+        _ if b.as_i64() == 0 => a,
+        _ => Scalar::Int(a.as_i64().wrapping_rem(b.as_i64())),
+    }
+}
+
+/// Wrapping power by squaring; a negative exponent gives 0 except for bases 1 and −1.
+pub(crate) fn power(_: DType, a: Scalar, b: Scalar) -> Scalar {
+    let (mut base, mut exponent) = (a.as_i64(), b.as_i64());
+    let mut result = 1i64;
+    if exponent < 0 && matches!(b, Scalar::Int(_)) {
+        result = match base {
+            1 => 1,
+            -1 => 1 - 2 * (exponent & 1),
+            _ => 0,
+        };
+        exponent = 0;
+    }
+    let mut exponent = exponent as u64;
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            result = result.wrapping_mul(base);
+        }
+        base = base.wrapping_mul(base);
+        exponent >>= 1;
+    }
+    if matches!(a, Scalar::Uint(_)) { Scalar::Uint(result as u64) } else { Scalar::Int(result) }
+}
+
+/// Shifts by the width or more empty the value. Spec: shift_left.
+pub(crate) fn shift_left(dtype: DType, a: Scalar, b: Scalar) -> Scalar {
+    let (bits, by) = (a.to_bits(dtype), b.to_bits(dtype));
+    Scalar::from_bits(dtype, if by >= dtype.bits() as u64 { 0 } else { bits << by })
+}
+
+pub(crate) fn shift_right_logical(dtype: DType, a: Scalar, b: Scalar) -> Scalar {
+    let (bits, by) = (a.to_bits(dtype), b.to_bits(dtype));
+    Scalar::from_bits(dtype, if by >= dtype.bits() as u64 { 0 } else { bits >> by })
+}
+
+pub(crate) fn shift_right_arithmetic(dtype: DType, a: Scalar, b: Scalar) -> Scalar {
+    let by = b.to_bits(dtype).min(dtype.bits() as u64 - 1);
+    let sign_extended = ((a.to_bits(dtype) << (64 - dtype.bits())) as i64) >> (64 - dtype.bits());
+    Scalar::from_bits(dtype, (sign_extended >> by) as u64)
+}
+
+/// Ties give half to each side, as XLA and TensorFlow do.
+pub(crate) fn pick_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
+    let half = dy * 0.5;
+    let tie = a.equal(b);
+    let side = |mine: &Tensor| tie.select(&half, &mine.equal(y).select(dy, &dy.zeros_like()));
+    [of(side(a)), of(side(b))]
+}
+
+pub(crate) fn power_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
+    let one = b.zeros_like() + 1.0;
+    let zero = b.zeros_like();
+    // d/da is b·a^(b−1); where b is 0 it is 0 even at a = 0, where a^(b−1) is infinite.
+    let da = b.equal(&zero).select(&zero, &(dy * &(b * &a.power(&(b - &one)))));
+    let log_a = a.equal(&zero).select(&zero, &a.log());
+    [of(da), of(dy * &(y * &log_a))]
+}
+
+pub(crate) fn atan2_vjp(a: &Tensor, b: &Tensor, _: &Tensor, dy: &Tensor) -> [Grad; 2] {
+    let scale = dy / &(&(a * a) + &(b * b));
+    [of(&scale * b), of(-&(&scale * a))]
+}
+
+pub(crate) fn truncated(x: &Tensor) -> Tensor {
+    x.sign() * x.abs().floor()
+}

@@ -7,7 +7,7 @@
 pub mod attr;
 mod builder;
 pub mod cost;
-mod elementwise;
+pub(crate) mod elementwise;
 pub mod op;
 mod rule;
 mod tensor;

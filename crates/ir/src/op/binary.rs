@@ -1,7 +1,8 @@
-//! Element-wise ops of two operands of one type. One op is one row of `graph/elementwise.rs`; here
-//! are the functions that rows name and the rules that all of the family share.
+//! Element-wise ops of two operands of one type: the rules that all of the family share. One op is one row of
+//! `graph/elementwise.rs`, beside the functions that the row names.
 
 use super::*;
+use crate::graph::elementwise::*;
 use crate::graph::{binary_ops, mnemonic};
 use crate::require;
 use smallvec::smallvec;
@@ -35,7 +36,6 @@ pub struct Row {
 }
 
 use Binary::*;
-const WIDE: (f64, f64) = (-4.0, 4.0);
 
 macro_rules! binary_rows {
     ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
@@ -105,124 +105,6 @@ impl OpRule for Binary {
     fn lower(&self) -> Lowering {
         Lowering::Map
     }
-}
-
-fn of(t: Tensor) -> Grad {
-    Grad::Of(t)
-}
-
-/// Two's complement arithmetic is the same for signed and unsigned; the caller wraps to the width.
-fn wrap(a: Scalar, b: Scalar, f: fn(i64, i64) -> i64) -> Scalar {
-    match (a, b) {
-        (Scalar::Uint(a), Scalar::Uint(b)) => Scalar::Uint(f(a as i64, b as i64) as u64),
-        _ => Scalar::Int(f(a.as_i64(), b.as_i64())),
-    }
-}
-
-fn less(a: Scalar, b: Scalar) -> bool {
-    match (a, b) {
-        (Scalar::Uint(a), Scalar::Uint(b)) => a < b,
-        _ => a.as_i64() < b.as_i64(),
-    }
-}
-
-/// IEEE 754-2019 maximum: NaN wins, and 0 is above −0.
-pub(crate) fn maximum(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() {
-        f64::NAN
-    } else if a == b {
-        if a.is_sign_negative() { b } else { a }
-    } else {
-        a.max(b)
-    }
-}
-
-/// IEEE 754-2019 minimum: NaN wins, and −0 is below 0.
-pub(crate) fn minimum(a: f64, b: f64) -> f64 {
-    -maximum(-a, -b)
-}
-
-// The specification leaves integer division by zero open; these are XLA's choices.
-fn divide(_: DType, a: Scalar, b: Scalar) -> Scalar {
-    match (a, b) {
-        (Scalar::Uint(a), Scalar::Uint(b)) => Scalar::Uint(a.checked_div(b).unwrap_or(u64::MAX)),
-        _ if b.as_i64() == 0 => Scalar::Int(-1),
-        _ => Scalar::Int(a.as_i64().wrapping_div(b.as_i64())),
-    }
-}
-
-fn remainder(_: DType, a: Scalar, b: Scalar) -> Scalar {
-    match (a, b) {
-        (Scalar::Uint(a), Scalar::Uint(b)) => Scalar::Uint(a.checked_rem(b).unwrap_or(a)),
-        _ if b.as_i64() == 0 => a,
-        _ => Scalar::Int(a.as_i64().wrapping_rem(b.as_i64())),
-    }
-}
-
-/// Wrapping power by squaring; a negative exponent gives 0 except for bases 1 and −1.
-fn power(_: DType, a: Scalar, b: Scalar) -> Scalar {
-    let (mut base, mut exponent) = (a.as_i64(), b.as_i64());
-    let mut result = 1i64;
-    if exponent < 0 && matches!(b, Scalar::Int(_)) {
-        result = match base {
-            1 => 1,
-            -1 => 1 - 2 * (exponent & 1),
-            _ => 0,
-        };
-        exponent = 0;
-    }
-    let mut exponent = exponent as u64;
-    while exponent > 0 {
-        if exponent & 1 == 1 {
-            result = result.wrapping_mul(base);
-        }
-        base = base.wrapping_mul(base);
-        exponent >>= 1;
-    }
-    if matches!(a, Scalar::Uint(_)) { Scalar::Uint(result as u64) } else { Scalar::Int(result) }
-}
-
-/// Shifts by the width or more empty the value. Spec: shift_left.
-fn shift_left(dtype: DType, a: Scalar, b: Scalar) -> Scalar {
-    let (bits, by) = (a.to_bits(dtype), b.to_bits(dtype));
-    Scalar::from_bits(dtype, if by >= dtype.bits() as u64 { 0 } else { bits << by })
-}
-
-fn shift_right_logical(dtype: DType, a: Scalar, b: Scalar) -> Scalar {
-    let (bits, by) = (a.to_bits(dtype), b.to_bits(dtype));
-    Scalar::from_bits(dtype, if by >= dtype.bits() as u64 { 0 } else { bits >> by })
-}
-
-fn shift_right_arithmetic(dtype: DType, a: Scalar, b: Scalar) -> Scalar {
-    let by = b.to_bits(dtype).min(dtype.bits() as u64 - 1);
-    let sign_extended = ((a.to_bits(dtype) << (64 - dtype.bits())) as i64) >> (64 - dtype.bits());
-    Scalar::from_bits(dtype, (sign_extended >> by) as u64)
-}
-
-/// Ties give half to each side, as XLA and TensorFlow do.
-fn pick_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
-    let half = dy * 0.5;
-    let tie = a.equal(b);
-    let side = |mine: &Tensor| tie.select(&half, &mine.equal(y).select(dy, &dy.zeros_like()));
-    [of(side(a)), of(side(b))]
-}
-
-fn power_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
-    let one = b.zeros_like() + 1.0;
-    let zero = b.zeros_like();
-    // d/da is b·a^(b−1); where b is 0 it is 0 even at a = 0, where a^(b−1) is infinite.
-    let da = b.equal(&zero).select(&zero, &(dy * &(b * &a.power(&(b - &one)))));
-    let log_a = a.equal(&zero).select(&zero, &a.log());
-    [of(da), of(dy * &(y * &log_a))]
-}
-
-fn atan2_vjp(a: &Tensor, b: &Tensor, _: &Tensor, dy: &Tensor) -> [Grad; 2] {
-    let scale = dy / &(&(a * a) + &(b * b));
-    [of(&scale * b), of(-&(&scale * a))]
-}
-
-fn truncated(x: &Tensor) -> Tensor {
-    x.sign() * x.abs().floor()
 }
 
 #[cfg(test)]
