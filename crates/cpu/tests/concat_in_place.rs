@@ -1,5 +1,5 @@
-//! Slices that element-wise programs read in place, and arrays whose parts they write: joined ones, and entries of arrays
-//! of all trips of a loop.
+//! Element-wise programs that read slices without a copy and write parts of larger arrays: operands of a concatenation,
+//! and one trip's entry of an array that a loop fills.
 
 mod common;
 
