@@ -1,14 +1,23 @@
-//! Blocked products of matrices: how operands are packed and tiles ordered so that each cache is used for what it
-//! holds.
+//! BLIS-style GEMM driver: `C[M, N] = A[M, K] · B[K, N]`, or a batch of them, from packed micro-panels and
+//! microkernels.
 //!
-//! Products are cut into blocks of steps. Of a block, the right operand's panels of a group of columns stay in the
-//! second cache while the left operand's panels pass by, each of which meets all of them. Left operands with few rows,
-//! or few steps, are read where they lie if the first cache can hold them so. Large operands are packed in parts
-//! ([`Blocked::plan`]) by all threads, then all threads compute tiles. Where all rows are one part and there are
-//! columns for all threads, each task packs the columns that it uses, block by block, and they never leave its second
-//! cache. From block to block, sums wait in the result if blocks are long, else in memory of the task, tile by tile:
-//! rows of the result lie so far apart that few of them would fit a cache at a time. An element's value is its chains
-//! of steps, block after block: a function of shapes and of the kernels only.
+//! Loop nest, outermost first: parts of rows (MC), of columns (NC) and of K blocks, which bound packed memory
+//! ([`Blocked::plan`]); groups of B columns; K blocks (KC); row panels of A; register tiles. The group's B micro-panels
+//! of one K block stay in L2 while A micro-panels stream past them.
+//!
+//! A is read unpacked where that costs little: few columns use it, or its rows of one tile fit L1 in place. B is read
+//! unpacked where there are few rows. Otherwise all threads pack a part and then compute its tiles. If M is one part
+//! and there are enough columns for all threads, tasks divide N only: each packs its own B columns, one K block at a
+//! time, which then never leave its L2.
+//!
+//! Partial sums between K blocks are kept in C. AMX kernels have a short KC and keep them in task scratch, tile by
+//! tile: rows of C are so far apart that only few of them fit a cache at a time.
+//!
+//! Inside, K is counted in k-steps of `group` reduction elements, such as 1 for f32, 2 for bf16 pairs, 4 for bytes
+//! (VNNI).
+//!
+//! Determinism: an element is accumulated over K in order within a K block, then block by block, and splits of K are
+//! added in a fixed tree. Its value depends on the shapes and the microkernel, not on the number of threads.
 
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride, offsets};
@@ -21,48 +30,48 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::Result;
 
-/// Rows and columns of the result that are computed before others are begun.
+/// MC and NC limit: rows and columns of C in one part.
 const PART: usize = 4096;
-/// As [`PART`], where sums need memory of their own.
+/// The same where partial sums of a part need scratch (f32 sums of narrow results, epilogues).
 const ROUNDED_PART: usize = 2048;
-/// Elements of the right operand that stay in the second cache.
+/// Elements of the B block (k-steps × columns of a group) that stay in L2.
 const RESIDENT: usize = 96 << 10;
-/// Steps that blocks are multiples of.
+/// Elements of 4 bytes in a cache line. K blocks begin at multiples of it.
 const LINE: usize = 16;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
-/// Bytes after which lines fall into the same sets of the first cache, and lines of a set that an operand may have.
+/// Bytes of one L1 way (addresses this far apart share a set), and L1 ways that an unpacked A may occupy.
 const PAGE: usize = 4096;
 const WAYS: usize = 4;
-/// Rows and columns up to which rows that lie apart are read in place: no thread has to read then what another one packed,
-/// which takes long where they do not share a cache.
+/// Largest M and N for which an A with contiguous K is read unpacked. No thread then reads what another thread packed,
+/// which is slow between cores that do not share a cache.
 const IN_PLACE: usize = 512;
-/// Panels that one task packs.
+/// A micro-panels that one task packs.
 const PANELS: usize = 16;
-/// Bytes of complete sums that wait until they are handed on to arrays in panels.
+/// Bytes of complete sums that are buffered per call of the epilogue where its arrays have panel layout.
 const TOGETHER: usize = 32 << 10;
-/// Elements of a packed operand.
+/// Most elements of a packed operand. Longer ones are cut into parts of K blocks.
 const PACKED: usize = 4 << 20;
-/// Tasks of a parallel loop to aim at.
+/// Tasks of a parallel loop to aim at. It is fixed, so that blocking and rounding do not depend on the thread count.
 const TASKS: usize = 16;
-/// Where each task packs its own columns of the right operand: how many columns it has at least, and what the number
-/// of tasks is a multiple of.
+/// Where each task packs its own B columns: fewest columns of a task, and the divisor of the number of tasks.
 const OWN_COLUMNS: usize = 64;
 const OWN_TASKS: usize = 8;
-/// Nanoseconds that one core needs for packing an element, about.
+/// Approximate nanoseconds for one core to pack an element.
 const PACK_NS: f64 = 0.25;
 
-/// An operand as a matrix, copied into order first where its dimensions do not line up.
+/// A or B as a strided matrix: `[batch, M or N, K]`. It is first copied if M, N or K is several dimensions that no
+/// single stride walks. "Lane" is the dimension that is not reduced: a row of A, a column of B.
 struct Operand<T> {
-    /// Bytes between lanes (rows or columns) and between products.
+    /// Strides in bytes: between lanes (along M or N), and along K.
     lane: usize,
     step: usize,
     /// Byte offset of each batch element.
     batch: Vec<usize>,
-    /// The copy and its bytes.
+    /// The copy into a dense matrix, and its size in bytes.
     repack: Option<(BoxCopy, usize)>,
     pack: PackFn<T>,
-    /// Whether kernels read it where it lies.
+    /// Whether microkernels read it unpacked.
     direct: bool,
 }
 
@@ -80,7 +89,7 @@ impl<T> Operand<T> {
                 direct: false,
             };
         }
-        // What lies together stays together: lines are copied then, not elements.
+        // The dimension of smallest stride stays innermost, so that the copy moves whole cache lines and not elements.
         let nearest =
             |dims: &[Dim]| dims.iter().filter(|d| d.size > 1).map(|d| d.src).min().unwrap_or(isize::MAX);
         let by_lanes = nearest(&r.free) < nearest(&r.inner);
@@ -97,60 +106,59 @@ impl<T> Operand<T> {
         Operand { lane, step, batch, repack, pack, direct: false }
     }
 
-    /// Whether the lanes of a left operand are neighbours, and a few of them can be in the first cache for all steps.
+    /// Whether A is contiguous along M, as a packed panel is, and one cache line for each k fits L1 together.
     fn is_panel(&self, products: usize) -> bool {
         self.lane == size_of::<T>() && products <= WAYS * sets(self.step)
     }
 
-    /// Whether the steps of a left operand are neighbours, and some lanes can be in the first cache at a time.
+    /// Whether A is contiguous along K, and one cache line of each of `lanes` rows fits L1 together.
     fn is_near(&self, lanes: usize) -> bool {
         self.step == size_of::<T>() && lanes <= WAYS * sets(self.lane)
     }
 }
 
-/// How many sets of the first cache arrays that lie so many bytes apart begin in.
+/// Number of different L1 sets that addresses at a stride of `apart` bytes map to: large powers of two conflict.
 fn sets(apart: usize) -> usize {
     PAGE / (apart & apart.wrapping_neg()).clamp(LINE_BYTES, PAGE)
 }
 
-/// How sums become stored results where those are narrower.
+/// Conversion between f32 sums and stored results of a narrower type.
 #[derive(Clone, Copy)]
 pub struct Rounding {
-    /// Sums to results, and results to sums.
+    /// f32 to the stored type, and back.
     pub narrow: TileFn,
     pub widen: TileFn,
-    /// Bytes of a result.
+    /// Bytes of a stored element.
     pub size: usize,
 }
 
-/// A step of ones, and what sums with it add to the result.
+/// A k-step of ones, and the function from a column sum of B (A's row replaced by ones) to what is added to C.
 type Correction<T> = (T, fn(T) -> T);
 
-/// What the stored types need.
+/// Element types of a GEMM: how operands are packed, and how sums are stored.
 pub struct Types<T: 'static> {
-    /// Bytes of a stored operand's element.
+    /// Bytes of an element of A and B as stored.
     pub size: usize,
-    /// Products of one step.
+    /// Reduction elements of one k-step (VNNI group).
     pub group: usize,
     pub pack_left: PackFn<T>,
     pub pack_right: PackFn<T>,
-    /// Whether operands are stored as kernels read them.
+    /// Whether microkernels can read A and B as stored, without conversion.
     pub plain: bool,
     pub round: Option<Rounding>,
-    /// Where packing adds an offset to the left operand: a step of ones, and what their sums with the right operand
-    /// add to the result.
+    /// Where packing adds a zero point to A (i8 stored as u8): compensation from the column sums of B.
     pub correction: Option<Correction<T>>,
     pub abilities: Abilities,
 }
 
-/// What a blocked product may be asked for besides its sums; less than all for element types of which no program asks more.
+/// Optional features of a GEMM. Element types for which no program asks for them leave them out.
 #[derive(Clone, Copy)]
 pub struct Abilities {
-    /// Adding its sums to what the result holds.
+    /// `C += A · B` (beta = 1).
     pub accumulate: bool,
-    /// Keeping the packed right operand for many calls.
+    /// Packing B once for many calls.
     pub keep: bool,
-    /// Handing over blocks of the result.
+    /// Passing blocks of C to an epilogue instead of storing them.
     pub hand_over: bool,
 }
 
@@ -159,41 +167,42 @@ impl Abilities {
     pub const NONE: Abilities = Abilities { accumulate: false, keep: false, hand_over: false };
 }
 
-/// A product `[M, K] · [K, N]`, or a batch of them.
+/// A GEMM `[M, K] · [K, N]`, or a batch of them, with its blocking.
 pub struct Blocked<T: 'static> {
     a: Operand<T>,
     b: Operand<T>,
     m: usize,
     n: usize,
-    /// Products of each element, and steps.
+    /// K in reduction elements, and in k-steps (padded to whole groups and to the microkernel's unit).
     products: usize,
     k: usize,
-    /// Rows that a packed panel of the left operand has room for.
+    /// Rows that an A micro-panel has room for.
     height: usize,
     shape: Shape<T>,
     types: Types<T>,
     epilogue: Epilogue,
-    /// Whether complete sums are handed on instead of being stored.
+    /// Whether complete sums go to an epilogue instead of C.
     hands_over: bool,
-    /// Whether the right operand, and the arrays that take complete sums, lie in panels of tiles' columns.
+    /// Whether B, and the epilogue's arrays, have panel layout `[N / columns, rows, columns]`, `columns` of a register
+    /// tile.
     panels: [bool; 2],
     plan: Plan,
 }
 
-/// Counts by which a product is cut; ranges are as even as can be.
+/// Blocking, as counts: each dimension is divided into that many ranges of nearly equal length.
 #[derive(Clone, Copy)]
 struct Plan {
-    /// Panels of rows.
+    /// Row panels of A: M is divided into tiles of at most MR rows.
     panels: usize,
-    /// Blocks of steps.
+    /// K blocks of about KC k-steps.
     blocks: usize,
-    /// Parts that are packed and computed one after the other: of panels, of columns, of blocks.
+    /// Parts that are packed and computed one after the other: ranges of row panels, of columns, of K blocks.
     row_parts: usize,
     column_parts: usize,
     block_parts: usize,
-    /// Ranges of blocks that are summed on their own, in parallel.
+    /// Ranges of K blocks that are summed in parallel into separate arrays (split-K).
     splits: usize,
-    /// Whether tasks share the columns only, and pack the right operand's that they use.
+    /// Whether tasks divide N only, each packing the B columns that it uses.
     by_columns: bool,
 }
 
@@ -202,23 +211,23 @@ fn even(n: usize, parts: usize, i: usize) -> Range<usize> {
     n * i / parts..n * (i + 1) / parts
 }
 
-/// As [`even`], for columns: ranges begin at multiples of `unit`.
+/// As [`even`], but ranges begin at multiples of `unit`.
 fn even_by(unit: usize, n: usize, parts: usize, i: usize) -> Range<usize> {
     let r = even(n.div_ceil(unit), parts, i);
     (r.start * unit).min(n)..(r.end * unit).min(n)
 }
 
-/// One part of a product: what is packed at a time.
+/// One part: the ranges of M, N and K that are packed at a time.
 struct Chunk {
     panels: Range<usize>,
     columns: Range<usize>,
     blocks: Range<usize>,
-    /// Whether an operand is still packed from the part before.
+    /// Whether A, and B, are still packed from the previous part.
     left_ready: bool,
     right_ready: bool,
 }
 
-/// Addresses of one product.
+/// Addresses of one matrix product of the batch.
 #[derive(Clone, Copy)]
 struct At<'a> {
     a: Ptr,
@@ -227,22 +236,22 @@ struct At<'a> {
     bias: Ptr,
     packed_a: Ptr,
     packed_b: Ptr,
-    /// Partial sums, or sums that are still to be rounded.
+    /// Scratch for split-K sums, or for partial sums between parts that C cannot hold.
     sums: Ptr,
-    /// Whether the right operand was packed before.
+    /// Whether `packed_b` was filled by [`Kernel::keep`].
     kept: bool,
-    /// The product's place in the batch.
+    /// Index in the batch.
     batch: usize,
     finish: Option<TakeBlock<'a>>,
 }
 
 impl<T: Element> Blocked<T> {
-    /// The product of operands in given roles.
+    /// The GEMM of `ra` (A) and `rb` (B); `shape` is the microkernel.
     pub fn new(ra: &Roles, rb: &Roles, shape: Shape<T>, types: Types<T>, epilogue: Epilogue) -> Blocked<T> {
         let (m, n, products) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let mut a = Operand::new(ra, types.size, types.pack_left);
         let mut b = Operand::new(rb, types.size, types.pack_right);
-        // Packing pays where an element is used by several tiles.
+        // Packing pays where several tiles use an element.
         let in_place = a.is_panel(products) || m.max(n) <= IN_PLACE && a.is_near(shape.rows());
         a.direct = types.plain && (n <= 2 * shape.columns || in_place);
         b.direct = types.plain && (n == 1 || b.lane == types.size) && m <= 3 * shape.rows();
@@ -279,7 +288,7 @@ impl<T: Element> Blocked<T> {
         self.height = self.shape.height(self.m.div_ceil(self.plan.panels));
     }
 
-    /// Whether the result's memory does not hold sums.
+    /// Whether partial sums cannot be kept in C: it is narrower, or not stored.
     fn sums_apart(&self) -> bool {
         self.types.round.is_some() || self.hands_over
     }
@@ -287,7 +296,7 @@ impl<T: Element> Blocked<T> {
     fn plan(&self) -> Plan {
         let panels = self.m.div_ceil(self.shape.rows()).max(1);
         let tiles = panels * self.n.div_ceil(self.shape.columns).max(1);
-        // Of a small result, blocks may be summed in parallel.
+        // Small C: shorter K blocks, so that split-K has work for several tasks.
         let chain = if tiles < TASKS { self.shape.chain / 2 } else { self.shape.chain };
         let blocks = self.k.div_ceil(chain).max(1);
         let part = if self.sums_apart() { ROUNDED_PART } else { PART };
@@ -303,7 +312,7 @@ impl<T: Element> Blocked<T> {
             (side(self.a.direct, self.m / row_parts), side(self.b.direct || by_columns, column_part));
         let packed = rows.max(columns) * self.k;
         let block_parts = packed.div_ceil(PACKED).clamp(1, blocks);
-        // A small result of many products: the only parallelism is in the sums.
+        // Small C and long K: split-K is the only parallelism.
         let few = tiles < TASKS && block_parts == 1 && self.batches() == 1 && self.types.correction.is_none();
         let splits = if few && !self.hands_over { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
         Plan {
@@ -317,8 +326,8 @@ impl<T: Element> Blocked<T> {
         }
     }
 
-    /// Columns of a task. Where sums are handed on, about as many as the second cache has room for: what takes them then
-    /// reads and writes long runs. All groups of about one size: threads would wait for the last large one.
+    /// Columns of a group. With an epilogue, as many as fit L2: it then reads and writes long runs of a row. Groups
+    /// have about equal sizes, so that threads do not wait for a last large one.
     fn group(&self) -> usize {
         if !self.hands_over || self.panels[0] || self.panels[1] {
             return self.shape.group;
@@ -327,7 +336,7 @@ impl<T: Element> Blocked<T> {
         self.n.div_ceil(self.n.div_ceil(most).max(1)).next_multiple_of(self.shape.columns)
     }
 
-    /// Tasks of a part's columns, where each packs its own.
+    /// Tasks for `columns` of a part, where each packs its own B columns.
     fn own_tasks(&self, columns: usize) -> usize {
         columns.div_ceil(self.shape.group).next_multiple_of(OWN_TASKS)
     }
@@ -336,19 +345,19 @@ impl<T: Element> Blocked<T> {
         self.a.batch.len()
     }
 
-    /// First row of a panel; `panels` gives the end.
+    /// First row of a row panel; `row(panels)` is M.
     fn row(&self, panel: usize) -> usize {
         self.m * panel / self.plan.panels
     }
 
-    /// First step of a block; `blocks` gives the end.
+    /// First k-step of a K block; that of `blocks` is the end of K.
     fn step(&self, block: usize) -> usize {
-        // Whole cache lines, where there are many steps.
+        // K blocks are whole cache lines of 4-byte elements.
         let line = LINE.max(self.shape.unit);
         (self.k.div_ceil(line) * block / self.plan.blocks * line).min(self.k)
     }
 
-    /// Elements of the packed operands and of the extra sums of one product.
+    /// Scratch of one product of the batch, in elements: packed A, packed B, sums.
     fn scratch_parts(&self) -> [usize; 3] {
         let p = &self.plan;
         let most = |n: usize, parts: usize| n.div_ceil(parts) + 2 * self.shape.rows().max(self.shape.columns);
@@ -371,12 +380,13 @@ impl<T: Element> Blocked<T> {
         [a, b, sums].map(|n| n.next_multiple_of(64))
     }
 
-    /// Bytes of working memory of one product.
+    /// Scratch of one product of the batch, in bytes.
     fn scratch_of_one(&self) -> usize {
         self.scratch_parts().iter().sum::<usize>() * size_of::<T>()
     }
 
-    /// Whether the products of a batch run side by side, each in memory of its thread.
+    /// Whether the products of a batch run in parallel, each with scratch of its thread. At most 16 MiB for each
+    /// thread.
     fn side_by_side(&self) -> bool {
         self.batches() >= 4 && self.scratch_of_one() <= 16 << 20
     }
@@ -395,7 +405,7 @@ impl<T: Element> Blocked<T> {
         }
         for (operand, x) in [(&self.a, &mut a), (&self.b, &mut b)] {
             if let Some((copy, bytes)) = &operand.repack {
-                // SAFETY: scratch has room for the copy.
+                // SAFETY: `scratch` counts the copy's bytes.
                 unsafe { copy.run(cx, *x, scratch) };
                 *x = scratch;
                 scratch = scratch.wrapping_add(*bytes);
@@ -418,7 +428,7 @@ impl<T: Element> Blocked<T> {
                 batch,
                 finish,
             };
-            // SAFETY: the caller's arrays; scratch is laid out as counted.
+            // SAFETY: the caller's arrays; `scratch_parts` gives the layout and size of scratch.
             unsafe { self.one(cx, &at) };
         };
         if self.side_by_side() {
@@ -431,13 +441,13 @@ impl<T: Element> Blocked<T> {
         }
     }
 
-    /// Nanoseconds on one core, about.
+    /// Approximate nanoseconds on one core.
     fn work(&self, m: usize, n: usize, k: usize) -> f64 {
         (m * n.next_multiple_of(self.shape.lanes)) as f64 * k as f64 / self.shape.lanes as f64
             * self.shape.step_ns
     }
 
-    /// One product of the batch: part after part.
+    /// One product of the batch, part by part.
     unsafe fn one(&self, cx: &Cx<'_>, at: &At<'_>) {
         let p = &self.plan;
         for i in 0..p.row_parts {
@@ -459,12 +469,12 @@ impl<T: Element> Blocked<T> {
             }
         }
         if p.splits > 1 {
-            // SAFETY: all parts are computed.
+            // SAFETY: every split's sums are complete.
             unsafe { self.join_splits(cx, at) };
         }
     }
 
-    /// Packs what a part needs.
+    /// Packs the A and B panels of a part that are not packed yet.
     unsafe fn pack(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
         let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
         let no_right = self.b.direct || self.plan.by_columns || at.kept || part.right_ready;
@@ -478,12 +488,12 @@ impl<T: Element> Blocked<T> {
             if task < row_tasks {
                 let first = part.panels.start + task * PANELS;
                 let panels = first..(first + PANELS).min(part.panels.end);
-                // SAFETY: these panels' places in the packed operand.
+                // SAFETY: each task writes its own panels of packed A.
                 unsafe { self.pack_left(at, part, block, panels) };
             } else {
                 let first = part.columns.start + (task - row_tasks) * self.shape.group;
                 let columns = first..(first + self.shape.group).min(part.columns.end);
-                // SAFETY: as above.
+                // SAFETY: each task writes its own columns of packed B.
                 unsafe { self.pack_right(at, part, block, columns) };
             }
         };
@@ -500,7 +510,7 @@ impl<T: Element> Blocked<T> {
             self.panel(&self.a, at.a, rows, fill, block, to)
         };
         let panels: SmallVec<[PanelArgs<T>; PANELS]> = panels.map(panel).collect();
-        // SAFETY: the panels' rows are the operand's, and there is room for them.
+        // SAFETY: `panel` describes rows of A, and places in packed A that `scratch_parts` counts.
         unsafe { (self.a.pack)(&panels) };
     }
 
@@ -513,11 +523,11 @@ impl<T: Element> Blocked<T> {
         };
         let panels: SmallVec<[PanelArgs<T>; PANELS]> =
             columns.clone().step_by(self.shape.columns).map(panel).collect();
-        // SAFETY: as in `pack_left`.
+        // SAFETY: as in `pack_left`, for columns of B.
         unsafe { (self.b.pack)(&panels) };
     }
 
-    /// How to pack some lanes of an operand's block.
+    /// Arguments that pack some lanes (rows of A, columns of B) of one K block, zero-padded to `fill` lanes.
     fn panel(
         &self,
         o: &Operand<T>,
@@ -542,7 +552,7 @@ impl<T: Element> Blocked<T> {
         }
     }
 
-    /// Where a panel of the packed left operand lies.
+    /// Address of an A micro-panel. Packed A: `[K blocks, row panels, k-steps, height]`.
     fn left_panel(&self, at: &At<'_>, part: &Chunk, block: usize, panel: usize) -> *const T {
         let steps = self.step(block) - self.step(part.blocks.start);
         let of_block = self.step(block + 1) - self.step(block);
@@ -550,7 +560,7 @@ impl<T: Element> Blocked<T> {
         at.packed_a.elem::<T>(before * self.height)
     }
 
-    /// Where the panel of the packed right operand that begins at column `j` lies.
+    /// Address of the B micro-panel that begins at column `j`. Packed B: `[K blocks, column panels, k-steps, columns]`.
     fn right_panel(&self, at: &At<'_>, part: &Chunk, block: usize, j: usize) -> *const T {
         let columns = part.columns.len().next_multiple_of(self.shape.columns);
         let steps = self.step(block) - self.step(part.blocks.start);
@@ -558,7 +568,7 @@ impl<T: Element> Blocked<T> {
         at.packed_b.elem::<T>(steps * columns + (j - part.columns.start) * of_block)
     }
 
-    /// Whether each task packs the columns of the right operand that it uses.
+    /// Whether each task packs the B columns that it uses.
     fn packs(&self, at: &At<'_>) -> bool {
         self.plan.by_columns && !self.b.direct && !at.kept
     }
@@ -566,7 +576,7 @@ impl<T: Element> Blocked<T> {
     /// Computes a part's tiles.
     unsafe fn tiles(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
         let (splits, group) = (self.plan.splits, self.group());
-        // Few rows: each cache gets its part of the right operand.
+        // Few rows: each core's L2 gets its own part of B.
         let own = self.plan.by_columns;
         let (row_tasks, column_tasks) = if own {
             (1, self.own_tasks(part.columns.len()))
@@ -593,7 +603,7 @@ impl<T: Element> Blocked<T> {
                 blocks: if splits > 1 { even(self.plan.blocks, splits, split) } else { part.blocks.clone() },
                 split,
             };
-            // SAFETY: each task has its own rows and columns of the result, or of its partial sums.
+            // SAFETY: tasks write disjoint rows and columns of C, or of their split's sums.
             unsafe { self.job(at, part, &job) };
         };
         let rows = self.row(part.panels.end) - self.row(part.panels.start);
@@ -602,7 +612,7 @@ impl<T: Element> Blocked<T> {
         cx.team.run_with(splits * column_tasks * row_tasks, work, cx.flush, &body);
     }
 
-    /// Where sums go when a part is done: the result, or memory of their own.
+    /// Where a job's sums go after the last K block of a part: C, or scratch.
     fn target(&self, at: &At<'_>, part: &Chunk, job: &Job) -> Dest<T> {
         let (row, column) = (self.row(job.panels.start), job.columns.start);
         if self.plan.splits > 1 {
@@ -617,7 +627,8 @@ impl<T: Element> Blocked<T> {
         Dest::rows(at.c.elem(row * self.n + column), self.n)
     }
 
-    /// Elements of a task's own memory: a block of the right operand, sums between blocks, complete sums of a panel.
+    /// Scratch of one task, in elements: one K block of packed B, partial sums between K blocks, complete sums of a
+    /// panel.
     fn own_parts(&self, at: &At<'_>, job: &Job) -> [usize; 3] {
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
         let panel = self.height * columns;
@@ -628,24 +639,24 @@ impl<T: Element> Blocked<T> {
         [right, sums, row].map(|n| n.next_multiple_of(LINE))
     }
 
-    /// Elements between rows of complete sums. Tile registers write whole lines of them, which should not share places
-    /// of the first cache.
+    /// Elements between rows of buffered complete sums. One cache line of padding for AMX, whose tiles store 16 rows at
+    /// once: rows at a stride of a power of two would conflict in L1.
     fn apart(&self, columns: usize) -> usize {
         columns + if self.shape.registers.is_some() { LINE } else { 0 }
     }
 
-    /// Whether sums wait in a task's memory for the next block: those that the result cannot hold, and those of tile
-    /// registers, whose blocks are short.
+    /// Whether partial sums between K blocks are kept in task scratch and not in C: those that C cannot hold, and those
+    /// of AMX, whose KC is short.
     fn waits(&self) -> bool {
         self.sums_apart() || self.shape.registers.is_some()
     }
 
-    /// Whether the sums of a job are complete after its last block and are then rounded or handed on.
+    /// Whether a job's last K block completes its sums, which are then rounded or passed to the epilogue.
     fn completes(&self, job: &Job) -> bool {
         self.sums_apart() && self.plan.splits == 1 && job.blocks.end == self.plan.blocks
     }
 
-    /// The tiles of a group of columns and a range of panels and blocks.
+    /// Computes a job on this thread.
     unsafe fn job(&self, at: &At<'_>, part: &Chunk, job: &Job) {
         let parts = self.own_parts(at, job);
         with_scratch(parts.iter().sum::<usize>() * size_of::<T>(), |memory| {
@@ -655,13 +666,13 @@ impl<T: Element> Blocked<T> {
                 [0, parts[0], parts[0] + parts[1]].map(|before| memory.elem::<T>(before));
             let at = At { packed_b: if self.packs(at) { Ptr(right.cast()) } else { at.packed_b }, ..*at };
             for block in job.blocks.clone() {
-                // SAFETY: the caller's job; its memory is laid out as counted.
+                // SAFETY: the caller's job; `own_parts` gives the layout and size of `memory`.
                 unsafe { self.block(&at, part, job, block, sums, row) };
             }
         });
     }
 
-    /// One block of steps of a job. Between blocks its sums are in `sums`; `row` has room for those of one panel.
+    /// One K block of a job. `sums` holds its partial sums between K blocks; `row` buffers complete sums.
     unsafe fn block(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, sums: *mut T, row: *mut T) {
         let target = self.target(at, part, job);
         let (first, last) = (block == job.blocks.start, block + 1 == job.blocks.end);
@@ -679,7 +690,7 @@ impl<T: Element> Blocked<T> {
                 right_ready: true,
             };
             right = &mine;
-            // SAFETY: the task's memory has room for a block of a group's columns.
+            // SAFETY: task scratch has room for one K block of the job's columns.
             unsafe { self.pack_right(at, right, block, job.columns.clone()) };
         }
         let mut bias: *const T = std::ptr::null();
@@ -688,11 +699,11 @@ impl<T: Element> Blocked<T> {
         }
         let corrections;
         if let Some(correction) = self.types.correction {
-            // SAFETY: the group's columns, packed above.
+            // SAFETY: the job's columns of B are packed.
             corrections = unsafe { self.corrections(at, right, job, block, correction) };
             bias = corrections.as_ptr();
         }
-        // What the result holds is added first, if at all.
+        // The first K block of a job starts from C or earlier parts' sums where there are any, else from zero.
         let held = job.blocks.start > 0 || (self.epilogue.accumulate && self.types.round.is_none());
         let continued = first && held && self.plan.splits == 1;
         for (i, panel) in job.panels.clone().enumerate() {
@@ -714,16 +725,16 @@ impl<T: Element> Blocked<T> {
                 true => target.down(before),
                 false => between,
             };
-            // SAFETY: the panel's rows of the group's columns.
+            // SAFETY: `from` and `to` cover the panel's rows and the job's columns.
             unsafe { self.row_of_tiles(at, right, job, block, &Line { rows, left, a, from, to, bias }) };
             if completes {
-                // SAFETY: these rows of the group's columns are complete, and this task's.
+                // SAFETY: the panel's sums of the job's columns are complete and belong to this task.
                 unsafe { self.complete_panel(at, job, panel, group, (row, apart)) };
             }
         }
     }
 
-    /// Where complete sums of a panel of rows wait for what takes them.
+    /// Where complete sums of a row panel are buffered for rounding or the epilogue.
     #[inline(always)]
     fn complete_place(
         &self,
@@ -739,7 +750,8 @@ impl<T: Element> Blocked<T> {
         Dest::tiles(row.wrapping_add(waiting * self.shape.columns), self.at_once(job) * self.height)
     }
 
-    /// What follows the last block of a panel of rows: as rows, or in panels of columns once all of `group` are complete.
+    /// Rounds a row panel's complete sums or passes them to the epilogue: as rows, or in panel layout once the last row
+    /// panel of `group` is complete.
     #[inline(always)]
     unsafe fn complete_panel(
         &self,
@@ -759,7 +771,8 @@ impl<T: Element> Blocked<T> {
         }
     }
 
-    /// What is added to the columns of a block where packing added an offset to the left operand.
+    /// Zero-point compensation of a K block: one value for each of the job's columns. A row of ones times B gives the
+    /// column sums.
     unsafe fn corrections(
         &self,
         at: &At<'_>,
@@ -778,13 +791,14 @@ impl<T: Element> Blocked<T> {
             to: Dest::rows(corrections.as_mut_ptr(), 0),
             bias: std::ptr::null(),
         };
-        // SAFETY: one row of the group's columns.
+        // SAFETY: `ones` has a K block's k-steps, `corrections` the job's columns.
         unsafe { self.row_of_tiles(at, right, job, block, &line) };
         corrections.iter_mut().for_each(|x| *x = scale(*x));
         corrections
     }
 
-    /// Rounds or hands on the complete sums of a panel, which are in `sums`, rows `stride` apart.
+    /// Rounds the complete sums of a row panel into C, or passes them to the epilogue. `sums`: rows `stride` elements
+    /// apart.
     unsafe fn complete(&self, at: &At<'_>, job: &Job, panel: usize, sums: *mut T, stride: usize) {
         let first = self.row(panel) * self.n + job.columns.start;
         let (rows, columns) = (self.row(panel + 1) - self.row(panel), job.columns.len());
@@ -803,7 +817,8 @@ impl<T: Element> Blocked<T> {
         }
     }
 
-    /// Hands on the complete sums of some panels of rows to arrays that lie in panels: tile by tile, a run each.
+    /// Passes complete sums of some row panels to an epilogue whose arrays have panel layout: one contiguous run for
+    /// each tile's columns.
     unsafe fn complete_in_panels(&self, at: &At<'_>, job: &Job, panels: Range<usize>, sums: *mut T) {
         let Some(finish) = at.finish else { return };
         let width = self.shape.columns;
@@ -816,7 +831,8 @@ impl<T: Element> Blocked<T> {
         }
     }
 
-    /// Panels of rows whose sums are handed on together: what takes them reads and writes long runs then.
+    /// Row panels that are passed to the epilogue together. With panel layout several, so that it reads and writes long
+    /// runs.
     fn at_once(&self, job: &Job) -> usize {
         if !self.panels[1] {
             return 1;
@@ -824,14 +840,14 @@ impl<T: Element> Blocked<T> {
         (TOGETHER / (self.height * job.columns.len() * size_of::<T>())).max(1)
     }
 
-    /// The panels that are handed on with the `i`-th of a job.
+    /// The row panels that are passed to the epilogue together with the `i`-th of a job.
     fn handed_on_with(&self, job: &Job, i: usize) -> Range<usize> {
         let many = self.at_once(job);
         let first = job.panels.start + i / many * many;
         first..(first + many).min(job.panels.end)
     }
 
-    /// The left operand's panel of a block, packed or where it lies.
+    /// Address and strides of a row panel of A in a K block: packed, or in place.
     fn left(&self, at: &At<'_>, part: &Chunk, block: usize, panel: usize) -> (Strided<T>, Left) {
         if !self.a.direct {
             let ptr = self.left_panel(at, part, block, panel);
@@ -843,10 +859,10 @@ impl<T: Element> Blocked<T> {
         (a, Left::Strided)
     }
 
-    /// The tiles of one panel of rows over a job's columns; `part` says how the right operand is packed.
+    /// The register tiles of one row panel over a job's columns. `part` is the range that packed B covers.
     unsafe fn row_of_tiles(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, line: &Line<T>) {
         let k = self.step(block + 1) - self.step(block);
-        // The next panel of the left operand comes while this one is used, a part with each tile.
+        // Prefetch of the next A micro-panel, a share of its cache lines with each tile.
         let next = if line.left == Left::Packed { line.a.k.max(line.rows) * k } else { 0 };
         let lines = k / UNROLLED * (LINE_BYTES / size_of::<T>());
         for (i, j) in job.columns.clone().step_by(self.shape.columns).enumerate() {
@@ -882,12 +898,12 @@ impl<T: Element> Blocked<T> {
                 ahead: line.a.ptr.wrapping_add(next + if wanted { i * lines } else { 0 }),
                 ahead_step: if wanted { LINE_BYTES / size_of::<T>() } else { 0 },
             };
-            // SAFETY: the caller's line covers the columns.
+            // SAFETY: the caller's panel covers the rows, the K block and the job's columns.
             unsafe { self.shape.kernel(line.rows, line.left, columns)(&tile) };
         }
     }
 
-    /// Rounds complete sums of `n` columns to the result from element `to` on.
+    /// Rounds `n` complete sums of one row into C from element `to` on.
     unsafe fn round_row(&self, round: Rounding, at: &At<'_>, sums: *mut T, to: usize, n: usize) {
         let c = at.c.at(to * round.size);
         let nothing: *const u8 = std::ptr::null();
@@ -895,7 +911,7 @@ impl<T: Element> Blocked<T> {
             let mut old = [T::default(); WIDEST];
             for j in (0..n).step_by(WIDEST) {
                 let count = WIDEST.min(n - j);
-                // SAFETY: the caller's row.
+                // SAFETY: `sums` and C have `n` elements from here on.
                 unsafe {
                     (round.widen)(old.as_mut_ptr().cast(), c.add(j * round.size), nothing, nothing, count);
                     for (i, old) in old.iter().enumerate().take(count) {
@@ -904,18 +920,18 @@ impl<T: Element> Blocked<T> {
                 }
             }
         }
-        // SAFETY: the caller's row.
+        // SAFETY: `sums` and C have `n` elements from here on.
         unsafe { (round.narrow)(c, sums.cast_const().cast(), nothing, nothing, n) };
     }
 
-    /// Adds the partial sums, in a tree, and what else belongs to the result.
+    /// Reduces the split-K sums in a fixed binary tree, adds bias and C, and stores the result.
     unsafe fn join_splits(&self, cx: &Cx<'_>, at: &At<'_>) {
         let (total, splits) = (self.m * self.n, self.plan.splits);
         let body = |row: usize| {
             let (from, to) = (row * self.n, (row + 1) * self.n);
             let element = |split: usize, i: usize| at.sums.elem::<T>(split * total + i);
             let mut step = 1;
-            // SAFETY: rows are disjoint parts of all sums and of the result.
+            // SAFETY: tasks have disjoint rows of C and of every split's sums.
             unsafe {
                 while step < splits {
                     for split in (0..splits - step).step_by(2 * step) {
@@ -944,7 +960,7 @@ impl<T: Element> Blocked<T> {
     }
 }
 
-/// A product's operands, and its bias or null.
+/// Addresses of A, B, and the bias or null.
 fn operands(io: &Io<'_>) -> [*const u8; 3] {
     [io.inputs[0], io.inputs[1], io.inputs.get(2).copied().unwrap_or(std::ptr::null())]
 }
@@ -956,7 +972,7 @@ impl<T: Element> Kernel for Blocked<T> {
         repacked(&self.a) + repacked(&self.b) + own
     }
 
-    /// The right operand, packed.
+    /// Bytes of packed B; 0 where B is read unpacked, copied first, or packed in several parts.
     fn kept(&self, same: &[bool]) -> usize {
         let p = &self.plan;
         let whole = p.column_parts == 1 && p.block_parts == 1 && self.batches() == 1;
@@ -988,7 +1004,7 @@ impl<T: Element> Kernel for Blocked<T> {
         let per_block = self.n.div_ceil(group);
         let body = |task: usize| {
             let first = task % per_block * group;
-            // SAFETY: these columns' places in the packed operand.
+            // SAFETY: each task writes its own columns and K block of packed B.
             unsafe { self.pack_right(&at, &part, task / per_block, first..(first + group).min(self.n)) };
         };
         let work = (self.n * self.k) as f64 * PACK_NS;
@@ -1001,18 +1017,18 @@ impl<T: Element> Kernel for Blocked<T> {
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        // SAFETY: operands and result are those that this was made for; scratch has as many bytes as it asked for.
+        // SAFETY: operands and result have the shapes of `new`; `io.scratch` has `scratch` bytes.
         unsafe { self.run_to(cx, operands(io), (io.outputs[0], None), io.scratch, kept) };
         Ok(())
     }
 
-    /// Not where results are rounded: each of two additions would have to be.
+    /// Refused for rounded results: as steps of their own, product and addition are each rounded.
     fn add_to_result(&mut self) -> bool {
         self.epilogue.accumulate = self.types.abilities.accumulate && self.types.round.is_none();
         self.epilogue.accumulate
     }
 
-    /// Not where sums are rounded, or added up from sums that were made in parallel.
+    /// Refused where results are rounded, C is accumulated to, or K is split.
     fn hand_over_blocks(&mut self) -> bool {
         self.hands_over = self.types.abilities.hand_over
             && self.types.round.is_none()
@@ -1023,12 +1039,12 @@ impl<T: Element> Kernel for Blocked<T> {
     }
 
     unsafe fn run_by_blocks(&self, cx: &Cx<'_>, io: &Io<'_>, take: TakeBlock<'_>, kept: *const u8) {
-        // SAFETY: by the caller's promise; such products store nothing.
+        // SAFETY: by the caller's promise; with `hands_over`, C is not accessed.
         unsafe { self.run_to(cx, operands(io), (std::ptr::null_mut(), Some(take)), io.scratch, kept) }
     }
 
-    /// Panels have a tile's columns. It cannot where operands have to be converted when they are packed, where tasks do not
-    /// share the columns only, and where the last tile has fewer columns.
+    /// Panels have the columns of a register tile. Refused where operands are converted while packing, where tasks do
+    /// not divide N only, for batches, and where N is no multiple of the tile's columns.
     fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
         let (width, size) = (self.shape.columns, size_of::<T>());
         let [rows, panels] = [[size, self.n * size], [self.products * size, width * size]];
@@ -1042,7 +1058,8 @@ impl<T: Element> Kernel for Blocked<T> {
         }
         self.panels[which as usize] = on;
         if which == Side::Right {
-            // Kernels go from step to step of a tile, and from tile to tile.
+            // Kernels read panels directly: column j, the first of a panel, is at `j · lane`; each k at `k · step` from
+            // there.
             [self.b.lane, self.b.step] = if on { panels } else { rows };
             self.b.direct = on;
         }
@@ -1055,23 +1072,23 @@ impl<T: Element> Kernel for Blocked<T> {
     }
 }
 
-/// An operand in place.
+/// A row panel of A: element `(row, k)` at `row · self.row + k · self.k`.
 struct Strided<T> {
     ptr: *const T,
     row: usize,
     k: usize,
 }
 
-/// Where sums of a panel of rows are, from the first column on.
+/// Where the sums of a row panel are read or written, from the job's first column on.
 #[derive(Clone, Copy)]
 struct Dest<T> {
-    /// Null: there are none.
+    /// Null: sums start at zero.
     ptr: *mut T,
     /// Elements between columns.
     column: usize,
-    /// Elements between rows; `None`: the tile's width.
+    /// Elements between rows; `None`: tiles are dense, with the tile's width.
     row: Option<usize>,
-    /// Whether there is room for whole tiles.
+    /// Whether memory is readable and writable up to a whole tile's columns.
     whole: bool,
 }
 
@@ -1080,28 +1097,28 @@ impl<T> Dest<T> {
         Dest { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
     }
 
-    /// Rows of a matrix.
+    /// Rows of a row-major matrix.
     fn rows(ptr: *mut T, row: usize) -> Dest<T> {
         Dest { ptr, column: 1, row: Some(row), whole: false }
     }
 
-    /// One tile of `height` rows after the other.
+    /// Dense tiles of `height` rows, one after the other.
     fn tiles(ptr: *mut T, height: usize) -> Dest<T> {
         Dest { ptr, column: height, row: None, whole: true }
     }
 
-    /// The same, some rows further down.
+    /// The same, `rows` further down; tiles stay where they are.
     fn down(self, rows: usize) -> Dest<T> {
         Dest { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
     }
 
-    /// Address and elements between rows of the tile at a column.
+    /// Address, and elements between rows, of the tile at a column.
     fn at(self, column: usize, width: usize) -> (*mut T, usize) {
         (self.ptr.wrapping_add(column * self.column), self.row.unwrap_or(width))
     }
 }
 
-/// A panel of rows that meets a group of columns.
+/// One row panel times the columns of a job: arguments of [`Blocked::row_of_tiles`].
 struct Line<T> {
     rows: usize,
     left: Left,
@@ -1111,7 +1128,7 @@ struct Line<T> {
     bias: *const T,
 }
 
-/// Chunk of a result that one task computes.
+/// The row panels, columns and K blocks that one task computes.
 struct Job {
     panels: Range<usize>,
     columns: Range<usize>,
@@ -1130,7 +1147,7 @@ mod tests {
     use crate::simd::pack::floats;
     use systole_ir::{DType, bf16};
 
-    /// Runs a product of whole numbers, row-major, with an epilogue; all sums are exact in f32.
+    /// Compares a row-major product of small integers, whose sums are exact in f32, with a plain loop.
     fn run(level: Level, to: DType, (m, n, k): (usize, usize, usize), epilogue: Epilogue, keep: bool) {
         let matrix = |rows: usize, columns: usize| -> Vec<f32> {
             (0..rows * columns).map(|i| ((i * 37 + i / columns) % 7) as f32 - 3.0).collect()
@@ -1157,11 +1174,11 @@ mod tests {
         let (mut wide, mut half) = (old.clone(), old.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
         let c: *mut u8 = if round.is_some() { half.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
         let operands = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
-        // The right operand packed before must change nothing.
+        // B packed ahead of time must not change the result.
         let bytes = p.kept(&[false, true, false]);
         let kept = Memory::new(bytes.max(1)).unwrap();
         let made = if keep && bytes > 0 { kept.ptr().cast_const() } else { std::ptr::null() };
-        // SAFETY: all arrays have the sizes of the product.
+        // SAFETY: all arrays have the product's sizes, `scratch` and `kept` the bytes that the kernel asked for.
         unsafe {
             if !made.is_null() {
                 p.keep(&cx, &operands, kept.ptr());
@@ -1186,7 +1203,7 @@ mod tests {
     fn bias_and_accumulation_in_every_path() {
         for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
             for to in [DType::F32, DType::BF16] {
-                // In place, packed, several blocks of steps, packed by tasks, split sums, no products at all.
+                // In place, packed, several K blocks, B packed by each task, split-K, K = 0.
                 for size in [
                     (3, 20, 9),
                     (50, 70, 40),
