@@ -1,15 +1,18 @@
-//! The compiler as its own stages see it: programs inside programs (bodies of loops, branches, blocks of rows) are
-//! compiled by the whole pipeline, which is handed down to the stages that need it.
+//! Entry points of the pipeline, passed as function pointers to the stages that compile nested programs.
+//!
+//! Bodies of loops, branches and row blocks are programs of their own, and the whole pipeline compiles them. The
+//! indirection keeps the stages from depending on [`crate::pipeline`].
 
 use crate::options::Options;
 use crate::program::{Blocks, Schedule};
 use std::collections::HashMap;
 use systole_ir::{Graph, Result};
 
-/// What stages may ask of the pipeline that runs them.
+/// Pipeline functions that a stage may call.
 pub struct Compiler {
-    /// The finished program of an optimised graph.
+    /// Compiles an optimised graph into a complete program, with its buffer plan.
     pub schedule: fn(&Graph, &Options) -> Result<Schedule>,
-    /// The fused steps of a graph in which some nodes run by blocks of rows, by which the gain of blocks is estimated.
+    /// Lowers and fuses a graph some of whose nodes run as row blocks, without ordering or buffers. The cost model of
+    /// [`crate::tile`] measures on this whether row blocks pay.
     pub estimate: fn(&Graph, &HashMap<usize, Blocks>, &Options) -> Result<Schedule>,
 }

@@ -1,9 +1,11 @@
-//! From a graph to a program of kernels: [`PASSES`] over graphs, then the [`STAGES`] of [`pipeline`]: blocks of rows, steps,
-//! fusion, order and a plan that puts every array into one arena.
+//! Compiles a graph into a program of kernels: the [`PASSES`] over graphs, then the [`STAGES`] of [`pipeline`].
 //!
-//! Everything here is a pure function of the graph and the options: threads, timing and cache sizes decide nothing,
-//! so that the same graph always gives the same program. What a step computes is data ([`Kernel`]); how it is
-//! computed is the backend's business.
+//! The stages outline row blocks (loop tiling over the batch), lower nodes to steps, fuse steps, order them, and assign
+//! every array an offset in one arena.
+//!
+//! The result is a pure function of the graph and the options. Thread count, timings and the machine's cache sizes have
+//! no influence, so that the same graph always gives the same program. A step's computation is data ([`Kernel`]); the
+//! backend chooses the implementation.
 
 mod compiler;
 mod fuse;

@@ -1,27 +1,28 @@
-//! What a compilation may assume, and which parts of a graph it cuts into blocks.
+//! Options of a compilation: what it may assume about a run, and how it forms row blocks.
 
-/// What a schedule may assume about its runs.
+/// Options of [`crate::schedule`].
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Parameters whose memory runs may overwrite.
+    /// Indices of parameters whose memory a run may overwrite (donated inputs).
     pub donated: Vec<usize>,
-    /// For bodies of loops: result `k` may be written into parameter `state_at + k` only, so that states stay put.
+    /// Set for loop bodies: result `k` may alias parameter `state_at + k` only, so that each state keeps its buffer
+    /// from iteration to iteration.
     pub state_at: Option<usize>,
-    /// Which parts of the graph run for blocks of rows.
+    /// Which segments of the graph run as row blocks.
     pub blocks: Blocking,
-    /// Whether narrow floats may keep more digits than their type has until they are stored.
+    /// Whether intermediate values of narrow float types (bf16, f16) may stay in f32 until they are stored.
     pub excess_precision: bool,
 }
 
-/// How a graph is cut into blocks of rows. Blocks decide in which order sums are added, so this must not depend on the
-/// machine.
+/// How segments of a graph are split into row blocks. The split determines the summation order, so it must not depend
+/// on the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Blocking {
-    /// Not at all.
+    /// No row blocks.
     #[default]
     Off,
-    /// Where that gains with a near cache of so many bytes.
+    /// Row blocks where the cost model expects a gain with a cache of this many bytes per core.
     Cache(usize),
-    /// Wherever it is possible, by so many rows: to test what blocks compute.
+    /// Row blocks of this many rows wherever they are legal. For tests of their results.
     Rows(usize),
 }

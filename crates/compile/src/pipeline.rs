@@ -1,4 +1,6 @@
-//! The stages from a graph to a program, and running them. Each leaves a form that can be printed and is verified.
+//! The stages that turn an optimised graph into a program, and the driver that runs them.
+//!
+//! Each stage leaves a form that can be printed and has a verifier.
 
 use crate::compiler::Compiler;
 use crate::fuse::RULES;
@@ -11,19 +13,19 @@ use crate::tile::{Outlined, outline};
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Graph, Result, ResultExt, knobs};
 
-/// One stage of the compilation of an optimised graph.
+/// One stage of the pipeline.
 pub struct Stage {
-    /// Its name, for `systole show --stage`.
+    /// Name, as `systole show --stage` takes it.
     pub name: &'static str,
-    /// What it does, one line.
+    /// One-line description.
     pub doc: &'static str,
-    /// Brings the unit to its next form. It stops after the named rule, if it has one.
+    /// Transforms the unit. `stop` names a fusion rule after which to stop; only the stage `fuse` uses it.
     run: fn(&mut Unit<'_>, stop: Option<&str>) -> Result<()>,
-    /// What must hold after it.
+    /// Checks the invariants of the form that the stage leaves.
     verify: fn(&Unit<'_>) -> Result<()>,
 }
 
-/// All stages, in the order they run.
+/// All stages, in execution order.
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "tile",
@@ -67,10 +69,10 @@ pub const STAGES: &[Stage] = &[
     },
 ];
 
-/// What stages may ask of the pipeline.
+/// The pipeline as the stages call it for nested programs.
 pub(crate) const COMPILER: Compiler = Compiler { schedule, estimate };
 
-/// A graph on its way to a program.
+/// A compilation in progress: the input, and the output of the stages so far.
 struct Unit<'a> {
     graph: &'a Graph,
     options: &'a Options,
@@ -78,22 +80,22 @@ struct Unit<'a> {
     program: Schedule,
 }
 
-/// What a graph has become after a pass, a stage or a rule.
+/// The intermediate form after a pass, a stage or a fusion rule.
 pub enum Form {
-    /// A graph.
+    /// After a pass, or after the stage `tile`.
     Graph(Graph),
-    /// A program; before the stage `buffers` its arrays have no places.
+    /// After any later stage or rule. Before the stage `buffers`, arena offsets are not assigned.
     Program(Schedule),
 }
 
-/// Compiles an optimised graph into a schedule with its buffer plan. Bodies of loops are optimised here.
-/// Debug builds and the knob `SYSTOLE_PARANOID` verify the program after each of the [`STAGES`].
+/// Compiles an optimised graph into a program with its buffer plan. Bodies of loops and branches are optimised here.
+/// Debug builds, and other builds with `SYSTOLE_PARANOID` set, verify the program after each of the [`STAGES`].
 pub fn schedule(graph: &Graph, options: &Options) -> Result<Schedule> {
     Ok(run_until(graph, options, None)?.0.program)
 }
 
-/// Names and one-line descriptions of all passes, stages and rules, in the order they run; a pass that runs several
-/// times is listed where it first does.
+/// Names and one-line descriptions of all passes, rules and stages, in execution order. A pass that runs more than once
+/// appears at its first position.
 pub fn stages() -> Vec<(&'static str, &'static str)> {
     let mut all: Vec<(&str, &str)> = Vec::new();
     for pass in PASSES {
@@ -110,7 +112,7 @@ pub fn stages() -> Vec<(&'static str, &'static str)> {
     all
 }
 
-/// What a traced graph has become after the last run of the pass, stage or rule of that name (see [`stages`]).
+/// The form of a traced graph after the last run of the named pass, stage or rule (see [`stages`]).
 pub fn form_after(graph: &Graph, options: &Options, name: &str) -> Result<Form> {
     if let Some(graph) = optimize_until(graph, options.excess_precision, name)? {
         return Ok(Form::Graph(graph));
@@ -125,7 +127,8 @@ pub fn form_after(graph: &Graph, options: &Options, name: &str) -> Result<Form> 
     }
 }
 
-/// Runs the stages up to the one of that name, or that has the rule of that name; gives the last stage's name.
+/// Runs the stages up to and including the one that has this name or contains the rule of this name. Returns the unit
+/// and the name of that stage; `None` when all stages ran without a match.
 fn run_until<'a>(
     graph: &'a Graph,
     options: &'a Options,
@@ -148,12 +151,12 @@ fn run_until<'a>(
     Ok((unit, None))
 }
 
-/// Whether programs are verified between stages.
+/// Whether the form is verified after each stage and rule.
 fn checks() -> bool {
     cfg!(debug_assertions) || knobs::PARANOID.get_usize() != 0
 }
 
-/// Runs the rules of fusion that are `wanted`, up to the one of the name `stop`.
+/// Runs the fusion rules that `wanted` selects, up to and including the rule named `stop`.
 fn fuse(
     program: &mut Schedule,
     options: &Options,
@@ -173,7 +176,7 @@ fn fuse(
     Ok(())
 }
 
-/// The fused steps of a graph in which some nodes run by blocks of rows.
+/// See [`Compiler::estimate`].
 fn estimate(graph: &Graph, blocks: &HashMap<usize, Blocks>, options: &Options) -> Result<Schedule> {
     let mut program = lower(graph, blocks, options.excess_precision, &COMPILER)?;
     fuse(&mut program, options, |rule| rule.in_estimates, None)?;

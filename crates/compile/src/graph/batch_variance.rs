@@ -1,10 +1,10 @@
-//! Variances over samples and positions, by way of each sample's own.
+//! Batch variances by way of per-sample variances (two-level moments).
 //!
-//! The mean of squared distances needs the mean first: two looks at the whole array, with everything waiting between
-//! them. Squares around each sample's own mean need only that sample, so that they are summed while it is near (in the
-//! convolution that makes it, or in its block of rows), and
-//! `Σ (x − m)² = Σᵢ (Σₚ (xᵢₚ − mᵢ)² + P · (mᵢ − m)²)` (Chan, Golub and LeVeque 1979): as exact as the means, which round as
-//! elements do.
+//! The direct form, the mean of `(x − m)²`, reads the whole array twice and needs the batch mean `m` in between. The
+//! squared distances from a sample's own mean `mᵢ` need that sample alone. They are summed while the sample is in
+//! cache, in the convolution that computes it or in its row block. The combination over `P` positions per sample is
+//! `Σ (x − m)² = Σᵢ (Σₚ (xᵢₚ − mᵢ)² + P · (mᵢ − m)²)`
+//! (Chan, Golub and LeVeque 1979). It is as accurate as the means, which are rounded to the element type.
 
 use super::linear::one_value;
 use super::rewrite::{Rewriter, rebuild};
@@ -13,13 +13,13 @@ use std::collections::{HashMap, HashSet};
 use systole_ir::op::{Binary, BroadcastInDim, Constant, Monoid, Reduce};
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     let found: HashMap<usize, usize> = (0..graph.nodes.len())
         .filter_map(|i| squares_around_mean(graph, i).map(|first| (i, first)))
         .collect();
     let firsts: HashSet<usize> = found.values().copied().collect();
-    // Sums of each sample, by the node that sums all.
+    // Per-sample sums, by the old node that sums over samples and positions.
     let mut sums: HashMap<usize, ValueId> = HashMap::new();
     rebuild(graph, |g, i, node, inputs| {
         if firsts.contains(&i) {
@@ -34,18 +34,18 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// `Σ (x − mean)²` by samples, of which `each` are the sums.
+/// `Σ (x − mean)²` by way of per-sample moments; `each` holds the per-sample sums of `x`.
 fn squares(g: &mut Rewriter, x: ValueId, each: ValueId, mean: ValueId, like: &Node) -> ValueId {
     let (shape, last) = (g.ty(x).shape.clone(), g.ty(x).rank() - 1);
     let positions = shape[1..last].iter().product::<usize>() as f64;
-    let wide = |g: &mut Rewriter, v: ValueId, to: ValueId, dims: &[usize]| {
+    let broadcast = |g: &mut Rewriter, v: ValueId, to: ValueId, dims: &[usize]| {
         let shape = g.ty(to).shape.clone();
         g.push(BroadcastInDim { dims: dims.into(), shape }, &[v], like)
     };
     let scaled = |g: &mut Rewriter, v: ValueId, by: f64| {
         let value = Literal::scalar(g.ty(v).dtype, by);
         let by = g.push(Constant { value }, &[], like);
-        let by = wide(g, by, v, &[]);
+        let by = broadcast(g, by, v, &[]);
         g.push(Binary::Multiply, &[v, by], like)
     };
     let squared_distance = |g: &mut Rewriter, a: ValueId, b: ValueId| {
@@ -53,10 +53,10 @@ fn squares(g: &mut Rewriter, x: ValueId, each: ValueId, mean: ValueId, like: &No
         g.push(Binary::Multiply, &[d, d], like)
     };
     let own = scaled(g, each, 1.0 / positions);
-    let own_wide = wide(g, own, x, &[0, last]);
-    let within = squared_distance(g, x, own_wide);
+    let own_broadcast = broadcast(g, own, x, &[0, last]);
+    let within = squared_distance(g, x, own_broadcast);
     let within = over_positions(g, within, like);
-    let mean = wide(g, mean, own, &[1]);
+    let mean = broadcast(g, mean, own, &[1]);
     let between = squared_distance(g, own, mean);
     let between = scaled(g, between, positions);
     let all = g.push(Binary::Add, &[within, between], like);
@@ -78,7 +78,8 @@ fn sum(g: &mut Rewriter, x: ValueId, dims: Dims, like: &Node) -> ValueId {
     g.push(Reduce { dims, body: Monoid::Add.body(dtype) }, &[x, zero], like)
 }
 
-/// What a node sums over samples and positions, if it is a plain sum of floats with something of both.
+/// The operand of a node that is a plain sum over all dimensions but the last, of f32 or f64, with more than one sample
+/// and more than one position.
 fn sum_of(graph: &Graph, i: usize) -> Option<ValueId> {
     let node = &graph.nodes[i];
     let Op::Reduce(op) = &node.op else { return None };
@@ -95,18 +96,18 @@ fn sum_of(graph: &Graph, i: usize) -> Option<ValueId> {
     fits.then_some(x)
 }
 
-/// For a sum of `(x − mean)²` the node that sums the same `x` for the mean.
+/// If node `i` is a sum of `(x − mean)²`, the node that sums the same `x` for the mean.
 fn squares_around_mean(graph: &Graph, i: usize) -> Option<usize> {
     let square = graph.node(sum_of(graph, i)?);
     let &[a, b] = &square.inputs[..] else { return None };
     let centred = graph.node(a);
-    let &[x, wide] = &centred.inputs[..] else { return None };
-    let Op::BroadcastInDim(repeated) = &graph.node(wide).op else { return None };
+    let &[x, broadcast] = &centred.inputs[..] else { return None };
+    let Op::BroadcastInDim(repeated) = &graph.node(broadcast).op else { return None };
     let fits = a == b
         && square.op == Op::Binary(Binary::Multiply)
         && centred.op == Op::Binary(Binary::Subtract)
         && repeated.dims[..] == [graph.ty(x).rank() - 1];
-    let mean = graph.node(graph.node(wide).inputs[0]);
+    let mean = graph.node(graph.node(broadcast).inputs[0]);
     let &[s, share] = &mean.inputs[..] else { return None };
     let count = graph.ty(x).elements() as f64 / graph.ty(s).elements() as f64;
     let is_share = |v| one_value(graph, v).is_some_and(|share| (share * count - 1.0).abs() < 1e-6);

@@ -1,4 +1,4 @@
-//! Which ops are so cheap that their results may be computed again instead of being kept.
+//! Which ops are cheap enough to recompute instead of storing their results.
 
 use systole_ir::Op;
 use systole_ir::op::{Binary, Unary};
@@ -6,8 +6,8 @@ use systole_ir::op::{Binary, Unary};
 /// Whether an element-wise op takes about one vector instruction.
 pub fn is_one_instruction(op: &Op) -> bool {
     match op {
-        // Others of the families are functions of several instructions, or nothing has been measured with them (rounding):
-        // their results are kept, which is right for an op that is new.
+        // The other unary and binary ops take several instructions, or have not been measured (rounding). Keeping the
+        // result is the safe default for a new op.
         Op::Unary(op) => {
             matches!(op, Unary::Abs | Unary::Negate | Unary::Not | Unary::IsFinite | Unary::Sign)
         }
@@ -26,9 +26,9 @@ pub fn is_one_instruction(op: &Op) -> bool {
                 | Binary::ShiftRightLogical
         ),
         Op::Compare(_) | Op::Select(_) | Op::Clamp(_) | Op::Convert(_) => true,
-        // Several instructions of integers.
+        // Several integer instructions.
         Op::ReducePrecision(_) => false,
-        // No arithmetic of their own: they are read where they lie, or moved.
+        // No arithmetic: views and data movement.
         Op::Parameter(_)
         | Op::Constant(_)
         | Op::Iota(_)
@@ -44,7 +44,7 @@ pub fn is_one_instruction(op: &Op) -> bool {
         | Op::DynamicSlice(_)
         | Op::DynamicUpdateSlice(_)
         | Op::Gather(_) => false,
-        // Many operations for each element.
+        // Many operations per element.
         Op::Scatter(_)
         | Op::DotGeneral(_)
         | Op::Convolution(_)
@@ -55,7 +55,7 @@ pub fn is_one_instruction(op: &Op) -> bool {
         | Op::Sort(_)
         | Op::While(_)
         | Op::Case(_) => false,
-        // They wait for other devices.
+        // Collectives, which wait for other devices, and device ids.
         Op::AllReduce(_)
         | Op::AllGather(_)
         | Op::ReduceScatter(_)

@@ -1,12 +1,14 @@
-//! Common-subexpression elimination: equal ops on equal operands are computed once. Every op is a pure function
-//! (random bits too: they depend on their state operand only), so equality of op and operands is enough.
+//! Common-subexpression elimination: equal ops on equal operands are computed once.
+//!
+//! Every op is a pure function; random bits too depend on their state operand alone. So equality of op and operands
+//! suffices.
 
 use super::rewrite::{Values, rebuild};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::{Graph, Op, ValueId};
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     let mut seen: HashMap<(Op, SmallVec<[ValueId; 4]>), u32> = HashMap::new();
     let mut made = 0u32;

@@ -1,7 +1,9 @@
-//! Sums of linear combinations: `Σ (a·x + b·y)` with `a` and `b` constant along the folded dimensions is
-//! `a·Σx + b·Σy`. Done where one of those sums exists already, as in the gradient of batch normalisation: its last
-//! sum over the whole batch then needs no pass of its own. `Σ (x − mean of x)` is 0: what rounding leaves of it says
-//! nothing about `x`.
+//! Linearity of sums: `Σ (a·x + b·y)` becomes `a·Σx + b·Σy` where `a` and `b` are constant along the reduced
+//! dimensions.
+//!
+//! Applied only where one of the sums on the right exists already. In the gradient of batch normalisation this saves
+//! the last reduction over the whole batch. `Σ (x − mean(x))` becomes 0: its computed value would be rounding error
+//! only.
 
 use super::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
@@ -9,10 +11,10 @@ use std::collections::{HashMap, HashSet};
 use systole_ir::op::{Binary, BroadcastInDim, Constant, Monoid, Unary};
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
 
-/// Terms of a sum that are looked at.
+/// Maximum number of terms into which a sum is split.
 const MAX_TERMS: usize = 4;
 
-/// `± factors · value`; factors are broadcasts that are constant along the folded dimensions.
+/// `± factors · value`, where each factor is a broadcast that is constant along the reduced dimensions.
 #[derive(Clone)]
 struct Term {
     negative: bool,
@@ -20,7 +22,7 @@ struct Term {
     value: ValueId,
 }
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     let known: HashSet<(ValueId, &Dims)> = graph.nodes.iter().filter_map(|n| sum_of(graph, n)).collect();
     let mut sums: HashMap<(ValueId, Dims), ValueId> = HashMap::new();
@@ -62,7 +64,7 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// Zeros of a node's type.
+/// Zeros of the type of `like`.
 fn zeros(g: &mut Rewriter, like: &Node) -> ValueId {
     let ty = &like.outs[0];
     let value = Literal::zeros(TensorType::scalar(ty.dtype));
@@ -70,13 +72,13 @@ fn zeros(g: &mut Rewriter, like: &Node) -> ValueId {
     g.push(BroadcastInDim { dims: Dims::new(), shape: ty.shape.clone() }, &[zero], like)
 }
 
-/// Whether a value is `x − wide(mean)` for the mean of `x` along `folded`.
+/// Whether a value is `x − broadcast(mean(x))`, with the mean over the dimensions `folded`.
 fn is_around_mean(graph: &Graph, value: ValueId, folded: &[usize]) -> bool {
     let node = graph.node(value);
-    let &[x, wide] = &node.inputs[..] else { return false };
-    let Op::BroadcastInDim(repeated) = &graph.node(wide).op else { return false };
+    let &[x, broadcast] = &node.inputs[..] else { return false };
+    let Op::BroadcastInDim(repeated) = &graph.node(broadcast).op else { return false };
     let kept = (0..graph.ty(x).rank()).filter(|d| !folded.contains(d));
-    let mean = graph.node(graph.node(wide).inputs[0]);
+    let mean = graph.node(graph.node(broadcast).inputs[0]);
     let (Op::Binary(Binary::Multiply), &[sum, share]) = (&mean.op, &mean.inputs[..]) else { return false };
     let folds_x = |sum: &Node| sum_of(graph, sum).is_some_and(|(y, dims)| y == x && dims[..] == *folded);
     let count = graph.ty(x).elements() as f64 / graph.ty(sum).elements() as f64;
@@ -86,7 +88,7 @@ fn is_around_mean(graph: &Graph, value: ValueId, folded: &[usize]) -> bool {
         && one_value(graph, share).is_some_and(|share| (share * count - 1.0).abs() < 1e-6)
 }
 
-/// The value of all elements of a repeated constant.
+/// The scalar that all elements of a value equal, if it is a constant or a broadcast of one.
 pub fn one_value(graph: &Graph, v: ValueId) -> Option<f64> {
     match &graph.node(v).op {
         Op::Constant(c) if c.value.ty().elements() > 0 && c.value.is_splat() => Some(c.value.get(0).as_f64()),
@@ -95,7 +97,7 @@ pub fn one_value(graph: &Graph, v: ValueId) -> Option<f64> {
     }
 }
 
-/// What a node sums, and along which dimensions, if it is a plain sum of floats, whose additions may be grouped anew.
+/// Operand and dimensions of a plain sum of f32 or f64, whose additions may be reassociated.
 fn sum_of<'g>(graph: &'g Graph, node: &'g Node) -> Option<(ValueId, &'g Dims)> {
     let Op::Reduce(op) = &node.op else { return None };
     let &[x, init] = &node.inputs[..] else { return None };
@@ -106,7 +108,7 @@ fn sum_of<'g>(graph: &'g Graph, node: &'g Node) -> Option<(ValueId, &'g Dims)> {
     is_sum.then_some((x, &op.dims))
 }
 
-/// The terms of a value.
+/// Splits a value into terms, at most [`MAX_TERMS`].
 fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usize]) -> Vec<Term> {
     let mut terms = Vec::new();
     let mut open = vec![Term { negative: false, factors: Vec::new(), value }];
@@ -115,7 +117,8 @@ fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usiz
         let part = |value: ValueId, negate: bool| Term { negative: t.negative ^ negate, value, ..t.clone() };
         match (&node(t.value).op, &node(t.value).inputs[..]) {
             (Op::Unary(Unary::Negate), &[x]) => open.push(part(x, true)),
-            // Behind a factor, sums stay whole: those of differences from a mean would cancel.
+            // A sum under a factor is not split: where it is a difference from a mean, the two resulting sums would
+            // cancel.
             (Op::Binary(op @ (Binary::Add | Binary::Subtract)), &[a, b]) if t.factors.is_empty() => {
                 open.push(part(b, *op == Binary::Subtract));
                 open.push(part(a, false));
@@ -135,7 +138,7 @@ fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usiz
     terms
 }
 
-/// A factor over the dimensions that stay.
+/// The factor `v` without the reduced dimensions.
 fn without(g: &mut Rewriter, v: ValueId, folded: &[usize], like: &Node) -> ValueId {
     let (op, x) = match (&g.node(v).op, &g.node(v).inputs[..]) {
         (Op::BroadcastInDim(op), &[x]) => (op.clone(), x),

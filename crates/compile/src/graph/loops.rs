@@ -1,9 +1,11 @@
-//! Loops whose trips are counted: what need not be done in every trip is done once, after the loop.
+//! Counted loops: moves sums over all iterations out of the loop.
 //!
-//! `s ← s + a · b`, where nothing else reads `s` before the end, is the product of all `a` with all `b`: each trip only
-//! puts its `a` and `b` aside, and one large product takes the place of many small ones (the gradient of a recurrent
-//! layer's kernel). Sums over dimensions likewise. What is there in an array of all trips already is not put aside:
-//! entries that are captured, and a state that is zero at first and whose later values such an array holds.
+//! A state `s ← s + a · b` that nothing else reads is a sum of contractions over the iterations. Each iteration then
+//! only stores its `a` and `b` in stacked arrays, and one large contraction after the loop replaces the many small
+//! ones. This is the gradient of a recurrent layer's weights. Sums over dimensions are treated alike.
+//!
+//! An operand is not stored again where a stacked array of its values exists already: as a capture of which it is an
+//! entry, or as a stacked state that records the values of a state which starts as zero.
 
 use super::rewrite::{Rewriter, Values, rebuild};
 use std::collections::HashMap;
@@ -13,12 +15,12 @@ use systole_ir::op::{
 };
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::While(w) = &node.op else { return None };
         w.trip_count.filter(|&n| n > 0)?;
-        // Bodies come as they were traced; what is looked for shows once they are simplified.
+        // The body is in its traced form; the patterns below match simplified graphs.
         let (body, _) = super::pass::optimize(&w.body).ok()?;
         let w = While { body: body.into(), recorded: None, ..w.clone() };
         let sums = Trips::of(&w, |k| is_zero(&|v| g.node(v), inputs[w.captures + k])).sums();
@@ -29,14 +31,14 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// For each state of a loop whether its value before the loop does not matter, because trips set all of its entries
+/// For each state of a loop, whether its initial value is never read, because the iterations overwrite every entry
 /// before anything reads one.
 pub fn blank_states(graph: &Graph, node: &Node, w: &While) -> Vec<bool> {
     let trips = Trips::of(w, |k| is_zero(&|v| graph.node(v), node.inputs[w.captures + k]));
     (0..w.body.results.len()).map(|k| trips.is_filled(k)).collect()
 }
 
-/// Whether a value is zeros by its making.
+/// Whether a value is a constant zero or a broadcast of one.
 fn is_zero<'g>(node: &dyn Fn(ValueId) -> &'g Node, v: ValueId) -> bool {
     match &node(v).op {
         Op::BroadcastInDim(_) => is_zero(node, node(v).inputs[0]),
@@ -49,45 +51,45 @@ fn all_results(first: ValueId, count: usize) -> Values {
     (0..count).map(|k| ValueId { node: first.node, out: k as u32 }).collect()
 }
 
-/// In which order trips take the entries of an array.
+/// The order in which iterations visit the entries of a stacked array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
     Forward,
     Backward,
 }
 
-/// One operand of what is summed: for each trip an entry of an array.
+/// Where the values of one operand of the summand are after the loop, as a stacked array.
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    /// The capture that holds all entries.
+    /// Index of the capture whose entries they are.
     Capture(usize, Order),
-    /// The state that holds, where a trip has set its entry, what the next trip sums.
+    /// Index of the stacked state that holds, at the entry of iteration `t`, the operand of iteration `t + 1`.
     State(usize, Order),
-    /// A value of the body, to be put aside.
+    /// A value of the body that each iteration has to store.
     Value(ValueId),
 }
 
-/// A state that trips only add to.
+/// A state that iterations only add to.
 struct Sum {
     state: usize,
-    /// A parameter of the body that counts the trips.
+    /// The parameter of the body that counts the iterations.
     counter: ValueId,
-    /// What makes the summand.
+    /// The summand, a contraction or a reduction.
     made_by: ValueId,
     sources: Vec<Source>,
     order: Order,
-    /// Whether values are put aside in the entry of the trip before. The first trip's has no place, so the next one
-    /// takes it; the last entry stays zero.
+    /// Whether iteration `t` stores its values at the entry of iteration `t − 1`, to match [`Source::State`]. The first
+    /// iteration has no such entry: its write is clamped and then overwritten by the second. The last entry stays zero.
     shifted: bool,
 }
 
-/// A loop and the parameters of its body that count its trips, from 0.
+/// A loop, with the parameters of its body that count iterations from 0.
 struct Trips<'w> {
     w: &'w While,
     body: &'w Graph,
     count: usize,
     counters: Vec<ValueId>,
-    /// Which states are zero at first.
+    /// Which states start as zero.
     from_zero: Vec<bool>,
     uses: Vec<usize>,
 }
@@ -110,7 +112,7 @@ impl<'w> Trips<'w> {
         Trips { w, body, count: w.trip_count.unwrap_or(0), counters, from_zero, uses: body.use_counts() }
     }
 
-    /// The order in which an index runs over all trips.
+    /// The order in which `index` runs over all iterations, if it visits each entry once.
     fn order(&self, index: ValueId) -> Option<Order> {
         let node = self.body.node(index);
         let last = self.count as i64 - 1;
@@ -124,7 +126,7 @@ impl<'w> Trips<'w> {
         }
     }
 
-    /// Whether a block is one entry of an array of as many as there are trips.
+    /// Whether `block` is the type of one entry of `stack`, which has one entry per iteration.
     fn is_entry(&self, stack: &TensorType, block: &TensorType) -> bool {
         stack.rank() > 0
             && stack.rank() == block.rank()
@@ -132,13 +134,13 @@ impl<'w> Trips<'w> {
             && stack.shape[1..] == block.shape[1..]
     }
 
-    /// Whether state `k` is read once in the body and not by the condition.
+    /// Whether state `k` is read once in the body and never by the condition.
     fn is_read_once(&self, k: usize) -> bool {
         let (own, tested) = (self.body.params[self.w.captures + k], self.w.cond.params[self.w.captures + k]);
         self.uses[own.index()] == 1 && self.w.cond.use_counts()[tested.index()] == 0
     }
 
-    /// Whether trips set each entry of state `k` once and do no more with it.
+    /// Whether state `k` is a stacked array that each iteration only writes its own entry of.
     fn is_filled(&self, k: usize) -> bool {
         let own = self.body.params[self.w.captures + k];
         let made = self.body.node(self.body.results[k]);
@@ -153,7 +155,7 @@ impl<'w> Trips<'w> {
         (0..self.body.results.len()).filter_map(|k| self.sum(k)).collect()
     }
 
-    /// State `k` as a sum of products or a sum over dimensions.
+    /// State `k` as a sum of contractions or of reductions.
     fn sum(&self, k: usize) -> Option<Sum> {
         let own = self.body.params[self.w.captures + k];
         let made = self.body.node(self.body.results[k]);
@@ -185,7 +187,7 @@ impl<'w> Trips<'w> {
         };
         let mut shifted = false;
         if sources.iter().all(|s| held(s).is_none()) && sources.len() == 2 {
-            // The other one must be put aside with a shift, so only one can come from a state.
+            // The other operand must be stored with a shift, so only one of the two can come from a state.
             let state = sources.iter().zip(operands).find_map(|(_, &v)| Some((v, self.carried(v)?)));
             if let Some((v, state)) = state {
                 let place = operands.iter().position(|&o| o == v).unwrap_or(0);
@@ -202,7 +204,7 @@ impl<'w> Trips<'w> {
         Some(Sum { state: k, counter: *self.counters.first()?, made_by: summand, sources, order, shifted })
     }
 
-    /// For a state that is zero at first, the state whose entries its later values are.
+    /// If `v` is a state that starts as zero, the stacked state that records its later values.
     fn carried(&self, v: ValueId) -> Option<Source> {
         let states = &self.body.params[self.w.captures..];
         let own = states.iter().position(|&p| p == v).filter(|&k| self.from_zero[k] && self.count > 1)?;
@@ -216,7 +218,7 @@ impl<'w> Trips<'w> {
         })
     }
 
-    /// Where the operand of each trip comes from; `None` where it is the same in all trips.
+    /// Where the values of an operand come from; `None` for a capture, which is the same in all iterations.
     fn source(&self, v: ValueId) -> Option<Source> {
         let capture = |v: ValueId| self.body.params[..self.w.captures].iter().position(|&p| p == v);
         if capture(v).is_some() {
@@ -238,7 +240,7 @@ impl<'w> Trips<'w> {
     }
 }
 
-/// A value that each trip puts aside.
+/// A value that each iteration stores in a stacked array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Aside {
     value: ValueId,
@@ -246,7 +248,7 @@ struct Aside {
     shifted: bool,
 }
 
-/// Rewrites one loop.
+/// The rewrite of one loop.
 struct Moving<'w> {
     w: &'w While,
     sums: Vec<Sum>,
@@ -254,7 +256,7 @@ struct Moving<'w> {
 }
 
 impl Moving<'_> {
-    /// The values that are put aside, each once for an order.
+    /// The values to store, without duplicates.
     fn aside(&self) -> Vec<Aside> {
         let mut all = Vec::new();
         for sum in &self.sums {
@@ -270,10 +272,12 @@ impl Moving<'_> {
         all
     }
 
+    /// Whether a state remains a state of the new loop.
     fn stays(&self, state: usize) -> bool {
         self.sums.iter().all(|s| s.state != state)
     }
 
+    /// Emits the new loop, and after it the sums. Returns the values that replace the results of the old loop.
     fn run(&self, g: &mut Rewriter, inputs: &[ValueId]) -> Values {
         let (w, nc) = (self.w, self.w.captures);
         let count = w.trip_count.unwrap_or(0);
@@ -283,7 +287,7 @@ impl Moving<'_> {
         operands.extend(inputs[nc..].iter().enumerate().filter(|&(k, _)| self.stays(k)).map(|(_, &v)| v));
         operands.extend(stacks.iter().map(|ty| zeros(g, ty, self.node)));
         let op = While {
-            cond: self.signed_anew(&w.cond, &w.cond.results, &stacks, |_, _, results| results).into(),
+            cond: self.with_new_params(&w.cond, &w.cond.results, &stacks, |_, _, results| results).into(),
             body: self.body(&aside, &stacks).into(),
             ..w.clone()
         };
@@ -314,7 +318,7 @@ impl Moving<'_> {
             .collect()
     }
 
-    /// The sum over all trips, from what it was before the loop on.
+    /// The sum over all iterations, added to the state's initial value.
     fn after(&self, g: &mut Rewriter, sum: &Sum, stacks: &[ValueId], before: ValueId) -> ValueId {
         let later = |dims: &Dims| -> Dims { dims.iter().map(|d| d + 1).collect() };
         let with_trips = |dims: &Dims| -> Dims { std::iter::once(0).chain(later(dims)).collect() };
@@ -340,14 +344,14 @@ impl Moving<'_> {
         if is_zero(&|v| g.node(v), before) { total } else { g.push(Binary::Add, &[before, total], self.node) }
     }
 
-    /// The body without the sums, which puts their operands aside.
+    /// The body without the sums; it stores their operands instead.
     fn body(&self, aside: &[Aside], stacks: &[TensorType]) -> Graph {
         let body = &*self.w.body;
         let counter = self.sums[0].counter;
         let count = self.w.trip_count.unwrap_or(0);
         let kept = body.results.iter().enumerate().filter(|&(k, _)| self.stays(k));
         let results: Vec<ValueId> = kept.map(|(_, &v)| v).collect();
-        self.signed_anew(body, &results, stacks, |r, map, mut results| {
+        self.with_new_params(body, &results, stacks, |r, map, mut results| {
             let first = self.w.captures + results.len();
             let like = &body.nodes[counter.index()];
             let scalar = |r: &mut Rewriter, value: f64| {
@@ -358,7 +362,7 @@ impl Moving<'_> {
                 let ty = body.ty(a.value);
                 let shape: systole_ir::Shape = std::iter::once(1).chain(ty.shape.iter().copied()).collect();
                 let block = r.push(Reshape { shape }, &[map[&a.value]], like);
-                // Beyond the ends, indices are clamped.
+                // Indices outside the array are clamped.
                 let index = match (a.order, a.shifted) {
                     (Order::Forward, false) => map[&counter],
                     (Order::Forward, true) => {
@@ -379,9 +383,9 @@ impl Moving<'_> {
         })
     }
 
-    /// A graph of the loop with the parameters of the new one, first among its nodes; `finish` gets the new values of
-    /// the old ones and of the results.
-    fn signed_anew(
+    /// A copy of `graph` (body or condition) with the parameters of the new loop, which come first among its nodes.
+    /// `finish` gets the builder, the new value of each old one, and the new results, and returns the results to use.
+    fn with_new_params(
         &self,
         graph: &Graph,
         results: &[ValueId],
@@ -407,7 +411,7 @@ impl Moving<'_> {
         }
         for (i, node) in graph.nodes.iter().enumerate() {
             let inputs: Option<Vec<ValueId>> = node.inputs.iter().map(|v| map.get(v).copied()).collect();
-            // What reads a state that is gone is the sum itself.
+            // Only the sum itself reads a state that was removed.
             let (false, Some(inputs)) = (matches!(node.op, Op::Parameter(_)), inputs) else { continue };
             let new = r.push(node.op.clone(), &inputs, node);
             for k in 0..node.outs.len() {
@@ -477,8 +481,8 @@ mod tests {
         let graph = recurrent();
         let (after, _) = crate::optimize(&graph).unwrap();
         after.verify().unwrap();
-        // The forward loop's product; the backward loop's are that one again and the one that the next trip needs, while
-        // nothing reads the one for the weights any more.
+        // The forward loop has its one dot. The backward loop recomputes that and has the one for the state's gradient;
+        // the one for the weight gradient has no reader in the loop any more.
         let inside = |w: &While| products(&crate::graph::prune::run(&w.body));
         let inside: Vec<usize> = loops(&after).iter().map(|(_, w)| inside(w)).collect();
         assert_eq!(inside, [1, 2], "{after:?}");

@@ -1,4 +1,4 @@
-//! Passes over graphs: functions from graph to graph that keep what is computed. [`PASSES`] is the whole list.
+//! Passes over graphs. Each maps a graph to an equivalent one; [`PASSES`] lists them in execution order.
 
 mod batch_variance;
 pub mod cheap;

@@ -1,18 +1,19 @@
-//! Sums of arrays that are zero but for a part of them.
+//! Sums of arrays that are zero outside a part become a concatenation or a scatter.
 //!
-//! The derivative of taking an array apart adds up pieces padded with zeros to the whole. Where they fill it without
-//! overlap, joining them is all there is to do. That of a look-up adds rows to zeros: where this is added to another
-//! array, rows are added to that one. (A −0 stays what it is.)
+//! The gradient of slicing is a sum of zero-padded pieces. Where the pieces tile the array without overlap, the sum is
+//! their concatenation (which keeps a −0 that adding zeros would turn into +0). The gradient of an embedding look-up is
+//! a scatter-add of rows onto zeros. Where this is added to another array, the rows are scattered onto that array
+//! instead.
 
 use super::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
 use systole_ir::op::{Binary, Concatenate, Monoid};
 use systole_ir::{Graph, Op, ValueId};
 
-/// Pieces of one sum that are looked at.
+/// Maximum number of pieces of one sum.
 const MAX_PIECES: usize = 32;
 
-/// A part of an array: a range of one dimension.
+/// A range `from..to` along one dimension of the sum.
 struct Piece {
     value: ValueId,
     dim: usize,
@@ -20,7 +21,7 @@ struct Piece {
     to: usize,
 }
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     let uses = graph.use_counts();
     rebuild(graph, |g, _, node, inputs| {
@@ -50,7 +51,7 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// `x + v`, where `v` is rows added to zeros: the rows added to `x`.
+/// `x + v`, where `v` is a scatter-add onto zeros, as a scatter-add onto `x`.
 fn scattered_onto(g: &mut Rewriter, v: ValueId, x: ValueId) -> Option<ValueId> {
     let node = g.node(v).clone();
     let Op::Scatter(s) = &node.op else { return None };
@@ -67,7 +68,7 @@ fn is_zero(g: &Rewriter, v: ValueId) -> bool {
     }
 }
 
-/// The pieces that a sum consists of; `None` where it has other terms.
+/// Appends the pieces of a sum; `None` where it has other terms.
 fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<Piece>) -> Option<()> {
     let node = g.node(v);
     match &node.op {

@@ -1,31 +1,32 @@
-//! The list of passes, and running them.
+//! The list of graph passes, and the driver that runs them.
 
 use systole_ir::{Graph, Result, ResultExt, knobs};
 
-/// A function from graph to graph that keeps what the graph computes.
+/// A rewrite of a graph into an equivalent one.
 pub struct Pass {
-    /// Its name in listings.
+    /// Name in listings.
     pub name: &'static str,
-    /// What it does, one line.
+    /// One-line description.
     pub doc: &'static str,
-    /// The function.
+    /// The rewrite.
     pub run: fn(&Graph) -> Graph,
-    /// Whether it keeps the roundings of narrow floats.
+    /// Whether intermediate results of narrow float types are rounded as before. Other passes run only with excess
+    /// precision.
     pub exact: bool,
 }
 
-/// What one pass did.
+/// Statistics of one pass.
 #[derive(Clone, Debug)]
 pub struct PassStat {
-    /// The pass.
+    /// Name of the pass.
     pub name: &'static str,
-    /// Nodes before it.
+    /// Number of nodes before it.
     pub before: usize,
-    /// Nodes after it.
+    /// Number of nodes after it.
     pub after: usize,
 }
 
-/// All passes, in the order they run. `simplify` runs again because merged values show it new identities.
+/// All passes, in execution order. `simplify` runs again after `cse`, because merged values expose new identities.
 pub const PASSES: &[Pass] = &[
     Pass { name: "prune", doc: "drops nodes that no result needs", run: super::prune::run, exact: true },
     Pass {
@@ -93,18 +94,18 @@ pub const PASSES: &[Pass] = &[
     },
 ];
 
-/// Runs the [`PASSES`] that keep all roundings.
+/// Runs the [`PASSES`] that are exact.
 pub fn optimize(graph: &Graph) -> Result<(Graph, Vec<PassStat>)> {
     optimize_with(graph, false)
 }
 
-/// Runs [`PASSES`], with `excess_precision` also those by which narrow floats keep more digits than their type has.
-/// Debug builds and the knob `SYSTOLE_PARANOID` verify the graph after each.
+/// Runs the [`PASSES`]; those that are not exact only with `excess_precision`. Debug builds, and other builds with
+/// `SYSTOLE_PARANOID` set, verify the graph after each.
 pub fn optimize_with(graph: &Graph, excess_precision: bool) -> Result<(Graph, Vec<PassStat>)> {
     run(graph, PASSES, excess_precision)
 }
 
-/// Runs the passes up to the last one of that name; `None` where there is none.
+/// Runs the passes up to and including the last one of that name; `None` if there is none.
 pub fn optimize_until(graph: &Graph, excess_precision: bool, name: &str) -> Result<Option<Graph>> {
     let Some(last) = PASSES.iter().rposition(|pass| pass.name == name) else { return Ok(None) };
     Ok(Some(run(graph, &PASSES[..=last], excess_precision)?.0))

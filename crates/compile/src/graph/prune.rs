@@ -1,9 +1,9 @@
-//! Drops nodes that no result depends on. Parameters stay: they are the signature.
+//! Dead-code elimination: drops nodes that no result depends on. Parameters stay, since they are the signature.
 
 use smallvec::SmallVec;
 use systole_ir::{Graph, Node, Op, ValueId};
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     let mut live = vec![false; graph.nodes.len()];
     graph.results.iter().chain(&graph.params).for_each(|v| live[v.index()] = true);

@@ -1,8 +1,9 @@
-//! Cheap values are computed again where they are read much later.
+//! Rematerialisation of cheap values for readers that come much later.
 //!
-//! The forward pass leaves arrays for the backward pass. One that a few instructions make from arrays which are read
-//! there anyway (squares and halves on the way to gelu), or from hardly anything (one-hot labels), need not be kept: its
-//! late readers get a copy of its nodes, beside them. The same bits for less memory and less traffic.
+//! The forward pass leaves arrays for the backward pass. Some are computed by a few instructions, either from arrays
+//! that are read there anyway (squares and halves in gelu) or from much smaller ones (one-hot labels). Instead of
+//! keeping such an array, its late readers get a copy of its nodes. Results are bit-identical, with less memory and
+//! less traffic.
 
 use super::cheap::is_one_instruction;
 use super::rewrite::{Rewriter, Values, rebuild};
@@ -10,17 +11,17 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use systole_ir::op::{Binary, Lowering};
 use systole_ir::{Graph, Node, Op, ValueId};
 
-/// Readers within so many nodes are taken to be of the same pass.
+/// Nodes. Readers within this distance are taken to belong to the same pass, forward or backward.
 const NEAR: usize = 48;
-/// Arrays smaller than this stay.
-const WORTH: usize = 64 << 10;
-/// Most nodes that are computed again for a value.
-const DEEPEST: usize = 4;
+/// Bytes. Smaller arrays are kept.
+const MIN_BYTES: usize = 64 << 10;
+/// Maximum number of nodes that are recomputed for one value.
+const MAX_NODES: usize = 4;
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     let recipes = Recompute::new(graph).recipes();
-    // The copies of nodes, each for the readers behind one place.
+    // Copies of nodes, by old node and by the first late reader of the value that they are copied for.
     let mut copies: HashMap<(usize, usize), ValueId> = HashMap::new();
     let mut new: Vec<Values> = Vec::with_capacity(graph.nodes.len());
     rebuild(graph, |g, i, node, inputs| {
@@ -39,7 +40,7 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// The copy of node `i` for its late readers.
+/// The copy of node `i` that its late readers use.
 fn copy(
     g: &mut Rewriter,
     graph: &Graph,
@@ -65,7 +66,7 @@ fn copy(
     made
 }
 
-/// How a value is made again for readers from a node on.
+/// The nodes to copy for all readers of a value from node `from` on.
 struct Recipe {
     from: usize,
     nodes: BTreeSet<usize>,
@@ -92,7 +93,7 @@ impl<'g> Recompute<'g> {
 
     fn recipe(&self, i: usize) -> Option<Recipe> {
         let node = &self.graph.nodes[i];
-        if !is_cheap(node) || node.outs[0].bytes() < WORTH || self.results.contains(&i) {
+        if !is_cheap(node) || node.outs[0].bytes() < MIN_BYTES || self.results.contains(&i) {
             return None;
         }
         let late: Vec<usize> = self.users[i].iter().copied().filter(|&u| u > i + NEAR).collect();
@@ -104,7 +105,7 @@ impl<'g> Recompute<'g> {
         let (mut nodes, mut leaves) = (BTreeSet::new(), BTreeSet::new());
         self.collect(i, from, &mut nodes, &mut leaves)?;
         let width = node.outs[0].dtype.size();
-        // What is made of is read by the late readers' neighbours, or small.
+        // Each leaf must be available: either much smaller than the value, or also read near the late readers.
         let is_there = |&leaf: &usize| {
             let ty = &self.graph.nodes[leaf].outs[0];
             let near = |&u: &usize| {
@@ -119,7 +120,7 @@ impl<'g> Recompute<'g> {
         leaves.iter().all(is_there).then_some(Recipe { from, nodes })
     }
 
-    /// The nodes to compute again for `i`, and what they are made of.
+    /// Collects the nodes to recompute for `i`, and the stored values from which they start.
     fn collect(
         &self,
         i: usize,
@@ -128,7 +129,7 @@ impl<'g> Recompute<'g> {
         leaves: &mut BTreeSet<usize>,
     ) -> Option<()> {
         nodes.insert(i);
-        if nodes.len() > DEEPEST {
+        if nodes.len() > MAX_NODES {
             return None;
         }
         for v in &self.graph.nodes[i].inputs {
@@ -153,7 +154,7 @@ impl<'g> Recompute<'g> {
     }
 }
 
-/// Whether readers make it for themselves.
+/// Whether readers compute it as part of a load.
 fn is_free(node: &Node) -> bool {
     matches!(node.op, Op::BroadcastInDim(_) | Op::Iota(_) | Op::Constant(_))
 }
@@ -162,7 +163,7 @@ fn is_map(node: &Node) -> bool {
     node.op.rule().lower() == Lowering::Map && node.outs.len() == 1
 }
 
-/// Whether it takes about one vector instruction. Bits of random numbers and their shifts are left where they are.
+/// Whether it takes about one vector instruction. Ops on random bits (xor, shifts) are excluded.
 fn is_cheap(node: &Node) -> bool {
     let is_bits = matches!(
         node.op,
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn late_readers_get_copies_and_the_same_bits() {
-        let n = WORTH / 4;
+        let n = MIN_BYTES / 4;
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(F32, [n]), "x");
         let square = &x * &x;
@@ -212,8 +213,8 @@ mod tests {
         let refs: Vec<_> = weights.iter().collect();
         let (graph, _) = crate::optimize(&g.finish(&grad(&y.sum_all(), &refs)).unwrap()).unwrap();
         let s = crate::schedule(&graph, &crate::Options::default()).unwrap();
-        // Forward: the product, its tanh, gelu. Backward: the cotangents of gelu and of the product, the weight's
-        // gradient. What is read soon after it is made, at the end of the network, may be kept as well.
+        // Forward: the dot, its tanh, gelu. Backward: the cotangents of gelu and of the dot, and the weight gradient.
+        // Values at the end of the network, which are read soon, may be kept in addition.
         let arrays = s.steps.iter().flat_map(|step| &step.output_types).filter(|t| **t == ty).count();
         assert!(arrays <= 6 * layers + 6, "{arrays} arrays\n{s}");
     }

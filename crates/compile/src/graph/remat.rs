@@ -1,24 +1,24 @@
-//! Rematerialisation: values that wait long for their next reader are computed again instead of kept.
+//! Rematerialisation under a memory limit: values that are live across the memory peak are recomputed after it.
 //!
-//! The forward pass of a training step leaves arrays for the backward pass. Where memory is short, those that are
-//! cheap to make from others that are kept anyway (element-wise work first, then pooling, products last) are made a
-//! second time right before the backward pass reads them (Chen et al., "Training Deep Nets with Sublinear Memory
-//! Cost", 2016, chosen by cost instead of by layer).
+//! The forward pass of a training step leaves arrays for the backward pass. Those that are cheap to compute from values
+//! that are kept anyway are recomputed directly before the backward pass reads them: element-wise values first, then
+//! pooling, contractions last. See Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. Here values are
+//! chosen by cost, not by layer.
 
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::op::Lowering;
 use systole_ir::{Graph, Node, Op, ValueId};
 
-/// Arrays smaller than this are not worth a second computation.
-const WORTH: usize = 64 << 10;
-/// Element-wise values that are read again within so many nodes are taken to stay in registers.
+/// Bytes. Smaller arrays are kept.
+const MIN_BYTES: usize = 64 << 10;
+/// Nodes. An element-wise value that is read only within this distance is taken to be fused, not stored.
 const NEAR: usize = 48;
-/// Most nodes that are computed again for one array.
-const DEEPEST: usize = 24;
+/// Maximum number of nodes that are recomputed for one array.
+const MAX_NODES: usize = 24;
 
-/// A graph that keeps about `save` bytes less across its point of greatest memory; `None` where nothing can be saved.
-/// The graph computes the same values by the same operations.
+/// A graph that keeps about `save` bytes less live across its memory peak; `None` where nothing can be saved. It
+/// computes the same values by the same operations.
 pub fn remat(graph: &Graph, save: usize) -> Option<Graph> {
     let lives = Lives::of(graph);
     let peak = lives.peak(graph);
@@ -26,13 +26,13 @@ pub fn remat(graph: &Graph, save: usize) -> Option<Graph> {
     (!chosen.is_empty()).then(|| Cloning::new(graph, peak, &chosen).run())
 }
 
-/// From where to where each node's values are needed, in positions of nodes.
+/// Live ranges of the nodes, as positions in the graph, and an estimate of which values are stored.
 struct Lives {
     last: Vec<usize>,
     stored: Vec<bool>,
 }
 
-/// Other types over the same bytes, and values that consumers compute for themselves.
+/// Whether a node has no array of its own: aliases, and values that consumers compute as part of a load.
 fn is_free(node: &Node) -> bool {
     matches!(
         node.op,
@@ -71,7 +71,7 @@ impl Lives {
         Lives { stored: stored.collect(), last }
     }
 
-    /// The position at which most bytes are alive.
+    /// The position with the most live bytes.
     fn peak(&self, graph: &Graph) -> usize {
         let mut change = vec![0i64; graph.nodes.len() + 2];
         for (i, node) in graph.nodes.iter().enumerate().filter(|&(i, _)| self.stored[i]) {
@@ -89,12 +89,13 @@ impl Lives {
     }
 }
 
-/// The nodes whose values are dropped after `peak`, cheapest first, with no dropped one among another's sources.
+/// The nodes to drop at `peak`, in order of recomputation cost per byte. No dropped node is a source from which another
+/// is recomputed.
 fn choose(graph: &Graph, lives: &Lives, peak: usize, save: usize) -> Vec<usize> {
     let crosses = |i: usize| lives.stored[i] && i < peak && lives.last[i] > peak;
     let is_result = |i: usize| lives.last[i] >= graph.nodes.len();
     let mut candidates: Vec<(f64, usize, Vec<usize>)> = (0..peak.min(graph.nodes.len()))
-        .filter(|&i| crosses(i) && !is_result(i) && bytes(&graph.nodes[i]) >= WORTH)
+        .filter(|&i| crosses(i) && !is_result(i) && bytes(&graph.nodes[i]) >= MIN_BYTES)
         .filter_map(|i| {
             let (flops, sources) = recipe(graph, i, &crosses)?;
             Some((flops / bytes(&graph.nodes[i]) as f64, i, sources))
@@ -118,7 +119,8 @@ fn choose(graph: &Graph, lives: &Lives, peak: usize, save: usize) -> Vec<usize> 
     chosen
 }
 
-/// What computing node `i` again takes: arithmetic, and the kept values it starts from.
+/// Cost in flops of recomputing node `i`, and the kept values that this starts from. `None` where it needs too many
+/// nodes or control flow.
 fn recipe(graph: &Graph, i: usize, is_kept: &dyn Fn(usize) -> bool) -> Option<(f64, Vec<usize>)> {
     let (mut flops, mut sources, mut seen, mut todo) = (0.0, Vec::new(), Vec::new(), vec![i]);
     while let Some(k) = todo.pop() {
@@ -127,7 +129,7 @@ fn recipe(graph: &Graph, i: usize, is_kept: &dyn Fn(usize) -> bool) -> Option<(f
         }
         seen.push(k);
         let node = &graph.nodes[k];
-        if seen.len() > DEEPEST || matches!(node.op.rule().lower(), Lowering::Control) {
+        if seen.len() > MAX_NODES || matches!(node.op.rule().lower(), Lowering::Control) {
             return None;
         }
         let types: SmallVec<[_; 4]> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
@@ -144,15 +146,17 @@ fn recipe(graph: &Graph, i: usize, is_kept: &dyn Fn(usize) -> bool) -> Option<(f
     Some((flops, sources))
 }
 
-/// Copies the graph; readers after the peak get second copies of the dropped values.
+/// Copies the graph. Readers after the peak use second copies of the dropped values.
 struct Cloning<'g> {
     graph: &'g Graph,
     peak: usize,
     dropped: Vec<bool>,
-    /// Whether a value before the peak still exists after it.
+    /// For each node, whether its value is live after the peak.
     survives: Vec<bool>,
     nodes: Vec<Node>,
+    /// New index of the first copy of each old node.
     first: Vec<usize>,
+    /// New index of the second copy, for the nodes that have one.
     second: HashMap<usize, usize>,
 }
 
@@ -198,7 +202,7 @@ impl<'g> Cloning<'g> {
         }
     }
 
-    /// The new node that holds old node `p`'s values for a reader at `reader`.
+    /// The new node whose values a node at position `reader` reads for old node `p`.
     fn at(&mut self, p: usize, reader: usize) -> usize {
         if reader <= self.peak || p >= self.peak || !self.leads_to_dropped(p) {
             self.first[p]
@@ -207,12 +211,13 @@ impl<'g> Cloning<'g> {
         }
     }
 
-    /// Whether `p` is a dropped value, or one of those that cost nothing made from one.
+    /// Whether `p` is dropped, or is an alias or broadcast of a dropped value.
     fn leads_to_dropped(&self, p: usize) -> bool {
         let node = &self.graph.nodes[p];
         self.dropped[p] || (is_free(node) && node.inputs.iter().any(|v| self.leads_to_dropped(v.index())))
     }
 
+    /// The second copy of `p`, which is created on first use, or the first where that is still live.
     fn again(&mut self, p: usize) -> usize {
         if self.survives[p] || p >= self.peak {
             return self.first[p];
@@ -235,7 +240,7 @@ mod tests {
     use super::*;
     use systole_ir::{DType::F32, GraphBuilder, Literal, Scalar, TensorType, grad, interp};
 
-    /// A deep chain of products and activations, its loss and its gradients.
+    /// Loss and gradients of a deep chain of dots and activations.
     fn chain(side: usize, layers: usize) -> Graph {
         let ty = TensorType::new(F32, [side, side]);
         let g = GraphBuilder::new("main");
@@ -267,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_same_bits_come_out() {
-        // Small arrays are not worth it, so the side is what makes one worth it.
+        // Arrays below `MIN_BYTES` are kept; a side of 128 reaches it.
         let graph = chain(128, 3);
         let less = remat(&graph, usize::MAX).unwrap();
         assert!(less.nodes.len() > graph.nodes.len());

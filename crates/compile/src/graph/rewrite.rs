@@ -1,30 +1,30 @@
-//! Copying a graph node by node while replacing some: the frame of every pass.
+//! Node-by-node copying of a graph with replacements, on which the passes are built.
 
 use smallvec::SmallVec;
 use systole_ir::op::Outs;
 use systole_ir::{Graph, Node, Op, TensorType, ValueId, bug};
 
-/// The graph under construction.
+/// A graph under construction.
 #[derive(Default)]
 pub struct Rewriter {
     nodes: Vec<Node>,
 }
 
-/// The new values of one old node's results.
+/// The new values that stand for one old node's results.
 pub type Values = SmallVec<[ValueId; 1]>;
 
 impl Rewriter {
-    /// Type of a new value.
+    /// The type of a new value.
     pub fn ty(&self, v: ValueId) -> &TensorType {
         &self.nodes[v.index()].outs[v.out as usize]
     }
 
-    /// The new node that makes a value.
+    /// The new node that produces a value.
     pub fn node(&self, v: ValueId) -> &Node {
         &self.nodes[v.index()]
     }
 
-    /// Appends a node in the place (scope, source line) of `like` and returns its first result.
+    /// Appends a node with the scope and source location of `like`, and returns its first result.
     pub fn push(&mut self, op: impl Into<Op>, inputs: &[ValueId], like: &Node) -> ValueId {
         let op = op.into();
         let types: Vec<&TensorType> = inputs.iter().map(|&v| self.ty(v)).collect();
@@ -35,12 +35,12 @@ impl Rewriter {
         self.append(op, inputs, outs, like)[0]
     }
 
-    /// Appends a node like an old one, with other operands of the same types, and returns its first result.
+    /// Appends a copy of an old node with other operands of the same types, and returns its first result.
     pub fn push_as(&mut self, node: &Node, inputs: &[ValueId]) -> ValueId {
         self.append(node.op.clone(), inputs, node.outs.clone(), node)[0]
     }
 
-    /// All nodes.
+    /// The nodes built so far.
     pub fn into_nodes(self) -> Vec<Node> {
         self.nodes
     }
@@ -54,7 +54,8 @@ impl Rewriter {
     }
 }
 
-/// Copies `graph`. For each node `replace` sees its new operands and may give values to use in its stead.
+/// Copies `graph`. For each old node, `replace` gets its index, the node and its new operands. It returns the values to
+/// use instead, or `None` to copy the node.
 pub fn rebuild(
     graph: &Graph,
     mut replace: impl FnMut(&mut Rewriter, usize, &Node, &[ValueId]) -> Option<Values>,

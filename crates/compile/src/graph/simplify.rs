@@ -1,7 +1,7 @@
-//! Identities that keep every bit, folding of small constants, and chains of moves.
+//! Bit-exact algebraic identities, constant folding, and merging of chains of reshapes, transposes and the like.
 //!
-//! "Every bit" means: of finite numbers, infinities and zeros with their sign. Which NaN a NaN is, is not kept.
-//! So `x + 0.0` stays (it turns −0 into 0) while `x − 0.0` and `x · 1` go.
+//! Bit-exact means for finite numbers, infinities and signed zeros; NaN payloads are not preserved. So `x + 0.0` stays
+//! (it turns −0 into +0), while `x − 0.0` and `x · 1` become `x`.
 
 mod convolution;
 
@@ -13,11 +13,11 @@ use systole_ir::op::{
 };
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, Scalar, ValueId};
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         if matches!(&node.op, Op::OptimizationBarrier(b) if b.stop_gradient) {
-            // It has done its work: gradients are part of the graph by now.
+            // Gradients are part of the graph already, so that the barrier has no further effect.
             return Some(inputs.iter().copied().collect::<Values>());
         }
         let value = fold_constants(g, node, inputs)
@@ -34,7 +34,7 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// Results up to this many elements are computed here rather than in every run.
+/// Elements. Results up to this size are computed at compile time rather than in every run.
 const FOLD_LIMIT: usize = 256;
 
 fn fold_constants(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
@@ -44,7 +44,7 @@ fn fold_constants(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<V
     ) && !inputs.is_empty()
         && node.outs.len() == 1
         && node.outs[0].elements() <= FOLD_LIMIT
-        // A scalar broadcast is cheaper for everyone than an array.
+        // A broadcast scalar is cheaper for its consumers than a constant array.
         && !matches!(&node.op, Op::BroadcastInDim(_) if g.ty(inputs[0]).rank() == 0);
     if !foldable {
         return None;
@@ -66,7 +66,7 @@ fn constant(g: &Rewriter, v: ValueId) -> Option<&Literal> {
     }
 }
 
-/// The one value of all elements: a constant, or a broadcast of a scalar constant.
+/// The scalar that all elements of a value equal, if it is a constant or a broadcast of one.
 fn splat(g: &Rewriter, v: ValueId) -> Option<Scalar> {
     match &g.node(v).op {
         Op::Constant(c) if c.value.ty().elements() <= FOLD_LIMIT && c.value.is_splat() => {
@@ -77,7 +77,7 @@ fn splat(g: &Rewriter, v: ValueId) -> Option<Scalar> {
     }
 }
 
-/// `map(broadcast a, broadcast b)` of scalars is `broadcast(map(a, b))`: one element instead of many.
+/// `map(broadcast(a), broadcast(b))` of scalars becomes `broadcast(map(a, b))`, which computes one element.
 fn map_before_broadcast(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     if node.op.rule().lower() != Lowering::Map || inputs.is_empty() || node.outs.len() != 1 {
         return None;
@@ -109,7 +109,7 @@ fn map_before_broadcast(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Op
 }
 
 fn is(s: Option<Scalar>, value: f64) -> bool {
-    // Bits, not `==`: 0 and −0 differ here.
+    // Compares bits, because 0 and −0 differ here.
     s.is_some_and(|s| match s {
         Scalar::Float(f) => f.to_bits() == value.to_bits(),
         Scalar::Bool(_) => false,
@@ -160,7 +160,7 @@ fn select(g: &mut Rewriter, inputs: &[ValueId]) -> Option<ValueId> {
     splat(g, inputs[0]).map(|p| if p.as_bool() { inputs[1] } else { inputs[2] })
 }
 
-/// Whether every value of `from` survives the way to `through` and back.
+/// Whether converting `from` to `through` and back preserves every value.
 fn widens(from: DType, through: DType) -> bool {
     use DType::*;
     match (from, through) {
@@ -206,16 +206,17 @@ fn moves(g: &mut Rewriter, op: &Op, node: &Node, inputs: &[ValueId]) -> Option<V
         }
         (Op::BroadcastInDim(b), Op::BroadcastInDim(c), Some(y)) => {
             let dims: Dims = c.dims.iter().map(|&d| b.dims[d]).collect();
-            // A dimension that the inner broadcast repeats and the outer keeps is repeated by the joint one too.
+            // Dimensions that the inner broadcast expands and the outer one keeps are expanded by the merged one.
             Some(g.push(BroadcastInDim { dims, shape: b.shape.clone() }, &[y], node))
         }
         _ => None,
     }
 }
 
-/// `convert(convert(y))` through a type that holds every value of `y` is one conversion, where that rounds alike.
+/// `convert(convert(y))` through a type that holds every value of `y` becomes one conversion, where the result is the
+/// same.
 fn exact_convert(g: &mut Rewriter, y: ValueId, x: ValueId, c: &Convert, node: &Node) -> Option<ValueId> {
-    // Bool and numbers differ in what they convert to (`!= 0`), and integers wrap where floats saturate.
+    // Conversion to bool is `!= 0`, and integers wrap where floats saturate.
     let (from, through) = (g.ty(y).dtype, g.ty(x).dtype);
     let alike = from.is_float() == through.is_float() && from != DType::Bool && through != DType::Bool;
     alike.then(|| g.push(*c, &[y], node))
@@ -226,14 +227,14 @@ fn is_no_pad(op: &Op) -> bool {
     p.low.iter().chain(&p.high).all(|&v| v == 0) && p.interior.iter().all(|&v| v == 0)
 }
 
-/// Whether a transpose moves only dimensions of size 1, so that the elements keep their order.
+/// Whether a transpose moves only dimensions of size 1, so that the element order stays.
 fn keeps_order(t: &Transpose, dims: &[usize]) -> bool {
     let long: Vec<usize> = t.permutation.iter().copied().filter(|&d| dims[d] != 1).collect();
     long.is_sorted()
 }
 
-/// `transpose(dot(a, b))` that swaps the free dimensions of `a` with those of `b` is `dot(b, a)`: backends take
-/// operands in any order of dimensions, so the transpose need not happen.
+/// `transpose(dot(a, b))` that swaps the free dimensions of `a` and `b` becomes `dot(b, a)`. Backends take operands in
+/// any dimension order, so this saves the transpose.
 fn transposed_dot(
     g: &mut Rewriter,
     t: &Transpose,
@@ -259,12 +260,12 @@ fn transposed_dot(
     Some(g.push(op, &[b, a], node))
 }
 
-/// A dot of a transposed operand reads the operand itself in another order.
+/// A dot of a transposed operand contracts other dimensions of the untransposed operand instead.
 fn dot(g: &mut Rewriter, d: &DotGeneral, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     let untransposed = |g: &Rewriter, v: ValueId, free: Dims, batch: &Dims, contract: &Dims| {
         let Op::Transpose(t) = &g.node(v).op else { return None };
         let to = |dims: &Dims| -> Dims { dims.iter().map(|&k| t.permutation[k]).collect() };
-        // Free dimensions must come out in the same order as before.
+        // The result needs the free dimensions in the same order as before.
         to(&free).is_sorted().then(|| (g.node(v).inputs[0], to(batch), to(contract)))
     };
     let (a, b) = (inputs[0], inputs[1]);

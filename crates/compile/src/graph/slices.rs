@@ -1,8 +1,9 @@
-//! Slices before element-wise work instead of after it.
+//! Moves slices from the results of element-wise ops to their operands.
 //!
-//! Where only slices of an element-wise value are wanted, as of the gates of a recurrent layer that were computed
-//! together, each is computed from slices of the operands. Those need no arrays: element-wise programs read them in
-//! place (`fuse`), and what was computed in one program for all slices is computed in the programs that use them.
+//! Where only slices of an element-wise value are used, such as the gates of a recurrent layer that were computed
+//! together, each slice is computed from slices of the operands. The lowering makes these strided loads of the
+//! element-wise programs (see `lower/groups.rs`), so that no array is needed for them, and the computation fuses with
+//! the users of each slice.
 
 use super::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
@@ -10,11 +11,11 @@ use std::collections::HashMap;
 use systole_ir::op::{BroadcastInDim, Constant, Lowering, Slice};
 use systole_ir::{Dims, Graph, Literal, Node, Op, Shape, TensorType, ValueId};
 
-/// Elements that lie together in a slice, at the least: programs run row by row, which costs about as much as some
-/// dozens of elements.
+/// Elements. Minimum contiguous run for a slice to be read in place: element-wise programs loop over rows, and the
+/// overhead of a row is about the cost of some dozens of elements.
 pub const RUN: usize = 128;
 
-/// Whether element-wise programs read a slice of `x` where it lies.
+/// Whether element-wise programs read a slice of `x` in place, by strides and an offset.
 pub fn is_read_in_place(s: &Slice, x: &TensorType) -> bool {
     let sizes = || s.start.iter().zip(&s.limit).map(|(a, b)| b - a);
     let cut = |d: usize| s.limit[d] - s.start[d] < x.shape[d];
@@ -22,10 +23,10 @@ pub fn is_read_in_place(s: &Slice, x: &TensorType) -> bool {
     s.strides.iter().all(|&step| step == 1) && sizes().skip(last).product::<usize>() >= RUN
 }
 
-/// Begin and end of a slice in each dimension.
+/// Start and limit of a slice in each dimension.
 type Range = (Dims, Dims);
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     let cut = nodes_to_cut(graph);
     if cut.iter().all(|ranges| !ranges) {
@@ -43,12 +44,13 @@ pub fn run(graph: &Graph) -> Graph {
     super::prune::run(&new)
 }
 
-/// The element-wise nodes that are computed slice by slice: nobody wants anything else of them, and no element twice.
+/// The element-wise nodes to compute slice by slice: only slices of them are used, and these have no more elements in
+/// total than the node itself.
 fn nodes_to_cut(graph: &Graph) -> Vec<bool> {
     let mut blocked = vec![false; graph.nodes.len()];
     loop {
         let cut = wanted_slices(graph, &blocked);
-        // The operand is computed with what is made of it, so either both are cut or none is.
+        // An element-wise operand fuses with its user, so either both are sliced or neither.
         let apart = |node: &Node| {
             let operands = node.inputs.iter().filter(|&&v| graph.ty(v).rank() > 0);
             operands.map(|v| v.index()).any(|x| !cut[x] && is_map(graph, &graph.nodes[x]))
@@ -61,9 +63,9 @@ fn nodes_to_cut(graph: &Graph) -> Vec<bool> {
     }
 }
 
-/// The element-wise nodes of which only slices are wanted, `blocked` ones left out.
+/// The element-wise nodes of which only slices are used, except those in `blocked`.
 fn wanted_slices(graph: &Graph, blocked: &[bool]) -> Vec<bool> {
-    // Of each node the slices that are wanted; `None`: all of it.
+    // For each node the slices that are used; `None` means all of it.
     let mut wanted: Vec<Option<Vec<Range>>> = vec![Some(Vec::new()); graph.nodes.len()];
     graph.results.iter().for_each(|r| wanted[r.index()] = None);
     let mut cut = vec![false; graph.nodes.len()];
@@ -93,7 +95,7 @@ fn wanted_slices(graph: &Graph, blocked: &[bool]) -> Vec<bool> {
     cut
 }
 
-/// Whether an op computes each element from those of its operands at the same place, and perhaps scalars.
+/// Whether each element depends only on the same element of the operands, and on scalars.
 fn is_map(graph: &Graph, node: &Node) -> bool {
     let alike = |&v: &ValueId| graph.ty(v).rank() == 0 || graph.ty(v).shape == node.outs[0].shape;
     node.op.rule().lower() == Lowering::Map
@@ -104,15 +106,16 @@ fn is_map(graph: &Graph, node: &Node) -> bool {
 
 struct Cutting<'g> {
     graph: &'g Graph,
+    /// The nodes that are computed slice by slice.
     cut: Vec<bool>,
-    /// New operands of the nodes that are cut.
+    /// New operands of these nodes.
     inputs: HashMap<usize, Vec<ValueId>>,
-    /// What was made: of an old node that is cut, or of a new value.
+    /// Slices made so far: of an old node that is computed by slices (`Ok`), or of a new value (`Err`).
     made: HashMap<(Result<usize, ValueId>, Range), ValueId>,
 }
 
 impl Cutting<'_> {
-    /// A slice of what node `i` computes.
+    /// Computes a slice of the result of node `i`.
     fn part(&mut self, g: &mut Rewriter, i: usize, range: &Range) -> ValueId {
         let key = (Ok(i), range.clone());
         if let Some(&known) = self.made.get(&key) {
@@ -134,7 +137,7 @@ impl Cutting<'_> {
         value
     }
 
-    /// A slice of an operand.
+    /// A slice of an operand. Slices of broadcasts and splat constants become broadcasts of the smaller shape.
     fn slice(&mut self, g: &mut Rewriter, x: ValueId, range: &Range, like: &Node) -> ValueId {
         let key = (Err(x), range.clone());
         if let Some(&known) = self.made.get(&key) {
@@ -145,7 +148,7 @@ impl Cutting<'_> {
         let (op, inner) = (g.node(x).op.clone(), g.node(x).inputs.first().copied());
         let value = match (&op, inner) {
             (Op::BroadcastInDim(b), Some(inner)) => {
-                // Dimensions that are repeated stay as they are.
+                // Dimensions that the broadcast expands are not sliced in its operand.
                 let own = g.ty(inner).shape.clone();
                 let along = |of: &Dims, whole: &dyn Fn(usize) -> usize| -> Dims {
                     b.dims
@@ -181,7 +184,7 @@ mod tests {
     use systole_ir::DType::F32;
     use systole_ir::{GraphBuilder, Tensor};
 
-    /// The steps of what `build` makes of `x: f32[6, columns]` and a vector.
+    /// The program of `build(x, v)` with `x: f32[6, columns]` and `v: f32[columns]`.
     fn steps(columns: usize, build: impl Fn(&Tensor, &Tensor) -> Vec<Tensor>) -> Schedule {
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(F32, [6, columns]), "x");
@@ -206,7 +209,7 @@ mod tests {
             let (a, b) = halves(&(x * 2.0 + v).tanh());
             vec![a.exp() * b]
         });
-        // The vector is cut where it lies short, the array is read in place.
+        // The vector is sliced before it is broadcast, by steps of their own; `x` is read in place.
         assert_eq!(names(&s), ["slice", "slice", "map[8]"], "{s}");
         assert_eq!(s.arena_bytes, 2 * 256 * 4, "{s}");
     }
@@ -219,7 +222,7 @@ mod tests {
             vec![a * b, y]
         });
         assert_eq!(names(&s), ["tanh", "multiply"], "{s}");
-        // Slices that overlap would compute elements twice.
+        // Overlapping slices would compute elements twice.
         let s = steps(512, |x, _| {
             let y = x.tanh();
             vec![y.slice_dim(1, 0, 300) * y.slice_dim(1, 200, 500)]
@@ -246,7 +249,7 @@ mod tests {
         let s = steps(512, |x, _| vec![x.slice_dim(0, 1, 4).slice_dim(1, 128, 384).exp()]);
         let Some(Kernel::Map(map)) = s.steps.last().map(|step| &step.kernel) else { panic!("{s}") };
         let crate::Load::Array { strides, offset, .. } = &map.loads[0] else { panic!("{s}") };
-        // The outer slice is an array's, the inner one is read in it.
+        // The first slice is a step, because a slice reads it. The second is read in place in its result.
         assert_eq!((&strides[..], *offset, s.steps.len()), (&[512, 1][..], 128, 2), "{s}");
     }
 }

@@ -1,7 +1,8 @@
-//! Weights of few columns, such as a classifier's `[features, classes]`, are used turned, `[classes, features]`.
+//! Transposes weights with few columns, such as a classifier's `[features, classes]`, to `[classes, features]` before
+//! use.
 //!
-//! Vectors then lie along the many features in all three products of a training step, and no lane of them is idle:
-//! `y = h·W`, `dh = dy·Wᵀ`, and `dWᵀ = dyᵀ·h`, which is turned back. W is turned once, however often it is read.
+//! Vectors then run along the many features in all three GEMMs of a training step, with no idle SIMD lanes: `y = h·W`,
+//! `dh = dy·Wᵀ`, and `dWᵀ = dyᵀ·h`, which is transposed back. W is transposed once, for all of its readers.
 
 use super::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
@@ -9,31 +10,31 @@ use std::collections::HashMap;
 use systole_ir::op::{DotGeneral, Transpose};
 use systole_ir::{DType, Dims, Graph, Node, Op, TensorType, ValueId};
 
-/// Columns that are few: those of the vectors of today's machines.
+/// Maximum number of columns: the f32 lanes of a 512-bit vector.
 pub const FEW: usize = 16;
-/// Features that are many, and rows that make up for turning.
+/// Minimum number of features, and of rows (batch), for which the transposes pay.
 const FEATURES: usize = 2048;
 const ROWS: usize = 128;
 
-/// The pass.
+/// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
     let weights: Vec<ValueId> = graph.nodes.iter().filter_map(|n| weight(graph, n)).collect();
-    let mut turned: HashMap<ValueId, ValueId> = HashMap::new();
+    let mut transposed: HashMap<ValueId, ValueId> = HashMap::new();
     rebuild(graph, |g, _, node, inputs| {
         let (a, b) = (*inputs.first()?, *inputs.get(1)?);
         let (along, reads) = (product(graph, node)?, weights.contains(&node.inputs[1]));
         let value = match along {
             [1, 0] if reads => {
-                let b = *turned.entry(b).or_insert_with(|| turn(g, b, node));
+                let b = *transposed.entry(b).or_insert_with(|| transpose(g, b, node));
                 push(g, node, [a, b], [1, 1])
             }
             [1, 1] if reads => {
-                let b = *turned.entry(b).or_insert_with(|| turn(g, b, node));
+                let b = *transposed.entry(b).or_insert_with(|| transpose(g, b, node));
                 push(g, node, [a, b], [1, 0])
             }
             [0, 0] if is_slim(&node.outs[0], g.ty(a).shape[0]) => {
                 let sum = push(g, node, [b, a], [0, 0]);
-                turn(g, sum, node)
+                transpose(g, sum, node)
             }
             _ => return None,
         };
@@ -41,19 +42,19 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// Whether this is a weight of few columns for that many rows, or its gradient.
+/// Whether this is the type of a weight with few columns, or of its gradient, in a GEMM with that many rows.
 fn is_slim(weight: &TensorType, rows: usize) -> bool {
     let s = &weight.shape;
     matches!(weight.dtype, DType::F32 | DType::BF16) && s[0] >= FEATURES && s[1] <= FEW && rows >= ROWS
 }
 
-/// The weight of few columns that a node multiplies rows by.
+/// The weight, if `node` is a GEMM `rows · weight` with a weight of few columns.
 fn weight(graph: &Graph, node: &Node) -> Option<ValueId> {
     let (a, b) = (*node.inputs.first()?, *node.inputs.get(1)?);
     (product(graph, node)? == [1, 0] && is_slim(graph.ty(b), graph.ty(a).shape[0])).then_some(b)
 }
 
-/// The dimensions of its operands that a product of two matrices sums along.
+/// The contracted dimension of each operand, if `node` is a GEMM of two matrices.
 fn product(graph: &Graph, node: &Node) -> Option<[usize; 2]> {
     let Op::DotGeneral(d) = &node.op else { return None };
     let matrices = node.inputs.iter().all(|&v| graph.ty(v).rank() == 2);
@@ -72,6 +73,6 @@ fn push(g: &mut Rewriter, node: &Node, operands: [ValueId; 2], along: [usize; 2]
     g.push(op, &operands, node)
 }
 
-fn turn(g: &mut Rewriter, v: ValueId, node: &Node) -> ValueId {
+fn transpose(g: &mut Rewriter, v: ValueId, node: &Node) -> ValueId {
     g.push(Transpose { permutation: Dims::from_slice(&[1, 0]) }, &[v], node)
 }

@@ -1,11 +1,13 @@
-//! Sums over windows of a convolution's result, as average pooling takes them, are the convolution of sums over
-//! windows of its input: `Σ_u (x ∗ k)[S·i + u] = ((Σ_u x[· + u]) ∗ k)[S·i]`.
+//! Window sums (average pooling) of a convolution's result become a convolution of window sums of its input:
+//! `Σ_u (x ∗ k)[S·i + u] = ((Σ_u x[· + u]) ∗ k)[S·i]`.
 //!
-//! The convolution then takes steps of `S`, and the input usually has far fewer features than the result, so that it is
-//! divided by the size of a window rather than that. The gradients of kernel and bias follow: autodiff makes them from
-//! a gradient that repeats each window's over its elements. [`run`] does so for f32, where sums may be grouped anew;
-//! [`run_narrow`] for narrow floats that are summed in f32: these are rounded before they are summed by the definition,
-//! and not at all then.
+//! The convolution then has stride `S`, so that it computes fewer outputs. An average's division moves to the window
+//! sums of the input, which usually has far fewer channels than the result. The gradients w.r.t. filter and bias are
+//! rewritten alike: autodiff computes them from a gradient that repeats each window's value over its elements.
+//!
+//! [`run`] does this for f32, where sums may be reassociated. [`run_narrow`] adds narrow floats that are pooled in f32.
+//! By the definition the convolution's result is rounded before it is summed; after the rewrite it is not rounded at
+//! all.
 
 use super::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
@@ -16,14 +18,14 @@ use systole_ir::op::{
 };
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
 
-/// Channels of narrow floats up to which products of f32 with their sums are worth it: of more, products of the narrow
-/// floats themselves take less time on machines that have them.
+/// Maximum number of channels of narrow floats for which the rewrite pays. It computes in f32; with more channels a
+/// convolution in the narrow type is faster on machines with instructions for it.
 const NARROW_CHANNELS: usize = 4;
 
 /// Height and width.
 type Pair<T> = [T; 2];
 
-/// Windows over images `[B, H, W, C]` that end inside them.
+/// Pooling windows over images `[B, H, W, C]`, without padding.
 #[derive(Clone, Copy)]
 struct Windows {
     size: Pair<usize>,
@@ -31,47 +33,47 @@ struct Windows {
 }
 
 impl Windows {
-    /// Elements of a window.
+    /// Elements per window.
     fn count(self) -> usize {
         self.size[0] * self.size[1]
     }
 }
 
-/// A value, and the windows that it is summed over: size, holes and padding.
+/// A value and the windows that it is summed over: size, window dilation and padding.
 type Summed = (ValueId, Pair<usize>, Pair<usize>, Pair<[i64; 2]>);
 
-/// New values that are made once.
+/// New values, each of which is created once.
 #[derive(Default)]
 struct Known {
-    /// Sums over windows.
+    /// Window sums.
     sums: HashMap<Summed, ValueId>,
-    /// Sums divided by a number, by its bits.
+    /// Window sums divided by a number, by the bits of the number.
     quotients: HashMap<(ValueId, u64), ValueId>,
-    /// What pooled convolutions became.
+    /// The rewritten convolutions, by result.
     pooled: HashMap<ValueId, Pooled>,
-    /// Narrow values as f32.
+    /// Values converted to f32.
     wide: HashMap<ValueId, ValueId>,
-    /// Whether results may be narrow.
+    /// Whether narrow floats are rewritten too.
     narrow: bool,
 }
 
 impl Known {
-    /// Whether arrays of a type can be summed anew.
+    /// Whether sums of this type may be reassociated.
     fn takes(&self, dtype: DType) -> bool {
         dtype == DType::F32 || self.narrow && matches!(dtype, DType::BF16 | DType::F16)
     }
 
-    /// Whether images `[B, H, W, C]` are summed over windows before they are convolved.
+    /// Whether the window sums of images `[B, H, W, C]` are taken before the convolution.
     fn sums_inputs(&self, x: &TensorType) -> bool {
         self.takes(x.dtype) && (x.dtype == DType::F32 || x.shape[3] <= NARROW_CHANNELS)
     }
 
-    /// A value as f32.
+    /// The value converted to f32.
     fn wide(&mut self, g: &mut Rewriter, v: ValueId, node: &Node) -> ValueId {
         *self.wide.entry(v).or_insert_with(|| converted(g, v, DType::F32, node))
     }
 
-    /// What is the value but for roundings.
+    /// The value from which `v` differs by roundings only; `v` itself unless `narrow`.
     fn unrounded(&self, g: &Rewriter, mut v: ValueId) -> ValueId {
         while let (true, Op::Convert(_)) = (self.narrow, &g.node(v).op) {
             let from = g.node(v).inputs[0];
@@ -88,7 +90,7 @@ fn converted(g: &mut Rewriter, v: ValueId, to: DType, node: &Node) -> ValueId {
     if g.ty(v).dtype == to { v } else { g.push(Convert { to }, &[v], node) }
 }
 
-/// A convolution of sums, and the vector that is added to it.
+/// A convolution of window sums, with its bias.
 #[derive(Clone)]
 struct Pooled {
     conv: Convolution,
@@ -97,12 +99,12 @@ struct Pooled {
     bias: Option<ValueId>,
 }
 
-/// The pass.
+/// The exact pass.
 pub fn run(graph: &Graph) -> Graph {
     rewrite(graph, false)
 }
 
-/// The pass that takes narrow results too.
+/// The pass that rewrites narrow floats too.
 pub fn run_narrow(graph: &Graph) -> Graph {
     rewrite(graph, true)
 }
@@ -125,7 +127,7 @@ fn rewrite(graph: &Graph, narrow: bool) -> Graph {
     })
 }
 
-/// Sums over windows of a convolution, perhaps with a bias, of which nothing else is wanted.
+/// Rewrites window sums of a convolution, optionally with a bias, whose other values are not used.
 fn pooled(
     g: &mut Rewriter,
     known: &mut Known,
@@ -157,17 +159,17 @@ fn pooled(
         && c.lhs_dilation.iter().all(|&d| d == 1)
         && c.reversal.iter().all(|r| !r)
         && (c.feature_groups, c.batch_groups) == (1, 1);
-    // Fewer products must make up for the sums of the input.
+    // The saved multiply-adds must outweigh the window sums of the input.
     let fewer = windows.strides[0] * windows.strides[1] > 1 && c.strides.len() == 2;
     if !plain || !fewer {
         return None;
     }
     let (x, kernel) = (known.wide(g, x, node), known.wide(g, kernel, node));
     let bias = bias.map(|b| known.wide(g, b, node));
-    let holes = [c.strides[0], c.strides[1]];
-    let summed = sums_of(g, known, x, windows.size, holes, [c.padding[0], c.padding[1]], node);
-    // Steps from sum to sum, and what is left over behind the last one.
-    let strides: Dims = (0..2).map(|d| windows.strides[d] * holes[d]).collect();
+    let dilation = [c.strides[0], c.strides[1]];
+    let summed = sums_of(g, known, x, windows.size, dilation, [c.padding[0], c.padding[1]], node);
+    // The stride from window sum to window sum, and a negative padding that crops the sums after the last one.
+    let strides: Dims = (0..2).map(|d| windows.strides[d] * dilation[d]).collect();
     let padding = (0..2).map(|d| {
         let reach = (g.ty(kernel).shape[d] - 1) * c.rhs_dilation[d] + 1;
         left_over(g.ty(summed).shape[d + 1], reach, strides[d], node.outs[0].shape[d + 1])
@@ -190,7 +192,7 @@ impl Pooled {
     }
 }
 
-/// A pooled convolution divided by a number is that of divided sums.
+/// Moves a division of a rewritten convolution to its window sums and bias.
 fn divided(g: &mut Rewriter, known: &mut Known, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     let (pooled, by) = (known.pooled.get(&inputs[0])?.clone(), splat(g, inputs[1])?);
     let summed = quotient(g, known, pooled.summed, by, node);
@@ -198,14 +200,14 @@ fn divided(g: &mut Rewriter, known: &mut Known, node: &Node, inputs: &[ValueId])
     Some(Pooled { summed, bias, ..pooled }.push(g, node))
 }
 
-/// What a value divides by one number, and that.
+/// The dividend and the divisor, if `v` is a division by a splat.
 fn dividend(g: &Rewriter, v: ValueId) -> Option<(ValueId, f64)> {
     let node = g.node(v);
     let Op::Binary(Binary::Divide) = &node.op else { return None };
     Some((node.inputs[0], splat(g, node.inputs[1])?))
 }
 
-/// The number that all elements of a value are.
+/// The number that all elements of a value equal.
 fn splat(g: &Rewriter, v: ValueId) -> Option<f64> {
     match &g.node(v).op {
         Op::Constant(c) if c.value.ty().elements() > 0 && c.value.is_splat() => Some(c.value.get(0).as_f64()),
@@ -218,7 +220,7 @@ fn quotient(g: &mut Rewriter, known: &mut Known, v: ValueId, by: f64, node: &Nod
     *known.quotients.entry((v, by.to_bits())).or_insert_with(|| scaled(g, v, 1.0 / by, node))
 }
 
-/// The gradient of a convolution's kernel by sums over windows of the result.
+/// Rewrites the filter gradient of a convolution whose result is summed over windows.
 fn kernel_gradient(
     g: &mut Rewriter,
     known: &mut Known,
@@ -241,9 +243,9 @@ fn kernel_gradient(
         return None;
     }
     let x = known.wide(g, x, node);
-    let holes = [c.rhs_dilation[0], c.rhs_dilation[1]];
-    let summed = sums_of(g, known, x, windows.size, holes, [c.padding[0], c.padding[1]], node);
-    let rhs_dilation: Dims = (0..2).map(|d| windows.strides[d] * holes[d]).collect();
+    let dilation = [c.rhs_dilation[0], c.rhs_dilation[1]];
+    let summed = sums_of(g, known, x, windows.size, dilation, [c.padding[0], c.padding[1]], node);
+    let rhs_dilation: Dims = (0..2).map(|d| windows.strides[d] * dilation[d]).collect();
     let padding = (0..2).map(|d| {
         let reach = (g.ty(dy).shape[d + 1] - 1) * rhs_dilation[d] + 1;
         left_over(g.ty(summed).shape[d + 1], reach, c.strides[d], node.outs[0].shape[d])
@@ -258,7 +260,7 @@ fn kernel_gradient(
     Some(converted(g, gradient, node.outs[0].dtype, node))
 }
 
-/// The gradient of a bias by sums over windows.
+/// Rewrites the bias gradient.
 fn bias_gradient(
     g: &mut Rewriter,
     known: &Known,
@@ -279,15 +281,16 @@ fn bias_gradient(
     Some(converted(g, sum, node.outs[0].dtype, node))
 }
 
-/// Padding, negative where something is left over, with which `count` windows of a `reach` end where the array does.
+/// The padding with which the last of `count` windows of extent `reach` ends where the array ends. Negative padding
+/// crops.
 fn left_over(size: usize, reach: usize, stride: usize, count: usize) -> [i64; 2] {
     let used = reach + (count - 1) * stride;
-    // What is too little for one more window is left out anyway.
+    // A remainder smaller than the stride holds no further window.
     let needless = size >= used && size < used + stride;
     [0, if needless { 0 } else { used as i64 - size as i64 }]
 }
 
-/// The windows over which an op sums images of f32.
+/// The windows, if the op is an unpadded, undilated sum over height and width of f32 images.
 fn summed_windows(g: &Rewriter, op: &ReduceWindow, inputs: &[ValueId]) -> Option<Windows> {
     let &[x, init] = inputs else { return None };
     let w = &op.window;
@@ -304,7 +307,8 @@ fn summed_windows(g: &Rewriter, op: &ReduceWindow, inputs: &[ValueId]) -> Option
     plain.then(|| Windows { size: pair(&w.dimensions), strides: pair(&w.strides) })
 }
 
-/// What `v` repeats over windows, if it is the derivative of sums over windows: sums over the padded gradient.
+/// If `v` is the gradient of window sums (stride-1 window sums of a padded gradient), the gradient that it repeats over
+/// the windows.
 fn spread_over_windows(g: &Rewriter, v: ValueId) -> Option<(ValueId, Windows)> {
     let node = g.node(v);
     let Op::ReduceWindow(op) = &node.op else { return None };
@@ -322,32 +326,32 @@ fn spread_over_windows(g: &Rewriter, v: ValueId) -> Option<(ValueId, Windows)> {
     fits.then_some((dy, Windows { strides, ..windows }))
 }
 
-/// Sums over windows of images that begin at every pixel of the padded images.
+/// Window sums of images with stride 1: one at each position of the padded images.
 fn sums_of(
     g: &mut Rewriter,
     known: &mut Known,
     x: ValueId,
     size: Pair<usize>,
-    holes: Pair<usize>,
+    dilation: Pair<usize>,
     padding: Pair<[i64; 2]>,
     node: &Node,
 ) -> ValueId {
-    if let Some(&sums) = known.sums.get(&(x, size, holes, padding)) {
+    if let Some(&sums) = known.sums.get(&(x, size, dilation, padding)) {
         return sums;
     }
     let dtype = g.ty(x).dtype;
     let along = |pair: Pair<usize>| -> Dims { smallvec![1, pair[0], pair[1], 1] };
     let window = Window {
-        window_dilations: along(holes),
+        window_dilations: along(dilation),
         ..Window::new(&along(size), &[1; 4], &[[0, 0], padding[0], padding[1], [0, 0]])
     };
     let zero = g.push(Constant { value: Literal::zeros(TensorType::scalar(dtype)) }, &[], node);
     let sums = g.push(ReduceWindow { window, body: Monoid::Add.body(dtype) }, &[x, zero], node);
-    known.sums.insert((x, size, holes, padding), sums);
+    known.sums.insert((x, size, dilation, padding), sums);
     sums
 }
 
-/// The vector that a broadcast repeats along all but the last of four dimensions.
+/// The vector that a broadcast repeats along all of four dimensions but the last.
 fn repeated(g: &Rewriter, v: ValueId) -> Option<ValueId> {
     let node = g.node(v);
     let Op::BroadcastInDim(b) = &node.op else { return None };

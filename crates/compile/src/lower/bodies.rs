@@ -1,4 +1,4 @@
-//! The kernel of a node with bodies: loops, branches, attention.
+//! Kernels of ops with nested graphs: loops, branches, and attention that was outlined as a branch.
 
 use crate::compiler::Compiler;
 use crate::graph::optimize_with;
@@ -8,7 +8,8 @@ use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Case;
 use systole_ir::{DType, Graph, Op, Result};
 
-/// The kernel of a node that is a step of its own. `blank`: the states of a loop that nothing reads before they are set.
+/// The kernel of a node that becomes a step of its own. `blank`: for each state of a loop, whether its initial value is
+/// never read (see `loops::blank_states`).
 pub fn kernel_of(
     op: &Op,
     bias: bool,
@@ -45,7 +46,7 @@ pub fn kernel_of(
     })
 }
 
-/// The attention that a branch which always runs consists of, in a type that has a kernel.
+/// The attention computation that a single-branch `case` consists of, if a kernel for its element types exists.
 fn attention_of(c: &Case) -> Option<AttentionMatch> {
     let [branch] = &c.branches[..] else { return None };
     let found = AttentionMatch::of(branch)?;

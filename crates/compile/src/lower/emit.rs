@@ -1,4 +1,4 @@
-//! Turns the decisions on groups into steps.
+//! Emits the steps of a program from the grouping decisions of [`Fusion`].
 
 use super::bodies::kernel_of;
 use super::groups::{Fusion, Role};
@@ -10,11 +10,11 @@ use std::collections::HashMap;
 use systole_ir::op::Monoid;
 use systole_ir::{Graph, Literal, Op, Result, TensorType, ValueId};
 
-/// Turns the decisions into steps.
+/// Emits the steps of one graph.
 pub struct Emit<'f, 'g> {
     f: &'f Fusion<'g>,
     g: &'g Graph,
-    /// Programs of the nodes that run by blocks.
+    /// Row-block programs, by node index.
     blocks: &'f HashMap<usize, Blocks>,
     excess_precision: bool,
     compiler: &'f Compiler,
@@ -23,7 +23,7 @@ pub struct Emit<'f, 'g> {
 }
 
 impl<'f, 'g> Emit<'f, 'g> {
-    /// `blocks`: programs of the nodes that run by blocks of rows; `compiler`: for the bodies of loops and branches.
+    /// `blocks`: programs of the nodes that run as row blocks. `compiler`: compiles the bodies of loops and branches.
     pub fn new(
         f: &'f Fusion<'g>,
         blocks: &'f HashMap<usize, Blocks>,
@@ -35,7 +35,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         Emit { f, g: f.graph, blocks, excess_precision, compiler, out, slots: HashMap::new() }
     }
 
-    /// The steps, in the order of the graph.
+    /// The lowered program, with its steps in graph order.
     pub fn run(mut self) -> Result<Schedule> {
         for (k, &p) in self.g.params.iter().enumerate() {
             let bytes = array_bytes(self.g.ty(p))?;
@@ -63,7 +63,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         self.out.slots.len() - 1
     }
 
-    /// The slot of an existing array.
+    /// The slot of an array that is defined already, or of a constant.
     fn slot(&mut self, v: ValueId) -> Result<Slot> {
         let base = self.f.base(v);
         if let Some(&s) = self.slots.get(&base) {
@@ -80,7 +80,7 @@ impl<'f, 'g> Emit<'f, 'g> {
     }
 
     fn define(&mut self, v: ValueId) -> Result<Slot> {
-        // The place is decided by the buffer plan.
+        // The offset is assigned by the stage `buffers`.
         let slot = self.new_slot(array_bytes(self.g.ty(v))?, Location::Arena(0));
         self.slots.insert(v, slot);
         Ok(slot)
@@ -124,7 +124,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         Ok(())
     }
 
-    /// The instruction of node `m`, after those of its operands that are no arrays.
+    /// Appends the instruction of node `m`, preceded by those of its operands that are not stored as arrays.
     fn add_instr(&mut self, b: &mut MapBuilder, m: usize) -> Result<Reg> {
         let node = &self.g.nodes[m];
         let mut args = SmallVec::new();
@@ -168,7 +168,8 @@ impl<'f, 'g> Emit<'f, 'g> {
                 match &self.g.node(x).op {
                     Op::Constant(c) if c.value.ty().elements() == 1 => b.splat(c.value.get(0), ty.dtype),
                     _ if self.is_unmade_virtual(x) => {
-                        // Only in graphs that skipped simplify: the broadcast itself was made an array.
+                        // A broadcast of a broadcast or iota that has no array, which `simplify` would have merged. The
+                        // outer broadcast itself was materialised.
                         let strides = full_strides(&ty);
                         let slot = self.slot(v)?;
                         b.array(slot, ty, strides)
@@ -186,7 +187,7 @@ impl<'f, 'g> Emit<'f, 'g> {
                 }
             }
             _ => {
-                // Rank-0 operands of select and clamp repeat.
+                // Rank-0 operands of select and clamp are broadcast with stride 0.
                 let rank = b.shape.len();
                 let strides =
                     if ty.rank() == rank { full_strides(&ty) } else { SmallVec::from_elem(0, rank) };
@@ -228,7 +229,7 @@ impl<'f, 'g> Emit<'f, 'g> {
             Some((product, last)) => (self.g.node(*product), Some(*last)),
             None => (node, None),
         };
-        // Blocks are the one branch of a `case`, without the index.
+        // A row-block node is a `case` with one branch. Its last operand, the branch index, is not passed on.
         let operands = op_node.inputs.len() - blocks.is_some() as usize;
         let mut inputs = Vec::new();
         let read = op_node.inputs[..operands].iter().enumerate().filter(|&(k, _)| self.f.reads(i, k));

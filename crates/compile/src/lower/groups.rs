@@ -1,49 +1,53 @@
-//! Which nodes become one step: groups of element-wise nodes, broadcasts and iotas inside their consumers, a fold with
-//! the element-wise work before it, a product with the bias after it.
+//! Decides which nodes become one step.
+//!
+//! Element-wise nodes of one shape form groups. Broadcasts, iotas and slices are loads of their consumers. A reduction
+//! absorbs the element-wise group that feeds it alone, and a contraction the bias that is added to it.
 
 use crate::graph::{loops, slices};
 use std::collections::HashMap;
 use systole_ir::op::{Binary, Lowering, Monoid};
 use systole_ir::{DType, Graph, Node, Op, ValueId};
 
-/// Groups grow no further than this: a tile's registers must stay in the nearest cache.
+/// Maximum number of nodes in a group: the virtual registers of one tile must fit L1.
 const MAX_GROUP: usize = 64;
 
-/// How a node becomes part of the program.
+/// How a node is lowered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     Param,
     Constant,
-    /// Other types over the same bytes.
+    /// The same bytes with another type: reshape, barrier, bitcast.
     Alias,
-    /// Element-wise; in group `groups[node]`.
+    /// Element-wise, part of group `Fusion::group[node]`.
     Map,
-    /// Broadcast, iota, or a slice that is read in place ([`slices`]): embedded into element-wise consumers.
+    /// Broadcast, iota, or a slice that is read in place ([`slices`]): a load of its element-wise consumers.
     Virtual,
     /// A step of its own.
     Step,
-    /// Computed by a later step (a product whose bias is added there).
+    /// Part of a later step, such as a contraction whose bias that step adds.
     Absorbed,
 }
 
 pub struct Fusion<'g> {
+    /// A graph and the lowering decisions about its nodes.
     pub graph: &'g Graph,
     pub role: Vec<Role>,
-    /// Nodes that use each node, through aliases and embedded broadcasts.
+    /// The nodes that use each node, directly or through aliases and virtual nodes.
     pub users: Vec<Vec<usize>>,
     pub is_result: Vec<bool>,
-    /// Representative of each element-wise node's group.
+    /// The group of each node, identified by one of its members.
     pub group: Vec<usize>,
+    /// The nodes of each group.
     pub members: HashMap<usize, Vec<usize>>,
-    /// For a step: the group that it computes first.
+    /// For a reduction, the group that it computes element by element before it reduces.
     pub prologue: HashMap<usize, usize>,
-    /// For an add: the product that it adds a bias to, and the bias.
+    /// For an addition, the contraction and the bias that is added to it.
     pub biased: HashMap<usize, (ValueId, ValueId)>,
-    /// For an add onto a parameter: the product that it adds, and the parameter.
+    /// For an addition to a parameter, the contraction that is added and the parameter (GEMM with beta = 1).
     pub onto: HashMap<usize, (ValueId, ValueId)>,
-    /// Element-wise values that their readers compute themselves: see [`super::inline`].
+    /// Element-wise values that their readers recompute (see [`super::inline`]).
     pub inlined: Vec<bool>,
-    /// For a loop: the states whose values before it do not matter.
+    /// For a loop, which states have an initial value that is never read.
     pub blank: HashMap<usize, Vec<bool>>,
 }
 
@@ -59,7 +63,7 @@ fn role_of(node: &Node) -> Role {
 }
 
 impl<'g> Fusion<'g> {
-    /// Decides which nodes are joined, all but those that are computed again by their readers.
+    /// Makes all decisions except which values are recomputed by their readers.
     pub fn of(graph: &'g Graph) -> Fusion<'g> {
         let mut fusion = Fusion::new(graph);
         fusion.find_biases();
@@ -69,7 +73,7 @@ impl<'g> Fusion<'g> {
         fusion
     }
 
-    /// What is known of a graph before nodes are joined.
+    /// Roles, users and results, before any nodes are grouped.
     fn new(graph: &'g Graph) -> Fusion<'g> {
         let n = graph.nodes.len();
         let role: Vec<Role> = graph.nodes.iter().map(role_of).collect();
@@ -103,7 +107,7 @@ impl<'g> Fusion<'g> {
                 }
             }
         }
-        // Users of an embedded broadcast's operand are the broadcast's users too.
+        // The users of a virtual node also use its operand.
         for i in (0..n).rev().filter(|&i| f.role[i] == Role::Virtual) {
             let through = f.users[i].clone();
             for &v in &graph.nodes[i].inputs {
@@ -118,7 +122,7 @@ impl<'g> Fusion<'g> {
         f
     }
 
-    /// Slices that only element-wise ops read need no array, where these can read them as rows.
+    /// Makes slices virtual that only element-wise ops read, where these can read them in place row by row.
     fn find_slices(&mut self) {
         let graph = self.graph;
         let is_map = |node: &Node| node.op.rule().lower() == Lowering::Map;
@@ -136,7 +140,7 @@ impl<'g> Fusion<'g> {
         }
     }
 
-    /// Whether a node's step reads its operand `k`.
+    /// Whether the step of `node` reads operand `k`. Loops do not read initial values that their body overwrites.
     pub fn reads(&self, node: usize, k: usize) -> bool {
         let (Op::While(w), Some(blank)) = (&self.graph.nodes[node].op, self.blank.get(&node)) else {
             return true;
@@ -144,7 +148,7 @@ impl<'g> Fusion<'g> {
         k < w.captures || !blank[k - w.captures]
     }
 
-    /// The value whose bytes these are.
+    /// The value that owns the bytes of `v`: `v` with all aliases resolved.
     pub fn base(&self, mut v: ValueId) -> ValueId {
         while self.role[v.index()] == Role::Alias {
             let inputs = &self.graph.node(v).inputs;
@@ -153,8 +157,9 @@ impl<'g> Fusion<'g> {
         v
     }
 
-    /// `dot(a, b) + broadcast(bias)` along the last dimension is one step. Of bf16 only convolutions, whose kernels round
-    /// before and after the bias, and only where sums are widened: they would be stored so for all who read them.
+    /// Fuses `dot(a, b) + broadcast(bias)`, with the bias along the last dimension, into one step. For bf16 this holds
+    /// for convolutions only, whose kernels round before and after the bias, and only where a reader converts the sum
+    /// to f32: the fused step stores the sum in bf16 for all of its readers.
     fn find_biases(&mut self) {
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
@@ -193,7 +198,8 @@ impl<'g> Fusion<'g> {
         }
     }
 
-    /// `parameter + product` is one step where it is a result: a running sum, which can be added to in place.
+    /// Fuses `parameter + contraction` into one step where the sum is a result. This is the accumulation of gradients,
+    /// which the kernel adds in place.
     fn find_sums(&mut self) {
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
@@ -217,7 +223,7 @@ impl<'g> Fusion<'g> {
         }
     }
 
-    /// The vector that a broadcast repeats along all but the last dimension.
+    /// The vector that a broadcast repeats along all dimensions but the last.
     pub fn row_of(&self, v: ValueId) -> Option<ValueId> {
         let node = self.graph.node(v);
         let Op::BroadcastInDim(b) = &node.op else { return None };
@@ -226,7 +232,7 @@ impl<'g> Fusion<'g> {
         (b.dims[..] == [last] && x.shape[0] == b.shape[last]).then_some(node.inputs[0])
     }
 
-    /// When a node's step runs: at the place of its group's last member.
+    /// The position in the graph at which a node's step is emitted: that of the last member of its group.
     pub fn position(&self, i: usize) -> usize {
         match self.role[i] {
             Role::Map => self.members.get(&self.group[i]).and_then(|m| m.iter().max()).copied().unwrap_or(i),
@@ -255,17 +261,19 @@ impl<'g> Fusion<'g> {
         }
     }
 
-    /// Whether the group `from` may run as late as node `n`: all its other users must run later still.
+    /// Whether group `from` may be delayed to the position of node `n` and merged with its group: all users outside
+    /// both groups must come later.
     fn may_join(&self, from: usize, n: usize) -> bool {
         let here = self.group[n];
         let size = self.members[&from].len() + self.members[&here].len();
         let later = |u: usize| match self.role[u] {
             Role::Map => self.group[u] == from || self.group[u] == here || self.position(u) > n,
-            // Its users are in the list themselves.
+            // The users of a virtual node are in the list as well.
             Role::Virtual if !self.is_materialised(u) => true,
             _ => u > n,
         };
-        // A value of the same step can be had from a register, not from an array that is still being written.
+        // Within one step a value is available in a register at the same index only. A member that reads it through a
+        // broadcast, slice or reshape needs the array, which is not complete yet.
         let through_memory = |reader: usize, maker: usize| {
             self.members[&self.group[reader]]
                 .iter()
@@ -284,7 +292,7 @@ impl<'g> Fusion<'g> {
         self.members.entry(here).or_default().extend(moved);
     }
 
-    /// A fold computes the group before it as it goes, when nobody else wants the group's values.
+    /// A reduction computes the group that feeds it, if nothing else reads the group's values.
     fn find_prologues(&mut self) {
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
@@ -309,7 +317,7 @@ impl<'g> Fusion<'g> {
         }
     }
 
-    /// Whether a value must exist as an array.
+    /// Whether the value is stored as an array.
     pub fn is_stored(&self, i: usize) -> bool {
         let group = self.group[i];
         if self.inlined[i] {
@@ -318,12 +326,13 @@ impl<'g> Fusion<'g> {
         self.is_result[i]
             || self.users[i].iter().any(|&u| match self.role[u] {
                 Role::Map => self.group[u] != group,
-                // A broadcast is embedded into its users, which are in this list themselves.
+                // The users of a virtual node are in the list as well.
                 Role::Virtual => self.is_materialised(u),
                 _ => self.prologue.get(&u) != Some(&group),
             })
     }
 
+    /// Whether `user` reads node `i` through an alias or a virtual node.
     pub fn reads_indirectly(&self, user: usize, i: usize) -> bool {
         self.graph.nodes[user].inputs.iter().any(|&v| {
             v.index() != i && {
@@ -335,7 +344,7 @@ impl<'g> Fusion<'g> {
         })
     }
 
-    /// Whether a broadcast or iota must exist as an array: something other than an element-wise op reads it.
+    /// Whether a virtual node must be materialised, because something other than an element-wise op reads it.
     pub fn is_materialised(&self, i: usize) -> bool {
         let direct = |u: usize| self.graph.nodes[u].inputs.iter().any(|v| v.index() == i);
         self.is_result[i]

@@ -1,9 +1,9 @@
-//! Element-wise values that each reader computes again instead of reading them from memory.
+//! Element-wise values that each reader recomputes instead of loading them from memory.
 //!
-//! Storing an array costs writing it (and, on most machines, reading its cache lines before) and reading it in every
-//! step that uses it; computing it again costs reading what it is made of. Where the second moves no more bytes and
-//! takes few cheap instructions, the array never exists: batch normalisation reads its input three times instead of
-//! storing differences and squares.
+//! A stored array costs one write (on most machines with a read of its cache lines before, for ownership) and a read by
+//! every step that uses it. Recomputing costs reads of the stored arrays that it derives from. Where recomputing moves
+//! no more bytes and takes few cheap instructions, the array is not stored. Batch normalisation, for example, reads its
+//! input three times instead of storing differences and squares.
 
 use super::groups::{Fusion, Role};
 use crate::graph::cheap::is_one_instruction;
@@ -11,24 +11,24 @@ use std::collections::{BTreeSet, HashMap};
 use systole_ir::op::{Binary, Lowering, Monoid};
 use systole_ir::{Op, ValueId};
 
-/// Most instructions that are computed again.
+/// Maximum number of nodes that are recomputed for one value.
 const MAX_INLINE: usize = 16;
 
-/// What computing a value again takes.
+/// What recomputing a value needs.
 #[derive(Clone, Default)]
 struct Recipe {
-    /// Stored arrays of the value's own size that it is made of.
+    /// Stored arrays with as many elements as the value, from which it is computed. Smaller ones are not counted.
     leaves: BTreeSet<usize>,
-    /// The nodes to compute.
+    /// The nodes to recompute, the value's own among them.
     nodes: BTreeSet<usize>,
 }
 
-/// For each stored array: dimensions and operand of folds that are computed from it.
+/// For each stored array, the reductions computed from it, as (reduced dimensions, operand of the reduction).
 type FoldedFrom = HashMap<usize, Vec<(Vec<usize>, usize)>>;
 
 impl Fusion<'_> {
-    /// Decides which element-wise values are not stored. Twice: what the readers of a value compute again themselves
-    /// is known only after the first look.
+    /// Decides which element-wise values are not stored. Runs two rounds, because the cost depends on what the readers
+    /// of a value recompute themselves, which only the first round tells.
     pub fn find_inlined(&mut self) {
         let mut before: Vec<Option<Recipe>> = vec![None; self.graph.nodes.len()];
         for _ in 0..2 {
@@ -49,7 +49,7 @@ impl Fusion<'_> {
         }
     }
 
-    /// For each array the folds that read it.
+    /// For each stored array, the reductions that read it.
     fn folded_from(&self, recipes: &[Option<Recipe>]) -> FoldedFrom {
         let mut all = FoldedFrom::new();
         for node in &self.graph.nodes {
@@ -62,6 +62,7 @@ impl Fusion<'_> {
         all
     }
 
+    /// What recomputing `v` needs; `None` where an op is expensive or there are more than [`MAX_INLINE`] of them.
     fn recipe(&self, v: usize, recipes: &[Option<Recipe>]) -> Option<Recipe> {
         let node = &self.graph.nodes[v];
         if !is_one_instruction(&node.op) {
@@ -87,7 +88,7 @@ impl Fusion<'_> {
         (all.nodes.len() <= MAX_INLINE).then_some(all)
     }
 
-    /// Whether all readers are steps that can compute the value on their way.
+    /// Whether all readers are element-wise steps or reductions that can compute `v` element by element.
     fn may_vanish(&self, v: usize) -> bool {
         let shape = |i: usize| &self.graph.nodes[i].outs[0].shape;
         let on_the_way = |&u: &usize| match self.role[u] {
@@ -101,7 +102,8 @@ impl Fusion<'_> {
         !self.is_result[v] && self.users[v].iter().all(on_the_way)
     }
 
-    /// Whether `v` is a product plus a bias, which templates take together: the bare product must not be read again.
+    /// Whether `v` is a contraction plus a bias. Both are fused into one kernel; recomputing the addition elsewhere
+    /// would need the bare contraction as an array.
     fn is_biased_product(&self, v: usize) -> bool {
         let node = &self.graph.nodes[v];
         let is_product = |x: ValueId| self.graph.node(self.base(x)).op.rule().lower() == Lowering::Contract;
@@ -110,7 +112,7 @@ impl Fusion<'_> {
             && ((is_product(a) && self.row_of(b).is_some()) || (is_product(b) && self.row_of(a).is_some()))
     }
 
-    /// Whether `u` is a fold of `v`.
+    /// Whether `u` is a reduction of `v`.
     fn folds(&self, u: usize, v: usize) -> bool {
         let node = &self.graph.nodes[u];
         let Op::Reduce(r) = &node.op else { return false };
@@ -120,7 +122,8 @@ impl Fusion<'_> {
             && self.base(node.inputs[1]).index() != v
     }
 
-    /// Whether computing it again moves no more bytes than storing it. `recipes` are those of the first look.
+    /// Whether recomputing moves no more bytes per element than storing: a write, a read for ownership and a read by
+    /// each reader. `recipes` are those of the previous round.
     fn pays(&self, v: usize, recipe: &Recipe, recipes: &[Option<Recipe>], folded_from: &FoldedFrom) -> bool {
         let (mut groups, mut folds) = (BTreeSet::new(), BTreeSet::new());
         self.readers(v, v, &mut groups, &mut folds);
@@ -142,7 +145,7 @@ impl Fusion<'_> {
         by_groups.chain(by_folds).sum::<usize>() <= (2 + groups.len() + folds.len()) * size(v)
     }
 
-    /// The arrays that must be read for these values, `v` itself left out.
+    /// The stored arrays from which these values are computed, `v` itself excluded.
     fn leaves_of(
         &self,
         values: impl Iterator<Item = usize>,
@@ -161,8 +164,8 @@ impl Fusion<'_> {
         leaves
     }
 
-    /// The groups and the kinds of folds that read `v`, itself or by values that they compute again. Folds over the
-    /// same dimensions will be one step.
+    /// The groups and reductions that read `v`, directly or through values that they recompute. Reductions over the
+    /// same dimensions count once, because they are fused into one step.
     fn readers(&self, v: usize, from: usize, groups: &mut BTreeSet<usize>, folds: &mut BTreeSet<Vec<usize>>) {
         for &u in &self.users[v] {
             match &self.graph.nodes[u].op {

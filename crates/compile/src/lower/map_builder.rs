@@ -1,18 +1,18 @@
-//! Collects the loads and instructions of one element-wise program, and numbers its registers.
+//! Builds the loads and instructions of one element-wise program ([`Map`]), and numbers its virtual registers.
 
 use crate::program::{Instr, Load, Map, Slot};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::{DType, Op, Scalar, TensorType, ValueId};
 
-/// A register before numbering: loads and instructions are counted apart.
+/// A register before numbering. In the finished program all loads come before all instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reg {
     Load(usize),
     Instr(usize),
 }
 
-/// A load before dimensions are joined.
+/// A load before dimensions are collapsed.
 enum RawLoad {
     Array { input: usize, dtype: DType, strides: SmallVec<[usize; 4]>, offset: usize },
     Splat { value: Scalar, dtype: DType },
@@ -27,18 +27,18 @@ pub struct RawInstr {
     pub to: DType,
 }
 
-/// Collects one element-wise program.
+/// A [`Map`] under construction, over the index space `shape`.
 pub struct MapBuilder {
     pub shape: Vec<usize>,
     loads: Vec<RawLoad>,
     pub instrs: Vec<RawInstr>,
-    /// The register of each value that has one.
+    /// The register of each value that has been computed or loaded.
     pub regs: HashMap<ValueId, Reg>,
     inputs: Vec<(Slot, TensorType)>,
 }
 
 impl MapBuilder {
-    /// A program over an index space.
+    /// An empty program over the index space `shape`.
     pub fn new(shape: &[usize]) -> MapBuilder {
         MapBuilder {
             shape: shape.to_vec(),
@@ -54,22 +54,22 @@ impl MapBuilder {
         Reg::Load(self.loads.len() - 1)
     }
 
-    /// One value everywhere.
+    /// A scalar, broadcast to the whole index space.
     pub fn splat(&mut self, value: Scalar, dtype: DType) -> Reg {
         self.load(RawLoad::Splat { value, dtype })
     }
 
-    /// The coordinate along a dimension.
+    /// The index along dimension `dim`.
     pub fn iota(&mut self, dim: usize, dtype: DType) -> Reg {
         self.load(RawLoad::Iota { dim, dtype })
     }
 
-    /// An array.
+    /// A load of an array with these strides (in elements) along the dimensions of the index space.
     pub fn array(&mut self, slot: Slot, ty: TensorType, strides: SmallVec<[usize; 4]>) -> Reg {
         self.part(slot, ty, strides, 0)
     }
 
-    /// An array from its element `offset` on.
+    /// The same, starting at element `offset` of the array. Identical loads share a register.
     pub fn part(&mut self, slot: Slot, ty: TensorType, strides: SmallVec<[usize; 4]>, offset: usize) -> Reg {
         let dtype = ty.dtype;
         let input = match self.inputs.iter().position(|(s, t)| *s == slot && *t == ty) {
@@ -91,7 +91,7 @@ impl MapBuilder {
         }
     }
 
-    /// An instruction that computes a value.
+    /// Appends the instruction that computes `v`.
     pub fn instr(&mut self, v: ValueId, instr: RawInstr) -> Reg {
         self.instrs.push(instr);
         let reg = Reg::Instr(self.instrs.len() - 1);
@@ -99,18 +99,20 @@ impl MapBuilder {
         reg
     }
 
-    /// The program that stores these registers, and its inputs.
+    /// The program that stores these registers, and the inputs that its loads refer to.
     pub fn finish(self, stores: Vec<Reg>) -> (Map, Vec<(Slot, TensorType)>) {
         let (map, inputs, _) = self.build(stores, None);
         (map, inputs)
     }
 
-    /// The same for a fold of some dimensions, with those of the program that are folded.
+    /// The same for a reduction of `store` over the dimensions marked in `folded`. The last result says which
+    /// dimensions of the collapsed index space are reduced.
     pub fn finish_fold(self, store: Reg, folded: Vec<bool>) -> (Map, Vec<(Slot, TensorType)>, Vec<bool>) {
         self.build(vec![store], Some(folded))
     }
 
-    /// Joins neighbouring dimensions that every load crosses evenly (and that are folded alike), and numbers registers.
+    /// Collapses adjacent dimensions, where every load has one stride for both and both are reduced or both kept. Then
+    /// numbers the registers.
     fn build(self, stores: Vec<Reg>, folded: Option<Vec<bool>>) -> (Map, Vec<(Slot, TensorType)>, Vec<bool>) {
         let folded = folded.unwrap_or_else(|| vec![false; self.shape.len()]);
         let kept = self.joined_dims(&folded);
@@ -151,7 +153,7 @@ impl MapBuilder {
         (map, self.inputs, folded)
     }
 
-    /// Size and last original dimension of each joined dimension.
+    /// For each collapsed dimension its size, and the innermost original dimension that it covers.
     fn joined_dims(&self, folded: &[bool]) -> Vec<(usize, usize)> {
         let mut kept: Vec<(usize, usize)> = Vec::new();
         for d in (0..self.shape.len()).filter(|&d| self.shape[d] != 1) {

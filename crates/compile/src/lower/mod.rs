@@ -1,4 +1,4 @@
-//! From a graph to steps: which nodes are computed together, and the kernels that compute them.
+//! Lowers a graph to steps: decides which nodes form one step, and builds the kernel of each.
 
 mod bodies;
 mod emit;
@@ -11,7 +11,7 @@ use crate::program::{Blocks, Schedule};
 use std::collections::HashMap;
 use systole_ir::{Graph, Result};
 
-/// The steps of a graph in which some nodes run by blocks of rows, before they are fused.
+/// Lowers a graph in which the nodes of `blocks` run as row blocks. The result is neither fused nor ordered yet.
 pub fn lower(
     graph: &Graph,
     blocks: &HashMap<usize, Blocks>,

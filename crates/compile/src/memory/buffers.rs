@@ -1,15 +1,15 @@
-//! The buffer plan: where every array lies.
+//! Buffer assignment: where each array is stored.
 //!
-//! Arrays share one arena by lifetime, and slices may lie in what they are slices of ([`views`]). An element-wise step
-//! writes over an operand that it is the last to read. A result goes into the memory of a donated parameter that nobody
-//! reads any more.
+//! Arrays share one arena according to their live ranges, and `dynamic_slice` results may be views of their operand
+//! ([`views`]). A step writes in place over an operand of which it is the last reader, where its kernel allows that. A
+//! result is written into a donated parameter that has no later reader.
 
 use super::views;
 use crate::options::Options;
 use crate::program::{ALIGN, Location, Schedule, Slot};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Fills in lifetimes, places, reuse and the arena's size.
+/// Computes live ranges, storage locations, aliases with donated parameters, and the size of the arena.
 pub fn run(s: &mut Schedule, options: &Options) -> Result<()> {
     lifetimes(s);
     views::run(s, options);
@@ -58,7 +58,9 @@ fn reuse_donated(s: &mut Schedule, options: &Options) {
             }
             storage.last == made && s.steps[made].may_write_over(x, slot)
         };
-        // The parameter that stands at the same place first: states usually come back in order. Then any that fits.
+        // The parameter with the result's own index comes first, because states usually return in the order of the
+        // parameters. Next is a parameter that the producing step reads (an update in place), last any of the same
+        // type.
         let in_place = |p: &usize| param_slot(s, *p).is_some_and(|x| s.steps[made].inputs.contains(&x));
         let chosen = free
             .iter()
@@ -71,7 +73,7 @@ fn reuse_donated(s: &mut Schedule, options: &Options) {
     }
 }
 
-/// For each slot the slot whose place it takes over, when its step writes in place.
+/// For each slot the input slot whose memory it takes over, where the producing step writes in place.
 fn write_in_place(s: &mut Schedule) -> Vec<Option<Slot>> {
     let mut takes: Vec<Option<Slot>> = vec![None; s.slots.len()];
     let mut taken = vec![false; s.slots.len()];
@@ -96,9 +98,10 @@ fn write_in_place(s: &mut Schedule) -> Vec<Option<Slot>> {
     takes
 }
 
-/// First fit, largest first: a slot goes to the lowest gap between those that live at the same time.
+/// First-fit allocation in order of decreasing size: each slot gets the lowest gap between the slots with overlapping
+/// live ranges that are placed already.
 fn allocate(s: &mut Schedule, takes: &[Option<Slot>]) -> Result<()> {
-    // Chains of in-place writes are one allocation that lives from the first write to the last read.
+    // A chain of in-place writes is one allocation, live from its first write to its last read.
     let root = |mut slot: Slot| {
         while let Some(before) = takes[slot] {
             slot = before;
@@ -176,7 +179,7 @@ mod tests {
             },
             vec![0, 1],
         );
-        // `w` is still read by the dot, so the new `w` takes x's place or none.
+        // The dot still reads `w`, so the new `w` takes the memory of `x` or of no parameter.
         assert!(s.results.iter().all(|r| r.reuse != Some(0)) || s.steps.len() == 2);
         let s = planned(
             |g| {

@@ -1,29 +1,29 @@
-//! What a program's memory is taken up by, for people who must make it smaller.
+//! Memory use of a program by kind, and its largest arrays, for error messages and listings.
 
 use crate::program::{Location, ResultPlan, Schedule, Slot};
 use systole_ir::TensorType;
 
-/// One array of a program.
+/// One array in a listing of memory use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holding {
-    /// Its type.
+    /// Type of the array.
     pub ty: TensorType,
-    /// What makes it, and for which layer: `convolution of conv2d`; the name of a parameter.
+    /// The kernel that computes it and its layer, such as `convolution of conv2d`; for an argument, its name.
     pub what: String,
 }
 
-/// The bytes that one run needs, by kind.
+/// Bytes that one run needs, by kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Footprint {
-    /// Arguments: weights, optimizer state, the batch.
+    /// Parameters: weights, optimizer state, the batch.
     pub arguments: usize,
-    /// Results that are not written over arguments.
+    /// Results that do not alias an argument.
     pub results: usize,
-    /// Intermediate values.
+    /// The arena of intermediate values.
     pub arena: usize,
 }
 
-/// How much memory the program needs beside its kernels' working memory.
+/// Memory that a run needs, not counting the workspace of its kernels.
 pub fn footprint(s: &Schedule) -> Footprint {
     let fresh = |(k, r): (usize, &ResultPlan)| {
         let owns = s.slots[r.slot].place == Location::Result(k) && r.reuse.is_none();
@@ -37,7 +37,7 @@ pub fn footprint(s: &Schedule) -> Footprint {
     }
 }
 
-/// The intermediate values that exist when most memory is in use, largest first.
+/// The intermediate values that are live at the step of peak arena use, largest first.
 pub fn largest_intermediates(s: &Schedule) -> Vec<Holding> {
     let slots: Vec<usize> =
         (0..s.slots.len()).filter(|&x| matches!(s.slots[x].place, Location::Arena(_))).collect();

@@ -1,4 +1,4 @@
-//! Memory of a program: the order of its steps, views, the buffer plan, and what it takes up in all.
+//! Memory of a program: step order, views, buffer assignment and footprint.
 
 pub mod buffers;
 mod footprint;

@@ -1,16 +1,18 @@
-//! The order of steps: a step that gives back more memory than it takes runs as soon as it can.
+//! List scheduling of the steps for low memory: a step that frees more bytes than it allocates runs as soon as it is
+//! ready.
 //!
-//! Graphs list all gradients before the first update of a weight. Run like that, a gradient of every weight would be
-//! alive at once; here each update follows the gradient that it consumes, while that is still in a near cache.
+//! A training graph lists all gradients before the first weight update. In that order every gradient would be live at
+//! once. Here each update directly follows the gradient that it consumes, which is then still in cache.
 
 use crate::options::Options;
 use crate::program::{Location, Schedule, Slot, Step};
 use std::collections::BTreeSet;
 
-/// Steps with results no larger than this in all run as soon as they can: they free later, larger ones.
+/// Bytes. A step whose outputs total at most this much runs as soon as it is ready: it costs almost no memory, and
+/// steps that free large arrays may depend on it.
 const TINY: i64 = 4096;
 
-/// Reorders the steps; slots must not have places in the arena yet.
+/// Reorders the steps. Runs before arena offsets are assigned, because these depend on the order.
 pub fn run(s: &mut Schedule, options: &Options) {
     let order = Ordering::new(s, options).run();
     let mut steps: Vec<Option<Step>> = std::mem::take(&mut s.steps).into_iter().map(Some).collect();
@@ -19,12 +21,14 @@ pub fn run(s: &mut Schedule, options: &Options) {
 
 struct Ordering<'s> {
     s: &'s Schedule,
-    /// Whether the last reader of a slot ends its life.
+    /// For each slot, whether its memory is free after its last reader. Not so for results, constants, views and
+    /// parameters that are not donated.
     may_end: Vec<bool>,
-    /// Steps that have yet to read each slot.
+    /// The steps that read each slot.
     readers: Vec<Vec<usize>>,
+    /// How many readers of each slot have not run yet.
     left: Vec<usize>,
-    /// Inputs of each step that are not made yet.
+    /// For each step, how many of its inputs are not computed yet.
     missing: Vec<usize>,
     ready: BTreeSet<usize>,
 }
@@ -67,7 +71,7 @@ impl<'s> Ordering<'s> {
         order
     }
 
-    /// By how many bytes the live memory grows when step `i` runs now.
+    /// By how many bytes live memory grows if step `i` runs next; −1 for steps with tiny outputs.
     fn growth(&self, i: usize) -> i64 {
         let step = &self.s.steps[i];
         let takes: i64 = step.outputs.iter().map(|&x| self.s.slots[x].bytes as i64).sum();
@@ -84,7 +88,8 @@ impl<'s> Ordering<'s> {
         for slot in distinct(&step.inputs) {
             self.left[slot] -= 1;
         }
-        // A part of an array that the step writes was there before.
+        // An output that is also an input is an array of which the step writes a part. An earlier step produced it and
+        // has released its readers.
         for &slot in step.outputs.iter().filter(|slot| !step.inputs.contains(slot)) {
             for &reader in &self.readers[slot] {
                 self.missing[reader] -= 1;
@@ -96,7 +101,7 @@ impl<'s> Ordering<'s> {
     }
 }
 
-/// Each slot once.
+/// The slots without duplicates.
 fn distinct(slots: &[Slot]) -> impl Iterator<Item = Slot> {
     slots.iter().enumerate().filter(|(k, x)| !slots[..*k].contains(x)).map(|(_, &x)| x)
 }
@@ -120,7 +125,7 @@ mod tests {
         let (graph, _) = crate::optimize(&g.finish(&updated).unwrap()).unwrap();
         let options = Options { donated: (1..=layers).collect(), ..Options::default() };
         let s = crate::schedule(&graph, &options).unwrap();
-        // All activations of the forward pass, and a few arrays more: not a gradient for each weight as well.
+        // The activations of the forward pass and a few more arrays, but not one gradient for each weight in addition.
         let array = ty.bytes();
         assert!(s.arena_bytes < (layers + 4) * array, "{} arrays\n{s}", s.arena_bytes / array);
         assert!(s.results.iter().all(|r| r.reuse.is_some()), "{s}");

@@ -1,14 +1,15 @@
-//! Slices that are read where they lie: `dynamic_slice` that moves nothing.
+//! Views: `dynamic_slice` without a copy.
 //!
-//! A contiguous part of an array, as one trip's entry of an array of all trips is, needs no memory of its own: its place
-//! is the place in the whole, as long as nobody writes there before its last reader is done. Where that is depends on
-//! indices, so each run looks it up when the slicing step's turn comes.
+//! A contiguous slice of an array, such as one iteration's entry of a stacked array, needs no memory of its own. It
+//! aliases the sliced array, provided that nothing writes there before the last reader of the slice has run. The offset
+//! depends on run-time indices, so each run resolves it when it reaches the slicing step.
 
 use crate::options::Options;
 use crate::program::{ALIGN, Kernel, Location, Schedule, View};
 use systole_ir::{Op, TensorType};
 
-/// Gives slices their places in their operands. Lifetimes are known, and are kept right.
+/// Turns slices into views of their operands where that is legal. Needs live ranges, and extends those of the sliced
+/// arrays.
 pub fn run(s: &mut Schedule, options: &Options) {
     for i in 0..s.steps.len() {
         let step = &s.steps[i];
@@ -22,7 +23,7 @@ pub fn run(s: &mut Schedule, options: &Options) {
         let stays = match s.slots[of].place {
             Location::View(_) => false,
             Location::Param(p) if !options.donated.contains(&p) => true,
-            // Its last reader may write over it.
+            // The last reader of the array may write over it, so the array must outlive the slice.
             _ => last < s.slots[of].last,
         };
         if stays {
@@ -33,10 +34,11 @@ pub fn run(s: &mut Schedule, options: &Options) {
     }
 }
 
-/// Whether a block of `part`'s size lies together in `whole`, and everywhere at a multiple of [`ALIGN`] bytes.
+/// Whether every slice of `whole` with the shape of `part` is contiguous and starts at a multiple of [`ALIGN`] bytes.
 pub fn lies_together(whole: &TensorType, part: &TensorType) -> bool {
     let cut = |&d: &usize| part.shape[d] < whole.shape[d];
-    // Starts are multiples of the distances along the dimensions that are cut; of a whole, none is.
+    // Start offsets are multiples of the strides of the dimensions that are cut, and the innermost of these has the
+    // smallest stride. A slice of the whole array cuts none.
     let Some(last) = (0..part.rank()).rev().find(cut) else { return false };
     let is_line = (whole.shape.strides()[last] * whole.dtype.size()).is_multiple_of(ALIGN);
     part.bytes() > 0 && is_line && (0..last).all(|d| part.shape[d] == 1)
@@ -56,13 +58,14 @@ mod tests {
         assert!(lies(&[100, 64, 32], &[1, 64, 32]) && lies(&[100, 64, 32], &[7, 64, 32]));
         assert!(lies(&[100, 64, 32], &[1, 3, 32]) && lies(&[5, 6, 16], &[1, 1, 16]));
         assert!(!lies(&[100, 64, 32], &[2, 3, 32]) && !lies(&[100, 64, 32], &[1, 64, 16]));
-        // At elements, and at half a line.
+        // Starts at single elements and at half a cache line are not aligned.
         assert!(
             !lies(&[100], &[5]) && !lies(&[100, 8], &[1, 8]) && !lies(&[3, 0], &[1, 0]) && !lies(&[], &[])
         );
     }
 
-    /// The program of `x: f32[8, 64]`, an index and what `build` makes of them and of the index's row.
+    /// The program of `build(x, i, row)` with `x: f32[8, 64]`, `i: i32[]` and `row: f32[1, 64]`, the slice of `x` at
+    /// `i`.
     fn planned(donated: &[usize], build: impl Fn(&Tensor, &Tensor, &Tensor) -> Vec<Tensor>) -> Schedule {
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(F32, [8, 64]), "x");
@@ -77,15 +80,15 @@ mod tests {
     fn a_slice_is_read_in_place_unless_somebody_may_write_there_first() {
         let of_row = |_: &Tensor, _: &Tensor, row: &Tensor| vec![row.dot(&row.transpose(&[1, 0]))];
         assert_eq!(planned(&[], of_row).views.len(), 1);
-        // The result could take the place of an argument that is given away.
+        // The result may be written over a donated argument.
         assert_eq!(planned(&[0], of_row).views.len(), 0);
-        // It lives longer, so nobody does.
+        // A later reader of the argument keeps it live beyond the slice.
         let later = |x: &Tensor, _: &Tensor, row: &Tensor| {
             let sum = row.dot(&row.transpose(&[1, 0]));
             vec![x * &sum.broadcast_in_dim(&[8, 64].into(), &[0, 1])]
         };
         assert_eq!(planned(&[0], later).views.len(), 1);
-        // What is a result has memory of its own.
+        // A result needs its own memory.
         assert_eq!(planned(&[], |_, _, row| vec![row.clone()]).views.len(), 0);
     }
 }
