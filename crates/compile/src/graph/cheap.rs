@@ -6,8 +6,7 @@ use systole_ir::op::{Binary, Unary};
 /// Whether an element-wise op takes about one vector instruction.
 pub fn is_one_instruction(op: &Op) -> bool {
     match op {
-        // The other unary and binary ops take several instructions, or have not been measured (rounding). Keeping the
-        // result is the safe default for a new op.
+        // The others take several instructions or are unmeasured (rounding). Not listing a new op is the safe default.
         Op::Unary(op) => {
             matches!(op, Unary::Abs | Unary::Negate | Unary::Not | Unary::IsFinite | Unary::Sign)
         }
