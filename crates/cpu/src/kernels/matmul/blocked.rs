@@ -5,10 +5,10 @@
 //! ([`Blocked::plan`]); groups of B columns; K blocks (KC); row panels of A; register tiles. The group's B micro-panels
 //! of one K block stay in L2 while A micro-panels stream past them.
 //!
-//! A is read unpacked where that costs little: few columns use it, or its rows of one tile fit L1 in place. B is read
-//! unpacked where there are few rows. Otherwise all threads pack a part and then compute its tiles. If M is one part
-//! and there are enough columns for all threads, tasks divide N only: each packs its own B columns, one K block at a
-//! time, which then never leave its L2.
+//! A is read unpacked where that costs little: few columns use it, or its cache lines of one tile fit L1 in place. B is
+//! read unpacked where there are few rows. Otherwise all threads pack a part and then compute its tiles. If M is one
+//! part and there are enough columns for all threads, tasks divide N only: each packs its own B columns, one K block at
+//! a time, which then never leave its L2.
 //!
 //! Partial sums between K blocks are kept in C. AMX kernels have a short KC and keep them in task scratch, tile by
 //! tile: rows of C are so far apart that only few of them fit a cache at a time.
@@ -31,27 +31,27 @@ use std::ops::Range;
 use systole_ir::Result;
 
 /// MC and NC limit: rows and columns of C in one part.
-const PART: usize = 4096;
+const MC_NC: usize = 4096;
 /// The same where partial sums of a part need scratch (f32 sums of narrow results, epilogues).
-const ROUNDED_PART: usize = 2048;
+const MC_NC_IN_SCRATCH: usize = 2048;
 /// Elements of the B block (k-steps × columns of a group) that stay in L2.
-const RESIDENT: usize = 96 << 10;
+const B_BLOCK_ELEMENTS: usize = 96 << 10;
 /// Elements of 4 bytes in a cache line. K blocks begin at multiples of it.
-const LINE: usize = 16;
+const LINE_ELEMENTS: usize = 16;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 /// Bytes of one L1 way (addresses this far apart share a set), and L1 ways that an unpacked A may occupy.
-const PAGE: usize = 4096;
-const WAYS: usize = 4;
+const L1_WAY_BYTES: usize = 4096;
+const A_WAYS: usize = 4;
 /// Largest M and N for which an A with contiguous K is read unpacked. No thread then reads what another thread packed,
 /// which is slow between cores that do not share a cache.
-const IN_PLACE: usize = 512;
+const UNPACKED_MN: usize = 512;
 /// A micro-panels that one task packs.
-const PANELS: usize = 16;
+const PANELS_PER_TASK: usize = 16;
 /// Bytes of complete sums that are buffered per call of the epilogue where its arrays have panel layout.
-const TOGETHER: usize = 32 << 10;
+const EPILOGUE_BYTES: usize = 32 << 10;
 /// Most elements of a packed operand. Longer ones are cut into parts of K blocks.
-const PACKED: usize = 4 << 20;
+const PACKED_ELEMENTS: usize = 4 << 20;
 /// Tasks of a parallel loop to aim at. It is fixed, so that blocking and rounding do not depend on the thread count.
 const TASKS: usize = 16;
 /// Where each task packs its own B columns: fewest columns of a task, and the divisor of the number of tasks.
@@ -64,8 +64,8 @@ const PACK_NS: f64 = 0.25;
 /// single stride walks. "Lane" is the dimension that is not reduced: a row of A, a column of B.
 struct Operand<T> {
     /// Strides in bytes: between lanes (along M or N), and along K.
-    lane: usize,
-    step: usize,
+    lane_stride: usize,
+    k_stride: usize,
     /// Byte offset of each batch element.
     batch: Vec<usize>,
     /// The copy into a dense matrix, and its size in bytes.
@@ -77,12 +77,12 @@ struct Operand<T> {
 
 impl<T> Operand<T> {
     fn new(r: &Roles, size: usize, pack: PackFn<T>) -> Operand<T> {
-        let (lanes, products) = (count(&r.free), count(&r.inner));
+        let (lanes, k) = (count(&r.free), count(&r.inner));
         if let (Some(free), Some(inner)) = (joint_stride(&r.free), joint_stride(&r.inner)) {
             let batch = offsets(&r.batch).into_iter().map(|at| at * size).collect();
             return Operand {
-                lane: free * size,
-                step: inner * size,
+                lane_stride: free * size,
+                k_stride: inner * size,
                 batch,
                 repack: None,
                 pack,
@@ -100,26 +100,26 @@ impl<T> Operand<T> {
             d.dst = stride;
             stride *= d.size as isize;
         }
-        let batch = (0..count(&r.batch)).map(|b| b * lanes * products * size).collect();
+        let batch = (0..count(&r.batch)).map(|b| b * lanes * k * size).collect();
         let repack = Some((BoxCopy::new(size, &dims, 0, 0), (stride as usize * size).next_multiple_of(64)));
-        let (lane, step) = if by_lanes { (size, lanes * size) } else { (products * size, size) };
-        Operand { lane, step, batch, repack, pack, direct: false }
+        let (lane_stride, k_stride) = if by_lanes { (size, lanes * size) } else { (k * size, size) };
+        Operand { lane_stride, k_stride, batch, repack, pack, direct: false }
     }
 
     /// Whether A is contiguous along M, as a packed panel is, and one cache line for each k fits L1 together.
-    fn is_panel(&self, products: usize) -> bool {
-        self.lane == size_of::<T>() && products <= WAYS * sets(self.step)
+    fn m_contiguous_in_l1(&self, k: usize) -> bool {
+        self.lane_stride == size_of::<T>() && k <= A_WAYS * l1_sets(self.k_stride)
     }
 
     /// Whether A is contiguous along K, and one cache line of each of `lanes` rows fits L1 together.
-    fn is_near(&self, lanes: usize) -> bool {
-        self.step == size_of::<T>() && lanes <= WAYS * sets(self.lane)
+    fn k_contiguous_in_l1(&self, lanes: usize) -> bool {
+        self.k_stride == size_of::<T>() && lanes <= A_WAYS * l1_sets(self.lane_stride)
     }
 }
 
-/// Number of different L1 sets that addresses at a stride of `apart` bytes map to: large powers of two conflict.
-fn sets(apart: usize) -> usize {
-    PAGE / (apart & apart.wrapping_neg()).clamp(LINE_BYTES, PAGE)
+/// Number of different L1 sets that addresses at a stride of `stride` bytes map to: large powers of two conflict.
+fn l1_sets(stride: usize) -> usize {
+    L1_WAY_BYTES / (stride & stride.wrapping_neg()).clamp(LINE_BYTES, L1_WAY_BYTES)
 }
 
 /// Conversion between f32 sums and stored results of a narrower type.
@@ -146,7 +146,7 @@ pub struct Types<T: 'static> {
     /// Whether microkernels can read A and B as stored, without conversion.
     pub plain: bool,
     pub round: Option<Rounding>,
-    /// Where packing adds a zero point to A (i8 stored as u8): compensation from the column sums of B.
+    /// Where packing adds a zero point to A (i8 packed as u8): compensation from the column sums of B.
     pub correction: Option<Correction<T>>,
     pub abilities: Abilities,
 }
@@ -174,8 +174,8 @@ pub struct Blocked<T: 'static> {
     m: usize,
     n: usize,
     /// K in reduction elements, and in k-steps (padded to whole groups and to the microkernel's unit).
-    products: usize,
     k: usize,
+    k_steps: usize,
     /// Rows that an A micro-panel has room for.
     height: usize,
     shape: Shape<T>,
@@ -185,7 +185,7 @@ pub struct Blocked<T: 'static> {
     hands_over: bool,
     /// Whether B, and the epilogue's arrays, have panel layout `[N / columns, rows, columns]`, `columns` of a register
     /// tile.
-    panels: [bool; 2],
+    panel_layout: [bool; 2],
     plan: Plan,
 }
 
@@ -248,27 +248,28 @@ struct At<'a> {
 impl<T: Element> Blocked<T> {
     /// The GEMM of `ra` (A) and `rb` (B); `shape` is the microkernel.
     pub fn new(ra: &Roles, rb: &Roles, shape: Shape<T>, types: Types<T>, epilogue: Epilogue) -> Blocked<T> {
-        let (m, n, products) = (count(&ra.free), count(&rb.free), count(&ra.inner));
+        let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let mut a = Operand::new(ra, types.size, types.pack_left);
         let mut b = Operand::new(rb, types.size, types.pack_right);
         // Packing pays where several tiles use an element.
-        let in_place = a.is_panel(products) || m.max(n) <= IN_PLACE && a.is_near(shape.rows());
+        let in_place =
+            a.m_contiguous_in_l1(k) || m.max(n) <= UNPACKED_MN && a.k_contiguous_in_l1(shape.rows());
         a.direct = types.plain && (n <= 2 * shape.columns || in_place);
-        b.direct = types.plain && (n == 1 || b.lane == types.size) && m <= 3 * shape.rows();
-        let k = products.div_ceil(types.group).next_multiple_of(shape.unit);
+        b.direct = types.plain && (n == 1 || b.lane_stride == types.size) && m <= 3 * shape.rows();
+        let k_steps = k.div_ceil(types.group).next_multiple_of(shape.unit);
         let mut p = Blocked {
             a,
             b,
             m,
             n,
-            products,
             k,
+            k_steps,
             height: 0,
             shape,
             types,
             epilogue,
             hands_over: false,
-            panels: [false; 2],
+            panel_layout: [false; 2],
             plan: Plan {
                 panels: 0,
                 blocks: 0,
@@ -298,11 +299,11 @@ impl<T: Element> Blocked<T> {
         let tiles = panels * self.n.div_ceil(self.shape.columns).max(1);
         // Small C: shorter K blocks, so that split-K has work for several tasks.
         let chain = if tiles < TASKS { self.shape.chain / 2 } else { self.shape.chain };
-        let blocks = self.k.div_ceil(chain).max(1);
-        let part = if self.sums_apart() { ROUNDED_PART } else { PART };
+        let blocks = self.k_steps.div_ceil(chain).max(1);
+        let part = if self.sums_apart() { MC_NC_IN_SCRATCH } else { MC_NC };
         let (row_parts, column_parts) = (self.m.div_ceil(part).max(1), self.n.div_ceil(part).max(1));
         let column_part = self.n / column_parts;
-        let by_columns = (self.panels[0] || !self.b.direct)
+        let by_columns = (self.panel_layout[0] || !self.b.direct)
             && row_parts == 1
             && self.group() == self.shape.group
             && self.m <= self.shape.task_rows
@@ -310,8 +311,8 @@ impl<T: Element> Blocked<T> {
         let side = |in_place: bool, n: usize| if in_place { 0 } else { n };
         let (rows, columns) =
             (side(self.a.direct, self.m / row_parts), side(self.b.direct || by_columns, column_part));
-        let packed = rows.max(columns) * self.k;
-        let block_parts = packed.div_ceil(PACKED).clamp(1, blocks);
+        let packed = rows.max(columns) * self.k_steps;
+        let block_parts = packed.div_ceil(PACKED_ELEMENTS).clamp(1, blocks);
         // Small C and long K: split-K is the only parallelism.
         let few = tiles < TASKS && block_parts == 1 && self.batches() == 1 && self.types.correction.is_none();
         let splits = if few && !self.hands_over { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
@@ -329,10 +330,10 @@ impl<T: Element> Blocked<T> {
     /// Columns of a group. With an epilogue, as many as fit L2: it then reads and writes long runs of a row. Groups
     /// have about equal sizes, so that threads do not wait for a last large one.
     fn group(&self) -> usize {
-        if !self.hands_over || self.panels[0] || self.panels[1] {
+        if !self.hands_over || self.panel_layout[0] || self.panel_layout[1] {
             return self.shape.group;
         }
-        let most = (RESIDENT / self.k.clamp(1, RESIDENT)).max(self.shape.group);
+        let most = (B_BLOCK_ELEMENTS / self.k_steps.clamp(1, B_BLOCK_ELEMENTS)).max(self.shape.group);
         self.n.div_ceil(self.n.div_ceil(most).max(1)).next_multiple_of(self.shape.columns)
     }
 
@@ -351,24 +352,24 @@ impl<T: Element> Blocked<T> {
     }
 
     /// First k-step of a K block; that of `blocks` is the end of K.
-    fn step(&self, block: usize) -> usize {
+    fn k_start(&self, block: usize) -> usize {
         // K blocks are whole cache lines of 4-byte elements.
-        let line = LINE.max(self.shape.unit);
-        (self.k.div_ceil(line) * block / self.plan.blocks * line).min(self.k)
+        let line = LINE_ELEMENTS.max(self.shape.unit);
+        (self.k_steps.div_ceil(line) * block / self.plan.blocks * line).min(self.k_steps)
     }
 
     /// Scratch of one product of the batch, in elements: packed A, packed B, sums.
     fn scratch_parts(&self) -> [usize; 3] {
         let p = &self.plan;
         let most = |n: usize, parts: usize| n.div_ceil(parts) + 2 * self.shape.rows().max(self.shape.columns);
-        let steps = (0..p.block_parts)
+        let k_steps = (0..p.block_parts)
             .map(|i| even(p.blocks, p.block_parts, i))
-            .map(|r| self.step(r.end) - self.step(r.start))
+            .map(|r| self.k_start(r.end) - self.k_start(r.start))
             .max()
             .unwrap_or(0);
         let (rows, columns) = (most(self.m, p.row_parts), most(self.n, p.column_parts));
-        let a = if self.a.direct { 0 } else { p.panels.div_ceil(p.row_parts) * self.height * steps };
-        let b = if self.b.direct || p.by_columns { 0 } else { columns * steps };
+        let a = if self.a.direct { 0 } else { p.panels.div_ceil(p.row_parts) * self.height * k_steps };
+        let b = if self.b.direct || p.by_columns { 0 } else { columns * k_steps };
         let sums = if p.splits > 1 {
             p.splits * self.m * self.n
         } else if self.sums_apart() && p.block_parts > 1 {
@@ -432,7 +433,7 @@ impl<T: Element> Blocked<T> {
             unsafe { self.one(cx, &at) };
         };
         if self.side_by_side() {
-            let work = self.work(self.m, self.n, self.k) * self.batches() as f64;
+            let work = self.work(self.m, self.n, self.k_steps) * self.batches() as f64;
             let bytes = self.scratch_of_one();
             let body = |batch: usize| with_scratch(bytes.max(64), |memory| one(batch, memory));
             cx.team.run_with(self.batches(), work, cx.flush, &body);
@@ -470,13 +471,14 @@ impl<T: Element> Blocked<T> {
         }
         if p.splits > 1 {
             // SAFETY: every split's sums are complete.
-            unsafe { self.join_splits(cx, at) };
+            unsafe { self.reduce_splits(cx, at) };
         }
     }
 
     /// Packs the A and B panels of a part that are not packed yet.
     unsafe fn pack(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
-        let row_tasks = if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS) };
+        let row_tasks =
+            if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS_PER_TASK) };
         let no_right = self.b.direct || self.plan.by_columns || at.kept || part.right_ready;
         let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(self.shape.group) };
         let per_block = row_tasks + column_tasks;
@@ -486,8 +488,8 @@ impl<T: Element> Blocked<T> {
         let body = |task: usize| {
             let (block, task) = (part.blocks.start + task / per_block, task % per_block);
             if task < row_tasks {
-                let first = part.panels.start + task * PANELS;
-                let panels = first..(first + PANELS).min(part.panels.end);
+                let first = part.panels.start + task * PANELS_PER_TASK;
+                let panels = first..(first + PANELS_PER_TASK).min(part.panels.end);
                 // SAFETY: each task writes its own panels of packed A.
                 unsafe { self.pack_left(at, part, block, panels) };
             } else {
@@ -497,9 +499,9 @@ impl<T: Element> Blocked<T> {
                 unsafe { self.pack_right(at, part, block, columns) };
             }
         };
-        let steps = self.step(part.blocks.end) - self.step(part.blocks.start);
-        let lanes = row_tasks * PANELS * self.shape.rows() + column_tasks * self.shape.group;
-        cx.team.run_with(part.blocks.len() * per_block, (lanes * steps) as f64 * PACK_NS, cx.flush, &body);
+        let k_steps = self.k_start(part.blocks.end) - self.k_start(part.blocks.start);
+        let lanes = row_tasks * PANELS_PER_TASK * self.shape.rows() + column_tasks * self.shape.group;
+        cx.team.run_with(part.blocks.len() * per_block, (lanes * k_steps) as f64 * PACK_NS, cx.flush, &body);
     }
 
     unsafe fn pack_left(&self, at: &At<'_>, part: &Chunk, block: usize, panels: Range<usize>) {
@@ -509,7 +511,7 @@ impl<T: Element> Blocked<T> {
             let fill = if self.shape.registers.is_some() { self.height } else { rows.len() };
             self.panel(&self.a, at.a, rows, fill, block, to)
         };
-        let panels: SmallVec<[PanelArgs<T>; PANELS]> = panels.map(panel).collect();
+        let panels: SmallVec<[PanelArgs<T>; PANELS_PER_TASK]> = panels.map(panel).collect();
         // SAFETY: `panel` describes rows of A, and places in packed A that `scratch_parts` counts.
         unsafe { (self.a.pack)(&panels) };
     }
@@ -521,7 +523,7 @@ impl<T: Element> Blocked<T> {
             let to = self.right_panel(at, part, block, j).cast_mut();
             self.panel(&self.b, at.b, columns, fill, block, to)
         };
-        let panels: SmallVec<[PanelArgs<T>; PANELS]> =
+        let panels: SmallVec<[PanelArgs<T>; PANELS_PER_TASK]> =
             columns.clone().step_by(self.shape.columns).map(panel).collect();
         // SAFETY: as in `pack_left`, for columns of B.
         unsafe { (self.b.pack)(&panels) };
@@ -537,16 +539,16 @@ impl<T: Element> Blocked<T> {
         block: usize,
         dst: *mut T,
     ) -> PanelArgs<T> {
-        let (step, end) = (self.step(block), self.step(block + 1));
-        let products = step * self.types.group;
+        let (start, end) = (self.k_start(block), self.k_start(block + 1));
+        let first = start * self.types.group;
         PanelArgs {
-            src: from.at(lanes.start * o.lane + products * o.step).cast_const(),
-            lane: o.lane,
-            step: o.step,
+            src: from.at(lanes.start * o.lane_stride + first * o.k_stride).cast_const(),
+            lane: o.lane_stride,
+            step: o.k_stride,
             lanes: lanes.len(),
             fill,
-            k: end - step,
-            products: (end * self.types.group).min(self.products) - products,
+            k: end - start,
+            products: (end * self.types.group).min(self.k) - first,
             dst,
             stride: fill,
         }
@@ -554,18 +556,18 @@ impl<T: Element> Blocked<T> {
 
     /// Address of an A micro-panel. Packed A: `[K blocks, row panels, k-steps, height]`.
     fn left_panel(&self, at: &At<'_>, part: &Chunk, block: usize, panel: usize) -> *const T {
-        let steps = self.step(block) - self.step(part.blocks.start);
-        let of_block = self.step(block + 1) - self.step(block);
-        let before = steps * part.panels.len() + (panel - part.panels.start) * of_block;
+        let k_steps = self.k_start(block) - self.k_start(part.blocks.start);
+        let of_block = self.k_start(block + 1) - self.k_start(block);
+        let before = k_steps * part.panels.len() + (panel - part.panels.start) * of_block;
         at.packed_a.elem::<T>(before * self.height)
     }
 
     /// Address of the B micro-panel that begins at column `j`. Packed B: `[K blocks, column panels, k-steps, columns]`.
     fn right_panel(&self, at: &At<'_>, part: &Chunk, block: usize, j: usize) -> *const T {
         let columns = part.columns.len().next_multiple_of(self.shape.columns);
-        let steps = self.step(block) - self.step(part.blocks.start);
-        let of_block = self.step(block + 1) - self.step(block);
-        at.packed_b.elem::<T>(steps * columns + (j - part.columns.start) * of_block)
+        let k_steps = self.k_start(block) - self.k_start(part.blocks.start);
+        let of_block = self.k_start(block + 1) - self.k_start(block);
+        at.packed_b.elem::<T>(k_steps * columns + (j - part.columns.start) * of_block)
     }
 
     /// Whether each task packs the B columns that it uses.
@@ -582,9 +584,9 @@ impl<T: Element> Blocked<T> {
             (1, self.own_tasks(part.columns.len()))
         } else {
             let column_tasks = part.columns.len().div_ceil(group).max(1);
-            let waits = self.waits() && part.blocks.len().div_ceil(splits) > 1;
+            let buffered = self.sums_in_scratch() && part.blocks.len().div_ceil(splits) > 1;
             let rows = part.panels.len() * self.height;
-            let fewest = if waits { rows.div_ceil(self.shape.task_rows) } else { 1 };
+            let fewest = if buffered { rows.div_ceil(self.shape.task_rows) } else { 1 };
             let row_tasks = (TASKS / column_tasks).max(fewest).clamp(1, part.panels.len().div_ceil(2));
             (row_tasks, column_tasks)
         };
@@ -607,47 +609,51 @@ impl<T: Element> Blocked<T> {
             unsafe { self.job(at, part, &job) };
         };
         let rows = self.row(part.panels.end) - self.row(part.panels.start);
-        let steps = self.step(part.blocks.end) - self.step(part.blocks.start);
-        let work = self.work(rows, part.columns.len(), steps);
+        let k_steps = self.k_start(part.blocks.end) - self.k_start(part.blocks.start);
+        let work = self.work(rows, part.columns.len(), k_steps);
         cx.team.run_with(splits * column_tasks * row_tasks, work, cx.flush, &body);
     }
 
     /// Where a job's sums go after the last K block of a part: C, or scratch.
-    fn target(&self, at: &At<'_>, part: &Chunk, job: &Job) -> Dest<T> {
+    fn target(&self, at: &At<'_>, part: &Chunk, job: &Job) -> SumsAt<T> {
         let (row, column) = (self.row(job.panels.start), job.columns.start);
         if self.plan.splits > 1 {
             let before = job.split * self.m * self.n;
-            return Dest::rows(at.sums.elem(before + row * self.n + column), self.n);
+            return SumsAt::rows(at.sums.elem(before + row * self.n + column), self.n);
         }
         if self.sums_apart() {
             let columns = part.columns.len();
             let before = (row - self.row(part.panels.start)) * columns + column - part.columns.start;
-            return Dest::rows(at.sums.elem(before), columns);
+            return SumsAt::rows(at.sums.elem(before), columns);
         }
-        Dest::rows(at.c.elem(row * self.n + column), self.n)
+        SumsAt::rows(at.c.elem(row * self.n + column), self.n)
     }
 
     /// Scratch of one task, in elements: one K block of packed B, partial sums between K blocks, complete sums of a
     /// panel.
-    fn own_parts(&self, at: &At<'_>, job: &Job) -> [usize; 3] {
+    fn task_scratch(&self, at: &At<'_>, job: &Job) -> [usize; 3] {
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
         let panel = self.height * columns;
-        let steps = job.blocks.clone().map(|b| self.step(b + 1) - self.step(b)).max().unwrap_or(0);
-        let right = if self.packs(at) { steps * columns } else { 0 };
-        let sums = if self.waits() && job.blocks.len() > 1 { job.panels.len() * panel } else { 0 };
-        let row = if self.completes(job) { self.at_once(job) * self.height * self.apart(columns) } else { 0 };
-        [right, sums, row].map(|n| n.next_multiple_of(LINE))
+        let k_steps = job.blocks.clone().map(|b| self.k_start(b + 1) - self.k_start(b)).max().unwrap_or(0);
+        let right = if self.packs(at) { k_steps * columns } else { 0 };
+        let sums = if self.sums_in_scratch() && job.blocks.len() > 1 { job.panels.len() * panel } else { 0 };
+        let row = if self.completes(job) {
+            self.panels_per_call(job) * self.height * self.sums_stride(columns)
+        } else {
+            0
+        };
+        [right, sums, row].map(|n| n.next_multiple_of(LINE_ELEMENTS))
     }
 
     /// Elements between rows of buffered complete sums. One cache line of padding for AMX, whose tiles store 16 rows at
     /// once: rows at a stride of a power of two would conflict in L1.
-    fn apart(&self, columns: usize) -> usize {
-        columns + if self.shape.registers.is_some() { LINE } else { 0 }
+    fn sums_stride(&self, columns: usize) -> usize {
+        columns + if self.shape.registers.is_some() { LINE_ELEMENTS } else { 0 }
     }
 
     /// Whether partial sums between K blocks are kept in task scratch and not in C: those that C cannot hold, and those
     /// of AMX, whose KC is short.
-    fn waits(&self) -> bool {
+    fn sums_in_scratch(&self) -> bool {
         self.sums_apart() || self.shape.registers.is_some()
     }
 
@@ -658,7 +664,7 @@ impl<T: Element> Blocked<T> {
 
     /// Computes a job on this thread.
     unsafe fn job(&self, at: &At<'_>, part: &Chunk, job: &Job) {
-        let parts = self.own_parts(at, job);
+        let parts = self.task_scratch(at, job);
         with_scratch(parts.iter().sum::<usize>() * size_of::<T>(), |memory| {
             let _registers = self.shape.registers.map(|r| Configured::new(r, self.height));
             let memory = Ptr(memory);
@@ -666,7 +672,7 @@ impl<T: Element> Blocked<T> {
                 [0, parts[0], parts[0] + parts[1]].map(|before| memory.elem::<T>(before));
             let at = At { packed_b: if self.packs(at) { Ptr(right.cast()) } else { at.packed_b }, ..*at };
             for block in job.blocks.clone() {
-                // SAFETY: the caller's job; `own_parts` gives the layout and size of `memory`.
+                // SAFETY: the caller's job; `task_scratch` gives the layout and size of `memory`.
                 unsafe { self.block(&at, part, job, block, sums, row) };
             }
         });
@@ -678,7 +684,7 @@ impl<T: Element> Blocked<T> {
         let (first, last) = (block == job.blocks.start, block + 1 == job.blocks.end);
         let completes = last && self.completes(job);
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
-        let apart = self.apart(columns);
+        let stride = self.sums_stride(columns);
         let mine;
         let mut right = part;
         if self.packs(at) {
@@ -709,45 +715,45 @@ impl<T: Element> Blocked<T> {
         for (i, panel) in job.panels.clone().enumerate() {
             let before = self.row(panel) - self.row(job.panels.start);
             let rows = self.row(panel + 1) - self.row(panel);
-            let group = self.handed_on_with(job, i);
+            let group = self.epilogue_group(job, i);
             let (a, left) = self.left(at, part, block, panel);
-            let between = match self.waits() {
-                true => Dest::tiles(sums.wrapping_add(i * self.height * columns), self.height),
+            let between = match self.sums_in_scratch() {
+                true => SumsAt::tiles(sums.wrapping_add(i * self.height * columns), self.height),
                 false => target.down(before),
             };
             let from = match first {
                 true if continued => target.down(before),
-                true => Dest::none(),
+                true => SumsAt::none(),
                 false => between,
             };
             let to = match last {
-                true if completes => self.complete_place(job, panel, &group, (row, apart)),
+                true if completes => self.complete_sums_at(job, panel, &group, (row, stride)),
                 true => target.down(before),
                 false => between,
             };
             // SAFETY: `from` and `to` cover the panel's rows and the job's columns.
-            unsafe { self.row_of_tiles(at, right, job, block, &Line { rows, left, a, from, to, bias }) };
+            unsafe { self.row_of_tiles(at, right, job, block, &RowPanel { rows, left, a, from, to, bias }) };
             if completes {
                 // SAFETY: the panel's sums of the job's columns are complete and belong to this task.
-                unsafe { self.complete_panel(at, job, panel, group, (row, apart)) };
+                unsafe { self.complete_panel(at, job, panel, group, (row, stride)) };
             }
         }
     }
 
     /// Where complete sums of a row panel are buffered for rounding or the epilogue.
     #[inline(always)]
-    fn complete_place(
+    fn complete_sums_at(
         &self,
         job: &Job,
         panel: usize,
         group: &Range<usize>,
-        (row, apart): (*mut T, usize),
-    ) -> Dest<T> {
-        if !self.panels[1] {
-            return Dest { whole: true, ..Dest::rows(row, apart) };
+        (row, stride): (*mut T, usize),
+    ) -> SumsAt<T> {
+        if !self.panel_layout[1] {
+            return SumsAt { whole: true, ..SumsAt::rows(row, stride) };
         }
         let waiting = self.row(panel) - self.row(group.start);
-        Dest::tiles(row.wrapping_add(waiting * self.shape.columns), self.at_once(job) * self.height)
+        SumsAt::tiles(row.wrapping_add(waiting * self.shape.columns), self.panels_per_call(job) * self.height)
     }
 
     /// Rounds a row panel's complete sums or passes them to the epilogue: as rows, or in panel layout once the last row
@@ -759,12 +765,12 @@ impl<T: Element> Blocked<T> {
         job: &Job,
         panel: usize,
         group: Range<usize>,
-        (row, apart): (*mut T, usize),
+        (row, stride): (*mut T, usize),
     ) {
         // SAFETY: by the caller's promise.
         unsafe {
-            if !self.panels[1] {
-                self.complete(at, job, panel, row, apart);
+            if !self.panel_layout[1] {
+                self.complete(at, job, panel, row, stride);
             } else if panel + 1 == group.end {
                 self.complete_in_panels(at, job, group, row);
             }
@@ -783,12 +789,12 @@ impl<T: Element> Blocked<T> {
     ) -> [T; WIDEST] {
         let mut corrections = [T::default(); WIDEST];
         let ones = [ones; CHAIN];
-        let line = Line {
+        let line = RowPanel {
             rows: 1,
             left: Left::Packed,
             a: Strided { ptr: ones.as_ptr(), row: 1, k: 1 },
-            from: Dest::none(),
-            to: Dest::rows(corrections.as_mut_ptr(), 0),
+            from: SumsAt::none(),
+            to: SumsAt::rows(corrections.as_mut_ptr(), 0),
             bias: std::ptr::null(),
         };
         // SAFETY: `ones` has a K block's k-steps, `corrections` the job's columns.
@@ -826,23 +832,23 @@ impl<T: Element> Blocked<T> {
         for (tile, j) in job.columns.clone().step_by(width).enumerate() {
             let first = j * self.m + rows.start * width;
             let block = OutputBlock { first, row: 0, stride: 0, rows: 1, columns: rows.len() * width };
-            let sums = sums.wrapping_add(tile * width * self.at_once(job) * self.height);
+            let sums = sums.wrapping_add(tile * width * self.panels_per_call(job) * self.height);
             finish(&block, sums.cast_const().cast());
         }
     }
 
     /// Row panels that are passed to the epilogue together. With panel layout several, so that it reads and writes long
     /// runs.
-    fn at_once(&self, job: &Job) -> usize {
-        if !self.panels[1] {
+    fn panels_per_call(&self, job: &Job) -> usize {
+        if !self.panel_layout[1] {
             return 1;
         }
-        (TOGETHER / (self.height * job.columns.len() * size_of::<T>())).max(1)
+        (EPILOGUE_BYTES / (self.height * job.columns.len() * size_of::<T>())).max(1)
     }
 
     /// The row panels that are passed to the epilogue together with the `i`-th of a job.
-    fn handed_on_with(&self, job: &Job, i: usize) -> Range<usize> {
-        let many = self.at_once(job);
+    fn epilogue_group(&self, job: &Job, i: usize) -> Range<usize> {
+        let many = self.panels_per_call(job);
         let first = job.panels.start + i / many * many;
         first..(first + many).min(job.panels.end)
     }
@@ -854,14 +860,18 @@ impl<T: Element> Blocked<T> {
             return (Strided { ptr, row: 1, k: self.height }, Left::Packed);
         }
         let size = size_of::<T>();
-        let ptr = at.a.at(self.row(panel) * self.a.lane + self.step(block) * self.a.step);
-        let a = Strided { ptr: ptr.cast_const().cast(), row: self.a.lane / size, k: self.a.step / size };
+        let ptr = at.a.at(self.row(panel) * self.a.lane_stride + self.k_start(block) * self.a.k_stride);
+        let a = Strided {
+            ptr: ptr.cast_const().cast(),
+            row: self.a.lane_stride / size,
+            k: self.a.k_stride / size,
+        };
         (a, Left::Strided)
     }
 
     /// The register tiles of one row panel over a job's columns. `part` is the range that packed B covers.
-    unsafe fn row_of_tiles(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, line: &Line<T>) {
-        let k = self.step(block + 1) - self.step(block);
+    unsafe fn row_of_tiles(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, line: &RowPanel<T>) {
+        let k = self.k_start(block + 1) - self.k_start(block);
         // Prefetch of the next A micro-panel, a share of its cache lines with each tile.
         let next = if line.left == Left::Packed { line.a.k.max(line.rows) * k } else { 0 };
         let lines = k / UNROLLED * (LINE_BYTES / size_of::<T>());
@@ -873,8 +883,8 @@ impl<T: Element> Blocked<T> {
             let padded_sums = [line.from.whole, line.to.whole];
             let (b, b_k) = match self.b.direct {
                 true => {
-                    let from = at.b.at(j * self.b.lane + self.step(block) * self.b.step);
-                    (from.cast_const().cast(), self.b.step / size_of::<T>())
+                    let from = at.b.at(j * self.b.lane_stride + self.k_start(block) * self.b.k_stride);
+                    (from.cast_const().cast(), self.b.k_stride / size_of::<T>())
                 }
                 false => (self.right_panel(at, part, block, j), width),
             };
@@ -925,7 +935,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Reduces the split-K sums in a fixed binary tree, adds bias and C, and stores the result.
-    unsafe fn join_splits(&self, cx: &Cx<'_>, at: &At<'_>) {
+    unsafe fn reduce_splits(&self, cx: &Cx<'_>, at: &At<'_>) {
         let (total, splits) = (self.m * self.n, self.plan.splits);
         let body = |row: usize| {
             let (from, to) = (row * self.n, (row + 1) * self.n);
@@ -980,7 +990,7 @@ impl<T: Element> Kernel for Blocked<T> {
         if !self.types.abilities.keep || !same[1] || !whole || !packs {
             return 0;
         }
-        self.n.next_multiple_of(self.shape.columns) * self.k * size_of::<T>()
+        self.n.next_multiple_of(self.shape.columns) * self.k_steps * size_of::<T>()
     }
 
     unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
@@ -1007,7 +1017,7 @@ impl<T: Element> Kernel for Blocked<T> {
             // SAFETY: each task writes its own columns and K block of packed B.
             unsafe { self.pack_right(&at, &part, task / per_block, first..(first + group).min(self.n)) };
         };
-        let work = (self.n * self.k) as f64 * PACK_NS;
+        let work = (self.n * self.k_steps) as f64 * PACK_NS;
         cx.team.run_with(per_block * self.plan.blocks, work, cx.flush, &body);
     }
 
@@ -1047,20 +1057,22 @@ impl<T: Element> Kernel for Blocked<T> {
     /// not divide N only, for batches, and where N is no multiple of the tile's columns.
     fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
         let (width, size) = (self.shape.columns, size_of::<T>());
-        let [rows, panels] = [[size, self.n * size], [self.products * size, width * size]];
+        let [rows, panels] = [[size, self.n * size], [self.k * size, width * size]];
         let fits = match which {
-            Side::Right if self.panels[0] => true,
-            Side::Right => !self.b.direct && self.b.repack.is_none() && [self.b.lane, self.b.step] == rows,
+            Side::Right if self.panel_layout[0] => true,
+            Side::Right => {
+                !self.b.direct && self.b.repack.is_none() && [self.b.lane_stride, self.b.k_stride] == rows
+            }
             Side::Result => self.hands_over,
         };
         if !fits || !self.types.plain || self.batches() != 1 || !self.n.is_multiple_of(width) {
             return None;
         }
-        self.panels[which as usize] = on;
+        self.panel_layout[which as usize] = on;
         if which == Side::Right {
-            // Kernels read panels directly: column j, the first of a panel, is at `j · lane`; each k at `k · step` from
-            // there.
-            [self.b.lane, self.b.step] = if on { panels } else { rows };
+            // Kernels read panels directly: column j, the first of a panel, is at `j · lane_stride`; each k at `k ·
+            // k_stride` from there.
+            [self.b.lane_stride, self.b.k_stride] = if on { panels } else { rows };
             self.b.direct = on;
         }
         self.replan();
@@ -1081,7 +1093,7 @@ struct Strided<T> {
 
 /// Where the sums of a row panel are read or written, from the job's first column on.
 #[derive(Clone, Copy)]
-struct Dest<T> {
+struct SumsAt<T> {
     /// Null: sums start at zero.
     ptr: *mut T,
     /// Elements between columns.
@@ -1092,24 +1104,24 @@ struct Dest<T> {
     whole: bool,
 }
 
-impl<T> Dest<T> {
-    fn none() -> Dest<T> {
-        Dest { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
+impl<T> SumsAt<T> {
+    fn none() -> SumsAt<T> {
+        SumsAt { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
     }
 
     /// Rows of a row-major matrix.
-    fn rows(ptr: *mut T, row: usize) -> Dest<T> {
-        Dest { ptr, column: 1, row: Some(row), whole: false }
+    fn rows(ptr: *mut T, row: usize) -> SumsAt<T> {
+        SumsAt { ptr, column: 1, row: Some(row), whole: false }
     }
 
     /// Dense tiles of `height` rows, one after the other.
-    fn tiles(ptr: *mut T, height: usize) -> Dest<T> {
-        Dest { ptr, column: height, row: None, whole: true }
+    fn tiles(ptr: *mut T, height: usize) -> SumsAt<T> {
+        SumsAt { ptr, column: height, row: None, whole: true }
     }
 
     /// The same, `rows` further down; tiles stay where they are.
-    fn down(self, rows: usize) -> Dest<T> {
-        Dest { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
+    fn down(self, rows: usize) -> SumsAt<T> {
+        SumsAt { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
     }
 
     /// Address, and elements between rows, of the tile at a column.
@@ -1119,12 +1131,12 @@ impl<T> Dest<T> {
 }
 
 /// One row panel times the columns of a job: arguments of [`Blocked::row_of_tiles`].
-struct Line<T> {
+struct RowPanel<T> {
     rows: usize,
     left: Left,
     a: Strided<T>,
-    from: Dest<T>,
-    to: Dest<T>,
+    from: SumsAt<T>,
+    to: SumsAt<T>,
     bias: *const T,
 }
 
