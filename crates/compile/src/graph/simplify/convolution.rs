@@ -1,11 +1,11 @@
-//! Convolutions that do themselves what was done to their operands before.
+//! Folds `reverse` and `pad` of a convolution's operands into the convolution's own attributes.
 
 use super::{is, splat};
 use crate::graph::rewrite::Rewriter;
 use systole_ir::op::{Convolution, Pad, Reverse};
 use systole_ir::{Node, Op, ValueId};
 
-/// A kernel that was turned around is read backwards, zeros around the input are the convolution's own padding.
+/// A reversed kernel becomes `window_reversal`; zeros padded around the input become the convolution's padding.
 pub fn run(g: &mut Rewriter, c: &Convolution, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     let (mut op, mut x, mut kernel) = (c.clone(), inputs[0], inputs[1]);
     if let Op::Reverse(r) = &g.node(kernel).op
@@ -23,17 +23,17 @@ pub fn run(g: &mut Rewriter, c: &Convolution, node: &Node, inputs: &[ValueId]) -
     ([x, kernel] != inputs).then(|| g.push(op, &[x, kernel], node))
 }
 
-/// The directions in which the kernel is read that `r` turns around. Only of dense convolutions: those with groups
-/// are computed by kernels that read forwards.
+/// `window_reversal` with that of `r` folded in. Dense convolutions only: the kernels of grouped ones have no reversed
+/// form.
 fn reversed(c: &Convolution, r: &Reverse) -> Option<Vec<bool>> {
     let spatial = &c.dims.kernel_spatial;
     let dense = c.feature_groups == 1 && c.batch_groups == 1;
-    let turned = |(d, before): (&usize, &bool)| before ^ r.dims.contains(d);
+    let flipped = |(d, before): (&usize, &bool)| before ^ r.dims.contains(d);
     (dense && r.dims.iter().all(|d| spatial.contains(d)))
-        .then(|| spatial.iter().zip(&c.reversal).map(turned).collect())
+        .then(|| spatial.iter().zip(&c.reversal).map(flipped).collect())
 }
 
-/// The padding with the zeros of `p`, where these are around spatial dimensions only.
+/// The convolution's padding plus that of `p`, where `p` pads spatial dimensions only and does not crop.
 fn padded(c: &Convolution, p: &Pad) -> Option<Vec<[i64; 2]>> {
     let spatial = &c.dims.input_spatial;
     let fits = |d: usize| {
@@ -41,8 +41,8 @@ fn padded(c: &Convolution, p: &Pad) -> Option<Vec<[i64; 2]>> {
         p.interior[d] == 0 && (around || (p.low[d], p.high[d]) == (0, 0))
     };
     let with = |(i, &d): (usize, &usize)| {
-        let holes = c.lhs_dilation[i] as i64;
-        [c.padding[i][0] + p.low[d] * holes, c.padding[i][1] + p.high[d] * holes]
+        let dilation = c.lhs_dilation[i] as i64;
+        [c.padding[i][0] + p.low[d] * dilation, c.padding[i][1] + p.high[d] * dilation]
     };
     (0..p.low.len()).all(fits).then(|| spatial.iter().enumerate().map(with).collect())
 }
