@@ -1,9 +1,9 @@
-//! The contract of kernels: what a step is bound to, and what that gets when it runs.
+//! The [`Kernel`] trait: the interface between a step of a compiled program and the code that computes it.
 //!
-//! [`Kernel::run`]: `inputs` and `outputs` point to arrays of the step's types, aligned to their elements. Outputs overlap
-//! neither each other nor the inputs, except where the buffer plan lets a step write in place (element-wise steps on
-//! inputs they read at the same index; `dynamic_update_slice` on its operand); those kernels look for equal pointers
-//! themselves. `scratch` points to as many bytes as the kernel asked for.
+//! Contract of [`Kernel::run`]: `inputs` and `outputs` point to dense row-major arrays of the step's types, aligned to
+//! their elements. Outputs alias neither each other nor the inputs, except where the buffer plan makes a step run
+//! in-place: element-wise steps on inputs that they read at the index they write, and `dynamic_update_slice` on its
+//! operand. Those kernels compare pointers themselves. `scratch` points to [`Kernel::scratch`] bytes.
 
 pub mod convert;
 pub mod convolution;
@@ -24,25 +24,25 @@ use systole_ir::{Result, TensorType};
 
 /// What kernels may use while they run.
 pub struct Cx<'a> {
-    /// Threads.
+    /// The thread pool.
     pub team: &'a Team,
-    /// Whether tiny numbers are flushed to zero.
+    /// Whether worker threads run with denormals flushed to zero.
     pub flush: bool,
 }
 
 thread_local! {
-    /// Working memory of this thread, reused from call to call; several while calls nest.
+    /// Free scratch buffers of this thread, reused from call to call. Nested calls take one each.
     static SCRATCH: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lends `bytes` of this thread's working memory to `f`. Its contents are left over from earlier use.
+/// Calls `f` with `bytes` of this thread's scratch. The contents are uninitialized or left over from earlier use.
 pub fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     let mine = SCRATCH.with(|s| s.borrow_mut().pop());
     let memory = match mine {
         Some(m) if m.len() >= bytes => m,
         _ => match Memory::new(bytes.next_power_of_two()) {
             Ok(m) => m,
-            // A few MiB at most; without them nothing can go on.
+            // A few MiB at most; kernels cannot run without them, and `f` has no way to return an error.
             Err(e) => panic!("{e}"),
         },
     };
@@ -51,41 +51,41 @@ pub fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     result
 }
 
-/// Addresses of one call's arrays.
+/// Addresses of the arrays of one call.
 pub struct Io<'a> {
-    /// Operands.
+    /// Operands of the step.
     pub inputs: &'a [*const u8],
-    /// Results.
+    /// Results of the step.
     pub outputs: &'a [*mut u8],
-    /// Working memory of the size that [`Kernel::scratch`] names.
+    /// [`Kernel::scratch`] bytes.
     pub scratch: *mut u8,
 }
 
-/// A rectangle of a result `[rows, columns]`: neighbouring columns of some neighbouring rows.
+/// A rectangle `[rows, columns]` of a GEMM result that an epilogue takes. All counts are in elements.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputBlock {
-    /// Its first element, and elements from row to row, in the result.
+    /// Index of its first element in the result, and the result's row stride.
     pub first: usize,
     pub row: usize,
-    /// Elements from row to row where the block's values lie while they are not stored.
+    /// Row stride of the block's sums in the caller's buffer.
     pub stride: usize,
     pub rows: usize,
     pub columns: usize,
 }
 
-/// What takes the values of a block, which lie at the address.
+/// Epilogue callback: gets a block and the address of its sums.
 pub type TakeBlock<'a> = &'a (dyn Fn(&OutputBlock, *const u8) + Sync);
 
-/// A matrix that may lie in panels of columns.
+/// An operand of a GEMM that may have panel layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// The right operand.
+    /// The right operand, B.
     Right,
-    /// The result's arrays.
+    /// The arrays that the epilogue reads and writes.
     Result,
 }
 
-/// A step bound to this machine.
+/// The implementation of one step for one machine.
 pub trait Kernel: Send + Sync {
     /// Computes the outputs.
     ///
@@ -93,7 +93,7 @@ pub trait Kernel: Send + Sync {
     /// See the module text.
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()>;
 
-    /// Where in its first operand lies the part that it slices, in bytes.
+    /// For slices: byte offset of the slice in the first operand.
     ///
     /// # Safety
     /// The indices among `inputs` can be read.
@@ -102,18 +102,19 @@ pub trait Kernel: Send + Sync {
         0
     }
 
-    /// Bytes of working memory that all threads of one call share.
+    /// Bytes of scratch that all threads of one call share.
     fn scratch(&self) -> usize {
         0
     }
 
-    /// Bytes of what it can make once of the operands that are the `same` for many calls; 0: nothing.
+    /// Bytes of what the kernel can precompute from operands that are the `same` for many calls, such as packed
+    /// weights. 0: nothing.
     fn kept(&self, same: &[bool]) -> usize {
         let _ = same;
         0
     }
 
-    /// Makes that of the operands; only those that are the same have addresses.
+    /// Precomputes it. `inputs` has valid addresses only for operands that are the same.
     ///
     /// # Safety
     /// `kept` has room for [`Kernel::kept`] bytes; see also the module text.
@@ -121,7 +122,7 @@ pub trait Kernel: Send + Sync {
         let _ = (cx, inputs, kept);
     }
 
-    /// Computes the outputs with what [`Kernel::keep`] made.
+    /// Computes the outputs with what [`Kernel::keep`] precomputed.
     ///
     /// # Safety
     /// As for [`Kernel::run`]; `kept` was made of the same operands.
@@ -131,110 +132,110 @@ pub trait Kernel: Send + Sync {
         unsafe { self.run(cx, io) }
     }
 
-    /// Asks a kernel with one result to add to what that holds instead of overwriting it; whether it will.
+    /// Asks a kernel with one result to accumulate into it instead of overwriting it (beta = 1). Returns whether it
+    /// will.
     fn add_to_result(&mut self) -> bool {
         false
     }
 
-    /// Asks a convolution to max-pool its result while that is near: in its place come the maxima, of type `y`, and perhaps
-    /// their argmax. Whether it will.
+    /// Asks a convolution to fuse max pooling. Its outputs are then the maxima, of type `y`, and with some kernels
+    /// their argmax. Returns whether it will.
     fn pool_result(&mut self, pool: &Pool, y: &TensorType) -> bool {
         let _ = (pool, y);
         false
     }
 
-    /// Asks a product to take a matrix in panels of columns ([`crate::run::panels`]) from now on, or as rows again: how many
-    /// columns they have, if it can.
+    /// Asks a GEMM to take a matrix in panel layout ([`crate::run::panels`]) from now on, or row-major again. Returns
+    /// the columns of a panel, or `None` if it cannot.
     fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
         let _ = (which, on);
         None
     }
 
-    /// Asks a product to hand complete blocks of its result to an epilogue from now on instead of storing them
-    /// ([`Kernel::run_by_blocks`]); whether it will.
+    /// Asks a GEMM to pass complete blocks of its result to an epilogue from now on instead of storing them
+    /// ([`Kernel::run_by_blocks`]). Returns whether it will.
     fn hand_over_blocks(&mut self) -> bool {
         false
     }
 
-    /// Computes the result block by block, for a kernel that agreed to [`Kernel::hand_over_blocks`]: each element is in
-    /// one block. Nothing is stored.
+    /// Computes the result block by block and calls `take` for each, on any thread. Blocks are disjoint and cover the
+    /// result, which is not stored. Only for kernels that agreed to [`Kernel::hand_over_blocks`].
     ///
     /// # Safety
-    /// As for [`Kernel::run_kept`], but that there is no result.
+    /// As for [`Kernel::run_kept`], but `io.outputs` is not used.
     unsafe fn run_by_blocks(&self, cx: &Cx<'_>, io: &Io<'_>, take: TakeBlock<'_>, kept: *const u8) {
         let _ = (cx, io, take, kept);
     }
 
-    /// Whether an element-wise program can be the epilogue of a product: computes blocks of a result of so many columns
-    /// ([`Kernel::run_block`]).
+    /// Whether an element-wise program can be the epilogue of a GEMM with so many columns ([`Kernel::run_block`]).
     fn takes_blocks(&self, columns: usize) -> bool {
         let _ = columns;
         false
     }
 
-    /// Computes a block on this thread; the last input has the block's elements only.
+    /// Computes a block on this thread. The last input holds the block's sums only, with [`OutputBlock::stride`].
     ///
-    /// # Safety
-    /// See the module text; the kernel [takes blocks](Kernel::takes_blocks) of results with [`OutputBlock::row`] columns.
+    /// # Safety See the module text; the kernel [takes blocks](Kernel::takes_blocks) of results with
+    /// [`OutputBlock::row`] columns.
     unsafe fn run_block(&self, inputs: &[*const u8], outputs: &[*mut u8], block: &OutputBlock) {
         let _ = (inputs, outputs, block);
     }
 
-    /// Programs that it runs, for profiles.
+    /// Programs that the kernel runs inside, such as loop bodies, for profiles.
     fn inner(&self) -> Vec<Inner<'_>> {
         Vec::new()
     }
 }
 
-/// A program inside a kernel, and what it is there.
+/// A program inside a kernel, with its role as text.
 pub(crate) type Inner<'a> = (String, &'a dyn Program);
 
-/// A program whose steps have kernels, for those who look at it: profiles and listings.
+/// Read access to a program and its kernels, for profiles and listings.
 pub(crate) trait Program: Sync {
-    /// What it computes, in order.
+    /// The steps in execution order.
     fn steps(&self) -> &[Step];
 
     /// The kernel of each step.
     fn kernels(&self) -> &[Box<dyn Kernel>];
 
-    /// How the kernel of each step was chosen.
+    /// The dispatch decision of each step.
     fn choices(&self) -> &[Choice];
 
-    /// What a step took while somebody watched; `None` where it did not run.
+    /// Time of a step while profiling was on; `None` where it did not run.
     fn times(&self, step: usize) -> Option<StepTimes>;
 }
 
-/// How the kernel of a step was chosen.
+/// The dispatch decision of one step.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     /// The family of the step.
     pub family: &'static str,
-    /// The candidate that took it.
+    /// The candidate that accepted it.
     pub candidate: &'static str,
-    /// Those of higher priority, and why they refused.
+    /// Candidates that were asked before it, and why they refused.
     pub refused: Vec<(&'static str, Cow<'static, str>)>,
-    /// Kernels that it bound inside its own.
+    /// Decisions for kernels that the candidate uses inside its own.
     pub inside: Vec<Choice>,
 }
 
-/// What a step took.
+/// Measured time of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepTimes {
-    /// How often it ran.
+    /// Number of runs.
     pub calls: u64,
-    /// Of one call.
+    /// Time of one call.
     pub seconds: f64,
-    /// Whether it ran inside a parallel loop, so on one core.
+    /// Whether it ran inside a parallel loop and therefore on one core.
     pub alone: bool,
 }
 
-/// An address that may cross threads: blocks of one kernel touch disjoint parts of what it points to.
+/// A pointer that closures can send to other threads. Tasks of one kernel access disjoint parts of its array.
 #[derive(Clone, Copy)]
 pub(crate) struct Ptr(pub *mut u8);
 
-// SAFETY: an address is data; what is done with it is justified where it is used.
+// SAFETY: only the address crosses threads; each dereference justifies itself.
 unsafe impl Send for Ptr {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Ptr {}
 
 impl Ptr {
@@ -242,7 +243,8 @@ impl Ptr {
         Ptr(p.cast_mut())
     }
 
-    /// The address `bytes` further on. A method, so that closures capture the whole `Ptr`.
+    /// The address plus `bytes`. A method, so that closures capture the whole `Ptr`, which is `Sync`, and not its
+    /// field.
     #[inline(always)]
     pub(crate) fn at(self, bytes: usize) -> *mut u8 {
         self.0.wrapping_add(bytes)

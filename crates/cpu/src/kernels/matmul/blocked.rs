@@ -1070,8 +1070,8 @@ impl<T: Element> Kernel for Blocked<T> {
         }
         self.panel_layout[which as usize] = on;
         if which == Side::Right {
-            // Kernels read panels directly: column j, the first of a panel, is at `j · lane_stride`; each k at `k ·
-            // k_stride` from there.
+            // Microkernels read the panels directly. Column j is the first of a panel at j · lane_stride; rows are
+            // k_stride apart.
             [self.b.lane_stride, self.b.k_stride] = if on { panels } else { rows };
             self.b.direct = on;
         }
