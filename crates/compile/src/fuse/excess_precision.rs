@@ -45,8 +45,15 @@ fn reads_wide(instr: &Instr) -> bool {
         Op::Compare(c) => c.compare_type != systole_ir::op::CompareType::TotalOrder,
         // To round is what it is for.
         Op::ReducePrecision(_) => false,
-        // Others are in no map.
-        _ => false,
+        // Not element-wise, so never an instruction of a map: a map reads these as loads, or they are steps apart.
+        Op::Parameter(_) | Op::Constant(_) | Op::Iota(_) | Op::OptimizationBarrier(_) => false,
+        Op::BroadcastInDim(_) | Op::Reshape(_) | Op::BitcastConvert(_) | Op::Transpose(_) => false,
+        Op::Reverse(_) | Op::Concatenate(_) | Op::Slice(_) | Op::Pad(_) | Op::Sort(_) => false,
+        Op::DynamicSlice(_) | Op::DynamicUpdateSlice(_) | Op::Gather(_) | Op::Scatter(_) => false,
+        Op::DotGeneral(_) | Op::Convolution(_) | Op::Reduce(_) | Op::ReduceWindow(_) => false,
+        Op::SelectAndScatter(_) | Op::RngBitGenerator(_) | Op::While(_) | Op::Case(_) => false,
+        Op::AllReduce(_) | Op::AllGather(_) | Op::ReduceScatter(_) | Op::AllToAll(_) => false,
+        Op::CollectivePermute(_) | Op::PartitionId(_) | Op::ReplicaId(_) => false,
     };
     by_value && is_narrow(instr.from)
 }

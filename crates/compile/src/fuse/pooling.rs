@@ -610,7 +610,8 @@ pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
 /// longer than reading it from a far cache would.
 pub fn product_into_gradient(steps: &mut Steps<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::UnpooledGradient(_))) {
-        let Some(dot) = steps.step(u).and_then(|s| small_product(steps, s.inputs[2])) else { continue };
+        let product_of = |s: &Step| small_product(steps, s.inputs[2], s.input_types[1].shape[0]);
+        let Some(dot) = steps.step(u).and_then(product_of) else { continue };
         let (Some(made), Some(step)) = (steps.list[dot].take(), &mut steps.list[u]) else { continue };
         if let Kernel::UnpooledGradient(g) = &mut step.kernel {
             g.product = true;
@@ -621,8 +622,9 @@ pub fn product_into_gradient(steps: &mut Steps<'_>) {
     }
 }
 
-/// The step that makes an array for one reader, if it is `[rows, few] · [few, columns]` of a few rows.
-fn small_product(steps: &Steps<'_>, array: Slot) -> Option<usize> {
+/// The step that makes an array for one reader, if it is `[images, K] · [K, N]` with few images and small K. Rows that
+/// are no whole images, as of a dense layer over each pixel's channels, would not do: kernels take row `i` for image `i`.
+fn small_product(steps: &Steps<'_>, array: Slot, images: usize) -> Option<usize> {
     steps.only_reader(array)?;
     let writer = steps.writer(array)?;
     let step = steps.step(writer)?;
@@ -635,7 +637,8 @@ fn small_product(steps: &Steps<'_>, array: Slot) -> Option<usize> {
         && right.dtype == out.dtype
         && matches!(out.dtype, DType::F32 | DType::BF16);
     let few = left.shape.iter().all(|n| SMALL.contains(n)) && right.shape[1] >= LONG;
-    (plain && few).then_some(writer)
+    let by_image = left.shape[0] == images;
+    (plain && few && by_image).then_some(writer)
 }
 
 /// A product of few columns with what a pooled convolution makes is summed while that is made: row by row of windows,

@@ -235,7 +235,20 @@ impl Step {
                     self.inputs.iter().zip(&self.input_types).filter(|(x, _)| self.outputs.contains(x));
                 read + written - both.map(|(_, t)| t.bytes() as f64).sum::<f64>()
             }
-            _ => read + written,
+            // These read every operand and write every result whole.
+            Kernel::Op { .. }
+            | Kernel::Map(_)
+            | Kernel::Reduce { .. }
+            | Kernel::ProductEpilogue(_)
+            | Kernel::Rows(_)
+            | Kernel::Accumulate { .. }
+            | Kernel::Attention(_)
+            | Kernel::Pool(_)
+            | Kernel::Unpool(_)
+            | Kernel::UnpooledGradient(_)
+            | Kernel::Moments(_) => read + written,
+            // Bodies may read and write their arrays several times; this is the least.
+            Kernel::Blocks(_) | Kernel::While { .. } | Kernel::Case { .. } => read + written,
         }
     }
 
@@ -266,7 +279,21 @@ pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
     let op = match &step.kernel {
         Kernel::Op { op, .. } => op,
         Kernel::ProductEpilogue(h) => &h.op,
-        _ => return None,
+        // A sum into its last input: none of its kernels takes an operand in panels.
+        Kernel::Accumulate { .. } => return None,
+        // No matrix product, or one of several that the kernel reads in a layout of its own.
+        Kernel::Map(_)
+        | Kernel::StridedMap(_)
+        | Kernel::Reduce { .. }
+        | Kernel::Rows(_)
+        | Kernel::Blocks(_)
+        | Kernel::Attention(_)
+        | Kernel::Pool(_)
+        | Kernel::Unpool(_)
+        | Kernel::UnpooledGradient(_)
+        | Kernel::Moments(_)
+        | Kernel::While { .. }
+        | Kernel::Case { .. } => return None,
     };
     let Op::DotGeneral(d) = op else { return None };
     let b = &step.input_types[1];

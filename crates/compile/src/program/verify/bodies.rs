@@ -1,8 +1,9 @@
 //! Programs inside kernels take and give what the kernel's step does.
 
-use super::types::{holds, same};
+use super::types::{alike, holds, same};
 use crate::program::kernel::{Kernel, Schedule, Step};
 use crate::program::nested::Blocks;
+use crate::program::storage::ResultPlan;
 use systole_ir::{DType, TensorType};
 
 type Checked = Result<(), String>;
@@ -17,13 +18,9 @@ pub fn check(step: &Step) -> Checked {
             alike("the next state", &results(body), outs)?;
             alike("the condition's parameter", &cond.params, &body.params)?;
             alike("the condition", &results(cond), &[TensorType::scalar(DType::Bool)])?;
-            holds(starts.len() == outs.len(), || "a state without a start".into())?;
             alike("the capture", &body.params[..*captures], ins.get(..*captures).ok_or("no captures")?)?;
-            let begun = starts.iter().zip(outs).filter_map(|(start, ty)| Some(((*start)?, ty)));
-            for (start, ty) in begun {
-                same("the start of a state", ins.get(start).ok_or("a state starts as no input")?, ty)?;
-            }
-            Ok(())
+            starts_in_range(starts, *captures, ins, outs)?;
+            states_stay(body, *captures)
         }
         Kernel::Case { branches } => {
             let (index, operands) = ins.split_last().ok_or("no index of a branch")?;
@@ -34,7 +31,18 @@ pub fn check(step: &Step) -> Checked {
             })
         }
         Kernel::Blocks(b) => blocks(b, ins, outs),
-        _ => Ok(()),
+        Kernel::Map(_)
+        | Kernel::StridedMap(_)
+        | Kernel::Reduce { .. }
+        | Kernel::ProductEpilogue(_)
+        | Kernel::Rows(_)
+        | Kernel::Op { .. }
+        | Kernel::Accumulate { .. }
+        | Kernel::Attention(_)
+        | Kernel::Pool(_)
+        | Kernel::Unpool(_)
+        | Kernel::UnpooledGradient(_)
+        | Kernel::Moments(_) => Ok(()),
     }
 }
 
@@ -42,9 +50,37 @@ fn results(body: &Schedule) -> Vec<TensorType> {
     body.results.iter().map(|r| r.ty.clone()).collect()
 }
 
-fn alike(what: &str, have: &[TensorType], want: &[TensorType]) -> Checked {
-    holds(have.len() == want.len(), || format!("{what}: {} of {}", have.len(), want.len()))?;
-    have.iter().zip(want).try_for_each(|(have, want)| same(what, have, want))
+/// Each state starts as an input of its own behind the captures, or as none.
+fn starts_in_range(
+    starts: &[Option<usize>],
+    captures: usize,
+    ins: &[TensorType],
+    states: &[TensorType],
+) -> Checked {
+    holds(starts.len() == states.len(), || "a state without a start".into())?;
+    let mut taken = vec![false; ins.len()];
+    for (k, (start, ty)) in starts.iter().zip(states).enumerate() {
+        let Some(start) = *start else { continue };
+        let given = ins.get(start).filter(|_| start >= captures);
+        let given = given.ok_or_else(|| {
+            format!("state {k} starts as input {start}, which is not in {captures}..{}", ins.len())
+        })?;
+        same("the start of a state", given, ty)?;
+        holds(!taken[start], || format!("input {start} is the start of two states"))?;
+        taken[start] = true;
+    }
+    let unused = taken.iter().skip(captures).position(|taken| !taken);
+    unused.map_or(Ok(()), |i| Err(format!("input {} is neither a capture nor a start", captures + i)))
+}
+
+/// A loop-carried result is written over its own parameter, `first + k` for result `k`, or over none: where it were
+/// written over that of another state, the next trip would read the wrong one.
+fn states_stay(body: &Schedule, first: usize) -> Checked {
+    let moved = |(k, r): (usize, &ResultPlan)| Some((k, r.reuse.filter(|&p| p != first + k)?));
+    match body.results.iter().enumerate().find_map(moved) {
+        Some((k, p)) => Err(format!("result {k} of `{}` takes parameter {p}, not {}", body.name, first + k)),
+        None => Ok(()),
+    }
 }
 
 fn blocks(b: &Blocks, ins: &[TensorType], outs: &[TensorType]) -> Checked {
@@ -59,6 +95,7 @@ fn blocks(b: &Blocks, ins: &[TensorType], outs: &[TensorType]) -> Checked {
         let (so_far, operands) =
             body.params.split_at_checked(sums).ok_or("a block does not take the sums so far")?;
         alike("a sum so far", so_far, &b.sums)?;
+        states_stay(body, 0)?;
         let (added, made) = (results(body), &b.outputs);
         holds(added.len() == outs.len() && operands.len() == ins.len(), || {
             format!("a block takes {} and gives {}", body.params.len(), added.len())

@@ -2,9 +2,11 @@
 
 use super::{verify_planned, verify_steps};
 use crate::options::{Blocking, Options};
-use crate::program::{Kernel, Load, Location, Schedule, Slot};
-use systole_ir::DType::{self, F32};
-use systole_ir::{Graph, GraphBuilder, Tensor, TensorType, flow};
+use crate::program::{Kernel, Load, Location, Pool, Schedule, Slot, Step};
+use systole_ir::DType::{self, F32, I32, U8, U64};
+use systole_ir::attention::{Attention, AttentionMatch, Dropped, Wanted};
+use systole_ir::op::Convolution;
+use systole_ir::{Graph, GraphBuilder, Tensor, TensorType, flow, grad, vjp};
 
 fn compiled(graph: &Graph, options: &Options) -> Schedule {
     let (graph, _) = crate::optimize(graph).unwrap();
@@ -199,6 +201,238 @@ fn bodies_of_loops_are_verified_and_fit_their_step() {
         body.steps.push(crate::Step { outputs: vec![x], ..slice });
         body.results.iter().for_each(|r| body.slots[r.slot].last = late + 1);
     });
+}
+
+/// Changes the loop of [`scan`]: its starts, its condition and its body.
+fn caught_in_loop(words: &str, change: impl FnOnce(&mut Vec<Option<usize>>, &mut Schedule, &mut Schedule)) {
+    caught_in(scan(), &[], words, |s| {
+        let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
+        let Kernel::While { starts, cond, body, .. } = &mut s.steps[at].kernel else { unreachable!() };
+        change(starts, cond, body);
+    });
+}
+
+#[test]
+fn states_start_as_inputs_of_their_own_and_stay_where_they_are() {
+    let s = scan();
+    let at = step_of(&s, |k| matches!(k, Kernel::While { .. }));
+    let Kernel::While { captures, starts, body, .. } = &s.steps[at].kernel else { unreachable!() };
+    let (captures, inputs) = (*captures, s.steps[at].inputs.len());
+    let ty = |k: usize| &body.params[captures + k];
+    let given: Vec<usize> = (0..starts.len()).filter(|&k| starts[k].is_some()).collect();
+    let (first, second) = (given[0], given[1]);
+    assert!(
+        captures > 0 && body.results.iter().enumerate().any(|(k, r)| r.reuse == Some(captures + k)),
+        "{s}"
+    );
+    caught_in_loop("which is not in", |starts, _, _| starts[first] = Some(inputs));
+    caught_in_loop("which is not in", |starts, _, _| starts[first] = Some(captures - 1));
+    caught_in_loop("is neither a capture nor a start", |starts, _, _| starts[first] = None);
+    assert_ne!(ty(first), ty(second), "{s}");
+    caught_in_loop("the start of a state", |starts, _, _| starts[first] = starts[second]);
+    caught_in_loop("the state is", |_, _, body| body.params[captures + first] = TensorType::new(F32, [1]));
+    caught_in_loop("the next state is", |_, _, body| body.results[first].ty = TensorType::new(F32, [1]));
+    caught_in_loop("the capture is", |_, cond, body| {
+        let other = TensorType::new(F32, [3, 3]);
+        (cond.params[0], body.params[0]) = (other.clone(), other);
+    });
+    caught_in_loop("the condition's parameter", |_, cond, _| cond.params[0] = TensorType::new(F32, [3, 3]));
+    caught_in_loop("the condition is", |_, cond, _| cond.results[0].ty = TensorType::scalar(U8));
+    caught_in_loop("takes parameter", |_, _, body| {
+        let at = body.results.iter().position(|r| r.reuse.is_some()).unwrap();
+        let other = (0..body.results.len()).find(|k| *k != at).unwrap();
+        body.results[at].reuse = Some(captures + other);
+    });
+}
+
+#[test]
+fn two_states_do_not_start_as_one_input() {
+    let g = GraphBuilder::new("main");
+    let x = g.parameter(TensorType::new(F32, [4, 160]), "x");
+    let y = g.parameter(TensorType::new(F32, [4, 160]), "y");
+    let xs = g.parameter(TensorType::new(F32, [7, 4, 160]), "xs");
+    let (last, _) = flow::scan(&[&x, &y], &[&xs], |state, x| {
+        (vec![(&state[0] * &x[0]).tanh(), &state[1] + &x[0]], vec![])
+    });
+    let s = compiled(&g.finish(&last).unwrap(), &Options::default());
+    caught_in(s, &[], "is the start of two states", |s| {
+        let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
+        let types = s.steps[at].output_types.clone();
+        let Kernel::While { starts, .. } = &mut s.steps[at].kernel else { unreachable!() };
+        let pair = (0..types.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let (a, b) = { pair }
+            .find(|&(a, b)| types[a] == types[b] && starts[a].is_some() && starts[b].is_some())
+            .unwrap();
+        starts[a] = starts[b];
+    });
+}
+
+/// Attention with dropout, and its gradients.
+fn attention() -> Schedule {
+    let g = GraphBuilder::new("main");
+    let array = |places, width| TensorType::new(F32, [2, places, 3, width]);
+    let (q, k, v) =
+        (g.parameter(array(4, 6), "q"), g.parameter(array(8, 6), "k"), g.parameter(array(8, 2), "v"));
+    let random = g.parameter(TensorType::new(U64, [2]), "random");
+    let y = Attention { scale: 0.5, causal: true, dropout: Some(Dropped::rate(0.1)) }.of(
+        &q,
+        &k,
+        &v,
+        Some(&random),
+    );
+    let dy = g.parameter(y.ty().clone(), "dy");
+    let grads = vjp(&[&y], &[&dy], &[&q, &k, &v]);
+    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &Options::default())
+}
+
+/// Changes the attention or, where `gradient`, its derivative.
+fn caught_in_attention(gradient: bool, words: &str, change: impl FnOnce(&mut AttentionMatch, &mut Step)) {
+    caught_in(attention(), &[], words, |s| {
+        let at = step_of(s, |k| matches!(k, Kernel::Attention(a) if a.gradient.is_some() == gradient));
+        let Kernel::Attention(mut a) = s.steps[at].kernel.clone() else { unreachable!() };
+        change(&mut a, &mut s.steps[at]);
+        s.steps[at].kernel = Kernel::Attention(a);
+    });
+}
+
+/// Another shape or element type over the same bytes.
+fn seen_as(ty: &mut TensorType, dtype: DType, shape: &[usize]) {
+    let other = TensorType::new(dtype, shape);
+    assert_eq!(ty.bytes(), other.bytes());
+    *ty = other;
+}
+
+#[test]
+fn attention_has_the_operands_and_results_of_its_definition() {
+    for gradient in [false, true] {
+        caught_in_attention(gradient, "not all of rank 4", |a, step| {
+            seen_as(&mut step.input_types[a.q], F32, &[8, 18]);
+        });
+        caught_in_attention(gradient, "a type that no kernel takes", |a, step| {
+            seen_as(&mut step.input_types[a.q], I32, &[2, 4, 3, 6]);
+        });
+        caught_in_attention(gradient, "the keys of attention", |a, step| {
+            seen_as(&mut step.input_types[a.k], F32, &[2, 16, 3, 3]);
+        });
+        caught_in_attention(gradient, "the values of attention", |a, step| {
+            seen_as(&mut step.input_types[a.v], F32, &[2, 4, 3, 4]);
+        });
+        caught_in_attention(gradient, "the values of attention: operand 9", |a, _| a.v = 9);
+        caught_in_attention(gradient, "the random state of attention", |a, step| {
+            seen_as(&mut step.input_types[a.random.unwrap()], I32, &[4]);
+        });
+        caught_in_attention(gradient, "without a random state", |a, _| a.random = None);
+        caught_in_attention(gradient, "the branch index", |_, step| {
+            let last = step.input_types.len() - 1;
+            seen_as(&mut step.input_types[last], F32, &[]);
+        });
+    }
+    caught_in_attention(false, "the result of attention", |_, step| {
+        seen_as(&mut step.output_types[0], F32, &[2, 4, 2, 3]);
+    });
+    caught_in_attention(true, "the output gradient of attention", |a, step| {
+        seen_as(&mut step.input_types[a.gradient.as_ref().unwrap().0], F32, &[2, 4, 2, 3]);
+    });
+    caught_in_attention(true, "a gradient of attention", |a, _| {
+        a.gradient.as_mut().unwrap().1.reverse();
+    });
+    caught_in_attention(true, "one gradient twice", |a, _| {
+        a.gradient.as_mut().unwrap().1 = vec![Wanted::Keys; 3];
+    });
+}
+
+/// A training step of a convolution, max pooling and a dense layer, which becomes one kernel each way.
+fn conv_net() -> Schedule {
+    let g = GraphBuilder::new("main");
+    let x = g.parameter(TensorType::new(F32, [3, 18, 18, 1]), "x");
+    let k = g.parameter(TensorType::new(F32, [3, 3, 1, 8]), "k");
+    let b = g.parameter(TensorType::new(F32, [8]), "b");
+    let w = g.parameter(TensorType::new(F32, [10, 512]), "w");
+    let shift = g.parameter(TensorType::new(F32, [10]), "shift");
+    let h = x.convolution(&k, Convolution::valid(x.ty(), &[1, 1], &[1, 1], 1)) + &b;
+    let pooled = h.max_pool(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]).relu();
+    let y = pooled.reshape([3, 512]).dot_general(&w, &[], &[], &[1], &[1]) + &shift;
+    let grads = grad(&(&y * &y).sum_all(), &[&k, &b]);
+    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &Options::default())
+}
+
+/// Changes the pooled convolution or, where `gradient`, that of its gradients.
+fn caught_in_pool(gradient: bool, words: &str, change: impl FnOnce(&mut Step)) {
+    caught_in(conv_net(), &[], words, |s| {
+        let at = step_of(s, |k| match k {
+            Kernel::Pool(p) => !gradient && p.product == 2,
+            Kernel::UnpooledGradient(g) => gradient && g.product,
+            _ => false,
+        });
+        change(&mut s.steps[at]);
+    });
+}
+
+#[test]
+fn pooling_has_the_operands_of_its_product() {
+    caught_in_pool(false, "the right operand of the pooled product", |step| {
+        seen_as(&mut step.input_types[3], F32, &[20, 256]);
+    });
+    caught_in_pool(false, "the right operand of the pooled product", |step| {
+        seen_as(&mut step.input_types[3], I32, &[10, 512]);
+    });
+    caught_in_pool(false, "the bias of the pooled product", |step| {
+        seen_as(&mut step.input_types[4], F32, &[2, 5]);
+    });
+    caught_in_pool(false, "the pooled product is", |step| {
+        seen_as(&mut step.output_types[2], F32, &[10, 3]);
+    });
+    caught_in_pool(false, "the place of the maximum", |step| {
+        seen_as(&mut step.output_types[1], DType::I8, &[3, 8, 8, 8]);
+    });
+    let edit = |step: &mut Step, change: &dyn Fn(&mut Pool)| {
+        let Kernel::Pool(p) = &mut step.kernel else { unreachable!() };
+        change(p);
+    };
+    caught_in_pool(false, "operands for a pooling", |step| edit(step, &|p| p.product = 6));
+    caught_in_pool(false, "operands for a pooling", |step| edit(step, &|p| p.product = 0));
+    caught_in_pool(false, "operands for a pooling", |step| edit(step, &|p| p.conv = None));
+    caught_in_pool(false, "windows [17, 2]", |step| edit(step, &|p| p.window[0] = 17));
+}
+
+#[test]
+fn gradients_of_pooling_have_the_operands_of_their_product() {
+    caught_in_pool(true, "the left operand of the pooled gradient", |step| {
+        seen_as(&mut step.input_types[2], F32, &[6, 5]);
+    });
+    caught_in_pool(true, "the right operand of the pooled gradient", |step| {
+        seen_as(&mut step.input_types[3], F32, &[20, 256]);
+    });
+    caught_in_pool(true, "the right operand of the pooled gradient", |step| {
+        seen_as(&mut step.input_types[3], I32, &[10, 512]);
+    });
+    caught_in_pool(true, "is unpooled to", |step| {
+        seen_as(&mut step.input_types[1], U8, &[3, 8, 4, 16]);
+    });
+    caught_in_pool(true, "the element type of the input", |step| {
+        seen_as(&mut step.input_types[0], I32, &[3, 18, 18, 1]);
+    });
+    caught_in_pool(true, "a bias's gradient", |step| seen_as(&mut step.output_types[1], I32, &[8]));
+    caught_in_pool(true, "4 operands for a gradient", |step| {
+        let Kernel::UnpooledGradient(g) = &mut step.kernel else { unreachable!() };
+        g.product = false;
+    });
+}
+
+/// A dense layer over the channels of each pooled pixel has more rows than there are images.
+#[test]
+fn a_product_of_other_rows_than_images_is_not_made_in_the_gradient() {
+    let g = GraphBuilder::new("main");
+    let x = g.parameter(TensorType::new(F32, [2, 4, 4, 3]), "x");
+    let k = g.parameter(TensorType::new(F32, [1, 1, 3, 256]), "k");
+    let w = g.parameter(TensorType::new(F32, [10, 256]), "w");
+    let h = x.convolution(&k, Convolution::valid(x.ty(), &[1, 1], &[1, 1], 1));
+    let pooled = h.max_pool(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);
+    let y = pooled.reshape([8, 256]).dot_general(&w, &[], &[], &[1], &[1]);
+    let grads = grad(&(&y * &y).sum_all(), &[&k]);
+    let s = compiled(&g.finish(&grads).unwrap(), &Options::default());
+    let at = step_of(&s, |k| matches!(k, Kernel::UnpooledGradient(_)));
+    assert!(matches!(&s.steps[at].kernel, Kernel::UnpooledGradient(g) if !g.product), "{s}");
 }
 
 #[test]

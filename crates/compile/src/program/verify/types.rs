@@ -7,6 +7,7 @@ use crate::program::nested::Rows;
 use crate::program::pooling::{Pool, Unpool, UnpooledGradient};
 use crate::program::product_epilogue::ProductEpilogue;
 use crate::program::strided_map::StridedMap;
+use systole_ir::attention::{AttentionMatch, Wanted};
 use systole_ir::{DType, Op, TensorType};
 
 type Checked = Result<(), String>;
@@ -26,11 +27,7 @@ pub fn check(step: &Step) -> Checked {
             same("the addend", addend, outs.first().ok_or("there is no result")?)?;
             infers(op, operands, outs)
         }
-        Kernel::Attention(a) => {
-            let gradient = a.gradient.as_ref().map(|(dy, _)| *dy);
-            let operands = [a.q, a.k, a.v].into_iter().chain(a.random).chain(gradient);
-            holds({ operands }.all(|k| k < ins.len()), || "an operand of attention is missing".into())
-        }
+        Kernel::Attention(a) => attention(a, ins, outs),
         Kernel::Pool(p) => pool(p, ins, outs),
         Kernel::Unpool(u) => unpool(u, ins, outs),
         Kernel::UnpooledGradient(g) => unpooled_gradient(g, ins, outs),
@@ -48,6 +45,12 @@ pub fn holds(condition: bool, what: impl FnOnce() -> String) -> Checked {
 /// An error unless two types are one.
 pub fn same(what: &str, have: &TensorType, want: &TensorType) -> Checked {
     holds(have == want, || format!("{what} is {have}, not {want}"))
+}
+
+/// An error unless two lists have the same types in the same order.
+pub fn alike(what: &str, have: &[TensorType], want: &[TensorType]) -> Checked {
+    holds(have.len() == want.len(), || format!("{what}: {} of {}", have.len(), want.len()))?;
+    have.iter().zip(want).try_for_each(|(have, want)| same(what, have, want))
 }
 
 fn infers(op: &Op, operands: &[TensorType], outs: &[TensorType]) -> Checked {
@@ -157,21 +160,90 @@ fn rows(r: &Rows, ins: &[TensorType], outs: &[TensorType]) -> Checked {
     holds(made.iter().all(|made| *made), || "an array of the rows is never written".into())
 }
 
+/// `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V] → T[B, S, N, V]`, or the gradients of these operands.
+fn attention(a: &AttentionMatch, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    let (index, operands) = ins.split_last().ok_or("attention has no operands")?;
+    same("the branch index of attention", index, &TensorType::scalar(DType::I32))?;
+    let operand = |what: &str, i: usize| {
+        operands.get(i).ok_or_else(|| format!("{what} of attention: operand {i} of {}", operands.len()))
+    };
+    let (q, k, v) = (operand("the queries", a.q)?, operand("the keys", a.k)?, operand("the values", a.v)?);
+    let (&[batch, queries, heads, width], &[_, keys, _, _], &[_, _, _, depth]) =
+        (q.shape.dims(), k.shape.dims(), v.shape.dims())
+    else {
+        return Err(format!("attention of {q}, {k} and {v}, which are not all of rank 4"));
+    };
+    let has_kernel = matches!(q.dtype, DType::F32 | DType::BF16 | DType::F16);
+    holds(has_kernel, || format!("attention of {q}, a type that no kernel takes"))?;
+    same("the keys of attention", k, &q.with_shape([batch, keys, heads, width]))?;
+    same("the values of attention", v, &q.with_shape([batch, keys, heads, depth]))?;
+    match (a.random, a.attention.dropout) {
+        (None, None) => {}
+        (Some(i), Some(_)) => {
+            let state = operand("the random state", i)?;
+            let words = state.shape.first().copied().filter(|words| [2, 3].contains(words)).unwrap_or(2);
+            same("the random state of attention", state, &TensorType::new(DType::U64, [words]))?;
+        }
+        _ => return Err("attention has dropout without a random state, or the other way round".into()),
+    }
+    let y = q.with_shape([batch, queries, heads, depth]);
+    let Some((dy, wanted)) = &a.gradient else {
+        return alike("the result of attention", outs, std::slice::from_ref(&y));
+    };
+    same("the output gradient of attention", operand("the output gradient", *dy)?, &y)?;
+    let twice = wanted.iter().enumerate().any(|(i, w)| wanted[..i].contains(w));
+    holds(!twice, || format!("attention computes one gradient twice: {wanted:?}"))?;
+    let of = |w: &Wanted| match w {
+        Wanted::Queries => q.clone(),
+        Wanted::Keys => k.clone(),
+        Wanted::Values => v.clone(),
+    };
+    alike("a gradient of attention", outs, &wanted.iter().map(of).collect::<Vec<_>>())
+}
+
 fn pool(p: &Pool, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    let missing = || format!("{} operands for a pooling and {} of a product", ins.len(), p.product);
+    let count = ins.len().checked_sub(p.product).ok_or_else(missing)?;
+    let (operands, of_product) = ins.split_at(count);
     match &p.conv {
         Some(conv) => {
-            let bias = ins.len() - p.product == 3;
-            let operands = &ins[..2 + usize::from(bias)];
-            op_with_bias(&conv.clone().into(), bias, operands, std::slice::from_ref(&p.operand))?;
+            holds(matches!(count, 2 | 3), missing)?;
+            op_with_bias(&conv.clone().into(), count == 3, operands, std::slice::from_ref(&p.operand))?;
         }
-        None => same("the operand", ins.first().ok_or("nothing is pooled")?, &p.operand)?,
+        None => {
+            holds(count == 1 && p.product == 0, missing)?;
+            same("the operand", &operands[0], &p.operand)?;
+        }
     }
     let x = &p.operand.shape;
+    let fits = x.rank() == 4 && (0..2).all(|d| (1..=x[d + 1]).contains(&p.window[d]) && p.strides[d] > 0);
+    holds(fits, || format!("windows {:?} at strides {:?} over {}", p.window, p.strides, p.operand))?;
     let windows = |d: usize| (x[d + 1] - p.window[d]) / p.strides[d] + 1;
     let y = p.operand.with_shape([x[0], windows(0), windows(1), x[3]]);
-    same("the pooled array", outs.first().ok_or("there is no result")?, &y)?;
-    let argmax = outs.get(1).filter(|ty| ty.dtype == DType::U8);
-    argmax.map_or(Ok(()), |ty| same("the place of the maximum", ty, &y.with_dtype(DType::U8)))
+    let (pooled, argmax) = match outs.split_last() {
+        Some((product, rest)) if p.product > 0 => {
+            pooled_product(&y, of_product, product)?;
+            (rest.first(), rest.get(1..).unwrap_or_default())
+        }
+        _ => (outs.first(), outs.get(1..).unwrap_or_default()),
+    };
+    same("the pooled array", pooled.ok_or("there is no result")?, &y)?;
+    holds(argmax.len() <= 1, || format!("{} results of a pooling", outs.len()))?;
+    argmax.iter().try_for_each(|ty| same("the place of the maximum", ty, &y.with_dtype(DType::U8)))
+}
+
+/// The product `y: T[B, H', W', C] · (right: T[N, H' W' C])ᵀ [+ bias: T[N]] → T[B, N]` that follows a pooling.
+fn pooled_product(y: &TensorType, operands: &[TensorType], out: &TensorType) -> Checked {
+    let (right, bias) = match operands {
+        [right] => (right, None),
+        [right, bias] => (right, Some(bias)),
+        _ => return Err(format!("{} operands of the product with a pooled array", operands.len())),
+    };
+    let (images, rows) = (y.shape[0], right.shape.first().copied().unwrap_or(0));
+    let elements = y.elements() / images.max(1);
+    same("the right operand of the pooled product", right, &y.with_shape([rows, elements]))?;
+    bias.map_or(Ok(()), |ty| same("the bias of the pooled product", ty, &y.with_shape([rows])))?;
+    same("the pooled product", out, &y.with_shape([images, rows]))
 }
 
 fn unpool(u: &Unpool, ins: &[TensorType], outs: &[TensorType]) -> Checked {
@@ -179,7 +251,9 @@ fn unpool(u: &Unpool, ins: &[TensorType], outs: &[TensorType]) -> Checked {
     if let Some(place) = ins.get(1) {
         same("the place of the maximum", place, &dy.with_dtype(DType::U8))?;
     }
-    let fits = dy.rank() == 4
+    let fits = ins.len() <= 2
+        && outs.len() == 1
+        && dy.rank() == 4
         && dx.rank() == 4
         && dy.dtype == dx.dtype
         && [0, 3].iter().all(|&d| dy.shape[d] == dx.shape[d])
@@ -188,17 +262,29 @@ fn unpool(u: &Unpool, ins: &[TensorType], outs: &[TensorType]) -> Checked {
 }
 
 fn unpooled_gradient(g: &UnpooledGradient, ins: &[TensorType], outs: &[TensorType]) -> Checked {
-    let (x, place) = (ins.first().ok_or("no input")?, ins.get(1).ok_or("no places")?);
-    let dy = 1 + usize::from(g.product);
-    holds(ins.len() == 2 + dy, || format!("{} operands for a gradient", ins.len()))?;
-    holds(place.dtype == DType::U8, || format!("places are {place}"))?;
+    let [x, place, of_dy @ ..] = ins else { return Err(format!("{} operands for a gradient", ins.len())) };
+    let dy = place.with_dtype(g.full.dtype);
+    unpool(&g.unpool, &[dy.clone(), place.clone()], std::slice::from_ref(&g.full))?;
+    match of_dy {
+        [whole] if !g.product => same("the pooled gradient", whole, &dy)?,
+        [left, right] if g.product => {
+            let (images, terms) = (dy.shape[0], left.shape.last().copied().unwrap_or(0));
+            let elements = dy.elements() / images.max(1);
+            same("the left operand of the pooled gradient", left, &dy.with_shape([images, terms]))?;
+            same("the right operand of the pooled gradient", right, &dy.with_shape([terms, elements]))?;
+        }
+        _ => return Err(format!("{} operands for a gradient", ins.len())),
+    }
+    same("the element type of the input", &TensorType::scalar(x.dtype), &TensorType::scalar(g.full.dtype))?;
     let kernel = g.conv.clone();
     let inferred = Op::from(kernel).rule().infer(&[x, &g.full]).map_err(|c| c.message)?;
     let dkernel = outs.first().ok_or("there is no result")?;
-    let elements = inferred.first().map(TensorType::elements);
-    holds(elements == Some(dkernel.elements()), || format!("{dkernel} is not the inferred {inferred:?}"))?;
+    let fits = |ty: &TensorType| ty.elements() == dkernel.elements() && ty.dtype == dkernel.dtype;
+    holds(inferred.first().is_some_and(fits), || format!("{dkernel} is not the inferred {inferred:?}"))?;
     let dbias = outs.get(1);
-    holds(dbias.is_none_or(|ty| ty.elements() == g.full.shape[3]), || format!("a bias's gradient {dbias:?}"))
+    let is_sum = |dtype: DType| dtype == g.full.dtype || dtype == DType::F32;
+    let fits = |ty: &TensorType| ty.elements() == g.full.shape[3] && is_sum(ty.dtype);
+    holds(outs.len() <= 2 && dbias.is_none_or(fits), || format!("a bias's gradient {dbias:?}"))
 }
 
 fn moments(m: &Moments, ins: &[TensorType], outs: &[TensorType]) -> Checked {
