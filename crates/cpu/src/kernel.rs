@@ -223,7 +223,7 @@ pub(crate) struct Choice {
 pub(crate) struct StepTimes {
     /// Number of runs.
     pub calls: u64,
-    /// Time of one call.
+    /// Mean time of one call; where there are several, without the first.
     pub seconds: f64,
     /// Whether it ran inside a parallel loop and therefore on one core.
     pub alone: bool,

@@ -1,8 +1,10 @@
-//! Fused element-wise kernels: machine code where `jit` makes some, else an interpreter over tiles.
+//! Fused element-wise kernels: JIT-compiled loops where `jit` supports the program, else an interpreter over tiles.
 //!
-//! A tile is [`TILE`] elements. Each instruction is one vectorised loop over the tile's registers, which are short
-//! slices that stay in the nearest cache. Arrays that are read at the running index are used where they lie.
-//! Machine code takes all instructions at once, and as many elements as lie where it can read them.
+//! The interpreter works on tiles of at most [`TILE`] elements of the flattened index space. A virtual register is a
+//! slice of one tile's values in scratch, small enough for L1; each instruction is one vectorised loop over registers.
+//! f16 and bf16 are f32 in registers. Arrays that are read at the running index are read in place; broadcast, permuted
+//! and widened arrays are copied to registers. JIT code is one loop with all instructions, whose tiles may be longer:
+//! up to a row, or the whole range where every load is read in place.
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, OutputBlock, Ptr};
@@ -18,10 +20,10 @@ use systole_ir::interp::EvalCx;
 use systole_ir::op::Lowering;
 use systole_ir::{DType, Literal, LiteralBuilder, Op, Result, Scalar, TensorType};
 
-/// Elements of one tile.
+/// Most elements of an interpreter tile, and of a tile with registers.
 pub(crate) const TILE: usize = 512;
 
-/// Elements `start..start + n` of a vector that repeats: the rest of it, then its beginning.
+/// Copies elements `start..start + n` of a vector that repeats with `period`, across one wrap-around.
 ///
 /// # Safety
 /// The vector has `period ≥ n` elements of `size` bytes; `to` has room for `n`.
@@ -35,90 +37,90 @@ unsafe fn around(src: *const u8, [size, period]: [usize; 2], start: usize, n: us
     }
 }
 
-/// Bytes from one register to the next. Not a power of two: registers must not fall into the same cache sets.
+/// Bytes from one register to the next. Two cache lines more than a tile, as powers of two would conflict in L1.
 fn register_bytes(lane: usize) -> usize {
     TILE * lane + 2 * 64
 }
 
-/// Bytes of a row that is fetched ahead, at most: longer runs are foreseen.
+/// Longest row in bytes that is prefetched by software. Longer runs are left to the hardware prefetcher.
 const PAGE: usize = 4096;
 
-/// Time of one instruction of the interpreter for one element.
+/// Nanoseconds of one interpreter instruction for one element.
 const INSTRUCTION_NS: f64 = 0.15;
 
-/// Elements that one block of the parallel loop takes.
+/// Elements of one task of the parallel loop.
 const BLOCK: usize = 16 * TILE;
 
-/// An element-wise program ready to run tile by tile.
+/// An element-wise program that is ready to run tile by tile.
 pub struct Program {
     loads: Vec<Fetch>,
-    /// Bytes of each load's array before what index 0 reads.
+    /// Byte offset of each load: what index 0 reads of its array.
     offsets: Vec<usize>,
     body: Body,
-    /// Where each register's value lies in scratch, or that it lies elsewhere.
+    /// Where each virtual register is stored: loads first, then instructions.
     homes: Vec<Home>,
     scratch_registers: usize,
-    /// Loads that are [`Fetch::Periodic`].
+    /// Number of [`Fetch::Periodic`] loads.
     periodic: usize,
-    /// See [`register_bytes`].
+    /// Bytes from register to register: [`register_bytes`].
     register: usize,
-    /// Constant lanes, one register for each splat.
+    /// One filled register for each splat constant.
     splats: Memory,
     pub stores: Vec<usize>,
     dims: SmallVec<[usize; 4]>,
     dtypes: Vec<DType>,
-    /// Tiles end where rows do.
+    /// Whether tiles end at row ends (of the last dimension).
     by_row: bool,
-    /// Tiles may have any length: no load is copied to a register.
+    /// Whether tiles may be longer than [`TILE`]: no load is copied to a register.
     long: bool,
 }
 
 enum Body {
-    /// A loop for each instruction.
+    /// Interpreter: one loop for each instruction.
     Loops(Vec<Code>),
-    /// One loop for all.
+    /// JIT: one loop for all instructions.
     Fused(Loop),
 }
 
 #[derive(Clone, Copy)]
 enum Home {
-    /// Not in scratch.
+    /// In an array; the address changes from tile to tile.
     Elsewhere,
-    /// Number of a scratch register.
+    /// Index of a scratch register.
     Scratch(usize),
-    /// Byte offset in the splats.
+    /// Byte offset in [`Program::splats`].
     Splat(usize),
-    /// Number of a repeated vector, after the scratch registers.
+    /// Index of a periodic load, which has two registers after the scratch registers.
     Repeated(usize),
 }
 
 enum Fetch {
-    /// Read where it lies.
+    /// Read in place at the running index.
     Direct {
         input: usize,
         size: usize,
     },
-    /// A vector that repeats along the last dimension: read where it lies in `[vector, vector…]`, which is as long as
-    /// a tile and one vector more.
+    /// A vector of at most a tile, broadcast to all rows: read from two registers that hold `TILE + period` elements of
+    /// its repetition, so that a tile can begin anywhere in it.
     Periodic {
         input: usize,
         size: usize,
         period: usize,
         widen: Option<TileFn>,
     },
-    /// A vector longer than a tile that repeats along the last dimension.
+    /// A vector longer than a tile, broadcast to all rows: read in place unless a tile wraps around.
     Row {
         input: usize,
         size: usize,
         period: usize,
     },
-    /// Read where it lies in tiles of one row: neighbouring elements, or one for the whole row.
+    /// Read in place by tiles within one row: contiguous elements, or one element for the whole row.
     InRow {
         input: usize,
         size: usize,
         strides: SmallVec<[usize; 4]>,
     },
-    /// Repeated, permuted or widened into a register.
+    /// Broadcast, permuted or widened into a register.
     Copied {
         input: usize,
         size: usize,
@@ -134,17 +136,17 @@ enum Fetch {
     },
 }
 
-/// An array that a map loads.
+/// An array load of a map.
 struct Array<'a> {
     input: usize,
     dtype: DType,
     strides: &'a SmallVec<[usize; 4]>,
-    /// Element `i` is read for index `i`.
+    /// Whether element `i` is read for index `i`.
     linear: bool,
 }
 
 impl Array<'_> {
-    /// How its elements come into a register; `period`: after so many they repeat.
+    /// How the interpreter reads it. `period`: length of the vector that is broadcast to all rows, if it is one.
     fn fetch(&self, period: Option<usize>, level: Level) -> Fetch {
         let Array { input, dtype, linear, .. } = *self;
         let (size, widen) = (dtype.size(), widen(dtype, level));
@@ -164,7 +166,7 @@ struct Code {
 
 enum Run {
     Loop(TileFn),
-    /// Element by element, by the op's own rule.
+    /// Element by element with the op's own evaluation rule, for ops without a vectorised loop.
     Scalar {
         op: Box<Op>,
         arity: usize,
@@ -173,10 +175,10 @@ enum Run {
     },
 }
 
-/// The least length of rows that tiles of machine code are cut to, so that loads that repeat need no copy.
+/// Fewest elements of a row for which JIT tiles end at row ends, so that broadcast loads need no copy.
 const LEAST_ROW: usize = 128;
 
-/// How machine code reads a load, and where it finds it; `cut`: tiles may end where rows do.
+/// How JIT code reads a load, and how its address is found. `cut`: whether tiles may end at row ends.
 fn fused_fetch(map: &Map, load: &Load, cut: bool) -> (Access, Fetch) {
     match load {
         Load::Splat { .. } => (Access::Constant, Fetch::Splat),
@@ -188,7 +190,7 @@ fn fused_fetch(map: &Map, load: &Load, cut: bool) -> (Access, Fetch) {
             let same = strides.iter().all(|&s| s == 0);
             match (period(map, &strides), strides.last()) {
                 _ if map.is_linear(load) => (Access::Stream, Fetch::Direct { input, size }),
-                // The same element everywhere is at no distance along any dimension: nothing to work out.
+                // One element for all indices: without strides, no index has to be computed.
                 _ if same => (Access::Spread, Fetch::InRow { input, size, strides: SmallVec::new() }),
                 (_, Some(0)) if cut => (Access::Spread, Fetch::InRow { input, size, strides }),
                 (_, Some(1)) if cut => (Access::Stream, Fetch::InRow { input, size, strides }),
@@ -202,7 +204,8 @@ fn fused_fetch(map: &Map, load: &Load, cut: bool) -> (Access, Fetch) {
 }
 
 impl Program {
-    /// `run`: the contiguous elements that a fold along takes at once; `fuse`: machine code where that is possible.
+    /// `run`: contiguous elements that a reduction along the last dimension takes at once; `fuse`: use the JIT if
+    /// possible.
     pub fn new(map: &Map, sink: Sink, run: usize, level: Level, fuse: bool) -> Program {
         let fused = if fuse { Program::fused(map, sink, run, level) } else { None };
         fused.unwrap_or_else(|| Program::interpreted(map, level))
@@ -211,7 +214,8 @@ impl Program {
     fn fused(map: &Map, sink: Sink, run: usize, level: Level) -> Option<Program> {
         let row = map.shape.dims().last().copied().unwrap_or(1);
         let along = matches!(sink, Sink::Along(_));
-        // A fold along begins with its first accumulator in each tile: tiles must be as the interpreter's.
+        // A reduction along rows starts with accumulator 0 in each tile. Tiles must be the interpreter's, for equal
+        // bits.
         let cut = row >= LEAST_ROW && (!along || row > TILE || run == row);
         let (access, loads): (Vec<Access>, Vec<Fetch>) =
             map.loads.iter().map(|load| fused_fetch(map, load, cut)).unzip();
@@ -304,9 +308,9 @@ impl Program {
         }
     }
 
-    /// Bytes of scratch for one thread.
+    /// Scratch of one thread, in bytes.
     pub fn scratch(&self) -> usize {
-        // One more register for widening; a repeated vector takes two.
+        // One more register as source of widening; a periodic load has two.
         (self.scratch_registers + 1 + 2 * self.periodic) * self.register
     }
 
@@ -314,7 +318,7 @@ impl Program {
         self.dtypes[register]
     }
 
-    /// Instructions of the interpreter that take as long as one element, for estimates of time.
+    /// Cost of one element in units of [`INSTRUCTION_NS`].
     pub fn weight(&self) -> f64 {
         match &self.body {
             Body::Loops(code) => 1.0 + code.len() as f64,
@@ -322,12 +326,12 @@ impl Program {
         }
     }
 
-    /// Whether one loop does all: [`Program::run_fused`].
+    /// Whether it is JIT-compiled: [`Program::run_fused`].
     pub fn is_fused(&self) -> bool {
         matches!(self.body, Body::Fused(_))
     }
 
-    /// The input that register 0 is, when the program is nothing but that array, as arithmetic takes it.
+    /// The input, if the program is nothing but one direct load without widening.
     pub fn is_plain(&self) -> Option<usize> {
         let same = |register: usize, size: usize| lane_size(self.dtypes[register]) == size;
         match &self.loads[..] {
@@ -336,13 +340,13 @@ impl Program {
         }
     }
 
-    /// Elements of the tile from `start` on, in a range that ends at `end`: long rows are cut into equal parts, so that
-    /// what repeats from row to row is read where it lies.
+    /// Length of the tile at `start`, in a range that ends at `end`. Long rows are divided into equal tiles, so that
+    /// what is broadcast to all rows is read in place.
     pub fn tile_len(&self, start: usize, end: usize) -> usize {
         let left = end - start;
         match self.dims.last() {
             Some(&row) if self.by_row => {
-                // Whole sets of accumulators, so that folds along do not depend on how a row is cut.
+                // Multiples of the accumulators, so that reductions do not depend on how a row is divided.
                 let equal = row.div_ceil(row.div_ceil(TILE)).next_multiple_of(ACCUMULATORS);
                 let part = if self.long { row } else { equal };
                 part.min(row - start % row).min(left)
@@ -352,7 +356,7 @@ impl Program {
         }
     }
 
-    /// The registers before the first tile.
+    /// Register addresses before the first tile.
     pub fn start(&self, scratch: *mut u8) -> Registers {
         let after = self.scratch_registers + 1;
         let at = |h: &Home| match *h {
@@ -368,11 +372,12 @@ impl Program {
         Registers { at, held: smallvec::smallvec![None; self.loads.len()] }
     }
 
-    /// Computes elements `start..start + n`, a tile, by machine code: each result to where `to` says.
+    /// Computes the tile `start..start + n` by JIT code. `to(s)` is the address of store `s`.
     ///
     /// # Safety
-    /// `inputs`, `regs` and `scratch` as for [`Program::tile`], in a program that [`Program::is_fused`] on this level;
-    /// `to` gives addresses of `n` elements of the results' types, or of the accumulators of a fold.
+    /// `inputs`, `regs` and `scratch` as for [`Program::tile`]; the program [is fused](Program::is_fused), and
+    /// its level is available; `to` gives addresses of `n` elements of the results' types, or of the accumulators of a
+    /// reduction.
     pub unsafe fn run_fused(
         &self,
         regs: &mut Registers,
@@ -383,16 +388,16 @@ impl Program {
         to: impl Fn(usize) -> *mut u8,
     ) {
         let Body::Fused(code) = &self.body else { return };
-        // SAFETY: by the caller's promise; all loads but those copied to registers are read before a result that lies
-        // where they do is written.
+        // SAFETY: by the caller's promise. In place, code reads an element before it writes the result at the same
+        // address.
         unsafe { self.fetch(regs, inputs, &[], scratch, start, n) };
         let results = &mut regs.at[self.loads.len()..];
         results.iter_mut().enumerate().for_each(|(s, at)| *at = to(s));
-        // SAFETY: as above; `fetch` found the addresses of all loads.
+        // SAFETY: by the caller's promise; `fetch` set the addresses of all loads.
         unsafe { code.run(&regs.at, n) };
     }
 
-    /// All loads, where this is machine code that needs none but such.
+    /// All loads as [`Even`]; `None` if it is not JIT code, or a load has another form.
     fn even(&self) -> Option<Vec<Even>> {
         let each = self.loads.iter().zip(&self.offsets).map(|(load, &offset)| match load {
             _ if offset != 0 => None,
@@ -410,13 +415,13 @@ impl Program {
         if self.is_fused() { each.collect() } else { None }
     }
 
-    /// Fills the registers for elements `start..start + n`, `n ≤ TILE`. Inputs for which `must_copy` holds are moved
-    /// to registers before anything is written.
+    /// Interprets the tile `start..start + n`, `n ≤ TILE`: fills all registers. Inputs marked in `copies` alias an
+    /// output and are copied to registers before anything is written.
     ///
     /// # Safety
-    /// `inputs` are the arrays of the map's loads; `regs` came from [`Program::start`] on scratch of
-    /// [`Program::scratch`] bytes that this thread owns; `outputs`, where given, are the addresses of the stores'
-    /// lanes for this tile.
+    /// `inputs` are the arrays of the map's loads; `regs` comes from [`Program::start`] on `scratch`, which
+    /// has [`Program::scratch`] bytes and belongs to this thread. Registers that the caller pointed at outputs have
+    /// room for `n` elements.
     pub unsafe fn tile(
         &self,
         regs: &mut Registers,
@@ -435,19 +440,18 @@ impl Program {
             let dst = regs[self.loads.len() + k];
             let [a, b, c] = code.args.map(|r| regs[r].cast_const());
             match &code.run {
-                // SAFETY: registers hold `n` lanes of the types that the loop was chosen for, and the allocation of
-                // registers never gives an instruction one of its operands' as destination.
+                // SAFETY: registers hold `n` elements of the types that the loop was chosen for, and `assign_registers`
+                // never gives an instruction an operand's register as destination.
                 Run::Loop(f) => unsafe { f(dst, a, b, c, n) },
                 Run::Scalar { op, arity, types, to } => {
-                    // SAFETY: as above.
+                    // SAFETY: as for the other registers.
                     unsafe { scalar_loop(op, *arity, types, *to, dst, [a, b, c], n) }
                 }
             }
         }
     }
 
-    /// Where elements from `start` on of a vector that repeats lie, after it was laid out in the two registers of its
-    /// `home`, if it is not yet.
+    /// Address of a periodic load's elements from `start` on. Fills its two registers on first use.
     ///
     /// # Safety
     /// `from` is the array of load `k`; scratch has the program's registers.
@@ -465,14 +469,14 @@ impl Program {
         let base = scratch.wrapping_add((self.scratch_registers + 1 + 2 * home) * self.register);
         let lane = if widen.is_some() { lane_size(self.dtypes[k]) } else { *size };
         if held.is_none() {
-            // SAFETY: the input has `period` elements, and two registers hold `TILE + period` lanes.
+            // SAFETY: the input has `period` elements, and two registers hold `TILE + period` elements.
             unsafe { repeat(base, from, *size, lane, *period, *widen) };
             *held = Some((0, TILE));
         }
         base.wrapping_add(start % period * lane)
     }
 
-    /// Finds or copies the loads' elements `start..start + n`.
+    /// Sets the address of each load's elements `start..start + n`, and copies those that are not read in place.
     unsafe fn fetch(
         &self,
         regs: &mut Registers,
@@ -493,13 +497,13 @@ impl Program {
                         regs[k] = from.cast_mut();
                     } else if let Home::Scratch(home) = self.homes[k] {
                         regs[k] = scratch.wrapping_add(home * self.register);
-                        // SAFETY: `n` elements of the array, `n ≤ TILE` lanes of the register.
+                        // SAFETY: the array has `n` elements from here on, the register `TILE ≥ n`.
                         unsafe { std::ptr::copy_nonoverlapping(from, regs[k], n * size) };
                     }
                 }
                 Fetch::Periodic { input, .. } => {
                     let Home::Repeated(home) = self.homes[k] else { continue };
-                    // SAFETY: the load's array, and two registers of its own.
+                    // SAFETY: `source` is the load's array; its two registers belong to no other value.
                     regs[k] = unsafe { self.repeated(k, source(*input), scratch, home, &mut held[k], start) };
                 }
                 Fetch::Row { input, size, period } if start % period + n <= *period => {
@@ -519,11 +523,11 @@ impl Program {
                 Fetch::Copied { input, strides, widen, .. } => {
                     held[k] = self.row(strides, start, n).map(|row| (row, n));
                     let raw = if widen.is_some() { spare } else { regs[k] };
-                    // SAFETY: the array, and registers of the load's own.
+                    // SAFETY: `source` is the load's array; `raw` and its register belong to no other value.
                     unsafe { self.copied(load, source(*input), raw, regs[k], start, n) };
                 }
                 Fetch::Splat => {}
-                // SAFETY: `n` lanes of the register.
+                // SAFETY: the register has `TILE ≥ n` elements.
                 Fetch::Iota { inner, size, dtype } => unsafe {
                     iota(regs[k], *dtype, *inner, *size, start, n)
                 },
@@ -531,10 +535,11 @@ impl Program {
         }
     }
 
-    /// Gathers elements `start..start + n` of a copied load into `raw`, widened into `to`.
+    /// Gathers elements `start..start + n` of a [`Fetch::Copied`] into `raw`, and widens them into `to` if they are
+    /// narrow.
     ///
     /// # Safety
-    /// `from` is the load's array; `raw` and `to` have room for `n` lanes.
+    /// `from` is the load's array; `raw` and `to` have room for `n` elements.
     #[inline(always)]
     unsafe fn copied(
         &self,
@@ -560,7 +565,7 @@ impl Program {
         }
     }
 
-    /// The row of elements `start..start + n`, where a load has one value for each row and they lie in one.
+    /// The row that contains `start..start + n`, if a load has one value for each row and they are in one row.
     fn row(&self, strides: &[usize], start: usize, n: usize) -> Option<usize> {
         match (strides.last(), self.dims.last()) {
             (Some(0), Some(&inner)) if start / inner == (start + n - 1) / inner => Some(start / inner),
@@ -568,12 +573,12 @@ impl Program {
         }
     }
 
-    /// Whether a register that holds lanes of one row's value holds those of this tile.
+    /// Whether a register already holds a tile's values: `held` is the row whose value it holds, and how many elements.
     fn holds(&self, held: Option<(usize, usize)>, strides: &[usize], start: usize, n: usize) -> bool {
         held.is_some_and(|(row, lanes)| n <= lanes && self.row(strides, start, n) == Some(row))
     }
 
-    /// Copies `n` elements of a repeated or permuted array, running along the last dimension.
+    /// Copies `n` elements of a broadcast or permuted array, in runs along the last dimension.
     unsafe fn gather(
         &self,
         dst: *mut u8,
@@ -615,25 +620,25 @@ impl Program {
     }
 }
 
-/// Where each register's value lies, from tile to tile.
+/// Addresses of all registers, kept from tile to tile. JIT code: of loads, then of stores.
 pub struct Registers {
     pub at: SmallVec<[*mut u8; 32]>,
-    /// For loads that stay the same for some tiles: which row's value the register holds, and in how many lanes.
+    /// For loads that stay the same for some tiles: the row whose value the register holds, and how many elements.
     held: SmallVec<[Option<(usize, usize)>; 16]>,
 }
 
-/// Bytes of an element of a load, as it lies in memory.
+/// Bytes of an element of a load as stored.
 fn stored_size(load: &Load) -> usize {
     match load {
         Load::Array { dtype, .. } | Load::Splat { dtype, .. } | Load::Iota { dtype, .. } => dtype.size(),
     }
 }
 
-/// Which element of an array with these strides belongs to index `i` of a program with these dimensions.
+/// Element offset in an array with these strides for flat index `i` of a program with these dimensions.
 fn element(dims: &[usize], strides: &[usize], i: usize) -> usize {
     let (mut rest, mut at) = (i, 0);
     for (&size, &stride) in dims.iter().zip(strides).rev() {
-        // All indices in front are 0.
+        // The outer indices are all 0.
         if rest == 0 {
             break;
         }
@@ -643,7 +648,7 @@ fn element(dims: &[usize], strides: &[usize], i: usize) -> usize {
     at
 }
 
-/// Where in its array a load begins, in bytes.
+/// Byte offset of a load in its array.
 fn bytes_before(load: &Load) -> usize {
     match load {
         Load::Array { dtype, offset, .. } => dtype.size() * offset,
@@ -651,14 +656,14 @@ fn bytes_before(load: &Load) -> usize {
     }
 }
 
-/// The length of the vector that a load repeats along the last dimension.
+/// The length of the last dimension, if the load is a vector along it that is broadcast along all others.
 fn period(map: &Map, strides: &[usize]) -> Option<usize> {
     let (last, others) = strides.split_last()?;
     let period = map.shape[others.len()];
     (*last == 1 && others.iter().all(|&s| s == 0)).then_some(period)
 }
 
-/// Fills `TILE + period` lanes with a vector of `period` elements again and again.
+/// Fills `TILE + period` elements with repetitions of a vector of `period` elements.
 unsafe fn repeat(
     dst: *mut u8,
     src: *const u8,
@@ -700,7 +705,8 @@ impl Code {
     }
 }
 
-/// Gives each instruction a scratch register, using those whose last reader is past again. Loads keep theirs.
+/// Linear-scan register allocation: an instruction's register is free after its last reader. Loads keep theirs. Returns
+/// the number of scratch registers.
 fn assign_registers(map: &Map, code: &[Code], homes: &mut Vec<Home>, loads: usize) -> usize {
     let count = map.loads.len() + code.len();
     let mut last_use = vec![0; count];
@@ -738,7 +744,7 @@ fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> Memory {
         Err(e) => systole_ir::bug!("{e}"),
     };
     for (k, (value, dtype)) in splats.iter().enumerate() {
-        // SAFETY: each splat owns one register: `TILE` lanes.
+        // SAFETY: each splat owns one register of `TILE` elements.
         unsafe {
             let dst = memory.ptr().add(k * register);
             (0..TILE).for_each(|i| write_lane(dst, *dtype, i, *value));
@@ -747,9 +753,9 @@ fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> Memory {
     memory
 }
 
-/// Stores a value, already of type `dtype`, into lane `i`.
+/// Stores a value, already of type `dtype`, as element `i` of a register.
 unsafe fn write_lane(dst: *mut u8, dtype: DType, i: usize, value: Scalar) {
-    // SAFETY: the caller has a lane there.
+    // SAFETY: by the caller's promise the register has element `i`.
     unsafe {
         match dtype {
             DType::F16 | DType::BF16 => *dst.cast::<f32>().add(i) = value.as_f64() as f32,
@@ -762,9 +768,9 @@ unsafe fn write_lane(dst: *mut u8, dtype: DType, i: usize, value: Scalar) {
     }
 }
 
-/// The value in lane `i`.
+/// Element `i` of a register.
 unsafe fn read_lane(src: *const u8, dtype: DType, i: usize) -> Scalar {
-    // SAFETY: the caller has a lane there.
+    // SAFETY: by the caller's promise the register has element `i`.
     unsafe {
         match dtype {
             DType::F16 | DType::BF16 => Scalar::Float(*src.cast::<f32>().add(i) as f64),
@@ -787,7 +793,7 @@ unsafe fn scalar_loop(
     args: [*const u8; 3],
     n: usize,
 ) {
-    // SAFETY: the registers hold `n` lanes of these types.
+    // SAFETY: by the caller's promise the registers hold `n` elements of these types.
     let arg = |k: usize, i: usize| unsafe { read_lane(args[k], types[k], i) };
     for i in 0..n {
         let value = match op {
@@ -798,7 +804,7 @@ unsafe fn scalar_loop(
             Op::ReducePrecision(op) => Scalar::Float(op.apply(arg(0, i).as_f64())).round_to(to),
             _ => break,
         };
-        // SAFETY: as above.
+        // SAFETY: as for the other registers.
         unsafe { write_lane(dst, to, i, value) };
     }
     if !matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Convert(_) | Op::ReducePrecision(_))
@@ -813,21 +819,21 @@ unsafe fn scalar_loop(
         debug_assert_eq!(op.rule().lower(), Lowering::Map);
         let outs = smallvec::smallvec![TensorType::new(to, [n])];
         match op.rule().eval(&mut EvalCx::default(), &refs, &outs) {
-            // SAFETY: as above.
+            // SAFETY: as for the other registers.
             Ok(y) => (0..n).for_each(|i| unsafe { write_lane(dst, to, i, y[0].get(i)) }),
             Err(e) => systole_ir::bug!("{} on one tile: {e}", op.name()),
         }
     }
 }
 
-/// Coordinates of elements `start..start + n`, run by run of equal or of consecutive ones.
+/// Index along one dimension of elements `start..start + n`, in runs of equal or of consecutive values.
 unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usize, n: usize) {
     let mut done = 0;
     while done < n {
         let (at, within) = ((start + done) / inner % size, (start + done) % inner);
         let (run, step) = if inner == 1 { (size - at, 1) } else { (inner - within, 0) };
         let run = run.min(n - done);
-        // SAFETY: the caller has `n` lanes at `dst`.
+        // SAFETY: by the caller's promise `dst` has room for `n` elements.
         unsafe {
             match dtype {
                 DType::I32 | DType::U32 => {
@@ -847,10 +853,10 @@ unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usi
     }
 }
 
-/// `run` elements that lie `stride` apart.
+/// Copies `run` elements at a stride of `stride` elements to contiguous ones.
 #[inline]
 unsafe fn copy_run(to: *mut u8, from: *const u8, size: usize, stride: usize, run: usize) {
-    // SAFETY: the caller has `run` elements at both ends.
+    // SAFETY: by the caller's promise source and destination have `run` elements.
     unsafe {
         match (size, stride) {
             (_, 1) => std::ptr::copy_nonoverlapping(from, to, run * size),
@@ -877,10 +883,10 @@ unsafe fn strided<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usi
     }
 }
 
-/// Writes a register's `n` lanes as array elements.
+/// Writes `n` elements of a register to an array, rounded by `narrow` if it has a narrower type.
 ///
 /// # Safety
-/// `dst` has room for `n` elements of `dtype`, `src` holds `n` lanes; they do not overlap.
+/// `dst` has room for `n` elements of `dtype`, `src` holds `n` register elements; they do not overlap.
 pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<TileFn>, n: usize) {
     // SAFETY: by the caller's promise.
     unsafe {
@@ -891,12 +897,12 @@ pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<T
     }
 }
 
-/// A load from an input, or of a constant.
+/// A load of JIT code whose address advances by a constant from row to row: of an input, or of a constant.
 struct Even {
     input: Option<usize>,
-    /// Bytes from element to element; 0: it is the same everywhere.
+    /// Bytes from element to element of a load at the running index; 0: one element for all.
     size: usize,
-    /// Bytes from row to row and within a row, where these are no elements that follow each other.
+    /// Strides in bytes, from row to row and within a row, where it is broadcast along one of them.
     across: Option<[usize; 2]>,
 }
 
@@ -911,11 +917,11 @@ pub struct MapKernel {
     program: Program,
     elements: usize,
     outputs: Vec<Output>,
-    /// How [`Kernel::run_block`] reads its loads, where it knows the program.
+    /// How [`Kernel::run_block`] reads its loads; `None`: it cannot be an epilogue.
     even: Option<Vec<Even>>,
-    /// See [`MapKernel::row_steps`].
+    /// [`MapKernel::row_steps`].
     steps: Option<Vec<usize>>,
-    /// Loads whose rows are fetched ahead, and bytes of a row: see [`MapKernel::rows_to_fetch`].
+    /// [`MapKernel::rows_to_fetch`].
     ahead: Vec<(usize, usize)>,
 }
 
@@ -923,16 +929,16 @@ struct Output {
     register: usize,
     dtype: DType,
     narrow: Option<TileFn>,
-    /// The register's loop may write straight into the array.
+    /// Whether the instruction's loop writes straight to the array: no rounding, and no other store of the register.
     direct: bool,
-    /// Which of the step's outputs it is, or is part of.
+    /// Index of the step's output that it is, or is part of.
     array: usize,
-    /// Where its elements lie there, if not one after the other.
+    /// Offset and strides in that output; `None`: it is the whole array.
     part: Option<Store>,
 }
 
 impl Output {
-    /// The address of element `i`, for a program with these dimensions.
+    /// Address of flat index `i`, for a program with these dimensions.
     fn address(&self, outputs: &[*mut u8], dims: &[usize], i: usize) -> *mut u8 {
         let element = self.part.as_ref().map_or(i, |part| part.offset + element(dims, &part.strides, i));
         outputs[self.array].wrapping_add(element * self.dtype.size())
@@ -944,12 +950,12 @@ impl MapKernel {
         MapKernel::with(map, level, jit::is_wanted())
     }
 
-    /// `fuse`: by machine code, where that is possible.
+    /// `fuse`: use the JIT if possible.
     pub(crate) fn with(map: &Map, level: Level, fuse: bool) -> MapKernel {
         MapKernel::whole(map, Program::new(map, Sink::Arrays, 0, level, fuse), level)
     }
 
-    /// A program whose results go where `parts` says.
+    /// A program whose stores are strided parts of outputs.
     pub fn of_parts(parts: &StridedMap, level: Level, fuse: bool) -> MapKernel {
         let program = Program::new(&parts.map, Sink::Arrays, 0, level, fuse);
         let mut kernel = MapKernel::whole(&parts.map, program, level);
@@ -987,7 +993,7 @@ impl MapKernel {
 }
 
 impl MapKernel {
-    /// Whether it is machine code.
+    /// Whether it is JIT-compiled.
     pub(crate) fn is_fused(&self) -> bool {
         self.program.is_fused()
     }
@@ -997,12 +1003,12 @@ impl MapKernel {
         self.elements
     }
 
-    /// Instructions and loads, for estimates of time.
+    /// Cost of one element, as [`Program::weight`].
     pub fn weight(&self) -> f64 {
         self.program.weight()
     }
 
-    /// Computes elements `range` on this thread.
+    /// Computes the elements of `range` on this thread.
     ///
     /// # Safety
     /// The module's contract, for these elements.
@@ -1023,7 +1029,7 @@ impl MapKernel {
                         regs.at[o.register] = o.address(outputs, &self.program.dims, start);
                     }
                 }
-                // SAFETY: by the caller's promise; this thread owns the scratch; inputs that lie in an output are
+                // SAFETY: by the caller's promise; this thread owns the scratch; inputs that alias an output are
                 // copied before a tile of it is written.
                 unsafe {
                     self.program.tile(&mut regs, inputs, &copies, scratch, start, len);
@@ -1037,7 +1043,7 @@ impl MapKernel {
         });
     }
 
-    /// The same by machine code.
+    /// [`MapKernel::range`] by JIT code.
     unsafe fn fused_range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
         if let Some(steps) = &self.steps
             && range.start.is_multiple_of(self.program.dims[1])
@@ -1061,7 +1067,8 @@ impl MapKernel {
 }
 
 impl MapKernel {
-    /// Bytes from row to row of each load and each result, where all lie in rows.
+    /// Bytes from row to row of each load, then of each store; `None` unless the program is two-dimensional JIT code
+    /// that works row by row and copies no load.
     fn row_steps(&self) -> Option<Vec<usize>> {
         let &[_, row] = &self.program.dims[..] else { return None };
         let load = |load: &Fetch| match load {
@@ -1074,7 +1081,8 @@ impl MapKernel {
         (self.program.is_fused() && self.program.long && self.program.by_row).then(|| all.collect())
     }
 
-    /// The loads that a program of parts reads in runs: as many as there are, the machine does not foresee them.
+    /// Loads to prefetch one row ahead, with the bytes of a row: a program of strided parts has more short runs than
+    /// the hardware prefetcher follows.
     fn rows_to_fetch(&self) -> Vec<(usize, usize)> {
         let row = self.program.dims.last().copied().unwrap_or(1);
         let bytes = |(k, load): (usize, &Fetch)| match load {
@@ -1086,7 +1094,7 @@ impl MapKernel {
         all.filter(|&(_, bytes)| bytes <= PAGE).collect()
     }
 
-    /// Whole rows by machine code; what the next row reads is fetched before a row is computed, where that is wanted.
+    /// Whole rows by JIT code. Before a row is computed, the next row of the loads in `self.ahead` is prefetched.
     unsafe fn fused_rows(
         &self,
         steps: &[usize],
@@ -1097,7 +1105,7 @@ impl MapKernel {
         let Body::Fused(code) = &self.program.body else { return };
         let row = self.program.dims[1];
         let mut regs = self.program.start(std::ptr::null_mut());
-        // SAFETY: no load is copied, so that no scratch is used.
+        // SAFETY: `row_steps` holds for programs that copy no load, so that `fetch` uses no scratch.
         unsafe { self.program.fetch(&mut regs, inputs, &[], std::ptr::null_mut(), range.start, row) };
         let loads = self.program.loads.len();
         for (at, o) in regs.at[loads..].iter_mut().zip(&self.outputs) {
