@@ -5,7 +5,7 @@
 //! on it.
 
 use crate::simd::amx;
-use crate::simd::gemm::bytes_at_most;
+use crate::simd::gemm::int8_peak_loop;
 use crate::simd::level::{Isa, Level, Tile};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -218,7 +218,7 @@ fn pairs_burst() -> f64 {
 
 /// As [`fma_burst`], of bytes.
 fn bytes_burst(level: Level) -> f64 {
-    let (run, operations) = bytes_at_most(level);
+    let (run, operations) = int8_peak_loop(level);
     // SAFETY: the level is available (see `peak`).
     unsafe { run(STEPS) };
     (operations * STEPS) as f64

@@ -1,8 +1,10 @@
-//! Register kernels of matrix products: f32, f64, and narrow integers in groups.
+//! GEMM microkernels: f32, f64, bf16 pairs, and narrow integers in groups that one instruction sums (VNNI).
 //!
-//! A kernel computes a tile of `MR` rows by a few vectors of columns. The left operand is read packed, or where it
-//! lies with any two strides; the right one by rows of vectors, packed or where it lies. An element of a tile is one
-//! chain of multiply-adds in order, whatever the tile's size, so results do not depend on how a product is cut.
+//! A microkernel computes a register tile of C: up to `M` rows by one or two vectors of columns. A is read from packed
+//! micro-panels or in place with any two strides; B is read one vector of columns at a time, packed or in place.
+//! Blocking, packing and threads are the caller's ([`Tile`] is one call). An element of C is one accumulator: a chain
+//! of multiply-adds in the order of K, whatever the size of the tile. Its rounding depends on how K is blocked, not on
+//! how M and N are.
 
 use crate::simd::level::Level;
 use crate::simd::prefetch::{prefetch_far, prefetch_row};
@@ -10,79 +12,81 @@ use crate::simd::prefetch::{prefetch_far, prefetch_row};
 use crate::simd::vector::x86;
 use crate::simd::vector::{Portable32, Portable64, PortablePairs, Vector};
 
-/// Longest chain of products that one accumulator sums.
+/// KC of the kernels that read A through offset tables ([`IndirectKernel`]): longest chain of multiply-adds of one
+/// accumulator.
 pub const KC: usize = 256;
 
-/// One call of a register kernel of a matrix product.
+/// One microkernel call: `C[rows, columns] = from + A[rows, k] · B[k, columns] + bias`. Strides are in elements.
 #[derive(Clone, Copy)]
 pub struct Tile<T> {
-    /// Steps of the chain of multiply-adds.
+    /// K in groups: a group is one element, or the two or four narrow ones that one instruction sums.
     pub k: usize,
-    /// Rows to write; kernels of one number of rows have just that.
+    /// Rows to write. A kernel that is compiled for one number of rows has exactly these.
     pub rows: usize,
-    /// Left operand: element (row, k) at `row · a_row + k · a_k`. Of a packed one, `a_k` is the rows that it has room for.
+    /// A: element (row, k) at `row · a_row + k · a_k`. Of a packed panel, `a_k` is its height (rows it has room for).
     pub a: *const T,
     pub a_row: usize,
     pub a_k: usize,
-    /// Right operand: row k at `k · b_k`.
+    /// B: row k at `k · b_k`.
     pub b: *const T,
     pub b_k: usize,
-    /// Whether whole vectors of the right operand are readable beyond its last column.
+    /// Whether whole vectors of B may be read beyond its last column.
     pub padded: bool,
-    /// Sums so far, rows `from_row` apart, or null.
+    /// Partial sums of earlier K blocks, rows `from_row` apart; null if none.
     pub from: *const T,
     pub from_row: usize,
-    /// Where the sums go, rows `c_row` apart.
+    /// C, rows `c_row` apart.
     pub c: *mut T,
     pub c_row: usize,
-    /// Whether these two have room for whole tiles.
+    /// Whether `from` and `c` have room for whole tiles.
     pub padded_sums: [bool; 2],
-    /// Added to each row, or null.
+    /// `bias[columns]`, added to each row; null if none.
     pub bias: *const T,
     /// Columns to write.
     pub columns: usize,
-    /// What is needed next: in each round of [`UNROLLED`] steps one address is asked for, `ahead_step` apart.
+    /// Prefetched into L2: one address per [`UNROLLED`] iterations over k, `ahead_step` elements apart.
     pub ahead: *const T,
     pub ahead_step: usize,
 }
 
-/// How a kernel reads its left operand.
+/// Layout of A as a kernel reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// In panels: the rows of one step lie together, and so do the steps.
+    /// Micro-panels: the rows of one k group are adjacent, and k groups follow each other.
     Packed,
-    /// With any strides.
+    /// In place, with any strides.
     Strided,
 }
 
-/// One call of a register kernel that reads its left operand through tables.
+/// One call of a microkernel that reads A through offset tables (im2col without a copy). Strides are in elements.
 pub struct TileArgs<T> {
-    /// Products for each element.
+    /// K: multiply-adds per element of C.
     pub k: usize,
-    /// Left operand.
+    /// Base address of A.
     pub a: *const T,
-    /// Right operand: row k at `k · b_k`, whole vectors readable.
+    /// B: row k at `k · b_k`, whole vectors readable.
     pub b: *const T,
     pub b_k: usize,
-    /// Result tile, rows `c_row` apart.
+    /// C, rows `c_row` apart.
     pub c: *mut T,
     pub c_row: usize,
-    /// Whether to add to the result or to replace it.
+    /// Whether to add to C (beta = 1) or to overwrite it.
     pub add: bool,
-    /// Added to each row, or null; whole vectors readable.
+    /// `bias[columns]`, added to each row, whole vectors readable; null if none.
     pub bias: *const T,
-    /// Columns to write, at most those of the kernel.
+    /// Columns to write, at most the kernel's.
     pub columns: usize,
 }
 
-/// A register kernel.
+/// A microkernel.
 ///
-/// The operands cover the tile's rows, steps and columns; the level's instructions are available.
+/// Callers ensure that the operands cover the tile's rows, k and columns, and that the CPU has the level's
+/// instructions.
 pub type TileKernel<T> = unsafe fn(&Tile<T>);
 
-/// `body` for each row `I` of a tile of `M`, written out: sums stay in registers only where every index is a constant
-/// from the start, and the compiler does not unroll so many rounds by itself. What is behind a `const` that is false is
-/// never compiled: each kernel costs the time of its own rows only.
+/// Unrolls `body` for each row `I < M`. Accumulators stay in registers only if every index is a constant, and the
+/// compiler does not unroll this many iterations itself. A branch behind a false `const` is not compiled, so a kernel
+/// costs compile time for its own rows only.
 macro_rules! each_row {
     ($m:ident, $i:ident => $body:expr) => {
         each_row!(@ $m, $i => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23)
@@ -95,22 +99,22 @@ macro_rules! each_row {
     };
 }
 
-/// The tile of `M` rows by `N` vectors. `STRIDED`: the left operand is; `PADDED`: the right operand always is. `add`:
-/// [`add_rows`] for these vectors.
+/// Computes a tile of `M` rows by `N` vectors. `STRIDED`: A is read in place. `PADDED`: B is always padded to whole
+/// vectors. `add` is [`add_rows`] for these vectors.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PADDED: bool>(
     t: &Tile<V::T>,
     add: unsafe fn(&Tile<V::T>, *const V, usize),
 ) {
-    // SAFETY: the caller's operands cover `M` rows, `k` steps and the columns; the level is available.
+    // SAFETY: the caller's operands cover `M` rows, `k` and the columns; the level's instructions are available.
     unsafe {
         let mut acc = [[V::splat(std::mem::zeroed()); N]; M];
         let whole = t.columns == N * V::LANES;
         if const { PADDED } || t.padded || whole {
-            chain::<V, M, N, STRIDED, false>(t, &mut acc);
+            k_loop::<V, M, N, STRIDED, false>(t, &mut acc);
         } else {
-            chain::<V, M, N, STRIDED, true>(t, &mut acc);
+            k_loop::<V, M, N, STRIDED, true>(t, &mut acc);
         }
         if whole && t.from.is_null() && t.bias.is_null() {
             each_row!(M, I => for j in 0..N {
@@ -118,31 +122,31 @@ unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
             });
             return;
         }
-        // By way of memory, so that one loop does for all numbers of rows.
+        // Accumulators go through memory, so that one loop serves every number of rows.
         let mut sums = [[acc[0][0]; N]; M];
         each_row!(M, I => sums[I] = acc[I]);
         add(t, sums.as_ptr().cast(), M);
     }
 }
 
-/// Lanes of vector `j` that are columns of the tile.
+/// Number of SIMD lanes of vector `j` that are columns of the tile.
 #[inline(always)]
 fn lanes_of<V: Vector>(t: &Tile<V::T>, j: usize) -> usize {
     t.columns.saturating_sub(j * V::LANES).min(V::LANES)
 }
 
-/// Steps of one round of a kernel's loop.
+/// Unroll factor of the loop over k.
 pub const UNROLLED: usize = 4;
 
-/// Steps by which packed operands are asked for before they are used: they come from the second cache.
+/// Prefetch distance of packed operands, in k groups: packed blocks are read from L2.
 const AHEAD: usize = 16;
 
-/// Rows that one pointer of a strided left operand serves: the others lie one and two strides further.
-const GROUP: usize = 3;
+/// Rows per pointer of a strided A: the other rows are addressed at one and two times `a_row`, which saves registers.
+const ROWS_PER_POINTER: usize = 3;
 
-/// All steps of a tile; with `PART`, only its columns may be read.
+/// The loop over k. `MASKED`: only the tile's own columns of B may be read.
 #[inline(always)]
-unsafe fn chain<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PART: bool>(
+unsafe fn k_loop<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const MASKED: bool>(
     t: &Tile<V::T>,
     acc: &mut [[V; N]; M],
 ) {
@@ -150,10 +154,10 @@ unsafe fn chain<V: Vector, const M: usize, const N: usize, const STRIDED: bool, 
     each_row!(M, I => a[I] = t.a.wrapping_add(I * t.a_row));
     let mut b = t.b;
     let mut done = 0;
-    if const { !STRIDED && !PART } {
+    if const { !STRIDED && !MASKED } {
         let rounds = t.k / UNROLLED;
-        // The result's lines are asked for row by row: all at once they would keep the operands' lines waiting. And
-        // late: the operands would push them out of the first cache again.
+        // Rows of C are prefetched one per iteration, since all at once would delay the operands' cache lines; and in
+        // the last iterations only, since the operands would evict them from L1 again.
         let late = rounds.saturating_sub(M + 1);
         let last = t.c.wrapping_add((M - 1) * t.c_row);
         let (mut row, mut ahead) = (t.c, t.ahead);
@@ -169,24 +173,24 @@ unsafe fn chain<V: Vector, const M: usize, const N: usize, const STRIDED: bool, 
             ahead = ahead.wrapping_add(t.ahead_step);
             // SAFETY: as for `tile`.
             unsafe {
-                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
-                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
-                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
-                step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, MASKED>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, MASKED>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, MASKED>(t, &mut a, &mut b, acc);
+                step::<V, M, N, STRIDED, MASKED>(t, &mut a, &mut b, acc);
             }
         }
         done = UNROLLED * rounds;
     }
     for _ in done..t.k {
         // SAFETY: as for `tile`.
-        unsafe { step::<V, M, N, STRIDED, PART>(t, &mut a, &mut b, acc) };
+        unsafe { step::<V, M, N, STRIDED, MASKED>(t, &mut a, &mut b, acc) };
     }
 }
 
-/// One step of all sums of a tile; moves the operands on.
+/// One rank-1 update (one k group) of all accumulators; advances the pointers to A and B.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PART: bool>(
+unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const MASKED: bool>(
     t: &Tile<V::T>,
     a: &mut [*const V::T; M],
     b: &mut *const V::T,
@@ -201,23 +205,24 @@ unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
         }
         for j in 0..N {
             let p = b.wrapping_add(j * V::LANES);
-            row[j] = if PART { V::load_part(p, lanes_of::<V>(t, j)) } else { V::load(p) };
+            row[j] = if MASKED { V::load_part(p, lanes_of::<V>(t, j)) } else { V::load(p) };
         }
         each_row!(M, I => {
-            let p = if STRIDED { a[I / GROUP * GROUP].wrapping_add(I % GROUP * t.a_row) } else { a[0].wrapping_add(I) };
+            let (base, off) = (I / ROWS_PER_POINTER * ROWS_PER_POINTER, I % ROWS_PER_POINTER);
+            let p = if STRIDED { a[base].wrapping_add(off * t.a_row) } else { a[0].wrapping_add(I) };
             let x = V::splat(*p);
             for j in 0..N {
                 acc[I][j] = x.mul_add(row[j], acc[I][j]);
             }
         });
-        each_row!(M, I => if const { if STRIDED { I.is_multiple_of(GROUP) } else { I == 0 } } {
+        each_row!(M, I => if const { if STRIDED { I.is_multiple_of(ROWS_PER_POINTER) } else { I == 0 } } {
             a[I] = a[I].wrapping_add(if STRIDED { t.a_k } else { M });
         });
         *b = b.wrapping_add(t.b_k);
     }
 }
 
-/// Writes the sums of a tile, `rows` by `N` vectors, after what they are added to and with the bias.
+/// Stores accumulators (`rows` by `N` vectors) to C, plus `from` and the bias where there are any.
 #[inline(always)]
 unsafe fn add_rows<V: Vector, const N: usize>(t: &Tile<V::T>, sums: *const V, rows: usize) {
     for i in 0..rows {
@@ -238,7 +243,7 @@ unsafe fn add_rows<V: Vector, const N: usize>(t: &Tile<V::T>, sums: *const V, ro
     }
 }
 
-/// Writes the accumulators to the result: whole vectors, or by way of a small buffer where it is narrower.
+/// Stores accumulators to C: directly if `columns` fills the vectors, else through a buffer of whole vectors.
 #[inline(always)]
 unsafe fn write_tile<V: Vector, const M: usize, const N: usize>(t: &TileArgs<V::T>, acc: &[[V; N]; M]) {
     // SAFETY: the caller's result has `M` rows of `columns` columns.
@@ -260,7 +265,7 @@ unsafe fn write_tile<V: Vector, const M: usize, const N: usize>(t: &TileArgs<V::
     }
 }
 
-/// A tile with the left operand read through tables: element (row, k) at `rows[row] + steps[k]`.
+/// A tile with A read through offset tables: element (row, k) at `rows[row] + steps[k]`.
 #[inline(always)]
 unsafe fn indirect<V: Vector, const M: usize, const N: usize>(
     t: &TileArgs<V::T>,
@@ -327,7 +332,7 @@ unsafe fn finish_whole<V: Vector, const M: usize, const N: usize>(
     }
 }
 
-/// Kernels of one width by rows: for a packed left operand, and for a strided one where there are any.
+/// Microkernels of one vector count, indexed by rows − 1: for packed A, and for strided A (may be empty).
 pub struct Table<T: 'static> {
     pub packed: &'static [TileKernel<T>],
     pub strided: &'static [TileKernel<T>],
@@ -339,20 +344,20 @@ macro_rules! kernels {
         unsafe fn $run<const M: usize, const STRIDED: bool>(t: &Tile<$t>) {
             $(#[target_feature(enable = $feature)])?
             unsafe fn add(t: &Tile<$t>, sums: *const $v, rows: usize) {
-                // SAFETY: by the promise of `TileKernel`, and of `tile`.
+                // SAFETY: `TileKernel`'s contract, and that of `tile`.
                 unsafe { add_rows::<$v, $n>(t, sums, rows) }
             }
-            // SAFETY: by the promise of `TileKernel`.
+            // SAFETY: `TileKernel`'s contract.
             unsafe { tile::<$v, M, $n, STRIDED, $padded>(t, add) }
         }
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
         static $table: Table<$t> = Table { packed: &[$($run::<$m, false>),*], strided: &[$($run::<$s, true>),*] };
     };
-    // Operands of any layout.
+    // A and B packed or in place.
     (any $table:ident, $run:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
         kernels!($table, $run, $v, $t, $n, false, [$($m)*], [$($m)*] $(, $feature)?);
     };
-    // Packed operands.
+    // A and B packed, B padded.
     (packed $table:ident, $run:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
         kernels!($table, $run, $v, $t, $n, true, [$($m)*], [] $(, $feature)?);
     };
@@ -396,10 +401,10 @@ indirect_kernels!(avx2_32x2_indirect, x86::V8x32, f32, 2, [1 2 3 4 5 6], "avx2,f
 indirect_kernels!(avx512_32x2_indirect, x86::V16x32, f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
 indirect_kernels!(avx512_32x1_indirect, x86::V16x32, f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx2,fma");
 
-/// A register kernel whose left operand is read through tables of row and step offsets.
+/// A microkernel that reads A through tables of row and k offsets. The first argument is the number of rows.
 pub type IndirectKernel = unsafe fn(usize, &TileArgs<f32>, *const usize, *const usize);
 
-/// The table-driven kernel of f32 for a product of `n` columns: kernel, rows, columns.
+/// The f32 microkernel with offset tables for N = `n`: kernel, rows (MR), columns (NR).
 pub fn indirect_shape(level: Level, n: usize) -> (IndirectKernel, usize, usize) {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -415,50 +420,51 @@ pub fn indirect_shape(level: Level, n: usize) -> (IndirectKernel, usize, usize) 
     }
 }
 
-/// Steps of one block of vector kernels, at most: the more, the less often sums are read and written.
+/// KC of the vector kernels, in k groups. A larger KC reads and writes partial sums less often.
 pub const CHAIN: usize = 768;
-/// Bytes of a row of the right operand's columns that stay in the second cache, of vector kernels.
-const GROUP_BYTES: usize = 512;
-/// Columns that no group has more of.
+/// NC of the vector kernels, in bytes of one row of B: a packed block of KC by NC stays in L2.
+const NC_BYTES: usize = 512;
+/// Largest NC of all kernels, in columns.
 pub const WIDEST: usize = 256;
 
-/// Register kernels of one width.
+/// Microkernels of one vector width, with their blocking.
 #[derive(Clone, Copy)]
 pub struct Shape<T: 'static> {
     table: &'static Table<T>,
-    /// Columns of a tile, and of one of its vectors.
+    /// NR: columns of a tile; and SIMD lanes of one vector.
     pub columns: usize,
     pub lanes: usize,
-    /// A kernel of one vector, for the last columns.
+    /// Kernels of one vector, for the last columns.
     narrow: Option<&'static Table<T>>,
-    /// Steps of one block, about, and what steps are a multiple of.
+    /// KC, about (blocks of K are made even), and what K is padded to a multiple of; both in k groups.
     pub chain: usize,
     pub unit: usize,
-    /// Columns of the right operand that stay in the second cache.
+    /// NC: columns of a block of packed B that stays in L2.
     pub group: usize,
-    /// Rows of one task, at most, where sums wait for the next block: in the second cache, if kernels are that fast.
+    /// MC: rows of one task, at most, where partial sums are kept between blocks of K. Tile-register kernels are fast
+    /// enough to need their sums in L2; vector kernels are not limited.
     pub task_rows: usize,
-    /// Nanoseconds of one core for a step of `lanes` sums, about.
+    /// Cost estimate: nanoseconds of one core for one k group of `lanes` elements of C.
     pub step_ns: f64,
-    /// How packed rows become tile registers, where kernels use those.
+    /// Set-up of tile registers, for kernels that use them.
     pub registers: Option<Registers>,
 }
 
-/// What goes around calls of kernels that use tile registers.
+/// Tile-register configuration around kernel calls (AMX `LDTILECFG` and `TILERELEASE`).
 #[derive(Clone, Copy)]
 pub struct Registers {
-    /// Prepares this thread's tile registers for panels of so many rows.
+    /// Configures this thread's tile registers for A panels of this many rows.
     pub configure: unsafe fn(usize),
-    /// Gives them back.
+    /// Releases this thread's tile registers.
     pub release: unsafe fn(),
 }
 
-/// This thread's tile registers, until it is dropped.
+/// Guard: this thread's tile registers are configured until it is dropped.
 pub struct Configured(Registers);
 
 impl Configured {
     pub fn new(r: Registers, height: usize) -> Configured {
-        // SAFETY: kernels of tile registers are chosen where the machine has them.
+        // SAFETY: such kernels are selected only where the CPU has tile registers.
         unsafe { (r.configure)(height) };
         Configured(r)
     }
@@ -480,7 +486,7 @@ impl<T> Shape<T> {
             narrow,
             chain: CHAIN,
             unit: 1,
-            group: GROUP_BYTES / size_of::<T>(),
+            group: NC_BYTES / size_of::<T>(),
             task_rows: usize::MAX,
             step_ns: 0.16,
             registers: None,
@@ -492,7 +498,7 @@ impl<T> Shape<T> {
         Shape { columns: lanes, ..Shape::new(table, lanes, None) }
     }
 
-    /// Kernels of tile registers of `lanes` columns, two side by side, for blocks of `chain` steps in units of `unit`.
+    /// Tile-register kernels: two tiles of `lanes` columns side by side, KC = `chain`, K padded to `unit`.
     pub const fn tiled(
         table: &'static Table<T>,
         lanes: usize,
@@ -511,17 +517,18 @@ impl<T> Shape<T> {
         }
     }
 
-    /// Rows that packed panels of `rows` have room for.
+    /// Height of a packed A panel of `rows` rows. Above one tile's rows, two tiles of equal height hold it: an even
+    /// number.
     pub fn height(&self, rows: usize) -> usize {
         if self.registers.is_some() && rows > self.lanes { rows.next_multiple_of(2) } else { rows }
     }
 
-    /// The most rows of a tile.
+    /// MR: the most rows of a tile.
     pub fn rows(&self) -> usize {
         self.table.packed.len()
     }
 
-    /// The kernel for a tile.
+    /// The kernel for a tile of `rows` by `columns`.
     pub fn kernel(&self, rows: usize, left: Left, columns: usize) -> TileKernel<T> {
         let table = match self.narrow {
             Some(narrow) if columns <= self.lanes => narrow,
@@ -533,15 +540,15 @@ impl<T> Shape<T> {
         }
     }
 
-    /// Columns that the kernel for `columns` of them reads where the right operand is padded.
+    /// Columns that the kernel for `columns` columns reads from a padded B.
     pub fn width(&self, columns: usize) -> usize {
         if self.narrow.is_some() && columns <= self.lanes { self.lanes } else { self.columns }
     }
 }
 
-/// Types of sums that have register kernels.
+/// Accumulator types of the microkernels.
 pub trait Element: Copy + Send + Sync + Default + 'static {
-    /// The sum of two, modulo the width of integers.
+    /// The sum of two; wraps for integers.
     fn plus(self, other: Self) -> Self;
 }
 
@@ -561,7 +568,7 @@ elements! {
     i32, i32::wrapping_add;
 }
 
-/// The f32 kernels for a product of `n` columns.
+/// The f32 kernels for N = `n`.
 pub fn shape_f32(level: Level, n: usize) -> Shape<f32> {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -579,7 +586,8 @@ pub fn shape_f32(level: Level, n: usize) -> Shape<f32> {
     }
 }
 
-/// The kernels for a product of `n` columns whose steps are pairs of bf16, where the level has the instruction.
+/// The kernels whose k group is a pair of bf16 (`VDPBF16PS`), for N = `n`; `None` where the level lacks the
+/// instruction.
 pub fn shape_halves(level: Level, n: usize) -> Option<Shape<f32>> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512Bf16 {
@@ -603,7 +611,7 @@ pub fn shape_f64(level: Level) -> Shape<f64> {
     }
 }
 
-/// The kernels whose steps are pairs of 16-bit numbers.
+/// The kernels whose k group is a pair of i16.
 pub fn shape_pairs(level: Level) -> Shape<i32> {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -614,7 +622,7 @@ pub fn shape_pairs(level: Level) -> Shape<i32> {
     }
 }
 
-/// The kernel whose steps are four unsigned bytes by four signed ones, where this machine has the instruction.
+/// The kernels whose k group is four u8 by four i8 (VNNI); `None` where the machine lacks the instruction.
 pub fn shape_quads(level: Level) -> Option<Shape<i32>> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512 && is_x86_feature_detected!("avx512vnni") {
@@ -624,10 +632,10 @@ pub fn shape_quads(level: Level) -> Option<Shape<i32>> {
     None
 }
 
-/// Runs so many steps of independent multiply-adds of bytes in registers, as the kernels of a level do them; and the
-/// operations of a step: what the machine can do at most.
-pub fn bytes_at_most(level: Level) -> (unsafe fn(usize), usize) {
-    /// `ROWS` by four sums, as many as the registers hold.
+/// The peak rate of int8 multiply-adds: a loop of that many iterations of independent register-only multiply-adds, as
+/// the level's kernels use them, and the operations (two per multiply-add) of one iteration.
+pub fn int8_peak_loop(level: Level) -> (unsafe fn(usize), usize) {
+    /// `ROWS` by four accumulators, as many as the registers hold.
     #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
     #[inline(always)]
     unsafe fn busy<V: Vector<T = i32>, const ROWS: usize>(steps: usize) {
@@ -637,7 +645,7 @@ pub fn bytes_at_most(level: Level) -> (unsafe fn(usize), usize) {
             let columns = [V::splat(a), V::splat(b), V::splat(c), V::splat(d)];
             let (mut rows, mut sums) = ([columns[1]; ROWS], [[columns[0]; 4]; ROWS]);
             for _ in 0..steps {
-                // Factors that change, and differ: what is the same would be multiplied once.
+                // Factors change in each iteration and differ: the compiler would hoist or share equal products.
                 each_row!(ROWS, I => {
                     rows[I] = rows[I].add(columns[I % 4]);
                     for j in 0..4 {
@@ -669,7 +677,7 @@ pub fn bytes_at_most(level: Level) -> (unsafe fn(usize), usize) {
     at!(PortablePairs, 2, 2)
 }
 
-/// A matrix in memory: element (i, j) at `i · row + j · col`.
+/// A matrix in memory: element (i, j) at `i · row + j · col` elements.
 #[derive(Clone, Copy)]
 pub struct View<T> {
     pub ptr: *const T,
@@ -677,16 +685,14 @@ pub struct View<T> {
     pub col: usize,
 }
 
-/// Elements of the packed form of `k` rows by `n` columns.
+/// Elements of packed B, `[k, n]` in panels of `columns` columns.
 pub fn packed_len(columns: usize, k: usize, n: usize) -> usize {
     n.next_multiple_of(columns) * k
 }
 
-/// Packs `k` rows of `n` columns of the right operand: panels of the kernel's width `w`, each `k` rows, zeros beyond
-/// the last column.
+/// Packs B `[k, n]` into panels of `w` columns: `[ceil(n / w), k, w]`, zero beyond the last column.
 ///
-/// # Safety
-/// The view covers the range; `dst` has room for [`packed_len`] elements.
+/// # Safety The view covers `k` by `n`; `dst` has room for [`packed_len`] elements.
 pub unsafe fn pack_right<T: Element>(w: usize, b: View<T>, k: usize, n: usize, dst: *mut T) {
     for (p, j0) in (0..n).step_by(w).enumerate() {
         let columns = w.min(n - j0);
@@ -700,7 +706,7 @@ pub unsafe fn pack_right<T: Element>(w: usize, b: View<T>, k: usize, n: usize, d
                     (columns..w).for_each(|j| *to.add(j) = T::default());
                 }
             } else {
-                // Columns lie apart: go along them, so that reads are contiguous where rows are.
+                // Rows of B are strided: copy by columns, which are contiguous where B is transposed.
                 for j in 0..columns {
                     let from = b.ptr.add((j0 + j) * b.col);
                     for i in 0..k {

@@ -1,7 +1,9 @@
-//! Loops over one tile for each element-wise op: which op on which element type has a vectorisable loop.
+//! Vectorisable loops over one tile of elements, for each element-wise op and element type that has one.
 //!
-//! Lanes: f32, f64 and integers as they are, bool as bytes 0 and 1, f16 and bf16 as f32 rounded to the narrow type
-//! after every op (so results are those of an engine that stores every intermediate value).
+//! The interpreter of element-wise programs calls these; `jit` compiles whole programs instead. Lanes are the elements
+//! as loops see them: f32, f64 and integers unchanged, bool as bytes 0 and 1, f16 and bf16 as f32 that is rounded to
+//! the narrow type after every op. Results are therefore those of an engine that stores every intermediate value. An op
+//! without a loop is evaluated element by element.
 
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::math;
@@ -9,7 +11,7 @@ use std::marker::PhantomData;
 use systole_ir::op::{Binary, Direction, Unary};
 use systole_ir::{DType, Op};
 
-/// Bytes of one lane.
+/// Bytes of one lane (an element as loops see it).
 pub fn lane_size(dtype: DType) -> usize {
     match dtype {
         DType::F16 | DType::BF16 => 4,
@@ -17,7 +19,7 @@ pub fn lane_size(dtype: DType) -> usize {
     }
 }
 
-/// Rounding of f32 lanes to what is stored.
+/// Rounds an f32 lane to the stored type.
 pub trait Round {
     fn round(x: f32) -> f32;
 }
@@ -43,7 +45,7 @@ impl Round for F16 {
     }
 }
 
-/// A function of lanes.
+/// A function of one lane, compiled for instruction set `I`.
 trait Fn1<A, Z> {
     fn f<I: Isa>(a: A) -> Z;
 }
@@ -51,9 +53,9 @@ trait Fn2<A, Z> {
     fn f<I: Isa>(a: A, b: A) -> Z;
 }
 
-/// A number that loops compute with.
+/// An element type of the loops.
 pub trait Lane: Copy {
-    /// Whether networks compute with it (see [`Tile::EVERY_LEVEL`]).
+    /// Whether its loops are compiled for every level; others run the portable code (see [`Tile::EVERY_LEVEL`]).
     const COMMON: bool;
 }
 macro_rules! lane_types {
@@ -63,7 +65,7 @@ lane_types!(f32: true, i32: true, u8: true, u32: true, f64: false, i8: false, i1
 
 struct Loop1<A, Z, F>(PhantomData<(A, Z, F)>);
 impl<A: Lane, Z: Lane, F: Fn1<A, Z>> Tile for Loop1<A, Z, F> {
-    // Either: narrow floats are u16 in memory and f32 lanes.
+    // Either type: f16 and bf16 are u16 in memory and f32 lanes, and u16 alone is not common.
     const EVERY_LEVEL: bool = A::COMMON || Z::COMMON;
 
     #[inline(always)]
@@ -147,7 +149,7 @@ fn1!(
     NonZero64: f64 => u8, |x, I| (x != 0.0) as u8;
 );
 
-/// An f32 function followed by rounding.
+/// An f32 function, its result rounded by `R`.
 struct Rounded<F, R>(PhantomData<(F, R)>);
 impl<F: Fn1<f32, f32>, R: Round> Fn1<f32, f32> for Rounded<F, R> {
     #[inline(always)]
@@ -195,16 +197,16 @@ impl Fn2<f32, f32> for Pow32 {
     }
 }
 
-/// A vector loop, then the standard library's function for the lanes that the loop's method does not cover.
+/// A vector loop; then the standard library's function, in f64, for elements outside the vector method's range.
 struct Fixed1<F, const QUARTER: i64>(PhantomData<F>);
 impl<F: Fn1<f32, f32>, const QUARTER: i64> Tile for Fixed1<F, QUARTER> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the same promises.
+        // SAFETY: the caller's promises are those of `Tile::run`.
         unsafe { Loop1::<f32, f32, F>::run::<I>(dst, a, b, c, n) };
         // SAFETY: by the promises of `Tile::run`.
         let (d, a) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n)) };
-        // NaN is not within the limit either.
+        // A NaN compares false, so it is not covered either.
         let covered = |x: &f32| x.abs() <= math::TRIG_LIMIT;
         if !a.iter().fold(true, |all, x| all & covered(x)) {
             for (d, a) in d.iter_mut().zip(a).filter(|(_, a)| !covered(a)) {
@@ -219,7 +221,7 @@ struct FixedPow;
 impl Tile for FixedPow {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the same promises.
+        // SAFETY: the caller's promises are those of `Tile::run`.
         unsafe { Loop2::<f32, f32, Pow32>::run::<I>(dst, a, b, c, n) };
         // SAFETY: by the promises of `Tile::run`.
         let (d, a, b) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n), lanes::<f32>(b, n)) };
@@ -233,7 +235,7 @@ impl Tile for FixedPow {
     }
 }
 
-/// Integer arithmetic, which wraps.
+/// Wrapping integer arithmetic.
 trait Int: Copy + Ord {
     fn add(self, b: Self) -> Self;
     fn sub(self, b: Self) -> Self;
@@ -326,7 +328,7 @@ macro_rules! relations {
 }
 relations!(IsEq, ==; IsNe, !=; IsGe, >=; IsGt, >; IsLe, <=; IsLt, <;);
 
-/// `pred ? a : b` on lanes of one width: predicate first.
+/// `pred ? a : b`; the predicate is the first operand.
 struct SelectLoop<T>(PhantomData<T>);
 impl<T: Copy> Tile for SelectLoop<T> {
     #[inline(always)]
@@ -335,7 +337,7 @@ impl<T: Copy> Tile for SelectLoop<T> {
         let (d, p, a, b) =
             unsafe { (lanes_mut::<T>(dst, n), lanes::<u8>(p, n), lanes::<T>(a, n), lanes::<T>(b, n)) };
         for (((d, p), a), b) in d.iter_mut().zip(p).zip(a).zip(b) {
-            // An `if` would become a branch around the loads, one element at a time.
+            // An `if` would compile to a branch around the loads, which is not vectorised.
             *d = std::hint::select_unpredictable(*p != 0, *a, *b);
         }
     }
@@ -349,14 +351,14 @@ impl Tile for Clamp32 {
         let (d, lo, x, hi) = unsafe {
             (lanes_mut::<f32>(dst, n), lanes::<f32>(lo, n), lanes::<f32>(x, n), lanes::<f32>(hi, n))
         };
-        // One after the other: what the compiler makes of both together keeps numbers below the normal range where a
-        // thread takes them as zero, and each alone does not.
+        // Two loops: from a fused one the compiler makes code that keeps subnormal numbers where the thread treats them
+        // as zero (DAZ); each loop alone does not.
         d.iter_mut().zip(x).zip(lo).for_each(|((d, x), lo)| *d = math::maximum(*x, *lo));
         d.iter_mut().zip(hi).for_each(|(d, hi)| *d = math::minimum(*d, *hi));
     }
 }
 
-/// `a as Z`: truncates and saturates from floats, wraps between integers, rounds to floats.
+/// `a as Z`: floats to integers truncate and saturate, integers wrap, conversion to float rounds.
 struct CastLoop<A, Z>(PhantomData<(A, Z)>);
 macro_rules! casts {
     ($($a:ty => $($z:ty),*;)*) => { $( $(
@@ -397,7 +399,7 @@ fn float2<F: Fn2<f32, f32>>(dtype: DType, level: Level) -> TileFn {
     }
 }
 
-/// The loop of an op on lanes of `from` giving lanes of `to`; `None`: evaluate element by element.
+/// The loop of an op from lanes of `from` to lanes of `to`; `None`: it must be evaluated element by element.
 pub fn loop_of(op: &Op, from: DType, to: DType, level: Level) -> Option<TileFn> {
     match op {
         Op::Unary(op) => unary(*op, from, level),
@@ -411,7 +413,7 @@ pub fn loop_of(op: &Op, from: DType, to: DType, level: Level) -> Option<TileFn> 
             4 => level.tile::<SelectLoop<u32>>(),
             _ => level.tile::<SelectLoop<u64>>(),
         }),
-        // Clamping picks one of its operands: nothing to round for the narrow floats.
+        // Clamp returns one of its operands, so the narrow floats need no rounding.
         Op::Clamp(_) if matches!(from, DType::F32 | DType::F16 | DType::BF16) => {
             Some(level.tile::<Clamp32>())
         }
@@ -505,7 +507,7 @@ fn binary(op: Binary, dtype: DType, level: Level) -> Option<TileFn> {
         (U16, Binary::Maximum | Binary::Minimum) => int_order::<u16>(op, level)?,
         (U32, Binary::Maximum | Binary::Minimum) => int_order::<u32>(op, level)?,
         (U64, Binary::Maximum | Binary::Minimum) => int_order::<u64>(op, level)?,
-        // Two's complement: signed and unsigned share these.
+        // Two's complement: the same code for signed and unsigned.
         (I8 | U8, _) => int_binary::<u8>(op, level)?,
         (I16 | U16, _) => int_binary::<u16>(op, level)?,
         (I32 | U32, _) => int_binary::<u32>(op, level)?,
@@ -575,13 +577,13 @@ fn convert(from: DType, to: DType, level: Level) -> Option<TileFn> {
         (F32 | F16 | BF16, F32 | F16 | BF16) => float1::<Same32>(to, level),
         (F32 | F16 | BF16, Bool) => loop1::<f32, u8, NonZero32>(level),
         (F64, Bool) => loop1::<f64, u8, NonZero64>(level),
-        // Every bool lane is 0 or 1, so it reads as u8.
+        // A bool lane is 0 or 1, so it reads as u8.
         (Bool | U8, F32) => cast::<u8, f32>(level),
         (Bool | U8, F64) => cast::<u8, f64>(level),
         (Bool | U8, I32) => cast::<u8, i32>(level),
         (Bool | U8, I64) => cast::<u8, i64>(level),
         (Bool | U8, U32) => cast::<u8, u32>(level),
-        // 8 bits are exact in every float; other integers may need rounding, which goes element by element.
+        // 8-bit integers are exact in every float. Wider ones may need rounding and are evaluated element by element.
         (Bool | U8, F16 | BF16) => cast::<u8, f32>(level),
         (F32 | F16 | BF16, F64) => cast::<f32, f64>(level),
         (F32 | F16 | BF16, I8) => cast::<f32, i8>(level),
@@ -621,7 +623,7 @@ fn convert(from: DType, to: DType, level: Level) -> Option<TileFn> {
     })
 }
 
-/// The loops between f32 lanes and stored narrow floats; `None` where storage and lanes are the same.
+/// Loads stored narrow floats as f32 lanes; `None` where storage and lanes are the same.
 pub fn widen(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::BF16 => Some(loop1::<u16, f32, FromBf16>(level)),
@@ -630,12 +632,13 @@ pub fn widen(dtype: DType, level: Level) -> Option<TileFn> {
     }
 }
 
-/// Two numbers of 16 bits in each word: the lower one from `a`, the upper one from `b`; zeros for one that is not there.
+/// Interleaves 16-bit numbers into 32-bit words: the low half from `a`, the high half from `b`; zero for an absent
+/// operand.
 struct Interleave<const A: bool, const B: bool>;
 impl<const A: bool, const B: bool> Tile for Interleave<A, B> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`, for those operands that are there.
+        // SAFETY: by the promises of `Tile::run`, for the operands that are present.
         unsafe {
             let d = lanes_mut::<u32>(dst, n);
             let a = if A { lanes::<u16>(a, n) } else { &[] };
@@ -654,7 +657,7 @@ impl<const A: bool, const B: bool> Tile for Interleave<A, B> {
     }
 }
 
-/// Makes words of pairs of bf16 from two arrays.
+/// Interleaves two arrays of bf16 into 32-bit words (VNNI pairs).
 #[derive(Clone, Copy)]
 pub struct Pairs {
     both: TileFn,
@@ -671,10 +674,9 @@ impl Pairs {
         }
     }
 
-    /// `n` words at `to`; zeros for an array that is not there.
+    /// Writes `n` words to `to`; zero in the half of an absent array.
     ///
-    /// # Safety
-    /// The arrays have `n` elements, and `to` room for `n` words.
+    /// # Safety The arrays have `n` elements, and `to` has room for `n` words.
     #[inline(always)]
     pub unsafe fn put(&self, a: Option<*const u8>, b: Option<*const u8>, to: *mut f32, n: usize) {
         let d = to.cast::<u8>();
@@ -690,7 +692,7 @@ impl Pairs {
     }
 }
 
-/// The inverse of [`widen`].
+/// Stores f32 lanes as narrow floats: the inverse of [`widen`].
 pub fn narrow(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::BF16 => Some(loop1::<f32, u16, IntoBf16>(level)),
@@ -703,9 +705,8 @@ pub fn narrow(dtype: DType, level: Level) -> Option<TileFn> {
 mod tests {
     use super::*;
 
-    /// Element-wise ops of f32 that run element by element through the interpreter's rule, each about a hundred times as
-    /// slow as a loop of vectors (`cargo run --release -p systole-cpu --example elementwise` says how slow). None of
-    /// them is in a preset's step.
+    /// Element-wise f32 ops that are evaluated element by element, each about a hundred times slower than a vector loop
+    /// (`cargo run --release -p systole-cpu --example elementwise` measures it). No preset's training step has one.
     const WITHOUT_VECTORS: &[&str] = &["tan", "cbrt", "atan2", "remainder"];
 
     #[test]

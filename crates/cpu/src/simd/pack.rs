@@ -1,49 +1,52 @@
-//! Packing of matrix operands into panels: the order in which register kernels read them, widened on the way.
+//! Packs GEMM operands into micro-panels, the layout in which microkernels read them, with conversion to the panel's
+//! type.
 //!
-//! A panel is `k` steps of a few lanes (rows of a left operand, columns of a right one) that lie together. A step is
-//! one product of floats, or a group of narrow integers that one instruction sums: four bytes or two words, kept in
-//! an i32. Distances are in bytes, so that one loop serves every stored type.
+//! A panel is `k` groups of a few lanes (rows of A, or columns of B); the lanes of one group are adjacent. A group is
+//! one float, or the narrow integers along K that one instruction sums (four bytes or two 16-bit words in an i32: VNNI
+//! layout). Source strides are in bytes, so that one loop serves every stored type. Panels for tile registers are
+//! packed in `amx/pack.rs`.
 
 use crate::simd::level::Level;
 use crate::simd::math;
 use systole_ir::DType;
 
-/// One panel to pack.
+/// One panel to pack: source `[lanes, products]`, destination `[k, fill]`.
 pub struct PanelArgs<T> {
-    /// Lane 0, product 0.
+    /// Source of lane 0, first element along K.
     pub src: *const u8,
-    /// Bytes between lanes and between products.
+    /// Source strides in bytes: between lanes, and between elements along K.
     pub lane: usize,
     pub step: usize,
-    /// Lanes of the source, and those to write: zeros beyond the source's.
+    /// Lanes of the source, and lanes to write: zero beyond the source's.
     pub lanes: usize,
     pub fill: usize,
-    /// Steps to write.
+    /// Groups to write.
     pub k: usize,
-    /// Products that the source has; where groups are not full, zeros follow.
+    /// Elements along K that the source has; the rest of the last group is zero.
     pub products: usize,
     pub dst: *mut T,
-    /// Elements between steps of the panel.
+    /// Destination stride between groups, in elements.
     pub stride: usize,
 }
 
-/// Packs panels that lie side by side in one source.
+/// Packs panels that lie side by side in one source (all have the same strides and `k`).
 ///
-/// The source covers lanes and products, each destination `k` steps of `fill` lanes; the level is available.
+/// Callers ensure that the source covers `lanes` by `products`, that each destination covers `k` groups of `fill`
+/// lanes, and that the CPU has the level's instructions.
 pub type PackFn<T> = unsafe fn(&[PanelArgs<T>]);
 
-/// How groups of stored integers are formed.
+/// How stored integers form groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Group {
-    /// Four bytes as they are.
+    /// Four bytes, unchanged.
     Bytes,
-    /// Four signed bytes plus 128 each: unsigned.
+    /// Four signed bytes, 128 added to each: unsigned.
     Offset,
-    /// Two numbers widened to 16 bits.
+    /// Two numbers, widened to 16 bits.
     Words,
 }
 
-/// What packs a stored type of floats as f32.
+/// Packs stored floats as f32.
 pub fn floats(stored: DType, level: Level) -> PackFn<f32> {
     match (stored, level) {
         #[cfg(target_arch = "x86_64")]
@@ -64,18 +67,18 @@ pub fn floats(stored: DType, level: Level) -> PackFn<f32> {
     }
 }
 
-/// What packs bf16 in pairs, the bits of which are one number of the panel.
+/// Packs pairs of bf16 along K; an f32 of the panel holds the bits of one pair.
 #[cfg(target_arch = "x86_64")]
 pub fn halves() -> PackFn<f32> {
     avx512::halves
 }
 
-/// What packs f64.
+/// Packs f64.
 pub fn doubles() -> PackFn<f64> {
     plain::<f64, Same>
 }
 
-/// What packs integers in groups; `None` where the group does not hold the stored type.
+/// Packs integers in groups; `None` where the group cannot hold the stored type.
 pub fn integers(stored: DType, group: Group, level: Level) -> Option<PackFn<i32>> {
     Some(match (stored, group) {
         (DType::I8 | DType::U8, Group::Bytes) => quads::<0>(level),
@@ -87,7 +90,7 @@ pub fn integers(stored: DType, group: Group, level: Level) -> Option<PackFn<i32>
     })
 }
 
-/// Adds 128 to each of four bytes.
+/// Adds 128 to each of four bytes, modulo 256.
 const FLIP: u32 = 0x8080_8080;
 
 fn quads<const FLIP: u32>(level: Level) -> PackFn<i32> {
@@ -98,7 +101,7 @@ fn quads<const FLIP: u32>(level: Level) -> PackFn<i32> {
     }
 }
 
-/// A stored element as a number of the panel.
+/// Loads one stored element as the panel's type.
 pub trait Cell<T> {
     unsafe fn get(p: *const u8) -> T;
 }
@@ -130,7 +133,7 @@ impl Cell<f32> for F16Cell {
     }
 }
 
-/// Element by element; along the source's contiguous direction.
+/// Element by element, with the source's smaller stride innermost.
 unsafe fn plain<T: Copy + Default, C: Cell<T>>(panels: &[PanelArgs<T>]) {
     // SAFETY: by the promise of `PackFn`.
     panels.iter().for_each(|p| unsafe { plain_panel::<T, C>(p) });
@@ -147,7 +150,7 @@ unsafe fn plain_panel<T: Copy + Default, C: Cell<T>>(p: &PanelArgs<T>) {
     }
 }
 
-/// Some lanes and steps of a panel.
+/// A range of lanes and groups of a panel (groups of one element).
 #[inline(always)]
 unsafe fn part<T: Copy, C: Cell<T>>(
     p: &PanelArgs<T>,
@@ -165,7 +168,7 @@ unsafe fn part<T: Copy, C: Cell<T>>(
     }
 }
 
-/// Up to four bytes of a lane, from product `4 · step` on.
+/// Up to four bytes of a lane, from element `4 · step` along K; zero beyond the source.
 #[inline(always)]
 unsafe fn quad(p: &PanelArgs<i32>, lane: usize, step: usize) -> u32 {
     let from = p.src.wrapping_add(lane * p.lane + 4 * step * p.step);
@@ -200,7 +203,7 @@ unsafe fn pairs<S: Copy + Into<i16>>(panels: &[PanelArgs<i32>]) {
     panels.iter().for_each(|p| unsafe { pairs_of_panel::<i32, S>(p) });
 }
 
-/// Words of two numbers each, wherever these lie.
+/// Pairs of 16-bit numbers, for any strides.
 unsafe fn pairs_of_panel<T, S: Copy + Into<i16>>(p: &PanelArgs<T>) {
     for step in 0..p.k {
         for lane in 0..p.fill {
@@ -219,17 +222,17 @@ unsafe fn pairs_of_panel<T, S: Copy + Into<i16>>(p: &PanelArgs<T>) {
     }
 }
 
-/// Stored types as vectors of four-byte lanes.
+/// Vector loads of stored types, as 32-bit SIMD lanes.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Bf16Cell, Cell, F16Cell, Same};
     use std::arch::x86_64::*;
 
-    /// Loads of a stored type. Callers keep to the level of each.
+    /// Vector loads of a stored type. Callers ensure that the CPU has the instructions of each.
     pub trait Stored {
         type Cell: Cell<f32>;
         const SIZE: usize;
-        /// AVX-512: the lanes of the mask, zeros elsewhere.
+        /// AVX-512: the lanes of the mask, zero elsewhere.
         unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512;
         /// AVX2: eight lanes.
         unsafe fn load8(p: *const u8) -> __m256;
@@ -297,10 +300,10 @@ pub(crate) mod avx512 {
     use super::{PanelArgs, pairs_of_panel, plain, quads_of_panel};
     use std::arch::x86_64::*;
 
-    /// Rows of a source that are asked for before they are read.
+    /// Prefetch distance, in source rows.
     const AHEAD: usize = 8;
 
-    /// The lowest `n` lanes, at most all 16.
+    /// Mask of the lowest `n` lanes, at most all 16.
     #[inline(always)]
     fn mask(n: usize) -> __mmask16 {
         if n >= 16 { !0 } else { (1 << n) - 1 }
@@ -321,13 +324,13 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Lanes lie together in the source too: row by row through all panels.
+    /// Lanes are contiguous in the source: copies row by row, across all panels.
     #[inline(always)]
     unsafe fn rows<S: Stored>(panels: &[PanelArgs<f32>], k: usize) {
         for step in 0..k {
             for p in panels {
                 let (from, to) = (p.src.wrapping_add(step * p.step), p.dst.wrapping_add(step * p.stride));
-                // Rows lie apart: nothing but this tells the machine which one comes next.
+                // Source rows are far apart: the hardware prefetcher does not find the next one.
                 prefetch(from.wrapping_add(AHEAD * p.step));
                 if p.lanes == 32 && p.fill == 32 {
                     // SAFETY: two whole vectors of source and panel.
@@ -350,18 +353,18 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Asks for a cache line.
+    /// Prefetches a cache line into L1.
     #[inline(always)]
     fn prefetch(p: *const u8) {
-        // SAFETY: a hint.
+        // SAFETY: a prefetch may have any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
     }
 
-    /// Products lie together in the source: 16 × 16 elements at a time change places. `flip` is xored to the bits.
+    /// K is contiguous in the source: transposes 16 × 16 blocks. `flip` is XORed to the bits of each present element.
     #[inline(always)]
     unsafe fn columns<S: Stored>(p: &PanelArgs<f32>, flip: f32) {
         let steps = p.k;
-        // SAFETY: masks keep to the lanes and products of source and panel.
+        // SAFETY: masks keep reads and writes within the lanes and K of source and panel.
         unsafe {
             let flip = _mm512_set1_ps(flip);
             for lane in (0..p.fill).step_by(16) {
@@ -370,7 +373,7 @@ pub(crate) mod avx512 {
                 let from = p.src.wrapping_add(lane * p.lane);
                 for step in (0..steps).step_by(16) {
                     let read = if lanes > 0 { mask(steps - step) } else { 0 };
-                    // Lanes that are missing read the last one, and become zeros below.
+                    // Missing lanes read the last present one, and are zeroed at the store.
                     let mut square = [_mm512_setzero_ps(); 16];
                     for (i, row) in square.iter_mut().enumerate() {
                         let at = i.min(lanes.saturating_sub(1)) * p.lane + step * S::SIZE;
@@ -389,23 +392,23 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Asks for a cache line for the second cache: lanes that lie a power of two apart share few places of the first.
+    /// Prefetches a cache line into L2: lanes a power of two apart share few sets of L1.
     #[inline(always)]
     fn far(p: *const u8) {
-        // SAFETY: a hint.
+        // SAFETY: a prefetch may have any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
-    /// Sixteen vectors of sixteen words: rows become columns.
+    /// Transposes 16 × 16 words.
     #[inline(always)]
     pub unsafe fn transposed_words(r: [__m512i; 16]) -> [__m512i; 16] {
-        // SAFETY: the caller has AVX-512; any bits are vectors of either type.
+        // SAFETY: the caller has AVX-512; both vector types have the same size, and any bits are valid.
         unsafe { std::mem::transmute(transposed(std::mem::transmute::<[__m512i; 16], [__m512; 16]>(r))) }
     }
 
     #[inline(always)]
     unsafe fn transposed(r: [__m512; 16]) -> [__m512; 16] {
-        // SAFETY: the level is available.
+        // SAFETY: the caller has AVX-512.
         unsafe {
             let zero = _mm512_setzero_ps();
             let (mut t, mut q, mut y) = ([zero; 16], [zero; 16], [zero; 16]);
@@ -444,7 +447,7 @@ pub(crate) mod avx512 {
         // SAFETY: by the promise of `PackFn`.
         unsafe {
             if first.step == 2 {
-                // A pair lies together: words change places as floats do.
+                // The two of a pair are adjacent: pairs are transposed as 32-bit words.
                 panels
                     .iter()
                     .for_each(|p| columns::<Word>(&PanelArgs { k: whole, products: whole, ..*p }, 0.0));
@@ -465,7 +468,7 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Lanes lie together: two rows of the source are interleaved, through all panels.
+    /// Lanes are contiguous: interleaves two source rows, across all panels.
     #[inline(always)]
     unsafe fn halves_of_rows(panels: &[PanelArgs<f32>], steps: usize) {
         for step in 0..steps {
@@ -502,7 +505,7 @@ pub(crate) mod avx512 {
         // SAFETY: by the promise of `PackFn`.
         unsafe {
             if p.step == 1 {
-                // A group lies together: words change places as floats do.
+                // The four of a group are adjacent: groups are transposed as 32-bit words.
                 let words = PanelArgs {
                     src: p.src,
                     lane: p.lane,
@@ -533,7 +536,7 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Lanes lie together: sixteen bytes of four products each are interleaved.
+    /// Lanes are contiguous: interleaves 16 bytes of each of four source rows.
     #[inline(always)]
     unsafe fn interleaved<const FLIP: u32>(p: &PanelArgs<i32>, steps: usize) {
         for step in 0..steps {
@@ -574,7 +577,7 @@ mod avx2 {
 
     #[inline(always)]
     unsafe fn one<S: Stored>(p: &PanelArgs<f32>) {
-        // SAFETY: by the promise of `PackFn`: whole vectors are read and written only where there are eight lanes.
+        // SAFETY: by the promise of `PackFn`; whole vectors are read and written only where there are eight lanes.
         unsafe {
             if p.lane != S::SIZE && p.step != S::SIZE {
                 return plain_panel::<f32, S::Cell>(p);
@@ -612,7 +615,7 @@ mod avx2 {
 
     #[inline(always)]
     unsafe fn transposed(r: [__m256; 8]) -> [__m256; 8] {
-        // SAFETY: the level is available.
+        // SAFETY: the caller has AVX2.
         unsafe {
             let zero = _mm256_setzero_ps();
             let (mut t, mut q, mut y) = ([zero; 8], [zero; 8], [zero; 8]);

@@ -1,4 +1,4 @@
-//! Tile registers in plain code, as the manual defines them, for tests.
+//! Software emulation of tile registers, as the manual defines them, for tests.
 
 use crate::simd::amx::kernels::{Kernels, Of};
 use crate::simd::amx::tile::{Config, Dot, LANES, LINE, Unit, Work};
@@ -9,7 +9,7 @@ pub static EMULATED: Kernels = Of::<Emulated>::KERNELS;
 
 type Register = [[u8; LINE]; LANES];
 
-/// Rows and bytes of a row that each register is configured for, and what is in it.
+/// Per register: configured rows and bytes of a row, and contents.
 struct State {
     shape: [(usize, usize); 8],
     registers: [Register; 8],
@@ -20,12 +20,12 @@ thread_local! {
 }
 
 impl State {
-    /// Runs on this thread's registers, which must be configured.
+    /// Runs `f` on this thread's registers, which must be configured.
     fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
         STATE.with(|s| f(s.borrow_mut().as_mut().expect("tile registers are not configured")))
     }
 
-    /// `C += A · B`, where `row` computes one row of sums from one row of A and all of B.
+    /// `C += A · B`; `row` computes one row of C from one row of A and all of B.
     fn dot(c: u8, a: u8, b: u8, row: impl Fn(&[[u8; 4]], &[Vec<[u8; 4]>], &mut [[u8; 4]])) {
         assert!(c != a && a != b && b != c, "registers {c}, {a} and {b}");
         State::with(|s| {
@@ -57,19 +57,19 @@ impl State {
     }
 }
 
-/// Numbers below the normal range are zero.
+/// Flushes subnormals to zero.
 fn flush(x: f32) -> f32 {
     if x.is_subnormal() { 0f32.copysign(x) } else { x }
 }
 
-/// The `i`-th bf16 of a word.
+/// The `i`-th bf16 of a word, flushed.
 fn half(word: [u8; 4], i: usize) -> f32 {
     flush(f32::from_le_bytes([0, 0, word[2 * i], word[2 * i + 1]]))
 }
 
 pub(crate) struct Emulated;
 
-// SAFETY: memory is touched where the instructions would touch it.
+// SAFETY: accesses the same memory as the instructions.
 unsafe impl Unit for Emulated {
     type Lanes = [f32; LANES];
 
@@ -116,8 +116,8 @@ unsafe impl Unit for Emulated {
         });
     }
 
-    /// Even and odd products are summed apart, by fused multiply-adds, and then added to the sum so far. Every result
-    /// is rounded to nearest; operands and results below the normal range are zero.
+    /// Even and odd products are summed separately by fused multiply-adds, and then added to the accumulator. Every
+    /// result is rounded to nearest; subnormal operands and results are zero.
     unsafe fn bf16<const C: u8, const A: u8, const B: u8>() {
         State::dot(C, A, B, |left, right, sums| {
             for (j, sum) in sums.iter_mut().enumerate() {

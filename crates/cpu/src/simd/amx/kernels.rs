@@ -1,32 +1,32 @@
-//! The table of kernels that is made of a unit.
+//! The table of AMX kernels, built for one [`Unit`].
 
 use crate::simd::amx::spread::Spread;
 use crate::simd::amx::tile::{Bf16, Config, Dot, LANES, Signed, Split, Unit, Unsigned, Work, dots};
 use crate::simd::gemm::{Registers, Shape, Table, TileKernel};
 use std::marker::PhantomData;
 
-/// Steps of a block: the longer, the less often sums are read and written, but a panel of the left operand has to stay in
-/// the first cache.
+/// KC, in words along K. A larger KC reads and writes partial sums less often, but a panel of A has to stay in L1.
 const CHAIN: usize = 256;
 
 /// The kernels of one unit.
 #[derive(Clone, Copy)]
 pub struct Kernels {
     pub bf16: Shape<f32>,
-    /// Of f32, see [`Split`].
+    /// f32 as split bf16, see [`Split`].
     pub split: Shape<f32>,
     pub signed: Shape<i32>,
     pub unsigned: Shape<i32>,
-    /// Products of bf16 with operands in place.
+    /// bf16 products that read operands in place.
     pub spread: Spread,
-    /// So many times [`AT_MOST`] products of registers alone, of bf16 and of bytes: what the unit can do at most.
+    /// Peak-rate loops of bf16 and int8: this many times [`AT_MOST`] operations on registers alone.
     pub at_most: [unsafe fn(usize); 2],
 }
 
-/// Operations that [`Kernels::at_most`] does each time, of bf16 and of bytes: on four tiles of sums.
+/// Operations (two per multiply-add) of one iteration of [`Kernels::at_most`], of bf16 and int8: four accumulator
+/// tiles.
 pub const AT_MOST: [usize; 2] = [LANES.pow(3) * 4 * 2 * 2, LANES.pow(3) * 4 * 4 * 2];
 
-/// Products of what is in the registers.
+/// Products of register contents, this many times.
 struct Rounds<D>(usize, PhantomData<D>);
 
 impl<D: Dot> Work for Rounds<D> {
@@ -58,7 +58,7 @@ unsafe fn at_most<U: Unit, D: Dot>(times: usize) {
     }
 }
 
-/// What is made of a unit, and of one kind of its products.
+/// Kernels of a unit, and of one kind of dot product.
 pub(crate) struct Of<U, D = ()>(PhantomData<(U, D)>);
 
 impl<U: Unit, D: Dot> Of<U, D> {

@@ -1,14 +1,14 @@
-//! Products by tile registers (AMX): bf16 with f32 sums, bytes with 32-bit sums, and f32 as three products of bf16.
+//! GEMM kernels on tile registers (AMX): bf16 with f32 accumulators, int8 with i32 accumulators, and f32 as three bf16
+//! products.
 //!
-//! A tile register holds 16 rows of 64 bytes. One instruction multiplies 16 rows of 16 words of the left operand with 16
-//! words of 16 columns of the right one; a word is two bf16 or four bytes. Kernels keep two by two tiles of sums
-//! (registers 0 to 3); the left operand passes through registers 4 and 5, the right one through 6 and 7. Both are packed
-//! so that a tile is a few whole cache lines ([`pack`]).
+//! A tile register holds 16 rows of 64 bytes. One instruction multiplies 16 rows of 16 words of A by 16 words of 16
+//! columns of B; a word is two bf16 or four bytes along K. Kernels keep two by two accumulator tiles (registers 0 to
+//! 3); A is loaded to registers 4 and 5, B to registers 6 and 7. Both are packed so that a tile is consecutive cache
+//! lines ([`pack`]).
 //!
-//! The instructions are behind [`Unit`], so that tests run all of this on any machine with [`emulated`] tiles.
-//! Tile registers belong to a thread and must be configured before use; whoever calls kernels does that
-//! ([`Registers`]). The instructions round to nearest and treat numbers below the normal range as zero, whatever the
-//! thread's floating-point mode.
+//! The instructions are behind [`Unit`], so that tests run all kernels on any machine with [`emulated`] tiles. Tile
+//! registers belong to a thread and must be configured before use, which is the caller's task ([`Registers`]). The
+//! instructions round to nearest and flush subnormal numbers to zero, whatever the thread's floating-point mode.
 
 #[cfg(test)]
 mod emulated;
@@ -41,8 +41,7 @@ pub fn kernels_of(level: Level) -> Option<&'static Kernels> {
     None
 }
 
-/// Whether this machine has tile registers, this process may use them, and they compute what they should. The first
-/// call finds out.
+/// Whether this machine has tile registers, this process may use them, and they compute correctly. Checked once.
 #[cfg(target_arch = "x86_64")]
 pub fn is_available() -> bool {
     use std::sync::OnceLock;
@@ -61,8 +60,8 @@ pub fn is_available() -> bool {
     })
 }
 
-/// Compares small products of whole numbers with sums computed otherwise: a virtual machine that has the instructions
-/// but not their effect must not spoil results.
+/// Checks small products of integers against exact sums: some virtual machines report the instructions but do not
+/// implement them, and must not spoil results.
 fn computes_right(kernels: &Kernels) -> bool {
     let pair = |x: i32| u32::from(math::to_bf16(x as f32));
     let byte = |x: i32| u32::from(x as u8);
@@ -71,10 +70,10 @@ fn computes_right(kernels: &Kernels) -> bool {
         && trial(&kernels.unsigned, DType::U8, (0, 241), byte, |sum| sum)
 }
 
-/// Rows and columns of a trial.
+/// Rows and columns of the trial products.
 const SIZE: usize = 2 * LANES;
 
-/// One operand of a trial as kernels read it, for `k` steps.
+/// One operand of a trial product, packed to `k` words along K.
 fn packed<T: Element>(
     stored: DType,
     lanes: &[i32],
@@ -94,8 +93,8 @@ fn packed<T: Element>(
     to
 }
 
-/// Whether one product of `[32, K]` and `[K, 32]` comes out right. Its elements are `count` whole numbers from `least`
-/// on, `stored` says how many bytes of their `bits` are stored.
+/// Whether one product `[32, K] · [K, 32]` is exact. Its elements are `count` integers from `least` on; `bits` gives
+/// their representation, of which `stored` says how many bytes are stored.
 fn trial<T: Element + PartialEq>(
     shape: &Shape<T>,
     stored: DType,
@@ -154,7 +153,7 @@ mod tests {
     #[test]
     fn a_wrong_unit_is_found_out() {
         assert!(computes_right(&EMULATED));
-        // Bytes above 127 are taken as negative ones.
+        // Treats bytes above 127 as negative.
         let wrong = Kernels { unsigned: EMULATED.signed, ..EMULATED };
         assert!(!computes_right(&wrong));
         let wrong = Kernels { bf16: EMULATED.split, ..EMULATED };
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn registers_alone_multiply_what_is_counted() {
-        // 16 by 16 sums of 32 products of bf16, or 64 of bytes, in each of four tiles.
+        // Per instruction 16 by 16 sums of 32 bf16 or 64 int8 products, times four tiles.
         assert_eq!(AT_MOST, [4 * 16 * 16 * 32 * 2, 4 * 16 * 16 * 64 * 2]);
         for at_most in EMULATED.at_most {
             // SAFETY: emulated registers are everywhere.

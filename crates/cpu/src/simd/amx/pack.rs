@@ -1,8 +1,8 @@
-//! Packing for tile registers: 32-bit words of two bf16 or four bytes, sixteen words of each lane together.
+//! Packs operands for tile registers (AMX): 32-bit words of two bf16 or four bytes along K, in chunks of sixteen words.
 //!
-//! A panel is a sequence of chunks of sixteen words. Of the left operand's, a row of a tile is a lane's words: each lane
-//! is one cache line. Of the right operand's, a row of a tile is one word of all lanes. f32 is split in two bf16, of
-//! which the high ones of a chunk come first and the low ones after them.
+//! A panel is a sequence of chunks of sixteen words along K. In a panel of A, a tile row is the words of one lane (row
+//! of A): one cache line per lane. In a panel of B, a tile row is one word of all lanes (columns of B): VNNI layout.
+//! f32 is split into two bf16; in each chunk the plane of high parts is followed by the plane of low parts.
 
 use crate::simd::amx::tile::LANES;
 use crate::simd::level::Level;
@@ -10,7 +10,7 @@ use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};
 use systole_ir::DType;
 
-/// What packs the left and the right operand of a stored type; `None` where tile registers have no product of it.
+/// Packing functions of A and B for a stored type; `None` where tile registers have no dot product of it.
 pub fn packs<T: 'static>(stored: DType, level: Level) -> Option<[PackFn<T>; 2]> {
     Some(match stored {
         DType::BF16 => both::<T, Bf16>(level),
@@ -35,14 +35,14 @@ fn both<T: 'static, S: Stored>(_: Level) -> [PackFn<T>; 2] {
     [plain::<T, S, true>, plain::<T, S, false>]
 }
 
-/// A stored element and the parts of words that it becomes.
+/// A stored element, and how it is split into the words of a panel.
 trait Stored: 'static {
     const SIZE: usize;
-    /// Products of a word.
+    /// Elements along K per word.
     const GROUP: usize;
-    /// Words of a group: the high and the low halves of split numbers.
+    /// Words per group: two (high and low parts) for split numbers, else one.
     const PLANES: usize;
-    /// The bits in each plane's word, at its low end.
+    /// An element's bits in each plane's word, right-aligned.
     unsafe fn bits(p: *const u8) -> [u32; 2];
 }
 
@@ -70,7 +70,7 @@ impl Stored for Bf16 {
     }
 }
 
-/// f32 as a high and a low bf16. What is not finite has no low part.
+/// f32 as the sum of a high and a low bf16. An infinite or NaN high part has a low part of zero.
 struct Float;
 impl Stored for Float {
     const SIZE: usize = 4;
@@ -87,7 +87,7 @@ impl Stored for Float {
     }
 }
 
-/// Words of a panel: chunk, plane, lane and place in the chunk to elements of the destination.
+/// Index of a word in the panel, from chunk, plane, lane, and word within the chunk.
 #[inline(always)]
 fn place<S: Stored, const LEFT: bool>(
     fill: usize,
@@ -105,7 +105,7 @@ fn chunks<T, S: Stored>(p: &PanelArgs<T>) -> usize {
     p.k / (LANES * S::PLANES)
 }
 
-/// Word by word.
+/// Packs word by word.
 unsafe fn plain<T, S: Stored, const LEFT: bool>(panels: &[PanelArgs<T>]) {
     for p in panels {
         // SAFETY: by the promise of `PackFn`.
@@ -143,17 +143,17 @@ mod avx512 {
     use crate::simd::pack::avx512::transposed_words;
     use std::arch::x86_64::*;
 
-    /// Rows of the source that are asked for before they are read.
+    /// Prefetch distance, in source rows.
     const AHEAD: usize = 16;
 
-    /// Vectors of sixteen words, one for each plane. Callers have AVX-512.
+    /// Loads sixteen words as one vector per plane. Callers have AVX-512.
     pub trait Vectors: Stored {
-        /// Words of one lane, whose first `count` elements are there.
+        /// The words of one lane, of which the first `count` elements exist.
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2];
-        /// One word of sixteen lanes, those of the mask: element `i` of the word is at `p + i · step`, for the first
+        /// One word of the sixteen lanes in the mask: element `i` of the word is at `p + i · step`, for the first
         /// `count` of them.
         unsafe fn across(p: *const u8, step: usize, count: usize, lanes: __mmask16) -> [__m512i; 2];
-        /// The same of 32 lanes, sixteen after the other.
+        /// The same for 32 lanes, as two vectors.
         #[inline(always)]
         unsafe fn across_two(p: *const u8, step: usize, count: usize) -> [[__m512i; 2]; 2] {
             // SAFETY: as above.
@@ -164,7 +164,7 @@ mod avx512 {
         }
     }
 
-    /// The lowest `n` bits, at most all.
+    /// Mask of the lowest `n` bits, at most all.
     #[inline(always)]
     fn mask(n: usize) -> u64 {
         if n >= 64 { !0 } else { (1 << n) - 1 }
@@ -248,13 +248,13 @@ mod avx512 {
         }
     }
 
-    /// The masks of the two elements of a word, of which `count` are there.
+    /// The masks of the two elements of a word, of which `count` exist.
     #[inline(always)]
     fn both(lanes: __mmask16, count: usize) -> [__mmask16; 2] {
         [if count > 0 { lanes } else { 0 }, if count > 1 { lanes } else { 0 }]
     }
 
-    /// Which 16-bit halves of 32 numbers in two vectors are the upper ones.
+    /// Permutation that takes the upper 16 bits of the 32 lanes of two vectors.
     static UPPER_HALVES: [u16; 32] = {
         let mut halves = [0; 32];
         let mut i = 0;
@@ -265,7 +265,7 @@ mod avx512 {
         halves
     };
 
-    /// Which 16-bit numbers of two vectors pair those at the same place, in the first and in the second half.
+    /// Permutations that interleave the 16-bit lanes of two vectors: first and second half of the result.
     static INTERLEAVED: [[u16; 32]; 2] = {
         let mut order = [[0; 32]; 2];
         let mut i = 0;
@@ -276,10 +276,10 @@ mod avx512 {
         order
     };
 
-    /// The high and the low part of each number, as f32 with empty lower halves.
+    /// High and low part of each number, as f32 whose lower 16 bits are zero.
     #[inline(always)]
     unsafe fn split(x: __m512) -> [__m512i; 2] {
-        // SAFETY: the level is available.
+        // SAFETY: the caller has AVX-512.
         unsafe {
             let high = rounded(x);
             let rest = _mm512_sub_ps(x, _mm512_castsi512_ps(high));
@@ -289,10 +289,10 @@ mod avx512 {
         }
     }
 
-    /// To the nearest bf16, as f32.
+    /// Rounds to the nearest bf16, as f32.
     #[inline(always)]
     unsafe fn rounded(x: __m512) -> __m512i {
-        // SAFETY: the level is available.
+        // SAFETY: the caller has AVX-512.
         unsafe {
             let bits = _mm512_castps_si512(x);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
@@ -311,7 +311,7 @@ mod avx512 {
             if p.step == S::SIZE {
                 panels.iter().for_each(|p| (0..chunks::<T, S>(p)).for_each(|i| along::<T, S, LEFT>(p, i)));
             } else if p.lane == S::SIZE {
-                // Neighbouring panels read on where the last one ended.
+                // Panels innermost: each continues the source row where the previous one ended.
                 (0..chunks::<T, S>(p)).for_each(|i| panels.iter().for_each(|p| across::<T, S, LEFT>(p, i)));
             } else {
                 panels.iter().for_each(|p| plain_panel::<T, S, LEFT>(p));
@@ -319,14 +319,14 @@ mod avx512 {
         }
     }
 
-    /// The source of some lanes of a chunk, and how many products it has from there on.
+    /// Source address of a lane of a chunk, and the elements along K from there.
     #[inline(always)]
     fn source<T, S: Vectors>(p: &PanelArgs<T>, chunk: usize, lane: usize) -> (*const u8, usize) {
         let first = chunk * LANES * S::GROUP;
         (p.src.wrapping_add(lane * p.lane + first * p.step), p.products.saturating_sub(first))
     }
 
-    /// A chunk of a panel whose lanes' products lie together in the source.
+    /// Packs a chunk whose elements along K are contiguous in the source.
     #[inline(always)]
     unsafe fn along<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
         for lane in (0..p.fill).step_by(LANES) {
@@ -343,7 +343,7 @@ mod avx512 {
         }
     }
 
-    /// A chunk of a panel whose products' lanes lie together in the source.
+    /// Packs a chunk whose lanes are contiguous in the source.
     #[inline(always)]
     unsafe fn across<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
         let mut lane = 0;
@@ -378,8 +378,8 @@ mod avx512 {
         }
     }
 
-    /// Writes sixteen words of each of `SQUARES` times sixteen lanes; `words` gives those of one lane (`BY_LANE`), or one
-    /// word of the lanes.
+    /// Writes sixteen words of each of `SQUARES` times sixteen lanes, transposing where source and panel order differ.
+    /// `words` gives the words of one lane (`BY_LANE`), or one word of sixteen lanes.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
     unsafe fn square<T, S: Vectors, const LEFT: bool, const BY_LANE: bool, const SQUARES: usize>(
@@ -415,7 +415,7 @@ mod avx512 {
         }
     }
 
-    /// Writes the words of the `i`-th of sixteen lanes, or the `i`-th word of them.
+    /// Writes the words of lane `i`, or word `i` of sixteen lanes, to the panel.
     #[inline(always)]
     unsafe fn put<T, S: Vectors, const LEFT: bool>(
         p: &PanelArgs<T>,
@@ -437,10 +437,10 @@ mod avx512 {
         }
     }
 
-    /// Asks for a cache line for the second cache: lanes that lie a power of two apart share few places of the first.
+    /// Prefetches a cache line into L2: lanes a power of two apart share few sets of L1.
     #[inline(always)]
     fn ahead(p: *const u8) {
-        // SAFETY: a hint.
+        // SAFETY: a prefetch may have any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 }
@@ -450,7 +450,7 @@ mod tests {
     use super::*;
     use systole_ir::rng::Stream;
 
-    /// Packs random bytes of lanes and products with given distances both ways.
+    /// Compares vectorised with scalar packing, on random bytes with lanes or K contiguous.
     fn check(stored: DType, (lanes, fill, products): (usize, usize, usize), by_lanes: bool, left: bool) {
         let size = stored.size();
         let (words, planes) = if stored == DType::F32 { (2, 2) } else { (4 / size, 1) };

@@ -1,8 +1,9 @@
-//! Products of bf16 with an operand that lies where it is: rows of its tiles at equal distances, in runs of chunks.
+//! AMX products of bf16 that read operands in place: tile rows at a constant stride, K in runs of chunks.
 //!
-//! A chunk is sixteen words along the products. Of windows over an image, the rows of the left operand's tiles are
-//! pixels that follow each other, and a run is a tap's channels ([`Windows`]); of a kernel's gradient, the rows of the
-//! right operand's tiles are pairs of pixels, and a run is an image ([`Sums`]). Attention's products are one run.
+//! A chunk is sixteen words along K; a run is a number of consecutive chunks at an address of its own. In a convolution
+//! the rows of A tiles are consecutive output pixels and a run is the channels of one filter tap ([`Windows`]). In its
+//! gradient w.r.t. the weights the rows of B tiles are pairs of pixels (K) and a run is an image ([`Sums`]).
+//! Attention's products have one run.
 
 use crate::simd::amx::tile::{Bf16, Config, LANES, LINE, Lanes, Unit, Work, dots};
 #[cfg(test)]
@@ -12,73 +13,73 @@ use std::mem::MaybeUninit;
 
 /// Columns of two tiles side by side.
 pub const COLUMNS: usize = 2 * LANES;
-/// Numbers that statistics of a panel of one image take: what is subtracted first, sums, sums of squares.
+/// f32 elements of the statistics of one panel and image: shift, sums, sums of squares; [`COLUMNS`] each.
 pub const STATISTICS: usize = 3 * COLUMNS;
-/// Lines that are fetched with each chunk.
+/// Cache lines prefetched per chunk.
 const FETCHED: usize = 4;
 
-/// Operands of two by two tiles, or fewer; distances in bytes.
+/// Operands of up to two by two tiles; strides in bytes.
 pub struct Operands {
-    /// The first rows of the left operand's tiles.
+    /// First row of each A tile.
     pub a: [*const u8; 2],
     pub a_row: usize,
     pub a_chunk: usize,
-    /// The first row of the right operand's first tile, and how far the second one lies from it.
+    /// First row of the first B tile, and the distance to the second tile.
     pub b: *const u8,
     pub b_next: usize,
     pub b_row: usize,
     pub b_chunk: usize,
-    /// Where each run begins, from the addresses above, and its chunks.
+    /// Offsets of each run from the addresses above; number of runs, and chunks per run.
     pub a_runs: *const usize,
     pub b_runs: *const usize,
     pub runs: usize,
     pub chunks: usize,
-    /// Memory that is fetched meanwhile: where it begins and ends.
+    /// Memory to prefetch meanwhile: begin and end.
     pub ahead: [*const u8; 2],
     /// Whether there are two tiles of rows, and two of columns.
     pub two: [bool; 2],
 }
 
-/// What becomes of a tile of rows.
+/// Output of one tile of rows.
 #[derive(Clone, Copy)]
 pub struct Rows {
-    /// The first row's place in the result, and bytes between rows.
+    /// The first row in the result, and bytes between rows.
     pub to: *mut u8,
     pub row: usize,
-    /// Rows before this one were written before.
+    /// Rows before this one have been written already (tiles overlap).
     pub skip: usize,
-    /// [`STATISTICS`] numbers that the rows are added to, or null; whether these are the first rows.
+    /// [`STATISTICS`] elements to which the rows are added, or null; and whether these are the first rows.
     pub statistics: *mut f32,
     pub begins: bool,
 }
 
-/// Sums over all runs, rounded where they are narrow, to places in a result.
+/// Computes sums over all runs, rounds them if the result is bf16, and writes them to a result with any row stride.
 pub struct Windows {
     pub operands: Operands,
     /// Rows of each tile, as configured.
     pub height: usize,
     pub columns: usize,
     pub rows: [Rows; 2],
-    /// Whole tiles of columns are readable, or null. Narrow results are rounded before and after it is added.
+    /// Readable for whole tiles of columns, or null. bf16 results are rounded before and after it is added.
     pub bias: *const f32,
     /// Whether results are bf16, else f32.
     pub narrow: bool,
 }
 
-/// Sums over all runs, to whole tiles of numbers.
+/// Computes sums over all runs into whole tiles of f32.
 pub struct Sums {
     pub operands: Operands,
     pub c: *mut f32,
-    /// Bytes between their rows.
+    /// Bytes between rows of `c`.
     pub c_row: usize,
-    /// Whether they are added to what is there.
+    /// Whether to add to `c` (beta = 1).
     pub add: bool,
 }
 
-/// Kernels of one unit; whoever calls the latter two has configured this thread's registers.
+/// Kernels of one unit. Callers of `windows` and `sums` have configured this thread's tile registers.
 #[derive(Clone, Copy)]
 pub struct Spread {
-    /// Prepares registers for left tiles of so many rows.
+    /// Configures registers for A tiles of this many rows.
     pub configure: unsafe fn(usize),
     pub release: unsafe fn(),
     pub windows: unsafe fn(&Windows),
@@ -102,7 +103,7 @@ unsafe fn configure<U: Unit>(rows: usize) {
 }
 
 impl Operands {
-    /// Adds all products to the sums in the registers.
+    /// Adds the products of all runs to the accumulators.
     #[inline(always)]
     unsafe fn add<U: Unit, const R: bool, const C: bool>(&self) {
         let [mut ahead, end] = self.ahead;
@@ -136,7 +137,7 @@ impl Operands {
     }
 }
 
-/// Runs an expression with constants for one or two tiles of rows and of columns.
+/// Evaluates an expression with constants for one or two tiles of rows and of columns.
 macro_rules! with_tiles {
     ($two:expr, |$r:ident, $c:ident| $body:expr) => {
         match $two {
@@ -153,7 +154,7 @@ macro_rules! with_tiles {
     }};
 }
 
-/// Bytes between rows of a buffer's sums.
+/// Bytes between rows in the buffer.
 const ROW: usize = 2 * LINE;
 
 #[inline(always)]
@@ -167,7 +168,7 @@ unsafe fn zero<U: Unit>() {
     }
 }
 
-/// Stores sums of tiles of `height` rows one below and beside the other, `row` bytes between rows.
+/// Stores accumulator tiles of `height` rows as a block whose rows are `row` bytes apart.
 #[inline(always)]
 unsafe fn store<U: Unit, const R: bool, const C: bool>(to: *mut u8, row: usize, height: usize) {
     let down = to.wrapping_add(height * row);
@@ -215,7 +216,7 @@ impl Work for Sums {
     }
 }
 
-/// Sums of two by two tiles, on whole lines.
+/// Two by two accumulator tiles, aligned to cache lines.
 #[repr(align(64))]
 struct Buffer([MaybeUninit<f32>; COLUMNS * COLUMNS]);
 
@@ -240,7 +241,7 @@ impl Work for Windows {
     }
 }
 
-/// Sixteen numbers of each of `N` tiles.
+/// A row of `N` tiles: sixteen f32 of each.
 #[inline(always)]
 unsafe fn load<V: Lanes, const N: usize>(from: *const f32) -> [V; N] {
     let mut all = [V::zero(); N];
@@ -263,7 +264,7 @@ unsafe fn put<V: Lanes, const N: usize>(all: &[V; N], to: *mut f32) {
     }
 }
 
-/// Sums and squares of distances from what is subtracted first.
+/// Sums and sums of squares of the differences from a shift.
 struct Statistics<V, const N: usize> {
     from: [V; N],
     sums: [V; N],
@@ -284,7 +285,7 @@ impl<V: Lanes, const N: usize> Statistics<V, N> {
 }
 
 impl Windows {
-    /// Writes the rows of one tile, whose sums lie in rows of [`COLUMNS`].
+    /// Writes the rows of one tile, and adds them to the statistics. Its sums are rows of [`COLUMNS`] elements.
     #[inline(always)]
     unsafe fn finish<U: Unit, const N: usize>(&self, rows: &Rows, sums: *mut f32) {
         // SAFETY: by the promise of `Work`.
@@ -306,8 +307,8 @@ impl Windows {
                 squares: [U::Lanes::zero(); N],
             };
             if rows.begins {
-                // What is subtracted is the mean of the first rows, a part of all: so near to the mean of all that
-                // little is lost where their difference is taken off.
+                // The shift is the mean of the first rows: near the mean of all, so that the later subtraction of the
+                // squared difference cancels few digits.
                 let mut total = [U::Lanes::zero(); N];
                 for i in rows.skip..self.height {
                     let y = self.write::<U::Lanes, N>(rows, sums, i, bias);
@@ -336,7 +337,7 @@ impl Windows {
         }
     }
 
-    /// Writes row `i`; what it then holds.
+    /// Writes row `i`; returns the values as stored.
     #[inline(always)]
     unsafe fn write<V: Lanes, const N: usize>(
         &self,

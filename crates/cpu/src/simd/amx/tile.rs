@@ -1,21 +1,21 @@
-//! The ground of all kernels on tile registers: the instructions ([`Unit`]), their configuration, kinds of products
-//! ([`Dot`]), and the microkernel of packed operands ([`tile`]).
+//! Base of all AMX kernels: the instructions ([`Unit`]), their configuration, the kinds of dot product ([`Dot`]), and
+//! the GEMM microkernel for packed operands ([`tile`]).
 
 use crate::simd::gemm::{Element, Tile, UNROLLED};
 use crate::simd::prefetch::prefetch_far;
 use std::mem::MaybeUninit;
 
-/// Rows of a tile register, and 32-bit numbers of one of its rows.
+/// Rows of a tile register, and 32-bit elements of a row.
 pub const LANES: usize = 16;
-/// Bytes of a row.
+/// Bytes of a row of a tile register.
 pub const LINE: usize = 64;
-/// Columns that most fused kernels take at a time: two vectors of f32, one of bf16.
+/// Columns that most fused kernels compute at a time: two vectors of f32, one of bf16.
 pub const WIDTH: usize = 32;
 
-/// Rows of a tile register and bytes of one of its rows.
+/// Shape of a tile register: rows, and bytes of a row.
 pub type TileShape = (usize, usize);
 
-/// What `ldtilecfg` loads.
+/// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
 pub(crate) struct Config {
     pub(crate) palette: u8,
@@ -26,12 +26,12 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// For panels of `height` rows: one tile, or two of half the height.
+    /// Configuration for A panels of `height` rows: one tile, or two of half the height.
     pub(crate) fn of(height: usize) -> Config {
         Config::of_rows(tile_rows(height))
     }
 
-    /// For left tiles of so many rows.
+    /// Configuration for A tiles of this many rows.
     pub(crate) fn of_rows(rows: usize) -> Config {
         let rows = rows as u8;
         let mut config =
@@ -43,45 +43,44 @@ impl Config {
     }
 }
 
-/// Rows of each tile of a panel.
+/// Rows of each A tile of a panel.
 fn tile_rows(height: usize) -> usize {
     if height > LANES { height / 2 } else { height }
 }
 
-/// The instructions on tile registers, which are named by number.
+/// The instructions on tile registers; registers are named by number.
 ///
-/// # Safety
-/// `configure` needs a machine that has them; all others a configured thread. Addresses cover the rows of the tile,
-/// `row` bytes apart. Registers of one multiplication differ.
+/// # Safety `configure` needs a machine with tile registers; all other methods need a configured thread. Addresses
+/// cover the tile's rows, which are `row` bytes apart. The registers of one multiplication are distinct.
 pub(crate) unsafe trait Unit: 'static {
-    /// Vectors of such machines.
+    /// The 512-bit vectors of such machines.
     type Lanes: Lanes;
     unsafe fn configure(config: &Config);
     unsafe fn release();
     unsafe fn zero<const T: u8>();
     unsafe fn load<const T: u8>(from: *const u8, row: usize);
-    /// As `load`, for what is used once.
+    /// As `load`, for data used once (non-temporal hint).
     unsafe fn stream<const T: u8>(from: *const u8, row: usize);
     unsafe fn store<const T: u8>(to: *mut u8, row: usize);
-    /// `C += A · B` of pairs of bf16, of signed and of unsigned bytes.
+    /// `C += A · B` on pairs of bf16, on signed bytes, and on unsigned bytes.
     unsafe fn bf16<const C: u8, const A: u8, const B: u8>();
     unsafe fn signed<const C: u8, const A: u8, const B: u8>();
     unsafe fn unsigned<const C: u8, const A: u8, const B: u8>();
-    /// [`tile`], compiled for machines that have the unit.
+    /// [`tile`], compiled with the unit's target features.
     unsafe fn run<D: Dot>(t: &Tile<D::Sum>);
-    /// Other work, compiled so.
+    /// Other work, compiled with the unit's target features.
     unsafe fn enter<W: Work>(work: &W);
 }
 
-/// A kind of product.
+/// A kind of dot product.
 pub(crate) trait Dot: 'static {
     type Sum: Element;
-    /// Steps that one round of a kernel takes.
+    /// Words along K that one iteration of a kernel consumes.
     const UNIT: usize = LANES;
     unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>();
 
-    /// `count` rounds: all words of the left operand's tiles by those of the right one's. A register is loaded for the
-    /// next round as soon as this one has used it, so that loads from the second cache wait beside products.
+    /// `count` iterations over K. A register is reloaded for the next iteration as soon as its last product has been
+    /// issued, so that loads from L2 overlap with multiplications.
     #[inline(always)]
     unsafe fn rounds<U: Unit, const R: bool, const C: bool>(t: &mut Tiles, count: usize) {
         if count == 0 {
@@ -148,7 +147,7 @@ impl Dot for Unsigned {
     }
 }
 
-/// f32 as the sum of two bf16: high by high, high by low and low by high. What is left out is some 2⁻¹⁶ of a product.
+/// f32 as the sum of two bf16: high·high + high·low + low·high. The omitted low·low is about 2⁻¹⁶ of a product.
 pub(crate) struct Split;
 impl Dot for Split {
     type Sum = f32;
@@ -162,7 +161,8 @@ impl Dot for Split {
     #[inline(always)]
     unsafe fn rounds<U: Unit, const R: bool, const C: bool>(t: &mut Tiles, count: usize) {
         for _ in 0..count {
-            // SAFETY: the caller's tiles; each operand's high half is followed by its low half. Small products come first.
+            // SAFETY: the caller's tiles; in each operand the plane of high parts is followed by that of low parts.
+            // Small products are added first.
             unsafe {
                 t.left::<U, R>(1);
                 t.right::<U, C>(0);
@@ -177,13 +177,13 @@ impl Dot for Split {
     }
 }
 
-/// Packed operands of a round and of those that follow, in bytes.
+/// Position in the packed operands; strides in bytes.
 pub(crate) struct Tiles {
     a: *const u8,
-    /// From one tile of the left operand to the next, and to the other half of split numbers.
+    /// From one A tile to the next, and from the high to the low plane of split numbers.
     a_tile: usize,
     a_plane: usize,
-    /// Of a step.
+    /// Bytes per word along K.
     a_step: usize,
     b: *const u8,
     b_row: usize,
@@ -192,7 +192,7 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    /// To the next round, some steps further on, while what is needed later is asked for.
+    /// Advances by `steps` words along K, and prefetches.
     #[inline(always)]
     fn advance(&mut self, steps: usize) {
         self.a = self.a.wrapping_add(steps * self.a_step);
@@ -203,7 +203,7 @@ impl Tiles {
         }
     }
 
-    /// Loads the left operand; `R`: two tiles.
+    /// Loads the A tiles; `R`: two.
     #[inline(always)]
     unsafe fn left<U: Unit, const R: bool>(&self, plane: usize) {
         let a = self.a.wrapping_add(plane * self.a_plane);
@@ -216,7 +216,7 @@ impl Tiles {
         }
     }
 
-    /// Loads the right operand, of which another panel follows; `C`: two tiles.
+    /// Loads the B tiles; `C`: two.
     #[inline(always)]
     unsafe fn right<U: Unit, const C: bool>(&self, plane: usize) {
         let b = self.b.wrapping_add(plane * LANES * self.b_row);
@@ -247,7 +247,7 @@ pub(crate) unsafe fn dots<U: Unit, D: Dot + ?Sized, const R: bool, const C: bool
     }
 }
 
-/// Does something with each tile of sums: its register, and its offset where rows are `row` bytes apart.
+/// Runs `body` for each accumulator tile: its register, and its offset where rows are `row` bytes apart.
 macro_rules! each_tile {
     ($r:ident, $c:ident, $rows:expr, $row:expr, |$t:ident, $at:ident| $body:expr) => {{
         let (down, across) = ($rows * $row, LINE);
@@ -269,7 +269,7 @@ macro_rules! each_tile {
     }};
 }
 
-/// A register kernel for packed operands of any number of rows and columns.
+/// GEMM microkernel for packed operands of up to two by two tiles.
 #[inline(always)]
 pub(crate) unsafe fn tile<U: Unit, D: Dot>(t: &Tile<D::Sum>) {
     // SAFETY: the caller's promise.
@@ -289,7 +289,8 @@ unsafe fn tiles<U: Unit, D: Dot, const R: bool, const C: bool>(t: &Tile<D::Sum>)
     let (height, width, rows) = (t.a_k, t.b_k, tile_rows(t.a_k));
     let whole = t.rows == height && t.columns == width;
     let loads = !t.from.is_null() && (whole || t.padded_sums[0]);
-    // SAFETY: by the promise of `TileKernel`: packed operands cover whole tiles, sums too where so much is said.
+    // SAFETY: by the promise of `TileKernel`: packed operands cover whole tiles; so do `from` and `c` where
+    // `padded_sums` says so.
     unsafe {
         each_tile!(R, C, rows, t.from_row * 4, |T, at| {
             if loads {
@@ -315,7 +316,7 @@ unsafe fn tiles<U: Unit, D: Dot, const R: bool, const C: bool>(t: &Tile<D::Sum>)
             each_tile!(R, C, rows, row, |T, at| U::store::<T>(c.wrapping_add(at), row));
             return;
         }
-        // Rows that lie apart are written by vectors: the lines of a tile would share few places of the first cache.
+        // Stored through a buffer: the rows of C may map to few sets of L1.
         let mut sums = Sums::<D::Sum>::new();
         let (c, row) = (sums.0.as_mut_ptr().cast::<u8>(), 2 * LINE);
         each_tile!(R, C, rows, row, |T, at| U::store::<T>(c.wrapping_add(at), row));
@@ -323,7 +324,7 @@ unsafe fn tiles<U: Unit, D: Dot, const R: bool, const C: bool>(t: &Tile<D::Sum>)
     }
 }
 
-/// Up to two by two tiles of sums.
+/// Up to two by two accumulator tiles.
 #[repr(align(64))]
 struct Sums<T>([MaybeUninit<T>; 4 * LANES * LANES]);
 
@@ -334,7 +335,7 @@ impl<T: Element> Sums<T> {
     }
 }
 
-/// Writes rows and columns that exist; with `add`, the sums so far are not yet in them.
+/// Writes the rows and columns that exist; `add`: partial sums have not been added yet.
 #[inline(always)]
 unsafe fn finish<T: Element>(t: &Tile<T>, sums: &Sums<T>, add: bool) {
     let sums = sums.0.as_ptr().cast::<T>();
@@ -356,16 +357,16 @@ unsafe fn finish<T: Element>(t: &Tile<T>, sums: &Sums<T>, add: bool) {
     }
 }
 
-/// What is compiled for machines that have a unit.
+/// Work that is compiled with a unit's target features.
 pub(crate) trait Work: 'static {
     /// # Safety
     /// Registers are configured, and addresses cover what the numbers say.
     unsafe fn run<U: Unit>(&self);
 }
 
-/// Sixteen numbers.
+/// A vector of sixteen f32.
 pub(crate) trait Lanes: Copy {
-    /// As many bf16.
+    /// A vector of sixteen bf16.
     type Narrow: Copy;
 
     fn zero() -> Self;

@@ -1,7 +1,7 @@
-//! The machine's tile registers.
+//! The tile registers of the machine.
 //!
-//! The compiler has no names for these instructions yet, so each is a line of assembly. It never uses tile registers
-//! itself: what is in them stays between one line and the next.
+//! The compiler has no intrinsics for these instructions yet, so each is inline assembly. The compiler itself never
+//! uses tile registers, so their contents survive between the `asm!` blocks.
 
 use crate::simd::amx::kernels::{Kernels, Of};
 use crate::simd::amx::tile::{Config, Dot, Lanes, Unit, Work};
@@ -120,7 +120,7 @@ unsafe impl Unit for Hardware {
     }
 }
 
-/// The first `n` of sixteen.
+/// Mask of the first `n` of sixteen lanes.
 #[inline(always)]
 fn first(n: usize) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
@@ -184,19 +184,18 @@ impl Lanes for __m512 {
     }
 }
 
-/// Whether the machine has tile registers and their products of bf16 and bytes, and the system lets this process use
-/// them.
+/// Whether the machine has tile registers with bf16 and int8 products, and the system lets this process use them.
 pub fn permitted() -> bool {
     const PRODUCTS: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     const SYSTEM_SAVES_REGISTERS: u32 = 1 << 27;
     let has = __cpuid(0).eax >= 7
         && __cpuid(1).ecx & SYSTEM_SAVES_REGISTERS != 0
         && __cpuid_count(7, 0).edx & PRODUCTS == PRODUCTS;
-    // SAFETY: the instruction is there where the system saves registers by it.
+    // SAFETY: `xsave` is available where the system has enabled it (OSXSAVE).
     has && unsafe { saves_tiles() } && asks_system()
 }
 
-/// Whether the system saves configuration and data of tile registers when it switches threads.
+/// Whether the system saves tile configuration and data on a context switch.
 #[target_feature(enable = "xsave")]
 unsafe fn saves_tiles() -> bool {
     const TILES: u64 = 1 << 17 | 1 << 18;
@@ -204,7 +203,7 @@ unsafe fn saves_tiles() -> bool {
     unsafe { _xgetbv(0) & TILES == TILES }
 }
 
-/// Asks the system for room for tile registers in each thread of this process.
+/// Requests permission to use tile registers in this process (`arch_prctl`).
 #[cfg(target_os = "linux")]
 fn asks_system() -> bool {
     use std::ffi::c_long;
@@ -218,7 +217,7 @@ fn asks_system() -> bool {
     unsafe { syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
 }
 
-/// Other systems: not known how to ask.
+/// Other systems: the request is unknown.
 #[cfg(not(target_os = "linux"))]
 fn asks_system() -> bool {
     false

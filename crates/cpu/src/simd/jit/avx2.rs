@@ -1,4 +1,4 @@
-//! Steps as AVX2 instructions: a mask is a vector whose lanes are all ones or all zeros, and lanes are chosen by blending.
+//! Instruction selection for AVX2: a mask is a vector of all-ones or all-zeros lanes, and selects by blending.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
@@ -6,11 +6,11 @@ use crate::simd::jit::encode::*;
 use crate::simd::jit::ops;
 use crate::simd::jit::steps::{Arg, Form, Operand, Step, Value, relation};
 
-/// Where `pshufb` puts zeros.
+/// Shuffle indices of `pshufb` that give zeros.
 const NOTHING: u32 = 0x8080_8080;
 
 impl Emitter<'_> {
-    /// Step `i` in one copy, for one vector of the round.
+    /// Emits step `i` in one copy, for one vector of the iteration.
     pub fn avx2(&mut self, i: usize, copy: usize, vector: usize) {
         let reg = |v: Value| self.home(v, copy);
         let to = reg(Value(i));
@@ -41,14 +41,14 @@ impl Emitter<'_> {
         }
     }
 
-    /// Steps that compute.
+    /// Arithmetic steps.
     fn avx2_arithmetic(&mut self, step: Step, i: usize, copy: usize) {
         let reg = |v: Value| self.home(v, copy);
         let rm = |a: Arg| self.operand(a, copy);
         let to = reg(Value(i));
         let itself = Rm::Reg(Reg(to));
         match step {
-            // Its destination is the operand that may lie in memory.
+            // The destination is the `r/m` operand.
             Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
                 let from = reg(a);
                 self.asm.ymm(ops::CVTPS2PH, from, 0, itself, imm);
@@ -79,7 +79,7 @@ impl Emitter<'_> {
             },
             Step::Mix { a, b, mask } => {
                 let (a, b, mask) = (reg(a), rm(b.into()), rm(Arg::Bits(mask)));
-                // Where the two differ, in the bits of the mask.
+                // XOR of the two, restricted to the bits of the mask.
                 self.asm.ymm(ops::PXORD, to, a, b, None);
                 self.asm.ymm(ops::PANDD, to, to, mask, None);
                 self.asm.ymm(ops::PXORD, to, a, itself, None);
@@ -88,7 +88,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Comparisons, and what masks choose.
+    /// Comparisons, and steps that use masks.
     fn avx2_masks(&mut self, step: Step, i: usize, copy: usize) {
         let reg = |v: Value| self.home(v, copy);
         let rm = |a: Arg| self.operand(a, copy);
@@ -156,8 +156,8 @@ impl Emitter<'_> {
         self.asm.ymm(ops::PXORD, to, to, ones, None);
     }
 
-    /// Where a relation of integers holds. Two of them there are instructions for; for the others one asks whether `a`
-    /// is the lesser or the greater of both.
+    /// Integer relations. AVX2 has equality and signed greater-than; others compare `a` with the minimum or maximum of
+    /// both.
     fn compare(&mut self, signed: bool, relation: u8, to: u8, (a, b): (u8, Rm), copy: usize) {
         const LESS_OR_EQUAL: u8 = 2;
         const NOT_EQUAL: u8 = 4;
@@ -187,7 +187,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Narrow elements are brought together in each half of the register, which are stored one after the other.
+    /// Narrow elements are packed within each 128-bit half; the halves are stored one after the other.
     fn store(&mut self, place: Operand, from: u8, vector: usize) {
         let at = self.address(place, vector);
         if let Some(mask) = self.tail {

@@ -1,4 +1,4 @@
-//! Steps as AVX-512 instructions: masks have registers of their own and choose lanes in any instruction.
+//! Instruction selection for AVX-512: masks have their own registers, and any instruction can be masked.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL, load_op, spread_op};
@@ -7,7 +7,7 @@ use crate::simd::jit::ops;
 use crate::simd::jit::steps::{Arg, Form, Step, Value};
 
 impl Emitter<'_> {
-    /// Step `i` in one copy, for one vector of the round.
+    /// Emits step `i` in one copy, for one vector of the iteration.
     pub fn avx512(&mut self, i: usize, copy: usize, vector: usize) {
         let reg = |v: Value| self.home(v, copy);
         let to = reg(Value(i));
@@ -51,7 +51,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Steps that compute.
+    /// Arithmetic steps.
     fn avx512_arithmetic(&mut self, step: Step, i: usize, copy: usize) {
         let reg = |v: Value| self.home(v, copy);
         let rm = |a: Arg| self.operand(a, copy);
@@ -59,7 +59,7 @@ impl Emitter<'_> {
         let all = Lanes::All;
         let ends = &self.homes.ends[i];
         match step {
-            // Its destination is the operand that may lie in memory.
+            // The destination is the `r/m` operand.
             Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
                 let from = reg(a);
                 self.asm.vector(ops::CVTPS2PH, from, 0, Rm::Reg(Reg(to)), all, imm);
@@ -90,9 +90,9 @@ impl Emitter<'_> {
             },
             Step::Mix { a, b, mask } => {
                 let (b, mask) = (reg(b), rm(Arg::Bits(mask)));
-                // Where it ends here it is there already.
+                // Emits nothing if its live range ends here: it is in `to` already.
                 self.copy_to(to, a.into(), copy);
-                // Bit 4x + 2y + z of the table is the result for bits x, y and z of the operands: z ? y : x.
+                // Truth table: bit 4x + 2y + z is the result for bits x, y and z of the operands; here z ? y : x.
                 const CHOOSE: u8 = 0xd8;
                 self.asm.vector(ops::PTERNLOGD, to, b, mask, all, Some(CHOOSE));
             }
@@ -100,7 +100,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Comparisons, and what masks choose.
+    /// Comparisons, and steps that use masks.
     fn avx512_masks(&mut self, step: Step, i: usize, copy: usize) {
         let reg = |v: Value| self.home(v, copy);
         let rm = |a: Arg| self.operand(a, copy);
@@ -134,7 +134,7 @@ impl Emitter<'_> {
         let from = self.operand(yes, copy);
         if no == Arg::Bits(0) {
             let (op, from) = match from {
-                // Which lanes are read is up to the mask here: one constant, not one for each lane.
+                // The write mask selects the lanes, so the constant is broadcast from one lane.
                 Rm::Splat(bits) => (ops::BROADCASTSS, Rm::Single(bits)),
                 register => (ops::MOVAPS, register),
             };

@@ -1,10 +1,12 @@
-//! From steps to a loop in machine code: registers for the values, then the bytes.
+//! Register allocation and loop structure of the JIT: turns steps (one virtual register each) into a loop in machine
+//! code.
 //!
-//! Each round of the loop takes up to four vectors, as many as there are registers for, in interleaved copies of the
-//! steps: a chain of dependent instructions alone would leave the machine idle most of the time. Registers that are left
-//! hold the accumulators of a fold along, where one round takes all of them, and constants. The last elements go through
-//! a second loop, one vector at a time: the very last with masked loads and stores. Of AVX2, only those of words can be
-//! masked; narrow elements that fill no vector are left to the caller, who brings them in arrays that have room for one.
+//! The main loop is unrolled by up to four vectors, as far as registers allow. Copies of each step are interleaved,
+//! since one chain of dependent instructions would leave the execution units idle most of the time. Registers that
+//! remain hold the accumulators of a reduction along the loop, if one iteration covers all of them, and then the most
+//! used constants. A second loop takes the remaining elements one vector at a time; the last vector uses masked loads
+//! and stores. AVX2 can mask 32-bit elements only: a remainder of narrower elements is left to the caller, which copies
+//! it to padded buffers.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::encode::*;
@@ -13,53 +15,53 @@ use crate::simd::jit::ops::Op;
 use crate::simd::jit::steps::{ACCUMULATORS, Arg, Form, Operand, Set, Step, Steps, Value};
 use smallvec::SmallVec;
 
-/// More copies gain nothing, and make the last elements more.
+/// Largest unroll factor. More copies gain nothing, and leave more elements to the remainder loop.
 const MOST_COPIES: usize = 4;
 
-/// Lanes that the last vectors have.
+/// The mask register of the lanes that exist in the last vector.
 pub(crate) const TAIL: Mask = Mask(1);
 const FIRST_MASK: u8 = 2;
 const MASKS: usize = 6;
-/// What narrow elements are packed in before they are stored, where no instruction does both.
+/// AVX2: scratch register in which narrow elements are packed before they are stored.
 pub(crate) const PACKED: u8 = 15;
 
-/// The array of addresses that the loop is called with, elements left, a spare.
+/// Arguments: the array of pointers, and the number of elements left; and a scratch register.
 pub(crate) const TABLE: Gpr = RDI;
 const LEFT: Gpr = RSI;
 pub(crate) const SPARE: Gpr = RAX;
-/// Elements done, and those of the round that are done.
+/// Elements done: index into streamed arrays, and into the accumulators of a reduction (restarts in each iteration).
 const INDEX: Gpr = R11;
 const AROUND: Gpr = R10;
-/// Registers for addresses; those of further arrays are read where they are used.
+/// Registers for the pointers of the first arrays; other pointers are loaded where they are used.
 const ADDRESSES: [Gpr; 4] = [RCX, RDX, R8, R9];
 
-/// Where values live.
+/// The result of register allocation.
 pub(crate) struct Homes {
     set: Set,
-    /// Registers for vectors.
+    /// Number of vector registers that may be allocated.
     vectors: usize,
-    /// Of each step's value: the number of its register among those of its kind.
+    /// Per step: the register of its value, numbered within its kind (vector or mask).
     of: Vec<usize>,
-    /// Steps whose values are the same for all elements, made once before the loop.
+    /// Per step: whether its value is loop-invariant and computed before the loop.
     once: Vec<bool>,
-    /// The operands whose last reader a step is.
+    /// Per step: the operands whose live range ends there.
     pub ends: Vec<SmallVec<[Value; 4]>>,
-    /// Registers, vectors and masks, of the values made once, and of one copy of the others.
+    /// Registers of each kind (vectors, masks): for loop-invariant values, and for one copy of the others.
     pinned: [usize; 2],
     needed: [usize; 2],
 }
 
-/// How a step's destination relates to its operands.
+/// Constraint on a step's destination register.
 enum Destination {
-    /// Any register, also one of an operand that ends here.
+    /// Any register, also that of an operand whose live range ends here.
     Free,
-    /// A register of none of the operands.
+    /// Not a register of any operand.
     Apart,
-    /// That of this operand, which ends here.
+    /// The register of this operand, whose live range ends here.
     Over(Value),
 }
 
-/// Registers handed out and taken back.
+/// A free list of registers.
 #[derive(Default)]
 struct Pool {
     free: Vec<usize>,
@@ -75,7 +77,7 @@ impl Pool {
     }
 }
 
-/// Which kind of register a step's value has: 0 a vector, 1 a mask.
+/// Register kind of a step's value: 0 vector, 1 mask.
 fn kind(set: Set, step: &Step) -> usize {
     usize::from(set == Set::Avx512 && step.makes_mask())
 }
@@ -97,7 +99,7 @@ impl Homes {
         homes
     }
 
-    /// Gives registers to the values that are made once, or to the others; how many of each kind it took.
+    /// Allocates registers for the loop-invariant values or for the others; returns how many of each kind it used.
     fn assign(&mut self, steps: &[Step], last: &[usize], once: bool) -> [usize; 2] {
         let mut pools = [Pool::default(), Pool::default()];
         for i in self.numbers(once) {
@@ -124,12 +126,12 @@ impl Homes {
         pools.map(|p| p.taken)
     }
 
-    /// The steps whose values are made once, or the others.
+    /// Indices of the loop-invariant steps, or of the others.
     fn numbers(&self, once: bool) -> Vec<usize> {
         (0..self.once.len()).filter(|&i| self.once[i] == once).collect()
     }
 
-    /// The most copies of the steps whose values fit the registers.
+    /// The largest unroll factor whose values fit the registers.
     fn copies(&self) -> Option<usize> {
         let fits = |copies: &usize| {
             self.pinned[0] + copies * self.needed[0] <= self.vectors
@@ -139,7 +141,7 @@ impl Homes {
     }
 }
 
-/// Which steps give the same for all elements. Constants are read from memory where they are needed.
+/// Which steps are loop-invariant. Constants are not: they are read from memory where they are used.
 fn once(steps: &[Step]) -> Vec<bool> {
     let mut once: Vec<bool> = Vec::with_capacity(steps.len());
     for step in steps {
@@ -150,11 +152,11 @@ fn once(steps: &[Step]) -> Vec<bool> {
     once
 }
 
-/// The last step that reads each value, its own where none does; and the operands that end at each step.
+/// Live ranges: per value, its last reader (itself if none); per step, the operands whose live range ends there.
 fn lives(steps: &[Step], once: &[bool]) -> (Vec<usize>, Vec<SmallVec<[Value; 4]>>) {
     let mut last: Vec<usize> = (0..steps.len()).collect();
     for (i, step) in steps.iter().enumerate() {
-        // What the loop reads of the values made before it lives through all its rounds.
+        // A loop-invariant value that the loop reads is live through all iterations.
         let now = |v: Value| if once[v.0] && !once[i] { usize::MAX } else { i };
         step.each_operand(|v| last[v.0] = last[v.0].max(now(v)));
     }
@@ -174,7 +176,7 @@ fn lives(steps: &[Step], once: &[bool]) -> (Vec<usize>, Vec<SmallVec<[Value; 4]>
 fn destination(set: Set, step: &Step, ends: &[Value]) -> Destination {
     let over = |v: Value| if ends.contains(&v) { Destination::Over(v) } else { Destination::Apart };
     match *step {
-        // Several instructions, whose later ones read operands again.
+        // Several instructions, and later ones read the operands again.
         Step::Mix { .. } | Step::Merge { .. } | Step::Compare { .. } if set == Set::Avx2 => {
             Destination::Apart
         }
@@ -184,18 +186,18 @@ fn destination(set: Set, step: &Step, ends: &[Value]) -> Destination {
         },
         Step::Mix { a, .. } => over(a),
         Step::Merge { base, .. } => over(base),
-        // Constants that are loaded first.
+        // Constants that are loaded into the destination first.
         Step::Two { a: Arg::Bits(_), .. } => Destination::Apart,
         Step::Select { no: Arg::Bits(1..), .. } => Destination::Apart,
         _ => Destination::Free,
     }
 }
 
-/// A fused multiply-add, whose destination is one of its operands.
+/// Form of a fused multiply-add, whose destination is one of its operands.
 pub(crate) enum FmaForm {
-    /// Over an operand that ends: the instruction, its second and its third operand.
+    /// Overwrites an operand whose live range ends: the instruction, its second and its third operand.
     Over(Value, Op, Value, Arg),
-    /// Into a copy of the addend.
+    /// Overwrites a copy of the addend.
     Fresh,
 }
 
@@ -213,12 +215,12 @@ impl FmaForm {
     }
 }
 
-/// Whether lanes of what it loads or stores can be masked with AVX2.
+/// Whether AVX2 can mask the lanes that it loads or stores.
 fn is_of_words(step: &Step) -> bool {
     !matches!(step, Step::Load(p) | Step::Store(p, _) if p.form != Form::Word)
 }
 
-/// Where a step loads accumulators of a fold along from.
+/// The accumulators that a step loads, if it loads those of a reduction along the loop.
 fn accumulators_of(step: &Step) -> Option<Operand> {
     match step {
         Step::Load(place) if place.around => Some(*place),
@@ -226,7 +228,7 @@ fn accumulators_of(step: &Step) -> Option<Operand> {
     }
 }
 
-/// The constants of the loop's steps that are read most, at most `room`.
+/// The constants that save most if held in registers, at most `room`.
 fn frequent_constants(steps: &[Step], once: &[bool], room: usize) -> Vec<u32> {
     let mut counts: Vec<(u32, usize)> = Vec::new();
     for (_, step) in steps.iter().enumerate().filter(|(i, _)| !once[*i]) {
@@ -240,39 +242,39 @@ fn frequent_constants(steps: &[Step], once: &[bool], room: usize) -> Vec<u32> {
     counts.into_iter().map(|(bits, _)| bits).collect()
 }
 
-/// A loop in the making.
+/// State of code generation for one loop.
 pub(crate) struct Emitter<'a> {
     set: Set,
     pub steps: &'a [Step],
     pub homes: Homes,
-    /// Constants that have registers: the last ones.
+    /// Constants held in registers, from the last register downwards.
     constants: Vec<u32>,
-    /// Accumulators of folds along that stay in registers: those after the values of so many copies.
+    /// Accumulators of reductions that stay in registers, after the values of all copies.
     kept: Vec<Operand>,
     copies: usize,
     pub asm: Assembler,
-    /// Arrays whose addresses are in registers.
+    /// Arrays whose pointers are held in registers.
     near: Vec<usize>,
-    /// In the loop over the last vectors: the register that says which lanes there are.
+    /// In the remainder loop: the register with the mask of lanes that exist.
     pub tail: Option<u8>,
 }
 
-/// A loop's machine code.
+/// Machine code of a loop.
 pub struct Code {
     pub bytes: Vec<u8>,
-    /// Whether it takes any number of elements, not only whole vectors.
+    /// Whether it takes any number of elements, not only multiples of the vector width.
     pub any: bool,
 }
 
-/// The machine code of a loop; `None` where its values need more registers than there are.
+/// Generates the machine code of a loop; `None` if its values need more registers than there are.
 ///
-/// The code is a function of the platform's C convention (System V): an array of addresses, and how many elements.
+/// The code is a function of the System V calling convention: `(pointers: *const *mut u8, elements: usize)`.
 pub fn emit(steps: &Steps) -> Option<Code> {
     let (set, steps) = (steps.set, &steps.list[..]);
     let homes = Homes::new(set, steps);
     let copies = homes.copies()?;
     let around = steps.iter().any(|s| matches!(s, Step::Load(p) if p.around));
-    // Copies that share accumulators would all read them before the first writes.
+    // Copies that share accumulators would all load them before the first one stores.
     let all = ACCUMULATORS / set.lanes();
     let (copies, vectors) = match copies {
         4.. if around => (4, all),
@@ -330,7 +332,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The main loop, of so many vectors a round.
+    /// The main loop, `vectors` vectors per iteration.
     fn rounds(&mut self, copies: usize, vectors: usize) {
         let elements = (vectors * self.set.lanes()) as i32;
         self.asm.subtract(LEFT, elements);
@@ -345,13 +347,13 @@ impl Emitter<'_> {
         self.asm.subtract(LEFT, elements);
         self.asm.jump_back(When::NotBelow, top);
         self.move_accumulators(ops::MOVUPS_STORE);
-        // What follows has them in memory.
+        // The remainder loop accumulates in memory.
         self.kept.clear();
         self.asm.land(short);
         self.asm.add(LEFT, elements);
     }
 
-    /// Loads the accumulators that stay in registers, or stores them.
+    /// Loads the accumulators that are held in registers, or stores them.
     fn move_accumulators(&mut self, op: Op) {
         for (place, copy) in (0..self.kept.len() * self.copies).map(|k| (k / self.copies, k % self.copies)) {
             let place = self.kept[place];
@@ -364,20 +366,20 @@ impl Emitter<'_> {
         }
     }
 
-    /// The register of a copy's accumulators, where they stay in one.
+    /// The register of a copy's accumulators, if they are held in one.
     pub fn accumulator(&self, place: Operand, copy: usize) -> Option<u8> {
         let k = self.kept.iter().position(|p| *p == place)?;
         let first = self.homes.pinned[0] + self.copies * self.homes.needed[0];
         Some((first + k * self.copies + copy) as u8)
     }
 
-    /// The loop over single vectors, of which some lanes may not exist.
+    /// The AVX-512 remainder loop: one vector per iteration, the last one masked.
     fn last_vectors(&mut self, around: bool) {
         self.tail = Some(TAIL.0);
         let done = self.asm.jump(When::Equal);
         let top = self.asm.here();
         self.asm.ones(SPARE);
-        // Fewer than 256 elements are left: all that the instruction looks at.
+        // `bzhi` reads 8 bits of the count: fewer than 256 elements are left.
         self.asm.low_bits(SPARE, SPARE, LEFT);
         self.asm.mask_of(TAIL, SPARE);
         self.round(0, 1);
@@ -396,8 +398,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// The loop over single whole vectors and then, where elements are words and a register is free for saying which
-    /// they are, those that fill none; whether it is so.
+    /// The AVX2 remainder loop: whole vectors and then, if all elements are 32 bits wide and a register is free for the
+    /// mask, one masked vector. Returns whether it handles the masked vector.
     fn last_words(&mut self, around: bool, copies: usize) -> bool {
         let lanes = self.set.lanes() as i32;
         let done = self.asm.jump(When::Equal);
@@ -427,13 +429,13 @@ impl Emitter<'_> {
         mask.is_some()
     }
 
-    /// A register that one copy of the steps has no need of: what was there is gone.
+    /// A register that one copy of the steps does not use; its contents are lost.
     fn free_register(&mut self, copies: usize) -> Option<u8> {
         let one = self.homes.pinned[0] + self.homes.needed[0];
         if copies > 1 && self.homes.needed[0] > 0 {
             return Some(one as u8);
         }
-        // The constant that is read least is read from memory.
+        // The least used constant loses its register and is read from memory.
         let last = self.homes.vectors - self.constants.len();
         match self.constants.pop() {
             Some(_) => Some(last as u8),
@@ -441,7 +443,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// All steps for vectors `first..first + copies` of a round.
+    /// All steps for vectors `first..first + copies` of an iteration.
     fn round(&mut self, first: usize, copies: usize) {
         for i in self.homes.numbers(false) {
             let array = match self.steps[i] {
@@ -457,7 +459,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The register of a value in one copy of the steps.
+    /// The register of a value in one copy.
     pub fn home(&self, v: Value, copy: usize) -> u8 {
         let kind = kind(self.set, &self.steps[v.0]);
         let own = self.homes.of[v.0];
@@ -470,12 +472,12 @@ impl Emitter<'_> {
         (first + n) as u8
     }
 
-    /// The register of a constant that has one.
+    /// The register that holds a constant, if one does.
     fn constant(&self, bits: u32) -> Option<u8> {
         self.constants.iter().position(|&c| c == bits).map(|k| (self.homes.vectors - 1 - k) as u8)
     }
 
-    /// Fills the lanes of `to`.
+    /// Broadcasts a constant to `to`.
     fn load_constant(&mut self, to: u8, bits: u32) {
         match self.set {
             Set::Avx512 => self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None),
@@ -483,7 +485,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// An operand that may lie in memory.
+    /// An operand as register or memory operand.
     pub fn operand(&self, a: Arg, copy: usize) -> Rm {
         match a {
             Arg::Value(v) => Rm::Reg(Reg(self.home(v, copy))),
@@ -491,7 +493,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The register that holds an operand; a constant without one is loaded to `to`.
+    /// The register that holds an operand; a constant without a register is loaded into `to`.
     pub fn in_register(&mut self, a: Arg, to: u8, copy: usize) -> u8 {
         match a {
             Arg::Value(v) => self.home(v, copy),
@@ -502,7 +504,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Puts an operand into `to`.
+    /// Copies an operand to `to`.
     pub fn copy_to(&mut self, to: u8, a: Arg, copy: usize) {
         let from = self.in_register(a, to, copy);
         if from == to {
@@ -515,7 +517,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Step `i` in one copy, for one vector of the round.
+    /// Emits step `i` in one copy, for one vector of the iteration.
     fn step(&mut self, i: usize, copy: usize, vector: usize) {
         match self.set {
             Set::Avx512 => self.avx512(i, copy, vector),
@@ -523,7 +525,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The address of one vector of the round.
+    /// The address of one vector of the iteration.
     pub fn address(&self, place: Operand, vector: usize) -> Rm {
         let size = place.form.size();
         let base = self.near.iter().position(|&a| a == place.array).map_or(SPARE, |k| ADDRESSES[k]);
@@ -532,7 +534,7 @@ impl Emitter<'_> {
     }
 }
 
-/// What loads elements and fills lanes with them.
+/// The instruction that loads elements and widens them to 32-bit lanes.
 pub(crate) fn load_op(form: Form) -> Op {
     match form {
         Form::Word => ops::MOVUPS_LOAD,
@@ -544,7 +546,7 @@ pub(crate) fn load_op(form: Form) -> Op {
     }
 }
 
-/// What repeats one element as it lies in memory.
+/// The instruction that broadcasts one element without widening it.
 pub(crate) fn spread_op(form: Form) -> Op {
     match form {
         Form::Word => ops::BROADCASTSS,
@@ -553,7 +555,7 @@ pub(crate) fn spread_op(form: Form) -> Op {
     }
 }
 
-/// An estimate of the processor cycles that one element takes.
+/// Cost estimate: CPU cycles per element.
 pub fn cycles(steps: &Steps) -> f64 {
     let of = |step: &Step| match step {
         Step::Spread { .. } | Step::Constant(_) => 0.25,

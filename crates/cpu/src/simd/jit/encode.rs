@@ -1,12 +1,12 @@
-//! Machine code of the instructions that fused loops use: AVX-512 on whole registers (EVEX), vector masks and AVX2
-//! (VEX), and the few integer instructions around a loop. Encodings: Intel's Software Developer's Manual, volume 2.
+//! Assembler for the instructions of fused loops: AVX-512 on 512-bit registers (EVEX), masks and AVX2 (VEX), and a few
+//! integer instructions for loop control. Encodings: Intel's Software Developer's Manual, volume 2.
 //!
-//! Only bytes are made here; nothing runs.
+//! It only produces bytes; nothing is executed here.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::ops::Op;
 
-/// A general register by its number.
+/// A general-purpose register by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gpr(pub u8);
 pub const RAX: Gpr = Gpr(0);
@@ -19,47 +19,47 @@ pub const R9: Gpr = Gpr(9);
 pub const R10: Gpr = Gpr(10);
 pub const R11: Gpr = Gpr(11);
 
-/// A vector register: one of 32 of AVX-512, one of 16 of AVX2.
+/// A vector register: one of 32 (AVX-512) or 16 (AVX2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reg(pub u8);
 
-/// One of the mask registers; number 0 stands for "all lanes" where lanes are chosen.
+/// A mask register. As a write mask, `k0` means all lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mask(pub u8);
 
-/// Which lanes an instruction writes.
+/// Write mask of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lanes {
     All,
-    /// Others keep what they hold.
+    /// Merging: other lanes keep the destination's value.
     Merge(Mask),
-    /// Others become zero.
+    /// Zeroing: other lanes become zero.
     Zero(Mask),
 }
 
-/// An address.
+/// A memory address `base + index · scale + offset`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct At {
     pub base: Gpr,
-    /// A register and the power of two that it is multiplied by.
+    /// Index register and scale (a power of two).
     pub index: Option<(Gpr, u8)>,
     pub offset: i32,
 }
 
-/// The operand that may lie in memory.
+/// The operand that may be a register or memory (ModRM `r/m`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rm {
     Reg(Reg),
     Memory(At),
-    /// A constant in every lane, from behind the code.
+    /// A constant broadcast to every lane, from the constant pool behind the code.
     Splat(u32),
-    /// A constant where the instruction itself reads one lane.
+    /// A constant of one lane, where the instruction itself reads one lane.
     Single(u32),
     /// A constant of eight lanes.
     Lanes([u32; 8]),
 }
 
-/// When a jump is taken, after a comparison of unsigned numbers.
+/// Condition of a jump, after an unsigned comparison.
 #[derive(Clone, Copy)]
 pub enum When {
     Below = 2,
@@ -68,38 +68,38 @@ pub enum When {
     Above = 7,
 }
 
-/// A jump whose target is not known yet.
+/// A forward jump whose target is not yet known.
 pub struct Jump(usize);
 
-/// Code that grows at its end, and the constants that follow it.
+/// Code under construction, and the constant pool that follows it.
 pub struct Assembler {
     code: Vec<u8>,
-    /// Each as often as an instruction reads it: once where instructions fill their lanes with it, else for each lane.
+    /// Stored once each if instructions broadcast them (`copies` = 1), else once per lane.
     constants: Vec<Constant>,
     copies: usize,
-    /// Where an instruction holds a distance to a constant, where the instruction ends, which constant.
+    /// Per use of a constant: position of its displacement, end of the instruction, index of the constant.
     references: Vec<(usize, usize, usize)>,
 }
 
-/// A constant's lanes: all the same, or eight.
+/// The lanes of a constant: all equal, or eight.
 type Constant = [u32; 8];
 
 impl Assembler {
-    /// Code for instructions that fill lanes with a constant themselves.
+    /// Code whose instructions broadcast constants from memory (AVX-512).
     pub fn filling() -> Assembler {
         Assembler { code: Vec::new(), constants: Vec::new(), copies: 1, references: Vec::new() }
     }
 
-    /// Code for instructions that read eight lanes.
+    /// Code whose instructions read all eight lanes of a constant (AVX2).
     pub fn reading() -> Assembler {
         Assembler { copies: 8, ..Assembler::filling() }
     }
 
-    /// An AVX-512 instruction on vectors: `reg` is the destination (a vector, a mask or part of the opcode), `first` the first
-    /// of two sources (0 where there is one).
+    /// An AVX-512 instruction. `reg`: the destination (a vector, a mask, or an opcode extension). `first`: the first of
+    /// two sources, 0 if there is one.
     pub fn vector(&mut self, op: Op, reg: u8, first: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) {
         let Op(prefix, map, code) = op;
-        // Bits are inverted in the encoding: 1 stands for a register below 8 or 16.
+        // Register bits are inverted in the prefix: 1 stands for a register below 8, or below 16.
         let low = |n: u8, bit: u8| (n >> bit & 1) ^ 1;
         let (x, b) = match rm {
             Rm::Reg(Reg(n)) => (low(n, 4), low(n, 3)),
@@ -124,12 +124,12 @@ impl Assembler {
         self.code.extend(imm);
     }
 
-    /// An AVX2 instruction on whole registers, operands as for [`Assembler::vector`].
+    /// An AVX2 instruction on 256-bit registers; operands as for [`Assembler::vector`].
     pub fn ymm(&mut self, op: Op, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
         self.vex_vector(1, op, reg, first, rm, imm);
     }
 
-    /// As [`Assembler::ymm`], on the lower half of registers.
+    /// As [`Assembler::ymm`], on 128-bit registers.
     pub fn xmm(&mut self, op: Op, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
         self.vex_vector(0, op, reg, first, rm, imm);
     }
@@ -159,14 +159,15 @@ impl Assembler {
         self.code.extend(imm);
     }
 
-    /// The ModRM byte and what follows it; `after`: bytes of the instruction behind that.
+    /// The ModRM byte, SIB and displacement; `after`: bytes of the instruction that follow (for RIP-relative
+    /// addresses).
     fn operand(&mut self, reg: u8, rm: Rm, after: usize) {
         match rm {
             Rm::Reg(Reg(n)) => self.code.push(0xc0 | reg << 3 | n & 7),
             Rm::Splat(bits) | Rm::Single(bits) => self.constant(reg, [bits; 8], after),
             Rm::Lanes(lanes) => self.constant(reg, lanes, after),
             Rm::Memory(At { base, index, offset }) => {
-                // A short form exists for offsets, but in units that depend on the instruction.
+                // The 8-bit displacement is not used: EVEX scales it by a factor that depends on the instruction.
                 let long = offset != 0 || base.0 & 7 == 5;
                 let mode = if long { 0x80 } else { 0 };
                 match index {
@@ -195,7 +196,8 @@ impl Assembler {
         self.code.extend([0; 4]);
     }
 
-    /// A VEX instruction between registers of prefix 0 or, with `map` 2, none: masks and `bzhi`.
+    /// A register-to-register VEX instruction without mandatory prefix: mask instructions (`map` 1) and `bzhi` (`map`
+    /// 2).
     fn vex(&mut self, map: u8, long: u8, code: u8, reg: u8, first: u8, rm: u8) {
         let low = |n: u8| (n >> 3 & 1) ^ 1;
         self.code.extend([
@@ -207,7 +209,7 @@ impl Assembler {
         ]);
     }
 
-    /// `to = a op b`, of masks; see [`crate::simd::jit::ops::KAND`] and the others.
+    /// `to = a op b` on masks; `op` is one of [`crate::simd::jit::ops::KAND`] and the others there.
     pub fn masks(&mut self, op: u8, to: Mask, a: Mask, b: Mask) {
         self.vex(1, 1, op, to.0, a.0, b.0);
     }
@@ -217,12 +219,12 @@ impl Assembler {
         self.vex(1, 0, 0x44, to.0, 0, a.0);
     }
 
-    /// The low 16 bits of a register.
+    /// `to` = the low 16 bits of a general-purpose register.
     pub fn mask_of(&mut self, to: Mask, from: Gpr) {
         self.vex(1, 0, 0x92, to.0, 0, from.0);
     }
 
-    /// The low `count` bits of `from`, all for a count of 32 and more.
+    /// `to` = the low `count` bits of `from` (`bzhi`); all bits for a count of 32 or more.
     pub fn low_bits(&mut self, to: Gpr, from: Gpr, count: Gpr) {
         self.vex(2, 0, 0xf5, to.0, count.0, from.0);
     }
@@ -231,7 +233,7 @@ impl Assembler {
         self.code.push(0x48 | (reg >> 3 & 1) << 2 | rm >> 3 & 1);
     }
 
-    /// The address at `base + offset`.
+    /// Loads the pointer at `base + offset`.
     pub fn load_address(&mut self, to: Gpr, base: Gpr, offset: i32) {
         self.wide(to.0, base.0);
         self.code.push(0x8b);
@@ -250,14 +252,14 @@ impl Assembler {
         self.code.extend(n.to_le_bytes());
     }
 
-    /// Leaves the comparison of `r` with `n` for a jump.
+    /// `r -= n`; sets the flags for a jump.
     pub fn subtract(&mut self, r: Gpr, n: i32) {
         self.wide(0, r.0);
         self.code.extend([0x81, 0xe8 | r.0 & 7]);
         self.code.extend(n.to_le_bytes());
     }
 
-    /// All 32 low bits one.
+    /// Sets the low 32 bits.
     pub fn ones(&mut self, r: Gpr) {
         if r.0 >= 8 {
             self.code.push(0x41);
@@ -266,12 +268,12 @@ impl Assembler {
         self.code.extend([0xff; 4]);
     }
 
-    /// Does nothing until the next multiple of 32 bytes, where loops start well.
+    /// Pads with `nop` to a multiple of 32 bytes: alignment of a loop's first instruction.
     pub fn align(&mut self) {
         self.code.resize(self.code.len().next_multiple_of(32), 0x90);
     }
 
-    /// The place of the next instruction.
+    /// Offset of the next instruction.
     pub fn here(&self) -> usize {
         self.code.len()
     }
@@ -288,7 +290,7 @@ impl Assembler {
         Jump(at)
     }
 
-    /// Makes the next instruction a jump's target.
+    /// Makes the next instruction the target of `jump`.
     pub fn land(&mut self, jump: Jump) {
         self.patch(jump.0, self.code.len());
     }
@@ -298,12 +300,12 @@ impl Assembler {
         self.code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
     }
 
-    /// Back to the caller, with the upper parts of vector registers clean.
+    /// `vzeroupper; ret`.
     pub fn leave(&mut self) {
         self.code.extend([0xc5, 0xf8, 0x77, 0xc3]);
     }
 
-    /// The code with its constants.
+    /// The code, followed by its constant pool.
     pub fn finish(mut self) -> Vec<u8> {
         let bytes = 4 * self.copies;
         self.code.resize(self.code.len().next_multiple_of(bytes), 0xcc);
@@ -323,7 +325,7 @@ mod tests {
     use super::*;
     use crate::simd::jit::ops;
 
-    /// The bytes of one instruction and, where it has some, of the constants behind it.
+    /// The bytes of one instruction, with any displacement to its constant resolved.
     fn bytes(f: impl Fn(&mut Assembler)) -> String {
         let mut a = Assembler::filling();
         f(&mut a);
@@ -339,7 +341,7 @@ mod tests {
         Rm::Memory(At { base, index: Some((index, scale)), offset })
     }
 
-    /// Expected bytes come from GNU `as` (`{disp32}` and `{vex3}` where it would choose a shorter form).
+    /// Expected bytes are from GNU `as` (with `{disp32}` and `{vex3}` where it would choose a shorter form).
     #[test]
     fn vector_instructions_are_those_of_an_assembler() {
         use ops::*;

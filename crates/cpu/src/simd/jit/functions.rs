@@ -1,4 +1,4 @@
-//! Elementary functions as steps, bit for bit what `math` gives with fused multiply-adds.
+//! Elementary functions as steps; bit-identical to `math` with fused multiply-adds.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::ops;
@@ -39,7 +39,7 @@ impl Steps {
         self.select(keep, x, one)
     }
 
-    /// Halves away from zero.
+    /// Rounds half away from zero.
     pub fn round_away(&mut self, x: Value) -> Value {
         let sign = self.and(x, SIGN);
         let half = self.two(ops::PORD, sign, Arg::Bits(0.5f32.to_bits() - 1));
@@ -50,7 +50,8 @@ impl Steps {
     /// See [`math::maximum`].
     pub fn maximum(&mut self, a: Arg, b: Arg) -> Value {
         match (a, b) {
-            // Of equal operands the second, which is right but for −0; adding 0 leaves all others.
+            // Of equal operands `maxps` returns the second, which is wrong for −0 only; adding 0 fixes that and changes
+            // nothing else.
             (Arg::Value(x), Arg::Bits(0)) | (Arg::Bits(0), Arg::Value(x)) => {
                 let m = self.two(ops::MAXPS, 0.0, x);
                 self.add(m, 0.0)
@@ -81,7 +82,8 @@ impl Steps {
         self.select(nan, a, m)
     }
 
-    /// `(y, power)` with eˣ = y·2ⁿ: n as the last step before wants it, a number or, shifted, in the low bits of one.
+    /// `(y, power)` with eˣ = y·2ⁿ. For AVX-512 `power` is n as a float (for `scalefps`); else n is in the low bits of
+    /// `power`.
     fn exp_parts(&mut self, x: Value) -> (Value, Value) {
         let shifted = self.fma(x, std::f32::consts::LOG2_E, math::MAGIC);
         let n = self.sub(shifted, math::MAGIC);
@@ -93,7 +95,7 @@ impl Steps {
         (self.add(y, 1.0), if self.set == Set::Avx512 { n } else { shifted })
     }
 
-    /// 2ⁿ for exponents of normal numbers; `n` stands in the low bits, below others that 23 shifts take away.
+    /// 2ⁿ for normal exponents. `n` is in the low bits; the bits above it are shifted out.
     fn power_of_two(&mut self, n: Value) -> Value {
         let exponent = self.shift_left(n, 23);
         self.two(ops::PADDD, exponent, 1.0)
@@ -103,7 +105,7 @@ impl Steps {
         let x = self.two(ops::MINPS, math::EXP_RANGE.1, x);
         let x = self.two(ops::MAXPS, math::EXP_RANGE.0, x);
         let (y, n) = self.exp_parts(x);
-        // Two multiplications by powers of two, of which only the second can round, round as one does.
+        // 2ⁿ is applied in two factors, of which only the second can round: the same result as one rounding.
         if self.set == Set::Avx512 {
             return self.two(ops::SCALEFPS, y, n);
         }
@@ -155,7 +157,7 @@ impl Steps {
         self.two(ops::DIVPS, top, bottom)
     }
 
-    /// Ordered so that few values live at a time: more copies fit the registers.
+    /// Ordered for few live values, so that more copies fit the registers.
     pub fn tanh(&mut self, x: Value) -> Value {
         let size = self.abs(x);
         let twice = self.mul(size, 2.0);
@@ -190,7 +192,7 @@ impl Steps {
         self.mul(w, ratio)
     }
 
-    /// u32 → f32: each half is exact, the sum is rounded once.
+    /// u32 to f32: both halves are exact, and their sum is rounded once.
     pub fn unsigned_to_float(&mut self, x: Value) -> Value {
         if self.set == Set::Avx512 {
             return self.one(ops::CVTUDQ2PS, None, x);
@@ -202,7 +204,7 @@ impl Steps {
         self.fma(high, 65536.0, low)
     }
 
-    /// f32 → u32 for numbers from 0 on; the largest for what is larger.
+    /// f32 ≥ 0 to u32; saturates.
     pub fn float_to_unsigned(&mut self, x: Value) -> Value {
         if self.set == Set::Avx512 {
             return self.one(ops::CVTTPS2UDQ, None, x);
@@ -218,7 +220,7 @@ impl Steps {
         self.select(beyond, Arg::Bits(u32::MAX), y)
     }
 
-    /// The nearest bf16, as the f32 of its value: see [`math::to_bf16`].
+    /// Rounds to bf16, as f32; see [`math::to_bf16`].
     pub fn round_to_bf16(&mut self, x: Value) -> Value {
         if self.rounds {
             let half = self.one(ops::CVTNEPS2BF16, None, x);
@@ -234,14 +236,14 @@ impl Steps {
         self.and(kept, 0xffff_0000)
     }
 
-    /// The nearest f16, as the f32 of its value.
+    /// Rounds to f16, as f32.
     pub fn round_to_f16(&mut self, x: Value) -> Value {
         let half = self.one(ops::CVTPS2PH, Some(0), x);
         self.one(ops::CVTPH2PS, None, half)
     }
 }
 
-/// Whether a constant is a normal number: whatever equals it has its bits.
+/// Whether a constant is a normal number: only the same bits compare equal to it.
 fn plain(bits: u32) -> bool {
     f32::from_bits(bits).is_normal()
 }

@@ -1,5 +1,5 @@
-//! From an element-wise program to the steps of a fused loop; `None` where it has something that only the interpreter
-//! knows.
+//! Lowers an element-wise program to the steps of a fused loop; `None` if it has anything that only the interpreter
+//! supports.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::ops;
@@ -9,29 +9,29 @@ use systole_compile::{Instr, Load, Map};
 use systole_ir::op::{Binary, CompareType, Direction, Monoid, Unary};
 use systole_ir::{DType, Op, Scalar};
 
-/// How a loop reads one of its program's loads.
+/// How a loop reads a load of its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Neighbouring elements.
+    /// Consecutive elements.
     Stream,
-    /// The same element all along.
+    /// One element, broadcast.
     Spread,
     /// A constant.
     Constant,
 }
 
-/// What becomes of the program's results.
+/// What happens to the program's results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sink {
     /// Each is stored as an array.
     Arrays,
-    /// Each is folded into 64 accumulators: element `i` into number `i % 64`.
+    /// Each is reduced into 64 accumulators along the loop: element `i` into accumulator `i % 64`.
     Along(Monoid),
-    /// Each is folded into as many accumulators as there are elements.
+    /// Each is reduced element by element into an array of `n` accumulators.
     Across(Monoid),
 }
 
-/// What a register of the program is: lanes, or a mask for bool.
+/// Value of a program's register: a vector, or a mask for bool.
 #[derive(Clone, Copy)]
 enum Lane {
     Vector(Arg),
@@ -44,7 +44,7 @@ impl From<Value> for Lane {
     }
 }
 
-/// The steps of a program: arrays are its loads, then its stores.
+/// Lowers a program. Arrays are numbered: loads first, then stores. `rounds`: see [`Steps::rounds`].
 pub fn lower(map: &Map, access: &[Access], sink: Sink, (set, rounds): (Set, bool)) -> Option<Steps> {
     let steps = Steps { list: Vec::new(), set, rounds };
     let mut l = Lowering { map, access, steps, lanes: vec![None; map.loads.len()] };
@@ -54,7 +54,7 @@ pub fn lower(map: &Map, access: &[Access], sink: Sink, (set, rounds): (Set, bool
     for instr in &map.instrs {
         let lane = l.instruction(instr)?;
         l.lanes.push(Some(lane));
-        // A result may lie where an operand does: once all are read, storing is safe.
+        // In-place results: storing is safe once all loads have been read.
         if read.iter().all(|&k| l.lanes[k].is_some()) {
             l.results(&mut results, sink)?;
         }
@@ -71,7 +71,7 @@ struct Lowering<'a> {
     lanes: Vec<Option<Lane>>,
 }
 
-/// How an element type fills lanes; `None`: not in 32 bits.
+/// How elements of a type are widened to 32-bit lanes; `None` if they do not fit.
 fn form(dtype: DType) -> Option<Form> {
     Some(match dtype {
         DType::F32 | DType::I32 | DType::U32 => Form::Word,
@@ -88,7 +88,7 @@ fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Bits of a constant's lane.
+/// The bits of a constant as a 32-bit lane.
 fn bits(value: Scalar, dtype: DType) -> u32 {
     match dtype {
         DType::F16 | DType::BF16 => (value.as_f64() as f32).to_bits(),
@@ -97,7 +97,7 @@ fn bits(value: Scalar, dtype: DType) -> u32 {
 }
 
 impl Lowering<'_> {
-    /// The lanes of a register, read now if it is a load that was not read yet.
+    /// The value of a register; a load is emitted at its first use.
     fn lane(&mut self, e: usize) -> Option<Lane> {
         if let Some(lane) = self.lanes[e] {
             return Some(lane);
@@ -107,15 +107,15 @@ impl Lowering<'_> {
         let lane = match (self.access[e], &self.map.loads[e]) {
             (Access::Constant, Load::Splat { value, .. }) => match dtype {
                 DType::Bool => return None,
-                // Small integers fill their lanes as loads do.
+                // A small integer would have to be extended as its load extends it.
                 _ if dtype.is_int() && dtype.size() < 4 => return None,
                 _ => Lane::Vector(Arg::Bits(bits(*value, dtype))),
             },
-            // Coordinates come as lanes, which narrow floats do not fill as they lie in memory.
+            // Coordinates are generated as lanes; f16 and bf16 have another form in memory.
             (_, Load::Iota { .. }) if is_float(dtype) && dtype.size() == 2 => return None,
             (Access::Spread, _) => {
                 let raw = self.steps.push(Step::Spread { array: e, form });
-                // Narrow elements stand in each part of a lane.
+                // The broadcast repeats a narrow element within each 32-bit lane.
                 let raw = match dtype {
                     DType::U8 => self.steps.and(raw, 0xff),
                     DType::U16 => self.steps.and(raw, 0xffff),
@@ -262,7 +262,7 @@ impl Lowering<'_> {
     fn float_binary(&mut self, op: Binary, a: Arg, b: Arg) -> Option<Value> {
         let s = &mut self.steps;
         Some(match op {
-            // A constant is read from memory, which only the second operand can be.
+            // Only the second operand may be a constant in memory.
             Binary::Add | Binary::Multiply => {
                 let (a, b) = if matches!(a, Arg::Bits(_)) { (b, a) } else { (a, b) };
                 s.two(if op == Binary::Add { ops::ADDPS } else { ops::MULPS }, a, b)
@@ -275,7 +275,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// f32 lanes rounded to a narrow type.
+    /// Rounds f32 lanes to a narrow type.
     fn rounded(&mut self, x: Value, to: DType) -> Value {
         match to {
             DType::BF16 => self.steps.round_to_bf16(x),
@@ -350,7 +350,7 @@ impl Lowering<'_> {
             (F32 | F16 | BF16, F32 | F16 | BF16) => self.rounded(x, to).into(),
             (F32 | F16 | BF16, Bool) => Lane::Mask(s.holds(x, relation::NOT_EQUAL, 0.0)),
             (F32 | F16 | BF16, I32) => {
-                // What does not fit gives the least number.
+                // Out of range gives `i32::MIN`.
                 let y = s.one(ops::CVTTPS2DQ, None, x);
                 let high = s.holds(x, relation::GREATER_OR_EQUAL, 2_147_483_648.0);
                 let y = s.select(high, Arg::Bits(i32::MAX as u32), y);
@@ -358,7 +358,7 @@ impl Lowering<'_> {
                 s.select(number, y, Arg::Bits(0)).into()
             }
             (F32 | F16 | BF16, U32) => {
-                // NaN and negative numbers give the second operand, what is too large gives the largest number.
+                // `maxps` turns NaN and negative numbers into 0; too large ones convert to the largest number.
                 let x = s.two(ops::MAXPS, x, 0.0);
                 s.float_to_unsigned(x).into()
             }
@@ -369,7 +369,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// Stores or folds those results, `(number, register)`, that are there; the others are left.
+    /// Stores or reduces those results, `(number, register)`, that have been computed; the others remain in `left`.
     fn results(&mut self, left: &mut Vec<(usize, usize)>, sink: Sink) -> Option<()> {
         let there = self.lanes.len();
         let (ready, later): (Vec<_>, Vec<_>) = left.drain(..).partition(|&(_, e)| e < there);
@@ -377,7 +377,7 @@ impl Lowering<'_> {
         ready.into_iter().try_for_each(|(s, e)| self.result(s, e, sink))
     }
 
-    /// Stores or folds register `e`, which is result `s`.
+    /// Stores or reduces register `e`, which is result `s`.
     fn result(&mut self, s: usize, e: usize, sink: Sink) -> Option<()> {
         let dtype = self.map.dtype(e);
         let array = self.map.loads.len() + s;
@@ -390,7 +390,7 @@ impl Lowering<'_> {
             }
             Sink::Along(monoid) | Sink::Across(monoid) => monoid,
         };
-        // Narrow floats are folded in f32.
+        // Narrow floats are accumulated in f32.
         if !is_float(dtype) && dtype.size() != 4 {
             return None;
         }
@@ -405,7 +405,7 @@ impl Lowering<'_> {
         Some(())
     }
 
-    /// Lanes as an array has them.
+    /// Lanes in the form in which the array stores them.
     fn stored(&mut self, lane: Lane, dtype: DType) -> Option<Value> {
         Some(match lane {
             Lane::Mask(mask) => self.steps.select(mask, Arg::Bits(1), Arg::Bits(0)),
@@ -416,7 +416,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// The upper halves of words, above them zeros: what was shifted up as a word without more is that.
+    /// The upper half of each 32-bit lane, zero-extended. A word that was just shifted up from zero-extended 16 bits is
+    /// used as it was.
     fn upper_half(&mut self, v: Value) -> Value {
         if let Step::Shift { way: ops::SHIFT_LEFT, by: 16, a } = self.steps.list[v.0]
             && matches!(self.steps.list[a.0], Step::One { op: ops::PMOVZXWD, .. })
@@ -427,7 +428,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Whether an op of a narrow float gives a narrow float without rounding.
+/// Whether an op on narrow floats gives a narrow float without rounding.
 fn is_exact(op: Unary) -> bool {
     matches!(op, Unary::Abs | Unary::Negate | Unary::Sign)
 }

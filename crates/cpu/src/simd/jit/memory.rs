@@ -1,14 +1,14 @@
-//! Memory that holds machine code: written first, then executable, never both.
+//! Memory for machine code: written first, then made executable; never writable and executable at once.
 
 use std::ffi::c_void;
 
-/// Executable code, freed with its owner.
+/// Executable code, unmapped when dropped.
 pub struct Executable {
     code: *mut c_void,
     bytes: usize,
 }
 
-// SAFETY: the memory is only read and run after it was made.
+// SAFETY: the memory is only read and executed after `new`.
 unsafe impl Send for Executable {}
 // SAFETY: as above.
 unsafe impl Sync for Executable {}
@@ -26,18 +26,18 @@ const PRIVATE: i32 = 2;
 const ANONYMOUS: i32 = 0x20;
 
 impl Executable {
-    /// A copy of `code`; `None` where the system refuses, as hardened ones do.
+    /// Copies `code` to executable memory; `None` if the system refuses, as hardened ones do.
     pub fn new(code: &[u8]) -> Option<Executable> {
         let bytes = code.len();
-        // SAFETY: a new mapping, in no memory that is in use.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory in use.
         let at = unsafe { mmap(std::ptr::null_mut(), bytes, READ | WRITE, PRIVATE | ANONYMOUS, -1, 0) };
         if at as isize == -1 {
             return None;
         }
         let made = Executable { code: at, bytes };
-        // SAFETY: the mapping has that many bytes, writable, and nobody else knows it.
+        // SAFETY: the mapping is writable, has that many bytes, and nothing else refers to it.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), at.cast(), bytes) };
-        // SAFETY: the access to our own mapping is changed; no reference points into it.
+        // SAFETY: changes the protection of our own mapping; no Rust reference points into it.
         let refused = unsafe { mprotect(at, bytes, READ | RUN) } != 0;
         (!refused).then_some(made)
     }
@@ -50,7 +50,7 @@ impl Executable {
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this size; whoever runs the code holds a reference to its owner.
+        // SAFETY: mapped by `new` with this size; code runs only while a reference to its owner is held.
         unsafe { munmap(self.code, self.bytes) };
     }
 }

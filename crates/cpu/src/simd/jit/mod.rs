@@ -1,13 +1,13 @@
-//! Run-time code generation for element-wise programs: the whole program as one loop of AVX-512 or AVX2 whose values
-//! stay in registers.
+//! JIT compilation of element-wise programs: a whole program becomes one AVX-512 or AVX2 loop that keeps values in
+//! registers.
 //!
-//! `lower` turns a program into `steps` on vectors (`functions`: exp, tanh and others as such steps), `emit` gives
-//! them registers and makes a loop of them (`avx512`, `avx2`: each step as instructions), `encode` knows the bytes (`ops`: of which instructions),
-//! `memory` makes them executable, `rest` has the elements that fill no vector. Results are bit
-//! for bit those of the interpreter in `map`, NaN payloads apart (and numbers below the normal range, where a level's
-//! instructions take them as zero), which runs what this does not know: other element
-//! types, rare ops, programs with too many values at a time, and everything where the machine or the system does not
-//! allow it.
+//! Pipeline: `lower` turns a program into `steps` on vectors (`functions` expands exp, tanh and others), `emit`
+//! allocates registers and builds the loop, `avx512` and `avx2` select the instructions of each step, `encode`
+//! assembles them (`ops` has the opcodes), and `memory` makes the code executable. `tail` runs the last elements
+//! through padded buffers where a loop takes whole vectors only. Results are bit-identical to those of the interpreter
+//! (`kernel::program`), except for NaN payloads, and for subnormal numbers where a level's instructions flush them to
+//! zero. The interpreter runs what is not supported here: other element types, rare ops, programs with too many live
+//! values, and machines or systems that do not allow generated code.
 
 mod avx2;
 mod avx512;
@@ -31,23 +31,23 @@ use crate::simd::level::Level;
 use systole_compile::Map;
 use systole_ir::knobs;
 
-/// A program as machine code.
+/// A program compiled to machine code.
 pub struct Loop {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     code: memory::Executable,
-    /// Where the loop takes whole vectors only: what runs it for the elements that are left.
+    /// Where the loop takes whole vectors only: runs it on the remaining elements.
     rest: Option<tail::Rest>,
     nanoseconds: f64,
 }
 
-/// Whether programs may be compiled: what the knob `SYSTOLE_JIT` says.
+/// Whether the knob `SYSTOLE_JIT` allows compilation.
 pub fn is_wanted() -> bool {
     knobs::JIT.get() != "off"
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 impl Loop {
-    /// The loop for a program whose loads are read as `access` says; `None` where the interpreter has to run it.
+    /// Compiles a program whose loads are read as `access` says; `None` if the interpreter has to run it.
     pub fn new(map: &Map, access: &[Access], sink: Sink, level: Level) -> Option<Loop> {
         let set = match level {
             Level::Avx512 => (Set::Avx512, false),
@@ -62,16 +62,16 @@ impl Loop {
         Some(Loop { code, rest, nanoseconds: emit::cycles(&steps) / 2.5 })
     }
 
-    /// Runs the program for `n` elements from the given addresses on: of its loads, then of its results.
+    /// Runs the program on `n` elements. `arrays`: pointers to its loads, then to its results.
     ///
-    /// # Safety
-    /// The machine has the level that the loop was made for. Each load has `n` elements at its address, or
-    /// one where it is spread, each result room for as many, or for [`ACCUMULATORS`] of a fold along. Results
-    /// overlap neither each other nor loads, but that a result may lie exactly where a load of its element size does.
+    /// # Safety The machine has the level that the loop was made for. Each load has `n` elements at its address, or one
+    /// if it is broadcast; each result has room for `n`, or for [`ACCUMULATORS`] if it is reduced along the loop.
+    /// Results overlap neither each other nor loads, except that a result may lie exactly where a load of the same
+    /// element size does.
     #[inline]
     pub unsafe fn run(&self, arrays: &[*mut u8], n: usize) {
-        // SAFETY: `emit` made a function of this type, which keeps to the calling convention: it writes no register
-        // that belongs to its caller and no memory but the results.
+        // SAFETY: `emit` generated a function of this type and calling convention: it writes no callee-saved register,
+        // and no memory except the results.
         unsafe {
             let run: tail::Code = std::mem::transmute(self.code.entry());
             match &self.rest {
@@ -84,20 +84,19 @@ impl Loop {
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 impl Loop {
-    /// No machine code here.
+    /// No code generation on this platform.
     pub fn new(_: &Map, _: &[Access], _: Sink, _: Level) -> Option<Loop> {
         None
     }
 
-    /// There is no such loop.
+    /// Never called: there is no such loop.
     ///
-    /// # Safety
-    /// None needed.
+    /// # Safety None needed.
     pub unsafe fn run(&self, _: &[*mut u8], _: usize) {}
 }
 
 impl Loop {
-    /// An estimate of the time for one element.
+    /// Estimated time for one element.
     pub fn nanoseconds(&self) -> f64 {
         self.nanoseconds
     }

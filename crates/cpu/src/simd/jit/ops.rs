@@ -1,8 +1,8 @@
-//! The instructions that loops are made of, by their numbers. Names are the instructions' without the leading `v`.
+//! Opcodes of the instructions that loops consist of. Names are the mnemonics without the leading `v`.
 #![forbid(unsafe_code)]
 
-/// An instruction on vectors: mandatory prefix (0, 1: 66, 2: F3, 3: F2), opcode map (1: 0F, 2: 0F38, 3: 0F3A), opcode.
-/// Where AVX-512 and AVX2 both have it, the three are the same.
+/// A vector instruction: mandatory prefix (0: none, 1: 66, 2: F3, 3: F2), opcode map (1: 0F, 2: 0F38, 3: 0F3A), opcode.
+/// All three are the same for AVX-512 and AVX2 where both have the instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Op(pub u8, pub u8, pub u8);
 
@@ -13,7 +13,7 @@ pub const DIVPS: Op = Op(0, 1, 0x5e);
 pub const MINPS: Op = Op(0, 1, 0x5d);
 pub const MAXPS: Op = Op(0, 1, 0x5f);
 pub const SQRTPS: Op = Op(0, 1, 0x51);
-/// With AVX2, `roundps`.
+/// `roundps` in AVX2.
 pub const RNDSCALEPS: Op = Op(1, 3, 0x08);
 pub const SCALEFPS: Op = Op(1, 2, 0x2c);
 pub const FMADD132PS: Op = Op(1, 2, 0x98);
@@ -50,7 +50,7 @@ pub const CVTTPS2DQ: Op = Op(2, 1, 0x5b);
 pub const CVTTPS2UDQ: Op = Op(0, 1, 0x78);
 pub const CVTPH2PS: Op = Op(1, 2, 0x13);
 pub const CVTPS2PH: Op = Op(1, 3, 0x1d);
-/// To the nearest bf16, of zmm to ymm (AVX512_BF16).
+/// Rounds a zmm to bf16 in a ymm (AVX512_BF16).
 pub const CVTNEPS2BF16: Op = Op(2, 2, 0x72);
 pub const CMPPS: Op = Op(0, 1, 0xc2);
 pub const PCMPD: Op = Op(1, 3, 0x1f);
@@ -69,12 +69,12 @@ pub const PMOVSXBD: Op = Op(1, 2, 0x21);
 pub const PMOVSXWD: Op = Op(1, 2, 0x23);
 pub const PMOVDB: Op = Op(2, 2, 0x31);
 pub const PMOVDW: Op = Op(2, 2, 0x33);
-/// Shifts by a constant: their place in the ModRM byte's register field.
+/// Shifts by an immediate; the kind of shift is in ModRM's `reg` field.
 pub const SHIFTS: Op = Op(1, 1, 0x72);
 pub const SHIFT_RIGHT: u8 = 2;
 pub const SHIFT_RIGHT_SIGNED: u8 = 4;
 pub const SHIFT_LEFT: u8 = 6;
-/// Of masks.
+/// Mask instructions (VEX map 1).
 pub const KAND: u8 = 0x41;
 pub const KANDN: u8 = 0x42;
 pub const KOR: u8 = 0x45;

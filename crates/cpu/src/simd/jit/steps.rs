@@ -1,14 +1,14 @@
-//! What a fused loop does to a vector of elements: steps on values that are whole vector registers or masks, in order,
-//! each value made once. Registers come later.
+//! The JIT's intermediate representation: a list of steps on vectors and masks, in SSA form. Registers are allocated
+//! later.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::ops;
 use crate::simd::jit::ops::Op;
 
-/// Accumulators of a fold along, which are also the elements of a round then.
+/// Accumulators of a reduction along the loop, which is then also the number of elements per iteration.
 pub const ACCUMULATORS: usize = 64;
 
-/// The instructions that a loop is made of.
+/// Instruction set of a loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Set {
     Avx512,
@@ -17,7 +17,7 @@ pub enum Set {
 }
 
 impl Set {
-    /// Elements of a vector.
+    /// Vector width in 32-bit lanes.
     pub fn lanes(self) -> usize {
         match self {
             Set::Avx512 => 16,
@@ -26,11 +26,11 @@ impl Set {
     }
 }
 
-/// The result of a step, by the step's number.
+/// The result of a step, named by the step's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Value(pub usize);
 
-/// An operand: a vector, or a constant in every lane.
+/// An operand: a vector value, or a constant in every lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arg {
     Value(Value),
@@ -43,15 +43,15 @@ impl From<f32> for Arg {
     }
 }
 
-/// How elements lie in memory, and how they fill lanes of 32 bits.
+/// Element type in memory, and how it is widened to a 32-bit lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     Word,
-    /// 16 bits, above them zeros or the sign.
+    /// 16 bits, zero- or sign-extended.
     Half {
         signed: bool,
     },
-    /// An f16, as the f32 of its value.
+    /// An f16, converted to f32.
     F16,
     Byte {
         signed: bool,
@@ -69,13 +69,13 @@ impl Form {
     }
 }
 
-/// Where vectors of an array lie.
+/// A vector in an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operand {
-    /// Which of the loop's arrays.
+    /// Index of the array.
     pub array: usize,
     pub form: Form,
-    /// Whether the array is 64 accumulators that every round of the loop starts again with.
+    /// Whether the array is the 64 accumulators of a reduction, whose index restarts in each iteration of the loop.
     pub around: bool,
 }
 
@@ -83,7 +83,7 @@ pub struct Operand {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Step {
     Load(Operand),
-    /// One element of an array in every lane.
+    /// One element of an array, broadcast.
     Spread {
         array: usize,
         form: Form,
@@ -101,7 +101,7 @@ pub enum Step {
         a: Arg,
         b: Arg,
     },
-    /// A shift by a constant; see [`ops::SHIFTS`].
+    /// A shift by an immediate; see [`ops::SHIFTS`].
     Shift {
         way: u8,
         by: u8,
@@ -113,7 +113,7 @@ pub enum Step {
         b: Arg,
         c: Arg,
     },
-    /// The bits of `b` where `mask` has ones, those of `a` elsewhere.
+    /// Bitwise select: `b` where `mask` has ones, `a` elsewhere.
     Mix {
         a: Value,
         b: Value,
@@ -127,7 +127,7 @@ pub enum Step {
         a: Value,
         b: Arg,
     },
-    /// The mask of lanes for which a relation holds.
+    /// The mask of lanes for which the relation holds.
     Compare {
         op: Op,
         imm: Option<u8>,
@@ -150,7 +150,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Calls `f` with each value that it reads.
+    /// Calls `f` with each value that the step reads.
     pub fn each_operand(&self, mut f: impl FnMut(Value)) {
         let mut arg = |a: Arg| {
             if let Arg::Value(v) = a {
@@ -172,8 +172,8 @@ impl Step {
         }
     }
 
-    /// Calls `f` with each constant that it reads and what having it in a register saves: instructions cannot read
-    /// all operands from memory.
+    /// Calls `f` with each constant that the step reads, and with what a register for it saves: only some operands can
+    /// be read from memory.
     pub fn each_constant(&self, mut f: impl FnMut(u32, usize)) {
         let mut arg = |a: Arg, saved: usize| {
             if let Arg::Bits(bits) = a {
@@ -202,18 +202,18 @@ impl Step {
         }
     }
 
-    /// Whether it makes a mask.
+    /// Whether the result is a mask.
     pub fn makes_mask(&self) -> bool {
         matches!(self, Step::Compare { .. } | Step::Masks { .. } | Step::MaskNot(_))
     }
 
-    /// Whether it makes nothing.
+    /// Whether it has no result.
     pub fn is_store(&self) -> bool {
         matches!(self, Step::Store(..))
     }
 }
 
-/// Relations of floats, as the instructions number them. With NaN only those hold whose name says a negation or NaN.
+/// Float relations: the immediates of `cmpps`. With a NaN, only those named as a negation or `NAN` hold.
 pub mod relation {
     pub const EQUAL: u8 = 0x00;
     pub const LESS: u8 = 0x11;
@@ -231,7 +231,7 @@ pub mod relation {
     pub const INT_GREATER: u8 = 6;
 }
 
-/// Ways to round to an integer.
+/// Rounding modes: the immediates of `rndscaleps`.
 pub mod rounding {
     pub const NEAREST_EVEN: u8 = 8;
     pub const DOWN: u8 = 9;
@@ -239,11 +239,12 @@ pub mod rounding {
     pub const TO_ZERO: u8 = 11;
 }
 
-/// Steps so far; its methods add one and give its value.
+/// Builder of a list of steps. Methods append a step and return its value.
 pub struct Steps {
     pub list: Vec<Step>,
     pub set: Set,
-    /// Whether there is an instruction that rounds to bf16, and numbers below the normal range count as zero.
+    /// Whether the level has an instruction that rounds to bf16 (it flushes subnormals) and the program allows
+    /// flushing.
     pub rounds: bool,
 }
 
@@ -253,7 +254,7 @@ impl Steps {
         Value(self.list.len() - 1)
     }
 
-    /// The operand in a register.
+    /// The operand as a value.
     pub fn value(&mut self, a: Arg) -> Value {
         match a {
             Arg::Value(v) => v,
@@ -297,7 +298,7 @@ impl Steps {
         self.push(Step::Shift { way: ops::SHIFT_RIGHT, by, a })
     }
 
-    /// Where a relation of floats holds.
+    /// The mask of lanes where a float relation holds.
     pub fn holds(&mut self, a: Value, relation: u8, b: impl Into<Arg>) -> Value {
         self.push(Step::Compare { op: ops::CMPPS, imm: Some(relation), a, b: b.into() })
     }

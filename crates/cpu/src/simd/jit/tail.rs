@@ -1,26 +1,26 @@
-//! Elements that fill no vector, for loops that have no masks: copied to arrays that have room for one, and back.
+//! Runs a loop without masks on a remainder smaller than a vector: through padded buffers, copied in and out.
 
 use crate::simd::jit::steps::{ACCUMULATORS, Step, Steps};
 use smallvec::SmallVec;
 
-/// A loop's machine code: the arrays' addresses, and how many elements.
+/// A loop's machine code: pointers to the arrays, and the number of elements.
 pub type Code = unsafe extern "sysv64" fn(*const *mut u8, usize);
 
-/// Bytes of a vector.
+/// Bytes of an AVX2 vector.
 const VECTOR: usize = 32;
 
-/// What a loop does to one of its arrays.
+/// How a loop uses one of its arrays.
 struct ArrayUse {
     array: usize,
     /// Bytes of an element.
     size: usize,
-    /// Whether it is accumulators that every round starts again with.
+    /// Whether it is the accumulators of a reduction (see `Operand::around`).
     around: bool,
     read: bool,
     written: bool,
 }
 
-/// What the loop needs to know of its arrays.
+/// What has to be known about a loop to run its remainder.
 pub struct Rest {
     lanes: usize,
     parts: Vec<ArrayUse>,
@@ -46,17 +46,16 @@ impl Rest {
         Rest { lanes: steps.set.lanes(), parts }
     }
 
-    /// Runs the loop for `n` elements.
+    /// Runs the loop on `n` elements.
     ///
-    /// # Safety
-    /// As for the `run` of the loop; `code` is the loop that this was made with.
+    /// # Safety As for [`super::Loop::run`]; `code` is the loop that this was made for.
     #[inline]
     pub unsafe fn run(&self, code: Code, arrays: &[*mut u8], n: usize) {
         let left = n % self.lanes;
-        // SAFETY: whole vectors of the caller's elements.
+        // SAFETY: the caller's promise, for whole vectors of its elements.
         unsafe { code(arrays.as_ptr(), n - left) };
         if left > 0 {
-            // SAFETY: the caller's elements from there on.
+            // SAFETY: the caller's promise, for the elements after those.
             unsafe { self.run_left(code, arrays, n - left, left) };
         }
     }
@@ -70,12 +69,12 @@ impl Rest {
         };
         for (p, vector) in self.parts.iter().zip(&mut vectors) {
             if p.read {
-                // SAFETY: these elements are the array's, and fit a vector.
+                // SAFETY: the array has these elements, and they fit a vector.
                 unsafe { std::ptr::copy_nonoverlapping(place(p), vector.as_mut_ptr(), left * p.size) };
             }
             table[p.array] = vector.as_mut_ptr();
         }
-        // SAFETY: all arrays that the loop walks along have room for one vector.
+        // SAFETY: every array that the loop streams has been replaced by a buffer of one vector.
         unsafe { code(table.as_ptr(), self.lanes) };
         for (p, vector) in self.parts.iter().zip(&vectors).filter(|(p, _)| p.written) {
             // SAFETY: as above.
