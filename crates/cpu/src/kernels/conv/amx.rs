@@ -1,8 +1,8 @@
-//! `x: bf16[B, …, C], kernel → y: [B, …', F]`, and the input's gradient, by tile registers.
+//! Forward convolution and gradient w.r.t. the input by tile registers: `x: bf16[B, …, C], kernel → y: [B, …', F]`.
 //!
-//! The rows of a tile are pixels that follow each other in a line of the result: their channels lie at equal distances,
-//! so that tiles are loaded from the image itself, or from a strip of it that was copied with explicit zeros, for each
-//! tap again. Phases and strips are those of the other kernels ([`crate::kernels::conv::phases`]).
+//! The rows of an A tile are neighbouring pixels of a line of the result. Their channels lie at a constant distance,
+//! so for each tap the tile is loaded from the image itself, or from a strip that was copied with explicit zeros.
+//! Phases and strips are those of the other kernels ([`crate::kernels::conv::phases`]).
 
 use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
@@ -25,12 +25,12 @@ use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
-/// Products of a chunk.
+/// Elements of a K chunk: 16 words of two bf16.
 const CHUNK: usize = 2 * LANES;
-/// Bytes of a strip of the input, and of the packed kernel that meets it: both stay in the second-level cache.
+/// Bytes of a strip of the input, and of the packed filter that it is multiplied by: both stay in L2.
 const STRIP: usize = 256 << 10;
 const KERNEL: usize = 768 << 10;
-/// Pixels of a strip at most and at least.
+/// Most and fewest pixels of a strip.
 const MOST_PIXELS: usize = 512;
 const FEWEST_PIXELS: usize = 64;
 
@@ -39,39 +39,39 @@ pub struct Forward {
     pack: PackFn<f32>,
     staging: Staging,
     phases: Vec<Phase>,
-    /// Columns of each panel, and panels that one task computes.
+    /// Columns (features) of each panel, and panels that one task computes.
     panels: Vec<Range<usize>>,
     groups: Vec<Range<usize>>,
     features: usize,
     bias: bool,
-    /// How a bias is widened.
+    /// Widens the bias to f32. `None`: it is f32.
     widen: Option<TileFn>,
-    /// Elements of an image of the result, and bytes of one of them.
+    /// Elements of an image of the result, and bytes of an element.
     image: usize,
     element: usize,
-    /// Elements between channels and between features of the kernel.
+    /// Elements between channels and between features of the filter.
     channel: usize,
     feature: usize,
-    /// Bytes of the packed kernel.
+    /// Bytes of the packed filter.
     packed: usize,
     statistics: Option<BatchStatistics>,
 }
 
-/// Output positions that see the same taps.
+/// Output positions that use the same taps.
 struct Phase {
-    /// Where each run of taps begins in the kernel, and in a staged strip, in bytes there.
+    /// Where each run of taps begins: in the filter in elements, in a staged strip in bytes.
     taps: Vec<usize>,
     runs: Vec<usize>,
-    /// Where the runs begin in a packed panel, of one tile of columns and of two.
+    /// Where each run begins in a packed panel, in bytes, for panels of one tile of columns and of two.
     packed_runs: [Vec<usize>; 2],
-    /// Elements of a run, and the chunks that they fill.
+    /// Elements of a run, and K chunks that hold them.
     length: usize,
     chunks: usize,
-    /// Images, and pixels along each dimension: how many, and bytes between them as staged and in the result.
+    /// Images, then each dimension: pixels, and bytes from one to the next in the staged strip and in the result.
     dims: SmallVec<[Along; 4]>,
-    /// Bytes before the phase in an image of the result.
+    /// Byte offset of the phase in an image of the result.
     base: usize,
-    /// Where its packed kernel begins.
+    /// Byte offset of its packed filter.
     packed: usize,
 }
 
@@ -82,18 +82,20 @@ struct Along {
     result: usize,
 }
 
-/// Pixels that follow each other: places as staged and in the result, and the image of the strip.
+/// Pixels at a constant distance. Byte offsets of the first one in the staged strip and in the result; the image
+/// within the strip.
 struct Line {
     staged: usize,
     result: usize,
     image: usize,
 }
 
-/// Lines of one length, cut into tiles of rows; the last tile of a line begins where it ends with the line.
+/// Lines of equal length, cut into tiles of rows. The last tile of a line ends with the line, so it may overlap the
+/// tile before it.
 struct Lines {
     all: Vec<Line>,
     length: usize,
-    /// Bytes between pixels.
+    /// Bytes from one pixel to the next.
     staged: usize,
     result: usize,
     /// Tiles of a line, and rows of each.
@@ -113,7 +115,7 @@ impl Phase {
         let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &axes[i].1[choice[i]]).collect();
         let last = &chosen[n - 1].taps;
         let (unit, tap) = (staging.strides[n - 1], k.spatial[n - 1]);
-        // Taps of the last dimension follow each other, in the kernel as well.
+        // Whether two taps of the last dimension are contiguous in the staged strip and in the filter.
         let follow = |t: &[(usize, usize)]| {
             t[1].1 == t[0].1 + 1 && t[1].0 * tap == t[0].0 * tap + staging.width * k.channel
         };
@@ -152,12 +154,12 @@ impl Phase {
         }
     }
 
-    /// Bytes of a packed panel of so many columns.
+    /// Bytes of a packed panel of `columns` columns.
     fn panel(&self, columns: usize) -> usize {
         self.runs.len() * self.chunks * tiles(columns) * LANES * LINE
     }
 
-    /// The lines of a strip, as long as they can be; `apart`: each of one image.
+    /// The lines of a strip, as long as constant distances allow; `apart`: none has pixels of two images.
     fn lines(&self, strip: Strip, apart: bool) -> Lines {
         let mut dims = self.dims.clone();
         dims[0].count = strip.images;
@@ -215,28 +217,30 @@ struct PhaseOfStrip<'a> {
     lines: &'a Lines,
     /// Panels of columns.
     group: Range<usize>,
-    /// The strip as staged, and where the phase begins in its part of the result.
+    /// The staged strip, and the address of the phase in the strip's part of the result.
     a: *mut u8,
     y: *mut u8,
-    /// What tiles leave for statistics, panel by panel of each image.
+    /// Statistics of the strip, [`STATISTICS`] numbers for each image and panel.
     statistics: Ptr,
 }
 
-/// The input's axes with their phases.
+/// The axes of the input with their phases.
 fn axes(c: &Convolution, x: &TensorType, k: &TensorType, y: &TensorType) -> Vec<(Axis, Vec<AxisPhase>)> {
     let d = &c.dims;
     let of = |i: usize| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1]);
     (0..d.input_spatial.len()).map(of).collect()
 }
 
-/// How strips of the input are read: as they are stored.
+/// How strips of the input are staged: as stored.
 fn stage(
     x: &TensorType,
     axes: &[(Axis, Vec<AxisPhase>)],
     target: Target,
 ) -> std::result::Result<Staging, Refusal> {
     let channels = x.shape[x.rank() - 1];
-    // Beside the last channels of a chunk that is not full, zeros meet elements that the definition does not have.
+    // In a chunk that is not full, the elements after the last channel are those of the next pixel. They are
+    // multiplied by zero weights, which changes the result where they are infinite or NaN: allowed only with
+    // `target.winograd`.
     let whole = channels.is_multiple_of(CHUNK);
     if !whole && !target.winograd {
         return Err("its channels are no whole chunks, and zeros would meet elements of other pixels".into());
@@ -250,19 +254,19 @@ fn stage(
     Ok(staging)
 }
 
-/// Tiles of so many columns.
+/// Tiles of `columns` columns of a panel.
 fn tiles(columns: usize) -> usize {
     if columns > LANES { 2 } else { 1 }
 }
 
-/// How a kernel lies in memory, in elements.
+/// Strides of a filter, in elements.
 struct KernelLayout {
     spatial: SmallVec<[usize; 3]>,
     channel: usize,
 }
 
 impl Forward {
-    /// The kernel for layers of bf16 on machines with tile registers.
+    /// For layers of bf16 on machines with tile registers.
     pub fn new(
         c: &Convolution,
         bias: bool,
@@ -326,8 +330,8 @@ impl Forward {
         })
     }
 
-    /// Two more results: the sums of each image's features, and of the squares of their distances from their means.
-    /// For convolutions without holes in the input.
+    /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean. Only
+    /// for convolutions without input dilation.
     pub fn with_statistics(mut self, target: Target) -> Forward {
         let inner: usize = self.phases[0].dims[2..].iter().map(|d| d.count).product();
         let parts = self.staging.strips_of_image().map(|s| s.rows * inner).collect();
@@ -335,12 +339,12 @@ impl Forward {
         self
     }
 
-    /// Where a phase's panel begins in the packed kernel.
+    /// Byte offset of a phase's panel in the packed filter.
     fn packed_at(&self, phase: &Phase, panel: usize) -> usize {
         phase.packed + panel * phase.panel(COLUMNS)
     }
 
-    /// One task: some columns of one strip.
+    /// One task: a group of panels of one strip.
     unsafe fn strip(&self, task: usize, to: &Arrays) {
         let group = self.groups[task / self.staging.strips()].clone();
         let strip = self.staging.strip(task % self.staging.strips());
@@ -354,7 +358,7 @@ impl Forward {
             unsafe {
                 let a = self.staging.load(to.x.at(0), strip, 0, scratch);
                 if a == scratch.cast_const() {
-                    // What the last chunk reads beyond the strip.
+                    // Bytes beyond the strip that the last chunk reads.
                     scratch.add(self.staging.end(strip) * self.staging.size()).write_bytes(0, LINE);
                 }
                 let mut prefetch = self.next(task + 1, &group, to.x.at(0));
@@ -383,7 +387,7 @@ impl Forward {
         });
     }
 
-    /// The pixels of one phase of a strip, from staged bytes to those of the result.
+    /// Computes one phase of a strip: two tiles of rows by a panel, up to two tiles of columns, in each call.
     unsafe fn phase(&self, w: &PhaseOfStrip<'_>, to: &Arrays, prefetch: &mut Prefetch) {
         let &PhaseOfStrip { phase, lines, a, .. } = w;
         // SAFETY: the unit is this machine's.
@@ -421,13 +425,13 @@ impl Forward {
                     bias: if self.bias { bias } else { std::ptr::null() },
                     narrow: self.element == 2,
                 };
-                // SAFETY: tiles stay inside the strip, its part of the result and the packed kernel.
+                // SAFETY: tiles stay inside the strip, its part of the result and the packed filter.
                 unsafe { (self.unit.windows)(&work) };
             }
         }
     }
 
-    /// Where the sums of a tile of rows and a panel of columns go.
+    /// The destination of a tile of rows by a panel of columns.
     fn rows(&self, w: &PhaseOfStrip<'_>, tile: usize, panel: usize) -> Rows {
         let (line, from, skip) = w.lines.tile(tile);
         let at = line.result + from * w.lines.result + self.panels[panel].start * self.element;
@@ -442,7 +446,7 @@ impl Forward {
         }
     }
 
-    /// The input of the task that this thread does next, to be fetched while it works with `group`.
+    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
     fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> Prefetch {
         let strips = self.staging.strips();
         if task >= strips * self.groups.len() {
@@ -488,7 +492,7 @@ impl Strips for Forward {
                     dst: packed.at(self.packed_at(phase, panel) + run).cast::<f32>(),
                     stride: fill,
                 };
-                // SAFETY: a run of the kernel; panels are disjoint parts of the packed one.
+                // SAFETY: a run of the filter; panels are disjoint parts of the packed filter.
                 unsafe { (self.pack)(&[args]) };
             }
         };

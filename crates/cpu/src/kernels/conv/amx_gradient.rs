@@ -1,10 +1,11 @@
-//! `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel: [taps, C, F]` by tile registers.
+//! Gradient w.r.t. the filter by tile registers: `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel: [taps, C, F]`.
 //!
-//! Products run along pixels, in pairs. Of the staged input, words are made of each element and that of the next pixel,
-//! in planes of sixteen channels: whatever a tap's distance, sixteen pairs of sixteen channels are rows of a tile that
-//! lie at equal distances, as long as pixels are counted along the staged lines, zeros at their ends included. Of few
-//! channels, words lie as the elements do, and a tile's columns are those of several taps. The cotangent is copied to such places, with zeros
-//! between, and packed: rows of its tiles are features. Sums are transposed when they are complete.
+//! K runs over pixels, in pairs. From the staged input, words are made of each element and the same channel of the
+//! next pixel, in planes of 16 channels. K counts pixels along the staged lines, zeros at their ends included, so for
+//! any tap a B tile (16 pairs of pixels by 16 channels) has rows at a constant distance and is loaded from the
+//! planes. Where the channels are not a multiple of 16, words stay in the order of the elements, and the columns of a
+//! tile cover several taps. `dy` is copied to the same positions, with zeros in between, and packed as A, whose rows
+//! are features. The accumulators, features by channels, are transposed when they are complete.
 
 use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::PartialSums;
@@ -26,19 +27,19 @@ use std::ops::Range;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
-/// Pixels of a chunk.
+/// Pixels of a K chunk: 16 pairs.
 const CHUNK: usize = 2 * LANES;
-/// Bytes of a staged strip and of the cotangent that meets it, which stay in the second-level cache.
+/// Bytes of a strip, of its words and of the `dy` that they are multiplied by. They stay in L2.
 const STRIP: usize = 512 << 10;
-/// Chunks whose tiles stay in the first-level cache while they meet each other.
+/// K chunks whose tiles of A and B stay in L1 while all of them are multiplied.
 const CHAIN: usize = 12;
-/// Chunks of the cotangent that are packed for all features before the next ones are read.
+/// K chunks of `dy` that are packed for all features before the next chunks are read.
 const PACKED: usize = 4;
-/// Features that one task computes at most, and channels: fewer of kernels with many taps.
+/// Features and channels of one task at most; fewer channels for filters with many taps, down to the last of these.
 const FEATURES: usize = 256;
 const CHANNELS: usize = 512;
 const FEWEST_CHANNELS: usize = 64;
-/// Most partial sums, and most elements of all of them.
+/// Most partial sums, and most elements of all of them: 16 MiB.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
@@ -48,23 +49,25 @@ pub struct KernelGradient {
     transpose: TransposeFn,
     staging: Staging,
     words: Words,
-    /// Columns of the product, and the row of the result that each one is, for the first slice.
+    /// Columns of the GEMM (taps and channels), and for each the row of the result, for the first slice of channels.
     columns: Vec<Columns>,
     out: Vec<usize>,
     features: usize,
+    /// Panels of [`COLUMNS`] features that one task computes.
     groups: Vec<Range<usize>>,
     parts: PartialSums,
     strips_per_part: usize,
-    /// Pixels along each dimension of the cotangent, and staged pixels between them.
+    /// Pixels along each dimension of `dy`, and staged pixels from one to the next.
     counts: SmallVec<[usize; 3]>,
     steps: SmallVec<[usize; 3]>,
 }
 
-/// How words of a strip lie in memory.
+/// Layout of a strip's words in memory.
 struct Words {
+    /// Makes planes. `None`: words are in the order of the elements.
     planes: Option<TileFn>,
     pairs: Pairs,
-    /// Bytes between staged pixels, between those that are counted, and between tiles of columns.
+    /// Bytes between staged pixels, between pixels that K counts, and between tiles of columns.
     staged: usize,
     pixel: usize,
     plane: usize,
@@ -75,7 +78,7 @@ impl Words {
         let step = staging.axes()[staging.axes().len() - 1].step;
         let planes = staging.width.is_multiple_of(LANES);
         let staged = if planes { LINE } else { staging.pitch * 4 };
-        // An odd number of lines: planes do not share sets of the caches.
+        // An odd number of cache lines, so that planes do not alias.
         let plane = ((staging.end(staging.strip(0)) / staging.pitch + CHUNK * step) | 1) * LINE;
         Words {
             planes: planes.then(|| vectors.tile::<Planes>()),
@@ -87,7 +90,7 @@ impl Words {
     }
 }
 
-/// How many parts of the batch there are that are summed apart, and strips of each.
+/// Parts of the batch that have partial sums of their own, and strips of each.
 fn cut(staging: &Staging, size: usize, groups: usize) -> (usize, usize) {
     let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(staging.strips());
     let parts = FEWEST_TASKS.div_ceil(staging.slices * groups).min(most);
@@ -95,7 +98,8 @@ fn cut(staging: &Staging, size: usize, groups: usize) -> (usize, usize) {
     (staging.strips().div_ceil(strips_per_part), strips_per_part)
 }
 
-/// Columns of at most two tiles: where their words begin in a strip, in bytes, and which of the columns they are.
+/// Columns of at most two tiles: byte offset of their words in a strip, the first of the columns, and how many there
+/// are.
 struct Columns {
     at: usize,
     first: usize,
@@ -104,7 +108,7 @@ struct Columns {
 
 /// Pixels whose words are made.
 struct Pixels {
-    /// Elements between them, and between those of a pair.
+    /// Elements from one pixel to the next, and from a pixel to the one it is paired with.
     pitch: usize,
     next: usize,
     count: usize,
@@ -113,12 +117,12 @@ struct Pixels {
     plane: usize,
 }
 
-/// Makes planes of words from the elements at `a`, by the [`Pixels`] at `b`.
+/// Makes planes of words at `dst` from the bf16 elements at `a`, by the [`Pixels`] at `b`.
 struct Planes;
 impl Tile for Planes {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, _: usize) {
-        // SAFETY: by the caller's promise, all pixels are there, and those that they are paired with.
+        // SAFETY: the caller has all pixels and those that they are paired with, and room for all planes.
         unsafe {
             let pixels = &*b.cast::<Pixels>();
             for i in 0..pixels.count {
@@ -135,12 +139,12 @@ impl Tile for Planes {
     }
 }
 
-/// Adds or writes the transpose of a square of sums: from rows of [`COLUMNS`] to `rows` rows `stride` apart, `columns`
-/// of each.
+/// Writes the transpose of a block of accumulators, or adds it: from rows of [`COLUMNS`] numbers to result rows at
+/// the given addresses. The sizes are the rows of the result and the elements of each.
 type TransposeFn = unsafe fn(*const f32, *const *mut f32, [usize; 2], bool);
 
 impl KernelGradient {
-    /// The kernel for layers of bf16 on machines with tile registers.
+    /// For layers of bf16 on machines with tile registers.
     pub fn new(
         c: &Convolution,
         types: [&TensorType; 3],
@@ -212,20 +216,20 @@ impl KernelGradient {
         self.staging.slices * self.groups.len()
     }
 
-    /// Staged pixels from the first to the last one of so many rows of an image.
+    /// Staged pixels from the first to the last pixel of `rows` rows of an image.
     fn span(&self, rows: usize) -> usize {
         let last = |(count, step): (&usize, &usize)| (count - 1) * step;
         let inner: usize = self.counts[1..].iter().zip(&self.steps[1..]).map(last).sum();
         (rows - 1) * self.steps[0] + inner + 1
     }
 
-    /// Pixels of the cotangent in a row of the first dimension, and in an image.
+    /// Pixels of `dy` in a row of the first dimension, and in an image.
     fn pixels(&self) -> [usize; 2] {
         let row = self.counts[1..].iter().product();
         [row, row * self.counts[0]]
     }
 
-    /// Bytes of a strip's words, and what is read beyond them.
+    /// Bytes of a strip's words, with what tiles read beyond them.
     fn words_bytes(&self) -> usize {
         match self.words.planes {
             Some(_) => self.staging.width / LANES * self.words.plane,
@@ -233,7 +237,7 @@ impl KernelGradient {
         }
     }
 
-    /// One task: some features of the channels of one slice, over the strips of one part.
+    /// One task: a group of panels of features by one slice of channels, over the strips of one part.
     unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (slice, group) = (rest / self.groups.len(), self.groups[rest % self.groups.len()].clone());
@@ -284,12 +288,12 @@ impl KernelGradient {
         });
     }
 
-    /// Makes words of `n` elements that follow each other, zeros where nothing follows and beyond them.
+    /// Makes words of `n` contiguous elements. Zeros stand for partners beyond the end, and follow the words.
     unsafe fn words(&self, from: *const u8, n: usize, to: *mut u8) {
         let (pitch, words) = (self.staging.pitch, &self.words);
         let next = words.pixel / words.staged * pitch;
         let whole = n.saturating_sub(next);
-        // SAFETY: by the caller's promise there are `n` elements, and room for as many words.
+        // SAFETY: the caller has `n` elements, and room for `words_bytes` bytes.
         unsafe {
             let Some(planes) = words.planes else {
                 words.pairs.put(Some(from), Some(from.wrapping_add(next * 2)), to.cast(), whole);
@@ -312,7 +316,7 @@ impl KernelGradient {
         }
     }
 
-    /// What comes after a strip, to be fetched meanwhile.
+    /// The operands of the next strip, prefetched in `calls` calls of the microkernel.
     fn next(&self, strip: Option<Strip>, x: *const u8, dy: *const u8, calls: usize) -> Prefetch {
         let Some(next) = strip else { return Prefetch::none() };
         let [row, image] = self.pixels();
@@ -321,7 +325,8 @@ impl KernelGradient {
         Prefetch::new([self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)], calls)
     }
 
-    /// Packs the cotangent of a strip: panels of features, of each image its chunks of staged pixels. How many those are.
+    /// Packs `dy` of a strip as A: panels of features, and in each panel the K chunks of image after image. Returns
+    /// the chunks of an image.
     unsafe fn left(
         &self,
         dy: *const u8,
@@ -334,11 +339,11 @@ impl KernelGradient {
         let (chunks, [row, image]) = (span.div_ceil(CHUNK), self.pixels());
         let size = self.features * 2;
         let from = dy.wrapping_add((strip.image * image + strip.row * row) * size + columns.start * 2);
-        // Where nothing lies between the pixels they are packed from where they are.
+        // Without gaps between pixels, they are packed from `dy` itself.
         let dense = span == strip.rows * row;
         let (source, step) = if dense { (from, size) } else { (spread.cast_const(), columns.len() * 2) };
         if !dense {
-            // SAFETY: there is room for the whole strip.
+            // SAFETY: `spread` has room for the whole strip.
             unsafe { self.spread(from, strip, columns.len(), spread) };
         }
         for i in 0..strip.images {
@@ -358,7 +363,7 @@ impl KernelGradient {
                         dst: packed.wrapping_add(place).cast::<f32>(),
                         stride: COLUMNS,
                     };
-                    // SAFETY: pixels of one image; there is room for its chunks.
+                    // SAFETY: the source has the pixels of one image; `packed` has room for its chunks.
                     unsafe { (self.pack)(&[args]) };
                 }
             }
@@ -366,12 +371,12 @@ impl KernelGradient {
         chunks
     }
 
-    /// Copies the pixels of a strip to where they are counted, zeros between.
+    /// Copies the pixels of a strip to the positions that K counts, with zeros in between.
     unsafe fn spread(&self, from: *const u8, strip: Strip, columns: usize, to: *mut u8) {
         let ([row, image], n) = (self.pixels(), self.counts.len());
         let (size, wide) = (self.features * 2, columns * 2);
         let chunks = self.span(strip.rows).div_ceil(CHUNK);
-        // Lines of the last dimension; of one dimension, each pixel.
+        // Lines of the last dimension. With one dimension, each pixel is a line.
         let line = if n > 1 { self.counts[n - 1] } else { 1 };
         for i in 0..strip.images {
             let to = to.wrapping_add(i * chunks * CHUNK * wide);
@@ -383,7 +388,7 @@ impl KernelGradient {
                     rest /= self.counts[d];
                 }
                 at += rest * self.steps[0];
-                // SAFETY: the line's pixels on both sides.
+                // SAFETY: both sides have the pixels of the line.
                 unsafe {
                     to.add(written * wide).write_bytes(0, (at - written) * wide);
                     if wide == size {
@@ -401,7 +406,7 @@ impl KernelGradient {
         }
     }
 
-    /// Adds the products of one strip, some chunks at a time.
+    /// Multiplies one strip and adds to the accumulators, a few K chunks at a time.
     #[allow(clippy::too_many_arguments)]
     unsafe fn strip(
         &self,
@@ -450,7 +455,8 @@ impl KernelGradient {
                             add,
                         };
                         square += 1;
-                        // SAFETY: tiles stay inside the strip and what follows it, the packed cotangent and the squares.
+                        // SAFETY: tiles stay inside the words and the zeros behind them, the packed `dy` and the
+                        // accumulators.
                         unsafe { (self.unit.sums)(&work) };
                     }
                 }
@@ -459,7 +465,7 @@ impl KernelGradient {
         }
     }
 
-    /// Writes complete sums: rows of squares are features, those of the result channels.
+    /// Stores complete sums: the rows of `squares` are features, those of the result channels.
     unsafe fn transpose_all(&self, columns: &Range<usize>, squares: *const f32, to: *mut f32) {
         let (mut square, add) = (squares, self.parts.begin_with_result());
         for of in &self.columns {
@@ -477,7 +483,7 @@ impl KernelGradient {
     }
 }
 
-/// Columns and their rows of the result, of planes: each two planes of every tap.
+/// Columns and their rows of the result where words are in planes: for each tap, two planes at a time.
 fn in_planes(
     staging: &Staging,
     along: &[Vec<usize>],
@@ -500,7 +506,7 @@ fn in_planes(
     (columns, out)
 }
 
-/// The same of words that lie as elements do: columns of taps that follow each other go on.
+/// The same where words are in the order of the elements: columns run over all contiguous taps.
 fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<Columns>, Vec<usize>) {
     let (runs, length) = runs(staging, along);
     let taps = along.iter().map(Vec::len).product();
@@ -515,10 +521,10 @@ fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<Col
     (columns, out)
 }
 
-/// Number by number.
+/// Portable transpose.
 unsafe fn transpose(square: *const f32, to: *const *mut f32, [rows, columns]: [usize; 2], add: bool) {
     for i in 0..rows {
-        // SAFETY: by the promise of `TransposeFn`.
+        // SAFETY: the caller has the accumulators, and the rows and columns of the result.
         unsafe {
             let to = *to.add(i);
             for j in 0..columns {
@@ -545,13 +551,14 @@ mod avx512 {
     use crate::simd::pack::avx512::transposed_words;
     use std::arch::x86_64::*;
 
-    /// Sixteen by sixteen.
+    /// Transposes in blocks of 16 by 16.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub unsafe fn transpose(square: *const f32, to: *const *mut f32, [rows, columns]: [usize; 2], add: bool) {
         for i in (0..rows).step_by(LANES) {
             for j in (0..columns).step_by(LANES) {
                 let mask = (1u32 << (columns - j).min(LANES)) - 1;
-                // SAFETY: by the promise of `TransposeFn`; the mask keeps to the columns.
+                // SAFETY: as for the portable transpose, of which whole blocks of accumulators are readable; the mask
+                // keeps to the columns.
                 unsafe {
                     let mut words = [_mm512_setzero_si512(); LANES];
                     for (k, word) in words.iter_mut().enumerate() {
@@ -583,10 +590,10 @@ impl Kernel for KernelGradient {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let pixels = self.staging.batch() * self.pixels()[1];
         let work = pixels as f64 * self.parts.size as f64 / 500.0;
-        // SAFETY: tasks have their own sums.
+        // SAFETY: tasks write disjoint sums.
         let task =
             |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
-        // SAFETY: as above; tasks set all of them.
+        // SAFETY: as above; the tasks of a part write all of its sums.
         unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
         Ok(())
     }

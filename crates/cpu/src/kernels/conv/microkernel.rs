@@ -1,11 +1,14 @@
-//! Register kernels of convolution: tiles of some rows by one to four vectors of columns.
+//! Microkernels of convolution: register tiles of some rows (M) by one to four vectors of columns (N).
 //!
-//! Both kinds read the right operand by rows of whole vectors and differ in how they read the left one:
-//! * [`across`]: each row is a pixel anywhere in memory, products run along pieces of consecutive elements (channels,
-//!   and window columns where those follow each other). Forward, and the input's gradient.
-//! * [`down`]: rows are consecutive elements, each product a pixel anywhere in memory. The kernel's gradient.
+//! Both kinds read B by rows of whole vectors. They differ in how they address A:
+//! * [`across`]: each row of the tile is a pixel at any address, and K runs along pieces of consecutive elements
+//!   (channels, and filter columns where these are contiguous). For the forward pass and the gradient w.r.t. the
+//!   input.
+//! * [`down`]: the rows of the tile are consecutive elements, and each K step is a pixel at any address. For the
+//!   gradient w.r.t. the filter.
 //!
-//! Every element is one chain of multiply-adds in order, whatever the tile: cutting work into tiles changes no bits.
+//! Within a call, every element is one chain of multiply-adds in the order of K, whatever the tile: the cut into
+//! tiles changes no bits.
 
 use crate::simd::level::Level;
 use crate::simd::prefetch::{fetch, prefetch_far, prefetch_row};
@@ -15,35 +18,35 @@ use crate::simd::vector::{Portable32, Vector};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86;
 
-/// Where a tile's sums go.
+/// Destination of a tile's accumulators.
 pub struct Out {
     /// Row `i` begins at `c + rows[i]`.
     pub c: *mut f32,
     pub rows: *const usize,
-    /// Columns to write, at most those of the kernel.
+    /// Columns to write, at most the tile's width.
     pub columns: usize,
-    /// Whether to add to what is there or to replace it.
+    /// Whether to add to the values at `c` rather than overwrite them.
     pub add: bool,
-    /// Added to each row, or null; whole vectors readable.
+    /// Added to each row, or null. Whole vectors are readable.
     pub bias: *const f32,
 }
 
-/// Cache lines that will be needed later, to be fetched while a tile is computed: some with each round of products, so
-/// that operands that are needed now do not wait for them.
+/// Cache lines that will be needed later. They are prefetched to L2 while a tile is computed, a few in each unrolled
+/// round of K steps, so that the tile's own loads do not wait for them.
 #[derive(Clone, Copy)]
 pub struct Lines {
-    /// The first, and where the last ends.
+    /// The first line, and where the last one ends.
     pub at: *const u8,
     pub end: *const u8,
 }
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
-/// Lines that each round of products fetches.
+/// Cache lines that are prefetched in each round of K steps.
 pub const LINES: usize = 4;
 
 impl Lines {
-    /// Fetches at most `n`.
+    /// Prefetches at most `n` lines.
     #[inline(always)]
     fn fetch(&mut self, n: usize) {
         let mut i = 0;
@@ -55,7 +58,7 @@ impl Lines {
     }
 }
 
-/// Operands of [`across`]: row `i` has its products' left factors at `a + rows[i] + runs[r] + 0..length`.
+/// Operands of [`across`]: A of row `i` is `a + rows[i] + runs[r] + 0..length` for each of `count` runs `r`.
 pub struct Across {
     pub a: *const f32,
     pub rows: *const usize,
@@ -63,62 +66,62 @@ pub struct Across {
     pub count: usize,
     pub length: usize,
     pub ahead: Lines,
-    /// Right operand, as wide as the kernel.
+    /// B: a contiguous row of the tile's width for each K step.
     pub b: *const f32,
     pub out: Out,
 }
 
-/// Operands of [`down`]: product `k` of row `i` has its left factor at `a + steps[k] + i`.
+/// Operands of [`down`]: A of row `i` at K step `k` is `a + steps[k] + i`, for `count` K steps.
 pub struct Down {
     pub a: *const f32,
     pub steps: *const usize,
     pub count: usize,
     pub ahead: Lines,
-    /// Right operand, `b_row` apart for each product.
+    /// B: rows `b_row` elements apart, one for each K step.
     pub b: *const f32,
     pub b_row: usize,
     pub out: Out,
 }
 
-/// A kernel of up to its shape's rows.
+/// A microkernel. The first argument is the number of rows, at most those of the shape.
 pub type AcrossFn = unsafe fn(usize, &Across);
 pub type DownFn = unsafe fn(usize, &Down);
 
-/// The kernels for panels of one width.
+/// The microkernels for panels of one width.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub across: AcrossFn,
     pub down: DownFn,
-    /// Most rows.
+    /// Rows of the largest tile.
     pub rows: usize,
-    /// Columns: whole vectors.
+    /// Columns of a tile: whole vectors.
     pub columns: usize,
 }
 
-/// Products that one accumulator sums at most.
+/// K steps that one accumulator sums at most (KC). Longer sums are continued in memory.
 pub const CHAIN: usize = 384;
 
-/// Products between which there is no counting: the processor takes in four instructions at a time, and a tile of two
-/// vectors has little room for others beside its own.
+/// Unrolled K steps. The processor issues four instructions per cycle, and a tile of two vectors leaves little room
+/// for loop overhead.
 pub const TOGETHER: usize = 8;
 
-/// Rounds of products before the last row of the result is needed that this is fetched. Sums wait far away, or have
-/// never been near; earlier the operands would push them out of the first cache again.
+/// Rounds between the prefetch of the last row of the result and the end of the K loop. Rows of the result may be far
+/// away or have never been in cache. If they were prefetched earlier, the operands would evict them from L1 again.
 const SPARE: usize = 2;
 
-/// Rows up to which [`across`] has registers left for addresses of what it fetches beside those of the rows.
+/// Rows up to which [`across`] has general-purpose registers left for prefetch addresses, beside those of the rows.
 const FEW_ROWS: usize = 9;
 
-/// How far ahead [`down`] fetches rows, in products: its left factors lie too far apart for the hardware to foresee.
+/// Prefetch distance of A in [`down`], in K steps: its pixels lie too far apart for the hardware prefetcher.
 const AHEAD: usize = 8;
 
-/// Readable entries that a table of steps needs beyond its end.
+/// Readable entries that the table of K steps needs beyond its end. They are used for prefetches only.
 pub const SLACK: usize = AHEAD;
 
-// The loops over rows and vectors count by hand: they must unroll entirely, so that sums stay in registers. A closure
-// would not be compiled for the level.
+// The loops over rows and vectors count by hand: they must unroll completely so that accumulators stay in registers.
+// A closure would not be compiled for the instruction set of the level.
 
-/// Adds the products of the numbers at `$x`, for each row `$i`, with the vectors at `$b`.
+/// One K step: for each row `$i`, adds the element of A at `$x` times the vectors of B at `$b`.
 macro_rules! multiply {
     ($acc:ident, $b:ident, $i:ident => $x:expr) => {{
         let right = vectors::<V, N>($b);
@@ -135,7 +138,8 @@ macro_rules! multiply {
     }};
 }
 
-/// The result's rows of a tile of `M` rows and `N` vectors, two fetched with each of the last of `rounds` rounds.
+/// Prefetches the rows of the result of a tile of `M` rows and `N` vectors, two in each of the last of `rounds`
+/// rounds.
 struct Rows {
     wait: usize,
     next: usize,
@@ -164,7 +168,7 @@ impl Rows {
 
 #[inline(always)]
 unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across) {
-    // SAFETY: the caller's pointers and tables cover `M` rows, all products and `N` vectors; the level is available.
+    // SAFETY: the caller's pointers and tables cover `M` rows, all K steps and `N` vectors; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
         let mut b = t.b;
@@ -206,7 +210,7 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
 
 #[inline(always)]
 unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
-    // SAFETY: as for `across`; the table of steps goes on for `SLACK` entries, which are only fetched.
+    // SAFETY: as for `across`; the table of K steps has `SLACK` more entries, which are only prefetched.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
         let mut b = t.b;
@@ -249,10 +253,10 @@ unsafe fn vectors<V: Vector<T = f32>, const N: usize>(p: *const f32) -> [V; N] {
     }
 }
 
-/// Writes whole vectors, or by way of a small buffer where the result is narrower.
+/// Writes whole vectors, or by way of a small buffer where the result has fewer columns.
 #[inline(always)]
 unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(o: &Out, mut acc: [[V; N]; M]) {
-    // SAFETY: the caller's result has `M` rows of `columns` columns; the buffer holds the largest tile.
+    // SAFETY: the caller's result has `M` rows of `columns` columns; the buffer holds the largest tile, 14 by 32.
     unsafe {
         if !o.bias.is_null() {
             let bias = vectors::<V, N>(o.bias);
@@ -274,11 +278,12 @@ unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(o: &Out, mut
     }
 }
 
-/// Writes the columns that there are of `m` rows of `width` sums.
+/// Writes the first `columns` columns of `m` rows of `width` accumulators.
 #[inline(never)]
 unsafe fn write_part(o: &Out, sums: *const f32, m: usize, width: usize) {
     for i in 0..m {
-        // SAFETY: the caller's result has `m` rows of `columns` columns, its sums that many rows of at least as many.
+        // SAFETY: the caller's result has `m` rows of `columns` columns, its accumulators `m` rows of at least as
+        // many.
         unsafe {
             let (to, from) = (o.c.add(*o.rows.add(i)), sums.add(i * width));
             for j in 0..o.columns {
@@ -289,7 +294,7 @@ unsafe fn write_part(o: &Out, sums: *const f32, m: usize, width: usize) {
     }
 }
 
-/// Every row and vector of a tile, unrolled.
+/// Calls `f` for every row and vector of a tile, unrolled.
 #[inline(always)]
 fn each<const M: usize, const N: usize>(mut f: impl FnMut(usize, usize)) {
     let mut i = 0;
@@ -303,7 +308,7 @@ fn each<const M: usize, const N: usize>(mut f: impl FnMut(usize, usize)) {
     }
 }
 
-// Each number of rows is a function of its own: the compiler takes far longer over one with all of them in it.
+// Each number of rows is a function of its own: the compiler takes far longer over one function with all of them.
 macro_rules! kernels {
     ($across:ident, $down:ident, $v:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
@@ -343,14 +348,14 @@ kernels!(across_512_2, down_512_2, x86::V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 1
 kernels!(across_512_3, down_512_3, x86::V16x32, 3, [1 2 3 4 5 6 7 8 9], "avx512f,avx2,fma");
 kernels!(across_512_4, down_512_4, x86::V16x32, 4, [1 2 3 4 5 6], "avx512f,avx2,fma");
 
-// Words of both operands are pairs of bf16.
+// Elements of both operands are 32-bit words, pairs of bf16 (VDPBF16PS).
 kernels!(across_halves_1, down_halves_1, x86::HalfPairs16, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
 kernels!(across_halves_2, down_halves_2, x86::HalfPairs16, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], "avx512f,avx512bf16,avx2,fma");
 kernels!(across_halves_3, down_halves_3, x86::HalfPairs16, 3, [1 2 3 4 5 6 7 8 9], "avx512f,avx512bf16,avx2,fma");
 kernels!(across_halves_4, down_halves_4, x86::HalfPairs16, 4, [1 2 3 4 5 6], "avx512f,avx512bf16,avx2,fma");
 
 impl Shape {
-    /// The kernels of a width of `vectors`, at most [`widest`].
+    /// The microkernels for `vectors` vectors. More than the level's widest tile give the widest.
     fn new(level: Level, vectors: usize) -> Shape {
         let shape = |across, down, rows, columns| Shape { across, down, rows, columns };
         match (level, vectors) {
@@ -379,17 +384,17 @@ impl Shape {
     }
 }
 
-/// Columns of a product that one kernel computes.
+/// Columns of the result that one microkernel call covers.
 #[derive(Clone, Copy)]
 pub struct Panel {
-    /// First column, and how many of the kernel's there are.
+    /// The first column, and how many of the tile's columns exist.
     pub from: usize,
     pub columns: usize,
     pub shape: Shape,
 }
 
-/// Cuts `features` columns into panels of nearly equal widths. At the level of pairs, both operands are words of two
-/// bf16; where they are f32, ask for [`Level::vectors`].
+/// Cuts `features` columns into panels of nearly equal width. At [`Level::Avx512Bf16`] both operands are words of two
+/// bf16; for f32 operands ask for [`Level::vectors`].
 pub fn panels(level: Level, features: usize) -> Vec<Panel> {
     let (lanes, widest) = match level {
         Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (16, 4),

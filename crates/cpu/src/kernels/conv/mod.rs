@@ -1,11 +1,12 @@
-//! Convolutions: `x: [B, …, C]` by a kernel `[…, C, F]` gives `y: [B, …', F]`, the gradients of both operands, and the sums
-//! that batch normalisation takes of the result. Layouts are channels-last.
+//! Convolutions: `x: [B, …, C]` by a filter `[…, C, F]` gives `y: [B, …', F]`; also the gradients w.r.t. input and
+//! filter, and the sums that batch normalisation takes over the result.
 //!
-//! Nothing copies patches of the whole input to memory (im2col). [`staging`] brings a strip of the input to a thread's cache,
-//! with explicit zeros around it where there is padding; register kernels ([`microkernel`]) read it through tables of offsets.
-//! [`direct`] and [`direct_gradient`] compute the definition so, [`winograd`] takes fewer products, and [`amx`] and
-//! [`amx_gradient`] leave them to tile registers. An input's gradient is a convolution whose input has holes where the layer
-//! has strides: [`phases`] cuts it into convolutions without holes. [`pointwise`] convolutions are products of matrices.
+//! All kernels but [`general`] need channels-last layouts. No im2col matrix of the whole input is built. [`staging`]
+//! copies one strip of the input into a thread's working memory, with explicit zeros for padding, or lets it be read
+//! in place; the microkernels ([`microkernel`]) address it through offset tables. [`direct`] and [`direct_gradient`]
+//! compute the definition in this way, [`winograd`] needs fewer multiplications, [`amx`] and [`amx_gradient`] use
+//! tile registers. The gradient w.r.t. the input of a strided layer is a convolution of a dilated input: [`phases`]
+//! splits it into convolutions without input dilation. [`pointwise`] convolutions are plain GEMMs.
 
 mod amx;
 mod amx_gradient;
@@ -29,7 +30,7 @@ use systole_compile::Kernel as Plan;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType};
 
-/// Convolutions.
+/// Convolutions and their gradients.
 pub static FAMILY: Family = Family {
     name: "conv",
     doc: "convolutions and their gradients, with a bias where one follows",
@@ -141,7 +142,7 @@ pub static FAMILY: Family = Family {
     ],
 };
 
-/// Convolutions with the statistics of their results.
+/// Convolutions that also return batch statistics of their result.
 pub static BATCH_STATISTICS: Family = Family {
     name: "batch_statistics",
     doc: "a convolution, and the sums of batch normalisation over its result, taken while that is near",
@@ -189,7 +190,8 @@ pub static BATCH_STATISTICS: Family = Family {
     ],
 };
 
-/// A convolution as candidates see it: whether a bias follows, and the types of input, kernel and result.
+/// A convolution as candidates see it: its attributes, whether a bias follows, and the types of input, filter and
+/// result.
 struct Layer<'a> {
     c: &'a Convolution,
     bias: bool,
@@ -198,7 +200,7 @@ struct Layer<'a> {
 
 const NO_CONVOLUTION: &str = "it is no convolution";
 
-/// The convolution of a step.
+/// The convolution of a step, with or without batch statistics.
 fn layer<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
     let (c, bias) = match &p.step.kernel {
         Plan::Op { op: Op::Convolution(c), bias } => (c, *bias),
@@ -209,7 +211,7 @@ fn layer<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
     Ok(Layer { c, bias, types })
 }
 
-/// The same of floats that kernels widen to f32.
+/// As [`layer`], only for non-empty arrays of f32, bf16 or f16.
 fn floats<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
     let layer = layer(p)?;
     let known = |t: &TensorType| matches!(t.dtype, DType::F32 | DType::BF16 | DType::F16) && t.elements() > 0;
@@ -219,7 +221,7 @@ fn floats<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
     }
 }
 
-/// The same, where it may be a kernel's gradient: these have no bias.
+/// Refuses a bias: a gradient w.r.t. the filter has none.
 fn without_bias(layer: Layer<'_>) -> Result<Layer<'_>, Refusal> {
     if layer.bias { Err("it has a bias, so it is no gradient".into()) } else { Ok(layer) }
 }

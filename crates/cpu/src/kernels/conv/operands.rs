@@ -1,4 +1,4 @@
-//! The arrays of one call, and how narrow operands and results are taken.
+//! The arrays of one call, and how f32 accumulators become narrow results.
 
 use crate::kernel::{Io, Ptr};
 use crate::kernels::conv::staging::put;
@@ -7,31 +7,31 @@ use crate::simd::loops::{narrow, widen};
 use crate::simd::narrow_bias::NarrowBias;
 use systole_ir::{DType, TensorType};
 
-/// Why kernels of layers refuse a convolution.
+/// Refusal by kernels of layers.
 pub const NO_LAYER: &str = "it has groups, or its arrays are not channels-last";
-/// Why kernels of layers' gradients refuse a convolution.
+/// Refusal by kernels of gradients w.r.t. the filter.
 pub const NO_GRADIENT: &str = "it is not the gradient of a kernel of one group as autodiff makes it";
 
-/// Whether products run along pairs of channels of bf16.
+/// Whether K steps are pairs of bf16 channels (VDPBF16PS): both operands are bf16 and the channel count is even.
 pub fn is_paired(level: Level, x: &TensorType, k: &TensorType) -> bool {
     let channels = x.shape[x.rank() - 1];
     level == Level::Avx512Bf16 && [x.dtype, k.dtype] == [DType::BF16; 2] && channels.is_multiple_of(2)
 }
 
-/// How sums in f32 become results, and a bias of the results' type comes to them.
+/// How f32 accumulators become results: rounding to the result type, and a bias of that type.
 pub struct Stored {
-    /// Bytes of a result.
+    /// Bytes of a result element.
     pub element: usize,
-    /// Rounds sums, where results are narrow.
+    /// Rounds f32 to the result type. `None`: results are f32.
     pub narrow: Option<TileFn>,
-    /// Rounds sums, adds a bias and rounds again, as two ops would: see [`NarrowBias`].
+    /// For bf16 results with a bias: rounds, adds the bias and rounds again, as two ops would. See [`NarrowBias`].
     round: Option<TileFn>,
-    /// Makes f32 of what is stored.
+    /// Widens results to f32. `None`: results are f32.
     pub widen: Option<TileFn>,
 }
 
 impl Stored {
-    /// For results of type `y`, perhaps with a bias.
+    /// For results of type `y`; `bias`: whether one is added.
     pub fn new(bias: bool, y: &TensorType, level: Level) -> Stored {
         Stored {
             element: y.dtype.size(),
@@ -41,18 +41,19 @@ impl Stored {
         }
     }
 
-    /// Whether a bias, where there is one, is added to sums as they are: they are not rounded before.
+    /// Whether a bias, if there is one, is added to the accumulators before any rounding.
     pub fn adds_bias_to_sums(&self) -> bool {
         self.round.is_none()
     }
 
-    /// Stores `n` sums as narrow results; `reread`: leaves in the place of the sums what was stored.
+    /// Rounds `n` accumulators and stores them at `y`. With `reread` the accumulators are then replaced by the
+    /// rounded values, so that statistics are those of what was stored.
     ///
     /// # Safety
-    /// Results are narrow. There are as many sums and results, and of a bias that is added.
+    /// Results are narrower than f32. `sums` and `y` have `n` elements, and so has `bias` if there is a bias.
     pub unsafe fn put(&self, sums: *mut f32, bias: *const f32, y: *mut u8, n: usize, reread: bool) {
         let row = sums.cast::<u8>();
-        // SAFETY: by the caller's promise.
+        // SAFETY: by the caller's promise all arrays have `n` elements, of the types that the loops were made for.
         unsafe {
             if let Some(round) = self.round {
                 round(row, row, bias.cast(), (&raw const n).cast(), 1);
@@ -67,24 +68,23 @@ impl Stored {
     }
 }
 
-/// Arrays of one call of a kernel that works strip by strip: operands, the kernel packed, the results, and what each strip
-/// leaves for statistics.
+/// Arrays of one call of a kernel that works by strips: operands, the packed filter, results, and partial statistics.
 pub struct Arrays {
     pub x: Ptr,
     pub kernel: Ptr,
     pub bias: Ptr,
     pub y: Ptr,
-    /// A second result: which element of each window is the greatest, where the result is pooled.
+    /// The second result, if there is one: argmax of each window where the result is max-pooled.
     pub second: Option<Ptr>,
     pub statistics: Ptr,
 }
 
 impl Arrays {
-    /// Working memory has the packed kernel, of so many bytes, the bias as f32 in whole vectors, and statistics. The bias
-    /// is widened: by what, and how many features it has.
+    /// Divides working memory (packed filter of `packed` bytes, bias, statistics) and widens the bias to f32 there.
+    /// `bias`: what widens it, and its elements.
     ///
     /// # Safety
-    /// Working memory has those parts, and a third operand is there where `bias` is.
+    /// Working memory has these parts, and there is a third input where `bias` is.
     pub unsafe fn new(
         io: &Io<'_>,
         kept: *const u8,
@@ -93,7 +93,7 @@ impl Arrays {
     ) -> Arrays {
         let to = Ptr(io.scratch.wrapping_add(packed));
         if let Some((widen, features)) = bias {
-            // SAFETY: by the caller's promise.
+            // SAFETY: by the caller's promise the third input is the bias, and working memory has room for it in f32.
             unsafe { put(widen, io.inputs[2], to.elem(0), features) };
         }
         Arrays {

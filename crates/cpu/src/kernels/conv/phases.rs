@@ -1,20 +1,22 @@
-//! Phases: the output positions along a dimension that see the same taps.
+//! Phases: the output positions along a dimension that use the same filter taps.
 //!
-//! There is one where the input has no holes, and as many as the stride in the gradient of a convolution with strides. Each
-//! phase is a convolution without holes, so no zero is multiplied.
+//! With input dilation `d` and stride `s` there are `d / gcd(d, s)` of them: one without input dilation, and as many
+//! as the layer's stride in the gradient w.r.t. the input of a strided layer. Each phase is a convolution of the
+//! input without dilation, so no inserted zero is multiplied.
 
 use crate::kernels::conv::staging::Axis;
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
-/// A phase of one dimension: taps as (coordinate in the kernel, staged coordinate), pixels.
+/// A phase of one dimension: its taps as (filter coordinate, staged coordinate), and its output positions.
 pub struct AxisPhase {
     pub taps: Vec<(usize, usize)>,
     pub count: usize,
 }
 
-/// One dimension's phases: a pixel is every `phases.len()`-th output.
+/// The staged axis of dimension `i` and its phases. Of `n` phases, phase `p` has the outputs `p`, `p + n`, `p + 2n`,
+/// … `size`, `window` and `out` are the elements of input, filter and output.
 pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -> (Axis, Vec<AxisPhase>) {
     let (holes, stride, dilation) = (c.lhs_dilation[i], c.strides[i], c.rhs_dilation[i]);
     let common = (1..=holes.min(stride)).rev().find(|g| holes % g == 0 && stride % g == 0).unwrap_or(1);
@@ -28,7 +30,7 @@ pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -
     let all: Vec<Vec<(usize, i64)>> = (0..count).map(taps_of).collect();
     let places = || all.iter().flatten().map(|t| t.1);
     let (low, high) = (places().min().unwrap_or(0), places().max().unwrap_or(0));
-    // Of an input of which every pixel sees one element, only those are staged.
+    // Where every pixel reads a single input element, only these elements are staged.
     let (unit, step) = if low == high && count == 1 { (step, 1) } else { (1, step) };
     let reach = (high - low) as usize + 1;
     let axis = Axis { size, holes: 1, low, unit, step, reach, count: out.div_ceil(count) };
@@ -39,7 +41,7 @@ pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -
     (axis, all.iter().enumerate().map(phase).collect())
 }
 
-/// One phase for each dimension, in every combination.
+/// All combinations of one phase per dimension.
 pub fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
     let mut all = vec![SmallVec::new()];
     for &count in counts {
@@ -53,11 +55,12 @@ pub fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
     all
 }
 
-/// The axes of `x: [B, …, C]` for the gradient of a kernel, `y: [taps, C, F]`, by a cotangent `dy: [B, …', F]`.
+/// The axes of `x: [B, …, C]` for the gradient w.r.t. a filter, `y: [taps, C, F]`, from `dy: [B, …', F]`. Autodiff
+/// swaps the roles: pixels are those of `dy` and `rhs_dilation` apart, taps are `strides` apart.
 pub fn gradient_axes(c: &Convolution, x: &TensorType, dy: &TensorType, y: &TensorType) -> Vec<Axis> {
     let axis = |i: usize| {
         let (taps, step) = (y.shape[i], c.rhs_dilation[i]);
-        // Of an input of which every pixel sees one element, only those are staged.
+        // Where every pixel reads a single input element, only these elements are staged.
         let (unit, step) = if taps == 1 { (step, 1) } else { (1, step) };
         let reach = (taps - 1) * c.strides[i] + 1;
         let (size, holes, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
@@ -66,7 +69,7 @@ pub fn gradient_axes(c: &Convolution, x: &TensorType, dy: &TensorType, y: &Tenso
     (0..c.dims.input_spatial.len()).map(axis).collect()
 }
 
-/// Staged coordinates of such a kernel's taps, along each axis.
+/// Staged coordinates of the filter taps along each axis, for the gradient w.r.t. the filter.
 pub fn gradient_taps(c: &Convolution, y: &TensorType) -> Vec<Vec<usize>> {
     let n = c.dims.input_spatial.len();
     (0..n).map(|i| (0..y.shape[i]).map(|t| t * c.strides[i]).collect()).collect()

@@ -1,10 +1,9 @@
-//! The left operand of a convolution as register kernels read it: strips of pixels, in f32 or as stored, with explicit
-//! zeros.
+//! The staged input of a convolution: strips of pixels, in f32 or as stored, with explicit zeros for padding.
 //!
-//! A strip is some whole images or some rows of one image, small enough that its input stays in the second-level
-//! cache. Where the input has no padding and lies well it is read in place; otherwise each task copies its strip with
-//! zeros around it (and narrow floats widened) into its thread's working memory, so no padded copy of the whole input
-//! ever exists. Wide inputs are cut into slices of channels as well.
+//! A strip is some whole images or some pixel rows of one image, small enough that its input stays in L2. An input
+//! without padding and dilation is read in place where its pixels do not alias in the cache. Otherwise each task
+//! copies its strip into its thread's working memory, so there is never a padded copy of the whole input. Inputs with
+//! many channels are cut into slices of channels as well.
 
 use crate::kernel::padded::offsets;
 use crate::kernels::conv::microkernel::{LINE, LINES, Lines};
@@ -14,50 +13,52 @@ use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use systole_ir::{DType, TensorType};
 
-/// Elements of a staged strip at most, where slices of channels can bring it below.
+/// Elements of a staged strip at most, where slices of channels can bring it below: 400 KiB of f32.
 const MOST_STAGED: usize = 100 << 10;
-/// Fewest tasks that a large product is cut into, so that threads share it.
+/// Tasks that a large convolution is cut into at least, so that threads can share it.
 pub const FEWEST_TASKS: usize = 8;
-/// Elements of a kernel from which on it is large.
+/// Elements of a filter from which on it is large: 1 MiB of f32.
 const LARGE: usize = 256 << 10;
-/// Rows of a tile this many bytes apart would share one set of the first-level cache.
+/// Pixels whose distance is a multiple of this many bytes fall into the same few sets of L1.
 const ALIAS: usize = 2048;
 
-/// One spatial dimension as staged: coordinate `u` holds input coordinate `low + u · unit` of a line in which input
-/// elements lie `holes` apart.
+/// One spatial dimension as staged. Staged coordinate `u` holds coordinate `low + u · unit` of the dilated input, in
+/// which input elements are `holes` apart (`lhs_dilation`).
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// Input elements.
+    /// Elements of the input.
     pub size: usize,
     pub holes: usize,
     pub low: i64,
     pub unit: usize,
-    /// Staged coordinates between pixels, and how many of them the taps of one pixel span.
+    /// Staged coordinates from one pixel to the next (stride), and those that the taps of one pixel span.
     pub step: usize,
     pub reach: usize,
-    /// Pixels.
+    /// Number of pixels.
     pub count: usize,
 }
 
 impl Axis {
+    /// Staged coordinates that `count` pixels span.
     fn extent(&self, count: usize) -> usize {
         (count - 1) * self.step + self.reach
     }
 
-    /// The input element at staged coordinate `u` of a strip that begins at pixel `first`.
+    /// The input element at staged coordinate `u` of a strip whose first pixel is `first`; `None` where there is a
+    /// zero.
     fn source(&self, first: usize, u: usize) -> Option<usize> {
         let at = usize::try_from(self.low + ((first * self.step + u) * self.unit) as i64).ok()?;
         (at.is_multiple_of(self.holes) && at / self.holes < self.size).then(|| at / self.holes)
     }
 
-    /// Whether every staged coordinate is an input element.
+    /// Whether every staged coordinate is an input element: no padding, no input dilation.
     fn is_inside(&self) -> bool {
         let last = self.low + ((self.extent(self.count) - 1) * self.unit) as i64;
         self.holes == 1 && self.low >= 0 && last < self.size as i64
     }
 }
 
-/// Images `image..image + images`, of which pixel rows `row..row + rows`.
+/// Images `image..image + images`, and of each the pixel rows `row..row + rows` along the first dimension.
 #[derive(Clone, Copy, Debug)]
 pub struct Strip {
     pub image: usize,
@@ -66,36 +67,36 @@ pub struct Strip {
     pub rows: usize,
 }
 
-/// How strips of one input are brought to working memory.
+/// How strips of one input are staged. Distances are in elements.
 pub struct Staging {
     axes: Vec<Axis>,
     batch: usize,
-    /// Images, or pixel rows of one image, in each strip.
+    /// Images of a strip, and pixel rows of each: all rows, unless a strip is a part of one image.
     images: usize,
     rows: usize,
-    /// Channels, slices of them and the channels of each.
+    /// Channels, slices of channels, and channels of a slice.
     channels: usize,
     pub slices: usize,
     pub width: usize,
-    /// Distances in memory: between staged columns, along each axis, between images.
+    /// Staged distances: between columns, along each axis, between images.
     pub pitch: usize,
     pub strides: SmallVec<[usize; 3]>,
     pub image: usize,
-    /// Distances in the input.
+    /// Distances in the input: along each axis, between images. `element`: bytes of an element.
     own: SmallVec<[usize; 3]>,
     own_image: usize,
     element: usize,
-    /// Bytes of an element as staged, and how it becomes that.
+    /// Bytes of a staged element, and what widens elements to f32. `None`: they are copied as stored.
     staged: usize,
     widen: Option<TileFn>,
-    /// What is staged are words of pairs: each element, and that of the next pixel.
+    /// Makes staged words of two bf16: each element, and the one of the next pixel.
     pairs: Option<Pairs>,
-    /// Where the first pixel's first tap lies in the input, if that is read in place.
+    /// Offset of the first pixel's first tap in the input, if the input is read in place.
     in_place: Option<usize>,
 }
 
-/// How a batch of images is cut: whole images or rows of one in each strip, so that a strip has about `pixels` pixels,
-/// and that there are `strips` of them if there are as many images.
+/// Images and pixel rows of each strip, for strips of about `pixels` pixels. There are at least `strips` strips if
+/// the batch has as many images.
 fn cut(batch: usize, rows: usize, row: usize, pixels: usize, strips: usize) -> (usize, usize) {
     let image = rows * row;
     let together = (pixels / image.max(1)).min(batch.div_ceil(strips));
@@ -106,15 +107,16 @@ fn cut(batch: usize, rows: usize, row: usize, pixels: usize, strips: usize) -> (
     (1, rows.div_ceil(strips))
 }
 
-/// Whether pixels `step` elements of so many bytes apart would share sets of a cache.
+/// Whether pixels `step` staged columns of `pitch` bytes apart alias in a cache: the distance is a multiple of `most`
+/// bytes.
 fn far(pitch: usize, step: usize, most: usize) -> bool {
     (pitch * step).is_multiple_of(most)
 }
 
 impl Staging {
-    /// `x: [B, …, C]` with spatial dimensions as in `axes`, in strips of about `pixels` pixels. Where the other factor
-    /// of the product has few `elements` there are strips for all threads; reading a large one again for each strip
-    /// costs more than smaller strips give.
+    /// `x: [B, …, C]` with spatial dimensions as in `axes`, in strips of about `pixels` pixels. `elements`: those of
+    /// the filter. With a small filter there are strips for all threads. A large one is read again for each strip,
+    /// which costs more than smaller strips gain.
     pub fn new(x: &TensorType, axes: Vec<Axis>, pixels: usize, elements: usize, level: Level) -> Staging {
         let n = axes.len();
         let (batch, channels) = (x.shape[0], x.shape[n + 1]);
@@ -155,8 +157,8 @@ impl Staging {
         staging
     }
 
-    /// As [`Staging::new`], with elements as they are stored, in slices of at most `most` channels where slices of whole
-    /// vectors can bring it there; read in place only where that `may` be.
+    /// As [`Staging::new`], with elements as stored, in slices of at most `most` channels where slices of whole
+    /// vectors can be so small. The input is read in place only where `may` is set.
     pub fn as_stored(
         x: &TensorType,
         axes: Vec<Axis>,
@@ -181,7 +183,7 @@ impl Staging {
         staging
     }
 
-    /// Whether the input is read in place, for which it must have no padding and no holes.
+    /// Switches to reading the input in place if it has no padding and no dilation; returns whether it did.
     fn lies_well(&mut self) -> bool {
         let inside = self.axes.iter().all(Axis::is_inside);
         if inside {
@@ -194,7 +196,7 @@ impl Staging {
         inside
     }
 
-    /// The same in slices of at most `most` channels, where slices of whole vectors can bring it there.
+    /// The same in slices of at most `most` channels, where slices of whole vectors can be so small.
     pub fn sliced(mut self, most: usize) -> Staging {
         if self.width > most {
             let slices = self.cuts().find(|s| self.channels / s <= most).unwrap_or(self.slices);
@@ -203,24 +205,25 @@ impl Staging {
         self
     }
 
-    /// With words of pairs of bf16, for inputs of that type.
+    /// The same with words of pairs of bf16, for inputs of that type.
     pub fn paired(self, pairs: Pairs) -> Staging {
         Staging { pairs: Some(pairs), ..self }
     }
 
-    /// Staged coordinates of a strip along each axis.
+    /// Staged coordinates of a full strip along each axis.
     fn extents(&self) -> SmallVec<[usize; 3]> {
         let count = |d: usize, a: &Axis| if d == 0 { self.rows } else { a.count };
         self.axes.iter().enumerate().map(|(d, a)| a.extent(count(d, a))).collect()
     }
 
-    /// Numbers of slices that leave whole vectors.
+    /// Numbers of slices that leave at least 64 channels in each, a multiple of 16.
     fn cuts(&self) -> impl Iterator<Item = usize> + use<> {
         let channels = self.channels;
         (1..=channels / 64).filter(move |s| (channels / s).is_multiple_of(16) && channels.is_multiple_of(*s))
     }
 
-    /// Lays out staged strips for so many slices of the channels.
+    /// Lays out staged strips for `slices` slices of channels. A cache line is inserted after each pixel where pixels
+    /// would alias.
     fn lay(&mut self, slices: usize) {
         (self.slices, self.width) = (slices, self.channels / slices);
         if self.in_place.is_some() {
@@ -237,17 +240,17 @@ impl Staging {
         self.image = stride;
     }
 
-    /// How many strips there are.
+    /// Number of strips.
     pub fn strips(&self) -> usize {
         self.batch.div_ceil(self.images) * self.axes[0].count.div_ceil(self.rows)
     }
 
-    /// Images.
+    /// Number of images.
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// The strips of the first image.
+    /// The strips of the first image, or the one strip that has it with others.
     pub fn strips_of_image(&self) -> impl Iterator<Item = Strip> {
         (0..self.axes[0].count.div_ceil(self.rows)).map(|i| self.strip(i))
     }
@@ -269,17 +272,17 @@ impl Staging {
         self.batch * self.own_image
     }
 
-    /// Elements of working memory that a strip takes.
+    /// Elements of working memory for a full strip; none where the input is read in place.
     pub fn elements(&self) -> usize {
         if self.in_place.is_some() { 0 } else { self.images * self.image }
     }
 
-    /// Elements of working memory before the end of a strip.
+    /// Staged elements from the beginning to the end of a strip.
     pub fn end(&self, strip: Strip) -> usize {
         (strip.images - 1) * self.image + self.axes[0].extent(strip.rows) * self.strides[0]
     }
 
-    /// Bytes of an element as staged.
+    /// Bytes of a staged element.
     pub fn size(&self) -> usize {
         self.staged
     }
@@ -288,19 +291,20 @@ impl Staging {
         &self.axes
     }
 
-    /// Images, or pixel rows of one image, of a whole strip.
+    /// Images, and pixel rows of each, of a full strip.
     pub fn most(&self) -> (usize, usize) {
         (self.images, self.rows)
     }
 
-    /// Offsets of the pixels of a whole strip, images first, for an image of `counts` pixels along each dimension
-    /// (at most those of the axes): those of fewer rows of one image, or of fewer images, are the first of them.
+    /// Offsets of the pixels of a full strip, images outermost, for images of `counts` pixels along each dimension
+    /// (at most those of the axes). A strip with fewer images, or with fewer rows of one image, uses the first
+    /// entries.
     pub fn pixels(&self, counts: &[usize]) -> Vec<usize> {
         let steps = self.axes.iter().zip(&self.strides).map(|(a, s)| a.step * s);
         self.table(counts, self.image, steps)
     }
 
-    /// As [`Staging::pixels`], of the first pixels of pairs.
+    /// As [`Staging::pixels`], for pairs of neighbouring pixels: offsets of the first of each pair.
     pub fn pairs(&self, counts: &[usize]) -> Vec<usize> {
         let last = counts.len() - 1;
         let mut counts: SmallVec<[usize; 3]> = counts.into();
@@ -317,7 +321,7 @@ impl Staging {
         offsets([(self.images, image)].into_iter().chain(counts.zip(steps)))
     }
 
-    /// The part of `x` that a strip reads, and its bytes.
+    /// The part of `x` that a strip reads: its address and bytes.
     pub fn input_of(&self, x: *const u8, strip: Strip) -> (*const u8, usize) {
         let (axis, line) = (&self.axes[0], self.own[0]);
         let from = axis.low + (strip.row * axis.step * axis.unit) as i64;
@@ -329,11 +333,11 @@ impl Staging {
         (x.wrapping_add(first * self.element), elements * self.element)
     }
 
-    /// Brings a slice of a strip of `x` to `scratch` unless it is read in place; returns where its first pixel's
-    /// first tap lies.
+    /// Copies a slice of a strip of `x` to `scratch` unless the input is read in place. Returns the address of the
+    /// first pixel's first tap.
     ///
     /// # Safety
-    /// `x` has the type of [`Staging::new`], `scratch` room for [`Staging::elements`].
+    /// `x` has the type of [`Staging::new`], `scratch` has room for [`Staging::elements`] staged elements.
     pub unsafe fn load(&self, x: *const u8, strip: Strip, slice: usize, scratch: *mut u8) -> *const u8 {
         if let Some(at) = self.in_place {
             let row = strip.row * self.axes[0].step * self.strides[0];
@@ -342,18 +346,18 @@ impl Staging {
         }
         for i in 0..strip.images {
             let from = (strip.image + i) * self.own_image + slice * self.width;
-            // SAFETY: lines lie inside the image, and in scratch as laid out in `new`.
+            // SAFETY: lines lie inside the image, and in scratch as laid out by `lay`.
             unsafe { self.lines(0, strip, Some((x, from)), scratch.add(i * self.image * self.staged)) };
         }
         scratch.cast_const()
     }
 
-    /// Copies everything from axis `d` on; `None`: zeros.
+    /// Copies everything from axis `d` inwards. `from`: the input and an offset in it; `None`: zeros.
     unsafe fn lines(&self, d: usize, strip: Strip, from: Option<(*const u8, usize)>, to: *mut u8) {
         let axis = &self.axes[d];
         let (first, count) = if d == 0 { (strip.row, strip.rows) } else { (0, axis.count) };
         let extent = axis.extent(count);
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller has these lines of the input, and room for all that the strip has from axis `d` inwards.
         unsafe {
             let Some((x, at)) = from else {
                 to.write_bytes(0, extent * self.strides[d] * self.staged);
@@ -372,7 +376,7 @@ impl Staging {
     unsafe fn line(&self, axis: &Axis, first: usize, extent: usize, x: *const u8, at: usize, to: *mut u8) {
         let place = |u: usize| to.wrapping_add(u * self.pitch * self.staged);
         let own = self.own[self.own.len() - 1];
-        // SAFETY: by the caller's promise.
+        // SAFETY: as for `lines`; `source` gives elements of the input only.
         unsafe {
             if let Some(pairs) = &self.pairs {
                 let pixel = |u: usize| axis.source(first, u).map(|s| x.add((at + s * own) * self.element));
@@ -382,7 +386,7 @@ impl Staging {
                 return;
             }
             if axis.unit == 1 && axis.holes == 1 && self.pitch == own {
-                // Zeros, one piece of the input, zeros.
+                // Zeros, one contiguous piece of the input, zeros.
                 let low = axis.low + (first * axis.step) as i64;
                 let begin = (-low).clamp(0, extent as i64) as usize;
                 let end = (axis.size as i64 - low).clamp(begin as i64, extent as i64) as usize;
@@ -405,7 +409,7 @@ impl Staging {
 
     unsafe fn put(&self, x: *const u8, from: usize, to: *mut u8, n: usize) {
         let from = x.wrapping_add(from * self.element);
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller has `n` elements of the input there, and room for them as staged.
         unsafe {
             match self.widen {
                 Some(f) => f(to, from, from, from, n),
@@ -415,20 +419,20 @@ impl Staging {
     }
 }
 
-/// Memory that will be read soon, fetched piece by piece while other work goes on: copying from far memory would leave
-/// the arithmetic units idle.
+/// Software prefetch of memory that will be read soon, spread over the calls of a microkernel: the arithmetic units
+/// would idle during a copy from distant memory.
 pub struct Prefetch {
-    /// Where the next line and how many there are, in two arrays one after the other.
+    /// The next line and the lines left, of two arrays one after the other.
     left: [(*const u8, usize); 2],
-    /// Lines of one call.
+    /// Lines for each call.
     each: usize,
 }
 
-/// Bytes of an array that are fetched at most: more would push out what is being worked on.
+/// Bytes of each array that are prefetched at most: more would evict the data in use.
 const MOST_AHEAD: usize = 384 << 10;
 
 impl Prefetch {
-    /// Two arrays of so many bytes, in `calls` calls of a register kernel.
+    /// For two arrays (address and bytes), in `calls` calls of a microkernel.
     pub fn new(arrays: [(*const u8, usize); 2], calls: usize) -> Prefetch {
         let left = arrays.map(|(at, bytes)| (at, bytes.min(MOST_AHEAD).div_ceil(LINE)));
         let each = (left[0].1 + left[1].1).div_ceil(calls.max(1));
@@ -439,7 +443,7 @@ impl Prefetch {
         Prefetch { left: [(std::ptr::null(), 0); 2], each: 0 }
     }
 
-    /// The lines of the next call, which has `rounds` rounds of products.
+    /// The lines to prefetch in the next call, which has `rounds` unrolled rounds of K steps.
     #[inline]
     pub fn next(&mut self, rounds: usize) -> Lines {
         let (at, left) = &mut self.left[usize::from(self.left[0].1 == 0)];
@@ -456,7 +460,7 @@ impl Prefetch {
 /// Both sides have `n` elements; `widen` is that of the source's type.
 #[inline(always)]
 pub unsafe fn put(widen: Option<TileFn>, from: *const u8, to: *mut f32, n: usize) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: by the caller's promise both sides have `n` elements.
     unsafe {
         match widen {
             Some(f) => f(to.cast(), from, from, from, n),
@@ -465,8 +469,9 @@ pub unsafe fn put(widen: Option<TileFn>, from: *const u8, to: *mut f32, n: usize
     }
 }
 
-/// Offsets of the taps of one pixel, by the taps' coordinates along each axis, in runs of `run` consecutive elements:
-/// channels, and taps along the last axis where these follow each other.
+/// Offsets of the taps of one pixel, as runs of consecutive elements, and the elements of a run. `taps`: staged
+/// coordinates along each axis. A run has the channels of one tap, or of all taps along the last axis where these are
+/// contiguous.
 pub fn runs(staging: &Staging, taps: &[Vec<usize>]) -> (Vec<usize>, usize) {
     let last = &taps[taps.len() - 1];
     let unit = staging.strides[taps.len() - 1];
@@ -479,7 +484,7 @@ pub fn runs(staging: &Staging, taps: &[Vec<usize>]) -> (Vec<usize>, usize) {
     (all, if joined { last.len() * staging.width } else { staging.width })
 }
 
-/// Cuts a batch of work into groups: `pieces` of at most `of`.
+/// Cuts `n` items into at most `groups` ranges of nearly equal size.
 pub fn group(n: usize, groups: usize) -> Vec<std::ops::Range<usize>> {
     pieces(n, n.div_ceil(groups.clamp(1, n.max(1)))).map(|(at, size)| at..at + size).collect()
 }

@@ -1,4 +1,4 @@
-//! Convolutions that pack their kernel once and then compute the result strip by strip of pixels.
+//! Forward convolutions that pack their filter once and then compute the result strip by strip of output pixels.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::conv::batch_statistics::BatchStatistics;
@@ -8,39 +8,39 @@ use crate::simd::level::TileFn;
 use systole_compile::Pool;
 use systole_ir::{Result, TensorType};
 
-/// A convolution by strips. Working memory has the packed kernel, the bias as f32 in whole vectors, and what strips leave
-/// for statistics.
+/// A convolution by strips. Its working memory holds, in this order: the packed filter, the bias as f32 in whole
+/// vectors, and the partial statistics of all strips.
 pub trait Strips: Send + Sync {
-    /// How strips of the input are brought to working memory.
+    /// How strips of the input are staged.
     fn staging(&self) -> &Staging;
 
-    /// Statistics of the result, where they are gathered: two more results.
+    /// The statistics of the result, if they are gathered. Then there are two more results.
     fn statistics(&self) -> Option<&BatchStatistics>;
 
-    /// Bytes of the packed kernel, and of the bias.
+    /// Bytes of the packed filter, and of the bias.
     fn bytes(&self) -> [usize; 2];
 
-    /// How a bias is widened, and its features, where there is one.
+    /// If there is a bias: what widens it to f32 (`None`: it is f32), and its elements.
     fn bias(&self) -> Option<(Option<TileFn>, usize)>;
 
-    /// Whether the kernel lies as it would be packed.
+    /// Whether the filter is stored as it would be packed, and is read in place.
     fn is_packed(&self) -> bool {
         false
     }
 
-    /// Packs the kernel.
+    /// Packs the filter.
     ///
     /// # Safety
-    /// The kernel has the type that this was made for; `packed` has room.
+    /// `kernel` has the type that this was made for; `packed` has room for the packed filter.
     unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr);
 
-    /// Tasks, and what they take on one core, in nanoseconds.
+    /// Number of tasks, and the time of all of them on one core in nanoseconds.
     fn tasks(&self) -> (usize, f64);
 
-    /// Computes one task's part of the result, and leaves its statistics.
+    /// Computes one task's part of the result and stores its partial statistics.
     ///
     /// # Safety
-    /// The arrays have the types that this was made for; the kernel is packed.
+    /// The arrays have the types that this was made for; the filter is packed.
     unsafe fn task(&self, task: usize, to: &Arrays);
 
     /// See [`Kernel::pool_result`].
@@ -65,12 +65,12 @@ impl<S: Strips> Kernel for S {
     }
 
     unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller passes the filter that this was made for, and `kept` has room for it packed.
         unsafe { self.pack(cx, Ptr::of(inputs[1]), Ptr(kept)) };
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: scratch has room for the packed kernel.
+        // SAFETY: scratch begins with room for the packed filter; a filter that is read in place needs none.
         unsafe {
             if self.is_packed() {
                 return self.run_kept(cx, io, io.inputs[1]);
@@ -81,14 +81,15 @@ impl<S: Strips> Kernel for S {
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        // SAFETY: scratch has those parts.
+        // SAFETY: `scratch` counts these parts, and a third input exists where there is a bias.
         let arrays = unsafe { Arrays::new(io, kept, self.bytes(), self.bias()) };
-        // SAFETY: the kernel is packed; tasks write disjoint parts of the result.
+        // SAFETY: the filter is packed; tasks write disjoint parts of the result and of the statistics.
         let body = |task: usize| unsafe { self.task(task, &arrays) };
         let (tasks, work) = self.tasks();
         cx.team.run_with(tasks, work, cx.flush, &body);
         if let Some(statistics) = self.statistics() {
-            // SAFETY: every strip has left its part; two more results have a value for each feature of each image.
+            // SAFETY: every strip has stored its partial statistics; results 1 and 2 have an element for each feature
+            // of each image.
             unsafe { statistics.write(self.staging().batch(), arrays.statistics, io) };
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! How a convolution's kernel is packed: rows of its features, a row for each tap and channel, or pair of channels.
+//! Packing of a convolution's filter: rows of features, one row per K step (a tap and a channel, or a pair of
+//! channels).
 
 use crate::kernels::conv::staging::put;
 use crate::simd::level::{Level, TileFn};
@@ -7,15 +8,17 @@ use crate::simd::ranges::pieces;
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
-/// How the kernel lies in memory.
+/// Layout of a filter in memory.
 pub struct Weights {
+    /// Elements between channels (or pairs of channels), and between features.
     pub channel: usize,
     pub feature: usize,
     element: usize,
+    /// Widens elements to f32. `None`: they are f32, or become words of pairs.
     pub widen: Option<TileFn>,
-    /// Of channels that are pairs: what makes such words, and how far apart its two lie.
+    /// For pairs of bf16 channels: what makes the 32-bit words, and the elements between the two channels.
     pairs: Option<(Pairs, usize)>,
-    /// The kernel lies as it would be packed.
+    /// Whether the filter is stored as it would be packed, and is read in place.
     pub in_order: bool,
 }
 
@@ -32,16 +35,16 @@ impl Weights {
         }
     }
 
-    /// Of pairs of channels.
+    /// The same filter with pairs of channels as K steps.
     pub fn paired(self, level: Level) -> Weights {
         Weights { channel: 2 * self.channel, pairs: Some((Pairs::new(level), self.channel)), ..self }
     }
 
-    /// Copies elements from `at` on as numbers, or as words of pairs.
+    /// Copies `n` elements from `at` on as f32, or as words of pairs: the other halves are one channel further.
     #[inline(always)]
     unsafe fn put(&self, kernel: *const u8, at: usize, to: *mut f32, n: usize) {
         let from = |at: usize| kernel.wrapping_add(at * self.element);
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller's filter has these elements, and those of the next channel where there are pairs.
         unsafe {
             match &self.pairs {
                 None => put(self.widen, from(at), to, n),
@@ -50,11 +53,11 @@ impl Weights {
         }
     }
 
-    /// Copies channels that lie together.
+    /// Copies `n` channels, or pairs of channels, that are contiguous in memory.
     #[inline(always)]
     unsafe fn put_channels(&self, kernel: *const u8, at: usize, to: *mut f32, n: usize) {
         let from = kernel.wrapping_add(at * self.element);
-        // SAFETY: by the caller's promise; pairs that lie together are words.
+        // SAFETY: by the caller's promise; two contiguous bf16 channels already are a word.
         unsafe {
             match self.pairs {
                 None => put(self.widen, from, to, n),
@@ -63,10 +66,11 @@ impl Weights {
         }
     }
 
-    /// Packs `n` channels of `columns` features, rows `wide` apart, with zeros between.
+    /// Packs `n` channels (or pairs) of `columns` features into rows of `wide` elements, with zeros after the
+    /// features. `at`: the offset of the first element.
     ///
     /// # Safety
-    /// The kernel has those elements, and `to` room for `n` rows.
+    /// The filter has those elements, and `to` has room for `n` rows.
     pub unsafe fn pack(
         &self,
         kernel: *const u8,
@@ -76,11 +80,11 @@ impl Weights {
         wide: usize,
         to: *mut f32,
     ) {
-        // Channels of a block that is turned around in the first-level cache.
+        // Channels of a block that is transposed in the L1 cache: with 64 features it takes 8 KiB.
         const TURN: usize = 32;
-        // A word for each channel or pair, and how far apart they lie where they follow each other.
+        // Elements between K steps whose channels are contiguous: a pair is one step.
         let together = if self.pairs.is_some() { 2 } else { 1 };
-        // SAFETY: by the caller's promise.
+        // SAFETY: by the caller's promise about the filter and `to`.
         unsafe {
             if self.feature == 1 {
                 for k in 0..n {
