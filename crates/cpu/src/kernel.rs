@@ -175,7 +175,8 @@ pub trait Kernel: Send + Sync {
 
     /// Computes a block on this thread. The last input holds the block's sums only, with [`OutputBlock::stride`].
     ///
-    /// # Safety See the module text; the kernel [takes blocks](Kernel::takes_blocks) of results with
+    /// # Safety
+    /// See the module text; the kernel [takes blocks](Kernel::takes_blocks) of results with
     /// [`OutputBlock::row`] columns.
     unsafe fn run_block(&self, inputs: &[*const u8], outputs: &[*mut u8], block: &OutputBlock) {
         let _ = (inputs, outputs, block);

@@ -1,9 +1,9 @@
-//! Conversions of whole arrays to another element type, all threads sharing the work.
+//! Parallel conversion of whole arrays to another element type.
 
 use crate::kernel::{Cx, Ptr};
 use crate::simd::level::TileFn;
 
-/// Applies an element-wise loop to whole arrays; each with its element size.
+/// Applies a unary element-wise loop to `n` elements. `from` and `to`: address and element size in bytes.
 ///
 /// # Safety
 /// Both arrays have `n` elements.
@@ -13,7 +13,7 @@ pub unsafe fn convert(cx: &Cx<'_>, f: TileFn, from: (*const u8, usize), to: (*mu
     let body = |block: usize| {
         let at = block * BLOCK;
         let (s, d) = (src.at(at * from.1).cast_const(), dst.at(at * to.1));
-        // SAFETY: blocks are disjoint parts of the arrays.
+        // SAFETY: tasks have disjoint blocks of the arrays.
         unsafe { f(d, s, s, s, BLOCK.min(n - at)) };
     };
     cx.team.run_with(n.div_ceil(BLOCK), n as f64 * 0.2, cx.flush, &body);

@@ -1,18 +1,19 @@
-//! What kinds of convolutions there are: those of layers, and those that autodiff makes of them.
+//! Classification of convolutions by their dimension numbers: forward, gradient w.r.t. input, gradient w.r.t. weights.
 
 use systole_ir::op::Convolution;
 
-/// Batch first, features last, spatial dimensions in order.
+/// Whether the layout is `[batch, spatial…, feature]` with spatial dimensions in order.
 pub fn is_channels_last(batch: usize, feature: usize, spatial: &[usize]) -> bool {
     batch == 0 && feature == spatial.len() + 1 && spatial.iter().copied().eq(1..=spatial.len())
 }
 
-/// Whether a convolution is one of layers, of one group, or such an input's gradient: `x: [B, …, C]` gives `[B, …', F]`.
+/// Whether it is a forward convolution of one group, or the gradient w.r.t. the input of one: `x: [B, …, C]` gives
+/// `[B, …', F]`. At least one spatial dimension.
 pub fn is_forward(c: &Convolution) -> bool {
     !c.dims.input_spatial.is_empty() && is_forward_of_any_rank(c)
 }
 
-/// As [`is_forward`], with no spatial dimension perhaps.
+/// As [`is_forward`], with any number of spatial dimensions, also none.
 pub fn is_forward_of_any_rank(c: &Convolution) -> bool {
     let d = &c.dims;
     c.feature_groups == 1
@@ -21,8 +22,8 @@ pub fn is_forward_of_any_rank(c: &Convolution) -> bool {
         && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
 }
 
-/// Whether a convolution is that which autodiff makes of a kernel's gradient, of one group: `x: [B, …, C]` by
-/// `dy: [B, …', F]` gives `[…, C, F]`.
+/// Whether it is the gradient w.r.t. the weights of a convolution of one group, as autodiff builds it: `x: [B, …, C]`
+/// and `dy: [B, …', F]` give `[…, C, F]`.
 pub fn is_kernel_gradient(c: &Convolution) -> bool {
     let (d, n) = (&c.dims, c.dims.input_spatial.len());
     n > 0
@@ -36,7 +37,7 @@ pub fn is_kernel_gradient(c: &Convolution) -> bool {
         && d.output_spatial.iter().copied().eq(0..n)
 }
 
-/// Whether a convolution of two spatial dimensions moves its window by single elements of an input without holes.
+/// Whether it has two spatial dimensions, stride 1, and no dilation of input or window.
 pub fn has_unit_steps(c: &Convolution) -> bool {
     let ones = |of: &[usize]| of.iter().all(|&n| n == 1);
     c.padding.len() == 2 && ones(&c.strides) && ones(&c.lhs_dilation) && ones(&c.rhs_dilation)

@@ -1,21 +1,23 @@
-//! Copies of boxes: some dimensions, each with a distance in the source and one in the target. Transpositions, slices and
-//! padding are such copies, and so is what brings an operand into the order in which a kernel reads it.
+//! Strided N-dimensional copies: transposition, slicing, the interior of padding, and reordering of operands.
+//!
+//! A copy has a list of dimensions, each with a size and a stride in source and destination. Dimensions that are
+//! contiguous to each other on both sides are merged. Two-dimensional transposition is blocked for cache lines.
 
 use crate::kernel::{Cx, Ptr};
 use smallvec::SmallVec;
 
-/// One dimension of a box.
+/// One dimension of a strided copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dim {
-    /// How many.
+    /// Number of indices.
     pub size: usize,
-    /// Distance in the source, in elements.
+    /// Stride in the source, in elements.
     pub src: isize,
-    /// Distance in the target.
+    /// Stride in the destination, in elements.
     pub dst: isize,
 }
 
-/// A copy of elements that lie in a box.
+/// A strided copy of an N-dimensional box.
 #[derive(Clone, Debug)]
 pub struct BoxCopy {
     size: usize,
@@ -24,16 +26,17 @@ pub struct BoxCopy {
     dst: isize,
 }
 
-/// Bytes that one block of the parallel loop moves, at the least.
+/// Fewest bytes of one task of the parallel loop.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Edge of a tile of a transposition.
+/// Edge of a square transposition tile, in elements.
 const EDGE: usize = 16;
-/// Lines that are few, and elements of them that are moved before those of the next: the nearest cache holds them all.
+/// Transposition with a dimension of at most `FEW`: the other one is blocked by `LONG` elements, so that a block stays
+/// in L1.
 const FEW: usize = 32;
 const LONG: usize = 256;
 
 impl BoxCopy {
-    /// A copy of elements of `size` bytes, from element `src` to element `dst` on.
+    /// A copy of elements of `size` bytes, from source element `src` to destination element `dst`.
     pub fn new(size: usize, dims: &[Dim], src: isize, dst: isize) -> BoxCopy {
         let mut kept: SmallVec<[Dim; 6]> = SmallVec::new();
         let empty = dims.iter().any(|d| d.size == 0);
@@ -54,12 +57,12 @@ impl BoxCopy {
         BoxCopy { size, dims: kept, src, dst }
     }
 
-    /// The same box, from element `src` of the source on.
+    /// The same copy, from source element `src`.
     pub fn from(&self, src: isize) -> BoxCopy {
         BoxCopy { src, ..self.clone() }
     }
 
-    /// The same box, to element `dst` of the target on.
+    /// The same copy, to destination element `dst`.
     pub fn to(&self, dst: isize) -> BoxCopy {
         BoxCopy { dst, ..self.clone() }
     }
@@ -69,20 +72,21 @@ impl BoxCopy {
         self.size
     }
 
-    /// Elements moved.
+    /// Number of elements.
     pub fn elements(&self) -> usize {
         self.dims.iter().map(|d| d.size).product()
     }
 
-    /// Copies, all threads sharing the work.
+    /// Copies in parallel.
     ///
     /// # Safety
-    /// Every element of the box exists in the source and, once only, in the target; they do not overlap.
+    /// All indices are inside source and destination; no two map to the same destination element; the arrays do not
+    /// overlap.
     pub unsafe fn run(&self, cx: &Cx<'_>, src: *const u8, dst: *mut u8) {
         let (src, dst) = (Ptr::of(src), Ptr(dst));
         let bytes = self.elements() * self.size;
-        // The outermost dimension is cut into strips, and a single long run into pieces; of a matrix that is transposed, the
-        // longer one, so that no line is read for several strips.
+        // The outermost dimension is divided among tasks; of a transposed matrix the longer one, so that tasks share as
+        // few cache lines as possible.
         let cut = match &self.dims[..] {
             [a, b] if b.src != 1 && b.size > a.size => 1,
             _ => 0,
@@ -96,7 +100,7 @@ impl BoxCopy {
             let mut dims = self.dims.clone();
             dims[cut].size = size;
             let at = |base: isize, step: isize| base + from as isize * step;
-            // SAFETY: the strips are disjoint parts of the box.
+            // SAFETY: by the caller's promise, and strips are disjoint parts of the box.
             unsafe {
                 copy_box(
                     self.size,
@@ -111,7 +115,7 @@ impl BoxCopy {
         cx.team.run_with(outer.div_ceil(strip), bytes as f64 * 0.1, cx.flush, &body);
     }
 
-    /// Copies on this thread, with offsets added to the box's own.
+    /// Copies on this thread, with offsets in elements added to the copy's own.
     ///
     /// # Safety
     /// As for [`BoxCopy::run`].
@@ -122,7 +126,7 @@ impl BoxCopy {
 }
 
 unsafe fn copy_box(size: usize, dims: &[Dim], src_at: isize, dst_at: isize, src: *const u8, dst: *mut u8) {
-    // SAFETY: by the caller's promise; types of a size move any elements of that size.
+    // SAFETY: by the caller's promise; an integer of the same size copies the bits of any element.
     unsafe {
         match size {
             1 => copy_dims::<u8>(dims, src.cast::<u8>().offset(src_at), dst.cast::<u8>().offset(dst_at)),
@@ -135,7 +139,7 @@ unsafe fn copy_box(size: usize, dims: &[Dim], src_at: isize, dst_at: isize, src:
 
 unsafe fn copy_dims<T: Copy>(dims: &[Dim], src: *const T, dst: *mut T) {
     let Some((last, outer)) = dims.split_last() else { return };
-    // The dimension along which the source is contiguous, when that is not the last one.
+    // The dimension along which the source is contiguous, if it is not the last one: a transposition.
     let along = outer.iter().rposition(|d| d.src == 1 && d.size > 1);
     // SAFETY: by the caller's promise.
     unsafe {
@@ -153,7 +157,7 @@ unsafe fn copy_dims<T: Copy>(dims: &[Dim], src: *const T, dst: *mut T) {
 unsafe fn each_index<T>(dims: &[Dim], src: *const T, dst: *mut T, f: &mut impl FnMut(*const T, *mut T)) {
     let Some((first, rest)) = dims.split_first() else { return f(src, dst) };
     for i in 0..first.size as isize {
-        // SAFETY: inside the box.
+        // SAFETY: by the caller's promise these indices are inside both arrays.
         unsafe {
             each_index(rest, src.wrapping_offset(i * first.src), dst.wrapping_offset(i * first.dst), f)
         };
@@ -161,7 +165,7 @@ unsafe fn each_index<T>(dims: &[Dim], src: *const T, dst: *mut T, f: &mut impl F
 }
 
 unsafe fn copy_line<T: Copy>(d: Dim, src: *const T, dst: *mut T) {
-    // SAFETY: inside the box.
+    // SAFETY: by the caller's promise these indices are inside both arrays.
     unsafe {
         match (d.src, d.dst) {
             (1, 1) => std::ptr::copy_nonoverlapping(src, dst, d.size),
@@ -174,18 +178,18 @@ unsafe fn copy_line<T: Copy>(d: Dim, src: *const T, dst: *mut T) {
     }
 }
 
-/// Source contiguous along `a`, target along `b`: tile by tile, so that both sides use whole cache lines; of few lines,
-/// line by line.
+/// Source contiguous along `a`, destination along `b`. By square tiles, so that both sides use whole cache lines; if
+/// one dimension is short, along the long one.
 unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
     if a.size.min(b.size) <= FEW {
-        // The long dimension, and lines of it side by side.
+        // For each index of the short dimension, a run of the long one.
         let (long, few) = if b.size >= a.size { (b, a) } else { (a, b) };
         for from in (0..long.size).step_by(LONG) {
             let to = (from + LONG).min(long.size);
             for k in 0..few.size as isize {
                 let (src, dst) = (src.wrapping_offset(k * few.src), dst.wrapping_offset(k * few.dst));
                 for i in from as isize..to as isize {
-                    // SAFETY: inside the box.
+                    // SAFETY: by the caller's promise these indices are inside both arrays.
                     unsafe { *dst.offset(i * long.dst) = *src.offset(i * long.src) };
                 }
             }
@@ -197,7 +201,7 @@ unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
             for i in i0..(i0 + EDGE).min(a.size) {
                 for j in j0..(j0 + EDGE).min(b.size) {
                     let (i, j) = (i as isize, j as isize);
-                    // SAFETY: inside the box.
+                    // SAFETY: by the caller's promise these indices are inside both arrays.
                     unsafe { *dst.offset(i * a.dst + j) = *src.offset(i + j * b.src) };
                 }
             }
@@ -205,7 +209,7 @@ unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
     }
 }
 
-/// Repeats the element at `value` `n` times.
+/// Fills `n` elements with the element at `value`, in parallel.
 ///
 /// # Safety
 /// `out` has room for `n` elements of `size` bytes.
@@ -215,7 +219,7 @@ pub unsafe fn fill(cx: &Cx<'_>, out: *mut u8, n: usize, size: usize, value: *con
     let body = |block: usize| {
         let from = block * BLOCK;
         let len = BLOCK.min(n - from);
-        // SAFETY: blocks are disjoint parts of the output.
+        // SAFETY: blocks are disjoint parts of the output; `value` has one element of `size` bytes.
         unsafe {
             match size {
                 1 => fill_with::<u8>(out.elem(from), len, *value.elem(0)),
@@ -229,6 +233,6 @@ pub unsafe fn fill(cx: &Cx<'_>, out: *mut u8, n: usize, size: usize, value: *con
 }
 
 unsafe fn fill_with<T: Copy>(out: *mut T, n: usize, value: T) {
-    // SAFETY: the caller has `n` elements there.
+    // SAFETY: by the caller's promise `out` has room for `n` elements.
     unsafe { std::slice::from_raw_parts_mut(out, n) }.fill(value);
 }

@@ -1,7 +1,10 @@
-//! Products with few columns whose operands both lie along the products, such as those of a classifier with turned
-//! weights: every lane of a vector sums products of its own, and the lanes are added up at the end.
+//! Dot-product GEMM `[M, K] · [N, K]ᵀ` for N ≤ 16 and K ≥ 128, where both operands are contiguous along K, such as a
+//! classifier with transposed weights.
 //!
-//! A block of products of all columns stays in the first cache while the rows of a task pass by.
+//! Vectors run along K: each SIMD lane accumulates its own part of a sum, and a lane reduction at the end gives the dot
+//! product. Nothing is packed. A K block of all columns of B stays in L1 while a task's rows of A stream past it;
+//! between K blocks, the lane sums are kept in scratch. The order of additions depends on the level and the
+//! element type, not on which rows are computed together.
 
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
@@ -15,89 +18,89 @@ use crate::simd::vector::{Portable32, Vector};
 use std::ops::Range;
 use systole_ir::DType;
 
-/// Columns that are few.
+/// Largest N.
 const FEW: usize = 16;
-/// Products below which adding up the lanes costs more than it saves.
+/// Smallest K: below, the lane reduction costs more than it saves.
 const FEWEST: usize = 128;
-/// Products of a block, and rows whose sums are in the first cache beside it.
+/// KC, and rows of a task: a K block of B and the rows' lane sums fit L1 together.
 const BLOCK: usize = 416;
 const ROWS: usize = 16;
-/// Lanes of the widest vector.
+/// f32 lanes of the widest vector: elements of one sum in scratch.
 const LANES: usize = 16;
-/// Products of a vector of pairs.
+/// Reduction elements of a vector of bf16 pairs.
 const PAIRED: usize = 32;
 
-/// One call of a register kernel: sums of some rows by some columns over a block of products.
+/// Arguments of a microkernel: sums of some rows by some columns over a K block.
 struct DotArgs {
-    /// Vectors of products.
+    /// Vectors along K.
     steps: usize,
     a: *const u8,
-    /// Elements from row to row.
+    /// Row stride in elements.
     a_row: usize,
-    /// The rows of the left operand that are needed next, as far apart.
+    /// The rows of A that are prefetched, with the same stride.
     next: *const u8,
-    /// f32, or bf16 where kernels take pairs.
+    /// f32, or bf16 with pairs.
     b: *const u8,
     b_row: usize,
-    /// A vector for each row and column, and elements from row to row.
+    /// Lane sums: [`LANES`] elements for each row and column; row stride in elements.
     sums: *mut f32,
     sums_row: usize,
-    /// Whether there are no sums yet.
+    /// Whether this is the first K block: sums start at zero.
     first: bool,
 }
 
-/// Vectors of operands.
+/// How a vector type loads operands along K.
 ///
 /// # Safety
 /// As for [`Vector`].
 unsafe trait Load: Vector<T = f32> {
-    /// Products of a vector.
+    /// Reduction elements of a vector.
     const PRODUCTS: usize;
-    /// Of the left operand, from element `at` on. `NARROW`: it is bf16.
+    /// Loads A from element `at` on. `NARROW`: A is bf16.
     unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> Self;
-    /// Of the right operand.
+    /// Loads B from element `at` on.
     unsafe fn right(b: *const u8, at: usize) -> Self;
 }
 
-// SAFETY: as for the vectors.
+// SAFETY: `V` keeps the promises of `Vector`, and the loads add none.
 unsafe impl<V: Halves> Load for V {
     const PRODUCTS: usize = V::LANES;
     #[inline(always)]
     unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> V {
-        // SAFETY: the caller's operand.
+        // SAFETY: by the caller's promise the operand has a vector from `at` on.
         unsafe {
             if NARROW { V::load_wide(a.cast::<u16>().add(at)) } else { V::load(a.cast::<f32>().add(at)) }
         }
     }
     #[inline(always)]
     unsafe fn right(b: *const u8, at: usize) -> V {
-        // SAFETY: the caller's operand.
+        // SAFETY: by the caller's promise the operand has a vector from `at` on.
         unsafe { V::load(b.cast::<f32>().add(at)) }
     }
 }
 
-// SAFETY: as for the vectors. Pairs of both operands lie together.
+// SAFETY: as for the other vectors. Both operands are contiguous along K, so that pairs need no interleaving.
 #[cfg(target_arch = "x86_64")]
 unsafe impl Load for HalfPairs16 {
     const PRODUCTS: usize = PAIRED;
     #[inline(always)]
     unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> HalfPairs16 {
-        // SAFETY: the caller's operand.
+        // SAFETY: by the caller's promise the operand has a vector from `at` on.
         unsafe { HalfPairs16::load(a.cast::<u16>().add(at).cast()) }
     }
     #[inline(always)]
     unsafe fn right(b: *const u8, at: usize) -> HalfPairs16 {
-        // SAFETY: the caller's operand.
+        // SAFETY: by the caller's promise the operand has a vector from `at` on.
         unsafe { HalfPairs16::load(b.cast::<u16>().add(at).cast()) }
     }
 }
 
-/// `R` rows by `N` columns. `NARROW`: the left operand is bf16.
-/// (Plain loops: closures would not be compiled for the level.)
+/// Microkernel of `R` rows by `N` columns. `NARROW`: A is bf16.
+/// Plain loops, as closures would not inherit the level's target features.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &DotArgs) {
-    // SAFETY: the caller's operands cover the rows, columns and products; the level is available.
+    // SAFETY: the caller's operands cover the rows, columns and the K block; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; R];
         if !c.first {
@@ -114,7 +117,7 @@ unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &
             }
             for i in 0..R {
                 let at = i * c.a_row + k * V::PRODUCTS;
-                // Pieces of rows are too short for the hardware to foresee what follows.
+                // A K block of a row is too short a run for the hardware prefetcher.
                 fetch(c.next.wrapping_add(at * if NARROW { 2 } else { 4 }));
                 let a = V::left::<NARROW>(c.a, at);
                 for j in 0..N {
@@ -130,7 +133,7 @@ unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &
     }
 }
 
-/// A register kernel for numbers of rows and columns up to the level's.
+/// A microkernel for any numbers of rows and columns up to the level's.
 type DotsFn = unsafe fn(usize, usize, &DotArgs);
 
 macro_rules! kernels {
@@ -163,12 +166,13 @@ kernels!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma"
 );
 
-/// Adds up the lanes of `n` sums at `a`, [`LANES`] apart, `c` (a `usize`) of them each, to the numbers at `dst`.
+/// Lane reduction, as a binary tree: `n` sums at `a`, [`LANES`] elements apart, to `dst`. `c` points to the number of
+/// lanes (a `usize`).
 struct Totals;
 impl Tile for Totals {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, c: *const u8, n: usize) {
-        // SAFETY: as the type says.
+        // SAFETY: by the caller's promise `a` and `dst` have `n` sums, and `c` points to a `usize`.
         unsafe {
             let lanes = *c.cast::<usize>();
             for i in 0..n {
@@ -186,19 +190,19 @@ impl Tile for Totals {
     }
 }
 
-/// Sums of some rows while products are added: see [`InnerProducts::start`].
+/// Lane sums of some rows while K blocks are added: see [`InnerProducts::start`].
 pub struct RowSums {
     rows: Range<usize>,
-    /// The first of the rows, and the right operand.
+    /// The first of the rows of A, and B.
     a: *const u8,
     b: *const u8,
     sums: *mut f32,
-    /// Room for a block of the right operand as f32, and for the ends of rows of both.
+    /// Scratch for a K block of B as f32, and for the K remainders of both operands.
     wide: *mut f32,
     ends: *mut f32,
 }
 
-/// `[M, K] · [N, K]ᵀ` of f32 or bf16 for small `N`.
+/// GEMM `[M, K] · [N, K]ᵀ` of f32 or bf16 for small N.
 pub struct InnerProducts {
     m: usize,
     n: usize,
@@ -208,18 +212,18 @@ pub struct InnerProducts {
     from: DType,
     to: DType,
     epilogue: Epilogue,
-    /// The level's kernels, for f32 and for bf16 on the left, and the most rows and columns that they take.
+    /// The level's microkernels, for A of f32 and of bf16, and the most rows and columns that they take.
     run: [DotsFn; 2],
     most: [usize; 2],
     lanes: usize,
-    /// Products that one step of a kernel takes.
+    /// Reduction elements of one microkernel step.
     step: usize,
     totals: TileFn,
     widen: Option<TileFn>,
 }
 
 impl InnerProducts {
-    /// The product, or `None` where it has another form.
+    /// The GEMM, or `None` if these kernels do not take it.
     pub fn new(
         ra: &Roles,
         rb: &Roles,
@@ -230,7 +234,7 @@ impl InnerProducts {
         InnerProducts::accept(ra, rb, types, epilogue, level).ok()
     }
 
-    /// The product, or why it has another form.
+    /// The GEMM, or the reason why these kernels do not take it.
     pub fn accept(
         ra: &Roles,
         rb: &Roles,
@@ -283,8 +287,8 @@ impl InnerProducts {
         })
     }
 
-    /// Takes products by pairs where the level has an instruction for that and whole vectors of these are all that there
-    /// is `at_a_time` (0: all products).
+    /// Uses bf16 pairs where the level has the instruction, and both K and the `at_a_time` elements of each
+    /// [`add`](InnerProducts::add) (0: all of K) are whole vectors of pairs.
     pub fn with_pairs(mut self, level: Level, at_a_time: usize) -> InnerProducts {
         let whole = self.k.is_multiple_of(PAIRED) && at_a_time.is_multiple_of(PAIRED);
         #[cfg(target_arch = "x86_64")]
@@ -297,7 +301,7 @@ impl InnerProducts {
         self
     }
 
-    /// Computes all sums.
+    /// Computes the result.
     ///
     /// # Safety
     /// Operands and result have the shapes of `new`.
@@ -307,7 +311,7 @@ impl InnerProducts {
         let body = |task: usize| {
             let rows = task * ROWS..((task + 1) * ROWS).min(self.m);
             with_scratch(InnerProducts::bytes(rows.len()), |memory| {
-                // SAFETY: the rows are this task's.
+                // SAFETY: tasks have disjoint rows; `memory` has `bytes` bytes.
                 unsafe {
                     let sums = self.start(rows, a, b, memory);
                     self.add(&sums, 0..self.k / self.step * self.step, false);
@@ -319,15 +323,16 @@ impl InnerProducts {
         cx.team.run_with(self.m.div_ceil(ROWS), work, cx.flush, &body);
     }
 
-    /// Bytes of working memory for the sums of some rows.
+    /// Bytes of scratch for the sums of some rows.
     pub fn bytes(rows: usize) -> usize {
         (rows * FEW * LANES + FEW * BLOCK + (rows + FEW) * LANES) * 4
     }
 
-    /// The sums of some rows, before the first product. How many rows are summed together changes none of them.
+    /// Sums of some rows before the first K block. How many rows are summed together does not change their bits.
     ///
     /// # Safety
-    /// `a` and `b` are the operands and `memory` has as many bytes as [`bytes`](InnerProducts::bytes) says, while sums are added.
+    /// `a` and `b` are the operands, and `memory` has [`bytes`](InnerProducts::bytes) bytes, until
+    /// [`finish`](InnerProducts::finish).
     pub unsafe fn start(&self, rows: Range<usize>, a: Ptr, b: Ptr, memory: *mut u8) -> RowSums {
         let sums = memory.cast::<f32>();
         let wide = sums.wrapping_add(rows.len() * FEW * LANES);
@@ -336,14 +341,14 @@ impl InnerProducts {
         RowSums { rows, a, b: b.at(0).cast_const(), sums, wide, ends }
     }
 
-    /// Adds some products, whole vectors, which follow those of the call before. `near`: their left operands are in
-    /// a near cache.
+    /// Adds a range of K in whole vectors, which continues that of the previous call. `near`: these elements of A are
+    /// still cached, and are not prefetched.
     ///
     /// # Safety
-    /// As [`start`](InnerProducts::start) says; the operands' elements for these products are there.
+    /// As for [`start`](InnerProducts::start); the operands' elements of this range are written.
     pub unsafe fn add(&self, s: &RowSums, products: Range<usize>, near: bool) {
         let size = self.from.size();
-        // SAFETY: operands have the shapes of `new`; memory has the parts that `start` lays out.
+        // SAFETY: operands have the shapes of `new`; `s` has the arrays that `start` lays out.
         unsafe {
             for from in products.clone().step_by(BLOCK) {
                 let n = BLOCK.min(products.end - from);
@@ -374,13 +379,15 @@ impl InnerProducts {
         }
     }
 
-    /// The products that fill no vector; sums go out, with a bias perhaps.
+    /// Adds the remainder of K that fills no vector, reduces the lanes, and stores the results, with the bias if there
+    /// is one.
     ///
     /// # Safety
-    /// As [`start`](InnerProducts::start) says; all other products have been added, and the rows of the result are the caller's.
+    /// As for [`start`](InnerProducts::start); the rest of K has been added, and no other thread accesses these rows of
+    /// `c`.
     pub unsafe fn finish(&self, s: RowSums, bias: Option<Ptr>, c: Ptr) {
         let (size, whole, count) = (self.from.size(), self.k / self.step * self.step, s.rows.len());
-        // SAFETY: as for `add`.
+        // SAFETY: as for `add`; `ends` has a vector for each row of both operands.
         unsafe {
             if whole < self.k {
                 let right = s.ends.add(count * LANES);
@@ -404,9 +411,9 @@ impl InnerProducts {
         }
     }
 
-    /// Copies the end of a row, `n` products, as f32, and zeros behind it.
+    /// Copies the last `n` elements of a row as f32, zero-padded to [`LANES`].
     unsafe fn copy_end(&self, from: *const u8, to: *mut f32, n: usize) {
-        // SAFETY: the caller's row; there is room for a vector.
+        // SAFETY: by the caller's promise the row has `n` elements here, and `to` room for `LANES`.
         unsafe {
             to.write_bytes(0, LANES);
             match self.widen {
@@ -416,19 +423,19 @@ impl InnerProducts {
         }
     }
 
-    /// Elements of a row of sums in lanes.
+    /// Row stride of lane sums, in elements.
     fn sums_row(&self) -> usize {
         self.n * LANES
     }
 
-    /// A call for rows of the left operand's type and all columns, cut into those of register kernels.
+    /// Microkernel calls for `rows` rows and all columns. `left`: element type of `c.a`.
     unsafe fn tiles(&self, rows: usize, left: DType, near: bool, c: &DotArgs) {
         let run = self.run[usize::from(left == DType::BF16)];
         let paired = self.step == PAIRED && left == DType::BF16;
         let row = |i: usize| c.a.wrapping_add(i * c.a_row * left.size());
         let behind = c.a.wrapping_add(c.steps * self.step * left.size());
         for (i, r) in pieces(rows, self.most[0]) {
-            // The next rows, or after the last ones the first ones' next products.
+            // Prefetch the next rows; during the last ones, the next K block of the first.
             let next = if i + r < rows { row(i + r) } else { behind };
             for (j, n) in pieces(self.n, self.most[1]) {
                 let a = row(i);
@@ -439,17 +446,17 @@ impl InnerProducts {
                     sums: c.sums.wrapping_add(i * c.sums_row + j * LANES),
                     ..*c
                 };
-                // SAFETY: the caller's operands; the level was available when the kernels were chosen.
+                // SAFETY: the caller's operands cover the call; the level was available when the kernels were chosen.
                 unsafe { run(r, n, &call) };
             }
         }
     }
 
-    /// One row of sums goes out.
+    /// Reduces the lanes of one row of sums and stores the results.
     unsafe fn put(&self, sums: *const f32, row: usize, bias: Option<Ptr>, c: Ptr) {
         let mut totals = [0f32; FEW];
         let (sums, lanes) = (sums.cast(), (&raw const self.lanes).cast());
-        // SAFETY: the row has `n` sums, and is the caller's in the result.
+        // SAFETY: by the caller's promise `sums` has `n` lane sums, and this thread alone writes the row of `c`.
         unsafe {
             (self.totals)(totals.as_mut_ptr().cast(), sums, sums, lanes, self.n);
             for (j, &total) in totals.iter().enumerate().take(self.n) {
@@ -466,7 +473,7 @@ impl InnerProducts {
 }
 
 impl Kernel for InnerProducts {
-    /// Not where results are rounded.
+    /// Refused where results are rounded to bf16.
     fn add_to_result(&mut self) -> bool {
         self.epilogue.accumulate = self.to == DType::F32;
         self.epilogue.accumulate
@@ -486,7 +493,8 @@ mod tests {
     use crate::machine::team::Team;
     use systole_ir::bf16;
 
-    /// A product of whole numbers, whose sums are exact; rows of the operands are `gap` elements longer than used.
+    /// Compares a product of small integers, whose sums are exact, with a plain loop. Rows of the operands are `gap`
+    /// elements longer than K.
     fn check(
         level: Level,
         (m, n, k): (usize, usize, usize),
@@ -514,7 +522,7 @@ mod tests {
         let c: *mut u8 =
             if types[1] == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
         let io = Io { inputs: &inputs, outputs: &[c], scratch: std::ptr::null_mut() };
-        // SAFETY: all arrays have the sizes of the product.
+        // SAFETY: all arrays have the product's sizes.
         unsafe { dots.run(&Cx { team: &Team::new(2), flush: false }, &io) };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * row + x] * b[i % n * row + x]).sum();
@@ -541,7 +549,7 @@ mod tests {
                 check(level, (25, 3, 515), [BF16, F32], 1, epilogue);
                 check(level, (9, 11, 480), [BF16, F32], 6, epilogue);
             }
-            // With products that pairs fill, and others.
+            // K of whole vectors of pairs, and others.
             for size in [(25, 10, 1030), (1, 1, 128), (49, 16, 513), (25, 10, 1056), (18, 16, 448)] {
                 check(level, size, [BF16, BF16], 2, Epilogue::default());
             }

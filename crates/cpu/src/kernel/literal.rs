@@ -1,8 +1,8 @@
-//! Arrays as values of the interpreter, for kernels that follow its rules element by element.
+//! Copies of device arrays as [`Literal`]s, for kernels that use the interpreter's evaluation rules.
 
 use systole_ir::{Literal, Result, TensorType};
 
-/// A host copy of an array.
+/// Copies an array into a literal.
 ///
 /// # Safety
 /// `ptr` points to an array of type `ty`.

@@ -1,29 +1,30 @@
-//! An input with its padding and holes written out, and tables of offsets into it.
+//! Explicit padding of a convolution's input: a copy with padding and input dilation written as zeros, so that kernels
+//! need no bounds checks, and tables of offsets into it.
 
 use crate::kernel::Cx;
 use crate::kernel::copy::{BoxCopy, Dim, fill};
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 
-/// The input with its padding and holes written out, and where it then lies.
+/// The padded input and its strides. Without padding and dilation the input is used in place.
 pub struct Padded {
-    /// Copies the input into zeros; `None`: it is used where it lies.
+    /// Copy of the input into zeros; `None`: it is used in place.
     copy: Option<BoxCopy>,
     elements: usize,
     /// Bytes of an element.
     size: usize,
-    /// Distance between images, and along each spatial dimension.
+    /// Strides in elements: between images, and along each spatial dimension.
     pub image: usize,
     pub strides: SmallVec<[usize; 3]>,
 }
 
 impl Padded {
-    /// `x: [B, …, C]`, spatial dimensions `1..`, of f32. Padding may be negative: then the input is cropped.
+    /// `x: f32[B, …, C]`, with spatial dimensions from 1 on. Negative padding crops the input.
     pub fn new(x: &TensorType, padding: &[[i64; 2]], dilation: &[usize]) -> Option<Padded> {
         Padded::of_size(4, x, padding, dilation)
     }
 
-    /// As [`Padded::new`], for elements of so many bytes.
+    /// As [`Padded::new`], for elements of `bytes` bytes.
     pub fn of_size(bytes: usize, x: &TensorType, padding: &[[i64; 2]], dilation: &[usize]) -> Option<Padded> {
         let (batch, channels, n) = (x.shape[0], x.shape[x.rank() - 1], padding.len());
         let own = x.shape.strides();
@@ -65,11 +66,12 @@ impl Padded {
         (self.elements * self.size).next_multiple_of(64)
     }
 
-    /// The input as kernels read it.
+    /// Pads the input into `scratch`, if needed, and returns the address that kernels read.
     pub unsafe fn prepare(&self, cx: &Cx<'_>, x: *const u8, scratch: *mut u8) -> *const f32 {
         let Some(copy) = &self.copy else { return x.cast() };
         let zero = 0f32;
-        // SAFETY: scratch has `elements` elements, into which the box was built.
+        // SAFETY: by the caller's promise `scratch` has [`Padded::bytes`] bytes; the copy's indices are inside
+        // `elements`.
         unsafe {
             fill(cx, scratch, self.elements, self.size, (&raw const zero).cast());
             copy.run(cx, x, scratch);
@@ -78,7 +80,7 @@ impl Padded {
     }
 }
 
-/// Every sum of one offset of each dimension, in row-major order.
+/// Element offsets of all index combinations of dimensions `(size, stride)`, in row-major order.
 pub fn offsets(dims: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
     let mut all = vec![0];
     for (size, stride) in dims {

@@ -1,4 +1,6 @@
-//! Sums of parts of a batch, made by different tasks and put together in a tree: the same bits for any number of threads.
+//! Parallel reduction over the batch: tasks sum parts of a batch separately, and a fixed binary tree adds the parts.
+//!
+//! The number of parts does not depend on the number of threads, so results have the same bits for any.
 
 use crate::kernel::{Cx, Io, Ptr};
 use crate::simd::level::{Level, TileFn};
@@ -6,13 +8,14 @@ use crate::simd::loops::narrow;
 use systole_compile::ALIGN;
 use systole_ir::TensorType;
 
-/// The sums of a kernel's gradient: of each part of the batch apart, or where there is one part in the result.
+/// Partial sums of a weight gradient: `[count, size]` in f32 scratch. With one part and an f32 result, the result
+/// itself.
 pub struct PartialSums {
     pub count: usize,
     /// Elements of the result.
     pub size: usize,
     narrow: Option<TileFn>,
-    /// The sum is added to what the result holds.
+    /// Whether the sum is accumulated into the result (beta = 1).
     onto: bool,
 }
 
@@ -25,26 +28,28 @@ impl PartialSums {
         self.count > 1 || self.narrow.is_some()
     }
 
-    /// Bytes of working memory.
+    /// Bytes of scratch.
     pub fn bytes(&self) -> usize {
         if self.are_apart() { (self.count * self.size * 4).next_multiple_of(ALIGN) } else { 0 }
     }
 
-    /// Asks for the sum to be added to what the result holds; whether it will.
+    /// Asks for the sum to be accumulated into the result. Returns whether it will; refused if results are rounded.
     pub fn add_to_result(&mut self) -> bool {
         self.onto = self.narrow.is_none();
         self.onto
     }
 
-    /// Whether the first of a part's sums are added to what is there.
+    /// Whether tasks accumulate into what is there from the first sum on: there is one part, and it is the result.
     pub fn begin_with_result(&self) -> bool {
         self.onto && !self.are_apart()
     }
 
-    /// Runs `per_part` tasks for each part, which add to its sums from input and cotangent, and puts the parts together.
+    /// Runs `per_part` tasks for each part, with task index, input, cotangent and sums as arguments, and reduces the
+    /// parts.
     ///
     /// # Safety
-    /// Tasks of a part have sums of their own, all of which they set; there is the working memory that was asked for.
+    /// Tasks write disjoint elements of the sums, and together all of them; `io.scratch` has [`PartialSums::bytes`]
+    /// bytes.
     pub unsafe fn sum(
         &self,
         cx: &Cx<'_>,
@@ -56,19 +61,19 @@ impl PartialSums {
         let (x, dy, sums) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), self.place(io));
         let body = |i: usize| task(i, x.at(0), dy.at(0), sums.elem(0));
         cx.team.run_with(self.count * per_part, work, cx.flush, &body);
-        // SAFETY: every task has left its sums.
+        // SAFETY: all tasks have written their sums.
         unsafe { self.finish(cx, io) };
     }
 
-    /// Where the first part's sums go.
+    /// Address of the first part's sums.
     fn place(&self, io: &Io<'_>) -> Ptr {
         Ptr(if self.are_apart() { io.scratch } else { io.outputs[0] })
     }
 
-    /// Puts the parts' sums together.
+    /// Reduces the parts into the result.
     ///
     /// # Safety
-    /// They are complete, and lie where [`PartialSums::place`] says.
+    /// The sums are complete, and at [`PartialSums::place`].
     unsafe fn finish(&self, cx: &Cx<'_>, io: &Io<'_>) {
         if self.are_apart() {
             let finish =
@@ -79,20 +84,20 @@ impl PartialSums {
     }
 }
 
-/// What becomes of a sum.
+/// How a sum is stored.
 #[derive(Clone, Copy)]
 pub enum Finish {
     Copy,
-    /// Added to what the result holds.
+    /// Accumulated into the result.
     Add,
-    /// Rounded by this loop to 16 bits.
+    /// Rounded to 16 bits by this loop.
     Narrow(TileFn),
 }
 
-/// Sums `parts` rows of `size` elements in a tree, and writes the sum.
+/// Adds `rows: f32[parts, size]` over `parts` in a fixed binary tree, and stores the sum.
 ///
 /// # Safety
-/// `rows` holds that many elements, which are overwritten; `out` has room for one row.
+/// `rows` has `parts · size` elements, which are overwritten; `out` has room for `size` elements.
 pub unsafe fn sum_parts(
     cx: &Cx<'_>,
     rows: *mut f32,
@@ -109,7 +114,7 @@ pub unsafe fn sum_parts(
         let mut step = 1;
         while step < parts {
             for p in (0..parts - step).step_by(2 * step) {
-                // SAFETY: two different rows; blocks are disjoint parts of them.
+                // SAFETY: the two rows are different, and tasks have disjoint blocks of them.
                 let (sum, more) = unsafe {
                     (
                         std::slice::from_raw_parts_mut(rows.elem::<f32>(p * size + from), n),
@@ -121,7 +126,7 @@ pub unsafe fn sum_parts(
             step *= 2;
         }
         let sum = rows.elem::<f32>(from).cast_const();
-        // SAFETY: blocks are disjoint parts of the result.
+        // SAFETY: tasks have disjoint blocks of the result.
         unsafe {
             match finish {
                 Finish::Narrow(f) => f(out.at(from * 2), sum.cast(), sum.cast(), sum.cast(), n),

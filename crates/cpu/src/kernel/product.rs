@@ -1,23 +1,24 @@
-//! What a product of matrices computes: the roles of its operands' dimensions, and what happens to its sums besides.
+//! Description of a GEMM (`dot_general`): its operands' dimensions as batch, free (M or N) and contracting (K)
+//! dimensions, and its epilogue.
 
 use crate::kernel::copy::Dim;
 use systole_ir::TensorType;
 
-/// One operand's dimensions in the roles of a product, distances in elements.
+/// One operand's dimensions by role. `src` of a [`Dim`] is its stride in elements; `dst` is not used.
 #[derive(Clone, Debug)]
 pub struct Roles {
     pub batch: Vec<Dim>,
-    /// Rows or columns.
+    /// M of the left operand, N of the right one.
     pub free: Vec<Dim>,
     pub inner: Vec<Dim>,
 }
 
-/// Combinations of indices.
+/// Number of index combinations.
 pub fn count(dims: &[Dim]) -> usize {
     dims.iter().map(|d| d.size).product()
 }
 
-/// Offsets of all combinations of indices, in order.
+/// Element offsets of all index combinations, in row-major order.
 pub fn offsets(dims: &[Dim]) -> Vec<usize> {
     let mut all = vec![0];
     for d in dims {
@@ -26,7 +27,7 @@ pub fn offsets(dims: &[Dim]) -> Vec<usize> {
     all
 }
 
-/// The one distance by which a list of dimensions can be walked, if there is one.
+/// The stride of the dimensions as one flattened dimension, if they have one.
 pub fn joint_stride(dims: &[Dim]) -> Option<usize> {
     let mut stride = None;
     let mut expected = 0;
@@ -41,7 +42,7 @@ pub fn joint_stride(dims: &[Dim]) -> Option<usize> {
     Some(stride.unwrap_or(1))
 }
 
-/// An operand's dimensions in their roles.
+/// Dimensions of a dense row-major operand by role.
 pub fn roles(ty: &TensorType, batch: &[usize], free: &[usize], inner: &[usize]) -> Roles {
     let strides = ty.shape.strides();
     let pick = |dims: &[usize]| -> Vec<Dim> {
@@ -50,11 +51,11 @@ pub fn roles(ty: &TensorType, batch: &[usize], free: &[usize], inner: &[usize]) 
     Roles { batch: pick(batch), free: pick(free), inner: pick(inner) }
 }
 
-/// What happens to the products besides.
+/// What is added to the GEMM's sums.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Epilogue {
-    /// A third operand, one element for each column, is added.
+    /// A third operand, `bias: [N]`.
     pub bias: bool,
-    /// The products are added to what the result holds.
+    /// The previous contents of the result (beta = 1).
     pub accumulate: bool,
 }

@@ -929,7 +929,7 @@ struct Output {
     register: usize,
     dtype: DType,
     narrow: Option<TileFn>,
-    /// Whether the instruction's loop writes straight to the array: no rounding, and no other store of the register.
+    /// Whether the instruction's loop writes straight to the array: no rounding, and no earlier store of it.
     direct: bool,
     /// Index of the step's output that it is, or is part of.
     array: usize,
