@@ -1,14 +1,15 @@
-//! The statistics of a convolution's result, gathered where it is computed.
+//! Fusion of batch-normalisation statistics into the convolution whose result they describe.
 //!
-//! Batch normalisation reads its operand twice before it normalises: for each sample's mean, and for the squares of the
-//! distances from it. A convolution has its result in a near cache strip by strip, and what both folds would give is
-//! put together from the strips' own means and squares.
+//! Batch normalisation reduces its operand twice before it normalises: to the mean of each sample and channel, and to
+//! the sum of squared deviations from it. The convolution has its result in cache one strip of pixels at a time. It
+//! computes both from each strip's own mean and squared deviations, and combines the strips.
 
 use crate::program::{Expr, Kernel, Load, Map, Moments, Slot, Step, Steps};
 use systole_ir::op::{Binary, Convolution, Monoid};
 use systole_ir::{DType, Op, Scalar, TensorType};
 
-/// Two folds of a convolution's result, the second around the mean that the first gives.
+/// Fuses two reductions of a convolution's result into it: a sum over pixels, and the sum of squared deviations from
+/// the mean that follows from the first.
 pub fn of_convolutions(steps: &mut Steps<'_>) {
     for sum in steps.find(|s| matches!(s.kernel, Kernel::Reduce { .. })) {
         let Some((conv, squares)) = moments_at(steps, sum) else { continue };
@@ -24,7 +25,7 @@ pub fn of_convolutions(steps: &mut Steps<'_>) {
     }
 }
 
-/// The convolution whose result step `sum` adds up, and the step that adds up squares around the means.
+/// The convolution whose result step `sum` reduces, and the step that sums the squared deviations from its means.
 fn moments_at(steps: &Steps<'_>, sum: usize) -> Option<(usize, usize)> {
     let step = steps.step(sum)?;
     let (map, x) = fold_of_pixels(steps, step)?;
@@ -44,7 +45,7 @@ fn moments_at(steps: &Steps<'_>, sum: usize) -> Option<(usize, usize)> {
     Some((conv, steps.readers(x).into_iter().find(around)?))
 }
 
-/// Channels last, one group, no holes in the input.
+/// Channels last, one group, no input dilation.
 fn is_plain(c: &Convolution) -> bool {
     let d = &c.dims;
     let last = |batch: usize, feature: usize, spatial: &[usize]| {
@@ -58,11 +59,11 @@ fn is_plain(c: &Convolution) -> bool {
         && c.lhs_dilation.iter().all(|&d| d == 1)
 }
 
-/// The program and the first operand of a sum from zero over all but the first and last dimension, into f32.
+/// The map and the first operand of a sum over all but the batch and channel dimensions, starting at zero, into f32.
 fn fold_of_pixels<'s>(steps: &'s Steps<'_>, step: &'s Step) -> Option<(&'s Map, Slot)> {
     let Kernel::Reduce { map, folded, monoid: Monoid::Add } = &step.kernel else { return None };
     let zero = |&init: &Slot| steps.constant(init).is_some_and(|c| c.get(0).as_f64() == 0.0);
-    // One sample has no dimension of its own.
+    // A batch of one has no batch dimension in the index space.
     let fits = (folded[..] == [false, true, false] || folded[..] == [true, false])
         && map.stores.len() == 1
         && step.output_types[0].dtype == DType::F32
@@ -70,7 +71,7 @@ fn fold_of_pixels<'s>(steps: &'s Steps<'_>, step: &'s Step) -> Option<(&'s Map, 
     fits.then_some((map, step.inputs[0]))
 }
 
-/// Whether a register holds slot `x` as it is, in f32.
+/// Whether a register holds the elements of slot `x`, converted to f32 where they are narrower.
 fn is_operand(step: &Step, map: &Map, e: Expr, x: Slot) -> bool {
     let is_load = |e: Expr| match map.loads.get(e) {
         Some(load @ Load::Array { input, .. }) => step.inputs[*input] == x && map.is_linear(load),
@@ -85,7 +86,7 @@ fn is_operand(step: &Step, map: &Map, e: Expr, x: Slot) -> bool {
     }
 }
 
-/// Whether a step sums the squares of `x − mean` for the means that follow from the sums of `first`.
+/// Whether a step sums `(x − mean)²`, with the means computed from the sums of `first`.
 fn is_around_mean(steps: &Steps<'_>, step: &Step, x: Slot, first: &Step) -> bool {
     let Some((map, _)) = fold_of_pixels(steps, step) else { return false };
     let instr = |e: Expr| e.checked_sub(map.loads.len()).map(|k| &map.instrs[k]);
@@ -106,7 +107,7 @@ fn is_around_mean(steps: &Steps<'_>, step: &Step, x: Slot, first: &Step) -> bool
         && is_mean(centred.args[1])
 }
 
-/// Whether a slot holds the sums of `first`, divided by `count`.
+/// Whether a slot holds the sums of `first` times `1 / count`, to a relative error of 1e-6.
 fn is_mean(steps: &Steps<'_>, mean: Slot, first: &Step, count: usize) -> bool {
     let Some(step) = steps.writer(mean).and_then(|w| steps.step(w)) else { return false };
     let Kernel::Map(map) = &step.kernel else { return false };

@@ -1,10 +1,10 @@
-//! Element-wise programs that write parts of arrays: what they make is neither joined nor put aside by a step of its own.
+//! In-place `concatenate` and `dynamic_update_slice`: an element-wise program stores its results directly into parts of
+//! a larger array.
 //!
-//! A `concatenate` of what one program makes is that program's, which writes each result to its place in the whole. In
-//! bodies of loops also a `dynamic_update_slice` that puts an entry into an array of all trips, where a program makes the
-//! entry or reads it: the state that holds the array stays where it is, and the program writes into it.
-//!
-//! This runs when all else that joins steps has run, before the buffer plan.
+//! A `concatenate` whose operands are all results of one map is fused into that map, which gets strided stores. In loop
+//! bodies a `dynamic_update_slice` that writes one entry of a stacked, loop-carried array is fused into the map that
+//! makes or reads the entry: the map stores through a view of the state, and the state is not copied. This rule runs
+//! after all other fusion, because those rules know only maps with whole results, and before the buffer plan.
 
 use crate::graph::slices::RUN;
 use crate::memory::lies_together;
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use systole_ir::op::DynamicSlice;
 use systole_ir::{Op, Shape, TensorType};
 
-/// The step's program, whose results are whole arrays at first.
+/// A step's map with explicit stores: strided ones where it has them, otherwise one whole array for each result.
 fn strided(step: &Step) -> Option<StridedMap> {
     match &step.kernel {
         Kernel::StridedMap(p) => Some(p.clone()),
@@ -30,7 +30,8 @@ fn strided(step: &Step) -> Option<StridedMap> {
     }
 }
 
-/// Cuts the index space so that rows of `inner` elements are dimensions of their own; `false`: they cross one.
+/// Splits a dimension of the index space so that the trailing dimensions have exactly `inner` elements. `false`: no
+/// split of a dimension does that.
 fn cut_at(strided: &mut StridedMap, inner: usize) -> bool {
     let (mut after, mut d) = (1, strided.map.shape.rank());
     while after < inner && d > 0 {
@@ -40,7 +41,7 @@ fn cut_at(strided: &mut StridedMap, inner: usize) -> bool {
     if after == inner {
         return true;
     }
-    // Dimension `d` has `outer · rows` elements, of which `rows` make up `inner` with what is after it.
+    // Dimension `d` becomes `[own / rows, rows]`; `rows` and the dimensions behind it have `inner` elements.
     let own = strided.map.shape.dims().get(d).copied().unwrap_or(1);
     let behind = after / own.max(1);
     if after < inner || !inner.is_multiple_of(behind) || !own.is_multiple_of(inner / behind) {
@@ -65,7 +66,7 @@ fn cut_at(strided: &mut StridedMap, inner: usize) -> bool {
     true
 }
 
-/// Joins what can be joined.
+/// Applies both rewrites wherever they are legal; that of loop states only in loop bodies (`options.state_at`).
 pub fn join(s: &mut Schedule, options: &Options) {
     let mut at = 0;
     while at < s.steps.len() {
@@ -81,20 +82,20 @@ pub fn join(s: &mut Schedule, options: &Options) {
     }
 }
 
-/// Makes a `concatenate` part of the program that makes all its operands.
+/// Fuses the `concatenate` at `at` into the map that makes all its operands; `false`: not legal.
 fn join_concatenate(s: &mut Schedule, at: usize) -> bool {
     let step = &s.steps[at];
     let Kernel::Op { op: Op::Concatenate(c), .. } = &step.kernel else { return false };
     let Some(maker) = step.inputs.first().and_then(|&x| writer(s, x)) else { return false };
     let Some(mut parts) = strided(&s.steps[maker]) else { return false };
     let made = &s.steps[maker].outputs;
-    // Rows of one operand, and of the whole.
+    // Contiguous elements of one operand, and of the result, for each index of the dimensions before `c.dim`.
     let inner: usize = step.input_types[0].shape.dims()[c.dim..].iter().product();
     let row: usize = step.output_types[0].shape.dims()[c.dim..].iter().product();
     let own = |(k, x): (usize, &Slot)| {
         made.contains(x) && !step.inputs[..k].contains(x) && !is_result(s, *x) && readers(s, *x).count() == 1
     };
-    // An output that is written in parts already, or one that was another type before, is left alone.
+    // An operand must be one contiguous store; one that is itself written in parts is left alone.
     let whole = |x: &Slot| {
         let mut stores = parts.stores.iter().filter(|part| made[part.output] == *x);
         stores.next().is_some_and(|part| parts.is_whole(part)) && stores.next().is_none()
@@ -125,13 +126,13 @@ fn join_concatenate(s: &mut Schedule, at: usize) -> bool {
     true
 }
 
-/// Strides of rows of `inner` elements that lie `row` elements apart.
+/// Strides of `shape` in elements where runs of `inner` contiguous elements lie `row` elements apart.
 fn row_strides(shape: &Shape, inner: usize, row: usize) -> SmallVec<[usize; 4]> {
     let apart = |&s: &usize| if s >= inner { s / inner * row } else { s };
     shape.strides().iter().map(apart).collect()
 }
 
-/// Takes an output that nobody wants out of the program that makes it.
+/// Removes an output that has no reader from the map that stores it.
 fn drop_output(s: &mut Schedule, slot: Slot) {
     s.slots[slot].bytes = 0;
     let Some(step) = s.steps.iter_mut().find(|step| step.outputs.contains(&slot)) else { return };
@@ -149,22 +150,22 @@ fn drop_output(s: &mut Schedule, slot: Slot) {
     step.output_types.remove(o);
 }
 
-/// An entry that a loop's body puts into an array of all trips, and the program that will write it there.
+/// A `dynamic_update_slice` of a loop-carried array, and the map that will store the entry in its stead.
 struct Entry {
-    /// The state's number and slot.
+    /// Index of the state among the results, and the slot of its parameter.
     state: usize,
     array: Slot,
-    /// The step that puts the entry there.
+    /// The `dynamic_update_slice`.
     update: usize,
-    /// The program, and the registers that it will store, with their places in the entry.
+    /// The map, and the registers that it will store, with their strides in the entry.
     program: usize,
     stores: Vec<(Expr, Store)>,
-    /// Steps behind the program that make the entry's indices.
+    /// Steps after the map that compute the start indices. They move before it.
     indices: Vec<usize>,
 }
 
 impl Entry {
-    /// What result `k`, whose state is parameter `param`, consists of.
+    /// The update that result `k` consists of, if it updates the state in parameter `param` and is its only reader.
     fn of(s: &Schedule, k: usize, param: usize) -> Option<Entry> {
         let result = s.results[k].slot;
         let update = writer(s, result)?;
@@ -180,7 +181,7 @@ impl Entry {
             && step.inputs.iter().filter(|&&x| x == array).count() == 1
             && readers(s, result).next().is_none()
             && s.results.iter().filter(|r| r.slot == result).count() == 1
-            // Then the part is a view of the array, not a copy.
+            // Only a contiguous part can be a view of the array.
             && lies_together(&step.input_types[0], &step.input_types[1]);
         if !stays {
             return None;
@@ -192,7 +193,7 @@ impl Entry {
         Some(Entry { state: k, array, update, program, stores, indices })
     }
 
-    /// The program that makes the entry, and its stores.
+    /// The map that computes the entry, and its stores.
     fn made(s: &Schedule, entry: Slot) -> Option<(usize, Vec<(Expr, Store)>)> {
         let program = writer(s, entry)?;
         let parts = strided(&s.steps[program])?;
@@ -201,7 +202,7 @@ impl Entry {
         Some((program, stores.map(|(&e, part)| (e, part.clone())).collect()))
     }
 
-    /// The first program that reads each element of the entry once, and what it reads.
+    /// The first map whose loads read each element of an existing entry exactly once, and these loads as stores.
     fn read(s: &Schedule, entry: Slot, ty: &TensorType) -> Option<(usize, Vec<(Expr, Store)>)> {
         readers(s, entry).find_map(|program| {
             let step = &s.steps[program];
@@ -216,7 +217,7 @@ impl Entry {
                 }
             }
             loads.sort_by_key(|(_, part)| part.offset);
-            // Rows of one load, and of all.
+            // Contiguous elements of one load. Loads must follow each other at this distance.
             let inner = loads.get(1).map_or(ty.elements(), |(_, second)| second.offset).max(1);
             let strides = row_strides(&parts.map.shape, inner, inner * loads.len());
             let covers = !loads.is_empty()
@@ -226,7 +227,8 @@ impl Entry {
         })
     }
 
-    /// Collects the steps that must run before step `program` so that a scalar is there by then; `None`: that cannot be.
+    /// Collects the steps that must move before step `program` so that a scalar is available there, in order. `None`:
+    /// one of them depends on `program`, or is not scalar.
     fn before(s: &Schedule, scalar: Slot, program: usize, indices: &mut Vec<usize>) -> Option<()> {
         let Some(maker) = writer(s, scalar).filter(|&w| w >= program && !indices.contains(&w)) else {
             return Some(());
@@ -240,14 +242,15 @@ impl Entry {
         Some(())
     }
 
-    /// Lets the program write the entry.
+    /// Replaces the update by a view of the state, to which the map stores.
     fn join(self, s: &mut Schedule) {
         let Some(mut parts) = strided(&s.steps[self.program]) else { return };
         let update = s.steps[self.update].clone();
         let (entry, ty) = (update.inputs[1], update.input_types[1].clone());
         let view = s.slots.len();
         s.slots.push(Storage { bytes: ty.bytes(), place: Location::Arena(0), first: 0, last: 0 });
-        // The part of the array, which the buffer plan makes a view. The program reads nothing of it, but must run later.
+        // The buffer plan turns this slice into a view. The map only writes to it; it is an input so that the map runs
+        // after the slice's indices are known.
         let slice = Step {
             kernel: Kernel::Op {
                 op: DynamicSlice { sizes: ty.shape.dims().iter().copied().collect() }.into(),
@@ -296,7 +299,7 @@ mod tests {
     use systole_ir::DType::F32;
     use systole_ir::{GraphBuilder, Tensor, TensorType, flow};
 
-    /// The steps of what `build` makes of `x: f32[6, 160]`.
+    /// The schedule of `build(x)` for `x: f32[6, 160]`.
     fn steps(build: impl Fn(&Tensor) -> Vec<Tensor>) -> Schedule {
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(F32, [6, 160]), "x");
@@ -338,7 +341,7 @@ mod tests {
         assert_eq!(names(&foreign), ["tanh", "concatenate"], "{foreign}");
     }
 
-    /// The body of a loop over `trips` entries `x: f32[4, 160]` of what `build` makes of state and entry.
+    /// The body of a scan over 7 entries `x: f32[4, 160]`, with `build(states, x) → (next states, stacked entries)`.
     fn body(build: impl Fn(&[Tensor], &Tensor) -> (Vec<Tensor>, Vec<Tensor>)) -> Schedule {
         let g = GraphBuilder::new("main");
         let xs = g.parameter(TensorType::new(F32, [7, 4, 160]), "xs");
@@ -356,7 +359,7 @@ mod tests {
 
     #[test]
     fn entries_of_all_trips_are_written_where_they_lie() {
-        // One that is made, one that is a state itself, and one that is read only.
+        // Entries: one that a map computes, one that is also a state, and one that the map only reads.
         let s = body(|state, x| {
             let y = (&state[0] * x).tanh();
             let next = &y + &state[1];
@@ -365,7 +368,7 @@ mod tests {
         assert!(!names(&s).iter().any(|name| name == "dynamic_update_slice"), "{s}");
         let programs = s.steps.iter().filter(|step| matches!(step.kernel, Kernel::StridedMap(_)));
         assert_eq!(programs.count(), 1, "{s}");
-        // The entry that is read, and the three that are written.
+        // Views: the entry that is read, and the three that are written.
         assert_eq!(s.views.len(), 4, "{s}");
         let stays = |r: &&ResultPlan| matches!(s.slots[r.slot].place, Location::Param(_)) && r.ty.rank() == 3;
         assert_eq!(s.results.iter().filter(stays).count(), 3, "{s}");

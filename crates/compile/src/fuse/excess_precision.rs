@@ -1,14 +1,15 @@
-//! Element-wise programs of narrow floats in f32: what their ops hand each other is not rounded, only what is stored.
+//! Excess precision: maps over bf16 and f16 keep intermediate values in f32, and round only what they store.
 //!
-//! Each op of bf16 rounds its result by the definition, and widens what it is made of. Programs compute in f32 anyway,
-//! so that the roundings are work beside what they lose. XLA leaves them out by default too.
+//! By definition each op rounds its result to the narrow type. Kernels compute in f32 anyway, so each of these
+//! roundings costs instructions and precision. XLA omits them by default too (`xla_allow_excess_precision`). Explicit
+//! `reduce_precision` still rounds.
 
 use crate::program::{Expr, Instr, Kernel, Load, Map, Schedule};
 use smallvec::smallvec;
 use systole_ir::op::Convert;
 use systole_ir::{DType, Op};
 
-/// Widens the programs of a schedule.
+/// Rewrites the maps of a schedule, those of reductions included.
 pub fn run(s: &mut Schedule) {
     for step in &mut s.steps {
         if let Kernel::Map(map) | Kernel::Reduce { map, .. } = &mut step.kernel
@@ -19,12 +20,12 @@ pub fn run(s: &mut Schedule) {
     }
 }
 
-/// Whether a type is a narrow float.
+/// Whether a type is a float that kernels compute with in f32.
 pub fn is_narrow(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16)
 }
 
-/// The program for an input that comes in f32 instead of the narrow floats that it was of.
+/// The map for an input that is given in f32 instead of its narrow type.
 pub fn from_wide(map: &Map, input: usize) -> Map {
     let mut w = Widening::new(map);
     for (e, load) in w.loads.iter_mut().enumerate() {
@@ -38,14 +39,15 @@ pub fn from_wide(map: &Map, input: usize) -> Map {
     w.run()
 }
 
-/// Whether an op can read f32 instead of the narrow floats that it reads.
+/// Whether an op on narrow floats means the same on f32 operands, but for roundings. Exhaustive, so that a new op is
+/// decided here and not silently left narrow.
 fn reads_wide(instr: &Instr) -> bool {
     let by_value = match &instr.op {
         Op::Unary(_) | Op::Binary(_) | Op::Clamp(_) | Op::Select(_) | Op::Convert(_) => true,
         Op::Compare(c) => c.compare_type != systole_ir::op::CompareType::TotalOrder,
-        // To round is what it is for.
+        // Rounding is the op's purpose.
         Op::ReducePrecision(_) => false,
-        // Not element-wise, so never an instruction of a map: a map reads these as loads, or they are steps apart.
+        // Not element-wise, so never an instruction of a map: either loads or steps of their own.
         Op::Parameter(_) | Op::Constant(_) | Op::Iota(_) | Op::OptimizationBarrier(_) => false,
         Op::BroadcastInDim(_) | Op::Reshape(_) | Op::BitcastConvert(_) | Op::Transpose(_) => false,
         Op::Reverse(_) | Op::Concatenate(_) | Op::Slice(_) | Op::Pad(_) | Op::Sort(_) => false,
@@ -58,13 +60,13 @@ fn reads_wide(instr: &Instr) -> bool {
     by_value && is_narrow(instr.from)
 }
 
-/// Whether an op can give f32 instead of a narrow float.
+/// Whether an op can produce f32 instead of a narrow float.
 fn gives_wide(instr: &Instr) -> bool {
     let from_f32 = matches!(instr.op, Op::Convert(_)) && instr.from == DType::F32;
     is_narrow(instr.to) && (reads_wide(instr) || from_f32)
 }
 
-/// Whether an op's narrow result is read by another one.
+/// Whether a map has a rounding to remove: a narrow result that another instruction reads.
 fn rounds_on_the_way(map: &Map) -> bool {
     let first = map.loads.len();
     map.instrs.iter().any(|instr| {
@@ -73,12 +75,12 @@ fn rounds_on_the_way(map: &Map) -> bool {
     })
 }
 
-/// A program that is made anew.
+/// Rebuilds a map, instruction by instruction.
 struct Widening<'m> {
     old: &'m Map,
     loads: Vec<Load>,
     instrs: Vec<Instr>,
-    /// Of each old register the new one of its own type, and of f32, where there are any.
+    /// For each old register the new ones that hold it in its own type and in f32, as far as they exist.
     same: Vec<Option<Expr>>,
     wide: Vec<Option<Expr>>,
 }
@@ -135,7 +137,7 @@ impl<'m> Widening<'m> {
         Map { shape: old.shape.clone(), loads: self.loads, instrs: self.instrs, stores }
     }
 
-    /// Whether a conversion between f32 and a narrow float does nothing here.
+    /// Whether a conversion needs no instruction because its operand exists in f32.
     fn passes_on(&mut self, e: Expr, instr: &Instr) -> bool {
         let a = instr.args[0];
         if reads_wide(instr) && instr.to == DType::F32 {
@@ -148,7 +150,7 @@ impl<'m> Widening<'m> {
         true
     }
 
-    /// The register of an old one's type.
+    /// The register that holds an old one in its own type; rounds it where there is only one in f32.
     fn same(&mut self, e: Expr) -> Expr {
         if let Some(new) = self.same[e] {
             return new;
@@ -159,7 +161,7 @@ impl<'m> Widening<'m> {
         new
     }
 
-    /// The register of f32.
+    /// The register that holds an old one in f32; widens it where there is none.
     fn wide(&mut self, e: Expr) -> Expr {
         if let Some(new) = self.wide[e] {
             return new;

@@ -1,6 +1,7 @@
-//! Fusion: rules that replace neighbouring steps by one, so that what lies between them never becomes an array.
+//! Fusion: rules that replace adjacent steps by one, so that intermediate arrays are not materialised.
 //!
-//! They run on the list of steps, before that is ordered and arrays have places. [`RULES`] is the whole list.
+//! They run on the step list, before steps are ordered and buffers are planned. [`RULES`] is the complete list, in
+//! order.
 
 mod batch_statistics;
 mod concat_in_place;
@@ -13,15 +14,15 @@ mod rows;
 use crate::options::Options;
 use crate::program::{Schedule, Steps};
 
-/// One rule.
+/// One fusion rule.
 pub struct Rule {
     /// Its name, for `systole show --stage`.
     pub name: &'static str,
     /// What it does, one line.
     pub doc: &'static str,
-    /// Fires wherever it may.
+    /// Applies the rule wherever it matches.
     pub run: fn(&mut Schedule, &Options),
-    /// Whether it also runs on the programs by which the gain of blocks of rows is estimated.
+    /// Whether it also runs on the programs from which the gain of blocks of rows is estimated.
     pub in_estimates: bool,
 }
 
@@ -48,7 +49,7 @@ pub const RULES: &[Rule] = &[
     rule("relu_after_pool", "relu of a maximum, and its derivative", |s, _| {
         Steps::rewrite(s, pooling::relu_after)
     }),
-    // They are small, and the next rule is not for sums.
+    // Kernel gradients are small, so an extra addition is cheap, and the next rule matches no accumulation.
     rule(
         "separate_kernel_gradient_sum",
         "running sums of pooled gradients are added to by a step apart",

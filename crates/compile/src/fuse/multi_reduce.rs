@@ -1,10 +1,11 @@
-//! Folds of one kind over the same elements become one step that reads them once.
+//! Multi-output fusion of reductions: reductions by the same monoid over the same index space that share a large
+//! operand become one step, which reads that operand once.
 
 use crate::program::{Expr, Instr, Kernel, Load, Map, Schedule, Slot, Step};
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 
-/// Joins what can be joined. The buffer plan comes later.
+/// Fuses reductions pairwise until no pair is left. Runs before the buffer plan.
 pub fn join(s: &mut Schedule) {
     let mut j = 0;
     while j < s.steps.len() {
@@ -12,7 +13,7 @@ pub fn join(s: &mut Schedule) {
         if let Some((i, at)) = place {
             let second = s.steps.remove(j);
             let first = s.steps.remove(i);
-            // Without `first` the later place is one step earlier.
+            // Removing `first` has moved the later position one step forward.
             let at = if at == i { i } else { j - 1 };
             s.steps.insert(at, joined(first, second));
             j -= 1;
@@ -21,7 +22,7 @@ pub fn join(s: &mut Schedule) {
     }
 }
 
-/// Where folds `i < j` can be one step: at `i` or at `j`.
+/// Where reductions `i < j` can be fused without breaking a dependence: at position `i` or `j`.
 fn place(s: &Schedule, i: usize, j: usize) -> Option<usize> {
     let (a, b) = (&s.steps[i], &s.steps[j]);
     let (Kernel::Reduce { map: x, folded: f, monoid: m }, Kernel::Reduce { map: y, folded: g, monoid: n }) =
@@ -43,7 +44,7 @@ fn place(s: &Schedule, i: usize, j: usize) -> Option<usize> {
     waits.then_some(j)
 }
 
-/// Both steps in one: the inputs of both programs, then both's initial values.
+/// Both steps as one. Its inputs are those of both maps, then the initial values of both.
 fn joined(first: Step, second: Step) -> Step {
     let stores = first.outputs.len();
     let (Kernel::Reduce { map, folded, monoid }, Kernel::Reduce { map: other, .. }) =
@@ -72,7 +73,7 @@ fn joined(first: Step, second: Step) -> Step {
     }
 }
 
-/// A program with the loads, instructions and stores of both, each once.
+/// The union of two maps: equal loads and instructions occur once.
 fn union(
     mut map: Map,
     inputs: &mut Vec<(Slot, TensorType)>,
@@ -100,7 +101,7 @@ fn union(
             loads.len() - 1
         }));
     }
-    // New loads come before the instructions: those move up.
+    // Registers are numbered loads first, so new loads shift those of the instructions.
     let by = loads.len() - map.loads.len();
     let old = map.loads.len();
     let moved = |e: Expr| if e < old { e } else { e + by };

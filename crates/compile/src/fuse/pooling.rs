@@ -1,7 +1,9 @@
-//! Max pooling with remembered places, fused with the convolution and relu around it, and its derivative.
+//! Fusion of max pooling that stores its argmax with the convolution, bias, relu and dense layer around it, forward
+//! and backward.
 //!
-//! Windows do not overlap and have no padding here, so every element is in one window at most: pooling commutes with
-//! what is done element by element, and a gradient has one place in each window.
+//! Only windows without overlap, padding and dilation are fused. Each input element then lies in at most one window, so
+//! gradients of windows are written, never added. The rules match on the step list before buffers are planned, and fire
+//! only where no other step reads an array that they remove.
 
 use crate::program::{
     Expr, Instr, Kernel, Load, Map, Pool, Relu, Slot, Step, Steps, Unpool, UnpooledGradient,
@@ -11,25 +13,28 @@ use std::ops::RangeInclusive;
 use systole_ir::op::{Binary, CompareType, ConvDims, Convolution, Direction, Monoid, Window};
 use systole_ir::{DType, Graph, Op, Scalar, Shape, TensorType};
 
-/// Elements of the windows that these templates take; places must leave room for [`DEAD`].
+/// Elements of a pooling window. The argmax is one byte, and [`DEAD`] takes its highest bit.
 const WINDOW: RangeInclusive<usize> = 2..=64;
 
-/// Elements of the windows whose gradients are looked up in vectors.
+/// Elements of a window that [`UnpooledGradient`] takes: its kernels select an element by the argmax in a table of 4 or
+/// 16 entries, which fit a vector register.
 const LOOKED_UP: RangeInclusive<usize> = 2..=16;
 
-/// Input elements of one image of which [`UnpooledGradient`] makes tables; more would not stay in near caches.
+/// Padded input elements of one image for [`UnpooledGradient`], which builds a table of each pixel's window. A larger
+/// table does not stay in L1 and L2.
 const TABLE: usize = 1 << 14;
 
-/// Rows and terms of a product that is made where it is read, and its least columns: kernels read such rows where they
-/// lie.
+/// M and K, and the least N, of a GEMM that is computed inside the kernel that reads it. Kernels read rows of this
+/// length without packing.
 const SMALL: RangeInclusive<usize> = 1..=64;
 const LONG: usize = 256;
 
-/// Columns of a product that is summed while its operand is made, and elements of the widest vectors.
+/// N of a GEMM that is accumulated while its left operand is produced: at most one vector of f32. `VECTOR` is that
+/// vector's width in elements.
 const COLUMNS: RangeInclusive<usize> = 1..=16;
 const VECTOR: usize = 16;
 
-/// The window of images `[B, H, W, C]`, where these templates take it.
+/// Window and strides of a pooling of `x: T[B, H, W, C]`, where the fused kernels take it.
 fn plain_window(w: &Window, x: &TensorType) -> Option<Unpool> {
     let fits = x.rank() == 4
         && matches!(x.dtype, DType::F32 | DType::BF16)
@@ -42,7 +47,7 @@ fn plain_window(w: &Window, x: &TensorType) -> Option<Unpool> {
     fits.then(|| Unpool { window: [w.dimensions[1], w.dimensions[2]], strides: [w.strides[1], w.strides[2]] })
 }
 
-/// A max pooling that these templates take, and its window.
+/// Window and strides of a step that is a max pooling, where the fused kernels take it.
 fn max_pool(steps: &Steps<'_>, step: &Step) -> Option<Unpool> {
     let Kernel::Op { op: Op::ReduceWindow(op), .. } = &step.kernel else { return None };
     let [_, init] = step.inputs[..] else { return None };
@@ -51,7 +56,8 @@ fn max_pool(steps: &Steps<'_>, step: &Step) -> Option<Unpool> {
     (is_max && from_nothing).then(|| plain_window(&op.window, &step.input_types[0]))?
 }
 
-/// Whether a body of `(kept, candidate)` keeps what is no less.
+/// Whether the select body `(kept, candidate)` of a `select_and_scatter` is `kept >= candidate`, so that the first of
+/// equal maxima wins, as in the stored argmax.
 fn keeps_first_greatest(select: &Graph) -> bool {
     let [result] = select.results[..] else { return false };
     let node = select.node(result);
@@ -61,8 +67,8 @@ fn keeps_first_greatest(select: &Graph) -> bool {
         && node.inputs[..] == select.params[..]
 }
 
-/// The derivative of sums over windows that do not overlap, which autodiff makes as sums over a padded array with
-/// holes: every sum has one element that is not zero.
+/// Gradient of sum pooling over non-overlapping windows. Autodiff emits it as a window sum over the dilated and padded
+/// output gradient. Each of these sums has a single nonzero term, so the step only spreads values.
 pub fn spread_sums(steps: &mut Steps<'_>) {
     for r in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
         let Some((pad, at)) = spread_at(steps, r) else { continue };
@@ -84,7 +90,7 @@ fn spread_at(steps: &Steps<'_>, r: usize) -> Option<(usize, Unpool)> {
     (steps.only_reader(padded) == Some(r)).then_some(())?;
     let is_zero = |slot: Slot| steps.constant(slot).is_some_and(|c| c.get(0).as_f64() == 0.0);
     let w = &op.window;
-    // The windows of the pooling itself, over the array whose gradient this is.
+    // The forward pooling's window: its strides are the dilation of the padded gradient.
     let strides: Vec<usize> = p.interior.iter().map(|i| i + 1).collect();
     let at = plain_window(&Window::new(&w.dimensions, &strides, &[[0, 0]; 4]), full)?;
     let fits = Monoid::of(&op.body) == Some(Monoid::Add)
@@ -97,7 +103,7 @@ fn spread_at(steps: &Steps<'_>, r: usize) -> Option<(usize, Unpool)> {
     fits.then_some((pad, at))
 }
 
-/// The derivative of a max pooling of `operand` by `window`.
+/// Whether a step is the gradient of a max pooling of `operand` with `window`.
 fn is_derivative(steps: &Steps<'_>, step: &Step, operand: Slot, window: &Window) -> bool {
     let Kernel::Op { op: Op::SelectAndScatter(op), .. } = &step.kernel else { return false };
     let [x, source, init] = step.inputs[..] else { return false };
@@ -110,7 +116,8 @@ fn is_derivative(steps: &Steps<'_>, step: &Step, operand: Slot, window: &Window)
         && Monoid::of(&op.scatter) == Some(Monoid::Add)
 }
 
-/// `reduce_window` by `maximum` and `select_and_scatter` over the same windows of one array.
+/// `reduce_window` by `maximum` and `select_and_scatter` over the same windows of one array: the first stores its
+/// argmax, and the second reads that instead of the pooled operand.
 pub fn remember_places(steps: &mut Steps<'_>) {
     for p in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
         let Some(step) = steps.step(p) else { continue };
@@ -126,7 +133,7 @@ pub fn remember_places(steps: &mut Steps<'_>) {
     }
 }
 
-/// Makes the pooling at `p` yield places, and its derivatives read them.
+/// Adds the argmax as second result of the pooling at `p`, and makes its gradients read it.
 fn place_at(steps: &mut Steps<'_>, p: usize, at: Unpool, derivatives: &[usize]) {
     let Some(pool) = &mut steps.list[p] else { return };
     become_pool(pool, at);
@@ -144,7 +151,7 @@ fn place_at(steps: &mut Steps<'_>, p: usize, at: Unpool, derivatives: &[usize]) 
     }
 }
 
-/// A `reduce_window` as a [`Pool`] without places.
+/// Turns a `reduce_window` into a [`Pool`] without argmax.
 fn become_pool(step: &mut Step, at: Unpool) {
     let operand = step.input_types[0].clone();
     step.kernel = Kernel::Pool(Pool {
@@ -163,7 +170,7 @@ fn become_pool(step: &mut Step, at: Unpool) {
 struct ReluStep {
     result: Slot,
     predicate: Option<Slot>,
-    /// Whether `x` is the sum of the step's input and a bias for each channel, not the input itself.
+    /// Whether `x` is the step's first input plus a bias for each channel; otherwise `x` is the input itself.
     biased: bool,
 }
 
@@ -193,7 +200,7 @@ fn relu_of(step: &Step) -> Option<ReluStep> {
     Some(ReluStep { result: output(predicate + 1)?, predicate: output(predicate), biased })
 }
 
-/// A register that is an array, read as it lies.
+/// Whether a register is loaded from an array at the element that is computed.
 fn is_own(m: &Map, e: Expr) -> bool {
     m.loads.get(e).is_some_and(|l| m.is_linear(l))
 }
@@ -234,8 +241,8 @@ fn masked_by(step: &Step, top: Slot) -> Option<Slot> {
     fits.then(|| input(x))?
 }
 
-/// Takes `select(predicate, x, 0)` out of a step whose `k`th result it is and gives that result's slot `x` instead;
-/// the rewritten step, or the slot of `x` where nothing else was computed.
+/// Removes `select(predicate, x, 0)` from a step whose result `k` it is, so that the result is `x`. `Ok`: the rewritten
+/// step. `Err`: the step computed nothing else, and this is the slot of `x`.
 fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> {
     if step.outputs.len() == 1
         && let Some((x, _)) = masked(step, predicate)
@@ -270,7 +277,7 @@ fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> 
     Some(Ok(step))
 }
 
-/// The poolings without relu.
+/// Pooling steps into which no relu is fused yet.
 fn pools(steps: &Steps<'_>) -> Vec<usize> {
     steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.relu == Relu::None))
 }
@@ -281,14 +288,15 @@ fn set_relu(step: &mut Step, relu: Relu) {
     }
 }
 
-/// The steps that read places, if all of them are [`Kernel::Unpool`].
+/// The steps that read an argmax, if all of them are [`Kernel::Unpool`].
 fn unpools(steps: &Steps<'_>, place: Slot) -> Option<Vec<usize>> {
     let all = steps.readers(place);
     let known = |&u: &usize| steps.step(u).is_some_and(|s| matches!(s.kernel, Kernel::Unpool(_)));
     (!steps.is_result(place) && all.iter().all(known)).then_some(all)
 }
 
-/// relu of a maximum: the pooling applies it and marks the places of gradients that it stops.
+/// `relu(max_pool(x))`: the pooling applies relu and marks the argmax of windows without gradient as [`DEAD`]. The
+/// selects by which autodiff masks the gradient are removed.
 pub fn relu_after(steps: &mut Steps<'_>) {
     for p in pools(steps) {
         if let Some(change) = relu_after_at(steps, p) {
@@ -315,7 +323,8 @@ pub fn relu_after(steps: &mut Steps<'_>) {
 struct ReluAfter {
     relu: usize,
     result: Slot,
-    /// Each select of a gradient, the step that unpools it, and what is left of the select's step (see [`unmask`]).
+    /// For each gradient: the step with its select, the step that unpools it, and what remains of the former (see
+    /// [`unmask`]).
     gradients: Vec<(usize, usize, Result<Step, Slot>)>,
 }
 
@@ -325,7 +334,7 @@ fn relu_after_at(steps: &Steps<'_>, p: usize) -> Option<ReluAfter> {
     let all = outputs.get(1).map_or(Some(Vec::new()), |&place| unpools(steps, place))?;
     let mut gradients = Vec::new();
     let mut relus = steps.readers(top);
-    // Gradients whose predicate is computed again from the maximum.
+    // Gradients whose mask is recomputed from the maximum instead of read.
     for unpool in &all {
         let source = steps.step(*unpool)?.inputs[0];
         let select = steps.writer(source)?;
@@ -355,7 +364,8 @@ fn relu_after_at(steps: &Steps<'_>, p: usize) -> Option<ReluAfter> {
     Some(ReluAfter { relu, result, gradients })
 }
 
-/// The maximum of relus: the pooling applies it to what it reads, and marks the places of gradients that it stops.
+/// `max_pool(relu(x))`: the pooling applies relu to its operand and marks the argmax of windows without gradient as
+/// [`DEAD`]. The selects by which autodiff masks the gradient are removed.
 pub fn relu_before(steps: &mut Steps<'_>) {
     for p in pools(steps) {
         let Some(change) = relu_before_at(steps, p) else { continue };
@@ -379,9 +389,9 @@ pub fn relu_before(steps: &mut Steps<'_>) {
 
 struct ReluBefore {
     relu: usize,
-    /// The convolution to which relu's step adds a bias first.
+    /// The convolution, where relu's step first adds a bias to its result.
     biased: Option<usize>,
-    /// Each select of a gradient, the step that unpools it, and the select's result.
+    /// For each gradient: the step with its select, the step that unpools it, and the select's result.
     gradients: Vec<(usize, usize, Slot)>,
 }
 
@@ -408,8 +418,8 @@ fn relu_before_at(steps: &Steps<'_>, p: usize) -> Option<ReluBefore> {
     Some(ReluBefore { relu: at, biased, gradients })
 }
 
-/// The convolution without bias and of this shape that makes a step's first input and nothing else, where a pooling
-/// could take it in.
+/// The convolution without bias that makes a step's first input, if its result has this shape, no other step reads it,
+/// and a pooling can be fused into it.
 fn convolution_of(steps: &Steps<'_>, reader: usize, shape: &Shape) -> Option<usize> {
     let x = steps.step(reader)?.inputs[0];
     let at = steps.writer(x)?;
@@ -423,7 +433,7 @@ fn convolution_of(steps: &Steps<'_>, reader: usize, shape: &Shape) -> Option<usi
     fits.then_some(at)
 }
 
-/// Moves the bias that step `adder` adds to its first input into the convolution that makes that.
+/// Moves the bias that `adder` adds to its first input into the convolution `made`, which produces that input.
 fn add_bias(made: &mut Step, adder: &Step) {
     if let Kernel::Op { bias, .. } = &mut made.kernel {
         *bias = true;
@@ -432,7 +442,7 @@ fn add_bias(made: &mut Step, adder: &Step) {
     made.input_types.extend(adder.input_types.get(1).cloned());
 }
 
-/// Batch first, features last, kernel `[h, w, C, F]`, one group: what the fused convolutions know.
+/// Layout `x: T[B, H, W, C]`, `kernel: T[h, w, C, F]`, one group, no reversal: the only one that fused kernels have.
 fn is_plain_convolution(c: &Convolution) -> bool {
     c.dims == ConvDims::channels_last(2)
         && c.feature_groups == 1
@@ -440,7 +450,7 @@ fn is_plain_convolution(c: &Convolution) -> bool {
         && c.reversal.iter().all(|r| !r)
 }
 
-/// A convolution whose result is only pooled becomes part of the pooling.
+/// Fuses a convolution, and its bias, into the pooling that is its only reader.
 pub fn convolution_into_pool(steps: &mut Steps<'_>) {
     let candidates = steps.find(|s| match &s.kernel {
         Kernel::Pool(p) => p.conv.is_none(),
@@ -470,7 +480,7 @@ pub fn convolution_into_pool(steps: &mut Steps<'_>) {
     }
 }
 
-/// The convolution that makes a pooling's operand, and the step that adds its bias where that is one of its own.
+/// The convolution that makes a pooling's operand, and the step that adds its bias where that is a separate one.
 struct Maker {
     conv: usize,
     bias: Option<usize>,
@@ -496,13 +506,13 @@ fn made_for_pool(steps: &Steps<'_>, p: usize) -> Option<Maker> {
     (is_plain_convolution(c) && one_type && same_shape).then_some(Maker { conv: writer, bias: None })
 }
 
-/// A step that adds its second input to its first along the last dimension, and nothing else.
+/// Whether a step only adds its second input, a vector, to its first along the last dimension.
 fn is_channel_bias(step: &Step) -> bool {
     let Kernel::Map(m) = &step.kernel else { return false };
     matches!((&m.instrs[..], &m.stores[..]), ([add], [_]) if adds_channel_bias(step, m, add))
 }
 
-/// Whether an instruction adds a step's second input to its first along the last dimension.
+/// Whether an instruction adds a step's second input, a vector, to its first along the last dimension.
 fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
     let (&[a, b], [_, bias]) = (&add.args[..], &step.input_types[..]) else { return false };
     let is_input =
@@ -517,7 +527,8 @@ fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
         && bias.elements() == m.shape[1]
 }
 
-/// `sum += gradient` of an unpooled array becomes the gradient, and a step that adds it.
+/// Splits `sum += convolution` into the convolution and an addition, where the convolution is a kernel gradient of an
+/// unpooled array: [`gradient_of_pooled`] matches a plain convolution.
 pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
     for i in steps.find(|s| matches!(s.kernel, Kernel::Accumulate { op: Op::Convolution(_) })) {
         let Some(gradient) = apart(steps, i) else { continue };
@@ -537,7 +548,7 @@ pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
     }
 }
 
-/// The plain gradient in a step that adds a kernel's gradient to a sum, where templates take it.
+/// The kernel gradient of an accumulating step as a step of its own, where [`gradient_of_pooled`] could take it.
 fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
     let onto = steps.step(i)?;
     let Kernel::Accumulate { op } = &onto.kernel else { return None };
@@ -554,7 +565,7 @@ fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
     fits.then_some(plain)
 }
 
-/// `a + b` for arrays of a type.
+/// The map `a + b` over two arrays of type `ty`.
 fn sum_of_two(ty: &TensorType) -> Map {
     let strides: SmallVec<[usize; 4]> = [1].into_iter().collect();
     let load = |input| Load::Array { input, dtype: ty.dtype, strides: strides.clone(), offset: 0 };
@@ -567,7 +578,8 @@ fn sum_of_two(ty: &TensorType) -> Map {
     Map { shape: [ty.elements()].into(), loads: vec![load(0), load(1)], instrs: vec![add], stores: vec![2] }
 }
 
-/// The gradients of kernel and bias, from an array that is only unpooled for them.
+/// Gradients of kernel and bias computed directly from the pooled gradient and the argmax, where these are the only
+/// readers of the unpooled array. That array, mostly zeros, is never materialised.
 pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::Unpool(_))) {
         let Some((kernel, bias)) = gradients_of(steps, u) else { continue };
@@ -606,8 +618,8 @@ pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
     }
 }
 
-/// A gradient of few terms that is only read by [`gradient_of_pooled`]'s step is made in it: making a part takes no
-/// longer than reading it from a far cache would.
+/// Computes the pooled gradient inside the step of [`gradient_of_pooled`], its only reader, where it is a GEMM of small
+/// K: computing a few columns takes no longer than reading them from L2 or beyond.
 pub fn product_into_gradient(steps: &mut Steps<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::UnpooledGradient(_))) {
         let product_of = |s: &Step| small_product(steps, s.inputs[2], s.input_types[1].shape[0]);
@@ -622,8 +634,9 @@ pub fn product_into_gradient(steps: &mut Steps<'_>) {
     }
 }
 
-/// The step that makes an array for one reader, if it is `[images, K] · [K, N]` with few images and small K. Rows that
-/// are no whole images, as of a dense layer over each pixel's channels, would not do: kernels take row `i` for image `i`.
+/// The GEMM `[images, K] · [K, N]` of few images and small K that makes an array with a single reader. M must be the
+/// number of images: the kernel takes row `i` for image `i`, and a dense layer over the channels of each pixel has more
+/// rows.
 fn small_product(steps: &Steps<'_>, array: Slot, images: usize) -> Option<usize> {
     steps.only_reader(array)?;
     let writer = steps.writer(array)?;
@@ -641,8 +654,8 @@ fn small_product(steps: &Steps<'_>, array: Slot, images: usize) -> Option<usize>
     (plain && few && by_image).then_some(writer)
 }
 
-/// A product of few columns with what a pooled convolution makes is summed while that is made: row by row of windows,
-/// from near caches.
+/// Fuses a GEMM of small N with the pooled convolution that makes its left operand. It is accumulated after each row of
+/// windows, while that row is in L1 or L2.
 pub fn product_of_pooled(steps: &mut Steps<'_>) {
     for p in steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.conv.is_some())) {
         let Some(dot) = pooled_product(steps, p) else { continue };
@@ -658,7 +671,7 @@ pub fn product_of_pooled(steps: &mut Steps<'_>) {
     }
 }
 
-/// A product with the result of a pooling, whose other operands are there before the pooling.
+/// A GEMM whose left operand is the result of the pooling at `p`, and whose other operands exist before that step.
 fn pooled_product(steps: &Steps<'_>, p: usize) -> Option<usize> {
     let step = steps.step(p)?;
     let (y, ty) = (step.outputs[0], &step.output_types[0]);
@@ -671,8 +684,8 @@ fn pooled_product(steps: &Steps<'_>, p: usize) -> Option<usize> {
     steps.readers(y).into_iter().find(fits)
 }
 
-/// Whether a step is `[images, all their elements] · [few, all their elements]ᵀ`, with a bias perhaps, and rows of the
-/// images are whole vectors.
+/// Whether a step is `[B, H' W' C] · [N, H' W' C]ᵀ` of small N, with or without a bias, where a row of `images`
+/// (`W' C` elements) is a multiple of the vector width.
 fn is_product_of_images(dot: &Step, images: &TensorType) -> bool {
     let Kernel::Op { op: Op::DotGeneral(d), .. } = &dot.kernel else { return false };
     let ([left, right, ..], [out]) = (&dot.input_types[..], &dot.output_types[..]) else { return false };
@@ -687,7 +700,7 @@ fn is_product_of_images(dot: &Step, images: &TensorType) -> bool {
         && [left, right, out].iter().all(|t| t.dtype == images.dtype)
 }
 
-/// The steps that read an unpooled gradient, if they are a gradient of a kernel and, perhaps, one of a bias.
+/// The readers of an unpooled gradient, if they are one kernel gradient and at most one bias gradient.
 fn gradients_of(steps: &Steps<'_>, u: usize) -> Option<(usize, Option<usize>)> {
     let step = steps.step(u).filter(|s| s.inputs.len() == 2)?;
     let Kernel::Unpool(at) = step.kernel else { return None };
@@ -708,7 +721,8 @@ fn gradients_of(steps: &Steps<'_>, u: usize) -> Option<(usize, Option<usize>)> {
     Some((kernel?, bias))
 }
 
-/// Whether a step is a gradient of a 2-d convolution's kernel by `dy`, of an input small enough for tables.
+/// Whether a step is the kernel gradient of a 2-d convolution for the output gradient `dy: ty`, with at most [`TABLE`]
+/// padded input elements per image.
 fn is_kernel_gradient(step: &Step, dy: Slot, ty: &TensorType) -> bool {
     let Kernel::Op { op: Op::Convolution(c), bias: false } = &step.kernel else { return false };
     let d = &c.dims;
@@ -726,12 +740,12 @@ fn is_kernel_gradient(step: &Step, dy: Slot, ty: &TensorType) -> bool {
         && padded_image(c, &step.input_types[0].shape).is_some_and(|n| n <= TABLE)
 }
 
-/// Whether sums of elements of a type may come in another: in the same one, or those of narrow floats in f32.
+/// Whether a reduction of `dtype` may have results of type `sum`: the same type, or f32 for bf16.
 fn is_sum_type(sum: DType, dtype: DType) -> bool {
     sum == dtype || (sum == DType::F32 && dtype == DType::BF16)
 }
 
-/// Elements of one image of a kernel gradient's input with its padding and holes.
+/// Elements of one image of a kernel gradient's input after padding and dilation.
 fn padded_image(c: &Convolution, x: &Shape) -> Option<usize> {
     let side = |i: usize| {
         let holes = (x[i + 1] as i64 - 1) * c.lhs_dilation[i] as i64 + 1;
@@ -740,7 +754,7 @@ fn padded_image(c: &Convolution, x: &Shape) -> Option<usize> {
     side(0)?.checked_mul(side(1)?)?.checked_mul(x[3])
 }
 
-/// Whether a step sums an array over all but its last dimension.
+/// Whether a step sums an array of type `ty` over all but its last dimension: a bias gradient.
 fn is_channel_sum(steps: &Steps<'_>, step: &Step, ty: &TensorType) -> bool {
     let Kernel::Reduce { map, folded, monoid: Monoid::Add } = &step.kernel else { return false };
     let [_, init] = step.inputs[..] else { return false };

@@ -1,24 +1,23 @@
-//! Products that hand their elements on: the element-wise program that alone reads a product takes each part of it while
-//! that is in a near cache, and the product never becomes an array. So an optimizer's update is computed in the product
-//! that is a weight's gradient, and an activation in its layer, where sums are short.
+//! GEMM epilogues: a map that is the only reader of a GEMM's result runs on each block of complete sums while that is
+//! in cache, and the result is not materialised. Examples are activations, and the optimizer update in the GEMM that
+//! computes a weight gradient.
 //!
-//! Of narrow floats the program takes the sums as they are, in f32, where excess precision is allowed.
-//!
-//! This runs when all else that joins steps has run: programs that those want are theirs.
+//! For bf16 and f16 the epilogue reads the f32 accumulators without rounding, which needs excess precision to be
+//! allowed. The rule runs after most others: a map that another rule can fuse is left to that rule.
 
 use super::excess_precision::{from_wide, is_narrow};
 use crate::program::{Kernel, Load, Location, ProductEpilogue, Schedule, Slot, Step, right_operand};
 use systole_ir::{DType, Op, TensorType};
 
-/// A product that is smaller would not gain.
+/// Elements of the GEMM's result, at least. Smaller ones do not gain.
 const LEAST: usize = 4096;
-/// Products of an element, at most: of longer sums, so few columns fit a cache at a time that the program would read and
-/// write its arrays in short runs, and the product's own traffic hardly counts.
+/// K, at most. With a larger K fewer columns fit in cache at a time, so the epilogue would access its arrays in short
+/// runs, and the traffic saved is small beside that of the operands.
 const LONGEST: usize = 256;
-/// As [`LONGEST`], where weights are updated that may lie in panels of columns: there all runs are long.
+/// As [`LONGEST`], for updates of weights that may be stored as packed column panels: all runs are long there.
 const LONGEST_IN_PANELS: usize = 1024;
 
-/// Joins products and programs where that may be; `narrow`: those of narrow floats too. The buffer plan comes later.
+/// Fuses epilogues where that is legal; `narrow`: of bf16 and f16 too. Runs before the buffer plan.
 pub fn join(s: &mut Schedule, narrow: bool) {
     let mut at = 0;
     while at < s.steps.len() {
@@ -34,7 +33,8 @@ pub fn join(s: &mut Schedule, narrow: bool) {
     }
 }
 
-/// The element-wise step that alone reads the product of step `at`, once and element by element.
+/// The map that is the only reader of the GEMM at `at`, and reads each of its elements once, at the element's own
+/// index.
 fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
     let step = &s.steps[at];
     let Kernel::Op { op: Op::DotGeneral(d), bias } = &step.kernel else { return None };
@@ -47,7 +47,7 @@ fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
     let fits = readers.next().is_none()
         && s.results.iter().all(|r| r.slot != product)
         && other.inputs.iter().filter(|&&x| x == product).count() == 1
-        // Biases of narrow products would have to be widened too; they are part of the program.
+        // The bias of a narrow GEMM would have to be widened too; such a GEMM has the bias in the map.
         && (ty.dtype == DType::F32 || narrow && !bias && is_narrow(ty.dtype))
         && other.input_types[k].dtype == ty.dtype
         && ty.elements() >= LEAST
@@ -57,7 +57,8 @@ fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
     fits.then_some(place)
 }
 
-/// Whether an element-wise step replaces a matrix whose other readers are products, as their right operand `[K, N]`.
+/// Whether a map updates a parameter of type `ty` whose other readers are all GEMMs with it as right operand `[K, N]`:
+/// the backend may store such a weight as packed panels.
 fn updates_weights(s: &Schedule, update: usize, ty: &TensorType) -> bool {
     let is_weight = |&x: &Slot| {
         let mut others = s
@@ -74,7 +75,7 @@ fn updates_weights(s: &Schedule, update: usize, ty: &TensorType) -> bool {
     ty.rank() == 2 && s.steps[update].inputs.iter().any(is_weight)
 }
 
-/// Both steps in one: the product's inputs, then the program's.
+/// Both steps as one. Its inputs are those of the GEMM, then those of the map.
 fn joined(product: Step, mut step: Step) -> Step {
     let (Kernel::Op { op: Op::DotGeneral(mut dot), bias }, Kernel::Map(mut map)) =
         (product.kernel, step.kernel)

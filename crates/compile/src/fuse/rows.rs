@@ -1,18 +1,22 @@
-//! Row by row: folds along rows and the element-wise work around them (softmax, layer normalisation, cross-entropy,
-//! and their gradients) become one step that takes a few rows at a time through all of it, so that what lies between
-//! never leaves the near caches.
+//! Row-wise fusion: reductions over trailing dimensions and the maps around them (softmax, layer normalisation,
+//! cross-entropy, and their gradients) become one step.
+//!
+//! A row is one index of the leading dimensions that the reduction keeps. The fused step runs all its stages for a few
+//! rows before it goes on, so that intermediate arrays stay in L1 and L2 and are not materialised. Starting from each
+//! reduction, steps nearby are added while the set stays convex (no path leaves it and returns) and every stage
+//! needs only its own row of what other stages make.
 
 use crate::program::{Kernel, Load, Map, Rows, Schedule, Slot, Step};
 use std::collections::HashSet;
 
-/// Bytes of one row that may be alive: more would not stay in the near caches.
+/// Bytes of one row of all arrays of a fused step, at most. A longer row does not stay in L2.
 const ROW_BYTES: usize = 3 << 18;
-/// Steps on either side that are looked at.
+/// Steps before and after the reduction that are considered; bounds compile time.
 const WINDOW: usize = 128;
-/// Most stages of one step.
+/// Stages of one fused step, at most.
 const MAX_STAGES: usize = 32;
 
-/// Joins what can be joined. The buffer plan comes later.
+/// Fuses around every reduction of rows where that is legal. Runs before the buffer plan.
 pub fn join(s: &mut Schedule) {
     let mut seed = 0;
     while seed < s.steps.len() {
@@ -23,7 +27,7 @@ pub fn join(s: &mut Schedule) {
     }
 }
 
-/// The number of rows that a step folds to one value each.
+/// The number of rows, where a step reduces the trailing dimensions of each row to one value.
 fn folded_rows(step: &Step) -> Option<usize> {
     let Kernel::Reduce { map, folded, .. } = &step.kernel else { return None };
     let kept = folded.iter().take_while(|f| !**f).count();
@@ -32,7 +36,7 @@ fn folded_rows(step: &Step) -> Option<usize> {
     (trailing && rows > 1 && map.shape.elements() > 0).then_some(rows)
 }
 
-/// Whether a step computes each of `rows` rows from the same row of what the cluster makes (`inner`).
+/// Whether a step computes each of `rows` rows from the same row of the arrays that the cluster writes (`inner`).
 fn works_on_rows(step: &Step, rows: usize, inner: &dyn Fn(Slot) -> bool) -> bool {
     let map = match &step.kernel {
         Kernel::Map(m) => m,
@@ -47,7 +51,8 @@ fn works_on_rows(step: &Step, rows: usize, inner: &dyn Fn(Slot) -> bool) -> bool
     divides && step.inputs.iter().enumerate().all(aligned)
 }
 
-/// Whether a load repeats one row-major element for each leading combination, and whole rows of them lie together.
+/// Whether a load reads a row-major array of the leading dimensions, broadcast over the trailing ones, of which `rows`
+/// divides the elements: row `r` of the index space then reads row `r` of the array alone.
 fn keeps_rows(map: &Map, load: &Load, rows: usize) -> bool {
     let Load::Array { strides, offset, .. } = load else { return true };
     let dims = map.shape.dims();
@@ -62,13 +67,14 @@ fn keeps_rows(map: &Map, load: &Load, rows: usize) -> bool {
     *offset == 0 && stride.is_multiple_of(rows)
 }
 
+/// Steps to be fused, in order, and the number of their rows.
 struct Cluster {
     rows: usize,
     members: Vec<usize>,
 }
 
 impl Cluster {
-    /// The steps that can be joined with the fold `seed`.
+    /// The steps that can be fused with the reduction `seed`; `None` where no other step works on whole rows.
     fn around(s: &Schedule, seed: usize) -> Option<Cluster> {
         let rows = folded_rows(&s.steps[seed])?;
         let mut c = Cluster { rows, members: vec![seed] };
@@ -87,7 +93,7 @@ impl Cluster {
         (c.members.iter().filter(|m| whole(m)).count() > 1).then_some(c)
     }
 
-    /// The cluster with step `t`, where that is legal and saves traffic.
+    /// The cluster with step `t`, where that is legal and `t` shares an array with a member.
     fn with(&self, s: &Schedule, t: usize) -> Option<Cluster> {
         if self.members.contains(&t) || !works_on_rows(&s.steps[t], self.rows, &|_| false) {
             return None;
@@ -119,8 +125,8 @@ impl Cluster {
         self.members.iter().flat_map(|&m| s.steps[m].outputs.iter().copied()).collect()
     }
 
-    /// Steps between the members that need what members make, and so must come after all of them; `None` where a
-    /// member needs one of those.
+    /// Steps between the members that depend on a member and so must move behind all of them. `None`: a member depends
+    /// on such a step, so the set is not convex.
     fn later(&self, s: &Schedule) -> Option<Vec<usize>> {
         let (&first, &last) = (self.members.first()?, self.members.last()?);
         let mut tainted = self.made(s);
@@ -149,7 +155,7 @@ impl Cluster {
         self.members.iter().all(|&m| works_on_rows(&s.steps[m], self.rows, &|x| made.contains(&x)))
     }
 
-    /// Bytes of one row of all arrays.
+    /// Bytes of one row of all arrays that members read or write.
     fn row_bytes(&self, s: &Schedule) -> usize {
         let mut seen = HashSet::new();
         let mut bytes = 0;
@@ -162,12 +168,12 @@ impl Cluster {
         bytes
     }
 
-    /// Puts one step in the place of the members; returns where it stands.
+    /// Replaces the members by one step; returns its index.
     fn replace(self, s: &mut Schedule) -> usize {
         let later = self.later(s).unwrap_or_default();
         let (first, last) = (self.members[0], self.members[self.members.len() - 1]);
         let joined = self.step(s);
-        // What exists on the way only takes no room in the arena.
+        // Intermediate arrays need no place in the arena.
         self.made(s).into_iter().filter(|x| !joined.outputs.contains(x)).for_each(|x| s.slots[x].bytes = 0);
         let mut before = Vec::new();
         let mut after = Vec::new();
@@ -240,7 +246,7 @@ mod tests {
     use super::*;
     use systole_ir::{DType::F32, GraphBuilder, Tensor, TensorType, vjp};
 
-    /// The steps of `f(x, shift)`, where `shift` has the size of the last dimension, and of its gradients.
+    /// The schedule of `f(x, shift)` and its gradients; `shift` is broadcast from the last dimension.
     fn steps(dims: &[usize], f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Schedule {
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(F32, dims), "x");
@@ -265,7 +271,7 @@ mod tests {
         let functions: [Function; 3] = [|x, _| x.softmax(), |x, _| x.log_softmax(), |x, _| centred(x, &[2])];
         for f in functions {
             let s = steps(&[4, 8, 300], f);
-            // The other one is the gradient of what is not used: zeros.
+            // The second step is the gradient w.r.t. the unused `shift`: zeros.
             assert_eq!(s.steps.len(), 2, "{s}");
             assert!(s.steps.iter().any(|x| matches!(&x.kernel, Kernel::Rows(r) if r.rows == 32)), "{s}");
             assert_eq!(s.arena_bytes, 0, "{s}");
@@ -282,9 +288,10 @@ mod tests {
     fn statistics_of_columns_read_only_what_exists() {
         let s = steps(&[6, 50, 32], |x, shift| (centred(x, &[0, 1]) + shift).relu());
         let large = |step: &Step| step.output_types.iter().filter(|t| t.elements() == 6 * 50 * 32).count();
-        // The result and the gradient: no difference, square or mask is stored.
+        // Result and input gradient: no centred value, square or mask is stored.
         assert_eq!(s.steps.iter().map(large).sum::<usize>(), 2, "{s}");
-        // Mean; variance; all sums of the gradient at once. What samples add to the first two is small.
+        // Three passes over the data: mean, variance, and all sums of the gradient at once. The other two reductions
+        // are over per-sample values.
         let reads = |step: &&Step| step.input_types.iter().any(|t| t.elements() == 6 * 50 * 32);
         let folds = || s.steps.iter().filter(|step| matches!(step.kernel, Kernel::Reduce { .. }));
         assert_eq!((folds().filter(reads).count(), folds().count()), (3, 5), "{s}");

@@ -1,32 +1,32 @@
-//! Max pooling that remembers where its maxima were, its derivative, and the gradients of a convolution before it.
+//! Kernels of max pooling as data: pooling with argmax, its gradient, and kernel gradients from a pooled gradient.
 
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
-/// Set in a remembered place whose gradient is zero, because relu is flat there.
+/// Bit of an argmax byte: the window has no gradient, because relu is flat at its maximum.
 pub const DEAD: u8 = 0x80;
 
-/// `x: T[B, H, W, C] → y: T[B, H', W', C], place: u8[B, H', W', C]`: the maximum of each window, and which of the
-/// window's elements it is, in row-major order: the first of equals, as `select_and_scatter` by `ge` chooses.
-/// The second result may be left out.
+/// `x: T[B, H, W, C] → y: T[B, H', W', C][, argmax: u8[B, H', W', C]]`: the maximum of each window, and its row-major
+/// index in the window. Of equal elements the first counts, as in `select_and_scatter` by `ge`.
 ///
-/// With a convolution the inputs are its input, its kernel and, where there are three, a bias for each channel.
+/// With `conv` the operand `x` is computed here: the inputs are the convolution's input and kernel, and a bias
+/// `T[C]` where there are three.
 ///
-/// With a product its inputs follow, `right: T[N, H' W' C]` and perhaps a bias `T[N]`, and the last result is
-/// `T[B, N]`: each image's `y` times each row of `right`.
+/// With `product` the inputs of a GEMM follow, `right: T[N, H' W' C]` and, where there are two, a bias `T[N]`. The last
+/// result is then `y · rightᵀ [+ bias]: T[B, N]`.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// Height and width.
+    /// Window height and width in elements.
     pub window: [usize; 2],
-    /// Steps down and to the right, no less than the window.
+    /// Vertical and horizontal stride in elements, no less than the window: windows do not overlap.
     pub strides: [usize; 2],
     /// Whether relu is applied, and when.
     pub relu: Relu,
-    /// What makes the operand.
+    /// The convolution that computes the operand; `None`: the operand is the only input.
     pub conv: Option<Convolution>,
-    /// Inputs of a product with the result, which is summed while that is made; 0 where there is none.
+    /// Inputs of the GEMM that is accumulated while `y` is produced: 0 (no GEMM), 1, or 2 with a bias.
     pub product: usize,
-    /// Type of the operand `x`.
+    /// Type of the operand `x: T[B, H, W, C]`.
     pub operand: TensorType,
 }
 
@@ -44,29 +44,29 @@ impl Pool {
     }
 }
 
-/// relu beside pooling. With it, places where relu is flat are marked [`DEAD`].
+/// Where relu is applied. With relu, the argmax of windows where it is flat has the bit [`DEAD`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relu {
-    /// None.
+    /// No relu.
     None,
-    /// Of the window's elements.
+    /// To the elements of the window.
     Before,
-    /// Of the maximum.
+    /// To the maximum.
     After,
 }
 
-/// `dy: T[B, H', W', C], place: u8[B, H', W', C] → dx: T[B, H, W, C]`: each element at its place, zero elsewhere.
-/// Without the second input each element at all places of its window: the derivative of a sum.
+/// `dy: T[B, H', W', C], argmax: u8[B, H', W', C] → dx: T[B, H, W, C]`: each element of `dy` at its argmax, zero
+/// elsewhere. Without `argmax`, each element of `dy` at all elements of its window: the gradient of sum pooling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unpool {
-    /// Height and width.
+    /// Window height and width in elements.
     pub window: [usize; 2],
-    /// Steps down and to the right.
+    /// Vertical and horizontal stride in elements.
     pub strides: [usize; 2],
 }
 
 impl Unpool {
-    /// Elements along height (0) or width (1) up to the end of the last of `count` windows.
+    /// Elements that `count` windows span along height (`d = 0`) or width (`d = 1`).
     pub fn covered(&self, d: usize, count: usize) -> usize {
         count.saturating_sub(1) * self.strides[d] + self.window[d]
     }
@@ -77,20 +77,20 @@ impl Unpool {
     }
 }
 
-/// `x, place: u8[B, H', W', F], dy: T[B, H', W', F] → dkernel[, dbias: S[F]]`: the gradients of a convolution's kernel
-/// and bias from that of its pooled result. Sums of narrow floats may come in f32.
+/// `x, argmax: u8[B, H', W', F], dy: T[B, H', W', F] → dkernel[, dbias: S[F]]`: gradients of a convolution's kernel and
+/// bias, from the gradient `dy` of its pooled result. `S` is `T`, or f32 where `T` is bf16.
 ///
-/// With `product`, `dy` is `left: T[B, K] · right: T[K, H' W' F]`, and these two are in its place: a few columns are
-/// made at a time, right before they are used.
+/// With `product`, the inputs `left: T[B, K]` and `right: T[K, H' W' F]` stand in the place of `dy`, which is their
+/// product. The kernel computes a few of its columns at a time, just before it reads them.
 #[derive(Clone, Debug)]
 pub struct UnpooledGradient {
-    /// Whether `dy` is a product that is made here.
+    /// Whether `dy` is a GEMM that is computed here.
     pub product: bool,
-    /// The convolution of `x` with the gradient of the convolution's result, as autodiff makes it.
+    /// The kernel gradient as autodiff emits it: the convolution of `x` with the unpooled gradient.
     pub conv: Convolution,
-    /// How that result was pooled.
+    /// Window and strides of the pooling.
     pub unpool: Unpool,
-    /// Type of that gradient.
+    /// Type of the unpooled gradient, `T[B, H, W, F]`. It is never materialised.
     pub full: TensorType,
 }
 
