@@ -1,4 +1,4 @@
-//! Any op by the interpreter's own rule: slow, right for every element type and attribute.
+//! Any op by the interpreter's evaluation rule: slow, and correct for every element type and attribute.
 
 use crate::kernel::literal::literal;
 use crate::kernel::{Cx, Io, Kernel};
@@ -8,7 +8,7 @@ use systole_ir::interp::EvalCx;
 use systole_ir::op::{Binary, Outs};
 use systole_ir::{Literal, LiteralBuilder, Op, Result, TensorType};
 
-/// Runs one op's `eval`.
+/// Runs the evaluation rule of one op.
 pub struct Reference {
     op: Op,
     bias: bool,

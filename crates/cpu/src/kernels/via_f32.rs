@@ -1,4 +1,4 @@
-//! Narrow floats in convolutions, which know f32: operands are widened, the f32 kernel runs, results are rounded once.
+//! Convolutions of bf16 and f16 by an f32 kernel: operands are widened, the kernel runs, results are rounded.
 
 use crate::kernel::convert::convert;
 use crate::kernel::{Cx, Io, Kernel};
@@ -10,17 +10,18 @@ use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, Result, TensorType};
 
-/// A kernel for f32 between conversions.
+/// An f32 kernel between conversions.
 pub struct ViaF32 {
     inner: Box<dyn Kernel>,
     inputs: Vec<Array>,
     outputs: Vec<Array>,
     scratch: usize,
-    /// How a bias, the last operand, is added to the rounded result, and the numbers of a row.
+    /// Adds a bf16 bias, the last operand, to the rounded result and rounds again; and the elements of a row.
     bias: Option<(TileFn, usize)>,
 }
 
-/// One operand or result: elements, where its f32 form lies in scratch, and how to convert.
+/// An operand or result: its elements, the byte offset of its f32 copy in scratch, and its conversion (`None`: no
+/// copy).
 struct Array {
     elements: usize,
     at: usize,
@@ -109,7 +110,7 @@ impl Kernel for ViaF32 {
     }
 }
 
-/// The candidate of convolutions of narrow floats that have no kernel of their own.
+/// The candidate for convolutions of narrow floats that have no kernel of their own.
 pub const CANDIDATE: Candidate = Candidate {
     name: "via_f32",
     why: "narrow floats that no other kernel takes: whole operands are converted, which costs their bytes once more",

@@ -1,29 +1,30 @@
-//! Sums and squares of the features of each image, strip by strip: what a strip holds is read again while it is in the
-//! second-level cache.
+//! Batch statistics of a convolution's result: the sum of each feature of each image, and the sum of squared
+//! deviations from the mean. They are gathered strip by strip, while a strip is in L2.
 //!
-//! Each part of an image has its own mean, around which its squares are exact; [`BatchStatistics::finish`] puts them together
-//! around the image's (Chan, Golub and LeVeque 1979), part by part in order, in f64.
+//! Each part of an image has its own mean, and the squared deviations are taken from it in a second pass.
+//! [`BatchStatistics::finish`] combines the parts around the mean of the image (Chan, Golub and LeVeque 1979), in
+//! their order and in f64.
 
 use crate::kernel::{Io, Ptr};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 
-/// Some features of some pixels: row `i` at `c + rows[i]`.
+/// Some features of the pixels of one part: pixel `i` at `c + rows[i]`.
 struct PixelRows {
     c: *const f32,
     rows: *const usize,
     pixels: usize,
-    /// Where each feature's sum and squares go.
+    /// Destinations of each feature's sum and of its squared deviations.
     sums: *mut f32,
     squares: *mut f32,
 }
 
-/// Sums and squares of `n` features of the [`PixelRows`] at `a`.
+/// Sums and squared deviations of `n` features of the [`PixelRows`] at `a`.
 struct Gather;
 
 impl Tile for Gather {
     #[inline(always)]
     unsafe fn run<I: Isa>(_: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller's rows have `n` features, and so have both destinations.
         unsafe {
             let part = &*a.cast::<PixelRows>();
             let mut from = 0;
@@ -67,7 +68,7 @@ unsafe fn columns<const W: usize>(part: &PixelRows, from: usize) {
     }
 }
 
-/// Statistics of each image's `features` features.
+/// Statistics of the `features` features of each image.
 pub struct BatchStatistics {
     features: usize,
     /// Pixels of each part of an image.
@@ -80,13 +81,13 @@ impl BatchStatistics {
         BatchStatistics { features, parts, gather: level.tile::<Gather>() }
     }
 
-    /// Elements that all images leave.
+    /// Elements of the partial statistics of all images.
     pub fn elements(&self, images: usize) -> usize {
         images * self.parts.len() * 2 * self.features
     }
 
-    /// Leaves in `all` what features `from..from + n` of `images` images give, or those of part `part` of one image;
-    /// rows of an image after those of the other at `c + rows[i]`.
+    /// Writes to `all` the partial statistics of features `from..from + n`: for part `part` of one image, or for
+    /// several images that are one part each. Pixel `i` is at `c + rows[i]`, image after image.
     ///
     /// # Safety
     /// There are as many rows as the parts have pixels; `all` has room for [`BatchStatistics::elements`].
@@ -108,8 +109,9 @@ impl BatchStatistics {
         }
     }
 
-    /// Leaves what features `from..from + n` of a part of an image give, by sums of distances from other numbers than
-    /// their means and of their squares: `[numbers, sums, squares]`.
+    /// Writes to `all` the partial statistics of features `from..from + n` of a part of an image, given as `[shifts,
+    /// sums, squares]`: the sums of deviations from other numbers than the mean, and of the squares of these
+    /// deviations.
     ///
     /// # Safety
     /// There are `n` of each; `all` has room for [`BatchStatistics::elements`].
@@ -134,11 +136,10 @@ impl BatchStatistics {
         }
     }
 
-    /// Puts the parts of each image together: from what they left at `all` to the second and third result, of
-    /// `[images, features]`.
+    /// Combines the partial statistics at `all` into the second and third result, `f32[images, features]` each.
     ///
     /// # Safety
-    /// All parts of the images are gathered; there are those results.
+    /// All parts of the images are gathered; the two results exist.
     pub unsafe fn write(&self, images: usize, all: Ptr, io: &Io<'_>) {
         // SAFETY: by the caller's promise.
         unsafe {
@@ -150,7 +151,7 @@ impl BatchStatistics {
         }
     }
 
-    /// Puts the parts of each image together: from `all` to `[images, features]` sums and squares.
+    /// Combines the partial statistics in `all` into sums and squared deviations, `f32[images, features]` each.
     fn finish(&self, all: &[f32], sums: &mut [f32], squares: &mut [f32]) {
         let n = self.features;
         let images = sums.chunks_exact_mut(n).zip(squares.chunks_exact_mut(n));

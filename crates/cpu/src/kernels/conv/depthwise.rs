@@ -1,8 +1,8 @@
-//! Convolution in which each channel has its own filter (feature groups = channels), forward, and both gradients,
-//! as autodiff makes them: the input's is such a convolution again, the kernel's one with batch groups.
+//! Depthwise convolution (one filter per channel, feature groups = channels), forward and both gradients.
 //!
-//! All are sums of element-wise products of rows over the channels, one row of the input for each row of the other
-//! operand. Layouts are channels-last and there is one filter for each channel.
+//! As autodiff makes them, the gradient w.r.t. the input is a depthwise convolution again, and the one w.r.t. the
+//! filter a convolution with batch groups. All three are sums of element-wise products of rows of channels. Layouts
+//! are channels-last, and each channel has exactly one filter.
 
 use crate::kernel::Cx;
 use crate::kernel::convolution::is_channels_last;
@@ -15,7 +15,8 @@ use crate::simd::math;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
-/// One result row, for [`ProductLoop`]: `out (+)= Σᵢ a[left[i]] · b[i · step]`, element by element.
+/// One result row, for [`ProductLoop`]: `out (+)= Σᵢ a[left[i]] · b[i · step] + bias`, element-wise along the
+/// channels; `bias` may be null.
 struct Rows {
     a: *const f32,
     left: *const usize,
@@ -29,7 +30,7 @@ struct Rows {
 
 struct ProductLoop;
 
-/// Channels that stay in registers while the rows pass.
+/// Channels whose accumulators stay in registers during the sum.
 const WIDE: usize = 32;
 
 impl Tile for ProductLoop {
@@ -71,9 +72,10 @@ unsafe fn columns<I: Isa, const W: usize>(r: &Rows, from: usize) {
     }
 }
 
-/// `x: f32[B, …, C], one filter for each channel → f32[B, …', C]`.
+/// `x: f32[B, …, C]`, one filter per channel → `y: f32[B, …', C]`.
 pub struct Forward {
     input: Padded,
+    /// Offsets of output pixels, and of filter taps, in the padded input.
     pixel: Vec<usize>,
     tap: Vec<usize>,
     batch: usize,
@@ -82,9 +84,10 @@ pub struct Forward {
     bias: bool,
 }
 
-/// `x: f32[B, …, C], dy: f32[B, …', C] → f32[…, 1, C]`.
+/// Gradient w.r.t. the filter: `x: f32[B, …, C], dy: f32[B, …', C] → f32[…, 1, C]`.
 pub struct KernelGradient {
     input: Padded,
+    /// Offsets of the pixels of `dy`, and of filter taps, in the padded input.
     pixel: Vec<usize>,
     tap: Vec<usize>,
     batch: usize,
@@ -93,10 +96,10 @@ pub struct KernelGradient {
     product: TileFn,
 }
 
-/// Most partial sums of a kernel gradient.
+/// Most partial sums of a gradient w.r.t. the filter.
 const MOST_PARTS: usize = 32;
 
-/// What both kernels ask for: the padded input, and its channels.
+/// The padded input that both kernels need, and its channels.
 fn prepare(c: &Convolution, types: [&TensorType; 3]) -> std::result::Result<(Padded, usize), Refusal> {
     let [x, _, y] = types;
     if [x.dtype, y.dtype] != [DType::F32; 2] || types.iter().any(|t| t.elements() == 0) {
@@ -109,7 +112,7 @@ fn prepare(c: &Convolution, types: [&TensorType; 3]) -> std::result::Result<(Pad
     Ok((input, x.shape[x.rank() - 1]))
 }
 
-/// Offsets in the input along its spatial dimensions.
+/// Offsets in the padded input along its spatial dimensions.
 fn along(input: &Padded, sizes: &[usize], steps: &[usize]) -> Vec<usize> {
     offsets(sizes.iter().zip(steps).zip(&input.strides).map(|((&size, step), stride)| (size, stride * step)))
 }
@@ -127,7 +130,7 @@ impl Forward {
             && c.feature_groups == y.shape[n + 1]
             && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
             && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
-            // Filters lie side by side: [taps, C], whichever of the two feature dimensions has the channels.
+            // Filters are [taps, C], whichever of the two feature dimensions has the channels.
             && d.kernel_spatial.iter().copied().eq(0..n);
         if !fits {
             return Err("it has not one filter for each channel".into());
@@ -180,7 +183,7 @@ impl Kernel for Forward {
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         const PIXELS: usize = 64;
-        // SAFETY: scratch is the padded input's; operands have the shapes of `bind`.
+        // SAFETY: scratch is the padded input's; operands have the shapes of `new`.
         let x = unsafe { self.input.prepare(cx, io.inputs[0], io.scratch) };
         let (xp, kp, yp) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let bias = Ptr::of(if self.bias { io.inputs[2] } else { std::ptr::null() });
@@ -200,7 +203,7 @@ impl Kernel for Forward {
                     add: false,
                 };
                 let a = (&raw const rows).cast::<u8>();
-                // SAFETY: rows lie inside the padded input and the kernel; tasks have their own pixels.
+                // SAFETY: rows lie inside the padded input and the filter; tasks have their own pixels.
                 unsafe { (self.product)(yp.at(0), a, a, a, channels) };
             }
         };
@@ -216,7 +219,7 @@ impl Kernel for KernelGradient {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: scratch begins with the padded input; operands have the shapes of `bind`.
+        // SAFETY: scratch begins with the padded input; operands have the shapes of `new`.
         let x = unsafe { self.input.prepare(cx, io.inputs[0], io.scratch) };
         let (xp, dyp) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]));
         let sums = Ptr(io.scratch.wrapping_add(self.input.bytes()));
@@ -237,14 +240,14 @@ impl Kernel for KernelGradient {
                         add: image > first,
                     };
                     let a = (&raw const rows).cast::<u8>();
-                    // SAFETY: rows lie inside the padded input and the cotangent; parts have their own sums.
+                    // SAFETY: rows lie inside the padded input and `dy`; parts have their own sums.
                     unsafe { (self.product)(sums.at(0), a, a, a, channels) };
                 }
             }
         };
         let work = (self.batch * pixels * channels * taps) as f64 * 0.15;
         cx.team.run_with(parts, work, cx.flush, &body);
-        // SAFETY: the parts' sums and the result have that many elements.
+        // SAFETY: the partial sums and the result have that many elements.
         unsafe { sum_parts(cx, sums.elem(0), parts, taps * channels, io.outputs[0], Finish::Copy) };
         Ok(())
     }

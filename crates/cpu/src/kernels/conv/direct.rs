@@ -1,10 +1,10 @@
-//! `x: [B, …, C], kernel → y: [B, …', F]`, and the input's gradient, which is such a convolution of the cotangent.
+//! Forward convolution and gradient w.r.t. the input by the definition: `x: [B, …, C], kernel → y: [B, …', F]`.
 //!
-//! Along each dimension the output falls into phases that see the same taps: one where the input has no holes, as many
-//! as the stride in the gradient of a convolution with strides. Each phase is a convolution without holes, so no zero
-//! is multiplied. For each strip of pixels: products of `[pixels, taps · C]` and the packed kernel `[taps · C, F]`.
+//! An implicit GEMM for each strip of pixels: `[pixels, taps · C] · [taps · C, F]` with the packed filter. The
+//! gradient w.r.t. the input is such a convolution of `dy`. Where the layer has strides its input is dilated, and it
+//! falls into phases without dilation ([`crate::kernels::conv::phases`]), so no inserted zero is multiplied.
 //!
-//! Where the machine multiplies pairs of bf16, two channels are one: words of 32 bits that nothing here looks into.
+//! At the level with VDPBF16PS, two bf16 channels are one element: a word of 32 bits that nothing here looks into.
 
 use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
@@ -37,45 +37,46 @@ pub struct Forward {
     channels: usize,
     features: usize,
     bias: bool,
-    /// Distance between images of the result.
+    /// Elements of an image of the result.
     image: usize,
     stored: Stored,
     kernel: Weights,
     packed: usize,
-    /// Gathers statistics of the result; where it is narrow, of what it was rounded to.
+    /// Gathers statistics of the result; where it is narrow, of the rounded values.
     statistics: Option<BatchStatistics>,
 }
 
-/// Output positions that see the same taps.
+/// Output positions that use the same taps.
 struct Phase {
-    /// Offset of each tap in the kernel.
+    /// Offset of each tap in the filter, and of each run of taps in the staged input.
     taps: Vec<usize>,
     runs: Vec<usize>,
     blocks: Vec<Block>,
-    /// Offsets of the pixels of a whole strip, in the staged input and in the result.
+    /// Offsets of the pixels of a full strip, in the staged input and in the result.
     pixel: Vec<usize>,
     out: Vec<usize>,
     /// Pixels along the first dimension, and pixels for each of them.
     rows: usize,
     row: usize,
-    /// Where the phase begins in the result, and the distance between its rows.
+    /// Offset of the phase in an image of the result, and the elements between its rows.
     base: usize,
     step: usize,
-    /// Where its kernel lies among the packed ones.
+    /// Offset of its packed filter.
     packed: usize,
 }
 
-/// Products that one accumulator sums: some whole runs, or a part of one.
+/// A block of K, which one accumulator sums: some whole runs, or a part of one.
 struct Block {
     runs: Range<usize>,
+    /// The part of each run: `length` elements from `from` on.
     from: usize,
     length: usize,
-    /// Products before this block, and in it.
+    /// K steps before this block, and in it.
     first: usize,
     products: usize,
 }
 
-/// An array whose pairs of channels are taken as one, if there are pairs.
+/// The type of an array of which two bf16 channels are one 32-bit element.
 fn in_words(x: &TensorType) -> TensorType {
     let mut dims = x.shape.to_vec();
     dims.iter_mut().next_back().into_iter().for_each(|channels| *channels /= 2);
@@ -83,7 +84,7 @@ fn in_words(x: &TensorType) -> TensorType {
 }
 
 impl Block {
-    /// Cuts runs of one length into blocks of at most [`CHAIN`] products; one without products where there are none.
+    /// Cuts runs of equal length into blocks of at most [`CHAIN`] K steps. Without runs there is one empty block.
     fn all(runs: usize, length: usize) -> Vec<Block> {
         if runs == 0 {
             return vec![Block { runs: 0..0, from: 0, length: 0, first: 0, products: 0 }];
@@ -161,8 +162,8 @@ impl Forward {
         })
     }
 
-    /// Two more results: the sums of each image's features, and of the squares of their distances from their means.
-    /// For convolutions without holes in the input.
+    /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean. Only
+    /// for convolutions without input dilation.
     pub fn with_statistics(mut self, level: Level) -> Forward {
         let strips = self.staging.strips_of_image();
         let parts = strips.map(|s| self.phases[0].pixels(1, s.row, s.rows)).collect();
@@ -174,13 +175,13 @@ impl Forward {
         self.panels.iter().map(|p| p.shape.columns).sum()
     }
 
-    /// Where the packed kernel of a block begins, for panels side by side of `products` rows each.
+    /// Offset of the packed filter of a block: panels side by side, each of `block.products` rows.
     fn packed_at(&self, phase: &Phase, slice: usize, block: &Block) -> usize {
         (phase.packed / self.padded() + slice * phase.taps.len() * self.staging.width + block.first)
             * self.padded()
     }
 
-    /// Packs the kernel for one block of products.
+    /// Packs the filter for one block of K.
     unsafe fn pack_block(&self, kernel: *const u8, phase: &Phase, slice: usize, block: &Block, to: *mut f32) {
         let width = self.staging.width;
         for panel in &self.panels {
@@ -188,21 +189,21 @@ impl Forward {
             let to = to.wrapping_add(panel.from * block.products);
             let mut k = 0;
             while k < block.products {
-                // A piece of one tap's channels.
+                // Channels of one tap.
                 let (tap, c) = ((block.first + k) / width, (block.first + k) % width);
                 let n = (width - c).min(block.products - k);
                 let at = phase.taps[tap]
                     + (slice * width + c) * self.kernel.channel
                     + panel.from * self.kernel.feature;
-                // SAFETY: a piece of the kernel; the panel has room for all products of the block.
+                // SAFETY: channels of the filter; the panel has room for all K steps of the block.
                 unsafe { self.kernel.pack(kernel, at, n, panel.columns, columns, to.add(k * columns)) };
                 k += n;
             }
         }
     }
 
-    /// The sums of one task, which has columns `from` on of one strip: where narrow results are made of them, in working
-    /// memory.
+    /// One task: a group of panels of one strip. f32 results are accumulated where they are stored, narrow ones in
+    /// working memory.
     unsafe fn strip(&self, task: usize, to: &Arrays) {
         let strip = self.staging.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
@@ -210,7 +211,7 @@ impl Forward {
         let columns: usize = group.iter().map(|p| p.columns).sum();
         let most = self.phases.iter().map(|p| p.out.len()).max().unwrap_or(0);
         let narrow = self.stored.narrow.is_some();
-        // Sums in working memory have their own tables of rows.
+        // Accumulators in working memory have row offsets of their own.
         let sums = if narrow { most * columns * self.phases.len() } else { 0 };
         let local: Vec<usize> = if sums > 0 { (0..most).map(|p| p * columns).collect() } else { Vec::new() };
         let staged = self.staging.elements().next_multiple_of(16);
@@ -220,7 +221,8 @@ impl Forward {
             let sums_of = |phase: usize| scratch.wrapping_add(staged + phase * most * columns);
             for slice in 0..self.staging.slices {
                 let last = slice + 1 == self.staging.slices;
-                // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+                // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint
+                // parts.
                 unsafe {
                     let a = self.staging.load(to.x.at(0), strip, slice, scratch.cast()).cast::<f32>();
                     for (i, phase) in self.phases.iter().enumerate() {
@@ -245,7 +247,7 @@ impl Forward {
         });
     }
 
-    /// Stores the sums of one phase of a strip, of some columns, as narrow results.
+    /// Rounds and stores the accumulators of one phase of a strip, `columns` columns from `from` on.
     unsafe fn store(
         &self,
         phase: &Phase,
@@ -256,7 +258,7 @@ impl Forward {
     ) {
         let at = strip.image * self.image + phase.at(strip.row) + from;
         let bias = to.bias.elem::<f32>(from);
-        // SAFETY: the rows of this task's part of the result.
+        // SAFETY: rows of this task's part of the result, and of its accumulators.
         unsafe {
             for p in 0..phase.pixels(strip.images, strip.row, strip.rows) {
                 let y = to.y.at((at + phase.out[p]) * self.stored.element);
@@ -266,7 +268,7 @@ impl Forward {
         }
     }
 
-    /// Leaves the statistics of a strip's pixels, of some columns.
+    /// Gathers the statistics of a strip's pixels, of some columns.
     unsafe fn measure(
         &self,
         strip: Strip,
@@ -277,11 +279,12 @@ impl Forward {
         let Some(statistics) = &self.statistics else { return };
         let part = strip.row / self.staging.strip(0).rows;
         let all = to.statistics.elem(0);
-        // SAFETY: rows of this task's part of the result; it leaves what belongs to these columns.
+        // SAFETY: rows of this task's part of the result; no other task writes the statistics of these columns and
+        // pixels.
         unsafe { statistics.gather((strip.image, strip.images, part), (c, rows), (from, columns), all) };
     }
 
-    /// The input of the task that this thread does next, to be fetched while it works with `group`.
+    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
     fn next(&self, task: usize, group: &[Panel], x: *const u8) -> Prefetch {
         let strip = task / self.groups.len();
         if strip >= self.staging.strips() {
@@ -296,7 +299,7 @@ impl Forward {
         Prefetch::new([self.staging.input_of(x, strip), (x, 0)], calls)
     }
 
-    /// The products of one panel over one slice of the channels.
+    /// The GEMM of one panel over one slice of channels.
     #[allow(clippy::too_many_arguments)]
     unsafe fn product(
         &self,
@@ -337,7 +340,7 @@ impl Forward {
                         },
                     },
                 };
-                // SAFETY: tables stay inside the strip, its part of the result and the packed kernel.
+                // SAFETY: tables stay inside the strip, its part of the result and the packed filter.
                 unsafe { (shape.across)(count, &t) };
             }
         }
@@ -378,12 +381,12 @@ impl Phase {
         }
     }
 
-    /// How many pixels a strip has in this phase.
+    /// Pixels of a strip in this phase.
     fn pixels(&self, images: usize, row: usize, rows: usize) -> usize {
         images * self.rows.min(row + rows).saturating_sub(row) * self.row
     }
 
-    /// Where a strip that begins at a row begins in an image of the result.
+    /// Offset in an image of the result of a strip that begins at pixel row `row`.
     fn at(&self, row: usize) -> usize {
         self.base + row * self.step
     }
@@ -420,7 +423,7 @@ impl Strips for Forward {
         let body = |i: usize| {
             let (phase, slice, block) = blocks[i];
             let to = packed.elem::<f32>(self.packed_at(phase, slice, block));
-            // SAFETY: blocks are disjoint parts of the packed kernel.
+            // SAFETY: blocks are disjoint parts of the packed filter.
             unsafe { self.pack_block(kernel.at(0), phase, slice, block, to) };
         };
         cx.team.run_with(blocks.len(), self.packed as f64 * 0.5, cx.flush, &body);

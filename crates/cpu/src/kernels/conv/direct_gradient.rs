@@ -1,9 +1,11 @@
-//! `x: [B, …, C], dy: [B, …', F] → dkernel: [taps, C, F]`, as the convolution that autodiff makes of it.
+//! Gradient w.r.t. the filter by the definition: `x: [B, …, C], dy: [B, …', F] → dkernel: [taps, C, F]`, as the
+//! convolution that autodiff makes of it.
 //!
-//! Products of `[C · taps, pixels]` and `[pixels, F]`, strip by strip of pixels. Tasks are parts of the batch times
-//! slices of channels times groups of features; sums over parts go up a tree. All of that follows from shapes alone.
+//! GEMMs `[C · taps, pixels] · [pixels, F]`, strip by strip of pixels. A task has a part of the batch, a slice of
+//! channels and a group of panels of features; the partial sums of the parts are added in a binary tree. All of this
+//! follows from shapes and the instruction set, so the number of threads changes no bits.
 //!
-//! Where the machine multiplies pairs of bf16, a product is of two pixels that follow each other in a line.
+//! At the level with VDPBF16PS, a K step is two neighbouring pixels of a line.
 
 use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::PartialSums;
@@ -21,30 +23,32 @@ use std::ops::Range;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
-/// Pixels of a strip: just above 2, 8 or half of the images of 14, 7 or 28 pixels to a side that halving common photos
-/// leads to. Each strip adds to all sums.
+/// Pixels of a strip: just above the 392 that 2, 8 or half an image of 14, 7 or 28 pixels to a side have, the sizes
+/// that halving common photos leads to. Strips are large because each one adds to all sums.
 const PIXELS: usize = 400;
-/// Rows of the result for which copying panels of the cotangent does not pay, and the distance of its pixels at which
-/// they must be copied all the same: so far apart they would share a few sets of the second-level cache.
+/// Rows of the result (taps · C) up to which copying panels of `dy` does not pay. Panels are copied all the same
+/// where pixels of `dy` are a multiple of this many bytes apart: they would fall into a few sets of L2.
 const FEW_ROWS: usize = 256;
 const ALIAS: usize = 2048;
-/// Most partial sums, and most elements of all of them.
+/// Most partial sums, and most elements of all of them: 16 MiB.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
 pub struct KernelGradient {
     staging: Staging,
-    /// Offsets of runs of rows in the staged input, and where each row of a slice lies in the result.
+    /// Offsets of runs of rows (M) in the staged input, the elements of a run, and the offset of each row of a slice
+    /// in the result.
     runs: Vec<usize>,
     length: usize,
     out: Vec<usize>,
-    /// Offsets of the pixels of a strip; [`SLACK`] more at the end.
+    /// Offsets of the pixels of a strip (K), and [`SLACK`] more entries.
     pixel: Vec<usize>,
     /// Pixels of a line of the last dimension, of a row of the first one, and of an image.
     line: usize,
     row: usize,
     image: usize,
-    /// How two pixels become one product; the last of an odd line stands alone.
+    /// Makes words of two pixels. `None`: K steps are single pixels. The last pixel of an odd line is paired with a
+    /// zero.
     pairs: Option<Pairs>,
     panels: Vec<Panel>,
     level: Level,
@@ -53,20 +57,20 @@ pub struct KernelGradient {
     parts: PartialSums,
     strips_per_part: usize,
     element: usize,
-    /// Whether the cotangent is read where it lies, rather than panels of it copied together.
+    /// Whether `dy` is read in place where its type and the tile's width permit, rather than packed by panels.
     in_place: bool,
     widen: Option<TileFn>,
 }
 
-/// Pixels that one accumulator sums, of panels so wide: all of a strip, since sums that wait may lie far away, and small
-/// tiles are soon done. But of AVX-512, tiles of few columns load more for each product: their right operand must stay
-/// in the first-level cache.
+/// K steps of one accumulator, for panels of `columns` columns. All of a strip: the sums may lie far away between two
+/// calls, and small tiles soon finish. But with AVX-512, tiles of few columns load more for each multiply-add, and
+/// their B must stay in L1.
 fn chain(level: Level, columns: usize) -> usize {
     if level.vectors() < Level::Avx512 || columns > 32 { PIXELS } else { 96 }
 }
 
-/// How many parts of the batch and groups of panels there are: enough for the threads, at the least cost of summing
-/// parts (each element written and read twice) and of reading the input for each group again.
+/// Parts of the batch, and groups of panels: enough tasks for the threads, at the least cost of adding partial sums
+/// (each element is written and read twice) and of reading the input again for each group.
 fn cut(staging: &Staging, size: usize, panels: usize) -> (usize, usize) {
     let most = (MOST_SUMS / size).clamp(1, MOST_PARTS).min(staging.strips());
     let staged = staging.input() as f64;
@@ -81,7 +85,7 @@ fn cut(staging: &Staging, size: usize, panels: usize) -> (usize, usize) {
 }
 
 impl KernelGradient {
-    /// `target.winograd`: zeros may meet elements that the definition does not have there.
+    /// `target.winograd` permits zeros to be multiplied by elements that the definition does not use.
     pub fn new(
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
@@ -92,10 +96,11 @@ impl KernelGradient {
         }
         let n = c.dims.input_spatial.len();
         let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
-        // Strips cut the first dimension: where that is the last one, each pixel is a line.
+        // Strips cut the first dimension: where there is no other, each pixel is a line.
         let (level, vectors) = (target.level, target.level.vectors());
         let line = if n > 1 { dy.shape[n] } else { 1 };
-        // Beside the last pixel of an odd line, zeros meet elements that the definition does not have there.
+        // The word of an odd line's last pixel has an element of `x` that the definition does not use. It is
+        // multiplied by zero, which changes the result where it is infinite or NaN.
         let paired = level == Level::Avx512Bf16
             && [x.dtype, dy.dtype] == [DType::BF16; 2]
             && n > 1
@@ -140,7 +145,7 @@ impl KernelGradient {
         })
     }
 
-    /// One task: some columns of the rows of one slice, over the strips of one part.
+    /// One task: a group of panels by the rows of one slice of channels, over the strips of one part.
     unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (slice, group) =
@@ -184,12 +189,13 @@ impl KernelGradient {
         });
     }
 
-    /// Products of a line of pixels.
+    /// K steps of a line of pixels.
     fn products(&self) -> usize {
         if self.pairs.is_some() { self.line.div_ceil(2) } else { self.line }
     }
 
-    /// The cotangent at some lines of pixels for one panel: where it lies if kernels can read that, or a packed copy.
+    /// B of some lines of pixels for one panel: `dy` itself where the microkernel can read it, else a packed copy.
+    /// Returns its address and the elements between rows.
     unsafe fn right(
         &self,
         dy: *const u8,
@@ -205,7 +211,7 @@ impl KernelGradient {
         }
         let pixel = |i: usize| from.wrapping_add(i * self.features * self.element);
         for i in 0..lines * self.products() {
-            // SAFETY: a pixel's columns, or those of two; the copy has room for all.
+            // SAFETY: one pixel's columns, or those of two; the copy has room for all K steps.
             unsafe {
                 let to = to.add(i * wide);
                 match &self.pairs {
@@ -276,10 +282,10 @@ impl Kernel for KernelGradient {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let strips = self.staging.strips() as f64;
         let work = strips * (self.pixel.len() * self.parts.size) as f64 / 50.0;
-        // SAFETY: tasks have their own sums.
+        // SAFETY: tasks write disjoint sums.
         let task =
             |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
-        // SAFETY: as above; tasks set all of them.
+        // SAFETY: as above; the tasks of a part write all of its sums.
         unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
         Ok(())
     }

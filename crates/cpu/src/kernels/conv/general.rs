@@ -1,4 +1,4 @@
-//! Plain loops over any attributes of a convolution.
+//! Convolutions with any attributes, by plain loops.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::select::Refusal;
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
-/// Plain loops over any attributes; sums in f64, or exactly modulo the result's width.
+/// Convolutions of f32 or f64 with any attributes. Sums are in f64.
 pub struct General {
     op: Convolution,
     bias: bool,
@@ -28,7 +28,8 @@ impl General {
         Ok(General { op: c.clone(), bias, x: x.clone(), k: k.clone(), y: y.clone() })
     }
 
-    /// The input coordinate of window element `w` at output coordinate `o` along spatial dimension `i`.
+    /// The input coordinate of filter tap `w` at output coordinate `o` along spatial dimension `i`; `None` in padding
+    /// and between the elements of a dilated input.
     fn source(&self, i: usize, o: usize, w: usize) -> Option<usize> {
         let c = &self.op;
         let at = (o * c.strides[i] + w * c.rhs_dilation[i]) as i64 - c.padding[i][0];
@@ -36,7 +37,7 @@ impl General {
         (at % holes == 0 && at / holes < self.x.shape[c.dims.input_spatial[i]]).then(|| at / holes)
     }
 
-    /// Offsets in input and kernel of the window positions that meet the input at an output position.
+    /// Offsets in input and filter of the taps that read input elements at an output position.
     fn window(&self, out: &[usize], pairs: &mut Vec<(usize, usize)>) {
         let d = &self.op.dims;
         let (xs, ks) = (self.x.shape.strides(), self.k.shape.strides());
@@ -84,7 +85,7 @@ impl General {
                 let x0 = (bg * images + index[d.output_batch]) * xs[d.input_batch] + fg * inputs * sx;
                 let k0 = f * ks[d.kernel_output_feature];
                 let mut sum = 0f64;
-                // SAFETY: window offsets were checked against the input; each task has its own output position.
+                // SAFETY: offsets of taps were checked against the input; each task has its own output position.
                 unsafe {
                     for &(xo, ko) in &pairs {
                         for c in 0..inputs {

@@ -1,12 +1,13 @@
 //! Convolutions: `x: [B, …, C]` by a filter `[…, C, F]` gives `y: [B, …', F]`; also the gradients w.r.t. input and
 //! filter, and the sums that batch normalisation takes over the result.
 //!
-//! All kernels but [`general`] need channels-last layouts. No im2col matrix of the whole input is built. [`staging`]
-//! copies one strip of the input into a thread's working memory, with explicit zeros for padding, or lets it be read
-//! in place; the microkernels ([`microkernel`]) address it through offset tables. [`direct`] and [`direct_gradient`]
-//! compute the definition in this way, [`winograd`] needs fewer multiplications, [`amx`] and [`amx_gradient`] use
-//! tile registers. The gradient w.r.t. the input of a strided layer is a convolution of a dilated input: [`phases`]
-//! splits it into convolutions without input dilation. [`pointwise`] convolutions are plain GEMMs.
+//! Layouts are channels-last, except in [`general`] and the fallbacks of all families. No im2col matrix of the whole
+//! input is built. [`staging`] copies one strip of the input into a thread's working memory, with explicit zeros for
+//! padding, or lets it be read in place; the microkernels ([`microkernel`]) address it through offset tables.
+//! [`direct`] and [`direct_gradient`] compute the definition in this way, [`winograd`] needs fewer multiplications,
+//! [`amx`] and [`amx_gradient`] use tile registers. The gradient w.r.t. the input of a strided layer is a convolution
+//! of a dilated input: [`phases`] splits it into convolutions without input dilation. [`pointwise`] convolutions are
+//! plain GEMMs.
 
 mod amx;
 mod amx_gradient;

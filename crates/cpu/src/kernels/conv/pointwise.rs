@@ -1,8 +1,8 @@
-//! Convolutions that read one input element for each pixel: products `[pixels, C] · [C, F]` of matrices, and the
-//! kernel's gradient `[C, pixels] · [pixels, F]`.
+//! Convolutions that read one input element for each pixel, as GEMMs: `[pixels, C] · [C, F]`, and for the gradient
+//! w.r.t. the filter `[C, pixels] · [pixels, F]`.
 //!
-//! Large ones are faster as such: both operands are packed once for all tiles, and threads share what is packed. Where a
-//! forward pass has strides, the product copies the pixels that are read together first.
+//! Large ones are faster as a GEMM: both operands are packed once for all tiles, and threads share what is packed.
+//! Where there are strides, the pixels that are read are first copied to a dense array.
 
 use crate::kernel::convolution::{is_forward_of_any_rank, is_kernel_gradient};
 use crate::kernel::copy::{BoxCopy, Dim};
@@ -19,26 +19,27 @@ use systole_compile::{ALIGN, Step};
 use systole_ir::op::{Convolution, DotGeneral};
 use systole_ir::{DType, Dims, Op, Result, TensorType};
 
-/// Why a convolution is no product.
+/// Refusal of convolutions that are no GEMM of the pixels.
 const NO_PIXELS: &str = "its pixels do not see one element of the input each, or are not in the input";
-/// Elements of the kernel from which on a product pays: no second-level cache holds smaller blocks of it together with
-/// a strip's pixels. Below, strips are faster: nothing but the kernel is copied.
+/// Elements of the filter from which on a GEMM pays (1 MiB of f32): no L2 holds smaller blocks of it together with a
+/// strip's pixels. Below, strips are faster, because they copy nothing but the filter.
 const LARGE: usize = 256 << 10;
-/// Channels and features from which on it pays for a kernel's gradient: of a small result, all time goes into copies.
+/// Channels, and features, from which on a GEMM pays. In the gradient w.r.t. the filter, a smaller result leaves all
+/// time to copies.
 const WIDE: usize = 128;
-/// Pixels whose statistics are gathered together.
+/// Pixels whose statistics one task gathers.
 const PIXELS: usize = 384;
 
-/// A convolution as a product.
+/// A convolution as a GEMM.
 pub struct Pointwise {
     product: Box<dyn Kernel>,
-    /// Copies the pixels that are read together, where a forward pass has strides; into so many bytes.
+    /// Copies the pixels that are read to a dense array of so many bytes. `None`: the operand is this array.
     copy: Option<(BoxCopy, usize)>,
     statistics: Option<ResultStatistics>,
 }
 
 impl Pointwise {
-    /// `x: [B, …, C], kernel: [1, …, C, F] → [B, …', F]` in any order of the kernel's dimensions.
+    /// `x: [B, …, C], kernel: [1, …, C, F] → y: [B, …', F]`, with the dimensions of the filter in any order.
     pub fn forward(
         c: &Convolution,
         bias: bool,
@@ -76,7 +77,7 @@ impl Pointwise {
         Ok(Pointwise { product, copy, statistics: None })
     }
 
-    /// `x: [B, …, C], dy: [B, …', F] → [1, …, C, F]`, as the convolution that autodiff makes of it.
+    /// `x: [B, …, C], dy: [B, …', F] → dkernel: [1, …, C, F]`, as the convolution that autodiff makes of it.
     pub fn gradient(
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
@@ -107,18 +108,18 @@ impl Pointwise {
         Ok(Pointwise { product, copy, statistics: None })
     }
 
-    /// Two more results, see [`BatchStatistics`].
+    /// Adds two results, see [`BatchStatistics`].
     pub fn with_statistics(self, y: &TensorType, target: Target) -> Pointwise {
         Pointwise { statistics: Some(ResultStatistics::new(y, target)), ..self }
     }
 
-    /// Bytes of working memory of the product, and of the copied pixels.
+    /// Bytes of working memory of the GEMM, and of the copied pixels.
     fn bytes(&self) -> [usize; 2] {
         [self.product.scratch().next_multiple_of(ALIGN), self.copy.as_ref().map_or(0, |c| c.1)]
     }
 }
 
-/// The kernel of a product.
+/// Binds the GEMM.
 fn bind(
     product: DotGeneral,
     bias: bool,
@@ -147,8 +148,8 @@ fn is_inside(c: &Convolution, x: &TensorType, steps: &[usize], counts: &[usize])
     })
 }
 
-/// The type of `counts` pixels of all images that lie `steps` apart, and what copies them there, in how many bytes, unless
-/// they are all pixels.
+/// The type of the array of `counts` pixels of all images, `steps` apart. Unless these are all pixels: the copy to
+/// such an array, and its bytes.
 fn pixels(x: &TensorType, steps: &[usize], counts: &[usize]) -> (TensorType, Option<(BoxCopy, usize)>) {
     let mut dims = x.shape.to_vec();
     dims[1..=counts.len()].copy_from_slice(counts);
@@ -165,11 +166,12 @@ fn pixels(x: &TensorType, steps: &[usize], counts: &[usize]) -> (TensorType, Opt
     (to, copy)
 }
 
-/// Gathers statistics of a result that was just written, the end of it first: that is still near.
+/// Gathers statistics of a result that was just written. It begins with the end of the result, which is still in
+/// cache.
 struct ResultStatistics {
     gathered: BatchStatistics,
     images: usize,
-    /// Pixels of an image, and where the parts of an image begin that are gathered together.
+    /// Pixels of an image, and its parts as (first pixel, pixels): each is gathered by one task.
     pixels: usize,
     parts: Vec<(usize, usize)>,
     features: usize,
@@ -212,7 +214,7 @@ impl ResultStatistics {
             let elements = count * self.features;
             let at = y.at((image * self.pixels + from) * self.features * self.element);
             let gather = |c: *const f32| {
-                // SAFETY: the part's pixels; `left` has room for what all parts leave.
+                // SAFETY: the part's pixels; `left` has room for the partial statistics of all parts.
                 unsafe {
                     let rows = &self.rows[..count];
                     self.gathered.gather((image, 1, part), (c, rows), (0, self.features), left.elem(0));
@@ -221,7 +223,7 @@ impl ResultStatistics {
             match self.widen {
                 None => gather(at.cast()),
                 Some(widen) => with_scratch(elements * 4, |wide| {
-                    // SAFETY: as many elements on both sides.
+                    // SAFETY: both sides have `elements` elements.
                     unsafe { widen(wide, at, at, at, elements) };
                     gather(wide.cast());
                 }),
@@ -229,7 +231,7 @@ impl ResultStatistics {
         };
         let work = (self.images * self.pixels * self.features) as f64 * 0.2;
         cx.team.run_with(tasks, work, cx.flush, &body);
-        // SAFETY: every part has left its sums.
+        // SAFETY: every part has stored its partial statistics.
         unsafe { self.gathered.write(self.images, left, io) };
     }
 }
@@ -245,14 +247,14 @@ impl Kernel for Pointwise {
     }
 
     fn kept(&self, same: &[bool]) -> usize {
-        // Pixels that are copied are not those of the operand.
+        // Nothing can be kept of an operand that is copied by each call.
         let mut same = same.to_vec();
         same[0] &= self.copy.is_none();
         self.product.kept(&same)
     }
 
     unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: by the caller's promise, which is that of the GEMM.
         unsafe { self.product.keep(cx, inputs, kept) };
     }
 
@@ -265,7 +267,7 @@ impl Kernel for Pointwise {
         let [product, copied] = self.bytes();
         let to = io.scratch.wrapping_add(product);
         let mut inputs: SmallVec<[*const u8; 3]> = io.inputs.into();
-        // SAFETY: by the caller's promise; working memory is laid out as counted.
+        // SAFETY: by the caller's promise; working memory is laid out as `bytes` counts it.
         unsafe {
             if let Some((copy, _)) = &self.copy {
                 copy.run(cx, inputs[0], to);

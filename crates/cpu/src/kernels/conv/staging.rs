@@ -1,9 +1,9 @@
 //! The staged input of a convolution: strips of pixels, in f32 or as stored, with explicit zeros for padding.
 //!
 //! A strip is some whole images or some pixel rows of one image, small enough that its input stays in L2. An input
-//! without padding and dilation is read in place where its pixels do not alias in the cache. Otherwise each task
-//! copies its strip into its thread's working memory, so there is never a padded copy of the whole input. Inputs with
-//! many channels are cut into slices of channels as well.
+//! without padding and dilation, which needs no conversion and whose pixels do not alias in the cache, is read in
+//! place. Otherwise each task copies its strip into its thread's working memory and widens narrow floats, so there is
+//! never a padded copy of the whole input. Inputs with many channels are cut into slices of channels as well.
 
 use crate::kernel::padded::offsets;
 use crate::kernels::conv::microkernel::{LINE, LINES, Lines};

@@ -1,5 +1,5 @@
-//! Convolutions by tile registers against plain loops, exactly: operands are small whole numbers. On emulated tile
-//! registers everywhere, and on the machine's own where it has them.
+//! Convolutions by tile registers against plain loops. Operands are small integers, so results must be equal. Tests
+//! run on emulated tile registers everywhere, and on those of the machine where it has them.
 
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, Io, Kernel};
@@ -14,10 +14,10 @@ use systole_ir::op::Convolution;
 use systole_ir::rng::Stream;
 use systole_ir::{DType, GraphBuilder, Literal, LiteralBuilder, Op, Scalar, TensorType, bf16, vjp};
 
-/// A convolution by the types of operands and result.
+/// A convolution, and the types of input, filter and result.
 type Case = (Convolution, [TensorType; 3]);
 
-/// A layer's convolution and those that both its gradients are, of bf16.
+/// A bf16 layer, and the convolutions that are its two gradients.
 fn cases(x: &[usize], k: &[usize], op: &Convolution) -> Vec<Case> {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(DType::BF16, x), "x");
@@ -56,7 +56,7 @@ fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// Runs a kernel on arrays of bytes; its results.
+/// Runs a kernel on arrays of bytes; returns its results.
 fn run(kernel: &dyn Kernel, threads: usize, inputs: &[&Literal], results: &[&TensorType]) -> Vec<Vec<u8>> {
     let mut outputs: Vec<Vec<u8>> = results.iter().map(|t| vec![0; t.bytes()]).collect();
     let to: Vec<*mut u8> = outputs.iter_mut().map(|o| o.as_mut_ptr()).collect();
@@ -68,7 +68,7 @@ fn run(kernel: &dyn Kernel, threads: usize, inputs: &[&Literal], results: &[&Ten
     outputs
 }
 
-/// The sums of a convolution of whole numbers, which are exact.
+/// The result of a convolution of integers, which is exact.
 fn sums((c, [x, k, y]): &Case, a: &[f32], b: &[f32]) -> Vec<f32> {
     let wide = |t: &TensorType| t.with_dtype(DType::F32);
     let [x, k, y] = [wide(x), wide(k), wide(y)];
@@ -85,7 +85,7 @@ fn units() -> impl Iterator<Item = &'static amx::Kernels> {
     std::iter::once(&amx::EMULATED).chain(amx::kernels_of(Level::best()))
 }
 
-/// Checks a convolution with results of bf16 and of f32, with a bias and statistics where it may have them.
+/// Checks a convolution with bf16 and f32 results, with a bias and statistics where it may have them.
 fn check(case: &Case, seed: u64, what: &str) {
     let mut s = Stream::new(seed, 2, 3);
     let (c, [x, k, y]) = case;
@@ -98,7 +98,7 @@ fn check(case: &Case, seed: u64, what: &str) {
     let sums = sums(case, &a, &b);
     let round = |x: f32| bf16::from_f32(x).to_f32();
     for (i, unit) in units().enumerate() {
-        // Levels whose vectors pack differently; one of them for emulated registers, which take their time.
+        // Levels that pack in different ways; only one of them for emulated registers, which are slow.
         let levels: Vec<Level> =
             [Level::Portable, Level::Avx512].into_iter().filter(|l| l.is_available()).collect();
         let one = seed as usize % levels.len();
@@ -135,7 +135,7 @@ fn check(case: &Case, seed: u64, what: &str) {
     }
 }
 
-/// The sums of each image's features, and of the squares of their distances from their means.
+/// Checks for each image and feature the sum, and the sum of squared deviations from the mean.
 fn check_moments(kernel: Forward, inputs: [&Literal; 2], y: &[f32], ty: &TensorType, what: &str) {
     let (batch, features) = (ty.shape[0], ty.shape[ty.rank() - 1]);
     let rows = TensorType::new(DType::F32, [batch, features]);
@@ -163,24 +163,24 @@ fn check_moments(kernel: Forward, inputs: [&Literal; 2], y: &[f32], ty: &TensorT
 fn tile_registers_compute_layers_and_their_gradients() {
     type Layer<'a> = (&'a [usize], &'a [usize], &'a [usize], &'a [[i64; 2]]);
     let layers: [Layer; 16] = [
-        // Whole chunks; lines of one, two and parts of tiles; several images in a strip.
+        // Whole K chunks; lines of one, two and partial tiles; several images in a strip.
         (&[2, 16, 16, 32], &[3, 3, 32, 32], &[1, 1], &[[1, 1]; 2]),
         (&[9, 7, 7, 64], &[3, 3, 64, 48], &[1, 1], &[[1, 1]; 2]),
         (&[1, 19, 35, 32], &[3, 3, 32, 70], &[1, 1], &[[1, 1]; 2]),
-        // Strides, of even and odd sizes; windows that leave the input.
+        // Strides, of even and odd sizes; windows that reach beyond the input.
         (&[2, 14, 14, 32], &[3, 3, 32, 20], &[2, 2], &[[0, 1]; 2]),
         (&[1, 13, 31, 6], &[3, 3, 6, 70], &[2, 2], &[[1, 1]; 2]),
         (&[2, 23, 23, 3], &[7, 7, 3, 17], &[2, 2], &[[3, 3]; 2]),
-        // Without padding, where lines have an odd length; cropped; wide windows.
+        // No padding and lines of odd length; negative padding; wide filters.
         (&[2, 9, 9, 16], &[3, 3, 16, 16], &[1, 1], &[[0, 0]; 2]),
         (&[1, 12, 11, 40], &[3, 3, 40, 33], &[1, 1], &[[-1, 1], [2, -2]]),
         (&[1, 10, 10, 48], &[5, 5, 48, 10], &[1, 1], &[[2, 2]; 2]),
-        // Single pixels, in place and with strides; slices of channels.
+        // 1×1 filters, in place and with strides; slices of channels.
         (&[3, 7, 7, 64], &[1, 1, 64, 96], &[1, 1], &[[0, 0]; 2]),
         (&[2, 12, 12, 64], &[1, 1, 64, 40], &[2, 2], &[[0, 0]; 2]),
         (&[2, 4, 4, 1024], &[1, 1, 1024, 34], &[1, 1], &[[0, 0]; 2]),
         (&[1, 6, 5, 128], &[3, 3, 128, 260], &[1, 1], &[[1, 1]; 2]),
-        // One and three dimensions, and one element of everything.
+        // One and three dimensions, and a size of one everywhere.
         (&[2, 40, 32], &[5, 32, 24], &[1], &[[2, 2]]),
         (&[1, 5, 6, 7, 32], &[3, 3, 3, 32, 18], &[1, 1, 1], &[[1, 1]; 3]),
         (&[1, 1, 1, 1], &[1, 1, 1, 1], &[1, 1], &[[0, 0]; 2]),

@@ -14,7 +14,7 @@ pub struct Weights {
     pub channel: usize,
     pub feature: usize,
     element: usize,
-    /// Widens elements to f32. `None`: they are f32, or become words of pairs.
+    /// Widens elements to f32. `None`: they are f32.
     pub widen: Option<TileFn>,
     /// For pairs of bf16 channels: what makes the 32-bit words, and the elements between the two channels.
     pairs: Option<(Pairs, usize)>,

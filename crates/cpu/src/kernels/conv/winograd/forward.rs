@@ -1,7 +1,8 @@
-//! `x: [B, H, W, C], kernel [3, 3, C, F] → y: [B, H', W', F]`, and the input's gradient.
+//! Forward Winograd convolution and gradient w.r.t. the input: `x: [B, H, W, C], kernel: [3, 3, C, F] → y: [B, H',
+//! W', F]`.
 //!
-//! A strip of tiles at a time: its input is transformed, and for a few panels of features after the other 16 products
-//! are taken and transformed back while they are near.
+//! Each task transforms the input of one strip of tiles. Then, for a few panels of features at a time, it computes
+//! the 16 GEMMs and transforms their results back while these are in cache.
 
 use crate::kernel::Ptr;
 use crate::kernel::convolution::{has_unit_steps, is_forward};
@@ -27,11 +28,11 @@ use systole_compile::{ALIGN, Pool, Relu};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
-/// Tiles of a strip, and features whose products wait to be transformed back.
+/// Tiles of a strip (M of the GEMMs), and features whose sums are transformed back together.
 const TILES: usize = 64;
 const TOGETHER_FEATURES: usize = 64;
 const COSTS: Costs = Costs { channel: 290, feature: 300, strip: 4 };
-/// Channels whose kernel is transformed at once.
+/// Channels of the filter that one task transforms.
 const PIECE: usize = 32;
 
 pub struct Forward {
@@ -39,50 +40,51 @@ pub struct Forward {
     /// Offsets of a strip's tiles in the staged input, and of its pixels in the result.
     tiles: Vec<usize>,
     pixels: Vec<usize>,
-    /// Tiles across an image; pixels of one along both dimensions.
+    /// Tiles across an image; height and width of the result in pixels.
     columns: usize,
     height: usize,
     width: usize,
     panels: Vec<Panel>,
-    /// Panels that one task computes, and how many of them together.
+    /// Panels that one task computes, and panels that are transformed back together.
     groups: Vec<Range<usize>>,
     together: usize,
     channels: usize,
     features: usize,
-    /// Distances between transformed tiles and between arrays of their components, and the same of their products.
+    /// Elements between transformed tiles, and between the arrays of their components; then the same for the results
+    /// of the GEMMs.
     pitch: usize,
     component: usize,
     back_pitch: usize,
     back_component: usize,
-    /// Rows of a register kernel's tile in both.
+    /// Row offsets of a register tile in both.
     rows: Vec<usize>,
     back_rows: Vec<usize>,
     bias: bool,
     stored: Stored,
-    /// How sums of narrow operands are rounded where they are not stored.
+    /// Rounds the sums of narrow operands where they are pooled rather than stored.
     round_sums: Option<TileFn>,
     level: Level,
     kernel: Weights,
-    /// Offsets of the window's elements in the kernel, as the input meets them.
+    /// Offsets of the filter's nine taps, in the order of the input elements that they are multiplied by.
     taps: Vec<usize>,
     statistics: Option<BatchStatistics>,
     pooling: Option<Pooling>,
     transforms: Transforms,
 }
 
-/// Max pooling of 2 by 2, of which each window is a tile: instead of the convolution's result come its maxima and
-/// perhaps argmax.
+/// Max pooling of 2 by 2, fused: each window is a tile. Maxima, and perhaps argmax, are stored instead of the
+/// convolution's result.
 struct Pooling {
     relu: Relu,
     /// Rows and columns of windows.
     rows: usize,
     columns: usize,
     row: TileFn,
-    /// Rounds pixels to what the operand's type holds, adds the bias and rounds again.
+    /// Rounds pixels to bf16 values; where there is a bias, adds it and rounds again. `None`: operands are f32.
     round: Option<TileFn>,
 }
 
-/// Refuses what these transforms are not for.
+/// Refuses layouts, windows and strides that these transforms are not for.
 fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> std::result::Result<(), Refusal> {
     may_transform(target, [x, k])?;
     if !is_forward(c) {
@@ -95,7 +97,7 @@ fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> std::r
 }
 
 impl Forward {
-    /// Refuses where the definition is as fast, or other attributes ask for it.
+    /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
     pub fn new(
         c: &Convolution,
         bias: bool,
@@ -153,7 +155,7 @@ impl Forward {
         })
     }
 
-    /// Two more results: the sums of each image's features, and of the squares of their distances from their means.
+    /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean.
     pub fn with_statistics(mut self, level: Level) -> Forward {
         let rows = |s: Strip| self.rows(s.row, s.rows) * self.width;
         let parts = self.staging.strips_of_image().map(rows).collect();
@@ -161,28 +163,29 @@ impl Forward {
         self
     }
 
-    /// Rows of pixels of some rows of tiles.
+    /// Pixel rows of `rows` rows of tiles from row `row` on.
     fn rows(&self, row: usize, rows: usize) -> usize {
         (2 * rows).min(self.height - 2 * row)
     }
 
-    /// Features in whole vectors.
+    /// Features, each panel rounded up to whole vectors.
     fn wide(&self) -> usize {
         self.panels.iter().map(|p| p.shape.columns).sum()
     }
 
-    /// Distance between components of the transformed kernel.
+    /// Elements between components of the transformed filter.
     fn kernel_component(&self) -> usize {
         self.channels * self.wide() + APART
     }
 
-    /// One task: some features of one strip.
+    /// One task: a group of panels of one strip.
     unsafe fn strip(&self, task: usize, to: &Arrays) {
         let strip = self.staging.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let count = strip.images * strip.rows * self.columns;
         let staged = self.staging.elements().next_multiple_of(16);
-        // Sums that are not the result yet need working memory: some features of all pixels, or all of them.
+        // Pixels that are not stored as they are need working memory: some features of them where they are narrow,
+        // all features where they are pooled.
         let wide = match (&self.pooling, self.stored.narrow) {
             (Some(_), _) => self.features,
             (None, Some(_)) => self.back_pitch,
@@ -223,10 +226,10 @@ impl Forward {
         });
     }
 
-    /// Transforms the tiles of a strip, slice by slice of the channels.
+    /// Transforms the tiles of a strip, one slice of channels after the other.
     unsafe fn transform_input(&self, strip: Strip, x: *const u8, staged: *mut f32, input: *mut f32) {
         for slice in 0..self.staging.slices {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller's input has the strip; there is room for it as staged and for all components.
             unsafe {
                 (self.transforms.input)(&Tiles {
                     from: self.staging.load(x, strip, slice, staged.cast()).cast(),
@@ -243,7 +246,8 @@ impl Forward {
         }
     }
 
-    /// Transforms products back to pixels at `y`, `pixel` elements apart: of the result, or of this strip alone.
+    /// Transforms sums back to pixels at `y`, which are `pixel` elements apart. `alone`: `y` holds this strip only,
+    /// otherwise the whole result.
     unsafe fn transform_back(
         &self,
         strip: Strip,
@@ -254,7 +258,7 @@ impl Forward {
     ) {
         let height = self.rows(strip.row, strip.rows);
         let lines = if alone { height } else { self.height };
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller has the components of the strip's tiles, and room for its pixels.
         unsafe {
             (self.transforms.result)(&Pixels {
                 from: back,
@@ -275,7 +279,7 @@ impl Forward {
         }
     }
 
-    /// Stores some features of a strip's pixels, unless they are stored, and leaves their statistics.
+    /// Rounds and stores some features of a strip's pixels where they are narrow, and gathers their statistics.
     unsafe fn store(
         &self,
         strip: Strip,
@@ -301,7 +305,7 @@ impl Forward {
         }
     }
 
-    /// Whether a bias is added to sums as they are transformed back. Narrow ones are rounded before they are pooled.
+    /// Whether the back transform adds the bias. Narrow sums are rounded before that, when they are stored or pooled.
     fn adds_bias(&self) -> bool {
         self.bias
             && self.stored.adds_bias_to_sums()
@@ -312,7 +316,7 @@ impl Forward {
     unsafe fn pool_strip(&self, pooling: &Pooling, strip: Strip, sums: *mut f32, to: &Arrays) {
         let height = self.rows(strip.row, strip.rows);
         let (pixels, line) = (strip.images * height * self.width, self.width * self.features);
-        // SAFETY: sums hold the strip's pixels; its windows' results are this task's alone.
+        // SAFETY: sums hold the strip's pixels; no other task writes the results of its windows.
         unsafe {
             if let Some(round) = pooling.round {
                 let (bias, width) = (to.bias.at(0).cast_const(), (&raw const self.features).cast());
@@ -338,7 +342,7 @@ impl Forward {
         }
     }
 
-    /// The 16 products of `count` tiles and some panels.
+    /// The 16 GEMMs of `count` tiles and some panels.
     unsafe fn products(
         &self,
         panels: &[Panel],
@@ -371,7 +375,7 @@ impl Forward {
                                 bias: std::ptr::null(),
                             },
                         };
-                        // SAFETY: tables stay inside the transformed strip and kernel.
+                        // SAFETY: tables stay inside the transformed strip and filter.
                         unsafe { (panel.shape.across)(rows, &t) };
                     }
                 }
@@ -379,7 +383,7 @@ impl Forward {
         }
     }
 
-    /// The input of the task that this thread does next, to be fetched while it works with `group`.
+    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
     fn next(&self, task: usize, group: &[Panel], count: usize, x: *const u8) -> Prefetch {
         let strip = task / self.groups.len();
         if strip >= self.staging.strips() {
@@ -391,7 +395,7 @@ impl Forward {
     }
 }
 
-/// Offsets of a window's elements in the kernel, as the input meets them.
+/// Offsets of the filter's nine taps, in the order of the input elements that they are multiplied by.
 fn taps(c: &Convolution, k: &TensorType) -> Vec<usize> {
     let own = k.shape.strides();
     let tap = |d: usize, t: usize| (if c.reversal[d] { 2 - t } else { t }) * own[c.dims.kernel_spatial[d]];
@@ -420,7 +424,7 @@ impl Strips for Forward {
         self.bias.then_some((self.stored.widen, self.features))
     }
 
-    // Transforms the kernel as well, panel by panel.
+    // Packs and transforms the filter: one panel and a piece of its channels in each task.
     unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
         let cuts: Vec<(usize, usize)> = pieces(self.channels, PIECE).collect();
         let body = |task: usize| {
@@ -429,7 +433,7 @@ impl Strips for Forward {
             let at = panel.from * self.channels + first * wide;
             with_scratch(9 * n * wide * 4, |scratch| {
                 let scratch = scratch.cast::<f32>();
-                // SAFETY: pieces of the kernel; scratch holds them, the packed kernel has components for them.
+                // SAFETY: pieces of the filter; scratch holds them, and the packed filter has components for them.
                 unsafe {
                     for (t, tap) in self.taps.iter().enumerate() {
                         let from = tap + first * self.kernel.channel + panel.from * self.kernel.feature;
@@ -471,7 +475,7 @@ impl Strips for Forward {
             return false;
         }
         let Some(row) = pool_row(DType::F32, y.dtype, self.level) else { return false };
-        // Whole pixels are pooled.
+        // Windows are pooled with all features of their pixels.
         self.groups = group(self.panels.len(), 1);
         let round = self.round_sums;
         self.pooling = Some(Pooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });

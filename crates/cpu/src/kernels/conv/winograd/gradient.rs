@@ -1,8 +1,10 @@
-//! `x: [B, H, W, C], dy: [B, H', W', F] → dkernel: [3, 3, C, F]`, as the convolution that autodiff makes of it.
+//! Winograd gradient w.r.t. the filter: `x: [B, H, W, C], dy: [B, H', W', F] → dkernel: [3, 3, C, F]`, as the
+//! convolution that autodiff makes of it.
 //!
-//! For each of the 16 components a sum of products `[C, tiles]` by `[tiles, F]`, strip by strip, transformed back once at
-//! the end of a task. Tasks are parts of the batch times slices of channels times slices of features; sums over parts
-//! go up a tree. All of that follows from shapes alone.
+//! Each of the 16 components is a GEMM `[C, tiles] · [tiles, F]`, summed strip by strip and transformed back once at
+//! the end of a task. A task has a part of the batch, a slice of channels and a slice of features; the partial sums
+//! of the parts are added in a binary tree. All of this follows from shapes and the instruction set, so the number of
+//! threads changes no bits.
 
 use crate::kernel::convolution::{has_unit_steps, is_kernel_gradient};
 use crate::kernel::partial_sums::PartialSums;
@@ -21,14 +23,14 @@ use crate::simd::winograd::{COMPONENTS, Tiles, Transforms, Window};
 use systole_ir::op::Convolution;
 use systole_ir::{Result, TensorType};
 
-/// Tiles of a strip. Each strip adds to all sums.
+/// Tiles of a strip (K of the GEMMs). Each strip adds to all sums.
 const TILES: usize = 128;
 const COSTS: Costs = Costs { channel: 170, feature: 170, strip: 10 };
-/// Channels and features of a task.
+/// Channels, and features, of a task.
 const SLICE: usize = 128;
-/// Most elements of the sums of one task.
+/// Elements of the sums of one task at most: 4 MiB.
 const MOST_OF_TASK: usize = 1 << 20;
-/// Most partial sums, and most elements of all of them.
+/// Most partial sums, and most elements of all of them: 16 MiB.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
@@ -40,14 +42,14 @@ pub struct KernelGradient {
     dy_tiles: Vec<usize>,
     /// Tiles across an image.
     columns: usize,
-    /// Offsets of the transformed tiles of `x`, [`SLACK`] more at the end, and distance between components of both.
+    /// Offsets of the transformed tiles of `x` (K), with [`SLACK`] more entries; elements between components of both.
     steps: Vec<usize>,
     x_component: usize,
     dy_component: usize,
     /// Panels of one slice of features, and their columns.
     panels: Vec<Panel>,
     wide: usize,
-    /// Offsets of channels in the sums, and distance between their components.
+    /// Offsets of channels (M) in the sums, and elements between components of the sums.
     rows: Vec<usize>,
     sum_component: usize,
     channels: usize,
@@ -58,7 +60,7 @@ pub struct KernelGradient {
 }
 
 impl KernelGradient {
-    /// Refuses where the definition is as fast, or other attributes ask for it.
+    /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
     pub fn new(
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
@@ -121,7 +123,7 @@ impl KernelGradient {
         self.x.slices * self.dy.slices
     }
 
-    /// One task: a slice of the channels by a slice of the features, over the strips of one part.
+    /// One task: a slice of channels by a slice of features, over the strips of one part.
     unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (channels, features) = (rest / self.dy.slices, rest % self.dy.slices);
@@ -169,7 +171,7 @@ impl KernelGradient {
         });
     }
 
-    /// The next strip's operands, to be fetched meanwhile.
+    /// The operands of the next strip, prefetched during this one.
     fn next(&self, strip: Strip, x: *const u8, dy: *const u8) -> Prefetch {
         let rows = self.x.width.div_ceil(self.panels[0].shape.rows);
         let calls = COMPONENTS * self.panels.len() * rows;
@@ -178,7 +180,7 @@ impl KernelGradient {
 
     /// Transforms `count` tiles of the input.
     unsafe fn transform_input(&self, from: *const f32, count: usize, to: *mut f32) {
-        // SAFETY: by the caller's promise, all tiles are there, and room for them.
+        // SAFETY: the caller has all tiles, and room for their components.
         unsafe {
             (self.transforms.input)(&Tiles {
                 from,
@@ -194,7 +196,7 @@ impl KernelGradient {
         }
     }
 
-    /// Transforms `count` tiles of the cotangent, panel by panel.
+    /// Transforms `count` tiles of `dy`, panel by panel.
     unsafe fn transform_cotangent(&self, from: *const f32, count: usize, to: *mut f32) {
         for panel in &self.panels {
             // SAFETY: as for the input.
@@ -214,7 +216,7 @@ impl KernelGradient {
         }
     }
 
-    /// The 16 products of `count` tiles.
+    /// The 16 GEMMs of `count` tiles.
     unsafe fn products(
         &self,
         left: *const f32,
@@ -263,10 +265,10 @@ impl Kernel for KernelGradient {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let products = COMPONENTS * self.x_tiles.len() * self.x.strips();
         let work = (products * self.channels * self.features) as f64 / 50.0;
-        // SAFETY: tasks have their own sums.
+        // SAFETY: tasks write disjoint sums.
         let task =
             |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
-        // SAFETY: as above; tasks set all of them.
+        // SAFETY: as above; the tasks of a part write all of its sums.
         unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How a result is cut into Winograd tiles, and when their transforms pay.
+//! How a result is cut into Winograd tiles, and the cost model that says when transforms pay.
 
 use crate::kernels::conv::operands::is_paired;
 use crate::kernels::conv::staging::Axis;
@@ -7,12 +7,12 @@ use crate::simd::level::Target;
 use crate::simd::winograd::COMPONENTS;
 use systole_ir::TensorType;
 
-/// Why transforms are refused.
+/// Refusals by the Winograd kernels.
 pub const NO_WINDOW: &str = "its window is not 3 by 3 of unit strides and dilations: F(2×2, 3×3) has no tiles for others, \
                              which would need transforms of their own";
 pub const NO_GAIN: &str = "transforms cost more than the products that they save";
 
-/// Whether a convolution may be computed through transforms, and nothing is better at any size.
+/// Refuses where transforms are switched off, or where pairs of bf16 are better at any size.
 pub fn may_transform(target: Target, [x, k]: [&TensorType; 2]) -> Result<(), Refusal> {
     if !target.winograd {
         return Err("transforms are switched off".into());
@@ -26,23 +26,23 @@ pub fn may_transform(target: Target, [x, k]: [&TensorType; 2]) -> Result<(), Ref
     Ok(())
 }
 
-/// What transforming the kernel costs, one way, in multiply-adds for each pair of channel and feature.
+/// Cost of transforming the filter, one way, in multiply-adds for each pair of channel and feature.
 const KERNEL: usize = 90;
-/// Fewest channels and features, and most pairs of them: the transformed kernel takes 64 bytes for each.
+/// Fewest channels and features, and most pairs of them: the transformed filter takes 64 bytes for each pair.
 const NARROWEST: usize = 16;
 const MOST_PAIRS: usize = 1 << 20;
 
-/// What one way through the transforms costs beside the products, in multiply-adds. Measured where the definition's
-/// multiply-adds go through at full speed; it includes what short sums cost the products.
+/// Cost of the transforms one way, beside the GEMMs, in multiply-adds. Measured where the direct kernel runs at full
+/// speed; includes what a short K costs the GEMMs.
 pub struct Costs {
-    /// For each tile: of one channel and of one feature.
+    /// For each tile: of one channel, and of one feature.
     pub channel: usize,
     pub feature: usize,
-    /// For each strip: of one element of the transformed kernel or of its sums.
+    /// For each strip: of one element of the transformed filter, or of its sums.
     pub strip: usize,
 }
 
-/// The sizes of a convolution's result, of its channels, and the strips that it is cut into.
+/// Sizes of a convolution's result and of its channels, and the strips that it is cut into.
 pub struct Sizes {
     pub batch: usize,
     pub pixels: [usize; 2],
@@ -52,7 +52,7 @@ pub struct Sizes {
 }
 
 impl Costs {
-    /// Whether transforms pay for a convolution with windows of 3 by 3.
+    /// Whether transforms pay for a convolution with a 3×3 filter.
     pub fn pays(&self, s: &Sizes) -> bool {
         let tiles = s.batch * s.pixels[0].div_ceil(2) * s.pixels[1].div_ceil(2);
         let pairs = s.channels * s.features;
@@ -63,7 +63,8 @@ impl Costs {
     }
 }
 
-/// The axes of `x: [B, H, W, C]` for a result of `rows` by `columns` pixels: a pixel of the staging is a tile.
+/// The axes of `x: [B, H, W, C]` for a result of so many rows and columns of pixels. A staged pixel is a tile, which
+/// reads `reach` by `reach` elements.
 pub fn axes(x: &TensorType, padding: &[[i64; 2]], result: [usize; 2], reach: usize) -> Vec<Axis> {
     let axis = |i: usize| Axis {
         size: x.shape[i + 1],
@@ -77,11 +78,12 @@ pub fn axes(x: &TensorType, padding: &[[i64; 2]], result: [usize; 2], reach: usi
     vec![axis(0), axis(1)]
 }
 
-/// Distance between transformed tiles of so many channels: whole vectors, and not a power of two times a line.
+/// Elements from one transformed tile to the next: whole vectors, and a cache line so that powers of two do not
+/// alias.
 pub fn padded(channels: usize) -> usize {
     channels.next_multiple_of(16) + 16
 }
 
-/// Elements between arrays of one component each, beside what they hold: so that the same element of all components does
-/// not fall into one set of a cache.
+/// Elements between the arrays of two components, beside what they hold: otherwise the same element of all components
+/// could fall into one cache set.
 pub const APART: usize = 16;
