@@ -1,12 +1,14 @@
-//! Attention of bf16 by products of pairs: words of 32 bits hold two neighbouring steps of a sum.
+//! Attention of bf16 with GEMMs of pairs (VDPBF16PS or tile registers): a word of 32 bits holds two neighbouring K
+//! steps.
 //!
-//! Scores are summed in f32, and so is all that happens along them; weights and the derivatives by scores are rounded to
-//! bf16 where they become operands again, as a program without this kernel would. Sums over queries, which give the
-//! derivatives by keys and values, have the features as rows and the keys as columns: then pairs of queries are the words
-//! of both operands, and only two rows of scores have to be interleaved.
+//! Scores are accumulated in f32, and softmax and its gradient are f32. Weights and gradients w.r.t. the scores are
+//! rounded to bf16 where they become operands of a GEMM, as in a program without this kernel. The GEMMs for dK and dV
+//! reduce over queries, and have features as rows and keys as columns: so the words of both operands are pairs of
+//! queries, and only two rows of scores have to be interleaved.
 //!
-//! Tile registers take whole tiles: operands have zeros after their last word up to a multiple of sixteen, and there is
-//! room for as many rows and columns of sums. What the rows and columns beyond the last ones hold meets no others.
+//! Tile registers take whole tiles. Operands are padded with zeros along the reduction to a multiple of sixteen words, and there
+//! is room for whole tiles of rows and columns of sums. Rows and columns beyond the last ones may hold anything: they
+//! contribute to sums beyond the result only.
 
 use crate::kernel::Ptr;
 use crate::kernels::attention::{Arrays, AttentionKernel, Columns, LINE, Room, Row, Rows, multiply};
@@ -22,22 +24,23 @@ use std::ops::Range;
 use systole_ir::DType;
 use systole_ir::attention::Wanted;
 
-/// What products of pairs need.
+/// GEMMs of bf16 pairs, and what prepares their operands.
 pub struct Pairs {
+    /// Register tiles of the GEMMs whose results have keys, or features of either kind, as columns (N).
     pub to_keys: Shape<f32>,
     pub to_width: Shape<f32>,
     pub to_depth: Shape<f32>,
-    /// What computes all of them, where the level has tile registers.
+    /// The kernels that compute all of these, where the level has tile registers.
     tiles: Option<Spread>,
     pack: PackFn<f32>,
-    /// Packs pairs of rows whose features are rows of a left operand.
+    /// Packs pairs of rows as a left operand whose rows are features.
     pack_left: PackFn<f32>,
     interleave: TileFn,
     round: TileFn,
 }
 
 impl Pairs {
-    /// For so many keys, features of keys and features of values; `None` where the level has no such products.
+    /// For so many keys, features of keys and features of values. `None` where the level has no such GEMMs.
     pub fn new(level: Level, sizes: [usize; 3]) -> Option<Pairs> {
         match amx::kernels_of(level) {
             Some(kernels) => Pairs::with_tiles(kernels, level.vectors()),
@@ -45,7 +48,7 @@ impl Pairs {
         }
     }
 
-    /// By tile registers, beside vectors of a level.
+    /// By tile registers; `vectors` is the level of all other loops.
     pub(crate) fn with_tiles(kernels: &amx::Kernels, vectors: Level) -> Option<Pairs> {
         let [pack_left, pack] = amx::pack::packs(DType::BF16, vectors)?;
         Some(Pairs {
@@ -60,7 +63,7 @@ impl Pairs {
         })
     }
 
-    /// By vectors.
+    /// By vectors (VDPBF16PS).
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn with_vectors(level: Level, [keys, width, depth]: [usize; 3]) -> Option<Pairs> {
         use crate::simd::gemm::shape_halves;
@@ -82,22 +85,22 @@ impl Pairs {
         None
     }
 
-    /// Words of so many steps in an operand, zeros after the last ones included.
+    /// Words of so many K steps in an operand, with the zeros after the last ones.
     fn words(&self, steps: usize) -> usize {
         if self.tiles.is_some() { words(steps).next_multiple_of(LANES) } else { words(steps) }
     }
 
-    /// Rows that a left operand, and sums, of so many have room for.
+    /// Rows that a left operand, or a result, of `rows` rows has room for.
     fn rows(&self, rows: usize) -> usize {
         if self.tiles.is_some() { rows.next_multiple_of(LANES) } else { rows }
     }
 
-    /// This thread's tile registers for these products, where they need them.
+    /// Configures this thread's tile registers until the guard is dropped, if these GEMMs need them.
     fn configured(&self) -> Option<Configured> {
         self.to_keys.registers.map(|r| Configured::new(r, COLUMNS))
     }
 
-    /// Packed pairs of rows, their features `stride` apart, as a left operand whose rows are features.
+    /// A left operand whose rows (M) are features, from packed pairs of rows with `stride` words for each pair.
     fn features(&self, at: *mut f32, stride: usize) -> Rows {
         Rows { at, row: if self.tiles.is_some() { LANES } else { 1 }, step: stride }
     }
@@ -112,7 +115,7 @@ impl Pairs {
         c: Rows,
         add: bool,
     ) {
-        // SAFETY: the caller's matrices, which have room for whole tiles where registers are tiles.
+        // SAFETY: the caller's matrices, which have room for whole tiles where tile registers are used.
         unsafe {
             match &self.tiles {
                 Some(tiles) => multiply_tiles(tiles, [m, n, k], a, b, c, add),
@@ -122,7 +125,7 @@ impl Pairs {
     }
 }
 
-/// As [`multiply`], of whole tiles: what lies beyond the sums' last rows and columns is overwritten.
+/// As [`multiply`], by whole tiles: what lies beyond the last rows and columns of `c` is overwritten.
 unsafe fn multiply_tiles(tiles: &Spread, [m, n, k]: [usize; 3], a: Rows, b: Columns, c: Rows, add: bool) {
     const WORD: usize = size_of::<f32>();
     let left = |row: usize| a.at.wrapping_add(row * a.row).cast_const().cast::<u8>();
@@ -151,32 +154,32 @@ unsafe fn multiply_tiles(tiles: &Spread, [m, n, k]: [usize; 3], a: Rows, b: Colu
     }
 }
 
-/// Words of so many steps.
+/// Words of so many K steps.
 fn words(steps: usize) -> usize {
     steps.div_ceil(2)
 }
 
-/// Where a task's arrays lie in its scratch, in words.
+/// Offsets of a task's arrays in its scratch, in words.
 struct Places {
     keys_turned: usize,
-    /// Pairs of values forward, pairs of keys backward.
+    /// Pairs of rows of V in the forward pass, of K in the gradient.
     rows: usize,
     queries: usize,
     scores: usize,
-    /// Scores rounded, in pairs along the keys.
+    /// Weights, or gradients w.r.t. the scores, as bf16 in pairs along the keys.
     rounded: usize,
     output: usize,
     bits: usize,
-    /// The derivative's.
+    /// For the gradient only.
     values_turned: usize,
     cotangent: usize,
     slopes: usize,
-    /// Pairs of queries: queries and cotangents by features, weights and slopes by keys.
+    /// Pairs of queries: Q and the output's gradient by features, weights and gradients w.r.t. the scores by keys.
     query_pairs: usize,
     cotangent_pairs: usize,
     weight_pairs: usize,
     slope_pairs: usize,
-    /// Sums by features and keys; a copy with keys as rows.
+    /// Partial sums of dK and dV, features by keys; a transposed copy, keys by features.
     sums: usize,
     turned: usize,
     total: usize,
@@ -211,7 +214,7 @@ impl AttentionKernel {
         }
     }
 
-    /// Words between rows of so many steps: whole lines and one more, so that rows do not share sets of the cache.
+    /// Words between rows of `steps` K steps: whole cache lines and one more, so that powers of two do not alias.
     fn words_of(&self, steps: usize) -> usize {
         words(steps).next_multiple_of(LINE) + LINE
     }
@@ -221,12 +224,12 @@ impl AttentionKernel {
         self.pair_places(pairs).total * 4
     }
 
-    /// Floats of a task's derivatives by keys and values.
+    /// Floats of a task's partial sums of dK and dV.
     pub(crate) fn pair_sums_of_one(&self, pairs: &Pairs) -> usize {
         (pairs.rows(self.width) + pairs.rows(self.depth)) * self.score_row()
     }
 
-    /// Rows of a head as they are, words along the features.
+    /// Copies rows of a head as they are: words are pairs along the features.
     unsafe fn words_of_rows(
         &self,
         pairs: &Pairs,
@@ -238,7 +241,8 @@ impl AttentionKernel {
         let (row, last) = (self.words_of(features), words(features) - 1);
         for r in 0..rows {
             let (from, to) = (from.wrapping_add(r * self.heads * features * 2), to.wrapping_add(r * row));
-            // SAFETY: the caller's rows and room for them; the half of a last word is zero, and so are those after it.
+            // SAFETY: the caller has these rows, and room for them; the second half of an odd last word is zero, as
+            // is the rest.
             unsafe {
                 to.add(last).write_bytes(0, pairs.words(features) - last);
                 std::ptr::copy_nonoverlapping(from.cast_const(), to.cast(), features * 2);
@@ -247,7 +251,7 @@ impl AttentionKernel {
         Rows { at: to, row, step: 1 }
     }
 
-    /// Words of two neighbouring rows of a head, for each feature, packed by one of the two.
+    /// Packs words of two neighbouring rows of a head, for each feature.
     unsafe fn pairs_of_rows(
         &self,
         (pairs, pack): (&Pairs, PackFn<f32>),
@@ -268,11 +272,11 @@ impl AttentionKernel {
             dst: to,
             stride,
         };
-        // SAFETY: the caller's rows and room for the pairs.
+        // SAFETY: the caller has these rows, and room for the pairs.
         unsafe { pack(&[panel]) };
     }
 
-    /// Rows of a head as columns of a right operand, words along the features.
+    /// Packs rows of a head as columns of a right operand: words are pairs along the features.
     unsafe fn turned_pairs(
         &self,
         pairs: &Pairs,
@@ -300,7 +304,7 @@ impl AttentionKernel {
         Columns { at: to, step: columns, tile: pairs.words(features) * columns }
     }
 
-    /// All of a task; `shared` has the sums of all tasks where a head has several.
+    /// All of a task. `shared` has the partial sums of all tasks, where a head has several.
     pub(crate) unsafe fn by_pairs(
         &self,
         pairs: &Pairs,
@@ -311,7 +315,7 @@ impl AttentionKernel {
     ) {
         let (head, part) = (task / self.parts, task % self.parts);
         let _registers = pairs.configured();
-        // SAFETY: by the caller's promise.
+        // SAFETY: by the caller's promise; the registers are configured.
         unsafe {
             if self.found.gradient.is_none() {
                 self.forward_by_pairs(pairs, io, head, part, scratch);
@@ -375,7 +379,8 @@ impl AttentionKernel {
         }
     }
 
-    /// Slopes of a block of queries in place of what they are made from, and the same rounded.
+    /// Gradients w.r.t. the scores of a block of queries, in place of those w.r.t. the weights, and the same rounded
+    /// to bf16.
     unsafe fn slopes_of_block(
         &self,
         pairs: &Pairs,
@@ -388,7 +393,7 @@ impl AttentionKernel {
         let score_row = self.score_row();
         for (r, query) in block.enumerate() {
             let own = |x: Rows| x.at.wrapping_add(r * score_row);
-            // SAFETY: the caller's rows of scores, and room for a row's random bits.
+            // SAFETY: the caller has these rows of scores, and room for the random bits of a row.
             unsafe {
                 let bits = self.bits(io.random, head, query, room);
                 let mut row = Row { scale: self.scale(), ..self.row(own(scores), own(slopes), bits) };
@@ -399,10 +404,11 @@ impl AttentionKernel {
         }
     }
 
-    /// Words of two neighbouring rows of scores, for `whole` keys.
+    /// Interleaves two neighbouring rows of scores to words, for `whole` keys. The last of an odd number is paired
+    /// with zeros.
     unsafe fn pairs_of_scores(&self, pairs: &Pairs, from: Rows, [rows, whole]: [usize; 2], to: *mut f32) {
         let score_row = self.score_row();
-        // SAFETY: the caller's rows with room for one more, and room for their pairs in whole tiles.
+        // SAFETY: the caller's rows have room for one more, and there is room for their pairs in whole tiles.
         unsafe {
             if rows % 2 == 1 {
                 from.at.add(rows * score_row).write_bytes(0, whole);
@@ -419,7 +425,7 @@ impl AttentionKernel {
         }
     }
 
-    /// Stores a block's derivatives by queries.
+    /// Stores dQ of a block.
     unsafe fn store_queries(&self, output: Rows, head: usize, block: Range<usize>, dq: Ptr) {
         for (r, query) in block.enumerate() {
             // SAFETY: the caller's rows of sums; the result has a row for each query.
@@ -430,7 +436,7 @@ impl AttentionKernel {
         }
     }
 
-    /// The derivatives by a task's queries, and its share of those by keys and values at `sums`: features by keys.
+    /// dQ of a task's queries, and the task's partial sums of dK and dV at `sums`: features by keys.
     unsafe fn backward_by_pairs(
         &self,
         pairs: &Pairs,
@@ -492,7 +498,8 @@ impl AttentionKernel {
         }
     }
 
-    /// Adds the sums of a head's tasks in a tree and stores them, keys as rows again; `room` is a task's scratch.
+    /// Adds the partial sums of a head's tasks and stores dK and dV, transposed back to keys by features. `room` is
+    /// the scratch of a task.
     pub(crate) unsafe fn store_sums_by_pairs(
         &self,
         pairs: &Pairs,
@@ -537,7 +544,7 @@ impl AttentionKernel {
     }
 }
 
-/// Numbers rounded to bf16, the first of a word in its lower half.
+/// Rounds numbers to bf16; the first of a word is its lower half.
 struct Round;
 impl Tile for Round {
     #[inline(always)]
@@ -548,7 +555,7 @@ impl Tile for Round {
     }
 }
 
-/// Words of two arrays' numbers, rounded to bf16.
+/// Interleaves two rows of f32 as words of bf16; the first row gives the lower halves.
 struct Interleave;
 impl Tile for Interleave {
     #[inline(always)]

@@ -1,10 +1,11 @@
-//! Attention and its derivative, a few queries of a head at a time: their scores against all keys stay in a near cache
-//! and never become an array. The derivative computes them again.
+//! Fused attention and its gradient, by blocks of queries of a head: the scores of a block against all keys stay in
+//! cache and never become an array. The gradient computes them again.
 //!
-//! A task has a head, or some of its queries where there are few heads. It brings keys and values into the order in
-//! which products read them, then takes block after block of queries through all of it. With a causal mask, blocks end
-//! at the diagonal. Everything is in f32 until results are stored. Blocks and tasks are functions of shapes and the
-//! instruction set; sums over the tasks of a head are added in a tree.
+//! A task has a head, or some of its queries where there are few heads. It packs keys and values as its GEMMs read
+//! them, then takes one block of queries after the other against all keys: keys are not blocked, and the softmax is
+//! not an online one. With a causal mask, a block ends at the diagonal. Everything is f32 until results are stored,
+//! except in [`bf16_pairs`]. Blocks and tasks follow from shapes and the instruction set, and partial sums of the
+//! tasks of a head are added in a binary tree, so the number of threads changes no bits.
 
 mod bf16_pairs;
 #[cfg(test)]
@@ -25,19 +26,19 @@ use systole_compile::Step;
 use systole_ir::attention::{AttentionMatch, Dropped, Wanted};
 use systole_ir::{DType, Result};
 
-/// Tiles of rows in a block of queries, at most.
+/// Register tiles of rows (M) in a block of queries, at most.
 const TILES: usize = 4;
-/// Bytes of a block's scores, about.
+/// Bytes of a block's scores, approximately.
 const SCORES: usize = 256 << 10;
 /// Tasks to aim at, and the fewest queries of one.
 const TASKS: usize = 16;
 const FEWEST: usize = 64;
-/// Numbers of a cache line: arrays in scratch begin at one.
+/// f32 numbers of a cache line: arrays in scratch begin at one.
 const LINE: usize = 16;
-/// Independent sums along a row.
+/// Independent accumulators of a reduction along a row.
 const CHAINS: usize = 32;
 
-/// Attention or its derivative.
+/// Attention or its gradient.
 pub struct AttentionKernel {
     found: AttentionMatch,
     batch: usize,
@@ -58,15 +59,16 @@ pub struct AttentionKernel {
     words: Words,
     soften: TileFn,
     slope: TileFn,
+    /// Register tiles of the GEMMs whose results have keys, or features of either kind, as columns (N).
     to_keys: Shape<f32>,
     to_width: Shape<f32>,
     to_depth: Shape<f32>,
-    /// Products of bf16, where the level has those of pairs.
+    /// GEMMs of bf16 pairs, where the level has them. `None`: GEMMs are f32.
     pairs: Option<Pairs>,
 }
 
-/// A matrix in f32 as a left operand: any two strides. Tile registers read sixteen steps that lie together, and the next
-/// ones at sixteen times the stride.
+/// A matrix in f32 with any two strides: a left operand (A) or a result. As a left operand, tile registers read
+/// sixteen contiguous words of K, and the next ones at sixteen times `step`.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
     at: *mut f32,
@@ -74,7 +76,7 @@ pub(crate) struct Rows {
     step: usize,
 }
 
-/// A right operand: steps of vectors, and where the next tile of columns begins.
+/// A right operand (B): whole vectors for each K step, and the distance to the next tile of columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns {
     at: *mut f32,
@@ -82,7 +84,7 @@ pub(crate) struct Columns {
     tile: usize,
 }
 
-/// Hands out a task's scratch.
+/// Allocates offsets in a task's scratch, one after the other.
 pub(crate) struct Room {
     taken: usize,
 }
@@ -95,7 +97,7 @@ impl Room {
     }
 }
 
-/// Where a task's arrays lie in its scratch, in floats.
+/// Offsets of a task's arrays in its scratch, in floats.
 struct Places {
     keys_turned: usize,
     values: usize,
@@ -103,18 +105,18 @@ struct Places {
     scores: usize,
     output: usize,
     bits: usize,
-    /// The derivative's.
+    /// For the gradient only.
     keys: usize,
     values_turned: usize,
     cotangent: usize,
     slopes: usize,
-    /// Sums of the derivatives by keys and values, one after the other.
+    /// Partial sums of dK and of dV, one after the other.
     sums: usize,
     total: usize,
 }
 
 impl AttentionKernel {
-    /// By these products of pairs, or by those of f32; `level` is that of vectors.
+    /// With GEMMs of these pairs, or of f32; `level` is that of vectors.
     fn with(found: &AttentionMatch, step: &Step, level: Level, pairs: Option<Pairs>) -> AttentionKernel {
         let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
         let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
@@ -150,7 +152,7 @@ impl AttentionKernel {
         }
     }
 
-    /// Floats between rows of copies with so many columns: whole tiles.
+    /// Floats between rows of `columns` columns: whole tiles.
     fn padded(shape: &Shape<f32>, columns: usize) -> usize {
         columns.next_multiple_of(shape.columns)
     }
@@ -163,7 +165,7 @@ impl AttentionKernel {
         Self::padded(&self.to_depth, self.depth)
     }
 
-    /// Floats between rows of scores. Not a power of two: rows must not fall into the same cache sets.
+    /// Floats between rows of scores: a cache line more than whole tiles, so that powers of two do not alias.
     fn score_row(&self) -> usize {
         Self::padded(&self.to_keys, self.keys) + LINE
     }
@@ -189,28 +191,28 @@ impl AttentionKernel {
         }
     }
 
-    /// Floats of a task's derivatives by keys and values.
+    /// Floats of a task's partial sums of dK and dV.
     fn sums_of_one(&self) -> usize {
         self.keys * (self.width_row() + self.depth_row())
     }
 
-    /// As [`AttentionKernel::sums_of_one`], however products are computed.
+    /// As [`AttentionKernel::sums_of_one`], whichever the GEMMs.
     fn sums_of_a_task(&self) -> usize {
         self.pairs.as_ref().map_or_else(|| self.sums_of_one(), |pairs| self.pair_sums_of_one(pairs))
     }
 
-    /// Keys that the query sees, from the first on.
+    /// Keys that a query attends to: so many from the first on.
     fn seen(&self, query: usize) -> usize {
         if self.found.attention.causal { self.keys.min(query + 1) } else { self.keys }
     }
 
-    /// Address of a place of a head in an array `[batch, places, heads, features]`.
+    /// Address of a position (`place`) of a head in an array `[batch, places, heads, features]`.
     fn address(&self, array: Ptr, head: usize, places: usize, place: usize, features: usize) -> *mut u8 {
         let (b, n) = (head / self.heads, head % self.heads);
         array.at((((b * places) + place) * self.heads + n) * features * self.dtype.size())
     }
 
-    /// Copies rows of a head as f32, `stride` floats apart, with zeros after the features.
+    /// Copies rows of a head as f32 to rows `stride` floats apart, with zeros after the features.
     unsafe fn rows(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32, stride: usize) {
         let size = self.dtype.size();
         let panel = PanelArgs {
@@ -224,11 +226,11 @@ impl AttentionKernel {
             dst: to,
             stride,
         };
-        // SAFETY: the caller's rows and room for the copy.
+        // SAFETY: the caller has these rows, and room for the copy.
         unsafe { (self.pack)(&[panel]) };
     }
 
-    /// Copies rows of a head so that they are columns of a right operand.
+    /// Packs rows of a head as columns of a right operand: a transposed copy in panels.
     unsafe fn turned(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32) -> Columns {
         let (size, columns) = (self.dtype.size(), self.to_keys.columns);
         let lane = self.heads * features * size;
@@ -250,9 +252,9 @@ impl AttentionKernel {
         Columns { at: to, step: columns, tile: features * columns }
     }
 
-    /// Stores a row of results, multiplied.
+    /// Multiplies a row of results by `by` and stores it.
     unsafe fn store(&self, row: *mut f32, by: f32, features: usize, to: *mut u8) {
-        // SAFETY: the caller's row and its place in the result.
+        // SAFETY: the caller's row and its destination have `features` elements.
         unsafe {
             lanes_mut::<f32>(row.cast(), features).iter_mut().for_each(|x| *x *= by);
             match self.narrow {
@@ -275,18 +277,18 @@ impl AttentionKernel {
         })
     }
 
-    /// The keys that a task's queries see.
+    /// Number of keys that a task's queries attend to.
     fn keys_of(&self, part: usize) -> usize {
         self.seen((self.queries * (part + 1) / self.parts).max(1) - 1)
     }
 
-    /// Random bits of a query's weights, where some are dropped.
+    /// Random bits for the weights of a query; null without dropout.
     unsafe fn bits(&self, state: Ptr, head: usize, query: usize, buffer: *mut f32) -> *const u32 {
         if self.found.attention.dropout.is_none() {
             return std::ptr::null();
         }
         let first = (head * self.queries + query) * self.keys;
-        // SAFETY: the buffer has room for the words of a row and for two counters' more.
+        // SAFETY: the buffer has room for the words of a row, and for those that come before and after them.
         unsafe { self.words.draw(state.at(0).cast(), first, self.seen(query), buffer.cast()) }
     }
 
@@ -332,10 +334,10 @@ impl AttentionKernel {
         }
     }
 
-    /// A loop along the scores that a query sees; those of the other keys of its block become 0.
+    /// Runs a loop along the scores that a query attends to. Those of the other keys of its block become 0.
     unsafe fn along(&self, f: TileFn, row: &mut Row, seen: usize, all: usize) {
         let nothing: *const u8 = std::ptr::null();
-        // SAFETY: the row has `all` scores, and as many slopes where there are any.
+        // SAFETY: the row has `all` scores, and as many gradients where there are any.
         unsafe {
             f((&raw mut *row).cast(), nothing, nothing, nothing, seen);
             row.scores.add(seen).write_bytes(0, all - seen);
@@ -354,7 +356,7 @@ impl AttentionKernel {
         stride: usize,
     ) -> Rows {
         let q = self.address(io.q, head, self.queries, block.start, self.width);
-        // SAFETY: the caller's queries and room for them.
+        // SAFETY: the caller has these queries, and room for them.
         unsafe {
             self.rows(q, self.width, block.len(), to, stride);
             let scale = self.found.attention.scale as f32;
@@ -363,7 +365,7 @@ impl AttentionKernel {
         Rows { at: to, row: stride, step: 1 }
     }
 
-    /// The derivatives by a task's queries, and its share of those by keys and values at `sums`.
+    /// dQ of a task's queries, and the task's partial sums of dK and dV at `sums`.
     unsafe fn backward(&self, io: &Arrays, head: usize, part: usize, scratch: *mut f32, sums: *mut f32) {
         let at = self.places();
         let place = |offset: usize| scratch.wrapping_add(offset);
@@ -417,7 +419,8 @@ impl AttentionKernel {
         }
     }
 
-    /// Adds the sums of a head's tasks, so many numbers each, in a tree.
+    /// Adds the partial sums of a head's tasks in a binary tree, `each` floats per task; the first ones receive the
+    /// result.
     unsafe fn add_sums(&self, sums: *mut f32, each: usize) {
         // SAFETY: the tasks' sums lie one after the other.
         unsafe {
@@ -433,10 +436,10 @@ impl AttentionKernel {
         }
     }
 
-    /// Adds the sums of a head's tasks in a tree and stores them.
+    /// Adds the partial sums of a head's tasks and stores dK and dV.
     unsafe fn store_sums(&self, io: &Arrays, head: usize, sums: *mut f32) {
         let (width, depth, each) = (self.width_row(), self.depth_row(), self.sums_of_one());
-        // SAFETY: the tasks' sums lie one after the other.
+        // SAFETY: the tasks' sums lie one after the other, and results have a row for each key.
         unsafe {
             self.add_sums(sums, each);
             let dv = sums.add(self.keys * width);
@@ -453,7 +456,7 @@ impl AttentionKernel {
     }
 }
 
-/// One call's arrays.
+/// The arrays of one call.
 pub(crate) struct Arrays {
     q: Ptr,
     k: Ptr,
@@ -479,7 +482,7 @@ impl Arrays {
         }
     }
 
-    /// Where a part of the derivative goes, if it is wanted.
+    /// Destination of dQ, dK or dV, if it is wanted.
     fn result_of(&self, found: &AttentionMatch, wanted: Wanted) -> Option<Ptr> {
         let (_, results) = found.gradient.as_ref()?;
         results.iter().position(|&r| r == wanted).map(|i| self.out[i])
@@ -507,7 +510,7 @@ impl Kernel for AttentionKernel {
             let (head, part) = (task / self.parts, task % self.parts);
             with_scratch(bytes, |scratch| {
                 let scratch: *mut f32 = scratch.cast();
-                // SAFETY: arrays are those the kernel was made for; each task has its own queries and sums.
+                // SAFETY: arrays are those that the kernel was made for; each task has its own queries and sums.
                 unsafe {
                     if let Some(pairs) = &self.pairs {
                         self.by_pairs(pairs, &arrays, task, scratch, shared);
@@ -543,7 +546,7 @@ impl Kernel for AttentionKernel {
     }
 }
 
-/// `c: [m, n] = a: [m, k] · b: [k, n]`, or added to it.
+/// `c: [m, n] = a: [m, k] · b: [k, n]`; with `add`, the product is added to `c`.
 unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Columns, c: Rows, add: bool) {
     let panels = m.div_ceil(shape.rows());
     for panel in 0..panels {
@@ -570,27 +573,29 @@ unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Column
                 ahead: std::ptr::null(),
                 ahead_step: 0,
             };
-            // SAFETY: the caller's matrices; right operands have whole vectors.
+            // SAFETY: the caller's matrices; rows of right operands are whole vectors.
             unsafe { shape.kernel(to - from, Left::Strided, columns)(&product) };
         }
     }
 }
 
-/// The scores of a query, and what a loop along them needs and gives.
+/// The scores of a query, with arguments and results of a loop along them.
 pub(crate) struct Row {
     scores: *mut f32,
-    /// Derivatives by the weights, which become those by the scores.
+    /// Gradients w.r.t. the weights, which are replaced by those w.r.t. the scores.
     slopes: *mut f32,
-    /// Null where nothing is dropped.
+    /// Random bits; null without dropout. Weights whose bits are below `threshold` are dropped, the others are
+    /// multiplied by `factor`.
     bits: *const u32,
     threshold: u32,
     factor: f32,
-    /// What scores are multiplied by first.
+    /// Scores are multiplied by this before the softmax.
     scale: f32,
+    /// Sum of the exponentials.
     sum: f32,
 }
 
-/// The greatest of some numbers.
+/// The maximum; NaNs are skipped.
 #[inline(always)]
 fn greatest(x: &[f32]) -> f32 {
     let mut most = [f32::NEG_INFINITY; CHAINS];
@@ -603,7 +608,7 @@ fn greatest(x: &[f32]) -> f32 {
     most.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m })
 }
 
-/// The sum over `f` of each pair.
+/// Sum over `f` of each pair: independent accumulators, added in a binary tree, then the remaining pairs in order.
 #[inline(always)]
 fn total(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut sums = [0f32; CHAINS];
@@ -623,7 +628,7 @@ fn total(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     x_rest.iter().zip(y_rest).fold(sums[0], |s, (&x, &y)| s + f(x, y))
 }
 
-/// Exponentials of scores less the greatest, and their sum.
+/// Replaces numbers by exponentials of their distances from the maximum, and returns the sum of these.
 #[inline(always)]
 fn exponentials<I: Isa>(x: &mut [f32]) -> f32 {
     let top = greatest(x);
@@ -639,7 +644,7 @@ fn scaled(x: &mut [f32], scale: f32) {
     }
 }
 
-/// Sets what is dropped to 0 and multiplies the rest.
+/// Dropout: sets weights whose bits are below the threshold to 0 and multiplies the others.
 #[inline(always)]
 fn drop_some(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
     for (x, &bits) in x.iter_mut().zip(bits) {
@@ -648,7 +653,8 @@ fn drop_some(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
     }
 }
 
-/// Scores of a [`Row`] become weights that are still to be divided by their sum.
+/// Softmax without its division, then dropout: scores of a [`Row`] become weights that are still to be divided by
+/// `sum`.
 struct Soften;
 impl Tile for Soften {
     #[inline(always)]
@@ -666,12 +672,13 @@ impl Tile for Soften {
     }
 }
 
-/// Scores of a [`Row`] become weights, derivatives by weights those by scores.
+/// Softmax, dropout and their gradient: scores of a [`Row`] become weights after dropout, and gradients w.r.t. the
+/// weights those w.r.t. the scores: `dS = P ⊙ (dP − Σ P ⊙ dP)`, with `P` before dropout.
 struct Slope;
 impl Tile for Slope {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as for `Soften`; scores and slopes are different arrays.
+        // SAFETY: as for `Softmax`; scores and gradients are different arrays.
         unsafe {
             let row = &mut *dst.cast::<Row>();
             let x = std::slice::from_raw_parts_mut(row.scores, n);
@@ -691,7 +698,7 @@ impl Tile for Slope {
     }
 }
 
-/// Attention of several heads.
+/// Multi-head attention.
 pub static FAMILY: Family = Family {
     name: "attention",
     doc: "attention of several heads, or its derivative, without an array of all scores",
@@ -722,7 +729,7 @@ fn found<'a>(p: &Problem<'a>) -> std::result::Result<&'a AttentionMatch, Refusal
     }
 }
 
-/// The kernel that multiplies pairs of bf16, by what the level has for that.
+/// The kernel with GEMMs of bf16 pairs, by what the level has for these.
 fn by_pairs(p: &Problem<'_>) -> Answer {
     let found = found(p)?;
     let [q, k, v] = [found.q, found.k, found.v].map(|i| &p.step.input_types[i]);

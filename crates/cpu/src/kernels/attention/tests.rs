@@ -1,5 +1,5 @@
-//! Attention of bf16 by tile registers against products of f32, and against pairs by vectors where there are any: on
-//! emulated registers everywhere, and on the machine's own where it has them.
+//! Attention of bf16 by tile registers, compared with f32 GEMMs, and with bf16 pairs by vectors (VDPBF16PS) where
+//! there are any. Tests run on emulated tile registers everywhere, and on those of the machine where it has them.
 
 use crate::kernels::attention::*;
 use crate::machine::memory::Memory;
@@ -13,7 +13,7 @@ use systole_ir::{GraphBuilder, Literal, TensorType, bf16, vjp};
 /// Batch, queries, keys, heads, features of keys and of values.
 type Sizes = [usize; 6];
 
-/// The steps that are attention of bf16 and its derivative.
+/// The steps that are attention of bf16 and its gradient.
 fn steps([batch, queries, keys, heads, width, depth]: Sizes, attention: Attention) -> Vec<Step> {
     let g = GraphBuilder::new("attention");
     let array = |places, features| TensorType::new(DType::BF16, [batch, places, heads, features]);
@@ -45,7 +45,8 @@ fn draw(step: &Step) -> Vec<Literal> {
     step.input_types.iter().enumerate().map(one).collect()
 }
 
-/// The results of a kernel in bytes. What memory it finds is full of NaNs: on this thread, and where tasks share it.
+/// Runs a kernel and returns its results in bytes. Scratch is full of NaNs before: that of this thread, and what
+/// tasks share.
 fn run(kernel: &AttentionKernel, threads: usize, step: &Step, inputs: &[Literal]) -> Vec<Vec<u8>> {
     let from: Vec<*const u8> = inputs.iter().map(|i| i.bytes().as_ptr()).collect();
     let mut outputs: Vec<Vec<u8>> = step.output_types.iter().map(|t| vec![0xff; t.bytes()]).collect();
@@ -66,7 +67,7 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.as_chunks().0.iter().map(|&b| bf16::from_bits(u16::from_le_bytes(b)).to_f32())
 }
 
-/// The greatest distance of two results' elements, as a part of theirs and the usual size.
+/// The largest deviation of an element, relative to its magnitude plus the root mean square of `want`.
 fn distance(got: &[u8], want: &[u8]) -> f32 {
     let square: f32 = numbers(want).map(|x| x * x).sum();
     let size = (square / (want.len() / 2) as f32).sqrt().max(1e-3);
@@ -74,7 +75,7 @@ fn distance(got: &[u8], want: &[u8]) -> f32 {
     numbers(got).zip(numbers(want)).map(part).max_by(f32::total_cmp).unwrap_or(0.0)
 }
 
-/// Checks a step; blocks have so many queries at most.
+/// Checks a step with blocks of at most `block` queries.
 fn check(step: &Step, block: usize, what: &str) {
     let found = recognised(step).expect("attention");
     let inputs = draw(step);
@@ -108,12 +109,12 @@ fn check(step: &Step, block: usize, what: &str) {
 fn tile_registers_attend_and_give_the_derivatives() {
     let all: [Sizes; 7] = [
         [1, 1, 1, 1, 1, 1],
-        // Parts of tiles, odd counts; whole tiles, one and two.
+        // Partial tiles and odd counts; one and two whole tiles.
         [2, 37, 45, 2, 20, 24],
         [1, 33, 17, 3, 7, 31],
         [1, 64, 64, 2, 32, 64],
         [1, 16, 48, 1, 16, 48],
-        // Several tasks of a head, whose sums are joined.
+        // Several tasks for each head, whose partial sums are added.
         [1, 150, 150, 1, 8, 12],
         [1, 70, 131, 2, 33, 40],
     ];
