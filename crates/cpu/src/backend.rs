@@ -1,4 +1,7 @@
-//! The backend interface: compile a graph, run it on buffers.
+//! The CPU's implementation of [`Backend`]: compiles graphs to programs of kernels, and runs them on host memory.
+//!
+//! Each run takes its own arena for intermediate values, so that runs of one executable may overlap. Donated arguments
+//! become results where the buffer plan allows.
 
 use crate::kernel::Cx;
 use crate::machine::memory::Memory;
@@ -23,28 +26,29 @@ use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
 };
 
-/// Shares of the intermediate values that are tried to do without, where memory is short.
+/// Fractions of the arena that rematerialization tries to save, in order, when a program exceeds the memory limit.
 const REMAT_SHARES: [f64; 4] = [0.2, 0.4, 0.7, 1.0];
 
-/// This machine's cores.
+/// The CPU of this machine as a backend.
 pub struct CpuBackend {
     team: Arc<Team>,
     target: Target,
     blocks: Blocking,
     panels: bool,
-    /// The kernel that goes before the others of its family.
+    /// The candidate that is asked before or after the others of its family.
     preference: Option<Preference>,
 }
 
-/// The near cache that blocks of rows are made for, whatever this machine has: sums must not depend on it.
+/// Cache size in bytes for which blocks of rows are chosen. Fixed, since the order of additions depends on the blocks:
+/// results must not depend on the machine's cache.
 const CACHE: usize = 1 << 20;
 
-/// How to open this backend: `cpu`, preferred to the interpreter.
+/// Registration of this backend as `cpu`; its rank places it before the interpreter.
 pub fn provider() -> Provider {
     Provider { name: "cpu", rank: 10, open: || Ok(Arc::new(CpuBackend::new()?)) }
 }
 
-/// `family/candidate` of every kernel that there is, and the levels of instructions that each is tried at.
+/// `family/candidate` of every kernel, and the instruction-set levels at which each is tried.
 pub fn kernel_names() -> Vec<(String, &'static [Level])> {
     select::paths(ALL_FAMILIES)
 }
@@ -70,7 +74,7 @@ impl CpuBackend {
             "off" => Blocking::Off,
             n => Blocking::Rows(n.parse().map_err(|_| knobs::BLOCKS.no_value(n))?),
         };
-        // Read where code is made; a value that it does not take is told here.
+        // The JIT reads this knob itself; it is read here to report invalid values.
         knobs::JIT.is_on()?;
         let tensor_float_32 = knobs::TENSOR_FLOAT_32.is_on()?;
         let winograd = knobs::WINOGRAD.is_on()?;
@@ -88,13 +92,13 @@ impl CpuBackend {
         })
     }
 
-    /// The same backend, which may compute products of f32 matrices less exactly where that is faster (off by default;
-    /// TensorFlow's `enable_tensor_float_32_execution`).
+    /// The same backend, which may compute f32 matrix products with reduced precision where that is faster (off by
+    /// default; TensorFlow's `enable_tensor_float_32_execution`).
     ///
-    /// At the level [`Level::Amx`] each factor is then taken as the sum of two bf16, which keeps 16 of its 24 bits, and
-    /// three of the four products between them are summed in f32: relative errors of some 1e-5 of the sum of absolute
-    /// products instead of 1e-7. Numbers below f32's normal range count as zero there, and those that bf16 rounds to
-    /// infinity (above 3.39e38) as infinite. Products stay exact at all other levels, and so do convolutions.
+    /// At [`Level::Amx`] each factor is then the sum of two bf16, which keeps 16 of its 24 significant bits, and three
+    /// of the four partial products are accumulated in f32. Errors are about 1e-5 of the sum of absolute products
+    /// instead of 1e-7. Denormal f32 factors count as zero there, and those that bf16 rounds to infinity (above
+    /// 3.39e38) as infinite. All other levels, and all convolutions, keep full f32 precision.
     ///
     /// ```
     /// use systole_cpu::{CpuBackend, Level, Team};
@@ -108,21 +112,23 @@ impl CpuBackend {
         self
     }
 
-    /// The same backend with other blocks of rows. Sums are added in another order then.
+    /// The same backend with other blocks of rows. They change the order of additions, and therefore rounding.
     pub fn with_blocks(self, blocks: Blocking) -> CpuBackend {
         CpuBackend { blocks, ..self }
     }
 
-    /// The same backend, whose programs' state may lie in panels of columns (on by default) or not. Results are the same.
+    /// The same backend, whose programs may keep weights and optimizer state in panel layout (on by default) or not.
+    /// Results are the same.
     pub fn with_panels(self, panels: bool) -> CpuBackend {
         CpuBackend { panels, ..self }
     }
 
-    /// The same backend, in whose programs one kernel, `family/candidate`, goes before the others of its family wherever it
-    /// accepts the step, or after them with a `-` before its name: for tests and for measuring (`SYSTOLE_KERNEL`). Results keep their tolerances, not their bits.
+    /// The same backend, in whose programs one kernel, `family/candidate`, is asked before the others of its family, or
+    /// after them with a `-` before its name: for tests and measurements (`SYSTOLE_KERNEL`). Results stay within
+    /// tolerances, but may differ in bits.
     ///
     /// # Errors
-    /// When there is no such kernel; the error lists what there is ([`kernel_names`]).
+    /// If there is no such kernel; the error lists all names ([`kernel_names`]).
     ///
     /// ```
     /// use systole_cpu::{CpuBackend, Level, Team};
@@ -134,8 +140,8 @@ impl CpuBackend {
         Ok(CpuBackend { preference: Some(select::preference(ALL_FAMILIES, name)?), ..self })
     }
 
-    /// The kernel of each step that a graph compiles to, and why those of higher priority refused the step; steps of loops,
-    /// branches and blocks of rows come after the step that runs them.
+    /// The kernel of each step that a graph compiles to, and why candidates of higher priority refused it. Steps of
+    /// loops, branches and blocks of rows follow the step that runs them.
     ///
     /// # Errors
     /// As for [`Backend::compile`].
@@ -161,7 +167,7 @@ impl CpuBackend {
         Ok(executor)
     }
 
-    /// What the compiler is told for this backend, for those who look at its stages.
+    /// The compiler options of this backend, for listings of compiler stages.
     pub fn program_options(&self, options: &CompileOptions) -> Options {
         let donated = options.donated.clone();
         let excess_precision = self.excess_precision(options);
@@ -172,7 +178,7 @@ impl CpuBackend {
         Registry { families: ALL_FAMILIES, preference: self.preference }
     }
 
-    /// The program, with as much computed again instead of kept as the memory limit asks for.
+    /// The program, with the least rematerialization of [`REMAT_SHARES`] that fits the memory limit.
     fn fitting(&self, graph: &Graph, options: &CompileOptions, names: &[String]) -> Result<Executor> {
         let whole = self.bind(graph, options)?;
         let Err(refused) = limit::check(&whole, names) else { return Ok(whole) };
@@ -260,13 +266,13 @@ impl Backend for CpuBackend {
     }
 }
 
-/// The memory of a result that has its own, and the parameter that it was taken from.
+/// The memory of a result that owns some, and the donated parameter that it comes from.
 type ResultMemory = (Option<Memory>, Option<usize>);
 
-/// A compiled graph. Runs may overlap: each takes its own arena.
+/// A compiled graph. Concurrent runs are allowed: each takes an arena of its own.
 struct CpuExecutable {
     params: Vec<TensorType>,
-    /// How each parameter has to lie, if not as rows.
+    /// Panel layout that each parameter must have; `None`: row-major.
     panels: Vec<Option<Panels>>,
     param_names: Vec<String>,
     name: String,
@@ -279,7 +285,7 @@ struct CpuExecutable {
     report: Report,
 }
 
-/// Restores the floating-point mode of the calling thread when a run ends, however it ends.
+/// Restores the floating-point mode of the calling thread when it is dropped, also on errors and panics.
 struct FloatMode(Option<u32>);
 
 impl Drop for FloatMode {
@@ -295,7 +301,7 @@ impl CpuExecutable {
         if fits {
             return Ok(());
         }
-        // The interpreter's check words the error; it needs a graph's signature only.
+        // The error message comes from the interpreter's check, which needs only a graph's signature.
         let g = systole_ir::GraphBuilder::new(&self.name);
         for (t, name) in self.params.iter().zip(&self.param_names) {
             g.parameter(t.clone(), name);
@@ -304,7 +310,8 @@ impl CpuExecutable {
         interp::check_args(&*g.finish(&[])?, &types)
     }
 
-    /// Memory for each result that owns some: a donated parameter's where the plan allows and the argument is unique.
+    /// Memory for each result that owns some: that of a donated argument, if the plan allows and there is no other
+    /// reference to it; else new memory.
     fn result_memory(&self, args: &mut [Arg<'_>]) -> Result<Vec<ResultMemory>> {
         let s = self.executor.schedule();
         let mut out = Vec::with_capacity(s.results.len());
@@ -331,7 +338,8 @@ impl CpuExecutable {
         Ok(out)
     }
 
-    /// Brings a donated argument into the panels that parameter `p` has to lie in, where it is this call's alone.
+    /// Converts a donated argument, in its buffer, to the layout that parameter `p` must have, if there is no other
+    /// reference to it.
     fn lay_out(&self, cx: &Cx<'_>, p: usize, buffer: &mut Buffer) -> Result<()> {
         let size = buffer.ty().dtype.size();
         let Some(data) = buffer.data_mut::<CpuData>().filter(|d| d.panels != self.panels[p]) else {
@@ -350,7 +358,7 @@ impl CpuExecutable {
         pooled.map_or_else(|| Memory::new(self.report.arena_bytes), Ok)
     }
 
-    /// The results of a run: their memory, and arguments, constants and other results where they are those.
+    /// The results of a run as buffers: own memory, or an argument, a constant or an earlier result that they alias.
     fn results(&self, args: &[Arg<'_>], memories: &mut [ResultMemory]) -> Vec<Buffer> {
         let s = self.executor.schedule();
         let mut buffers: Vec<Buffer> = Vec::with_capacity(s.results.len());
@@ -422,7 +430,7 @@ impl Executable for CpuExecutable {
         {
             let _mode = FloatMode(flush_denormals(self.flush));
             // SAFETY: arguments have the parameters' types (checked) and live until the end; results have memory of
-            // their sizes, a parameter's only where planned; the arena is this run's alone.
+            // their sizes, and alias a parameter only as planned; no other run uses the arena.
             unsafe { self.executor.run(&cx, &params, &results, arena.ptr())? };
         }
         self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena);

@@ -1,7 +1,9 @@
-//! How the kernel of a step is chosen: each family has one table of candidates, and the first that accepts wins.
+//! Kernel dispatch: each family of kernels has one table of candidates by priority, and the first that accepts a step
+//! computes it.
 //!
-//! A [`Candidate`] says why it refuses, so that the choice can be read (`systole show MODEL --stage kernels`). A family
-//! that needs a kernel of another one (a convolution of single pixels is a product) asks [`Problem::bind`] for it.
+//! This is the implementation list of oneDNN with reasons: a [`Candidate`] that refuses says why, and `systole show
+//! MODEL --stage kernels` prints it. A kernel that is made of another family's kernel (a 1 × 1 convolution is a GEMM)
+//! gets it from [`Problem::bind`].
 
 use crate::kernel::{Choice, Kernel};
 use crate::simd::level::{Level, Target};
@@ -11,39 +13,39 @@ use std::fmt::Write;
 use systole_compile::Step;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
-/// One step to be bound, for one machine.
+/// Problem descriptor: one step to find a kernel for, on one machine.
 #[derive(Clone, Copy)]
 pub struct Problem<'a> {
-    /// What it computes, and the types of its operands and results.
+    /// The operation, and the types of its operands and results.
     pub step: &'a Step,
-    /// Levels and liberties.
+    /// Instruction-set level, and which approximations are allowed.
     pub target: Target,
-    /// Where kernels inside kernels are looked for.
+    /// Where kernels inside kernels are found.
     pub registry: Registry,
-    /// Notes which kernels a candidate bound inside its own, while one is asked.
+    /// Collects the decisions for kernels that a candidate binds inside its own, while it is asked.
     pub inside: Option<&'a RefCell<Vec<Choice>>>,
 }
 
-/// All families, and which candidate is asked out of turn.
+/// All families, and the candidate that is asked out of order, if there is one.
 #[derive(Clone, Copy)]
 pub struct Registry {
-    /// In the order in which they are asked whether a step is theirs.
+    /// In the order in which they are asked whether they take a step.
     pub families: &'static [&'static Family],
-    /// Asked before or after the others of its family (`SYSTOLE_KERNEL`).
+    /// Set by `SYSTOLE_KERNEL`.
     pub preference: Option<Preference>,
 }
 
-/// A candidate that is asked out of turn, for comparing.
+/// A candidate that is asked out of order, for comparisons.
 #[derive(Clone, Copy)]
 pub enum Preference {
     /// Before the others of its family.
     First(&'static Candidate),
-    /// After them: what is it worth?
+    /// After the others: shows what it gains over the next one.
     Last(&'static Candidate),
 }
 
 impl Preference {
-    /// Where a candidate of the same family stands; those of one rank keep their order.
+    /// Sort key of a candidate of the same family; equal keys keep their order.
     fn rank(self, candidate: &Candidate) -> i8 {
         match self {
             Preference::First(first) => i8::from(!std::ptr::eq(candidate, first)),
@@ -54,13 +56,13 @@ impl Preference {
 
 /// Kernels for one kind of step.
 pub struct Family {
-    /// Its folder.
+    /// Name of its folder.
     pub name: &'static str,
-    /// What its steps compute, one line.
+    /// What its steps compute, in one line.
     pub doc: &'static str,
-    /// Whether a step is of this kind.
+    /// Whether a step belongs to the family.
     pub takes: fn(&Step) -> bool,
-    /// By priority; the last one takes everything that the compiler makes.
+    /// By priority. The last one accepts every step that the compiler emits.
     pub candidates: &'static [Candidate],
 }
 
@@ -68,23 +70,23 @@ pub struct Family {
 pub struct Candidate {
     /// The field's name for it, as in `SYSTOLE_KERNEL=family/name`.
     pub name: &'static str,
-    /// When it is the best, and what it would cost to make it more general.
+    /// When it is fastest, and why it is not more general.
     pub why: &'static str,
-    /// Levels of instructions that it is tried at.
+    /// Instruction-set levels at which it is asked.
     pub levels: &'static [Level],
-    /// The kernel, or why it does not take the problem.
+    /// Returns the kernel, or why it does not take the problem.
     pub accepts: fn(&Problem<'_>) -> Answer,
 }
 
-/// What a candidate answers.
+/// Answer of a candidate.
 pub type Answer = std::result::Result<Box<dyn Kernel>, Refusal>;
 
 /// Why there is no kernel.
 #[derive(Debug)]
 pub enum Refusal {
-    /// It does not take this problem: the reason.
+    /// The candidate does not take the problem, for this reason.
     Reason(Cow<'static, str>),
-    /// It would, but something inside it went wrong.
+    /// The candidate takes it, but failed.
     Error(Error),
 }
 
@@ -110,10 +112,10 @@ impl From<Error> for Refusal {
 pub const EVERY: &[Level] = &Level::ALL;
 /// Levels with AVX2.
 pub const AVX2_UP: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
-/// Tile registers.
+/// Levels with AMX.
 pub const AMX: &[Level] = &[Level::Amx];
 
-/// A kernel that a constructor makes or not, as an answer.
+/// Turns the result of a constructor into an answer.
 pub fn answer<K: Kernel + 'static>(kernel: Option<K>, reason: &'static str) -> Answer {
     kernel.map(|k| Box::new(k) as Box<dyn Kernel>).ok_or_else(|| reason.into())
 }
@@ -124,12 +126,12 @@ impl<'a> Problem<'a> {
         Problem { step, target, registry, inside: None }
     }
 
-    /// Binds another step for the same machine: a kernel inside a kernel.
+    /// Finds the kernel of another step for the same machine: a kernel inside a kernel.
     pub fn bind(&self, step: &Step) -> Result<Box<dyn Kernel>> {
         self.bind_noted(&Problem { step, ..*self })
     }
 
-    /// Binds a problem inside this one, and notes what was chosen.
+    /// Finds the kernel of a problem inside this one, and records the decision.
     fn bind_noted(&self, inner: &Problem<'_>) -> Result<Box<dyn Kernel>> {
         let (kernel, choice) = choose(inner)?;
         if let Some(inside) = self.inside {
@@ -151,7 +153,7 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// What one candidate answers, its levels considered.
+    /// Asks one candidate; refused if it is not made for the target's level.
     pub fn ask(&self, candidate: &Candidate) -> Answer {
         if !candidate.levels.contains(&self.target.level) {
             return Err(format!("it is not made for {}", self.target.level.name()).into());
@@ -184,7 +186,7 @@ pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, Choice)> {
     Err(Error::new(ErrorKind::Bug, what).because(reasons.join("; ")))
 }
 
-/// What `family/name` asks for: that candidate first; or last, with a `-` before it.
+/// Parses `family/name` (that candidate first) or `-family/name` (last).
 pub fn preference(families: &'static [&'static Family], asked: &str) -> Result<Preference> {
     Ok(match asked.strip_prefix('-') {
         Some(path) => Preference::Last(find(families, path)?),
@@ -205,7 +207,7 @@ pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static
     })
 }
 
-/// `family/name` of all candidates, and the levels that each is tried at.
+/// `family/name` of all candidates, and the levels at which each is asked.
 pub fn paths(families: &[&Family]) -> Vec<(String, &'static [Level])> {
     let of = |f: &&Family| {
         let name = f.name;
@@ -227,7 +229,7 @@ pub fn tables(families: &[&Family]) -> String {
     text
 }
 
-/// What stands before the tables.
+/// Text before the tables.
 const HEAD: &str = "\
 # Kernels of the CPU engine
 

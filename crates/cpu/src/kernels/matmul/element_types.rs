@@ -1,4 +1,4 @@
-//! Blocked products of each element type: which microkernels compute them, and how operands are packed for these.
+//! Element types of the blocked GEMM: the microkernel, the packing and the epilogue of each.
 
 use crate::kernel::Kernel;
 use crate::kernels::matmul::blocked::{Abilities, Blocked, Rounding, Types};
@@ -16,15 +16,15 @@ use crate::simd::pack::halves;
 use crate::simd::pack::{Group, PackFn, doubles, floats, integers};
 use systole_ir::DType;
 
-/// Multiply-adds below which splitting f32 takes longer than it saves.
+/// M · N · K below which splitting f32 into two bf16 costs more than AMX saves.
 const SPLIT_WORK: usize = 1 << 15;
 
-/// A blocked product as a kernel.
+/// A blocked GEMM as a kernel.
 fn blocked<T: Element>(d: &Product, shape: Shape<T>, types: Types<T>) -> Box<dyn Kernel> {
     Box::new(Blocked::new(&d.left, &d.right, shape, types, d.epilogue))
 }
 
-/// Operands stored as floats of at most 32 bits: widened where they are packed, rounded where sums are complete.
+/// f32, f16 or bf16: operands are widened to f32 while packing, complete f32 sums are rounded to the result's type.
 fn float_types(from: DType, to: DType, level: Level) -> Types<f32> {
     let round = || Some(Rounding { narrow: narrow(to, level)?, widen: widen(to, level)?, size: to.size() });
     let pack = floats(from, level);
@@ -40,7 +40,7 @@ fn float_types(from: DType, to: DType, level: Level) -> Types<f32> {
     }
 }
 
-/// Operands stored as integers, `group` of them in one step.
+/// Integers, `group` reduction elements in one k-step (VNNI layout).
 fn int_types(from: DType, group: usize, [pack_left, pack_right]: [PackFn<i32>; 2]) -> Types<i32> {
     Types {
         size: from.size(),
@@ -54,7 +54,7 @@ fn int_types(from: DType, group: usize, [pack_left, pack_right]: [PackFn<i32>; 2
     }
 }
 
-/// bf16 and bytes by tile registers; f32 as two bf16 each where the program may.
+/// AMX: bf16, bytes, and f32 as the sum of two bf16 where TensorFloat-32 precision is allowed.
 pub fn amx(d: &Product, kernels: &amx::Kernels) -> Answer {
     let [from, to] = d.types;
     let level = d.target.level.vectors();
@@ -87,7 +87,7 @@ pub fn amx(d: &Product, kernels: &amx::Kernels) -> Answer {
     Ok(blocked(d, shape, types))
 }
 
-/// bf16 by the instruction that multiplies pairs.
+/// bf16 by VDPBF16PS (AVX512_BF16).
 #[cfg(target_arch = "x86_64")]
 pub fn bf16_pairs(d: &Product, level: Level) -> Answer {
     let [from, to] = d.types;
@@ -106,7 +106,7 @@ pub fn bf16_pairs(_: &Product, _: Level) -> Answer {
     Err("this architecture has no such instruction".into())
 }
 
-/// Floats of at most 32 bits, summed as f32.
+/// f32, f16 and bf16, accumulated in f32 by FMA.
 pub fn f32(d: &Product) -> Answer {
     let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
     let ([from, to], level) = (d.types, d.target.level.vectors());
@@ -116,7 +116,7 @@ pub fn f32(d: &Product) -> Answer {
     Ok(blocked(d, shape_f32(level, d.size()[1]), float_types(from, to, level)))
 }
 
-/// f64.
+/// f64 by FMA.
 pub fn f64(d: &Product) -> Answer {
     if d.types != [DType::F64; 2] {
         return Err("its elements are no f64".into());
@@ -134,7 +134,7 @@ pub fn f64(d: &Product) -> Answer {
     Ok(blocked(d, shape_f64(d.target.level.vectors()), types))
 }
 
-/// Bytes and 16-bit integers with 32-bit sums, several in one step.
+/// 8- and 16-bit integers with 32-bit sums, two or four reduction elements in one k-step.
 pub fn grouped_integers(d: &Product) -> Answer {
     let ([from, to], level) = (d.types, d.target.level.vectors());
     if !matches!(to, DType::I32 | DType::U32) {
@@ -146,7 +146,8 @@ pub fn grouped_integers(d: &Product) -> Answer {
     };
     let wide = "its operands are no integers of at most 16 bits";
     if let (DType::I8, Some(shape)) = (from, shape_quads(level)) {
-        // The left bytes are taken as 128 more than they are.
+        // VPDPBUSD takes unsigned bytes on the left: A is packed with a zero point of 128, and -128 times the column
+        // sums of B compensates for it.
         let correction = Some((0x0101_0101, (|sum: i32| sum.wrapping_mul(-128)) as fn(i32) -> i32));
         let packs = packs([Group::Offset, Group::Bytes]).ok_or(wide)?;
         return Ok(blocked(d, shape, Types { correction, ..int_types(from, 4, packs) }));
@@ -155,7 +156,7 @@ pub fn grouped_integers(d: &Product) -> Answer {
     Ok(blocked(d, shape_pairs(level), int_types(from, 2, packs)))
 }
 
-/// Integers of any type.
+/// Integers of any types, without vectors.
 pub fn any_integers(d: &Product) -> Answer {
     let [from, to] = d.types;
     if !from.is_int() || !to.is_int() {

@@ -1,8 +1,8 @@
-//! Products with few columns, such as those of a classifier: one row of sums fits a vector or two, so that the right
-//! operand is read row by row where it lies and every element of the left one is spread over a vector once.
+//! Skinny GEMM `[M, K] · [K, N]` in f32 with 9 ≤ N ≤ 16, such as a classifier's last layer.
 //!
-//! Lanes beyond the last column hold sums of no use: they read the next row of the right operand. Its last rows are
-//! read from a padded copy.
+//! A row of C is one vector of 16 lanes or two of 8. B is dense and read in place, one row for each k; each element of
+//! A is broadcast once. SIMD lanes beyond column N compute values that are never used: they read the beginning of B's
+//! next row. The last rows of B are therefore read from a padded copy.
 
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
@@ -12,46 +12,46 @@ use crate::simd::vector::Vector;
 use std::ops::Range;
 use systole_ir::Result;
 
-/// Columns that a kernel has room for.
+/// Columns of the microkernel: largest N.
 const WIDTH: usize = 16;
-/// Columns are more than that.
+/// N is larger than this: a row is stored as two overlapping halves.
 const HALF: usize = WIDTH / 2;
-/// Products that are summed before the result is touched: so many rows of the right operand stay in the first cache.
+/// KC: so many rows of B stay in L1. Sums are kept in C between K blocks.
 const CHAIN: usize = 512;
-/// Rows below which chains of sums are too few to keep the arithmetic units busy.
+/// Smallest M: fewer independent accumulators cannot hide the latency of FMA.
 const FEWEST_ROWS: usize = 6;
-/// Rows from those of a tile to those that are fetched meanwhile.
+/// Prefetch distance in A, in rows, where M is contiguous.
 const AHEAD: usize = 32;
-/// Tiles of rows that one task computes.
+/// Register tiles of one task.
 const TILES: usize = 8;
 
-/// One call of a register kernel: the sums of a tile of rows over some products.
+/// Arguments of a microkernel: a register tile of rows over a K block.
 struct ColumnsArgs {
     k: usize,
     a: *const f32,
-    /// From one row, and from one product, to the next.
+    /// Strides in elements along M and K.
     a_row: usize,
     a_k: usize,
-    /// [`WIDTH`] elements are read from each row.
+    /// B; [`WIDTH`] elements are read from each row.
     b: *const f32,
     b_k: usize,
-    /// [`WIDTH`] elements, or null.
+    /// [`WIDTH`] elements, or null: no bias.
     bias: *const f32,
     c: *mut f32,
     columns: usize,
-    /// Whether sums are added to what the result holds.
+    /// Whether to accumulate into C or to overwrite it.
     add: bool,
 }
 
-/// `R` rows of `N` vectors. `NEAR`: rows are neighbours in memory, else products are.
-/// (Plain loops: closures would not be compiled for the level.)
+/// Microkernel of `R` rows by `N` vectors. `NEAR`: A is contiguous along M, else along K.
+/// Plain loops, as closures would not inherit the level's target features.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: bool>(s: &ColumnsArgs) {
-    // SAFETY: the caller's operands cover the rows, products and columns; the level is available.
+    // SAFETY: the caller's operands cover the rows, the K block and the columns; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; R];
-        // Rows by threes, which instructions can address by one pointer.
+        // One pointer for three rows, at `p`, `p + stride` and `p + 2 · stride`: x86 addressing modes cover these.
         let mut thirds = [s.a; R];
         for r in 0..R {
             thirds[r] = s.a.add(r / 3 * 3 * s.a_row);
@@ -63,7 +63,7 @@ unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: b
                 y[j] = V::load(b.add(j * V::LANES));
             }
             if NEAR {
-                // The hardware does not follow so many streams by itself.
+                // The hardware prefetcher does not follow so many streams.
                 fetch(near.wrapping_add(AHEAD));
             }
             for r in 0..R {
@@ -83,14 +83,14 @@ unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: b
     }
 }
 
-/// Adds what belongs to complete sums, and stores them.
+/// Adds bias and previous contents of C, and stores the tile.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(
     s: &ColumnsArgs,
     mut acc: [[V; N]; R],
 ) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: by the caller's promise C has `R` dense rows of `columns` elements, and bias `WIDTH` elements.
     unsafe {
         for r in 0..R {
             for j in 0..N {
@@ -104,8 +104,8 @@ unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(
                 }
             }
         }
-        // A row's spare lanes go where the next row overwrites them. Stores by parts would hold up the next tile's
-        // loads, so the last row goes out in two halves that overlap.
+        // Rows are stored as whole vectors: lanes beyond the last column are overwritten by the next row. The last row
+        // is stored as two overlapping halves, since masked stores would delay the next tile's loads.
         for r in 0..R - 1 {
             for j in 0..N {
                 acc[r][j].store(s.c.add(r * s.columns + j * V::LANES));
@@ -122,7 +122,7 @@ unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(
     }
 }
 
-/// A register kernel for a number of rows up to the level's.
+/// A microkernel for any number of rows up to the level's MR.
 type SlimKernel = unsafe fn(usize, &ColumnsArgs);
 
 #[cfg(target_arch = "x86_64")]
@@ -145,7 +145,7 @@ kernels!(avx2, V8x32, 2, [1 2 3 4 5 6], "avx2,fma");
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// The kernel of a level that reads rows or products as neighbours, and the most rows that it takes.
+/// The microkernel of a level for A contiguous along M (`near`) or along K, and its MR.
 fn kernel(level: Level, near: bool) -> Option<(SlimKernel, usize)> {
     match (level, near) {
         #[cfg(target_arch = "x86_64")]
@@ -160,7 +160,7 @@ fn kernel(level: Level, near: bool) -> Option<(SlimKernel, usize)> {
     }
 }
 
-/// `[M, K] · [K, N]` in f32 for small `N`, where rows or products of the left operand are neighbours in memory.
+/// GEMM `[M, K] · [K, N]` in f32 for small N, where A is contiguous along M or along K.
 pub struct FewColumns {
     m: usize,
     n: usize,
@@ -173,7 +173,7 @@ pub struct FewColumns {
 }
 
 impl FewColumns {
-    /// The product, or why it has another form.
+    /// The GEMM, or the reason why these kernels do not take it.
     pub fn accept(
         ra: &Roles,
         rb: &Roles,
@@ -199,28 +199,28 @@ impl FewColumns {
         if b_column != 1 || b_k != n && k != 1 {
             return Err("the rows of the right operand do not lie one after the other");
         }
-        // Strided reads of many products would each touch a line of their own.
+        // With other strides, or long K along M-contiguous rows, each read would touch a cache line of its own.
         if near && k > CHAIN || !near && a_k != 1 {
             return Err("the left operand is read with strides");
         }
         Ok(FewColumns { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
     }
 
-    /// Rows of the right operand that are read where they lie.
+    /// Rows of B that are read in place: those after which `WIDTH` elements are readable.
     fn in_place(&self) -> usize {
         if self.k <= CHAIN { 0 } else { self.k - (WIDTH - self.n).div_ceil(self.n) }
     }
 
-    /// Copies a row of the right operand and clears what is behind it.
+    /// Copies a row of N elements and zero-pads it to [`WIDTH`].
     unsafe fn pad(&self, from: *const f32, to: *mut f32) {
-        // SAFETY: the caller's rows.
+        // SAFETY: by the caller's promise `from` has N elements, and `to` room for `WIDTH`.
         unsafe {
             std::ptr::copy_nonoverlapping(from, to, self.n);
             to.add(self.n).write_bytes(0, WIDTH - self.n);
         }
     }
 
-    /// Some tiles of rows over some products.
+    /// Some register tiles over one K block.
     unsafe fn chain(
         &self,
         tiles: &Range<usize>,
@@ -245,14 +245,14 @@ impl FewColumns {
                 columns: self.n,
                 add: !first || self.epilogue.accumulate,
             };
-            // SAFETY: the caller's operands; the level was available when the kernel was chosen.
+            // SAFETY: the caller's operands cover the tile; the level was available when the kernel was chosen.
             unsafe { (self.run)(to - from, &call) };
         }
     }
 }
 
 impl Kernel for FewColumns {
-    /// Bytes of working memory: padded rows of the right operand, and a padded bias.
+    /// Bytes of scratch: the padded bias, then padded rows of B.
     fn scratch(&self) -> usize {
         (self.k - self.in_place() + 1) * WIDTH * 4
     }
@@ -261,7 +261,7 @@ impl Kernel for FewColumns {
         let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let scratch = Ptr(io.scratch);
         let in_place = self.in_place();
-        // SAFETY: scratch is laid out as `scratch()` counts it.
+        // SAFETY: `k` is below K; `scratch()` counts `WIDTH` elements for the bias and for each copied row.
         unsafe {
             for k in in_place..self.k {
                 self.pad(b.elem::<f32>(k * self.n), scratch.elem::<f32>((k - in_place + 1) * WIDTH));
@@ -280,7 +280,7 @@ impl Kernel for FewColumns {
                     true => (b.elem::<f32>(from * self.n), self.n),
                     false => (scratch.elem::<f32>((from - in_place + 1) * WIDTH), WIDTH),
                 };
-                // SAFETY: each task has its own rows of the result.
+                // SAFETY: tasks have disjoint rows of C; K blocks do not mix rows read in place and from scratch.
                 unsafe { self.chain(&tiles, from..to, a, (rows, b_k), scratch, c) };
                 from = to;
             }
@@ -303,7 +303,7 @@ mod tests {
     use crate::machine::memory::Memory;
     use crate::machine::team::Team;
 
-    /// A product of whole numbers, whose sums are exact; `near`: the left operand is stored by columns.
+    /// Compares a product of small integers, whose sums are exact, with a plain loop. `near`: A is contiguous along M.
     fn check(level: Level, (m, n, k): (usize, usize, usize), near: bool, epilogue: Epilogue) {
         let matrix = |count: usize, by: usize| -> Vec<f32> {
             (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
@@ -318,7 +318,7 @@ mod tests {
         let mut c = old.clone();
         let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
         let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: scratch.ptr() };
-        // SAFETY: all arrays have the sizes of the product.
+        // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
         unsafe { slim.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();

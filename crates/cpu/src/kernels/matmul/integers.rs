@@ -1,10 +1,10 @@
-//! Products of integers of any types, in plain loops: one row of the result for each task.
+//! Integer GEMM of any element types in plain loops: one task for each row of C.
 
 use crate::kernel::product::{Roles, offsets};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use systole_ir::{DType, Result};
 
-/// Sums of integer products, exact modulo the result's width.
+/// Integer GEMM, accumulated in i64: exact modulo the width of the result. Tables hold element offsets of A and B.
 pub struct Integers {
     batch: Vec<(usize, usize)>,
     inner: Vec<(usize, usize)>,
@@ -15,7 +15,7 @@ pub struct Integers {
 }
 
 impl Integers {
-    /// The product of operands in given roles.
+    /// The GEMM of `ra` (A) and `rb` (B).
     pub fn new(ra: &Roles, rb: &Roles, from: DType, to: DType) -> Integers {
         Integers {
             batch: offsets(&ra.batch).into_iter().zip(offsets(&rb.batch)).collect(),
@@ -28,7 +28,7 @@ impl Integers {
     }
 
     unsafe fn run_any(&self, cx: &Cx<'_>, a: *const u8, b: *const u8, c: *mut u8) {
-        // SAFETY: the operands have element type `from`.
+        // SAFETY: by the caller's promise the operands have element type `from`.
         unsafe {
             match self.from {
                 DType::I8 => self.run_as::<i8>(cx, a, b, c, |x| x as i64),
@@ -57,7 +57,7 @@ impl Integers {
             let (batch, i) = (task / m, task % m);
             let (at_a, at_b) = (self.batch[batch].0 + self.rows[i], self.batch[batch].1);
             let mut sums = vec![0i64; n];
-            // SAFETY: offsets are those of elements; each task has its own row of the result.
+            // SAFETY: all offsets are inside the operands; tasks have disjoint rows of C.
             unsafe {
                 for &(ka, kb) in &self.inner {
                     let x = wide(*a.elem::<T>(at_a + ka));
@@ -68,7 +68,7 @@ impl Integers {
                 let size = self.to.size();
                 for (j, s) in sums.iter().enumerate() {
                     let at = ((batch * m + i) * n + j) * size;
-                    // Little endian: the low bytes are the value modulo the width.
+                    // Little endian: the low bytes are the sum modulo the result's width.
                     std::ptr::copy_nonoverlapping(s.to_le_bytes().as_ptr(), c.at(at), size);
                 }
             }
@@ -80,7 +80,7 @@ impl Integers {
 
 impl Kernel for Integers {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: operands and result are those the kernel was made for.
+        // SAFETY: by the caller's promise operands and result have the shapes and types of `new`.
         unsafe { self.run_any(cx, io.inputs[0], io.inputs[1], io.outputs[0]) };
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Products of matrices (`dot_general`): `[M, K] · [K, N]`, batches of them, with a bias where one follows.
+//! GEMM (`dot_general`): `[M, K] · [K, N]`, or a batch of them, with an optional bias.
 //!
-//! [`FAMILY`] lists the ways to compute one. Small or narrow products have kernels that read operands where they lie;
-//! all others are [`blocked`], as in BLIS: operands are packed for the caches, and microkernels compute tiles of the
-//! result. [`element_types`] says which microkernel and which packing each element type has.
+//! [`FAMILY`] lists the implementations. Skinny products have kernels that read operands in place; all others are
+//! [`blocked`], as in BLIS: operands are packed into micro-panels, and microkernels compute register tiles.
+//! [`element_types`] selects microkernel and packing for each element type.
 
 pub mod blocked;
 mod element_types;
@@ -26,7 +26,7 @@ use systole_ir::{DType, Op};
 /// Levels with vectors of more than 128 bits.
 const WIDE: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
-/// Products of matrices.
+/// GEMM, with its candidates by priority.
 pub static FAMILY: Family = Family {
     name: "matmul",
     doc: "products of matrices, with a bias where one follows",

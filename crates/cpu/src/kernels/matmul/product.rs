@@ -1,4 +1,4 @@
-//! What a step asks of a product: sizes, element types, how its operands lie.
+//! A GEMM step's problem descriptor: sizes, element types, strides and epilogue.
 
 use crate::kernel::product::{Epilogue, Roles, count, roles};
 use crate::select::{Problem, Refusal};
@@ -6,20 +6,20 @@ use crate::simd::level::Target;
 use systole_compile::Kernel as Plan;
 use systole_ir::{DType, Op};
 
-/// `[M, K] · [K, N] → [M, N]`, or a batch of such products.
+/// `[M, K] · [K, N] → [M, N]`, or a batch of these.
 pub struct Product {
-    /// Rows are its free dimensions.
+    /// A: its free dimensions are M.
     pub left: Roles,
-    /// Columns are its free dimensions.
+    /// B: its free dimensions are N.
     pub right: Roles,
-    /// Element types of the operands, and of the result.
+    /// Element types of A and B, and of C.
     pub types: [DType; 2],
     pub epilogue: Epilogue,
     pub target: Target,
 }
 
 impl Product {
-    /// The product of a step.
+    /// The GEMM of a step.
     pub fn of(p: &Problem<'_>) -> Result<Product, Refusal> {
         let Plan::Op { op: Op::DotGeneral(d), bias } = &p.step.kernel else {
             return Err("it is no product".into());
@@ -31,12 +31,12 @@ impl Product {
         Ok(Product { left, right, types: [a.dtype, d.element_type], epilogue, target: p.target })
     }
 
-    /// Rows, columns, and products of an element.
+    /// M, N and K.
     pub fn size(&self) -> [usize; 3] {
         [&self.left.free, &self.right.free, &self.left.inner].map(|dims| count(dims))
     }
 
-    /// Refuses a bias.
+    /// The same, refused if it has an epilogue.
     pub fn without_bias(self) -> Result<Product, Refusal> {
         if self.epilogue == Epilogue::default() { Ok(self) } else { Err("it adds a bias".into()) }
     }

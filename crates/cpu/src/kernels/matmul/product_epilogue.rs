@@ -1,7 +1,7 @@
-//! A product and the element-wise program that alone reads it (its epilogue).
+//! GEMM with a fused epilogue: a product and the element-wise program that is its only reader.
 //!
-//! [`PanelByPanel`]: the program takes each block of the result as its sums are complete, while they are in a near cache,
-//! so that the product is never stored. [`Whole`]: the product is computed first, in working memory.
+//! [`PanelByPanel`]: the program runs on each block of C as soon as its sums are complete, while they are in cache; C
+//! is never stored. [`Whole`]: C is computed to scratch first, then the program runs.
 
 use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side};
 use crate::select::{Answer, Candidate, EVERY, Family, Problem, Refusal};
@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 use systole_compile::{Kernel as StepKernel, ProductEpilogue as Plan, Step};
 use systole_ir::{Op, Result};
 
-/// Columns of a product below which its program would take runs that are shorter than what each run costs.
+/// Smallest N: with shorter rows, the program's overhead per run exceeds what fusion saves.
 const FEWEST_COLUMNS: usize = 32;
 
-/// Products of an element of which so few columns fit a near cache that rows of the result would be taken in short runs.
+/// Largest K: with longer K blocks, so few columns of B fit L2 that the program would run on short pieces of rows.
 const LONG: usize = 256;
 
-/// Products whose elements an element-wise program takes as they are complete.
+/// GEMM with an element-wise epilogue.
 pub static FAMILY: Family = Family {
     name: "product_epilogue",
     doc: "a product and the element-wise program that alone reads it",
@@ -44,7 +44,7 @@ fn plan<'a>(p: &Problem<'a>) -> std::result::Result<&'a Plan, &'static str> {
     }
 }
 
-/// The product of a step, as a step of its own.
+/// The step's product as a separate step.
 fn product_step(plan: &Plan, step: &Step) -> Step {
     let operands = plan.operands();
     Step {
@@ -57,7 +57,7 @@ fn product_step(plan: &Plan, step: &Step) -> Step {
     }
 }
 
-/// The element-wise program of a step, as a step of its own, whose last operand is the product.
+/// The step's element-wise program as a separate step, whose last operand is the product.
 fn map_step(plan: &Plan, step: &Step) -> Step {
     let operands = plan.operands();
     let (mut inputs, mut input_types) =
@@ -67,7 +67,8 @@ fn map_step(plan: &Plan, step: &Step) -> Step {
     Step { kernel: StepKernel::Map(plan.map.clone()), inputs, input_types, ..step.clone() }
 }
 
-/// The kernels of a product that hands blocks of its result over, and of the program that takes them, or why not.
+/// The kernels of a product that passes blocks of C to an epilogue, and of the program that takes them, or why there
+/// are none.
 fn handing_over(
     plan: &Plan,
     alone: &Step,
@@ -90,17 +91,17 @@ fn handing_over(
     Ok([product, map])
 }
 
-/// Products of an element.
+/// K of the product.
 fn products(plan: &Plan, alone: &Step) -> usize {
     let Op::DotGeneral(d) = &plan.op else { return 0 };
     d.lhs_contract.iter().map(|&d| alone.input_types[0].shape[d]).product()
 }
 
-/// A product that hands its blocks over to a program.
+/// A product whose blocks are passed to the program; C is not stored.
 struct PanelByPanel {
     product: Box<dyn Kernel>,
     map: Box<dyn Kernel>,
-    /// Inputs of the product; the others are the program's.
+    /// Number of inputs of the product; the remaining ones are the program's.
     operands: usize,
 }
 
@@ -116,10 +117,10 @@ impl PanelByPanel {
     }
 }
 
-/// Computes a product whose blocks `map` takes.
+/// Computes a product with `map` as its epilogue.
 ///
 /// # Safety
-/// As for [`Kernel::run_kept`]; the product's kernel hands over blocks, which the program takes.
+/// As for [`Kernel::run_kept`]; `product` agreed to [`Kernel::hand_over_blocks`], and `map` takes blocks.
 unsafe fn run_by_blocks(
     product: &dyn Kernel,
     map: &dyn Kernel,
@@ -135,11 +136,11 @@ unsafe fn run_by_blocks(
         let inputs: SmallVec<[*const u8; 8]> =
             inputs.iter().map(|p| p.at(0).cast_const()).chain([sums]).collect();
         let outputs: SmallVec<[*mut u8; 4]> = outputs.iter().map(|p| p.at(0)).collect();
-        // SAFETY: each element is in one block, so tasks read and write different ones.
+        // SAFETY: each element is in one block, so that tasks access disjoint elements of the program's arrays.
         unsafe { map.run_block(&inputs, &outputs, block) };
     };
     let io = Io { inputs: operands, outputs: &[], scratch: io.scratch };
-    // SAFETY: the operands are the product's, and so is the scratch.
+    // SAFETY: by the caller's promise operands and scratch are the product's.
     unsafe { product.run_by_blocks(cx, &io, &take, kept) };
 }
 
@@ -173,15 +174,16 @@ impl Kernel for PanelByPanel {
     }
 }
 
-/// A product in working memory, and then the program.
+/// A product in scratch, and then the program. With panel layout of the epilogue's arrays, blocks are passed instead.
 struct Whole {
     product: Box<dyn Kernel>,
     map: Box<dyn Kernel>,
-    /// The product where it hands blocks over to arrays that lie in panels only: runs are long there; and whether they do.
+    /// A second kernel of the product, which passes blocks, and whether it is in use: only while the epilogue's arrays
+    /// have panel layout, since runs are long then.
     to_panels: Option<(Box<dyn Kernel>, bool)>,
-    /// Inputs of the product; the others are the program's.
+    /// Number of inputs of the product; the remaining ones are the program's.
     operands: usize,
-    /// Bytes of the product.
+    /// Bytes of C in scratch.
     bytes: usize,
 }
 
@@ -202,7 +204,7 @@ impl Whole {
         })
     }
 
-    /// The product that hands blocks over, if it is to do that now.
+    /// The kernel that passes blocks, if it is in use.
     fn handing_over(&self) -> Option<&dyn Kernel> {
         self.to_panels.as_ref().filter(|(_, now)| *now).map(|(product, _)| product.as_ref())
     }
@@ -252,7 +254,7 @@ impl Kernel for Whole {
         let whole = io.scratch;
         let scratch = whole.wrapping_add(self.bytes);
         let inputs: SmallVec<[*const u8; 8]> = others.iter().copied().chain([whole.cast_const()]).collect();
-        // SAFETY: scratch has room for the product and its kernel's own.
+        // SAFETY: scratch has room for C and for the product's own scratch.
         unsafe {
             self.product.run_kept(cx, &Io { inputs: operands, outputs: &[whole], scratch }, kept)?;
             self.map.run(cx, &Io { inputs: &inputs, outputs: io.outputs, scratch })

@@ -1,5 +1,5 @@
-//! Products whose left operand tile registers load from where it lies: as convolutions of one pixel's window, whose
-//! kernel does not pack its input.
+//! AMX GEMM without packing of A: runs as a 1 × 1 convolution, whose kernel loads its input into tile registers in
+//! place.
 
 use crate::kernel::product::{Roles, count, joint_stride};
 use crate::kernels::matmul::product::Product;
@@ -8,22 +8,22 @@ use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{Op, TensorType};
 
-/// How many rows there are at least: fewer leave threads without work, as they do not share the packed columns.
+/// Smallest M: threads divide M and do not share packed B columns, so that fewer rows leave threads idle.
 const FEWEST_ROWS: usize = 64;
-/// Elements of a result from which on packing pays.
+/// Elements of C from which on packing A pays.
 const LARGE: usize = 1 << 20;
-/// Products for which two panels of rows fit the first-level cache often enough.
+/// Largest K: two row panels of A mostly fit L1.
 const LONGEST: usize = 4096;
 
-/// The distances along an operand's rows or columns, and along the products.
+/// Strides of an operand in elements: along M or N, and along K.
 fn strides(r: &Roles) -> Option<(usize, usize)> {
     Some((joint_stride(&r.free)?, joint_stride(&r.inner)?))
 }
 
-/// The kernel of the convolution that computes the product.
+/// The kernel of the convolution that computes the GEMM.
 pub fn bind(d: &Product, problem: &Problem<'_>) -> Answer {
     let [m, n, k] = d.size();
-    // Its kernel (the right operand) may be stored `[1, K, N]` or `[1, N, K]`.
+    // The convolution's weights are B, stored `[1, K, N]` or `[1, N, K]`.
     let by_columns = match strides(&d.right) {
         Some((1, step)) if step == n => false,
         Some((column, 1)) if column == k => true,

@@ -1,5 +1,5 @@
-//! Products by emulated tile registers, so that what surrounds the instructions is tested on every machine, and by the
-//! machine's own where it has them; and by pairs of bf16.
+//! Tests of the AMX GEMM, with emulated tile registers on every machine and with real ones where there are any, and of
+//! bf16 pairs.
 
 use crate::kernel::product::{Epilogue, Roles, roles};
 use crate::kernel::{Cx, Io, Kernel};
@@ -39,7 +39,7 @@ impl Case {
         [roles(&a, &[0], &left, &right), roles(&b, &[0], &free, &inner)]
     }
 
-    /// The kernel, which packs with the vectors of a level.
+    /// The kernel; operands are packed with the vectors of `level`.
     fn kernel(&self, level: Level, tiles: &'static simd::amx::Kernels) -> Option<Box<dyn Kernel>> {
         amx(&self.product(level), tiles).ok()
     }
@@ -56,12 +56,12 @@ impl Case {
         let inputs = operands.map(|x| x.bytes().as_ptr());
         let scratch = Memory::new(kernel.scratch()).unwrap();
         let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr()], scratch: scratch.ptr() };
-        // SAFETY: all arrays have the sizes of the product.
+        // SAFETY: all arrays have the product's sizes.
         unsafe { kernel.run(&Cx { team: &Team::new(threads), flush: false }, &io).unwrap() };
         c
     }
 
-    /// Element (row, column) of an operand with its batch's elements at `of`.
+    /// Offset of element (row, column) of an operand within its batch entry.
     fn at(&self, operand: usize, row: usize, column: usize) -> usize {
         let (m, n, k) = self.size;
         let (rows, columns) = if operand == 0 { (m, k) } else { (k, n) };
@@ -110,7 +110,7 @@ impl Case {
     }
 }
 
-/// Whole numbers from −`most` to `most`, those of unsigned types without sign; all bytes where it is 128.
+/// Random integers from −`most` to `most`, for unsigned types from 0 to 2 · `most`. With 128: all values of a byte.
 fn draw(ty: &TensorType, most: i64, s: &mut Stream) -> (Vec<i64>, Literal) {
     let unsigned = matches!(ty.dtype, DType::U8 | DType::U32);
     let mut builder = LiteralBuilder::new(ty.clone());
@@ -124,7 +124,7 @@ fn draw(ty: &TensorType, most: i64, s: &mut Stream) -> (Vec<i64>, Literal) {
 }
 
 const FLIPS: [[bool; 2]; 4] = [[false, false], [false, true], [true, false], [true, true]];
-/// Around tiles of 16, panels of 32, groups of 256 columns, blocks of 256 bf16 or 512 bytes, splits of long sums.
+/// Sizes around 16 (tiles), 32 (panels), 256 (column groups), K blocks of 256 bf16 or 512 bytes, and split-K.
 const SIZES: [(usize, usize, usize); 15] = [
     (1, 1, 1),
     (1, 33, 40),
@@ -152,7 +152,7 @@ fn units() -> impl Iterator<Item = &'static simd::amx::Kernels> {
     std::iter::once(&simd::amx::EMULATED).chain(simd::amx::kernels_of(Level::best()))
 }
 
-/// Levels whose vectors pack differently.
+/// Levels that have different packing code.
 fn levels() -> impl Iterator<Item = Level> {
     [Level::Portable, Level::Avx512].into_iter().filter(|l| l.is_available())
 }
@@ -220,7 +220,7 @@ fn tile_registers_compute_batches_and_large_products() {
     }
 }
 
-/// Random operands, and the exact sums with the sums of absolute values.
+/// Random operands, and the exact sums with the sums of absolute products.
 fn random(case: &Case) -> ([Literal; 2], Vec<(f64, f64)>) {
     let (m, n, k) = case.size;
     let mut s = Stream::new(8, 1, 1);
@@ -253,7 +253,7 @@ fn split_floats_keep_sixteen_bits_and_any_number_of_threads_the_same() {
         }
         let sums = got.as_chunks().0.iter().map(|&x| f64::from(f32::from_le_bytes(x)));
         let worst = sums.zip(&exact).map(|(y, (sum, size))| (y - sum).abs() / size).fold(0.0, f64::max);
-        // Two bf16 leave out 2⁻¹⁷ of each factor; f32 sums of exact products would be below 1e-7.
+        // Two bf16 lose up to 2⁻¹⁷ of each factor. With exact products, errors of f32 sums would be below 1e-7.
         assert!((1e-7..1e-5).contains(&worst), "{worst:e}");
     }
 }
