@@ -1,9 +1,9 @@
-//! What blocks gain and cost, in nanoseconds of one core.
+//! Cost model of mini-batch blocking, in nanoseconds of one core.
 //!
-//! The gain is traffic: arrays between kernels stay in the near cache instead of going through memory. The cost is
-//! that every block reads the weights again and adds to all sums. The numbers below are of the order of today's
-//! machines; they only have to tell large differences apart, and must not depend on the machine that compiles, since
-//! sizes of blocks decide in which order sums are added.
+//! The gain is memory traffic: arrays between kernels stay in L2 instead of going through memory. The cost is that each
+//! block reads the weights again and adds to all sums. The constants are of the order of current machines. They only
+//! have to tell large differences apart, and must not depend on the machine that compiles: the block size decides the
+//! order in which sums are added, and so the bits of the result.
 
 use super::region::Region;
 use super::rules::{Use, row_op};
@@ -13,42 +13,42 @@ use crate::options::{Blocking, Options};
 use crate::program::{Blocks, Kernel, Location, Schedule, Step, Storage};
 use systole_ir::{Graph, Op, Result, ValueId};
 
-/// Nanoseconds for a byte from or to the near cache, the shared cache and memory.
+/// Nanoseconds per byte moved from or to L2 (`NEAR`), the shared last-level cache and memory.
 const NEAR: f64 = 0.012;
 const SHARED: f64 = 0.033;
 const MEMORY: f64 = 0.09;
-/// The part of the near cache that holds what is wanted again.
+/// Fraction of the cache that holds data to be reused.
 const ROOM: f64 = 0.85;
-/// Arrays up to this many bytes are taken to stay in the shared cache.
+/// Bytes of the largest working set that is assumed to stay in the last-level cache.
 const SHARED_BYTES: usize = 6 << 20;
-/// Nanoseconds of one kernel call.
+/// Nanoseconds of overhead per kernel call.
 const CALL: f64 = 400.0;
-/// Nanoseconds of one arithmetic operation of a product at its best.
+/// Nanoseconds per arithmetic operation of a GEMM at full speed.
 const FLOP: f64 = 1.0 / 80.0;
-/// Rows of products that keep the arithmetic units busy.
+/// GEMM rows (M) from which the arithmetic units are fully used.
 const FULL_ROWS: f64 = 8.0;
-/// Blocks that there are at least, or one for each row.
+/// Blocks, at least, so that several threads have work; fewer only where every block is one row.
 const FEWEST_BLOCKS: usize = 16;
-/// What a segment must gain at least.
+/// Nanoseconds that a segment must gain.
 const WORTH: f64 = 15_000.0;
-/// The share of the traffic saved that must be left as gain: the model is rough, and blocks cost what it does not see.
+/// Fraction of the saved traffic that must remain as gain. The model is rough, and blocks have costs outside it.
 const SURE: f64 = 0.2;
-/// Sizes whose costs are within this of the least are alike, as the model tells no nearer; of them the largest is taken, whose
-/// kernels run longer.
+/// Block sizes whose cost is within this factor of the least count as equal, which is the model's resolution. The
+/// largest of them is taken: fewer kernel calls.
 const ALIKE: f64 = 1.1;
-/// Rows of the program whose memory is measured.
+/// Rows of the program that is compiled to measure memory and traffic per row.
 const PROBE: usize = 8;
-/// Most groups of blocks: as many threads can work, and as many copies of the sums exist.
+/// Groups of blocks, at most. So many threads can work at once, and so many copies of the sums exist.
 const GROUPS: usize = 64;
-/// Bytes of all copies of the sums up to which there are more than [`FEWEST_GROUPS`].
+/// Bytes that all copies of the sums may take together; [`FEWEST_GROUPS`] are made even if they take more.
 const COPIES: usize = 2 << 20;
 const FEWEST_GROUPS: usize = 8;
 
-/// What becomes of a segment.
+/// The decision on a segment.
 pub enum Verdict {
-    /// It runs by blocks; nanoseconds gained, and those that blocks cost beside the work itself.
+    /// It runs by blocks. Nanoseconds gained, and nanoseconds that blocks cost beside the arithmetic.
     Gains(Box<Blocks>, f64, f64),
-    /// It may gain without this node.
+    /// It loses, but may gain without this node.
     Without(usize),
     /// It does not gain.
     Loses,
@@ -58,31 +58,33 @@ pub struct Costs<'g> {
     graph: &'g Graph,
     rows: usize,
     cache: usize,
-    /// The size of blocks where nothing is asked for gains.
+    /// Rows per block, where blocks are forced and gains are not considered.
     forced: Option<usize>,
     excess_precision: bool,
     compiler: &'g Compiler,
 }
 
-/// Bytes and work of a segment.
+/// Traffic and work of a segment.
 #[derive(Default)]
 struct Loads {
-    /// Whole operands, each time that they are read.
+    /// Bytes of operands that are read whole, counted once per read.
     weights: f64,
-    /// Whole operands once.
+    /// Bytes of operands that are read whole, counted once each.
     weight_bytes: f64,
+    /// Bytes of all sums.
     sums: usize,
-    /// Reads and writes between kernels for a row, and what those of all rows cost without blocks.
+    /// Bytes per row that kernels of the segment pass to each other, and nanoseconds that those of all rows cost
+    /// without blocks.
     inside: f64,
     saved: f64,
-    /// Bytes that live at the same time, for a row.
+    /// Bytes per row that are live at the same time.
     live: f64,
-    /// Work for a row: of products, and of all kernels.
+    /// Arithmetic operations per row: of GEMMs, and of all kernels.
     flops: f64,
     work: f64,
-    /// Rows of its products for each row of the segment, at the least.
+    /// Least M of the segment's GEMMs per row of the segment.
     product_rows: f64,
-    /// Kernel calls of a block.
+    /// Kernel calls per block.
     calls: f64,
 }
 
@@ -96,7 +98,7 @@ impl<'g> Costs<'g> {
         Costs { graph, rows, cache, forced, excess_precision: options.excess_precision, compiler }
     }
 
-    /// Whether a node reads or sums so much for every block that no block can gain.
+    /// Whether a node reads whole, or sums into, so many bytes per block that no block size can gain.
     pub fn is_hopeless(&self, i: usize) -> bool {
         let node = &self.graph.nodes[i];
         let Some(row) = row_op(self.graph, node, self.rows, self.rows) else { return false };
@@ -104,7 +106,7 @@ impl<'g> Costs<'g> {
         sums > self.cache || self.whole_bytes(i) > 4 * self.cache
     }
 
-    /// Bytes of the whole operands of a node; of tables only rows are read.
+    /// Bytes of the operands that a node reads whole. The table of a gather counts 0: only some of its rows are read.
     fn whole_bytes(&self, i: usize) -> usize {
         let node = &self.graph.nodes[i];
         if matches!(node.op, Op::Gather(_)) {
@@ -119,7 +121,7 @@ impl<'g> Costs<'g> {
         region.sums.iter().map(|&v| region.sum_type(v).bytes()).sum()
     }
 
-    /// What the program for `probe` rows says of all rows: it has been fused, so that only arrays count that exist.
+    /// Loads of the segment, taken from its program for `probe` rows. That is fused, so only materialised arrays count.
     fn loads(&self, region: &Region<'_>, body: &Schedule, probe: usize) -> Loads {
         let (rows, times) = (self.rows as f64, self.rows as f64 / probe as f64);
         let sums = region.sums.len();
@@ -146,7 +148,7 @@ impl<'g> Costs<'g> {
                             l.weight_bytes += if again { 0.0 } else { bytes };
                         }
                     }
-                    // What comes from outside is read once, and what leaves is written once, either way.
+                    // The first read of an input and the write of a result happen with or without blocks.
                     Location::Param(_) if !again => {}
                     Location::Result(_) if writes => {}
                     Location::Constant(_) => {}
@@ -166,7 +168,7 @@ impl<'g> Costs<'g> {
                 }
             }
         }
-        // What comes from outside and is read again, and what leaves and is read, must stay near as well.
+        // Inputs that are read again and results that are read must stay in cache as well.
         let stays = |(storage, &uses): (&Storage, &usize)| match storage.place {
             Location::Param(p) if p < sums || region.inputs[p - sums].1 != Use::Rows => 0,
             Location::Param(_) | Location::Result(_) if uses > 1 => storage.bytes,
@@ -176,16 +178,15 @@ impl<'g> Costs<'g> {
         l
     }
 
-    /// Whether a program with new segments, which cost so much `inside` them, moves less between its kernels than the
-    /// one before, by a good part of what the segments claim to gain. They are weighed by themselves, each value in
-    /// them as an array; the program without them may compute many of those on the way, and what a segment must leave
-    /// for another it must write.
+    /// Whether the program with new segments (`after`), whose blocks cost `inside`, saves at least the fraction
+    /// [`SURE`] of what the segments claim. Each segment was judged alone and unfused with its surroundings: the
+    /// program without it may fuse away some of the arrays, and a segment must write what another segment reads.
     pub fn is_better(&self, before: &Schedule, after: &Schedule, inside: f64, claimed: f64) -> bool {
         let gain = self.traffic(before) - self.traffic(after) - inside;
         self.forced.is_some() || gain > SURE * claimed
     }
 
-    /// What the arrays of a program cost, once for each kernel that reads or writes them.
+    /// Nanoseconds of memory traffic of a program: each kernel moves each of its arrays once.
     pub fn traffic(&self, s: &Schedule) -> f64 {
         let of_step = |step: &Step| -> f64 {
             let mut slots: Vec<usize> = step.inputs.iter().chain(&step.outputs).copied().collect();
@@ -197,7 +198,7 @@ impl<'g> Costs<'g> {
         s.steps.iter().map(of_step).sum()
     }
 
-    /// Nanoseconds for a byte of an array that passes between kernels whole.
+    /// Nanoseconds per byte of an array of this size that one kernel writes completely before the next reads it.
     fn price(&self, bytes: f64) -> f64 {
         match bytes {
             b if b > SHARED_BYTES as f64 => MEMORY,
@@ -234,12 +235,11 @@ impl<'g> Costs<'g> {
         Ok(self.heaviest(region).map_or(Verdict::Loses, Verdict::Without))
     }
 
-    /// What blocks of a size cost in all, beside the work itself.
+    /// Nanoseconds that blocks of a size cost in all, beside the arithmetic.
     fn cost(&self, l: &Loads, block: usize) -> f64 {
         let (cache, rows, block) = (self.cache as f64, self.rows as f64, block as f64);
         let (count, sums) = ((rows / block).ceil(), l.sums as f64);
-        // A block's rows pass from kernel to kernel and stay in the caches; what is read or added to once in each block
-        // has the room that they leave.
+        // The live rows of a block have priority in cache; weights and sums, touched once per block, get the rest.
         let live = l.live * block;
         let fits = |room: f64, bytes: f64| (room / bytes.max(1.0)).clamp(0.0, 1.0);
         let each = |beside: f64, bytes: f64| {
@@ -249,17 +249,17 @@ impl<'g> Costs<'g> {
         };
         let (of_rows, of_others) = (each(0.0, live), each(live, l.weight_bytes + sums));
         let idle = (FULL_ROWS / (l.product_rows * block)).clamp(1.0, FULL_ROWS) - 1.0;
-        // Groups that have one block less than others wait for them, half of them on average.
+        // Load imbalance: groups with one block less wait for the others; half of the groups on average.
         let groups = self.groups(l.sums, count as usize) as f64;
         let uneven = ((count / groups).ceil() * groups / count - 1.0) / 2.0;
-        // Copies of the sums are set to zero, added to, and read again by the sum over the groups.
+        // Copies of the sums are zeroed, and read again by the reduction over groups.
         let copies = groups * sums;
         count * ((l.weights + 2.0 * sums) * of_others + l.calls * CALL)
             + rows * (l.inside * of_rows + l.flops * FLOP * idle + l.work * FLOP * uneven)
             + 2.0 * copies * self.price(copies).max(SHARED)
     }
 
-    /// The member that costs most for each block.
+    /// The member with the most bytes of sums and whole operands per block, if these are more than 1/16 of the cache.
     fn heaviest(&self, region: &Region<'_>) -> Option<usize> {
         let weight = |m: usize| {
             let sums: usize =
@@ -302,8 +302,8 @@ impl<'g> Costs<'g> {
     }
 }
 
-/// Sizes of blocks to choose from, enough blocks for several threads: round sizes, and those that make round numbers of
-/// blocks, which all groups have equally many of.
+/// Candidate block sizes: 2ᵏ and 3·2ᵏ rows, and the sizes that give 2ᵏ or 3·2ᵏ blocks, which divide evenly among
+/// groups. All give at least [`FEWEST_BLOCKS`] blocks, or blocks of one row.
 fn sizes(rows: usize) -> impl Iterator<Item = usize> {
     let round = || (0..16).flat_map(|k| [1usize << k, 3 << k]);
     let counts = round().filter(move |count| (FEWEST_BLOCKS..=rows).contains(count));

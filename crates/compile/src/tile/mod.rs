@@ -1,12 +1,13 @@
-//! Blocks of rows: parts of a graph that run for a few samples at a time, so that what they compute on the way stays
-//! in a near cache.
+//! Mini-batch blocking: parts of a graph run for a few samples at a time, so that their intermediate arrays stay in
+//! cache.
 //!
-//! Everything between two points where samples meet depends on its own samples only. [`outline`] finds such segments
-//! for any number of rows ([`rules`]: what each op becomes for a block; [`phases`]: which nodes can run together),
-//! keeps those that a cost model expects to gain from blocks ([`cost`]), and puts each into one node of the graph:
-//! a `case` of one branch that computes the segment for all rows. Beside it stands the program for a block
-//! ([`Blocks`]), which is what runs. Sums over the rows (gradients of weights, losses, statistics) are added up block
-//! by block, in a fixed order.
+//! Between two reductions over the batch, every sample depends on itself alone. [`outline`] finds such segments for any
+//! number of rows ([`rules`]: the op that each node becomes for a block; [`phases`]: which nodes can run together),
+//! keeps those that a cost model expects to gain ([`cost`]), and outlines each into one node: a `case` of one branch,
+//! which computes the segment for all rows and defines its meaning. The program for one block ([`Blocks`]) is kept
+//! beside it, and is what runs. Sums over the rows (weight gradients, losses, statistics) are accumulated block by
+//! block in a fixed order. A row need not be a sample: it is one index of the leading dimensions whose sizes multiply
+//! to the number of rows.
 
 mod cost;
 mod phases;
@@ -27,30 +28,31 @@ use std::sync::Arc;
 use systole_ir::op::{Case, Constant, Transpose};
 use systole_ir::{DType, Graph, Literal, Node, Op, Result, ValueId};
 
-/// Numbers of rows that are tried, those with the most work by rows first.
+/// Numbers of rows for which segments are searched, at most: those for which most bytes can be computed by rows.
 const CANDIDATES: usize = 4;
-/// How often the graph is looked over again for other numbers of rows.
+/// Most passes over the graph. A pass takes segments of one number of rows, and the next pass may take another.
 const ROUNDS: usize = 3;
-/// How often a segment is tried again without the node that costs it most.
+/// How often segments are formed again without the nodes that cost them most.
 const TRIALS: usize = 6;
 
-/// A graph whose segments are single nodes, and the program of each.
+/// A graph with each segment outlined to one node, and the block programs.
 #[derive(Default)]
 pub struct Outlined {
     pub graph: Graph,
-    /// By node.
+    /// The block program of each outlined node, by the node's index.
     pub blocks: HashMap<usize, Blocks>,
 }
 
-/// A segment that is worth it.
+/// A segment that is expected to gain from blocks.
 struct Chosen<'g> {
     region: Region<'g>,
     blocks: Blocks,
+    /// Nanoseconds gained, and nanoseconds that blocks cost beside the arithmetic (see [`Verdict::Gains`]).
     gain: f64,
     cost: f64,
 }
 
-/// Finds segments and outlines them; the graph as it is where there are none.
+/// Outlines the segments that gain; the graph unchanged where there are none.
 pub fn outline(graph: &Graph, options: &Options, compiler: &Compiler) -> Result<Outlined> {
     let mut now = Outlined { graph: graph.clone(), blocks: HashMap::new() };
     if options.blocks == Blocking::Off {
@@ -78,7 +80,8 @@ pub fn outline(graph: &Graph, options: &Options, compiler: &Compiler) -> Result<
     Ok(now)
 }
 
-/// Numbers of rows of which many bytes could be computed by rows.
+/// Numbers of rows to try: products of leading dimensions, ranked by the bytes of the values that can be computed by so
+/// many rows.
 fn candidates(graph: &Graph, blocking: Blocking) -> Vec<usize> {
     let least = if let Blocking::Cache(bytes) = blocking { bytes } else { 0 };
     let mut bytes: HashMap<usize, usize> = HashMap::new();
@@ -108,7 +111,8 @@ fn candidates(graph: &Graph, blocking: Blocking) -> Vec<usize> {
     all.into_iter().map(|(rows, _)| rows).collect()
 }
 
-/// The segments for a number of rows that gain from blocks.
+/// The segments for a number of rows that gain from blocks. A segment that loses is formed again without its heaviest
+/// node, as often as [`TRIALS`] allows.
 fn choose<'g>(
     graph: &'g Graph,
     rows: usize,
@@ -157,8 +161,9 @@ fn choose<'g>(
 struct Outlining<'g> {
     graph: &'g Graph,
     chosen: Vec<Chosen<'g>>,
+    /// Block programs of nodes that an earlier pass outlined.
     before: &'g HashMap<usize, Blocks>,
-    /// The segment of each node.
+    /// The segment of each node, as an index into `chosen`.
     owner: Vec<Option<usize>>,
     nodes: Vec<Node>,
     map: HashMap<ValueId, ValueId>,
@@ -199,12 +204,12 @@ impl<'g> Outlining<'g> {
         Outlined { graph, blocks: self.blocks }
     }
 
-    /// The node that stands for what makes a value: a segment's first member, or the node itself.
+    /// The node that represents another one in the order: its segment's first member, or the node itself.
     fn item(&self, node: usize) -> usize {
         self.owner[node].map_or(node, |k| self.chosen[k].region.members[0])
     }
 
-    /// Segments and other nodes in an order near the graph's in which each comes after those that it reads.
+    /// Topological order of segments and other nodes; among those that are ready, the first in the graph's order.
     fn order(&self) -> Vec<usize> {
         let n = self.graph.nodes.len();
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); n];
@@ -242,7 +247,7 @@ impl<'g> Outlining<'g> {
         (self.nodes.len() - 1) as u32
     }
 
-    /// The new value of an old one. Free nodes are made when they are first read.
+    /// The new value of an old one. Free nodes are emitted when they are first read.
     fn value(&mut self, v: ValueId) -> ValueId {
         if !self.map.contains_key(&v) {
             self.plain(v.index());
@@ -287,7 +292,7 @@ impl<'g> Outlining<'g> {
         self.blocks.insert(node as usize, self.chosen[k].blocks.clone());
     }
 
-    /// A value as a segment reads it.
+    /// An operand as the segment reads it: transposed for [`Use::Turned`].
     fn read(&mut self, v: ValueId, how: Use) -> ValueId {
         let value = self.value(v);
         if how != Use::Turned {
@@ -301,7 +306,7 @@ impl<'g> Outlining<'g> {
         ValueId { node, out: 0 }
     }
 
-    /// Sums of narrow floats come in f32.
+    /// A segment's result in the graph's type: sums of narrow floats are accumulated in f32 and rounded once.
     fn narrowed(&mut self, made: ValueId, v: ValueId, like: &Node) -> ValueId {
         let (have, want) = (&self.nodes[made.index()].outs[made.out as usize], self.graph.ty(v));
         if have == want {

@@ -1,9 +1,9 @@
-//! Which nodes may run block by block together.
+//! Partition of the nodes that work by rows into segments, each of which can run block by block.
 //!
-//! Execution alternates between nodes that work by rows and others. A node's phase is the earliest round in which it
-//! can run: one later than a sum over the rows, or than anything that it reads as a whole, that rows of this round
-//! make. Nodes by rows of one phase that read rows of each other, or of the same arrays, form one segment; it can run
-//! at one point of the program because no path leads out of it and back.
+//! A node's phase counts the full passes over the rows that must be complete before it runs. It is that of its
+//! operands, or one more where an operand is computed by rows but read as a whole, or is a sum over the rows. Nodes of
+//! one phase that read rows of each other, or the same arrays, form a segment. A segment is convex: a path that leaves
+//! it and returns would have to raise the phase.
 
 use super::region::base;
 use super::rules::{Use, is_free, row_op};
@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use systole_ir::op::Lowering;
 use systole_ir::{Graph, ValueId};
 
-/// How a node takes part.
+/// How a node takes part in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowRole {
-    /// Its results have the rows.
+    /// Its results have the rows, and are computed by rows.
     Rows,
     /// Its result is a sum over the rows.
     Sum,
@@ -22,7 +22,7 @@ pub enum RowRole {
     Other,
 }
 
-/// An operand: the value behind free nodes, and whether a block can read it from the block that makes it.
+/// An operand: the value behind free nodes, and whether a block reads only the rows that the same block computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
     pub value: ValueId,
@@ -38,7 +38,7 @@ pub struct Phases<'g> {
 }
 
 impl<'g> Phases<'g> {
-    /// `barred`: nodes that shall not work by rows.
+    /// `barred`: nodes that must not work by rows.
     pub fn new(graph: &'g Graph, rows: usize, barred: &dyn Fn(usize) -> bool) -> Phases<'g> {
         let n = graph.nodes.len();
         let mut p = Phases {
@@ -55,11 +55,11 @@ impl<'g> Phases<'g> {
         p
     }
 
-    /// Element-wise nodes that only a later round reads run in that one, where what they are made of is read there
-    /// anyway, or small: a copy for late readers is of no use in an early round.
+    /// Moves element-wise nodes whose readers are all in a later phase to that phase, if their operands are read there
+    /// anyway or are small. Otherwise the earlier segment would write an array for the later one to read.
     fn put_off(&mut self) {
         let n = self.graph.nodes.len();
-        // The last round that reads each value, and the first one that allows.
+        // For each value: the last phase that reads it, and the latest phase in which it may be computed.
         let (mut last, mut until) = (vec![0; n], vec![usize::MAX; n]);
         for i in 0..n {
             self.reads[i]
@@ -124,7 +124,7 @@ impl<'g> Phases<'g> {
         Some(Read { value, by_rows })
     }
 
-    /// The members of each segment, in order of their first members.
+    /// The members of each segment; segments are in order of their first members.
     pub fn segments(&self) -> Vec<Vec<usize>> {
         let n = self.graph.nodes.len();
         let mut joined = Sets((0..n).collect());
@@ -153,7 +153,7 @@ impl<'g> Phases<'g> {
         segments
     }
 
-    /// For each node's results those that are read other than from the block that makes them, in order.
+    /// For each node, those of its results that are read outside the block that computes them.
     pub fn needed(&self) -> Vec<Vec<ValueId>> {
         let mut needed: Vec<Vec<ValueId>> = vec![Vec::new(); self.graph.nodes.len()];
         let mut note = |v: ValueId| {
@@ -186,7 +186,7 @@ impl Sets {
         i
     }
 
-    /// The lesser root stays.
+    /// Unites two sets; the lesser root remains.
     fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.root(a), self.root(b));
         self.0[a.max(b)] = a.min(b);

@@ -1,4 +1,7 @@
-//! A set of nodes that runs block by block, as graphs: for a block of rows, and for all rows at once.
+//! A segment (a set of nodes that runs block by block) as two graphs: for one block of rows, and for all rows.
+//!
+//! Free nodes (see [`is_free`]) are no members. They are copied into the segment, so that its inputs are the values
+//! behind them.
 
 use super::rules::{ADD, Use, block_type, is_free, row_op, sum_type, turned};
 use crate::graph::rewrite::Rewriter;
@@ -6,21 +9,22 @@ use std::collections::HashMap;
 use systole_ir::op::{Constant, Convert, Parameter, Reduce};
 use systole_ir::{Graph, Literal, Node, Op, TensorType, ValueId, bug};
 
-/// Nodes that work by rows, with what they read from outside and what others read of them.
+/// Nodes that work by rows, with the values that enter and leave the segment.
 pub struct Region<'g> {
     pub graph: &'g Graph,
     pub rows: usize,
-    /// In order.
+    /// In graph order.
     pub members: Vec<usize>,
-    /// Values from outside and how blocks read them.
+    /// Values that enter, and the part that a block reads.
     pub inputs: Vec<(ValueId, Use)>,
-    /// Results that are sums over the rows.
+    /// Values that leave and are sums over the rows.
     pub sums: Vec<ValueId>,
-    /// Results that have the rows.
+    /// Values that leave and have the rows.
     pub outs: Vec<ValueId>,
 }
 
-/// The value at the start of a chain of free nodes; `None` where the chain starts with a constant.
+/// The first value behind a chain of free nodes that is not free; `None` where the chain starts with a constant or
+/// iota.
 pub fn base(graph: &Graph, mut v: ValueId) -> Option<ValueId> {
     loop {
         let node = graph.node(v);
@@ -32,7 +36,7 @@ pub fn base(graph: &Graph, mut v: ValueId) -> Option<ValueId> {
 }
 
 impl<'g> Region<'g> {
-    /// `needed`: values of the members that others read.
+    /// `needed`: values of the members that are read outside.
     pub fn new(graph: &'g Graph, rows: usize, members: Vec<usize>, needed: Vec<ValueId>) -> Self {
         let mut region =
             Region { graph, rows, members, inputs: Vec::new(), sums: Vec::new(), outs: Vec::new() };
@@ -54,7 +58,7 @@ impl<'g> Region<'g> {
         self.members.binary_search(&v.index()).is_ok()
     }
 
-    /// What a free node, or a chain of them, becomes inside; `None` where its value comes from outside.
+    /// The op and operand of a free node that is copied into the segment; `None` where its value is an input instead.
     fn inner(&self, v: ValueId, how: Use, block: Option<usize>) -> Option<(Op, Option<(ValueId, Use)>)> {
         let node = self.graph.node(v);
         if !is_free(&node.op) {
@@ -98,7 +102,7 @@ impl<'g> Region<'g> {
         }
     }
 
-    /// Type of a sum, as blocks add to it.
+    /// Type of the accumulator of a sum.
     pub fn sum_type(&self, v: ValueId) -> TensorType {
         let ty = self.graph.ty(v);
         ty.with_dtype(sum_type(ty.dtype))
@@ -162,7 +166,7 @@ impl<'g> Region<'g> {
 
 struct Builder<'r, 'g> {
     region: &'r Region<'g>,
-    /// Rows of a block; `None`: the graph's own ops.
+    /// Rows of a block; `None`: all rows, with the graph's own ops.
     block: Option<usize>,
     new: Rewriter,
     map: HashMap<(ValueId, Use), ValueId>,
@@ -213,7 +217,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Operand and initial value of a sum in the type that sums are kept in.
+    /// Converts the operand and initial value of a reduction to the accumulator's type.
     fn widen(&mut self, operands: &mut [ValueId], like: &Node) {
         let dtype = self.new.ty(operands[0]).dtype;
         let wide = sum_type(dtype);

@@ -1,8 +1,8 @@
-//! What one op becomes for a block of rows.
+//! For each op, the op that computes a block of rows of its result.
 //!
-//! A value has `rows` rows when the product of its first dimensions is `rows`. An op works by rows when the rows of
-//! its results depend on the same rows of some operands ([`Use::Rows`]) and on all of the others ([`Use::Whole`]), or
-//! when it sums over the rows, so that sums over blocks add up to its result.
+//! A value has `rows` rows if the sizes of its leading dimensions multiply to `rows`. An op works by rows if a row of
+//! its result depends on the same row of some operands ([`Use::Rows`]) and on nothing but the whole of others
+//! ([`Use::Whole`]), or if it sums over the rows, so that the sums of the blocks add up to its result.
 
 use crate::graph::transpose_weights::FEW;
 use smallvec::{SmallVec, smallvec};
@@ -12,25 +12,25 @@ use systole_ir::op::{
 };
 use systole_ir::{DType, Dims, Graph, Node, Op, Shape, TensorType};
 
-/// Which part of an operand a block of rows reads.
+/// The part of an operand that a block of rows reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Use {
     /// The same rows.
     Rows,
     /// All of it.
     Whole,
-    /// All of it, a matrix whose dimensions have changed places: products read their right operand along rows, unless
-    /// it has few columns (see [`crate::graph::transpose_weights`]).
+    /// All of it, a matrix, transposed. Kernels read a right operand `[K, N]` along its rows, unless it has few columns
+    /// (see [`crate::graph::transpose_weights`]); it is transposed once, not in each block.
     Turned,
 }
 
 /// An op for a block of rows.
 pub struct RowOp {
-    /// The op, with the dimensions that make up the rows joined into one.
+    /// The op on values whose row dimensions are collapsed into one.
     pub op: Op,
     /// How it reads each operand.
     pub uses: SmallVec<[Use; 3]>,
-    /// Whether it sums over the rows. Narrow floats are then summed in f32.
+    /// Whether it sums over the rows. Narrow floats are then accumulated in f32.
     pub sums: bool,
 }
 
@@ -40,7 +40,7 @@ impl RowOp {
     }
 }
 
-/// How many leading dimensions make up `rows` rows; the fewest.
+/// The least number of leading dimensions whose sizes multiply to `rows`.
 pub fn prefix(ty: &TensorType, rows: usize) -> Option<usize> {
     let mut product = 1usize;
     for (d, &n) in ty.shape.iter().enumerate() {
@@ -52,17 +52,17 @@ pub fn prefix(ty: &TensorType, rows: usize) -> Option<usize> {
     None
 }
 
-/// The type of `block` rows of a value of `rows` rows.
+/// The type of `block` rows of a value that has `rows` rows: its row dimensions become one of size `block`.
 pub fn block_type(ty: &TensorType, rows: usize, block: usize) -> Option<TensorType> {
     Some(ty.with_shape(Cut { p: prefix(ty, rows)?, block }.shape(ty)))
 }
 
-/// Element type in which sums of `dtype` are kept between blocks.
+/// Element type of the accumulator for sums of `dtype` over blocks.
 pub fn sum_type(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }
 
-/// The first `p` dimensions become one of size `block`.
+/// Collapses the first `p` dimensions into one of size `block`.
 #[derive(Clone, Copy)]
 struct Cut {
     p: usize,
@@ -78,12 +78,12 @@ impl Cut {
         self.list(&ty.shape, self.block).into_iter().collect()
     }
 
-    /// A list with an entry for each dimension, with `first` for the rows.
+    /// A list with one entry per dimension, after the collapse; `first` is the entry of the row dimension.
     fn list<T: Clone>(self, all: &[T], first: T) -> Vec<T> {
         std::iter::once(first).chain(all[self.p..].iter().cloned()).collect()
     }
 
-    /// The new number of a dimension after the rows.
+    /// The new index of a dimension that is none of the rows'.
     fn dim(self, d: usize) -> Option<usize> {
         (d >= self.p).then(|| d + 1 - self.p)
     }
@@ -92,7 +92,7 @@ impl Cut {
         dims.iter().map(|&d| self.dim(d)).collect()
     }
 
-    /// Dimensions that begin with those of the rows.
+    /// A list of dimensions that begins with exactly the row dimensions, after the collapse.
     fn leading(self, dims: &[usize]) -> Option<Dims> {
         let (rows, rest) = dims.split_at_checked(self.p)?;
         if !rows.iter().copied().eq(0..self.p) {
@@ -102,7 +102,7 @@ impl Cut {
     }
 }
 
-/// What `node` becomes for `block` of `rows` rows (at least 2); `None` where it does not work by rows.
+/// The op of `node` for `block` of `rows` rows (at least 2); `None` where it does not work by rows.
 pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<RowOp> {
     let ty = |k: usize| graph.ty(node.inputs[k]);
     let cut = |t: &TensorType| Cut::of(t, rows, block);
@@ -143,25 +143,25 @@ pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<R
         | Op::Clamp(_)
         | Op::Convert(_)
         | Op::ReducePrecision(_) => map(graph, node, rows),
-        // Parameters and constants are read from outside; they have no rows to compute.
+        // Inputs of a segment; there is nothing to compute.
         Op::Parameter(_) | Op::Constant(_) => None,
-        // Work must not move across, as joining its operands with other segments would.
+        // Nothing may be moved across a barrier, which fusing it into a segment could do.
         Op::OptimizationBarrier(_) => None,
-        // Other types over the same bytes: a dimension may come or go, which nothing that works by rows has needed.
+        // It may add or remove a dimension, so the rows may differ between operand and result. Not supported.
         Op::BitcastConvert(_) => None,
-        // Where they read or write depends on data, which may be in other rows.
+        // They read or write at data-dependent indices, which may be in other rows.
         Op::DynamicSlice(_) | Op::DynamicUpdateSlice(_) | Op::Scatter(_) => None,
-        // The bits depend on the shape of the whole array.
+        // The bits of an element depend on the shape of the whole array.
         Op::RngBitGenerator(_) => None,
-        // Bodies run over all rows at once.
+        // Bodies are graphs over all rows.
         Op::While(_) | Op::Case(_) => None,
-        // They wait for other devices.
+        // They synchronise with other devices.
         Op::AllReduce(_) | Op::AllGather(_) | Op::ReduceScatter(_) | Op::AllToAll(_) => None,
         Op::CollectivePermute(_) | Op::PartitionId(_) | Op::ReplicaId(_) => None,
     }
 }
 
-/// Slices that take all rows.
+/// Only slices that keep all rows.
 fn slice(s: &Slice, x: &TensorType, rows: usize, block: usize) -> Option<RowOp> {
     let c = Cut::of(x, rows, block)?;
     let all = (0..c.p).all(|d| s.start[d] == 0 && s.limit[d] == x.shape[d] && s.strides[d] == 1);
@@ -170,7 +170,7 @@ fn slice(s: &Slice, x: &TensorType, rows: usize, block: usize) -> Option<RowOp> 
     if all { RowOp::rows(op, [Use::Rows]) } else { None }
 }
 
-/// Padding that adds no rows.
+/// Only padding that adds no rows.
 fn pad(p: &Pad, x: &TensorType, rows: usize, block: usize) -> Option<RowOp> {
     let c = Cut::of(x, rows, block)?;
     let none = (0..c.p).all(|d| p.low[d] == 0 && p.high[d] == 0 && p.interior[d] == 0);
@@ -178,7 +178,7 @@ fn pad(p: &Pad, x: &TensorType, rows: usize, block: usize) -> Option<RowOp> {
     if none { RowOp::rows(op, [Use::Rows, Use::Whole]) } else { None }
 }
 
-/// Element-wise: operands of the result's shape by rows, scalars whole.
+/// Element-wise ops: operands of the result's shape by rows, scalars whole.
 fn map(graph: &Graph, node: &Node, rows: usize) -> Option<RowOp> {
     prefix(&node.outs[0], rows)?;
     let uses = node.inputs.iter().map(|&v| match graph.ty(v) {
@@ -203,7 +203,7 @@ fn broadcast(
     if b.dims.len() >= c.p && b.dims[..c.p].iter().enumerate().all(all_rows) {
         return RowOp::rows(BroadcastInDim { dims: c.leading(&b.dims)?, shape }, [Use::Rows]);
     }
-    // A dimension of size 1 may be repeated along the rows when they are one dimension.
+    // If the rows are one dimension, an operand dimension of size 1 may be broadcast along it.
     let place = |(k, &d): (usize, &usize)| match c.dim(d) {
         None if c.p == 1 && x.shape[k] == 1 => Some(0),
         place => place,
@@ -212,7 +212,7 @@ fn broadcast(
     RowOp::rows(BroadcastInDim { dims: dims?, shape }, [Use::Whole])
 }
 
-/// Rows of a whole table by blocks of indices.
+/// The table whole, the indices by rows.
 fn gather(g: &Gather, indices: &TensorType, rows: usize, block: usize) -> Option<RowOp> {
     let c = Cut::of(indices, rows, block)?;
     if !g.operand_batching_dims.is_empty() {
@@ -248,7 +248,7 @@ fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType, rows: usize, block: usize
             false => RowOp::rows(op, [Use::Rows, Use::Whole]),
         };
     }
-    // Products over the rows of both operands.
+    // The rows are contracted: a sum over blocks, as in a weight gradient.
     let mut pairs: Vec<(usize, usize)> = vec![(0, 0)];
     let mut joined = 0;
     for (&l, &r) in d.lhs_contract.iter().zip(&d.rhs_contract) {
@@ -271,7 +271,7 @@ fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType, rows: usize, block: usize
     })
 }
 
-/// The product that reads its right operand with [`Use::Turned`].
+/// The GEMM for a right operand that is read with [`Use::Turned`].
 pub fn turned(d: &DotGeneral) -> DotGeneral {
     DotGeneral { rhs_contract: smallvec![0], ..d.clone() }
 }
@@ -357,10 +357,11 @@ fn select_and_scatter(s: &SelectAndScatter, x: &TensorType, rows: usize, block: 
     RowOp::rows(op, [Use::Rows, Use::Rows, Use::Whole])
 }
 
-/// Whether a value costs nothing to make again in every block: other types over the same bytes, and repeated ones.
+/// Whether a value is free to compute again in each block: constants, broadcasts and reshapes, which lower to no kernel
+/// or to strides of their readers.
 pub fn is_free(op: &Op) -> bool {
     matches!(op, Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_) | Op::Reshape(_))
 }
 
-/// The op that adds a block's sum.
+/// The op by which a block adds to a sum.
 pub const ADD: Op = Op::Binary(Binary::Add);

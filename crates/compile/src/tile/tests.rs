@@ -6,7 +6,7 @@ use systole_ir::op::{Convolution, Domain, Monoid, Window};
 use systole_ir::rng::Stream;
 use systole_ir::{GraphBuilder, Tensor, TensorType, grad, interp};
 
-/// conv, max pooling, relu, dense, cross-entropy, gradients: one step of the tutorial's net.
+/// One training step of the tutorial's net: convolution, max pooling, relu, dense layer, cross-entropy, SGD update.
 fn conv_net(batch: usize, side: usize, filters: usize) -> Arc<Graph> {
     let g = GraphBuilder::new("conv_net");
     let x = g.parameter(TensorType::new(F32, [batch, side, side, 1]), "x");
@@ -39,7 +39,7 @@ fn near(a: &Literal, b: &Literal) -> bool {
     a.ty() == b.ty() && diff <= 1e-12 * norm.max(1e-30)
 }
 
-/// Runs blocks by the interpreter of their graphs: what an engine must compute.
+/// Runs a segment block by block in the interpreter: the reference for backends.
 fn by_blocks(region: &Region<'_>, args: &[Literal], block: usize) -> Vec<Literal> {
     let mut sums: Vec<Literal> = region.sums.iter().map(|&v| Literal::zeros(region.sum_type(v))).collect();
     let mut outs: Vec<Vec<u8>> = vec![Vec::new(); region.outs.len()];
@@ -67,7 +67,7 @@ fn by_blocks(region: &Region<'_>, args: &[Literal], block: usize) -> Vec<Literal
     sums
 }
 
-/// Every segment of a graph, whatever it gains: in blocks it computes what it computes as a whole.
+/// Checks that every segment of a graph, whether or not it gains, computes the same in blocks as for all rows.
 fn check_regions(graph: &Graph, rows: usize, block: usize) -> usize {
     let phases = Phases::new(graph, rows, &|_| false);
     let needed = phases.needed();
@@ -121,7 +121,7 @@ fn statistics_of_the_batch_end_a_segment() {
         let count = check_regions(&graph, 6, block);
         assert!((3..=8).contains(&count), "{count}");
     }
-    // Rows may be joined from several dimensions.
+    // 24 rows from two dimensions, 6 · 4.
     check_regions(&graph, 24, 7);
 }
 
@@ -193,11 +193,11 @@ fn every_sample_of_every_op_that_works_by_rows() {
     }
 }
 
-/// One node in blocks, against the node.
+/// Checks one node in blocks against the node for all rows.
 fn check_node(graph: &Graph, node: usize, rows: usize, args: &[Literal]) {
     let outs = (0..graph.nodes[node].outs.len()).map(|k| ValueId::new(node, k)).collect();
     let region = Region::new(graph, rows, vec![node], outs);
-    // The values that the node reads, from a run of the graph.
+    // The node's operands, from a run of the graph.
     let reads = Graph { results: region.inputs.iter().map(|i| i.0).collect(), ..graph.clone() };
     let mut values = interp::run(&reads, &args.iter().collect::<Vec<_>>()).unwrap();
     for (value, (_, how)) in values.iter_mut().zip(&region.inputs) {
@@ -244,7 +244,7 @@ fn a_large_batch_runs_by_blocks_and_adds_to_its_sums_in_place() {
         assert_eq!(count(|k| matches!(k, Kernel::Accumulate { .. })), 1, "{body}");
         assert_eq!(count(|k| matches!(k, Kernel::UnpooledGradient(_))), 1, "{body}");
     }
-    // No array of all samples is left between kernels.
+    // No intermediate array of all samples is left.
     assert!(plan.arena_bytes < 1 << 20, "{plan}");
     assert!(blocks_of(&schedule(&graph, &Options::default()).unwrap()).is_empty());
 }
@@ -270,7 +270,7 @@ fn small_graphs_stay_as_they_are() {
 #[test]
 fn an_outlined_graph_computes_the_same() {
     let graph = optimize(&conv_net(12, 12, 8)).unwrap().0;
-    // A tiny cache, so that even this graph is cut.
+    // All segments, whether or not they gain: this graph is too small for any to gain.
     let chosen = Outlining::new(&graph, choose_all(&graph, 12), &HashMap::new()).run();
     chosen.graph.verify().unwrap();
     assert!(chosen.graph.nodes.len() < graph.nodes.len());
@@ -280,7 +280,7 @@ fn an_outlined_graph_computes_the_same() {
     assert!(want.iter().zip(&got).all(|(w, g)| near(g, w)));
 }
 
-/// Every segment, without asking for its gain.
+/// Every segment, whether or not it gains, with an empty block program.
 fn choose_all(graph: &Graph, rows: usize) -> Vec<Chosen<'_>> {
     let phases = Phases::new(graph, rows, &|_| false);
     let needed = phases.needed();
@@ -303,7 +303,8 @@ fn choose_all(graph: &Graph, rows: usize) -> Vec<Chosen<'_>> {
     all.collect()
 }
 
-/// conv → statistics of the batch → normalise → relu, for each number of filters; loss and gradients.
+/// Loss and gradients of a net of convolution, batch normalisation and relu, one such layer for each entry of
+/// `filters`.
 fn normalised_net(batch: usize, side: usize, filters: &[usize]) -> Arc<Graph> {
     let g = GraphBuilder::new("normalised");
     let mut h = g.parameter(TensorType::new(F32, [batch, side, side, 3]), "x");
@@ -357,7 +358,7 @@ fn a_segment_that_only_moves_its_own_arrays_less_is_refused() {
     let costs = Costs::new(&graph, 128, &options, &COMPILER);
     let plain = (COMPILER.estimate)(&graph, &HashMap::new(), &Options::default()).unwrap();
     assert!(!costs.is_better(&plain, &plain, 0.0, 1e6), "nothing is gained");
-    // Convolutions gather the statistics of their results where they are not cut into blocks.
+    // Without blocks, batch statistics are fused into the convolutions.
     let whole = schedule(&graph, &options).unwrap();
     let gathers = whole.steps.iter().filter(|s| matches!(s.kernel, Kernel::Moments(_))).count();
     assert_eq!(gathers, 2, "{whole}");
