@@ -1,15 +1,15 @@
-//! The CPU engine: runs a compiled schedule with its own kernels, threads and memory, behind the backend interface.
+//! The CPU backend: runs a compiled schedule with its own kernels, threads and memory.
 //!
 //! Reading order, from the top: [`backend`](mod@backend) (compile and run), `run/` (a program with kernels bound to its
-//! steps), `kernels/` (a folder and a table of candidates for each family), `select` (how a candidate is chosen), `kernel`
-//! (the contract of kernels and what several families share), `machine/` (levels of instructions, threads, memory), `simd/`
-//! (vectors, loops over them, register kernels of products). Imports go downwards only.
+//! steps), `kernels/` (one folder and one table of candidate kernels per family), `select` (how a candidate is chosen),
+//! `kernel` (the contract of kernels, and what several families share), `machine/` (instruction-set levels, threads,
+//! memory), `simd/` (vectors, loops over them, GEMM microkernels). A module imports only from those after it.
 //!
 //! Results depend on the graph and the instruction-set level, never on the number of threads: blocks and trees of
 //! partial sums are functions of shapes.
 //!
-//! This crate has `unsafe` code. The rule behind most of it is stated once, in `kernel.rs`: a kernel gets
-//! pointers to arrays of its step's types, which the buffer plan keeps apart or legally in place.
+//! This crate has `unsafe` code. The invariant behind most of it is stated once, in `kernel.rs`: a kernel gets pointers
+//! to arrays of its step's types, which the buffer plan keeps disjoint or validly in place.
 #![allow(unsafe_code)]
 
 pub mod backend;

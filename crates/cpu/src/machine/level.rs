@@ -1,11 +1,11 @@
-//! Which levels of instructions this machine has.
+//! Detection of the instruction-set levels of this machine.
 
 use crate::simd::amx;
 use crate::simd::level::Level;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 impl Level {
-    /// Whether this machine can run it.
+    /// Whether this machine has the level.
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
@@ -33,13 +33,13 @@ impl Level {
         }
     }
 
-    /// The level that programs run fastest at on this machine: the highest, but for pairs of bf16 where these are slow.
+    /// The fastest level of this machine: the highest one, except bf16 pairs where these are slow.
     pub fn best() -> Level {
         let good = |l: &Level| l.is_available() && (*l != Level::Avx512Bf16 || pairs_are_fast());
         Level::ALL.into_iter().rev().find(good).unwrap_or(Level::Portable)
     }
 
-    /// The error that this machine does not have this level.
+    /// The error that this machine lacks the level.
     pub(crate) fn lacking(self) -> Error {
         Error::new(ErrorKind::Config, format!("this machine lacks {}", self.name()))
             .hint(format!("the best level here is {}", Level::best().name()))
@@ -61,9 +61,9 @@ impl Level {
     }
 }
 
-/// Whether a product of bf16 pairs takes no longer than one of f32: AMD's cores do both at one rate, Intel's that were
-/// made with tile registers (AMX) take four times as long for the former. Virtual machines may be shown no tile
-/// registers; those cores are then known by their arithmetic of 16-bit floats, which Intel's had not before.
+/// Whether `VDPBF16PS` is as fast as an f32 multiply-add. On AMD cores it is; on Intel cores with AMX it takes four
+/// times as long. Virtual machines may hide AMX, so those cores are also recognised by AVX512_FP16, which earlier Intel
+/// cores lack.
 #[cfg(target_arch = "x86_64")]
 fn pairs_are_fast() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};

@@ -1,28 +1,27 @@
-//! Aligned memory, and how much of it there is.
+//! Aligned memory, and how much of it is available.
 
 use std::alloc::{Layout, alloc, dealloc};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Owned bytes, aligned to cache lines (those of a megabyte and more to huge pages), zero at first.
+/// Owned, initially zero bytes. Aligned to cache lines; from 1 MiB on to huge pages.
 pub struct Memory {
     ptr: *mut u8,
     bytes: usize,
     layout: Layout,
 }
 
-// SAFETY: plain bytes with one owner; sharing and mutation follow Rust's rules for the `Memory` itself.
+// SAFETY: plain bytes with one owner; access follows Rust's rules for the `Memory` itself.
 unsafe impl Send for Memory {}
 // SAFETY: as above; a shared `Memory` is only read.
 unsafe impl Sync for Memory {}
 
-/// A huge page: kernels walk along columns, each element of which would need an entry of its own in the processor's
-/// table of small pages.
+/// Size of a huge page. Kernels walk along columns: with small pages each element would need its own TLB entry.
 const HUGE: usize = 2 << 20;
 
 impl Memory {
-    /// `bytes` zero bytes, or an error that says how much was asked for.
+    /// Allocates `bytes` zero bytes.
     pub fn new(bytes: usize) -> Result<Memory> {
-        // A last page is made whole where most of it is used.
+        // The last page is rounded up to a huge one if most of it is used.
         let huge = bytes.saturating_add(HUGE / 2) / HUGE * HUGE;
         let align = if huge > 0 { HUGE } else { systole_compile::ALIGN };
         let layout =
@@ -32,11 +31,11 @@ impl Memory {
         if ptr.is_null() {
             return Err(out_of_memory(bytes));
         }
-        // The first write decides how large a page is.
+        // Before the first write, which fixes the page size.
         if huge > 0 {
             advise_huge(ptr, layout.size());
         }
-        // SAFETY: the allocation has so many bytes.
+        // SAFETY: the allocation has that many bytes.
         unsafe { ptr.write_bytes(0, layout.size()) };
         Ok(Memory { ptr, bytes, layout })
     }
@@ -86,7 +85,8 @@ fn out_of_memory(bytes: usize) -> Error {
     .hint("use a smaller batch")
 }
 
-/// Bytes that this process may still use: the machine's, or its control group's limit where that is lower.
+/// Bytes that this process may still use: the machine's available memory, or the rest of its cgroup's limit if that is
+/// less. `None` if the system does not report it.
 pub fn available() -> Option<usize> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find(|l| l.starts_with("MemAvailable:"))?;
@@ -99,7 +99,7 @@ pub fn available() -> Option<usize> {
     Some(group.map_or(machine, |g| g.min(machine)))
 }
 
-/// Bytes of memory that this process uses now; where the system says so.
+/// Resident memory of this process in bytes; `None` if the system does not report it.
 pub(crate) fn resident() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;

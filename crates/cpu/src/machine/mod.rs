@@ -1,4 +1,4 @@
-//! What this machine is: levels of instructions, threads, memory, measured peaks.
+//! The machine: instruction-set levels, threads, memory, and measured peak rates.
 
 mod level;
 pub mod memory;

@@ -1,8 +1,7 @@
-//! What this machine can do at best: fused multiply-adds and bandwidth, measured by short loops on every thread.
+//! Peak rates of this machine: fused multiply-adds and bandwidth, measured by short loops on all threads at once.
 //!
-//! These are the ceilings that benchmarks and profiles compare with. Every thread reports its best of many short
-//! bursts, so that other processes on the machine disturb the result little. Nothing that a program computes depends
-//! on it.
+//! Benchmarks and profiles compare with these ceilings. Each thread reports the best of many short bursts, so that
+//! other processes disturb the result little. No result of a program depends on them.
 
 use crate::simd::amx;
 use crate::simd::gemm::int8_peak_loop;
@@ -11,42 +10,43 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_ir::DType;
 
-/// The ceilings of a number of threads at one instruction-set level.
+/// Peak rates of a number of threads at one instruction-set level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peak {
     /// Instruction-set level.
     pub level: Level,
-    /// Threads that work at the same time.
+    /// Threads that run at the same time.
     pub threads: usize,
-    /// f32 multiply-adds in 10⁹ operations a second (a multiply-add is two).
+    /// f32 multiply-adds, in GFLOP/s (a multiply-add is two operations).
     pub fma_gflops: f64,
-    /// Products of bf16 with f32 sums likewise; those of f32 where no instruction makes more.
+    /// bf16 products with f32 accumulators, in GFLOP/s; the f32 rate if no instruction is faster.
     pub bf16_gflops: f64,
-    /// Products of bytes with sums of 32 bits likewise.
+    /// int8 products with i32 accumulators, in 10⁹ operations per second.
     pub int8_gflops: f64,
-    /// Bandwidth for working sets of each size, smallest first.
+    /// Bandwidth by size of the working set, smallest first.
     pub tiers: Vec<Tier>,
 }
 
-/// The bandwidth of one level of the memory hierarchy.
+/// Bandwidth of one level of the memory hierarchy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
     /// `L2`, `L3` or `memory`.
     pub name: &'static str,
-    /// The largest working set of all threads together that it holds, in bytes.
+    /// Largest working set of all threads together that it holds, in bytes.
     pub bytes: usize,
-    /// 10⁹ bytes a second of all threads: the better of reading, and of reading and writing (both counted).
+    /// 10⁹ bytes per second of all threads: the larger of the rates of reading and of copying (reads and writes
+    /// counted).
     pub gb_per_s: f64,
 }
 
 impl Peak {
-    /// The tier that a working set of `bytes` lies in.
+    /// The tier that holds a working set of `bytes`.
     pub fn tier(&self, bytes: f64) -> &Tier {
         let last = self.tiers.len() - 1;
         self.tiers.iter().find(|t| bytes <= t.bytes as f64).unwrap_or(&self.tiers[last])
     }
 
-    /// Multiply-adds of factors of a type, in 10⁹ operations a second.
+    /// Peak rate of multiply-adds of a type, in 10⁹ operations per second.
     pub fn products(&self, dtype: DType) -> f64 {
         match dtype {
             DType::BF16 => self.bf16_gflops,
@@ -55,7 +55,7 @@ impl Peak {
         }
     }
 
-    /// The bandwidth of main memory in 10⁹ bytes a second.
+    /// Main memory bandwidth in 10⁹ bytes per second.
     pub fn memory_gb_per_s(&self) -> f64 {
         self.tier(f64::INFINITY).gb_per_s
     }
@@ -63,14 +63,14 @@ impl Peak {
 
 static MEASURED: Mutex<Vec<Peak>> = Mutex::new(Vec::new());
 
-/// The ceilings of `threads` threads at `level`: measured at the first call (a fifth of a second), then remembered.
+/// Peak rates of `threads` threads at `level`: measured at the first call (a fifth of a second), then cached.
 ///
 /// ```
 /// let peak = systole_cpu::peak(systole_cpu::Level::Portable, 1);
 /// assert!(peak.fma_gflops > 0.0 && peak.memory_gb_per_s() > 0.0);
 /// ```
 pub fn peak(level: Level, threads: usize) -> Peak {
-    // A level that the machine lacks could not run; its kernels could not either.
+    // A level that the machine lacks cannot be run.
     let level = if level.is_available() { level } else { Level::best() };
     let threads = threads.max(1);
     let mut known = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,7 @@ fn measure(level: Level, threads: usize) -> Peak {
         }
         None => [fma_gflops, rate(&|| bytes_burst(level))],
     };
-    // Half of a cache: the other half is left to what else lies in it.
+    // Working sets are half a cache: the other half is left to other data.
     let mut tiers = vec![("L2", l2 * threads, l2 / 2)];
     if l3 > l2 * threads {
         tiers.push(("L3", l3, l3 / 2 / threads));
@@ -106,7 +106,7 @@ fn measure(level: Level, threads: usize) -> Peak {
     Peak { level, threads, fma_gflops, bf16_gflops, int8_gflops, tiers: tiers.collect() }
 }
 
-/// Bytes of the cache of a level, where the system says so.
+/// Size of the cache of a level in bytes, if the system reports it.
 fn cache_bytes(level: usize) -> Option<usize> {
     let read = |i: usize, what: &str| {
         std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{i}/{what}")).ok()
@@ -119,7 +119,7 @@ fn cache_bytes(level: usize) -> Option<usize> {
     size.trim().strip_suffix('K')?.parse::<usize>().ok().map(|kib| kib << 10)
 }
 
-/// The sum of what `threads` threads reach that run `rate` at the same time.
+/// Runs `rate` on `threads` threads at the same time; returns the sum.
 fn on_all(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
     let start = Barrier::new(threads);
     let one = || {
@@ -133,7 +133,7 @@ fn on_all(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
     })
 }
 
-/// The best rate (in 10⁹ a second) of a burst that says how much it did, repeated for `time`.
+/// The best rate (10⁹ per second) of a burst that returns how much it did, repeated for `time`.
 fn best(time: Duration, mut burst: impl FnMut() -> f64) -> f64 {
     let began = Instant::now();
     let mut best = 0f64;
@@ -145,18 +145,18 @@ fn best(time: Duration, mut burst: impl FnMut() -> f64) -> f64 {
     best
 }
 
-/// Multiply-adds on [`CHAINS`] vectors, `N` floats together: independent of each other and few enough for the registers.
-/// One array of floats, since the compiler leaves arrays of arrays in memory.
+/// [`CHAINS`] vectors of independent multiply-add chains, `N` floats in all: few enough for the registers. One flat
+/// array, since the compiler keeps nested arrays in memory.
 struct Chains<const N: usize>;
 
 const CHAINS: usize = 12;
-/// Steps of every chain in a burst: some 50 µs.
+/// Length of each chain in one burst: about 50 µs.
 const STEPS: usize = 1 << 13;
 
 impl<const N: usize> Tile for Chains<N> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: both hold N floats.
+        // SAFETY: `a` and `dst` hold N floats.
         let mut sums = unsafe { *a.cast::<[f32; N]>() };
         let x = sums[0];
         for _ in 0..n {
@@ -169,7 +169,7 @@ impl<const N: usize> Tile for Chains<N> {
     }
 }
 
-/// Runs one burst and says how many operations it was.
+/// Runs one burst; returns the number of operations.
 fn fma_burst(level: Level) -> f64 {
     match level {
         Level::Portable => burst_of::<{ CHAINS * 4 }>(level),
@@ -179,7 +179,7 @@ fn fma_burst(level: Level) -> f64 {
 }
 
 fn burst_of<const N: usize>(level: Level) -> f64 {
-    // Values that are not known beforehand, or chains would be found to be equal and computed once. They tend to 1.
+    // Opaque start values: the compiler would find the chains equal and compute one. They converge to 1.
     let start = std::hint::black_box([0.5f32; N]);
     let mut out = start;
     let from = start.as_ptr().cast::<u8>();
@@ -190,7 +190,7 @@ fn burst_of<const N: usize>(level: Level) -> f64 {
     (2 * N * STEPS) as f64
 }
 
-/// As [`fma_burst`], of pairs of bf16: two multiply-adds for each f32 of a vector.
+/// As [`fma_burst`], of bf16 pairs: two multiply-adds per f32 lane.
 #[cfg(target_arch = "x86_64")]
 fn pairs_burst() -> f64 {
     use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps, _mm512_set1_ps};
@@ -198,7 +198,7 @@ fn pairs_burst() -> f64 {
     #[target_feature(enable = "avx512f,avx512bf16")]
     unsafe fn burst(x: f32) -> [__m512; CHAINS] {
         let mut sums = [_mm512_set1_ps(x); CHAINS];
-        // SAFETY: any bits are vectors of either type.
+        // SAFETY: both types have 512 bits, and any bits are valid.
         let pairs: __m512bh = unsafe { std::mem::transmute(_mm512_set1_ps(x)) };
         for _ in 0..STEPS {
             sums = sums.map(|s| _mm512_dpbf16_ps(s, pairs, pairs));
@@ -206,7 +206,7 @@ fn pairs_burst() -> f64 {
         sums
     }
 
-    // SAFETY: asked for at the level that has the instruction only, which is available (see `peak`).
+    // SAFETY: called only at the level that has the instruction, and the level is available (see `peak`).
     std::hint::black_box(unsafe { burst(std::hint::black_box(0.5)) });
     (4 * 16 * CHAINS * STEPS) as f64
 }
@@ -216,7 +216,7 @@ fn pairs_burst() -> f64 {
     0.0
 }
 
-/// As [`fma_burst`], of bytes.
+/// As [`fma_burst`], of int8.
 fn bytes_burst(level: Level) -> f64 {
     let (run, operations) = int8_peak_loop(level);
     // SAFETY: the level is available (see `peak`).
@@ -224,14 +224,14 @@ fn bytes_burst(level: Level) -> f64 {
     (operations * STEPS) as f64
 }
 
-/// As [`fma_burst`], by tile registers: of bf16 or of bytes.
+/// As [`fma_burst`], by tile registers: bf16 (`which` 0) or int8 (1).
 fn tiles_burst(unit: &amx::Kernels, which: usize) -> f64 {
     // SAFETY: the level is available (see `peak`).
     unsafe { (unit.at_most[which])(STEPS / 4) };
     (amx::AT_MOST[which] * (STEPS / 4)) as f64
 }
 
-/// Adds up words: reads as fast as the machine reads.
+/// Sums words: a loop that is limited by reads.
 struct ReadWords;
 
 impl Tile for ReadWords {
@@ -243,13 +243,13 @@ impl Tile for ReadWords {
     }
 }
 
-/// Reading, or reading and writing, whichever is faster, over `bytes` of one thread.
+/// The larger of the rates of reading and of copying, over a working set of `bytes` in one thread.
 fn bandwidth(level: Level, bytes: usize) -> f64 {
     let words = bytes / 8;
     let mut data = vec![1u64; words];
     let read = level.tile::<ReadWords>();
     let time = Duration::from_millis(20);
-    // Small working sets are gone through several times in a burst, so that a look at the clock costs nothing.
+    // Small working sets are traversed several times per burst, so that reading the clock costs nothing.
     let rounds = (1usize << 20).div_ceil(bytes);
     let reading = best(time, || {
         for _ in 0..rounds {
@@ -271,13 +271,13 @@ fn bandwidth(level: Level, bytes: usize) -> f64 {
     reading.max(copying)
 }
 
-/// Processor time of all threads of this process so far, in seconds; where the system says so.
+/// CPU time of all threads of this process so far, in seconds; `None` if the system does not report it.
 pub fn process_cpu_seconds() -> Option<f64> {
     const CLOCK_PROCESS_CPUTIME_ID: i32 = 2;
     clock(CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Processor time of the calling thread so far, in seconds; where the system says so.
+/// CPU time of the calling thread so far, in seconds; `None` if the system does not report it.
 pub fn thread_cpu_seconds() -> Option<f64> {
     const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
     clock(CLOCK_THREAD_CPUTIME_ID)
@@ -319,7 +319,7 @@ mod tests {
             assert!(p.tiers.windows(2).all(|t| t[0].bytes < t[1].bytes), "{p:?}");
             assert_eq!(p.tier(1.0).name, "L2");
             assert_eq!(p.tier(1e15).name, "memory");
-            // Remembered, not measured again: measuring would hardly give the same bits.
+            // Cached: a second measurement would hardly give the same bits.
             assert_eq!(peak(level, 2), p);
         }
     }

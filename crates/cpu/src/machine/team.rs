@@ -1,12 +1,12 @@
-//! The thread team: persistent workers that take blocks of one parallel loop at a time.
+//! The thread pool: persistent workers that share the blocks of one parallel loop at a time.
 //!
-//! Each thread begins with a range of the blocks of its own, the same in every loop of as many blocks: what it wrote in
-//! one loop is in its cache when it reads the same part in the next. A thread that is through takes from the end of
-//! another's range.
+//! Each thread starts with its own range of blocks, the same in every loop with the same number of blocks: what it
+//! wrote in one loop is in its cache when it reads the same part in the next. A thread that is done steals from the end
+//! of another thread's range.
 //!
-//! Workers spin briefly after a loop, because a program is many short loops, then park. A loop never waits for a
-//! worker that did not join it: on a busy machine the caller does the blocks itself. Loops inside blocks, and loops
-//! of other threads while the team is busy, run serially. Which thread runs a block must not change any result.
+//! Workers spin briefly after a loop, since a program is many short loops, then park. A loop never waits for a worker
+//! that has not joined it: on a busy machine the caller runs the blocks itself. Nested loops, and loops of other
+//! threads while the team is busy, run serially. Results must not depend on which thread runs a block.
 
 use crate::machine::watch;
 use std::any::Any;
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use systole_ir::knobs;
 use systole_runtime::trace;
 
-/// How long a worker looks for the next loop before it parks: longer than the serial kernels of a small step take, which
-/// would cost a wake-up each.
+/// How long an idle worker spins before it parks. Longer than the serial kernels of a small training step take, each of
+/// which would otherwise cost a wake-up.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// Loops with less work than this, in nanoseconds on one core, are not worth sharing.
+/// Loops with less work than this (nanoseconds on one core) run serially: sharing costs more than it gains.
 pub const SERIAL_BELOW_NS: f64 = 6_000.0;
 
-/// A group of threads that share loops.
+/// A thread pool for parallel loops.
 pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -35,10 +35,10 @@ pub struct Team {
 }
 
 struct Shared {
-    /// Loop number in the upper 32 bits, [`OPEN`], and how many workers are in the loop.
+    /// Loop number (upper 32 bits), [`OPEN`], and the number of workers in the loop ([`MEMBERS`]).
     state: AtomicU64,
     job: Mutex<Option<Job>>,
-    /// Blocks that are still to be done, of each thread.
+    /// Blocks that remain, per thread.
     ranges: Vec<Blocks>,
     parked: AtomicUsize,
     lock: Mutex<()>,
@@ -50,7 +50,8 @@ struct Shared {
 const OPEN: u64 = 1 << 31;
 const MEMBERS: u64 = OPEN - 1;
 
-/// A range of blocks, taken from both ends: its start in the upper 32 bits, its end in the lower. On a cache line of its own.
+/// A range of blocks that is taken from at both ends: start in the upper 32 bits, end in the lower. Aligned to avoid
+/// false sharing.
 #[derive(Default)]
 #[repr(align(128))]
 struct Blocks(AtomicU64);
@@ -60,7 +61,7 @@ impl Blocks {
         self.0.store((range.start as u64) << 32 | range.end as u64, Relaxed);
     }
 
-    /// The first block (or the last), which is then taken.
+    /// Takes the first block, or the last.
     fn take(&self, first: bool) -> Option<usize> {
         let rest = |r: u64| {
             let (start, end) = (r >> 32, r & 0xffff_ffff);
@@ -71,7 +72,7 @@ impl Blocks {
     }
 }
 
-/// The body of the current loop. The lifetime is erased: see [`Team::run`] for why that is sound.
+/// The body of the current loop, with its lifetime erased; see [`Team::run_with`] for why that is sound.
 #[derive(Clone, Copy)]
 struct Job {
     body: &'static (dyn Fn(usize) + Sync),
@@ -83,7 +84,7 @@ thread_local! {
 }
 
 impl Team {
-    /// A team of `threads` in all, the caller of each loop included; at least 1.
+    /// A team of `threads` threads, including the caller of each loop; at least 1.
     pub fn new(threads: usize) -> Team {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
@@ -99,30 +100,30 @@ impl Team {
             let shared = shared.clone();
             std::thread::Builder::new().name(format!("systole-{i}")).spawn(move || shared.work(i)).ok()
         };
-        // A thread that the system refuses is done without.
+        // If the system refuses a thread, the team has fewer.
         let workers = (1..threads.max(1)).filter_map(spawn).collect();
         Team { shared, workers, busy: Mutex::new(()) }
     }
 
-    /// The team that the knob `SYSTOLE_THREADS` asks for.
+    /// The team that the knob `SYSTOLE_THREADS` asks for; 0 means all cores.
     pub fn from_knob() -> Team {
         let asked = knobs::THREADS.get_usize().min(1024);
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         Team::new(if asked == 0 { cores } else { asked })
     }
 
-    /// Threads in all.
+    /// Number of threads, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs `body(0)`, …, `body(blocks − 1)`, each once, in any order and on any thread. `work_ns` estimates the
-    /// whole on one core. A panic of a block is raised here after all threads have left the loop.
+    /// Runs `body(0)`, …, `body(blocks − 1)`, each once, in any order and on any thread. `work_ns` estimates the time
+    /// of all on one core. If a block panics, the panic is raised here after all threads have left the loop.
     pub fn run(&self, blocks: usize, work_ns: f64, body: &(dyn Fn(usize) + Sync)) {
         self.run_with(blocks, work_ns, false, body);
     }
 
-    /// As [`Team::run`], with tiny numbers flushed to zero in the blocks where `flush` is set.
+    /// As [`Team::run`]; `flush`: the workers flush subnormals to zero in the blocks. The caller sets its own mode.
     pub fn run_with(&self, blocks: usize, work_ns: f64, flush: bool, body: &(dyn Fn(usize) + Sync)) {
         let countable = u32::try_from(blocks).is_ok();
         let alone = self.workers.is_empty() || blocks < 2 || !countable || work_ns < SERIAL_BELOW_NS;
@@ -132,7 +133,7 @@ impl Team {
             return;
         }
         // SAFETY: only the lifetime changes. Workers use the body only while they are members of this loop, and this
-        // function returns (or unwinds) only after it closed the loop and the last member left.
+        // function returns (or unwinds) only after it has closed the loop and the last member has left.
         let body: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
         let s = &*self.shared;
         *lock(&s.job) = Some(Job { body, flush });
@@ -171,7 +172,7 @@ impl Drop for Team {
     }
 }
 
-/// Whether this thread is in a parallel loop.
+/// Whether this thread is inside a parallel loop.
 pub(crate) fn inside() -> bool {
     INSIDE.get()
 }
@@ -180,7 +181,7 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Spins, then yields: the partner may have lost its core.
+/// Spins, then yields: the thread waited for may have lost its core.
 fn wait_until(done: impl Fn() -> bool) {
     let mut spins = 0u32;
     while !done() {
@@ -194,7 +195,7 @@ fn wait_until(done: impl Fn() -> bool) {
 }
 
 impl Shared {
-    /// Takes blocks as thread `me` until there are none.
+    /// Runs blocks as thread `me` until none remain.
     fn take_blocks(&self, me: usize, body: &(dyn Fn(usize) + Sync)) {
         let threads = self.ranges.len();
         let all = || {
@@ -208,7 +209,7 @@ impl Shared {
             }
         };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(all)) {
-            // The others stop at their next block.
+            // Other threads stop at their next block.
             self.ranges.iter().for_each(|r| r.set(0..0));
             lock(&self.panic).get_or_insert(payload);
         }
@@ -234,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Waits for an open loop other than number `last`; `None` when the team ends.
+    /// Waits for an open loop other than number `last`; `None` when the team is dropped.
     fn next_loop(&self, last: u64) -> Option<u64> {
         let fresh = || {
             let s = self.state.load(SeqCst);
@@ -263,14 +264,14 @@ impl Shared {
         }
     }
 
-    /// Becomes a member of loop `number` unless it is closed.
+    /// Becomes a member of loop `number`, unless it is closed.
     fn join_loop(&self, number: u64) -> bool {
         let enter = |s: u64| (s & OPEN != 0 && s >> 32 == number).then_some(s + 1);
         self.state.fetch_update(AcqRel, Acquire, enter).is_ok()
     }
 }
 
-/// Sets flush-to-zero and denormals-are-zero on this thread when `on`; returns what to restore.
+/// If `on`, sets flush-to-zero and denormals-are-zero for this thread; returns the previous MXCSR to restore.
 pub fn flush_denormals(on: bool) -> Option<u32> {
     #[cfg(target_arch = "x86_64")]
     if on {
@@ -313,7 +314,7 @@ mod tests {
                     let hits: Vec<AtomicUsize> = (0..blocks).map(|_| AtomicUsize::new(0)).collect();
                     team.run(blocks, 1e9, &|i| {
                         hits[i].fetch_add(1, Relaxed);
-                        // A loop inside a block runs serially instead of deadlocking.
+                        // A nested loop runs serially instead of deadlocking.
                         team.run(3, 1e9, &|_| {});
                     });
                     assert!(hits.iter().all(|h| h.load(Relaxed) == 1));

@@ -1,24 +1,24 @@
-//! Whether somebody watches runs, and the spans of workers that help with a kernel.
+//! Whether runs are being observed (events or traces), and the trace spans of workers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use systole_runtime::{event, trace};
 
-/// Whether runs are to be timed.
+/// Whether runs have to be timed.
 #[inline]
 pub fn wanted() -> bool {
     event::wanted(2) || trace::is_on()
 }
 
-/// The kernel that runs now and what a trace shows of it: for the spans of the workers that help.
+/// Name and trace arguments of the current kernel, for the spans of the workers that take part in it.
 static CURRENT: Mutex<(String, String)> = Mutex::new((String::new(), String::new()));
 
-/// Names the kernel that runs from now on, with what a trace shows of it: a JSON object.
+/// Sets the current kernel's name and its trace arguments (a JSON object).
 pub fn begin_kernel(name: String, args: String) {
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = (name, args);
 }
 
-/// What a worker did of the current kernel.
+/// Records the span of a worker's share of the current kernel.
 pub fn worker_span(start: Option<Instant>) {
     if start.is_some() {
         let (name, args) = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone();

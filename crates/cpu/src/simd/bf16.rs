@@ -1,28 +1,28 @@
-//! Vectors of f32 that are read from bf16 and rounded to it.
+//! Vectors of f32 that are loaded from bf16 and rounded to bf16.
 
 use crate::simd::math;
 use crate::simd::vector::{Portable32, Vector};
 
-/// See the module text. A vector of f32 whose numbers are bf16 values is what [`Halves::narrow`] gives.
+/// Conversions of f32 vectors from and to bf16. A rounded vector stays f32; its values are representable in bf16.
 ///
 /// # Safety
 /// As for [`Vector`].
 pub unsafe trait Halves: Vector<T = f32> {
-    /// Widened.
+    /// Loads and widens.
     unsafe fn load_wide(p: *const u16) -> Self;
-    /// Rounded to bf16.
+    /// Rounds to the nearest bf16.
     unsafe fn narrow(self) -> Self;
-    /// As [`Halves::narrow`], for finite numbers.
+    /// As [`Halves::narrow`], for finite values only.
     unsafe fn narrow_finite(self) -> Self;
-    /// Stores bf16 values as such.
+    /// Stores values that are representable in bf16, by truncation.
     unsafe fn store_narrow(self, p: *mut u16);
 }
 
-// SAFETY: plain code, available everywhere.
+// SAFETY: scalar code, available everywhere.
 unsafe impl Halves for Portable32 {
     #[inline(always)]
     unsafe fn load_wide(p: *const u16) -> Self {
-        // SAFETY: the caller has the lanes there.
+        // SAFETY: the caller has the vector's elements at `p`.
         Portable32(unsafe { *p.cast::<[u16; 4]>() }.map(math::from_bf16))
     }
     #[inline(always)]
@@ -36,7 +36,7 @@ unsafe impl Halves for Portable32 {
     }
     #[inline(always)]
     unsafe fn store_narrow(self, p: *mut u16) {
-        // SAFETY: the caller has room for the lanes there.
+        // SAFETY: the caller has room for the vector's elements at `p`.
         unsafe { *p.cast() = self.0.map(|x| (x.to_bits() >> 16) as u16) }
     }
 }
@@ -47,11 +47,11 @@ mod x86 {
     use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
 
-    // SAFETY: callers keep to the level of these instructions.
+    // SAFETY: callers ensure that the CPU has these instructions.
     unsafe impl Halves for V16x32 {
         #[inline(always)]
         unsafe fn load_wide(p: *const u16) -> Self {
-            // SAFETY: the level is available; the caller has the lanes there.
+            // SAFETY: the CPU has the level; the caller has the vector's elements at `p`.
             unsafe {
                 let x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
                 V16x32(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(x)))
@@ -59,7 +59,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn narrow(self) -> Self {
-            // SAFETY: the level is available.
+            // SAFETY: the CPU has the level, by the caller's promise.
             unsafe {
                 let x = _mm512_castps_si512(self.0);
                 let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(x), _mm512_set1_epi32(1));
@@ -71,7 +71,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn narrow_finite(self) -> Self {
-            // SAFETY: the level is available.
+            // SAFETY: the CPU has the level, by the caller's promise.
             unsafe {
                 let x = _mm512_castps_si512(self.0);
                 let odd = _mm512_test_epi32_mask(x, _mm512_set1_epi32(0x1_0000));
@@ -82,7 +82,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_narrow(self, p: *mut u16) {
-            // SAFETY: the level is available; the caller has room for the lanes there.
+            // SAFETY: the CPU has the level; the caller has room for the vector's elements at `p`.
             unsafe {
                 let high = _mm512_srli_epi32::<16>(_mm512_castps_si512(self.0));
                 _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(high));
@@ -94,7 +94,7 @@ mod x86 {
     unsafe impl Halves for V8x32 {
         #[inline(always)]
         unsafe fn load_wide(p: *const u16) -> Self {
-            // SAFETY: the level is available; the caller has the lanes there.
+            // SAFETY: the CPU has the level; the caller has the vector's elements at `p`.
             unsafe {
                 let x = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
                 V8x32(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(x)))
@@ -102,7 +102,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn narrow(self) -> Self {
-            // SAFETY: the level is available.
+            // SAFETY: the CPU has the level, by the caller's promise.
             unsafe {
                 let x = _mm256_castps_si256(self.0);
                 let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(x), _mm256_set1_epi32(1));
@@ -116,7 +116,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn narrow_finite(self) -> Self {
-            // SAFETY: the level is available.
+            // SAFETY: the CPU has the level, by the caller's promise.
             unsafe {
                 let x = _mm256_castps_si256(self.0);
                 let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(x), _mm256_set1_epi32(1));
@@ -127,7 +127,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_narrow(self, p: *mut u16) {
-            // SAFETY: the level is available; the caller has room for the lanes there.
+            // SAFETY: the CPU has the level; the caller has room for the vector's elements at `p`.
             unsafe {
                 let high = _mm256_srli_epi32::<16>(_mm256_castps_si256(self.0));
                 let (a, b) = (_mm256_castsi256_si128(high), _mm256_extracti128_si256::<1>(high));

@@ -1,22 +1,23 @@
-//! Elements as they lie in memory, and folds of them that round to the stored type at every step.
+//! Stored elements, and reduction functions that round to the stored type at every step.
 //!
-//! For kernels whose folds follow the interpreter's order and rounding exactly: windows and scatters.
+//! For kernels whose reductions follow the interpreter's order and rounding exactly: windows and scatters.
 
 use crate::simd::math;
 use systole_ir::DType;
 use systole_ir::op::Monoid;
 
-/// An element as stored. A lane is what arithmetic is done in: f32 for the narrow floats.
+/// A stored element type. Arithmetic is done on its `Lane` type: f32 for narrow floats.
 pub(crate) trait Cell: Copy + Send + Sync + 'static {
-    /// In arithmetic.
+    /// The type of arithmetic.
     type Lane: Copy + PartialOrd;
     /// An integer as wide as a lane, so that comparisons of both share vector masks.
     type Mark: Copy + PartialEq + From<u32>;
-    /// Whether networks compute with it (see [`Tile::EVERY_LEVEL`](crate::simd::level::Tile::EVERY_LEVEL)).
+    /// Whether its loops are compiled for every level (see
+    /// [`Tile::EVERY_LEVEL`](crate::simd::level::Tile::EVERY_LEVEL)).
     const COMMON: bool;
-    /// What is stored, as a lane.
+    /// Widens to a lane.
     fn load(self) -> Self::Lane;
-    /// The nearest stored value.
+    /// Rounds a lane to the nearest stored value.
     fn store(lane: Self::Lane) -> Self;
 }
 
@@ -36,12 +37,12 @@ plain!(
     u8, u32, false; u16, u32, false; u32, u32, false; u64, u64, false;
 );
 
-/// A bf16 by its bits.
+/// A bf16, as bits.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Bf16(u16);
 
-/// An f16 by its bits.
+/// An f16, as bits.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct F16(u16);
@@ -59,11 +60,11 @@ macro_rules! narrow {
 }
 narrow!(Bf16, math::from_bf16, math::to_bf16; F16, math::from_f16, math::to_f16;);
 
-/// A function of lanes whose results are stored values of `C`.
+/// A reduction function on lanes whose results are representable in `C`.
 pub(crate) trait Fold<C: Cell>: Send + Sync + 'static {
-    /// Whether networks fold with it.
+    /// Whether its loops are compiled for every level.
     const COMMON: bool = false;
-    /// `(accumulated, next) → accumulated`.
+    /// `(accumulator, next) → accumulator`.
     fn f(a: C::Lane, b: C::Lane) -> C::Lane;
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Min;
 pub(crate) struct Max;
 pub(crate) struct And;
 pub(crate) struct Or;
-/// The later of the two.
+/// Replaces the accumulator.
 pub(crate) struct Last;
 
 macro_rules! ints {
@@ -88,8 +89,8 @@ macro_rules! ints {
 }
 ints!(i8, i16, i32, i64, u8, u16, u32, u64);
 
-// Rounding a sum or product of narrow floats from f32 gives the exact one's rounding: f32 has more than twice
-// their digits. Extremes are one of the operands.
+// A sum or product of two narrow floats, rounded to f32 and then to the narrow type, equals the exact result rounded
+// once: f32 has more than twice their significand bits. Minimum and maximum return an operand.
 macro_rules! floats {
     ($($t:ty, $lane:ty, $max:path, $min:path;)*) => { $(
         impl Fold<$t> for Add {
@@ -120,13 +121,13 @@ impl<C: Cell> Fold<C> for Last {
     }
 }
 
-/// Something to be made for an element type and a fold.
+/// Something to instantiate for an element type and a reduction function.
 pub(crate) trait ForFold {
     type Out;
     fn with<C: Cell, F: Fold<C>>(&self) -> Self::Out;
 }
 
-/// Makes it for this element type and fold; `None` where the fold does not type.
+/// Instantiates it; `None` where the type does not have the reduction.
 pub(crate) fn for_fold<V: ForFold>(v: &V, dtype: DType, monoid: Monoid) -> Option<V::Out> {
     Some(match dtype {
         DType::F32 => for_float::<f32, V>(v, monoid)?,
@@ -164,7 +165,7 @@ where
     }
 }
 
-/// `U` is the unsigned type of `C`'s size: in two's complement all but order is the same for both.
+/// `U` is the unsigned type of the same size: in two's complement all but the order is the same for both.
 fn for_int<U: Cell, C: Cell, V: ForFold>(v: &V, monoid: Monoid) -> V::Out
 where
     Add: Fold<U>,

@@ -1,4 +1,5 @@
-//! Loops that fold elements with one associative op. Narrow floats are folded in f32, as lanes.
+//! Reduction loops over one tile of elements, for each associative op and element type. Narrow floats are reduced as
+//! f32 lanes.
 
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{Lane, lanes, lanes_mut};
@@ -7,7 +8,8 @@ use std::marker::PhantomData;
 use systole_ir::DType;
 use systole_ir::op::Monoid;
 
-/// Accumulators of a fold along contiguous elements.
+/// Accumulators of a reduction along contiguous elements. The number is fixed, so that results do not depend on the
+/// vector width.
 pub const LANES: usize = 64;
 
 /// An associative, commutative function of lanes.
@@ -44,14 +46,14 @@ macro_rules! float_folds {
 }
 float_folds!(f32, math::maximum, math::minimum; f64, math::maximum64, math::minimum64;);
 
-/// Folds `n` elements into [`LANES`] accumulators at `dst`.
+/// Reduces `n` contiguous elements into [`LANES`] accumulators at `dst`: element `i` into accumulator `i % LANES`.
 struct Along<T, F>(PhantomData<(T, F)>);
 impl<T: Lane, F: Fold<T>> Tile for Along<T, F> {
     const EVERY_LEVEL: bool = T::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`; the accumulators are apart from the elements.
+        // SAFETY: by the promises of `Tile::run`; the accumulators do not overlap the elements.
         let (d, a) = unsafe { (&mut *dst.cast::<[T; LANES]>(), lanes::<T>(a, n)) };
         let mut acc = *d;
         let chunks = a.chunks_exact(LANES);
@@ -68,14 +70,14 @@ impl<T: Lane, F: Fold<T>> Tile for Along<T, F> {
     }
 }
 
-/// Folds `n` elements into `n` accumulators.
+/// Reduces `n` elements into `n` accumulators, element by element.
 struct Across<T, F>(PhantomData<(T, F)>);
 impl<T: Lane, F: Fold<T>> Tile for Across<T, F> {
     const EVERY_LEVEL: bool = T::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`; the accumulators are apart from the elements.
+        // SAFETY: by the promises of `Tile::run`; the accumulators do not overlap the elements.
         let (d, a) = unsafe { (lanes_mut::<T>(dst, n), lanes::<T>(a, n)) };
         for (x, y) in d.iter_mut().zip(a) {
             *x = F::f(*x, *y);
@@ -83,7 +85,7 @@ impl<T: Lane, F: Fold<T>> Tile for Across<T, F> {
     }
 }
 
-/// Folds [`LANES`] accumulators into one, in a tree.
+/// Reduces [`LANES`] accumulators to one, as a binary tree.
 struct Within<T, F>(PhantomData<(T, F)>);
 impl<T: Lane, F: Fold<T>> Tile for Within<T, F> {
     const EVERY_LEVEL: bool = T::COMMON;
@@ -106,14 +108,14 @@ impl<T: Lane, F: Fold<T>> Tile for Within<T, F> {
     }
 }
 
-/// Folds each of `n` rows of elements at `a`, whose length (a `usize`) is at `b`, into one of `n` lanes.
+/// Reduces each of `n` rows at `a` to one lane of `dst`; `b` points to the row length (a `usize`).
 struct Short<T, F>(PhantomData<(T, F)>);
 impl<T: Lane, F: Fold<T>> Tile for Short<T, F> {
     const EVERY_LEVEL: bool = T::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`; rows have an element at least.
+        // SAFETY: by the promises of `Tile::run`; rows have at least one element.
         unsafe {
             let row = *b.cast::<usize>();
             let elements = lanes::<T>(a, n * row);
@@ -124,7 +126,7 @@ impl<T: Lane, F: Fold<T>> Tile for Short<T, F> {
     }
 }
 
-/// The loops of one fold.
+/// The loops of one reduction.
 #[derive(Clone, Copy)]
 pub struct Loops {
     /// [`Along`].
@@ -157,7 +159,7 @@ where
         Monoid::Multiply => loops::<T, Mul>(level),
         Monoid::Minimum => loops::<T, Min>(level),
         Monoid::Maximum => loops::<T, Max>(level),
-        // Bitwise folds of floats do not type.
+        // Bitwise reductions of floats do not pass the type checker.
         Monoid::Add | Monoid::And | Monoid::Or => loops::<T, Add>(level),
     }
 }
@@ -183,7 +185,7 @@ where
     }
 }
 
-/// The loops that fold elements of a type.
+/// The loops that reduce elements of a type.
 pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> Loops {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => float_loops::<f32>(monoid, level),
@@ -203,10 +205,10 @@ pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> Loops {
     }
 }
 
-/// A bf16 in memory.
+/// A bf16, as stored.
 #[derive(Clone, Copy)]
 struct StoredBf16(u16);
-/// An f16 in memory.
+/// An f16, as stored.
 #[derive(Clone, Copy)]
 struct StoredF16(u16);
 
@@ -231,7 +233,7 @@ impl<F: Fold<f32>> Fold<StoredF16> for F {
     }
 }
 
-/// The loop that adds `n` elements to those at its destination; narrow floats are not its element types.
+/// The loop that adds `n` elements to `dst`. Narrow floats must be widened first: it treats them as f32.
 pub fn adder(dtype: DType, level: Level) -> TileFn {
     loops_of(Monoid::Add, dtype, level.vectors()).across
 }

@@ -692,7 +692,8 @@ pub fn packed_len(columns: usize, k: usize, n: usize) -> usize {
 
 /// Packs B `[k, n]` into panels of `w` columns: `[ceil(n / w), k, w]`, zero beyond the last column.
 ///
-/// # Safety The view covers `k` by `n`; `dst` has room for [`packed_len`] elements.
+/// # Safety
+/// The view covers `k` by `n`; `dst` has room for [`packed_len`] elements.
 pub unsafe fn pack_right<T: Element>(w: usize, b: View<T>, k: usize, n: usize, dst: *mut T) {
     for (p, j0) in (0..n).step_by(w).enumerate() {
         let columns = w.min(n - j0);

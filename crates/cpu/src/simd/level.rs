@@ -1,21 +1,21 @@
-//! Levels of instructions, and how kernels are instantiated for each.
+//! Instruction-set levels, and how kernels are instantiated for each.
 //!
-//! Kernels are written once, as inlined generic functions over an [`Isa`]. [`Level`] picks one of three wrappers whose
-//! target features let the compiler vectorise the same code for that level. Only products and convolutions know more than
-//! vectors: pairs of bf16 and tile registers, at the levels above.
+//! Kernels are written once, as inlined generic functions over an [`Isa`]. [`Level`] selects one of three wrappers
+//! whose target features let the compiler vectorise the same code for that level. Only GEMM and convolution use more
+//! than vectors: bf16 pairs and tile registers, at the levels above.
 
 /// Instruction-set level of all kernels of a program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Level {
-    /// What every machine of this architecture has.
+    /// The baseline of the target architecture.
     Portable,
     /// x86-64-v3: AVX2 and FMA.
     Avx2,
     /// x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
     Avx512,
-    /// The same, and products of bf16 in pairs (AVX512_BF16).
+    /// AVX-512 as above, and dot products of bf16 pairs (AVX512_BF16).
     Avx512Bf16,
-    /// AVX-512 with AVX512_BF16, and AMX tile registers for products of bf16 and of bytes.
+    /// AVX-512 with AVX512_BF16, and AMX tile registers with bf16 and int8 products.
     Amx,
 }
 
@@ -23,7 +23,7 @@ impl Level {
     /// All levels, lowest first.
     pub const ALL: [Level; 5] = [Level::Portable, Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
-    /// The spelling in the knob `SYSTOLE_ISA`.
+    /// The value of the knob `SYSTOLE_ISA`.
     pub fn name(self) -> &'static str {
         match self {
             Level::Portable => "portable",
@@ -34,7 +34,7 @@ impl Level {
         }
     }
 
-    /// The level of its vectors, which is all that most kernels ask about.
+    /// The level of its vector instructions, which is all that most kernels depend on.
     pub(crate) fn vectors(self) -> Level {
         self.min(Level::Avx512)
     }
@@ -44,18 +44,19 @@ impl Level {
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub level: Level,
-    /// Whether products of f32 may be computed from 16 bits of each factor's 24.
+    /// Whether f32 products may use 16 of the 24 significand bits of each factor (split bf16).
     pub tensor_float_32: bool,
-    /// Whether convolutions may be computed through transforms of their operands.
+    /// Whether convolutions may use Winograd transforms.
     pub winograd: bool,
-    /// Whether narrow floats may keep more digits than their type has until they are stored.
+    /// Whether narrow floats may be kept in higher precision until they are stored.
     pub excess_precision: bool,
-    /// Whether numbers below the normal range are taken as zero.
+    /// Whether subnormal numbers are treated as zero (FTZ, DAZ).
     pub flush: bool,
 }
 
 impl Target {
-    /// The level of element-wise programs: the instruction that rounds to bf16 takes such numbers as zero always.
+    /// The level of element-wise programs. The instruction that rounds to bf16 always flushes subnormals, so it needs
+    /// `flush`.
     pub(crate) fn programs(self) -> Level {
         match self.level {
             Level::Avx512Bf16 | Level::Amx if self.flush => Level::Avx512Bf16,
@@ -64,9 +65,9 @@ impl Target {
     }
 }
 
-/// What generic kernels may ask about the level they are instantiated for.
+/// What generic kernels may ask about the instruction set they are instantiated for.
 pub trait Isa: Copy + Send + Sync + 'static {
-    /// Whether fused multiply-add is one instruction. Without it `mul_add` would be a slow call.
+    /// Whether it has fused multiply-add. Without it `f32::mul_add` is a slow library call.
     const FMA: bool;
 }
 
@@ -90,20 +91,21 @@ impl Isa for Avx512 {
     const FMA: bool = true;
 }
 
-/// A loop over at most one tile: result, three operands (unused ones dangle), number of elements.
+/// A loop over at most one tile: `(dst, a, b, c, n)` with up to three operands and `n` elements. Unused operands may
+/// dangle.
 pub type TileFn = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize);
 
 /// A loop that is instantiated for each level.
 pub trait Tile {
-    /// Whether it is worth its instances for the vector levels. Loops over element types and folds that networks
-    /// hardly use have the portable one only: hundreds of them take a good part of the time to build this crate.
+    /// Whether it is instantiated for the vector levels. Element types and reductions that networks hardly use have the
+    /// portable instance only: hundreds of instances would take a large part of this crate's compile time.
     const EVERY_LEVEL: bool = true;
 
-    /// The loop.
+    /// Runs the loop.
     ///
     /// # Safety
-    /// `dst` and the operands that the loop uses hold `n` elements of its lane types; `dst` overlaps none of them
-    /// unless the loop says that it accumulates into `dst`.
+    /// `dst` and the operands that the loop uses hold `n` elements of its lane types. `dst` overlaps no operand unless
+    /// the loop's documentation says that it accumulates into `dst`.
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize);
 }
 
@@ -127,7 +129,7 @@ unsafe fn tile_avx512<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *con
 }
 
 impl Level {
-    /// The instance of a loop for this level. The level must be available where it is called.
+    /// The instance of a loop for this level. It may only be called where the CPU has the level.
     pub fn tile<T: Tile>(self) -> TileFn {
         if const { !T::EVERY_LEVEL } {
             return tile_portable::<T>;

@@ -676,7 +676,8 @@ impl Pairs {
 
     /// Writes `n` words to `to`; zero in the half of an absent array.
     ///
-    /// # Safety The arrays have `n` elements, and `to` has room for `n` words.
+    /// # Safety
+    /// The arrays have `n` elements, and `to` has room for `n` words.
     #[inline(always)]
     pub unsafe fn put(&self, a: Option<*const u8>, b: Option<*const u8>, to: *mut f32, n: usize) {
         let d = to.cast::<u8>();

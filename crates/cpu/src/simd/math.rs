@@ -1,12 +1,12 @@
-//! Elementary functions of f32 as straight-line code that compilers vectorise.
+//! Elementary functions of f32 as straight-line code that the compiler vectorises.
 //!
-//! Where f32 arithmetic would cost more than a few units in the last place, the function works in f64 inside: twice
-//! the lanes, a short polynomial, and a result that is nearly always the correctly rounded one.
-//! Branches are selects; NaN goes in and comes out.
+//! Branches are selects, and NaN propagates. Where f32 arithmetic would cost more than a few ulp, a function computes
+//! in f64: half the lanes per vector, but a short polynomial and a result that is nearly always correctly rounded.
+//! Results are deterministic for an instruction set; they differ between levels with and without FMA.
 
 use crate::simd::level::Isa;
 
-/// `a·b + c`, fused where that is one instruction.
+/// `a·b + c`, fused where the instruction set has FMA.
 #[inline(always)]
 pub fn mul_add<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
@@ -40,27 +40,27 @@ fn poly64<I: Isa, const N: usize>(x: f64, c: [f64; N]) -> f64 {
     y
 }
 
-/// Adding and subtracting this rounds to an integer, which also stands in the low bits of the sum.
+/// Adding and subtracting this rounds to an integer, which is also in the low bits of the sum.
 pub const MAGIC: f32 = 12_582_912.0;
 const MAGIC64: f64 = 6_755_399_441_055_744.0;
 
-/// 2ᵏ for exponents of normal numbers.
+/// 2ᵏ for normal exponents.
 #[inline(always)]
 fn power_of_two(k: i32) -> f32 {
     f32::from_bits((k.wrapping_add(127) as u32) << 23)
 }
 
-/// ln 2 in two parts: multiples of the first are exact, the second is taken away.
+/// ln 2 = high − low; multiples of the high part by small integers are exact.
 pub const LN_2_HIGH: f32 = 0.693_359_4;
 pub const LN_2_LOW: f32 = 2.121_944_4e-4;
 
-/// Beyond these eˣ is 0 or infinite.
+/// Below this range eˣ is 0 in f32, above it infinite.
 pub const EXP_RANGE: (f32, f32) = (-104.0, 89.0);
 
-/// (eʳ − 1 − r) / r². Cephes `expf`.
+/// Polynomial (eʳ − 1 − r) / r², from Cephes `expf`.
 pub const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 
-/// Cephes `logf`.
+/// Polynomial of Cephes `logf`.
 pub const LOG: [f32; 9] = [
     7.037_683_6e-2,
     -1.151_461e-1,
@@ -73,10 +73,10 @@ pub const LOG: [f32; 9] = [
     3.333_333e-1,
 ];
 
-/// Cephes `tanhf`, without the leading 1.
+/// Polynomial of Cephes `tanhf`, without the leading 1.
 pub const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
 
-/// Numerator and denominator of erf (Eigen's and XLA's coefficients).
+/// Numerator and denominator of erf (coefficients as in Eigen and XLA).
 pub const ERF_TOP: [f32; 7] = [
     -2.726_142_3e-10,
     2.770_681_4e-8,
@@ -89,7 +89,7 @@ pub const ERF_TOP: [f32; 7] = [
 pub const ERF_BOTTOM: [f32; 5] =
     [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329_2e-3, -1.426_473_9e-2];
 
-/// `(y, k)` with eˣ = y·2ᵏ. Cephes `expf`: x = k·ln 2 + r, a polynomial in r.
+/// `(y, k)` with eˣ = y·2ᵏ, as in Cephes `expf`: x = k·ln 2 + r, and a polynomial in r.
 #[inline(always)]
 fn exp_parts<I: Isa>(x: f32) -> (f32, i32) {
     let shifted = mul_add::<I>(x, std::f32::consts::LOG2_E, MAGIC);
@@ -101,10 +101,10 @@ fn exp_parts<I: Isa>(x: f32) -> (f32, i32) {
     (mul_add::<I>(p, r * r, r) + 1.0, k)
 }
 
-/// eˣ. The power of two comes in two steps so that denormals come out right.
+/// eˣ. 2ᵏ is applied in two factors, so that subnormal results are right.
 #[inline(always)]
 pub fn exp<I: Isa>(x: f32) -> f32 {
-    // Selects, not min and max: NaN passes. Its k is meaningless, but y is NaN too.
+    // Selects instead of min and max, so that NaN passes: its k is meaningless, but y is NaN as well.
     let (least, most) = EXP_RANGE;
     let x = if x > most { most } else { x };
     let x = if x < least { least } else { x };
@@ -113,7 +113,7 @@ pub fn exp<I: Isa>(x: f32) -> f32 {
     y * power_of_two(half) * power_of_two(k.wrapping_sub(half))
 }
 
-/// ln x. Cephes `logf`: mantissa in [√½, √2), polynomial, exponent times ln 2 in two parts.
+/// ln x, as in Cephes `logf`: mantissa in [√½, √2), polynomial, and exponent times ln 2 in two parts.
 #[inline(always)]
 pub fn log<I: Isa>(x: f32) -> f32 {
     let denormal = x < f32::MIN_POSITIVE;
@@ -129,14 +129,14 @@ pub fn log<I: Isa>(x: f32) -> f32 {
     let y = mul_add::<I>(e, -LN_2_LOW, p * m * z);
     let y = mul_add::<I>(z, -0.5, y);
     let y = mul_add::<I>(e, LN_2_HIGH, m + y);
-    // By the bits, in which numbers below zero and NaN are above infinity.
+    // Compared as bits: negative numbers and NaN are above infinity.
     let (bits, infinity) = (x.to_bits(), f32::INFINITY.to_bits());
     let y = if bits == infinity { x } else { y };
     let y = if bits > infinity { f32::NAN } else { y };
     if x == 0.0 { f32::NEG_INFINITY } else { y }
 }
 
-/// eˣ for |x| ≤ 300, relative error below 1e-13.
+/// eˣ in f64 for |x| ≤ 300; relative error below 1e-13.
 #[inline(always)]
 fn exp_wide<I: Isa>(x: f64) -> f64 {
     let shifted = mul_add64::<I>(x, std::f64::consts::LOG2_E, MAGIC64);
@@ -164,15 +164,15 @@ fn exp_wide<I: Isa>(x: f64) -> f64 {
     y * f64::from_bits((k.wrapping_add(1023) as u64) << 52)
 }
 
-/// ln x for positive, normal, finite x, relative error about 1e-14. ln m = 2·artanh((m−1)/(m+1)).
+/// ln x in f64 for positive, normal, finite x; relative error about 1e-14. ln m = 2·artanh((m−1)/(m+1)).
 #[inline(always)]
 fn log_wide<I: Isa>(x: f64) -> f64 {
     let bits = x.to_bits();
-    // Bring the mantissa into [√½, √2) with integer arithmetic only.
+    // Brings the mantissa into [√½, √2) by integer arithmetic alone.
     let shifted = bits.wrapping_sub(0x3fe6_a09e_667f_3bcd);
     let k = (shifted as i64) >> 52;
     let m = f64::from_bits(bits.wrapping_sub((k as u64) << 52));
-    // i64 → f64 without an AVX-512 instruction: the exponent is small.
+    // Converts i64 to f64 without AVX-512: the exponent is small.
     let e = f64::from_bits(MAGIC64.to_bits().wrapping_add(k as u64)) - MAGIC64;
     let s = (m - 1.0) / (m + 1.0);
     let z = s * s;
@@ -206,7 +206,7 @@ fn clamp_wide(x: f32, bound: f64) -> f64 {
 pub fn expm1<I: Isa>(x: f32) -> f32 {
     let w = clamp_wide(x, 110.0);
     let y = (exp_wide::<I>(w) - 1.0) as f32;
-    // Below, f64 too would lose digits to the subtraction; x + x²/2 is exact there. Keeps −0.
+    // For smaller x the subtraction cancels in f64 too; x + x²/2 is exact enough there. Keeps −0.
     let small = (w * w * 0.5 + w) as f32;
     let y = if w.abs() < 1e-7 { small } else { y };
     if x.is_nan() || x == 0.0 { x } else { y }
@@ -224,7 +224,7 @@ pub fn log1p<I: Isa>(x: f32) -> f32 {
     if x >= -1.0 { y } else { f32::NAN }
 }
 
-/// 1 / (1 + e⁻ˣ), from e to the power −|x| so that small results keep their digits.
+/// 1 / (1 + e⁻ˣ), from e^−|x|, so that small results keep their precision.
 #[inline(always)]
 pub fn logistic<I: Isa>(x: f32) -> f32 {
     let e = exp::<I>(-x.abs());
@@ -232,7 +232,7 @@ pub fn logistic<I: Isa>(x: f32) -> f32 {
     top / (1.0 + e)
 }
 
-/// tanh x. Cephes `tanhf`: an odd polynomial near 0, 1 − 2 / (e²ˣ + 1) beyond.
+/// tanh x, as in Cephes `tanhf`: an odd polynomial near 0, 1 − 2 / (e²ˣ + 1) elsewhere.
 #[inline(always)]
 pub fn tanh<I: Isa>(x: f32) -> f32 {
     let z = x * x;
@@ -244,7 +244,7 @@ pub fn tanh<I: Isa>(x: f32) -> f32 {
     if x.abs() > 0.625 { far.copysign(x) } else { near }
 }
 
-/// erf x as an odd rational function on |x| < 3.84, ±1 beyond.
+/// erf x as an odd rational function; the argument is clamped to where erf is 1 in f32.
 #[inline(always)]
 pub fn erf<I: Isa>(x: f32) -> f32 {
     let w = if x > ERF_IS_ONE { ERF_IS_ONE } else { x };
@@ -255,7 +255,7 @@ pub fn erf<I: Isa>(x: f32) -> f32 {
     w * (a / b)
 }
 
-/// erf⁻¹ by w = −ln(1 − x²), below and from 5 on (Giles, "Approximating the erfinv function", 2010).
+/// erf⁻¹ in terms of w = −ln(1 − x²), for w < 5 and w ≥ 5 (Giles, "Approximating the erfinv function", 2010).
 const ERF_INV_NEAR: [f32; 9] = [
     2.810_226_4e-8,
     3.432_739_4e-7,
@@ -282,7 +282,7 @@ const ERF_INV_FAR: [f32; 9] = [
 /// The inverse of [`erf`]: ±∞ at ±1, NaN beyond.
 #[inline(always)]
 pub fn erf_inv<I: Isa>(x: f32) -> f32 {
-    // In two factors: 1 − x² would lose what is left of 1 near 1.
+    // (1 − x)(1 + x) instead of 1 − x², which cancels near 1.
     let w = -log::<I>((1.0 - x) * (1.0 + x));
     let near = poly::<I, 9>(w - 2.5, ERF_INV_NEAR);
     let far = poly::<I, 9>(w.sqrt() - 3.0, ERF_INV_FAR);
@@ -293,17 +293,17 @@ pub fn erf_inv<I: Isa>(x: f32) -> f32 {
 /// From here on erf is 1 in f32.
 pub const ERF_IS_ONE: f32 = 3.832_507;
 
-/// Largest argument for which [`sin_cos`] reduces exactly enough.
+/// Largest |x| for which the argument reduction of [`sin_cos`] is accurate enough.
 pub const TRIG_LIMIT: f32 = 1e5;
 
-/// sin x (`quarter` 0) or cos x (`quarter` 1) for |x| ≤ [`TRIG_LIMIT`]. fdlibm's reduction and kernels, in f64.
+/// sin x (`quarter` 0) or cos x (`quarter` 1) for |x| ≤ [`TRIG_LIMIT`]: reduction and polynomials of fdlibm, in f64.
 #[inline(always)]
 pub fn sin_cos<I: Isa>(x: f32, quarter: i64) -> f32 {
     let w = x as f64;
     let shifted = w * std::f64::consts::FRAC_2_PI + MAGIC64;
     let n = shifted - MAGIC64;
     let k = (shifted.to_bits() as i64).wrapping_sub(MAGIC64.to_bits() as i64).wrapping_add(quarter);
-    // The first part of π/2 has 33 bits, so that n times it is exact.
+    // The first part of π/2 has 33 bits, so that its product with n is exact.
     let r = (w - n * 1.570_796_326_734_125_6) - n * 6.077_100_506_506_192e-11;
     let z = r * r;
     let sin = poly64::<I, 5>(
@@ -329,17 +329,17 @@ pub fn sin_cos<I: Isa>(x: f32, quarter: i64) -> f32 {
     );
     let y = if k & 1 == 0 { sin } else { cos };
     let y = if k & 2 == 0 { y } else { -y };
-    // Keeps −0, whose reduction gives +0.
+    // Keeps −0, which the reduction turns into +0.
     if quarter == 0 && x == 0.0 { x } else { y as f32 }
 }
 
-/// Whether [`pow`] covers these operands; the others are corner cases for the standard library.
+/// Whether [`pow`] supports these operands; other operands are left to the standard library.
 #[inline(always)]
 pub fn pow_is_plain(a: f32, b: f32) -> bool {
     a > 0.0 && a < f32::INFINITY && b.abs() < 1e30
 }
 
-/// aᵇ for operands that [`pow_is_plain`].
+/// aᵇ for operands accepted by [`pow_is_plain`].
 #[inline(always)]
 pub fn pow<I: Isa>(a: f32, b: f32) -> f32 {
     let y = b as f64 * log_wide::<I>(a as f64);
@@ -348,7 +348,7 @@ pub fn pow<I: Isa>(a: f32, b: f32) -> f32 {
     exp_wide::<I>(y) as f32
 }
 
-/// IEEE 754-2019 maximum: NaN wins, and 0 is above −0.
+/// IEEE 754-2019 `maximum`: NaN propagates, and +0 > −0.
 #[inline(always)]
 pub fn maximum(a: f32, b: f32) -> f32 {
     let m = if a > b { a } else { b };
@@ -356,7 +356,7 @@ pub fn maximum(a: f32, b: f32) -> f32 {
     if a.is_nan() { a } else { m }
 }
 
-/// IEEE 754-2019 minimum: NaN wins, and −0 is below 0.
+/// IEEE 754-2019 `minimum`: NaN propagates, and −0 < +0.
 #[inline(always)]
 pub fn minimum(a: f32, b: f32) -> f32 {
     let m = if a < b { a } else { b };
@@ -364,7 +364,7 @@ pub fn minimum(a: f32, b: f32) -> f32 {
     if a.is_nan() { a } else { m }
 }
 
-/// As [`maximum`].
+/// [`maximum`] of f64.
 #[inline(always)]
 pub fn maximum64(a: f64, b: f64) -> f64 {
     let m = if a > b { a } else { b };
@@ -372,7 +372,7 @@ pub fn maximum64(a: f64, b: f64) -> f64 {
     if a.is_nan() { a } else { m }
 }
 
-/// As [`minimum`].
+/// [`minimum`] of f64.
 #[inline(always)]
 pub fn minimum64(a: f64, b: f64) -> f64 {
     let m = if a < b { a } else { b };
@@ -380,7 +380,7 @@ pub fn minimum64(a: f64, b: f64) -> f64 {
     if a.is_nan() { a } else { m }
 }
 
-/// f32 → bf16 bits, to nearest even; NaN stays NaN.
+/// f32 to bf16 bits, round to nearest even; NaN stays NaN.
 #[inline(always)]
 pub fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -388,22 +388,22 @@ pub fn to_bf16(x: f32) -> u16 {
     if x.is_nan() { ((bits >> 16) | 0x40) as u16 } else { rounded as u16 }
 }
 
-/// bf16 bits → f32, exact.
+/// bf16 bits to f32, exact.
 #[inline(always)]
 pub fn from_bf16(x: u16) -> f32 {
     f32::from_bits((x as u32) << 16)
 }
 
-/// f32 → f16 bits, to nearest even, denormals included; without branches.
+/// f32 to f16 bits, round to nearest even, including subnormals; without branches.
 #[inline(always)]
 pub fn to_f16(x: f32) -> u16 {
     let bits = x.to_bits();
     let sign = (bits >> 16) & 0x8000;
     let abs = bits & 0x7fff_ffff;
-    // Normal results: rebias the exponent and round the 13 bits that go.
+    // Normal results: rebias the exponent and round off 13 bits.
     let odd = (abs >> 13) & 1;
     let normal = abs.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
-    // Denormal results: adding ½ aligns the mantissa so that the addition itself rounds to nearest even.
+    // Subnormal results: adding ½ aligns the mantissa, so that the addition itself rounds to nearest even.
     let denormal = (f32::from_bits(abs) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let y = if abs < 113 << 23 { denormal } else { normal };
     let y = if abs >= 143 << 23 { 0x7c00 } else { y };
@@ -411,14 +411,14 @@ pub fn to_f16(x: f32) -> u16 {
     (y.min(0x7e00) | sign) as u16
 }
 
-/// f16 bits → f32, exact.
+/// f16 bits to f32, exact.
 #[inline(always)]
 pub fn from_f16(x: u16) -> f32 {
     let sign = (x as u32 & 0x8000) << 16;
     let abs = (x as u32 & 0x7fff) << 13;
     let normal = f32::from_bits(abs + (112 << 23));
     let special = f32::from_bits(abs | 0x7f80_0000);
-    // A denormal: read as if with exponent −14, then take the implicit one away again.
+    // Subnormals: read as if with exponent −14, then subtract the implicit one.
     let denormal = f32::from_bits(abs + (113 << 23)) - f32::from_bits(113 << 23);
     let y = if abs < 1 << 23 { denormal } else { normal };
     let y = if abs >= 0x1f << 23 { special } else { y };
@@ -445,7 +445,7 @@ mod tests {
     fn check(op: Unary, f: fn(f32) -> f32, sample: impl Fn(f32) -> bool) {
         let exact = op.row().float.unwrap();
         let mut worst = (0, 0.0);
-        // Every 1021st bit pattern: all exponents, denormals, infinities and NaN.
+        // Every 1021st bit pattern: all exponents, subnormals, infinities and NaN.
         for bits in (0..=u32::MAX).step_by(1021).chain([0, 0x8000_0000, 0x7f80_0000, 0xff80_0000, 1]) {
             let x = f32::from_bits(bits);
             let d = ulps(f(x), exact(x as f64) as f32);

@@ -1,5 +1,5 @@
-//! What kernels of several families share: vectors, narrow floats, mathematical functions, loops, tiles of products.
-//! Nothing here knows threads or memory.
+//! Vectorised code that several kernel families share: SIMD types, narrow floats, elementary functions, element-wise
+//! and reduction loops, GEMM microkernels and packing. It knows nothing of threads or memory allocation.
 
 pub mod amx;
 pub mod bf16;

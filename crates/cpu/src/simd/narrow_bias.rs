@@ -1,18 +1,18 @@
-//! A bias that is added to a rounded result, as two ops of narrow floats would.
+//! Bias of a narrow-float result: added after rounding and rounded again, as two separate ops would.
 
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::math;
 use systole_ir::DType;
 
-/// Rounds `n` rows of f32 to bf16 values, adds a bias to each, and rounds again; `dst`: the rows, `b`: the bias,
-/// `c`: how many elements a row has.
+/// Rounds `n` rows of f32 to bf16 values in place, adds a bias, and rounds again. `dst: [n, width]`, `b: [width]`, `c`:
+/// pointer to `width`.
 pub struct NarrowBias<const BIAS: bool>;
 impl<const BIAS: bool> Tile for NarrowBias<BIAS> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, b: *const u8, c: *const u8, n: usize) {
         let round = |x: f32| math::from_bf16(math::to_bf16(x));
-        // SAFETY: as the type says; the bias is not in the rows.
+        // SAFETY: by the promises of `Tile::run`, with these operands; the bias does not overlap the rows.
         unsafe {
             let width = *c.cast::<usize>();
             let bias = if BIAS { lanes::<f32>(b, width) } else { &[] };
@@ -28,7 +28,7 @@ impl<const BIAS: bool> Tile for NarrowBias<BIAS> {
     }
 }
 
-/// What rounds sums of narrow operands, and where there is a bias adds it and rounds again.
+/// The loop that rounds results of a narrow type, with a bias or without; `None` for f32.
 pub fn sum_rounding(x: DType, bias: bool, level: Level) -> Option<TileFn> {
     match (x, bias) {
         (DType::F32, _) => None,

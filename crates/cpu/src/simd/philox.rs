@@ -1,22 +1,22 @@
-//! Philox4x32-10, many counters at a time. Bit for bit what the rule in `systole_ir::op::rng` draws, whose text says how words
+//! Philox4x32-10, vectorised over counters. Bit-identical to `systole_ir::op::rng`, whose documentation says how words
 //! and elements correspond.
 
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::lanes_mut;
 
-/// The low and the high word.
+/// The low and the high 32 bits.
 pub fn halves(x: u64) -> [u32; 2] {
     [x as u32, (x >> 32) as u32]
 }
 
-/// Where a generator starts.
+/// Key and first counter of a generator.
 pub struct Start {
     pub key: u64,
     pub counter: u128,
 }
 
-/// Calls `f` for runs of `n` counters from `first` on in whose lowest words there is no carry: the first counter's
-/// words, and which counters.
+/// Splits `n` counters from `first` on into runs whose lowest word does not overflow. Calls `f` with the words of a
+/// run's first counter and the run's range.
 #[inline(always)]
 pub fn runs(first: u128, n: usize, mut f: impl FnMut([u32; 4], std::ops::Range<usize>)) {
     let mut done = 0;
@@ -29,17 +29,17 @@ pub fn runs(first: u128, n: usize, mut f: impl FnMut([u32; 4], std::ops::Range<u
     }
 }
 
-/// Four words for each of `n` counters at `dst`; `a`: the [`Start`].
+/// Four words for each of `n` counters, `dst: [n, 4]`; `a` points to the [`Start`].
 pub struct Philox;
 impl Tile for Philox {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as the type says.
+        // SAFETY: by the promises of `Tile::run`, with the operands that the type's documentation names.
         let (start, out) = unsafe { (&*a.cast::<Start>(), lanes_mut::<[u32; 4]>(dst, n)) };
         let [k0, k1] = halves(start.key);
         runs(start.counter, n, |[a, b, c, d], range| {
             for (j, out) in out[range].iter_mut().enumerate() {
-                // Straight code of one counter, which the compiler does for many at a time.
+                // Straight-line code of one counter, which the compiler vectorises over counters.
                 let (mut w, mut k0, mut k1) = ([a.wrapping_add(j as u32), b, c, d], k0, k1);
                 for _ in 0..10 {
                     let p0 = 0xD251_1F53u64 * w[0] as u64;
@@ -54,26 +54,26 @@ impl Tile for Philox {
     }
 }
 
-/// The key and the first counter of a Philox state of two or three words.
+/// Key and first counter of a Philox state of two or three words.
 pub fn start_of(state: &[u64]) -> Start {
-    // With two words of state the key is the counter's high half too.
+    // With two words of state, the key is also the counter's high half.
     let high = *state.get(2).unwrap_or(&state[0]);
     Start { key: state[0], counter: (high as u128) << 64 | state[1] as u128 }
 }
 
-/// The 32-bit elements of one Philox draw, any of them at a time.
+/// Random access to the 32-bit elements of one Philox draw.
 pub struct Words(TileFn);
 
 impl Words {
-    /// For a level of vectors.
+    /// For a level (its vector instructions).
     pub fn new(level: Level) -> Words {
         Words(level.tile::<Philox>())
     }
 
-    /// The `n` elements from number `first` on; they lie in `buffer`.
+    /// Writes the `n` elements from index `first` on to `buffer`; returns where the first one is in it.
     ///
     /// # Safety
-    /// `state` points to two words, `buffer` to room for `n + 6` elements.
+    /// `state` points to two words; `buffer` has room for `n + 6` elements.
     pub unsafe fn draw(
         &self,
         state: *const [u64; 2],
@@ -85,7 +85,7 @@ impl Words {
         let mut start = start_of(unsafe { &*state });
         start.counter = start.counter.wrapping_add((first / 4) as u128);
         let a: *const u8 = (&raw const start).cast();
-        // SAFETY: at most three words come before the first element and three after the last.
+        // SAFETY: whole counters: at most three words before the first element and three after the last.
         unsafe { (self.0)(buffer.cast(), a, a, a, (first % 4 + n).div_ceil(4)) };
         buffer.wrapping_add(first % 4).cast_const()
     }

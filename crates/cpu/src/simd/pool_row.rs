@@ -1,7 +1,7 @@
-//! Max pooling of a row of windows, with the number of each window's greatest element (argmax).
+//! Max pooling of one row of windows, with each window's argmax.
 //!
-//! Values are those of `reduce_window` by `maximum`, argmax those of `select_and_scatter` by `ge`, also for NaN, ties and
-//! zeros of both signs.
+//! Values equal those of `reduce_window` with `maximum`, argmax that of `select_and_scatter` with `ge`: also for NaN,
+//! ties, and zeros of both signs.
 
 use crate::simd::cells::{Bf16, Cell};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
@@ -11,29 +11,29 @@ use std::marker::PhantomData;
 use systole_compile::{DEAD, Relu};
 use systole_ir::DType;
 
-/// Channels that are compared together; their state stays in the nearest cache.
+/// Channels compared at a time; their state stays in L1.
 const LANES: usize = 64;
-/// Windows side by side.
+/// A row of adjacent windows, channels innermost. Strides are in elements.
 pub struct Row {
-    /// Height and width.
+    /// Window height and width.
     pub window: [usize; 2],
-    /// Elements from one window to the next.
+    /// Stride between windows.
     pub step: usize,
-    /// Elements from one row of the operand to the next.
+    /// Stride between rows of the operand.
     pub line: usize,
     pub channels: usize,
     pub relu: Relu,
-    /// Where the first argmax goes, or null.
+    /// Argmax of the first window, or null.
     pub argmax: *mut u8,
 }
 
-/// `n` windows; `dst`: their maxima, `a`: the operand at the first window, `b`: a [`Row`]. `A` is stored in the
-/// operand, `Z` in the result; the values are those that `Z` can hold.
+/// Pools `n` windows. `dst`: maxima, `[n, channels]`; `a`: the operand at the first window; `b`: a [`Row`]. `A` and `Z`
+/// are the stored types of operand and result; all values must be representable in `Z`.
 pub struct PoolRow<A, Z>(PhantomData<(A, Z)>);
 impl<A: Cell<Lane = f32>, Z: Cell<Lane = f32>> Tile for PoolRow<A, Z> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as the type says.
+        // SAFETY: by the promises of `Tile::run`, with the operands that the type's documentation names.
         unsafe {
             let r = &*b.cast::<Row>();
             for i in 0..n {
@@ -63,7 +63,7 @@ fn relu(x: f32) -> f32 {
     if x > 0.0 { x } else { 0.0 }
 }
 
-/// Maxima and argmax of one window's channels go out, with relu.
+/// Stores maxima and argmax of one window's channels, after ReLU. Where ReLU is inactive, argmax is [`DEAD`].
 #[inline(always)]
 fn put<Z: Cell<Lane = f32>>(r: &Row, y: &mut [Z], argmax: Option<&mut [u8]>, top: &[f32], which: &[u32]) {
     let after = r.relu == Relu::After;
@@ -77,7 +77,7 @@ fn put<Z: Cell<Lane = f32>>(r: &Row, y: &mut [Z], argmax: Option<&mut [u8]>, top
     }
 }
 
-/// Any window.
+/// A window of any size.
 #[inline(always)]
 unsafe fn window<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
     x: *const A,
@@ -94,7 +94,7 @@ unsafe fn window<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
         let others = unsafe { lanes::<A>(x.add(at).cast(), n) };
         for (((kept, which), top), other) in kept.iter_mut().zip(&mut which).zip(&mut top).zip(others) {
             let other = if RELU { relu(other.load()) } else { other.load() };
-            // The first is kept whatever the comparison says of it.
+            // Position 0 is always taken, whatever it compares to (NaN).
             let keeps = number > 0 && *kept >= other;
             *kept = if keeps { *kept } else { other };
             *which = if keeps { *which } else { number as u32 };
@@ -104,7 +104,7 @@ unsafe fn window<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
     put(r, y, argmax, &top[..n], &which[..n]);
 }
 
-/// Two by two, the usual window, in registers.
+/// A 2×2 window, the usual case, in registers.
 #[inline(always)]
 unsafe fn four<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
     x: *const A,
@@ -132,7 +132,7 @@ unsafe fn four<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
     put(r, y, argmax, &top[..n], &which[..n]);
 }
 
-/// The loop over a row for an operand and result of these types.
+/// The pooling loop for an operand and result of these types, if there is one.
 pub fn pool_row(operand: DType, result: DType, level: Level) -> Option<TileFn> {
     match (operand, result) {
         (DType::F32, DType::F32) => Some(level.tile::<PoolRow<f32, f32>>()),

@@ -1,35 +1,35 @@
-//! Hints to the hardware: cache lines that will be needed.
+//! Software prefetch.
 
 use crate::simd::vector::Vector;
 
-/// Asks for the cache line of an address: where the hardware cannot foresee what comes next.
+/// Prefetches one cache line into L1, where the hardware prefetcher does not foresee the access.
 #[inline(always)]
 pub fn fetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, for which any address will do.
+    // SAFETY: a prefetch may have any address; SSE is part of the architecture.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
     }
     let _ = p;
 }
 
-/// Asks for the cache lines of `N` vectors.
+/// Prefetches the cache lines of `N` vectors into L1.
 #[inline(always)]
 pub fn prefetch_row<V: Vector, const N: usize>(row: *const V::T) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..N * V::LANES * size_of::<V::T>()).step_by(64) {
         let p = row.wrapping_byte_add(at);
-        // SAFETY: a hint; SSE is part of the architecture.
+        // SAFETY: a prefetch may have any address; SSE is part of the architecture.
         unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast()) };
     }
     let _ = row;
 }
 
-/// Asks for a cache line for the second cache.
+/// Prefetches one cache line into L2.
 #[inline(always)]
 pub fn prefetch_far<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; SSE is part of the architecture.
+    // SAFETY: a prefetch may have any address; SSE is part of the architecture.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast())
     };

@@ -1,6 +1,6 @@
-//! How loops are cut into pieces of nearly equal sizes.
+//! Partition of loops into pieces of nearly equal size.
 
-/// Cuts `n` into as few pieces of at most `most` as possible, of nearly equal sizes: `(start, size)` of each.
+/// Partitions `0..n` into as few pieces of at most `most` as possible, of nearly equal size: `(start, size)` of each.
 pub fn pieces(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let count = n.div_ceil(most.max(1)).max(1);
     let (size, larger) = (n / count, n % count);

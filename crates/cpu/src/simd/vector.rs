@@ -1,16 +1,16 @@
-//! Vectors of numbers: portable ones, and those of each level of x86.
+//! SIMD vectors behind one trait: portable ones, and those of each x86 level.
 
-/// Vectors of one element type at one level.
+/// A vector of one element type at one level.
 ///
 /// # Safety
-/// The methods may only be called where the level's instructions are available.
+/// The methods may only be called where the CPU has the level's instructions.
 pub unsafe trait Vector: Copy {
     type T: Copy;
     const LANES: usize;
     unsafe fn splat(x: Self::T) -> Self;
     unsafe fn load(p: *const Self::T) -> Self;
     unsafe fn store(self, p: *mut Self::T);
-    /// The first `n` lanes, at most all; zeros in the others.
+    /// Loads the first `n` lanes, at most all; the others are zero.
     unsafe fn load_part(p: *const Self::T, n: usize) -> Self;
     /// Stores the first `n` lanes.
     unsafe fn store_part(self, p: *mut Self::T, n: usize);
@@ -21,7 +21,7 @@ pub unsafe trait Vector: Copy {
 
 macro_rules! array_vector {
     ($name:ident, $t:ty, $n:expr) => {
-        /// A vector that the compiler lays out for the baseline instruction set.
+        /// An array that the compiler vectorises for the baseline instruction set.
         #[derive(Clone, Copy)]
         pub struct $name(pub [$t; $n]);
         // SAFETY: plain arithmetic, available everywhere.
@@ -80,7 +80,7 @@ macro_rules! array_vector {
 array_vector!(Portable32, f32, 4);
 array_vector!(Portable64, f64, 2);
 
-/// Two products of 16-bit numbers for each of four i32 lanes.
+/// Four i32 lanes; `mul_add` multiplies pairs of i16 and accumulates both products.
 #[derive(Clone, Copy)]
 pub struct PortablePairs([i32; 4]);
 // SAFETY: plain arithmetic, available everywhere.
@@ -143,12 +143,12 @@ pub(crate) mod x86 {
     use super::Vector;
     use std::arch::x86_64::*;
 
-    /// How each operation of a vector is spelt: conversions of the pointer's type and intrinsics.
+    /// Implements a vector by intrinsics; arguments are the register and pointer types and one intrinsic per operation.
     macro_rules! intrinsic_vector {
         ($name:ident, $reg:ty, $t:ty, $n:expr, $p:ty, $set:expr, $load:expr, $store:expr, $load_part:expr, $store_part:expr, $fma:expr, $add:expr) => {
             #[derive(Clone, Copy)]
             pub struct $name(pub $reg);
-            // SAFETY: callers keep to the level of these instructions.
+            // SAFETY: callers ensure that the CPU has these instructions.
             unsafe impl Vector for $name {
                 type T = $t;
                 const LANES: usize = $n;
@@ -249,7 +249,7 @@ pub(crate) mod x86 {
         |a, b, c| _mm256_add_epi32(c, _mm256_madd_epi16(a, b)),
         _mm256_add_epi32
     );
-    /// Sixteen f32 sums; they differ in the multiply-add.
+    /// Sixteen f32 lanes; the types differ in `mul_add`.
     macro_rules! floats16 {
         ($name:ident, $fma:expr) => {
             intrinsic_vector!(
@@ -283,7 +283,7 @@ pub(crate) mod x86 {
         _mm512_fmadd_pd,
         _mm512_add_pd
     );
-    /// Sixteen i32 sums of groups of narrow integers; they differ in the multiply-add.
+    /// Sixteen i32 lanes whose `mul_add` accumulates groups of narrow integers; the types differ in `mul_add`.
     macro_rules! sums16 {
         ($name:ident, $fma:expr) => {
             intrinsic_vector!(
@@ -305,17 +305,17 @@ pub(crate) mod x86 {
     sums16!(Pairs16, |a, b, c| _mm512_add_epi32(c, _mm512_madd_epi16(a, b)));
     sums16!(Quads16, |a, b, c| _mm512_dpbusd_epi32(c, a, b));
 
-    /// Sixteen f32 sums of pairs of bf16, which are the bits of numbers of the operands.
+    /// Sixteen f32 lanes reinterpreted as pairs of bf16, the operand type of `VDPBF16PS`.
     #[inline(always)]
     unsafe fn pairs(x: __m512) -> __m512bh {
-        // SAFETY: any bits are vectors of either type.
+        // SAFETY: both types have 512 bits, and any bits are valid.
         unsafe { std::mem::transmute(x) }
     }
     floats16!(HalfPairs16, |a, b, c| _mm512_dpbf16_ps(c, pairs(a), pairs(b)));
 
     impl HalfPairs16 {
-        /// Stores sums rounded to bf16. The instruction takes numbers below the normal range as zero; products of pairs
-        /// give none.
+        /// Stores accumulators rounded to bf16. The conversion flushes subnormals, which `VDPBF16PS` does not produce
+        /// either.
         #[inline(always)]
         pub unsafe fn store_rounded(self, p: *mut u16) {
             // SAFETY: the level is available; the caller has room for the lanes there.
@@ -326,8 +326,8 @@ pub(crate) mod x86 {
         }
     }
 
-    /// Words of an element of the first row and one of the second: those of 16 columns, and of the next 16. Without a
-    /// second row, there are zeros.
+    /// Interleaves two rows of bf16 into words (VNNI pairs): 16 columns, and the next 16. An absent second row is
+    /// zeros.
     #[inline(always)]
     pub unsafe fn in_turn(first: *const u16, second: Option<*const u16>) -> [HalfPairs16; 2] {
         // SAFETY: the level is available; the caller's rows have 32 columns.
@@ -335,7 +335,7 @@ pub(crate) mod x86 {
             let a = _mm512_loadu_si512(first.cast());
             let b = second.map_or(_mm512_setzero_si512(), |p| _mm512_loadu_si512(p.cast()));
             let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-            // The second row's elements have numbers from 32 on.
+            // Permutation indices from 32 on select from the second row.
             let low = _mm512_or_si512(
                 lanes,
                 _mm512_slli_epi32::<16>(_mm512_add_epi32(lanes, _mm512_set1_epi32(32))),

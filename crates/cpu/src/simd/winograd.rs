@@ -1,6 +1,8 @@
-//! The transforms of Winograd's minimal filtering F(2×2, 3×3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural
-//! Networks", 2015), in their notation: of the input `Bᵀ d B`, of the kernel `G g Gᵀ`, of the sums of products `Aᵀ m A`, and
-//! those that gradients take back.
+//! Transforms of Winograd's minimal filtering F(2×2, 3×3) and their gradients, vectorised over channels.
+//!
+//! Notation as in Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015): the input transform `Bᵀ d
+//! B`, the filter transform `G g Gᵀ`, the output transform `Aᵀ m A`; and for gradients `A dy Aᵀ` and `Gᵀ u G`. The
+//! batched GEMM between the transforms is in the convolution kernels.
 
 use crate::simd::level::Level;
 use crate::simd::vector::{Portable32, Vector};
@@ -8,25 +10,26 @@ use crate::simd::vector::{Portable32, Vector};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86;
 
-/// Components of a transformed tile: 4 by 4.
+/// Elements of a transformed tile, 4×4.
 pub const COMPONENTS: usize = 16;
 
-/// Where tiles lie, and where their transforms go.
+/// Tiles to transform, and the destination. Strides are in elements.
 pub struct Tiles {
-    /// Offsets of `count` tiles' first elements from `from`, distances between rows and columns, channels to transform.
+    /// First elements of the `count` tiles, as offsets from `from`; row and column strides; channels to transform.
     pub from: *const f32,
     pub offsets: *const usize,
     pub count: usize,
     pub row: usize,
     pub column: usize,
     pub channels: usize,
-    /// Component `p` of tile `t` goes to `to + p · component + t · pitch`.
+    /// Component `p` of tile `t` is stored at `to + p · component + t · pitch`.
     pub to: *mut f32,
     pub pitch: usize,
     pub component: usize,
 }
 
-/// Transformed results of a strip, and where the tiles go: images, rows and columns of tiles, one after the other.
+/// Transformed results of a strip and the destination of their output tiles. Tiles `[images, rows, columns]` follow
+/// each other. Strides are in elements.
 pub struct Pixels {
     pub from: *const f32,
     pub pitch: usize,
@@ -34,7 +37,7 @@ pub struct Pixels {
     pub images: usize,
     pub rows: usize,
     pub columns: usize,
-    /// Rows and columns of pixels, at most two for each tile.
+    /// Output rows and columns: at most two per tile.
     pub height: usize,
     pub width: usize,
     pub to: *mut f32,
@@ -42,12 +45,12 @@ pub struct Pixels {
     pub line: usize,
     pub pixel: usize,
     pub features: usize,
-    /// Added to each pixel, or null; whole vectors readable.
+    /// `bias[features]`, readable in whole vectors; null if none.
     pub bias: *const f32,
 }
 
-/// `rows` rows of elements of a window, transformed one way or the other: tap `t` at `taps + t · tap`, rows `row`
-/// apart; component `p` at `components + p · component`, rows of whole vectors `wide` apart.
+/// 3×3 filters and their transforms, `rows` by `elements`. Tap `t` is at `taps + t · tap`, rows `row` apart; component
+/// `p` is at `components + p · component`, rows of whole vectors `wide` apart.
 pub struct Window {
     pub taps: *mut f32,
     pub tap: usize,
@@ -56,13 +59,13 @@ pub struct Window {
     pub component: usize,
     pub wide: usize,
     pub rows: usize,
-    /// Elements of a row.
+    /// Elements per row.
     pub elements: usize,
-    /// Adds to what the taps hold.
+    /// Whether to add to the taps (beta = 1).
     pub add: bool,
 }
 
-/// The transforms at one level.
+/// The transforms of one level.
 #[derive(Clone, Copy)]
 pub struct Transforms {
     /// `Bᵀ d B`
@@ -89,9 +92,9 @@ impl Transforms {
     }
 }
 
-// The functions below count by hand and take no closures, which would not be compiled for the level.
+// The functions below use index loops and no closures: a closure would not inherit the target features.
 
-/// Calls `$do` with the offset of each vector of `$n` elements, and its number of elements.
+/// Runs `$do` for each vector of `$n` elements, with its offset and number of lanes.
 macro_rules! vectors {
     ($v:ty, $n:expr, $at:ident, $lanes:ident => $do:block) => {{
         let mut $at = 0;
@@ -115,7 +118,7 @@ unsafe fn set<V: Vector<T = f32>>(v: V, p: *mut f32, lanes: usize) {
     unsafe { if lanes == V::LANES { v.store(p) } else { v.store_part(p, lanes) } }
 }
 
-/// `a - b`
+/// `a − b`
 #[inline(always)]
 unsafe fn sub<V: Vector<T = f32>>(a: V, b: V) -> V {
     // SAFETY: the level is available.
@@ -148,7 +151,7 @@ unsafe fn input<V: Vector<T = f32>>(t: &Tiles) {
                     let c: V = across(i, x.add(2 * t.column), t.row, lanes);
                     let d: V = across(i, x.add(3 * t.column), t.row, lanes);
                     let to = to.add(at + 4 * i * t.component);
-                    // Whole vectors: rows of components have room for them.
+                    // Stored as whole vectors: rows of components have room for them.
                     sub(a, c).store(to);
                     b.add(c).store(to.add(t.component));
                     sub(c, b).store(to.add(2 * t.component));

@@ -94,7 +94,7 @@ unsafe impl Unit for Emulated {
             let (rows, bytes) = s.shape[usize::from(T)];
             let mut register = [[0; LINE]; LANES];
             for (i, to) in register.iter_mut().enumerate().take(rows) {
-                // SAFETY: the caller's rows.
+                // SAFETY: the caller's address covers the tile's rows.
                 unsafe { std::ptr::copy_nonoverlapping(from.add(i * row), to.as_mut_ptr(), bytes) };
             }
             s.registers[usize::from(T)] = register;
@@ -102,7 +102,7 @@ unsafe impl Unit for Emulated {
     }
 
     unsafe fn stream<const T: u8>(from: *const u8, row: usize) {
-        // SAFETY: the caller's rows.
+        // SAFETY: the caller's address covers the tile's rows.
         unsafe { Self::load::<T>(from, row) };
     }
 
@@ -110,7 +110,7 @@ unsafe impl Unit for Emulated {
         State::with(|s| {
             let (rows, bytes) = s.shape[usize::from(T)];
             for (i, from) in s.registers[usize::from(T)].iter().enumerate().take(rows) {
-                // SAFETY: the caller's rows.
+                // SAFETY: the caller's address covers the tile's rows.
                 unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.add(i * row), bytes) };
             }
         });

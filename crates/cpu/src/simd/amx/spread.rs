@@ -247,7 +247,7 @@ unsafe fn load<V: Lanes, const N: usize>(from: *const f32) -> [V; N] {
     let mut all = [V::zero(); N];
     let mut j = 0;
     while j < N {
-        // SAFETY: the caller has so many there.
+        // SAFETY: the caller has `N` vectors there.
         all[j] = unsafe { V::load(from.wrapping_add(j * LANES)) };
         j += 1;
     }
@@ -258,7 +258,7 @@ unsafe fn load<V: Lanes, const N: usize>(from: *const f32) -> [V; N] {
 unsafe fn put<V: Lanes, const N: usize>(all: &[V; N], to: *mut f32) {
     let mut j = 0;
     while j < N {
-        // SAFETY: the caller has so many there.
+        // SAFETY: the caller has `N` vectors there.
         unsafe { all[j].store(to.wrapping_add(j * LANES), LANES) };
         j += 1;
     }
@@ -378,15 +378,15 @@ impl Lanes for [f32; LANES] {
         [0.0; LANES]
     }
     unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller's numbers.
+        // SAFETY: the caller has sixteen f32 at `p`.
         unsafe { *p.cast() }
     }
     unsafe fn store(self, p: *mut f32, n: usize) {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller has room for `n` elements.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), p, n) }
     }
     unsafe fn store_narrow(bits: [u16; LANES], p: *mut u16, n: usize) {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller has room for `n` elements.
         unsafe { std::ptr::copy_nonoverlapping(bits.as_ptr(), p, n) }
     }
     fn add(self, other: Self) -> Self {

@@ -50,8 +50,9 @@ fn tile_rows(height: usize) -> usize {
 
 /// The instructions on tile registers; registers are named by number.
 ///
-/// # Safety `configure` needs a machine with tile registers; all other methods need a configured thread. Addresses
-/// cover the tile's rows, which are `row` bytes apart. The registers of one multiplication are distinct.
+/// # Safety
+/// `configure` needs a machine with tile registers; all other methods need a configured thread. Addresses cover the
+/// tile's rows, which are `row` bytes apart. The registers of one multiplication are distinct.
 pub(crate) unsafe trait Unit: 'static {
     /// The 512-bit vectors of such machines.
     type Lanes: Lanes;
@@ -86,7 +87,7 @@ pub(crate) trait Dot: 'static {
         if count == 0 {
             return;
         }
-        // SAFETY: the caller's tiles.
+        // SAFETY: the caller's packed operands cover these tiles.
         unsafe {
             t.right::<U, C>(0);
             t.left::<U, R>(0);
@@ -122,7 +123,7 @@ impl Dot for Bf16 {
     type Sum = f32;
     #[inline(always)]
     unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises configured registers.
         unsafe { U::bf16::<C, A, B>() }
     }
 }
@@ -132,7 +133,7 @@ impl Dot for Signed {
     type Sum = i32;
     #[inline(always)]
     unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises configured registers.
         unsafe { U::signed::<C, A, B>() }
     }
 }
@@ -142,7 +143,7 @@ impl Dot for Unsigned {
     type Sum = i32;
     #[inline(always)]
     unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises configured registers.
         unsafe { U::unsigned::<C, A, B>() }
     }
 }
@@ -154,7 +155,7 @@ impl Dot for Split {
     const UNIT: usize = 2 * LANES;
     #[inline(always)]
     unsafe fn dot<U: Unit, const C: u8, const A: u8, const B: u8>() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises configured registers.
         unsafe { U::bf16::<C, A, B>() }
     }
 
@@ -207,7 +208,7 @@ impl Tiles {
     #[inline(always)]
     unsafe fn left<U: Unit, const R: bool>(&self, plane: usize) {
         let a = self.a.wrapping_add(plane * self.a_plane);
-        // SAFETY: the caller's tiles.
+        // SAFETY: the caller's packed operands cover these tiles.
         unsafe {
             U::load::<4>(a, LINE);
             if R {
@@ -220,7 +221,7 @@ impl Tiles {
     #[inline(always)]
     unsafe fn right<U: Unit, const C: bool>(&self, plane: usize) {
         let b = self.b.wrapping_add(plane * LANES * self.b_row);
-        // SAFETY: the caller's tiles.
+        // SAFETY: the caller's packed operands cover these tiles.
         unsafe {
             U::stream::<6>(b, self.b_row);
             if C {
@@ -232,7 +233,7 @@ impl Tiles {
 
 #[inline(always)]
 pub(crate) unsafe fn dots<U: Unit, D: Dot + ?Sized, const R: bool, const C: bool>() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises configured registers.
     unsafe {
         D::dot::<U, 0, 4, 6>();
         if C {
@@ -272,7 +273,7 @@ macro_rules! each_tile {
 /// GEMM microkernel for packed operands of up to two by two tiles.
 #[inline(always)]
 pub(crate) unsafe fn tile<U: Unit, D: Dot>(t: &Tile<D::Sum>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `TileKernel`'s contract, and configured registers.
     unsafe {
         match (t.a_k > LANES, t.b_k > LANES) {
             (true, true) => tiles::<U, D, true, true>(t),

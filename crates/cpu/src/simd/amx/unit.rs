@@ -31,12 +31,12 @@ macro_rules! dot {
     };
 }
 
-// SAFETY: each method is the instruction that it is named after.
+// SAFETY: each method executes the instruction that the trait describes.
 unsafe impl Unit for Hardware {
     type Lanes = __m512;
 
     unsafe fn configure(config: &Config) {
-        // SAFETY: the configuration is one that the instruction accepts; it reads its 64 bytes.
+        // SAFETY: reads the 64 bytes of `config`, a valid configuration by the caller's promise.
         unsafe {
             asm!("ldtilecfg [{p}]", p = in(reg) config, options(readonly, nostack, preserves_flags));
         }
@@ -126,7 +126,7 @@ fn first(n: usize) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
 }
 
-// SAFETY of all of these: machines with tile registers have the features.
+// SAFETY of all methods: machines with tile registers have these target features.
 impl Lanes for __m512 {
     type Narrow = __m256bh;
 
@@ -137,17 +137,17 @@ impl Lanes for __m512 {
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> __m512 {
-        // SAFETY: the caller's numbers.
+        // SAFETY: the caller has sixteen f32 at `p`.
         unsafe { _mm512_loadu_ps(p) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, n: usize) {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller has room for `n` elements.
         unsafe { _mm512_mask_storeu_ps(p, first(n), self) }
     }
     #[inline(always)]
     unsafe fn store_narrow(bits: __m256bh, p: *mut u16, n: usize) {
-        // SAFETY: the caller's place; both types are 32 bytes.
+        // SAFETY: the caller has room for `n` elements; both types have 32 bytes.
         unsafe {
             _mm256_mask_storeu_epi16(p.cast(), first(n), std::mem::transmute::<__m256bh, __m256i>(bits))
         }

@@ -64,10 +64,11 @@ impl Loop {
 
     /// Runs the program on `n` elements. `arrays`: pointers to its loads, then to its results.
     ///
-    /// # Safety The machine has the level that the loop was made for. Each load has `n` elements at its address, or one
-    /// if it is broadcast; each result has room for `n`, or for [`ACCUMULATORS`] if it is reduced along the loop.
-    /// Results overlap neither each other nor loads, except that a result may lie exactly where a load of the same
-    /// element size does.
+    /// # Safety
+    /// The machine has the level that the loop was made for. Each load has `n` elements at its address, or one if it is
+    /// broadcast; each result has room for `n`, or for [`ACCUMULATORS`] if it is reduced along the loop. Results
+    /// overlap neither each other nor loads, except that a result may lie exactly where a load of the same element size
+    /// does.
     #[inline]
     pub unsafe fn run(&self, arrays: &[*mut u8], n: usize) {
         // SAFETY: `emit` generated a function of this type and calling convention: it writes no callee-saved register,
@@ -91,7 +92,8 @@ impl Loop {
 
     /// Never called: there is no such loop.
     ///
-    /// # Safety None needed.
+    /// # Safety
+    /// None needed.
     pub unsafe fn run(&self, _: &[*mut u8], _: usize) {}
 }
 

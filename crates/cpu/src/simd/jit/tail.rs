@@ -48,7 +48,8 @@ impl Rest {
 
     /// Runs the loop on `n` elements.
     ///
-    /// # Safety As for [`super::Loop::run`]; `code` is the loop that this was made for.
+    /// # Safety
+    /// As for [`super::Loop::run`]; `code` is the loop that this was made for.
     #[inline]
     pub unsafe fn run(&self, code: Code, arrays: &[*mut u8], n: usize) {
         let left = n % self.lanes;

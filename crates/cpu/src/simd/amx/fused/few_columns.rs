@@ -1,28 +1,29 @@
-//! Products with few columns of a left operand whose products lie together: its rows are tiles where they lie.
+//! GEMM with few columns (N ≤ 16), bf16: rows of A are contiguous along K and are loaded as tiles in place; B is
+//! packed.
 
 use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit};
 
-/// Products of a block: words are pairs of them.
+/// K elements per tile: sixteen words of two.
 pub const BLOCK: usize = 2 * LANES;
-/// Tiles of rows that are summed at the same time.
+/// Accumulator tiles (of 16 rows each) computed at once.
 const TILES: usize = 4;
-/// Bytes of a tile of the right operand.
+/// Bytes of a tile of B.
 const TILE: usize = LANES * LINE;
 
-/// Bytes of the packed right operand.
+/// Bytes of packed B.
 pub fn packed_bytes(k: usize) -> usize {
     k / BLOCK * TILE
 }
 
-/// Packs the right operand, `n` columns (at most [`LANES`]) of `k` products (whole blocks) that lie together.
+/// Packs B: `n` columns (at most [`LANES`]) of `k` elements (a multiple of [`BLOCK`]), each column contiguous.
 ///
 /// # Safety
-/// There is room for [`packed_bytes`] at `to`; all columns are at `b`.
+/// `b` has all columns; there is room for [`packed_bytes`] at `to`.
 pub unsafe fn pack(b: *const u16, n: usize, k: usize, to: *mut u8) {
     let to = to.cast::<u32>();
     for pair in 0..k / 2 {
         for j in 0..LANES {
-            // SAFETY: a pair of a column, and a word of the block's tile.
+            // SAFETY: a pair of an existing column, and a word of the packed tile.
             unsafe {
                 let word = if j < n { b.add(j * k + 2 * pair).cast::<u32>().read_unaligned() } else { 0 };
                 *to.add(pair * LANES + j) = word;
@@ -31,30 +32,31 @@ pub unsafe fn pack(b: *const u16, n: usize, k: usize, to: *mut u8) {
     }
 }
 
-/// All rows.
+/// `c[rows, LANES] = A[rows, k] · B[k, n]`.
 pub struct TileColumnsArgs {
     pub rows: usize,
-    /// Whole blocks.
+    /// A multiple of [`BLOCK`].
     pub k: usize,
-    /// Elements from row to row.
+    /// Row stride of A, in elements.
     pub a: *const u16,
     pub a_row: usize,
-    /// As [`pack`] makes it.
+    /// Packed by [`pack`].
     pub b: *const u8,
-    /// [`LANES`] sums for each row.
+    /// [`LANES`] elements per row.
     pub c: *mut f32,
 }
 
-/// The registers for so many rows.
+/// Tile register shapes for this many rows.
 pub fn shapes(rows: usize) -> [TileShape; 8] {
     let (rows, right) = ((rows.min(LANES), LINE), (LANES, LINE));
     [rows, rows, rows, rows, rows, rows, right, right]
 }
 
-/// See the module text.
+/// Computes all rows.
 ///
 /// # Safety
-/// Operands and result are as the call says; registers are configured as [`shapes`] says; the unit is available.
+/// Operands and result are as described in [`TileColumnsArgs`]; registers are configured as [`shapes`] says; the unit
+/// is available.
 #[inline(always)]
 pub(crate) unsafe fn run<U: Unit>(c: &TileColumnsArgs) {
     let height = c.rows.min(LANES);
@@ -63,12 +65,12 @@ pub(crate) unsafe fn run<U: Unit>(c: &TileColumnsArgs) {
     while from < c.rows {
         let mut n = 0;
         while n < TILES && from < c.rows {
-            // The last rows are tiled with some before them.
+            // The last tile overlaps the one before.
             first[n] = from.min(c.rows - height);
             from += height;
             n += 1;
         }
-        // SAFETY: by the caller's promise; each tile has rows of its own or computes them as another does.
+        // SAFETY: by the caller's promise; rows in two tiles are computed twice, with equal results.
         unsafe {
             match n {
                 1 => tiles::<U, 1>(c, first),
@@ -80,17 +82,17 @@ pub(crate) unsafe fn run<U: Unit>(c: &TileColumnsArgs) {
     }
 }
 
-/// `N` tiles of rows, which begin at `first`.
+/// Computes `N` tiles of rows, starting at rows `first`.
 #[inline(always)]
 unsafe fn tiles<U: Unit, const N: usize>(c: &TileColumnsArgs, first: [usize; TILES]) {
-    /// For each tile: its number, its register of sums, and one of the left operand's.
+    /// For each tile: its index, its accumulator register, and a register for A.
     macro_rules! each {
         ($i:ident, $c:ident, $a:ident => $body:expr) => {
             each!(@ $i, $c, $a => $body, [0 0 4] [1 1 5] [2 2 4] [3 3 5])
         };
         (@ $i:ident, $c:ident, $a:ident => $body:expr, $([$n:literal $sum:literal $left:literal])*) => {
             $(if $n < N {
-                // Not every body asks for all of them.
+                // Some bodies do not use all constants.
                 #[allow(dead_code)]
                 const $i: usize = $n;
                 const $c: u8 = $sum;

@@ -1,41 +1,44 @@
-//! Products with few rows whose right operand has long rows. Words of such rows are two neighbouring columns of one
-//! product, not two products of one column: the left operand comes twice, with each number in the low and in the high
-//! half of a word. That takes twice the multiplications, and no packing of the greater operand.
+//! GEMM with few rows (M ≤ 16 per call) and long rows of B, bf16, without packing B.
+//!
+//! A 32-bit word of a row of B is two adjacent columns of one k, not two k of one column as the instruction expects. A
+//! is therefore packed twice, with each element in the low or in the high half of a word and zero in the other. This
+//! doubles the multiplications but avoids packing the larger operand; even and odd columns accumulate in separate
+//! tiles.
 
 use crate::simd::amx::fused::vectors::Vectors;
 use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
 use crate::simd::prefetch::fetch;
 use std::mem::MaybeUninit;
 
-/// Columns from those of a strip to those that are fetched meanwhile.
+/// Prefetch distance, in columns.
 const AHEAD: usize = 128;
-/// Bytes of a tile of the left operand.
+/// Bytes of a tile of A.
 const TILE: usize = LANES * LINE;
 
-/// Products of one block, as even as blocks of at most [`LANES`] can be, and how many blocks there are.
+/// K elements per block (at most [`LANES`], blocks as even as possible), and number of blocks.
 pub fn blocks(k: usize) -> (usize, usize) {
     let count = k.div_ceil(LANES);
     (k.div_ceil(count), count)
 }
 
-/// The first product of block `b`: the last block may overlap with the one before.
+/// First k of block `b`; the last block may overlap the one before.
 fn first(b: usize, k: usize) -> usize {
     let (depth, _) = blocks(k);
     (b * depth).min(k - depth)
 }
 
-/// Bytes of a packed tile of rows of the left operand.
+/// Bytes of a packed tile of rows of A.
 pub fn packed_bytes(k: usize) -> usize {
     blocks(k).1 * 2 * TILE
 }
 
-/// Packs up to [`LANES`] rows of the left operand, `at(row, product)`.
+/// Packs up to [`LANES`] rows of A, `at(row, k)`; zero where the last block overlaps.
 ///
 /// # Safety
 /// There is room for [`packed_bytes`] at `to`.
 pub unsafe fn pack(rows: usize, k: usize, at: impl Fn(usize, usize) -> u16, to: *mut u8) {
     let (depth, count) = blocks(k);
-    // SAFETY: the caller's room.
+    // SAFETY: the caller has room for the packed operand.
     unsafe { to.write_bytes(0, packed_bytes(k)) };
     for b in 0..count {
         for x in first(b, k).max(b * depth)..first(b, k) + depth {
@@ -51,53 +54,53 @@ pub unsafe fn pack(rows: usize, k: usize, at: impl Fn(usize, usize) -> u16, to: 
     }
 }
 
-/// Where results go.
+/// Type of the result, and whether it is accumulated to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum To {
     F32,
-    /// Added to the f32 that are there.
+    /// f32, added to `c` (beta = 1).
     Sum,
     Bf16,
 }
 
-/// Up to [`LANES`] rows of the result.
+/// `C[rows, columns] = A[rows, k] · B[k, columns]`, for up to [`LANES`] rows.
 pub struct TileRowsArgs {
     pub rows: usize,
     pub k: usize,
-    /// As [`pack`] makes it.
+    /// Packed by [`pack`].
     pub a: *const u8,
-    /// The first product's row, and elements from product to product.
+    /// First row of B, and its row stride in elements.
     pub b: *const u16,
     pub b_k: usize,
     /// A multiple of [`WIDTH`].
     pub columns: usize,
     pub to: To,
     pub c: *mut u8,
-    /// Elements from row to row.
+    /// Row stride of C, in elements.
     pub c_row: usize,
 }
 
-/// The registers for so many rows and products.
+/// Tile register shapes for this many rows and K.
 pub fn shapes(rows: usize, k: usize) -> [TileShape; 8] {
     let (depth, _) = blocks(k);
     let (sums, left, right) = ((rows, LINE), (rows, 4 * depth), (depth, LINE));
     [sums, sums, sums, sums, left, left, right, right]
 }
 
-/// Sums of even and of odd columns of two [`WIDTH`]s.
+/// Accumulators of the even and odd columns of two [`WIDTH`]s.
 #[repr(align(64))]
 struct Sums([MaybeUninit<f32>; 4 * LANES * LANES]);
 
-/// What sums begin as: loading it takes less time than clearing a register.
+/// Initial value of accumulators: loading it is faster than `tilezero`.
 #[repr(align(64))]
 struct Zeros([f32; LANES]);
 static ZEROS: Zeros = Zeros([0.0; LANES]);
 
-/// See the module text.
+/// Computes all columns.
 ///
 /// # Safety
-/// Operands and result are as the call says; registers are configured as [`shapes`] says for its `k` and no fewer rows
-/// than its own; the unit and the vectors are available.
+/// Operands and result are as described in [`TileRowsArgs`]; registers are configured as [`shapes`] says for its `k`
+/// and at least its rows; the unit and the vectors are available.
 #[inline(always)]
 pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileRowsArgs) {
     let mut sums = Sums([const { MaybeUninit::uninit() }; 4 * LANES * LANES]);
@@ -117,14 +120,14 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileRowsArgs) {
     }
 }
 
-/// Sums a strip of two [`WIDTH`]s of columns from `from` on, or of one.
+/// Computes a strip of two [`WIDTH`]s of columns from `from` on (`TWO`), or of one.
 #[inline(always)]
 unsafe fn strip<U: Unit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *mut f32) {
     let tile = |i: usize| sums.wrapping_add(i * LANES * LANES).cast::<u8>();
     let zeros = ZEROS.0.as_ptr().cast();
     // SAFETY: by the caller's promise.
     unsafe {
-        // A step of zero: each row is that of zeros.
+        // A stride of zero: every row is zeros.
         U::load::<0>(zeros, 0);
         U::load::<1>(zeros, 0);
         if TWO {
@@ -146,7 +149,7 @@ unsafe fn strip<U: Unit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *
             }
             a = a.wrapping_add(2 * TILE);
         }
-        // The hardware does not follow so many rows by itself.
+        // The hardware prefetcher does not track this many rows.
         for x in 0..c.k {
             let ahead = c.b.wrapping_add(x * c.b_k + from + AHEAD);
             fetch(ahead);
@@ -161,7 +164,7 @@ unsafe fn strip<U: Unit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *
     }
 }
 
-/// What [`strip`] summed goes out.
+/// Interleaves even and odd columns of a strip and stores them.
 #[inline(always)]
 unsafe fn put<V: Vectors, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *const f32) {
     let tile = |i: usize, row: usize| sums.wrapping_add((i * LANES + row) * LANES);

@@ -1,9 +1,9 @@
-//! Kernels for bf16 that do more with tiles of sums than store them, and read operands where they lie: products with
-//! long rows ([`few_rows`]), with few columns ([`few_columns`]), windows of a convolution ([`pooled`]) and the gradient of its
-//! kernel ([`unpooled`]).
+//! Fused AMX kernels for bf16: they process accumulator tiles further instead of only storing them, and read operands
+//! in place.
 //!
-//! Each is written once over a [`Unit`] and the [`Vectors`] beside it; callers configure the unit's registers first
-//! ([`Fused::configure`]).
+//! GEMM with few rows of A and long rows of B ([`few_rows`]), GEMM with few columns ([`few_columns`]), convolution with
+//! max pooling ([`pooled`]), and its gradient w.r.t. the weights ([`unpooled`]). Each is written once over a [`Unit`]
+//! and [`Vectors`]. Callers configure the tile registers first ([`Fused::configure`]).
 
 pub mod few_columns;
 pub mod few_rows;
@@ -17,20 +17,20 @@ use crate::simd::level::Level;
 
 pub use crate::simd::amx::tile::WIDTH;
 
-/// The kernels of one unit.
+/// The fused kernels of one unit.
 pub struct Fused {
     configure: unsafe fn(&Config),
     release: unsafe fn(),
     pub few_rows: unsafe fn(&few_rows::TileRowsArgs),
     pub few_columns: unsafe fn(&few_columns::TileColumnsArgs),
-    /// See [`pooled`]: `n` groups of a number of each of four lines.
+    /// For [`pooled`]: interleaves `n` elements of four lines.
     pub groups: unsafe fn([*const u16; 4], usize, *mut u16),
     pub pooled: unsafe fn(&pooled::Row),
     pub unpooled: unsafe fn(&unpooled::TileGradientArgs<'_>),
 }
 
 impl Fused {
-    /// Prepares this thread's tile registers until the answer is dropped.
+    /// Configures this thread's tile registers until the guard is dropped.
     pub fn configure(&self, shapes: [TileShape; 8]) -> Configured<'_> {
         let mut config =
             Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
@@ -41,13 +41,13 @@ impl Fused {
             );
             (config.rows[i], config.row_bytes[i]) = (rows as u8, bytes as u16);
         }
-        // SAFETY: kernels of a unit are chosen where the machine has it; rows and bytes are those of a register.
+        // SAFETY: a unit's kernels are selected only where the machine has it; the shapes fit a register.
         unsafe { (self.configure)(&config) };
         Configured(self)
     }
 }
 
-/// See [`Fused::configure`].
+/// Guard of [`Fused::configure`].
 pub struct Configured<'a>(&'a Fused);
 
 impl Drop for Configured<'_> {
@@ -57,7 +57,7 @@ impl Drop for Configured<'_> {
     }
 }
 
-/// The kernels of a unit with some vectors, compiled for what these need.
+/// The kernels of a unit and vectors, compiled with the target features of both.
 macro_rules! fused {
     ($name:ident, $unit:ty, $vectors:ty $(, $feature:literal)?) => {
         static $name: Fused = {
@@ -108,7 +108,7 @@ fused!(
 #[cfg(test)]
 fused!(EMULATED, crate::simd::amx::emulated::Emulated, vectors::Plain);
 
-/// The kernels of a level, if it has tile registers.
+/// The fused kernels of a level, if it has tile registers.
 pub fn fused_of(level: Level) -> Option<&'static Fused> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx && is_x86_feature_detected!("avx512bf16") {
@@ -118,7 +118,7 @@ pub fn fused_of(level: Level) -> Option<&'static Fused> {
     None
 }
 
-/// The emulated unit's kernels, and the machine's where it has them.
+/// The emulated kernels, and the machine's own if it has tile registers.
 #[cfg(test)]
 pub fn units() -> impl Iterator<Item = &'static Fused> {
     let best = Level::ALL.into_iter().rev().find(|l| l.is_available());
