@@ -19,11 +19,11 @@ use std::ops::Range;
 use systole_ir::DType;
 
 /// Largest N.
-const FEW: usize = 16;
+const MAX_N: usize = 16;
 /// Smallest K: below, the lane reduction costs more than it saves.
-const FEWEST: usize = 128;
-/// KC, and rows of a task: a K block of B and the rows' lane sums fit L1 together.
-const BLOCK: usize = 416;
+const MIN_K: usize = 128;
+/// Elements of a K block, and rows of a task: a K block of B and the rows' lane sums fit L1 together.
+const KC: usize = 416;
 const ROWS: usize = 16;
 /// f32 lanes of the widest vector: elements of one sum in scratch.
 const LANES: usize = 16;
@@ -250,10 +250,10 @@ impl InnerProducts {
         if count(&ra.batch) != 1 {
             return Err("it is a batch of products");
         }
-        if !(1..=FEW).contains(&n) {
+        if !(1..=MAX_N).contains(&n) {
             return Err("it has more than 16 columns");
         }
-        if k < FEWEST {
+        if k < MIN_K {
             return Err("its sums have fewer than 128 products");
         }
         if joint_stride(&ra.inner) != Some(1) || joint_stride(&rb.inner) != Some(1) {
@@ -325,7 +325,7 @@ impl InnerProducts {
 
     /// Bytes of scratch for the sums of some rows.
     pub fn bytes(rows: usize) -> usize {
-        (rows * FEW * LANES + FEW * BLOCK + (rows + FEW) * LANES) * 4
+        (rows * MAX_N * LANES + MAX_N * KC + (rows + MAX_N) * LANES) * 4
     }
 
     /// Sums of some rows before the first K block. How many rows are summed together does not change their bits.
@@ -335,8 +335,8 @@ impl InnerProducts {
     /// [`finish`](InnerProducts::finish).
     pub unsafe fn start(&self, rows: Range<usize>, a: Ptr, b: Ptr, memory: *mut u8) -> RowSums {
         let sums = memory.cast::<f32>();
-        let wide = sums.wrapping_add(rows.len() * FEW * LANES);
-        let ends = wide.wrapping_add(FEW * BLOCK);
+        let wide = sums.wrapping_add(rows.len() * MAX_N * LANES);
+        let ends = wide.wrapping_add(MAX_N * KC);
         let a = a.at(rows.start * self.a_row * self.from.size()).cast_const();
         RowSums { rows, a, b: b.at(0).cast_const(), sums, wide, ends }
     }
@@ -350,15 +350,15 @@ impl InnerProducts {
         let size = self.from.size();
         // SAFETY: operands have the shapes of `new`; `s` has the arrays that `start` lays out.
         unsafe {
-            for from in products.clone().step_by(BLOCK) {
-                let n = BLOCK.min(products.end - from);
+            for from in products.clone().step_by(KC) {
+                let n = KC.min(products.end - from);
                 let (mut b, mut b_row) = (s.b.add(from * size), self.b_row);
                 if let Some(widen) = self.widen {
                     for j in 0..self.n {
                         let row = s.b.add((j * self.b_row + from) * size);
-                        widen(s.wide.add(j * BLOCK).cast(), row, row, row, n);
+                        widen(s.wide.add(j * KC).cast(), row, row, row, n);
                     }
-                    (b, b_row) = (s.wide.cast_const().cast(), BLOCK);
+                    (b, b_row) = (s.wide.cast_const().cast(), KC);
                 }
                 for first in (0..s.rows.len()).step_by(ROWS) {
                     let a = s.a.add((first * self.a_row + from) * size);
@@ -454,7 +454,7 @@ impl InnerProducts {
 
     /// Reduces the lanes of one row of sums and stores the results.
     unsafe fn put(&self, sums: *const f32, row: usize, bias: Option<Ptr>, c: Ptr) {
-        let mut totals = [0f32; FEW];
+        let mut totals = [0f32; MAX_N];
         let (sums, lanes) = (sums.cast(), (&raw const self.lanes).cast());
         // SAFETY: by the caller's promise `sums` has `n` lane sums, and this thread alone writes the row of `c`.
         unsafe {
@@ -542,7 +542,7 @@ mod tests {
         for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
             for (bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
                 let epilogue = Epilogue { bias, accumulate };
-                for n in 1..=FEW {
+                for n in 1..=MAX_N {
                     check(level, (7, n, 135), [F32, F32], 0, epilogue);
                 }
                 check(level, (60, 10, 1200), [F32, F32], 3, epilogue);

@@ -16,10 +16,10 @@ use systole_ir::Result;
 const WIDTH: usize = 16;
 /// N is larger than this: a row is stored as two overlapping halves.
 const HALF: usize = WIDTH / 2;
-/// KC: so many rows of B stay in L1. Sums are kept in C between K blocks.
-const CHAIN: usize = 512;
+/// Longest K block: so many rows of B stay in L1. Sums are kept in C between K blocks.
+const KC: usize = 512;
 /// Smallest M: fewer independent accumulators cannot hide the latency of FMA.
-const FEWEST_ROWS: usize = 6;
+const MIN_M: usize = 6;
 /// Prefetch distance in A, in rows, where M is contiguous.
 const AHEAD: usize = 32;
 /// Register tiles of one task.
@@ -43,11 +43,13 @@ struct ColumnsArgs {
     add: bool,
 }
 
-/// Microkernel of `R` rows by `N` vectors. `NEAR`: A is contiguous along M, else along K.
+/// Microkernel of `R` rows by `N` vectors. `M_CONTIGUOUS`: A is contiguous along M, else along K.
 /// Plain loops, as closures would not inherit the level's target features.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: bool>(s: &ColumnsArgs) {
+unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const M_CONTIGUOUS: bool>(
+    s: &ColumnsArgs,
+) {
     // SAFETY: the caller's operands cover the rows, the K block and the columns; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; R];
@@ -56,24 +58,24 @@ unsafe fn sums<V: Vector<T = f32>, const R: usize, const N: usize, const NEAR: b
         for r in 0..R {
             thirds[r] = s.a.add(r / 3 * 3 * s.a_row);
         }
-        let (mut near, mut b) = (s.a, s.b);
+        let (mut a, mut b) = (s.a, s.b);
         for _ in 0..s.k {
             let mut y = [acc[0][0]; N];
             for j in 0..N {
                 y[j] = V::load(b.add(j * V::LANES));
             }
-            if NEAR {
+            if M_CONTIGUOUS {
                 // The hardware prefetcher does not follow so many streams.
-                fetch(near.wrapping_add(AHEAD));
+                fetch(a.wrapping_add(AHEAD));
             }
             for r in 0..R {
-                let x = if NEAR { *near.add(r) } else { *thirds[r].add(r % 3 * s.a_row) };
+                let x = if M_CONTIGUOUS { *a.add(r) } else { *thirds[r].add(r % 3 * s.a_row) };
                 let x = V::splat(x);
                 for j in 0..N {
                     acc[r][j] = x.mul_add(y[j], acc[r][j]);
                 }
             }
-            near = near.wrapping_add(s.a_k);
+            a = a.wrapping_add(s.a_k);
             for r in 0..R {
                 thirds[r] = thirds[r].wrapping_add(1);
             }
@@ -129,10 +131,10 @@ type SlimKernel = unsafe fn(usize, &ColumnsArgs);
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, [$($r:literal)*], $feature:literal) => {
         #[target_feature(enable = $feature)]
-        unsafe fn $name<const NEAR: bool>(rows: usize, s: &ColumnsArgs) {
+        unsafe fn $name<const M_CONTIGUOUS: bool>(rows: usize, s: &ColumnsArgs) {
             match rows {
                 // SAFETY: the caller's promises are those of `sums`.
-                $($r => unsafe { sums::<$v, $r, $n, NEAR>(s) },)*
+                $($r => unsafe { sums::<$v, $r, $n, M_CONTIGUOUS>(s) },)*
                 _ => {}
             }
         }
@@ -193,14 +195,14 @@ impl FewColumns {
         if !(HALF + 1..=WIDTH).contains(&n) {
             return Err("it has not 9 to 16 columns");
         }
-        if m < FEWEST_ROWS || k == 0 {
+        if m < MIN_M || k == 0 {
             return Err("it has fewer than 6 rows");
         }
         if b_column != 1 || b_k != n && k != 1 {
             return Err("the rows of the right operand do not lie one after the other");
         }
         // With other strides, or long K along M-contiguous rows, each read would touch a cache line of its own.
-        if near && k > CHAIN || !near && a_k != 1 {
+        if near && k > KC || !near && a_k != 1 {
             return Err("the left operand is read with strides");
         }
         Ok(FewColumns { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
@@ -208,7 +210,7 @@ impl FewColumns {
 
     /// Rows of B that are read in place: those after which `WIDTH` elements are readable.
     fn in_place(&self) -> usize {
-        if self.k <= CHAIN { 0 } else { self.k - (WIDTH - self.n).div_ceil(self.n) }
+        if self.k <= KC { 0 } else { self.k - (WIDTH - self.n).div_ceil(self.n) }
     }
 
     /// Copies a row of N elements and zero-pads it to [`WIDTH`].
@@ -275,7 +277,7 @@ impl Kernel for FewColumns {
             let mut from = 0;
             while from < self.k {
                 let inside = from < in_place;
-                let to = if inside { (from + CHAIN).min(in_place) } else { self.k };
+                let to = if inside { (from + KC).min(in_place) } else { self.k };
                 let (rows, b_k) = match inside {
                     true => (b.elem::<f32>(from * self.n), self.n),
                     false => (scratch.elem::<f32>((from - in_place + 1) * WIDTH), WIDTH),

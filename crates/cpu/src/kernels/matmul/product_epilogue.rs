@@ -10,10 +10,10 @@ use systole_compile::{Kernel as StepKernel, ProductEpilogue as Plan, Step};
 use systole_ir::{Op, Result};
 
 /// Smallest N: with shorter rows, the program's overhead per run exceeds what fusion saves.
-const FEWEST_COLUMNS: usize = 32;
+const MIN_N: usize = 32;
 
 /// Largest K: with longer K blocks, so few columns of B fit L2 that the program would run on short pieces of rows.
-const LONG: usize = 256;
+const MAX_K: usize = 256;
 
 /// GEMM with an element-wise epilogue.
 pub static FAMILY: Family = Family {
@@ -77,8 +77,8 @@ fn handing_over(
     let Op::DotGeneral(d) = &plan.op else { return Err("only products of matrices hand over blocks".into()) };
     let right = &alone.input_types[1];
     let columns: usize = d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product();
-    if columns < FEWEST_COLUMNS {
-        return Err(format!("it has {columns} columns, fewer than {FEWEST_COLUMNS}").into());
+    if columns < MIN_N {
+        return Err(format!("it has {columns} columns, fewer than {MIN_N}").into());
     }
     let map = p.bind(&map_step(plan, p.step))?;
     if !map.takes_blocks(columns) {
@@ -109,8 +109,8 @@ impl PanelByPanel {
     fn bind(plan: &Plan, p: &Problem<'_>) -> Answer {
         let alone = product_step(plan, p.step);
         let length = products(plan, &alone);
-        if length > LONG {
-            return Err(format!("sums of {length} products, more than {LONG}").into());
+        if length > MAX_K {
+            return Err(format!("sums of {length} products, more than {MAX_K}").into());
         }
         let [product, map] = handing_over(plan, &alone, p)?;
         Ok(Box::new(PanelByPanel { product, map, operands: plan.operands() }))

@@ -9,11 +9,11 @@ use systole_ir::op::Convolution;
 use systole_ir::{Op, TensorType};
 
 /// Smallest M: threads divide M and do not share packed B columns, so that fewer rows leave threads idle.
-const FEWEST_ROWS: usize = 64;
+const MIN_M: usize = 64;
 /// Elements of C from which on packing A pays.
-const LARGE: usize = 1 << 20;
+const MIN_PACKED_RESULT: usize = 1 << 20;
 /// Largest K: two row panels of A mostly fit L1.
-const LONGEST: usize = 4096;
+const MAX_K: usize = 4096;
 
 /// Strides of an operand in elements: along M or N, and along K.
 fn strides(r: &Roles) -> Option<(usize, usize)> {
@@ -35,13 +35,13 @@ pub fn bind(d: &Product, problem: &Problem<'_>) -> Answer {
     if strides(&d.left) != Some((k, 1)) {
         return Err("the rows of the left operand do not lie one after the other".into());
     }
-    if m < FEWEST_ROWS {
-        return Err(format!("it has {m} rows, fewer than {FEWEST_ROWS}").into());
+    if m < MIN_M {
+        return Err(format!("it has {m} rows, fewer than {MIN_M}").into());
     }
     if m * n == 0 || k == 0 {
         return Err("it has no products".into());
     }
-    if m * n >= LARGE || k > LONGEST {
+    if m * n >= MIN_PACKED_RESULT || k > MAX_K {
         return Err("it is so large that packing pays".into());
     }
     let [from, to] = d.types;
