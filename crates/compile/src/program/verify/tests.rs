@@ -1,4 +1,4 @@
-//! Each invariant, broken once in a program that holds all of them.
+//! Mutation tests: each invariant is broken once in a valid program, and the verifier must report it.
 
 use super::{verify_planned, verify_steps};
 use crate::options::{Blocking, Options};
@@ -15,7 +15,7 @@ fn compiled(graph: &Graph, options: &Options) -> Schedule {
     s
 }
 
-/// Two products with a map between them, and the update of a donated parameter.
+/// Two GEMMs with a map between them, and the update of a donated parameter.
 fn program() -> Schedule {
     let ty = TensorType::new(F32, [32, 32]);
     let g = GraphBuilder::new("main");
@@ -26,7 +26,7 @@ fn program() -> Schedule {
     compiled(&graph, &Options { donated: vec![0], ..Options::default() })
 }
 
-/// Checks that a program is refused for a reason with these words, once it is changed so.
+/// Checks that [`program`] is refused after `change`, with an error that contains `words`.
 fn caught(words: &str, change: impl FnOnce(&mut Schedule)) {
     caught_in(program(), &[0], words, change);
 }
@@ -101,7 +101,7 @@ fn an_array_has_one_size_and_a_kernel_its_types() {
         if let Kernel::Reduce { folded, .. } = &mut s.steps[at].kernel {
             folded.iter_mut().for_each(|f| *f = !*f);
         }
-        // As many elements are kept either way; of the initial value there is only one.
+        // The matrix is square, so the number of results stays the same. The initial value must be a scalar.
         let init = s.steps[at].inputs[0];
         let last = s.steps[at].inputs.len() - 1;
         (s.steps[at].inputs[last], s.steps[at].input_types[last]) = (init, TensorType::new(F32, [32, 32]));
@@ -111,7 +111,7 @@ fn an_array_has_one_size_and_a_kernel_its_types() {
 #[test]
 fn arrays_that_live_together_do_not_share_bytes() {
     caught("share bytes while both live", |s| {
-        // The second product reads the first of these.
+        // The second GEMM reads the first of these while it writes the second.
         let (a, b) = (s.steps[1].outputs[0], s.steps[2].outputs[0]);
         s.slots[b].place = s.slots[a].place;
     });
@@ -137,7 +137,7 @@ fn donated_memory_is_not_read_after_it_is_overwritten() {
     caught("which is not given to it", |s| s.results[0].reuse = Some(1));
     caught("which is not given to it", |s| s.results[1].reuse = Some(0));
     caught_in(program(), &[], "which is not given to it", |_| {});
-    // One more product reads the old value, after the update.
+    // A GEMM appended after the update reads the old value.
     caught("is read after result 0 has overwritten it", |s| {
         let (w, late) = (s.steps[0].inputs[1], s.steps.len());
         assert!(matches!(s.slots[w].place, Location::Param(0)));
@@ -153,7 +153,7 @@ fn donated_memory_is_not_read_after_it_is_overwritten() {
     });
 }
 
-/// A loop that puts the entries of all trips into one array.
+/// A loop that stacks one entry per iteration into an array.
 fn scan() -> Schedule {
     let g = GraphBuilder::new("main");
     let xs = g.parameter(TensorType::new(F32, [7, 4, 160]), "xs");
@@ -203,7 +203,7 @@ fn bodies_of_loops_are_verified_and_fit_their_step() {
     });
 }
 
-/// Changes the loop of [`scan`]: its starts, its condition and its body.
+/// Checks that [`scan`] is refused after `change` of its starts, condition and body.
 fn caught_in_loop(words: &str, change: impl FnOnce(&mut Vec<Option<usize>>, &mut Schedule, &mut Schedule)) {
     caught_in(scan(), &[], words, |s| {
         let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
@@ -267,7 +267,7 @@ fn two_states_do_not_start_as_one_input() {
     });
 }
 
-/// Attention with dropout, and its gradients.
+/// Attention with dropout, and its gradients w.r.t. queries, keys and values.
 fn attention() -> Schedule {
     let g = GraphBuilder::new("main");
     let array = |places, width| TensorType::new(F32, [2, places, 3, width]);
@@ -285,7 +285,7 @@ fn attention() -> Schedule {
     compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &Options::default())
 }
 
-/// Changes the attention or, where `gradient`, its derivative.
+/// Checks that [`attention`] is refused after `change` of the forward step or, with `gradient`, of the backward step.
 fn caught_in_attention(gradient: bool, words: &str, change: impl FnOnce(&mut AttentionMatch, &mut Step)) {
     caught_in(attention(), &[], words, |s| {
         let at = step_of(s, |k| matches!(k, Kernel::Attention(a) if a.gradient.is_some() == gradient));
@@ -295,7 +295,7 @@ fn caught_in_attention(gradient: bool, words: &str, change: impl FnOnce(&mut Att
     });
 }
 
-/// Another shape or element type over the same bytes.
+/// Replaces a type by another of the same size in bytes, so that only the check of types can notice.
 fn seen_as(ty: &mut TensorType, dtype: DType, shape: &[usize]) {
     let other = TensorType::new(dtype, shape);
     assert_eq!(ty.bytes(), other.bytes());
@@ -341,7 +341,7 @@ fn attention_has_the_operands_and_results_of_its_definition() {
     });
 }
 
-/// A training step of a convolution, max pooling and a dense layer, which becomes one kernel each way.
+/// Forward and backward pass of convolution, max pooling, relu and a dense layer: one kernel for each direction.
 fn conv_net() -> Schedule {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(F32, [3, 18, 18, 1]), "x");
@@ -356,7 +356,7 @@ fn conv_net() -> Schedule {
     compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &Options::default())
 }
 
-/// Changes the pooled convolution or, where `gradient`, that of its gradients.
+/// Checks that [`conv_net`] is refused after `change` of the fused pooling or, with `gradient`, of the fused gradient.
 fn caught_in_pool(gradient: bool, words: &str, change: impl FnOnce(&mut Step)) {
     caught_in(conv_net(), &[], words, |s| {
         let at = step_of(s, |k| match k {
