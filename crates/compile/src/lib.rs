@@ -22,8 +22,4 @@ pub use graph::{PASSES, Pass, PassStat, optimize, optimize_with, remat};
 pub use memory::{Footprint, Holding, footprint, largest_intermediates};
 pub use options::{Blocking, Options};
 pub use pipeline::{Form, STAGES, Stage, form_after, schedule, stages};
-pub use program::{
-    ALIGN, Blocks, DEAD, Expr, Instr, Kernel, Load, Location, Map, Moments, Pool, ProductEpilogue, Relu,
-    ResultPlan, Rows, Schedule, Slot, Step, Storage, Store, StridedMap, Unpool, UnpooledGradient, View,
-    array_bytes, right_operand, verify,
-};
+pub use program::*;

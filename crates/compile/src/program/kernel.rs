@@ -2,6 +2,8 @@
 //!
 //! A slot is a run of bytes with a lifetime; types ride on the steps, so that reshapes cost nothing.
 
+use super::attention;
+use super::check::{self, Checked};
 use super::map::Map;
 use super::moments::Moments;
 use super::nested::{Blocks, Rows};
@@ -190,6 +192,53 @@ impl Kernel {
 }
 
 impl Step {
+    /// Types of operands and results, without those of the programs inside.
+    pub(super) fn check(&self) -> Checked {
+        let (ins, outs) = (&self.input_types[..], &self.output_types[..]);
+        match &self.kernel {
+            Kernel::Map(m) => check::map(m, ins).and_then(|()| check::stores(m, outs)),
+            Kernel::StridedMap(p) => p.check(ins, outs),
+            Kernel::Reduce { map, folded, .. } => check::reduce(map, folded, ins, outs),
+            Kernel::ProductEpilogue(h) => h.check(ins, outs),
+            Kernel::Rows(r) => r.check(ins, outs),
+            Kernel::Op { op, bias } => check::op_with_bias(op, *bias, ins, outs),
+            Kernel::Accumulate { op } => {
+                let (addend, operands) = ins.split_last().ok_or("nothing is added to")?;
+                check::same("the addend", addend, outs.first().ok_or("there is no result")?)?;
+                check::infers(op, operands, outs)
+            }
+            Kernel::Attention(a) => attention::check(a, ins, outs),
+            Kernel::Pool(p) => p.check(ins, outs),
+            Kernel::Unpool(u) => u.check(ins, outs),
+            Kernel::UnpooledGradient(g) => g.check(ins, outs),
+            Kernel::Moments(m) => m.check(ins, outs),
+            // Types of these are those of their bodies.
+            Kernel::Blocks(_) | Kernel::While { .. } | Kernel::Case { .. } => Ok(()),
+        }
+    }
+
+    /// The element-wise program whose stores are the step's results: the program, the step's input that is its first, and
+    /// the type of the matrix product that it reads last.
+    pub fn epilogue(&self) -> Option<(&Map, usize, Option<&TensorType>)> {
+        match &self.kernel {
+            Kernel::Map(map) => Some((map, 0, None)),
+            Kernel::ProductEpilogue(h) => Some((&h.map, h.operands(), Some(&h.product))),
+            Kernel::StridedMap(_)
+            | Kernel::Reduce { .. }
+            | Kernel::Rows(_)
+            | Kernel::Op { .. }
+            | Kernel::Accumulate { .. }
+            | Kernel::Blocks(_)
+            | Kernel::Attention(_)
+            | Kernel::Pool(_)
+            | Kernel::Unpool(_)
+            | Kernel::UnpooledGradient(_)
+            | Kernel::Moments(_)
+            | Kernel::While { .. }
+            | Kernel::Case { .. } => None,
+        }
+    }
+
     /// Whether the step may write output `o` where it reads input `i`: every element is read before its place is
     /// written, and by the same part of the work.
     pub fn overwrites(&self, i: usize, o: usize) -> bool {

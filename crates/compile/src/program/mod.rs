@@ -1,5 +1,7 @@
-//! The program: kernels as data, the map of an element-wise kernel, edits, the listing and the verifier.
+//! The compiled program: kernels and storage as data, rewriting, the listing and the verifier.
 
+mod attention;
+mod check;
 mod edit;
 mod kernel;
 mod map;
@@ -12,7 +14,6 @@ mod storage;
 mod strided_map;
 mod verify;
 
-pub use edit::{Steps, is_result, readers, writer};
 pub use kernel::{Kernel, Schedule, Step, right_operand};
 pub use map::{Expr, Instr, Load, Map};
 pub use moments::Moments;
@@ -21,4 +22,8 @@ pub use pooling::{DEAD, Pool, Relu, Unpool, UnpooledGradient};
 pub use product_epilogue::ProductEpilogue;
 pub use storage::{ALIGN, Location, ResultPlan, Slot, Storage, View, array_bytes};
 pub use strided_map::{Store, StridedMap};
-pub use verify::{verify_planned as verify, verify_planned, verify_steps};
+pub use verify::verify_planned as verify;
+
+// Of this crate alone.
+pub(crate) use edit::{Steps, is_result, readers, writer};
+pub(crate) use verify::{verify_planned, verify_steps};

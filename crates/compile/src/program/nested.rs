@@ -1,5 +1,6 @@
 //! Kernels that consist of steps or programs of their own: rows at a time, and blocks of rows.
 
+use super::check::{Checked, holds};
 use super::kernel::{Kernel, Schedule, Step};
 use super::storage::Location;
 use systole_ir::TensorType;
@@ -35,6 +36,28 @@ impl Rows {
                     _ => false,
                 })
         })
+    }
+
+    /// Stages read arrays that are there, and write each array once.
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+        let bytes: Vec<usize> = ins.iter().chain(outs).map(TensorType::bytes).collect();
+        let bytes: Vec<usize> =
+            bytes.into_iter().chain(self.locals.iter().map(|row| row * self.rows)).collect();
+        let mut made: Vec<bool> = (0..bytes.len()).map(|x| x < ins.len()).collect();
+        for (k, stage) in self.stages.iter().enumerate() {
+            stage.check().map_err(|what| format!("stage {k}: {what}"))?;
+            for (&x, ty) in stage.inputs.iter().zip(&stage.input_types) {
+                let there = made.get(x).copied().unwrap_or(false);
+                holds(there, || format!("stage {k} reads array {x} before it is written"))?;
+                holds(bytes[x] == ty.bytes(), || format!("stage {k} reads array {x} as {ty}"))?;
+            }
+            for (&x, ty) in stage.outputs.iter().zip(&stage.output_types) {
+                holds(made.get(x) == Some(&false), || format!("stage {k} writes array {x} again"))?;
+                holds(bytes[x] == ty.bytes(), || format!("stage {k} writes array {x} as {ty}"))?;
+                made[x] = true;
+            }
+        }
+        holds(made.iter().all(|made| *made), || "an array of the rows is never written".into())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Kernels of max pooling as data: pooling with argmax, its gradient, and kernel gradients from a pooled gradient.
 
-use systole_ir::TensorType;
+use super::check::{Checked, holds, op_with_bias, same};
 use systole_ir::op::Convolution;
+use systole_ir::{DType, Op, TensorType};
 
 /// Bit of an argmax byte: the window has no gradient, because relu is flat at its maximum.
 pub const DEAD: u8 = 0x80;
@@ -42,6 +43,46 @@ impl Pool {
         let product = if self.product > 0 { "+product" } else { "" };
         format!("{conv}{before}max_pool{after}{product}")
     }
+
+    /// Types of operands and results.
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+        let missing = || format!("{} operands for a pooling and {} of a product", ins.len(), self.product);
+        let count = ins.len().checked_sub(self.product).ok_or_else(missing)?;
+        let (operands, of_product) = ins.split_at(count);
+        match &self.conv {
+            Some(conv) => {
+                holds(matches!(count, 2 | 3), missing)?;
+                op_with_bias(
+                    &conv.clone().into(),
+                    count == 3,
+                    operands,
+                    std::slice::from_ref(&self.operand),
+                )?;
+            }
+            None => {
+                holds(count == 1 && self.product == 0, missing)?;
+                same("the operand", &operands[0], &self.operand)?;
+            }
+        }
+        let x = &self.operand.shape;
+        let fits =
+            x.rank() == 4 && (0..2).all(|d| (1..=x[d + 1]).contains(&self.window[d]) && self.strides[d] > 0);
+        holds(fits, || {
+            format!("windows {:?} at strides {:?} over {}", self.window, self.strides, self.operand)
+        })?;
+        let windows = |d: usize| (x[d + 1] - self.window[d]) / self.strides[d] + 1;
+        let y = self.operand.with_shape([x[0], windows(0), windows(1), x[3]]);
+        let (pooled, argmax) = match outs.split_last() {
+            Some((product, rest)) if self.product > 0 => {
+                pooled_product(&y, of_product, product)?;
+                (rest.first(), rest.get(1..).unwrap_or_default())
+            }
+            _ => (outs.first(), outs.get(1..).unwrap_or_default()),
+        };
+        same("the pooled array", pooled.ok_or("there is no result")?, &y)?;
+        holds(argmax.len() <= 1, || format!("{} results of a pooling", outs.len()))?;
+        argmax.iter().try_for_each(|ty| same("the place of the maximum", ty, &y.with_dtype(DType::U8)))
+    }
 }
 
 /// Where relu is applied. With relu, the argmax of windows where it is flat has the bit [`DEAD`].
@@ -75,6 +116,24 @@ impl Unpool {
     pub(crate) fn name(&self) -> String {
         format!("unpool {}x{}", self.window[0], self.window[1])
     }
+
+    /// Types of operands and results.
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+        let (Some(dy), Some(dx)) = (ins.first(), outs.first()) else {
+            return Err("nothing is unpooled".into());
+        };
+        if let Some(place) = ins.get(1) {
+            same("the place of the maximum", place, &dy.with_dtype(DType::U8))?;
+        }
+        let fits = ins.len() <= 2
+            && outs.len() == 1
+            && dy.rank() == 4
+            && dx.rank() == 4
+            && dy.dtype == dx.dtype
+            && [0, 3].iter().all(|&d| dy.shape[d] == dx.shape[d])
+            && (0..2).all(|d| self.covered(d, dy.shape[d + 1]) <= dx.shape[d + 1]);
+        holds(fits, || format!("{dy} is unpooled to {dx}"))
+    }
 }
 
 /// `x, argmax: u8[B, H', W', F], dy: T[B, H', W', F] → dkernel[, dbias: S[F]]`: gradients of a convolution's kernel and
@@ -100,4 +159,51 @@ impl UnpooledGradient {
         let product = if self.product { "product+" } else { "" };
         format!("{product}unpooled kernel gradient")
     }
+
+    /// Types of operands and results.
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+        let [x, place, of_dy @ ..] = ins else {
+            return Err(format!("{} operands for a gradient", ins.len()));
+        };
+        let dy = place.with_dtype(self.full.dtype);
+        self.unpool.check(&[dy.clone(), place.clone()], std::slice::from_ref(&self.full))?;
+        match of_dy {
+            [whole] if !self.product => same("the pooled gradient", whole, &dy)?,
+            [left, right] if self.product => {
+                let (images, terms) = (dy.shape[0], left.shape.last().copied().unwrap_or(0));
+                let elements = dy.elements() / images.max(1);
+                same("the left operand of the pooled gradient", left, &dy.with_shape([images, terms]))?;
+                same("the right operand of the pooled gradient", right, &dy.with_shape([terms, elements]))?;
+            }
+            _ => return Err(format!("{} operands for a gradient", ins.len())),
+        }
+        same(
+            "the element type of the input",
+            &TensorType::scalar(x.dtype),
+            &TensorType::scalar(self.full.dtype),
+        )?;
+        let kernel = self.conv.clone();
+        let inferred = Op::from(kernel).rule().infer(&[x, &self.full]).map_err(|c| c.message)?;
+        let dkernel = outs.first().ok_or("there is no result")?;
+        let fits = |ty: &TensorType| ty.elements() == dkernel.elements() && ty.dtype == dkernel.dtype;
+        holds(inferred.first().is_some_and(fits), || format!("{dkernel} is not the inferred {inferred:?}"))?;
+        let dbias = outs.get(1);
+        let is_sum = |dtype: DType| dtype == self.full.dtype || dtype == DType::F32;
+        let fits = |ty: &TensorType| ty.elements() == self.full.shape[3] && is_sum(ty.dtype);
+        holds(outs.len() <= 2 && dbias.is_none_or(fits), || format!("a bias's gradient {dbias:?}"))
+    }
+}
+
+/// The product `y: T[B, H', W', C] · (right: T[N, H' W' C])ᵀ [+ bias: T[N]] → T[B, N]` that follows a pooling.
+fn pooled_product(y: &TensorType, operands: &[TensorType], out: &TensorType) -> Checked {
+    let (right, bias) = match operands {
+        [right] => (right, None),
+        [right, bias] => (right, Some(bias)),
+        _ => return Err(format!("{} operands of the product with a pooled array", operands.len())),
+    };
+    let (images, rows) = (y.shape[0], right.shape.first().copied().unwrap_or(0));
+    let elements = y.elements() / images.max(1);
+    same("the right operand of the pooled product", right, &y.with_shape([rows, elements]))?;
+    bias.map_or(Ok(()), |ty| same("the bias of the pooled product", ty, &y.with_shape([rows])))?;
+    same("the pooled product", out, &y.with_shape([images, rows]))
 }

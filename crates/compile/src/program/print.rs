@@ -24,16 +24,12 @@ impl fmt::Display for Schedule {
             let ins = show(&step.inputs, &step.input_types);
             let scope = if step.scope.is_empty() { String::new() } else { format!("  # {}", step.scope) };
             writeln!(f, "{i:4} {outs} = {}({ins}){scope}", step.kernel.name())?;
-            if let Kernel::Map(m) | Kernel::Reduce { map: m, .. } = &step.kernel {
+            if let Some(m) = step.kernel.map() {
                 write_map(f, m)?;
             }
             if let Kernel::StridedMap(p) = &step.kernel {
-                write_map(f, &p.map)?;
                 let to = |part: &Store| format!("{}{:?}+{}", part.output, &part.strides[..], part.offset);
                 writeln!(f, "       to {}", p.stores.iter().map(to).collect::<Vec<_>>().join(", "))?;
-            }
-            if let Kernel::ProductEpilogue(h) = &step.kernel {
-                write_map(f, &h.map)?;
             }
             let bodies: &[Schedule] = match &step.kernel {
                 Kernel::Blocks(b) => std::slice::from_ref(&b.body),

@@ -1,5 +1,6 @@
 //! A matrix product with the element-wise program that consumes its elements.
 
+use super::check::{Checked, map, op_with_bias, stores};
 use super::map::Map;
 use systole_ir::{Op, TensorType};
 
@@ -31,5 +32,14 @@ impl ProductEpilogue {
     pub(crate) fn name(&self) -> String {
         let bias = if self.bias { "+bias" } else { "" };
         format!("{}{bias}+map[{}]", self.op.name(), self.map.instrs.len())
+    }
+
+    /// Types of operands and results.
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+        let (product, others) = ins.split_at_checked(self.operands()).ok_or("a product without operands")?;
+        op_with_bias(&self.op, self.bias, product, std::slice::from_ref(&self.product))?;
+        let read: Vec<TensorType> = others.iter().chain([&self.product]).cloned().collect();
+        map(&self.map, &read)?;
+        stores(&self.map, outs)
     }
 }

@@ -1,7 +1,9 @@
 //! An element-wise program that writes its results to parts of arrays.
 
+use super::check::{Checked, holds, inside, map};
 use super::map::Map;
 use smallvec::SmallVec;
+use systole_ir::TensorType;
 
 /// An element-wise program whose results are arrays or parts of arrays.
 #[derive(Clone, Debug)]
@@ -33,5 +35,20 @@ impl StridedMap {
     pub(super) fn overwrites(&self, i: usize, o: usize) -> bool {
         let mut stores = self.stores.iter().filter(|store| store.output == o);
         self.map.reads_in_place(i) && stores.all(|store| self.is_whole(store))
+    }
+
+    /// Types of operands and results.
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+        map(&self.map, ins)?;
+        holds(self.stores.len() == self.map.stores.len(), || "stores without a place".into())?;
+        let mut written = vec![0; outs.len()];
+        for (&e, store) in self.map.stores.iter().zip(&self.stores) {
+            let ty = outs.get(store.output).ok_or("a store into no result")?;
+            holds(self.map.dtype(e) == ty.dtype, || format!("register {e} is stored as {ty}"))?;
+            inside(&self.map, &store.strides, store.offset, ty).map_err(|what| format!("a store {what}"))?;
+            written[store.output] += self.map.shape.elements();
+        }
+        let whole = written.iter().zip(outs).all(|(n, ty)| *n == ty.elements());
+        holds(whole, || format!("{written:?} elements are stored into {outs:?}"))
     }
 }

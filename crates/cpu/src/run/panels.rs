@@ -1,23 +1,25 @@
-//! How a program's state lies in memory: weights that products read and updates write may lie in panels of columns.
+//! Layout assignment: which arrays of a program's state are stored in panels of columns instead of row-major.
 //!
-//! A product of few rows divides its right operand among threads by columns, and with rows of the whole matrix that is
-//! what makes work of cache lines: the update that follows writes each weight where another core has read it, and the
-//! product packs what it reads, step after step. In panels each thread reads and writes the same whole pages in both,
-//! and products of f32 need not pack. So weights, and the optimizer's arrays beside them, lie like that from the first
-//! step on; a [`Buffer`](systole_runtime::Buffer) turns them back into rows where something else reads them.
+//! A product with few rows divides its right operand, the weights, among threads by columns. With row-major weights
+//! this is bad in two ways. The optimizer update that follows divides by rows, so each weight is written by another
+//! core than the one that reads it next, and its cache line moves between cores. And the product packs the weights
+//! again in every step. In panels, `[columns / width, rows, width]`, each thread reads and writes the same contiguous
+//! pages in both kernels, and f32 products read the panels without packing.
 //!
-//! [`arrange`] finds arrays for which this holds in all steps of a program: parameters that results take the place of,
-//! read by products as their right operand, and by element-wise programs element by element.
+//! So weights, and the optimizer's arrays of their shape, stay in panels from step to step; a
+//! [`Buffer`](systole_runtime::Buffer) converts them to rows when something else reads them. [`arrange`] selects arrays
+//! for which every use in the program allows this: parameters that are updated in place by results, read by products as
+//! their right operand and by element-wise programs at the running index only.
 
 use crate::kernel::Cx;
 use crate::kernel::Kernel;
 use crate::kernel::Side;
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::machine::memory::Memory;
-use systole_compile::{Kernel as Plan, Load, Location, Map, Schedule, Slot, Step, right_operand};
+use systole_compile::{Load, Location, Map, Schedule, Slot, Step, right_operand};
 use systole_ir::Result;
 
-/// Matrices `[rows, columns]` that lie as `[columns / width, rows, width]`.
+/// A matrix `[rows, columns]` that is stored as `[columns / width, rows, width]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Panels {
     pub rows: usize,
@@ -26,10 +28,10 @@ pub struct Panels {
 }
 
 impl Panels {
-    /// Copies a matrix into panels, or back into rows.
+    /// Copies a matrix from rows to panels (`into_panels`) or back.
     ///
     /// # Safety
-    /// Both have the matrix's elements, of `size` bytes each, and do not overlap.
+    /// Both have room for the matrix, of elements of `size` bytes, and do not overlap.
     pub unsafe fn copy(&self, cx: &Cx<'_>, size: usize, from: *const u8, to: *mut u8, into_panels: bool) {
         let (rows, columns, width) = (self.rows as isize, self.columns as isize, self.width as isize);
         let dim = |size: usize, in_rows: isize, in_panels: isize| {
@@ -41,15 +43,16 @@ impl Panels {
             dim(self.rows, columns, width),
             dim(self.width, 1, 1),
         ];
-        // SAFETY: by the caller's promise; each element of either is in the box once.
+        // SAFETY: by the caller's promise; the box contains each element of both exactly once.
         unsafe { BoxCopy::new(size, &dims, 0, 0).run(cx, from, to) };
     }
 }
 
-/// Turns a matrix of elements of `size` bytes from how it lies into how it shall lie; `None`: as rows.
+/// Converts a matrix of elements of `size` bytes from its layout (`lies`) to the wanted one (`shall`); `None`:
+/// row-major.
 ///
 /// # Safety
-/// `from` has the matrix's elements.
+/// `from` points to the matrix in the layout `lies`.
 pub unsafe fn turned(
     cx: &Cx<'_>,
     [lies, shall]: [Option<Panels>; 2],
@@ -59,7 +62,8 @@ pub unsafe fn turned(
     let bytes = |p: &Panels| p.rows * p.columns * size;
     let of = |p: Panels, from: *const u8, into: bool| -> Result<Memory> {
         let to = Memory::new(bytes(&p))?;
-        // SAFETY: by the caller's promise; the new memory has room.
+        // SAFETY: by the caller's promise, and `rows` has the same matrix; the new memory has room and does not
+        // overlap.
         unsafe { p.copy(cx, size, from, to.ptr(), into) };
         Ok(to)
     };
@@ -74,14 +78,18 @@ pub unsafe fn turned(
     }
 }
 
-/// Arrays that a step takes in panels all together or not at all.
+/// A layout constraint of a step: it takes either all of these arrays in panels or none.
 struct SharedLayout {
     slots: Vec<Slot>,
-    /// The product's side that decides the panels, and the matrix.
+    /// If the step is a product: the operand concerned, and the matrix's rows and columns. The product decides the
+    /// width.
     product: Option<(Side, [usize; 2])>,
 }
 
-/// The panels in which each slot lies, if it does. Kernels take them so from now on.
+/// Assigns panels to slots (`None`: row-major) and switches the kernels of products to them.
+///
+/// Slots with constraints in common form sets. A set gets panels if products read it as their right operand and
+/// epilogues of products of the same shape write it, and if all these kernels agree on the width.
 pub fn arrange(s: &Schedule, kernels: &mut [Box<dyn Kernel>]) -> Vec<Option<Panels>> {
     let uses: Vec<Vec<SharedLayout>> = s.steps.iter().map(together).collect();
     let nowhere = s.slots.len();
@@ -119,7 +127,8 @@ pub fn arrange(s: &Schedule, kernels: &mut [Box<dyn Kernel>]) -> Vec<Option<Pane
     lies
 }
 
-/// Sets of slots that lie alike or not at all; what lies as rows is joined with a slot that does not exist.
+/// Sets of slots that must have the same layout. Slots that must be row-major are joined with an extra one, number
+/// `s.slots.len()`.
 fn alike(s: &Schedule, uses: &[Vec<SharedLayout>]) -> Sets {
     let mut sets = Sets((0..s.slots.len()).collect());
     let nowhere = s.slots.len();
@@ -128,7 +137,7 @@ fn alike(s: &Schedule, uses: &[Vec<SharedLayout>]) -> Sets {
         match storage.place {
             Location::Arena(_) => {}
             Location::Param(p) => {
-                // A parameter keeps its order if no result takes its place.
+                // Only a parameter whose memory a result reuses changes its layout: others are the caller's.
                 match s.results.iter().find(|r| r.reuse == Some(p)) {
                     Some(r) => sets.join(x, r.slot),
                     None => sets.join(x, nowhere),
@@ -151,14 +160,14 @@ fn alike(s: &Schedule, uses: &[Vec<SharedLayout>]) -> Sets {
     sets
 }
 
-/// What a step takes in panels if its kernel can.
+/// The layout constraints of a step.
 fn together(step: &Step) -> Vec<SharedLayout> {
     let right = right_operand(step)
         .map(|(slot, matrix)| SharedLayout { slots: vec![slot], product: Some((Side::Right, matrix)) });
-    let result = match &step.kernel {
-        Plan::Map(map) => program(step, map, 0),
-        Plan::ProductEpilogue(h) if h.product.rank() == 2 => program(step, &h.map, h.operands()).map(|t| {
-            let matrix = [h.product.shape[0], h.product.shape[1]];
+    let result = match step.epilogue() {
+        Some((map, first, None)) => program(step, map, first),
+        Some((map, first, Some(product))) if product.rank() == 2 => program(step, map, first).map(|t| {
+            let matrix = [product.shape[0], product.shape[1]];
             SharedLayout { product: Some((Side::Result, matrix)), ..t }
         }),
         _ => None,
@@ -166,8 +175,9 @@ fn together(step: &Step) -> Vec<SharedLayout> {
     right.into_iter().chain(result).collect()
 }
 
-/// The arrays of an element-wise program that reads and writes them element by element; `None` where it knows an
-/// element's place. Its inputs are the step's from `first` on, and perhaps one more.
+/// The arrays that an element-wise program reads and writes at the running index, so that their order does not matter
+/// as long as it is the same; `None` if the program depends on an element's position. Its inputs are the step's from
+/// `first` on, and perhaps one more (the product, for an epilogue).
 fn program(step: &Step, map: &Map, first: usize) -> Option<SharedLayout> {
     let mut slots = step.outputs.clone();
     for load in &map.loads {
@@ -188,10 +198,11 @@ fn program(step: &Step, map: &Map, first: usize) -> Option<SharedLayout> {
     Some(SharedLayout { slots, product: None })
 }
 
-/// Sets of slots, each slot with another one of its set; the last has itself.
+/// Union-find: each slot's parent; a root is its own.
 struct Sets(Vec<Slot>);
 
 impl Sets {
+    /// The root of a slot's set.
     fn of(&self, mut x: Slot) -> Slot {
         while self.0[x] != x {
             x = self.0[x];

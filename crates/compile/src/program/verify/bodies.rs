@@ -1,6 +1,6 @@
-//! Programs inside kernels take and give what the kernel's step does.
+//! Signatures of bodies: the parameters and results of nested programs fit the operands and results of their step.
 
-use super::types::{alike, holds, same};
+use crate::program::check::{alike, holds, same};
 use crate::program::kernel::{Kernel, Schedule, Step};
 use crate::program::nested::Blocks;
 use crate::program::storage::ResultPlan;
@@ -8,7 +8,7 @@ use systole_ir::{DType, TensorType};
 
 type Checked = Result<(), String>;
 
-/// Checks the parameters and results of the bodies of a step; not what is in them.
+/// Checks the parameters and results of the bodies of a step, not their steps.
 pub fn check(step: &Step) -> Checked {
     let (ins, outs) = (&step.input_types[..], &step.output_types[..]);
     match &step.kernel {
@@ -50,7 +50,7 @@ fn results(body: &Schedule) -> Vec<TensorType> {
     body.results.iter().map(|r| r.ty.clone()).collect()
 }
 
-/// Each state starts as an input of its own behind the captures, or as none.
+/// Each state has its own initial value among the inputs after the captures, or none.
 fn starts_in_range(
     starts: &[Option<usize>],
     captures: usize,
@@ -73,8 +73,8 @@ fn starts_in_range(
     unused.map_or(Ok(()), |i| Err(format!("input {} is neither a capture nor a start", captures + i)))
 }
 
-/// A loop-carried result is written over its own parameter, `first + k` for result `k`, or over none: where it were
-/// written over that of another state, the next trip would read the wrong one.
+/// Result `k` of a body takes the memory of its own parameter `first + k`, or of none. In that of another state, the
+/// next iteration would read the wrong value.
 fn states_stay(body: &Schedule, first: usize) -> Checked {
     let moved = |(k, r): (usize, &ResultPlan)| Some((k, r.reuse.filter(|&p| p != first + k)?));
     match body.results.iter().enumerate().find_map(moved) {

@@ -1,5 +1,5 @@
 //! The verifier of programs, as `Graph::verify` is that of graphs: [`slots`] (one writer for each array, before all
-//! readers), [`types`] (what each kernel reads and writes) and [`places`] (arrays that live together do not share
+//! readers), `Step::check` (what each kernel reads and writes) and [`places`] (arrays that live together do not share
 //! bytes; what a run may overwrite is not read later). Stages run it in debug builds and with `SYSTOLE_PARANOID`.
 
 mod bodies;
@@ -8,7 +8,6 @@ mod places;
 mod slots;
 #[cfg(test)]
 mod tests;
-mod types;
 
 use super::kernel::{Kernel, Schedule};
 use error::broken;
@@ -20,7 +19,7 @@ use systole_ir::{Result, ResultExt};
 pub fn verify_steps(s: &Schedule) -> Result<()> {
     slots::check(s)?;
     for (i, step) in s.steps.iter().enumerate() {
-        let checked = types::check(step).and_then(|()| bodies::check(step));
+        let checked = step.check().and_then(|()| bodies::check(step));
         checked.map_err(|what| broken(s, i, what))?;
     }
     Ok(())

@@ -1,0 +1,91 @@
+//! Checks of types that several kernels share: an error says what is wrong, in the words of the kernel's own data.
+
+use super::map::{Load, Map};
+use systole_ir::{Op, TensorType};
+
+/// What a check finds: the error names the operand or result and both types.
+pub type Checked = Result<(), String>;
+
+/// An error unless the condition holds.
+pub fn holds(condition: bool, what: impl FnOnce() -> String) -> Checked {
+    if condition { Ok(()) } else { Err(what()) }
+}
+
+/// An error unless two types are one.
+pub fn same(what: &str, have: &TensorType, want: &TensorType) -> Checked {
+    holds(have == want, || format!("{what} is {have}, not {want}"))
+}
+
+/// An error unless two lists have the same types in the same order.
+pub fn alike(what: &str, have: &[TensorType], want: &[TensorType]) -> Checked {
+    holds(have.len() == want.len(), || format!("{what}: {} of {}", have.len(), want.len()))?;
+    have.iter().zip(want).try_for_each(|(have, want)| same(what, have, want))
+}
+
+/// Results are those that the op infers from its operands.
+pub fn infers(op: &Op, operands: &[TensorType], outs: &[TensorType]) -> Checked {
+    let operands: Vec<&TensorType> = operands.iter().collect();
+    let inferred = op.rule().infer(&operands).map_err(|c| format!("({}) {}", c.label, c.message))?;
+    holds(inferred[..] == *outs, || format!("results {outs:?} are not the inferred {inferred:?}"))
+}
+
+/// As [`infers`], with a bias along the last dimension as last operand where `bias` says so.
+pub fn op_with_bias(op: &Op, bias: bool, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    let Some((last, operands)) = ins.split_last().filter(|_| bias) else { return infers(op, ins, outs) };
+    let out = outs.first().ok_or("there is no result")?;
+    holds(out.shape.last() == Some(&last.elements()), || format!("a bias {last} for {out}"))?;
+    infers(op, operands, outs)
+}
+
+/// Loads are inside their arrays, and every instruction has operands of its types.
+pub fn map(m: &Map, ins: &[TensorType]) -> Checked {
+    for (e, load) in m.loads.iter().enumerate() {
+        let Load::Array { input, dtype, strides, offset } = load else { continue };
+        let ty = ins.get(*input).ok_or_else(|| format!("register {e} reads no input"))?;
+        holds(ty.dtype == *dtype, || format!("register {e} reads {ty} as {dtype}"))?;
+        inside(m, strides, *offset, ty).map_err(|what| format!("register {e} {what}"))?;
+    }
+    for (k, instr) in m.instrs.iter().enumerate() {
+        let e = m.loads.len() + k;
+        holds(instr.args.iter().all(|&a| a < e), || format!("register {e} is made of later ones"))?;
+        let scalars: Vec<TensorType> = instr.args.iter().map(|&a| TensorType::scalar(m.dtype(a))).collect();
+        infers(&instr.op, &scalars, &[TensorType::scalar(instr.to)])
+            .map_err(|what| format!("register {e}: {what}"))?;
+        let first = &scalars[usize::from(matches!(instr.op, Op::Select(_)))];
+        holds(first.dtype == instr.from, || format!("register {e} takes {first} for {}", instr.from))?;
+    }
+    let registers = m.loads.len() + m.instrs.len();
+    holds(m.stores.iter().all(|&e| e < registers), || "a register that does not exist is stored".into())
+}
+
+/// Whether all elements that strides lead to are elements of an array.
+pub fn inside(m: &Map, strides: &[usize], offset: usize, ty: &TensorType) -> Checked {
+    holds(strides.len() == m.shape.rank(), || "has strides of another rank".into())?;
+    let last: usize = m.shape.iter().zip(strides).map(|(n, stride)| n.saturating_sub(1) * stride).sum();
+    let fits = m.shape.elements() == 0 || offset + last < ty.elements();
+    holds(fits, || format!("leads to element {} of {ty}", offset + last))
+}
+
+/// One whole array for each store.
+pub fn stores(m: &Map, outs: &[TensorType]) -> Checked {
+    holds(m.stores.len() == outs.len(), || format!("{} stores, {} results", m.stores.len(), outs.len()))?;
+    for (&e, ty) in m.stores.iter().zip(outs) {
+        let fits = m.dtype(e) == ty.dtype && m.shape.elements() == ty.elements();
+        holds(fits, || format!("register {e} over {} is stored as {ty}", m.shape))?;
+    }
+    Ok(())
+}
+
+/// Maps and folds of the operands; one initial value for each fold follows them.
+pub fn reduce(m: &Map, folded: &[bool], ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    let n = m.stores.len();
+    let operands = ins.len().checked_sub(n).ok_or("a fold without an initial value")?;
+    holds(folded.len() == m.shape.rank() && outs.len() == n, || "a fold of other dimensions".into())?;
+    map(m, &ins[..operands])?;
+    let kept: usize = m.shape.iter().zip(folded).filter(|(_, folded)| !**folded).map(|(n, _)| n).product();
+    for ((&e, init), out) in m.stores.iter().zip(&ins[operands..]).zip(outs) {
+        let of_one_type = m.dtype(e) == out.dtype && init.dtype == out.dtype && init.elements() == 1;
+        holds(of_one_type && out.elements() == kept, || format!("{kept} folds from {init} give {out}"))?;
+    }
+    Ok(())
+}
