@@ -1,7 +1,10 @@
-//! Products of a small left operand and a few long rows, such as the gradients of a classifier with turned weights.
+//! Skinny GEMM `[M, K] · [K, N]` with M, K ≤ 64 and N ≥ 256, such as the weight gradient of a classifier whose weights
+//! are transposed.
 //!
-//! The long rows are read (and bf16 widened) where they lie, and vectors of results go out as they are complete:
-//! packing would move more than the product itself does. The left operand is copied by products once, as f32.
+//! B is read in place (bf16 is widened in registers), since each element is used for few rows: packing would move more
+//! data than the product does. A is copied once, k-major and as f32. Each microkernel call computes a strip: some rows
+//! of two vectors, over all K or over a block of it. With f32 results, K blocks are added in order to C. Variants use
+//! bf16 pairs (AVX512_BF16) or AMX tile registers.
 
 use crate::kernel::product::{Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
@@ -18,41 +21,41 @@ use crate::simd::vector::Portable32;
 use std::ops::Range;
 use systole_ir::DType;
 
-/// Rows and products that are few.
-const MOST: usize = 64;
-/// Columns that make a row long.
-const LONG: usize = 256;
-/// Columns of a task, whose results stay in the first cache.
+/// Largest M and K.
+const MAX_MK: usize = 64;
+/// Smallest N.
+const MIN_N: usize = 256;
+/// Columns of a task, whose results stay in L1.
 const TASK: usize = 512;
-/// Rows of the right operand that are read at the same time.
-const STREAMS: usize = 32;
-/// How far ahead their elements are asked for, in bytes: hardware does not follow so many streams.
+/// Rows of B that a strip reads at the same time, where sums may be stored in between.
+const KC: usize = 32;
+/// Prefetch distance in the rows of B, in bytes. The hardware prefetcher does not follow so many streams.
 const AHEAD: usize = 256;
-/// Columns of the widest strip.
+/// Columns of the widest strip of any level.
 const STRIP: usize = 32;
 
-/// One call of a register kernel: a strip of the result, or a part of its rows.
+/// Arguments of a microkernel: a strip of C, some rows by two vectors of columns.
 #[derive(Clone, Copy)]
 struct RowsArgs {
     k: usize,
-    /// Left operand, so many elements from product to product; words of two products, where kernels take pairs.
+    /// A, k-major: element `(row, k)` at `k · a_k + row`. With bf16 pairs, words of two k.
     a: *const f32,
     a_k: usize,
-    /// Right operand; from product to product in elements.
+    /// B, f32 or bf16: row k begins at element `k · b_k`.
     b: *const u8,
     b_k: usize,
     c: *mut u8,
     c_row: usize,
-    /// Whether to add to the result or to replace it.
+    /// Whether to accumulate into C or to overwrite it.
     add: bool,
 }
 
-/// `R` rows of two vectors. `HALF`: the right operand is bf16; `NARROW`: the result is, too.
-/// (Plain loops: closures would not be compiled for the level.)
+/// Microkernel of `R` rows by two vectors. `HALF`: B is bf16; `NARROW`: C is bf16, too.
+/// Plain loops, as closures would not inherit the level's target features.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>(c: &RowsArgs) {
-    // SAFETY: the caller's operands cover the rows, products and columns; the level is available.
+    // SAFETY: the caller's operands cover `R` rows, `k` and two vectors of columns; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); 2]; R];
         let (mut a, mut at) = (c.a, 0);
@@ -91,15 +94,15 @@ unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>
     }
 }
 
-/// As [`strip`], for pairs of products of bf16. Two rows of the right operand become words of two products, each with
-/// one of the columns.
+/// As [`strip`], with VDPBF16PS. Two rows of B are interleaved in registers to VNNI layout: one word of two k per
+/// column.
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &RowsArgs) {
     use crate::simd::vector::Vector;
     use crate::simd::vector::x86::{HalfPairs16, V16x32, in_turn};
-    // SAFETY: as for `strip`; the level has products of pairs.
+    // SAFETY: as for `strip`; the level has AVX512_BF16.
     unsafe {
         let mut acc = [[HalfPairs16::splat(0.0); 2]; R];
         let (mut a, mut b) = (c.a, c.b.cast::<u16>());
@@ -137,7 +140,7 @@ unsafe fn strip_of_pairs<const R: usize, const NARROW: bool>(c: &RowsArgs) {
     }
 }
 
-/// A register kernel for a number of rows up to the level's.
+/// A microkernel for any number of rows up to the level's MR.
 type StripFn = unsafe fn(usize, &RowsArgs);
 
 macro_rules! kernels {
@@ -158,7 +161,7 @@ use crate::simd::vector::x86::{V8x32, V16x32};
 kernels!(avx2, V8x32, [1 2 3 4 5 6], "avx2,fma");
 kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-/// The kernels for pairs.
+/// Microkernels of bf16 pairs.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 unsafe fn of_pairs<const NARROW: bool>(rows: usize, c: &RowsArgs) {
@@ -174,7 +177,7 @@ unsafe fn of_pairs<const NARROW: bool>(rows: usize, c: &RowsArgs) {
     by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13);
 }
 
-/// The kernel of a level for types of the right operand and the result, the most rows and the columns that it takes.
+/// The microkernel of a level for element types of B and C, its MR, and its columns.
 fn kernel(level: Level, [from, to]: [DType; 2]) -> Option<(StripFn, usize, usize)> {
     let which = match (from, to) {
         (DType::F32, DType::F32) => 0,
@@ -194,7 +197,7 @@ fn kernel(level: Level, [from, to]: [DType; 2]) -> Option<(StripFn, usize, usize
     })
 }
 
-/// `[M, K] · [K, N]` for small `M` and `K`, where the rows of the right operand lie together.
+/// GEMM `[M, K] · [K, N]` for small M and K, where the rows of B are contiguous.
 pub struct FewRows {
     m: usize,
     n: usize,
@@ -208,19 +211,14 @@ pub struct FewRows {
     run: StripFn,
     rows: usize,
     columns: usize,
-    /// Whether products are taken by pairs.
+    /// Whether the microkernel takes bf16 pairs along K.
     pairs: bool,
-    /// Does it by tile registers instead.
+    /// The AMX kernel, which is used instead if there is one.
     tiles: Option<&'static Fused>,
 }
 
 impl FewRows {
-    /// The product, or `None` where it has another form.
-    pub fn new(ra: &Roles, rb: &Roles, types: [DType; 2], level: Level) -> Option<FewRows> {
-        FewRows::accept(ra, rb, types, level).ok()
-    }
-
-    /// The product, or why it has another form.
+    /// The GEMM, or the reason why these kernels do not take it.
     pub fn accept(
         ra: &Roles,
         rb: &Roles,
@@ -228,11 +226,11 @@ impl FewRows {
         level: Level,
     ) -> Result<FewRows, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
-        let small = |n: usize| (1..=MOST).contains(&n);
+        let small = |n: usize| (1..=MAX_MK).contains(&n);
         if !small(m) || !small(k) {
             return Err("it has more than 64 rows, or sums of more than 64 products");
         }
-        if n < LONG {
+        if n < MIN_N {
             return Err("it has fewer than 256 columns");
         }
         if count(&ra.batch) != 1 {
@@ -262,24 +260,23 @@ impl FewRows {
         })
     }
 
-    /// Rows that are computed at a time.
+    /// MR: rows that a strip computes at a time.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// How many products a sum has, and how far their factors lie apart in elements: in the copied left operand, of which a
-    /// product has one number for each row, and in the right one, of which it has one for each column.
+    /// K, and the strides along K in elements: of the copied left operand `[K, M]`, and of the right operand.
     pub fn terms(&self) -> (usize, usize, usize) {
         (self.k, self.m, self.b_k)
     }
 
-    /// Leaves the product to tile registers where they know it. Columns then go in whole [`WIDTH`]s.
+    /// Uses AMX for bf16 if N is a multiple of [`WIDTH`]. Columns are then computed in multiples of it.
     pub fn with_tiles(mut self, fused: Option<&'static Fused>) -> FewRows {
         self.tiles = fused.filter(|_| self.from == DType::BF16 && self.n.is_multiple_of(WIDTH));
         self
     }
 
-    /// Takes products by pairs where the level has an instruction for that.
+    /// Uses bf16 pairs where the level has the instruction.
     pub fn with_pairs(mut self, level: Level) -> FewRows {
         #[cfg(target_arch = "x86_64")]
         if level == Level::Avx512Bf16 && self.from == DType::BF16 {
@@ -290,7 +287,7 @@ impl FewRows {
         self
     }
 
-    /// Bytes of working memory: the left operand.
+    /// Bytes of scratch: the copy of A.
     pub fn scratch(&self) -> usize {
         match self.tiles {
             Some(_) => self.m.div_ceil(LANES) * tiles::packed_bytes(self.k),
@@ -298,30 +295,30 @@ impl FewRows {
         }
     }
 
-    /// Computes all sums.
+    /// Computes C.
     ///
     /// # Safety
     /// Operands and result have the shapes of `new`; scratch has as many bytes as asked for.
     pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
         let (b, c, left) = (Ptr::of(io.inputs[1]), Ptr(io.outputs[0]), Ptr(io.scratch));
-        // SAFETY: the caller's operand and scratch.
+        // SAFETY: `inputs[0]` is A; scratch has `scratch()` bytes.
         unsafe { self.copy_left(io.inputs[0], left.elem(0)) };
-        // Tile registers are prepared once for each task.
+        // AMX tiles are configured once for each task. Inside a parallel loop tasks run serially: one is enough.
         let size = if self.tiles.is_some() && inside() { self.n } else { TASK };
         let tasks = self.n.div_ceil(size);
         let body = |task: usize| {
-            // From the end: what was written last is nearest.
+            // In descending order: the end of B was written last and is most likely still cached.
             let task = tasks - 1 - task;
             let columns = task * size..((task + 1) * size).min(self.n);
             let c = c.at(columns.start * self.to.size());
-            // SAFETY: each task has its own columns of the result.
+            // SAFETY: tasks have disjoint columns of C.
             unsafe { self.part(left.elem(0), b.at(0), 0..self.m, columns, (c, self.n)) };
         };
         let work = (self.m * self.n * self.k) as f64 / 60.0;
         cx.team.run_with(tasks, work, cx.flush, &body);
     }
 
-    /// The left operand as [`part`](FewRows::part) reads it.
+    /// Copies the left operand as [`part`](FewRows::part) reads it.
     ///
     /// # Safety
     /// `a` is the left operand; `left` has room for as many bytes as [`scratch`](FewRows::scratch) says.
@@ -330,7 +327,7 @@ impl FewRows {
             for from in (0..self.m).step_by(LANES) {
                 let rows = LANES.min(self.m - from);
                 let to = left.cast::<u8>().wrapping_add(from / LANES * tiles::packed_bytes(self.k));
-                // SAFETY: elements of the operand; there is room for all tiles.
+                // SAFETY: indices are inside A; `left` has room for all tiles.
                 unsafe {
                     let at =
                         |i: usize, k: usize| *a.cast::<u16>().add((from + i) * self.a_row + k * self.a_k);
@@ -344,7 +341,7 @@ impl FewRows {
             for k in (0..self.k).step_by(2) {
                 for i in 0..self.m {
                     let at = i * self.a_row + k * self.a_k;
-                    // SAFETY: elements of the operand; there is room for all of them.
+                    // SAFETY: indices are inside A; `left` has room for `M · K`, K rounded up to pairs.
                     unsafe {
                         let second = if k + 1 < self.k { *a.add(at + self.a_k) } else { 0 };
                         *words.add(k / 2 * self.m + i) = [*a.add(at), second];
@@ -356,7 +353,7 @@ impl FewRows {
         for k in 0..self.k {
             for i in 0..self.m {
                 let at = i * self.a_row + k * self.a_k;
-                // SAFETY: an element of the operand; there is room for all of them.
+                // SAFETY: indices are inside A; `left` has room for `M · K` elements.
                 unsafe {
                     *left.add(k * self.m + i) = match self.from {
                         DType::F32 => *a.cast::<f32>().add(at),
@@ -367,7 +364,7 @@ impl FewRows {
         }
     }
 
-    /// Some rows and columns of the result, to `c.0` with `c.1` elements from row to row.
+    /// Computes some rows and columns of the result, to `c.0` with row stride `c.1` in elements.
     ///
     /// # Safety
     /// `left` was filled by [`copy_left`](FewRows::copy_left), `b` is the right operand, and the rows and columns exist
@@ -384,8 +381,8 @@ impl FewRows {
             // SAFETY: by the caller's promise.
             return unsafe { self.part_by_tiles(fused, left, b, rows, columns, c) };
         }
-        // Sums that are to be rounded must be complete.
-        let products = if self.to == DType::F32 { STREAMS } else { self.k };
+        // Results of bf16 are rounded once: all of K in one call.
+        let products = if self.to == DType::F32 { KC } else { self.k };
         for (from, k) in pieces(self.k, products) {
             let add = self.add || from > 0;
             let steps = if self.pairs { from / 2 } else { from };
@@ -403,14 +400,14 @@ impl FewRows {
                         c_row: c.1,
                         add,
                     };
-                    // SAFETY: the caller's operands and result.
+                    // SAFETY: the caller's operands and result cover the strip.
                     unsafe { self.strip(&call, count, n) };
                 }
             }
         }
     }
 
-    /// As [`part`](FewRows::part); rows begin with a tile.
+    /// As [`part`](FewRows::part), by AMX; `rows` begins at a multiple of a tile's rows.
     unsafe fn part_by_tiles(
         &self,
         fused: &Fused,
@@ -438,22 +435,22 @@ impl FewRows {
                 c: c.0.wrapping_add((from - rows.start) * c.1 * self.to.size()),
                 c_row: c.1,
             };
-            // SAFETY: the caller's operands and result; the unit was available when it was chosen.
+            // SAFETY: the caller's operands and result cover the tiles; AMX was available when it was chosen.
             unsafe { (fused.few_rows)(&call) };
         }
     }
 
-    /// A strip of `n` columns, by way of copies where these are fewer than a kernel's.
+    /// Computes a strip of `n` columns. If the microkernel has more, it works on padded copies.
     unsafe fn strip(&self, call: &RowsArgs, rows: usize, n: usize) {
         if n == self.columns {
-            // SAFETY: the caller's strip; the level was available when the kernel was chosen.
+            // SAFETY: the caller's strip has the microkernel's columns; its level was available when it was chosen.
             return unsafe { (self.run)(rows, call) };
         }
         let (from, size) = (self.from.size(), self.to.size());
         let right = call.k * STRIP * from;
         with_scratch(right + rows * STRIP * 4, |wide| {
             let sums = wide.wrapping_add(right);
-            // SAFETY: rows have `n` elements from there on; scratch has room for rows of a strip.
+            // SAFETY: rows of B and C have `n` elements from here on; `wide` has `k` rows of B and `rows` rows of C.
             unsafe {
                 wide.write_bytes(0, right);
                 for k in 0..call.k {
@@ -479,7 +476,7 @@ impl Kernel for FewRows {
         FewRows::scratch(self)
     }
 
-    /// Not where results are rounded.
+    /// Refused where results are rounded to bf16.
     fn add_to_result(&mut self) -> bool {
         self.add = self.to == DType::F32;
         self.add
@@ -500,7 +497,7 @@ mod tests {
     use crate::machine::team::Team;
     use systole_ir::bf16;
 
-    /// A product of whole numbers, whose sums are exact; `turned`: the left operand is stored by columns.
+    /// Compares a product of small integers, whose sums are exact, with a plain loop. `turned`: A is stored transposed.
     fn check(
         level: Level,
         (m, n, k): (usize, usize, usize),
@@ -516,7 +513,7 @@ mod tests {
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
         let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
         let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
-        let mut thin = FewRows::new(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
+        let mut thin = FewRows::accept(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
         assert!(!add || thin.add_to_result());
         let scratch = Memory::new(thin.scratch()).unwrap();
         let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
@@ -528,7 +525,7 @@ mod tests {
         let (mut wide, mut narrow) = (old.clone(), half(&old));
         let c: *mut u8 = if to == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
         let io = Io { inputs: &inputs, outputs: &[c], scratch: scratch.ptr() };
-        // SAFETY: all arrays have the sizes of the product.
+        // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
         unsafe { thin.run(&Cx { team: &Team::new(2), flush: false }, &io) };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
