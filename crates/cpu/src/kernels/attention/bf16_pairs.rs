@@ -6,9 +6,9 @@
 //! reduce over queries, and have features as rows and keys as columns: so the words of both operands are pairs of
 //! queries, and only two rows of scores have to be interleaved.
 //!
-//! Tile registers take whole tiles. Operands are padded with zeros along the reduction to a multiple of sixteen words, and there
-//! is room for whole tiles of rows and columns of sums. Rows and columns beyond the last ones may hold anything: they
-//! contribute to sums beyond the result only.
+//! Tile registers take whole tiles. Operands are padded with zeros along the reduction to a multiple of sixteen words,
+//! and there is room for whole tiles of rows and columns of sums. Rows and columns beyond the last ones may hold
+//! anything: they contribute to sums beyond the result only.
 
 use crate::kernel::Ptr;
 use crate::kernels::attention::{Arrays, AttentionKernel, Columns, LINE, Room, Row, Rows, multiply};
@@ -161,7 +161,7 @@ fn words(steps: usize) -> usize {
 
 /// Offsets of a task's arrays in its scratch, in words.
 struct Places {
-    keys_turned: usize,
+    keys_transposed: usize,
     /// Pairs of rows of V in the forward pass, of K in the gradient.
     rows: usize,
     queries: usize,
@@ -171,17 +171,17 @@ struct Places {
     output: usize,
     bits: usize,
     /// For the gradient only.
-    values_turned: usize,
+    values_transposed: usize,
     cotangent: usize,
-    slopes: usize,
+    dscores: usize,
     /// Pairs of queries: Q and the output's gradient by features, weights and gradients w.r.t. the scores by keys.
     query_pairs: usize,
     cotangent_pairs: usize,
     weight_pairs: usize,
-    slope_pairs: usize,
+    dscore_pairs: usize,
     /// Partial sums of dK and dV, features by keys; a transposed copy, keys by features.
     sums: usize,
-    turned: usize,
+    transposed: usize,
     total: usize,
 }
 
@@ -194,22 +194,22 @@ impl AttentionKernel {
         let derivative = |n: usize| if gradient { n } else { 0 };
         let (row, block, block_words) = (self.score_row(), pairs.rows(self.block), pairs.words(self.block));
         Places {
-            keys_turned: room.take(pairs.words(self.width) * keys),
+            keys_transposed: room.take(pairs.words(self.width) * keys),
             rows: room.take(pairs.words(self.keys) * if gradient { width } else { depth }),
             queries: room.take(block * self.words_of(self.width)),
             scores: room.take((block + 1) * row),
             rounded: room.take(block * self.words_of(self.keys)),
             output: room.take(block * width.max(depth)),
             bits: room.take(self.keys + 8),
-            values_turned: room.take(derivative(pairs.words(self.depth) * keys)),
+            values_transposed: room.take(derivative(pairs.words(self.depth) * keys)),
             cotangent: room.take(derivative(block * self.words_of(self.depth))),
-            slopes: room.take(derivative((block + 1) * row)),
+            dscores: room.take(derivative((block + 1) * row)),
             query_pairs: room.take(derivative(block_words * width)),
             cotangent_pairs: room.take(derivative(block_words * depth)),
             weight_pairs: room.take(derivative(block_words * row)),
-            slope_pairs: room.take(derivative(block_words * row)),
+            dscore_pairs: room.take(derivative(block_words * row)),
             sums: room.take(derivative(if self.parts == 1 { self.pair_sums_of_one(pairs) } else { 0 })),
-            turned: room.take(derivative(self.keys * width.max(depth))),
+            transposed: room.take(derivative(self.keys * width.max(depth))),
             total: room.taken,
         }
     }
@@ -277,7 +277,7 @@ impl AttentionKernel {
     }
 
     /// Packs rows of a head as columns of a right operand: words are pairs along the features.
-    unsafe fn turned_pairs(
+    unsafe fn transposed_pairs(
         &self,
         pairs: &Pairs,
         from: *mut u8,
@@ -346,7 +346,7 @@ impl AttentionKernel {
         // SAFETY: addresses are those of the head's rows; scratch is laid out as counted.
         unsafe {
             let k = self.address(io.k, head, self.keys, 0, self.width);
-            let k = self.turned_pairs(pairs, k, self.width, keys, place(at.keys_turned));
+            let k = self.transposed_pairs(pairs, k, self.width, keys, place(at.keys_transposed));
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             self.pairs_of_rows((pairs, pairs.pack), v, self.depth, keys, place(at.rows), depth);
             let v = Columns { at: place(at.rows), step: depth, tile: pairs.to_depth.columns };
@@ -364,7 +364,7 @@ impl AttentionKernel {
                     let own = scores.at.add(r * score_row);
                     let bits = self.bits(io.random, head, query, place(at.bits));
                     let mut row = Row { scale: self.scale(), ..self.row(own, std::ptr::null_mut(), bits) };
-                    self.along(self.soften, &mut row, self.seen(query), whole);
+                    self.along(self.softmax, &mut row, self.seen(query), whole);
                     sums[r] = row.sum;
                     let to: *mut u8 = weights.at.add(r * weights.row).cast();
                     let from = own.cast_const().cast();
@@ -381,12 +381,12 @@ impl AttentionKernel {
 
     /// Gradients w.r.t. the scores of a block of queries, in place of those w.r.t. the weights, and the same rounded
     /// to bf16.
-    unsafe fn slopes_of_block(
+    unsafe fn dscores_of_block(
         &self,
         pairs: &Pairs,
         io: &Arrays,
         (head, block): (usize, Range<usize>),
-        [scores, slopes, rounded]: [Rows; 3],
+        [scores, dscores, rounded]: [Rows; 3],
         whole: usize,
         room: *mut f32,
     ) {
@@ -396,9 +396,9 @@ impl AttentionKernel {
             // SAFETY: the caller has these rows of scores, and room for the random bits of a row.
             unsafe {
                 let bits = self.bits(io.random, head, query, room);
-                let mut row = Row { scale: self.scale(), ..self.row(own(scores), own(slopes), bits) };
-                self.along(self.slope, &mut row, self.seen(query), whole);
-                let from = own(slopes).cast_const().cast();
+                let mut row = Row { scale: self.scale(), ..self.row(own(scores), own(dscores), bits) };
+                self.along(self.softmax_gradient, &mut row, self.seen(query), whole);
+                let from = own(dscores).cast_const().cast();
                 (pairs.round)(rounded.at.add(r * rounded.row).cast(), from, from, from, whole);
             }
         }
@@ -456,13 +456,13 @@ impl AttentionKernel {
             let dk = Rows { at: sums, row: score_row, step: 1 };
             let dv = Rows { at: sums.add(pairs.rows(self.width) * score_row), ..dk };
             let k = self.address(io.k, head, self.keys, 0, self.width);
-            let k_turned = self.turned_pairs(pairs, k, self.width, keys, place(at.keys_turned));
+            let kt = self.transposed_pairs(pairs, k, self.width, keys, place(at.keys_transposed));
             self.pairs_of_rows((pairs, pairs.pack), k, self.width, keys, place(at.rows), width);
             let k = Columns { at: place(at.rows), step: width, tile: pairs.to_width.columns };
             let v = self.address(io.v, head, self.keys, 0, self.depth);
-            let v = self.turned_pairs(pairs, v, self.depth, keys, place(at.values_turned));
+            let v = self.transposed_pairs(pairs, v, self.depth, keys, place(at.values_transposed));
             let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let slopes = Rows { at: place(at.slopes), ..scores };
+            let dscores = Rows { at: place(at.dscores), ..scores };
             let rounded = Rows { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
             let output = Rows { at: place(at.output), row: width, step: 1 };
             let by_keys = |at: *mut f32| Columns { at, step: score_row, tile };
@@ -475,19 +475,19 @@ impl AttentionKernel {
                 self.pairs_of_rows(left, dy, self.depth, rows, place(at.cotangent_pairs), depth);
                 let q = self.words_of_rows(pairs, q, self.width, rows, place(at.queries));
                 let dy = self.words_of_rows(pairs, dy, self.depth, rows, place(at.cotangent));
-                pairs.multiply(&pairs.to_keys, [rows, seen, words(self.width)], q, k_turned, scores, false);
-                pairs.multiply(&pairs.to_keys, [rows, seen, words(self.depth)], dy, v, slopes, false);
+                pairs.multiply(&pairs.to_keys, [rows, seen, words(self.width)], q, kt, scores, false);
+                pairs.multiply(&pairs.to_keys, [rows, seen, words(self.depth)], dy, v, dscores, false);
                 let whole = 2 * pairs.words(seen);
-                let along = [scores, slopes, rounded];
-                self.slopes_of_block(pairs, io, (head, block.clone()), along, whole, place(at.bits));
-                for (from, to) in [(scores, at.weight_pairs), (slopes, at.slope_pairs)] {
+                let along = [scores, dscores, rounded];
+                self.dscores_of_block(pairs, io, (head, block.clone()), along, whole, place(at.bits));
+                for (from, to) in [(scores, at.weight_pairs), (dscores, at.dscore_pairs)] {
                     self.pairs_of_scores(pairs, from, [rows, whole], place(to));
                 }
                 let dy_pairs = pairs.features(place(at.cotangent_pairs), depth);
                 let weights = by_keys(place(at.weight_pairs));
                 pairs.multiply(&pairs.to_keys, [self.depth, seen, words(rows)], dy_pairs, weights, dv, true);
                 let q_pairs = pairs.features(place(at.query_pairs), width);
-                let by_scores = by_keys(place(at.slope_pairs));
+                let by_scores = by_keys(place(at.dscore_pairs));
                 pairs.multiply(&pairs.to_keys, [self.width, seen, words(rows)], q_pairs, by_scores, dk, true);
                 if let Some(dq) = io.result_of(&self.found, Wanted::Queries) {
                     let dims = [rows, self.width, words(seen)];
@@ -509,7 +509,7 @@ impl AttentionKernel {
         room: *mut f32,
     ) {
         let (each, score_row) = (self.pair_sums_of_one(pairs), self.score_row());
-        let rows = room.wrapping_add(self.pair_places(pairs).turned);
+        let rows = room.wrapping_add(self.pair_places(pairs).transposed);
         // SAFETY: the tasks' sums lie one after the other; scratch is laid out as counted.
         unsafe {
             self.add_sums(sums, each);
@@ -519,7 +519,7 @@ impl AttentionKernel {
                 (Wanted::Values, dv, 1.0, self.depth, self.depth_row()),
             ] {
                 let Some(result) = io.result_of(&self.found, wanted) else { continue };
-                let turn = PanelArgs {
+                let transpose = PanelArgs {
                     src: from.cast_const().cast(),
                     lane: score_row * 4,
                     step: 4,
@@ -530,7 +530,7 @@ impl AttentionKernel {
                     dst: rows,
                     stride: row,
                 };
-                (self.floats)(&[turn]);
+                (self.floats)(&[transpose]);
                 for key in 0..self.keys {
                     let to = self.address(result, head, self.keys, key, features);
                     self.store(rows.add(key * row), scale, features, to);

@@ -33,10 +33,10 @@ const SCORES: usize = 256 << 10;
 /// Tasks to aim at, and the fewest queries of one.
 const TASKS: usize = 16;
 const FEWEST: usize = 64;
-/// f32 numbers of a cache line: arrays in scratch begin at one.
+/// f32 elements of a cache line: arrays in scratch are aligned to cache lines.
 const LINE: usize = 16;
 /// Independent accumulators of a reduction along a row.
-const CHAINS: usize = 32;
+const ACCUMULATORS: usize = 32;
 
 /// Attention or its gradient.
 pub struct AttentionKernel {
@@ -57,8 +57,8 @@ pub struct AttentionKernel {
     floats: PackFn<f32>,
     narrow: Option<TileFn>,
     words: Words,
-    soften: TileFn,
-    slope: TileFn,
+    softmax: TileFn,
+    softmax_gradient: TileFn,
     /// Register tiles of the GEMMs whose results have keys, or features of either kind, as columns (N).
     to_keys: Shape<f32>,
     to_width: Shape<f32>,
@@ -99,7 +99,7 @@ impl Room {
 
 /// Offsets of a task's arrays in its scratch, in floats.
 struct Places {
-    keys_turned: usize,
+    keys_transposed: usize,
     values: usize,
     queries: usize,
     scores: usize,
@@ -107,9 +107,9 @@ struct Places {
     bits: usize,
     /// For the gradient only.
     keys: usize,
-    values_turned: usize,
+    values_transposed: usize,
     cotangent: usize,
-    slopes: usize,
+    dscores: usize,
     /// Partial sums of dK and of dV, one after the other.
     sums: usize,
     total: usize,
@@ -143,8 +143,8 @@ impl AttentionKernel {
             floats: floats(DType::F32, level),
             narrow: narrow(q.dtype, level),
             words: Words::new(level),
-            soften: level.tile::<Soften>(),
-            slope: level.tile::<Slope>(),
+            softmax: level.tile::<Softmax>(),
+            softmax_gradient: level.tile::<SoftmaxGradient>(),
             to_keys,
             to_width,
             to_depth,
@@ -172,20 +172,20 @@ impl AttentionKernel {
 
     fn places(&self) -> Places {
         let mut room = Room { taken: 0 };
-        let turned = Self::padded(&self.to_keys, self.keys);
+        let transposed = Self::padded(&self.to_keys, self.keys);
         let (width, depth) = (self.width_row(), self.depth_row());
         let derivative = |n: usize| if self.found.gradient.is_some() { n } else { 0 };
         Places {
-            keys_turned: room.take(self.width * turned),
+            keys_transposed: room.take(self.width * transposed),
             values: room.take(if self.found.gradient.is_some() { 0 } else { self.keys * depth }),
             queries: room.take(self.block * width),
             scores: room.take(self.block * self.score_row()),
             output: room.take(self.block * width.max(depth)),
             bits: room.take(self.keys + 8),
             keys: room.take(derivative(self.keys * width)),
-            values_turned: room.take(derivative(self.depth * turned)),
+            values_transposed: room.take(derivative(self.depth * transposed)),
             cotangent: room.take(derivative(self.block * depth)),
-            slopes: room.take(derivative(self.block * self.score_row())),
+            dscores: room.take(derivative(self.block * self.score_row())),
             sums: room.take(derivative(if self.parts == 1 { self.sums_of_one() } else { 0 })),
             total: room.taken,
         }
@@ -206,7 +206,7 @@ impl AttentionKernel {
         if self.found.attention.causal { self.keys.min(query + 1) } else { self.keys }
     }
 
-    /// Address of a position (`place`) of a head in an array `[batch, places, heads, features]`.
+    /// Address of sequence position `place` of a head in an array `[batch, places, heads, features]`.
     fn address(&self, array: Ptr, head: usize, places: usize, place: usize, features: usize) -> *mut u8 {
         let (b, n) = (head / self.heads, head % self.heads);
         array.at((((b * places) + place) * self.heads + n) * features * self.dtype.size())
@@ -231,7 +231,7 @@ impl AttentionKernel {
     }
 
     /// Packs rows of a head as columns of a right operand: a transposed copy in panels.
-    unsafe fn turned(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32) -> Columns {
+    unsafe fn transposed(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32) -> Columns {
         let (size, columns) = (self.dtype.size(), self.to_keys.columns);
         let lane = self.heads * features * size;
         for first in (0..rows).step_by(columns) {
@@ -292,10 +292,10 @@ impl AttentionKernel {
         unsafe { self.words.draw(state.at(0).cast(), first, self.seen(query), buffer.cast()) }
     }
 
-    fn row(&self, scores: *mut f32, slopes: *mut f32, bits: *const u32) -> Row {
+    fn row(&self, scores: *mut f32, dscores: *mut f32, bits: *const u32) -> Row {
         let Dropped { threshold, factor } =
             self.found.attention.dropout.unwrap_or(Dropped { threshold: 0, factor: 1.0 });
-        Row { scores, slopes, bits, threshold, factor: factor as f32, scale: 1.0, sum: 0.0 }
+        Row { scores, dscores, bits, threshold, factor: factor as f32, scale: 1.0, sum: 0.0 }
     }
 
     /// The attention of a task's queries.
@@ -307,7 +307,7 @@ impl AttentionKernel {
         // SAFETY: addresses are those of the head's rows; scratch is laid out as counted.
         unsafe {
             let k = self.address(io.k, head, self.keys, 0, self.width);
-            let k = self.turned(k, self.width, keys, place(at.keys_turned));
+            let k = self.transposed(k, self.width, keys, place(at.keys_transposed));
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             self.rows(v, self.depth, keys, place(at.values), depth);
             let v = Columns { at: place(at.values), step: depth, tile: self.to_depth.columns };
@@ -322,7 +322,7 @@ impl AttentionKernel {
                     let own = place(at.scores + r * score_row);
                     let bits = self.bits(io.random, head, query, place(at.bits));
                     let mut row = self.row(own, std::ptr::null_mut(), bits);
-                    self.along(self.soften, &mut row, self.seen(query), seen);
+                    self.along(self.softmax, &mut row, self.seen(query), seen);
                     sums[r] = row.sum;
                 }
                 multiply(&self.to_depth, [rows, self.depth, seen], scores, v, output, false);
@@ -341,8 +341,8 @@ impl AttentionKernel {
         unsafe {
             f((&raw mut *row).cast(), nothing, nothing, nothing, seen);
             row.scores.add(seen).write_bytes(0, all - seen);
-            if !row.slopes.is_null() {
-                row.slopes.add(seen).write_bytes(0, all - seen);
+            if !row.dscores.is_null() {
+                row.dscores.add(seen).write_bytes(0, all - seen);
             }
         }
     }
@@ -377,13 +377,13 @@ impl AttentionKernel {
         unsafe {
             sums.write_bytes(0, self.sums_of_one());
             let k = self.address(io.k, head, self.keys, 0, self.width);
-            let k_turned = self.turned(k, self.width, keys, place(at.keys_turned));
+            let kt = self.transposed(k, self.width, keys, place(at.keys_transposed));
             self.rows(k, self.width, keys, place(at.keys), width);
             let k = Columns { at: place(at.keys), step: width, tile: self.to_width.columns };
             let v = self.address(io.v, head, self.keys, 0, self.depth);
-            let v = self.turned(v, self.depth, keys, place(at.values_turned));
+            let v = self.transposed(v, self.depth, keys, place(at.values_transposed));
             let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let slopes = Rows { at: place(at.slopes), ..scores };
+            let dscores = Rows { at: place(at.dscores), ..scores };
             let across = |x: Rows| Rows { row: x.step, step: x.row, ..x };
             let output = Rows { at: place(at.output), row: width, step: 1 };
             for block in self.blocks(part) {
@@ -392,13 +392,13 @@ impl AttentionKernel {
                 let dy = self.address(io.dy, head, self.queries, block.start, self.depth);
                 self.rows(dy, self.depth, rows, place(at.cotangent), depth);
                 let dy = Rows { at: place(at.cotangent), row: depth, step: 1 };
-                multiply(&self.to_keys, [rows, seen, self.width], q, k_turned, scores, false);
-                multiply(&self.to_keys, [rows, seen, self.depth], dy, v, slopes, false);
+                multiply(&self.to_keys, [rows, seen, self.width], q, kt, scores, false);
+                multiply(&self.to_keys, [rows, seen, self.depth], dy, v, dscores, false);
                 for (r, query) in block.clone().enumerate() {
                     let bits = self.bits(io.random, head, query, place(at.bits));
                     let own = |x: Rows| x.at.wrapping_add(r * score_row);
-                    let mut row = self.row(own(scores), own(slopes), bits);
-                    self.along(self.slope, &mut row, self.seen(query), seen);
+                    let mut row = self.row(own(scores), own(dscores), bits);
+                    self.along(self.softmax_gradient, &mut row, self.seen(query), seen);
                 }
                 let right =
                     |x: Rows, shape: &Shape<f32>| Columns { at: x.at, step: x.row, tile: shape.columns };
@@ -407,9 +407,9 @@ impl AttentionKernel {
                 multiply(&self.to_depth, [seen, self.depth, rows], across(scores), by_dy, dv, true);
                 let dk = Rows { at: dk, row: width, step: 1 };
                 let by_q = right(q, &self.to_width);
-                multiply(&self.to_width, [seen, self.width, rows], across(slopes), by_q, dk, true);
+                multiply(&self.to_width, [seen, self.width, rows], across(dscores), by_q, dk, true);
                 if let Some(dq) = io.result_of(&self.found, Wanted::Queries) {
-                    multiply(&self.to_width, [rows, self.width, seen], slopes, k, output, false);
+                    multiply(&self.to_width, [rows, self.width, seen], dscores, k, output, false);
                     for (r, query) in block.enumerate() {
                         let to = self.address(dq, head, self.queries, query, self.width);
                         self.store(output.at.add(r * width), scale, self.width, to);
@@ -583,7 +583,7 @@ unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Column
 pub(crate) struct Row {
     scores: *mut f32,
     /// Gradients w.r.t. the weights, which are replaced by those w.r.t. the scores.
-    slopes: *mut f32,
+    dscores: *mut f32,
     /// Random bits; null without dropout. Weights whose bits are below `threshold` are dropped, the others are
     /// multiplied by `factor`.
     bits: *const u32,
@@ -597,9 +597,9 @@ pub(crate) struct Row {
 
 /// The maximum; NaNs are skipped.
 #[inline(always)]
-fn greatest(x: &[f32]) -> f32 {
-    let mut most = [f32::NEG_INFINITY; CHAINS];
-    let (whole, rest) = x.as_chunks::<CHAINS>();
+fn maximum(x: &[f32]) -> f32 {
+    let mut most = [f32::NEG_INFINITY; ACCUMULATORS];
+    let (whole, rest) = x.as_chunks::<ACCUMULATORS>();
     for chunk in whole {
         for (m, &x) in most.iter_mut().zip(chunk) {
             *m = if x > *m { x } else { *m };
@@ -611,14 +611,14 @@ fn greatest(x: &[f32]) -> f32 {
 /// Sum over `f` of each pair: independent accumulators, added in a binary tree, then the remaining pairs in order.
 #[inline(always)]
 fn total(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut sums = [0f32; CHAINS];
-    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
+    let mut sums = [0f32; ACCUMULATORS];
+    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<ACCUMULATORS>(), y.as_chunks::<ACCUMULATORS>());
     for (x, y) in x.iter().zip(y) {
-        for i in 0..CHAINS {
+        for i in 0..ACCUMULATORS {
             sums[i] += f(x[i], y[i]);
         }
     }
-    let mut step = CHAINS / 2;
+    let mut step = ACCUMULATORS / 2;
     while step > 0 {
         for i in 0..step {
             sums[i] += sums[i + step];
@@ -628,10 +628,10 @@ fn total(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     x_rest.iter().zip(y_rest).fold(sums[0], |s, (&x, &y)| s + f(x, y))
 }
 
-/// Replaces numbers by exponentials of their distances from the maximum, and returns the sum of these.
+/// `x = exp(x − max x)`; returns the sum.
 #[inline(always)]
 fn exponentials<I: Isa>(x: &mut [f32]) -> f32 {
-    let top = greatest(x);
+    let top = maximum(x);
     x.iter_mut().for_each(|x| *x = math::exp::<I>(*x - top));
     total(x, x, |x, _| x)
 }
@@ -646,7 +646,7 @@ fn scaled(x: &mut [f32], scale: f32) {
 
 /// Dropout: sets weights whose bits are below the threshold to 0 and multiplies the others.
 #[inline(always)]
-fn drop_some(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
+fn apply_dropout(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
     for (x, &bits) in x.iter_mut().zip(bits) {
         let kept = *x * factor;
         *x = if bits >= threshold { kept } else { 0.0 };
@@ -655,8 +655,8 @@ fn drop_some(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
 
 /// Softmax without its division, then dropout: scores of a [`Row`] become weights that are still to be divided by
 /// `sum`.
-struct Soften;
-impl Tile for Soften {
+struct Softmax;
+impl Tile for Softmax {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: `dst` is a row whose arrays have `n` elements.
@@ -666,7 +666,7 @@ impl Tile for Soften {
             scaled(x, row.scale);
             row.sum = exponentials::<I>(x);
             if !row.bits.is_null() {
-                drop_some(x, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
+                apply_dropout(x, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
             }
         }
     }
@@ -674,25 +674,25 @@ impl Tile for Soften {
 
 /// Softmax, dropout and their gradient: scores of a [`Row`] become weights after dropout, and gradients w.r.t. the
 /// weights those w.r.t. the scores: `dS = P ⊙ (dP − Σ P ⊙ dP)`, with `P` before dropout.
-struct Slope;
-impl Tile for Slope {
+struct SoftmaxGradient;
+impl Tile for SoftmaxGradient {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: as for `Softmax`; scores and gradients are different arrays.
         unsafe {
             let row = &mut *dst.cast::<Row>();
             let x = std::slice::from_raw_parts_mut(row.scores, n);
-            let d = std::slice::from_raw_parts_mut(row.slopes, n);
+            let d = std::slice::from_raw_parts_mut(row.dscores, n);
             scaled(x, row.scale);
             let inverse = 1.0 / exponentials::<I>(x);
             x.iter_mut().for_each(|x| *x *= inverse);
             if !row.bits.is_null() {
-                drop_some(d, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
+                apply_dropout(d, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
             }
             let mean = total(x, d, |x, d| x * d);
             d.iter_mut().zip(&*x).for_each(|(d, &x)| *d = x * (*d - mean));
             if !row.bits.is_null() {
-                drop_some(x, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
+                apply_dropout(x, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
             }
         }
     }

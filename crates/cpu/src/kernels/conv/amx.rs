@@ -380,7 +380,7 @@ impl Forward {
                         let kinds = [0, 1, 2].map(|k| statistics.elem::<f32>(at + k * COLUMNS).cast_const());
                         let columns = &self.panels[panel];
                         let all = to.statistics.elem(0);
-                        m.leave(image, part, columns.start, columns.len(), kinds, all);
+                        m.gather_shifted(image, part, columns.start, columns.len(), kinds, all);
                     }
                 }
             }

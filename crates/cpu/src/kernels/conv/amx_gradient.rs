@@ -32,7 +32,7 @@ const CHUNK: usize = 2 * LANES;
 /// Bytes of a strip, of its words and of the `dy` that they are multiplied by. They stay in L2.
 const STRIP: usize = 512 << 10;
 /// K chunks whose tiles of A and B stay in L1 while all of them are multiplied.
-const CHAIN: usize = 12;
+const KC_CHUNKS: usize = 12;
 /// K chunks of `dy` that are packed for all features before the next chunks are read.
 const PACKED: usize = 4;
 /// Features and channels of one task at most; fewer channels for filters with many taps, down to the last of these.
@@ -269,7 +269,7 @@ impl KernelGradient {
                     self.words(elements, self.staging.end(strip), words);
                     let chunks = self.left(dy, strip, &columns, spread, packed);
                     let next = (i + 1 < last).then(|| self.staging.strip(i + 1));
-                    let calls = blocks * (strip.images * chunks).div_ceil(CHAIN);
+                    let calls = blocks * (strip.images * chunks).div_ceil(KC_CHUNKS);
                     let mut prefetch = self.next(next, x, dy, calls);
                     self.strip(
                         strip.images,
@@ -421,13 +421,13 @@ impl KernelGradient {
         const PANEL: usize = 2 * LANES * LINE;
         let image = self.staging.image / self.staging.pitch * self.words.staged;
         let b_chunk = CHUNK * self.words.pixel;
-        let (mut add, together) = (add, (CHAIN / chunks.max(1)).max(1));
+        let (mut add, together) = (add, (KC_CHUNKS / chunks.max(1)).max(1));
         for (first, images_of) in pieces(images, together) {
             let runs_of = |size: usize| -> SmallVec<[usize; 16]> {
                 (0..images_of).map(|i| (first + i) * size).collect()
             };
             let (a_runs, b_runs) = (runs_of(chunks * PANEL), runs_of(image));
-            for (from, count) in pieces(chunks, CHAIN) {
+            for (from, count) in pieces(chunks, KC_CHUNKS) {
                 let mut square = 0;
                 for columns in &self.columns {
                     for panel in 0..group.len() {

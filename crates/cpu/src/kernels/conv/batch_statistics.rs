@@ -115,7 +115,7 @@ impl BatchStatistics {
     ///
     /// # Safety
     /// There are `n` of each; `all` has room for [`BatchStatistics::elements`].
-    pub unsafe fn leave(
+    pub unsafe fn gather_shifted(
         &self,
         image: usize,
         part: usize,

@@ -10,7 +10,7 @@ use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernels::conv::batch_statistics::BatchStatistics;
-use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels};
+use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
 use crate::kernels::conv::operands::{Arrays, NO_LAYER, Stored, is_paired};
 use crate::kernels::conv::phases::{AxisPhase, axis, choices};
 use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
@@ -84,15 +84,15 @@ fn in_words(x: &TensorType) -> TensorType {
 }
 
 impl Block {
-    /// Cuts runs of equal length into blocks of at most [`CHAIN`] K steps. Without runs there is one empty block.
+    /// Cuts runs of equal length into blocks of at most [`KC`] K steps. Without runs there is one empty block.
     fn all(runs: usize, length: usize) -> Vec<Block> {
         if runs == 0 {
             return vec![Block { runs: 0..0, from: 0, length: 0, first: 0, products: 0 }];
         }
-        let together = (CHAIN / length).max(1);
+        let together = (KC / length).max(1);
         let mut blocks = Vec::new();
         for (at, n) in pieces(runs, together) {
-            for (from, part) in pieces(length, CHAIN) {
+            for (from, part) in pieces(length, KC) {
                 blocks.push(Block {
                     runs: at..at + n,
                     from,
@@ -235,7 +235,7 @@ impl Forward {
                             };
                             self.product(phase, slice, pixels, a, to, c, rows, panel, &mut prefetch);
                             if last && !narrow {
-                                self.measure(strip, (c, rows), (panel.from, panel.columns), to);
+                                self.gather_statistics(strip, (c, rows), (panel.from, panel.columns), to);
                             }
                         }
                         if last && narrow {
@@ -264,12 +264,12 @@ impl Forward {
                 let y = to.y.at((at + phase.out[p]) * self.stored.element);
                 self.stored.put(sums.add(p * columns), bias, y, columns, self.statistics.is_some());
             }
-            self.measure(strip, (sums, rows), (from, columns), to);
+            self.gather_statistics(strip, (sums, rows), (from, columns), to);
         }
     }
 
     /// Gathers the statistics of a strip's pixels, of some columns.
-    unsafe fn measure(
+    unsafe fn gather_statistics(
         &self,
         strip: Strip,
         (c, rows): (*mut f32, &[usize]),
@@ -326,7 +326,7 @@ impl Forward {
                     runs: phase.runs[block.runs.clone()].as_ptr(),
                     count: block.runs.len(),
                     length: block.length,
-                    ahead: prefetch.next(block.runs.len() * (block.length / TOGETHER)),
+                    ahead: prefetch.next(block.runs.len() * (block.length / UNROLL)),
                     b: from.kernel.elem::<f32>(at),
                     out: Out {
                         c,

@@ -11,7 +11,7 @@ use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::PartialSums;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
-use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels};
+use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
 use crate::kernels::conv::operands::NO_GRADIENT;
 use crate::kernels::conv::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, group, put, runs};
@@ -65,7 +65,7 @@ pub struct KernelGradient {
 /// K steps of one accumulator, for panels of `columns` columns. All of a strip: the sums may lie far away between two
 /// calls, and small tiles soon finish. But with AVX-512, tiles of few columns load more for each multiply-add, and
 /// their B must stay in L1.
-fn chain(level: Level, columns: usize) -> usize {
+fn kc(level: Level, columns: usize) -> usize {
     if level.vectors() < Level::Avx512 || columns > 32 { PIXELS } else { 96 }
 }
 
@@ -165,7 +165,7 @@ impl KernelGradient {
                 let at = strip.image * self.image + strip.row * self.row;
                 let next = (i + 1 < last).then(|| self.staging.strip(i + 1));
                 let calls = group.len()
-                    * products.div_ceil(chain(self.level, group[0].shape.columns))
+                    * products.div_ceil(kc(self.level, group[0].shape.columns))
                     * self.runs.len()
                     * self.length.div_ceil(group[0].shape.rows);
                 let mut prefetch = Prefetch::none();
@@ -240,14 +240,14 @@ impl KernelGradient {
         add: bool,
         prefetch: &mut Prefetch,
     ) {
-        for (from, count) in pieces(products, chain(self.level, panel.shape.columns)) {
+        for (from, count) in pieces(products, kc(self.level, panel.shape.columns)) {
             for (r, run) in self.runs.iter().enumerate() {
                 for (i, rows) in pieces(self.length, panel.shape.rows) {
                     let t = Down {
                         a: a.wrapping_add(run + i),
-                        steps: self.pixel[from..].as_ptr(),
+                        k_offsets: self.pixel[from..].as_ptr(),
                         count,
-                        ahead: prefetch.next(count / TOGETHER),
+                        ahead: prefetch.next(count / UNROLL),
                         b: b.wrapping_add(from * b_row),
                         b_row,
                         out: Out {

@@ -33,8 +33,9 @@ impl General {
     fn source(&self, i: usize, o: usize, w: usize) -> Option<usize> {
         let c = &self.op;
         let at = (o * c.strides[i] + w * c.rhs_dilation[i]) as i64 - c.padding[i][0];
-        let (at, holes) = (usize::try_from(at).ok()?, c.lhs_dilation[i]);
-        (at % holes == 0 && at / holes < self.x.shape[c.dims.input_spatial[i]]).then(|| at / holes)
+        let (at, lhs_dilation) = (usize::try_from(at).ok()?, c.lhs_dilation[i]);
+        (at % lhs_dilation == 0 && at / lhs_dilation < self.x.shape[c.dims.input_spatial[i]])
+            .then(|| at / lhs_dilation)
     }
 
     /// Offsets in input and filter of the taps that read input elements at an output position.

@@ -43,7 +43,7 @@ pub struct Lines {
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 /// Cache lines that are prefetched in each round of K steps.
-pub const LINES: usize = 4;
+pub const LINES_PER_ROUND: usize = 4;
 
 impl Lines {
     /// Prefetches at most `n` lines.
@@ -71,10 +71,10 @@ pub struct Across {
     pub out: Out,
 }
 
-/// Operands of [`down`]: A of row `i` at K step `k` is `a + steps[k] + i`, for `count` K steps.
+/// Operands of [`down`]: A of row `i` at K step `k` is `a + k_offsets[k] + i`, for `count` K steps.
 pub struct Down {
     pub a: *const f32,
-    pub steps: *const usize,
+    pub k_offsets: *const usize,
     pub count: usize,
     pub ahead: Lines,
     /// B: rows `b_row` elements apart, one for each K step.
@@ -99,24 +99,24 @@ pub struct Shape {
 }
 
 /// K steps that one accumulator sums at most (KC). Longer sums are continued in memory.
-pub const CHAIN: usize = 384;
+pub const KC: usize = 384;
 
 /// Unrolled K steps. The processor issues four instructions per cycle, and a tile of two vectors leaves little room
 /// for loop overhead.
-pub const TOGETHER: usize = 8;
+pub const UNROLL: usize = 8;
 
 /// Rounds between the prefetch of the last row of the result and the end of the K loop. Rows of the result may be far
 /// away or have never been in cache. If they were prefetched earlier, the operands would evict them from L1 again.
-const SPARE: usize = 2;
+const ROW_PREFETCH_LEAD: usize = 2;
 
 /// Rows up to which [`across`] has general-purpose registers left for prefetch addresses, beside those of the rows.
 const FEW_ROWS: usize = 9;
 
 /// Prefetch distance of A in [`down`], in K steps: its pixels lie too far apart for the hardware prefetcher.
-const AHEAD: usize = 8;
+const A_PREFETCH_DISTANCE: usize = 8;
 
 /// Readable entries that the table of K steps needs beyond its end. They are used for prefetches only.
-pub const SLACK: usize = AHEAD;
+pub const SLACK: usize = A_PREFETCH_DISTANCE;
 
 // The loops over rows and vectors count by hand: they must unroll completely so that accumulators stay in registers.
 // A closure would not be compiled for the instruction set of the level.
@@ -140,15 +140,15 @@ macro_rules! multiply {
 
 /// Prefetches the rows of the result of a tile of `M` rows and `N` vectors, two in each of the last of `rounds`
 /// rounds.
-struct Rows {
+struct RowPrefetch {
     wait: usize,
     next: usize,
 }
 
-impl Rows {
+impl RowPrefetch {
     #[inline(always)]
-    fn new<const M: usize>(rounds: usize) -> Rows {
-        Rows { wait: rounds.saturating_sub(M.div_ceil(2) + SPARE), next: 0 }
+    fn new<const M: usize>(rounds: usize) -> RowPrefetch {
+        RowPrefetch { wait: rounds.saturating_sub(M.div_ceil(2) + ROW_PREFETCH_LEAD), next: 0 }
     }
 
     #[inline(always)]
@@ -172,7 +172,7 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
         let mut b = t.b;
-        let (mut ahead, mut result) = (t.ahead, Rows::new::<M>(t.count * (t.length / TOGETHER)));
+        let (mut ahead, mut result) = (t.ahead, RowPrefetch::new::<M>(t.count * (t.length / UNROLL)));
         if M > FEW_ROWS {
             ahead.fetch(usize::MAX);
         }
@@ -185,18 +185,18 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
                 i += 1;
             }
             let mut k = 0;
-            while k + TOGETHER <= t.length {
+            while k + UNROLL <= t.length {
                 if M <= FEW_ROWS {
-                    ahead.fetch(LINES);
+                    ahead.fetch(LINES_PER_ROUND);
                     result.fetch::<V, M, N>(&t.out);
                 }
                 let mut u = 0;
-                while u < TOGETHER {
+                while u < UNROLL {
                     multiply!(acc, b, i => rows[i].add(k + u));
                     b = b.wrapping_add(N * V::LANES);
                     u += 1;
                 }
-                k += TOGETHER;
+                k += UNROLL;
             }
             while k < t.length {
                 multiply!(acc, b, i => rows[i].add(k));
@@ -214,23 +214,23 @@ unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
         let mut b = t.b;
-        let (mut ahead, mut result) = (t.ahead, Rows::new::<M>(t.count / TOGETHER));
+        let (mut ahead, mut result) = (t.ahead, RowPrefetch::new::<M>(t.count / UNROLL));
         let mut k = 0;
-        while k + TOGETHER <= t.count {
-            ahead.fetch(LINES);
+        while k + UNROLL <= t.count {
+            ahead.fetch(LINES_PER_ROUND);
             result.fetch::<V, M, N>(&t.out);
             let mut u = 0;
-            while u < TOGETHER {
-                let a = t.a.wrapping_add(*t.steps.add(k + u));
-                fetch(t.a.wrapping_add(*t.steps.add(k + u + AHEAD)));
+            while u < UNROLL {
+                let a = t.a.wrapping_add(*t.k_offsets.add(k + u));
+                fetch(t.a.wrapping_add(*t.k_offsets.add(k + u + A_PREFETCH_DISTANCE)));
                 multiply!(acc, b, i => a.add(i));
                 b = b.wrapping_add(t.b_row);
                 u += 1;
             }
-            k += TOGETHER;
+            k += UNROLL;
         }
         while k < t.count {
-            let a = t.a.wrapping_add(*t.steps.add(k));
+            let a = t.a.wrapping_add(*t.k_offsets.add(k));
             multiply!(acc, b, i => a.add(i));
             b = b.wrapping_add(t.b_row);
             k += 1;

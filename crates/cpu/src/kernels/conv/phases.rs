@@ -18,14 +18,15 @@ pub struct AxisPhase {
 /// The staged axis of dimension `i` and its phases. Of `n` phases, phase `p` has the outputs `p`, `p + n`, `p + 2n`,
 /// … `size`, `window` and `out` are the elements of input, filter and output.
 pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -> (Axis, Vec<AxisPhase>) {
-    let (holes, stride, dilation) = (c.lhs_dilation[i], c.strides[i], c.rhs_dilation[i]);
-    let common = (1..=holes.min(stride)).rev().find(|g| holes % g == 0 && stride % g == 0).unwrap_or(1);
-    let (count, step) = (holes / common, stride / common);
+    let (lhs_dilation, stride, dilation) = (c.lhs_dilation[i], c.strides[i], c.rhs_dilation[i]);
+    let common =
+        (1..=lhs_dilation.min(stride)).rev().find(|g| lhs_dilation % g == 0 && stride % g == 0).unwrap_or(1);
+    let (count, step) = (lhs_dilation / common, stride / common);
     let taps_of = |phase: usize| -> Vec<(usize, i64)> {
         let at = |w: usize| (phase * stride + w * dilation) as i64 - c.padding[i][0];
-        let meets = (0..window).filter(|&w| at(w).rem_euclid(holes as i64) == 0);
+        let meets = (0..window).filter(|&w| at(w).rem_euclid(lhs_dilation as i64) == 0);
         let place = |w: usize| if c.reversal[i] { window - 1 - w } else { w };
-        meets.map(|w| (place(w), at(w).div_euclid(holes as i64))).collect()
+        meets.map(|w| (place(w), at(w).div_euclid(lhs_dilation as i64))).collect()
     };
     let all: Vec<Vec<(usize, i64)>> = (0..count).map(taps_of).collect();
     let places = || all.iter().flatten().map(|t| t.1);
@@ -33,7 +34,7 @@ pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -
     // Where every pixel reads a single input element, only these elements are staged.
     let (unit, step) = if low == high && count == 1 { (step, 1) } else { (1, step) };
     let reach = (high - low) as usize + 1;
-    let axis = Axis { size, holes: 1, low, unit, step, reach, count: out.div_ceil(count) };
+    let axis = Axis { size, lhs_dilation: 1, low, unit, step, reach, count: out.div_ceil(count) };
     let phase = |(p, taps): (usize, &Vec<(usize, i64)>)| AxisPhase {
         taps: taps.iter().map(|&(w, at)| (w, (at - low) as usize)).collect(),
         count: out.saturating_sub(p).div_ceil(count),
@@ -63,8 +64,8 @@ pub fn gradient_axes(c: &Convolution, x: &TensorType, dy: &TensorType, y: &Tenso
         // Where every pixel reads a single input element, only these elements are staged.
         let (unit, step) = if taps == 1 { (step, 1) } else { (1, step) };
         let reach = (taps - 1) * c.strides[i] + 1;
-        let (size, holes, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
-        Axis { size, holes, low: -c.padding[i][0], unit, step, reach, count }
+        let (size, lhs_dilation, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
+        Axis { size, lhs_dilation, low: -c.padding[i][0], unit, step, reach, count }
     };
     (0..c.dims.input_spatial.len()).map(axis).collect()
 }

@@ -6,7 +6,7 @@
 //! never a padded copy of the whole input. Inputs with many channels are cut into slices of channels as well.
 
 use crate::kernel::padded::offsets;
-use crate::kernels::conv::microkernel::{LINE, LINES, Lines};
+use crate::kernels::conv::microkernel::{LINE, LINES_PER_ROUND, Lines};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};
 use crate::simd::ranges::pieces;
@@ -23,12 +23,12 @@ const LARGE: usize = 256 << 10;
 const ALIAS: usize = 2048;
 
 /// One spatial dimension as staged. Staged coordinate `u` holds coordinate `low + u · unit` of the dilated input, in
-/// which input elements are `holes` apart (`lhs_dilation`).
+/// which input elements are `lhs_dilation` apart.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// Elements of the input.
     pub size: usize,
-    pub holes: usize,
+    pub lhs_dilation: usize,
     pub low: i64,
     pub unit: usize,
     /// Staged coordinates from one pixel to the next (stride), and those that the taps of one pixel span.
@@ -48,13 +48,14 @@ impl Axis {
     /// zero.
     fn source(&self, first: usize, u: usize) -> Option<usize> {
         let at = usize::try_from(self.low + ((first * self.step + u) * self.unit) as i64).ok()?;
-        (at.is_multiple_of(self.holes) && at / self.holes < self.size).then(|| at / self.holes)
+        (at.is_multiple_of(self.lhs_dilation) && at / self.lhs_dilation < self.size)
+            .then(|| at / self.lhs_dilation)
     }
 
     /// Whether every staged coordinate is an input element: no padding, no input dilation.
     fn is_inside(&self) -> bool {
         let last = self.low + ((self.extent(self.count) - 1) * self.unit) as i64;
-        self.holes == 1 && self.low >= 0 && last < self.size as i64
+        self.lhs_dilation == 1 && self.low >= 0 && last < self.size as i64
     }
 }
 
@@ -109,7 +110,7 @@ fn cut(batch: usize, rows: usize, row: usize, pixels: usize, strips: usize) -> (
 
 /// Whether pixels `step` staged columns of `pitch` bytes apart alias in a cache: the distance is a multiple of `most`
 /// bytes.
-fn far(pitch: usize, step: usize, most: usize) -> bool {
+fn aliases(pitch: usize, step: usize, most: usize) -> bool {
     (pitch * step).is_multiple_of(most)
 }
 
@@ -145,15 +146,15 @@ impl Staging {
             in_place: None,
             axes: Vec::new(),
         };
-        let here = x.dtype == DType::F32 && !far(channels * 4, last.unit * last.step, 2 * ALIAS);
+        let here = x.dtype == DType::F32 && !aliases(channels * 4, last.unit * last.step, 2 * ALIAS);
         staging.axes = axes;
-        if here && staging.lies_well() {
+        if here && staging.try_in_place() {
             return staging;
         }
         let places = staging.images * staging.extents().iter().product::<usize>();
         let slices = staging.cuts().find(|s| places * (channels / s) <= MOST_STAGED);
         let slices = slices.or_else(|| staging.cuts().last()).unwrap_or(1);
-        staging.lay(slices);
+        staging.set_layout(slices);
         staging
     }
 
@@ -175,16 +176,16 @@ impl Staging {
         } else {
             staging.cuts().find(|s| staging.channels / s <= most).unwrap_or(1)
         };
-        if may && staging.lies_well() {
+        if may && staging.try_in_place() {
             (staging.slices, staging.width) = (slices, staging.channels / slices);
         } else {
-            staging.lay(slices);
+            staging.set_layout(slices);
         }
         staging
     }
 
     /// Switches to reading the input in place if it has no padding and no dilation; returns whether it did.
-    fn lies_well(&mut self) -> bool {
+    fn try_in_place(&mut self) -> bool {
         let inside = self.axes.iter().all(Axis::is_inside);
         if inside {
             let at = self.own.iter().zip(&self.axes).map(|(s, a)| s * a.low as usize).sum();
@@ -200,7 +201,7 @@ impl Staging {
     pub fn sliced(mut self, most: usize) -> Staging {
         if self.width > most {
             let slices = self.cuts().find(|s| self.channels / s <= most).unwrap_or(self.slices);
-            self.lay(slices);
+            self.set_layout(slices);
         }
         self
     }
@@ -224,13 +225,13 @@ impl Staging {
 
     /// Lays out staged strips for `slices` slices of channels. A cache line is inserted after each pixel where pixels
     /// would alias.
-    fn lay(&mut self, slices: usize) {
+    fn set_layout(&mut self, slices: usize) {
         (self.slices, self.width) = (slices, self.channels / slices);
         if self.in_place.is_some() {
             return;
         }
         let step = self.axes[self.axes.len() - 1].step;
-        let spare = if far(self.width * self.staged, step, ALIAS) { LINE / self.staged } else { 0 };
+        let spare = if aliases(self.width * self.staged, step, ALIAS) { LINE / self.staged } else { 0 };
         self.pitch = self.width + spare;
         let mut stride = self.pitch;
         for (d, extent) in self.extents().into_iter().enumerate().rev() {
@@ -327,7 +328,7 @@ impl Staging {
         let from = axis.low + (strip.row * axis.step * axis.unit) as i64;
         let to = from + ((axis.extent(strip.rows) - 1) * axis.unit) as i64 + 1;
         let [from, to] =
-            [from, to].map(|at| at.div_euclid(axis.holes as i64).clamp(0, axis.size as i64) as usize);
+            [from, to].map(|at| at.div_euclid(axis.lhs_dilation as i64).clamp(0, axis.size as i64) as usize);
         let elements = (strip.images - 1) * self.own_image + (to - from) * line;
         let first = strip.image * self.own_image + from * line;
         (x.wrapping_add(first * self.element), elements * self.element)
@@ -346,7 +347,7 @@ impl Staging {
         }
         for i in 0..strip.images {
             let from = (strip.image + i) * self.own_image + slice * self.width;
-            // SAFETY: lines lie inside the image, and in scratch as laid out by `lay`.
+            // SAFETY: lines lie inside the image, and in scratch as laid out by `set_layout`.
             unsafe { self.lines(0, strip, Some((x, from)), scratch.add(i * self.image * self.staged)) };
         }
         scratch.cast_const()
@@ -385,7 +386,7 @@ impl Staging {
                 }
                 return;
             }
-            if axis.unit == 1 && axis.holes == 1 && self.pitch == own {
+            if axis.unit == 1 && axis.lhs_dilation == 1 && self.pitch == own {
                 // Zeros, one contiguous piece of the input, zeros.
                 let low = axis.low + (first * axis.step) as i64;
                 let begin = (-low).clamp(0, extent as i64) as usize;
@@ -447,7 +448,7 @@ impl Prefetch {
     #[inline]
     pub fn next(&mut self, rounds: usize) -> Lines {
         let (at, left) = &mut self.left[usize::from(self.left[0].1 == 0)];
-        let count = self.each.min(*left).min(rounds * LINES);
+        let count = self.each.min(*left).min(rounds * LINES_PER_ROUND);
         let lines = Lines { at: *at, end: at.wrapping_add(count * LINE) };
         (*at, *left) = (lines.end, *left - count);
         lines
@@ -503,8 +504,15 @@ mod tests {
             (3, 40, 1000, 384),
             (9, 1, 1, 4),
         ] {
-            let axis =
-                |count: usize| Axis { size: count, holes: 1, low: 0, unit: 1, step: 1, reach: 1, count };
+            let axis = |count: usize| Axis {
+                size: count,
+                lhs_dilation: 1,
+                low: 0,
+                unit: 1,
+                step: 1,
+                reach: 1,
+                count,
+            };
             let x = TensorType::new(DType::F32, [batch, rows, row, 3]);
             let staging = Staging::new(&x, vec![axis(rows), axis(row)], pixels, 1, Level::Portable);
             let mut seen = vec![0; batch * rows];

@@ -9,7 +9,7 @@ use crate::kernel::convolution::{has_unit_steps, is_forward};
 use crate::kernel::padded::offsets;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernels::conv::batch_statistics::BatchStatistics;
-use crate::kernels::conv::microkernel::{Across, CHAIN, Out, Panel, TOGETHER, panels};
+use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
 use crate::kernels::conv::operands::{Arrays, NO_LAYER, Stored};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group};
 use crate::kernels::conv::strips::Strips;
@@ -356,7 +356,7 @@ impl Forward {
         for p in 0..COMPONENTS {
             for panel in panels {
                 let (wide, at) = (panel.shape.columns, panel.from - panels[0].from);
-                for (first, length) in pieces(self.channels, CHAIN) {
+                for (first, length) in pieces(self.channels, KC) {
                     let b = p * self.kernel_component() + panel.from * self.channels + first * wide;
                     for (tile, rows) in pieces(count, panel.shape.rows) {
                         let t = Across {
@@ -365,7 +365,7 @@ impl Forward {
                             runs: &run,
                             count: 1,
                             length,
-                            ahead: prefetch.next(length / TOGETHER),
+                            ahead: prefetch.next(length / UNROLL),
                             b: kernel.wrapping_add(b),
                             out: Out {
                                 c: to.wrapping_add(p * self.back_component + tile * self.back_pitch + at),
@@ -390,7 +390,7 @@ impl Forward {
             return Prefetch::none();
         }
         let tiles = group.iter().map(|p| count.div_ceil(p.shape.rows)).sum::<usize>();
-        let calls = COMPONENTS * self.channels.div_ceil(CHAIN) * tiles;
+        let calls = COMPONENTS * self.channels.div_ceil(KC) * tiles;
         Prefetch::new([self.staging.input_of(x, self.staging.strip(strip)), (x, 0)], calls)
     }
 }

@@ -10,7 +10,7 @@ use crate::kernel::convolution::{has_unit_steps, is_kernel_gradient};
 use crate::kernel::partial_sums::PartialSums;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
-use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, TOGETHER, panels};
+use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
 use crate::kernels::conv::operands::NO_GRADIENT;
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip};
 use crate::kernels::conv::winograd::tiling::{
@@ -43,7 +43,7 @@ pub struct KernelGradient {
     /// Tiles across an image.
     columns: usize,
     /// Offsets of the transformed tiles of `x` (K), with [`SLACK`] more entries; elements between components of both.
-    steps: Vec<usize>,
+    k_offsets: Vec<usize>,
     x_component: usize,
     dy_component: usize,
     /// Panels of one slice of features, and their columns.
@@ -100,7 +100,7 @@ impl KernelGradient {
         let strips_per_part = x.strips().div_ceil(parts);
         Ok(KernelGradient {
             columns: counts[1],
-            steps: (0..x_tiles.len() + SLACK).map(|t| t * pitch).collect(),
+            k_offsets: (0..x_tiles.len() + SLACK).map(|t| t * pitch).collect(),
             x_component: x_tiles.len() * pitch + APART,
             dy_component: dy_tiles.len() * wide + APART,
             panels,
@@ -190,7 +190,7 @@ impl KernelGradient {
                 column: self.x.strides[1],
                 channels: self.x.width,
                 to,
-                pitch: self.steps[1],
+                pitch: self.k_offsets[1],
                 component: self.x_component,
             });
         }
@@ -232,9 +232,9 @@ impl KernelGradient {
                 for (row, rows) in pieces(self.x.width, panel.shape.rows) {
                     let t = Down {
                         a: left.wrapping_add(p * self.x_component + row),
-                        steps: self.steps.as_ptr(),
+                        k_offsets: self.k_offsets.as_ptr(),
                         count,
-                        ahead: prefetch.next(count / TOGETHER),
+                        ahead: prefetch.next(count / UNROLL),
                         b: right.wrapping_add(p * self.dy_component + panel.from * count),
                         b_row: wide,
                         out: Out {

@@ -68,7 +68,7 @@ impl Costs {
 pub fn axes(x: &TensorType, padding: &[[i64; 2]], result: [usize; 2], reach: usize) -> Vec<Axis> {
     let axis = |i: usize| Axis {
         size: x.shape[i + 1],
-        holes: 1,
+        lhs_dilation: 1,
         low: -padding[i][0],
         unit: 1,
         step: 2,
