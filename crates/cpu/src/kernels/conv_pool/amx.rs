@@ -1,7 +1,7 @@
-//! A pooled convolution of bf16 by tile registers ([`pooled`]), and the product with few columns of what that makes.
+//! A pooled convolution of bf16 by AMX ([`pooled`]), and the product with few columns that may follow.
 //!
-//! Products with zeros must be zeros, so operands whose sums might not be finite go to the kernel for vectors. The bias
-//! is where sums begin: they are rounded once.
+//! Padding is multiplied as zeros, which must give zeros: operands whose sums might not be finite go to [`Forward`],
+//! the kernel for vectors. Accumulators begin with the bias, so that each result is rounded once, after the bias.
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
@@ -17,12 +17,12 @@ use crate::simd::math;
 use systole_compile::{Pool, Relu};
 use systole_ir::{DType, Result};
 
-/// Elements of the groups that vectors make.
+/// Elements of a group that SIMD code interleaves; see [`Fused::groups`].
 const FOUR: usize = 4;
-/// Images that a task has at the least.
+/// Images of a task of the parallel loop, about.
 const IMAGES: usize = 16;
 
-/// Operands that blocks of a batch share, packed.
+/// Packed operands, which all tasks share.
 #[derive(Clone, Copy)]
 struct Packed {
     bounds: Bounds,
@@ -31,38 +31,41 @@ struct Packed {
     right: *const u8,
 }
 
-// SAFETY: addresses and numbers; threads only read what they point to.
+// SAFETY: threads only read what the pointers point to, while `run` waits for them.
 unsafe impl Sync for Packed {}
 
-/// See the module text. Inputs and results are those of [`PooledConvolution`].
-pub struct TilePool {
+/// A pooled convolution by AMX. Inputs and results are those of [`PooledConvolution`].
+pub struct AmxConvPool {
     fused: &'static Fused,
+    /// Computes operands whose sums might not be finite.
     general: Forward,
     batch: usize,
-    /// Height, width and channels of an image; height and width of the kernel.
+    /// Height, width and channels of an image.
     image: [usize; 3],
+    /// Height and width of the kernel.
     kernel: [usize; 2],
-    /// Zeros above and to the left, steps, and from one line of the kernel to the next.
+    /// Padding above and to the left.
     low: [usize; 2],
     strides: [usize; 2],
+    /// Dilation of the kernel's rows. Its columns have none.
     dilation: usize,
-    /// Elements of a group: lines of the kernel by channels, and a zero where that is odd.
+    /// Elements of a group, the input of one column of the kernel: kernel height × channels, rounded up to a pair.
     group: usize,
-    /// Elements of a line of groups and of what may be read behind it.
+    /// Elements of a row of groups, and of what tile loads may read behind it.
     line: usize,
     pool: Pool,
     /// Height and width of the result.
     pooled: [usize; 2],
     features: usize,
     bias: bool,
-    /// Columns of the product, and whether it has a bias.
+    /// Columns of the product, and whether it has a bias; `None` without a product.
     product: Option<(usize, bool)>,
     magnitude: TileFn,
 }
 
-impl TilePool {
-    /// With the kernel for vectors beside it, for operands that are not finite.
-    pub fn new(p: &PooledConvolution<'_>) -> std::result::Result<TilePool, Refusal> {
+impl AmxConvPool {
+    /// With the kernel for vectors beside it.
+    pub fn new(p: &PooledConvolution<'_>) -> std::result::Result<AmxConvPool, Refusal> {
         let &PooledConvolution { c, pool, inputs, of_product, y, target, .. } = p;
         let (x, k, level) = (&inputs[0], &inputs[1], target.level.vectors());
         let fused = fused_of(target.level).ok_or("the machine has no tile registers")?;
@@ -85,7 +88,7 @@ impl TilePool {
         let general = Forward::any(p)?;
         let (group, low) = ((k.shape[0] * x.shape[3]).next_multiple_of(2), [0, 1].map(|i| c.padding[i][0]));
         let width = (low[1] + c.padding[1][1]) as usize + x.shape[2];
-        Ok(TilePool {
+        Ok(AmxConvPool {
             fused,
             general,
             batch: x.shape[0],
@@ -105,29 +108,29 @@ impl TilePool {
         })
     }
 
-    /// Products of a pixel.
+    /// K of the convolution as GEMM: multiply-adds of a pixel and feature, with the padding of groups.
     fn products(&self) -> usize {
         self.group * self.kernel[1]
     }
 
-    /// Pooled values of an image.
+    /// Maxima of an image.
     fn row(&self) -> usize {
         self.pooled[0] * self.pooled[1] * self.features
     }
 
-    /// Bytes of each part of what is packed.
+    /// Bytes of the packed bounds, kernel, bias and right operand of the product.
     fn packed_bytes(&self) -> [usize; 4] {
         let right = if self.product.is_some() { few_columns::packed_bytes(self.row()) } else { 0 };
         let kernel = pooled::packed_bytes(self.products(), self.features);
         [size_of::<Bounds>(), kernel, self.features.next_multiple_of(WIDTH) * 4, right]
     }
 
-    /// Packs kernel, bias and the product's right operand.
+    /// Packs bounds, kernel, bias and the product's right operand.
     unsafe fn pack(&self, inputs: &[*const u8], to: *mut u8) {
         let [bounds, kernel, bias, _] = self.packed_bytes();
         let (f, lines, channels) = (self.features, self.kernel[0], self.image[2]);
         let k = inputs[1].cast::<u16>();
-        // SAFETY: operands have the shapes of `bind`; there is room for each part.
+        // SAFETY: operands have the shapes of `new`; `to` has room for each part.
         unsafe {
             let at = |product: usize, feature: usize| {
                 let (column, row) = (product / self.group, product % self.group);
@@ -156,22 +159,22 @@ impl TilePool {
 
     unsafe fn magnitude(&self, x: *const u16, n: usize) -> f32 {
         let (mut most, x) = (0f32, x.cast());
-        // SAFETY: the caller has `n` numbers there.
+        // SAFETY: the caller has `n` elements there.
         unsafe { (self.magnitude)((&raw mut most).cast(), x, x, x, n) };
         most
     }
 
-    /// What [`TilePool::pack`] made.
+    /// The parts that [`AmxConvPool::pack`] wrote.
     unsafe fn packed(&self, p: *const u8) -> Packed {
         let [bounds, kernel, bias, _] = self.packed_bytes();
         let at = |bytes: usize| p.wrapping_add(bytes);
         let right = at(bounds + kernel + bias);
-        // SAFETY: bounds come first.
+        // SAFETY: `pack` has written the bounds at the beginning.
         let given = unsafe { *p.cast::<Bounds>() };
         Packed { bounds: given, kernel: at(bounds), bias: at(bounds + kernel).cast(), right }
     }
 
-    /// Groups of line `y` of the convolution's result; what is around the image stays as it is.
+    /// Writes the row of groups for row `y` of the convolution's result. Padding to the left and right stays as it is.
     unsafe fn groups(&self, image: *const u16, y: usize, zeros: *const u16, to: *mut u16) {
         let [height, width, channels] = self.image;
         let of = |i: usize| {
@@ -183,7 +186,7 @@ impl TilePool {
             }
         };
         let to = to.wrapping_add(self.low[1] * self.group);
-        // SAFETY: lines inside the image and of zeros have its width; the line of groups has room for them.
+        // SAFETY: rows of the image and of zeros have its width; the row of groups has room for them.
         unsafe {
             if channels == 1 && self.group == FOUR {
                 let lines: [*const u16; FOUR] = std::array::from_fn(of);
@@ -198,14 +201,14 @@ impl TilePool {
         }
     }
 
-    /// Bytes of working memory of a task: two lines of groups, a line of zeros, sums of the product.
+    /// Bytes of a task's scratch: two rows of groups, a row of zeros, sums of the product.
     fn task_bytes(&self, images: usize) -> [usize; 3] {
         let zeros = self.image[1] * self.image[2];
         let sums = if self.product.is_some() { images * LANES * 4 } else { 0 };
         [2 * self.line * 2, zeros * 2, sums].map(|bytes| bytes.next_multiple_of(64))
     }
 
-    /// Some images.
+    /// Computes some images.
     unsafe fn images(&self, images: std::ops::Range<usize>, packed: &Packed, io: &Images) {
         let [lines, zeros, sums] = self.task_bytes(images.len());
         let row = self.row();
@@ -214,7 +217,7 @@ impl TilePool {
             let at = |i: usize| memory.cast::<u16>().wrapping_add(i * self.line);
             let from = at(0).cast_const();
             let k = self.products();
-            // SAFETY: operands have the shapes of `bind`; scratch has room for each part.
+            // SAFETY: operands have the shapes of `new`; scratch has room for each part; each task has its own images.
             unsafe {
                 memory.write_bytes(0, lines + zeros);
                 let registers = self.fused.configure(pooled::shapes(self.pooled[1], k));
@@ -237,7 +240,7 @@ impl TilePool {
                             features: self.features,
                             relu: self.pool.relu != Relu::None,
                             y: io.y.elem(out),
-                            place: io.place.map_or(std::ptr::null_mut(), |p| p.at(out)),
+                            argmax: io.argmax.map_or(std::ptr::null_mut(), |p| p.at(out)),
                         });
                     }
                 }
@@ -267,22 +270,22 @@ impl TilePool {
     }
 }
 
-/// Arrays that have all images, and the bias of the product.
+/// The arrays of a call. `shift`: the product's bias; `out`: its result.
 struct Images {
     x: Ptr,
     y: Ptr,
-    place: Option<Ptr>,
+    argmax: Option<Ptr>,
     shift: Option<Ptr>,
     out: Ptr,
 }
 
-impl Kernel for TilePool {
+impl Kernel for AmxConvPool {
     fn scratch(&self) -> usize {
         self.general.scratch().max(self.packed_bytes().iter().sum())
     }
 
     fn kept(&self, same: &[bool]) -> usize {
-        // All but the input and the product's bias, which is not packed.
+        // Everything but the input and the product's bias, which is not packed, must be the same.
         let packed = 1..2 + usize::from(self.bias) + usize::from(self.product.is_some());
         if same[packed].iter().all(|&s| s) { self.packed_bytes().iter().sum() } else { 0 }
     }
@@ -293,7 +296,7 @@ impl Kernel for TilePool {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: scratch has room; operands are those of the step.
+        // SAFETY: scratch has room for what is packed; operands are those of the step.
         unsafe {
             self.pack(io.inputs, io.scratch);
             self.run_kept(cx, io, io.scratch)
@@ -304,11 +307,12 @@ impl Kernel for TilePool {
         // SAFETY: by the caller's promise.
         let packed = unsafe { self.packed(kept) };
         let elements = self.batch * self.image.iter().product::<usize>();
-        // SAFETY: as above.
+        // SAFETY: the input has `elements` elements.
         let most = unsafe { self.magnitude(io.inputs[0].cast(), elements) };
         let finite = packed.bounds.keep_finite(most);
         if !finite {
-            // SAFETY: as above; what was packed is not needed any more.
+            // SAFETY: by the caller's promise. It may overwrite packed operands in scratch, which are not used any
+            // more.
             return unsafe { self.general.run(cx, io) };
         }
         let product = usize::from(self.product.is_some());
@@ -316,11 +320,11 @@ impl Kernel for TilePool {
         let images = Images {
             x: Ptr::of(io.inputs[0]),
             y: Ptr(pooled[0]),
-            place: pooled.get(1).map(|&p| Ptr(p)),
+            argmax: pooled.get(1).map(|&p| Ptr(p)),
             shift: self.product.filter(|p| p.1).map(|_| Ptr::of(io.inputs[io.inputs.len() - 1])),
             out: Ptr(io.outputs[io.outputs.len() - 1]),
         };
-        // Blocks run by themselves; otherwise all threads should have some images.
+        // Inside a parallel loop this thread computes all images; otherwise all threads should have some.
         let tasks = if inside() { 1 } else { self.batch.div_ceil(IMAGES) };
         let body = |task: usize| {
             let of_task = self.batch * task / tasks..self.batch * (task + 1) / tasks;

@@ -1,121 +1,123 @@
-//! Gradients of a convolution's kernel and bias from that of its max-pooled result by tile registers ([`unpooled`]), for
-//! bf16.
+//! Gradients of a convolution's kernel and bias from that of its max-pooled result by AMX ([`unpooled`]), for bf16.
 //!
-//! Zeros of the gradient are multiplied with the input, so one that is not finite goes to the kernel that looks numbers
-//! up. Images are summed in parts that depend on the batch only, and the parts in a tree.
+//! The pooled gradient is spread to the elements of its windows in tile registers. The zeros between are multiplied
+//! with the input, so an input that is not finite goes to [`ConvPoolGradient`], which multiplies the argmax only.
+//! Partial sums are those of groups of images, which depend on the batch only, and are added in a tree.
 
 use crate::kernel::few_rows::FewRows;
 use crate::kernel::padded::offsets;
 use crate::kernel::partial_sums::{Finish, sum_parts};
-use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv_pool::finite::MagnitudeOfBf16;
+use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method, fused_gradient, product_of};
+use crate::select::{Problem, Refusal};
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::unpooled::FEATURES;
-use crate::simd::amx::fused::{Fused, WIDTH, unpooled};
+use crate::simd::amx::fused::{Fused, WIDTH, fused_of, unpooled};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::narrow;
 use std::ops::Range;
-use systole_compile::{Step, UnpooledGradient};
 use systole_ir::{DType, Result};
 
-/// Most partial sums.
+/// Most partial sums. A constant, so that results do not depend on the number of threads.
 const MOST_PARTS: usize = 32;
-/// Images that are gone through together: a tile of rows of the product that makes their gradients.
+/// Images that are summed together: the rows of one tile of the product that computes their gradients.
 const IMAGES: usize = LANES;
-/// Gradients that are made at a time.
-const MADE: usize = 1 << 15;
+/// Most elements of the gradients that the product computes at a time, so that they stay in cache.
+const PRODUCT_ELEMENTS: usize = 1 << 15;
 
-/// See the module text.
-pub struct TileGradient {
+/// The gradient of a pooled convolution's kernel and bias by AMX. Operands and results are those of
+/// [`UnpooledGradient`](systole_compile::UnpooledGradient).
+pub struct AmxConvPoolGradient {
     fused: &'static Fused,
-    general: Box<dyn Kernel>,
+    /// Computes inputs that are not finite.
+    general: ConvPoolGradient,
     batch: usize,
     /// Height, width and channels of an image.
     image: [usize; 3],
-    /// Zeros before height and width, and their sizes with zeros.
+    /// Padding before height and width, negative where the image is cropped.
     low: [i64; 2],
+    /// Height and width with padding.
     padded: [usize; 2],
-    /// From one row of windows to the next, and from one window, in a padded image.
+    /// Elements of a padded image from one row of windows to the next, and from one window to the next.
     steps: [usize; 2],
-    /// Windows of an image, and places in one.
+    /// Rows and columns of windows of an image.
     windows: [usize; 2],
-    places: usize,
-    /// For each tile of taps what these see, as [`unpooled::TileGradientArgs`] has it, and how many they are.
+    window_elements: usize,
+    /// For each tile of taps the offsets of their inputs, as in [`unpooled::TileGradientArgs`], and the number of taps.
     taps: Vec<(Vec<usize>, usize)>,
     features: usize,
     magnitude: TileFn,
     level: Level,
     /// Types of the results: the kernel's gradient and, perhaps, the bias's.
     to: Vec<DType>,
-    /// What makes the gradients, where that is done here.
+    /// Computes `dy`, where the step has a product's operands instead.
     product: Option<FewRows>,
-    /// Rows of windows that are gone through together.
+    /// Rows of windows that are summed together.
     strip: usize,
 }
 
-/// Arrays that have all images.
+/// The operands as all parts share them, with all images.
 struct Given {
     x: Ptr,
-    place: Ptr,
-    /// The gradients, or the product's right operand.
+    argmax: Ptr,
+    /// The pooled gradient, or the product's right operand.
     dy: Ptr,
     /// The product's left operand.
     left: Ptr,
 }
 
-/// What makes the gradients, where that is done here.
-fn product_of(fused: &'static Fused, g: &UnpooledGradient, step: &Step, level: Level) -> Option<FewRows> {
-    match &step.input_types[2..] {
-        [left, right] if g.product => {
-            let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
-            FewRows::new(&left, &right, [DType::BF16; 2], level).map(|thin| thin.with_tiles(Some(fused)))
-        }
-        _ => None,
+/// Why tiles do not take a gradient. `padded`: height and width of the padded input.
+fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> std::result::Result<(), Refusal> {
+    let (g, types) = (fused_gradient(p)?, &p.step.input_types);
+    if types[0].dtype != DType::BF16 || types[2].dtype != DType::BF16 {
+        return Err("its input or its gradients are no bf16".into());
     }
+    if !types[1].shape[3].is_multiple_of(WIDTH) {
+        return Err("its features are no multiple of 32".into());
+    }
+    if window_elements > unpooled::PLACES {
+        return Err("its windows have more than 16 elements".into());
+    }
+    if g.conv.lhs_dilation.iter().any(|&d| d != 1) {
+        return Err("its input has holes".into());
+    }
+    if padded.iter().any(|&size| size <= 0) {
+        return Err("its padding crops all of its input".into());
+    }
+    Ok(())
 }
 
-impl TileGradient {
-    /// The kernel; or `general`, where that has to do.
-    pub fn bind(
-        fused: &'static Fused,
-        g: &UnpooledGradient,
-        step: &Step,
-        (general, level): (Box<dyn Kernel>, Level),
-    ) -> Box<dyn Kernel> {
-        let (x, place, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+impl AmxConvPoolGradient {
+    /// With the kernel for vectors beside it, for inputs that are not finite.
+    pub fn new(p: &Problem<'_>) -> std::result::Result<AmxConvPoolGradient, Refusal> {
+        let g = fused_gradient(p)?;
+        let (step, level) = (p.step, p.target.level.vectors());
+        let fused = fused_of(p.target.level).ok_or("the machine has no tile registers")?;
+        let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let c = &g.conv;
-        let [height, width] = [0, 1].map(|i| x.shape[i + 1] as i64 + c.padding[i][0] + c.padding[i][1]);
-        let places = g.unpool.window[0] * g.unpool.window[1];
-        let (channels, features) = (x.shape[3], place.shape[3]);
-        let product = product_of(fused, g, step, level);
-        let fits = step.input_types[2].dtype == DType::BF16
-            && x.dtype == DType::BF16
-            && product.is_some() == g.product
-            && features.is_multiple_of(WIDTH)
-            && places <= unpooled::PLACES
-            && c.lhs_dilation.iter().all(|&d| d == 1)
-            && height > 0
-            && width > 0;
-        if !fits {
-            return general;
-        }
-        let padded = [height as usize, width as usize];
+        let (channels, features) = (x.shape[3], argmax.shape[3]);
+        let window_elements = g.unpool.window[0] * g.unpool.window[1];
+        let padded = [0, 1].map(|i| x.shape[i + 1] as i64 + c.padding[i][0] + c.padding[i][1]);
+        fits(p, window_elements, padded)?;
+        let product = product_of(g, step, level)?.map(|product| product.with_tiles(Some(fused)));
+        let general = ConvPoolGradient::new(p, Method::LookUp)?;
+        let padded = padded.map(|size| size as usize);
         let strides = [padded[1] * channels, channels];
-        // A full-size gradient's pixel lies so many elements further on in the image.
+        // Elements of the image from one pixel of the convolution's result to the next.
         let pixel = [0, 1].map(|i| strides[i] * c.rhs_dilation[i]);
-        let at_places = offsets([0, 1].map(|i| (g.unpool.window[i], pixel[i])).into_iter());
+        let window_offsets = offsets([0, 1].map(|i| (g.unpool.window[i], pixel[i])).into_iter());
         let taps = [0, 1].map(|i| (dk.shape[i], strides[i] * c.strides[i]));
         let taps = offsets(taps.into_iter().chain([(channels, 1)]));
         let tile = |t: usize| {
             let taps = &taps[t * LANES..taps.len().min((t + 1) * LANES)];
-            let seen = at_places.iter().flat_map(|p| taps.iter().map(move |t| p + t)).collect();
+            let seen = window_offsets.iter().flat_map(|p| taps.iter().map(move |t| p + t)).collect();
             (seen, taps.len())
         };
-        let windows = [place.shape[1], place.shape[2]];
+        let windows = [argmax.shape[1], argmax.shape[2]];
         let images = IMAGES.min(x.shape[0]);
-        Box::new(TileGradient {
+        Ok(AmxConvPoolGradient {
             fused,
             general,
             batch: x.shape[0],
@@ -124,15 +126,15 @@ impl TileGradient {
             padded,
             steps: [0, 1].map(|i| pixel[i] * g.unpool.strides[i]),
             windows,
-            places,
-            // With the bias, which sees ones.
+            window_elements,
+            // The last tile has room for the bias, a tap whose input is 1.
             taps: (0..taps.len() / LANES + 1).map(tile).collect(),
             features,
             magnitude: level.tile::<MagnitudeOfBf16>(),
             level,
             to: step.output_types.iter().map(|t| t.dtype).collect(),
             strip: match product {
-                Some(_) => (MADE / (images * windows[1] * features)).clamp(1, windows[0]),
+                Some(_) => (PRODUCT_ELEMENTS / (images * windows[1] * features)).clamp(1, windows[0]),
                 None => windows[0],
             },
             product,
@@ -147,23 +149,23 @@ impl TileGradient {
         self.batch.div_ceil(MOST_PARTS).next_multiple_of(IMAGES)
     }
 
-    /// Groups of features that are summed together.
+    /// Groups of features, each of which is one call.
     fn groups(&self) -> usize {
         self.features.div_ceil(FEATURES)
     }
 
-    /// Sums of one part.
+    /// Elements of one part's sums.
     fn sums(&self) -> usize {
         self.taps.len() * self.groups() * unpooled::SUMS
     }
 
-    /// Elements of a padded image and of what may be read behind it.
+    /// Elements of a padded image, and of the zeros behind it that tile loads may read.
     fn staged(&self) -> usize {
         let image = self.padded[0] * self.padded[1] * self.image[2];
         (image + unpooled::slack(self.steps[1])).next_multiple_of(2 * LANES)
     }
 
-    /// Copies an image into zeros.
+    /// Copies an image into its padding, or what of it is not cropped.
     unsafe fn stage(&self, x: *const u16, to: *mut u16) {
         let [height, width, channels] = self.image;
         let from = (-self.low[1]).max(0) as usize;
@@ -174,7 +176,7 @@ impl TileGradient {
                 continue;
             }
             let at = (line as usize * self.padded[1]) as i64 + from as i64 + self.low[1];
-            // SAFETY: what of the line is inside both images.
+            // SAFETY: the part of the row that lies inside both images.
             unsafe {
                 let (x, to) = (x.add((y * width + from) * channels), to.add(at as usize * channels));
                 std::ptr::copy_nonoverlapping(x, to, (end - from) * channels);
@@ -182,7 +184,7 @@ impl TileGradient {
         }
     }
 
-    /// Sums over some images.
+    /// Adds the sums over some images, at most [`IMAGES`].
     unsafe fn images(&self, images: Range<usize>, given: &Given, sums: *mut f32) {
         let (staged, row) = (self.staged(), self.windows[1] * self.features);
         let (image, all) = (self.image.iter().product::<usize>(), self.windows[0] * row);
@@ -191,7 +193,7 @@ impl TileGradient {
         with_scratch(tables + made, |memory| {
             let x = memory.cast::<u16>();
             let made = memory.wrapping_add(tables);
-            // SAFETY: operands have the shapes of `bind`; scratch has room for images and a strip's gradients; the sums
+            // SAFETY: operands have the shapes of `new`; scratch has room for images and a strip's gradients; the sums
             // are the caller's.
             unsafe {
                 memory.write_bytes(0, tables);
@@ -207,7 +209,7 @@ impl TileGradient {
                         product.part(left, right, images.clone(), columns, (made, rows * row));
                         (dy, dy_image) = (made.cast(), rows * row);
                     }
-                    let place = given.place.at(images.start * all + from * row);
+                    let argmax = given.argmax.at(images.start * all + from * row);
                     for (tile, (offsets, taps)) in self.taps.iter().enumerate() {
                         let ones = usize::from(*taps < LANES);
                         let _registers = self.fused.configure(unpooled::shapes(taps + ones, self.windows[1]));
@@ -223,12 +225,12 @@ impl TileGradient {
                                 step: self.steps[1],
                                 offsets,
                                 taps: *taps,
-                                places: self.places,
+                                places: self.window_elements,
                                 dy: dy.add(feature),
-                                place: place.add(feature),
+                                argmax: argmax.add(feature),
                                 features: self.features,
                                 dy_image,
-                                place_image: all,
+                                argmax_image: all,
                                 all: self.features - feature > WIDTH,
                                 sums: sums.add((tile * self.groups() + group) * unpooled::SUMS),
                             });
@@ -239,12 +241,12 @@ impl TileGradient {
         });
     }
 
-    /// Writes the sums of some taps from `first` on as a result of a type.
+    /// Stores the sums of some taps as a result of type `to`.
     unsafe fn put(&self, sums: *const f32, taps: Range<usize>, out: *mut u8, to: DType) {
         let f = self.features;
         let mut row = vec![0f32; f];
         for (i, tap) in taps.enumerate() {
-            // SAFETY: the result has so many rows of features.
+            // SAFETY: the result has as many rows of features, and the sums all taps.
             unsafe {
                 for (j, sum) in row.iter_mut().enumerate() {
                     let part = tap / LANES * self.groups() + j / FEATURES;
@@ -260,7 +262,7 @@ impl TileGradient {
     }
 }
 
-impl Kernel for TileGradient {
+impl Kernel for AmxConvPoolGradient {
     fn scratch(&self) -> usize {
         let left = self.product.as_ref().map_or(0, FewRows::scratch);
         self.general.scratch().max((self.parts() + 1) * self.sums() * 4 + left)
@@ -269,13 +271,13 @@ impl Kernel for TileGradient {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let elements = self.batch * self.image.iter().product::<usize>();
         let (mut most, x) = (0f32, io.inputs[0]);
-        // SAFETY: the input has so many elements.
+        // SAFETY: the input has `elements` elements.
         unsafe { (self.magnitude)((&raw mut most).cast(), x, x, x, elements) };
         if !most.is_finite() {
             // SAFETY: by the caller's promise.
             return unsafe { self.general.run(cx, io) };
         }
-        // SAFETY: scratch is laid out as `scratch()` counts it; operands and results have the shapes of `bind`.
+        // SAFETY: scratch is laid out as `scratch()` counts it; operands and results have the shapes of `new`.
         unsafe {
             let sums = io.scratch.cast::<f32>();
             let whole = sums.add(self.parts() * self.sums());
@@ -287,8 +289,8 @@ impl Kernel for TileGradient {
                 }
                 None => io.inputs[2],
             };
-            let place = Ptr::of(io.inputs[1]);
-            let given = Given { x: Ptr::of(x), place, dy: Ptr::of(dy), left: Ptr(left.cast()) };
+            let argmax = Ptr::of(io.inputs[1]);
+            let given = Given { x: Ptr::of(x), argmax, dy: Ptr::of(dy), left: Ptr(left.cast()) };
             let sp = Ptr(sums.cast());
             let body = |part: usize| {
                 let end = ((part + 1) * self.images_per_part()).min(self.batch);

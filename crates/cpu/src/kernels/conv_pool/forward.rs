@@ -1,8 +1,8 @@
-//! A convolution whose result is only max-pooled: rows of it are pooled while they are in the nearest cache, and a
-//! product with few columns of what that makes is summed before it leaves the next one.
+//! A convolution that is max-pooled, on vectors: its result never is an array.
 //!
-//! The windows of a row are computed in registers, by the definition or by Winograd's transforms; or the row of pixels goes to
-//! memory first, for windows of any size.
+//! The unit of work is one row of pooling windows of one image. Windows of 2×2 are computed in registers, directly or
+//! by Winograd. Others are pooled from a row of pixels in scratch that fits L1. Where a product with few columns
+//! follows, it is summed row by row for some images, while their maxima are in L2.
 
 use crate::kernel::convert::convert;
 use crate::kernel::convolution::has_unit_steps;
@@ -23,36 +23,37 @@ use crate::simd::pool_row::{Row, pool_row};
 use systole_compile::Pool;
 use systole_ir::{DType, Result};
 
-/// Operations that one block of the parallel loop does, at the least.
+/// Floating-point operations of one block of the parallel loop, at least.
 const BLOCK: f64 = 1e6;
-/// Images whose rows of windows are multiplied together, and how many bytes of pooled values these are at the most.
+/// Most images whose rows of maxima are operands of the product together.
 const IMAGES: usize = 32;
+/// Most bytes of these rows, so that they stay in L2.
 const ROW_BYTES: usize = 1 << 18;
 
-/// Operands as kernels read them.
+/// Operands as microkernels read them.
 #[derive(Clone, Copy)]
 struct Operands {
-    /// f32, or bf16 where products are of pairs.
+    /// Padded input, f32, or bf16 for microkernels of pairs.
     x: *const u8,
-    /// Panels.
+    /// Packed panels of the kernel.
     kernel: *const f32,
-    /// Transformed, where that is done.
+    /// The kernel after Winograd's transform, where that is used.
     transformed: *const f32,
-    /// Whole panels, or null.
+    /// Bias padded to whole panels, or null.
     bias: *const f32,
     bounds: Bounds,
 }
 
-// SAFETY: addresses and numbers; threads only read what they point to.
+// SAFETY: threads only read what the pointers point to, while `run` waits for them.
 unsafe impl Sync for Operands {}
 
-/// See the module text. Inputs and results are those of [`PooledConvolution`].
+/// A pooled convolution on vectors. Inputs and results are those of [`PooledConvolution`].
 pub struct Forward {
     input: Padded,
     pool: Pool,
     dtype: DType,
     level: Level,
-    /// How rows of windows in registers are stored.
+    /// Element types of operands and results in microkernels, and where sums are rounded.
     stored: Stored,
     /// Elements of input, kernel and bias.
     sizes: Vec<usize>,
@@ -60,34 +61,37 @@ pub struct Forward {
     /// Height and width of the result.
     pooled: [usize; 2],
     features: usize,
-    /// Offsets in the input of the pixels that one row of windows sees, row by row, and of the taps.
+    /// Offsets in the input of the pixels of one row of windows, row-major, in elements.
     pixel: Vec<usize>,
+    /// Offset in the input of each tap, in elements.
     tap: Vec<usize>,
-    /// Where in the input the words begin that products are of, in bytes: pairs, or the taps themselves.
+    /// Offset in the input of each word that microkernels broadcast, in bytes: a pair of taps, or one tap.
     words: Vec<usize>,
+    /// The pairs of taps, for microkernels of pairs.
     pairs: Vec<Pair>,
-    /// Pixels of a row of those, and elements from the input of one row of windows to the next.
+    /// Pixels of one row of `pixel`.
     line: usize,
+    /// Elements of the input from one row of windows to the next.
     down: usize,
-    /// Rows of windows that are one block of the parallel loop.
+    /// Rows of windows of one block of the parallel loop.
     group: usize,
-    /// Width of the kernel's panels.
+    /// Filters of a panel.
     columns: usize,
     magnitude: TileFn,
     method: Method,
     product: Option<InnerProducts>,
 }
 
-/// Two neighbours of a line of the kernel, of which the first may have been the second of another pair.
+/// Two adjacent taps of a row of the kernel. Where a row has an odd number, its last pair overlaps the one before.
 #[derive(Clone, Copy)]
 struct Pair {
     /// Number of the first tap.
     tap: usize,
-    /// Whether the first one counts.
+    /// Whether the first tap counts; otherwise it belongs to the pair before and has weight 0 here.
     both: bool,
 }
 
-/// The pairs of a kernel's lines, each of so many taps that lie together; the last pair may overlap with the one before.
+/// The pairs of a kernel of `lines` rows of `length` contiguous taps.
 fn pairs(lines: usize, length: usize) -> Vec<Pair> {
     let of_line = |line: usize| {
         let first = (0..length.div_ceil(2)).map(move |p| (2 * p).min(length - 2));
@@ -98,20 +102,21 @@ fn pairs(lines: usize, length: usize) -> Vec<Pair> {
 
 /// How a row of windows is computed.
 enum Method {
-    /// Window by window, in registers; by Winograd's transforms where sums stay finite.
+    /// Window by window in registers; by Winograd, if there is one, where sums are finite. `right`, `down`: bytes of
+    /// the input from a pixel of the result to its neighbours.
     Registers { shape: WindowsShape, right: usize, down: usize, winograd: Option<Winograd> },
-    /// All pixels of the row, which are then pooled.
+    /// All pixels of the row in scratch, `rows` pixels a call of `run`; these are rounded by `narrow`, then pooled.
     Rows { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
 }
 
-/// What a candidate asks for.
+/// The method of a candidate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// Windows in registers, by Winograd's transforms.
+    /// Windows in registers, by Winograd.
     Winograd,
     /// Windows in registers.
     Registers,
-    /// Rows of pixels in memory.
+    /// Rows of pixels in scratch.
     Rows,
 }
 
@@ -119,10 +124,10 @@ pub enum Ask {
 const NO_REGISTERS: &str = "its windows are not 2 by 2, or its kernel has more taps than one block of products: registers hold \
                             the four sums of a window, and larger ones would need kernels of their own";
 
-/// How the windows of a row are stored, and whether they can be computed in registers.
+/// Element types and rounding in microkernels, and whether windows can be computed in registers.
 fn storage(p: &PooledConvolution<'_>, ask: Ask) -> (Stored, bool) {
     let (x, k, excess) = (&p.inputs[0], &p.inputs[1], p.target.excess_precision);
-    // Taps of a line that lie together.
+    // Contiguous taps of a row of the kernel.
     let line_taps = k.shape[1] * k.shape[2];
     let in_registers = p.pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
     let can_pair = in_registers && ask != Ask::Rows && line_taps > 1 && p.c.rhs_dilation[1] == 1;
@@ -136,8 +141,8 @@ fn storage(p: &PooledConvolution<'_>, ask: Ask) -> (Stored, bool) {
 }
 
 impl Method {
-    /// The method that is asked for, and the width of its panels. `pixel`: elements from a pixel to the one below and to its
-    /// right neighbour.
+    /// The method that is asked for and the filters of its panels, or why it does not take the problem. `pixel`:
+    /// elements of the input from a pixel of the result to the one below and to the one on the right.
     fn new(
         p: &PooledConvolution<'_>,
         ask: Ask,
@@ -176,7 +181,7 @@ impl Method {
 }
 
 impl Forward {
-    /// The first of all that takes the problem.
+    /// The first method, in the order of the candidates, that takes the problem.
     pub fn any(p: &PooledConvolution<'_>) -> std::result::Result<Forward, Refusal> {
         let in_registers = Forward::new(p, Ask::Winograd).or_else(|_| Forward::new(p, Ask::Registers));
         in_registers.or_else(|_| Forward::new(p, Ask::Rows))
@@ -191,7 +196,7 @@ impl Forward {
         let size = stored.size();
         let input = Padded::of_size(size, x, &c.padding, &c.lhs_dilation);
         let input = input.ok_or("its padding crops more than there is")?;
-        // Where windows touch each other, columns beyond the last one are of no use.
+        // Where windows are adjacent, the columns beyond the last window are not computed.
         let line = match pool.strides[1] == pool.window[1] {
             true => y.shape[2] * pool.window[1],
             false => pool.operand.shape[2],
@@ -249,17 +254,18 @@ impl Forward {
         (self.padded_features() * 4).next_multiple_of(64)
     }
 
-    /// Bytes of operand `k` as f32, where it is not.
+    /// Bytes of operand `k` converted to f32; 0 where it is read as it is.
     fn wide_bytes(&self, k: usize) -> usize {
         match (self.dtype, self.sizes.get(k)) {
             (DType::F32, _) | (_, None) => 0,
-            // Only the bias is added in f32.
+            // Microkernels of pairs read bf16; only the bias is f32.
             _ if self.stored == Stored::Pairs && k < 2 => 0,
             (_, Some(n)) => (n * 4).next_multiple_of(64),
         }
     }
 
-    /// The pixels that a row of windows sees, as far as sums of products go.
+    /// The convolution of all pixels of a row of windows, with the bias if it is not null, to `out: f32[pixels,
+    /// features]`.
     unsafe fn convolve(
         &self,
         (run, rows): (IndirectKernel, usize),
@@ -284,7 +290,7 @@ impl Forward {
                         columns: self.columns.min(self.features - j),
                     };
                     let rows = rows.min(self.pixel.len() - p);
-                    // SAFETY: tables stay inside one (padded) image; the rows are the caller's.
+                    // SAFETY: offsets stay inside one padded image; the caller has room for all pixels.
                     unsafe { run(rows, &t, self.pixel.as_ptr().add(p), self.tap.as_ptr().add(kb)) };
                 }
             }
@@ -298,7 +304,7 @@ impl Forward {
         }
     }
 
-    /// Widened operands; kernel panels and bias behind them.
+    /// Converts, pads and packs the operands in scratch.
     unsafe fn prepare(&self, cx: &Cx<'_>, io: &Io<'_>) -> Operands {
         let mut at = 0;
         let mut operands: Vec<*const u8> = io.inputs[..self.sizes.len()].to_vec();
@@ -334,7 +340,7 @@ impl Forward {
                     let to = transformed.add(j * winograd.elements());
                     winograd.kernel(panels.add(j * taps), self.columns, to);
                 }
-                // Transforms make four times as much of an input, and of a kernel 9/4.
+                // The transforms enlarge magnitudes, of the input at most 4 times, of the kernel 9/4 times.
                 terms *= 16.0;
             }
             let gain = self.magnitude(operands[1], self.sizes[1], self.magnitude) * terms;
@@ -358,19 +364,19 @@ impl Forward {
 
     unsafe fn magnitude(&self, x: *const u8, n: usize, of: TileFn) -> f32 {
         let mut most = 0f32;
-        // SAFETY: the caller has `n` numbers there, of the type that `of` takes.
+        // SAFETY: the caller has `n` elements there, of the type that `of` takes.
         unsafe { of((&raw mut most).cast(), x, x, x, n) };
         most
     }
 
-    /// Panels of pairs.
+    /// Packs the kernel as panels of pairs of taps (VNNI layout).
     unsafe fn pack_pairs(&self, kernel: *const u16, to: *mut [u16; 2]) {
         let (f, steps) = (self.features, self.pairs.len());
         for j in (0..f).step_by(self.columns) {
             for (s, pair) in self.pairs.iter().enumerate() {
                 for column in 0..self.columns {
                     let feature = j + column;
-                    // SAFETY: the kernel has these taps and features; there is room for whole panels.
+                    // SAFETY: the kernel has these taps and features; `to` has room for whole panels.
                     unsafe {
                         let at = |tap: usize| if feature < f { *kernel.add(tap * f + feature) } else { 0 };
                         let word = [if pair.both { at(pair.tap) } else { 0 }, at(pair.tap + 1)];
@@ -381,7 +387,7 @@ impl Forward {
         }
     }
 
-    /// Bytes of the tile that [`Forward::row`] needs.
+    /// Bytes of scratch that [`Forward::row`] needs.
     fn tile_bytes(&self) -> usize {
         match self.method {
             Method::Registers { .. } => self.winograd().map_or(0, Winograd::part_bytes),
@@ -389,10 +395,10 @@ impl Forward {
         }
     }
 
-    /// One row of windows of one image; its results begin at `y` and `argmax`.
+    /// Computes one row of windows of one image; its results begin at `y` and `argmax` (or null).
     unsafe fn row(&self, operands: &Operands, y: *mut u8, argmax: *mut u8, tile: *mut f32) {
         match &self.method {
-            // SAFETY: by the caller's promises.
+            // SAFETY: by the caller's promise.
             Method::Registers { shape, right, down, .. } => unsafe {
                 self.registers(shape, [*right, *down], operands, [y, argmax], tile);
             },
@@ -406,7 +412,7 @@ impl Forward {
                     argmax,
                 };
                 let bytes = tile.cast_const().cast::<u8>();
-                // SAFETY: the tile has room for all pixels; the results are the caller's.
+                // SAFETY: the tile has room for all pixels of the row; the caller has room for its results.
                 unsafe {
                     match narrow {
                         None => self.convolve((run, rows), operands, tile),
@@ -423,7 +429,7 @@ impl Forward {
         }
     }
 
-    /// A row of windows of an image, which has its argmax in the results.
+    /// Computes row `row` of windows of image `image`.
     unsafe fn row_of_image(
         &self,
         operands: &Operands,
@@ -434,13 +440,13 @@ impl Forward {
         let x = operands.x.wrapping_add((image * self.input.image + row * self.down) * self.stored.size());
         let at = (image * self.pooled[0] + row) * self.pooled[1] * self.features;
         let argmax = to.argmax.map_or(std::ptr::null_mut(), |p| p.at(at));
-        // SAFETY: by the caller's promises.
+        // SAFETY: by the caller's promise.
         unsafe {
             self.row(&Operands { x, ..*operands }, to.y.at(at * self.dtype.size()), argmax, tile);
         }
     }
 
-    /// All rows of windows, and the product with what they make: a row of some images at a time.
+    /// Computes all rows of windows and the product with their maxima, one row of some images at a time.
     unsafe fn run_with_product(
         &self,
         cx: &Cx<'_>,
@@ -454,14 +460,14 @@ impl Forward {
         let out = Ptr(io.outputs[io.outputs.len() - 1]);
         let row = self.pooled[1] * self.features;
         let most = (ROW_BYTES / (row * self.dtype.size())).clamp(1, IMAGES);
-        // Blocks run by themselves; otherwise all threads should have some images.
+        // Inside a parallel loop this thread computes all images; otherwise all threads should have some.
         let parts = if inside() { 1 } else { 2 * cx.team.threads() };
         let tasks = self.batch.div_ceil(most).max(parts.min(self.batch));
         let tile_bytes = self.tile_bytes().next_multiple_of(64);
         let body = |task: usize| {
             let images = self.batch * task / tasks..self.batch * (task + 1) / tasks;
             with_scratch(tile_bytes + InnerProducts::bytes(images.len()), |tile| {
-                // SAFETY: the images' results are this task's alone; scratch is this thread's.
+                // SAFETY: each image's results are written by one task; scratch is this thread's.
                 unsafe {
                     let sums = product.start(images.clone(), to.y, right, tile.add(tile_bytes));
                     for r in 0..self.pooled[0] {
@@ -477,13 +483,13 @@ impl Forward {
         cx.team.run_with(tasks, self.work(), cx.flush, &body);
     }
 
-    /// What the convolution takes on one core, in nanoseconds.
+    /// Nanoseconds of the convolution on one core, about.
     fn work(&self) -> f64 {
         let products = (self.pixel.len() * self.tap.len() * self.features) as f64;
         (self.batch * self.pooled[0]) as f64 * products / 25.0
     }
 
-    /// A row of 2×2 windows.
+    /// Computes a row of 2×2 windows in registers.
     unsafe fn registers(
         &self,
         shape: &WindowsShape,
@@ -494,7 +500,7 @@ impl Forward {
     ) {
         let &Operands { x, kernel, transformed, bias, .. } = operands;
         let seen = [&self.pixel, &self.tap].iter().filter_map(|t| t.last()).sum::<usize>() + 1;
-        // SAFETY: what the row sees lies inside one (padded) image.
+        // SAFETY: all elements that the row reads lie inside one padded image.
         let finite = operands.bounds.keep_finite(unsafe { self.magnitude(x, seen, self.magnitude) });
         let winograd = self.winograd().filter(|_| finite);
         let (step, windows) = (right * self.pool.strides[1], self.pooled[1]);
@@ -503,7 +509,7 @@ impl Forward {
             let x = x.wrapping_add(from * step);
             let count = most.min(windows - from);
             if let Some(winograd) = winograd {
-                // SAFETY: as above; the tile has room for the part.
+                // SAFETY: as above; the tile has room for `part_bytes`, and `count` is at most `most`.
                 unsafe { winograd.row(x.cast(), down / 4, count, tile) };
             }
             for j in (0..self.features).step_by(self.columns) {
@@ -527,7 +533,7 @@ impl Forward {
                     row: self.features,
                     columns,
                 };
-                // SAFETY: the windows lie inside one (padded) image; the results are the caller's.
+                // SAFETY: the windows' inputs lie inside one padded image; the caller has room for the results.
                 unsafe {
                     match winograd {
                         Some(m) => m.windows(&w, transformed.wrapping_add(j * m.elements()), tile),
@@ -547,11 +553,11 @@ impl Kernel for Forward {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: the module's contract.
+        // SAFETY: scratch and operands are those of the step, by the caller's promise.
         let operands = unsafe { self.prepare(cx, io) };
         let to = Maxima::of(io, self.product.is_some());
         if let Some(product) = &self.product {
-            // SAFETY: as above.
+            // SAFETY: as above; `operands` are those of this call.
             unsafe { self.run_with_product(cx, io, &operands, to, product) };
             return Ok(());
         }
@@ -560,7 +566,7 @@ impl Kernel for Forward {
             let (image, from) = (task / blocks, task % blocks * self.group);
             with_scratch(self.tile_bytes(), |tile| {
                 for row in from..(from + self.group).min(self.pooled[0]) {
-                    // SAFETY: the row's results are this task's alone; the tile is this thread's.
+                    // SAFETY: each row's results are written by one task; the tile is this thread's.
                     unsafe { self.row_of_image(&operands, (image, row), to, tile.cast()) };
                 }
             });

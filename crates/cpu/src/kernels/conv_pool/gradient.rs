@@ -1,13 +1,15 @@
-//! Gradients of a convolution's kernel and bias from that of its max-pooled result, without the full-size gradient.
+//! Gradients of a convolution's kernel and bias from that of its max-pooled result, without the gradient before
+//! pooling.
 //!
-//! Of each window only the chosen element has a gradient, so one product for each window, tap and filter is enough.
-//! An image is laid out as a table: for each element the elements at the same place relative to all of a window's.
-//! The remembered places of a vector of filters then are the indices of one look-up in a vector register, for each
-//! tap. Images are summed in parts that depend on the batch only, and the parts in a tree.
+//! In each window only the argmax has a gradient, so there is one multiply-add for each window, tap and filter. SIMD
+//! lanes are filters. An image is laid out as a table: its entry for an element has all elements of the window that
+//! begins there. For a tap, the argmax of each lane then is an index into one table entry: a permutation of one vector
+//! register. Partial sums are those of groups of images, which depend on the batch only, and are added in a tree:
+//! results do not depend on the number of threads.
 //!
-//! Gradients that are a product of few terms are made here, a strip of windows of some images at a time, so that they
-//! are read from a near cache and take no memory. With vectors that hold all that a window's taps see, `patches.rs` does
-//! either with fewer look-ups, and makes the gradients in registers.
+//! Where the pooled gradient is a product with a short K (`dy` = left · right), it is computed here, a strip of windows
+//! of some images at a time, so that it stays in cache and never is an array. [`Im2col`] replaces tables by im2col
+//! patches, with fewer look-ups, and computes such products in registers.
 
 use crate::kernel::convert::convert;
 use crate::kernel::few_rows::FewRows;
@@ -16,55 +18,57 @@ use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv_pool::amx_gradient::TileGradient;
-use crate::kernels::conv_pool::im2col::{Gradients, LANES, Patches};
-use crate::simd::amx::fused::fused_of;
+use crate::kernels::conv_pool::im2col::{Gradients, Im2col, LANES};
+use crate::select::{Problem, Refusal};
 use crate::simd::bf16::Halves;
-use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
+use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
 use crate::simd::vector::Portable32;
 use std::ops::Range;
+use systole_compile::Kernel as Plan;
 use systole_compile::{DEAD, Step, UnpooledGradient};
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{DType, Result};
 
-/// Most partial sums.
+/// Most partial sums. A constant, so that results do not depend on the number of threads.
 const MOST_PARTS: usize = 32;
-/// Images for which gradients are made together, about, and how many numbers of them.
-const MADE_IMAGES: usize = 16;
-const MADE: usize = 1 << 15;
-/// Numbers of an image's patches for which a register kernel makes gradients in one call.
-const MADE_NUMBERS: usize = 256;
+/// Images for which a product computes gradients together, rounded down to its register tile.
+const PRODUCT_IMAGES: usize = 16;
+/// Most elements of the gradients that a product computes at a time, so that they stay in cache.
+const PRODUCT_ELEMENTS: usize = 1 << 15;
+/// Elements of an image's patches that are summed in one call where the call computes gradients as well.
+const IM2COL_ELEMENTS: usize = 256;
 
-/// Vectors that look numbers up in small tables.
+/// Vectors that can be permuted by the argmax of each lane.
 ///
 /// # Safety
 /// As for [`Halves`].
 unsafe trait Lookup: Halves {
-    /// Remembered places, one for each lane.
-    type Places: Copy;
-    unsafe fn places(p: *const u8) -> Self::Places;
-    /// Zero in lanes whose place is dead.
-    unsafe fn alive(self, places: Self::Places) -> Self;
-    /// Lane by lane the entry of a table of `P` (4 or 16) numbers.
-    unsafe fn look_up<const P: usize>(table: *const f32, places: Self::Places) -> Self;
+    /// The argmax of each lane.
+    type Argmax: Copy;
+    unsafe fn load_argmax(p: *const u8) -> Self::Argmax;
+    /// Zero in lanes whose argmax is [`DEAD`].
+    unsafe fn alive(self, argmax: Self::Argmax) -> Self;
+    /// In each lane the element of a table entry of `P` (4 or 16) that the argmax selects, of which only the lowest 2
+    /// or 4 bits count.
+    unsafe fn look_up<const P: usize>(table: *const f32, argmax: Self::Argmax) -> Self;
 }
 
-// SAFETY: plain code, available everywhere.
+// SAFETY: no instructions beyond the baseline.
 unsafe impl Lookup for Portable32 {
-    type Places = [u8; 4];
+    type Argmax = [u8; 4];
     #[inline(always)]
-    unsafe fn places(p: *const u8) -> [u8; 4] {
-        // SAFETY: the caller has a place for each lane there.
+    unsafe fn load_argmax(p: *const u8) -> [u8; 4] {
+        // SAFETY: the caller has one byte for each lane there.
         unsafe { *p.cast() }
     }
     #[inline(always)]
-    unsafe fn alive(self, places: [u8; 4]) -> Self {
-        Portable32(std::array::from_fn(|i| if places[i] < DEAD { self.0[i] } else { 0.0 }))
+    unsafe fn alive(self, argmax: [u8; 4]) -> Self {
+        Portable32(std::array::from_fn(|i| if argmax[i] < DEAD { self.0[i] } else { 0.0 }))
     }
     #[inline(always)]
-    unsafe fn look_up<const P: usize>(table: *const f32, places: [u8; 4]) -> Self {
-        // SAFETY: the index is below `P`.
-        Portable32(places.map(|p| unsafe { *table.add(p as usize % P) }))
+    unsafe fn look_up<const P: usize>(table: *const f32, argmax: [u8; 4]) -> Self {
+        // SAFETY: the index is below `P`, and the caller has `P` elements there.
+        Portable32(argmax.map(|p| unsafe { *table.add(p as usize % P) }))
     }
 }
 
@@ -75,92 +79,95 @@ mod x86 {
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
 
-    // SAFETY: callers keep to the level of these instructions.
+    // SAFETY: callers use it only at levels with these instructions.
     unsafe impl Lookup for V16x32 {
-        type Places = __m512i;
+        type Argmax = __m512i;
         #[inline(always)]
-        unsafe fn places(p: *const u8) -> __m512i {
-            // SAFETY: the caller has a place for each lane there.
+        unsafe fn load_argmax(p: *const u8) -> __m512i {
+            // SAFETY: the level is available; the caller has one byte for each lane there.
             unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())) }
         }
         #[inline(always)]
-        unsafe fn alive(self, places: __m512i) -> Self {
+        unsafe fn alive(self, argmax: __m512i) -> Self {
             // SAFETY: the level is available.
             unsafe {
-                let alive = _mm512_cmplt_epu32_mask(places, _mm512_set1_epi32(DEAD as i32));
+                let alive = _mm512_cmplt_epu32_mask(argmax, _mm512_set1_epi32(DEAD as i32));
                 V16x32(_mm512_maskz_mov_ps(alive, self.0))
             }
         }
         #[inline(always)]
-        unsafe fn look_up<const P: usize>(table: *const f32, places: __m512i) -> Self {
-            // SAFETY: the caller has `P` numbers there. Only the lowest bits of an index count.
+        unsafe fn look_up<const P: usize>(table: *const f32, argmax: __m512i) -> Self {
+            // SAFETY: the level is available; the caller has `P` elements there. Permutations ignore higher bits.
             unsafe {
                 if P == 4 {
-                    V16x32(_mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(table)), places))
+                    V16x32(_mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(table)), argmax))
                 } else {
-                    V16x32(_mm512_permutexvar_ps(places, _mm512_loadu_ps(table)))
+                    V16x32(_mm512_permutexvar_ps(argmax, _mm512_loadu_ps(table)))
                 }
             }
         }
     }
 
-    // SAFETY: as above.
+    // SAFETY: as for `V16x32`.
     unsafe impl Lookup for V8x32 {
-        type Places = __m256i;
+        type Argmax = __m256i;
         #[inline(always)]
-        unsafe fn places(p: *const u8) -> __m256i {
-            // SAFETY: the caller has a place for each lane there.
+        unsafe fn load_argmax(p: *const u8) -> __m256i {
+            // SAFETY: the level is available; the caller has one byte for each lane there.
             unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())) }
         }
         #[inline(always)]
-        unsafe fn alive(self, places: __m256i) -> Self {
+        unsafe fn alive(self, argmax: __m256i) -> Self {
             // SAFETY: the level is available.
             unsafe {
-                let dead = _mm256_srai_epi32::<31>(_mm256_slli_epi32::<24>(places));
+                let dead = _mm256_srai_epi32::<31>(_mm256_slli_epi32::<24>(argmax));
                 V8x32(_mm256_andnot_ps(_mm256_castsi256_ps(dead), self.0))
             }
         }
         #[inline(always)]
-        unsafe fn look_up<const P: usize>(table: *const f32, places: __m256i) -> Self {
-            // SAFETY: the caller has `P` numbers there. Only the lowest bits of an index count.
+        unsafe fn look_up<const P: usize>(table: *const f32, argmax: __m256i) -> Self {
+            // SAFETY: the level is available; the caller has `P` elements there. Permutations ignore higher bits.
             unsafe {
                 if P == 4 {
-                    return V8x32(_mm256_permutevar_ps(_mm256_broadcast_ps(&*table.cast()), places));
+                    return V8x32(_mm256_permutevar_ps(_mm256_broadcast_ps(&*table.cast()), argmax));
                 }
-                let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), places);
-                let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.add(8)), places);
-                let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(places));
+                let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), argmax);
+                let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.add(8)), argmax);
+                let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(argmax));
                 V8x32(_mm256_blendv_ps(low, high, is_high))
             }
         }
     }
 }
 
-/// One call of a register kernel: sums over the windows of an image for a few taps and a vector of filters or two.
+/// The arguments of a microkernel: sums over windows of an image, for a few taps and one or two vectors of filters.
 struct Sums {
     /// The image's table.
     table: *const f32,
-    /// Where in it the windows and the taps begin.
+    /// Offset of each window in the table, in words, and the number of windows.
     windows: *const usize,
     count: usize,
+    /// Offset of each tap from the window, in words.
     taps: *const usize,
-    /// Gradients, f32 or bf16, and places of the first window, `row` elements from those of the next.
+    /// Gradients of the first window, f32 or bf16, `row` elements from those of the next.
     dy: *const u8,
-    place: *const u8,
+    argmax: *const u8,
     row: usize,
-    /// How far in the table two windows lie apart that an entry has the elements of.
+    /// Words in the table between the two windows whose elements are in one entry; see [`pair_sums`].
     pair: usize,
-    /// Added to: a row of filters for each tap, and one for the bias.
+    /// f32[taps, filters] that is added to, `sum_row` elements from row to row.
     sum: *mut f32,
     sum_row: usize,
+    /// The bias's gradient, which is added to, or null.
     bias: *mut f32,
 }
 
-/// `K` taps of `N` vectors of filters, by tables of `P` entries. `NARROW`: gradients are bf16.
+/// The microkernel: `K` taps of `N` vectors of filters, with tables whose entries have `P` elements. `NARROW`:
+/// gradients are bf16.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, const N: usize>(s: &Sums) {
-    // SAFETY: the caller's tables and arrays cover the windows, `K` taps and `N` vectors; the level is available.
+    // SAFETY: the caller's table and arrays have the windows, `K` taps and `N` vectors; the level is available.
     unsafe {
         let zero = V::splat(0.0);
         let (mut acc, mut bias) = ([[zero; N]; K], [zero; N]);
@@ -171,21 +178,21 @@ unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, co
         let mut at = 0;
         for w in 0..s.count {
             let table = s.table.add(*s.windows.add(w));
-            let (mut places, mut g) = ([V::places(s.place.add(at)); N], [zero; N]);
+            let (mut argmax, mut g) = ([V::load_argmax(s.argmax.add(at)); N], [zero; N]);
             for j in 0..N {
                 let at = at + j * V::LANES;
-                places[j] = V::places(s.place.add(at));
+                argmax[j] = V::load_argmax(s.argmax.add(at));
                 let dy = if NARROW {
                     V::load_wide(s.dy.cast::<u16>().add(at))
                 } else {
                     V::load(s.dy.cast::<f32>().add(at))
                 };
-                g[j] = dy.alive(places[j]);
+                g[j] = dy.alive(argmax[j]);
                 bias[j] = bias[j].add(g[j]);
             }
             for k in 0..K {
                 for j in 0..N {
-                    acc[k][j] = V::look_up::<P>(table.add(taps[k]), places[j]).mul_add(g[j], acc[k][j]);
+                    acc[k][j] = V::look_up::<P>(table.add(taps[k]), argmax[j]).mul_add(g[j], acc[k][j]);
                 }
             }
             at += s.row;
@@ -203,8 +210,8 @@ unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, co
     }
 }
 
-/// Bytes of a table's entry for each lane and its gradients: of the window whose gradients and places begin at `at` and,
-/// where `both`, of the next one.
+/// The byte indices that select each lane's pair of bf16 from a table entry, and the lane's pair of gradients: of the
+/// window whose gradients and argmax begin at `at` and, where `both`, of the next one.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn pair_of_windows(
@@ -215,12 +222,12 @@ unsafe fn pair_of_windows(
     use std::arch::x86_64::*;
     // SAFETY: as for `pair_sums`.
     unsafe {
-        // Elements and gradients of a window; of a dead place, zero.
+        // The argmax and the gradient of each lane of a window. The gradient is zero where the argmax is dead.
         let window = |at: usize| {
-            let places = _mm512_cvtepu8_epi32(_mm_loadu_si128(s.place.add(at).cast()));
-            let alive = _mm512_cmplt_epu32_mask(places, _mm512_set1_epi32(DEAD as i32));
+            let argmax = _mm512_cvtepu8_epi32(_mm_loadu_si128(s.argmax.add(at).cast()));
+            let alive = _mm512_cmplt_epu32_mask(argmax, _mm512_set1_epi32(DEAD as i32));
             let dy = _mm256_loadu_si256(s.dy.cast::<u16>().add(at).cast());
-            (_mm512_and_si512(places, _mm512_set1_epi32(3)), _mm512_maskz_cvtepu16_epi32(alive, dy))
+            (_mm512_and_si512(argmax, _mm512_set1_epi32(3)), _mm512_maskz_cvtepu16_epi32(alive, dy))
         };
         let (mut p, mut d) = window(at);
         if both {
@@ -228,21 +235,23 @@ unsafe fn pair_of_windows(
             p = _mm512_or_si512(p, _mm512_slli_epi32::<16>(q));
             d = _mm512_or_si512(d, _mm512_slli_epi32::<16>(e));
         }
-        // Bytes of the entry: two for each element. Of a window without a neighbour the upper ones are zeros, not
-        // an element that may be infinite.
+        // An element of an entry has two bytes. Without a second window the shuffle writes zeros for it, not an element
+        // that may be infinite, whose product with a zero gradient would be NaN.
         let bytes = _mm512_or_si512(_mm512_slli_epi32::<1>(p), _mm512_slli_epi32::<9>(p));
         let from = if both { 0x0908_0100 } else { 0x8080_0100u32 as i32 };
         (_mm512_add_epi8(bytes, _mm512_set1_epi32(from)), d)
     }
 }
 
-/// As [`sums`], two neighbouring windows at a time: pairs of bf16, of the windows' elements by pairs of gradients.
+/// [`sums`] for bf16, two adjacent windows at a time: a lane's pair of elements times its pair of gradients
+/// (VDPBF16PS). A table entry has four elements of one window and four of the next, where that is `pair` words further
+/// on.
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::needless_range_loop)] // As above.
 #[inline(always)]
 unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
     use std::arch::x86_64::*;
-    // SAFETY: as for `sums`, of gradients of bf16 and by tables of `Pairs`.
+    // SAFETY: as for `sums`; gradients are bf16, and the table was filled by `Pairs`.
     unsafe {
         let pairs = |sum: __m512, a: __m512i, b: __m512i| {
             _mm512_dpbf16_ps(
@@ -263,17 +272,17 @@ unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
             let first = *s.windows.add(w);
             let both = w + 1 < s.count && *s.windows.add(w + 1) == first + s.pair;
             let table = s.table.add(first);
-            let (mut places, mut g) = ([zero; N], [zero; N]);
+            let (mut argmax, mut g) = ([zero; N], [zero; N]);
             for j in 0..N {
                 let d;
-                (places[j], d) = pair_of_windows(s, at + j * 16, both);
+                (argmax[j], d) = pair_of_windows(s, at + j * 16, both);
                 g[j] = d;
                 bias[j] = pairs(bias[j], d, ones);
             }
             for k in 0..K {
                 let entry = _mm512_broadcast_i32x4(_mm_loadu_si128(table.add(taps[k]).cast()));
                 for j in 0..N {
-                    acc[k][j] = pairs(acc[k][j], _mm512_shuffle_epi8(entry, places[j]), g[j]);
+                    acc[k][j] = pairs(acc[k][j], _mm512_shuffle_epi8(entry, argmax[j]), g[j]);
                 }
             }
             let more = 1 + both as usize;
@@ -292,7 +301,7 @@ unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
     }
 }
 
-/// A register kernel for a number of taps up to the level's.
+/// A microkernel for a number of taps, at most [`Shape::taps`].
 type SumKernel = unsafe fn(usize, &Sums);
 
 macro_rules! kernels {
@@ -332,13 +341,16 @@ pair_kernels!(pairs_x1, 1, [1 2 3 4 5 6 7 8 9 10 11 12]);
 #[cfg(target_arch = "x86_64")]
 pair_kernels!(pairs_x2, 2, [1 2 3 4 5 6 7 8 9 10 11 12]);
 
-/// The kernels of a level for one vector and for more, its lanes and the most taps that they take.
+/// The microkernels of a level.
 #[derive(Clone, Copy)]
 struct Shape {
+    /// For one vector of filters.
     one: SumKernel,
-    /// And how many vectors that is.
+    /// For several, and how many these are.
     more: (SumKernel, usize),
+    /// Filters of a vector.
     lanes: usize,
+    /// Most taps of one call: one accumulator for each tap and vector of filters.
     taps: usize,
 }
 
@@ -353,7 +365,7 @@ fn shape<const P: usize, const NARROW: bool>(level: Level) -> Shape {
     }
 }
 
-/// As [`shape`], by tables of so many entries and gradients of a type.
+/// [`shape`] for table entries of `entry` elements and gradients of type `dtype`.
 fn shape_of(entry: usize, dtype: DType, level: Level) -> Shape {
     match (entry, dtype) {
         (4, DType::F32) => shape::<4, false>(level),
@@ -363,32 +375,63 @@ fn shape_of(entry: usize, dtype: DType, level: Level) -> Shape {
     }
 }
 
-/// The product of few terms that makes the gradients.
-fn product_of(left: &TensorType, right: &TensorType, level: Level) -> Option<FewRows> {
+/// The same with the microkernels for pairs of windows.
+#[cfg(target_arch = "x86_64")]
+fn shape_of_pairs(shape: Shape) -> Shape {
+    Shape { one: pairs_x1, more: (pairs_x2, 2), ..shape }
+}
+
+/// No other architecture has the level.
+#[cfg(not(target_arch = "x86_64"))]
+fn shape_of_pairs(shape: Shape) -> Shape {
+    shape
+}
+
+/// The fused gradient of a step.
+pub fn fused_gradient<'a>(p: &Problem<'a>) -> std::result::Result<&'a UnpooledGradient, Refusal> {
+    match &p.step.kernel {
+        Plan::UnpooledGradient(g) => Ok(g),
+        _ => Err("it is no gradient of a pooled convolution".into()),
+    }
+}
+
+/// The product that computes `dy`, where the step has its two operands instead of an array.
+pub fn product_of(
+    g: &UnpooledGradient,
+    step: &Step,
+    level: Level,
+) -> std::result::Result<Option<FewRows>, Refusal> {
+    let [left, right] = &step.input_types[2..] else { return Ok(None) };
+    if !g.product {
+        return Ok(None);
+    }
     let types = [left.dtype; 2];
     let [left, right] = [roles(left, &[], &[0], &[1]), roles(right, &[], &[1], &[0])];
-    FewRows::new(&left, &right, types, level)
+    let product = FewRows::accept(&left, &right, types, level);
+    product.map(Some).map_err(|why| format!("of the product that computes the pooled gradient, {why}").into())
 }
 
-/// The kernel of a step; `None` where the input has no padded form.
-pub fn bind(g: &UnpooledGradient, step: &Step, target: Target) -> Option<Box<dyn Kernel>> {
-    let level = target.level.vectors();
-    let general = Box::new(UnpooledKernel::new(g, step, level)?.with_pairs(target.level));
-    Some(match fused_of(target.level) {
-        Some(fused) => TileGradient::bind(fused, g, step, (general, level)),
-        None => general,
-    })
+/// How windows are summed, one for each candidate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// im2col in registers: [`Im2col`].
+    Im2col,
+    /// Look-ups in tables of bf16, two adjacent windows at a time.
+    Bf16Pairs,
+    /// Look-ups in tables of f32.
+    LookUp,
 }
 
-/// `n` entries of four elements at `dst`: of an image at `a` those that lie as far on as `b` (four `usize`) says.
+/// Fills `n` table entries `[f32; 4]` at `dst`: of an image at `a`, the elements at these four offsets (`b`, `usize`)
+/// from each element.
 struct Fours;
 impl Tile for Fours {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as the type says.
+        // SAFETY: the arguments are those of the type's comment; the image has `n` elements from each offset on.
         unsafe {
-            let places = *b.cast::<[usize; 4]>();
-            let part = |k: usize| lanes::<f32>(a.cast::<f32>().add(places[k]).cast(), n);
+            let offsets = *b.cast::<[usize; 4]>();
+            let part = |k: usize| lanes::<f32>(a.cast::<f32>().add(offsets[k]).cast(), n);
             let entries = lanes_mut::<[f32; 4]>(dst, n);
             for ((((e, a), b), c), d) in
                 entries.iter_mut().zip(part(0)).zip(part(1)).zip(part(2)).zip(part(3))
@@ -399,24 +442,25 @@ impl Tile for Fours {
     }
 }
 
-/// `n` entries of eight bf16 at `dst`: of an image of such values at `a` those that lie as far on as `b` (four `usize`) says, and
-/// the same for the window that lies as many elements further on as the fifth says, if the image goes on so far.
+/// Fills `n` table entries of eight bf16 at `dst`: of an image of bf16 widened to f32 at `a`, the elements at four
+/// offsets (`b`, `usize`) from each element, then the same for the window that begins as many elements further on as
+/// the fifth number at `b` says; zeros where the image ends before that.
 struct Pairs;
 impl Tile for Pairs {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as the type says.
+        // SAFETY: as for `Fours`; second windows are read only where they lie inside the image.
         unsafe {
-            let [places @ .., step] = *b.cast::<[usize; 5]>();
+            let [offsets @ .., step] = *b.cast::<[usize; 5]>();
             let part = |from: usize, n: usize| lanes::<u32>(a.cast::<u32>().add(from).cast(), n);
             let two = |x: &u32, y: &u32| x >> 16 | y & 0xffff_0000;
             let (entries, both) = (lanes_mut::<[u32; 4]>(dst, n), n.saturating_sub(step));
-            let [p, q, r, s] = places.map(|place| part(place, n));
+            let [p, q, r, s] = offsets.map(|offset| part(offset, n));
             for (i, e) in entries[both..].iter_mut().enumerate() {
                 let i = both + i;
                 *e = [two(&p[i], &q[i]), two(&r[i], &s[i]), 0, 0];
             }
-            let next = places.map(|place| part(place + step.min(n), both));
+            let next = offsets.map(|offset| part(offset + step.min(n), both));
             let first = p.iter().zip(q).zip(r.iter().zip(s));
             let second = next[0].iter().zip(next[1]).zip(next[2].iter().zip(next[3]));
             for (e, (((p, q), (r, s)), ((t, u), (v, w)))) in entries[..both].iter_mut().zip(first.zip(second))
@@ -427,115 +471,128 @@ impl Tile for Pairs {
     }
 }
 
-/// See the module text.
-struct UnpooledKernel {
+/// The microkernels of a method and what fills their tables, or why there are none.
+fn microkernels(
+    method: Method,
+    entry: usize,
+    dtype: DType,
+    level: Level,
+) -> std::result::Result<(Shape, TileFn), Refusal> {
+    let shape = shape_of(entry, dtype, level);
+    match method {
+        Method::Bf16Pairs if dtype != DType::BF16 => Err("its gradients are no bf16".into()),
+        Method::Bf16Pairs if entry != 4 => Err("its windows have more than 4 elements".into()),
+        Method::Bf16Pairs => Ok((shape_of_pairs(shape), level.tile::<Pairs>())),
+        _ => Ok((shape, level.tile::<Fours>())),
+    }
+}
+
+/// The gradient of a pooled convolution's kernel and bias on vectors. Operands and results are those of
+/// [`UnpooledGradient`].
+pub struct ConvPoolGradient {
     input: Padded,
     dtype: DType,
     level: Level,
     batch: usize,
-    /// Elements of the input, and of one of its images with padding.
+    /// Elements of the input.
     elements: usize,
+    /// Elements of one image with padding.
     image: usize,
-    /// Where a window's elements lie in an image, relative to its first; as many as a table entry has.
-    places: Vec<usize>,
-    /// Entries' size in words of 32 bits, and what fills those of four.
+    /// Offsets in an image of a window's elements from its first one, as many as a table entry has.
+    window_offsets: Vec<usize>,
+    /// Size of a table entry in words of 32 bits: 4 or 16.
     entry: usize,
+    /// Fills tables whose entries have 4 words.
     fill: TileFn,
-    /// How far in a table two windows lie apart that are taken at a time.
+    /// Words in a table between two windows that are summed as a pair.
     pair: usize,
-    /// Where each window and each tap begins in an image's table.
+    /// Where each window begins in an image's table, in words.
     windows: Vec<usize>,
+    /// Offset of each tap in the table, in words.
     taps: Vec<usize>,
-    /// Taps that are summed together.
+    /// Taps of one call of a microkernel.
     block: usize,
     features: usize,
-    /// Rounded up to whole vectors.
+    /// Features rounded up to whole vectors.
     padded: usize,
     shape: Shape,
     /// Types of the results: the kernel's gradient and, perhaps, the bias's.
     to: Vec<DType>,
     images_per_part: usize,
-    /// What makes the gradients, where that is done here: a product for a strip of windows, or what sums over patches.
+    /// Computes `dy`, where the step has a product's operands instead.
     product: Option<FewRows>,
-    patches: Option<Patches>,
-    /// Windows of an image that are gone through together.
+    /// Replaces tables and their microkernels.
+    im2col: Option<Im2col>,
+    /// Windows of an image whose gradients are computed together.
     strip: usize,
 }
 
-/// Gradients and places of one part's images: where they lie, and how gradients are made.
+/// The operands as all parts share them.
 struct Given {
     x: *const f32,
-    place: *const u8,
-    /// The gradients, or the product's right operand.
+    argmax: *const u8,
+    /// The pooled gradient, or the product's right operand.
     dy: *const u8,
     /// The product's left operand.
     left: *const f32,
 }
 
-/// Images of a part, and windows of an image that are gone through together.
+/// Images of a part, and windows of an image whose gradients are computed together.
 fn portions(
     product: &Option<FewRows>,
-    patches: &Option<Patches>,
+    im2col: &Option<Im2col>,
     batch: usize,
     [windows, features]: [usize; 2],
 ) -> (usize, usize) {
-    // Whole calls of what makes them: each reads the right operand anew.
-    let together = match (product, patches) {
-        (Some(product), None) => MADE_IMAGES / product.rows() * product.rows(),
-        (Some(_), Some(_)) => MADE_IMAGES,
+    // A multiple of the product's register tile: each call reads the right operand anew.
+    let together = match (product, im2col) {
+        (Some(product), None) => PRODUCT_IMAGES / product.rows() * product.rows(),
+        (Some(_), Some(_)) => PRODUCT_IMAGES,
         _ => 1,
     };
     let images_per_part = batch.div_ceil(MOST_PARTS).max(1).next_multiple_of(together);
-    let strip = match (product, patches) {
-        (Some(_), None) => MADE / images_per_part.min(batch).max(1) / features,
-        (Some(_), Some(patches)) => MADE_NUMBERS / patches.numbers(),
+    let strip = match (product, im2col) {
+        (Some(_), None) => PRODUCT_ELEMENTS / images_per_part.min(batch).max(1) / features,
+        (Some(_), Some(im2col)) => IM2COL_ELEMENTS / im2col.patch_elements(),
         _ => windows,
     };
     (images_per_part, strip.clamp(1, windows.max(1)))
 }
 
-impl UnpooledKernel {
-    fn new(g: &UnpooledGradient, step: &Step, level: Level) -> Option<UnpooledKernel> {
-        let (x, place, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+impl ConvPoolGradient {
+    pub fn new(p: &Problem<'_>, method: Method) -> std::result::Result<ConvPoolGradient, Refusal> {
+        let g = fused_gradient(p)?;
+        let (step, level) = (p.step, p.target.level.vectors());
+        let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let dtype = step.input_types[2].dtype;
-        let product = match &step.input_types[2..] {
-            [left, right] if g.product => Some(product_of(left, right, level)?),
-            _ => None,
-        };
+        let product = product_of(g, step, level)?.map(|product| product.with_pairs(p.target.level));
         let c = &g.conv;
-        let input = Padded::new(x, &c.padding, &c.lhs_dilation)?;
-        let (channels, features) = (x.shape[3], place.shape[3]);
-        // A full-size gradient's pixel lies so many elements further on in the image.
+        let input = Padded::new(x, &c.padding, &c.lhs_dilation);
+        let input = input.ok_or("its padding crops more than there is")?;
+        let (channels, features) = (x.shape[3], argmax.shape[3]);
+        // Elements of the image from one pixel of the convolution's result to the next.
         let pixel = [0, 1].map(|i| input.strides[i] * c.rhs_dilation[i]);
-        let size = g.unpool.window[0] * g.unpool.window[1];
-        let entry = if size <= 4 { 4 } else { 16 };
-        let shape = shape_of(entry, dtype, level);
+        let entry = if g.unpool.window[0] * g.unpool.window[1] <= 4 { 4 } else { 16 };
+        let (shape, fill) = microkernels(method, entry, dtype, level)?;
+        let im2col = (method == Method::Im2col).then(|| Im2col::new(g, step, &input, level)).transpose()?;
         let in_table = |all: Vec<usize>| all.into_iter().map(|at| at * entry).collect::<Vec<usize>>();
-        let taps = in_table(offsets(
-            [0, 1].map(|i| (dk.shape[i], input.strides[i] * c.strides[i])).into_iter().chain([(channels, 1)]),
-        ));
+        let taps = [0, 1].map(|i| (dk.shape[i], input.strides[i] * c.strides[i]));
+        let taps = in_table(offsets(taps.into_iter().chain([(channels, 1)])));
         let blocks = taps.len().div_ceil(shape.taps);
-        let batch = x.shape[0];
-        let windows = place.shape[1] * place.shape[2];
-        let kernel = ([dk.shape[0], dk.shape[1]], channels);
-        let patches = match features.is_multiple_of(LANES) && dtype == DType::F32 {
-            true => Patches::new(g, &input, kernel, [place.shape[1], place.shape[2]], level),
-            false => None,
-        };
-        let (images_per_part, strip) = portions(&product, &patches, batch, [windows, features]);
-        Some(UnpooledKernel {
+        let windows = [0, 1].map(|i| (argmax.shape[i + 1], pixel[i] * g.unpool.strides[i]));
+        let windows = in_table(offsets(windows.into_iter()));
+        let (images_per_part, strip) = portions(&product, &im2col, x.shape[0], [windows.len(), features]);
+        Ok(ConvPoolGradient {
             dtype,
             level,
-            batch,
+            batch: x.shape[0],
             elements: x.elements(),
             image: input.image,
-            places: offsets([0, 1].map(|i| (g.unpool.window[i], pixel[i])).into_iter()),
+            window_offsets: offsets([0, 1].map(|i| (g.unpool.window[i], pixel[i])).into_iter()),
             entry,
-            fill: level.tile::<Fours>(),
+            fill,
             pair: pixel[1] * g.unpool.strides[1] * entry,
-            windows: in_table(offsets(
-                [0, 1].map(|i| (place.shape[i + 1], pixel[i] * g.unpool.strides[i])).into_iter(),
-            )),
+            windows,
             block: taps.len().div_ceil(blocks),
             taps,
             features,
@@ -544,29 +601,18 @@ impl UnpooledKernel {
             to: step.output_types.iter().map(|t| t.dtype).collect(),
             images_per_part,
             product,
-            patches,
+            im2col,
             strip,
             input,
         })
     }
 
-    /// With products of bf16 pairs, where a level has those that are fast.
-    fn with_pairs(mut self, level: Level) -> UnpooledKernel {
-        self.product = self.product.map(|product| product.with_pairs(level));
-        #[cfg(target_arch = "x86_64")]
-        if level == Level::Avx512Bf16 && self.dtype == DType::BF16 && self.entry == 4 {
-            self.shape = Shape { one: pairs_x1, more: (pairs_x2, 2), ..self.shape };
-            self.fill = level.vectors().tile::<Pairs>();
-        }
-        self
-    }
-
-    /// Bytes of the product's left operand as vectors.
+    /// Bytes of the product's left operand with each number as a vector, for [`Im2col`].
     fn spread_bytes(&self) -> usize {
-        match (&self.product, &self.patches) {
+        match (&self.product, &self.im2col) {
             (Some(product), Some(_)) => {
                 let (terms, between, _) = product.terms();
-                Patches::spread_len(terms * between) * 4
+                Im2col::spread_len(terms * between) * 4
             }
             _ => 0,
         }
@@ -576,73 +622,79 @@ impl UnpooledKernel {
         self.batch.div_ceil(self.images_per_part)
     }
 
-    /// Sums of one part: a row for each tap, and one for the bias.
+    /// Elements of one part's sums: a row of filters for each tap, and one for the bias.
     fn sums(&self) -> usize {
         (self.taps.len() + 1) * self.padded
     }
 
-    /// Bytes of the input as f32, where it is not.
+    /// Bytes of the input converted to f32, where it is not f32.
     fn wide_bytes(&self) -> usize {
         if self.dtype == DType::F32 { 0 } else { (self.elements * 4).next_multiple_of(64) }
     }
 
-    /// Whether gradients and places are used where they lie.
+    /// Whether gradients and argmax have whole vectors of features, and are read without a copy.
     fn direct(&self) -> bool {
         self.padded == self.features
     }
 
-    /// Lays an image out for look-ups: an entry for each element from which a whole window lies in the image.
+    /// Fills an image's table: an entry for each element at which a whole window can begin.
     unsafe fn fill_table(&self, x: *const f32, table: *mut f32) {
-        let n = self.image - self.places.last().copied().unwrap_or(0);
-        // SAFETY: the image has `image` elements and the table as many entries.
+        let n = self.image - self.window_offsets.last().copied().unwrap_or(0);
+        // SAFETY: the image has `image` elements, and the table room for as many entries.
         unsafe {
-            if let Some(patches) = &self.patches {
-                return patches.fill(x, table);
+            if let Some(im2col) = &self.im2col {
+                return im2col.fill(x, table);
             }
             if self.entry == 4 {
-                let mut places = [0; 5];
-                places.iter_mut().zip(&self.places).for_each(|(to, place)| *to = *place);
-                places[4] = self.pair / self.entry;
-                let (x, places) = (x.cast(), (&raw const places).cast());
-                return (self.fill)(table.cast(), x, places, x, n);
+                let mut offsets = [0; 5];
+                offsets.iter_mut().zip(&self.window_offsets).for_each(|(to, offset)| *to = *offset);
+                offsets[4] = self.pair / self.entry;
+                let (x, offsets) = (x.cast(), (&raw const offsets).cast());
+                return (self.fill)(table.cast(), x, offsets, x, n);
             }
-            for k in 0..self.places.len() {
-                for (i, x) in lanes::<f32>(x.add(self.places[k]).cast(), n).iter().enumerate() {
+            for k in 0..self.window_offsets.len() {
+                for (i, x) in lanes::<f32>(x.add(self.window_offsets[k]).cast(), n).iter().enumerate() {
                     *table.add(i * self.entry + k) = *x;
                 }
             }
         }
     }
 
-    /// Gradients and places of some windows of one image, in whole vectors.
-    unsafe fn pack(&self, (dy, place): (*const u8, *const u8), count: usize, to: *mut u8, places: *mut u8) {
+    /// Copies gradients and argmax of some windows of one image to rows of whole vectors. Features that are added are
+    /// [`DEAD`].
+    unsafe fn pack(
+        &self,
+        (dy, argmax): (*const u8, *const u8),
+        count: usize,
+        (to, argmax_to): (*mut u8, *mut u8),
+    ) {
         let (f, size) = (self.features, self.dtype.size());
-        // SAFETY: an image has that many windows; the copies have room for them in whole vectors.
+        // SAFETY: the caller's arrays have `count` windows, and the copies room for them in whole vectors.
         unsafe {
             for w in 0..count {
                 let row = to.add(w * self.padded * size);
                 std::ptr::copy_nonoverlapping(dy.add(w * f * size), row, f * size);
-                std::ptr::copy_nonoverlapping(place.add(w * f), places.add(w * self.padded), f);
-                places.add(w * self.padded + f).write_bytes(DEAD, self.padded - f);
+                std::ptr::copy_nonoverlapping(argmax.add(w * f), argmax_to.add(w * self.padded), f);
+                argmax_to.add(w * self.padded + f).write_bytes(DEAD, self.padded - f);
             }
         }
     }
 
-    /// Adds the sums of some windows of one image, whose gradients and places these are.
+    /// Adds the sums of some windows of one image; `dy` and `argmax` are those of the first of these windows.
     unsafe fn windows(
         &self,
         table: *const f32,
-        (dy, place): (*const u8, *const u8),
+        (dy, argmax): (*const u8, *const u8),
         windows: &Range<usize>,
         sum: *mut f32,
     ) {
-        if let Some(patches) = &self.patches {
+        if let Some(im2col) = &self.im2col {
             let dy = dy.cast::<f32>().wrapping_sub(windows.start * self.features);
-            let place = place.wrapping_sub(windows.start * self.features);
+            let argmax = argmax.wrapping_sub(windows.start * self.features);
             let (factors, factor_term, terms, term) = (std::ptr::null(), 0, 0, 0);
             let gradients = Gradients { dy, term, factors, factor_term, terms };
-            // SAFETY: by the caller's promise.
-            unsafe { patches.sums(table, (place, 1), windows.clone(), gradients, (sum, self.features)) };
+            // SAFETY: by the caller's promise; the features are whole vectors, as `Im2col::new` has checked.
+            unsafe { im2col.sums(table, (argmax, 1), windows.clone(), gradients, (sum, self.features)) };
             return;
         }
         let bias = sum.wrapping_add(self.taps.len() * self.padded);
@@ -657,7 +709,7 @@ impl UnpooledKernel {
                     count: windows.len(),
                     taps: self.taps[tap..].as_ptr(),
                     dy: dy.wrapping_add(j * self.dtype.size()),
-                    place: place.wrapping_add(j),
+                    argmax: argmax.wrapping_add(j),
                     row: self.padded,
                     pair: self.pair,
                     sum: sum.wrapping_add(tap * self.padded + j),
@@ -665,24 +717,24 @@ impl UnpooledKernel {
                     bias: if tap == 0 { bias.wrapping_add(j) } else { std::ptr::null_mut() },
                 };
                 let taps = self.block.min(self.taps.len() - tap);
-                // SAFETY: tables stay inside the image's; rows have whole vectors.
+                // SAFETY: offsets of windows and taps stay inside the image's table; rows have whole vectors.
                 unsafe { run(taps, &s) };
             }
         }
     }
 
-    /// Elements of one image's table.
+    /// Words of one image's table.
     fn table(&self) -> usize {
-        self.patches.as_ref().map_or((self.image * self.entry).next_multiple_of(16), Patches::table)
+        self.im2col.as_ref().map_or((self.image * self.entry).next_multiple_of(16), Im2col::table)
     }
 
-    /// Bytes of the scratch of one part: tables (one where images are gone through one after the other), gradients that
-    /// are made, gradients and places in whole vectors.
+    /// Bytes of a part's scratch: tables (one for each image where a product computes `dy`, otherwise one that all
+    /// images use in turn), gradients that a product computes, gradients and argmax in whole vectors.
     fn part_bytes(&self) -> [usize; 3] {
         let (tables, made) = match self.product {
             Some(_) => {
                 let images = self.images_per_part.min(self.batch);
-                let made = if self.patches.is_some() { 0 } else { images * self.strip * self.features };
+                let made = if self.im2col.is_some() { 0 } else { images * self.strip * self.features };
                 (images, made * self.dtype.size())
             }
             None => (1, 0),
@@ -698,17 +750,17 @@ impl UnpooledKernel {
         let [tables, made, packed] = self.part_bytes();
         with_scratch(tables + made + packed, |memory| {
             let (made, rows) = (memory.wrapping_add(tables), memory.wrapping_add(tables + made));
-            let places = rows.wrapping_add(self.strip * self.padded * 4);
+            let packed = (rows, rows.wrapping_add(self.strip * self.padded * 4));
             // SAFETY: operands have the shapes of `new`; scratch has room for the tables, a strip's gradients and an
             // image's rows; the sum is this part's.
             unsafe {
                 sum.write_bytes(0, self.sums());
                 for start in (0..count).step_by(self.strip) {
                     let strip = start..(start + self.strip).min(count);
-                    if let (Some(product), Some(patches)) = (&self.product, &self.patches) {
+                    if let (Some(product), Some(im2col)) = (&self.product, &self.im2col) {
                         let tables = memory.cast::<f32>();
                         for (nth, image) in images.clone().enumerate().filter(|_| start == 0) {
-                            patches.fill(given.x.add(image * self.image), tables.add(nth * self.table()));
+                            im2col.fill(given.x.add(image * self.image), tables.add(nth * self.table()));
                         }
                         let (terms, between, term) = product.terms();
                         let gradients = Gradients {
@@ -718,8 +770,8 @@ impl UnpooledKernel {
                             factor_term: between * LANES,
                             terms,
                         };
-                        let place = (given.place.add(images.start * count * f), images.len());
-                        patches.sums(tables, place, strip, gradients, (sum, f));
+                        let argmax = (given.argmax.add(images.start * count * f), images.len());
+                        im2col.sums(tables, argmax, strip, gradients, (sum, f));
                         continue;
                     }
                     let row = strip.len() * f;
@@ -733,24 +785,24 @@ impl UnpooledKernel {
                             Some(_) => made.add((image - images.start) * row * size).cast_const(),
                             None => given.dy.add(at * size),
                         };
-                        let mut lying = (dy, given.place.add(at));
+                        let mut operands = (dy, given.argmax.add(at));
                         if !self.direct() {
-                            self.pack(lying, strip.len(), rows, places);
-                            lying = (rows.cast_const(), places.cast_const());
+                            self.pack(operands, strip.len(), packed);
+                            operands = (packed.0.cast_const(), packed.1.cast_const());
                         }
                         let nth = if self.product.is_some() { image - images.start } else { 0 };
                         let table = memory.cast::<f32>().add(nth * self.table());
                         if start == 0 {
                             self.fill_table(given.x.add(image * self.image), table);
                         }
-                        self.windows(table, lying, &strip, sum);
+                        self.windows(table, operands, &strip, sum);
                     }
                 }
             }
         });
     }
 
-    /// Writes rows of sums as a result of a type.
+    /// Stores rows of sums as a result of type `to`.
     unsafe fn put(&self, sums: *const f32, rows: usize, out: *mut u8, to: DType) {
         let f = self.features;
         for r in 0..rows {
@@ -766,7 +818,7 @@ impl UnpooledKernel {
     }
 }
 
-impl Kernel for UnpooledKernel {
+impl Kernel for ConvPoolGradient {
     fn scratch(&self) -> usize {
         let left = self.product.as_ref().map_or(0, |p| p.scratch() + self.spread_bytes());
         self.wide_bytes() + self.input.bytes() + (self.parts() + 1) * self.sums() * 4 + 64 + left
@@ -793,15 +845,15 @@ impl Kernel for UnpooledKernel {
                 None => io.inputs[2],
             };
             let mut factors = left;
-            if let (Some(product), Some(_)) = (&self.product, &self.patches) {
+            if let (Some(product), Some(_)) = (&self.product, &self.im2col) {
                 let (terms, between, _) = product.terms();
                 factors = left.add(product.scratch() / 4);
-                Patches::spread(left, terms * between, factors);
+                Im2col::spread(left, terms * between, factors);
             }
-            let (xp, place, dy) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr::of(dy));
+            let (xp, argmax, dy) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr::of(dy));
             let (sp, left) = (Ptr(sums), Ptr(factors.cast()));
             let body = |part: usize| {
-                let given = Given { x: xp.elem(0), place: place.at(0), dy: dy.at(0), left: left.elem(0) };
+                let given = Given { x: xp.elem(0), argmax: argmax.at(0), dy: dy.at(0), left: left.elem(0) };
                 self.part(part, &given, sp.elem::<f32>(part * self.sums()));
             };
             let products = (self.batch * self.windows.len() * self.padded) as f64 * self.taps.len() as f64;

@@ -1,81 +1,92 @@
-//! Sums over windows of which all that their taps see, wherever the maximum was, lies together: a patch.
+//! The sums of [`ConvPoolGradient`](super::gradient::ConvPoolGradient) by im2col patches in vector registers.
 //!
-//! An image is laid out as a patch for each window. A lane finds a tap's element at the place of its maximum, from the tap's
-//! own place on: one permutation of a short vector. Gradients are read, or made on the way as products of few terms: a window
-//! of a few images at a time, so that they never leave the nearest cache.
+//! An image is copied to one patch for each window: all input elements that the taps read for any argmax. Lanes are
+//! filters. For a tap, a lane needs the patch element at (offset of its argmax) + (offset of the tap): a load of 8
+//! elements from the tap's offset on, and one permutation by the offset of the argmax. Gradients are read from an
+//! array, or computed on the way as a product with a short K, for one window of a few images at a time, so that they
+//! never leave L1.
 
 use crate::kernel::padded::{Padded, offsets};
+use crate::select::Refusal;
 use crate::simd::level::Level;
-use systole_compile::UnpooledGradient;
+use systole_compile::{Step, UnpooledGradient};
+use systole_ir::DType;
 
-/// Numbers of a vector.
+/// Lanes of a vector of f32.
 pub const LANES: usize = 16;
-/// Most numbers of a patch.
-const MOST_NUMBERS: usize = 64;
-/// Numbers that a tap sees from its own first one on.
+/// Most elements of a patch.
+const MOST_ELEMENTS: usize = 64;
+/// Elements that are loaded for a tap: offsets of the argmax are below this.
 const SEEN: usize = 8;
-/// Images whose gradients of one window are made at a time.
+/// Elements of a pooling window: offsets of the argmax are looked up in a vector of four.
+const WINDOW_ELEMENTS: usize = 4;
+/// Images whose gradients of one window are computed at a time.
 pub const AT_A_TIME: usize = 4;
-/// Most taps for which there are registers for the sums of two vectors of filters, and the numbers above for which there are
-/// kernels: of one vector.
+/// Most taps for which the accumulators of two vectors of filters fit the registers.
 const MOST_OF_TWO: usize = 9;
+/// Numbers of taps above that for which there are microkernels, of one vector of filters.
 const OF_ONE: [usize; 3] = [18, 20, 25];
 
-/// One call of a register kernel: sums over some windows of some images.
-struct PatchArgs {
-    /// The first window's patch of the first image, and numbers from one window's to the next one's, and from one image's.
+/// The arguments of a microkernel: sums over some windows of some images.
+struct Im2colArgs {
+    /// The first window's patch of the first image; elements from one window's to the next one's, and from one image's
+    /// to the next one's.
     patches: *const f32,
     patch: usize,
     image: usize,
     windows: usize,
     images: usize,
-    /// Where in a patch a window's elements lie (4, all below 8), and how much further on each tap's element is.
+    /// Offsets in a patch of the four elements of the pooling window, all below [`SEEN`].
     bases: *const i32,
+    /// Offset in a patch of each tap.
     taps: *const usize,
-    /// Places of the maxima, `row` elements from window to window.
-    place: *const u8,
-    place_image: usize,
+    /// Argmax of the first window of the first image; from image to image, and from window to window, in elements.
+    argmax: *const u8,
+    argmax_image: usize,
     row: usize,
-    /// Gradients of one image's windows, or the numbers of a term of these, so many elements from term to term.
+    /// Gradients of the first window of one image; or the right operand of the product that computes them, `term`
+    /// elements from one k to the next.
     dy: *const f32,
     term: usize,
-    /// Terms' factors for each image: vectors of the same number. From term to term in elements.
+    /// The product's left operand, of which each element is a whole vector of equal elements: images of one k are
+    /// contiguous, `factor_term` elements from one k to the next. `terms` is K.
     factors: *const f32,
     factor_term: usize,
     terms: usize,
-    /// Added to: a row of filters for each tap, and one for the bias.
+    /// f32[taps, filters] that is added to, `sum_row` elements from row to row.
     sum: *mut f32,
     sum_row: usize,
+    /// The bias's gradient, which is added to.
     bias: *mut f32,
 }
 
-/// A register kernel for a number of taps.
-type PatchFn = unsafe fn(usize, &PatchArgs);
+/// A microkernel for a number of taps.
+type Im2colFn = unsafe fn(usize, &Im2colArgs);
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::kernels::conv_pool::im2col::{AT_A_TIME, PatchArgs};
+    use crate::kernels::conv_pool::im2col::{AT_A_TIME, Im2colArgs};
     use std::arch::x86_64::*;
     use std::mem::MaybeUninit;
 
-    /// Gradients of a window, `N` vectors of each image.
+    /// Gradients of one window: `N` vectors for each image.
     #[repr(align(64))]
     struct Near<const N: usize>([[[MaybeUninit<f32>; 16]; N]; AT_A_TIME]);
 
-    /// Adds the products of `g` with the elements at these places of a patch.
+    /// `sum + g * patch[indices]`, lane by lane.
     ///
-    /// Written out: compilers look all taps' elements up first, and then have no registers for the sums.
+    /// In assembly: compilers move the permutations of all taps to the front, and then spill the accumulators.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    fn tap_sum(mut sum: __m512, g: __m512, places: __m512i, patch: __m512) -> __m512 {
+    fn tap_sum(mut sum: __m512, g: __m512, indices: __m512i, patch: __m512) -> __m512 {
         let _elements: __m512;
-        // SAFETY: the level is available, and nothing but registers changes.
+        // SAFETY: the level is available; the assembly touches registers only.
         unsafe {
             std::arch::asm!(
-                "vpermps {elements}, {places}, {patch}",
+                "vpermps {elements}, {indices}, {patch}",
                 "vfmadd231ps {sum}, {elements}, {g}",
                 elements = out(zmm_reg) _elements,
-                places = in(zmm_reg) places,
+                indices = in(zmm_reg) indices,
                 patch = in(zmm_reg) patch,
                 sum = inout(zmm_reg) sum,
                 g = in(zmm_reg) g,
@@ -85,7 +96,8 @@ mod x86 {
         sum
     }
 
-    /// `body` for each of `K` taps, written out: compilers make loops of many taps, whose sums would be in memory.
+    /// `body` for each of `K` taps, unrolled by the macro: compilers keep loops of many taps, and then accumulators are
+    /// in memory.
     macro_rules! each_tap {
         ($n:ident, $k:ident => $body:expr) => {
             each_tap!(@ $n, $k => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24)
@@ -98,10 +110,11 @@ mod x86 {
         };
     }
 
-    /// Gradients of a window, `at` elements from the first one, of images from `from` on.
-    #[allow(clippy::needless_range_loop)] // As below.
+    /// Computes the gradients of one window, whose columns in the product begin at `at`, for [`AT_A_TIME`] images from
+    /// `from` on.
+    #[allow(clippy::needless_range_loop)] // As for `sums`.
     #[inline(always)]
-    unsafe fn make<const N: usize>(c: &PatchArgs, from: usize, at: usize, near: &mut Near<N>) {
+    unsafe fn make<const N: usize>(c: &Im2colArgs, from: usize, at: usize, near: &mut Near<N>) {
         // SAFETY: as for `sums`.
         unsafe {
             let zero = _mm512_setzero_ps();
@@ -113,7 +126,7 @@ mod x86 {
                     b[j] = _mm512_loadu_ps(dy.add(j * 16));
                 }
                 for i in 0..AT_A_TIME {
-                    // Of one vector, loads of whole vectors would be more than one for each product.
+                    // With one vector of filters, loads of whole vectors would be more than one for each multiply-add.
                     let a = match N {
                         1 => _mm512_set1_ps(*factors.add(i * 16)),
                         _ => _mm512_loadu_ps(factors.add(i * 16)),
@@ -133,12 +146,13 @@ mod x86 {
         }
     }
 
-    /// `K` taps of `N` vectors of filters. `MADE`: gradients are products; otherwise there is one image.
+    /// The microkernel: `K` taps of `N` vectors of filters. `MADE`: gradients are computed as a product; otherwise they
+    /// are an array, and there is one image.
     #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn sums<const K: usize, const N: usize, const MADE: bool>(c: &PatchArgs) {
-        // SAFETY: the caller's arrays cover the windows, images, taps, vectors and terms; past the last image there are
-        // factors of `AT_A_TIME` more, of which nothing is used. The level is available.
+    unsafe fn sums<const K: usize, const N: usize, const MADE: bool>(c: &Im2colArgs) {
+        // SAFETY: the caller's arrays have the windows, images, taps, vectors and terms; past the last image's factors
+        // there is room for `AT_A_TIME` more, whose products are not used. The level is available.
         unsafe {
             let zero = _mm512_setzero_ps();
             let bases = _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_loadu_si128(c.bases.cast())));
@@ -146,8 +160,8 @@ mod x86 {
             let mut near = Near([[[const { MaybeUninit::uninit() }; 16]; N]; AT_A_TIME]);
             let mut from = 0;
             while from < c.images {
-                // A loop over images that were known to be few would be written out, with all of their look-ups first:
-                // these leave no registers for the sums.
+                // Hides the trip count: the compiler would unroll the loop over images and move their permutations to
+                // the front, and then spill the accumulators.
                 let images = if MADE { std::hint::black_box(AT_A_TIME.min(c.images - from)) } else { 1 };
                 for w in 0..c.windows {
                     let at = w * c.row;
@@ -156,12 +170,13 @@ mod x86 {
                     }
                     for i in 0..images {
                         let patch = c.patches.add((from + i) * c.image + w * c.patch);
-                        let place = c.place.add((from + i) * c.place_image + at);
+                        let argmax = c.argmax.add((from + i) * c.argmax_image + at);
                         let (mut base, mut g) = ([_mm512_setzero_si512(); N], [zero; N]);
                         for j in 0..N {
-                            let places = _mm_loadu_si128(place.add(j * 16).cast());
-                            let alive = !_mm_movepi8_mask(places);
-                            let lanes = _mm512_cvtepu8_epi32(places);
+                            let bytes = _mm_loadu_si128(argmax.add(j * 16).cast());
+                            // `DEAD` is the sign bit.
+                            let alive = !_mm_movepi8_mask(bytes);
+                            let lanes = _mm512_cvtepu8_epi32(bytes);
                             base[j] = _mm512_castps_si512(_mm512_permutevar_ps(bases, lanes));
                             let dy = match MADE {
                                 true => near.0.as_ptr().add(i).cast::<f32>().add(j * 16),
@@ -192,7 +207,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub unsafe fn run<const N: usize, const MADE: bool>(taps: usize, c: &PatchArgs) {
+    pub unsafe fn run<const N: usize, const MADE: bool>(taps: usize, c: &Im2colArgs) {
         macro_rules! by_taps {
             ($($k:literal)*) => {
                 match taps {
@@ -209,8 +224,8 @@ mod x86 {
     }
 }
 
-/// Kernels for one vector of filters and for two: where gradients are read, and where they are made.
-fn kernels(level: Level) -> Option<[[PatchFn; 2]; 2]> {
+/// Microkernels `[gradients are read or computed][one or two vectors of filters]`.
+fn kernels(level: Level) -> Option<[[Im2colFn; 2]; 2]> {
     match level {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => {
@@ -220,54 +235,70 @@ fn kernels(level: Level) -> Option<[[PatchFn; 2]; 2]> {
     }
 }
 
-/// How images are laid out as patches, and what sums over them.
-pub struct Patches {
-    /// Where in an image each window's patch begins, and its parts of so many numbers that lie together.
+/// How images are laid out as patches, and the microkernels that sum over them.
+pub struct Im2col {
+    /// Offset in an image of each window's patch.
     windows: Vec<usize>,
+    /// Offsets in an image of a patch's rows, and the elements of a row, which are contiguous.
     parts: Vec<usize>,
     part: usize,
+    /// Elements from one patch to the next.
     patch: usize,
+    /// See [`Im2colArgs`].
     bases: [i32; 4],
     taps: Vec<usize>,
-    kernels: [[PatchFn; 2]; 2],
+    kernels: [[Im2colFn; 2]; 2],
 }
 
-/// Gradients of a window of each image: an array, or a product.
+/// The pooled gradient: an array of one image, or a product for several images.
 #[derive(Clone, Copy)]
 pub struct Gradients {
-    /// Of one image, at the first window; or the first term's numbers, and from one term to the next.
+    /// The array at the first window of the image; or the product's right operand, and elements from one k to the next.
     pub dy: *const f32,
     pub term: usize,
-    /// The first image's factors as vectors: see [`Patches::spread`]. Null: gradients are an array.
+    /// The product's left operand as vectors, at the first image: see [`Im2col::spread`]. Null: gradients are an array.
     pub factors: *const f32,
     pub factor_term: usize,
     pub terms: usize,
 }
 
-impl Patches {
-    /// `None` where patches are too large, or at levels whose vectors are shorter. `kernel`: height and width; `windows`: rows
-    /// and columns of them.
-    pub fn new(
-        g: &UnpooledGradient,
-        input: &Padded,
-        (kernel, channels): ([usize; 2], usize),
-        windows: [usize; 2],
-        level: Level,
-    ) -> Option<Patches> {
-        let c = &g.conv;
+/// Why there is no microkernel for patches of so many elements, pooling windows of so many, and so many taps.
+fn fits(patch: usize, window: usize, taps: usize) -> Result<(), Refusal> {
+    if patch > MOST_ELEMENTS {
+        return Err("what the taps of a window read has more than 64 elements".into());
+    }
+    if window > WINDOW_ELEMENTS {
+        return Err("its windows have more than 4 elements".into());
+    }
+    if taps > MOST_OF_TWO && !OF_ONE.contains(&taps) {
+        return Err(
+            "its taps are more than 9, and not 18, 20 or 25: others would need kernels of their own".into()
+        );
+    }
+    Ok(())
+}
+
+impl Im2col {
+    /// The layout of a step, or why it does not take it.
+    pub fn new(g: &UnpooledGradient, step: &Step, input: &Padded, level: Level) -> Result<Im2col, Refusal> {
+        let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+        if step.input_types[2].dtype != DType::F32 {
+            return Err("its gradients are no f32".into());
+        }
+        if !argmax.shape[3].is_multiple_of(LANES) {
+            return Err("its features are no multiple of 16".into());
+        }
+        let (windows, kernel) = ([argmax.shape[1], argmax.shape[2]], [dk.shape[0], dk.shape[1]]);
+        let (channels, c) = (x.shape[3], &g.conv);
         let [between, taps] = [&c.rhs_dilation, &c.strides].map(|steps| [steps[0], steps[1]]);
         let size = |i: usize| (g.unpool.window[i] - 1) * between[i] + (kernel[i] - 1) * taps[i] + 1;
         let (rows, columns) = (size(0), size(1));
-        let elements = g.unpool.window.iter().product::<usize>();
         let (patch, count) = (rows * columns * channels, kernel[0] * kernel[1] * channels);
-        let mut bases = [0; 4];
-        if patch > MOST_NUMBERS
-            || elements > bases.len()
-            || (count > MOST_OF_TWO && !OF_ONE.contains(&count))
-            || input.strides[1] != channels
-        {
-            return None;
+        if input.strides[1] != channels {
+            return Err("pixels of its input are no neighbours".into());
         }
+        fits(patch, g.unpool.window.iter().product(), count)?;
+        let mut bases = [0; WINDOW_ELEMENTS];
         let line = columns * channels;
         let in_window =
             [(g.unpool.window[0], between[0] * line), (g.unpool.window[1], between[1] * channels)];
@@ -275,37 +306,37 @@ impl Patches {
             *base = at as i32;
         }
         if bases.iter().any(|&at| at as usize >= SEEN) {
-            return None;
+            return Err("the elements of a pooling window lie more than 8 apart in what its taps read".into());
         }
         let step = [0, 1].map(|i| input.strides[i] * between[i] * g.unpool.strides[i]);
-        Some(Patches {
+        Ok(Im2col {
             windows: offsets([(windows[0], step[0]), (windows[1], step[1])].into_iter()),
             parts: (0..rows).map(|row| row * input.strides[0]).collect(),
             part: line,
-            // Small ones end where a vector does, so that most taps' loads stay in one line of the cache.
+            // A small patch is padded to a vector, so that most loads of a tap stay in one cache line.
             patch: patch.max(LANES),
             bases,
             taps: offsets(
                 [(kernel[0], taps[0] * line), (kernel[1], taps[1] * channels), (channels, 1)].into_iter(),
             ),
-            kernels: kernels(level)?,
+            kernels: kernels(level).ok_or("the level has no vectors of 16 f32")?,
         })
     }
 
-    /// Numbers of a patch.
-    pub fn numbers(&self) -> usize {
+    /// Elements of a patch.
+    pub fn patch_elements(&self) -> usize {
         self.patch
     }
 
-    /// Numbers of an image's patches, and what the last taps see behind them.
+    /// Elements of an image's patches; one more patch, as loads for the last taps go beyond the last one.
     pub fn table(&self) -> usize {
         ((self.windows.len() + 1) * self.patch).next_multiple_of(LANES)
     }
 
-    /// Lays an image out.
+    /// Copies an image to patches.
     ///
     /// # Safety
-    /// `x` is an image, and `to` has room for [`table`](Patches::table) numbers.
+    /// `x` is an image, and `to` has room for [`table`](Im2col::table) elements.
     pub unsafe fn fill(&self, x: *const f32, to: *mut f32) {
         // SAFETY: by the caller's promise.
         unsafe {
@@ -318,28 +349,29 @@ impl Patches {
         }
     }
 
-    /// By pieces of a size that is known: a few loads and stores each.
+    /// By pieces of a size that the compiler knows: a few loads and stores each.
     unsafe fn fill_parts<T: Copy>(&self, x: *const f32, to: *mut f32) {
         let pieces = self.part / (size_of::<T>() / size_of::<f32>());
         for (w, window) in self.windows.iter().enumerate() {
             for (p, part) in self.parts.iter().enumerate() {
                 let from = x.wrapping_add(window + part).cast::<T>();
                 let to = to.wrapping_add(w * self.patch + p * self.part).cast::<T>();
-                // SAFETY: a patch lies inside the image.
+                // SAFETY: a patch lies inside the padded image, and `to` has room for all patches.
                 (0..pieces).for_each(|i| unsafe { *to.add(i) = *from.add(i) });
             }
         }
     }
 
-    /// Numbers of the vectors that [`spread`](Patches::spread) makes of so many.
+    /// Elements that [`spread`](Im2col::spread) makes of `count`, and room for [`AT_A_TIME`] images beyond the last
+    /// one.
     pub fn spread_len(count: usize) -> usize {
         (count + AT_A_TIME) * LANES
     }
 
-    /// A vector of each of `count` numbers.
+    /// Writes each of `count` elements as a vector of equal elements.
     ///
     /// # Safety
-    /// They are at `from`, and `to` has room for [`spread_len`](Patches::spread_len) numbers.
+    /// They are at `from`, and `to` has room for [`spread_len`](Im2col::spread_len) elements.
     pub unsafe fn spread(from: *const f32, count: usize, to: *mut f32) {
         for i in 0..count {
             // SAFETY: by the caller's promise.
@@ -347,15 +379,14 @@ impl Patches {
         }
     }
 
-    /// Adds what windows of some images have: to rows of `sum_row` filters for each tap, and behind them for the bias.
+    /// Adds the sums over some windows of some images to `sum: f32[taps + 1, filters]`, whose last row is the bias.
     ///
-    /// # Safety
-    /// `tables` are the images' patches, `place` the first image's places; all have `filters` for every window, whole
-    /// vectors. Without factors there is one image.
+    /// # Safety `tables` are the images' patches, `argmax` is that of the first image at its first window. Gradients
+    /// and argmax have `filters` elements for each window, whole vectors. Without factors there is one image.
     pub unsafe fn sums(
         &self,
         tables: *const f32,
-        (place, images): (*const u8, usize),
+        (argmax, images): (*const u8, usize),
         windows: std::ops::Range<usize>,
         gradients: Gradients,
         (sum, filters): (*mut f32, usize),
@@ -364,7 +395,7 @@ impl Patches {
         let together = if self.taps.len() > MOST_OF_TWO { 1 } else { 2 };
         for j in (0..filters).step_by(together * LANES) {
             let at = windows.start * filters + j;
-            let call = PatchArgs {
+            let call = Im2colArgs {
                 patches: tables.wrapping_add(windows.start * self.patch),
                 patch: self.patch,
                 image: self.table(),
@@ -372,8 +403,8 @@ impl Patches {
                 images,
                 bases: self.bases.as_ptr(),
                 taps: self.taps.as_ptr(),
-                place: place.wrapping_add(at),
-                place_image: self.windows.len() * filters,
+                argmax: argmax.wrapping_add(at),
+                argmax_image: self.windows.len() * filters,
                 row: filters,
                 dy: gradients.dy.wrapping_add(at),
                 term: gradients.term,

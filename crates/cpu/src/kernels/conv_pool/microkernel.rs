@@ -1,4 +1,7 @@
-//! Register kernels that compute the pixels of 2×2 windows of a convolution and keep only the greatest of each window.
+//! Microkernels of a convolution with 2×2 max pooling: the four pixels of a window are accumulators, of which only the
+//! maximum and its argmax are stored.
+//!
+//! Lanes are filters. A microkernel computes `G` windows of `N` vectors of filters: 4 · G · N accumulators.
 
 use crate::simd::bf16::Halves;
 use crate::simd::level::Level;
@@ -6,7 +9,7 @@ use crate::simd::vector::{Portable32, Vector};
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
 
-/// Vectors that can be compared, and computed with beside products and sums.
+/// Vectors with comparisons, selection, and the arithmetic that transforms need.
 ///
 /// # Safety
 /// As for [`Vector`].
@@ -16,7 +19,7 @@ pub unsafe trait Compare: Halves {
     unsafe fn mul(self, b: Self) -> Self;
     unsafe fn ge(self, b: Self) -> Self::Mask;
     unsafe fn gt(self, b: Self) -> Self::Mask;
-    /// Lanes where either is NaN.
+    /// Whether either is NaN.
     unsafe fn unordered(self, b: Self) -> Self::Mask;
     unsafe fn none() -> Self::Mask;
     unsafe fn any(a: Self::Mask, b: Self::Mask) -> bool;
@@ -26,22 +29,22 @@ pub unsafe trait Compare: Halves {
     unsafe fn pick(mask: Self::Mask, a: Self::Mask, b: Self::Mask) -> Self::Mask;
     /// `mask ? a : b`
     unsafe fn choose(mask: Self::Mask, a: Self, b: Self) -> Self;
-    /// The greater; `b` where either is NaN or both are zeros.
+    /// The maximum; `b` where either is NaN or both are zeros.
     unsafe fn max(self, b: Self) -> Self;
-    /// 2 where the argmax is in the `right` pair, and 1 more where it is the `second` of its pair; [`DEAD`] in lanes
-    /// that are dead.
+    /// Stores the argmax as bytes: 2 where it is in the `right` pair of pixels, plus 1 where it is the `second` of its
+    /// pair; [`DEAD`] in lanes of `dead`.
     unsafe fn store_argmax(p: *mut u8, right: Self::Mask, second: Self::Mask, dead: Self::Mask);
 }
 
-/// Vectors of sums.
+/// Vectors of accumulators, which may have another multiply-add than [`Compare`] vectors (pairs of bf16).
 ///
 /// # Safety
 /// As for [`Vector`].
 pub(crate) unsafe trait Sums: Vector<T = f32> {
-    /// What they are compared as.
+    /// The vectors that accumulators are compared as.
     type Compared: Compare;
     fn compared(self) -> Self::Compared;
-    /// Stores a maximum of finite sums rounded to bf16.
+    /// Stores finite maxima rounded to bf16.
     unsafe fn store_rounded(y: Self::Compared, p: *mut u16);
 }
 
@@ -59,7 +62,7 @@ unsafe impl<V: Compare> Sums for V {
     }
 }
 
-// SAFETY: plain code, available everywhere.
+// SAFETY: no instructions beyond the baseline.
 unsafe impl Compare for Portable32 {
     type Mask = [bool; 4];
     #[inline(always)]
@@ -125,7 +128,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
 
-    // SAFETY: callers keep to the level of these instructions.
+    // SAFETY: callers use it only at levels with these instructions.
     unsafe impl Compare for V16x32 {
         type Mask = __mmask16;
         #[inline(always)]
@@ -194,7 +197,7 @@ mod x86 {
         }
     }
 
-    // SAFETY: as above.
+    // SAFETY: as for `V16x32`.
     unsafe impl Sums for HalfPairs16 {
         type Compared = V16x32;
         #[inline(always)]
@@ -203,12 +206,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_rounded(y: V16x32, p: *mut u16) {
-            // SAFETY: as above.
+            // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe { HalfPairs16(y.0).store_rounded(p) }
         }
     }
 
-    // SAFETY: as above.
+    // SAFETY: as for `V16x32`.
     unsafe impl Compare for V8x32 {
         type Mask = __m256;
         #[inline(always)]
@@ -286,38 +289,40 @@ mod x86 {
     }
 }
 
-/// One call: a row of windows for one panel of filters.
+/// The arguments of a microkernel: a row of windows for one panel of filters.
 #[derive(Clone, Copy)]
 pub struct Windows {
-    /// The input at the first pixel of the first window.
+    /// The input at the first tap of the first window's first pixel.
     pub x: *const u8,
-    /// Bytes from a pixel to its right neighbour and to the one below, in the input.
+    /// Bytes of the input from a pixel of a window to the one on the right and to the one below.
     pub right: usize,
     pub down: usize,
-    /// Bytes from one window to the next, and how many windows there are.
+    /// Bytes of the input from one window to the next, and the number of windows.
     pub step: usize,
     pub windows: usize,
-    /// Where taps lie, in bytes, and how many: words of f32, or of two neighbours of bf16.
+    /// Offset of each tap's word in bytes, and their number. A word is one f32 or two adjacent bf16.
     pub taps: *const usize,
     pub count: usize,
-    /// Kernel panel: whole vectors of words for each tap, so many elements apart.
+    /// Panel of the kernel: for each tap's word a row of whole vectors, `panel` words from row to row.
     pub kernel: *const f32,
     pub panel: usize,
-    /// Whole vectors, or null.
+    /// f32, padded to whole vectors, or null.
     pub bias: *const f32,
     pub relu: Relu,
     /// Whether input and sums are known to be finite.
     pub finite: bool,
-    /// Result and argmax of the first window, whose type [`windows_shape`] was told; and from one window to the next.
+    /// Maxima of the first window, of the type of the microkernel's [`Kind`].
     pub y: *mut u8,
+    /// Argmax of the first window, or null.
     pub argmax: *mut u8,
+    /// Elements of both from one window to the next.
     pub row: usize,
-    /// Filters to write, at most those of the kernel.
+    /// Filters to store, at most those of the microkernel.
     pub columns: usize,
 }
 
-/// `body` for each of `G` windows of `N` vectors, written out: sums stay in registers only where every index is a
-/// constant from the start.
+/// `body` for each of `G` windows of `N` vectors, unrolled by the macro: accumulators stay in registers only where
+/// every index is a constant before the compiler optimises.
 macro_rules! each_cell {
     ($g:ident, $n:ident, $i:ident, $j:ident => $body:expr) => {
         each_cell!(@ $g, $n, $i, $j => $body, [0 0] [0 1] [0 2] [0 3] [1 0] [1 1] [1 2] [2 0] [2 1] [3 0])
@@ -331,21 +336,21 @@ macro_rules! each_cell {
     };
 }
 
-/// What results are.
+/// Type and rounding of results, as a const parameter.
 pub type Kind = u8;
-/// Sums that begin with the bias, as f32.
+/// f32. Accumulators begin with the bias.
 pub const WIDE: Kind = 0;
-/// Sums that are rounded to bf16 before and after the bias is added.
+/// bf16. Each pixel is rounded to bf16 before and after the bias is added.
 const ROUNDED: Kind = 1;
-/// Sums that begin with the bias, of which the maximum is rounded to bf16.
+/// bf16. Accumulators begin with the bias, and only the maximum is rounded.
 pub const STORED: Kind = 2;
 
-/// `G` windows from `first` on of `N` vectors of filters. (Plain loops: closures would not be compiled for the level.)
+/// The microkernel: `G` windows from `first` on of `N` vectors of filters. (Loops, not closures: these would not be
+/// compiled with the level's target features.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: &Windows, first: usize) {
-    // SAFETY: the caller's input covers the windows' pixels at all taps, the panel `N` vectors; the level is
-    // available.
+    // SAFETY: the caller's input has all taps of the windows' pixels, the panel `N` vectors; the level is available.
     unsafe {
         let zero = S::splat(0.0);
         let mut bias = [zero; N];
@@ -355,7 +360,7 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
             }
         }
         let mut acc = [[if KIND == ROUNDED { [zero; N] } else { bias }; 4]; G];
-        // Both rows of pixels by the same offsets: these are few enough for registers.
+        // Both rows of pixels share the offsets, so that these fit the general registers.
         let mut pixels = [[0, w.right]; G];
         for g in 0..G {
             pixels[g] = [g * w.step, g * w.step + w.right];
@@ -392,7 +397,8 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
     }
 }
 
-/// The maxima and argmax of `G` windows go out, whatever the sums are and as many filters as there are: the rare case.
+/// Stores maxima and argmax of `G` windows whose sums may be infinite or NaN, or whose filters do not fill the vectors:
+/// the rare case.
 #[inline(always)]
 unsafe fn finish_any<S: Sums, const G: usize, const N: usize, const KIND: Kind>(
     w: &Windows,
@@ -400,7 +406,8 @@ unsafe fn finish_any<S: Sums, const G: usize, const N: usize, const KIND: Kind>(
     acc: [[[S; N]; 4]; G],
     bias: [S; N],
 ) {
-    // In a loop and from memory: little code, and indices that vary would keep the sums themselves out of registers.
+    // Accumulators are copied to memory and read in a loop: that is little code, and variable indices into the
+    // accumulators themselves would keep them out of registers in the loop over taps.
     // SAFETY: as for `windows`.
     unsafe {
         let mut made: [[MaybeUninit<[S; 4]>; N]; G] = [[const { MaybeUninit::uninit() }; N]; G];
@@ -425,7 +432,7 @@ unsafe fn finish_any<S: Sums, const G: usize, const N: usize, const KIND: Kind>(
     }
 }
 
-/// The maximum and argmax of one window of finite sums go out.
+/// Stores maximum and argmax of one window whose sums are finite, at element `at`. `floor`: 0 with relu, else −∞.
 #[inline(always)]
 pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
     w: &Windows,
@@ -446,14 +453,15 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
         }
         let (left, right) = (b.max(a), d.max(c));
         let top = right.max(left);
-        // relu before and after a maximum is the same, and so is the argmax where it is alive.
+        // Relu before and after a maximum give the same maximum, and the same argmax where that is not dead.
         let y = top.max(floor);
         match KIND {
             STORED => S::store_rounded(y, w.y.cast::<u16>().add(at)),
             _ => put::<S::Compared, KIND>(y, w.y, at),
         }
         if !w.argmax.is_null() {
-            // Of the pair with the maximum, the second has it where the first has less.
+            // In the pair that has the maximum it is the second pixel where the first one is less: ties go to the
+            // first.
             let in_right = right.gt(left);
             let second = top.gt(S::Compared::choose(in_right, c, a));
             S::Compared::store_argmax(w.argmax.add(at), in_right, second, floor.ge(top));
@@ -461,7 +469,7 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
     }
 }
 
-/// The maximum and argmax of one window go out, `n` lanes of them.
+/// Stores maximum and argmax of one window, `n` lanes of them, at element `at`; sums may be infinite or NaN.
 #[inline(always)]
 pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias: V, at: usize, n: usize) {
     // SAFETY: as for `windows`.
@@ -484,7 +492,7 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
         let top = V::choose(second, top, c);
         let third = top.ge(d);
         let mut top = V::choose(third, top, d);
-        // A NaN that was passed over still is the maximum.
+        // Comparisons skip a NaN, but the maximum is NaN.
         let nan = [a.unordered(b), c.unordered(d)];
         if V::any(nan[0], nan[1]) {
             top = V::choose(nan[0], a.add(b), V::choose(nan[1], c.add(d), top));
@@ -516,6 +524,7 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
     }
 }
 
+/// Stores a vector of results at element `at`.
 #[inline(always)]
 unsafe fn put<V: Compare, const KIND: Kind>(x: V, y: *mut u8, at: usize) {
     // SAFETY: the caller has room for the lanes at element `at`.
@@ -524,14 +533,15 @@ unsafe fn put<V: Compare, const KIND: Kind>(x: V, y: *mut u8, at: usize) {
     }
 }
 
-/// A register kernel for the windows of a row.
+/// A microkernel, in a loop over the windows of a row.
 pub type WindowsKernel = unsafe fn(&Windows);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, $most:literal, [$($g:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
         unsafe fn $name<const KIND: Kind>(w: &Windows) {
-            // A window takes some hundred cycles: dividing them evenly would cost a good part of that.
+            // As many windows as fit a call, then the rest. A window takes some hundred cycles: to divide windows
+            // evenly would cost a good part of that.
             let mut from = 0;
             while from < w.windows {
                 let n = $most.min(w.windows - from);
@@ -560,34 +570,34 @@ kernels!(pairs2, HalfPairs16, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl
 kernels!(pairs3, HalfPairs16, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
 kernels!(pairs4, HalfPairs16, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
 
-/// The register kernels of a level: for panels of one vector, of two, and so on.
+/// The microkernels of a level: for panels of one vector of filters, of two, and so on.
 #[derive(Clone, Copy)]
 pub struct WindowsShape {
     kernels: &'static [WindowsKernel],
     lanes: usize,
 }
 
-/// What the windows of a convolution are computed from and to.
+/// Element types of the operands in microkernels and of the results, and where sums are rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
-    /// f32.
+    /// f32 to f32.
     Wide,
-    /// bf16 as f32 to bf16, rounded before and after the bias is added.
+    /// bf16 widened to f32, to bf16, rounded before and after the bias is added.
     Rounded,
-    /// The same, rounded once.
+    /// bf16 widened to f32, to bf16, rounded once.
     Once,
-    /// Pairs of bf16 to bf16, rounded once.
+    /// Pairs of bf16 (VDPBF16PS) to bf16, rounded once.
     Pairs,
 }
 
 impl Stored {
-    /// Bytes of an element of the input as kernels read it.
+    /// Bytes of an element of the input as microkernels read it.
     pub fn size(self) -> usize {
         if self == Stored::Pairs { 2 } else { 4 }
     }
 }
 
-/// The kernels of a level, which has products of pairs where these are asked for.
+/// The microkernels of a level of vectors. `Stored::Pairs` is only asked for where the machine has AVX512_BF16.
 pub fn windows_shape(level: Level, stored: Stored) -> WindowsShape {
     macro_rules! kinds {
         ($($name:ident)*) => {
@@ -613,13 +623,13 @@ pub fn windows_shape(level: Level, stored: Stored) -> WindowsShape {
 }
 
 impl WindowsShape {
-    /// Columns of the panels of a kernel with so many filters: as few panels as there can be, as even as can be.
+    /// Filters of a panel, where there are `features`: as few panels as possible, of about the same width.
     pub fn panel(&self, features: usize) -> usize {
         let vectors = features.div_ceil(self.lanes).max(1);
         vectors.div_ceil(vectors.div_ceil(self.kernels.len())) * self.lanes
     }
 
-    /// The kernel for so many columns of a panel.
+    /// The microkernel for a panel of `columns` filters.
     pub fn kernel(&self, columns: usize) -> WindowsKernel {
         self.kernels[columns.div_ceil(self.lanes) - 1]
     }

@@ -1,4 +1,7 @@
-//! Convolutions with the max pooling after them, and their gradients.
+//! Convolutions fused with the max pooling that follows, and the gradients of their kernels.
+//!
+//! The convolution's result is never an array: each window of it is pooled where it is computed. The forward pass
+//! stores the argmax of each window, which is all that the gradient needs of it.
 
 pub mod amx;
 pub mod amx_gradient;
@@ -12,11 +15,13 @@ pub mod winograd;
 mod winograd_tiles;
 
 use crate::kernels::conv_pool::forward::{Ask, Forward};
+use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method};
 use crate::kernels::conv_pool::pooled::PooledConvolution;
 use crate::select::{AMX, Candidate, EVERY, Family};
+use crate::simd::level::Level;
 use systole_compile::Kernel;
 
-/// Convolution, max pooling and what stands between.
+/// Convolution, bias, relu, max pooling and, where one follows, a product with few columns.
 pub static FORWARD: Family = Family {
     name: "conv_pool",
     doc: "max pooling with the convolution before it and the product after it",
@@ -32,7 +37,7 @@ pub static FORWARD: Family = Family {
             name: "amx",
             why: "bf16 where there are tile registers",
             levels: AMX,
-            accepts: |p| Ok(Box::new(amx::TilePool::new(&PooledConvolution::of(p)?)?)),
+            accepts: |p| Ok(Box::new(amx::AmxConvPool::new(&PooledConvolution::of(p)?)?)),
         },
         Candidate {
             name: "winograd",
@@ -55,20 +60,38 @@ pub static FORWARD: Family = Family {
     ],
 };
 
-/// The gradient of a pooled convolution's kernel.
+/// The gradient of a pooled convolution's kernel and bias.
 pub static GRADIENT: Family = Family {
     name: "conv_pool_gradient",
     doc: "gradients of a convolution's kernel from those of its pooled result",
     takes: |step| matches!(step.kernel, Kernel::UnpooledGradient(_)),
-    candidates: &[Candidate {
-        name: "gradient",
-        why: "takes every gradient that the compiler fuses",
-        levels: EVERY,
-        accepts: |p| match &p.step.kernel {
-            Kernel::UnpooledGradient(g) => {
-                gradient::bind(g, p.step, p.target).ok_or_else(|| "no kernel".into())
-            }
-            _ => Err("no gradient".into()),
+    candidates: &[
+        Candidate {
+            name: "amx",
+            why: "bf16 where there are tile registers: gradients are spread to whole windows, mostly zeros, which \
+                  become operands of tiles",
+            levels: AMX,
+            accepts: |p| Ok(Box::new(amx_gradient::AmxConvPoolGradient::new(p)?)),
         },
-    }],
+        Candidate {
+            name: "im2col",
+            why: "f32 by vectors of 16 filters, few channels: where all that a window's taps read has at most 64 \
+                  elements, a tap is one permutation of them. Other numbers of taps would need kernels of their own",
+            levels: &[Level::Avx512, Level::Avx512Bf16, Level::Amx],
+            accepts: |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Im2col)?)),
+        },
+        Candidate {
+            name: "bf16_pairs",
+            why: "bf16 by the instruction that multiplies pairs (AVX512_BF16), which are two neighbouring windows of \
+                  up to 4 elements",
+            levels: &[Level::Avx512Bf16],
+            accepts: |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Bf16Pairs)?)),
+        },
+        Candidate {
+            name: "lookup",
+            why: "takes every gradient that the compiler fuses: a tap is one look-up by argmax in a table of windows",
+            levels: EVERY,
+            accepts: |p| Ok(Box::new(ConvPoolGradient::new(p, Method::LookUp)?)),
+        },
+    ],
 };

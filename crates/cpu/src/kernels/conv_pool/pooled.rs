@@ -1,4 +1,4 @@
-//! A pooled convolution as its candidates see it: operands, results, and the product that may follow.
+//! A pooled convolution as its candidates see it: operands, results, and the matrix product that may follow.
 
 use crate::kernel::inner_products::InnerProducts;
 use crate::kernel::product::{Epilogue, roles};
@@ -10,25 +10,27 @@ use systole_compile::{Pool, Step};
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
-/// Why a pooled convolution is refused whose product is none that is summed image by image.
+/// Why a pooled convolution is refused that is followed by a product of another form than [`InnerProducts`].
 pub const NO_PRODUCT: &str = "the product that follows has no kernel that sums it image by image";
 
-/// Inputs are input, kernel and perhaps a bias, then those of a product; results are maxima, perhaps argmax, perhaps the
-/// product.
+/// Inputs of the step: input, kernel and, optionally, bias; then those of a product. Results: maxima; optionally
+/// argmax; optionally the product.
 #[derive(Clone, Copy)]
 pub struct PooledConvolution<'a> {
     pub c: &'a Convolution,
     pub pool: &'a Pool,
     pub step: &'a Step,
     pub target: Target,
-    /// Types of the convolution's operands, of the product's right operand and perhaps its bias, and of the maxima.
+    /// Types of the convolution's input, kernel and, optionally, bias.
     pub inputs: &'a [TensorType],
+    /// Types of the product's right operand and, optionally, its bias. Empty without a product.
     pub of_product: &'a [TensorType],
+    /// Type of the maxima.
     pub y: &'a TensorType,
 }
 
 impl<'a> PooledConvolution<'a> {
-    /// That of a step.
+    /// The pooled convolution of a step.
     pub fn of(p: &Problem<'a>) -> Result<PooledConvolution<'a>, Refusal> {
         let Plan::Pool(pool) = &p.step.kernel else { return Err("nothing is pooled".into()) };
         let c = pool.conv.as_ref().ok_or("no convolution is pooled")?;
@@ -42,7 +44,8 @@ impl<'a> PooledConvolution<'a> {
         self.inputs.len() > 2
     }
 
-    /// The product that follows: of each image's maxima, so many at a time (0: all), with the rows of a matrix.
+    /// The product that follows: each image's maxima times each row of a matrix. `at_a_time`: maxima that are
+    /// multiplied in one call (0: all).
     pub fn product(&self, at_a_time: usize, level: Level) -> Result<Option<InnerProducts>, Refusal> {
         let [right, bias @ ..] = self.of_product else { return Ok(None) };
         let y = self.y;
@@ -54,16 +57,16 @@ impl<'a> PooledConvolution<'a> {
     }
 }
 
-/// Results of the pooling.
+/// The results of pooling.
 #[derive(Clone, Copy)]
 pub struct Maxima {
     pub y: Ptr,
-    /// Which element of each window is the greatest.
+    /// The row-major number of each window's maximum.
     pub argmax: Option<Ptr>,
 }
 
 impl Maxima {
-    /// Those of a call; `product`: the last result is a product's.
+    /// The results of a call. `product`: the last one is a product's.
     pub fn of(io: &Io<'_>, product: bool) -> Maxima {
         let results = &io.outputs[..io.outputs.len() - usize::from(product)];
         Maxima { y: Ptr(results[0]), argmax: results.get(1).map(|&p| Ptr(p)) }

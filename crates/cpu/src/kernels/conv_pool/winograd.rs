@@ -1,13 +1,13 @@
-//! Windows of 2×2 pixels of a convolution by 3×3 taps from 16 products where the definition has 36: each is one tile of
-//! Winograd's F(2×2, 3×3), of which `simd/winograd.rs` tells more.
+//! 2×2 pooling windows of a convolution by Winograd F(2×2, 3×3), for few channels: a window is one output tile.
 //!
-//! For inputs of few channels, whose transforms would not pay as products of matrices. A row of windows is transformed at
-//! once, and vectors of filters take it up from there, without leaving the registers before the maximum. Additions are about
-//! as many as products of one channel; cores do them beside each other.
+//! A tile takes 16 multiplications for each channel and filter, where the definition takes 36; `simd/winograd.rs` has
+//! the transforms. With few channels, GEMMs over transformed arrays would not pay. Here the input of a row of windows
+//! is transformed first. Then lanes are filters: each transformed element is broadcast, and multiply-adds, the output
+//! transform and the maximum stay in registers.
 //!
-//! Larger kernels are sums of parts of three or two rows and columns of taps. Parts of two are those of three whose last row or
-//! column is zero, and so are four of the products then: 5×5 taps take 49 where the definition has 100. All parts add to the
-//! same transformed tile, as channels do.
+//! Larger kernels are sums of parts of three or two rows and columns of taps. A part of two is one of three with a zero
+//! last row or column, for which the products of one row or column of the tile vanish: 5×5 taps take 49
+//! multiplications, the definition 100. All parts are summed in the transformed tile, as channels are.
 
 use crate::kernels::conv_pool::microkernel::{
     Compare, Kind, STORED, Stored, WIDE, Windows, finish, finish_finite,
@@ -22,34 +22,35 @@ use systole_compile::Relu;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86::{V8x32, V16x32};
 
-/// Rows or columns of taps: a single one saves nothing, and more have not been measured.
+/// Rows and columns of taps: a single one saves nothing, and more have not been measured.
 const SIZES: std::ops::RangeInclusive<usize> = 2..=7;
-/// Most channels. Of more, rows of few windows are transformed at a time.
+/// Most channels: with more, too few windows of a row fit the transformed arrays.
 const CHANNELS: usize = 8;
-/// Products of a window that must be saved, as transforms cost some, and most that there may be: the kernel, a vector for each
-/// product, stays in the nearest cache.
+/// Multiplications of a window that must be saved, as transforms cost some.
 const WORTH: usize = 16;
+/// Most multiplications of a window: the transformed kernel, a vector for each, stays in L1.
 const MOST: usize = 400;
 
-/// Some windows of a row, transformed: of each sum or difference of two rows of pixels, three arrays over its elements:
-/// `e[i] - e[i + 2]`, `e[i] + e[i + 1]` and `e[i + 1] - e[i]`, counted in pixels. The last row of a part of three has the
-/// other sign.
+/// Arrays of one transformed row. `e` is the sum or difference of two rows of the input, with an index in pixels. The
+/// arrays are `e[i] - e[i + 2]`, `e[i] + e[i + 1]` and `e[i + 1] - e[i]`. The last row of a part of three has the
+/// opposite sign.
 const ARRAYS: usize = 3;
-/// Elements of such an array. (Their places are then known when a kernel is compiled.)
-const PART: usize = 128;
-/// Elements from one row to the next.
-const ROW: usize = ARRAYS * PART;
-/// Products of one pass over a row of windows, whose kernel stays in registers: of so many channels of parts with three rows
-/// of taps and of those with two.
+/// Elements of such an array. A constant, so that offsets of arrays and rows are immediates.
+const ARRAY_ELEMENTS: usize = 128;
+/// Elements from one transformed row to the next.
+const ROW: usize = ARRAYS * ARRAY_ELEMENTS;
+/// Most products of one pass over a row of windows, whose transformed taps stay in registers.
 const OF_PASS: usize = 24;
+/// Most channels of parts with three rows of taps in one pass.
 const MOST_THREES: usize = 6;
+/// Most channels of parts with two rows of taps in one pass.
 const MOST_TWOS: usize = 4;
-/// Windows of a row that passes are over, at most: their sums stay in the nearest cache.
+/// Most windows of a pass: their sums stay in L1.
 const WINDOWS: usize = 16;
-/// Vectors of a window between passes: two for each column of a tile.
+/// Vectors of sums of a window between passes: two for each column of a tile.
 const SUMS: usize = 8;
 
-/// `body` for each of `T` channels of parts, written out, so that the kernel stays in registers.
+/// `body` for each of `T` channels of parts, unrolled by the macro, so that transformed taps stay in registers.
 macro_rules! each_term {
     ($n:ident, $k:ident => $body:expr) => {
         each_term!(@ $n, $k => $body, 0 1 2 3 4 5)
@@ -62,55 +63,58 @@ macro_rules! each_term {
     };
 }
 
-/// One call: what [`Windows`] says of results, bias and sizes, and transformed operands.
+/// The arguments of a microkernel: [`Windows`] for results, bias and sizes, and transformed operands.
 struct Transformed<'a> {
     windows: &'a Windows,
     channels: usize,
     passes: &'a [Pass],
     run: PassesFn,
-    /// As many vectors for each vector of filters as there are products.
+    /// Products of a tile: vectors of the transformed kernel for each vector of filters.
     products: usize,
     kernel: *const f32,
     input: *const f32,
-    /// [`SUMS`] for each window.
+    /// [`SUMS`] vectors for each window.
     sums: *mut f32,
 }
 
-/// Products of a column of a tile, for all windows of a row.
+/// Some products of one column of the tile, for all windows of a row.
 struct Pass {
     column: usize,
-    /// Where in the transformed input channels of parts begin: of those with three rows of taps, which have four rows of
-    /// products, and of those with two.
+    /// Offsets in the transformed input of channels of parts with three rows of taps, each of which has four products
+    /// in a column.
     threes: SmallVec<[usize; MOST_THREES]>,
+    /// Offsets of channels of parts with two rows of taps, each of which has three.
     twos: SmallVec<[usize; MOST_TWOS]>,
     /// The number of the first product.
     first: usize,
-    /// Adds to what a pass before has left.
+    /// Whether to add to the sums of a pass before.
     add: bool,
 }
 
-/// Three or two rows and columns of taps.
+/// A part of the kernel: three or two rows and columns of taps.
 struct TapBlock {
+    /// The first row and column.
     at: [usize; 2],
     size: [usize; 2],
-    /// For each channel and column of a tile: the number of the first of its products.
+    /// For each channel and column of a tile, the number of its first product.
     products: Vec<[usize; 4]>,
 }
 
-/// What is summed up.
+/// How a kernel is cut into parts and passes.
 struct Terms {
     parts: Vec<TapBlock>,
     passes: Vec<Pass>,
-    /// Rows that are transformed: two rows of pixels, and whether they are added or the second is subtracted.
+    /// The transformed rows: two rows of the input, and whether they are added or the second is subtracted.
     rows: Vec<([usize; 2], bool)>,
+    /// Products of a tile.
     products: usize,
-    /// Pixels from the first part's to the last one's.
+    /// Pixels from the first part's input to the last one's.
     beyond: usize,
 }
 
-/// The parts of so many rows or columns of taps: where each begins, and how many it has.
+/// The parts of `taps` rows or columns: where each begins, and how many it has.
 fn parts(taps: usize) -> Vec<[usize; 2]> {
-    // As many of three as leave others of two.
+    // As many of three as possible, the rest of two.
     let threes = (0..=taps / 3).rev().find(|n| (taps - 3 * n).is_multiple_of(2)).unwrap_or(0);
     let twos = (taps - 3 * threes) / 2;
     let of = |first: usize, count: usize, size: usize| (0..count).map(move |i| [first + i * size, size]);
@@ -120,7 +124,7 @@ fn parts(taps: usize) -> Vec<[usize; 2]> {
 impl Terms {
     fn new([height, width]: [usize; 2], channels: usize) -> Terms {
         let (mut all, mut rows) = (Vec::new(), Vec::new());
-        // By rows of taps: a part's number, a channel, and where in the transformed input it begins.
+        // For parts of three and of two rows: part number, channel, offset in the transformed input.
         let mut starts: [Vec<(usize, usize, usize)>; 2] = Default::default();
         for [top, high] in parts(height) {
             let first = rows.len() * ROW;
@@ -135,12 +139,12 @@ impl Terms {
         }
         let (mut passes, mut products) = (Vec::new(), 0);
         for column in 0..4 {
-            // Parts of two columns have no last one.
+            // Parts of two columns have no products in the last column of the tile.
             let [mut threes, mut twos] = starts.each_ref().map(|starts| {
                 starts.iter().copied().filter(|s| column <= all[s.0].size[1]).collect::<VecDeque<_>>()
             });
             let mut add = false;
-            // A pass by nothing leaves zeros.
+            // At least one pass, as an empty one stores the zeros that the output transform reads.
             while !add || !threes.is_empty() || !twos.is_empty() {
                 let mut pass = Pass {
                     column,
@@ -172,21 +176,24 @@ impl Terms {
     }
 }
 
-/// What of an input is transformed.
+/// The arguments of [`transform`].
 struct InputRows<'a> {
     x: *const f32,
-    /// Elements of a row of pixels that there are, that arrays are made of, and from one row to the next.
+    /// Elements of an input row that may be read.
     seen: usize,
+    /// Elements of an array to write, rounded up to whole vectors.
     count: usize,
+    /// Elements from one input row to the next.
     down: usize,
     channels: usize,
     rows: &'a [([usize; 2], bool)],
     to: *mut f32,
 }
 
+/// The input transform of some windows of a row.
 #[inline(always)]
 unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
-    // SAFETY: the caller has the rows, of `seen` elements each, and room for whole vectors.
+    // SAFETY: the caller has the rows, of `seen` elements each, and room for all arrays in whole vectors.
     unsafe {
         let mut to = r.to;
         for &([a, b], add) in r.rows {
@@ -197,7 +204,7 @@ unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
                 let mut k = 0;
                 while k < 3 {
                     let from = at + k * r.channels;
-                    // Elements beyond the last one are of no use.
+                    // Elements beyond the last one are not used, but must not be read.
                     let lanes = V::LANES.min(r.seen.saturating_sub(from));
                     let (a, b): (V, V) = match lanes == V::LANES {
                         true => (V::load(a.add(from)), V::load(b.add(from))),
@@ -210,8 +217,8 @@ unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
                     k += 1;
                 }
                 e[0].sub(e[2]).store(to.add(at));
-                e[0].add(e[1]).store(to.add(at + PART));
-                e[1].sub(e[0]).store(to.add(at + 2 * PART));
+                e[0].add(e[1]).store(to.add(at + ARRAY_ELEMENTS));
+                e[1].sub(e[0]).store(to.add(at + 2 * ARRAY_ELEMENTS));
                 at += V::LANES;
             }
             to = to.add(ROW);
@@ -219,15 +226,16 @@ unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
     }
 }
 
-/// Where column `j` of a window's transformed tile begins. `at`: the window's first element of a channel.
+/// The address of column `j` of a window's transformed tile. `at`: offset of the window's first element of a channel.
 #[inline(always)]
 unsafe fn column(c: &Transformed<'_>, j: usize, at: usize) -> *const f32 {
     let (right, array) = [(0, 0), (1, 1), (1, 2), (1, 0)][j];
-    // SAFETY: the caller's window is there.
-    unsafe { c.input.add(at + right * c.channels + array * PART) }
+    // SAFETY: the caller's window lies inside the transformed input.
+    unsafe { c.input.add(at + right * c.channels + array * ARRAY_ELEMENTS) }
 }
 
-/// Of one channel, a column of `Aᵀ (u ⊙ v)` and a number.
+/// One channel's column `J` of `Aᵀ (u ⊙ v)`, the first step of the output transform. `start` is added to the products
+/// of row 1.
 #[inline(always)]
 unsafe fn down<V: Compare, const J: usize>(
     c: &Transformed<'_>,
@@ -235,7 +243,7 @@ unsafe fn down<V: Compare, const J: usize>(
     u: &[V; COMPONENTS],
     start: Option<V>,
 ) -> [V; 2] {
-    // SAFETY: by the caller's promise, the window's elements are there.
+    // SAFETY: the caller's window lies inside the transformed input.
     unsafe {
         let x = column(c, J, at);
         let v = [V::splat(*x), V::splat(*x.add(ROW)), V::splat(*x.add(2 * ROW)), V::splat(*x.add(3 * ROW))];
@@ -248,7 +256,7 @@ unsafe fn down<V: Compare, const J: usize>(
     }
 }
 
-/// The four pixels of one window from columns of its tile.
+/// The second step of the output transform: the four pixels of a window from the columns of its tile.
 #[inline(always)]
 unsafe fn pixels<V: Compare>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
     // SAFETY: the level is available.
@@ -262,10 +270,11 @@ unsafe fn pixels<V: Compare>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
     }
 }
 
-/// The next `T` times `N` vectors. (Plain loops: closures would not be compiled for the level.)
+/// Loads the next `T` × `N` vectors. (Loops, not closures: these would not be compiled with the level's target
+/// features.)
 #[inline(always)]
 unsafe fn vectors<V: Compare, const T: usize, const N: usize>(from: &mut *const f32) -> [[V; N]; T] {
-    // SAFETY: the caller has as many there.
+    // SAFETY: the caller has as many vectors there.
     unsafe {
         let mut all = [[V::splat(0.0); N]; T];
         let mut i = 0;
@@ -277,25 +286,26 @@ unsafe fn vectors<V: Compare, const T: usize, const N: usize>(from: &mut *const 
     }
 }
 
-/// Adds the products of `N` rows of a column.
+/// Adds the products of one channel of a part, `N` rows of a column of the tile.
 #[inline(always)]
 unsafe fn add_products<V: Compare, const N: usize>(m: &mut [V; 4], x: *const f32, u: &[V; N]) {
     let mut i = 0;
     while i < N {
-        // SAFETY: by the caller's promise, the rows are there.
+        // SAFETY: the caller's window lies inside the transformed input.
         m[i] = unsafe { V::splat(*x.add(i * ROW)).mul_add(u[i], m[i]) };
         i += 1;
     }
 }
 
-/// One pass by `T` and `U` channels of parts with three and two rows of taps: of each window, a column of `Aᵀ Σ (u ⊙ v)`.
+/// One pass with `T` channels of parts with three rows of taps and `U` of parts with two: for each window, adds to a
+/// column of `Aᵀ Σ (u ⊙ v)`.
 #[inline(always)]
 unsafe fn pass<V: Compare, const T: usize, const U: usize>(
     c: &Transformed<'_>,
     p: &Pass,
     kernel: *const f32,
 ) {
-    // SAFETY: by the caller's promise, transformed operands and sums cover the windows; the pass has so many channels.
+    // SAFETY: the caller's transformed operands and sums have all windows; the pass has `T` and `U` channels.
     unsafe {
         let zero = V::splat(0.0);
         let mut u = kernel.add(p.first * V::LANES);
@@ -341,7 +351,7 @@ unsafe fn passes<V: Compare>(c: &Transformed<'_>, kernel: *const f32) {
     }
 }
 
-/// What follows from the sums of the passes.
+/// A vector of filters by passes: any number of channels and parts.
 #[inline(always)]
 unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
     (w, c): (&Windows, &Transformed<'_>),
@@ -361,7 +371,7 @@ unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
             let b: [V; 2] = [V::load(b), V::load(b.add(V::LANES))];
             let c: [V; 2] = [V::load(c), V::load(c.add(V::LANES))];
             let d: [V; 2] = [V::load(d), V::load(d.add(V::LANES))];
-            // The second column is added to all four pixels.
+            // The bias is added to the second column, which is added to all four pixels once.
             let x = pixels([a, [b[0].add(bias), b[1].add(bias)], c, d]);
             store::<V, WHOLE, KIND>(w, x, bias, floor, (i, from));
             sums = sums.wrapping_add(SUMS * V::LANES);
@@ -369,7 +379,7 @@ unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
     }
 }
 
-/// The maximum and argmax of window `i` go out, for filters `from` on: a vector of them (`WHOLE`), or the rest.
+/// Stores maximum and argmax of window `i` for filters `from` on: a vector of them (`WHOLE`), or the remaining ones.
 #[inline(always)]
 unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
     w: &Windows,
@@ -387,7 +397,7 @@ unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
     }
 }
 
-/// 3×3 taps of one channel, which stay in registers.
+/// A vector of filters of 3×3 taps of one channel: all 16 transformed taps stay in registers.
 #[inline(always)]
 unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
     (w, c): (&Windows, &Transformed<'_>),
@@ -403,7 +413,7 @@ unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
             *u = V::load(kernel.add((p % 4 * 4 + p / 4) * V::LANES));
         }
         for i in 0..w.windows {
-            // The component in the middle is added to all four pixels.
+            // The bias is added to a product that is added to all four pixels once.
             let x = pixels([
                 down::<V, 0>(c, 2 * i, &u, None),
                 down::<V, 1>(c, 2 * i, &u, Some(bias)),
@@ -415,7 +425,7 @@ unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
     }
 }
 
-/// A vector of filters, or the rest of one.
+/// A vector of filters (`WHOLE`), or the remaining ones.
 #[inline(always)]
 unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Kind>(
     (w, c): (&Windows, &Transformed<'_>),
@@ -431,10 +441,10 @@ unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Ki
     }
 }
 
-/// `ONE`: there is one channel, and one part.
+/// The microkernel: windows of a row for a panel of filters. `ONE`: there is one channel and one part.
 #[inline(always)]
 unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Transformed<'_>) {
-    // Copies that nothing that is stored changes.
+    // Local copies: the compiler knows that stores do not change them.
     let (w, c) = (*c.windows, Transformed { ..*c });
     let mut from = 0;
     // SAFETY: by the caller's promise.
@@ -450,7 +460,7 @@ unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Transformed
 }
 
 type WindowsFn = unsafe fn(&Transformed<'_>);
-/// All passes by a vector of filters.
+/// All passes for a vector of filters.
 type PassesFn = unsafe fn(&Transformed<'_>, *const f32);
 type TransformFn = unsafe fn(&InputRows<'_>);
 
@@ -481,15 +491,16 @@ unsafe fn passes_avx512(c: &Transformed<'_>, kernel: *const f32) {
     unsafe { passes::<V16x32>(c, kernel) }
 }
 
-/// Where there is one part of one channel, which needs none.
+/// For one part of one channel, which needs no passes.
 unsafe fn no_passes(_: &Transformed<'_>, _: *const f32) {}
 
-/// The kernels of a convolution.
+/// The transforms and microkernels of a convolution.
 pub struct Winograd {
     /// Columns of taps.
     width: usize,
     channels: usize,
     terms: Terms,
+    /// Filters of a vector.
     lanes: usize,
     run: WindowsFn,
     passes: PassesFn,
@@ -498,8 +509,8 @@ pub struct Winograd {
 }
 
 impl Winograd {
-    /// For a kernel of so many rows and columns of taps, and windows that touch each other; `None` where these would not
-    /// pay.
+    /// For a kernel of so many rows and columns of taps and windows of stride 2; `None` where transforms would not pay,
+    /// or the level has no microkernel.
     pub fn new(kernel: [usize; 2], channels: usize, stored: Stored, level: Level) -> Option<Winograd> {
         let kind = match stored {
             Stored::Wide => WIDE,
@@ -527,7 +538,7 @@ impl Winograd {
             #[cfg(target_arch = "x86_64")]
             (Level::Avx2, true) => (kernels!(avx2, true), no_passes, transform_avx2, 8),
             (Level::Portable, true) => (kernels!(portable, true), no_passes, transform_portable, 4),
-            // Several parts or channels pay where there are 32 registers.
+            // Several parts or channels need 32 vector registers to pay.
             _ => return None,
         };
         let (run, passes, transform, lanes) = kernels;
@@ -535,33 +546,33 @@ impl Winograd {
         Some(Winograd { width: kernel[1], channels, terms, lanes, run, passes, transform, of_kernel })
     }
 
-    /// Bytes of some windows of a row, transformed, and of their sums.
+    /// Bytes of the transformed input of some windows and of their sums.
     pub fn part_bytes(&self) -> usize {
         (self.terms.rows.len() * ROW + WINDOWS * SUMS * self.lanes) * 4
     }
 
-    /// Windows that are transformed at a time, at most.
+    /// Most windows that are transformed together.
     pub fn most(&self) -> usize {
-        let fit = (PART / self.channels - self.terms.beyond) / 2;
+        let fit = (ARRAY_ELEMENTS / self.channels - self.terms.beyond) / 2;
         if self.terms.products == COMPONENTS { fit } else { fit.min(WINDOWS) }
     }
 
-    /// Elements of the transformed kernel for each filter, in whole vectors of these.
+    /// Elements of the transformed kernel for each filter, with filters padded to whole vectors.
     pub fn elements(&self) -> usize {
         self.terms.products
     }
 
-    /// Transforms a panel of a kernel: rows of `columns` filters, whole vectors, for each tap and channel.
+    /// Transforms `panel: f32[taps, channels, columns]` of a kernel; `columns` are whole vectors.
     ///
     /// # Safety
-    /// The panel is there, and room for [`elements`](Winograd::elements) of each filter.
+    /// The panel is valid, and `to` has room for [`elements`](Winograd::elements) of each filter.
     pub unsafe fn kernel(&self, panel: *const f32, columns: usize, to: *mut f32) {
         let (lanes, channels) = (self.lanes, self.channels);
         for at in (0..columns).step_by(lanes) {
             let to = to.wrapping_add(at * self.elements());
             for part in &self.terms.parts {
                 for channel in 0..channels {
-                    // Taps that the part does not have are zero.
+                    // A part of two has zeros for its missing taps.
                     let (mut taps, mut components) = ([[0f32; 16]; 9], [[0f32; 16]; COMPONENTS]);
                     for (i, j) in (0..part.size[0]).flat_map(|i| (0..part.size[1]).map(move |j| (i, j))) {
                         let tap = (part.at[0] + i) * self.width + part.at[1] + j;
@@ -580,12 +591,12 @@ impl Winograd {
                         elements: lanes,
                         add: false,
                     };
-                    // SAFETY: there are nine taps and all places of whole vectors; the level was available when the
-                    // kernel was chosen.
+                    // SAFETY: both arrays have whole vectors for all taps and components; the level is available, as
+                    // the kernel was chosen for it.
                     unsafe { (self.of_kernel)(&w) };
                     for (i, j) in (0..=part.size[0]).flat_map(|i| (0..=part.size[1]).map(move |j| (i, j))) {
                         let to = to.wrapping_add((part.products[channel][j] + i) * lanes);
-                        // SAFETY: there is room for a vector of each product.
+                        // SAFETY: `to` has room for a vector of each product.
                         unsafe { std::ptr::copy_nonoverlapping(components[4 * i + j].as_ptr(), to, lanes) };
                     }
                 }
@@ -593,11 +604,11 @@ impl Winograd {
         }
     }
 
-    /// Transforms some windows of a row, whose first element is at `x`, with `down` elements from row to row.
+    /// Transforms the input of some windows of a row. `x`: the first window's first element; `down`: elements from row
+    /// to row.
     ///
-    /// # Safety
-    /// All that the windows see is there, and room for [`part_bytes`](Winograd::part_bytes); there are at most
-    /// [`most`](Winograd::most).
+    /// # Safety All elements that the windows read are valid, and `to` has room for
+    /// [`part_bytes`](Winograd::part_bytes); there are at most [`most`](Winograd::most) windows.
     pub unsafe fn row(&self, x: *const f32, down: usize, windows: usize, to: *mut f32) {
         let channels = self.channels;
         let r = InputRows {
@@ -613,10 +624,10 @@ impl Winograd {
         unsafe { (self.transform)(&r) };
     }
 
-    /// The windows of a transformed part by a panel of transformed filters. Behind the part there is room for sums.
+    /// Computes windows from their transformed input and a panel of the transformed kernel.
     ///
-    /// # Safety
-    /// As [`Windows`] says of its results; operands are transformed as above.
+    /// # Safety Results are those of [`Windows`]. `input` was written by [`row`](Winograd::row) and has room for the
+    /// sums behind it, `kernel` was written by [`kernel`](Winograd::kernel).
     pub unsafe fn windows(&self, windows: &Windows, kernel: *const f32, input: *mut f32) {
         let call = Transformed {
             windows,
@@ -628,7 +639,7 @@ impl Winograd {
             input,
             sums: input.wrapping_add(self.terms.rows.len() * ROW),
         };
-        // SAFETY: by the caller's promise; the level was available when the kernel was chosen.
+        // SAFETY: by the caller's promise; the level is available, as the kernel was chosen for it.
         unsafe { (self.run)(&call) };
     }
 }

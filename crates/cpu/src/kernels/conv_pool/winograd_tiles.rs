@@ -1,5 +1,7 @@
-//! A convolution with windows of 3 by 3 of many channels, whose windows of 2 by 2 pixels are the tiles of Winograd's transforms:
-//! the kernel of the convolution pools its result strip by strip, and a product with all maxima may follow.
+//! Pooled 3×3 convolutions of many channels, where each 2×2 pooling window is one output tile of Winograd F(2×2, 3×3).
+//!
+//! The convolution is bound as a kernel of its own that pools its result strip by strip (`pool_result`). A product with
+//! all maxima may follow.
 
 use crate::kernel::inner_products::InnerProducts;
 use crate::kernel::{Cx, Io, Kernel};
@@ -10,11 +12,11 @@ use systole_compile::Kernel as Plan;
 use systole_compile::Step;
 use systole_ir::{Op, Result};
 
-/// See the module text. Inputs and results are those of [`PooledConvolution`].
+/// A Winograd convolution that pools its result. Inputs and results are those of [`PooledConvolution`].
 pub struct WinogradTiles {
     conv: Box<dyn Kernel>,
     product: Option<InnerProducts>,
-    /// Inputs of the convolution.
+    /// Number of the convolution's inputs.
     operands: usize,
 }
 
@@ -33,7 +35,7 @@ impl WinogradTiles {
             output_types: vec![p.pool.operand.clone()],
             ..p.step.clone()
         };
-        // At the level of its vectors: the kernels for pairs of bf16 and for tile registers transform nothing.
+        // Bound for the level of its vectors: kernels for bf16 pairs and AMX use no Winograd transforms.
         let target = Target { level: p.target.level.vectors(), ..p.target };
         let mut conv = Problem { target, ..*problem }.bind(&conv)?;
         if !conv.pool_result(p.pool, p.y) {
@@ -44,7 +46,7 @@ impl WinogradTiles {
         Ok(WinogradTiles { conv, product: p.product(0, p.target.level)?, operands })
     }
 
-    /// The product of what was pooled.
+    /// Multiplies the maxima.
     unsafe fn multiply(&self, cx: &Cx<'_>, io: &Io<'_>) {
         let Some(product) = &self.product else { return };
         let inputs: Vec<*const u8> = [io.outputs[0].cast_const()]
@@ -52,11 +54,11 @@ impl WinogradTiles {
             .chain(io.inputs[self.operands..].iter().copied())
             .collect();
         let io = Io { inputs: &inputs, outputs: &io.outputs[io.outputs.len() - 1..], scratch: io.scratch };
-        // SAFETY: the maxima are there; the rest are the step's operands and result.
+        // SAFETY: the maxima are complete; the other arrays are the step's operands and result.
         unsafe { product.run(cx, &io) };
     }
 
-    /// The arrays of the convolution.
+    /// The arrays of the convolution and its pooling.
     fn of_conv<'a>(&self, io: &Io<'a>) -> Io<'a> {
         let outputs = &io.outputs[..io.outputs.len() - usize::from(self.product.is_some())];
         Io { inputs: &io.inputs[..self.operands], outputs, scratch: io.scratch }
@@ -78,7 +80,7 @@ impl Kernel for WinogradTiles {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: the module's contract.
+        // SAFETY: the arrays are those of the step, by the caller's promise.
         unsafe {
             self.conv.run(cx, &self.of_conv(io))?;
             self.multiply(cx, io);
@@ -87,7 +89,7 @@ impl Kernel for WinogradTiles {
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        // SAFETY: the module's contract.
+        // SAFETY: the arrays are those of the step, by the caller's promise.
         unsafe {
             self.conv.run_kept(cx, &self.of_conv(io), kept)?;
             self.multiply(cx, io);

@@ -1,6 +1,6 @@
-//! Max pooling that remembers places, and its derivative: vectorised over channels.
+//! Max pooling that stores the argmax of each window, and the gradient of pooling: vectorised over channels.
 //!
-//! Windows do not overlap and lie inside the image. Values are those of `reduce_window` by `maximum`, places those of
+//! Windows do not overlap and lie inside the image. Maxima are those of `reduce_window` by `maximum`, argmax is that of
 //! `select_and_scatter` by `ge`, also for NaN, ties and zeros of both signs.
 
 use crate::kernel::Cx;
@@ -13,15 +13,15 @@ use std::marker::PhantomData;
 use systole_compile::{Pool, Step, Unpool};
 use systole_ir::{DType, Result};
 
-/// Elements that one block of a parallel loop looks at, at the least.
+/// Operand elements of one block of a parallel loop, at least.
 const BLOCK: usize = 1 << 14;
 
-/// Images, their sizes before and after pooling, and how their rows are shared out.
+/// The sizes of images before and after pooling, and the parallel loop over their rows.
 struct Images {
     batch: usize,
-    /// Height and width of the operand.
+    /// Height and width before pooling.
     full: [usize; 2],
-    /// Of the result.
+    /// Height and width after pooling.
     pooled: [usize; 2],
     channels: usize,
     /// Bytes of an element.
@@ -43,7 +43,7 @@ impl Images {
         self.batch * self.full[0] * self.full[1] * self.channels
     }
 
-    /// Runs `f` for image and row of every row of the result.
+    /// Calls `f(image, row)` for every row of windows, in parallel. `ns_each`: nanoseconds for each full-size element.
     fn each_row(&self, cx: &Cx<'_>, ns_each: f64, f: impl Fn(usize, usize) + Sync) {
         let rows = self.batch * self.pooled[0];
         let group = (BLOCK / (self.elements() / rows.max(1)).max(1)).max(1);
@@ -56,7 +56,7 @@ impl Images {
     }
 }
 
-/// Max pooling of an array.
+/// Max pooling of an array, with a [`Row`] for each row of windows.
 pub struct PoolKernel {
     images: Images,
     pool: Pool,
@@ -89,31 +89,32 @@ impl Kernel for PoolKernel {
                 argmax: argmax.map_or(std::ptr::null_mut(), |p| p.at(to)),
             };
             let (dst, x) = (y.at(to * m.size), x.at(from * m.size).cast_const());
-            // SAFETY: windows lie inside the image; rows of the results are disjoint.
+            // SAFETY: windows lie inside the image; each call has its own row of the results.
             unsafe { (self.tile)(dst, x, (&raw const r).cast(), x, m.pooled[1]) };
         });
         Ok(())
     }
 }
 
-/// What [`UnpoolRow`] reads.
-struct Spread {
+/// The arguments of [`UnpoolRow`].
+struct UnpoolArgs {
     at: Unpool,
-    /// Elements from one row of the result to the next, and of a pixel.
+    /// Elements from one row of the result to the next.
     line: usize,
     channels: usize,
-    /// The first window's places; null: all of them.
-    place: *const u8,
+    /// Argmax of the first window. Null: the gradient goes to every element of the window (average pooling).
+    argmax: *const u8,
 }
 
-/// `n` windows; `dst`: the result at the first window, `a`: gradients, `b`: a [`Spread`]. Writes the windows only.
+/// The gradient of `n` adjacent windows. `dst`: the result at the first window, `a`: the pooled gradient, `b`: an
+/// [`UnpoolArgs`]. Writes elements of the windows only, not those between them.
 struct UnpoolRow<C>(PhantomData<C>);
 impl<C: Cell<Lane = f32>> Tile for UnpoolRow<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as the type says; the parts of the result are apart from each other.
+        // SAFETY: the caller's arrays hold what the type's comment names; elements of a window do not overlap.
         unsafe {
-            let r = &*b.cast::<Spread>();
+            let r = &*b.cast::<UnpoolArgs>();
             let [height, width] = r.at.window;
             for i in 0..n {
                 let dy = lanes::<C>(a.cast::<C>().add(i * r.channels).cast(), r.channels);
@@ -121,10 +122,10 @@ impl<C: Cell<Lane = f32>> Tile for UnpoolRow<C> {
                 for number in 0..height * width {
                     let at = number / width * r.line + number % width * r.channels;
                     let x = lanes_mut(x.add(at).cast(), r.channels);
-                    if r.place.is_null() {
+                    if r.argmax.is_null() {
                         put_all(x, dy);
                     } else {
-                        put_chosen(x, dy, lanes(r.place.add(i * r.channels), r.channels), number as u8);
+                        put_chosen(x, dy, lanes(r.argmax.add(i * r.channels), r.channels), number as u8);
                     }
                 }
             }
@@ -132,15 +133,16 @@ impl<C: Cell<Lane = f32>> Tile for UnpoolRow<C> {
     }
 }
 
-/// One element of the window. The sum with zero is what `select_and_scatter` computes: it has no −0.
+/// Channels of one window element: the gradient where it is the argmax, 0 elsewhere. `select_and_scatter` adds to 0,
+/// which turns −0 into 0: so does this.
 #[inline(always)]
-fn put_chosen<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C], place: &[u8], number: u8) {
-    for ((x, dy), place) in x.iter_mut().zip(dy).zip(place) {
-        *x = C::store(if *place == number { 0.0 + dy.load() } else { 0.0 });
+fn put_chosen<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C], argmax: &[u8], number: u8) {
+    for ((x, dy), argmax) in x.iter_mut().zip(dy).zip(argmax) {
+        *x = C::store(if *argmax == number { 0.0 + dy.load() } else { 0.0 });
     }
 }
 
-/// As [`put_chosen`] for every place: the sum of one gradient and zeros.
+/// Channels of one window element where every element has the gradient. It is added to 0, as in [`put_chosen`].
 #[inline(always)]
 fn put_all<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C]) {
     for (x, dy) in x.iter_mut().zip(dy) {
@@ -148,20 +150,16 @@ fn put_all<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C]) {
     }
 }
 
-/// The derivative of pooling as an array.
-struct UnpoolKernel {
+/// The gradient w.r.t. the input of pooling, as an array.
+pub struct UnpoolKernel {
     images: Images,
     at: Unpool,
     tile: TileFn,
 }
 
-/// The kernel of an unpooling; `None` for types that have no path here.
-pub fn bind_unpool(at: &Unpool, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
-    Some(Box::new(UnpoolKernel::new(at, step, level)?))
-}
-
 impl UnpoolKernel {
-    fn new(at: &Unpool, step: &Step, level: Level) -> Option<UnpoolKernel> {
+    /// `None` for elements that are neither f32 nor bf16.
+    pub fn new(at: &Unpool, step: &Step, level: Level) -> Option<UnpoolKernel> {
         let full = &step.output_types[0];
         let tile = match full.dtype {
             DType::F32 => level.tile::<UnpoolRow<f32>>(),
@@ -171,7 +169,8 @@ impl UnpoolKernel {
         Some(UnpoolKernel { images: Images::new(full, &step.input_types[0]), at: *at, tile })
     }
 
-    /// Zeros in what the windows of a row leave out of the rows that it is responsible for.
+    /// Zeros for what the windows do not cover, in the rows from this row of windows to the next one. Covered elements
+    /// may be zeroed as well: they are written afterwards.
     unsafe fn fill_gaps(&self, image: *mut u8, row: usize) {
         let m = &self.images;
         let line = m.full[1] * m.channels * m.size;
@@ -179,7 +178,7 @@ impl UnpoolKernel {
         let covered = row * self.at.strides[0] + self.at.window[0];
         let seen = m.pooled[1] * self.at.strides[1] * m.channels * m.size;
         for y in row * self.at.strides[0]..end {
-            // SAFETY: the rows belong to this call.
+            // SAFETY: rows inside the image, which no other call writes.
             unsafe {
                 let start = image.add(y * line);
                 if y >= covered || self.at.window[1] < self.at.strides[1] {
@@ -196,18 +195,18 @@ impl Kernel for UnpoolKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let m = &self.images;
         let (dy, dx) = (Ptr::of(io.inputs[0]), Ptr(io.outputs[0]));
-        let place = io.inputs.get(1).map(|&p| Ptr::of(p));
+        let argmax = io.inputs.get(1).map(|&p| Ptr::of(p));
         let line = m.full[1] * m.channels;
         m.each_row(cx, 0.2, |image, row| {
             let from = (image * m.pooled[0] + row) * m.pooled[1] * m.channels;
             let start = dx.at(image * m.full[0] * line * m.size);
-            let r = Spread {
+            let r = UnpoolArgs {
                 at: self.at,
                 line,
                 channels: m.channels,
-                place: place.map_or(std::ptr::null(), |p| p.at(from).cast_const()),
+                argmax: argmax.map_or(std::ptr::null(), |p| p.at(from).cast_const()),
             };
-            // SAFETY: rows of the result belong to one row of the gradients each.
+            // SAFETY: windows do not overlap, so each row of the result is written for one row of windows only.
             unsafe {
                 self.fill_gaps(start, row);
                 let dst = start.add(row * self.at.strides[0] * line * m.size);

@@ -1,4 +1,4 @@
-//! Pooling and folds over windows.
+//! Pooling and reductions over windows, and their gradients.
 
 pub mod max_pool;
 pub mod reduce_window;
@@ -7,7 +7,7 @@ use crate::select::{Candidate, EVERY, Family, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
 
-/// Pooling and folds over windows.
+/// Pooling and reductions over windows: `reduce_window`, `select_and_scatter`, and what the compiler fuses of them.
 pub static FAMILY: Family = Family {
     name: "pool",
     doc: "folds over windows, max pooling's gradient",
@@ -23,30 +23,48 @@ pub static FAMILY: Family = Family {
             accepts: |p| match &p.step.kernel {
                 Kernel::Pool(pool) => answer(
                     max_pool::PoolKernel::new(pool, p.step, p.target.level.vectors()),
-                    "its element types have no path",
+                    "its elements are neither f32 nor bf16",
                 ),
                 _ => Err("no max pooling that the compiler fuses".into()),
             },
         },
         Candidate {
             name: "unpool",
-            why: "max pooling's gradient by the places that the forward pass kept",
+            why: "max pooling's gradient by the argmax that the forward pass kept, sum pooling's without one",
             levels: EVERY,
             accepts: |p| match &p.step.kernel {
-                Kernel::Unpool(u) => max_pool::bind_unpool(u, p.step, p.target.level.vectors())
-                    .ok_or_else(|| "no kernel".into()),
-                _ => Err("no places were kept".into()),
+                Kernel::Unpool(unpool) => answer(
+                    max_pool::UnpoolKernel::new(unpool, p.step, p.target.level.vectors()),
+                    "its elements are neither f32 nor bf16",
+                ),
+                _ => Err("no gradient of pooling that the compiler fuses".into()),
             },
         },
         Candidate {
-            name: "reduce_window",
-            why: "folds over windows",
+            name: "cumulative",
+            why: "windows that all begin or end at the same end of one dimension, as in a cumulative sum: each result \
+                  takes one operation on its neighbour's",
             levels: EVERY,
-            accepts: |p| match &p.step.kernel {
-                Kernel::Op { op, .. } => reduce_window::bind(op, p.step, p.target.level.vectors())
-                    .ok_or_else(|| "its windows or types have no path".into()),
-                _ => Err("no fold over windows".into()),
-            },
+            accepts: reduce_window::cumulative,
+        },
+        Candidate {
+            name: "reduce_window",
+            why: "any other windows, each reduced by itself: strips of pixels, in vectors of channels",
+            levels: EVERY,
+            accepts: reduce_window::reduce_window,
+        },
+        Candidate {
+            name: "select_and_scatter_disjoint",
+            why: "windows that do not overlap: each element of the result is written once, by any thread",
+            levels: EVERY,
+            accepts: reduce_window::select_and_scatter_disjoint,
+        },
+        Candidate {
+            name: "select_and_scatter",
+            why: "windows that overlap and add to the same elements: each thread has its own images, or channels of \
+                  a single image",
+            levels: EVERY,
+            accepts: reduce_window::select_and_scatter,
         },
         crate::kernels::reference::CANDIDATE,
     ],

@@ -1,54 +1,51 @@
-//! reduce_window and select_and_scatter: pooling, its derivative, running sums.
+//! `reduce_window` and `select_and_scatter` of any rank: pooling, its gradient, cumulative reductions.
 //!
-//! Trailing dimensions that no window spans are `channels`, vectorised over; the dimension before them is walked in
-//! strips of pixels; the rest are rows, shared by the threads together with the strips. Folds keep the interpreter's
-//! order, except in running folds from the end.
+//! Trailing dimensions without windows are joined to `channels`, which SIMD lanes run over. The dimension before them
+//! (`columns`; its elements are called pixels) is walked in strips. All dimensions before that are `rows`. Threads
+//! share the strips of all rows. Each window is reduced in the interpreter's order, except in cumulative reductions
+//! from the end.
 
 use crate::kernel::Cx;
 use crate::kernel::copy::fill;
 use crate::kernel::{Io, Kernel, Ptr};
+use crate::select::{Answer, Problem, Refusal};
 use crate::simd::cells::{Add, Bf16, Cell, F16, Fold, ForFold, for_fold};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use std::marker::PhantomData;
 use std::ops::Range;
-use systole_compile::Step;
-use systole_ir::op::{CompareType, Direction, Monoid, ReduceWindow, SelectAndScatter, Window};
+use systole_compile::Kernel as Plan;
+use systole_ir::op::{CompareType, Direction, Monoid, Window};
 use systole_ir::{DType, Graph, Op, Result, Shape};
 
-/// Channels of a window that are compared together; their state stays in the nearest cache.
+/// Channels of a window that are compared together: their maxima and argmax stay in L1.
 const LANES: usize = 64;
-/// Window elements that one block of a parallel loop looks at, at the least.
+/// Window elements that one block of a parallel loop reads, at least.
 const BLOCK: usize = 1 << 14;
+/// Least elements along a dimension for a cumulative reduction: windows of fewer are reduced in one pass by
+/// [`WindowKernel`].
+const CUMULATIVE_ELEMENTS: usize = 4;
 
-/// The kernel of an op of this family; `None`: not of this family, or of another body, type or arity.
-pub(crate) fn bind(op: &Op, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
-    match op {
-        Op::ReduceWindow(op) => reduce_window(op, step, level),
-        Op::SelectAndScatter(op) => select_and_scatter(op, step, level),
-        _ => None,
-    }
-}
-
-/// A window along one dimension of the operand.
+/// The windows along one dimension of the operand. "Grid" is the operand with base dilation written out.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     /// Operand elements.
     size: usize,
-    /// Positions of the window.
+    /// Window positions: elements of the result.
     count: usize,
     window: usize,
     stride: usize,
-    /// Distance of neighbours of the operand on the grid, whose other places are holes.
+    /// Base dilation: grid points from an operand element to the next; those between are holes.
     base: usize,
-    /// Distance of neighbours of the window on the grid.
+    /// Window dilation: grid points from a window element to the next.
     hole: usize,
+    /// Padding before the first element, in grid points. Negative: the operand is cropped.
     low: i64,
-    /// Distance of neighbours of the operand in memory, in elements.
+    /// Stride of the operand in memory, in elements.
     distance: usize,
-    /// Operand elements from one that a window sees to the next.
+    /// Operand elements from one that is in a window to the next that is.
     step: usize,
-    /// Window elements from one that sees an operand element to the next.
+    /// Window elements from one that is no hole to the next that is none.
     period: usize,
 }
 
@@ -70,13 +67,13 @@ impl Axis {
         }
     }
 
-    /// One position for each operand element.
+    /// Whether there is no window: each result element has one operand element, at the same index.
     fn is_plain(&self) -> bool {
         let one = self.window == 1 && self.stride == 1 && self.base == 1;
         one && self.low == 0 && self.size == self.count
     }
 
-    /// First operand coordinate in the window at `position`, and how many follow, [`Axis::step`] apart.
+    /// The first operand coordinate in the window at `position`, and how many coordinates it has, [`Axis::step`] apart.
     #[inline(always)]
     fn span(&self, position: usize) -> (usize, usize) {
         let at = (position * self.stride) as i64 - self.low;
@@ -87,7 +84,7 @@ impl Axis {
         self.clipped_span(at)
     }
 
-    /// The positions next to each other whose windows lie one element from each other and end inside the operand.
+    /// The positions whose windows lie inside the operand, where the window moves by one element from each to the next.
     #[inline(always)]
     fn inside(&self) -> Range<usize> {
         if self.stride != 1 || self.base != 1 {
@@ -98,6 +95,7 @@ impl Axis {
         inside(self.low)..inside(self.size as i64 - reach + self.low)
     }
 
+    /// [`Axis::span`] for any padding and dilation; `at`: the grid point of the window's first element.
     #[inline(never)]
     fn clipped_span(&self, at: i64) -> (usize, usize) {
         let hole = self.hole as i64;
@@ -119,8 +117,8 @@ impl Axis {
         (((at + first * hole) / self.base as i64) as usize, count as usize)
     }
 
-    /// For windows that do not overlap: the coordinates `owned` that position is responsible for, so that each has
-    /// one, and those of them in its window.
+    /// For disjoint windows: the range of coordinates that this position writes (the ranges of all positions partition
+    /// the dimension), and the range that is in its window. Without dilations.
     #[inline(always)]
     fn owned(&self, position: usize) -> ([usize; 2], [usize; 2]) {
         let inside = |at: i64| at.clamp(0, self.size as i64) as usize;
@@ -135,9 +133,9 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Dimensions of the operand, plain neighbours joined.
+/// Dimensions of the operand, where neighbours without windows are joined to one.
 struct Geometry {
-    /// All but the last two; index in row-major order.
+    /// All dimensions before `columns`; a row number counts their positions in row-major order.
     rows: Vec<Axis>,
     /// Pixels of a row.
     columns: Axis,
@@ -181,12 +179,12 @@ impl Geometry {
         self.product(|a| a.window)
     }
 
-    /// Of a number for each dimension but the channels. Far positions may make it greater than any array.
+    /// The product of `f` over rows and columns. Saturates: windows may have more elements than any array, in padding.
     fn product(&self, f: impl Fn(&Axis) -> usize) -> usize {
         self.rows.iter().chain([&self.columns]).map(f).fold(1, usize::saturating_mul)
     }
 
-    /// Calls `f` with each row axis and its coordinate in row `row`, innermost first.
+    /// Calls `f` with each axis of `rows` and its position in row number `row`, innermost first.
     fn each_axis(&self, mut row: usize, mut f: impl FnMut(&Axis, usize)) {
         for axis in self.rows.iter().rev() {
             f(axis, row % axis.count);
@@ -194,11 +192,11 @@ impl Geometry {
         }
     }
 
-    /// Where the operand's rows in the windows of result row `row` start, in row-major order.
+    /// Offsets of the operand's rows that are in the windows of result row `row`, in row-major order.
     fn seen_rows(&self, row: usize, out: &mut Vec<usize>) {
         out.clear();
         out.push(0);
-        // Innermost first: each further axis repeats what is there for each of its coordinates.
+        // Each axis, innermost first, repeats the offsets so far for each of its coordinates.
         self.each_axis(row, |axis, position| {
             let (first, count) = axis.span(position);
             let n = out.len();
@@ -212,8 +210,8 @@ impl Geometry {
         });
     }
 
-    /// For windows that do not overlap: where the operand's rows start that result row `row` is responsible for,
-    /// those in its windows and the others.
+    /// For disjoint windows: offsets of the operand's rows that result row `row` writes, those in its windows (`seen`)
+    /// and the others.
     fn owned_rows(&self, row: usize, seen: &mut Vec<usize>, others: &mut Vec<usize>) {
         let mut all = vec![(0, true)];
         self.each_axis(row, |axis, position| {
@@ -232,7 +230,7 @@ impl Geometry {
     }
 }
 
-/// How rows and strips of their pixels are cut into blocks: by shapes only.
+/// How rows are cut into strips of pixels, and strips into blocks of the parallel loop. Depends on shapes only.
 #[derive(Clone, Copy)]
 struct Blocks {
     rows: usize,
@@ -246,7 +244,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// `weight` elements are looked at for each pixel.
+    /// `weight`: operand elements that are read for each pixel.
     fn new(rows: usize, columns: usize, weight: usize) -> Blocks {
         let strip = (BLOCK / weight.max(1)).clamp(1, columns.max(1));
         let strips = columns.div_ceil(strip);
@@ -258,7 +256,7 @@ impl Blocks {
         (self.rows * self.strips).div_ceil(self.group)
     }
 
-    /// Calls `f` with row, first pixel and number of pixels of each strip of a block.
+    /// Calls `f(row, first pixel, pixels)` for each strip of a block.
     fn each(&self, block: usize, mut f: impl FnMut(usize, usize, usize)) {
         let from = block * self.group;
         for unit in from..(from + self.group).min(self.rows * self.strips) {
@@ -268,25 +266,50 @@ impl Blocks {
     }
 }
 
-fn reduce_window(op: &ReduceWindow, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
-    let [x, init] = &step.input_types[..] else { return None };
-    let y = step.output_types.first()?;
-    let monoid = Monoid::of(&op.body)?;
-    if init.dtype != x.dtype {
-        return None;
-    }
-    let at = Geometry::new(&op.window, &x.shape, &y.shape);
-    let size = x.dtype.size();
-    if let Some(backwards) = running(&at) {
-        let tile = for_fold(&ScanAt(level), x.dtype, monoid)?;
-        return Some(Box::new(ScanKernel { at, size, backwards, tile }));
-    }
-    let tile = for_fold(&WindowAt(level), x.dtype, monoid)?;
-    let blocks =
-        Blocks::new(at.row_count(), at.columns.count, at.window_elements().saturating_mul(at.channels));
-    Some(Box::new(WindowKernel { at, size, blocks, tile }))
+/// A `reduce_window` of one array, as its candidates see it.
+struct Reduction {
+    at: Geometry,
+    dtype: DType,
+    monoid: Monoid,
 }
 
+/// Why there is no loop for an element type and a body.
+const NO_FOLD: &str = "its element type has no such operation";
+
+/// The `reduce_window` of a step.
+fn reduction(p: &Problem<'_>) -> std::result::Result<Reduction, Refusal> {
+    let Plan::Op { op: Op::ReduceWindow(op), .. } = &p.step.kernel else {
+        return Err("it is no reduce_window".into());
+    };
+    let ([x, init], [y]) = (&p.step.input_types[..], &p.step.output_types[..]) else {
+        return Err("it reduces several arrays together".into());
+    };
+    let monoid =
+        Monoid::of(&op.body).ok_or("its body is no single add, multiply, minimum, maximum, and, or")?;
+    if init.dtype != x.dtype {
+        return Err("its initial value is of another type than its operand".into());
+    }
+    Ok(Reduction { at: Geometry::new(&op.window, &x.shape, &y.shape), dtype: x.dtype, monoid })
+}
+
+/// The kernel of cumulative reductions.
+pub fn cumulative(p: &Problem<'_>) -> Answer {
+    let Reduction { at, dtype, monoid } = reduction(p)?;
+    let backwards = cumulative_from_end(&at)?;
+    let tile = for_fold(&ScanAt(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
+    Ok(Box::new(ScanKernel { at, size: dtype.size(), backwards, tile }))
+}
+
+/// The kernel of any `reduce_window` of one array.
+pub fn reduce_window(p: &Problem<'_>) -> Answer {
+    let Reduction { at, dtype, monoid } = reduction(p)?;
+    let tile = for_fold(&WindowAt(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
+    let weight = at.window_elements().saturating_mul(at.channels);
+    let blocks = Blocks::new(at.row_count(), at.columns.count, weight);
+    Ok(Box::new(WindowKernel { at, size: dtype.size(), blocks, tile }))
+}
+
+/// Makes a [`WindowStrip`].
 struct WindowAt(Level);
 impl ForFold for WindowAt {
     type Out = TileFn;
@@ -295,24 +318,25 @@ impl ForFold for WindowAt {
     }
 }
 
-/// What [`WindowStrip`] reads.
+/// The arguments of [`WindowStrip`].
 struct Strip<'a> {
     along: Axis,
     channels: usize,
-    /// The first pixel's position.
+    /// Position of the first pixel.
     first: usize,
-    /// Where rows of the operand start.
+    /// Offsets of the operand's rows in the windows.
     rows: &'a [usize],
 }
 
-/// A strip of `n` pixels of the result; `a`: the operand, `b`: a [`Strip`], `c`: the initial value.
+/// A strip of `n` pixels of the result. `a`: the operand, `b`: a [`Strip`], `c`: the initial value.
 struct WindowStrip<C, F>(PhantomData<(C, F)>);
 impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: as the type says; spans lie inside the operand, which is apart from the result.
+        // SAFETY: the arguments are those of the type's comment; spans lie inside the operand, which is another array
+        // than the result.
         unsafe {
             let (s, init) = (&*b.cast::<Strip<'_>>(), *c.cast::<C>());
             let inside = s.along.inside();
@@ -320,7 +344,7 @@ impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
             while i < n {
                 let at = s.first + i;
                 let (from, count) = s.along.span(at);
-                // The same elements of neighbouring windows lie together.
+                // Where the window moves by one element, the same element of adjacent windows is contiguous: one loop.
                 let pixels = if inside.contains(&at) { (inside.end - at).min(n - i) } else { 1 };
                 let x = a.cast::<C>().wrapping_add(from * s.channels);
                 let to = dst.cast::<C>().add(i * s.channels).cast();
@@ -332,16 +356,16 @@ impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
     }
 }
 
-/// Pixels that lie together: the result itself accumulates, a few window elements at a time. (Every step of a [`Fold`]
-/// gives a stored value, so nothing is lost between them.)
+/// Contiguous pixels: the result is the accumulator, and four window elements are folded in each pass over it. (Every
+/// operation of a [`Fold`] rounds to the stored type, so storing between passes changes no bit.)
 #[inline(always)]
 unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip<'_>, count: usize, init: C) {
     let n = out.len();
     let mut left = s.rows.len() * count;
     let (mut row, mut column) = (0, 0);
-    // The window's elements in row-major order; called once for each.
+    // The next window element of all pixels, in row-major order.
     let mut next = || {
-        // SAFETY: the window's elements lie inside the operand.
+        // SAFETY: rows and spans are clipped to the operand.
         let element =
             unsafe { lanes::<C>(x.add(s.rows[row] + column * s.along.step * s.channels).cast(), n) };
         column += 1;
@@ -350,7 +374,7 @@ unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip
         }
         element
     };
-    // Folds that networks hardly use go element by element: their loops are many, and each is compiled.
+    // One element at a time for rare types and operations, to keep the number of compiled loops small.
     let four = const { C::COMMON && F::COMMON };
     match left {
         0 => out.fill(init),
@@ -376,7 +400,7 @@ unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip
     }
 }
 
-/// Four window elements; `FIRST`: after the initial value, not what is there.
+/// Folds four window elements into the accumulators, or, where `FIRST`, into the initial value.
 #[inline(always)]
 fn fold_four<C: Cell, F: Fold<C>, const FIRST: bool>(
     out: &mut [C],
@@ -393,6 +417,7 @@ fn fold_four<C: Cell, F: Fold<C>, const FIRST: bool>(
     }
 }
 
+/// `reduce_window`, window by window.
 struct WindowKernel {
     at: Geometry,
     size: usize,
@@ -413,7 +438,7 @@ impl Kernel for WindowKernel {
                 }
                 let strip = Strip { along: columns, channels, first, rows: &rows };
                 let dst = out.at((row * columns.count + first) * channels * self.size);
-                // SAFETY: strips are disjoint parts of the result.
+                // SAFETY: each strip is written by one call; rows lie inside the operand.
                 unsafe { (self.tile)(dst, x.at(0), (&raw const strip).cast(), init.at(0), n) };
             });
         };
@@ -424,22 +449,31 @@ impl Kernel for WindowKernel {
     }
 }
 
-/// Whether all windows start (`false`) or end (`true`) at the same end of the columns: a running fold.
-fn running(at: &Geometry) -> Option<bool> {
+/// Whether a cumulative reduction begins at the last column (`true`: all windows end there) or at the first one
+/// (`false`: all windows begin there); or why windows are no cumulative reduction.
+fn cumulative_from_end(at: &Geometry) -> std::result::Result<bool, Refusal> {
+    const OTHER_WINDOWS: &str = "its windows do not all begin, or all end, at the same end of the dimension";
     let w = &at.columns;
-    let others_plain = at.rows.iter().all(Axis::is_plain);
-    let unbroken = w.stride == 1 && w.base == 1 && w.hole == 1;
-    // Few elements are no gain, and lose what the other kernel does at once.
-    if !others_plain || !unbroken || w.size < 4 || w.count != w.size || w.window < w.size {
-        return None;
+    if !at.rows.iter().all(Axis::is_plain) {
+        return Err("more than one dimension has windows, strides or padding".into());
+    }
+    if w.stride != 1 || w.base != 1 || w.hole != 1 {
+        return Err("its windows have strides or dilations".into());
+    }
+    if w.size < CUMULATIVE_ELEMENTS {
+        return Err("it has fewer than 4 elements along its windows: these are reduced in one pass".into());
+    }
+    if w.count != w.size || w.window < w.size {
+        return Err(OTHER_WINDOWS.into());
     }
     match w.low {
-        0 => Some(true),
-        low if low == w.window as i64 - 1 => Some(false),
-        _ => None,
+        0 => Ok(true),
+        low if low == w.window as i64 - 1 => Ok(false),
+        _ => Err(OTHER_WINDOWS.into()),
     }
 }
 
+/// Makes a [`Scan`].
 struct ScanAt(Level);
 impl ForFold for ScanAt {
     type Out = TileFn;
@@ -448,22 +482,22 @@ impl ForFold for ScanAt {
     }
 }
 
-/// What [`Scan`] reads.
+/// The arguments of [`Scan`].
 struct Run {
     channels: usize,
-    /// How many of them are folded.
+    /// How many of the channels are reduced.
     width: usize,
     backwards: bool,
 }
 
-/// Running folds of `n` pixels; `a`: the first pixel, `b`: a [`Run`], `c`: the initial value.
+/// Cumulative reductions of `n` pixels. `a`: the first pixel, `b`: a [`Run`], `c`: the initial value.
 struct Scan<C, F>(PhantomData<(C, F)>);
 impl<C: Cell, F: Fold<C>> Tile for Scan<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: as the type says; operand and result are different arrays.
+        // SAFETY: the arguments are those of the type's comment; operand and result are different arrays.
         unsafe {
             let (r, init) = (&*b.cast::<Run>(), *c.cast::<C>());
             let at = |i: usize| if r.backwards { n - 1 - i } else { i } * r.channels;
@@ -496,6 +530,7 @@ fn scan_step<C: Cell, F: Fold<C>>(out: &mut [C], before: &[C], x: &[C]) {
     }
 }
 
+/// Cumulative reductions along the columns.
 struct ScanKernel {
     at: Geometry,
     size: usize,
@@ -508,7 +543,7 @@ impl Kernel for ScanKernel {
         const WIDTH: usize = 128;
         let (x, init, out) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let (n, channels) = (self.at.columns.count, self.at.channels);
-        // Rows are the outer dimension, strips of channels the inner one.
+        // A task is a strip of channels of one row.
         let (rows, parts) = (self.at.row_count(), channels.div_ceil(WIDTH));
         let group = (BLOCK / (n * channels.clamp(1, WIDTH))).max(1);
         let body = |block: usize| {
@@ -516,7 +551,7 @@ impl Kernel for ScanKernel {
                 let from = unit % parts * WIDTH;
                 let run = Run { channels, width: WIDTH.min(channels - from), backwards: self.backwards };
                 let at = (unit / parts * n * channels + from) * self.size;
-                // SAFETY: units are disjoint parts of operand and result.
+                // SAFETY: each row and strip of channels is written by one call.
                 unsafe { (self.tile)(out.at(at), x.at(at), (&raw const run).cast(), init.at(0), n) };
             }
         };
@@ -526,9 +561,9 @@ impl Kernel for ScanKernel {
     }
 }
 
-/// Which of two elements a window keeps.
+/// Which of two elements a window selects.
 trait Pick: Send + Sync + 'static {
-    /// Whether networks pick so: the greatest, yes.
+    /// Whether networks use it, and it is compiled for every level.
     const COMMON: bool;
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool;
 }
@@ -549,7 +584,7 @@ impl Pick for Le {
     }
 }
 
-/// What a body of `(kept, other)` compares, as a direction from `kept` to `other`.
+/// The comparison that a body of `(kept, other)` returns, as a direction from `kept` to `other`.
 fn direction(select: &Graph) -> Option<Direction> {
     let [result] = select.results[..] else { return None };
     let node = select.node(result);
@@ -566,67 +601,98 @@ fn direction(select: &Graph) -> Option<Direction> {
     }
 }
 
-fn select_and_scatter(op: &SelectAndScatter, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
-    let [x, source, _] = &step.input_types[..] else { return None };
-    if Monoid::of(&op.scatter) != Some(Monoid::Add) {
-        return None;
-    }
-    let at = Geometry::new(&op.window(), &x.shape, &source.shape);
-    let apart = at.rows.iter().chain([&at.columns]).all(|a| a.stride >= a.window);
-    let tile = match direction(&op.select)? {
-        Direction::Ge => choose::<Ge>(x.dtype, apart, level)?,
-        Direction::Le => choose::<Le>(x.dtype, apart, level)?,
-        _ => return None,
-    };
-    let (elements, dtype) = (x.elements(), x.dtype);
-    if apart {
-        let weight = at.product(|a| a.stride).saturating_mul(at.channels);
-        let blocks = Blocks::new(at.row_count(), at.columns.count, weight);
-        return Some(Box::new(ApartKernel { at, elements, size: dtype.size(), blocks, tile }));
-    }
-    Some(Box::new(OverlapKernel { at, elements, size: dtype.size(), tile }))
+/// A `select_and_scatter` as its candidates see it.
+struct Selection {
+    at: Geometry,
+    dtype: DType,
+    /// Elements of the operand.
+    elements: usize,
+    /// [`Direction::Ge`] or [`Direction::Le`].
+    direction: Direction,
 }
 
-fn choose<P: Pick>(dtype: DType, apart: bool, level: Level) -> Option<TileFn> {
+/// The `select_and_scatter` of a step.
+fn selection(p: &Problem<'_>) -> std::result::Result<Selection, Refusal> {
+    let Plan::Op { op: Op::SelectAndScatter(op), .. } = &p.step.kernel else {
+        return Err("it is no select_and_scatter".into());
+    };
+    let [x, source, _] = &p.step.input_types[..] else {
+        return Err("it has other operands than an array, a source and an initial value".into());
+    };
+    if Monoid::of(&op.scatter) != Some(Monoid::Add) {
+        return Err("it scatters by another operation than add".into());
+    }
+    let direction = direction(&op.select).filter(|d| matches!(d, Direction::Ge | Direction::Le));
+    let direction = direction.ok_or("it selects by another comparison than >= or <=")?;
+    let at = Geometry::new(&op.window(), &x.shape, &source.shape);
+    Ok(Selection { at, dtype: x.dtype, elements: x.elements(), direction })
+}
+
+impl Selection {
+    /// The loop over strips.
+    fn tile<const DISJOINT: bool>(&self, level: Level) -> std::result::Result<TileFn, Refusal> {
+        let tile = match self.direction {
+            Direction::Ge => select_tile::<Ge, DISJOINT>(self.dtype, level),
+            _ => select_tile::<Le, DISJOINT>(self.dtype, level),
+        };
+        tile.ok_or_else(|| "its elements are no floats and no integers of 32 or 64 bits with sign".into())
+    }
+}
+
+/// The kernel for windows that do not overlap.
+pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> Answer {
+    let selection = selection(p)?;
+    if selection.at.rows.iter().chain([&selection.at.columns]).any(|a| a.stride < a.window) {
+        return Err("its windows overlap".into());
+    }
+    let tile = selection.tile::<true>(p.target.level.vectors())?;
+    let Selection { at, dtype, elements, .. } = selection;
+    let weight = at.product(|a| a.stride).saturating_mul(at.channels);
+    let blocks = Blocks::new(at.row_count(), at.columns.count, weight);
+    Ok(Box::new(DisjointKernel { at, elements, size: dtype.size(), blocks, tile }))
+}
+
+/// The kernel for any windows.
+pub fn select_and_scatter(p: &Problem<'_>) -> Answer {
+    let selection = selection(p)?;
+    let tile = selection.tile::<false>(p.target.level.vectors())?;
+    let Selection { at, dtype, elements, .. } = selection;
+    Ok(Box::new(OverlapKernel { at, elements, size: dtype.size(), tile }))
+}
+
+fn select_tile<P: Pick, const DISJOINT: bool>(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
-        DType::F32 => Some(choose_cell::<f32, P>(apart, level)),
-        DType::F64 => Some(choose_cell::<f64, P>(apart, level)),
-        DType::BF16 => Some(choose_cell::<Bf16, P>(apart, level)),
-        DType::F16 => Some(choose_cell::<F16, P>(apart, level)),
-        DType::I32 => Some(choose_cell::<i32, P>(apart, level)),
-        DType::I64 => Some(choose_cell::<i64, P>(apart, level)),
+        DType::F32 => Some(level.tile::<SelectStrip<f32, P, DISJOINT>>()),
+        DType::F64 => Some(level.tile::<SelectStrip<f64, P, DISJOINT>>()),
+        DType::BF16 => Some(level.tile::<SelectStrip<Bf16, P, DISJOINT>>()),
+        DType::F16 => Some(level.tile::<SelectStrip<F16, P, DISJOINT>>()),
+        DType::I32 => Some(level.tile::<SelectStrip<i32, P, DISJOINT>>()),
+        DType::I64 => Some(level.tile::<SelectStrip<i64, P, DISJOINT>>()),
         _ => None,
     }
 }
 
-fn choose_cell<C: Cell, P: Pick>(apart: bool, level: Level) -> TileFn
-where
-    Add: Fold<C>,
-{
-    if apart { level.tile::<ChoiceStrip<C, P, true>>() } else { level.tile::<ChoiceStrip<C, P, false>>() }
-}
-
-/// What [`ChoiceStrip`] reads.
-struct Choice<'a> {
+/// The arguments of [`SelectStrip`].
+struct SelectArgs<'a> {
     along: Axis,
     channels: usize,
-    /// Channels that are looked at: from, to.
+    /// The range of channels to compute.
     part: [usize; 2],
-    /// The first pixel's position.
+    /// Position of the first pixel.
     first: usize,
-    /// Where rows of the operand in the windows start.
+    /// Offsets of the operand's rows in the windows.
     seen: &'a [usize],
-    /// Where rows start that are only filled.
+    /// Offsets of rows that are in no window and get the initial value.
     others: &'a [usize],
     /// The source's first pixel.
     source: *const u8,
 }
 
-/// Windows of a strip of `n` source pixels; `dst`: the whole result, `a`: the operand, `b`: a [`Choice`], `c`: the
-/// initial value. `APART`: windows do not overlap, and all elements that the strip is responsible for are written;
-/// otherwise source elements are added to the result's.
-struct ChoiceStrip<C, P, const APART: bool>(PhantomData<(C, P)>);
-impl<C: Cell, P: Pick, const APART: bool> Tile for ChoiceStrip<C, P, APART>
+/// Windows of a strip of `n` source pixels. `dst`: the whole result, `a`: the operand, `b`: a [`SelectArgs`], `c`: the
+/// initial value. `DISJOINT`: windows do not overlap, and every element that the strip owns is written. Otherwise the
+/// result holds initial values or sums, and source elements are added to it.
+struct SelectStrip<C, P, const DISJOINT: bool>(PhantomData<(C, P)>);
+impl<C: Cell, P: Pick, const DISJOINT: bool> Tile for SelectStrip<C, P, DISJOINT>
 where
     Add: Fold<C>,
 {
@@ -634,13 +700,13 @@ where
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: as the type says; coordinates are clipped to the operand.
+        // SAFETY: the arguments are those of the type's comment; coordinates are clipped to the operand.
         unsafe {
-            let (s, init) = (&*b.cast::<Choice<'_>>(), *c.cast::<C>());
+            let (s, init) = (&*b.cast::<SelectArgs<'_>>(), *c.cast::<C>());
             let (x, out) = (a.cast::<C>(), dst.cast::<C>());
             for i in 0..n {
                 let (owned, inside) = s.along.owned(s.first + i);
-                if APART {
+                if DISJOINT {
                     fill_gaps(out, s, owned, inside, init);
                 }
                 if s.seen.is_empty() || inside[0] == inside[1] {
@@ -650,11 +716,11 @@ where
                 let mut at = s.part[0];
                 while at < s.part[1] {
                     let n = LANES.min(s.part[1] - at);
-                    let w = Chosen { source: lanes(source.add(at).cast(), n), inside, at, init };
-                    if APART && s.seen.len() == 2 && inside[1] - inside[0] == 2 {
-                        choose_four::<C, P>(out, x, s, &w);
+                    let w = WindowChannels { source: lanes(source.add(at).cast(), n), inside, at, init };
+                    if DISJOINT && s.seen.len() == 2 && inside[1] - inside[0] == 2 {
+                        select_2x2::<C, P>(out, x, s, &w);
                     } else {
-                        choose_any::<C, P, APART>(out, x, s, &w);
+                        select_any::<C, P, DISJOINT>(out, x, s, &w);
                     }
                     at += n;
                 }
@@ -663,23 +729,29 @@ where
     }
 }
 
-/// Channels of one window.
-struct Chosen<'a, C> {
-    /// The source's.
+/// Up to [`LANES`] channels of one window.
+struct WindowChannels<'a, C> {
+    /// Channels of the source pixel.
     source: &'a [C],
-    /// Columns of the window, from and to.
+    /// The range of columns of the window.
     inside: [usize; 2],
     /// The first channel.
     at: usize,
     init: C,
 }
 
-/// Writes the initial value to what is owned and in no window.
+/// Writes the initial value to elements that the strip owns and that are in no window.
 #[inline(always)]
-unsafe fn fill_gaps<C: Cell>(out: *mut C, s: &Choice<'_>, owned: [usize; 2], inside: [usize; 2], init: C) {
+unsafe fn fill_gaps<C: Cell>(
+    out: *mut C,
+    s: &SelectArgs<'_>,
+    owned: [usize; 2],
+    inside: [usize; 2],
+    init: C,
+) {
     let fill = |row: usize, from: usize, to: usize| {
         for k in from * s.channels..to * s.channels {
-            // SAFETY: the coordinates are this strip's alone.
+            // SAFETY: coordinates inside the result, which this strip alone owns.
             unsafe { *out.add(row + k) = init };
         }
     };
@@ -694,53 +766,57 @@ unsafe fn fill_gaps<C: Cell>(out: *mut C, s: &Choice<'_>, owned: [usize; 2], ins
     }
 }
 
-/// Any window: remembers the number of the element that is kept, lane by lane.
+/// Any window: one pass finds the argmax of each lane, a second one writes or adds the source.
 #[inline(always)]
-unsafe fn choose_any<C: Cell, P: Pick, const APART: bool>(
+unsafe fn select_any<C: Cell, P: Pick, const DISJOINT: bool>(
     out: *mut C,
     x: *const C,
-    s: &Choice<'_>,
-    w: &Chosen<'_, C>,
+    s: &SelectArgs<'_>,
+    w: &WindowChannels<'_, C>,
 ) where
     Add: Fold<C>,
 {
     let (start, n) = (w.inside[0] * s.channels + w.at, w.source.len());
     let columns = (0..w.inside[1] - w.inside[0]).map(|k| start + k * s.channels);
-    let places = s.seen.iter().flat_map(|&row| columns.clone().map(move |at| row + at));
-    let (mut kept, mut which) = ([w.init.load(); LANES], [C::Mark::from(0); LANES]);
-    for (number, place) in places.clone().enumerate() {
+    let offsets = s.seen.iter().flat_map(|&row| columns.clone().map(move |at| row + at));
+    let (mut kept, mut argmax) = ([w.init.load(); LANES], [C::Mark::from(0); LANES]);
+    for (number, offset) in offsets.clone().enumerate() {
         let mark = C::Mark::from(number as u32);
-        // SAFETY: the window's elements lie inside the operand.
-        let others = unsafe { lanes::<C>(x.add(place).cast(), n) };
-        for ((kept, which), other) in kept.iter_mut().zip(&mut which).zip(others) {
+        // SAFETY: rows and columns are clipped to the operand.
+        let others = unsafe { lanes::<C>(x.add(offset).cast(), n) };
+        for ((kept, argmax), other) in kept.iter_mut().zip(&mut argmax).zip(others) {
             let other = other.load();
-            // The first is kept whatever the comparison says of it.
+            // The first element is selected without a comparison.
             let keeps = number > 0 && P::keeps(*kept, other);
             *kept = if keeps { *kept } else { other };
-            *which = if keeps { *which } else { mark };
+            *argmax = if keeps { *argmax } else { mark };
         }
     }
-    for (number, place) in places.enumerate() {
+    for (number, offset) in offsets.enumerate() {
         let mark = C::Mark::from(number as u32);
-        // SAFETY: the window's elements lie inside the result, and belong to this call.
-        let out = unsafe { lanes_mut::<C>(out.add(place).cast(), n) };
-        for ((y, which), v) in out.iter_mut().zip(&which).zip(w.source) {
-            let old = if APART { w.init } else { *y };
+        // SAFETY: rows and columns are clipped to the result, and no other call writes them meanwhile.
+        let out = unsafe { lanes_mut::<C>(out.add(offset).cast(), n) };
+        for ((y, argmax), v) in out.iter_mut().zip(&argmax).zip(w.source) {
+            let old = if DISJOINT { w.init } else { *y };
             let sum = C::store(Add::f(old.load(), v.load()));
-            *y = if *which == mark { sum } else { old };
+            *y = if *argmax == mark { sum } else { old };
         }
     }
 }
 
-/// Two by two, the usual window of max pooling, in registers.
+/// Disjoint windows of 2×2, the usual ones of max pooling: one pass, in registers.
 #[inline(always)]
-unsafe fn choose_four<C: Cell, P: Pick>(out: *mut C, x: *const C, s: &Choice<'_>, w: &Chosen<'_, C>)
-where
+unsafe fn select_2x2<C: Cell, P: Pick>(
+    out: *mut C,
+    x: *const C,
+    s: &SelectArgs<'_>,
+    w: &WindowChannels<'_, C>,
+) where
     Add: Fold<C>,
 {
     let (start, n) = (w.inside[0] * s.channels + w.at, w.source.len());
     let [a, b] = [s.seen[0] + start, s.seen[1] + start];
-    // SAFETY: the window's elements lie inside operand and result, and are apart from each other.
+    // SAFETY: the four elements lie inside operand and result and do not overlap; `n` channels are left of each.
     unsafe {
         let x = |at: usize| lanes::<C>(x.add(at).cast(), n);
         let out = |at: usize| lanes_mut::<C>(out.add(at).cast(), n);
@@ -749,7 +825,7 @@ where
     }
 }
 
-// One reference for each array: that is how the compiler learns that they do not overlap.
+// One `&mut` for each array tells the compiler that they do not overlap, so that it vectorises the loop.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn four<C: Cell, P: Pick>(
@@ -761,7 +837,7 @@ fn four<C: Cell, P: Pick>(
     x1: &[C],
     x2: &[C],
     x3: &[C],
-    w: &Chosen<'_, C>,
+    w: &WindowChannels<'_, C>,
 ) where
     Add: Fold<C>,
 {
@@ -783,8 +859,8 @@ fn four<C: Cell, P: Pick>(
     }
 }
 
-/// Windows that do not overlap: each result element is written once.
-struct ApartKernel {
+/// `select_and_scatter` of disjoint windows: each element of the result is written once, by the strip that owns it.
+struct DisjointKernel {
     at: Geometry,
     elements: usize,
     size: usize,
@@ -792,7 +868,7 @@ struct ApartKernel {
     tile: TileFn,
 }
 
-impl Kernel for ApartKernel {
+impl Kernel for DisjointKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let [x, source, init] = [0, 1, 2].map(|k| Ptr::of(io.inputs[k]));
         let out = Ptr(io.outputs[0]);
@@ -809,7 +885,7 @@ impl Kernel for ApartKernel {
                     self.at.owned_rows(row, &mut seen, &mut others);
                     current = row;
                 }
-                let choice = Choice {
+                let args = SelectArgs {
                     along: columns,
                     channels,
                     part: [0, channels],
@@ -818,8 +894,8 @@ impl Kernel for ApartKernel {
                     others: &others,
                     source: source.at((row * columns.count + first) * channels * self.size),
                 };
-                // SAFETY: each strip writes what it alone owns.
-                unsafe { (self.tile)(out.at(0), x.at(0), (&raw const choice).cast(), init.at(0), n) };
+                // SAFETY: each strip writes only the elements that it owns.
+                unsafe { (self.tile)(out.at(0), x.at(0), (&raw const args).cast(), init.at(0), n) };
             });
         };
         cx.team.run_with(self.blocks.count(), self.elements as f64 * 0.3, cx.flush, &body);
@@ -827,7 +903,8 @@ impl Kernel for ApartKernel {
     }
 }
 
-/// Windows that overlap: threads take images, or channels of the only one, each in the order of the windows.
+/// `select_and_scatter` of any windows: tasks are images, or strips of channels of a single image. Each adds in the
+/// order of the windows, so results do not depend on the number of threads.
 struct OverlapKernel {
     at: Geometry,
     elements: usize,
@@ -836,7 +913,8 @@ struct OverlapKernel {
 }
 
 impl OverlapKernel {
-    /// Source pixels of rows `rows` and channels `part`, into a result that holds the initial value or sums.
+    /// Adds the source pixels of some rows, of the range of channels `part`, to a result that holds initial values or
+    /// sums.
     unsafe fn add(&self, io: [Ptr; 4], rows: std::ops::Range<usize>, part: [usize; 2]) {
         let [x, source, init, out] = io;
         let Geometry { columns, channels, .. } = self.at;
@@ -844,10 +922,10 @@ impl OverlapKernel {
         for row in rows {
             self.at.seen_rows(row, &mut seen);
             let source = source.at(row * columns.count * channels * self.size);
-            let choice =
-                Choice { along: columns, channels, part, first: 0, seen: &seen, others: &[], source };
-            // SAFETY: by the caller's promise that nothing else writes these rows' windows in these channels.
-            unsafe { (self.tile)(out.at(0), x.at(0), (&raw const choice).cast(), init.at(0), columns.count) };
+            let args =
+                SelectArgs { along: columns, channels, part, first: 0, seen: &seen, others: &[], source };
+            // SAFETY: by the caller's promise, nothing else writes these channels of these rows' windows.
+            unsafe { (self.tile)(out.at(0), x.at(0), (&raw const args).cast(), init.at(0), columns.count) };
         }
     }
 }
@@ -868,7 +946,7 @@ impl Kernel for OverlapKernel {
             unsafe { fill(cx, out.at(0), self.elements, self.size, init.at(0)) };
             let body = |block: usize| {
                 let from = block * WIDTH;
-                // SAFETY: blocks write different channels.
+                // SAFETY: tasks write different channels.
                 unsafe { self.add(io, 0..rows * images, [from, (from + WIDTH).min(channels)]) };
             };
             cx.team.run_with(channels.div_ceil(WIDTH), work, cx.flush, &body);
@@ -876,7 +954,8 @@ impl Kernel for OverlapKernel {
         }
         let each = self.elements / images;
         let body = |image: usize| {
-            // SAFETY: blocks write different images. Filled here, an image is in cache when it is added to.
+            // Filled by the same task, an image is in cache when sums are added to it.
+            // SAFETY: tasks write different images.
             unsafe {
                 fill(cx, out.at(image * each * self.size), each, self.size, init.at(0));
                 self.add(io, image * rows..(image + 1) * rows, [0, channels]);

@@ -1,38 +1,39 @@
-//! A row of 2×2 windows of a convolution, of which only the greatest pixel goes out.
+//! One row of windows of a convolution fused with bias, ReLU and 2×2 max pooling; only pooled values are written.
 //!
-//! Lines of the convolution's input lie in groups: for each pixel what one column of the kernel sees of it. A pixel's
-//! products then are neighbours in memory, and pixels are rows of a tile one step apart. Tiles hold the same pixel of
-//! some neighbouring windows, so that a window's pixels are the same row of several tiles.
+//! The input lines are interleaved beforehand, so that the pixels under one column of the filter are adjacent: the K
+//! elements of an output pixel are then contiguous (im2col without a copy), and output pixels are A tile rows at a
+//! constant stride. Each A tile holds the same position (of the four) of several adjacent windows. A window's four
+//! pixels are then the same row of four tiles, and pooling is a vector maximum over these.
 
 use crate::simd::amx::fused::vectors::{PIXELS, Vectors};
 use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Products of a block: words are pairs of them.
+/// K elements per tile: sixteen words of two.
 pub const BLOCK: usize = 2 * LANES;
-/// Bytes of a tile of the kernel, and sums of one.
+/// Bytes of a tile of packed weights, and f32 elements of an accumulator tile.
 const TILE: usize = LANES * LINE;
 const SUMS: usize = LANES * LANES;
 
-/// Bytes of the packed kernel.
+/// Bytes of the packed weights.
 pub fn packed_bytes(k: usize, features: usize) -> usize {
     features.div_ceil(WIDTH) * k.div_ceil(BLOCK) * 2 * TILE
 }
 
-/// Packs the kernel, `at(product, feature)`.
+/// Packs the weights `at(k, feature)` (`[K, features]`) into tiles; zero beyond K and features.
 ///
 /// # Safety
 /// There is room for [`packed_bytes`] at `to`.
 pub unsafe fn pack(k: usize, features: usize, at: impl Fn(usize, usize) -> u16, to: *mut u8) {
     let blocks = k.div_ceil(BLOCK);
-    // SAFETY: the caller's room.
+    // SAFETY: the caller has room for the packed weights.
     unsafe { to.write_bytes(0, packed_bytes(k, features)) };
     for x in 0..k {
         for f in 0..features {
             let tile = (f / WIDTH * blocks + x / BLOCK) * 2 + f % WIDTH / LANES;
             let byte = tile * TILE + x % BLOCK / 2 * LINE + f % LANES * 4 + x % 2 * 2;
-            // SAFETY: a word of the tile.
+            // SAFETY: `x < k` and `f < features`, so the word is in the packed weights.
             unsafe { *to.add(byte).cast::<u16>() = at(x, f) };
         }
     }
@@ -40,32 +41,32 @@ pub unsafe fn pack(k: usize, features: usize, at: impl Fn(usize, usize) -> u16, 
 
 /// One row of windows.
 pub struct Row {
-    /// The input of the first window's upper left and lower left pixel.
+    /// Input of the first window's upper left and lower left pixel.
     pub lines: [*const u16; 2],
     /// Elements from a pixel to its right neighbour, and from a window to the next.
     pub right: usize,
     pub step: usize,
     pub windows: usize,
-    /// Products of a pixel. Whole blocks can be read, unless there is only one.
+    /// K of a pixel. Input is readable in whole blocks of [`BLOCK`], unless there is only one block.
     pub k: usize,
-    /// As [`pack`] makes it.
+    /// Packed by [`pack`].
     pub kernel: *const u8,
-    /// Whole [`WIDTH`]s.
+    /// `bias[features]`, readable up to a multiple of [`WIDTH`].
     pub bias: *const f32,
     pub features: usize,
     pub relu: bool,
-    /// Results of the first window, `features` from those of the next; places may be null.
+    /// Results `[windows, features]`: pooled values and, unless null, argmax.
     pub y: *mut u16,
-    pub place: *mut u8,
+    pub argmax: *mut u8,
 }
 
 impl Row {
-    /// Windows whose pixels are one tile: as few tiles as there can be, as even as can be.
+    /// Windows per tile: with as few tiles as possible, of nearly equal size.
     fn height(windows: usize) -> usize {
         windows.div_ceil(windows.div_ceil(LANES))
     }
 
-    /// Windows that are computed together; the last ones may overlap with those before.
+    /// Windows of tile `i`; the last tile may overlap the one before.
     fn tile(&self, i: usize) -> Range<usize> {
         let height = Row::height(self.windows);
         let first = (i * height).min(self.windows - height);
@@ -73,22 +74,22 @@ impl Row {
     }
 }
 
-/// The registers for rows of so many windows and so many products.
+/// Tile register shapes for rows of this many windows and K.
 pub fn shapes(windows: usize, k: usize) -> [TileShape; 8] {
     let (height, pairs) = (Row::height(windows), k.min(BLOCK).div_ceil(2));
     let (pixels, kernel, sums) = ((height, 4 * pairs), (pairs, LINE), (height, LINE));
     [pixels, pixels, pixels, pixels, kernel, kernel, sums, sums]
 }
 
-/// Tiles of sums of [`PIXELS`] and two vectors of features.
+/// Accumulator tiles of the [`PIXELS`] of a tile of windows, each two vectors of features wide.
 #[repr(align(64))]
 struct Sums([MaybeUninit<f32>; 2 * PIXELS * SUMS]);
 
-/// See the module text.
+/// Computes one row of windows.
 ///
 /// # Safety
-/// Operands and results are as the row says; registers are configured as [`shapes`] says; the unit and the vectors are
-/// available.
+/// Operands and results are as described in `Row`; registers are configured as [`shapes`] says; the unit and the
+/// vectors are available.
 #[inline(always)]
 pub(crate) unsafe fn run<U: Unit, V: Vectors>(r: &Row) {
     // SAFETY: the caller's promises.
@@ -102,12 +103,12 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(r: &Row) {
     }
 }
 
-/// Adds the products of all blocks of a pixel, whose register of the input is `A`, to the registers of sums.
+/// Accumulates all K blocks of a pixel, whose input is loaded to register `A`.
 #[inline(always)]
 unsafe fn multiply<U: Unit, const A: u8>(pixel: *const u8, step: usize, kernel: *const u8, blocks: usize) {
     for b in 0..blocks {
         let kernel = kernel.wrapping_add(b * 2 * TILE);
-        // SAFETY: the caller's pixels and kernel have so many blocks.
+        // SAFETY: the caller's input and packed weights have this many blocks.
         unsafe {
             U::load::<A>(pixel.wrapping_add(b * LINE), step);
             U::load::<4>(kernel, LINE);
@@ -118,7 +119,7 @@ unsafe fn multiply<U: Unit, const A: u8>(pixel: *const u8, step: usize, kernel: 
     }
 }
 
-/// Stores the `I`th of [`PIXELS`] parts of a tile's windows.
+/// Pools and stores part `I` of [`PIXELS`] equal parts of a tile's windows.
 #[inline(always)]
 unsafe fn pool<V: Vectors, const RELU: bool, const I: usize>(
     r: &Row,
@@ -132,29 +133,29 @@ unsafe fn pool<V: Vectors, const RELU: bool, const I: usize>(
         // SAFETY: the caller's results have these windows, and its sums a row for each.
         unsafe {
             let at = (windows.start + w) * r.features + feature;
-            let place = if r.place.is_null() { r.place } else { r.place.add(at) };
+            let argmax = if r.argmax.is_null() { r.argmax } else { r.argmax.add(at) };
             let sums = sums.add(w * LANES);
-            V::pool::<RELU>(sums, columns, r.y.add(at), place);
+            V::pool::<RELU>(sums, columns, r.y.add(at), argmax);
         }
     }
 }
 
-/// `ONE`: there is one block of products.
+/// `ONE`: K fits one block.
 #[inline(always)]
 unsafe fn row<U: Unit, V: Vectors, const ONE: bool, const RELU: bool>(r: &Row) {
     let mut sums = [const { Sums([const { MaybeUninit::uninit() }; 2 * PIXELS * SUMS]) }; 2];
     let sums = sums.each_mut().map(|s| s.0.as_mut_ptr().cast::<f32>());
     let (tiles, groups) = (r.windows.div_ceil(LANES), r.features.div_ceil(WIDTH));
     let blocks = r.k.div_ceil(BLOCK);
-    // While the tiles of one group of features are summed, the windows of the group before go out: both go on at the
-    // same time where they are near each other in the program.
+    // Software pipelining: while one group of features is multiplied, the previous one is pooled and stored.
+    // Interleaving both in the code lets them overlap in execution.
     for i in 0..tiles * groups + 1 {
         let (tile, group) = (i / groups, i % groups);
         let now = (tile < tiles).then(|| r.tile(tile));
         let kernel = r.kernel.wrapping_add(group * blocks * 2 * TILE);
         let bias = r.bias.wrapping_add(group * WIDTH).cast::<u8>();
         let before = i.checked_sub(1).map(|b| (r.tile(b / groups), b % groups * WIDTH));
-        /// One pixel of all windows, whose register of the input is `$a`.
+        /// Pixel `$i` of all windows; its input is in register `$a`.
         macro_rules! pixel {
             ($i:literal, $a:literal) => {{
                 let pixel = |first: usize| {
@@ -173,7 +174,7 @@ unsafe fn row<U: Unit, V: Vectors, const ONE: bool, const RELU: bool>(r: &Row) {
                                 U::load::<5>(kernel.wrapping_add(TILE), LINE);
                             }
                         }
-                        // A step of zero: the bias is every row.
+                        // A stride of zero: every row is the bias.
                         U::load::<6>(bias, 0);
                         U::load::<7>(bias.wrapping_add(LINE), 0);
                         if ONE {
@@ -205,8 +206,8 @@ mod tests {
     use crate::simd::math::{from_bf16, to_bf16};
     use systole_compile::DEAD;
 
-    /// A line of windows by every unit, against plain sums of small numbers; many of them tie.
-    fn check(windows: usize, k: usize, features: usize, relu: bool, places: bool) {
+    /// A row of windows by every unit, against scalar sums of small integers; many pixels tie.
+    fn check(windows: usize, k: usize, features: usize, relu: bool, with_argmax: bool) {
         let (right, step) = (6, 14);
         let line = windows * step + k + BLOCK;
         let number = |i: usize, by: usize| ((i * by + i / 13) % 7) as f32 - 3.0;
@@ -214,10 +215,10 @@ mod tests {
         let (x, kernel) = (half(2 * line, 5), half(k * features, 3));
         let bias: Vec<f32> = (0..features.next_multiple_of(WIDTH)).map(|f| number(f, 2) / 2.0).collect();
         let mut packed = vec![0xffffu16; packed_bytes(k, features) / 2];
-        // SAFETY: there is room for all of it.
+        // SAFETY: `packed` has `packed_bytes`.
         unsafe { pack(k, features, |x, f| kernel[x * features + f], packed.as_mut_ptr().cast()) };
         for unit in units() {
-            let (mut y, mut place) = (vec![0xaaaau16; windows * features], vec![0xaau8; windows * features]);
+            let (mut y, mut argmax) = (vec![0xaaaau16; windows * features], vec![0xaau8; windows * features]);
             let row = Row {
                 lines: [x.as_ptr(), x[line..].as_ptr()],
                 right,
@@ -229,13 +230,13 @@ mod tests {
                 features,
                 relu,
                 y: y.as_mut_ptr(),
-                place: if places { place.as_mut_ptr() } else { std::ptr::null_mut() },
+                argmax: if with_argmax { argmax.as_mut_ptr() } else { std::ptr::null_mut() },
             };
             let registers = unit.configure(shapes(windows, k));
             // SAFETY: all arrays have the sizes of the row.
             unsafe { (unit.pooled)(&row) };
             drop(registers);
-            for (i, (&y, &place)) in y.iter().zip(&place).enumerate() {
+            for (i, (&y, &argmax)) in y.iter().zip(&argmax).enumerate() {
                 let (w, f) = (i / features, i % features);
                 let sum = |p: usize| -> f32 {
                     let at = p / 2 * line + w * step + p % 2 * right;
@@ -247,8 +248,8 @@ mod tests {
                 let dead = relu && top <= 0.0;
                 let first = all.iter().position(|&x| x == top).unwrap_or(4) as u8;
                 let want = (if dead { 0.0 } else { top }, if dead { DEAD } else { first });
-                let want = (want.0, if places { want.1 } else { 0xaa });
-                assert_eq!((from_bf16(y), place), want, "{windows}×{k}×{features} {relu}, element {i}");
+                let want = (want.0, if with_argmax { want.1 } else { 0xaa });
+                assert_eq!((from_bf16(y), argmax), want, "{windows}×{k}×{features} {relu}, element {i}");
             }
         }
     }
@@ -268,7 +269,7 @@ mod tests {
         for (unit, n) in units().flat_map(|u| [1, 7, 8, 9, 16, 28, 35].map(|n| (u, n))) {
             let mut to = vec![0u16; 4 * n + 1];
             let lines = [0, 50, 100, 150].map(|at| line[at..].as_ptr());
-            // SAFETY: lines and groups have so many numbers.
+            // SAFETY: lines and result have `n` groups.
             unsafe { (unit.groups)(lines, n, to.as_mut_ptr()) };
             let want = (0..4 * n).map(|i| (i % 4 * 50 + i / 4) as u16).chain([0]);
             assert!(to.into_iter().eq(want), "{n}");

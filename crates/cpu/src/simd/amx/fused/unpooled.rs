@@ -1,91 +1,92 @@
-//! The gradient of a convolution's kernel from that of its pooled result, whose place in each window is remembered.
+//! Gradient of a convolution w.r.t. its weights, from the gradient of its max-pooled result and the argmax of each
+//! window.
 //!
-//! For each place of a window there is a product of what the taps see there with the gradients that belong there, and
-//! words are two neighbouring places. A tile of gradients has a row for each of some neighbouring windows, and zeros
-//! where the place is another one.
+//! `sums[tap, feature] += Σ x[window, position, tap] · dy[window, feature]`, where `position` is the window's argmax
+//! for that feature. There is one product per pair of window positions (a bf16 pair is two positions): A is the input
+//! under each tap at the two positions, for some adjacent windows (K). B is `dy` of these windows, zero where argmax is
+//! another position.
 
 use crate::simd::amx::fused::vectors::Vectors;
 use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
 use std::mem::MaybeUninit;
 
-/// Most places of a window.
+/// Most positions of a window.
 pub const PLACES: usize = 16;
-/// Sums of one call: tiles of [`LANES`] features and as many taps.
+/// Elements of `sums` of one call: tiles of [`LANES`] features by as many taps.
 pub const SUMS: usize = TILES * TILE;
 const TILES: usize = 4;
-/// Features of one call, at most.
+/// Most features of one call.
 pub const FEATURES: usize = TILES * LANES;
 /// Words of a tile.
 const TILE: usize = LANES * LANES;
-/// What a bias sees: two bf16.
+/// Two bf16 ones: the input of the bias, which is one more tap.
 const ONES: u32 = 0x3f80_3f80;
 
-/// Rows of windows of some images.
+/// Windows `[images, rows, windows]`. Strides are in elements.
 pub struct TileGradientArgs<'a> {
     pub images: usize,
     pub rows: usize,
     pub windows: usize,
-    /// The input of the first window, and elements to the next image, row of windows and window. Behind the last window
-    /// of a row, as many as [`slack`] says can be read and are finite.
+    /// Input of the first window; strides between images, rows of windows, and windows. [`slack`] more elements behind
+    /// a row's last window are readable and finite.
     pub x: *const u16,
     pub image: usize,
     pub row: usize,
     pub step: usize,
-    /// What a tap sees at a place, relative to the window: taps of one place lie together. Where there is room behind
-    /// the taps, ones follow as another one.
+    /// `offsets[places, taps]`: input element of a tap at a position of the window, relative to the window's first
+    /// element. If there are fewer than [`LANES`] taps, the next row of `sums` accumulates the bias gradient.
     pub offsets: &'a [usize],
     pub taps: usize,
     pub places: usize,
-    /// Gradients and places of the first window and feature; windows are `features` apart, rows of them follow each
-    /// other.
+    /// Gradient and argmax of the first window and feature, `[rows, windows, features]` per image.
     pub dy: *const u16,
-    pub place: *const u8,
+    pub argmax: *const u8,
     pub features: usize,
-    /// Elements from image to image.
+    /// Elements between images.
     pub dy_image: usize,
-    pub place_image: usize,
+    pub argmax_image: usize,
     /// Whether there are [`FEATURES`], or half as many.
     pub all: bool,
-    /// [`SUMS`], which are added to.
+    /// [`SUMS`] elements, which are accumulated to.
     pub sums: *mut f32,
 }
 
-/// Elements that are read behind a row of windows so many elements apart.
+/// Elements that are read behind a row of windows with this stride.
 pub fn slack(step: usize) -> usize {
     LANES * step.max(2) + 2
 }
 
-/// Windows of one tile: rows are cut as evenly as can be.
+/// Windows per tile: a row is cut into tiles of nearly equal size.
 fn height(windows: usize) -> usize {
     windows.div_ceil(windows.div_ceil(LANES))
 }
 
-/// The registers for so many taps, ones among them, and windows of a row.
+/// Tile register shapes for this many taps (including the bias) and windows per row.
 pub fn shapes(taps: usize, windows: usize) -> [TileShape; 8] {
     let height = height(windows);
     let (sums, taps, gradients) = ((taps, LINE), (taps, 4 * height), (height, LINE));
     [sums, sums, sums, sums, taps, taps, gradients, gradients]
 }
 
-/// What the taps see at two places.
+/// Input of the taps at two positions (A tile).
 #[repr(C, align(64))]
 struct Seen([MaybeUninit<u32>; TILE]);
 
-/// Gradients at two places.
+/// Masked gradients at two positions (B tiles).
 #[repr(C, align(64))]
 struct Gradients([[MaybeUninit<u32>; TILE]; TILES]);
 
-/// See the module text.
+/// Accumulates the gradient of all windows.
 ///
 /// # Safety
-/// Operands and sums are as the call says; registers are configured as [`shapes`] says; the unit and the vectors are
-/// available.
+/// Operands and sums are as described in [`TileGradientArgs`]; registers are configured as [`shapes`] says; the unit
+/// and the vectors are available.
 #[inline(always)]
 pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileGradientArgs<'_>) {
     // SAFETY: the caller's promises.
     unsafe {
         match (c.all, c.places) {
-            // Loops of a fixed length are written out.
+            // A constant trip count lets the compiler unroll the loops over positions.
             (true, 4) => places::<U, V, true, 2>(c, 2),
             (true, n) => places::<U, V, true, 0>(c, n.div_ceil(2)),
             (false, n) => places::<U, V, false, 0>(c, n.div_ceil(2)),
@@ -93,7 +94,7 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileGradientArgs<'_>) {
     }
 }
 
-/// `ALL`: there are [`FEATURES`]. `P`: pairs of places, where that is not 0.
+/// `ALL`: there are [`FEATURES`]. `P`: pairs of positions, unless 0.
 #[inline(always)]
 unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(
     c: &TileGradientArgs<'_>,
@@ -124,14 +125,14 @@ unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(
                     }
                     let at = (row * c.windows + from) * c.features;
                     let dy = c.dy.add(image * c.dy_image + at);
-                    let place = c.place.add(image * c.place_image + at);
+                    let argmax = c.argmax.add(image * c.argmax_image + at);
                     let to = gradients.as_mut_ptr().cast::<u32>();
                     for w in 0..height {
                         for g in 0..1 + usize::from(ALL) {
                             let at = w * c.features + g * WIDTH;
                             let to = to.add(2 * g * TILE + w * LANES);
                             if w < n {
-                                V::spread(dy.add(at), place.add(at), pairs, to, TILE, TILES * TILE);
+                                V::spread(dy.add(at), argmax.add(at), pairs, to, TILE, TILES * TILE);
                             } else {
                                 for tile in (0..pairs).flat_map(|p| [p * TILES, p * TILES + 1]) {
                                     to.add(tile * TILE).write_bytes(0, LANES);
@@ -152,13 +153,13 @@ unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(
     }
 }
 
-/// What the taps see at a pair of places of a tile of windows, the first at `x`.
+/// Loads the input of all taps at a pair of positions, for a tile of windows of which the first is at `x`.
 #[inline(always)]
 unsafe fn see<V: Vectors>(c: &TileGradientArgs<'_>, x: *const u16, pair: usize, seen: &mut Seen) {
-    // The last place may be alone: no gradient belongs to the other one.
+    // An odd last position is paired with itself: no argmax selects the other half.
     let places = [2 * pair, (2 * pair + 1).min(c.places - 1)];
     for t in 0..c.taps {
-        // SAFETY: by the caller's promise; there is an offset for each tap at each place.
+        // SAFETY: by the caller's promise; there is an offset for each tap at each position.
         unsafe {
             let x = places.map(|p| x.add(*c.offsets.get_unchecked(p * c.taps + t)));
             V::seen(x, c.step, seen.0.as_mut_ptr().cast::<u32>().add(t * LANES));
@@ -166,7 +167,7 @@ unsafe fn see<V: Vectors>(c: &TileGradientArgs<'_>, x: *const u16, pair: usize, 
     }
 }
 
-/// Adds the products of a pair of places to the registers of sums.
+/// Accumulates the product of a pair of positions.
 #[inline(always)]
 unsafe fn multiply<U: Unit, const ALL: bool>(seen: &Seen, gradients: &Gradients) {
     // SAFETY: both are whole tiles; registers are configured for them.
@@ -185,7 +186,7 @@ unsafe fn multiply<U: Unit, const ALL: bool>(seen: &Seen, gradients: &Gradients)
     }
 }
 
-/// Where the sum of a tap and a feature is among [`SUMS`].
+/// Index of a tap and feature in `sums`.
 pub fn at(tap: usize, feature: usize) -> usize {
     feature / LANES * TILE + tap * LANES + feature % LANES
 }
@@ -197,7 +198,7 @@ mod tests {
     use crate::simd::math::{from_bf16, to_bf16};
     use systole_compile::DEAD;
 
-    /// Sums over windows by every unit, against plain ones of small numbers.
+    /// Sums over windows by every unit, against scalar sums of small integers.
     fn check(windows: usize, step: usize, offsets: &[usize], taps: usize, all: bool) {
         let (images, rows, features) = (3, 2, FEATURES + 6);
         let places = offsets.len() / taps;
@@ -206,7 +207,7 @@ mod tests {
         let half = |n: usize, by: usize| (0..n).map(|i| to_bf16(number(i, by))).collect::<Vec<u16>>();
         let count = rows * windows * features;
         let (x, dy) = (half(images * image, 5), half(images * count, 3));
-        let place: Vec<u8> =
+        let argmax: Vec<u8> =
             (0..images * count).map(|i| if i % 5 == 0 { DEAD } else { (i * 11 % places) as u8 }).collect();
         for unit in units() {
             let mut sums = vec![1f32; SUMS];
@@ -222,10 +223,10 @@ mod tests {
                 taps,
                 places,
                 dy: dy.as_ptr(),
-                place: place.as_ptr(),
+                argmax: argmax.as_ptr(),
                 features,
                 dy_image: count,
-                place_image: count,
+                argmax_image: count,
                 all,
                 sums: sums.as_mut_ptr(),
             };
@@ -242,7 +243,7 @@ mod tests {
                     let seen = |p: u8| {
                         if tap < taps { from_bf16(x[at + offsets[usize::from(p) * taps + tap]]) } else { 1.0 }
                     };
-                    want += if place[i] < DEAD { seen(place[i]) * from_bf16(dy[i]) } else { 0.0 };
+                    want += if argmax[i] < DEAD { seen(argmax[i]) * from_bf16(dy[i]) } else { 0.0 };
                 }
                 assert_eq!(sums[at(tap, f)], want, "{windows}×{step} {taps} taps, tap {tap}, feature {f}");
             }
