@@ -1,4 +1,4 @@
-//! Kernels: one folder and one table of candidates for each family. [`FAMILIES`] lists them.
+//! Kernels: one folder or file per family, each with a table of candidates. [`FAMILIES`] lists the tables.
 
 mod accumulate;
 mod attention;
@@ -15,7 +15,7 @@ mod via_f32;
 
 use crate::select::Family;
 
-/// All families of kernels that run no programs of their own, in the order in which they are asked whether a step is theirs.
+/// All families except control flow (`run/control.rs`), in the order in which they are asked whether they take a step.
 pub static FAMILIES: &[&Family] = &[
     &elementwise::FAMILY,
     &reduce::FAMILY,

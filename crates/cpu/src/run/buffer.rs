@@ -1,4 +1,4 @@
-//! Arrays of the backend, which may lie in panels of columns.
+//! Arrays of the backend, in row-major order or in panels of columns ([`Panels`]).
 
 use crate::kernel::Cx;
 use crate::machine::memory::Memory;
@@ -13,9 +13,9 @@ use systole_runtime::DeviceData;
 pub struct CpuData {
     /// Its bytes; at least those of its type.
     pub memory: Memory,
-    /// How its elements lie, if not in order.
+    /// The panels in which its elements are stored; `None`: row-major.
     pub panels: Option<Panels>,
-    /// The elements in order, where something asked for them.
+    /// A row-major copy, made when something first asks for it.
     rows: OnceLock<Memory>,
 }
 
@@ -24,7 +24,7 @@ impl CpuData {
         CpuData { memory, panels, rows: OnceLock::new() }
     }
 
-    /// The elements in order, `size` bytes each; a copy is made once where they lie otherwise.
+    /// The elements in row-major order, `size` bytes each. An array in panels is copied on the first call.
     pub fn in_order(&self, team: &Team, size: usize) -> Result<&Memory> {
         if self.panels.is_none() {
             return Ok(&self.memory);
@@ -33,7 +33,7 @@ impl CpuData {
             return Ok(made);
         }
         let cx = Cx { team, flush: false };
-        // SAFETY: the memory holds the array.
+        // SAFETY: the memory holds the array, which has the shape that `panels` says.
         let rows = unsafe { panels::turned(&cx, [self.panels, None], size, self.memory.ptr().cast_const())? };
         Ok(self.rows.get_or_init(|| rows))
     }
@@ -47,7 +47,7 @@ impl DeviceData for CpuData {
             Some(_) => {
                 let cx = Cx { team: &Team::new(1), flush: false };
                 let from = self.memory.ptr().cast_const();
-                // SAFETY: the memory holds the array.
+                // SAFETY: the memory holds the array, which has the shape that `panels` says.
                 rows = unsafe { panels::turned(&cx, [self.panels, None], ty.dtype.size(), from)? };
                 &rows
             }

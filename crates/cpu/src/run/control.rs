@@ -1,4 +1,4 @@
-//! Control flow: loops and branches, each of whose bodies is a program of its own.
+//! Control flow: loops and branches, whose bodies are programs of their own with their own executors.
 
 use crate::kernel::{Cx, Inner, Io, Kernel};
 use crate::run::executor::Executor;
@@ -7,20 +7,25 @@ use crate::select::{Candidate, EVERY, Family, Problem};
 use systole_compile::{ALIGN, Kernel as Plan, Location, Schedule};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// `while`: the state lives in the outputs; results that cannot be written in place go to a second set of arrays.
+/// `while`: the state lives in the step's outputs. States that the body cannot update in place are double-buffered:
+/// their second array is in scratch, and the two change roles after each trip.
 pub struct WhileKernel {
+    /// Number of leading inputs that are loop-invariant.
     captures: usize,
-    /// The input that each state starts as, if it matters.
+    /// Per state: the input with its initial value; `None` if the initial value is never read.
     starts: Vec<Option<usize>>,
     cond: Executor,
     body: Executor,
-    /// Where each state's second array lies in scratch, if it needs one.
+    /// Per state: offset of its second array in scratch, if it is double-buffered.
     second: Vec<Option<usize>>,
+    /// Bytes per state.
     bytes: Vec<usize>,
+    /// Offsets in scratch: working memory of the condition and of the body, and the condition's result.
     cond_at: usize,
     body_at: usize,
     flag_at: usize,
-    /// Where in scratch lies what the body's kernels make once of what is captured.
+    /// Per step of the body: offset in scratch of what its kernel precomputes from captures (packed operands), if
+    /// anything.
     kept: Vec<Option<usize>>,
     scratch: usize,
 }
@@ -88,13 +93,13 @@ impl Kernel for WhileKernel {
         for (k, (from, &to)) in self.starts.iter().zip(&state).enumerate() {
             let Some(from) = from.map(|i| io.inputs[i]) else { continue };
             if !std::ptr::eq(from, to) {
-                // SAFETY: operand and result of one type, in different memory.
+                // SAFETY: input and output have one type and, being different arrays, do not overlap.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, self.bytes[k]) };
             }
         }
         let place = |at: &Option<usize>| at.map_or(std::ptr::null_mut(), |at| io.scratch.wrapping_add(at));
         let kept: Vec<*mut u8> = self.kept.iter().map(place).collect();
-        // SAFETY: captures are the same in every trip; scratch has room.
+        // SAFETY: captures are loop-invariant; the offsets `kept` have room for what each kernel precomputes.
         unsafe { self.body.keep(cx, captured, &kept) };
         let mut other: Vec<Option<*mut u8>> =
             self.second.iter().map(|at| at.map(|at| io.scratch.wrapping_add(at))).collect();
@@ -102,7 +107,8 @@ impl Kernel for WhileKernel {
         loop {
             let params: Vec<*const u8> =
                 captured.iter().copied().chain(state.iter().map(|p| p.cast_const())).collect();
-            // SAFETY: states and captures have the bodies' types; each part of scratch is used by one of them.
+            // SAFETY: captures and states have the types of the programs' parameters; condition, body, second arrays
+            // and flag use disjoint ranges of scratch.
             unsafe {
                 self.cond.run_raw(cx, &params, &[flag], io.scratch.wrapping_add(self.cond_at), &[])?;
                 if *flag == 0 {
@@ -120,7 +126,7 @@ impl Kernel for WhileKernel {
         }
         for (k, (&from, &to)) in state.iter().zip(io.outputs).enumerate() {
             if !std::ptr::eq(from, to) {
-                // SAFETY: the second array and the result, of one type.
+                // SAFETY: the state's second array and its output have one type and do not overlap.
                 unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), to, self.bytes[k]) };
             }
         }
@@ -128,7 +134,7 @@ impl Kernel for WhileKernel {
     }
 }
 
-/// `case`: one of several programs.
+/// `case`: runs one of several programs. An index out of range selects the last one.
 pub struct CaseKernel {
     branches: Vec<Executor>,
     scratch: usize,
@@ -159,11 +165,12 @@ impl Kernel for CaseKernel {
         let Some((index, captures)) = io.inputs.split_last() else {
             systole_ir::bug!("case without an index")
         };
-        // SAFETY: the index is an i32 scalar.
+        // SAFETY: the last input is the index, an i32 scalar.
         let index = unsafe { *index.cast::<i32>() };
         let last = self.branches.len() - 1;
         let chosen = usize::try_from(index).map_or(last, |i| i.min(last));
-        // SAFETY: captures and results have the branch's types.
+        // SAFETY: captures and outputs have the types of every branch's parameters and results; scratch is large enough
+        // for the largest branch.
         unsafe { self.branches[chosen].run_raw(cx, captures, io.outputs, io.scratch, &[]) }
     }
 }

@@ -1,4 +1,8 @@
-//! A schedule with kernels bound to its steps, and its run over raw memory.
+//! A schedule with kernels bound to its steps, and its execution over raw memory.
+//!
+//! All addresses come from the compiler's buffer plan: an arena, parameters, constants, results, and views of other
+//! arrays. The executor itself allocates nothing large and adds no synchronisation: steps run in order, and each kernel
+//! shares its own work among the threads.
 
 use crate::kernel::{Choice, Cx, Io, Kernel, Program, StepTimes};
 use crate::machine::watch;
@@ -17,9 +21,9 @@ pub struct Executor {
     kernels: Vec<Box<dyn Kernel>>,
     choices: Vec<Choice>,
     scratch: usize,
-    /// For each step the view that it only looks up the place of, if it does.
+    /// Per step: the view whose address it computes instead of copying a slice, if it is such a step.
     makes_view: Vec<Option<usize>>,
-    /// The panels in which each slot lies, if it does; none: all lie as rows.
+    /// Per slot: the panels in which it is stored. Empty or `None`: row-major.
     panels: Vec<Option<Panels>>,
     profile: Profile,
 }
@@ -40,18 +44,18 @@ impl Executor {
         Ok(Executor { schedule, kernels, choices, scratch, makes_view, panels: Vec::new(), profile })
     }
 
-    /// The same for a program inside a step.
+    /// Binds a program inside a step, for the same machine and registry.
     pub fn of(schedule: &Schedule, around: &Problem<'_>) -> Result<Executor> {
         Executor::new(schedule.clone(), around.target, around.registry)
     }
 
-    /// Lets state lie in panels of columns where that gains: see [`panels`].
+    /// Stores state in panels of columns where that pays off: see [`panels`].
     pub fn arrange(&mut self) {
         self.panels = panels::arrange(&self.schedule, &mut self.kernels);
         self.scratch = self.kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
     }
 
-    /// Lines for listings: which parameters lie in panels.
+    /// Lines for listings: the parameters that are stored in panels.
     pub fn panels(&self) -> String {
         let of_param = |p: usize| {
             let Panels { rows, columns, width } = self.panels_of_param(p)?;
@@ -60,13 +64,13 @@ impl Executor {
         (0..self.schedule.params.len()).filter_map(of_param).collect()
     }
 
-    /// The panels in which parameter `p` has to lie, if not as rows.
+    /// The panels in which the caller has to store parameter `p`; `None`: row-major.
     pub fn panels_of_param(&self, p: usize) -> Option<Panels> {
         let slot = self.schedule.slots.iter().position(|x| x.place == Location::Param(p))?;
         self.panels_of(slot)
     }
 
-    /// The panels in which a slot lies, if not as rows.
+    /// The panels in which a slot is stored; `None`: row-major.
     pub fn panels_of(&self, slot: usize) -> Option<Panels> {
         self.panels.get(slot).copied().flatten()
     }
@@ -84,17 +88,19 @@ impl Executor {
         })
     }
 
-    /// Bytes of what each kernel can make once of parameters that are the same for many runs; 0: nothing.
+    /// Per step: bytes of what its kernel can precompute (pack) from parameters that are the `same` for many runs; 0:
+    /// nothing.
     pub fn kept(&self, same: &dyn Fn(usize) -> bool) -> Vec<usize> {
         let is_same = |&x: &usize| matches!(self.schedule.slots[x].place, Location::Param(p) if same(p));
         let steps = self.schedule.steps.iter().zip(&self.kernels);
         steps.map(|(step, k)| k.kept(&step.inputs.iter().map(is_same).collect::<Vec<bool>>())).collect()
     }
 
-    /// Makes what kernels keep; a null address: nothing.
+    /// Precomputes that, each to its address in `kept`; steps with a null address are skipped.
     ///
     /// # Safety
-    /// `params` point to the parameters that are the same, as far as the last of them, `kept` to room for [`Executor::kept`] bytes each.
+    /// `params` has the addresses of the parameters that are the same, as far as the last of them; each address in
+    /// `kept` has room for the bytes that [`Executor::kept`] says.
     pub unsafe fn keep(&self, cx: &Cx<'_>, params: &[*const u8], kept: &[*mut u8]) {
         let address = |&x: &usize| match self.schedule.slots[x].place {
             Location::Param(p) => params.get(p).copied().unwrap_or(std::ptr::null()),
@@ -104,7 +110,7 @@ impl Executor {
         for (i, &to) in made {
             let inputs: SmallVec<[*const u8; 8]> =
                 self.schedule.steps[i].inputs.iter().map(address).collect();
-            // SAFETY: by the caller's promise.
+            // SAFETY: by the caller's promise; other operands have null addresses, which `keep` does not read.
             unsafe { self.kernels[i].keep(cx, &inputs, to) };
         }
     }
@@ -112,9 +118,9 @@ impl Executor {
     /// Runs all steps.
     ///
     /// # Safety
-    /// `params` point to arrays of the parameters' types; `results` has an address for each result that owns its
-    /// memory (see [`Location::Result`]), which is a parameter's only where the plan's `reuse` says so; `memory` points
-    /// to [`Executor::memory_bytes`] bytes that nothing else uses.
+    /// `params` point to arrays of the parameters' types. `results` has an address for each result that owns its memory
+    /// (see [`Location::Result`]); it may alias a parameter only where the plan's `reuse` says so. `memory` points to
+    /// [`Executor::memory_bytes`] bytes that nothing else uses.
     pub unsafe fn run(
         &self,
         cx: &Cx<'_>,
@@ -126,10 +132,10 @@ impl Executor {
         unsafe { self.run_kept(cx, params, results, memory, &[]) }
     }
 
-    /// Runs all steps with what [`Executor::keep`] made; no addresses: nothing.
+    /// Runs all steps, with what [`Executor::keep`] precomputed unless `kept` is empty.
     ///
     /// # Safety
-    /// As for [`Executor::run`]; parameters that something was made of are the same.
+    /// As for [`Executor::run`]; parameters that something was precomputed from have not changed since.
     unsafe fn run_kept(
         &self,
         cx: &Cx<'_>,
@@ -153,7 +159,7 @@ impl Executor {
             let inputs: SmallVec<[*const u8; 8]> =
                 step.inputs.iter().map(|&x| address(x, &views).cast_const()).collect();
             if let Some(v) = self.makes_view[i] {
-                // SAFETY: the indices can be read.
+                // SAFETY: steps before this one have written the indices.
                 let before = unsafe { kernel.part_at(&inputs) };
                 views[v] = inputs[0].cast_mut().wrapping_add(before);
                 continue;
@@ -161,7 +167,8 @@ impl Executor {
             let outputs: SmallVec<[*mut u8; 4]> = step.outputs.iter().map(|&x| address(x, &views)).collect();
             let start = watched.then(|| self.profile.begin(s, i));
             let io = Io { inputs: &inputs, outputs: &outputs, scratch };
-            // SAFETY: the plan gives every slot memory of its size, apart from others alive at the same time.
+            // SAFETY: the plan gives every slot memory of its type's size; slots with overlapping live ranges do not
+            // overlap in memory, except for the aliasing that `Kernel::run` allows.
             let ran = unsafe {
                 match kept.get(i) {
                     Some(kept) if !kept.is_null() => kernel.run_kept(cx, &io, *kept),
@@ -176,12 +183,12 @@ impl Executor {
         Ok(())
     }
 
-    /// Runs as [`Executor::run`] and copies the results that have no memory of their own (arguments and constants
-    /// passed through, and repeated ones) to `results` too.
+    /// As [`Executor::run`], but fills every address in `results`: also those of results without memory of their own
+    /// (parameters and constants that are returned unchanged, and repeated results), by copying.
     ///
     /// # Safety
-    /// As for [`Executor::run`], with an address for every result that is not a parameter's; `kept` is what
-    /// [`Executor::keep`] made of the same parameters, or empty.
+    /// As for [`Executor::run`], with an address for every result; `kept` is what [`Executor::keep`] made of the same
+    /// parameters, or empty.
     pub unsafe fn run_raw(
         &self,
         cx: &Cx<'_>,
@@ -201,7 +208,7 @@ impl Executor {
                 _ => continue,
             };
             if !std::ptr::eq(from, results[k]) {
-                // SAFETY: both hold arrays of the result's type, in different memory.
+                // SAFETY: both are arrays of the result's type and, being different, do not overlap.
                 unsafe { std::ptr::copy_nonoverlapping(from, results[k], r.ty.bytes()) };
             }
         }
@@ -227,6 +234,7 @@ impl Program for Executor {
     }
 }
 
+/// Names a step in errors.
 fn place_of(step: &Step) -> String {
     match step.scope.as_str() {
         "" => step.kernel.name(),

@@ -1,4 +1,5 @@
-//! Which kernel each step of a program got, and why the better ones refused: for people who look at a program.
+//! Which kernel each step of a program got, and why candidates of higher priority refused (`systole show --stage
+//! kernels`).
 
 use crate::kernel::{Choice, Program};
 use std::fmt::Write;
@@ -20,13 +21,13 @@ use systole_ir::TensorType;
 /// ```
 #[derive(Clone, Debug)]
 pub struct StepKernel {
-    /// The programs that it stands in, outermost first: `block`, `while`, `do`, `case 0`. Empty in the program itself.
+    /// The nested programs that contain it, outermost first: `block`, `while`, `do`, `case 0`. Empty at top level.
     pub program: Vec<String>,
-    /// Its number in its program.
+    /// Its index in its program.
     pub step: usize,
     /// What it computes.
     pub computes: String,
-    /// The layer that it comes from, if it comes from one.
+    /// The layer that it comes from; empty: none.
     pub layer: String,
     /// Types of its results.
     pub results: Vec<TensorType>,
@@ -41,7 +42,7 @@ pub struct ChosenKernel {
     pub name: String,
     /// Candidates of higher priority, and why they refused.
     pub refused: Vec<(String, String)>,
-    /// Kernels that it runs inside itself.
+    /// Kernels that it calls, such as the matrix product inside a convolution.
     pub inside: Vec<ChosenKernel>,
 }
 
@@ -55,7 +56,7 @@ impl ChosenKernel {
         }
     }
 
-    /// Whether this is the kernel `family/candidate`, or one inside it is.
+    /// Whether this kernel, or one that it calls, is `family/candidate`.
     pub fn uses(&self, name: &str) -> bool {
         self.name == name || self.inside.iter().any(|k| k.uses(name))
     }
@@ -71,7 +72,7 @@ impl ChosenKernel {
     }
 }
 
-/// All steps of a program, those of programs inside a step after it.
+/// All steps of a program; the steps of nested programs follow the step that contains them.
 pub(crate) fn steps(program: &dyn Program) -> Vec<StepKernel> {
     let mut all = Vec::new();
     collect(program, &[], &mut all);
@@ -94,8 +95,8 @@ fn collect(program: &dyn Program, around: &[String], all: &mut Vec<StepKernel>) 
     }
 }
 
-/// The steps as lines of text: number, what it computes, layer, results, kernel; below each the candidates that refused,
-/// and kernels inside it. Programs inside a step are indented.
+/// The steps as lines of text: index, what it computes, layer, results, kernel. Below each line follow the candidates
+/// that refused, and the kernels that it calls. Nested programs are indented.
 pub fn kernel_listing(steps: &[StepKernel]) -> String {
     let mut text = String::new();
     let mut before: &[String] = &[];

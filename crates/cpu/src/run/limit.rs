@@ -1,16 +1,16 @@
-//! Refuses programs that do not fit into memory before they run: an error is better than the system ending the process.
+//! Refuses programs that do not fit into memory before they run: an error instead of a process killed by the system.
 
 use crate::machine::memory::{available, resident};
 use crate::run::executor::Executor;
 use systole_compile::{Holding, footprint, largest_intermediates};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// Programs below this are not worth the look at the system's files, unless a limit is set.
+/// Bytes. Programs that need less are not checked against the machine's free memory, which costs reads of system files.
 const SMALL: usize = 256 << 20;
 
-/// An error where the program cannot run within the limit that the knob `SYSTOLE_MEMORY_LIMIT` sets, or within what
-/// the machine has left. This is the one place that decides; whoever can make a program smaller (recomputing instead
-/// of keeping) tries before the error leaves from here.
+/// Returns an error if the program needs more memory than `SYSTOLE_MEMORY_LIMIT` allows or than the machine has
+/// available. This is the only place that decides so. The backend answers the error with rematerialisation, and
+/// returns it if no variant fits.
 pub(crate) fn check(executor: &Executor, param_names: &[String]) -> Result<()> {
     let limit = knobs::MEMORY_LIMIT.get_bytes()?;
     let need = Need::of(executor)?;
@@ -18,7 +18,7 @@ pub(crate) fn check(executor: &Executor, param_names: &[String]) -> Result<()> {
         return Ok(());
     }
     let used = resident().unwrap_or(0);
-    // Arguments are mostly in memory already; what is not will come.
+    // Most arguments are resident already and part of `used`; those that are not will be.
     let total = used.max(need.arguments).saturating_add(need.own());
     if let Some(limit) = limit.filter(|&l| total > l) {
         let told = format!("the limit is {}", mib(limit));
@@ -33,11 +33,11 @@ pub(crate) fn check(executor: &Executor, param_names: &[String]) -> Result<()> {
     }
 }
 
-/// The bytes of a run, by kind.
+/// Bytes of a run, by kind.
 struct Need {
     arguments: usize,
     results: usize,
-    /// Intermediate values and kernels' working memory.
+    /// Arena of intermediate values, and kernels' scratch.
     working: usize,
     arena: usize,
 }
@@ -49,7 +49,7 @@ impl Need {
         Ok(Need { arguments: f.arguments, results: f.results, working, arena: f.arena })
     }
 
-    /// What a run takes beside its arguments.
+    /// Bytes that a run allocates: all but its arguments.
     fn own(&self) -> usize {
         self.results.saturating_add(self.working)
     }

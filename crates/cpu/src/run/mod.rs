@@ -1,4 +1,5 @@
-//! Running a program: kernels bound to its steps, control flow, blocks of rows, arrays in panels, profiles.
+//! Runs a compiled program: binds kernels to its steps, executes them, and contains the steps that run programs of
+//! their own.
 
 pub mod buffer;
 pub mod control;
@@ -12,7 +13,8 @@ pub mod row_blocks;
 use crate::kernels::FAMILIES;
 use crate::select::Family;
 
-/// Families of kernels, those that run programs of their own first.
+/// All families of kernels in the order in which they are asked. Control flow comes first; it is here, because its
+/// kernels need the executor.
 pub static ALL_FAMILIES: &[&Family] = &{
     let mut all = [&control::FAMILY; FAMILIES.len() + 1];
     let mut i = 0;

@@ -1,8 +1,9 @@
-//! How long each kernel of a program takes, against what the machine can do; and its spans in a trace.
+//! Per-kernel times, compared with the machine's roofline, and the kernels' spans in a trace.
 //!
-//! Times are kept only while somebody watches (`SYSTOLE_LOG=2`, `--profile`, `--trace`). A kernel's ceiling is the
-//! larger of two times: its operations at the peak of fused multiply-adds, and the bytes that it must read and write
-//! at the bandwidth of the smallest cache that holds them.
+//! Steps are timed only if somebody asked for it (`SYSTOLE_LOG=2`, `--profile`, `--trace`). The lower bound of a
+//! kernel's time is the larger of two: its operations at the peak rate of its element type (FMA, bf16, int8), and the
+//! bytes that it must read and write at the bandwidth of the smallest cache that holds them. It counts one pass over
+//! inputs and outputs, so a kernel whose data is in a nearer cache already can exceed 100 %.
 
 use crate::kernel::{Program, StepTimes};
 use crate::machine::peak::{Peak, peak};
@@ -19,17 +20,18 @@ use systole_runtime::trace;
 /// Times of a program's steps.
 pub(crate) struct Profile {
     steps: Vec<Times>,
-    /// What a trace shows of each step: a JSON object.
+    /// Per step: the arguments of its span in a trace, a JSON object.
     spans: OnceLock<Vec<String>>,
 }
 
+/// Times of one step.
 #[derive(Default)]
 struct Times {
     calls: AtomicU64,
     nanos: AtomicU64,
-    /// The first call, which touches new memory; left out where there are others.
+    /// Nanoseconds of the first call. It has page faults, so the mean leaves it out if there are others.
     first: AtomicU64,
-    /// Whether it runs inside a parallel loop, so on one core.
+    /// Whether it runs inside another kernel's parallel loop, so on one core.
     alone: AtomicBool,
 }
 
@@ -38,7 +40,7 @@ impl Profile {
         Profile { steps: (0..steps).map(|_| Times::default()).collect(), spans: OnceLock::new() }
     }
 
-    /// Before step `i`.
+    /// Called before step `i`.
     pub(crate) fn begin(&self, s: &Schedule, i: usize) -> Instant {
         if trace::is_on() && !team::inside() {
             watch::begin_kernel(s.steps[i].kernel.name(), self.span(s, i).to_string());
@@ -46,7 +48,7 @@ impl Profile {
         Instant::now()
     }
 
-    /// After step `i`.
+    /// Called after step `i`.
     pub(crate) fn end(&self, s: &Schedule, i: usize, start: Instant) {
         let nanos = start.elapsed().as_nanos() as u64;
         let times = &self.steps[i];
@@ -60,7 +62,7 @@ impl Profile {
         }
     }
 
-    /// What step `i` took.
+    /// Number of calls and mean time of step `i`; `None` if it did not run.
     pub(crate) fn times(&self, i: usize) -> Option<StepTimes> {
         times_of(&self.steps[i])
     }
@@ -83,7 +85,7 @@ fn span_of(step: &Step) -> String {
     )
 }
 
-/// The shortest time for a kernel, and what sets it.
+/// Lower bound of a kernel's time in seconds, and the resource that sets it.
 fn ceiling(peak: &Peak, step: &Step, bytes: f64) -> (f64, &'static str) {
     let tier = peak.tier(bytes);
     let factors = step.input_types.first().map(|t| t.dtype);
@@ -99,22 +101,23 @@ fn ceiling(peak: &Peak, step: &Step, bytes: f64) -> (f64, &'static str) {
 
 /// One line of the table.
 struct Row {
+    /// Nesting depth of the program.
     depth: usize,
     kernel: String,
     calls: u64,
-    /// Of one call.
+    /// Mean of one call.
     seconds: f64,
-    /// Of the whole program, in all calls.
+    /// All calls' part of the whole program's time.
     share: f64,
     flops: f64,
     bytes: f64,
-    /// Which part of the ceiling it reaches; a kernel that only runs others has none of its own.
+    /// Lower bound divided by measured time, and the resource; `None` for kernels that only run nested programs.
     ceiling: Option<(f64, &'static str)>,
     result: String,
 }
 
-/// The time that each kernel took against its ceiling, those of loops' bodies below their loop; `None` where no run
-/// was timed.
+/// A table of all kernels with their times and how close these are to the lower bounds. Kernels of nested programs
+/// follow the step that contains them. `None` if no run was timed.
 pub(crate) fn table(program: &dyn Program, level: Level, threads: usize) -> Option<String> {
     let mut rows = Vec::new();
     let total = total_seconds(program);
@@ -150,7 +153,7 @@ pub(crate) fn table(program: &dyn Program, level: Level, threads: usize) -> Opti
     Some(text)
 }
 
-/// Calls and the seconds of one call; `None` where a step did not run.
+/// Calls and mean seconds per call; `None` if the step did not run.
 fn times_of(times: &Times) -> Option<StepTimes> {
     let (calls, nanos, first) =
         (times.calls.load(Relaxed), times.nanos.load(Relaxed), times.first.load(Relaxed));
@@ -167,7 +170,7 @@ fn total_seconds(program: &dyn Program) -> f64 {
     timed.map(|t| t.calls as f64 * t.seconds).sum()
 }
 
-/// The rows of a program, longest first, each followed by those of the programs inside it.
+/// Appends a program's rows, longest total time first, each followed by those of its nested programs.
 fn collect(
     program: &dyn Program,
     level: Level,

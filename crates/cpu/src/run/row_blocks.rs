@@ -1,4 +1,10 @@
-//! A program for a block of rows, run for all blocks in one parallel loop.
+//! Blocks of rows (mini-batch blocking): a part of the program that runs for a few samples at a time, so that its
+//! intermediate arrays stay in the cache. One parallel loop runs all blocks.
+//!
+//! Results are either rows, which blocks write to disjoint ranges, or sums over all rows, such as weight gradients.
+//! Blocks are assigned to a fixed number of groups in contiguous runs; the blocks of a group run in order on one thread
+//! and add to the group's own sums, and a tree adds the groups' sums. The number of groups is part of the plan, so the
+//! order of additions does not depend on the number of threads.
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Inner, Io, Kernel, Ptr};
@@ -10,36 +16,40 @@ use std::sync::{Mutex, PoisonError};
 use systole_compile::{ALIGN, Blocks, Location};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Elements that one block of the loop over the groups' sums adds up.
+/// Elements per block of the parallel loop that adds the groups' sums.
 const PART: usize = 1 << 13;
 
-/// One running sum of each group.
+/// A result that is summed over all blocks; every group has an array for it.
 struct Sum {
     elements: usize,
     bytes: usize,
     /// Bytes of an element.
     size: usize,
     add: TileFn,
-    /// Where the sums of the groups after the first lie in scratch; those of the first are the result.
+    /// Offset in scratch of the arrays of groups 1 and up. Group 0 uses the result's memory.
     at: usize,
 }
 
-/// Blocks of rows, dealt out to a fixed number of groups.
+/// A bound step of row blocks.
 pub struct BlocksKernel {
     plan: Blocks,
     body: Program,
+    /// For the last block, if it is shorter.
     rest: Option<Program>,
     sums: Vec<Sum>,
     scratch: usize,
     work_ns: f64,
 }
 
-/// The program for a block, and where it keeps sums that it cannot add to in place.
+/// The program for one block.
 struct Program {
     executor: Executor,
+    /// Per sum: offset in the thread's memory of the new sum if it cannot be updated in place.
     apart: Vec<Option<usize>>,
+    /// Bytes of memory per thread: the executor's, then the sums of `apart`.
     memory: usize,
-    /// Where in the scratch of all blocks lies what kernels make once of operands that every block reads whole.
+    /// Per step: offset in the step's scratch of what its kernel precomputes from operands that every block reads whole
+    /// (packed weights), if anything. All blocks share it.
     kept: Vec<Option<usize>>,
 }
 
@@ -58,7 +68,8 @@ impl Program {
         Ok(Program { executor, apart, memory, kept: Vec::new() })
     }
 
-    /// Takes room in scratch, which ends at `scratch`, for what kernels make of the parameters that are the same.
+    /// Reserves scratch from offset `scratch` on for what kernels precompute from parameters that are the `same` for
+    /// all blocks.
     fn take_kept(&mut self, same: &dyn Fn(usize) -> bool, scratch: &mut usize) {
         let take = |bytes: usize| {
             let at = *scratch;
@@ -68,6 +79,7 @@ impl Program {
         self.kept = self.executor.kept(same).into_iter().map(take).collect();
     }
 
+    /// The addresses of what is precomputed; null: nothing.
     fn kept(&self, scratch: Ptr) -> Vec<*mut u8> {
         self.kept.iter().map(|at| at.map_or(std::ptr::null_mut(), |at| scratch.at(at))).collect()
     }
@@ -75,7 +87,8 @@ impl Program {
     /// Runs one block.
     ///
     /// # Safety
-    /// As for [`Executor::run_raw`], but that a sum may be parameter and result.
+    /// As for [`Executor::run_raw`], except that a sum's parameter and result may be the same array. `memory` has
+    /// `self.memory` bytes.
     unsafe fn run(
         &self,
         cx: &Cx<'_>,
@@ -91,7 +104,8 @@ impl Program {
                 *target = memory.wrapping_add(*at);
             }
         }
-        // SAFETY: by the caller's promise; sums lie apart unless the plan adds to them in place.
+        // SAFETY: by the caller's promise; sums that the program does not update in place are written to `memory`
+        // first.
         unsafe {
             self.executor.run_raw(cx, params, &targets, memory, kept)?;
             for ((target, result), sum) in targets.iter().zip(results).zip(sums) {
@@ -128,7 +142,7 @@ impl BlocksKernel {
         Ok(BlocksKernel { plan: plan.clone(), body, rest, sums, scratch, work_ns })
     }
 
-    /// Where group `g` keeps a sum.
+    /// The array of group `g` for a sum.
     fn sum_at(&self, sum: &Sum, g: usize, result: Ptr, scratch: Ptr) -> *mut u8 {
         match g {
             0 => result.at(0),
@@ -136,7 +150,7 @@ impl BlocksKernel {
         }
     }
 
-    /// Runs the blocks of group `g`.
+    /// Runs the blocks of group `g` in order.
     unsafe fn group(
         &self,
         g: usize,
@@ -151,7 +165,7 @@ impl BlocksKernel {
         let sums: Vec<*mut u8> =
             self.sums.iter().zip(outputs).map(|(s, &out)| self.sum_at(s, g, out, scratch)).collect();
         for (sum, &at) in self.sums.iter().zip(&sums) {
-            // SAFETY: this group's own sum.
+            // SAFETY: the array has `sum.bytes` bytes and belongs to this group.
             unsafe { std::ptr::write_bytes(at, 0, sum.bytes) };
         }
         with_scratch(memory, |memory| {
@@ -173,14 +187,15 @@ impl BlocksKernel {
                 results.extend(&sums);
                 let rows = outputs[self.sums.len()..].iter().zip(&plan.outputs);
                 results.extend(rows.map(|(p, each)| p.at(row * each)));
-                // SAFETY: the block's rows of arrays that have all rows; groups write different rows and sums.
+                // SAFETY: the addresses are those of the block's rows in arrays of `plan.rows` rows; other groups write
+                // other rows and sums.
                 unsafe { program.run(cx, &self.sums, &params, &results, memory, kept)? };
             }
             Ok(())
         })
     }
 
-    /// Adds the groups' sums in a tree; the first group's memory is the result.
+    /// Adds the groups' arrays in a tree, into that of group 0, which is the result.
     unsafe fn add_groups(&self, cx: &Cx<'_>, sum: &Sum, result: Ptr, scratch: Ptr) {
         let groups = self.plan.groups;
         let body = |part: usize| {
@@ -191,7 +206,7 @@ impl BlocksKernel {
             while step < groups {
                 for g in (0..groups - step).step_by(2 * step) {
                     let other = at(g + step).cast_const();
-                    // SAFETY: parts are disjoint ranges of every group's sum.
+                    // SAFETY: parts are disjoint ranges of the arrays; different groups' arrays do not overlap.
                     unsafe { (sum.add)(at(g), other, other, other, n) };
                 }
                 step *= 2;
@@ -219,12 +234,12 @@ impl Kernel for BlocksKernel {
         let none = std::iter::repeat_n(std::ptr::null(), self.sums.len());
         let params: Vec<*const u8> = none.chain(io.inputs.iter().copied()).collect();
         for program in std::iter::once(&self.body).chain(&self.rest) {
-            // SAFETY: inputs that every block reads whole are the same for all blocks; scratch has room.
+            // SAFETY: `kept` covers only inputs that every block reads whole; scratch has room for what they give.
             unsafe { program.executor.keep(cx, &params, &program.kept(scratch)) };
         }
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         let body = |g: usize| {
-            // SAFETY: operands and results are those of the step; each group writes its own rows and sums.
+            // SAFETY: by the contract of `Kernel::run`; each group writes its own rows and sums.
             if let Err(e) = unsafe { self.group(g, cx, &inputs, &outputs, scratch) } {
                 failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
             }
@@ -235,7 +250,7 @@ impl Kernel for BlocksKernel {
         }
         if self.plan.groups > 1 {
             for (sum, &result) in self.sums.iter().zip(&outputs) {
-                // SAFETY: all groups are done.
+                // SAFETY: all groups are done, so nothing else uses their arrays.
                 unsafe { self.add_groups(cx, sum, result, scratch) };
             }
         }

@@ -1,5 +1,7 @@
-//! Element-wise programs: interpreted tile by tile, or machine code. The programs themselves, which other families run
-//! too, are `kernel/program.rs` and `simd/jit/`.
+//! Element-wise programs (fused loops), as machine code or interpreted tile by tile.
+//!
+//! This is only the table: other families run such programs too, so their implementation is in `kernel/program.rs` and
+//! the code generator in `simd/jit/`.
 
 #[cfg(test)]
 mod tests;
@@ -8,7 +10,7 @@ use crate::kernel::program::MapKernel;
 use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem};
 use systole_compile::Kernel;
 
-/// The kernel, by machine code where `fuse` is set and that is possible.
+/// Binds the program. `fuse`: use machine code where it supports the program.
 fn bind(p: &Problem<'_>, fuse: bool) -> Result<MapKernel, &'static str> {
     let level = p.target.programs();
     match &p.step.kernel {

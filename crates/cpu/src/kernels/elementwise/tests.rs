@@ -1,4 +1,4 @@
-//! Machine code against the interpreter: the same bits, for every op and for programs drawn at random.
+//! Machine code against the tile interpreter: the same bits, for every op and for random programs.
 
 use crate::kernel::Cx;
 use crate::kernel::program::MapKernel;
@@ -46,18 +46,18 @@ const INT_BINARIES: [Binary; 10] = [
     Binary::Minimum,
 ];
 
-/// The levels that code is made for and this machine has: instruction sets are not parts that a test run must find.
+/// The levels that the code generator supports and this machine has.
 fn levels() -> Vec<Level> {
     let all = [Level::Avx2, Level::Avx512, Level::Avx512Bf16].into_iter();
     all.filter(|l| l.is_available() && cfg!(target_os = "linux")).collect()
 }
 
-/// Whether code of a level is only for threads that take numbers below the normal range as zero.
+/// Whether a level's code requires that the thread flushes denormals to zero.
 fn flushes(level: Level) -> bool {
     level == Level::Avx512Bf16
 }
 
-/// Bits of an f32 that is special, or any.
+/// Bits of a random f32: often NaN, infinite, denormal, or at the edge of a conversion's range.
 fn special(s: &mut Stream) -> u32 {
     const LIST: [f32; 22] = [
         0.0,
@@ -92,18 +92,18 @@ fn special(s: &mut Stream) -> u32 {
     }
 }
 
-/// `n` elements of a type at an odd place.
+/// An array whose first element is not aligned to a vector, followed by bytes that must not be written.
 struct Array {
     bytes: Vec<u8>,
     dtype: DType,
 }
 
 impl Array {
-    /// Elements before the first: arrays need not begin at a multiple of a vector.
+    /// Unused elements before the first, for misalignment.
     const BEFORE: usize = 3;
 
     fn zeros(dtype: DType, n: usize) -> Array {
-        // What follows the last element must stay as it is.
+        // Comparisons include the 70 elements behind the last one, so a write there is found.
         Array { bytes: vec![0xa5; (Array::BEFORE + n + 70) * dtype.size()], dtype }
     }
 
@@ -116,7 +116,7 @@ impl Array {
                 DType::BF16 => special(s) >> 16,
                 DType::F16 => systole_ir::f16::from_f32(f32::from_bits(special(s))).to_bits() as u32,
                 DType::Bool => s.below(2) as u32,
-                // Shifts by more than the width count as well as small ones.
+                // Small values, as shift counts below and above the type's width.
                 _ if s.below(2) == 0 => s.below(40) as u32,
                 _ => s.next_u32(),
             };
@@ -129,7 +129,7 @@ impl Array {
         self.bytes[Array::BEFORE * self.dtype.size()..].as_mut_ptr()
     }
 
-    /// The same bits, or NaN in both; at a level that takes them as zero, also numbers below the normal range.
+    /// [`Array::equals`]; at a level whose code flushes them, all denormals of one sign are equal to zero.
     fn equals_at(&self, other: &Array, level: Level) -> bool {
         let (mut a, mut b) = (self.bytes.clone(), other.bytes.clone());
         if level == Level::Avx512Bf16 && matches!(self.dtype, DType::F32 | DType::BF16) {
@@ -146,7 +146,7 @@ impl Array {
         Array { bytes: a, dtype: self.dtype }.equals(&Array { bytes: b, dtype: self.dtype })
     }
 
-    /// The same bits, or NaN in both.
+    /// Whether each pair of elements has the same bits or is NaN in both.
     fn equals(&self, other: &Array) -> bool {
         let size = self.dtype.size();
         let float = |raw: &[u8]| match self.dtype {
@@ -160,7 +160,7 @@ impl Array {
     }
 }
 
-/// A program in the making.
+/// A program under construction, and the type and number of elements of each input.
 struct Draft {
     map: Map,
     inputs: Vec<(DType, usize)>,
@@ -190,11 +190,11 @@ impl Draft {
         self.map.loads.len() + self.map.instrs.len() - 1
     }
 
-    /// A register of this type, at random.
+    /// A random register of this type; `None`: there is none.
     fn any(&self, dtype: DType, s: &mut Stream) -> Option<usize> {
         let all = 0..self.map.loads.len() + self.map.instrs.len();
         let fit: Vec<usize> = all.filter(|&e| self.map.dtype(e) == dtype).collect();
-        // The last ones more often: long chains.
+        // Prefer the last ones, which gives long chains.
         let near = fit.len().min(3) as u64;
         match fit.len() as u64 {
             0 => None,
@@ -203,7 +203,7 @@ impl Draft {
         }
     }
 
-    /// One more instruction at random, where its operands are there.
+    /// Appends a random instruction if there are registers of its operand types.
     fn grow(&mut self, s: &mut Stream) -> Option<()> {
         use DType::*;
         let float = FLOATS[s.below(3) as usize];
@@ -254,7 +254,7 @@ impl Draft {
     }
 }
 
-/// A program with every kind of load and random instructions.
+/// A random program with all kinds of loads.
 fn drawn(s: &mut Stream) -> Draft {
     use DType::*;
     let dims = match s.below(6) {
@@ -274,7 +274,7 @@ fn drawn(s: &mut Stream) -> Draft {
             0 => {
                 d.array(dtype, &vec![0; rank]);
             }
-            // A vector along the last dimension, or one value for each row.
+            // Broadcasts: a vector along the last dimension, then one value per row.
             1 => {
                 let strides: Vec<usize> = (0..rank).map(|k| usize::from(k + 1 == rank)).collect();
                 d.array(dtype, &strides);
@@ -283,7 +283,7 @@ fn drawn(s: &mut Stream) -> Draft {
                 let strides: Vec<usize> = (0..rank).map(|k| usize::from(k == 0 && rank > 1)).collect();
                 d.array(dtype, &strides);
             }
-            // Every other element, which has to be copied.
+            // Stride 2, which the program must copy to a register.
             3 => {
                 let strides: Vec<usize> = own.iter().map(|&x| 2 * x).collect();
                 d.array(dtype, &strides);
@@ -314,7 +314,8 @@ fn drawn(s: &mut Stream) -> Draft {
     d
 }
 
-/// Both ways give the same bits for elements `range`, whether denormals are flushed or not; whether there was code.
+/// Asserts that machine code and interpreter give the same bits, for several ranges, with and without flushing of
+/// denormals. Returns whether there was machine code.
 fn check_map(d: &Draft, name: &str, level: Level, s: &mut Stream) -> bool {
     let n = d.map.shape.elements();
     let kernels = [false, true].map(|fuse| MapKernel::with(&d.map, level, fuse));
@@ -353,7 +354,7 @@ fn random_programs_give_the_interpreters_bits() {
             let s = &mut Stream::new(11, 0, k);
             fused += usize::from(check_map(&drawn(s), &format!("program {k}"), level, s));
         }
-        // Others hold constants of types that only the interpreter has, or too many values.
+        // The others load constants of unsupported types or need more registers than there are.
         assert!(fused > 400, "{fused} of 600 became code of {}", level.name());
     }
 }
@@ -404,7 +405,7 @@ fn every_op_gives_the_interpreters_bits_on(level: Level) {
     check(Bool, Bool, Op::Unary(Unary::Not), 1);
 }
 
-/// Constants take other instructions than arrays do.
+/// Constant operands are encoded differently from arrays.
 #[test]
 fn constant_operands_give_the_interpreters_bits() {
     let s = &mut Stream::new(13, 0, 0);
@@ -433,7 +434,7 @@ fn constant_operands_give_the_interpreters_bits() {
     }
 }
 
-/// The functions over all exponents.
+/// All unary ops over a sample of all f32 bit patterns.
 #[test]
 fn functions_give_the_interpreters_bits_over_all_floats() {
     let bits: Vec<f32> = (0..=u32::MAX).step_by(4099).map(f32::from_bits).collect();
@@ -448,7 +449,7 @@ fn functions_give_the_interpreters_bits_over_all_floats() {
                 let kernel = MapKernel::with(&d.map, level, fuse);
                 let mut out = Array::zeros(to, bits.len());
                 let before = flush_denormals(flush);
-                // SAFETY: as many elements as the program has.
+                // SAFETY: both arrays have as many elements as the program; the level is available.
                 unsafe { kernel.range(&[bits.as_ptr().cast()], &[out.ptr()], 0..bits.len()) };
                 restore_denormals(before);
                 out
@@ -458,7 +459,7 @@ fn functions_give_the_interpreters_bits_over_all_floats() {
     }
 }
 
-/// A result may take the place of an operand.
+/// In-place: results may alias operands that are read at the same index.
 #[test]
 fn results_may_lie_where_operands_do() {
     let mut d = Draft::new(&[1001]);
@@ -471,7 +472,7 @@ fn results_may_lie_where_operands_do() {
         let s = &mut Stream::new(14, 0, 0);
         let mut arrays = [Array::drawn(DType::F32, 1001, s), Array::drawn(DType::F32, 1001, s)];
         let at = arrays.each_mut().map(Array::ptr);
-        // SAFETY: the arrays have the elements; the results are in the operands' places.
+        // SAFETY: the arrays have 1001 elements; the results alias the operands, which is allowed at equal indices.
         unsafe { MapKernel::with(&d.map, level, fuse).range(&at.map(|p| p.cast_const()), &at, 0..1001) };
         arrays
     };
@@ -526,11 +527,11 @@ fn what_it_does_not_know_is_left_to_the_interpreter() {
     assert!(!loop_of(Unary::Sine, DType::F32, Level::Avx512));
     assert!(!loop_of(Unary::Abs, DType::F64, Level::Avx512));
     assert!(!loop_of(Unary::Abs, DType::F32, Level::Portable));
-    // Code for AVX-512 can be made anywhere, code for AVX2 where F16C is, too.
+    // Code for AVX-512 can be generated on any x86-64 Linux machine, code for AVX2 only with F16C.
     let here = cfg!(all(target_arch = "x86_64", target_os = "linux"));
     assert_eq!(loop_of(Unary::Abs, DType::F32, Level::Avx512), here);
     assert!(!Level::Avx2.is_available() || loop_of(Unary::Abs, DType::F32, Level::Avx2) == here);
-    // More values at a time than registers.
+    // More live values than registers.
     let mut d = Draft::new(&[100]);
     let loads: Vec<usize> = (0..40).map(|_| d.linear(DType::F32)).collect();
     let up: Vec<usize> =

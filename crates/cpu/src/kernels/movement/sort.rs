@@ -1,4 +1,8 @@
-//! sort: each line along the dimension is a stable merge sort of its positions; lines are sorted in parallel.
+//! Sort: a stable merge sort of each line along the sorted dimension, lines in parallel.
+//!
+//! It sorts the positions of a line's elements, then copies all operands in that order. Comparators that are one
+//! comparison of two elements of one operand run directly, others in the interpreter, once per comparison. Not tuned:
+//! operands are copied to literals first.
 
 use crate::kernel::literal::literal;
 use crate::kernel::{Cx, Io, Kernel, Ptr};
@@ -8,11 +12,12 @@ use systole_ir::interp::EvalCx;
 use systole_ir::op::{Compare, Sort};
 use systole_ir::{Error, Graph, Literal, Op, Result, Scalar, TensorType};
 
-/// A sort step.
+/// A bound sort.
 pub struct SortKernel {
     op: Sort,
     types: Vec<TensorType>,
-    /// The operand whose elements decide, and how, when the comparator is one comparison of a pair.
+    /// If the comparator is one comparison: the operand that it compares, the comparison, and whether its arguments are
+    /// swapped.
     simple: Option<(usize, Compare, bool)>,
 }
 
@@ -21,7 +26,7 @@ impl SortKernel {
         SortKernel { simple: simple(&op.comparator), op: op.clone(), types: step.input_types.clone() }
     }
 
-    /// The order of the elements at `places` (row-major positions).
+    /// Sorts `places`, row-major positions of the elements of one line.
     fn order(&self, args: &[Literal], places: &mut Vec<usize>) -> Result<()> {
         if let Some((k, compare, swapped)) = self.simple {
             let x = &args[k];
@@ -41,7 +46,7 @@ impl SortKernel {
     }
 }
 
-/// `compare(param 2k, param 2k + 1)`, or the other way round.
+/// Matches a body that is `compare(param 2k, param 2k + 1)` (false) or with swapped arguments (true).
 fn simple(body: &Graph) -> Option<(usize, Compare, bool)> {
     let node = body.node(*body.results.first()?);
     let Op::Compare(compare) = &node.op else { return None };
@@ -50,7 +55,7 @@ fn simple(body: &Graph) -> Option<(usize, Compare, bool)> {
     (a / 2 == b / 2 && a != b).then_some((a / 2, *compare, a > b))
 }
 
-/// Stable: an element goes before an earlier one only where `before` says so.
+/// Stable merge sort, bottom-up: a later element goes before an earlier one only if `before(later, earlier)`.
 fn merge_sort<T: Copy>(items: Vec<T>, mut before: impl FnMut(&T, &T) -> Result<bool>) -> Result<Vec<T>> {
     let n = items.len();
     let (mut from, mut to) = (items.clone(), items);
@@ -76,7 +81,7 @@ impl Kernel for SortKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let mut args = Vec::with_capacity(self.types.len());
         for (ty, &p) in self.types.iter().zip(io.inputs) {
-            // SAFETY: inputs are arrays of the step's types.
+            // SAFETY: by the contract of `Kernel::run`, inputs are arrays of the step's types.
             args.push(unsafe { literal(ty, p)? });
         }
         let shape = &self.types[0].shape;
@@ -96,7 +101,7 @@ impl Kernel for SortKernel {
                 for (j, &from) in places.iter().enumerate() {
                     let source = &x.bytes()[from * bytes..(from + 1) * bytes];
                     let to = out.at((first + j * step) * bytes);
-                    // SAFETY: each line has its own elements of each result.
+                    // SAFETY: the position lies inside the result; no other line writes it.
                     unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), to, bytes) };
                 }
             }

@@ -1,7 +1,13 @@
-//! Folds with one associative op, over any dimensions, of an array or of element-wise work done on the way.
+//! Reductions with one associative op, over any dimensions, of an array or of the values of an element-wise program.
 //!
-//! The order of a fold is a function of the shape: fixed lanes, fixed parts, and a tree over the parts. Narrow floats
-//! are folded in f32 and rounded once.
+//! Adjacent dimensions that are all folded or all kept are merged; the innermost merged one is `inner`. If `inner` is
+//! folded (a row fold), element `i` of a run goes to accumulator `i % LANES`, and a tree reduces the accumulators. If
+//! it is kept (a column fold), every column has an accumulator. Long reductions are divided into parts, whose partial
+//! results a second tree reduces.
+//!
+//! The sizes of parts and the number of accumulators depend on the shape alone, so the order of a reduction depends
+//! neither on the number of threads nor on the vector width. bf16 and f16 are reduced in f32 and rounded once. A lane
+//! is an element in the type in which it is reduced.
 
 use crate::kernel::program::{Program, Registers, TILE, store};
 use crate::kernel::{Cx, with_scratch};
@@ -18,19 +24,20 @@ use systole_compile::{Map, Step};
 use systole_ir::op::Monoid;
 use systole_ir::{DType, Result};
 
-/// Elements of one part: what one block folds.
+/// Elements per part: what one block of the parallel loop reduces to a partial result.
 const PART: usize = 1 << 16;
-/// Longest run along a row that is one unit of work.
+/// Elements per unit of a row fold: longer runs are divided, so that parts have similar sizes.
 const CHUNK: usize = 1 << 14;
-/// Longest row that is folded element by element, many rows at a time.
+/// Longest row, in elements, that a sequential loop reduces, many rows per call: longer ones use more than half of the
+/// [`LANES`] accumulators.
 const SHORT: usize = LANES / 2;
-/// Columns of one block.
+/// Columns per block of a column fold.
 const COLUMNS: usize = 4 * TILE;
 
-/// Bytes of one output's accumulators: of a row fold or of a block of columns.
+/// Bytes of the accumulators per store of the program, enough for a row fold and for a block of columns.
 const ACCUMULATORS: usize = (if COLUMNS > LANES { COLUMNS } else { LANES }) * 8;
 
-/// A mixed-radix walk over some dimensions: sizes and distances.
+/// A mixed-radix walk over some dimensions: their sizes and strides, in elements.
 #[derive(Default)]
 struct Walk(Vec<(usize, usize)>);
 
@@ -39,7 +46,7 @@ impl Walk {
         self.0.iter().map(|d| d.0).product()
     }
 
-    /// Distance of combination `i`.
+    /// Offset of combination `i`.
     fn at(&self, mut i: usize) -> usize {
         let mut at = 0;
         for &(size, stride) in self.0.iter().rev() {
@@ -50,30 +57,33 @@ impl Walk {
     }
 }
 
-/// A fold step.
+/// A bound reduction.
 pub struct ReduceKernel {
     program: Program,
     loops: Loops,
     dtype: DType,
+    /// Bytes of a lane.
     lane: usize,
+    /// The op's identity as a lane.
     identity: [u8; 8],
     widen: Option<TileFn>,
     narrow: Option<TileFn>,
-    /// Dimensions that stay, without the innermost run.
+    /// Dimensions that are kept, without `inner`.
     kept: Walk,
-    /// Dimensions that are folded, without the innermost run.
+    /// Dimensions that are folded, without `inner`.
     folded: Walk,
-    /// The innermost run, and whether it is folded.
+    /// Size of the innermost merged dimension, and whether it is folded.
     inner: usize,
     inner_folded: bool,
-    /// Rows that are folded together: more than one where they are short and lie behind each other.
+    /// Rows per call of a row fold: more than one for short contiguous rows.
     together: usize,
-    /// Whether columns are folded row after row, however short rows are.
+    /// A column fold adds one row after the other to the accumulators. If unset, it takes several short rows at a time,
+    /// each with its own accumulators, which is another order.
     in_turn: bool,
 }
 
 impl ReduceKernel {
-    /// Whether it is machine code.
+    /// Whether the element-wise program and the reduction are one loop of machine code.
     pub fn is_fused(&self) -> bool {
         self.program.is_fused()
     }
@@ -82,7 +92,7 @@ impl ReduceKernel {
         ReduceKernel::with(map, folded, monoid, step.output_types[0].dtype, level, jit::is_wanted())
     }
 
-    /// `fuse`: by machine code, where that is possible.
+    /// `fuse`: use machine code where it supports the program.
     pub(crate) fn with(
         map: &Map,
         folded: &[bool],
@@ -113,7 +123,7 @@ impl ReduceKernel {
         let sink = if inner_folded { Sink::Along(monoid) } else { Sink::Across(monoid) };
         let in_order = inner_folded && folded_walk.0.is_empty() && kept_walk.0.len() <= 1;
         let together = if in_order && (1..=SHORT).contains(&inner) { TILE / inner } else { 1 };
-        // Machine code folds one row at a time.
+        // Machine code reduces one row per call, so short rows are left to the interpreter.
         let fuse = fuse && together == 1;
         ReduceKernel {
             program: Program::new(map, sink, inner, level, fuse),
@@ -132,13 +142,13 @@ impl ReduceKernel {
         }
     }
 
-    /// For [`ReduceKernel::columns`]: folds the first of two dimensions.
+    /// A column fold of `[rows, columns]` over the first dimension, for [`ReduceKernel::columns`].
     pub fn of_columns(map: &Map, monoid: Monoid, dtype: DType, level: Level) -> ReduceKernel {
         let all = ReduceKernel::with(map, &[true, false], monoid, dtype, level, jit::is_wanted());
         ReduceKernel { in_turn: true, ..all }
     }
 
-    /// Units of one output of a row fold: chunks of its contiguous runs; and how many make a part.
+    /// Of a row fold: units ([`CHUNK`]) per contiguous run, units per result, units per part.
     fn row_parts(&self) -> (usize, usize, usize) {
         let chunks = self.inner.div_ceil(CHUNK);
         let units = self.folded.count() * chunks;
@@ -146,7 +156,7 @@ impl ReduceKernel {
         (chunks, units, per_part)
     }
 
-    /// Rows of one part of a column fold, and rows that one pass takes together.
+    /// Of a column fold: rows per part, and rows per pass.
     fn column_parts(&self) -> (usize, usize) {
         let adjacent = self.folded.0.last().map_or(1, |d| d.0);
         let together = if !self.in_turn && self.inner <= TILE / 2 {
@@ -167,18 +177,18 @@ impl ReduceKernel {
         }
     }
 
-    /// Lanes of one part's partial results.
+    /// Results per store, which is also the number of lanes of one part's partial results.
     fn outputs(&self) -> usize {
         self.kept.count() * if self.inner_folded { 1 } else { self.inner }
     }
 
-    /// Repeats one lane `n` times.
+    /// Writes the same lane `n` times.
     unsafe fn fill(&self, dst: *mut u8, value: &[u8; 8], n: usize) {
         unsafe fn all<T: Copy>(dst: *mut u8, value: &[u8; 8], n: usize) {
-            // SAFETY: the caller's lanes; a lane has no more bytes than the value.
+            // SAFETY: by the caller's promise, `dst` has `n` lanes; `T` has at most the 8 bytes of `value`.
             unsafe { lanes_mut::<T>(dst, n).fill(value.as_ptr().cast::<T>().read_unaligned()) };
         }
-        // SAFETY: the caller has `n` lanes at `dst`.
+        // SAFETY: by the caller's promise, `dst` has `n` lanes of `self.lane` bytes.
         unsafe {
             match self.lane {
                 1 => all::<u8>(dst, value, n),
@@ -189,8 +199,8 @@ impl ReduceKernel {
         }
     }
 
+    /// Bytes of scratch per thread: accumulators, then the program's registers.
     fn scratch_each(&self) -> usize {
-        // Accumulators, then the program's registers.
         self.stores() * ACCUMULATORS + self.program.scratch()
     }
 
@@ -199,13 +209,14 @@ impl ReduceKernel {
     }
 }
 
-/// What one thread needs while it folds.
+/// One thread's state: accumulators, registers of the program, addresses.
 struct Worker<'a> {
     k: &'a ReduceKernel,
     acc: *mut u8,
     scratch: *mut u8,
     regs: Registers,
     inputs: SmallVec<[*const u8; 8]>,
+    /// The array, if the program only loads one whose elements are lanes already.
     plain: Option<*const u8>,
 }
 
@@ -217,8 +228,11 @@ impl<'a> Worker<'a> {
         Worker { k, acc: memory, scratch, regs: k.program.start(scratch), inputs, plain }
     }
 
-    /// Calls `f` with each store's lanes of elements `start..start + n`, piece by piece: accumulators, address, offset
-    /// in the range, length.
+    /// Computes elements `start..start + n` tile by tile and calls `f(accumulators, lanes, offset in the range,
+    /// length)` for each store and tile. Machine code adds to the accumulators itself; then `f` is not called.
+    ///
+    /// # Safety
+    /// The elements exist; the accumulators are initialised for the fold.
     unsafe fn elements(&mut self, start: usize, n: usize, f: impl Fn(*mut u8, *const u8, usize, usize)) {
         if let Some(base) = self.plain {
             return f(self.acc, base.wrapping_add(start * self.k.lane), 0, n);
@@ -230,7 +244,7 @@ impl<'a> Worker<'a> {
         let mut done = 0;
         while done < n {
             let len = self.k.program.tile_len(start + done, start + n);
-            // SAFETY: inputs and registers are those of the program, on this thread's scratch.
+            // SAFETY: inputs and registers belong to the program; the scratch is this thread's.
             unsafe {
                 self.k.program.tile(&mut self.regs, &self.inputs, &[], self.scratch, start + done, len);
             }
@@ -241,7 +255,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Folds elements `start..start + n` by machine code.
+    /// [`Worker::elements`] by machine code.
     unsafe fn fused_elements(&mut self, start: usize, n: usize) {
         let (k, acc) = (self.k, self.acc);
         let mut done = 0;
@@ -249,8 +263,8 @@ impl<'a> Worker<'a> {
             let len = k.program.tile_len(start + done, start + n);
             let at = if k.inner_folded { 0 } else { done * k.lane };
             let to = |s: usize| acc.wrapping_add(s * ACCUMULATORS + at);
-            // SAFETY: inputs and registers are those of the program, on this thread's scratch, and there are as many
-            // accumulators as the fold needs.
+            // SAFETY: inputs and registers belong to the program; the scratch is this thread's; a row fold has `LANES`
+            // accumulators, a column fold one for each of the `n` elements.
             unsafe {
                 k.program.run_fused(&mut self.regs, &self.inputs, self.scratch, start + done, len, to);
             }
@@ -264,14 +278,14 @@ impl<'a> Worker<'a> {
         (0..self.k.stores()).map(move |s| acc.wrapping_add(s * ACCUMULATORS))
     }
 
-    /// Folds rows `range` and leaves each store's values in lanes, `apart` bytes from `dst` on.
+    /// Row fold of results `range`: one lane each from `dst` on; the stores' results are `apart` bytes apart.
     unsafe fn rows(&mut self, range: Range<usize>, dst: *mut u8, apart: usize) {
         let (k, together) = (self.k, self.k.together);
         let (chunks, units, _) = k.row_parts();
         for from in range.clone().step_by(together) {
             let n = together.min(range.end - from);
             let dst = dst.wrapping_add((from - range.start) * k.lane);
-            // SAFETY: accumulators have room for the rows of a tile; the rest as for `row`.
+            // SAFETY: `together` is at most `TILE`, so the accumulators have a lane per row; the rest as for `row`.
             unsafe {
                 if together == 1 {
                     self.row(from, 0..units, chunks, dst, apart);
@@ -288,10 +302,11 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Folds units `range` of output `o` and leaves each store's value in a lane, `apart` bytes from `dst` on.
+    /// Row fold of units `units` of result `o`: one lane at `dst`; the stores' results are `apart` bytes apart.
     unsafe fn row(&mut self, o: usize, units: Range<usize>, chunks: usize, dst: *mut u8, apart: usize) {
         let k = self.k;
-        // SAFETY: accumulators have `LANES` lanes; elements are those of the map's shape; `dst` has the lanes.
+        // SAFETY: there are `LANES` accumulators per store; the units lie inside the program's index space; by the
+        // caller's promise, `dst` has room for a lane per store.
         unsafe {
             self.accumulators().for_each(|acc| k.fill(acc, &k.identity, LANES));
             let base = k.kept.at(o);
@@ -309,8 +324,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Folds `rows` of columns `from..from + width` of kept combination `o` into `width` lanes for each store, `apart`
-    /// bytes from `dst` on.
+    /// Column fold of `rows` of columns `from..from + width` of kept combination `o`: `width` lanes at `dst`; the
+    /// stores' results are `apart` bytes apart.
     unsafe fn columns(
         &mut self,
         o: usize,
@@ -323,8 +338,8 @@ impl<'a> Worker<'a> {
         let k = self.k;
         let (_, together) = k.column_parts();
         let adjacent = k.folded.0.last().map_or(1, |d| d.0).max(1);
-        // SAFETY: accumulators have `together · width ≤ COLUMNS` lanes; elements are those of the map's shape; `dst`
-        // has `width` lanes for each store.
+        // SAFETY: there are `together · width ≤ COLUMNS` accumulators per store; rows and columns lie inside the
+        // program's index space; by the caller's promise, `dst` has room for `width` lanes per store.
         unsafe {
             self.accumulators().for_each(|acc| k.fill(acc, &k.identity, together * width));
             let base = k.kept.at(o) + from;
@@ -362,12 +377,12 @@ impl Kernel for ReduceKernel {
         let elements = self.inner * self.kept.count() * self.folded.count();
         let work = elements as f64 * 0.1 * self.program.weight() + outputs as f64 * 20.0;
         let per_output = elements / self.kept.count().max(1);
-        // Kept combinations that one block takes, when one part holds them whole.
+        // Results per block of the parallel loop (of column folds: rows of results), if each is a single part.
         let group =
             if parts == 1 { (PART / per_output.max(1)).clamp(1, self.kept.count().max(1)) } else { 1 };
         let groups = self.kept.count().div_ceil(group);
         let strips = if self.inner_folded { 1 } else { self.inner.div_ceil(COLUMNS) };
-        // From one store's partial results to the next one's.
+        // Bytes from one store's partial results to the next one's.
         let apart = parts * outputs * self.lane;
         let each = self.scratch_each();
         let body = |block: usize| {
@@ -377,11 +392,12 @@ impl Kernel for ReduceKernel {
                 let mut w = Worker::new(self, &inputs, memory);
                 let range = o_block * group..((o_block + 1) * group).min(self.kept.count());
                 if self.inner_folded && parts == 1 {
-                    // SAFETY: as below.
+                    // SAFETY: scratch holds `parts · outputs` lanes per store; this block writes those of its range.
                     return unsafe { w.rows(range.clone(), partial.at(range.start * self.lane), apart) };
                 }
                 for o in range {
-                    // SAFETY: scratch holds `parts · outputs` lanes for each store; this block's are its own.
+                    // SAFETY: scratch holds `parts · outputs` lanes per store; no other block writes those of this
+                    // part, result and strip.
                     unsafe {
                         if self.inner_folded {
                             let (chunks, units, per_part) = self.row_parts();
@@ -403,7 +419,8 @@ impl Kernel for ReduceKernel {
         cx.team.run_with(groups * parts * strips, work, cx.flush, &body);
         for (s, (&init, &out)) in inits.iter().zip(io.outputs).enumerate() {
             let partial = Ptr(partial.at(s * apart));
-            // SAFETY: as above; the initial value is a scalar of the element type.
+            // SAFETY: all blocks are done, so the partial results are complete; the initial value is a scalar of the
+            // element type, `out` has room for `outputs` elements.
             unsafe { self.finish(partial, parts, outputs, init, out) };
         }
         Ok(())
@@ -411,16 +428,16 @@ impl Kernel for ReduceKernel {
 }
 
 impl ReduceKernel {
-    /// Elements of the program and its weight, for estimates of time.
+    /// Estimated time of the whole reduction on one core, in nanoseconds.
     pub fn work(&self) -> f64 {
         let elements = self.inner * self.kept.count() * self.folded.count();
         elements as f64 * 0.1 * self.program.weight()
     }
 
-    /// Folds rows `range` on this thread; for folds of whole contiguous rows.
+    /// Computes results `range` on this thread. Only for row folds of contiguous rows.
     ///
     /// # Safety
-    /// The module's contract, for these rows.
+    /// As for [`Kernel::run`], for these rows.
     pub unsafe fn rows(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
         let (operands, inits) = inputs.split_at(inputs.len() - self.stores());
         let inputs: SmallVec<[Ptr; 8]> = operands.iter().map(|&p| Ptr::of(p)).collect();
@@ -429,20 +446,20 @@ impl ReduceKernel {
         with_scratch(each + self.stores() * apart, |memory| {
             let partial = Ptr(memory.wrapping_add(each));
             let mut w = Worker::new(self, &inputs, memory);
-            // SAFETY: scratch holds `count` lanes for each store.
+            // SAFETY: scratch holds `count` lanes per store after the worker's memory.
             unsafe { w.rows(range.clone(), partial.at(0), apart) };
             for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {
                 let out = out.wrapping_add(range.start * self.dtype.size());
-                // SAFETY: as above; the rows' results are this thread's to write.
+                // SAFETY: as above; by the caller's promise, no other thread writes these rows' results.
                 unsafe { self.finish(Ptr(partial.at(s * apart)), 1, count, init, out) };
             }
         });
     }
 
-    /// Folds all columns on this thread, in the order of their elements; of few columns and rows.
+    /// Column fold of everything on this thread, one part, rows in order. Has at most [`COLUMNS`] columns.
     ///
     /// # Safety
-    /// The module's contract.
+    /// As for [`Kernel::run`].
     pub unsafe fn columns(&self, inputs: &[*const u8], outputs: &[*mut u8]) {
         let (operands, inits) = inputs.split_at(inputs.len() - self.stores());
         let inputs: SmallVec<[Ptr; 8]> = operands.iter().map(|&p| Ptr::of(p)).collect();
@@ -451,20 +468,21 @@ impl ReduceKernel {
         with_scratch(each + self.stores() * apart, |memory| {
             let partial = Ptr(memory.wrapping_add(each));
             let mut w = Worker::new(self, &inputs, memory);
-            // SAFETY: scratch holds a lane for each column and store.
+            // SAFETY: scratch holds a lane per column and store after the worker's memory.
             unsafe { w.columns(0, 0..self.folded.count(), 0, self.inner, partial.at(0), apart) };
             for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {
-                // SAFETY: as above.
+                // SAFETY: as above; `out` has room for `inner` elements.
                 unsafe { self.finish(Ptr(partial.at(s * apart)), 1, self.inner, init, out) };
             }
         });
     }
 
-    /// Folds the parts in a tree, then the initial value, and stores.
+    /// Reduces the parts in a tree, combines the initial value with the result, rounds narrow floats, and stores.
     unsafe fn finish(&self, partial: Ptr, parts: usize, outputs: usize, init: *const u8, out: *mut u8) {
         let row = |p: usize| partial.at(p * outputs * self.lane);
         let mut step = 1;
-        // SAFETY: the parts' rows are disjoint.
+        // SAFETY: by the caller's promise, there are `parts · outputs` lanes at `partial`; different parts do not
+        // overlap. `lanes` has `TILE ≥ n` words of 8 bytes.
         unsafe {
             while step < parts {
                 for p in (0..parts - step).step_by(2 * step) {

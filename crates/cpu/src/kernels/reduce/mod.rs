@@ -1,4 +1,5 @@
-//! Folds along dimensions, and steps that work row by row.
+//! Reductions along dimensions, and programs of element-wise steps and reductions along rows (softmax, layer
+//! normalisation).
 
 pub mod fold;
 pub mod rows;
@@ -11,13 +12,13 @@ use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem, answer};
 use crate::simd::jit;
 use systole_compile::Kernel;
 
-/// The kernel of a fold, by machine code where `fuse` is set and that is possible.
+/// Binds a reduction. `fuse`: use machine code where it supports the program.
 fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
     let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else { return Err("it is no fold alone") };
     Ok(ReduceKernel::with(map, folded, *monoid, p.step.output_types[0].dtype, p.target.programs(), fuse))
 }
 
-/// Folds, and steps that work row by row.
+/// Reductions, and programs that work row by row.
 pub static FAMILY: Family = Family {
     name: "reduce",
     doc: "folds along dimensions, and programs that work row by row",

@@ -1,4 +1,5 @@
-//! Maps and folds along rows, a few rows at a time through all of them: see `systole_compile`'s `Rows`.
+//! Element-wise steps and reductions along rows (softmax, layer normalisation), all of them for a block of rows before
+//! the next block: intermediate arrays exist for one block only and stay in the cache. The plan is [`Rows`].
 
 use crate::kernel::program::MapKernel;
 use crate::kernel::{Cx, with_scratch};
@@ -9,33 +10,34 @@ use smallvec::SmallVec;
 use systole_compile::{Kernel as Plan, Rows, Step};
 use systole_ir::Result;
 
-/// Bytes of the arrays that a block of rows touches, while it has more than one row.
+/// Bytes that a block of rows touches in all arrays, at most unless it is a single row: less than a core's L2 cache.
 const BLOCK_BYTES: usize = 1 << 18;
-/// Blocks that threads share, where each then has some work.
+/// Least number of blocks, so that all threads get work, unless blocks would become smaller than [`LEAST_BYTES`].
 const BLOCKS: usize = 16;
-/// Bytes below which a block is more overhead than work.
+/// Bytes that a block touches at least: below this the overhead per block outweighs its work.
 const LEAST_BYTES: usize = 1 << 14;
 
-/// What a stage runs.
+/// The kernel of a stage.
 pub(crate) enum Work {
     Map(MapKernel),
     Fold(ReduceKernel),
 }
 
-/// A map or fold, and which of the step's arrays it reads and writes.
+/// One element-wise program or reduction of the step; `inputs` and `outputs` are numbers of arrays: the step's inputs,
+/// its outputs, then the locals.
 pub(crate) struct Stage {
     pub work: Work,
     pub inputs: Vec<usize>,
     pub outputs: Vec<usize>,
 }
 
-/// A step of rows.
+/// A bound program of rows.
 pub struct RowsKernel {
     rows: usize,
     /// Rows of one block.
     block: usize,
     stages: Vec<Stage>,
-    /// For each local array: bytes of a row, and where a block of them begins in scratch.
+    /// Per local array: bytes of a row, and offset of the current block's rows in scratch.
     locals: Vec<(usize, usize)>,
     scratch: usize,
     work_ns: f64,
@@ -47,7 +49,7 @@ impl RowsKernel {
         let row_bytes = of_rows.sum::<usize>() + plan.locals.iter().sum::<usize>();
         let rows_of = |bytes: usize| (bytes / row_bytes.max(1)).clamp(1, plan.rows);
         let block = rows_of(BLOCK_BYTES).min(plan.rows.div_ceil(BLOCKS)).max(rows_of(LEAST_BYTES));
-        // All of about the same size: the last one would end late or have little to do.
+        // Blocks of nearly equal size: otherwise the last one could be short, which is a bad balance between threads.
         let block = plan.rows.div_ceil(plan.rows.div_ceil(block));
         let mut scratch = 0;
         let locals = plan.locals.iter().map(|&bytes| {
@@ -91,7 +93,7 @@ impl Kernel for RowsKernel {
         let body = |block: usize| {
             let rows = block * self.block..((block + 1) * self.block).min(self.rows);
             with_scratch(self.scratch, |scratch| {
-                // A local array is addressed as if all its rows existed.
+                // Stages address rows by their number in the whole array, so the base of a local array is moved back.
                 let locals = self
                     .locals
                     .iter()
@@ -101,8 +103,8 @@ impl Kernel for RowsKernel {
                     let inputs: SmallVec<[*const u8; 8]> =
                         stage.inputs.iter().map(|&k| arrays[k].cast_const()).collect();
                     let outputs: SmallVec<[*mut u8; 4]> = stage.outputs.iter().map(|&k| arrays[k]).collect();
-                    // SAFETY: by the module's contract and the plan: these rows of each array depend on nothing
-                    // but what earlier stages made of the same rows.
+                    // SAFETY: by the contract of `Kernel::run`. By the plan, a stage reads only these rows of arrays
+                    // that other stages write, so blocks are independent; locals have room for a block's rows.
                     unsafe {
                         match &stage.work {
                             Work::Map(m) => {

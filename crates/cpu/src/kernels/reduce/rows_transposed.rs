@@ -1,5 +1,9 @@
-//! Rows of few elements, such as the logits of ten classes: blocks of rows are turned, so that vectors lie along the many
-//! rows instead of the few columns, and folds along rows add whole vectors to each other.
+//! Programs of rows with few elements, such as a softmax over the logits of ten classes. Blocks of rows are transposed
+//! to `[columns, rows]`: SIMD lanes then are different rows, and a reduction along a row adds whole vectors.
+//!
+//! Takes only plans whose arrays are `[rows, columns]`, `[rows]`, `[columns]` or scalars, each read in one of these
+//! ways only. The programs of the stages are rewritten for the transposed block; arrays `[rows, columns]` are
+//! transposed through scratch.
 
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::program::MapKernel;
@@ -12,42 +16,44 @@ use smallvec::SmallVec;
 use systole_compile::{Kernel as Plan, Load, Map, Rows, Step};
 use systole_ir::{Result, TensorType};
 
-/// Elements of a row, at most: those of folds that would take element by element.
+/// Longest row, in elements: longer rows fill the accumulators of a reduction along the row.
 const COLUMNS: usize = 32;
-/// Rows of one block, at most.
+/// Rows per block, at most.
 const BLOCK: usize = 128;
 
-/// What an array holds.
+/// Shape of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// An element for each row and column.
+    /// `[rows, columns]`.
     Full,
-    /// One for each row.
+    /// `[rows]`.
     Row,
-    /// One for each column.
+    /// `[columns]`.
     Column,
-    /// One.
+    /// `[]`.
     Scalar,
 }
 
-/// Who makes an array.
+/// Where an array comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Whose {
     Input,
     Output,
+    /// Written and read by stages only.
     Local,
 }
 
+/// An array of the step as the block's stages see it.
 struct Array {
     kind: Kind,
     whose: Whose,
     /// Bytes of an element.
     size: usize,
-    /// Where it lies in scratch, if there.
+    /// Offset in scratch, for locals and for transposed blocks of inputs and outputs.
     at: usize,
 }
 
-/// All stages for blocks of one number of rows.
+/// All stages, bound for blocks of this number of rows.
 struct Block {
     rows: usize,
     arrays: Vec<Array>,
@@ -55,18 +61,19 @@ struct Block {
     scratch: usize,
 }
 
-/// A step of short rows.
+/// A bound program of short rows.
 pub struct RowsTransposed {
     rows: usize,
     columns: usize,
-    /// All blocks but the last, and that one where it is shorter.
     whole: Block,
+    /// For the last block, if it is shorter.
     rest: Option<Block>,
     work_ns: f64,
 }
 
 impl RowsTransposed {
-    /// `None` where rows are long, or something is read in another way than by rows and columns.
+    /// `None` if rows are not of 2 to [`COLUMNS`] elements, or an array is read with other strides than those of
+    /// [`Kind`].
     pub fn new(plan: &Rows, step: &Step, level: Level) -> Option<RowsTransposed> {
         let columns = columns(plan).filter(|c| (2..=COLUMNS).contains(c))?;
         let block = plan.rows.div_ceil(plan.rows.div_ceil(BLOCK));
@@ -90,7 +97,7 @@ impl Kernel for RowsTransposed {
         let body = |i: usize| {
             let rows = block.min(self.rows - i * block);
             let b = if rows == block { Some(&self.whole) } else { self.rest.as_ref() };
-            // SAFETY: blocks have rows of their own.
+            // SAFETY: by the contract of `Kernel::run`; blocks read and write different rows.
             b.iter().for_each(|b| unsafe { b.run(&arrays, i * block, self.columns) });
         };
         cx.team.run_with(self.rows.div_ceil(block), self.work_ns, cx.flush, &body);
@@ -98,7 +105,7 @@ impl Kernel for RowsTransposed {
     }
 }
 
-/// Elements of a row.
+/// Elements per row, from the largest index space of the stages.
 fn columns(plan: &Rows) -> Option<usize> {
     let elements = plan.stages.iter().filter_map(|stage| match &stage.kernel {
         Plan::Map(map) | Plan::Reduce { map, .. } => Some(map.shape.elements()),
@@ -114,7 +121,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Distances of a load from row to row and from column to column; `None`: it has others too.
+    /// Row and column stride of a load; `None` if it cannot be described so.
     fn strides(self, map: &Map, strides: &[usize]) -> Option<[usize; 2]> {
         let Shape { rows, columns } = self;
         Some(match (map.shape.dims(), strides) {
@@ -125,7 +132,7 @@ impl Shape {
         })
     }
 
-    /// Whether a program computes an element for each column, or one for each row only.
+    /// Whether a program's index space is `[rows, columns]` (true) or `[rows]` (false); `None`: neither.
     fn is_wide(self, map: &Map) -> Option<bool> {
         match map.shape.elements() {
             n if n == self.rows * self.columns => Some(true),
@@ -134,7 +141,7 @@ impl Shape {
         }
     }
 
-    /// The program for a block of `rows`, turned; of each load, which input is of which kind.
+    /// The program for a transposed block of `rows` rows, and the shape of each input that it loads.
     fn turn(self, map: &Map, rows: usize, fold: bool) -> Option<(Map, Vec<(usize, Kind)>)> {
         let (wide, columns) = (self.is_wide(map)?, self.columns);
         let mut kinds = Vec::new();
@@ -165,7 +172,7 @@ impl Shape {
                 Load::Splat { .. } => load.clone(),
             });
         }
-        // One run of elements, where that is how all lie.
+        // Merge the two dimensions into one where all loads are contiguous across both; a reduction needs them apart.
         let lie_together = |load: &Load| match load {
             Load::Array { strides, .. } => strides[..] == [rows, 1] || strides[..] == [0, 0],
             _ => true,
@@ -188,7 +195,7 @@ impl Block {
     fn new(plan: &Rows, step: &Step, shape: Shape, rows: usize, level: Level) -> Option<Block> {
         let (inputs, outputs) = (step.inputs.len(), step.outputs.len());
         let mut found: Vec<Option<(Kind, usize)>> = vec![None; inputs + outputs + plan.locals.len()];
-        // An array that is seen in two ways is left to those who take rows as they are.
+        // Refuse arrays that are used with two shapes or element sizes.
         let mut see = |array: usize, kind: Kind, size: usize| {
             let known = found[array].get_or_insert((kind, size));
             (*known == (kind, size)).then_some(())
@@ -213,7 +220,7 @@ impl Block {
             let work = match fold {
                 None => Work::Map(MapKernel::new(&turned, level)),
                 Some((folded, monoid)) => {
-                    // Initial values come after the program's inputs.
+                    // The last inputs, one per store, are the reductions' initial values.
                     for k in stage.inputs.len() - map.stores.len()..stage.inputs.len() {
                         see(stage.inputs[k], Kind::Scalar, size(&stage.input_types, k))?;
                     }
@@ -228,7 +235,7 @@ impl Block {
         }
         let mut scratch = 0;
         let arrays = found.into_iter().enumerate().map(|(k, array)| {
-            // What no program reads has no place that matters.
+            // No stage uses this array, so its kind is irrelevant.
             let (kind, size) = array.unwrap_or((Kind::Scalar, 1));
             let whose = match k {
                 k if k < inputs => Whose::Input,
@@ -246,7 +253,7 @@ impl Block {
         Some(Block { rows, arrays, stages, scratch })
     }
 
-    /// Runs the block from row `first` on.
+    /// Runs all stages for the block that starts at row `first`.
     unsafe fn run(&self, arrays: &[Ptr], first: usize, columns: usize) {
         with_scratch(self.scratch, |scratch| {
             let place = |(k, a): (usize, &Array)| match (a.kind, a.whose) {
@@ -261,14 +268,15 @@ impl Block {
             };
             for (k, a) in full(Whose::Input) {
                 let from = arrays[k].at(first * columns * a.size).cast_const();
-                // SAFETY: the block's rows of an input, and scratch of their size.
+                // SAFETY: `from` points to the block's rows of an input; scratch has room for as many elements.
                 unsafe { turn(places[k], from, a.size, self.rows, columns) };
             }
             for stage in &self.stages {
                 let inputs: SmallVec<[*const u8; 8]> =
                     stage.inputs.iter().map(|&k| places[k].cast_const()).collect();
                 let outputs: SmallVec<[*mut u8; 4]> = stage.outputs.iter().map(|&k| places[k]).collect();
-                // SAFETY: arrays have the sizes of the block's programs; stages are in order.
+                // SAFETY: the programs were rewritten for a block of this size, and every array has the elements that
+                // its kind says.
                 unsafe {
                     match &stage.work {
                         Work::Map(m) => m.range(&inputs, &outputs, 0..m.elements()),
@@ -278,19 +286,19 @@ impl Block {
             }
             for (k, a) in full(Whose::Output) {
                 let to = arrays[k].at(first * columns * a.size);
-                // SAFETY: the block's rows of an output.
+                // SAFETY: `to` points to the block's rows of an output, which no other block writes.
                 unsafe { turn(to, places[k].cast_const(), a.size, columns, self.rows) };
             }
         });
     }
 }
 
-/// Columns become rows: `from: [rows, columns] → to: [columns, rows]`.
+/// Transposes `from: [rows, columns]` to `to: [columns, rows]`, elements of `size` bytes.
 unsafe fn turn(to: *mut u8, from: *const u8, size: usize, rows: usize, columns: usize) {
     let dims = [
         Dim { size: columns, src: 1, dst: rows as isize },
         Dim { size: rows, src: columns as isize, dst: 1 },
     ];
-    // SAFETY: by the caller's promise.
+    // SAFETY: by the caller's promise, both have `rows · columns` elements and do not overlap.
     unsafe { BoxCopy::new(size, &dims, 0, 0).run_here(from, 0, to, 0) }
 }

@@ -1,5 +1,5 @@
-//! rng_bit_generator: many counters at a time. Bit for bit what the rule in `systole_ir::op::rng` draws, whose text says how
-//! words and elements correspond.
+//! `rng_bit_generator`: counter-based generators, many counters per vector loop. Bit for bit what the op's rule in
+//! `systole_ir::op::rng` defines; its documentation says which word becomes which element.
 
 mod draw;
 mod philox;
@@ -11,7 +11,7 @@ use systole_compile::Kernel as Plan;
 use systole_ir::Op;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 
-/// A draw by some algorithm, or why there is none.
+/// The draw of a step that uses the wanted algorithm, or why there is none.
 fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> Result<Draw<'a>, Refusal> {
     let Plan::Op { op: Op::RngBitGenerator(RngBitGenerator { algorithm, .. }), .. } = &p.step.kernel else {
         return Err("it draws no random bits".into());

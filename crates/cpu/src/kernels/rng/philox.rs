@@ -1,4 +1,5 @@
-//! Random bits by Philox, blocks of counters shared by the threads.
+//! Random bits by Philox4x32-10. Counters are independent, so blocks of them run in parallel. The vector loop is
+//! `simd/philox.rs`.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::rng::draw::{BLOCK, BUFFER, Draw};
@@ -6,10 +7,12 @@ use crate::simd::level::{Level, TileFn};
 use crate::simd::philox::{Philox, Start, start_of};
 use systole_ir::Result;
 
-/// A draw of Philox.
+/// A bound draw.
 pub struct PhiloxKernel {
+    /// Words of 64 bits of the state: the key and one or two words of counter.
     state_words: usize,
     elements: usize,
+    /// Bytes of an element.
     size: usize,
     tile: TileFn,
 }
@@ -24,18 +27,20 @@ impl PhiloxKernel {
         }
     }
 
-    /// Elements of one counter.
+    /// Elements per counter, which gives four words of 32 bits. Elements of 8 and 16 bits take a word each.
     fn per_counter(&self) -> usize {
         if self.size == 8 { 2 } else { 4 }
     }
 
-    /// `n` elements at `out` from the counter in `start`.
+    /// Writes `n` elements to `out`, beginning with the counter in `start`.
     unsafe fn draw(&self, mut start: Start, out: Ptr, n: usize) {
         let per_counter = self.per_counter();
-        // Words that are elements, or halves of them, are drawn in place.
+        // For elements of 32 and 64 bits the words are the result's memory, so whole counters are written there
+        // directly.
         let direct = if self.size >= 4 { n / per_counter } else { 0 };
         let a: *const u8 = (&raw const start).cast();
-        // SAFETY: the result has room for `n` elements.
+        // SAFETY: by the caller's promise, `out` has room for `n` elements, which are at least the words of `direct`
+        // counters.
         unsafe { (self.tile)(out.at(0), a, a, a, direct) };
         let mut done = direct * per_counter;
         start.counter = start.counter.wrapping_add(direct as u128);
@@ -44,7 +49,7 @@ impl PhiloxKernel {
             let take = (BUFFER * per_counter).min(n - done);
             let counters = take.div_ceil(per_counter);
             let a: *const u8 = (&raw const start).cast();
-            // SAFETY: `take` elements are left at `out`, and the words are as many.
+            // SAFETY: `take` of the remaining elements of `out` are written; `words` has at least as many.
             unsafe {
                 (self.tile)(words.as_mut_ptr().cast(), a, a, a, counters);
                 let flat = words.as_flattened();
@@ -63,30 +68,30 @@ impl PhiloxKernel {
     }
 }
 
-/// The low bits of the first `n` words.
+/// Writes the low bits of the first `n` words as elements of type `T`.
 unsafe fn narrow<T>(words: &[u32], n: usize, out: *mut u8, low: impl Fn(u32) -> T) {
     for (i, &w) in words[..n].iter().enumerate() {
-        // SAFETY: the caller has room for `n` elements.
+        // SAFETY: by the caller's promise, `out` has room for `n` elements.
         unsafe { *out.cast::<T>().add(i) = low(w) };
     }
 }
 
 impl Kernel for PhiloxKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: the state is of two or three u64.
+        // SAFETY: the op's state is an array of `state_words` u64.
         let state = unsafe { std::slice::from_raw_parts(io.inputs[0].cast::<u64>(), self.state_words) };
         let Start { key, counter } = start_of(state);
         let per_counter = self.per_counter();
         let used = self.elements.div_ceil(per_counter);
         let next = counter.wrapping_add(used as u128);
         let next = [key, next as u64, (next >> 64) as u64];
-        // SAFETY: the next state has the state's type.
+        // SAFETY: the next state has the state's type, of at most three words.
         unsafe { std::ptr::copy_nonoverlapping(next.as_ptr(), io.outputs[0].cast(), self.state_words) };
         let (bits, per_block) = (Ptr(io.outputs[1]), BLOCK * per_counter);
         let body = |block: usize| {
             let from = block * per_block;
             let start = Start { key, counter: counter.wrapping_add((block * BLOCK) as u128) };
-            // SAFETY: blocks are disjoint parts of the result.
+            // SAFETY: blocks are disjoint ranges of the result's elements.
             unsafe { self.draw(start, Ptr(bits.at(from * self.size)), per_block.min(self.elements - from)) };
         };
         cx.team.run_with(self.elements.div_ceil(per_block), used as f64 * 3.0, cx.flush, &body);

@@ -1,4 +1,8 @@
-//! Random bits by Threefry, blocks of counters shared by the threads.
+//! Random bits by Threefry2x32-20. Counters are independent, so blocks of them run in parallel.
+//!
+//! A counter gives two words. They become elements `2k` and `2k + 1` along one dimension of the result, as XLA's
+//! algorithm does, so they are not neighbours in memory unless that dimension is the innermost one; the words go
+//! through a buffer.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::rng::draw::{BLOCK, BUFFER};
@@ -7,12 +11,12 @@ use crate::simd::loops::lanes_mut;
 use crate::simd::philox::{Start, halves, runs};
 use systole_ir::{Result, TensorType};
 
-/// Two words for each of `n` counters at `dst`; `a`: the [`Start`].
+/// Writes two words for each of `n` counters to `dst`; `a`: the [`Start`].
 struct Threefry;
 impl Tile for Threefry {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as the type says.
+        // SAFETY: by the promises of `Tile::run`, `a` is a `Start` and `dst` has room for `n` pairs of words.
         let (start, out) = unsafe { (&*a.cast::<Start>(), lanes_mut::<[u32; 2]>(dst, n)) };
         let [k0, k1] = halves(start.key);
         let keys = [k0, k1, 0x1BD1_1BDA ^ k0 ^ k1];
@@ -24,7 +28,7 @@ impl Tile for Threefry {
     }
 }
 
-/// Threefry2x32-20 of one counter.
+/// Threefry2x32-20 of one counter: 20 rounds, a key injection after every 4.
 #[inline(always)]
 fn threefry([a, b]: [u32; 2], keys: [u32; 3]) -> [u32; 2] {
     const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
@@ -40,13 +44,15 @@ fn threefry([a, b]: [u32; 2], keys: [u32; 3]) -> [u32; 2] {
     [a, b]
 }
 
-/// Elements as `[outer, size, inner]`: counters run over `[outer, ⌈size / 2⌉, inner]`, each for elements `2k` and
-/// `2k + 1` of the middle dimension.
+/// The result is seen as `[outer, size, inner]`: counters run over `[outer, ⌈size / 2⌉, inner]`, and counter `[o, k,
+/// i]` gives elements `[o, 2k, i]` and `[o, 2k + 1, i]`. Elements of 64 bits take both words of a counter, in order.
 pub struct ThreefryKernel {
     size: usize,
     inner: usize,
+    /// `⌈size / 2⌉`.
     middle: usize,
     counters: usize,
+    /// Bytes of an element.
     bytes: usize,
     tile: TileFn,
 }
@@ -65,15 +71,16 @@ impl ThreefryKernel {
         ThreefryKernel { size, inner, middle, counters, bytes, tile }
     }
 
-    /// Writes the words of the counters from `from` on.
+    /// Writes the words of counters `from..from + words.len()` to their elements, of at most 32 bits.
     unsafe fn place<T>(&self, from: usize, words: &[[u32; 2]], out: Ptr, low: impl Fn(u32) -> T) {
         let mut done = 0;
         while done < words.len() {
-            // A run of counters along the inner dimension, or along the middle one when that is innermost.
+            // A run of counters along the inner dimension, or along the middle one if `inner` is 1.
             let (row, at) = ((from + done) / self.inner, (from + done) % self.inner);
             let (outer, k) = (row / self.middle, row % self.middle);
             let first = out.elem::<T>((outer * self.size + 2 * k) * self.inner + at);
-            // With an odd size the last elements of the middle dimension have no partners.
+            // Elements from pair to pair, and from the first to the second of a pair. If `size` is odd, the last
+            // counters of the middle dimension have no second element.
             let (run, pairs, stride, second) = match self.inner {
                 1 => (self.middle - k, self.size / 2 - k, 2, 1),
                 inner if 2 * k + 1 < self.size => (inner - at, inner - at, 1, inner),
@@ -81,7 +88,7 @@ impl ThreefryKernel {
             };
             let words = &words[done..];
             let words = &words[..run.min(words.len())];
-            // SAFETY: the elements exist and belong to these counters only.
+            // SAFETY: by the caller's promise, these counters exist; each element belongs to one counter.
             unsafe {
                 for (j, [a, _]) in words.iter().enumerate() {
                     *first.add(j * stride) = low(*a);
@@ -94,9 +101,10 @@ impl ThreefryKernel {
         }
     }
 
+    /// The same for elements of 64 bits: the first word is the low half.
     unsafe fn place_wide(from: usize, words: &[[u32; 2]], out: Ptr) {
         for (j, [a, b]) in words.iter().enumerate() {
-            // SAFETY: each element is one counter's.
+            // SAFETY: by the caller's promise, element `from + j`, that of counter `from + j`, exists.
             unsafe { *out.elem::<u64>(from + j) = *a as u64 | (*b as u64) << 32 };
         }
     }
@@ -104,9 +112,9 @@ impl ThreefryKernel {
 
 impl Kernel for ThreefryKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: the state is of two u64.
+        // SAFETY: the op's state is two u64.
         let [key, counter] = unsafe { *io.inputs[0].cast::<[u64; 2]>() };
-        // SAFETY: the next state is too.
+        // SAFETY: the next state has the same type.
         unsafe { *io.outputs[0].cast::<[u64; 2]>() = [key, counter.wrapping_add(self.counters as u64)] };
         let bits = Ptr(io.outputs[1]);
         let body = |block: usize| {
@@ -116,7 +124,7 @@ impl Kernel for ThreefryKernel {
                 let words = &mut words[..BUFFER.min(end - from)];
                 let start = Start { key, counter: counter.wrapping_add(from as u64) as u128 };
                 let a = (&raw const start).cast();
-                // SAFETY: counters write the elements that are theirs.
+                // SAFETY: the counters are below `self.counters`; different counters write different elements.
                 unsafe {
                     (self.tile)(words.as_mut_ptr().cast(), a, a, a, words.len());
                     match self.bytes {
