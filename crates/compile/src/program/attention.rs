@@ -1,10 +1,11 @@
-//! Attention as a kernel: its data is the IR's [`AttentionMatch`].
+//! The type check of attention kernels, whose data is the IR's [`AttentionMatch`].
 
 use super::check::{Checked, alike, holds, same};
 use systole_ir::attention::{AttentionMatch, Wanted};
 use systole_ir::{DType, TensorType};
 
-/// `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V] → T[B, S, N, V]`, or the gradients of these operands.
+/// `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V] → T[B, S, N, V]` for N heads, or the gradients w.r.t. these
+/// operands. With dropout the random state `u64[2 or 3]` is an operand too.
 pub fn check(a: &AttentionMatch, ins: &[TensorType], outs: &[TensorType]) -> Checked {
     let (index, operands) = ins.split_last().ok_or("attention has no operands")?;
     same("the branch index of attention", index, &TensorType::scalar(DType::I32))?;

@@ -1,9 +1,10 @@
-//! Checks of types that several kernels share: an error says what is wrong, in the words of the kernel's own data.
+//! Type checks that several kernels share. Errors name the operand or result, what it is and what it must be; the
+//! verifier adds the step.
 
 use super::map::{Load, Map};
 use systole_ir::{Op, TensorType};
 
-/// What a check finds: the error names the operand or result and both types.
+/// The outcome of a check; the error is its message.
 pub type Checked = Result<(), String>;
 
 /// An error unless the condition holds.
@@ -11,7 +12,7 @@ pub fn holds(condition: bool, what: impl FnOnce() -> String) -> Checked {
     if condition { Ok(()) } else { Err(what()) }
 }
 
-/// An error unless two types are one.
+/// An error unless two types are equal.
 pub fn same(what: &str, have: &TensorType, want: &TensorType) -> Checked {
     holds(have == want, || format!("{what} is {have}, not {want}"))
 }
@@ -22,14 +23,14 @@ pub fn alike(what: &str, have: &[TensorType], want: &[TensorType]) -> Checked {
     have.iter().zip(want).try_for_each(|(have, want)| same(what, have, want))
 }
 
-/// Results are those that the op infers from its operands.
+/// The results have the types that the op infers from its operands.
 pub fn infers(op: &Op, operands: &[TensorType], outs: &[TensorType]) -> Checked {
     let operands: Vec<&TensorType> = operands.iter().collect();
     let inferred = op.rule().infer(&operands).map_err(|c| format!("({}) {}", c.label, c.message))?;
     holds(inferred[..] == *outs, || format!("results {outs:?} are not the inferred {inferred:?}"))
 }
 
-/// As [`infers`], with a bias along the last dimension as last operand where `bias` says so.
+/// As [`infers`]; with `bias`, the last operand is a vector along the result's last dimension.
 pub fn op_with_bias(op: &Op, bias: bool, ins: &[TensorType], outs: &[TensorType]) -> Checked {
     let Some((last, operands)) = ins.split_last().filter(|_| bias) else { return infers(op, ins, outs) };
     let out = outs.first().ok_or("there is no result")?;
@@ -37,7 +38,7 @@ pub fn op_with_bias(op: &Op, bias: bool, ins: &[TensorType], outs: &[TensorType]
     infers(op, operands, outs)
 }
 
-/// Loads are inside their arrays, and every instruction has operands of its types.
+/// Loads stay inside their arrays, and every instruction has operands and a result of its types.
 pub fn map(m: &Map, ins: &[TensorType]) -> Checked {
     for (e, load) in m.loads.iter().enumerate() {
         let Load::Array { input, dtype, strides, offset } = load else { continue };
@@ -58,7 +59,7 @@ pub fn map(m: &Map, ins: &[TensorType]) -> Checked {
     holds(m.stores.iter().all(|&e| e < registers), || "a register that does not exist is stored".into())
 }
 
-/// Whether all elements that strides lead to are elements of an array.
+/// Strides and offset stay inside an array for the whole index space.
 pub fn inside(m: &Map, strides: &[usize], offset: usize, ty: &TensorType) -> Checked {
     holds(strides.len() == m.shape.rank(), || "has strides of another rank".into())?;
     let last: usize = m.shape.iter().zip(strides).map(|(n, stride)| n.saturating_sub(1) * stride).sum();
@@ -66,7 +67,7 @@ pub fn inside(m: &Map, strides: &[usize], offset: usize, ty: &TensorType) -> Che
     holds(fits, || format!("leads to element {} of {ty}", offset + last))
 }
 
-/// One whole array for each store.
+/// Each store fills one output completely.
 pub fn stores(m: &Map, outs: &[TensorType]) -> Checked {
     holds(m.stores.len() == outs.len(), || format!("{} stores, {} results", m.stores.len(), outs.len()))?;
     for (&e, ty) in m.stores.iter().zip(outs) {
@@ -76,7 +77,7 @@ pub fn stores(m: &Map, outs: &[TensorType]) -> Checked {
     Ok(())
 }
 
-/// Maps and folds of the operands; one initial value for each fold follows them.
+/// Reductions of a map's stores: the inputs are those of the map, then one initial value for each output.
 pub fn reduce(m: &Map, folded: &[bool], ins: &[TensorType], outs: &[TensorType]) -> Checked {
     let n = m.stores.len();
     let operands = ins.len().checked_sub(n).ok_or("a fold without an initial value")?;

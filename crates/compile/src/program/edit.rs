@@ -1,5 +1,7 @@
-//! Rewriting lists of steps, before they are ordered and arrays have places: there every array has one writer and a
-//! known list of readers, so a rule fires only where nothing else wants what it removes.
+//! Rewriting of step lists for fusion rules, before steps are ordered and buffers are planned.
+//!
+//! At this point every array has one writer and a known list of readers, so a rule can check that no other step reads
+//! an array that it removes.
 
 use super::kernel::{Schedule, Step};
 use super::storage::{Location, Slot, Storage};
@@ -11,17 +13,17 @@ pub fn readers(s: &Schedule, slot: Slot) -> impl Iterator<Item = usize> {
     s.steps.iter().enumerate().filter(move |(_, step)| step.inputs.contains(&slot)).map(|(i, _)| i)
 }
 
-/// The step that makes a slot's array.
+/// The step that writes a slot.
 pub fn writer(s: &Schedule, slot: Slot) -> Option<usize> {
     s.steps.iter().position(|step| step.outputs.contains(&slot))
 }
 
-/// Whether a slot's array is a result of the program.
+/// Whether a slot is a result of the program.
 pub fn is_result(s: &Schedule, slot: Slot) -> bool {
     s.results.iter().any(|r| r.slot == slot)
 }
 
-/// Arrays that no step makes any more need no memory.
+/// Sets the size of slots to 0 that no step writes any more.
 fn forget_unmade(s: &mut Schedule) {
     let made: HashSet<Slot> = s.steps.iter().flat_map(|step| step.outputs.iter().copied()).collect();
     for (slot, storage) in s.slots.iter_mut().enumerate() {
@@ -31,16 +33,16 @@ fn forget_unmade(s: &mut Schedule) {
     }
 }
 
-/// The steps while rules rewrite them; a place stays empty where a step was taken out.
+/// The steps while a rule rewrites them.
 pub struct Steps<'s> {
-    /// By place.
+    /// `None` where a step was removed, so that indices stay valid.
     pub list: Vec<Option<Step>>,
     results: HashSet<Slot>,
     schedule: &'s mut Schedule,
 }
 
 impl Steps<'_> {
-    /// Lets a rule rewrite the steps of a program.
+    /// Runs a rule on the steps of a program.
     pub fn rewrite(s: &mut Schedule, rule: fn(&mut Steps<'_>)) {
         let steps = std::mem::take(&mut s.steps);
         let results = s.results.iter().map(|r| r.slot).collect();
@@ -51,35 +53,35 @@ impl Steps<'_> {
         forget_unmade(s);
     }
 
-    /// Places of the steps that pass a test.
+    /// Indices of the steps that pass a test.
     pub fn find(&self, test: impl Fn(&Step) -> bool) -> Vec<usize> {
         let fits = |i: &usize| self.list[*i].as_ref().is_some_and(&test);
         (0..self.list.len()).filter(fits).collect()
     }
 
-    /// The steps that read a slot, each once.
+    /// Indices of the steps that read a slot, each once.
     pub fn readers(&self, slot: Slot) -> Vec<usize> {
         self.find(|s| s.inputs.contains(&slot))
     }
 
-    /// Whether a slot's array is a result of the program.
+    /// Whether a slot is a result of the program.
     pub fn is_result(&self, slot: Slot) -> bool {
         self.results.contains(&slot)
     }
 
-    /// The one step that reads a slot, where it reads it once and nothing else wants it.
+    /// The only step that reads a slot, if it has one input of that slot and the slot is no result.
     pub fn only_reader(&self, slot: Slot) -> Option<usize> {
         let &[reader] = &self.readers(slot)[..] else { return None };
         let uses = self.step(reader)?.inputs.iter().filter(|&&x| x == slot).count();
         (uses == 1 && !self.is_result(slot)).then_some(reader)
     }
 
-    /// The step that makes a slot's array.
+    /// The step that writes a slot.
     pub fn writer(&self, slot: Slot) -> Option<usize> {
         self.find(|s| s.outputs.contains(&slot)).first().copied()
     }
 
-    /// A step that is still there.
+    /// The step at an index, unless it was removed.
     pub fn step(&self, i: usize) -> Option<&Step> {
         self.list[i].as_ref()
     }
@@ -92,7 +94,7 @@ impl Steps<'_> {
         }
     }
 
-    /// A slot for an array of a type.
+    /// A new slot for an array of type `ty`.
     pub fn new_slot(&mut self, ty: &TensorType) -> Slot {
         self.schedule.slots.push(Storage { bytes: ty.bytes(), place: Location::Arena(0), first: 0, last: 0 });
         self.schedule.slots.len() - 1

@@ -1,6 +1,8 @@
-//! The compiled program as data: steps over storage slots, and what each kernel computes, overwrites and is called.
+//! The compiled program as data: steps (kernel calls) over slots (buffers), and for each kernel its meaning, which
+//! operands it may overwrite, and its name.
 //!
-//! A slot is a run of bytes with a lifetime; types ride on the steps, so that reshapes cost nothing.
+//! A slot has a size in bytes and a live range, but no type. Types are those of the steps' operands, so that reshapes
+//! and bitcasts need no step.
 
 use super::attention;
 use super::check::{self, Checked};
@@ -15,24 +17,24 @@ use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Monoid;
 use systole_ir::{Literal, Op, TensorType};
 
-/// A program: what to compute, in order, and where every array lies.
+/// A program: kernel calls in order, and the location of every array.
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
     /// Name of the graph.
     pub name: String,
-    /// Kernels in order.
+    /// Kernel calls in order.
     pub steps: Vec<Step>,
-    /// Storage of every array that exists.
+    /// Storage of every materialised array, by [`Slot`].
     pub slots: Vec<Storage>,
     /// Arrays known at compile time.
     pub constants: Vec<Literal>,
     /// Types of the parameters.
     pub params: Vec<TensorType>,
-    /// Where the results come from.
+    /// Type and slot of each result.
     pub results: Vec<ResultPlan>,
-    /// Bytes of the arena.
+    /// Bytes of the arena, in which all intermediate arrays are placed.
     pub arena_bytes: usize,
-    /// What lies inside another array.
+    /// Slots that alias a part of another slot.
     pub views: Vec<View>,
 }
 
@@ -43,15 +45,15 @@ pub struct Step {
     pub kernel: Kernel,
     /// Slots that it reads.
     pub inputs: Vec<Slot>,
-    /// How it sees them.
+    /// Types as which it reads them.
     pub input_types: Vec<TensorType>,
-    /// Slots that it writes; one may be an input's where that is legal (see [`Storage::place`]).
+    /// Slots that it writes. Their memory may be that of an input where that is legal (see [`Step::overwrites`]).
     pub outputs: Vec<Slot>,
     /// Types of the results.
     pub output_types: Vec<TensorType>,
     /// Layer path, for profiles.
     pub scope: String,
-    /// Arithmetic operations.
+    /// Arithmetic operations; a multiply-add counts two.
     pub flops: f64,
 }
 
@@ -59,61 +61,64 @@ pub struct Step {
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)] // There are few steps, and no arrays of them are moved about.
 pub enum Kernel {
-    /// Fused element-wise work: one output for each store.
+    /// A fused element-wise loop with one output for each store.
     Map(Map),
-    /// Fused element-wise work some of whose results are parts of arrays.
+    /// A fused element-wise loop that stores into parts of arrays.
     StridedMap(StridedMap),
-    /// Folds dimensions of each value that `map` yields; inputs are those of `map`, then the values' initial ones.
+    /// Reductions of the values that `map` computes. Inputs are those of `map`, then one initial value for each output.
     Reduce {
-        /// Computes the elements to fold: a store for each output, all of one type.
+        /// Computes the elements to reduce: one store for each output, all of one type.
         map: Map,
-        /// Which of `map`'s dimensions are folded.
+        /// For each dimension of `map`'s index space, whether it is reduced.
         folded: Vec<bool>,
-        /// How.
+        /// The reduction.
         monoid: Monoid,
     },
-    /// A product whose elements an element-wise program takes as they are complete.
+    /// A GEMM with a fused element-wise epilogue.
     ProductEpilogue(ProductEpilogue),
-    /// Maps and folds, row by row.
+    /// Maps and reductions along rows, fused row by row.
     Rows(Rows),
-    /// One op; with `bias` the last input is added along the result's last dimension.
+    /// One op. With `bias`, the last input is a vector that is added along the result's last dimension.
     Op {
         /// The op.
         op: Op,
-        /// Whether a bias follows the op's own operands.
+        /// Whether a bias follows the op's operands.
         bias: bool,
     },
-    /// `op(inputs…) + the last input`, which is in the memory of the result where that is legal.
+    /// `op(inputs…) + addend`, where the addend is the last input and has the result's type (`beta = 1` in BLAS). It is
+    /// updated in place where that is legal.
     Accumulate {
-        /// The op: a product or a convolution.
+        /// The op: a GEMM or a convolution.
         op: Op,
     },
-    /// A part of the graph that runs for a block of rows at a time.
+    /// A part of the graph that runs for one block of rows after the other.
     Blocks(Box<Blocks>),
-    /// Attention of several heads, or its derivative; the last input is of no use.
+    /// Multi-head attention, or its gradients. The last input, the index of the `case` that it was matched in, is
+    /// unused.
     Attention(AttentionMatch),
-    /// Max pooling with what stands before and after it.
+    /// Max pooling, with the convolution, relu and dense layer that are fused into it.
     Pool(Pool),
-    /// The derivative of max pooling.
+    /// The gradient of max or sum pooling.
     Unpool(Unpool),
-    /// Gradients of a convolution from that of its pooled result.
+    /// Kernel and bias gradients of a convolution, from the gradient of its pooled result.
     UnpooledGradient(UnpooledGradient),
-    /// A convolution with the statistics of its result.
+    /// A convolution with the batch-normalisation statistics of its result.
     Moments(Moments),
-    /// `captures…, state…`: runs `body` while `cond`.
+    /// `(captures…, initial states…) → states…`: runs `body` while `cond`.
     While {
-        /// Leading inputs that do not change.
+        /// The number of leading inputs that are loop-invariant.
         captures: usize,
-        /// The input that each state starts as; `None` where that does not matter.
+        /// For each state, the input that holds its initial value. `None`: the loop overwrites it before it is read,
+        /// and it has no input.
         starts: Vec<Option<usize>>,
-        /// `(captures…, state…) → bool[]`.
+        /// `(captures…, states…) → bool[]`.
         cond: Box<Schedule>,
-        /// `(captures…, state…) → state…`, in place where legal.
+        /// `(captures…, states…) → states…`, each state updated in place where that is legal.
         body: Box<Schedule>,
     },
-    /// `captures…, index`: runs one branch.
+    /// `(captures…, index: i32[]) → …`: runs one branch.
     Case {
-        /// The branches.
+        /// The branches, all of `(captures…) → …`.
         branches: Vec<Schedule>,
     },
 }
@@ -149,7 +154,7 @@ impl Kernel {
         }
     }
 
-    /// Programs that the kernel runs: of a block of rows, of a loop's condition and trip, of branches.
+    /// Programs inside the kernel: of a block of rows, of a loop's condition and body, of branches.
     pub fn bodies(&self) -> Vec<&Schedule> {
         match self {
             Kernel::Blocks(b) => std::iter::once(&b.body).chain(&b.rest).collect(),
@@ -170,7 +175,7 @@ impl Kernel {
         }
     }
 
-    /// The element-wise program of the kernel.
+    /// The element-wise program of the kernel, where it has exactly one.
     pub fn map(&self) -> Option<&Map> {
         match self {
             Kernel::Map(map) | Kernel::Reduce { map, .. } => Some(map),
@@ -192,7 +197,7 @@ impl Kernel {
 }
 
 impl Step {
-    /// Types of operands and results, without those of the programs inside.
+    /// Checks the types of operands and results, without the bodies.
     pub(super) fn check(&self) -> Checked {
         let (ins, outs) = (&self.input_types[..], &self.output_types[..]);
         match &self.kernel {
@@ -212,13 +217,13 @@ impl Step {
             Kernel::Unpool(u) => u.check(ins, outs),
             Kernel::UnpooledGradient(g) => g.check(ins, outs),
             Kernel::Moments(m) => m.check(ins, outs),
-            // Types of these are those of their bodies.
+            // The verifier checks these with their bodies.
             Kernel::Blocks(_) | Kernel::While { .. } | Kernel::Case { .. } => Ok(()),
         }
     }
 
-    /// The element-wise program whose stores are the step's results: the program, the step's input that is its first, and
-    /// the type of the matrix product that it reads last.
+    /// The map whose stores are the step's results; the index of the step's input that is the map's input 0; and for a
+    /// GEMM epilogue the type of the GEMM's result, which is the map's last input.
     pub fn epilogue(&self) -> Option<(&Map, usize, Option<&TensorType>)> {
         match &self.kernel {
             Kernel::Map(map) => Some((map, 0, None)),
@@ -239,8 +244,8 @@ impl Step {
         }
     }
 
-    /// Whether the step may write output `o` where it reads input `i`: every element is read before its place is
-    /// written, and by the same part of the work.
+    /// Whether output `o` may alias input `i`: each element is read before it is overwritten, by the same task of a
+    /// parallel kernel.
     pub fn overwrites(&self, i: usize, o: usize) -> bool {
         let (from, to) = (&self.input_types[i], &self.output_types[o]);
         let same_size = from.bytes() == to.bytes() && from.elements() == to.elements();
@@ -249,16 +254,16 @@ impl Step {
             Kernel::StridedMap(p) => same_size && p.overwrites(i, o),
             Kernel::ProductEpilogue(h) => same_size && h.reads_in_place(i),
             Kernel::Rows(r) => same_size && r.overwrites(i, o, self.inputs.len()),
-            // Kernels of these look for the operand's own memory; one that does not know the trick copies from a copy.
+            // These kernels compare the addresses of operand and result, and copy the operand only if they differ.
             Kernel::Op { op: Op::DynamicUpdateSlice(_) | Op::Scatter(_), .. } => {
                 (i, o) == (0, 0) && same_size
             }
             Kernel::Blocks(b) => same_size && b.overwrites(i, o),
-            // A state may start where it ends.
+            // A state may be updated in the memory of its initial value.
             Kernel::While { starts, .. } => starts[o] == Some(i),
-            // The addend, which has the type of the result.
+            // The addend has the type of the result and is read element by element.
             Kernel::Accumulate { .. } => i + 1 == self.inputs.len(),
-            // These read an operand again after they have written parts of a result.
+            // These read an operand again after they have written a part of a result.
             Kernel::Op { .. }
             | Kernel::Reduce { .. }
             | Kernel::Attention(_)
@@ -270,7 +275,7 @@ impl Step {
         }
     }
 
-    /// Bytes that the step must read and write at least. Of large arrays of which it touches a part, the part.
+    /// Least bytes that the step reads and writes. Of an array that it accesses in part, only the part counts.
     pub fn bytes_moved(&self) -> f64 {
         let sum = |types: &[TensorType]| types.iter().map(|t| t.bytes() as f64).sum::<f64>();
         let (read, written) = (sum(&self.input_types), sum(&self.output_types));
@@ -278,7 +283,7 @@ impl Step {
             Kernel::Op { op: Op::Slice(_) | Op::DynamicSlice(_), .. } => 2.0 * written,
             Kernel::Op { op: Op::Gather(_), .. } => 2.0 * written + sum(&self.input_types[1..]),
             Kernel::Op { op: Op::DynamicUpdateSlice(_), .. } => 2.0 * sum(&self.input_types[1..]),
-            // What it writes parts of is among its inputs too, so that it runs after those were found.
+            // A view that it stores to is also an input, but only for ordering: it is not read.
             Kernel::StridedMap(_) => {
                 let both =
                     self.inputs.iter().zip(&self.input_types).filter(|(x, _)| self.outputs.contains(x));
@@ -301,7 +306,7 @@ impl Step {
         }
     }
 
-    /// Whether its arithmetic is products of matrices or convolutions, by the first two operands.
+    /// Whether its arithmetic is that of a GEMM or convolution of the first two operands.
     pub fn is_product(&self) -> bool {
         match &self.kernel {
             Kernel::Op { op, .. } => matches!(op, Op::DotGeneral(_) | Op::Convolution(_)),
@@ -309,28 +314,29 @@ impl Step {
         }
     }
 
-    /// The input that stands for a slot, where only one does; a slot that is read twice under two types is left alone.
+    /// The index of the only input that reads a slot; `None` where several do, possibly as different types.
     pub fn sole_input(&self, slot: Slot) -> Option<usize> {
         let mut found = self.inputs.iter().enumerate().filter(|(_, s)| **s == slot).map(|(i, _)| i);
         let first = found.next()?;
         found.next().is_none().then_some(first)
     }
 
-    /// Whether the step may write the array of slot `to` over that of slot `from`, which it reads.
+    /// Whether output slot `to` may alias input slot `from`.
     pub fn may_write_over(&self, from: Slot, to: Slot) -> bool {
         let output = self.outputs.iter().position(|&x| x == to);
         matches!((self.sole_input(from), output), (Some(i), Some(o)) if self.overwrites(i, o))
     }
 }
 
-/// The right operand of a product and its shape `[K, N]`, where the product is over `K` and reads it only as that.
+/// The slot and shape `[K, N]` of a GEMM's right operand, where it is a matrix that the step reads once: the backend
+/// may store it as packed panels.
 pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
     let op = match &step.kernel {
         Kernel::Op { op, .. } => op,
         Kernel::ProductEpilogue(h) => &h.op,
-        // A sum into its last input: none of its kernels takes an operand in panels.
+        // None of the accumulating kernels takes a packed operand.
         Kernel::Accumulate { .. } => return None,
-        // No matrix product, or one of several that the kernel reads in a layout of its own.
+        // Not a GEMM, or a kernel with a packed layout of its own.
         Kernel::Map(_)
         | Kernel::StridedMap(_)
         | Kernel::Reduce { .. }

@@ -1,21 +1,22 @@
-//! Element-wise programs over one index space: loads into registers, instructions on registers, stores of registers.
+//! Element-wise programs (fused loops) over one index space: loads into registers, instructions on registers, stores of
+//! registers. Every register holds one element per index; there is no control flow and no reduction.
 
 use smallvec::SmallVec;
 use systole_ir::{DType, Op, Scalar, Shape};
 
-/// A register of a [`Map`]: first the loads, then the instructions' results.
+/// A register of a [`Map`]: loads are numbered first, then instructions. Each is written once.
 pub type Expr = usize;
 
 /// An element-wise program over a common index space.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// The index space, neighbouring dimensions joined where all loads allow it.
+    /// The index space. Adjacent dimensions are collapsed where the strides of all loads allow it.
     pub shape: Shape,
     /// Registers `0..loads.len()`.
     pub loads: Vec<Load>,
-    /// The registers after them.
+    /// The registers after those of the loads; each instruction reads lower registers only.
     pub instrs: Vec<Instr>,
-    /// The register that each output holds.
+    /// The register that is stored to each output.
     pub stores: Vec<Expr>,
 }
 
@@ -33,17 +34,17 @@ impl Map {
         self.loads.iter().filter(move |l| matches!(l, Load::Array { input: i, .. } if *i == input))
     }
 
-    /// Whether an input is read only at the element that is computed.
+    /// Whether an input is read only at the index that is computed, so that an output may alias it.
     pub fn reads_in_place(&self, input: usize) -> bool {
         self.loads_of(input).all(|l| self.is_linear(l))
     }
 
-    /// How many loads of an input there are, where all are linear.
+    /// The number of loads of an input; `None` where one of them is not linear.
     pub fn linear_loads(&self, input: usize) -> Option<usize> {
         self.loads_of(input).try_fold(0, |count, load| self.is_linear(load).then_some(count + 1))
     }
 
-    /// Whether a load reads element `i` for index `i`.
+    /// Whether a load reads element `i` of its array for row-major index `i`.
     pub fn is_linear(&self, load: &Load) -> bool {
         let Load::Array { strides, offset: 0, .. } = load else { return false };
         let own = self.shape.strides();
@@ -54,27 +55,27 @@ impl Map {
 /// Where a register's value comes from.
 #[derive(Clone, Debug)]
 pub enum Load {
-    /// An array, with the distance in elements between neighbours along each dimension of the index space.
+    /// A strided read of an array.
     Array {
         /// Which input of the step.
         input: usize,
         /// Its element type.
         dtype: DType,
-        /// Strides; 0 repeats.
+        /// Strides in elements, one for each dimension of the index space; 0 broadcasts.
         strides: SmallVec<[usize; 4]>,
-        /// The element of the array that index 0 reads: where a slice begins.
+        /// The element that index 0 reads; nonzero for a slice.
         offset: usize,
     },
-    /// One value everywhere.
+    /// A constant.
     Splat {
         /// The value.
         value: Scalar,
         /// Its element type.
         dtype: DType,
     },
-    /// The coordinate along a dimension: `index / inner % size`.
+    /// The coordinate along a dimension, `index / inner % size` for row-major `index`.
     Iota {
-        /// Elements per step of the coordinate.
+        /// Elements of the dimensions behind it.
         inner: usize,
         /// Size of the dimension.
         size: usize,
@@ -90,7 +91,7 @@ pub struct Instr {
     pub op: Op,
     /// Operands.
     pub args: SmallVec<[Expr; 3]>,
-    /// Element type of the first operand that is not a predicate.
+    /// Element type of the operands; of `select`, of the two values.
     pub from: DType,
     /// Element type of the result.
     pub to: DType,

@@ -1,15 +1,15 @@
-//! A convolution with the statistics of its result.
+//! A convolution with fused batch-normalisation statistics, as data.
 
 use super::check::{Checked, holds, op_with_bias};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
 /// `x: T[B, …, C], kernel[, bias: T[F]] → y: T[B, …', F], sum: f32[B, F], squares: f32[B, F]`: a convolution with
-/// channels last, the sum of each sample's features over its pixels, and that of the squares of their distances from
-/// their mean.
+/// channels last. `sum` is that of each sample and channel over the pixels of `y`; `squares` is that of the squared
+/// deviations from the mean of the same sample and channel.
 #[derive(Clone, Debug)]
 pub struct Moments {
-    /// The convolution: without holes in its input, and of one group.
+    /// The convolution: no input dilation, one group.
     pub conv: Convolution,
     /// Whether a bias follows the kernel.
     pub bias: bool,
@@ -21,7 +21,7 @@ impl Moments {
         format!("convolution{}+moments", if self.bias { "+bias" } else { "" })
     }
 
-    /// Types of operands and results.
+    /// Checks the types of operands and results.
     pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
         let [y, sum, squares] = outs else { return Err(format!("{} results of statistics", outs.len())) };
         op_with_bias(&self.conv.clone().into(), self.bias, ins, std::slice::from_ref(y))?;

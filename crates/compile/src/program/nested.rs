@@ -1,18 +1,19 @@
-//! Kernels that consist of steps or programs of their own: rows at a time, and blocks of rows.
+//! Kernels that contain steps or programs: fused row-wise steps, and blocks of rows.
 
 use super::check::{Checked, holds};
 use super::kernel::{Kernel, Schedule, Step};
 use super::storage::Location;
 use systole_ir::TensorType;
 
-/// Steps that work on rows of the same arrays, one after the other for each few rows.
+/// Maps and reductions along the rows of the same arrays. All stages run for a few rows before the next rows begin.
 #[derive(Clone, Debug)]
 pub struct Rows {
-    /// How many rows.
+    /// The number of rows.
     pub rows: usize,
-    /// Maps and folds along rows. Their slots are arrays of this step: its inputs, its outputs, then [`Rows::locals`].
+    /// Maps and reductions along rows, in order. Their slots index the arrays of this step: its inputs, its outputs,
+    /// then [`Rows::locals`].
     pub stages: Vec<Step>,
-    /// Bytes of one row of each array that exists only on the way.
+    /// Bytes of one row of each intermediate array. Only the rows in progress have memory.
     pub locals: Vec<usize>,
 }
 
@@ -22,7 +23,8 @@ impl Rows {
         format!("rows[{}]", self.stages.len())
     }
 
-    /// Whether output `o` may lie where input `i` does: row by row, all reading is done before writing starts.
+    /// Whether output `o` may alias input `i`: no stage after the one that writes `o` reads `i`, and all reads are at
+    /// the index that is computed.
     pub fn overwrites(&self, i: usize, o: usize, inputs: usize) -> bool {
         let writes = self.stages.iter().position(|st| st.outputs.contains(&(inputs + o)));
         self.stages.iter().enumerate().filter(|(_, st)| st.inputs.contains(&i)).all(|(k, st)| {
@@ -38,7 +40,7 @@ impl Rows {
         })
     }
 
-    /// Stages read arrays that are there, and write each array once.
+    /// Checks that stages read only inputs and arrays that an earlier stage has written, and write each array once.
     pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
         let bytes: Vec<usize> = ins.iter().chain(outs).map(TensorType::bytes).collect();
         let bytes: Vec<usize> =
@@ -61,25 +63,26 @@ impl Rows {
     }
 }
 
-/// A program for a block of rows, run for one block after the other.
+/// A program that runs for each block of rows.
 ///
-/// The blocks are dealt out to groups in runs; the blocks of a group are in order, the sums of the groups are added
-/// in a tree.
+/// Blocks are divided into groups of consecutive blocks, which may run in parallel. A group runs its blocks in order
+/// and has its own copy of the sums; the copies are added in a tree. The order of additions is therefore independent of
+/// the number of threads.
 #[derive(Clone, Debug)]
 pub struct Blocks {
-    /// `(sums so far…, inputs…) → (sums…, outputs…)` for a block.
+    /// `(sums so far…, inputs…) → (sums…, outputs…)` for `block` rows.
     pub body: Schedule,
-    /// The same for the last block where that is shorter.
+    /// The same for the last block, where that is shorter.
     pub rest: Option<Schedule>,
-    /// Rows in all.
+    /// Rows of the whole step.
     pub rows: usize,
-    /// Rows of a block.
+    /// Rows per block.
     pub block: usize,
-    /// Runs of blocks that may run at the same time.
+    /// Groups of consecutive blocks that may run in parallel.
     pub groups: usize,
-    /// Types of the sums: the step's first results.
+    /// Types of the sums, which are the step's first results.
     pub sums: Vec<TensorType>,
-    /// Bytes of one row of each input of the step; `None`: every block reads all of it.
+    /// For each input of the step, bytes of one row; `None`: each block reads it whole.
     pub inputs: Vec<Option<usize>>,
     /// Bytes of one row of each result after the sums.
     pub outputs: Vec<usize>,
@@ -91,8 +94,8 @@ impl Blocks {
         format!("blocks[{}×{}]", self.rows.div_ceil(self.block), self.block)
     }
 
-    /// Whether blocks may write rows of output `o` over the same rows of input `i`: in a block's program the reading is
-    /// done before.
+    /// Whether output `o` may alias input `i`: each block's program reads its rows of `i` before it writes those of
+    /// `o`.
     pub fn overwrites(&self, i: usize, o: usize) -> bool {
         let sums = self.sums.len();
         let Some(k) = o.checked_sub(sums) else { return false };

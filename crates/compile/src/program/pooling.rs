@@ -44,7 +44,7 @@ impl Pool {
         format!("{conv}{before}max_pool{after}{product}")
     }
 
-    /// Types of operands and results.
+    /// Checks the types of operands and results.
     pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
         let missing = || format!("{} operands for a pooling and {} of a product", ins.len(), self.product);
         let count = ins.len().checked_sub(self.product).ok_or_else(missing)?;
@@ -117,7 +117,7 @@ impl Unpool {
         format!("unpool {}x{}", self.window[0], self.window[1])
     }
 
-    /// Types of operands and results.
+    /// Checks the types of operands and results.
     pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
         let (Some(dy), Some(dx)) = (ins.first(), outs.first()) else {
             return Err("nothing is unpooled".into());
@@ -160,7 +160,7 @@ impl UnpooledGradient {
         format!("{product}unpooled kernel gradient")
     }
 
-    /// Types of operands and results.
+    /// Checks the types of operands and results.
     pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
         let [x, place, of_dy @ ..] = ins else {
             return Err(format!("{} operands for a gradient", ins.len()));
@@ -194,7 +194,7 @@ impl UnpooledGradient {
     }
 }
 
-/// The product `y: T[B, H', W', C] · (right: T[N, H' W' C])ᵀ [+ bias: T[N]] → T[B, N]` that follows a pooling.
+/// Checks the GEMM fused with a pooling, `y: T[B, H', W', C], right: T[N, H' W' C][, bias: T[N]] → T[B, N]`.
 fn pooled_product(y: &TensorType, operands: &[TensorType], out: &TensorType) -> Checked {
     let (right, bias) = match operands {
         [right] => (right, None),

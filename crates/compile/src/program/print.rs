@@ -1,4 +1,4 @@
-//! The schedule for people: one line for each step.
+//! The readable listing of a schedule: one line for each step, then its map and bodies.
 
 use super::kernel::{Kernel, Schedule};
 use super::map::{Load, Map};

@@ -1,29 +1,29 @@
-//! A matrix product with the element-wise program that consumes its elements.
+//! A GEMM with a fused element-wise epilogue, as data.
 
 use super::check::{Checked, map, op_with_bias, stores};
 use super::map::Map;
 use systole_ir::{Op, TensorType};
 
-/// A product and the element-wise program that takes its elements.
+/// A GEMM and the map that runs on its complete sums. The GEMM's result is not materialised.
 #[derive(Clone, Debug)]
 pub struct ProductEpilogue {
-    /// The product; its operands are the step's first inputs.
+    /// The GEMM, a `dot_general`. Its operands are the step's first inputs.
     pub op: Op,
-    /// Whether a bias follows the product's own operands.
+    /// Whether a bias follows the GEMM's operands.
     pub bias: bool,
-    /// Type of the product.
+    /// Type of the GEMM's result, with bias: `f32[…]`.
     pub product: TensorType,
-    /// The program. Its inputs are the step's after the product's, then the product.
+    /// The epilogue. Its inputs are the step's remaining inputs, then the GEMM's result.
     pub map: Map,
 }
 
 impl ProductEpilogue {
-    /// Inputs that are the product's.
+    /// The number of inputs that are the GEMM's.
     pub fn operands(&self) -> usize {
         2 + self.bias as usize
     }
 
-    /// Whether the step reads input `i` only at the element that it computes.
+    /// Whether the epilogue, and it alone, reads input `i`, and only at the index that is computed.
     pub(crate) fn reads_in_place(&self, i: usize) -> bool {
         i.checked_sub(self.operands()).is_some_and(|k| self.map.linear_loads(k).is_some())
     }
@@ -34,7 +34,7 @@ impl ProductEpilogue {
         format!("{}{bias}+map[{}]", self.op.name(), self.map.instrs.len())
     }
 
-    /// Types of operands and results.
+    /// Checks the types of operands and results.
     pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
         let (product, others) = ins.split_at_checked(self.operands()).ok_or("a product without operands")?;
         op_with_bias(&self.op, self.bias, product, std::slice::from_ref(&self.product))?;

@@ -1,8 +1,8 @@
-//! Where arrays lie: slots, their lifetimes and their places in memory.
+//! Storage of arrays: slots, their live ranges and their locations in memory.
 
 use systole_ir::{Error, ErrorKind, Result, TensorType};
 
-/// Alignment of arrays in the arena: a cache line, and the widest vector.
+/// Alignment of arrays in the arena in bytes: a cache line, and the widest vector (512 bits).
 pub const ALIGN: usize = 64;
 
 /// Index into `Schedule::slots`.
@@ -13,27 +13,27 @@ pub type Slot = usize;
 pub struct Storage {
     /// Size.
     pub bytes: usize,
-    /// Where it lies.
+    /// Its memory.
     pub place: Location,
-    /// The step that writes it (0 for parameters and constants).
+    /// Start of the live range: the step that writes it; 0 for parameters and constants.
     pub first: usize,
-    /// The last step that reads it.
+    /// End of the live range: the last step that reads it; the number of steps for results.
     pub last: usize,
 }
 
-/// Where an array lies.
+/// The memory of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Location {
-    /// The caller's argument.
+    /// The caller's argument of this index.
     Param(usize),
-    /// `Schedule::constants`.
+    /// An entry of `Schedule::constants`.
     Constant(usize),
-    /// At this byte of the arena. Slots whose lifetimes do not overlap share bytes; an element-wise step may write
-    /// over an operand that it is the last to read.
+    /// This byte offset of the arena. Slots share bytes if their live ranges do not overlap, or if a step writes one in
+    /// place of an operand that it is the last to read (see `Step::overwrites`).
     Arena(usize),
-    /// The memory of a result.
+    /// The memory of the result of this index.
     Result(usize),
-    /// Inside another array; see `Schedule::views`.
+    /// A part of another array: an entry of `Schedule::views`.
     View(usize),
 }
 
@@ -44,20 +44,20 @@ pub struct ResultPlan {
     pub ty: TensorType,
     /// The slot that holds it: its own, another result's, a parameter's or a constant's.
     pub slot: Slot,
-    /// A donated parameter of the same size into whose memory it may be written.
+    /// A donated parameter of the same size whose memory the result may take.
     pub reuse: Option<usize>,
 }
 
-/// Where an array lies that is a contiguous part of another one.
+/// An array that aliases a contiguous part of another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct View {
-    /// The other array's.
+    /// Slot of the other array.
     pub of: Slot,
-    /// The step that slices it, whose indices say where. It moves nothing.
+    /// The `dynamic_slice` step whose indices give the offset at run time. It copies nothing.
     pub by: usize,
 }
 
-/// Bytes of an array; an error where they overflow.
+/// Bytes of an array; an error where they overflow `usize`.
 pub fn array_bytes(ty: &TensorType) -> Result<usize> {
     ty.shape.checked_elements().and_then(|n| n.checked_mul(ty.dtype.size())).ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, format!("an array of type {ty} does not fit an address space"))

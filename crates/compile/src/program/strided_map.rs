@@ -1,43 +1,43 @@
-//! An element-wise program that writes its results to parts of arrays.
+//! An element-wise program with strided stores, as data: its results may be parts of larger arrays.
 
 use super::check::{Checked, holds, inside, map};
 use super::map::Map;
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 
-/// An element-wise program whose results are arrays or parts of arrays.
+/// A map whose stores have strides and offsets, so that several of them can make up one output.
 #[derive(Clone, Debug)]
 pub struct StridedMap {
-    /// The program.
+    /// The map.
     pub map: Map,
-    /// Where its results go, one for each of the program's stores.
+    /// Destination of each of the map's stores.
     pub stores: Vec<Store>,
 }
 
-/// Where the elements of a result go.
+/// Destination of a store.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// Which output of the step.
+    /// Index of the output of the step.
     pub output: usize,
-    /// Distance in elements between neighbours along each dimension of the index space.
+    /// Strides in elements, one for each dimension of the index space.
     pub strides: SmallVec<[usize; 4]>,
-    /// The element of the output that index 0 is.
+    /// The element of the output to which index 0 is stored.
     pub offset: usize,
 }
 
 impl StridedMap {
-    /// Whether a store writes element `i` of its output for index `i`.
+    /// Whether a store writes element `i` of its output for row-major index `i`.
     pub fn is_whole(&self, store: &Store) -> bool {
         store.offset == 0 && store.strides[..] == self.map.shape.strides()[..]
     }
 
-    /// Whether output `o` may lie where input `i` does.
+    /// Whether output `o` may alias input `i`.
     pub(super) fn overwrites(&self, i: usize, o: usize) -> bool {
         let mut stores = self.stores.iter().filter(|store| store.output == o);
         self.map.reads_in_place(i) && stores.all(|store| self.is_whole(store))
     }
 
-    /// Types of operands and results.
+    /// Checks the types of operands and results.
     pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
         map(&self.map, ins)?;
         holds(self.stores.len() == self.map.stores.len(), || "stores without a place".into())?;

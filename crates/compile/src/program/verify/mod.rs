@@ -1,6 +1,9 @@
-//! The verifier of programs, as `Graph::verify` is that of graphs: [`slots`] (one writer for each array, before all
-//! readers), `Step::check` (what each kernel reads and writes) and [`places`] (arrays that live together do not share
-//! bytes; what a run may overwrite is not read later). Stages run it in debug builds and with `SYSTOLE_PARANOID`.
+//! The verifier of programs, the counterpart of `Graph::verify`.
+//!
+//! [`slots`]: each array has one writer, before all readers. `Step::check`: types of the operands and results of each
+//! kernel. [`bodies`]: signatures of nested programs. [`places`]: arrays with overlapping live ranges do not overlap in
+//! memory, and donated memory is not read after it is overwritten. Stages run it in debug builds and with
+//! `SYSTOLE_PARANOID`.
 
 mod bodies;
 mod error;
@@ -13,9 +16,9 @@ use super::kernel::{Kernel, Schedule};
 use error::broken;
 use systole_ir::{Result, ResultExt};
 
-/// Checks a program whose arrays have no places yet. Bodies were checked when they were compiled.
+/// Checks a program before the buffer plan. Bodies were checked when they were compiled.
 ///
-/// An error names the step and the invariant that does not hold: a defect of a stage, not of the input.
+/// An error names the step and the broken invariant: a bug of a stage, not of the input.
 pub fn verify_steps(s: &Schedule) -> Result<()> {
     slots::check(s)?;
     for (i, step) in s.steps.iter().enumerate() {
@@ -25,8 +28,8 @@ pub fn verify_steps(s: &Schedule) -> Result<()> {
     Ok(())
 }
 
-/// Checks a finished program and those inside it: the steps as such, and where arrays lie. `donated`: the parameters
-/// whose memory a run may overwrite.
+/// Checks a finished program and its bodies: the steps, and the buffer plan. `donated`: the parameters whose memory a
+/// run may overwrite.
 pub fn verify_planned(s: &Schedule, donated: &[usize]) -> Result<()> {
     verify_steps(s)?;
     places::check(s, donated)?;
@@ -39,7 +42,7 @@ pub fn verify_planned(s: &Schedule, donated: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// The parameters that a body may overwrite: the states of a loop, and the sums of blocks.
+/// The parameters that a body may overwrite: loop states, and the sums of blocks.
 fn donated_inside(kernel: &Kernel, body: &Schedule) -> Vec<usize> {
     match kernel {
         Kernel::While { captures, body: trip, .. } if std::ptr::eq(&**trip, body) => {

@@ -1,18 +1,19 @@
-//! Places: arrays that live at the same time do not share bytes, and what is overwritten is not read later.
+//! Buffer plan: arrays with overlapping live ranges do not overlap in memory, and no array is read after it is
+//! overwritten. Live ranges are computed anew here, independently of the stage that made the plan.
 
 use super::error::broken;
 use crate::program::kernel::{Kernel, Schedule, Step};
 use crate::program::storage::{ALIGN, Location, Slot};
 use systole_ir::{Op, Result};
 
-/// From the step that writes an array to the last one that reads it or a view of it.
+/// Live range: from the step that writes an array to the last one that reads it.
 #[derive(Clone, Copy)]
 struct Life {
     first: usize,
     last: usize,
 }
 
-/// Checks lifetimes, the arena, views, and the memory of donated parameters.
+/// Checks live ranges, views, the arena, and the memory of results and donated parameters.
 pub fn check(s: &Schedule, donated: &[usize]) -> Result<()> {
     let own = lives(s);
     for (x, (storage, life)) in s.slots.iter().zip(&own).enumerate() {
@@ -53,7 +54,8 @@ fn reads(all: &mut [Option<Life>], slots: &[Slot], at: usize) {
     }
 }
 
-/// For each slot the last step that reads it by a view, `None` without; views lie in arrays of their own.
+/// For each slot, the last step that accesses it through a view; `None` without views. Checks that each view is a slice
+/// of an array that is itself no view.
 fn views(s: &Schedule, own: &[Option<Life>]) -> Result<Vec<Option<usize>>> {
     let mut by_views: Vec<Option<usize>> = vec![None; s.slots.len()];
     for (x, storage) in s.slots.iter().enumerate() {
@@ -75,7 +77,7 @@ fn views(s: &Schedule, own: &[Option<Life>]) -> Result<Vec<Option<usize>>> {
     Ok(by_views)
 }
 
-/// Where a step writes into a view, nothing reads its array later: it is a state of a loop, and comes back as a result.
+/// If a step writes into a view, its array must be a result (a loop state), and no later step may read it or the view.
 fn written_view(s: &Schedule, x: Slot, of: Slot) -> Result<()> {
     let writes = |step: &Step| step.outputs.contains(&x) && step.inputs.contains(&x);
     let Some(j) = s.steps.iter().position(writes) else { return Ok(()) };
@@ -86,7 +88,7 @@ fn written_view(s: &Schedule, x: Slot, of: Slot) -> Result<()> {
     Ok(())
 }
 
-/// Slots of the arena that share bytes do not live at the same time, unless one is written over the other in place.
+/// Slots of the arena that share bytes have disjoint live ranges, unless a step writes one in place of the other.
 fn arena(s: &Schedule, own: &[Option<Life>], by_views: &[Option<usize>]) -> Result<()> {
     let mut placed: Vec<(usize, Slot, Life)> = Vec::new();
     for (x, storage) in s.slots.iter().enumerate().filter(|(_, storage)| storage.bytes > 0) {
@@ -122,7 +124,7 @@ fn arena(s: &Schedule, own: &[Option<Life>], by_views: &[Option<usize>]) -> Resu
     Ok(())
 }
 
-/// A result lies in its own memory, or in that of a donated parameter which nobody reads any more.
+/// A result has its own memory, or that of a donated parameter that is not read after the result is written.
 fn result(
     s: &Schedule,
     k: usize,

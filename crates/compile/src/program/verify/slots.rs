@@ -1,4 +1,4 @@
-//! Arrays: one writer for each, before all of its readers, and the same number of bytes for all.
+//! Slots: each has one writer, before all of its readers, and is used with its own number of bytes.
 
 use super::error::broken;
 use crate::program::kernel::{Kernel, Schedule};
@@ -51,7 +51,7 @@ fn step(s: &Schedule, i: usize, made: &mut [bool]) -> Result<(), String> {
         sized(s, slot, ty.bytes())?;
     }
     for (k, (&slot, ty)) in step.outputs.iter().zip(&step.output_types).enumerate() {
-        // A part of a loop's array is there before; the program only writes into it.
+        // A view of a loop state exists before; the map only stores into it.
         let is_part = matches!(step.kernel, Kernel::StridedMap(_)) && step.inputs.contains(&slot);
         match made.get(slot) {
             None => return Err(format!("slot {slot} does not exist")),
