@@ -88,7 +88,7 @@ fn packed<T: Element>(
     let (step, lane) = (stored.size(), products * stored.size());
     let (src, dst) = (from.as_ptr(), to.as_mut_ptr());
     let panel = PanelArgs { src, lane, step, lanes: SIZE, fill: SIZE, k, products, dst, stride: SIZE };
-    // SAFETY: source and destination have these lanes and steps.
+    // SAFETY: the source has these lanes and elements, the destination `k` words of each lane.
     unsafe { pack(&[panel]) };
     to
 }

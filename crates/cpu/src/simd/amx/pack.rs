@@ -463,7 +463,7 @@ mod tests {
             let (src, dst) = (source.as_ptr(), to.as_mut_ptr());
             let panel = PanelArgs { src, lane, step, lanes, fill, k, products, dst, stride: fill };
             let packs = packs::<u32>(stored, level).expect("a stored type of tile registers");
-            // SAFETY: source and destination have these lanes and products.
+            // SAFETY: the source has these lanes and elements, the destination `k` words of each lane.
             unsafe { packs[usize::from(!left)](&[panel]) };
             to
         };
@@ -502,7 +502,7 @@ mod tests {
             stride: 2,
         };
         let [left, right] = packs::<u32>(DType::BF16, Level::Portable).expect("bf16");
-        // SAFETY: two lanes of three products each, and room for a chunk of two lanes.
+        // SAFETY: two lanes of three elements each, and room for a chunk of two lanes.
         unsafe { left(&[panel(&mut to)]) };
         let (a, b) = ([1 | 2 << 16, 3], [4 | 5 << 16, 6]);
         assert_eq!((&to[..2], &to[LANES..LANES + 2]), (&a[..], &b[..]));

@@ -162,8 +162,8 @@ impl Dot for Split {
     #[inline(always)]
     unsafe fn rounds<U: Unit, const R: bool, const C: bool>(t: &mut Tiles, count: usize) {
         for _ in 0..count {
+            // Order: low·high, high·high, high·low. Only one operand is reloaded between two of them.
             // SAFETY: the caller's tiles; in each operand the plane of high parts is followed by that of low parts.
-            // Small products are added first.
             unsafe {
                 t.left::<U, R>(1);
                 t.right::<U, C>(0);

@@ -105,7 +105,7 @@ unsafe impl Unit for Hardware {
             // SAFETY: by the promise of `TileKernel`.
             unsafe { crate::simd::amx::tile::tile::<Hardware, D>(t) }
         }
-        // SAFETY: as above; machines with tile registers have these features.
+        // SAFETY: as above; machines with tile registers have these target features.
         unsafe { run::<D>(t) }
     }
 

@@ -202,7 +202,7 @@ mod tests {
                 let half = |x: &[f32]| x.iter().map(|&x| to_bf16(x)).collect::<Vec<u16>>();
                 let (left, right) = (half(&numbers(rows * k, 5)), half(&numbers(k * row, 3)));
                 let mut packed = vec![0xffu8; packed_bytes(k)];
-                // SAFETY: there is room for all of it.
+                // SAFETY: the destination has `packed_bytes`.
                 unsafe { pack(rows, k, |i, x| left[i * k + x], packed.as_mut_ptr()) };
                 for to in [To::F32, To::Sum, To::Bf16] {
                     let (mut wide, mut narrow) = (old.clone(), half(&old));
