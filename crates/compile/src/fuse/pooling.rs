@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use systole_ir::op::{Binary, CompareType, ConvDims, Convolution, Direction, Monoid, Window};
 use systole_ir::{DType, Graph, Op, Scalar, Shape, TensorType};
 
-/// Elements of a pooling window. The argmax is one byte, and [`DEAD`] takes its highest bit.
+/// Elements of a pooling window. The argmax is one byte, and [`DEAD`](crate::DEAD) takes its highest bit.
 const WINDOW: RangeInclusive<usize> = 2..=64;
 
 /// Elements of a window that [`UnpooledGradient`] takes: its kernels select an element by the argmax in a table of 4 or
@@ -295,8 +295,8 @@ fn unpools(steps: &Steps<'_>, place: Slot) -> Option<Vec<usize>> {
     (!steps.is_result(place) && all.iter().all(known)).then_some(all)
 }
 
-/// `relu(max_pool(x))`: the pooling applies relu and marks the argmax of windows without gradient as [`DEAD`]. The
-/// selects by which autodiff masks the gradient are removed.
+/// `relu(max_pool(x))`: the pooling applies relu and marks the argmax of windows without gradient as
+/// [`DEAD`](crate::DEAD). The selects by which autodiff masks the gradient are removed.
 pub fn relu_after(steps: &mut Steps<'_>) {
     for p in pools(steps) {
         if let Some(change) = relu_after_at(steps, p) {
@@ -365,7 +365,7 @@ fn relu_after_at(steps: &Steps<'_>, p: usize) -> Option<ReluAfter> {
 }
 
 /// `max_pool(relu(x))`: the pooling applies relu to its operand and marks the argmax of windows without gradient as
-/// [`DEAD`]. The selects by which autodiff masks the gradient are removed.
+/// [`DEAD`](crate::DEAD). The selects by which autodiff masks the gradient are removed.
 pub fn relu_before(steps: &mut Steps<'_>) {
     for p in pools(steps) {
         let Some(change) = relu_before_at(steps, p) else { continue };
