@@ -1,89 +1,138 @@
-//! `op(inputs…) + addend`: kernels that can add to what their result holds do, others run apart.
+//! `y = op(inputs…) + addend` (beta = 1): a matrix product or convolution added to its last operand.
+//!
+//! `addend` and `y` have one type. If the buffer plan gives them different memory, the addend is first copied to `y`.
+//! The kernel of the op is bound by the op's own family. [`InPlace`] has it add to `y`; [`AddAfter`] has it write to
+//! scratch, which a second pass adds to `y`.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::{Candidate, EVERY, Family, Problem};
+use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
 use crate::simd::folds::adder;
 use crate::simd::level::TileFn;
 use systole_compile::{Kernel as Plan, Step};
-use systole_ir::{Op, Result};
+use systole_ir::Result;
 
-/// Elements of one block of the loop that adds.
+/// Elements per block of the parallel loop that adds.
 const BLOCK: usize = 1 << 14;
 
-/// A kernel whose result is added to the last input.
-pub struct Accumulate {
+/// A kernel that adds to its result (beta = 1).
+struct InPlace {
     inner: Box<dyn Kernel>,
-    /// Adds the result of a kernel that cannot add by itself.
-    add: Option<TileFn>,
+    /// Bytes of the result.
+    bytes: usize,
+}
+
+/// A kernel that overwrites its result, which is therefore scratch, and a loop that adds the scratch to `y`.
+struct AddAfter {
+    inner: Box<dyn Kernel>,
+    add: TileFn,
     elements: usize,
+    /// Bytes of an element.
     size: usize,
 }
 
-impl Accumulate {
-    pub fn new(op: &Op, problem: &Problem<'_>) -> Result<Accumulate> {
-        let Problem { step, target, .. } = *problem;
-        let (ty, operands) = (&step.output_types[0], step.inputs.len() - 1);
-        let plain = Step {
-            kernel: Plan::Op { op: op.clone(), bias: false },
-            inputs: step.inputs[..operands].to_vec(),
-            input_types: step.input_types[..operands].to_vec(),
-            ..step.clone()
-        };
-        let mut inner = problem.bind(&plain)?;
-        let add = if inner.add_to_result() { None } else { Some(adder(ty.dtype, target.level)) };
-        Ok(Accumulate { inner, add, elements: ty.elements(), size: ty.dtype.size() })
+/// Binds the op without the addend.
+fn bind(p: &Problem<'_>) -> Result<Box<dyn Kernel>, Refusal> {
+    let step = p.step;
+    let Plan::Accumulate { op } = &step.kernel else { return Err("it adds to no operand".into()) };
+    let operands = step.inputs.len() - 1;
+    let plain = Step {
+        kernel: Plan::Op { op: op.clone(), bias: false },
+        inputs: step.inputs[..operands].to_vec(),
+        input_types: step.input_types[..operands].to_vec(),
+        ..step.clone()
+    };
+    Ok(p.bind(&plain)?)
+}
+
+/// Copies the addend, the last input, to `y` unless they share memory. Returns the inputs of the op.
+///
+/// # Safety
+/// Both have `bytes` bytes and are the same array or do not overlap.
+unsafe fn start_from_addend<'a>(io: &Io<'a>, bytes: usize) -> &'a [*const u8] {
+    let (operands, addend) = io.inputs.split_at(io.inputs.len() - 1);
+    let out = io.outputs[0];
+    if !std::ptr::eq(addend[0], out) {
+        // SAFETY: by the caller's promise; their addresses differ, so they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(addend[0], out, bytes) };
+    }
+    operands
+}
+
+impl Kernel for InPlace {
+    fn scratch(&self) -> usize {
+        self.inner.scratch()
     }
 
-    fn bytes(&self) -> usize {
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        // SAFETY: addend and result have one type; the plan lets them be the same array or keeps them apart. The
+        // operands do not overlap the result.
+        unsafe {
+            let inputs = start_from_addend(io, self.bytes);
+            self.inner.run(cx, &Io { inputs, outputs: io.outputs, scratch: io.scratch })
+        }
+    }
+}
+
+impl AddAfter {
+    /// Bytes of scratch that hold the op's result, so that the inner kernel's scratch stays aligned to 64 bytes.
+    fn padded_bytes(&self) -> usize {
         (self.elements * self.size).next_multiple_of(64)
     }
 }
 
-impl Kernel for Accumulate {
+impl Kernel for AddAfter {
     fn scratch(&self) -> usize {
-        self.inner.scratch() + if self.add.is_some() { self.bytes() } else { 0 }
+        self.inner.scratch() + self.padded_bytes()
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let (operands, addend) = io.inputs.split_at(io.inputs.len() - 1);
         let out = io.outputs[0];
-        if !std::ptr::eq(addend[0], out) {
-            // SAFETY: addend and result have one type and, being different, do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(addend[0], out, self.elements * self.size) };
+        let scratch = io.scratch.wrapping_add(self.padded_bytes());
+        // SAFETY: addend and result have one type; the plan lets them be the same array or keeps them apart. Scratch
+        // has room for the op's result, and after it for the inner kernel's own scratch.
+        unsafe {
+            let inputs = start_from_addend(io, self.elements * self.size);
+            self.inner.run(cx, &Io { inputs, outputs: &[io.scratch], scratch })?;
         }
-        let Some(add) = self.add else {
-            // SAFETY: the kernel adds to the result, which is apart from its operands.
-            return unsafe {
-                self.inner.run(cx, &Io { inputs: operands, outputs: io.outputs, scratch: io.scratch })
-            };
-        };
-        let scratch = io.scratch.wrapping_add(self.bytes());
-        // SAFETY: scratch has room for the result and the kernel's own.
-        unsafe { self.inner.run(cx, &Io { inputs: operands, outputs: &[io.scratch], scratch })? };
         let (from, to) = (Ptr(io.scratch), Ptr(out));
         let body = |block: usize| {
             let at = block * BLOCK;
             let x = from.at(at * self.size).cast_const();
-            // SAFETY: blocks are disjoint parts of the arrays.
-            unsafe { add(to.at(at * self.size), x, x, x, BLOCK.min(self.elements - at)) };
+            // SAFETY: blocks are disjoint ranges of both arrays.
+            unsafe { (self.add)(to.at(at * self.size), x, x, x, BLOCK.min(self.elements - at)) };
         };
         cx.team.run_with(self.elements.div_ceil(BLOCK), self.elements as f64 * 0.2, cx.flush, &body);
         Ok(())
     }
 }
 
-/// Products and convolutions onto running sums.
+/// Products and convolutions with beta = 1.
 pub static FAMILY: Family = Family {
     name: "accumulate",
     doc: "a product or convolution that is added to its last operand",
     takes: |step| matches!(step.kernel, Plan::Accumulate { .. }),
-    candidates: &[Candidate {
-        name: "accumulate",
-        why: "adds in the kernel where that can, after it elsewhere",
-        levels: EVERY,
-        accepts: |p| match &p.step.kernel {
-            Plan::Accumulate { op } => Ok(Box::new(Accumulate::new(op, p)?)),
-            _ => Err("no running sum".into()),
+    candidates: &[
+        Candidate {
+            name: "in_place",
+            why: "the op's kernel adds to its result (beta = 1): no second pass, no array of the result's size",
+            levels: EVERY,
+            accepts: |p| {
+                let mut inner = bind(p)?;
+                if !inner.add_to_result() {
+                    return Err("the op's kernel overwrites its result".into());
+                }
+                Ok(Box::new(InPlace { inner, bytes: p.step.output_types[0].bytes() }))
+            },
         },
-    }],
+        Candidate {
+            name: "add_after",
+            why: "the op's kernel writes to scratch, which a second pass adds to the result; takes every op",
+            levels: EVERY,
+            accepts: |p| {
+                let (inner, ty) = (bind(p)?, &p.step.output_types[0]);
+                let add = adder(ty.dtype, p.target.level);
+                Ok(Box::new(AddAfter { inner, add, elements: ty.elements(), size: ty.dtype.size() }))
+            },
+        },
+    ],
 };

@@ -1,12 +1,22 @@
-//! Data movement: copies, slices, gathers, scatters, sorting.
+//! Data movement: strided copies, slices and gathers at run-time indices, scatters, sorting.
+//!
+//! The family is asked last and takes every single op, so its last candidate also computes ops that have no family.
 
 pub mod moves;
 pub mod scatter;
 pub mod sort;
 
-use crate::select::{Candidate, EVERY, Family};
+use crate::select::{Candidate, EVERY, Family, Problem, Refusal, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
+
+/// The op of a step.
+fn op<'a>(p: &Problem<'a>) -> Result<&'a Op, Refusal> {
+    match &p.step.kernel {
+        Kernel::Op { op, .. } => Ok(op),
+        _ => Err("it is no single op".into()),
+    }
+}
 
 /// Data movement, and every op that has no family of its own.
 pub static FAMILY: Family = Family {
@@ -16,32 +26,56 @@ pub static FAMILY: Family = Family {
     candidates: &[
         Candidate {
             name: "scatter",
-            why: "scatters whose body is one op",
+            why: "scatters to one operand whose body overwrites it or is one associative op",
             levels: EVERY,
-            accepts: |p| match &p.step.kernel {
-                Kernel::Op { op: op @ Op::Scatter(_), .. } => {
-                    scatter::bind(op, p.step, p.target.level.vectors())
-                        .ok_or_else(|| "its body is no single op".into())
-                }
-                _ => Err("no scatter".into()),
+            accepts: |p| match op(p)? {
+                Op::Scatter(s) => Ok(Box::new(scatter::bind(s, p.step, p.target.level.vectors())?)),
+                _ => Err("it is no scatter".into()),
             },
         },
         Candidate {
             name: "sort",
-            why: "sorts",
+            why: "sorts: a stable merge sort of each line along the sorted dimension",
             levels: EVERY,
-            accepts: |p| match &p.step.kernel {
-                Kernel::Op { op: Op::Sort(s), .. } => Ok(Box::new(sort::SortKernel::new(s, p.step))),
-                _ => Err("no sort".into()),
+            accepts: |p| match op(p)? {
+                Op::Sort(s) => Ok(Box::new(sort::SortKernel::new(s, p.step))),
+                _ => Err("it is no sort".into()),
             },
         },
         Candidate {
             name: "copy",
-            why: "copies of boxes, slices and gathers",
+            why: "transposes, slices, reversals, concatenations, padding: strided copies with constant offsets",
             levels: EVERY,
-            accepts: |p| match &p.step.kernel {
-                Kernel::Op { op, .. } => moves::bind(op, p.step).ok_or_else(|| "it is no copy".into()),
-                _ => Err("no op".into()),
+            accepts: |p| {
+                let reason = "it is no transpose, slice, reverse, concatenate or pad";
+                answer(moves::Copies::new(op(p)?, p.step), reason)
+            },
+        },
+        Candidate {
+            name: "dynamic_slice",
+            why: "slices at run-time indices; steps that read the slice may ask where it lies instead of copying it",
+            levels: EVERY,
+            accepts: |p| match op(p)? {
+                Op::DynamicSlice(_) => Ok(Box::new(moves::DynamicSliceKernel::new(p.step))),
+                _ => Err("it is no dynamic_slice".into()),
+            },
+        },
+        Candidate {
+            name: "dynamic_update_slice",
+            why: "updates of a block at run-time indices, in place where the operand's memory may be reused",
+            levels: EVERY,
+            accepts: |p| match op(p)? {
+                Op::DynamicUpdateSlice(_) => Ok(Box::new(moves::DynamicUpdateSliceKernel::new(p.step))),
+                _ => Err("it is no dynamic_update_slice".into()),
+            },
+        },
+        Candidate {
+            name: "gather",
+            why: "gathers: a strided copy of one box for each index vector",
+            levels: EVERY,
+            accepts: |p| match op(p)? {
+                Op::Gather(g) => Ok(Box::new(moves::GatherKernel::new(g, p.step))),
+                _ => Err("it is no gather".into()),
             },
         },
         crate::kernels::reference::CANDIDATE,

@@ -1,6 +1,9 @@
-//! Ops that move elements: transpose, slice, reverse, pad, concatenate, dynamic slices, gather.
+//! Ops that copy elements without computing: transpose, slice, reverse, concatenate, pad, dynamic slices, gather.
 //!
-//! All are copies of boxes: some dimensions, each with a distance in the source and one in the target.
+//! Each is one or more strided copies of boxes ([`BoxCopy`]): a few dimensions, each with a source and a destination
+//! stride. For the ops of [`Copies`] all offsets are known when the step is bound; dynamic slices and gather read
+//! theirs from operands and clamp them, as the ops' definitions say. Scatter combines elements and is in
+//! [`super::scatter`].
 
 use crate::kernel::copy::{BoxCopy, Dim, fill};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
@@ -8,67 +11,16 @@ use systole_compile::Step;
 use systole_ir::op::{Gather, Pad};
 use systole_ir::{DType, Op, Result, TensorType};
 
-/// The kernel of an op of this family; `None`: not of this family.
-pub fn bind(op: &Op, step: &Step) -> Option<Box<dyn Kernel>> {
-    let (x, y) = (step.input_types.first()?, step.output_types.first()?);
-    let size = y.dtype.size();
-    let (sx, sy) = (own(x), own(y));
-    let dims = |f: &dyn Fn(usize) -> Dim| -> Vec<Dim> { (0..y.rank()).map(f).collect() };
-    let copies = |copies: Vec<BoxCopy>, fill: bool| -> Option<Box<dyn Kernel>> {
-        Some(Box::new(Copies { copies, fill: fill.then_some(y.clone()) }))
-    };
-    match op {
-        Op::Transpose(t) => {
-            let d = dims(&|d| Dim { size: y.shape[d], src: sx[t.permutation[d]], dst: sy[d] });
-            copies(vec![BoxCopy::new(size, &d, 0, 0)], false)
-        }
-        Op::Slice(s) => {
-            let d = dims(&|d| Dim { size: y.shape[d], src: sx[d] * s.strides[d] as isize, dst: sy[d] });
-            let at = (0..y.rank()).map(|d| s.start[d] as isize * sx[d]).sum();
-            copies(vec![BoxCopy::new(size, &d, at, 0)], false)
-        }
-        Op::Reverse(r) => {
-            let back = |d: usize| r.dims.contains(&d);
-            let d =
-                dims(&|d| Dim { size: y.shape[d], src: if back(d) { -sx[d] } else { sx[d] }, dst: sy[d] });
-            let at = (0..y.rank()).filter(|&d| back(d)).map(|d| (y.shape[d] as isize - 1) * sx[d]).sum();
-            copies(vec![BoxCopy::new(size, &d, if y.elements() == 0 { 0 } else { at }, 0)], false)
-        }
-        Op::Concatenate(c) => copies(joined(c.dim, step, &sy), false),
-        Op::Pad(p) => copies(vec![padded(p, x, y)], true),
-        Op::DynamicSlice(_) => {
-            let d = dims(&|d| Dim { size: y.shape[d], src: sx[d], dst: sy[d] });
-            let starts = Starts::new(&step.input_types[1..], x, y);
-            Some(Box::new(DynamicSliceKernel { copy: BoxCopy::new(size, &d, 0, 0), starts, strides: sx }))
-        }
-        Op::DynamicUpdateSlice(_) => {
-            let update = &step.input_types[1];
-            let su = own(update);
-            let d = dims(&|d| Dim { size: update.shape[d], src: su[d], dst: sy[d] });
-            let starts = Starts::new(&step.input_types[2..], x, update);
-            let whole = BoxCopy::new(1, &[Dim { size: y.bytes(), src: 1, dst: 1 }], 0, 0);
-            Some(Box::new(DynamicUpdateSliceKernel {
-                whole,
-                copy: BoxCopy::new(size, &d, 0, 0),
-                starts,
-                strides: sy,
-            }))
-        }
-        Op::Gather(g) => Some(Box::new(GatherKernel::new(g, x, &step.input_types[1], y))),
-        _ => None,
-    }
-}
-
-/// Distances between neighbours along each dimension, in elements.
-fn own(t: &TensorType) -> Vec<isize> {
+/// Row-major strides, in elements.
+fn element_strides(t: &TensorType) -> Vec<isize> {
     t.shape.strides().iter().map(|&s| s as isize).collect()
 }
 
-/// Each operand to its place along `dim` in a result with strides `sy`.
-fn joined(dim: usize, step: &Step, sy: &[isize]) -> Vec<BoxCopy> {
+/// One copy per operand, to its offset along `dim` of the result, whose strides are `sy`.
+fn concatenated(dim: usize, step: &Step, sy: &[isize]) -> Vec<BoxCopy> {
     let mut at = 0;
     let copy = |part: &TensorType| {
-        let sp = own(part);
+        let sp = element_strides(part);
         let dims: Vec<Dim> =
             (0..part.rank()).map(|d| Dim { size: part.shape[d], src: sp[d], dst: sy[d] }).collect();
         let copy = BoxCopy::new(part.dtype.size(), &dims, 0, at);
@@ -78,13 +30,13 @@ fn joined(dim: usize, step: &Step, sy: &[isize]) -> Vec<BoxCopy> {
     step.input_types.iter().map(copy).collect()
 }
 
-/// The part of the operand that lands inside the result.
+/// The copy of the operand's elements that negative padding does not cut off.
 fn padded(p: &Pad, x: &TensorType, y: &TensorType) -> BoxCopy {
-    let (sx, sy) = (own(x), own(y));
+    let (sx, sy) = (element_strides(x), element_strides(y));
     let (mut src_at, mut dst_at, mut box_dims) = (0, 0, Vec::new());
     for d in 0..y.rank() {
         let (low, step) = (p.low[d], p.interior[d] as i64 + 1);
-        // Operand coordinates that land inside: low + i·step in 0..size.
+        // Operand indices `i` with `low + i·step` in `0..size`.
         let first = if low < 0 { (-low + step - 1) / step } else { 0 };
         let end = ((y.shape[d] as i64 - low + step - 1).div_euclid(step)).min(x.shape[d] as i64);
         let count = (end - first).max(0) as usize;
@@ -95,10 +47,42 @@ fn padded(p: &Pad, x: &TensorType, y: &TensorType) -> BoxCopy {
     BoxCopy::new(y.dtype.size(), &box_dims, src_at, dst_at)
 }
 
-/// Boxes copied from the inputs in order; before that the result is filled with the last input, when asked.
-struct Copies {
+/// Copies whose offsets are known when the step is bound: copy `k` reads input `k`.
+pub struct Copies {
     copies: Vec<BoxCopy>,
+    /// Type of the result if it is first filled with input 1, the padding value.
     fill: Option<TensorType>,
+}
+
+impl Copies {
+    /// `None` for ops that are no such copies.
+    pub fn new(op: &Op, step: &Step) -> Option<Copies> {
+        let (x, y) = (step.input_types.first()?, step.output_types.first()?);
+        let (sx, sy) = (element_strides(x), element_strides(y));
+        // One copy to the whole result: the source's stride per dimension, and its first element.
+        let one = |strides: &dyn Fn(usize) -> isize, first: isize| {
+            let dims: Vec<Dim> =
+                (0..y.rank()).map(|d| Dim { size: y.shape[d], src: strides(d), dst: sy[d] }).collect();
+            vec![BoxCopy::new(y.dtype.size(), &dims, first, 0)]
+        };
+        let copies = match op {
+            Op::Transpose(t) => one(&|d| sx[t.permutation[d]], 0),
+            Op::Slice(s) => {
+                let first = (0..y.rank()).map(|d| s.start[d] as isize * sx[d]).sum();
+                one(&|d| sx[d] * s.strides[d] as isize, first)
+            }
+            Op::Reverse(r) => {
+                let back = |d: usize| r.dims.contains(&d);
+                let last =
+                    (0..y.rank()).filter(|&d| back(d)).map(|d| (y.shape[d] as isize - 1) * sx[d]).sum();
+                one(&|d| if back(d) { -sx[d] } else { sx[d] }, if y.elements() == 0 { 0 } else { last })
+            }
+            Op::Concatenate(c) => concatenated(c.dim, step, &sy),
+            Op::Pad(p) => vec![padded(p, x, y)],
+            _ => return None,
+        };
+        Some(Copies { copies, fill: matches!(op, Op::Pad(_)).then_some(y.clone()) })
+    }
 }
 
 impl Kernel for Copies {
@@ -109,16 +93,16 @@ impl Kernel for Copies {
             unsafe { fill(cx, out, ty.elements(), ty.dtype.size(), io.inputs[1]) };
         }
         for (copy, &src) in self.copies.iter().zip(io.inputs) {
-            // SAFETY: boxes were built inside both arrays.
+            // SAFETY: `Copies::new` makes boxes that lie inside both arrays.
             unsafe { copy.run(cx, src, out) };
         }
         Ok(())
     }
 }
 
-/// Reads an index element; values beyond i64 saturate, which clamping makes harmless.
-pub unsafe fn index_at(p: *const u8, dtype: DType, i: usize) -> i64 {
-    // SAFETY: the caller has element `i` of that type.
+/// Reads index element `i`. A u64 beyond the range of i64 saturates, which changes nothing: indices are clamped next.
+unsafe fn index_at(p: *const u8, dtype: DType, i: usize) -> i64 {
+    // SAFETY: by the caller's promise, `p` points to an array of `dtype` that has element `i`.
     unsafe {
         match dtype {
             DType::I8 => *p.cast::<i8>().add(i) as i64,
@@ -133,38 +117,54 @@ pub unsafe fn index_at(p: *const u8, dtype: DType, i: usize) -> i64 {
     }
 }
 
-/// Start indices as scalar operands, clamped so that the block lies inside.
+/// Start indices, one scalar operand per dimension, clamped so that the block lies inside the array.
 struct Starts {
     dtypes: Vec<DType>,
-    most: Vec<i64>,
+    /// Greatest legal start per dimension.
+    max: Vec<i64>,
 }
 
 impl Starts {
     fn new(types: &[TensorType], whole: &TensorType, block: &TensorType) -> Starts {
-        let most = (0..whole.rank()).map(|d| whole.shape[d] as i64 - block.shape[d] as i64).collect();
-        Starts { dtypes: types.iter().map(|t| t.dtype).collect(), most }
+        let max = (0..whole.rank()).map(|d| whole.shape[d] as i64 - block.shape[d] as i64).collect();
+        Starts { dtypes: types.iter().map(|t| t.dtype).collect(), max }
     }
 
+    /// The block's first element in an array with these strides, in elements.
     unsafe fn offset(&self, inputs: &[*const u8], strides: &[isize]) -> isize {
         let mut at = 0;
         for (d, &p) in inputs.iter().enumerate() {
-            // SAFETY: each is a scalar of its type.
-            let start = unsafe { index_at(p, self.dtypes[d], 0) }.clamp(0, self.most[d]);
+            // SAFETY: by the caller's promise, each input is a scalar of its type in `dtypes`.
+            let start = unsafe { index_at(p, self.dtypes[d], 0) }.clamp(0, self.max[d]);
             at += start as isize * strides[d];
         }
         at
     }
 }
 
-struct DynamicSliceKernel {
+/// A slice whose start indices are operands 1 and up.
+pub struct DynamicSliceKernel {
+    /// The copy for start 0.
     copy: BoxCopy,
     starts: Starts,
+    /// Of the operand, in elements.
     strides: Vec<isize>,
+}
+
+impl DynamicSliceKernel {
+    pub fn new(step: &Step) -> DynamicSliceKernel {
+        let (x, y) = (&step.input_types[0], &step.output_types[0]);
+        let (strides, sy) = (element_strides(x), element_strides(y));
+        let dims: Vec<Dim> =
+            (0..y.rank()).map(|d| Dim { size: y.shape[d], src: strides[d], dst: sy[d] }).collect();
+        let starts = Starts::new(&step.input_types[1..], x, y);
+        DynamicSliceKernel { copy: BoxCopy::new(y.dtype.size(), &dims, 0, 0), starts, strides }
+    }
 }
 
 impl Kernel for DynamicSliceKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: the block lies inside the operand for every start, which is clamped.
+        // SAFETY: starts are clamped, so the block lies inside the operand.
         unsafe {
             let at = self.starts.offset(&io.inputs[1..], &self.strides);
             let moved = self.copy.from(at);
@@ -174,22 +174,42 @@ impl Kernel for DynamicSliceKernel {
     }
 
     unsafe fn part_at(&self, inputs: &[*const u8]) -> usize {
-        // SAFETY: by the caller's promise.
+        // SAFETY: by the caller's promise, the indices can be read.
         unsafe { self.starts.offset(&inputs[1..], &self.strides) as usize * self.copy.size() }
     }
 }
 
-struct DynamicUpdateSliceKernel {
+/// Operand 0 with a block overwritten by operand 1; the block's start indices are operands 2 and up. In place where the
+/// buffer plan gives operand 0 and the result the same memory.
+pub struct DynamicUpdateSliceKernel {
+    /// Copies operand 0, as bytes.
     whole: BoxCopy,
+    /// The copy of the block for start 0.
     copy: BoxCopy,
     starts: Starts,
+    /// Of the result, in elements.
     strides: Vec<isize>,
+}
+
+impl DynamicUpdateSliceKernel {
+    pub fn new(step: &Step) -> DynamicUpdateSliceKernel {
+        let (x, update, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
+        let (su, strides) = (element_strides(update), element_strides(y));
+        let dims: Vec<Dim> =
+            (0..y.rank()).map(|d| Dim { size: update.shape[d], src: su[d], dst: strides[d] }).collect();
+        DynamicUpdateSliceKernel {
+            whole: BoxCopy::new(1, &[Dim { size: y.bytes(), src: 1, dst: 1 }], 0, 0),
+            copy: BoxCopy::new(y.dtype.size(), &dims, 0, 0),
+            starts: Starts::new(&step.input_types[2..], x, update),
+            strides,
+        }
+    }
 }
 
 impl Kernel for DynamicUpdateSliceKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
         let out = io.outputs[0];
-        // SAFETY: operand and result have one type; the block lies inside for every start, which is clamped.
+        // SAFETY: operand and result have one type; starts are clamped, so the block lies inside the result.
         unsafe {
             if !std::ptr::eq(io.inputs[0], out) {
                 self.whole.run(cx, io.inputs[0], out);
@@ -202,20 +222,23 @@ impl Kernel for DynamicUpdateSliceKernel {
     }
 }
 
-/// `gather`: a box of the operand for each index vector.
-struct GatherKernel {
+/// Copies one box of the operand per index vector. The index vectors are independent, so threads share them.
+pub struct GatherKernel {
+    /// The copy for index vector 0 and start 0.
     copy: BoxCopy,
     index_dtype: DType,
-    /// Result positions of the index vectors: size, distance in the indices, in the result, in the operand (for
-    /// batching dimensions).
+    /// Per batch dimension of the indices: size, then its stride in the indices, in the result and in the operand (0
+    /// unless it is a batching dimension), in elements.
     batch: Vec<[usize; 4]>,
-    /// For each component of an index vector: distance in the operand and greatest start.
+    /// Per component of an index vector: its dimension's stride in the operand, and the greatest legal start.
     components: Vec<(usize, i64)>,
+    /// Stride from component to component of an index vector.
     component_stride: usize,
 }
 
 impl GatherKernel {
-    fn new(g: &Gather, x: &TensorType, indices: &TensorType, y: &TensorType) -> GatherKernel {
+    pub fn new(g: &Gather, step: &Step) -> GatherKernel {
+        let (x, indices, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let (sx, si, sy) = (x.shape.strides(), indices.shape.strides(), y.shape.strides());
         let sliced: Vec<usize> = (0..x.rank())
             .filter(|d| !g.collapsed_slice_dims.contains(d) && !g.operand_batching_dims.contains(d))
@@ -242,6 +265,7 @@ impl GatherKernel {
         GatherKernel { copy, index_dtype: indices.dtype, batch, components, component_stride }
     }
 
+    /// Copies the box of index vector `i`.
     unsafe fn one(&self, mut i: usize, x: *const u8, indices: *const u8, out: *mut u8) {
         let (mut at_index, mut at_out, mut at_x) = (0, 0, 0isize);
         for &[size, index, result, operand] in self.batch.iter().rev() {
@@ -251,7 +275,8 @@ impl GatherKernel {
             at_out += k * result;
             at_x += (k * operand) as isize;
         }
-        // SAFETY: the index vector exists; starts are clamped so that the box lies inside the operand.
+        // SAFETY: by the caller's promise, `i` is less than the number of index vectors; starts are clamped, so the box
+        // lies inside the operand.
         unsafe {
             for (k, &(stride, most)) in self.components.iter().enumerate() {
                 let at = at_index + k * self.component_stride;
@@ -267,10 +292,11 @@ impl Kernel for GatherKernel {
         let count: usize = self.batch.iter().map(|b| b[0]).product();
         let (x, indices, out) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let bytes = self.copy.elements() * self.copy.size();
+        // Index vectors per block of the parallel loop: about 16 KiB of copies.
         let group = (16_384 / bytes.max(16)).max(1);
         let body = |block: usize| {
             for i in block * group..((block + 1) * group).min(count) {
-                // SAFETY: each index vector owns its part of the result.
+                // SAFETY: `i` is below `count`; each index vector writes its own elements of the result.
                 unsafe { self.one(i, x.at(0), indices.at(0), out.at(0)) };
             }
         };

@@ -1,8 +1,10 @@
-//! scatter with one operand whose body is one associative op or leaves the update. (gather is a copy: see `moves`.)
+//! Scatter to one operand: `y = x`, then blocks of the updates are combined with `y` at run-time indices. The body is
+//! one associative op, or returns the update (overwrites).
 //!
-//! Each element meets its updates in the order of the index vectors, so results do not depend on threads. Where
-//! blocks are equal or disjoint (rows by number: the gradient of an embedding), index vectors are sorted into parts
-//! of the result that threads share.
+//! Each element gets its updates in the order of the index vectors, so results do not depend on the number of threads.
+//! Where any two blocks are equal or disjoint (whole rows by number: the gradient of an embedding), a counting sort
+//! assigns the index vectors to ranges of the result, which threads share. Other scatters run on one thread. Indices
+//! out of bounds are dropped.
 
 use crate::kernel::Cx;
 use crate::kernel::copy::Dim;
@@ -13,24 +15,28 @@ use smallvec::SmallVec;
 use std::marker::PhantomData;
 use systole_compile::Step;
 use systole_ir::op::{Monoid, Scatter};
-use systole_ir::{DType, Graph, Op, Result, TensorType};
+use systole_ir::{DType, Graph, TensorType};
 
-/// The kernel of an op of this family; `None`: not of this family, or of another body or arity.
-pub(crate) fn bind(op: &Op, step: &Step, level: Level) -> Option<Box<dyn Kernel>> {
-    let Op::Scatter(op) = op else { return None };
-    let [x, indices, updates] = &step.input_types[..] else { return None };
+/// The kernel of a scatter, or why there is none.
+pub(crate) fn bind(op: &Scatter, step: &Step, level: Level) -> Result<ScatterKernel, &'static str> {
+    let [x, indices, updates] = &step.input_types[..] else {
+        return Err("it has more than one operand");
+    };
     let fold = if overwrites(&op.body) {
         last(x.dtype, level)
     } else {
-        for_fold(&LineAt(level), x.dtype, Monoid::of(&op.body)?)?
+        let monoid = Monoid::of(&op.body).ok_or("its body is neither the update nor one associative op")?;
+        for_fold(&LineAt(level), x.dtype, monoid).ok_or("the element type has no such op")?
     };
-    Some(Box::new(ScatterKernel::new(op, x, indices, updates, fold)))
+    Ok(ScatterKernel::new(op, x, indices, updates, fold))
 }
 
+/// Whether the body returns the update.
 fn overwrites(body: &Graph) -> bool {
     body.params.len() == 2 && body.results[..] == body.params[1..]
 }
 
+/// Instantiates [`Line`] for an element type and a fold.
 struct LineAt(Level);
 impl ForFold for LineAt {
     type Out = TileFn;
@@ -39,6 +45,7 @@ impl ForFold for LineAt {
     }
 }
 
+/// The loop that overwrites: it depends on the element's size only.
 fn last(dtype: DType, level: Level) -> TileFn {
     match dtype.size() {
         1 => level.tile::<Line<u8, Last>>(),
@@ -48,14 +55,15 @@ fn last(dtype: DType, level: Level) -> TileFn {
     }
 }
 
-/// Folds `n` updates into as many elements; `a`: the updates, `b`: a [`Dim`] with both distances.
+/// `dst[i·stride] = F(dst[i·stride], a[i·stride])` for `n` elements; `b`: a [`Dim`] with both strides.
 struct Line<C, F>(PhantomData<(C, F)>);
 impl<C: Cell, F: Fold<C>> Tile for Line<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as the type says; result and updates are different arrays.
+        // SAFETY: by the promises of `Tile::run`, `b` is a `Dim` and both arrays have the elements; they do not
+        // overlap.
         unsafe {
             let (d, out, updates) = (&*b.cast::<Dim>(), dst.cast::<C>(), a.cast::<C>());
             if d.src == 1 && d.dst == 1 {
@@ -74,41 +82,45 @@ impl<C: Cell, F: Fold<C>> Tile for Line<C, F> {
     }
 }
 
-/// A dimension of the index vectors.
+/// A batch dimension of the indices: all but the one along which an index vector's components lie.
 #[derive(Clone, Copy)]
 struct Batch {
     size: usize,
-    /// Distances of neighbours in the indices, the updates, and the operand (for batching dimensions).
+    /// Strides in the indices, in the updates, and in the operand (0 unless it is a batching dimension), in elements.
     index: usize,
     update: usize,
     operand: usize,
 }
 
-struct ScatterKernel {
+/// A bound scatter.
+pub(crate) struct ScatterKernel {
+    /// Bytes of an element.
     size: usize,
     /// Elements of the operand.
     elements: usize,
-    /// One block, from updates to operand, longest contiguous run last.
+    /// Dimensions of a block, strides in the updates (`src`) and in the operand (`dst`); dimensions that are contiguous
+    /// in both are merged.
     dims: SmallVec<[Dim; 6]>,
     /// Elements of a block.
     block: usize,
     index_dtype: DType,
     batch: Vec<Batch>,
-    /// For each component of an index vector: distance in the operand and greatest start.
+    /// Per component of an index vector: its dimension's stride in the operand, and the greatest legal start.
     components: Vec<(usize, i64)>,
+    /// Stride from component to component of an index vector.
     component_stride: usize,
-    /// Index vectors.
+    /// Number of index vectors.
     count: usize,
-    /// Parts of the result that are worked on at the same time.
+    /// Ranges of the result that threads share; 1: everything on the calling thread.
     parts: usize,
     fold: TileFn,
 }
 
-/// Greatest number of parts: enough for the threads of any machine to share unequal ones.
+/// Greatest number of parts. More than threads, because parts get unequal numbers of updates.
 const PARTS: usize = 64;
-/// Elements of updates that one part stands for, at the least.
+/// Least number of update elements per part: fewer do not pay for the counting sort and the threads.
 const PER_PART: usize = 1 << 13;
-/// Where an index vector points that is dropped.
+/// The target of an index vector that is dropped because its block does not lie inside the operand.
 const NOWHERE: usize = usize::MAX;
 
 impl ScatterKernel {
@@ -136,7 +148,7 @@ impl ScatterKernel {
         let named = &s.scatter_dims_to_operand_dims;
         let room = |&d: &usize| (sx[d], x.shape[d] as i64 - sizes[d] as i64);
         let count: usize = batch.iter().map(|b| b.size).product();
-        // Blocks that start at different places are disjoint where no index moves along a dimension of the block.
+        // If the block has size 1 along every indexed dimension, blocks with different starts are disjoint.
         let disjoint = named.iter().all(|&d| sizes[d] == 1);
         let parts = if disjoint { (count * block / PER_PART).clamp(1, PARTS) } else { 1 };
         ScatterKernel {
@@ -154,8 +166,9 @@ impl ScatterKernel {
         }
     }
 
-    /// Distances of index vector `i` in the indices, the updates and the operand.
-    fn places(&self, mut i: usize) -> [usize; 3] {
+    /// First elements of index vector `i`: in the indices, of its block in the updates, and of its batch in the
+    /// operand.
+    fn offsets(&self, mut i: usize) -> [usize; 3] {
         let mut at = [0; 3];
         for b in self.batch.iter().rev() {
             let k = i % b.size;
@@ -167,11 +180,11 @@ impl ScatterKernel {
         at
     }
 
-    /// Where the block of index vector `i` starts in the operand; [`NOWHERE`] when it does not lie inside.
+    /// The first element of the block of index vector `i` in the operand, or [`NOWHERE`].
     unsafe fn target(&self, i: usize, indices: *const u8) -> usize {
-        let [index, _, mut at] = self.places(i);
+        let [index, _, mut at] = self.offsets(i);
         for (k, &(stride, most)) in self.components.iter().enumerate() {
-            // SAFETY: the index vector exists.
+            // SAFETY: by the caller's promise, `i` is below `count`, so the index vector exists.
             let start = unsafe { index_at(indices, self.index_dtype, index + k * self.component_stride) };
             if start < 0 || start > most {
                 return NOWHERE;
@@ -181,13 +194,14 @@ impl ScatterKernel {
         at
     }
 
-    /// Folds the block of index vector `i` into the operand from `target` on.
+    /// Combines the update block of index vector `i` with the block of `out` that starts at element `target`.
     unsafe fn one(&self, i: usize, target: usize, updates: Ptr, out: Ptr) {
-        let update = self.places(i)[1];
-        // SAFETY: the block lies inside both arrays.
+        let update = self.offsets(i)[1];
+        // SAFETY: by the caller's promise, `target` is that of index vector `i`, whose block lies inside both arrays.
         unsafe { self.fold_dims(&self.dims, updates.at(update * self.size), out.at(target * self.size)) };
     }
 
+    /// Combines the elements of `dims`, one call of the loop per line of the last dimension.
     unsafe fn fold_dims(&self, dims: &[Dim], updates: *const u8, out: *mut u8) {
         let (first, rest) = match dims {
             [] => (Dim { size: 1, src: 1, dst: 1 }, dims),
@@ -195,23 +209,24 @@ impl ScatterKernel {
         };
         if rest.is_empty() {
             let line = (&raw const first).cast();
-            // SAFETY: by the caller's promise.
+            // SAFETY: by the caller's promise, the line lies inside both arrays.
             return unsafe { (self.fold)(out, updates, line, line, first.size) };
         }
         let size = self.size as isize;
         for i in 0..first.size as isize {
             let (src, dst) = (i * first.src * size, i * first.dst * size);
-            // SAFETY: inside the block.
+            // SAFETY: `i` is below the dimension's size, so these elements belong to the block.
             unsafe { self.fold_dims(rest, updates.wrapping_offset(src), out.wrapping_offset(dst)) };
         }
     }
 
-    /// Words of scratch: targets, the order of the index vectors, where each part's begin.
+    /// Scratch in words: `targets[count]`, `order[count]`, `begins[parts + 1]`.
     fn words(&self) -> usize {
         if self.parts == 1 { 0 } else { 2 * self.count + self.parts + 1 }
     }
 
-    /// Sorts the index vectors by the part of the result that they point into, keeping their order in each part.
+    /// Counting sort of the index vectors by the part of their target; stable, so each element keeps the order of its
+    /// updates. The index vectors of part `k` are `order[begins[k]..begins[k + 1]]`.
     fn sort(&self, targets: &[usize], order: &mut [usize], begins: &mut [usize]) {
         let per_part = self.elements.div_ceil(self.parts).max(1);
         begins.fill(0);
@@ -221,7 +236,8 @@ impl ScatterKernel {
         for k in 1..begins.len() {
             begins[k] += begins[k - 1];
         }
-        // `begins[k]` walks to the end of part `k`, which is where part `k + 1` begins: shift back afterwards.
+        // This moves `begins[k]` to the end of part `k`, which is the start of part `k + 1`; hence the shift
+        // afterwards.
         for (i, &t) in targets.iter().enumerate().filter(|(_, t)| **t != NOWHERE) {
             let at = &mut begins[t / per_part];
             order[*at] = i;
@@ -231,9 +247,9 @@ impl ScatterKernel {
         begins[0] = 0;
     }
 
-    /// All parts at the same time.
+    /// Runs the parts in parallel.
     unsafe fn shared(&self, cx: &Cx<'_>, indices: Ptr, updates: Ptr, out: Ptr, scratch: *mut u8) {
-        // SAFETY: scratch has `words` words, aligned, which zeroing initialises.
+        // SAFETY: by the caller's promise, scratch has `words()` aligned words; zeroing initialises them.
         let words = unsafe {
             std::ptr::write_bytes(scratch, 0, self.words() * size_of::<usize>());
             std::slice::from_raw_parts_mut(scratch.cast::<usize>(), self.words())
@@ -241,14 +257,15 @@ impl ScatterKernel {
         let (targets, words) = words.split_at_mut(self.count);
         let (order, begins) = words.split_at_mut(self.count);
         for (i, t) in targets.iter_mut().enumerate() {
-            // SAFETY: the indices have `count` vectors.
+            // SAFETY: `i` is below `count`.
             *t = unsafe { self.target(i, indices.at(0)) };
         }
         self.sort(targets, order, begins);
         let (targets, order, begins) = (&*targets, &*order, &*begins);
         let body = |part: usize| {
             for &i in &order[begins[part]..begins[part + 1]] {
-                // SAFETY: targets lie inside; no two parts have a block in common.
+                // SAFETY: `sort` dropped targets outside; with several parts, blocks are equal or disjoint, and equal
+                // blocks are in one part.
                 unsafe { self.one(i, targets[i], updates, out) };
             }
         };
@@ -257,7 +274,7 @@ impl ScatterKernel {
     }
 }
 
-/// Joins a dimension to the one before where both arrays allow it.
+/// Appends a dimension, or merges it with the last one where both arrays are contiguous across the two.
 fn push_dim(dims: &mut SmallVec<[Dim; 6]>, d: Dim) {
     match dims.last_mut() {
         Some(p) if p.src == d.src * d.size as isize && p.dst == d.dst * d.size as isize => {
@@ -273,23 +290,23 @@ impl Kernel for ScatterKernel {
         self.words() * size_of::<usize>()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
         let [x, indices, updates] = [0, 1, 2].map(|k| Ptr::of(io.inputs[k]));
         let out = Ptr(io.outputs[0]);
         if !std::ptr::eq(x.at(0), out.at(0)) {
             copy(cx, x, out, self.elements * self.size);
         }
-        // Without elements even a block that starts at 0 lies outside.
+        // With an empty operand or block there is nothing to do, and no start would be legal.
         if self.block == 0 || self.elements == 0 {
             return Ok(());
         }
         if self.parts > 1 {
-            // SAFETY: as of this function.
+            // SAFETY: by the contract of `Kernel::run`; scratch has the size that `scratch` says.
             unsafe { self.shared(cx, indices, updates, out, io.scratch) };
             return Ok(());
         }
         for i in 0..self.count {
-            // SAFETY: blocks are folded only where they lie inside.
+            // SAFETY: `i` is below `count`; targets outside the operand are skipped.
             unsafe {
                 let target = self.target(i, indices.at(0));
                 if target != NOWHERE {
@@ -301,19 +318,20 @@ impl Kernel for ScatterKernel {
     }
 }
 
+/// A parallel memcpy.
 fn copy(cx: &Cx<'_>, from: Ptr, to: Ptr, bytes: usize) {
     const BLOCK: usize = 1 << 18;
     let body = |block: usize| {
         let at = block * BLOCK;
-        // SAFETY: operand and result have one type and do not overlap.
+        // SAFETY: blocks are disjoint ranges of `bytes`; the arrays have one type and, being different, do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.at(at), to.at(at), BLOCK.min(bytes - at)) };
     };
     cx.team.run_with(bytes.div_ceil(BLOCK), bytes as f64 * 0.1, cx.flush, &body);
 }
 
-/// Reads an index; values beyond i64 saturate, which is outside of any array.
+/// Reads index element `i`. A u64 beyond the range of i64 saturates, which is out of bounds of every array.
 unsafe fn index_at(p: *const u8, dtype: DType, i: usize) -> i64 {
-    // SAFETY: the caller has element `i` of that type.
+    // SAFETY: by the caller's promise, `p` points to an array of `dtype` that has element `i`.
     unsafe {
         match dtype {
             DType::I8 => *p.cast::<i8>().add(i) as i64,
