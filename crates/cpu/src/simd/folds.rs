@@ -205,34 +205,6 @@ pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> Loops {
     }
 }
 
-/// A bf16, as stored.
-#[derive(Clone, Copy)]
-struct StoredBf16(u16);
-/// An f16, as stored.
-#[derive(Clone, Copy)]
-struct StoredF16(u16);
-
-impl Lane for StoredBf16 {
-    const COMMON: bool = true;
-}
-impl Lane for StoredF16 {
-    const COMMON: bool = true;
-}
-
-impl<F: Fold<f32>> Fold<StoredBf16> for F {
-    #[inline(always)]
-    fn f(a: StoredBf16, b: StoredBf16) -> StoredBf16 {
-        StoredBf16(math::to_bf16(<F as Fold<f32>>::f(math::from_bf16(a.0), math::from_bf16(b.0))))
-    }
-}
-
-impl<F: Fold<f32>> Fold<StoredF16> for F {
-    #[inline(always)]
-    fn f(a: StoredF16, b: StoredF16) -> StoredF16 {
-        StoredF16(math::to_f16(<F as Fold<f32>>::f(math::from_f16(a.0), math::from_f16(b.0))))
-    }
-}
-
 /// The loop that adds `n` elements to `dst`. Narrow floats must be widened first: it treats them as f32.
 pub fn adder(dtype: DType, level: Level) -> TileFn {
     loops_of(Monoid::Add, dtype, level.vectors()).across

@@ -115,25 +115,8 @@ macro_rules! fn1 {
 }
 
 fn1!(
-    Abs32: f32 => f32, |x, I| x.abs();
-    Ceil32: f32 => f32, |x, I| x.ceil();
     Cos32: f32 => f32, |x, I| math::sin_cos::<I>(x, 1);
-    Erf32: f32 => f32, |x, I| math::erf::<I>(x);
-    ErfInv32: f32 => f32, |x, I| math::erf_inv::<I>(x);
-    Exp32: f32 => f32, |x, I| math::exp::<I>(x);
-    Expm132: f32 => f32, |x, I| math::expm1::<I>(x);
-    Floor32: f32 => f32, |x, I| x.floor();
-    Log32: f32 => f32, |x, I| math::log::<I>(x);
-    Log1p32: f32 => f32, |x, I| math::log1p::<I>(x);
-    Logistic32: f32 => f32, |x, I| math::logistic::<I>(x);
-    Neg32: f32 => f32, |x, I| -x;
-    RoundAfz32: f32 => f32, |x, I| x.round();
-    RoundEven32: f32 => f32, |x, I| x.round_ties_even();
-    Rsqrt32: f32 => f32, |x, I| 1.0 / x.sqrt();
-    Sign32: f32 => f32, |x, I| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) };
     Sin32: f32 => f32, |x, I| math::sin_cos::<I>(x, 0);
-    Sqrt32: f32 => f32, |x, I| x.sqrt();
-    Tanh32: f32 => f32, |x, I| math::tanh::<I>(x);
     Same32: f32 => f32, |x, I| x;
     Finite32: f32 => u8, |x, I| x.is_finite() as u8;
     Finite64: f64 => u8, |x, I| x.is_finite() as u8;
@@ -148,6 +131,33 @@ fn1!(
     NonZero32: f32 => u8, |x, I| (x != 0.0) as u8;
     NonZero64: f64 => u8, |x, I| (x != 0.0) as u8;
 );
+
+macro_rules! f32_loops {
+    ($($op:ident: |$x:ident, $i:ident| $body:expr;)*) => {
+        mod of_f32 {
+            use super::{Fn1, Isa, math};
+            $(
+                pub struct $op;
+                impl Fn1<f32, f32> for $op {
+                    #[inline(always)]
+                    fn f<$i: Isa>($x: f32) -> f32 {
+                        $body
+                    }
+                }
+            )*
+        }
+
+        /// The loop of an op of [`math::f32_functions`], rounded where the type is narrower; `None`: it has no row there.
+        fn f32_function(op: Unary, dtype: DType, level: Level) -> Option<TileFn> {
+            Some(match op {
+                $(Unary::$op => float1::<of_f32::$op>(dtype, level),)*
+                _ => return None,
+            })
+        }
+    };
+}
+
+math::f32_functions!(f32_loops);
 
 /// An f32 function, its result rounded by `R`.
 struct Rounded<F, R>(PhantomData<(F, R)>);
@@ -424,36 +434,16 @@ pub fn loop_of(op: &Op, from: DType, to: DType, level: Level) -> Option<TileFn> 
 
 fn unary(op: Unary, dtype: DType, level: Level) -> Option<TileFn> {
     use DType::*;
-    let narrow = matches!(dtype, F16 | BF16);
     Some(match (dtype, op) {
         (Bool, Unary::Not) => loop1::<u8, u8, Not8>(level),
         (F64, Unary::Abs) => loop1::<f64, f64, Abs64>(level),
         (F64, Unary::Negate) => loop1::<f64, f64, Neg64>(level),
         (F64, Unary::Sqrt) => loop1::<f64, f64, Sqrt64>(level),
         (F64, Unary::IsFinite) => loop1::<f64, u8, Finite64>(level),
-        (F32 | F16 | BF16, op) => match op {
-            Unary::IsFinite => loop1::<f32, u8, Finite32>(level),
-            Unary::Abs => float1::<Abs32>(dtype, level),
-            Unary::Ceil => float1::<Ceil32>(dtype, level),
-            Unary::Erf => float1::<Erf32>(dtype, level),
-            Unary::ErfInv => float1::<ErfInv32>(dtype, level),
-            Unary::Exponential => float1::<Exp32>(dtype, level),
-            Unary::ExponentialMinusOne => float1::<Expm132>(dtype, level),
-            Unary::Floor => float1::<Floor32>(dtype, level),
-            Unary::Log => float1::<Log32>(dtype, level),
-            Unary::LogPlusOne => float1::<Log1p32>(dtype, level),
-            Unary::Logistic => float1::<Logistic32>(dtype, level),
-            Unary::Negate => float1::<Neg32>(dtype, level),
-            Unary::RoundNearestAfz => float1::<RoundAfz32>(dtype, level),
-            Unary::RoundNearestEven => float1::<RoundEven32>(dtype, level),
-            Unary::Rsqrt => float1::<Rsqrt32>(dtype, level),
-            Unary::Sign => float1::<Sign32>(dtype, level),
-            Unary::Sqrt => float1::<Sqrt32>(dtype, level),
-            Unary::Tanh => float1::<Tanh32>(dtype, level),
-            Unary::Sine if !narrow => level.tile::<Fixed1<Sin32, 0>>(),
-            Unary::Cosine if !narrow => level.tile::<Fixed1<Cos32, 1>>(),
-            _ => return None,
-        },
+        (F32 | F16 | BF16, Unary::IsFinite) => loop1::<f32, u8, Finite32>(level),
+        (F32, Unary::Sine) => level.tile::<Fixed1<Sin32, 0>>(),
+        (F32, Unary::Cosine) => level.tile::<Fixed1<Cos32, 1>>(),
+        (F32 | F16 | BF16, op) => return f32_function(op, dtype, level),
         (d, Unary::Negate | Unary::Not) if d.is_int() => {
             let not = op == Unary::Not;
             match d.size() {

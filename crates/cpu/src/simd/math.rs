@@ -6,6 +6,32 @@
 
 use crate::simd::level::Isa;
 
+/// Calls a macro with the vector form of every unary op of f32 that has one: the op, and its value at `x` on `I`.
+macro_rules! f32_functions {
+    ($callback:ident) => {
+        $callback! {
+            Abs: |x, I| x.abs();
+            Ceil: |x, I| x.ceil();
+            Erf: |x, I| math::erf::<I>(x);
+            ErfInv: |x, I| math::erf_inv::<I>(x);
+            Exponential: |x, I| math::exp::<I>(x);
+            ExponentialMinusOne: |x, I| math::expm1::<I>(x);
+            Floor: |x, I| x.floor();
+            Log: |x, I| math::log::<I>(x);
+            LogPlusOne: |x, I| math::log1p::<I>(x);
+            Logistic: |x, I| math::logistic::<I>(x);
+            Negate: |x, I| -x;
+            RoundNearestAfz: |x, I| x.round();
+            RoundNearestEven: |x, I| x.round_ties_even();
+            Rsqrt: |x, I| 1.0 / x.sqrt();
+            Sign: |x, I| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) };
+            Sqrt: |x, I| x.sqrt();
+            Tanh: |x, I| math::tanh::<I>(x);
+        }
+    };
+}
+pub(super) use f32_functions;
+
 /// `a·b + c`, fused where the instruction set has FMA.
 #[inline(always)]
 pub fn mul_add<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
