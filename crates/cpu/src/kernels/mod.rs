@@ -15,19 +15,17 @@ mod via_f32;
 
 use crate::select::Family;
 
-/// All families except control flow (`run/control.rs`), in the order in which they are asked whether they take a step.
-pub static FAMILIES: &[&Family] = &[
-    &elementwise::FAMILY,
-    &reduce::FAMILY,
-    &matmul::FAMILY,
-    &matmul::product_epilogue::FAMILY,
-    &conv::FAMILY,
-    &conv::BATCH_STATISTICS,
-    &conv_pool::FORWARD,
-    &conv_pool::GRADIENT,
-    &pool::FAMILY,
-    &attention::FAMILY,
-    &accumulate::FAMILY,
-    &rng::FAMILY,
-    &movement::FAMILY,
+/// The families of each folder that run no programs of their own, in the order in which they are asked whether a step is
+/// theirs.
+pub const FAMILIES: &[&[&Family]] = &[
+    &[&elementwise::FAMILY],
+    &[&reduce::FAMILY],
+    matmul::FAMILIES,
+    conv::FAMILIES,
+    conv_pool::FAMILIES,
+    &[&pool::FAMILY],
+    &[&attention::FAMILY],
+    &[&accumulate::FAMILY],
+    &[&rng::FAMILY],
+    &[&movement::FAMILY],
 ];

@@ -13,14 +13,27 @@ pub mod row_blocks;
 use crate::kernels::FAMILIES;
 use crate::select::Family;
 
+const COUNT: usize = {
+    let (mut count, mut folder) = (1, 0);
+    while folder < FAMILIES.len() {
+        count += FAMILIES[folder].len();
+        folder += 1;
+    }
+    count
+};
+
 /// All families of kernels in the order in which they are asked. Control flow comes first; it is here, because its
 /// kernels need the executor.
 pub static ALL_FAMILIES: &[&Family] = &{
-    let mut all = [&control::FAMILY; FAMILIES.len() + 1];
-    let mut i = 0;
-    while i < FAMILIES.len() {
-        all[i + 1] = FAMILIES[i];
-        i += 1;
+    let mut all = [&control::FAMILY; COUNT];
+    let (mut next, mut folder) = (1, 0);
+    while folder < FAMILIES.len() {
+        let mut i = 0;
+        while i < FAMILIES[folder].len() {
+            all[next] = FAMILIES[folder][i];
+            (next, i) = (next + 1, i + 1);
+        }
+        folder += 1;
     }
     all
 };

@@ -31,6 +31,9 @@ use systole_compile::Kernel as Plan;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType};
 
+/// The families of this folder.
+pub const FAMILIES: &[&Family] = &[&FAMILY, &BATCH_STATISTICS];
+
 /// Convolutions and their gradients.
 pub static FAMILY: Family = Family {
     name: "conv",

@@ -21,6 +21,9 @@ use crate::select::{AMX, Candidate, EVERY, Family};
 use crate::simd::level::Level;
 use systole_compile::Kernel;
 
+/// The families of this folder.
+pub const FAMILIES: &[&Family] = &[&FORWARD, &GRADIENT];
+
 /// Convolution, bias, relu, max pooling and, where one follows, a product with few columns.
 pub static FORWARD: Family = Family {
     name: "conv_pool",

@@ -26,6 +26,9 @@ use systole_ir::{DType, Op};
 /// Levels with vectors of more than 128 bits.
 const WIDE: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
+/// The families of this folder.
+pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY];
+
 /// GEMM, with its candidates by priority.
 pub static FAMILY: Family = Family {
     name: "matmul",
