@@ -58,51 +58,134 @@ pub struct Advice {
 }
 
 /// The cheapest line that fits and keeps to the wish; among equals the faster one. Without a deadline this computer wins
-/// where it needs no more than an hour, because it costs nothing.
+/// where it needs no more than an hour, because it costs nothing. What has no price is told, and never kept to a budget.
 pub fn advise(choices: &[Choice], wish: &Wish) -> Advice {
+    if choices.is_empty() {
+        return none("there is nothing to choose from: no machine can run it as it is");
+    }
     let fitting: Vec<usize> = (0..choices.len()).filter(|&i| choices[i].estimate.memory.fits()).collect();
     if fitting.is_empty() {
         return none("no machine of the table has the memory for it: a smaller --batch-size needs less");
     }
-    let time = |i: usize| choices[i].run.map_or(f64::INFINITY, |r| r[1]);
-    let money = |i: usize| choices[i].dollars(wish.spot).unwrap_or(f64::INFINITY);
-    let patience = wish.deadline.map_or(f64::INFINITY, |h| h * 3600.0);
-    let here = |i: usize| choices[i].machine.billed().is_none();
-    let bearable = |i: usize| !here(i) || wish.deadline.is_some() || time(i) <= 3600.0;
-    let kept: Vec<usize> = fitting
-        .iter()
-        .copied()
-        .filter(|&i| time(i) <= patience && wish.budget.is_none_or(|b| money(i) <= b) && bearable(i))
-        .collect();
-    let by = |f: &dyn Fn(usize) -> f64, of: &[usize]| {
-        of.iter().copied().min_by(|&a, &b| f(a).total_cmp(&f(b)).then(time(a).total_cmp(&time(b))))
-    };
-    let Some(best) = by(&money, &kept).filter(|&i| money(i).is_finite()) else {
-        return unmet(choices, &fitting, wish);
-    };
-    let mut reasons = vec![format!(
-        "{}: {} for {}, the cheapest that fits{}",
-        choices[best].machine.title(),
-        duration(time(best)),
-        if here(best) { "nothing".into() } else { dollars(money(best)) },
-        if wish.deadline.is_some() { " and is done in time" } else { "" },
-    )];
-    if let Some(fastest) = by(&time, &kept).filter(|&i| i != best && time(i) < time(best)) {
-        let cost =
-            if money(fastest).is_finite() { dollars(money(fastest)) } else { "an unknown price".into() };
-        reasons.push(format!(
-            "{} would be done in {} for {cost}: the fastest within your limits",
-            choices[fastest].machine.title(),
-            duration(time(fastest)),
-        ));
+    if fitting.iter().all(|&i| choices[i].run.is_none()) {
+        return none(
+            "how long the run is, is not known: --steps N, or --samples N with --epochs N, tells time and cost",
+        );
     }
-    if matches!(choices[best].estimate.limit(), "host dispatch" | "host input" | "start") {
-        let why = choices[best].estimate.limit();
-        reasons.push(format!(
-            "it is limited by {why}, not by the chip: a larger --batch-size would use it better than a larger slice"
-        ));
+    let table = Lines { choices, wish };
+    let kept: Vec<usize> =
+        fitting.iter().copied().filter(|&i| table.keeps(i) && table.is_bearable(i)).collect();
+    let unpriced: Vec<usize> =
+        fitting.iter().copied().filter(|&i| table.in_time(i) && table.money(i).is_infinite()).collect();
+    if let Some(best) = table.least(|i| table.money(i), &kept).filter(|&i| table.money(i).is_finite()) {
+        return table.cheapest(best, &kept, &unpriced);
     }
-    Advice { choice: Some(best), reasons }
+    if let Some(fastest) = table.least(|i| table.time(i), &unpriced) {
+        return table.without_price(fastest, &fitting);
+    }
+    // Where nothing else is there, this computer is bearable however long it takes.
+    let kept: Vec<usize> = fitting.iter().copied().filter(|&i| table.keeps(i)).collect();
+    match table.least(|i| table.money(i), &kept) {
+        Some(best) => table.cheapest(best, &kept, &[]),
+        None => unmet(choices, &fitting, wish),
+    }
+}
+
+/// Lines of the table under a wish.
+struct Lines<'a> {
+    choices: &'a [Choice],
+    wish: &'a Wish,
+}
+
+impl Lines<'_> {
+    fn time(&self, i: usize) -> f64 {
+        self.choices[i].run.map_or(f64::INFINITY, |r| r[1])
+    }
+
+    /// Infinite where it is not known.
+    fn money(&self, i: usize) -> f64 {
+        self.choices[i].dollars(self.wish.spot).unwrap_or(f64::INFINITY)
+    }
+
+    fn is_here(&self, i: usize) -> bool {
+        self.choices[i].machine.billed().is_none()
+    }
+
+    fn in_time(&self, i: usize) -> bool {
+        self.time(i) <= self.wish.deadline.map_or(f64::INFINITY, |h| h * 3600.0)
+    }
+
+    fn keeps(&self, i: usize) -> bool {
+        self.in_time(i) && self.wish.budget.is_none_or(|b| self.money(i) <= b)
+    }
+
+    fn is_bearable(&self, i: usize) -> bool {
+        !self.is_here(i) || self.wish.deadline.is_some() || self.time(i) <= 3600.0
+    }
+
+    fn least(&self, by: impl Fn(usize) -> f64, of: &[usize]) -> Option<usize> {
+        let of = of.iter().copied();
+        of.min_by(|&a, &b| by(a).total_cmp(&by(b)).then(self.time(a).total_cmp(&self.time(b))))
+    }
+
+    fn title(&self, i: usize) -> String {
+        self.choices[i].machine.title()
+    }
+
+    fn limits(&self) -> bool {
+        self.wish.budget.is_some() || self.wish.deadline.is_some()
+    }
+
+    /// The cheapest, and the fastest beside it.
+    fn cheapest(&self, best: usize, kept: &[usize], unpriced: &[usize]) -> Advice {
+        let mut reasons = vec![format!(
+            "{}: {} for {}, the cheapest that fits{}",
+            self.title(best),
+            duration(self.time(best)),
+            if self.is_here(best) { "nothing".into() } else { dollars(self.money(best)) },
+            if self.wish.deadline.is_some() { " and is done in time" } else { "" },
+        )];
+        let faster = |i: &usize| *i != best && self.time(*i) < self.time(best);
+        let priced: Vec<usize> = kept.iter().copied().filter(|&i| self.money(i).is_finite()).collect();
+        if let Some(fastest) = self.least(|i| self.time(i), &priced).filter(faster) {
+            reasons.push(format!(
+                "{} would be done in {} for {}: the fastest{} of those whose price is known",
+                self.title(fastest),
+                duration(self.time(fastest)),
+                dollars(self.money(fastest)),
+                if self.limits() { " within your limits" } else { "" },
+            ));
+        }
+        if let Some(fastest) = self.least(|i| self.time(i), unpriced).filter(faster) {
+            let told = format!("{} in {}", self.title(fastest), duration(self.time(fastest)));
+            reasons.push(format!("its price is not known: {told}; --tables FILE adds one"));
+        }
+        if matches!(self.choices[best].estimate.limit(), "host dispatch" | "host input" | "start") {
+            let why = self.choices[best].estimate.limit();
+            reasons.push(format!(
+                "it is limited by {why}, not by the chip: a larger --batch-size would use it better than a larger slice"
+            ));
+        }
+        Advice { choice: Some(best), reasons }
+    }
+
+    /// Where no line with a price is left.
+    fn without_price(&self, fastest: usize, fitting: &[usize]) -> Advice {
+        let told = format!("{} in {}", self.title(fastest), duration(self.time(fastest)));
+        if self.wish.budget.is_some() {
+            let mut advice = unmet(self.choices, fitting, self.wish);
+            advice.reasons[0] = "no line whose price is known keeps to your limits".into();
+            advice.reasons.push(format!(
+                "the price of {told} is not known, so nobody can say that it keeps to the budget: --tables FILE adds one"
+            ));
+            return advice;
+        }
+        let reason = format!(
+            "{told}: the fastest of those that are left; its price is not known, so that none is the cheapest (--tables FILE \
+             adds one)"
+        );
+        Advice { choice: Some(fastest), reasons: vec![reason] }
+    }
 }
 
 fn none(why: &str) -> Advice {
@@ -191,6 +274,46 @@ mod tests {
         let short = choices(10.0);
         let plain = advise(&short, &Wish::default());
         assert_eq!(short[plain.choice.unwrap()].machine.title(), "this CPU", "free and quick enough");
+    }
+
+    #[test]
+    fn what_has_no_price_keeps_to_no_budget() {
+        let mut all = choices(1e6);
+        let mut tpu7x = vec![all.remove(2)];
+        assert!(tpu7x[0].bill.is_none() && tpu7x[0].machine.title().starts_with("tpu7x"));
+        let free = advise(&tpu7x, &Wish::default());
+        assert_eq!(free.choice, Some(0));
+        let told = free.reasons.join(" ");
+        assert!(told.contains("price is not known") && !told.contains("limits"), "{told}");
+        let poor = advise(&tpu7x, &Wish { budget: Some(1e9), ..Wish::default() });
+        let told = poor.reasons.join(" ");
+        assert!(poor.choice.is_none() && told.contains("nobody can say"), "{told}");
+        // Beside a line with a price, the faster one without is told apart.
+        tpu7x.push(all.remove(0));
+        let both = advise(&tpu7x, &Wish::default());
+        let told = both.reasons.join(" ");
+        assert_eq!(both.choice, Some(1));
+        assert!(
+            told.contains("its price is not known: tpu7x") && !told.contains("within your limits"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn without_choices_or_a_length_no_memory_is_blamed() {
+        let told = |choices: &[Choice]| advise(choices, &Wish::default()).reasons.join(" ");
+        assert!(
+            !told(&[]).contains("memory") && told(&[]).contains("no machine can run it"),
+            "{}",
+            told(&[])
+        );
+        let mut endless = choices(1.0);
+        endless.iter_mut().for_each(|c| (c.run, c.bill) = (None, None));
+        assert!(told(&endless).contains("--steps N"), "{}", told(&endless));
+        // Days on this computer are the only offer, and no limit was given.
+        let here = choices(1e6).pop().unwrap();
+        let alone = advise(&[here], &Wish::default());
+        assert!(alone.choice == Some(0) && !alone.reasons[0].contains("limits"), "{alone:?}");
     }
 
     #[test]

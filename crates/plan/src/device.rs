@@ -9,6 +9,8 @@ use systole_ir::{DType, TensorType};
 pub struct Device {
     /// Multiply-adds counted twice, a second, for factors of bf16 and of f32.
     pub flops: [f64; 2],
+    /// The same for factors of f16.
+    pub f16_flops: f64,
     /// Bytes of its memory that a second moves at best.
     pub bytes_per_s: f64,
     /// The part of that which kernels reach.
@@ -67,6 +69,9 @@ pub struct Cpu {
 
 const MIB: f64 = (1 << 20) as f64;
 
+/// How many times as long as bf16 factors those of f16 keep the matrix units of a TPU.
+const F16_PASSES: f64 = 3.0;
+
 impl Device {
     /// One device of a TPU: a chip, or a core where programs see cores.
     pub fn tpu(t: &Tpu) -> Device {
@@ -76,6 +81,8 @@ impl Device {
         Device {
             // XLA multiplies f32 factors as bf16 unless it is told otherwise.
             flops: [flops, flops],
+            // No matrix unit multiplies f16: the compiler turns such factors into f32 first.
+            f16_flops: flops / F16_PASSES,
             bytes_per_s: t.hbm_gb_per_s * 1e9 / t.devices as f64,
             memory_share: 0.9,
             // A core loads and stores a register of 1024 words of 32 bits a cycle.
@@ -106,6 +113,7 @@ impl Device {
         let half = if mixed_is_f16 { peak(&["f16", "bf16"]) } else { peak(&["bf16", "f16"]) };
         Device {
             flops: [half, peak(&["tf32", "f32"])],
+            f16_flops: peak(&["f16", "bf16"]),
             bytes_per_s: g.memory_gb_per_s * 1e9,
             memory_share: 0.85,
             on_chip_bytes_per_s: f64::INFINITY,
@@ -126,6 +134,8 @@ impl Device {
     pub fn cpu(cpu: &Cpu) -> Device {
         Device {
             flops: [cpu.bf16_flops, cpu.flops],
+            // Stored in 16 bits, multiplied in 32.
+            f16_flops: cpu.flops,
             bytes_per_s: cpu.tiers.last().map_or(f64::INFINITY, |t| t.1),
             memory_share: 0.9,
             on_chip_bytes_per_s: f64::INFINITY,
@@ -150,7 +160,10 @@ impl Device {
 
     /// Operations a second at best for factors of a type.
     pub fn peak(&self, dtype: DType) -> f64 {
-        self.flops[usize::from(dtype.size() >= 4)]
+        match dtype {
+            DType::F16 => self.f16_flops,
+            _ => self.flops[usize::from(dtype.size() >= 4)],
+        }
     }
 
     /// Whether it runs a kernel at all: only matrix units want arrays in another order.

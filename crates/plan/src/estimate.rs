@@ -113,6 +113,11 @@ impl Estimate {
         Estimate { host, ..self }
     }
 
+    /// The same with a step as it was measured on this computer.
+    pub fn measured(self, device: Range) -> Estimate {
+        Estimate { by: "measured", device, ..self }
+    }
+
     /// The same with collectives that take so many seconds.
     pub(crate) fn with_collective(self, collective: f64) -> Estimate {
         Estimate { device: range(&self.kernels, collective), collective, ..self }
@@ -162,6 +167,9 @@ impl Estimate {
 
 /// Seconds in which a host starts one step of a compiled program. An assumption: PJRT's dispatch, no measurement here.
 pub const DISPATCH: f64 = 0.15e-3;
+
+/// How many times the estimate a step on a CPU may take: steps of six models took 0.9 to 1.5 times (docs/guide/plan.md).
+const CPU_AT_MOST: f64 = 1.6;
 
 /// The analytic estimate of a step whose devices each do `work`.
 pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> Result<Estimate> {
@@ -224,7 +232,10 @@ pub(crate) fn assembled(
 ) -> Estimate {
     let gradients = if machine.devices() > 1 { work.bytes_of(Role::Trainable) } else { 0.0 };
     let collective = if gradients > 0.0 { machine.all_reduce(tables, gradients) } else { 0.0 };
-    let device_time = range(&kernels, collective);
+    let device_time = match (range(&kernels, collective), machine) {
+        (r, Machine::Cpu(_)) => Range { high: r.high.max(CPU_AT_MOST * r.likely), ..r },
+        (r, _) => r,
+    };
     // A training step gets a batch from the host; the arguments of other programs lie on the device already.
     let trains = work.arguments.iter().any(|a| a.role == Role::Trainable);
     let fed = if trains { work.bytes_of(Role::Input) * machine.devices() as f64 } else { 0.0 };

@@ -54,6 +54,7 @@ impl Slice {
         let named = tpu.slices.iter().find(|(n, _)| n.split_once('-').is_some_and(|(_, s)| s == size));
         let topology = match named {
             Some((_, topology)) => dims(topology),
+            None if lower.contains('-') && !size.contains('x') => counted(tpu, size),
             None if size.contains('x') => dims(size).filter(|d| offered(tpu, d)),
             None => None,
         };
@@ -80,10 +81,8 @@ impl Slice {
 
     fn shaped(tpu: &Tpu, topology: Vec<usize>) -> Slice {
         let chips = topology.iter().product();
-        let text = joined(&topology);
-        let named = tpu.slices.iter().find(|(_, t)| **t == text);
         Slice {
-            name: named.map_or_else(|| format!("{}:{text}", tpu.name), |(n, _)| n.clone()),
+            name: cloud_name(tpu, &topology).unwrap_or_else(|| format!("{}:{}", tpu.name, joined(&topology))),
             generation: tpu.name.clone(),
             wrap: topology.iter().map(|&d| d % tpu.wrap_axis == 0).collect(),
             chips,
@@ -155,6 +154,41 @@ fn offered(tpu: &Tpu, dims: &[usize]) -> bool {
     let Some(cubes) = tpu.cubes else { return false };
     let chips: usize = dims.iter().product();
     dims.len() == tpu.axes && dims.iter().all(|d| d % 4 == 0) && chips <= 64 * cubes && chips <= tpu.max_chips
+}
+
+/// `v4-6144`: cubes of 4×4×4 in the box with the shortest sides, where names count cores and slices are made of cubes.
+fn counted(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
+    let cores: usize = size.parse().ok()?;
+    let chips =
+        (tpu.names_count == "cores" && cores.is_multiple_of(tpu.cores)).then_some(cores / tpu.cores)?;
+    compact(chips.min(tpu.max_chips + 1)).filter(|d| offered(tpu, d))
+}
+
+/// The box of whole cubes for so many chips whose sides are shortest together, sides in order.
+fn compact(chips: usize) -> Option<Vec<usize>> {
+    let cubes = chips.is_multiple_of(64).then_some(chips / 64)?;
+    let sides = |a: usize| (a..=cubes / a).map(move |b| [a, b, cubes / (a * b).max(1)]);
+    let boxes = (1..=cubes).take_while(|a| a * a * a <= cubes).flat_map(sides);
+    let whole = boxes.filter(|[a, b, c]| a * b * c == cubes && b <= c);
+    let shortest = whole.min_by_key(|sides| sides.iter().sum::<usize>())?;
+    Some(shortest.map(|side| 4 * side).to_vec())
+}
+
+/// The cloud's name of a topology that has one.
+fn cloud_name(tpu: &Tpu, topology: &[usize]) -> Option<String> {
+    let text = joined(topology);
+    if let Some((name, _)) = tpu.slices.iter().find(|(_, t)| **t == text) {
+        return Some(name.clone());
+    }
+    let chips: usize = topology.iter().product();
+    match tpu.names_count.as_str() {
+        "cores" => {
+            let usual = offered(tpu, topology) && compact(chips).as_deref() == Some(topology);
+            usual.then(|| format!("{}-{}", tpu.name, chips * tpu.cores))
+        }
+        "topology" => offered(tpu, topology).then(|| format!("{}-{text}", tpu.name)),
+        _ => None,
+    }
 }
 
 /// Chips along all axes, none longer than the longest of a slice that has a name.
@@ -234,6 +268,27 @@ mod tests {
         assert_eq!(of("v4:12x12x12").chips, 1728);
         let two = of("2*v5e-16");
         assert_eq!((two.slices, two.all_chips(), two.title().as_str()), (2, 32, "2*v5litepod-16"));
+    }
+
+    #[test]
+    fn names_count_cores_of_every_box_of_cubes() {
+        // The slices that the tutorials say training jobs use: 3,072 chips.
+        assert_eq!(of("v4-6144"), of("v4:12x16x16"));
+        assert_eq!((of("v4-6144").chips, of("v4-6144").name.as_str()), (3072, "v4-6144"));
+        assert_eq!(of("v4-6912").topology, [12, 12, 24], "3,456 chips: MLPerf's slice");
+        assert_eq!((of("v5p-3072").chips, of("v5p-17920").chips), (1536, 8960));
+        assert_eq!(of("tpu7x-12x12x12").name, "tpu7x-12x12x12");
+        // A box that is not the usual one of its size has no number.
+        assert_eq!(of("v4:4x4x192").name, "v4:4x4x192");
+        let tables = Tables::built_in().unwrap();
+        for name in ["v4-6145", "v4-6080", "v4-8320", "v4-0", "v3-6144", "v5e-512", "v4-99999999999999999999"]
+        {
+            assert!(Slice::of(name, &tables).is_err(), "{name}");
+        }
+        // Names in the table are those of this rule.
+        for s in Slice::all(&tables).iter().filter(|s| s.chips % 64 == 0 && s.topology.len() == 3) {
+            assert_eq!(compact(s.chips).unwrap(), s.topology, "{}", s.name);
+        }
     }
 
     #[test]

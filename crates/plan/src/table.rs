@@ -11,6 +11,14 @@ use systole_ir::{Error, ErrorKind, Result};
 const TPU: &str = include_str!("../tables/tpu.toml");
 const GPU: &str = include_str!("../tables/gpu.toml");
 const PRICES: &str = include_str!("../tables/prices.toml");
+const HISTORY: &str = include_str!("../tables/history.toml");
+
+const BUILT_IN: [(&str, &str); 4] = [
+    (TPU, "tables/tpu.toml"),
+    (GPU, "tables/gpu.toml"),
+    (PRICES, "tables/prices.toml"),
+    (HISTORY, "tables/history.toml"),
+];
 
 /// All tables.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +27,8 @@ pub struct Tables {
     pub tpus: Vec<Tpu>,
     /// GPUs, oldest first.
     pub gpus: Vec<Gpu>,
+    /// Chips that nothing is planned for: before the others, or beside them.
+    pub history: Vec<Past>,
     /// Prices of TPU chips and GPUs.
     pub prices: Vec<Price>,
     /// Where the figures are from.
@@ -96,8 +106,75 @@ pub struct Tpu {
     pub cubes: Option<usize>,
     /// User-facing names and their topologies.
     pub slices: BTreeMap<String, String>,
+    /// When it came into use.
+    #[serde(default)]
+    pub year: Option<u32>,
+    /// Where this chip's figures are from.
+    #[serde(default)]
+    pub source: String,
+    /// What the well-known tutorials print of it.
+    #[serde(default)]
+    pub printed: Vec<Printed>,
     /// Constants of the analytic model.
     pub fit: Fit,
+}
+
+/// A figure that the well-known tutorials print, and what it is compared with here.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Printed {
+    /// `peak of a board of 4 chips`.
+    pub what: String,
+    /// As printed.
+    pub value: f64,
+    /// `TFLOP/s`, `$/h`.
+    #[serde(default)]
+    pub unit: String,
+    /// What of the tables it is compared with: `peak`, `dollars`, `spot_dollars`, `chips`; none: nothing.
+    #[serde(default)]
+    pub of: Option<String>,
+    /// Chips that the figure is for.
+    #[serde(default = "one")]
+    pub chips: usize,
+    /// Where a price is of.
+    #[serde(default)]
+    pub region: Option<String>,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// A chip for which nothing is planned, with the same figures as the others.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Past {
+    /// `v1`.
+    pub name: String,
+    /// The product.
+    pub product: String,
+    /// When it came into use.
+    pub year: u32,
+    /// Peaks in 10¹² operations a second, by element type.
+    pub peak_tflops: BTreeMap<String, f64>,
+    /// Memory in 10⁹ bytes.
+    pub memory_gb: f64,
+    /// Memory's 10⁹ bytes a second, where there is memory beside the chip.
+    #[serde(default)]
+    pub memory_gb_per_s: Option<f64>,
+    /// Electrical power, if published.
+    #[serde(default)]
+    pub watts: Option<f64>,
+    /// What kind of figure that is.
+    #[serde(default)]
+    pub watts_note: Option<String>,
+    /// Why nothing is planned for it.
+    pub why: String,
+    /// Where its figures are from.
+    pub source: String,
+    /// What the well-known tutorials print of it.
+    #[serde(default)]
+    pub printed: Vec<Printed>,
 }
 
 /// Constants of the analytic model that no specification holds: fitted to the cycles that libtpu's compiler estimates.
@@ -140,6 +217,15 @@ pub struct Gpu {
     pub link_gb_per_s: f64,
     /// Electrical power at most.
     pub watts: f64,
+    /// When it came into use.
+    #[serde(default)]
+    pub year: Option<u32>,
+    /// Where this GPU's figures are from.
+    #[serde(default)]
+    pub source: String,
+    /// What the well-known tutorials print of it.
+    #[serde(default)]
+    pub printed: Vec<Printed>,
     /// What a compiler is told of it; a GPU that a user adds has none unless it is written down.
     #[serde(default)]
     pub target: Option<GpuTarget>,
@@ -158,9 +244,22 @@ pub struct Price {
     /// Dollars of capacity that may be taken back.
     #[serde(default)]
     pub spot: Option<f64>,
+    /// The first in slices of several hosts, where they have a price of their own.
+    #[serde(default)]
+    pub pod: Option<f64>,
+    /// The second in slices of several hosts.
+    #[serde(default)]
+    pub pod_spot: Option<f64>,
     /// Dollars for the host beside it, where that is billed apart.
     #[serde(default)]
     pub host: f64,
+    /// The same where both may be taken back.
+    #[serde(default)]
+    pub host_spot: Option<f64>,
+    /// Dollars of a virtual machine that was rented beside a slice when TPUs were nodes in the network. Told, and in no sum:
+    /// a TPU VM of today holds its host.
+    #[serde(default)]
+    pub node_vm: Option<f64>,
     /// When the source said so: `2026-09-10`.
     pub date: String,
     /// Who said so.
@@ -183,11 +282,7 @@ struct File {
 impl Tables {
     /// The tables inside the program.
     pub fn built_in() -> Result<Tables> {
-        Tables::from_texts(&[
-            (TPU, "tables/tpu.toml"),
-            (GPU, "tables/gpu.toml"),
-            (PRICES, "tables/prices.toml"),
-        ])
+        Tables::from_texts(&BUILT_IN)
     }
 
     /// The tables inside the program with a user's TOML over them: entries of a name that exists replace fields of it,
@@ -200,29 +295,28 @@ impl Tables {
     /// assert_eq!(tables.tpu("v5e").unwrap().hbm_gb_per_s, 800.0);
     /// ```
     pub fn with(text: &str, origin: &str) -> Result<Tables> {
-        Tables::from_texts(&[
-            (TPU, "tables/tpu.toml"),
-            (GPU, "tables/gpu.toml"),
-            (PRICES, "tables/prices.toml"),
-            (text, origin),
-        ])
+        Tables::from_texts(&[&BUILT_IN[..], &[(text, origin)][..]].concat())
     }
 
     fn from_texts(texts: &[(&str, &str)]) -> Result<Tables> {
         let mut sources = Vec::new();
-        let (mut chips, mut gpus, mut prices) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut chips, mut gpus, mut prices, mut history) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (text, origin) in texts {
             let whole: toml::Table = toml::from_str(text).map_err(|e| wrong(&e, origin))?;
             let head: File = toml::from_str(text).map_err(|e| wrong(&e, origin))?;
             sources.extend(head.sources);
             lay_over(&mut chips, entries(&whole, "chip", origin)?, &["name"]);
             lay_over(&mut gpus, entries(&whole, "gpu", origin)?, &["name"]);
-            lay_over(&mut prices, entries(&whole, "price", origin)?, &["chip", "region"]);
+            lay_over(&mut history, entries(&whole, "past", origin)?, &["name"]);
+            let new = entries(&whole, "price", origin)?;
+            new.iter().for_each(|entry| replace_price(&mut prices, entry));
+            lay_over(&mut prices, new, &["chip", "region"]);
         }
         let origin = texts.last().map_or("", |t| t.1);
         Ok(Tables {
             tpus: typed(chips, origin)?,
             gpus: typed(gpus, origin)?,
+            history: typed(history, origin)?,
             prices: typed(prices, origin)?,
             sources,
         })
@@ -268,6 +362,15 @@ fn lay_over(below: &mut Entries, above: Entries, keys: &[&str]) {
     }
 }
 
+/// A price on demand stands for itself: what the entry below said of hosts, pods and spot goes with that entry's price.
+fn replace_price(below: &mut Entries, entry: &toml::Table) {
+    const OWN: [&str; 6] = ["spot", "pod", "pod_spot", "host", "host_spot", "node_vm"];
+    let same = |b: &&mut toml::Table| ["chip", "region"].iter().all(|k| b.get(*k) == entry.get(*k));
+    if let (true, Some(old)) = (entry.contains_key("on_demand"), below.iter_mut().find(same)) {
+        OWN.iter().for_each(|k| drop(old.remove(*k)));
+    }
+}
+
 fn typed<T: for<'a> Deserialize<'a>>(entries: Entries, origin: &str) -> Result<Vec<T>> {
     entries.into_iter().map(|e| toml::Value::Table(e).try_into().map_err(|e| wrong(&e, origin))).collect()
 }
@@ -293,5 +396,30 @@ mod tests {
         assert_eq!((found.len(), found[0].on_demand), (1, 9.0));
         let e = Tables::with("[[chip]]\nname = 'v5e'\nhbm = 3\n", "mine.toml").unwrap_err().to_string();
         assert!(e.contains("mine.toml") && e.contains("hbm"), "{e}");
+    }
+
+    #[test]
+    fn a_price_of_ones_own_takes_nothing_from_the_one_it_replaces() {
+        let mine = "[[price]]\nchip = 'v2'\nregion = 'us-central1'\non_demand = 1.0\ndate = '2026-11-01'\nsource = 'me'\n";
+        let t = Tables::with(mine, "mine.toml").unwrap();
+        let p = t.prices.iter().find(|p| p.chip == "v2" && p.region == "us-central1").unwrap();
+        assert_eq!((p.on_demand, p.spot, p.pod, p.node_vm), (1.0, None, None, None));
+    }
+
+    #[test]
+    fn every_figure_has_a_source_that_others_can_read() {
+        let t = Tables::built_in().unwrap();
+        let texts = [TPU, GPU, PRICES, HISTORY].concat().to_lowercase();
+        assert!(!texts.contains("from memory") && !texts.contains("written down"), "memory is no source");
+        let chips = t.tpus.iter().map(|c| (&c.name, &c.source));
+        let gpus = t.gpus.iter().map(|c| (&c.name, &c.source));
+        let past = t.history.iter().map(|c| (&c.name, &c.source));
+        for (name, source) in
+            chips.chain(gpus).chain(past).chain(t.prices.iter().map(|p| (&p.chip, &p.source)))
+        {
+            assert!(source.len() > 10, "{name} has no source");
+        }
+        let watts = t.tpus.iter().filter(|c| c.watts.is_some());
+        watts.for_each(|c| assert!(c.watts_note.is_some(), "{}: what kind of watts", c.name));
     }
 }
