@@ -1,0 +1,187 @@
+//! All chips of the tables side by side: those that plans are made for, and those of the tutorials' history.
+
+use crate::price::bill;
+use crate::slice::Slice;
+use crate::table::{Gpu, Past, Price, Printed, Tables, Tpu};
+use std::collections::BTreeMap;
+
+/// One chip or GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chip {
+    /// `v5e`, `h100`.
+    pub name: String,
+    /// Other names of it.
+    pub aliases: Vec<String>,
+    /// What it is called in the world.
+    pub product: String,
+    /// When it came into use.
+    pub year: Option<u32>,
+    /// Peaks in 10¹² operations a second, by element type.
+    pub peaks: BTreeMap<String, f64>,
+    /// Memory in 2³⁰ bytes.
+    pub memory_gib: f64,
+    /// Memory's 10⁹ bytes a second, where it lies beside the chip.
+    pub memory_gb_per_s: Option<f64>,
+    /// Electrical power, where it is published, and what kind of figure that is.
+    pub watts: Option<(f64, String)>,
+    /// Names of slices, smallest first; of GPUs what `plan` takes.
+    pub slices: Vec<String>,
+    /// Prices, the default region first.
+    pub prices: Vec<Price>,
+    /// Why nothing is planned for it.
+    pub unplanned: Option<String>,
+    /// Where its figures are from.
+    pub source: String,
+    /// What the tutorials print.
+    pub printed: Vec<Compared>,
+}
+
+/// A printed figure and ours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// As the tutorials have it.
+    pub printed: Printed,
+    /// The same from these tables, where they have it.
+    pub here: Option<f64>,
+}
+
+const GIB: f64 = (1 << 30) as f64;
+
+impl Chip {
+    /// Every chip, TPUs by generation, then GPUs by year.
+    ///
+    /// ```
+    /// use systole_plan::{Chip, Tables};
+    /// let chips = Chip::all(&Tables::built_in().unwrap());
+    /// let names: Vec<&str> = chips.iter().map(|c| c.name.as_str()).collect();
+    /// assert_eq!(names[..3], ["v1", "v2", "v3"]);
+    /// assert!(["edgetpu", "k80", "v100"].iter().all(|n| names.contains(n)));
+    /// ```
+    pub fn all(tables: &Tables) -> Vec<Chip> {
+        let gpu = |c: &Chip| usize::from(!c.product.contains("TPU"));
+        let tpus = tables.tpus.iter().map(|t| Chip::of_tpu(t, tables));
+        let gpus = tables.gpus.iter().map(|g| Chip::of_gpu(g, tables));
+        let past = tables.history.iter().map(|p| Chip::of_past(p, tables));
+        let mut all: Vec<Chip> = tpus.chain(gpus).chain(past).collect();
+        all.sort_by_key(|c| (gpu(c), c.year.unwrap_or(u32::MAX)));
+        all
+    }
+
+    fn of_tpu(t: &Tpu, tables: &Tables) -> Chip {
+        let slices = Slice::all(tables).into_iter().filter(|s| s.generation == t.name);
+        let product =
+            if t.name.starts_with("tpu") { "TPU7x (Ironwood)".into() } else { format!("TPU {}", t.name) };
+        let chip = Chip {
+            name: t.name.clone(),
+            aliases: t.aliases.clone(),
+            product,
+            year: t.year,
+            peaks: t.peak_tflops.clone(),
+            memory_gib: t.hbm_gib,
+            memory_gb_per_s: Some(t.hbm_gb_per_s),
+            watts: t.watts.map(|w| (w, t.watts_note.clone().unwrap_or_default())),
+            slices: slices.map(|s| s.name).collect(),
+            prices: Vec::new(),
+            unplanned: None,
+            source: t.source.clone(),
+            printed: Vec::new(),
+        };
+        chip.priced(&t.printed, tables)
+    }
+
+    fn of_gpu(g: &Gpu, tables: &Tables) -> Chip {
+        let chip = Chip {
+            name: g.name.clone(),
+            aliases: Vec::new(),
+            product: g.product.clone(),
+            year: g.year,
+            peaks: g.peak_tflops.clone(),
+            memory_gib: g.memory_gb * 1e9 / GIB,
+            memory_gb_per_s: Some(g.memory_gb_per_s),
+            watts: Some((g.watts, "at most".into())),
+            slices: vec![g.name.clone(), format!("8*{}", g.name)],
+            prices: Vec::new(),
+            unplanned: None,
+            source: g.source.clone(),
+            printed: Vec::new(),
+        };
+        chip.priced(&g.printed, tables)
+    }
+
+    fn of_past(p: &Past, tables: &Tables) -> Chip {
+        let chip = Chip {
+            name: p.name.clone(),
+            aliases: Vec::new(),
+            product: p.product.clone(),
+            year: Some(p.year),
+            peaks: p.peak_tflops.clone(),
+            memory_gib: p.memory_gb * 1e9 / GIB,
+            memory_gb_per_s: p.memory_gb_per_s,
+            watts: p.watts.map(|w| (w, p.watts_note.clone().unwrap_or_default())),
+            slices: Vec::new(),
+            prices: Vec::new(),
+            unplanned: Some(p.why.clone()),
+            source: p.source.clone(),
+            printed: Vec::new(),
+        };
+        chip.priced(&p.printed, tables)
+    }
+
+    /// With its prices, and what the tutorials print beside what these tables say.
+    fn priced(self, printed: &[Printed], tables: &Tables) -> Chip {
+        let prices = tables.prices.iter().filter(|p| p.chip == self.name).cloned().collect();
+        let compare = |p: &Printed| Compared { here: self.here(p, tables), printed: p.clone() };
+        let printed = printed.iter().map(compare).collect();
+        Chip { prices, printed, ..self }
+    }
+
+    fn here(&self, p: &Printed, tables: &Tables) -> Option<f64> {
+        let bill = || bill(tables, &self.name, p.chips, p.region.as_deref(), None, "2000-01-01");
+        match p.of.as_deref()? {
+            "peak" => self.peak().map(|(_, peak)| peak * p.chips as f64),
+            "dollars" => bill().map(|b| b.per_hour),
+            "spot_dollars" => bill().and_then(|b| b.spot_per_hour),
+            "chips" => tables.tpu(&self.name).map(|t| t.max_chips as f64),
+            _ => None,
+        }
+    }
+
+    /// The element type that it is made for and the peak of it.
+    pub fn peak(&self) -> Option<(&str, f64)> {
+        let made_for = ["bf16", "f16", "int8", "f32"];
+        // The V100 has tensor cores for f16 alone.
+        let best =
+            |n: &&str| self.peaks.get(*n).is_some_and(|p| self.peaks.get("f16").is_none_or(|f| p >= f));
+        let name = made_for.into_iter().find(best)?;
+        Some((name, self.peaks[name]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_tutorials_print_is_what_the_tables_say() {
+        let chips = Chip::all(&Tables::built_in().unwrap());
+        let of = |name: &str| chips.iter().find(|c| c.name == name).unwrap();
+        let mut compared = 0;
+        for c in &chips {
+            for p in c.printed.iter().filter(|p| p.printed.of.is_some()) {
+                let here = p.here.unwrap_or_else(|| panic!("{}: {}", c.name, p.printed.what));
+                compared += 1;
+                // 420 TFLOP/s of a v3 board and 3,072 chips of a v4 are less than there are; the rest is equal.
+                let tolerance = if ["v3", "v4"].contains(&c.name.as_str()) { 0.35 } else { 0.03 };
+                let ratio = here / p.printed.value;
+                assert!((ratio - 1.0).abs() < tolerance, "{}: {} is {here} here", c.name, p.printed.what);
+            }
+        }
+        assert!(compared >= 13, "{compared}");
+        assert_eq!(of("v1").peak(), Some(("int8", 92.0)));
+        assert_eq!(of("v100").peak(), Some(("f16", 125.0)));
+        assert_eq!((of("v5e").watts.clone(), of("v5e").memory_gib), (None, 16.0));
+        assert_eq!(of("v2").slices.last().unwrap(), "v2-512");
+        assert!(of("k80").unplanned.is_some() && of("k80").prices[0].on_demand == 0.45);
+        assert!(chips.iter().all(|c| c.year.is_some() && c.peak().is_some()));
+    }
+}
