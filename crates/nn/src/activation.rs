@@ -1,9 +1,9 @@
 //! Activation functions by Keras's names.
 
-use crate::nearest::nearest;
+use crate::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
-use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_ir::{Error, Result, Tensor};
 
 /// An element-wise function (softmax: over the last axis): `x: T[…] → T[…]`.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
@@ -114,8 +114,7 @@ impl FromStr for Activation {
             "elu" => Activation::Elu { alpha: 1.0 },
             "softplus" => Activation::Softplus,
             _ => {
-                return Err(Error::new(ErrorKind::Config, format!("there is no activation `{name}`"))
-                    .hint(format!("did you mean `{}`? All: {}", nearest(name, &NAMES), NAMES.join(", "))));
+                return Err(nearest::unknown(&format!("there is no activation `{name}`"), name, &NAMES));
             }
         })
     }

@@ -3,7 +3,8 @@
 
 use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
-use crate::{Activation, Initializer, nearest};
+use crate::nearest::{unknown, with_reason};
+use crate::{Activation, Initializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use systole_ir::{Error, ErrorKind, Result};
@@ -244,11 +245,7 @@ pub fn by_name(name: &str, arguments: &Map<String, Value>) -> Result<Architectur
     match name {
         "resnet50" => with_arguments::<ResNet50>(name, arguments)?.architecture(),
         "gpt2" => with_arguments::<Gpt2>(name, arguments)?.architecture(),
-        _ => Err(Error::new(ErrorKind::Config, format!("there is no application `{name}`")).hint(format!(
-            "did you mean `{}`? All: {}",
-            nearest(name, &APPLICATIONS),
-            APPLICATIONS.join(", ")
-        ))),
+        _ => Err(unknown(&format!("there is no application `{name}`"), name, &APPLICATIONS)),
     }
 }
 
@@ -264,13 +261,12 @@ where
         let known: Vec<String> = config.as_object().into_iter().flatten().map(|(k, _)| k.clone()).collect();
         let known: Vec<&str> = known.iter().map(String::as_str).collect();
         if !known.contains(&key.as_str()) {
-            let hint = format!("did you mean `{}`? All: {}", nearest(key, &known), known.join(", "));
-            return Err(Error::new(ErrorKind::Config, format!("{name} has no argument `{key}`")).hint(hint));
+            return Err(unknown(&format!("{name} has no argument `{key}`"), key, &known));
         }
         config[key] = value.clone();
         made = serde_json::from_value(config.clone()).map_err(|e| {
             let what = format!("{name}'s argument `{key}` cannot be {value}");
-            Error::new(ErrorKind::Config, what).because(e.to_string())
+            with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
         })?;
     }
     Ok(made)

@@ -1,11 +1,11 @@
 //! How weights start: Keras's initializers, as pure functions of (seed, weight's path, element's index).
 
-use crate::nearest::nearest;
+use crate::nearest::unknown;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::thread;
 use systole_ir::rng::{Stream, hash_name};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_ir::{DType, Error, Literal, Result, TensorType};
 
 /// A distribution of starting values, by Keras's names and rules.
 ///
@@ -257,8 +257,7 @@ impl FromStr for Initializer {
             "constant" => Initializer::Constant { value: 0.0 },
             "orthogonal" => Initializer::Orthogonal { gain: 1.0 },
             _ => {
-                return Err(Error::new(ErrorKind::Config, format!("there is no initializer `{name}`"))
-                    .hint(format!("did you mean `{}`? All: {}", nearest(name, &NAMES), NAMES.join(", "))));
+                return Err(unknown(&format!("there is no initializer `{name}`"), name, &NAMES));
             }
         })
     }

@@ -5,6 +5,7 @@
 
 use crate::activation::Activation;
 use crate::initializer::Initializer;
+use crate::nearest::unknown;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -88,8 +89,11 @@ impl FromStr for Precision {
             "mixed_bfloat16" => Precision::MixedBfloat16,
             "mixed_float16" => Precision::MixedFloat16,
             _ => {
-                return Err(Error::new(ErrorKind::Config, format!("there is no precision policy `{name}`"))
-                    .hint(format!("one of: {}", Precision::NAMES.join(", "))));
+                return Err(unknown(
+                    &format!("there is no precision policy `{name}`"),
+                    name,
+                    &Precision::NAMES,
+                ));
             }
         })
     }

@@ -29,6 +29,7 @@ pub mod progress;
 pub mod schedule;
 mod setters;
 mod step;
+mod synonyms;
 
 pub use activation::Activation;
 pub use architecture::{Architecture, InputSpec, LayerNode, NodeInput, Symbol, any_input, input, input_of};
@@ -42,5 +43,5 @@ pub use history::{History, Logs};
 pub use initializer::Initializer;
 pub use layer::{Cx, Layer, Precision, WeightSpec};
 pub use model::{Model, SummaryRow, grouped};
-pub use nearest::nearest;
+pub use nearest::{in_plain_words, nearest, similar, suggestion, synonym};
 pub use systole_data::disk::{Disk, FileSystem, write_atomically};

@@ -1,7 +1,7 @@
 //! Losses with Keras's names, formulas and clipping. A loss gives one value for each sample (or pixel, or token);
 //! [`Loss::reduce`] averages them. All arithmetic is f32, whatever layers compute in.
 
-use crate::nearest::nearest;
+use crate::nearest::unknown;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
@@ -148,8 +148,7 @@ impl FromStr for Loss {
             "mean_absolute_error" | "mae" | "MAE" => mean_absolute_error(),
             "huber" => huber(),
             _ => {
-                return Err(Error::new(ErrorKind::Config, format!("there is no loss `{name}`"))
-                    .hint(format!("did you mean `{}`? All: {}", nearest(name, &NAMES), NAMES.join(", "))));
+                return Err(unknown(&format!("there is no loss `{name}`"), name, &NAMES));
             }
         })
     }

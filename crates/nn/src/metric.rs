@@ -3,7 +3,7 @@
 //! Sums are f64: a count in f32 stops at 2²⁴ samples, and a mean over an epoch must not depend on how many there were.
 
 use crate::loss::{self, Loss, Prediction, aligned, as_index, score_of, squeezed_or_expanded};
-use crate::nearest::nearest;
+use crate::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType};
@@ -151,11 +151,7 @@ impl FromStr for Metric {
 
 fn unknown(name: &str) -> Error {
     let all: Vec<&str> = NAMES.into_iter().chain(loss::NAMES).collect();
-    Error::new(ErrorKind::Config, format!("there is no metric `{name}`")).hint(format!(
-        "did you mean `{}`? All: {}",
-        nearest(name, &all),
-        all.join(", ")
-    ))
+    nearest::unknown(&format!("there is no metric `{name}`"), name, &all)
 }
 
 impl Metric {

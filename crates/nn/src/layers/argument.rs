@@ -2,13 +2,13 @@
 
 use crate::activation::Activation;
 use crate::initializer::Initializer;
-use crate::nearest::nearest;
+use crate::nearest::unknown;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result};
 
 /// Height and width: `3` stands for `(3, 3)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,11 +152,7 @@ impl FromStr for Padding {
         match name {
             "valid" => Ok(Padding::Valid),
             "same" => Ok(Padding::Same),
-            _ => Err(Error::new(ErrorKind::Config, format!("there is no padding `{name}`")).hint(format!(
-                "did you mean `{}`? All: {}",
-                nearest(name, &Padding::NAMES),
-                Padding::NAMES.join(", ")
-            ))),
+            _ => Err(unknown(&format!("there is no padding `{name}`"), name, &Padding::NAMES)),
         }
     }
 }

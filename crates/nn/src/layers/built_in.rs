@@ -3,7 +3,7 @@
 pub(super) use super::argument::{self, Axes, Padding, Pair, config_of};
 pub(super) use crate::initializer::Initializer;
 pub(super) use crate::layer::{Cx, Layer};
-use crate::nearest::unknown;
+use crate::nearest::{unknown_argument, with_reason};
 use serde::Serializer;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeStruct;
@@ -82,13 +82,13 @@ impl BuiltIn {
         let (class, mut config) = (self.0.class_name(), self.config());
         let Some(slot) = config.get_mut(key) else {
             let known: Vec<&str> = config.keys().map(String::as_str).collect();
-            return Err(unknown(&format!("{class} has no argument `{key}`"), key, &known));
+            return Err(unknown_argument(&format!("{class} has no argument `{key}`"), key, &known));
         };
         let shown = value.to_string();
         *slot = value;
         self.reread(Value::Object(config)).map_err(|e| {
             let what = format!("{class}'s argument `{key}` cannot be {shown}");
-            Error::new(ErrorKind::Config, what).because(e.to_string())
+            with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
         })
     }
 }

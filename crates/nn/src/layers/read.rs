@@ -113,10 +113,12 @@ fn built_in_from(class: &str, config: &Value, custom: &CustomLayers) -> Result<B
     let Some(mut built_in) = BuiltIn::with_defaults(class) else {
         let known: Vec<&str> = LAYER_NAMES.iter().copied().chain(custom.names()).collect();
         return Err(Error::new(ErrorKind::Config, format!("there is no layer class `{class}`")).hint(
-            format!(
-                "did you mean `{}`? A layer of your own: pass its constructor in CustomLayers",
-                nearest(class, &known)
-            ),
+            match nearest(class, &known) {
+                "" => "pass its constructor in CustomLayers".into(),
+                meant => format!(
+                    "did you mean `{meant}`? A layer of your own: pass its constructor in CustomLayers"
+                ),
+            },
         ));
     };
     match config {

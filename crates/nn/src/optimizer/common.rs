@@ -1,6 +1,7 @@
 //! [`Optimizer`]: what all optimizers have besides their rule: learning rate, decay, clipping, accumulation.
 
 use super::rule::{OptimizerKind, Slots, key, slot};
+use crate::nearest::with_reason;
 use crate::schedule::Schedule;
 use crate::setters::setters;
 use serde::de::DeserializeOwned;
@@ -209,7 +210,7 @@ impl Optimizer {
 fn read<T: DeserializeOwned>(name: &str, key: &str, value: &Value) -> Result<T> {
     serde_json::from_value(value.clone()).map_err(|e| {
         let what = format!("{name}'s argument `{key}` cannot be {value}");
-        Error::new(ErrorKind::Config, what).because(e.to_string())
+        with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
     })
 }
 

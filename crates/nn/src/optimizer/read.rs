@@ -3,11 +3,11 @@
 use super::common::Optimizer;
 use super::rule::OptimizerKind;
 use super::{NAMES, TABLE};
-use crate::nearest::nearest;
+use crate::nearest::unknown;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 use std::str::FromStr;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result};
 
 impl FromStr for Optimizer {
     type Err = Error;
@@ -16,13 +16,7 @@ impl FromStr for Optimizer {
     fn from_str(name: &str) -> Result<Optimizer> {
         let lower = name.to_ascii_lowercase();
         let found = TABLE.iter().map(|row| (row.defaults)()).find(|o| o.name() == lower);
-        found.ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("there is no optimizer `{name}`")).hint(format!(
-                "did you mean `{}`? All: {}",
-                nearest(&lower, NAMES),
-                NAMES.join(", ")
-            ))
-        })
+        found.ok_or_else(|| unknown(&format!("there is no optimizer `{name}`"), &lower, NAMES))
     }
 }
 

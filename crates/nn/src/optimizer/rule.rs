@@ -1,6 +1,6 @@
 //! [`Rule`]: what is an optimizer's own, by which a gradient becomes a change.
 
-use crate::nearest::unknown;
+use crate::nearest::{unknown_argument, with_reason};
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -89,14 +89,13 @@ impl OptimizerKind {
             let own: Vec<&str> = config.keys().map(String::as_str).collect();
             let known: Vec<&str> = own.iter().chain(others).copied().collect();
             let what = format!("{} has no argument `{key}`", self.0.name());
-            return Err(
-                unknown(&what, key, &known).because(format!("its rule is set by {} alone", own.join(", ")))
-            );
+            let why = format!("its rule is set by {} alone", own.join(", "));
+            return Err(unknown_argument(&what, key, &known).because(why));
         };
         let what = format!("{}'s argument `{key}` cannot be {value}", self.0.name());
         *argument = value;
         self.reread(Value::Object(config))
-            .map_err(|e| Error::new(ErrorKind::Config, what).because(e.to_string()))
+            .map_err(|e| with_reason(Error::new(ErrorKind::Config, what), &e.to_string()))
     }
 }
 
