@@ -7,8 +7,8 @@ use std::time::Duration;
 use systole_nn::Logs;
 use systole_nn::progress::ProgressEvent;
 
-/// The epoch that is being shown: its heading and number of steps.
-static CURRENT: Mutex<(String, Option<usize>)> = Mutex::new((String::new(), None));
+/// The epoch that is being shown: its heading, and the steps of it that a run had taken before it was stopped.
+static CURRENT: Mutex<(String, usize)> = Mutex::new((String::new(), 0));
 
 /// Shows one event. Write errors (a closed terminal) do not end training.
 pub fn show(event: &ProgressEvent<'_>) {
@@ -16,21 +16,21 @@ pub fn show(event: &ProgressEvent<'_>) {
     let mut out = stderr().lock();
     let live = out.is_terminal();
     let _ = match event {
-        ProgressEvent::EpochBegin { epoch, epochs, steps } => {
-            *current = (format!("Epoch {}/{epochs}", epoch + 1), *steps);
+        ProgressEvent::EpochBegin { epoch, epochs, before, .. } => {
+            *current = (format!("Epoch {}/{epochs}", epoch + 1), *before);
             Ok(())
         }
         ProgressEvent::Batch { step, steps, elapsed, data_wait, logs } if live => {
             let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
             // No wrapping while drawing: a long line on a narrow terminal could not be drawn over.
-            write!(out, "\r\x1b[2K\x1b[?7l{}\x1b[?7h", line(&current.0, at, logs, true))
+            write!(out, "\r\x1b[2K\x1b[?7l{}\x1b[?7h", line_since(current.1, &current.0, at, logs, true))
         }
         ProgressEvent::Batch { .. } => Ok(()),
         ProgressEvent::Note(text) if live => writeln!(out, "\r\x1b[2K{text}"),
         ProgressEvent::Note(text) => writeln!(out, "{text}"),
-        ProgressEvent::EpochEnd { step, elapsed, data_wait, logs } => {
-            let at = Moment { step: *step, steps: Some(*step), elapsed: *elapsed, data_wait: *data_wait };
-            let text = line(&current.0, at, logs, false);
+        ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, logs } => {
+            let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
+            let text = line_since(current.1, &current.0, at, logs, false);
             if live { writeln!(out, "\r\x1b[2K{text}") } else { writeln!(out, "{text}") }
         }
     };
@@ -52,8 +52,13 @@ pub struct Moment {
 
 /// `Epoch 1/5  30/60 [=====>    ] 1s 23ms/step, 1s left, 2% data wait  loss: 0.7155  accuracy: 0.71`
 pub fn line(heading: &str, at: Moment, logs: &Logs, running: bool) -> String {
+    line_since(0, heading, at, logs, running)
+}
+
+/// As [`line()`], where the time is that of the steps after the first `before`.
+fn line_since(before: usize, heading: &str, at: Moment, logs: &Logs, running: bool) -> String {
     let Moment { step, steps, elapsed, data_wait } = at;
-    let per_step = elapsed.as_secs_f64() / step.max(1) as f64;
+    let per_step = elapsed.as_secs_f64() / step.saturating_sub(before).max(1) as f64;
     let mut text = match steps {
         Some(n) => format!("{heading}  {step:>w$}/{n} {}", bar(step, n), w = n.to_string().len()),
         None => format!("{heading}  {step} steps"),
@@ -120,5 +125,12 @@ mod tests {
         assert_eq!(done, "Epoch 1/5  7 steps 1m10s 10.0s/step, 0% data wait  loss: 0.7155");
         assert_eq!(bar(60, 60), format!("[{}]", "=".repeat(20)));
         assert_eq!(bar(0, 0), format!("[{}]", "=".repeat(20)));
+    }
+
+    #[test]
+    fn a_run_that_goes_on_in_an_epoch_counts_the_time_of_its_own_steps() {
+        let at = Moment { step: 30, steps: Some(60), elapsed: Duration::from_millis(23), data_wait: 0.0 };
+        let text = line_since(29, "Epoch 1/5", at, &Logs::new(), true);
+        assert!(text.contains("30/60") && text.contains(" 23ms/step"), "{text}");
     }
 }

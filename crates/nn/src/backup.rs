@@ -5,6 +5,7 @@
 use crate::callback::CallbackState;
 use crate::file::ModelFile;
 use crate::history::{History, Logs};
+use crate::layers::CustomLayers;
 use crate::model::Model;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -101,6 +102,19 @@ impl BackupAndRestore {
     /// The run in the folder, for a process that does not write there.
     pub(crate) fn found(&self) -> Result<Option<FoundBackup>> {
         if self.restart { Ok(None) } else { latest(&self.dir) }
+    }
+
+    /// The model as the newest whole backup has it: what a run that goes on from a saved model needs no more, once it has one
+    /// of its own.
+    ///
+    /// # Errors
+    /// When backups are there and none is whole, or the model has layers of the user's own.
+    pub fn model(&self) -> Result<Option<Model>> {
+        let model = |found: FoundBackup| {
+            let path = found.path.display().to_string();
+            Model::from_file(found.file, &CustomLayers::default()).at(|| path)
+        };
+        latest(&self.dir)?.map(model).transpose()
     }
 
     /// Where the run in the folder stands; `None` where there is none.

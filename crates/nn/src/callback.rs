@@ -2,7 +2,7 @@
 
 use crate::file::ModelFile;
 use crate::history::Logs;
-use crate::model::Model;
+use crate::model::{Model, counted};
 use crate::progress::{ProgressEvent, report};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -34,13 +34,13 @@ impl FitCx<'_> {
 
 /// Files that cannot be written now and will be tried again: told when that begins, and when it has not ended with training.
 #[derive(Default)]
-struct Delay {
+pub(crate) struct Delay {
     is_told: bool,
 }
 
 impl Delay {
     /// `what` is `a checkpoint is`, followed by `not written yet`.
-    fn tell(&mut self, written: Result<()>, what: &str, cx: &mut FitCx<'_>) {
+    pub(crate) fn tell(&mut self, written: Result<()>, what: &str, cx: &mut FitCx<'_>) {
         match written {
             Ok(()) => self.is_told = false,
             Err(_) if self.is_told => {}
@@ -52,7 +52,7 @@ impl Delay {
     }
 
     /// At the end of training.
-    fn tell_at_end(&self, what: &str, cx: &mut FitCx<'_>) {
+    pub(crate) fn tell_at_end(&self, what: &str, cx: &mut FitCx<'_>) {
         if self.is_told {
             cx.note(format!("{what} not written: that could not be done until training ended"));
         }
@@ -146,22 +146,22 @@ pub enum Mode {
 
 /// A watched value and its best so far.
 #[derive(Clone, Debug)]
-struct Best {
+pub(crate) struct Best {
     monitor: String,
     higher: bool,
     min_delta: f64,
-    best: Option<f64>,
+    pub(crate) best: Option<f64>,
 }
 
 impl Best {
-    fn new(monitor: &str, mode: Mode, min_delta: f64) -> Best {
+    pub(crate) fn new(monitor: &str, mode: Mode, min_delta: f64) -> Best {
         let grows = ["acc", "precision", "recall", "auc", "top_k"].iter().any(|w| monitor.contains(w));
         let higher = mode == Mode::Max || (mode == Mode::Auto && grows);
         Best { monitor: monitor.into(), higher, min_delta: min_delta.abs(), best: None }
     }
 
     /// Whether this epoch's value is the best so far; `None` when it was not measured this epoch.
-    fn improved(&mut self, logs: &Logs) -> Result<Option<bool>> {
+    pub(crate) fn improved(&mut self, logs: &Logs) -> Result<Option<bool>> {
         let Some(value) = logs.get(&self.monitor) else {
             // Validation may run every few epochs only: then the value is absent now and then.
             if self.monitor.starts_with("val_") && logs.get(&self.monitor[4..]).is_some() {
@@ -286,10 +286,10 @@ impl Callback for EarlyStopping {
         }
         if self.wait >= self.patience && cx.epoch > 0 {
             *cx.stop_because = Some(format!(
-                "{} has not improved on {:.4} for {} epochs",
+                "{} has not improved on {:.4} for {}",
                 self.watch.monitor,
                 self.watch.best.unwrap_or(f64::NAN),
-                self.wait
+                counted(self.wait as u64, "epoch")
             ));
         }
         Ok(())

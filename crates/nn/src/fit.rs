@@ -2,6 +2,7 @@
 
 use crate::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState, snapshot};
 use crate::batch::{Batch, DeviceBatch};
+use crate::best::{KeepBest, Keeper};
 use crate::callback::{Callback, CallbackState, FitCx};
 use crate::feed::{BatchRecipe, Feed, ReadyBatch};
 use crate::history::{History, Logs};
@@ -40,6 +41,8 @@ pub struct Fit {
     pub callbacks: Vec<Box<dyn Callback>>,
     /// Keeps the run in a folder, and goes on with the run that the folder holds.
     pub backup: Option<BackupAndRestore>,
+    /// Keeps the model of the best epoch in a file.
+    pub best: Option<KeepBest>,
     /// 1: report progress; 0: be silent.
     pub verbose: usize,
     /// Set by another thread (a signal handler) to stop after the current step.
@@ -58,6 +61,7 @@ impl Default for Fit {
             class_weight: BTreeMap::new(),
             callbacks: Vec::new(),
             backup: None,
+            best: None,
             verbose: 1,
             stop: None,
         }
@@ -74,6 +78,15 @@ impl Fit {
         }
         if self.steps_per_epoch == Some(0) {
             return Err(zero("steps_per_epoch"));
+        }
+        Ok(())
+    }
+
+    /// Measures the model on the validation data, where the epoch that is over is one of those.
+    fn validate(&self, model: &mut Model, logs: &mut Logs) -> Result<()> {
+        let due = model.epoch.is_multiple_of(self.validation_freq);
+        if let Some(data) = self.validation.as_ref().filter(|_| due) {
+            logs.extend_with_prefix("val_", &model.evaluate_steps(data, self.validation_steps)?);
         }
         Ok(())
     }
@@ -100,23 +113,7 @@ impl Model {
         }
         // So that the verdict can name the slow stage.
         let data = &data.with_options(Options { measure: Some(MEASURED), ..Options::default() });
-        let backup = options.backup.take();
-        let mut run = FitRun {
-            meetings: self.hosts().map(|_| Meetings::new(backup.is_some())),
-            history: History { initial_epoch: options.initial_epoch, ..History::default() },
-            callbacks: std::mem::take(&mut options.callbacks),
-            stop_because: None,
-            backups: backup.clone().filter(|_| self.leads()).map(Backups::open).transpose()?,
-            epoch: options.initial_epoch,
-            taken: 0,
-            waited: Duration::ZERO,
-            position: Position::new(options.initial_epoch as u64, 0),
-        };
-        let found = match &run.backups {
-            Some(own) => own.latest()?,
-            None => backup.as_ref().map_or(Ok(None), BackupAndRestore::found)?,
-        };
-        run.restore(self, data, found)?;
+        let mut run = FitRun::open(self, data, &mut options)?;
         run.agree(self, &options)?;
         run.each(self, &Logs::new(), 0, |c, cx| c.on_train_begin(cx))?;
         let (first, start) = (run.epoch, (run.epoch, run.taken));
@@ -144,6 +141,7 @@ impl Model {
         let logs = run.history.last();
         run.each(self, &logs, options.epochs, |c, cx| c.on_train_end(cx))?;
         run.history.stopped_because = run.stop_because;
+        run.history.best = run.best.and_then(|keeper| keeper.kept);
         Ok(run.history)
     }
 
@@ -201,6 +199,8 @@ fn steps_in(data: &Dataset) -> Option<usize> {
 struct FitRun {
     history: History,
     callbacks: Vec<Box<dyn Callback>>,
+    /// Has no part in backups, and sees no steps.
+    best: Option<Keeper>,
     stop_because: Option<String>,
     /// Of the host that writes them.
     backups: Option<Backups>,
@@ -215,6 +215,32 @@ struct FitRun {
 }
 
 impl FitRun {
+    /// At its begin, or where the folder of backups has it.
+    fn open(model: &mut Model, data: &Dataset, options: &mut Fit) -> Result<FitRun> {
+        let backup = options.backup.take();
+        let mut run = FitRun {
+            meetings: model.hosts().map(|_| Meetings::new(backup.is_some())),
+            history: History { initial_epoch: options.initial_epoch, ..History::default() },
+            callbacks: std::mem::take(&mut options.callbacks),
+            best: None,
+            stop_because: None,
+            backups: backup.clone().filter(|_| model.leads()).map(Backups::open).transpose()?,
+            epoch: options.initial_epoch,
+            taken: 0,
+            waited: Duration::ZERO,
+            position: Position::new(options.initial_epoch as u64, 0),
+        };
+        let found = match &run.backups {
+            Some(own) => own.latest()?,
+            None => backup.as_ref().map_or(Ok(None), BackupAndRestore::found)?,
+        };
+        let goes_on = found.is_some();
+        run.restore(model, data, found)?;
+        let over = goes_on.then_some(run.epoch);
+        run.best = options.best.take().map(|best| Keeper::open(best, model, over)).transpose()?;
+        Ok(run)
+    }
+
     /// Goes on with the run that the folder of backups holds.
     fn restore(&mut self, model: &mut Model, data: &Dataset, found: Option<FoundBackup>) -> Result<()> {
         let Some(mut found) = found else { return Ok(()) };
@@ -261,7 +287,9 @@ impl FitRun {
             options.class_weight,
             self.callbacks.len()
         );
+        let best = self.best.as_ref().and_then(|keeper| keeper.kept.as_ref());
         let place = format!("step {} (epoch {}, {} steps of it)", model.steps(), self.epoch, self.taken);
+        let place = format!("{place}, the best so far {best:?}");
         let mut things = model.common()?;
         things.push(("the arguments of fit", arguments));
         things.push(("where they go on", place));
@@ -330,10 +358,11 @@ impl FitRun {
         epoch: usize,
         mut f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
     ) -> Result<()> {
-        for callback in &mut self.callbacks {
+        let keeper = self.best.iter_mut().map(|keeper| keeper as &mut dyn Callback);
+        for callback in keeper.chain(self.callbacks.iter_mut().map(|c| c.as_mut() as &mut dyn Callback)) {
             let (stop_because, notes) = (&mut self.stop_because, &mut self.history.notes);
             let mut cx = FitCx { model, logs, epoch, stop_because, notes };
-            f(callback.as_mut(), &mut cx)?;
+            f(callback, &mut cx)?;
         }
         Ok(())
     }
@@ -352,7 +381,7 @@ impl FitRun {
             self.each(model, &Logs::new(), epoch, |c, cx| c.on_epoch_begin(cx))?;
         }
         let progress = Progress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
-        report(&progress.begin());
+        report(&progress.begin(self.taken));
         if self.taken == 0 {
             model.state.metrics = model.compiled()?.train.metrics.zeros();
         }
@@ -373,13 +402,10 @@ impl FitRun {
         let mut logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
         if !self.history.interrupted {
             model.epoch = epoch + 1;
-            let due = (epoch + 1).is_multiple_of(options.validation_freq);
-            if let Some(data) = options.validation.as_ref().filter(|_| due) {
-                let values = model.evaluate_steps(data, options.validation_steps)?;
-                logs.extend_with_prefix("val_", &values);
-            }
+            options.validate(model, &mut logs)?;
         }
-        report(&progress.end(Elapsed { step: done, elapsed: trained, waited: self.waited }, &logs));
+        let at = Elapsed { step: done, elapsed: trained, waited: self.waited };
+        report(&progress.end(at, &logs, !self.history.interrupted));
         if self.history.interrupted {
             // The backup knows nothing of an epoch that is not over.
             self.back_up(model, false, options.verbose);

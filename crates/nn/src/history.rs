@@ -52,6 +52,17 @@ impl std::ops::Index<&str> for Logs {
     }
 }
 
+/// The epoch that was the best.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BestEpoch {
+    /// Its number, from 1.
+    pub epoch: usize,
+    /// What was watched: `val_loss`.
+    pub monitor: String,
+    /// How good it was.
+    pub value: f64,
+}
+
 /// What `fit` returns.
 #[derive(Clone, Debug, Default)]
 pub struct History {
@@ -70,6 +81,8 @@ pub struct History {
     pub backup_ms: Vec<f32>,
     /// Samples trained on.
     pub samples: u64,
+    /// The epoch whose model [`Fit::best`](crate::Fit::best) kept.
+    pub best: Option<BestEpoch>,
     /// What went wrong without ending training: backups, checkpoints and logs that could not be written.
     pub notes: Vec<String>,
     /// Whether the user stopped it.

@@ -142,8 +142,8 @@ impl Model {
         }
     }
 
-    /// A digest of the weights that are still on the host; those on devices have come from there.
-    pub(crate) fn digest_of_weights(&self) -> String {
+    /// A digest of the weights that are still on the host; those on devices have come from there. The same for the same bits.
+    pub fn digest_of_weights(&self) -> String {
         let here = self.weights().into_iter().filter_map(|(_, value)| value.host());
         format!("{:016x}", here.fold(0, |sum: u64, value| sum.rotate_left(1) ^ fnv1a(value.bytes())))
     }

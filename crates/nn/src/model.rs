@@ -255,7 +255,7 @@ impl Model {
         for (spec, ty) in self.architecture.inputs.iter().zip(batch.sample_types()?) {
             check_input(spec, &ty)?;
         }
-        Ok(())
+        self.check_ids(batch)
     }
 
     /// Names of the model's inputs, for taking batches apart.
@@ -577,6 +577,11 @@ pub fn grouped(n: u64) -> String {
         out.push(c);
     }
     out
+}
+
+/// A number of things, for people: `1 epoch`, `1,200 epochs`.
+pub fn counted(n: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
 impl std::fmt::Debug for Model {

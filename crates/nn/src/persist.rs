@@ -214,6 +214,14 @@ impl Model {
         if architecture != self.architecture.to_json() {
             return Err(of_another("layers"));
         }
+        let (had, has) = (&training.class_names, &self.class_names);
+        if had != has && !had.is_empty() && !has.is_empty() {
+            return Err(of_another("class names").because(format!(
+                "they are {}; those of now are {}",
+                had.join(", "),
+                has.join(", ")
+            )));
+        }
         let precision = self.same_training(training.compile, training.seed)?;
         let (mut weights, mut slots, mut metrics) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         for (name, value) in file.tensors {

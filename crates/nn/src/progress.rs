@@ -7,7 +7,7 @@ use std::time::Duration;
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum ProgressEvent<'a> {
-    /// An epoch begins: its number from 0, how many there are, its steps where known.
+    /// An epoch begins, or a run goes on in it: its number from 0, how many there are, its steps where known.
     EpochBegin {
         /// From 0.
         epoch: usize,
@@ -15,6 +15,8 @@ pub enum ProgressEvent<'a> {
         epochs: usize,
         /// Steps in it.
         steps: Option<usize>,
+        /// Steps of it that were taken before, where a run goes on.
+        before: usize,
     },
     /// A step was taken.
     Batch {
@@ -29,10 +31,12 @@ pub enum ProgressEvent<'a> {
         /// Loss and metrics since it began.
         logs: &'a Logs,
     },
-    /// The epoch is over, validation included.
+    /// The epoch is over, validation included; or the run was stopped in it.
     EpochEnd {
         /// Steps taken.
         step: usize,
+        /// Steps in it, where known: more than were taken where the run was stopped.
+        steps: Option<usize>,
         /// Time that the steps took, validation left out.
         elapsed: Duration,
         /// The part of it that steps waited for data, 0 to 1.
@@ -77,8 +81,9 @@ impl Progress {
         self.shown() && (step.is_multiple_of(every) || step == 1 || Some(step) == steps)
     }
 
-    pub(crate) fn begin(&self) -> Option<ProgressEvent<'static>> {
-        let event = ProgressEvent::EpochBegin { epoch: self.epoch, epochs: self.epochs, steps: self.steps };
+    pub(crate) fn begin(&self, before: usize) -> Option<ProgressEvent<'static>> {
+        let Progress { epoch, epochs, steps, .. } = *self;
+        let event = ProgressEvent::EpochBegin { epoch, epochs, steps, before };
         self.shown().then_some(event)
     }
 
@@ -94,9 +99,12 @@ impl Progress {
         })
     }
 
-    pub(crate) fn end<'a>(&self, at: Elapsed, logs: &'a Logs) -> Option<ProgressEvent<'a>> {
+    /// `whole`: the epoch came to its end, so that its steps are known by now.
+    pub(crate) fn end<'a>(&self, at: Elapsed, logs: &'a Logs, whole: bool) -> Option<ProgressEvent<'a>> {
         let Elapsed { step, elapsed, .. } = at;
-        self.shown().then_some(ProgressEvent::EpochEnd { step, elapsed, data_wait: at.data_wait(), logs })
+        let steps = self.steps.or(whole.then_some(step));
+        let data_wait = at.data_wait();
+        self.shown().then_some(ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, logs })
     }
 }
 
