@@ -146,6 +146,68 @@ fn a_trace_is_whole_json_when_the_program_is_killed() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_trace_of_one_or_two_threads_survives_a_kill() {
+    let f = tiny("bench-killed-threads");
+    for threads in ["--threads=1", "--threads=2"] {
+        let args = ["bench", "--here", "tiny.toml", "--seconds=1000", "--trace=t.json", threads];
+        let mut child = f.command(&args).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let written = || std::fs::read_to_string(f.path("t.json")).unwrap_or_default();
+        while !written().contains("\"cat\":\"kernel\"") {
+            assert!(child.try_wait().unwrap().is_none(), "the program ended");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!of_category(&events(&f, "t.json"), "kernel").is_empty());
+        std::fs::remove_file(f.path("t.json")).unwrap();
+    }
+}
+
+/// Each preset, with layers and pictures so small that steps take no time.
+const PRESETS: [(&str, &[&str]); 11] = [
+    ("fashion-mnist", &["layers.0.filters=2"]),
+    ("mnist", &["layers.0.filters=2"]),
+    ("lstm", &["layers.0.output_dim=8", "layers.1.units=8", "layers.2.units=8", "data.sequence_length=8"]),
+    ("glyphs", &["layers.0.filters=2"]),
+    ("mlp", &[]),
+    ("cifar-cnn", &["layers.0.filters=4"]),
+    ("folder", &["data.image_size=[16, 16]"]),
+    ("tfrecord", &["data.image_size=[16, 16]"]),
+    ("table", &[]),
+    ("resnet50", &["model.depths=[1, 1]", "model.width=4", "model.classes=10", "data.image_size=[32, 32]"]),
+    (
+        "gpt2-small",
+        &[
+            "model.num_layers=1",
+            "model.hidden_dim=24",
+            "model.intermediate_dim=24",
+            "model.vocabulary_size=256",
+            "data.sequence_length=16",
+        ],
+    ),
+];
+
+#[test]
+fn the_trace_of_every_preset_is_whole_json() {
+    let f = Folder::new("bench-presets");
+    for (preset, sets) in PRESETS {
+        let sets: Vec<String> = sets.iter().map(|s| format!("--set={s}")).collect();
+        let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+        let text =
+            f.run(&[&["train", preset, "--print-config", "--batch-size=4"], &sets[..]].concat()).ok().out;
+        f.write("small.toml", text);
+        for threads in ["--threads=1", "--threads=2"] {
+            f.run(&["bench", "small.toml", "--seconds=0", threads, "--trace=t.json"]).ok();
+            let all = events(&f, "t.json");
+            assert!(!of_category(&all, "kernel").is_empty(), "{preset} {threads}");
+            let nameless = all.iter().find(|e| e["name"].as_str().is_none_or(str::is_empty));
+            assert!(nameless.is_none(), "{preset} {threads}: {nameless:?}");
+        }
+    }
+}
+
+#[test]
 fn a_program_beyond_the_memory_limit_is_refused_with_what_needs_it() {
     let f = tiny("bench-memory");
     let parts =

@@ -109,7 +109,7 @@ pub fn begin() -> Option<Instant> {
     is_on().then(Instant::now)
 }
 
-/// Something that this thread did from `start` until now. `args` is a JSON object.
+/// Something that this thread did from `start` until now. `args` is a JSON object; nothing stands for an empty one.
 pub fn span(category: &str, name: &str, start: Option<Instant>, args: impl FnOnce() -> String) {
     let (Some(start), true) = (start, is_on()) else { return };
     let now = Instant::now();
@@ -158,6 +158,8 @@ impl Timeline {
         let track = self.track();
         let micros = |d: Duration| d.as_nanos() as f64 / 1e3;
         let (at, took) = (start.saturating_duration_since(self.began), now.saturating_duration_since(start));
+        // One span without would break the whole file.
+        let args = if args.is_empty() { "{}" } else { args };
         let _ = write!(
             self.buffer,
             ",\n{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":{},\"pid\":1,\"tid\":{track},\"ts\":{:.3},\"dur\":{:.3},\"args\":{args}}}",
@@ -316,7 +318,7 @@ mod tests {
         }
         let written = whole("running");
         let other = std::thread::Builder::new().name("other".into());
-        other.spawn(|| span("step", "step", begin(), || "{}".into())).unwrap().join().unwrap();
+        other.spawn(|| span("step", "step", begin(), String::new)).unwrap().join().unwrap();
         finish().unwrap();
         let text = whole("done");
         assert!(text.len() > written.trim_end_matches([' ', '\n', ']']).len(), "{text}");

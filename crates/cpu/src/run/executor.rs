@@ -175,10 +175,10 @@ impl Executor {
                     _ => kernel.run(cx, &io),
                 }
             };
-            ran.at(|| place_of(step))?;
             if let Some(start) = start {
                 self.profile.end(s, i, start);
             }
+            ran.at(|| place_of(step))?;
         }
         Ok(())
     }

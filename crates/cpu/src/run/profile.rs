@@ -58,6 +58,9 @@ impl Profile {
         }
         times.nanos.fetch_add(nanos, Relaxed);
         if trace::is_on() {
+            if !team::inside() {
+                watch::end_kernel();
+            }
             trace::span("kernel", &s.steps[i].kernel.name(), Some(start), || self.span(s, i).to_string());
         }
     }
