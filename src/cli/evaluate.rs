@@ -2,20 +2,24 @@
 
 use super::common::{Common, DataArgs};
 use super::confusion::Confusion;
+use super::known::{check_samples, check_tokens, set_columns, with_its_classes};
 use super::outcome::{Failure, Outcome, Run};
-use super::screen::{Screen, grouped, values};
+use super::report::one;
+use super::run_folder::{self, Record};
+use super::screen::{Screen, counted, values};
 use super::target::config_of;
-use super::training::{check_samples, load_data};
-use crate::config::{Config, Draft, fraction};
+use super::training::load_data;
+use crate::config::{Config, Data, Draft, fraction};
 use clap::Args;
 use serde_json::{Map, json};
+use std::path::Path;
 use std::time::Instant;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct EvaluateArgs {
-    /// A model file
+    /// A model file, or the folder of a run: its best model
     model: String,
     #[command(flatten)]
     data: DataArgs,
@@ -37,20 +41,21 @@ impl Run for EvaluateArgs {
 }
 
 fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
-    let mut model = Model::load(&args.model)?;
-    let config = config(args, &model)?;
-    let data = load_data(&config, screen)?;
-    check_samples(&model, &config, &data, &args.model)?;
+    let file = run_folder::model_file(&args.model)?;
+    let mut model = Model::load(&file)?;
+    let config = config(args, &file, &model)?;
+    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    check_samples(&model, &config, &data, &file)?;
+    let data = with_its_classes(&model, data, &file)?;
+    check_tokens(&model, &data)?;
     let began = Instant::now();
     let logs = model.evaluate(&config.test_pipeline(&data))?;
     let seconds = began.elapsed().as_secs_f64();
     let samples = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
     let shown = values(&logs, |n| Some(n.to_string()));
     screen.line(format!(
-        "{}: {shown} on {} test {} of {}",
-        args.model,
-        grouped(samples as u64),
-        data.elements,
+        "{file}: {shown} on {} of {}",
+        counted(samples as u64, &format!("test {}", one(data.elements))),
         data.name
     ));
     let confusions = match config.data.is_own() && !data.class_names.is_empty() {
@@ -60,7 +65,7 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     confusions.iter().for_each(|c| screen.line(c.text()));
     if screen.json {
         let mut object = Map::new();
-        object.insert("model_file".into(), json!(args.model));
+        object.insert("model_file".into(), json!(file));
         object.insert("dataset".into(), json!(data.name));
         object.extend(logs.iter().map(|(n, v)| (n.to_string(), json!(v))));
         object.insert("samples".into(), json!(samples));
@@ -72,16 +77,13 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
 }
 
 /// The configuration in the model file, or the named data set's preset, with the arguments applied.
-fn config(args: &EvaluateArgs, model: &Model) -> Result<Config, Failure> {
-    let known = config_of(model, &args.model)?;
+fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Failure> {
+    let known = config_of(model, file)?;
     let mut draft = match (&known, &args.dataset) {
-        (Some(config), _) => {
-            Draft::parse(&config.to_toml()?, &format!("the configuration kept in {}", args.model))?
-        }
+        (Some(config), _) => Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?,
         (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
         (None, None) => {
-            let e =
-                Error::new(ErrorKind::Config, format!("{} does not say what it was trained on", args.model));
+            let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
             return Err(Failure::usage(e.hint("name the data set with --dataset")));
         }
     };
@@ -90,10 +92,18 @@ fn config(args: &EvaluateArgs, model: &Model) -> Result<Config, Failure> {
     if let Some(name) = &args.dataset {
         draft.set_text(format!("--dataset {name}"), "data.dataset", name);
     }
+    if let Some(config) = known.as_ref().filter(|_| !other_data) {
+        set_columns(&mut draft, config, model, file);
+    }
     if other_data {
         // Another data set's folder and size are not this one's.
         draft.set("--dataset", "data.dir", "none");
         draft.set("--dataset", "data.test_samples", "none");
+    }
+    // A model file does not say where its data lay; the run does.
+    let run = Record::read(Path::new(&args.model))?.map(|run| run.config.data).filter(Data::is_own);
+    if let Some(dir) = run.and_then(|data| data.dir).filter(|_| !other_data) {
+        draft.set_text(&args.model, "data.dir", &dir.display().to_string());
     }
     if let Some(dir) = &args.data.data_dir {
         draft.set_text("--data-dir", "data.dir", &dir.display().to_string());

@@ -13,6 +13,7 @@ mod evaluate;
 mod init;
 mod kernels;
 mod knobs;
+mod known;
 mod ops;
 mod outcome;
 mod plan;

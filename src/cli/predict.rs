@@ -2,6 +2,7 @@
 
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
+use super::run_folder;
 use super::screen::Screen;
 use super::target::config_of;
 use crate::config::{Config, fraction, scale_pixels};
@@ -16,14 +17,14 @@ use systole_data::input::{self, Input};
 use systole_data::tools::files_of;
 use systole_data::{Dataset, HostArray};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
-use systole_nn::Model;
+use systole_nn::{Model, counted};
 
 /// Samples in one step: enough to fill the machine, little enough for any memory.
 const BATCH: usize = 256;
 
 #[derive(Args)]
 pub(crate) struct PredictArgs {
-    /// A model file
+    /// A model file, or the folder of a run: its best model
     model: String,
     /// JPEG or PNG files of one picture, IDX files (also .gz) of many; TFRecord, CSV and NumPy files with the fields that
     /// the model learnt from; texts, for models of text
@@ -63,9 +64,10 @@ impl Run for PredictArgs {
 
 fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
-    let mut model = Model::load(&args.model)?;
-    let config = config_of(&model, &args.model)?;
-    let takes = takes(&model, &args.model)?;
+    let file = run_folder::model_file(&args.model)?;
+    let mut model = Model::load(&file)?;
+    let config = config_of(&model, &file)?;
+    let takes = takes(&model, &file)?;
     let scale = match takes {
         Takes::Pictures(_) => scale(args, config.as_ref(), screen)?,
         _ => 1.0,
@@ -107,7 +109,8 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     if let (Some(form), Some(out)) = (form, &args.out) {
         let text = form.text(&answers, &model, takes, args.top as usize);
         write_atomically(&Disk, out, &[text.as_bytes()])?;
-        screen.line(format!("{} predictions are in {}", answers.len(), out.display()));
+        let are = if answers.len() == 1 { "is" } else { "are" };
+        screen.line(format!("{} {are} in {}", counted(answers.len() as u64, "prediction"), out.display()));
     }
     Ok(0)
 }

@@ -1,15 +1,23 @@
 //! What a training run reports when it is over: to people, to programs, and into the model file.
 
 use super::confusion::Confusion;
-use super::screen::{Screen, grouped, program, quoted, values};
+use super::screen::{Screen, counted, program, quoted, values};
 use crate::config::Config;
 use crate::datasets::TrainingData;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Instant;
 use systole_ir::knobs;
-use systole_nn::{History, Logs, Model, RunPlace};
+use systole_nn::{BestEpoch, History, Logs, Model, RunPlace};
 use systole_runtime::backend;
+
+/// What a run leaves in its folder.
+pub(crate) struct Files<'a> {
+    pub(crate) model: &'a Path,
+    pub(crate) best: &'a Path,
+    pub(crate) example: &'a Path,
+    pub(crate) folder: &'a Path,
+}
 
 /// A finished (or interrupted) run.
 pub(crate) struct Report<'a> {
@@ -56,6 +64,9 @@ impl<'a> Report<'a> {
     pub(crate) fn history_with(&self, earlier: Option<&String>) -> Value {
         let before = earlier.and_then(|text| serde_json::from_str::<Vec<Value>>(text).ok());
         let mut all = before.unwrap_or_default();
+        // A run may have gone on from a file that it has written over since.
+        let first = self.history.initial_epoch as u64;
+        all.retain(|epoch| epoch["epoch"].as_u64().is_none_or(|n| n <= first));
         for (i, logs) in self.history.epochs.iter().enumerate() {
             let mut epoch = Map::new();
             epoch.insert("epoch".into(), json!(self.history.initial_epoch + i + 1));
@@ -73,7 +84,7 @@ impl<'a> Report<'a> {
     }
 
     /// The last line of `--json`.
-    fn object(&self, model: &Model, file: &Path, resumed: Option<&RunPlace>) -> Value {
+    fn object(&self, model: &Model, files: &Files<'_>, resumed: Option<&RunPlace>) -> Value {
         let mut o = Map::new();
         let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
         put("dataset", json!(self.data.name));
@@ -106,7 +117,8 @@ impl<'a> Report<'a> {
         put("total_epochs", json!(model.epochs()));
         put("total_steps", json!(model.steps()));
         put("resumed_at", json!(resumed.map(|p| json!({"epoch": p.epoch + 1, "step": p.steps}))));
-        put("model_file", json!(file.display().to_string()));
+        put("model_file", json!(files.model.display().to_string()));
+        put("best", self.best_object(files));
         if let Some(confusions) = &self.confusions {
             put("most_confused", confusions.json());
         }
@@ -116,24 +128,16 @@ impl<'a> Report<'a> {
     }
 
     /// Everything at the end, and the next commands.
-    pub(crate) fn show(
-        &self,
-        model: &Model,
-        file: &Path,
-        example: &Path,
-        folder: &Path,
-        resumed: Option<&RunPlace>,
-        screen: &Screen,
-    ) {
+    pub(crate) fn show(&self, model: &Model, files: &Files<'_>, resumed: Option<&RunPlace>, screen: &Screen) {
         screen.line(self.result(model));
         self.confusions.iter().for_each(|c| screen.line(c.text()));
         if self.steps > 0 {
             let memory =
                 peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));
             screen.detail(format!(
-                "  {:.1} ms a step, {} samples a second{memory}\n  {}",
-                self.history.median_step_ms(),
-                grouped(self.samples_per_second() as u64),
+                "  {} a step, {} a second{memory}\n  {}",
+                step_time(self.history.median_step_ms()),
+                counted(self.samples_per_second() as u64, "sample"),
                 self.history.verdict(),
             ));
             if screen.verbose {
@@ -141,22 +145,39 @@ impl<'a> Report<'a> {
             }
         }
         match model.host() {
-            (0, _) => self.next(file, example, folder, screen),
+            (0, _) => self.next(files, screen),
             (index, count) => screen.line(format!("Host {index} of {count}: host 0 writes the model")),
         }
         if screen.json {
-            screen.object(&self.object(model, file, resumed));
+            screen.object(&self.object(model, files, resumed));
         }
     }
 
+    fn best_object(&self, files: &Files<'_>) -> Value {
+        let best = |b: &BestEpoch| json!({"epoch": b.epoch, "monitor": b.monitor, "value": b.value, "model_file": files.best.display().to_string()});
+        self.history.best.as_ref().map_or(Value::Null, best)
+    }
+
+    /// `Best: val_loss 0.4321 after epoch 3, in runs/mine/mine.best.safetensors`
+    fn best_line(&self, best: &BestEpoch, file: &Path) -> String {
+        let BestEpoch { epoch, monitor, value } = best;
+        let last = self.history.initial_epoch + self.history.epochs.len();
+        let now = self.history.last().get(monitor).filter(|_| *epoch != last && !self.interrupted);
+        let now = now.map_or(String::new(), |v| format!(" (the last epoch: {v:.4})"));
+        format!("Best: {monitor} {value:.4} after epoch {epoch}{now}: {}", file.display())
+    }
+
     /// Where the model is, and what can be done with it.
-    fn next(&self, file: &Path, example: &Path, folder: &Path, screen: &Screen) {
-        screen.line(format!("Model: {}", file.display()));
-        let (program, file_name) = (program(), quoted(file));
+    fn next(&self, files: &Files<'_>, screen: &Screen) {
+        let Files { model, best, example, folder } = files;
+        self.history.best.iter().for_each(|b| screen.line(self.best_line(b, best)));
+        screen.line(format!("Model: {}", model.display()));
+        let (program, file_name) = (program(), quoted(model));
+        let to_use = if self.history.best.is_some() { quoted(best) } else { file_name.clone() };
         let data =
             self.config.data.dir.as_ref().map_or(String::new(), |d| format!(" --data-dir {}", quoted(d)));
         let predict = match self.data.has_example() && example.is_file() {
-            true => format!("\n  {program} predict {file_name} {}   # what is in a picture", quoted(example)),
+            true => format!("\n  {program} predict {to_use} {}   # what is in a picture", quoted(example)),
             false => String::new(),
         };
         let go_on = match self.interrupted && self.epochs < self.config.fit.epochs {
@@ -170,7 +191,7 @@ impl<'a> Report<'a> {
             }
         };
         screen.detail(format!(
-            "\nNext:{predict}\n  {go_on}\n  {program} evaluate {file_name}{data}   # measure it again"
+            "\nNext:{predict}\n  {go_on}\n  {program} evaluate {to_use}{data}   # measure it again"
         ));
     }
 
@@ -180,7 +201,7 @@ impl<'a> Report<'a> {
         let tested = values(&last, |n| n.strip_prefix("val_").map(str::to_string));
         let trained = values(&last, |n| (!n.starts_with("val_")).then(|| n.to_string()));
         let measured = match (tested.is_empty(), trained.is_empty()) {
-            (false, _) => format!("Test: {tested} on {} {}", grouped(self.tested()), self.data.elements),
+            (false, _) => format!("Test: {tested} on {}", counted(self.tested(), one(self.data.elements))),
             (true, false) => format!("Training: {trained}"),
             (true, true) => "Nothing was measured".into(),
         };
@@ -190,9 +211,9 @@ impl<'a> Report<'a> {
             _ => "",
         };
         format!(
-            "{stopped}{measured}; after {} epochs, {} steps, {:.1} s{diverged}",
-            model.epochs(),
-            grouped(model.steps()),
+            "{stopped}{measured}; after {}, {}, {:.1} s{diverged}",
+            counted(model.epochs() as u64, "epoch"),
+            counted(model.steps(), "step"),
             self.seconds
         )
     }
@@ -201,6 +222,20 @@ impl<'a> Report<'a> {
         let all = self.data.test_len as u64;
         self.config.data.test_samples.map_or(all, |n| n.min(all))
     }
+}
+
+/// `12.3 ms`, `47 µs`: never a time of 0.
+fn step_time(ms: f64) -> String {
+    match ms {
+        1.0.. => format!("{ms:.1} ms"),
+        0.001.. => format!("{:.0} µs", ms * 1e3),
+        _ => format!("{:.0} ns", ms * 1e6),
+    }
+}
+
+/// `picture` of `pictures`.
+pub(crate) fn one(elements: &str) -> &str {
+    elements.strip_suffix('s').unwrap_or(elements)
 }
 
 fn entries(logs: &Logs) -> Vec<(String, Value)> {
@@ -220,4 +255,15 @@ pub(crate) fn peak_rss_mib() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_takes_some_time() {
+        assert_eq!([12.34, 0.047, 0.0004].map(step_time), ["12.3 ms", "47 µs", "400 ns"]);
+        assert_eq!(one("pictures"), "picture");
+    }
 }

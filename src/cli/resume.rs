@@ -2,7 +2,7 @@
 
 use super::common::Common;
 use super::outcome::{Outcome, Run};
-use super::run_folder::{Record, Resume, SaveArgs};
+use super::run_folder::{self, Record, Resume, SaveArgs};
 use super::screen::Screen;
 use super::training::{Folder, Start, announce_data, load_data, train};
 use clap::Args;
@@ -34,7 +34,11 @@ fn resume(args: ResumeArgs, screen: &Screen) -> Outcome {
     };
     let data = load_data(&record.config, screen)?;
     announce_data(&data, &record.reason, screen);
-    let earlier = record.from.as_ref().map(Model::load).transpose()?;
+    // The saved model may have been moved away since, or be one that this run has written itself.
+    let earlier = match &record.from {
+        Some(from) => Some(run_folder::saved(&args.folder)?.map_or_else(|| Model::load(from), Ok)?),
+        None => None,
+    };
     let record = Record { data: data.identity.clone(), ..record };
     let folder = Folder::make(args.folder, &data.name)?;
     train(Start { record, data, earlier }, folder, (Resume::Auto, &args.save), began, screen)

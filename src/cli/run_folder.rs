@@ -6,12 +6,13 @@ use crate::config::Config;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::ErrorKind as Io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole_data::Tuning;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{BackupAndRestore, Disk, RunPlace, write_atomically};
+use systole_nn::{BackupAndRestore, Disk, Model, RunPlace, counted, write_atomically};
 
 /// What happens where the folder holds a run already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -71,6 +72,9 @@ pub(crate) struct Record {
     pub(crate) from: Option<String>,
     /// Epochs that this model had.
     pub(crate) initial_epoch: usize,
+    /// What tells this model from others of its path: a run may write over the file that it went on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) start: Option<String>,
     /// What tells the data from others of the same name: a folder of pictures may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<String>,
@@ -87,6 +91,8 @@ pub(crate) struct Plan {
     pub(crate) initial_epoch: usize,
     /// The devices that it was on before, where they are others now.
     pub(crate) moved_from: Option<String>,
+    /// Whether a new run must beat the best model that the folder holds: it goes on from there, on the same data.
+    pub(crate) best_goes_on: bool,
     /// How the run was started, where the folder does not say so yet.
     unwritten: Option<Record>,
 }
@@ -98,12 +104,62 @@ impl Plan {
     }
 }
 
+/// How the file with the model of the best epoch ends, and that with the last one's.
+pub(crate) const BEST: &str = ".best.safetensors";
+const LAST: &str = ".safetensors";
+
+/// The model file that a name on the command line means: of a run's folder the best model, or else the last.
+///
+/// # Errors
+/// When the folder holds no model, or models of several data sets.
+pub(crate) fn model_file(name: &str) -> Result<String> {
+    let folder = Path::new(name);
+    if !folder.is_dir() {
+        return Ok(name.into());
+    }
+    let entries = std::fs::read_dir(folder).map_err(|e| Error::io("cannot look into", folder, e))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let models: Vec<String> = names.filter(|n| n.ends_with(LAST)).collect();
+    let stem = |n: &String| n.strip_suffix(BEST).or(n.strip_suffix(LAST)).unwrap_or_default().to_string();
+    let stems: BTreeSet<String> = models.iter().map(stem).collect();
+    let path = |file: &String| folder.join(file).display().to_string();
+    match (stems.len(), stems.first()) {
+        (1, Some(stem)) => {
+            let best = format!("{stem}{BEST}");
+            Ok(path(&if models.contains(&best) { best } else { format!("{stem}{LAST}") }))
+        }
+        (2.., _) => {
+            let e = Error::new(ErrorKind::Config, format!("{name} holds several models"));
+            Err(e.hint(format!(
+                "name one of them: {}",
+                models.iter().map(path).collect::<Vec<_>>().join(", ")
+            )))
+        }
+        _ => {
+            let e = Error::new(ErrorKind::Io, format!("{name} holds no model"));
+            Err(match record_file(folder).is_file() {
+                true => e
+                    .because("its run was stopped before it saved one")
+                    .hint(format!("go on with it: resume {name}")),
+                false => e.hint(
+                    "name a model file, or the folder that `systole train` wrote to: --out, or runs/PRESET",
+                ),
+            })
+        }
+    }
+}
+
 fn record_file(folder: &Path) -> PathBuf {
     folder.join("run.json")
 }
 
 fn backups(folder: &Path) -> BackupAndRestore {
     BackupAndRestore::new(folder.join("backups"))
+}
+
+/// The model as the run in a folder had it last; `None` where it has saved nothing yet.
+pub(crate) fn saved(folder: &Path) -> Result<Option<Model>> {
+    backups(folder).model()
 }
 
 impl Record {
@@ -135,7 +191,9 @@ impl Record {
         for k in 1.. {
             let folder = if k == 1 { base.to_path_buf() } else { base.with_file_name(format!("{name}-{k}")) };
             let taken = match Record::read(&folder)? {
-                Some(earlier) if self.from.is_none() && !self.differences(&earlier).is_empty() => {
+                Some(earlier)
+                    if !self.is_after(&earlier, &folder) && !self.differences(&earlier).is_empty() =>
+                {
                     backups(&folder).place()?.is_some_and(|p| p.finished)
                 }
                 _ => false,
@@ -157,11 +215,16 @@ impl Record {
             Resume::Never => None,
             _ => backups(folder).place()?,
         };
+        let after = earlier.as_ref().is_some_and(|earlier| self.is_after(earlier, folder));
+        let best_goes_on = after && earlier.as_ref().is_some_and(|earlier| self.measures_as(earlier));
         // A finished run that is named as what to go on from has nothing left to lose.
-        let over = place.as_ref().is_some_and(|p| p.finished) && self.from.is_some();
-        let place = place.filter(|_| !over);
+        let place = place.filter(|place| !(place.finished && after));
+        // A run that was killed before it could take the backups of the one before away.
+        let began = earlier.as_ref().filter(|e| e.from.is_some()).map(|e| e.initial_epoch);
+        let place =
+            place.filter(|place| !(place.finished && began.is_some_and(|first| place.epoch <= first)));
         if let (Some(place), Some(earlier)) = (&place, &earlier) {
-            self.initial_epoch = earlier.initial_epoch;
+            (self.initial_epoch, self.start) = (earlier.initial_epoch, earlier.start.clone());
             let differs = self.differences(earlier);
             if resume == Resume::Auto && !differs.is_empty() {
                 return Err(refused(folder, place, &differs));
@@ -172,7 +235,38 @@ impl Record {
         let before = earlier.and_then(|e| e.devices).filter(|_| place.as_ref().is_some_and(|p| !p.finished));
         let moved_from = before.filter(|before| self.devices.as_ref() != Some(before));
         let initial_epoch = self.initial_epoch;
-        Ok(Plan { backup, place, initial_epoch, moved_from, unwritten: is_new.then_some(self) })
+        Ok(Plan { backup, place, initial_epoch, moved_from, best_goes_on, unwritten: is_new.then_some(self) })
+    }
+
+    /// Whether this run goes on from where a finished one of the folder came to: from a model that lies there, or by the same
+    /// command once the file that it names holds another model. The same command and the same model are the same run.
+    fn is_after(&self, earlier: &Record, folder: &Path) -> bool {
+        let Some(from) = self.from.as_deref().map(Path::new) else { return false };
+        let same = |a: &Path, b: &Path| {
+            a == b || a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b)
+        };
+        match earlier.from.as_deref().is_some_and(|before| same(Path::new(before), from)) {
+            true => !self.starts_as(earlier),
+            false => {
+                same(from.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")), folder)
+            }
+        }
+    }
+
+    /// Whether both begin with the same model.
+    fn starts_as(&self, earlier: &Record) -> bool {
+        match (&self.start, &earlier.start) {
+            (Some(now), Some(before)) => now == before,
+            // An earlier version did not write it down.
+            _ => self.initial_epoch == earlier.initial_epoch,
+        }
+    }
+
+    /// Whether both are measured on the same data.
+    fn measures_as(&self, earlier: &Record) -> bool {
+        let of_data =
+            |differs: &String| ["data.", "the data", "seed "].iter().any(|start| differs.starts_with(start));
+        !self.differences(earlier).iter().any(of_data)
     }
 
     /// What must be the same on all hosts of a run, one key a line.
@@ -230,5 +324,5 @@ fn refused(folder: &Path, place: &RunPlace, differs: &[String]) -> Error {
 
 /// `epoch 3, step 17 of it`, as people count.
 pub(crate) fn told(place: &RunPlace) -> String {
-    format!("epoch {}, after {} steps of it", place.epoch + 1, place.steps)
+    format!("epoch {}, after {} of it", place.epoch + 1, counted(place.steps as u64, "step"))
 }

@@ -78,7 +78,7 @@ pub(crate) fn values(logs: &Logs, pick: impl Fn(&str) -> Option<String>) -> Stri
     shown.collect::<Vec<_>>().join(", ")
 }
 
-pub(crate) use systole_nn::grouped;
+pub(crate) use systole_nn::{counted, grouped};
 
 /// A path or argument as a shell takes it.
 pub(crate) fn quoted(argument: impl AsRef<Path>) -> String {
@@ -120,6 +120,11 @@ mod tests {
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(quoted(""), "''");
         assert_eq!(quoted("$HOME;x"), "'$HOME;x'");
+    }
+
+    #[test]
+    fn one_of_a_thing_is_not_many() {
+        assert_eq!([0, 1, 1000].map(|n| counted(n, "step")), ["0 steps", "1 step", "1,000 steps"]);
     }
 
     #[test]

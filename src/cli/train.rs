@@ -1,6 +1,7 @@
 //! `systole train`: from arguments to a trained, saved and tested model.
 
 use super::common::{Common, DataArgs};
+use super::known::set_columns;
 use super::outcome::{Failure, Outcome, Run};
 use super::run_folder::{Record, Resume, SaveArgs};
 use super::screen::Screen;
@@ -96,7 +97,8 @@ fn run(args: TrainArgs, screen: &Screen) -> Outcome {
     let initial_epoch = earlier.as_ref().map_or(0, Model::epochs);
     let identity = data.identity.clone();
     let from = args.from.clone();
-    let record = Record { config, reason, from, initial_epoch, data: identity, devices: None };
+    let start = earlier.as_ref().map(|m| format!("{} steps, mark {}", m.steps(), m.digest_of_weights()));
+    let record = Record { config, reason, from, initial_epoch, start, data: identity, devices: None };
     let folder = match &args.out {
         Some(out) => out.clone(),
         None => record.folder(&Path::new("runs").join(args.run_name(&data.name)))?,
@@ -114,6 +116,11 @@ impl TrainArgs {
 
     /// The configuration to start from.
     fn draft(&self, earlier: Option<&Model>) -> Result<Draft, Failure> {
+        if let (Some(name), Some(model), Some(path)) = (&self.target, earlier, &self.from)
+            && let Some(draft) = own_data_beside(name, model, path)?
+        {
+            return Ok(draft);
+        }
         match (&self.target, earlier, &self.from) {
             (Some(name), _, _) => match Target::of(name).map_err(Failure::usage)? {
                 Target::Preset("folder") => match &self.data.data_dir {
@@ -129,7 +136,10 @@ impl TrainArgs {
             },
             (None, Some(model), Some(path)) => match config_of(model, path)? {
                 Some(config) => {
-                    Ok(Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?)
+                    let mut draft =
+                        Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
+                    set_columns(&mut draft, &config, model, path);
+                    Ok(draft)
                 }
                 None => {
                     let e = Error::new(ErrorKind::Config, format!("{path} does not say how it was trained"));
@@ -242,6 +252,33 @@ fn file_draft(file: &Path) -> Result<Draft, Failure> {
     let whole = systole_data::input::absolute(file)?;
     let name = whole.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
     records_draft(whole.parent().unwrap_or(Path::new("/")), Some(&name))
+}
+
+/// The configuration of a saved model, for data of one's own that are named beside it; `None` where it is not that.
+fn own_data_beside(name: &str, model: &Model, path: &str) -> Result<Option<Draft>, Failure> {
+    let (place, is_file) = match Target::of(name).map_err(Failure::usage)? {
+        Target::Folder(folder) => (folder, false),
+        Target::Model(file) if is_of_records(&file) => {
+            (systole_data::input::absolute(Path::new(&file))?, true)
+        }
+        _ => return Ok(None),
+    };
+    let Some(config) = config_of(model, path)?.filter(|config| config.data.is_own()) else { return Ok(None) };
+    let mut draft = Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
+    set_columns(&mut draft, &config, model, path);
+    let dir = if is_file { place.parent().unwrap_or(Path::new("/")) } else { &place };
+    draft.set_text(name, "data.dir", &dir.display().to_string());
+    let is_records = is_file || holds_records(&place);
+    draft.set_text(name, "data.dataset", if is_records { "records" } else { "folder" });
+    // The patterns are of the files that the model learnt from.
+    if config.data.records.is_some() {
+        draft.set(name, "data.records.train", "none");
+        draft.set(name, "data.records.test", "none");
+    }
+    if let Some(file) = place.file_name().filter(|_| is_file) {
+        draft.set(name, "data.records.train", &format!("[{:?}]", file.to_string_lossy()));
+    }
+    Ok(Some(draft))
 }
 
 /// Why a file that is no configuration cannot be trained.

@@ -1,10 +1,11 @@
 //! Training as `train` and `resume` do it: load, fit, save, test, report.
 
 use super::confusion::Confusion;
+use super::known::{check_samples, check_tokens, with_its_classes};
 use super::outcome::Outcome;
-use super::report::Report;
+use super::report::{Files, Report};
 use super::run_folder::{self, Record, Resume, SaveArgs};
-use super::screen::{Screen, grouped, note};
+use super::screen::{Screen, counted, grouped, note};
 use super::stop::Stop;
 use crate::config::Config;
 use crate::datasets::TrainingData;
@@ -16,7 +17,7 @@ use systole_data::format::png;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::schedule::Schedule;
-use systole_nn::{Compile, Fit, History, Model};
+use systole_nn::{Compile, Fit, History, KeepBest, Model};
 use systole_runtime::backend;
 
 /// Whether this process writes files: it is the only one, or drives the first of several hosts.
@@ -42,11 +43,8 @@ pub(crate) fn train(
 ) -> Outcome {
     let Start { record, data, earlier } = start;
     let (config, reason) = (record.config.clone(), record.reason.clone());
-    let made = match (earlier, &record.from) {
-        (Some(earlier), Some(path)) => continued(earlier, path, &config, &data, screen),
-        _ => config.model(&config.sample_of(&data), &data.class_names),
-    };
-    let mut model = made.inspect_err(|_| folder.undo())?;
+    let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
+    let (mut model, data) = made.inspect_err(|_| folder.undo())?;
     let record = Record { devices: Some(devices_of(&model)?), ..record };
     let common = record.common();
     let resumed = record.plan(&folder.folder, resume, save).inspect_err(|_| folder.undo())?;
@@ -57,7 +55,13 @@ pub(crate) fn train(
     announce(&model, &config, &resumed, screen)?;
     let stop = Stop::install()?;
     let place = resumed.place.clone();
-    let history = fit(&mut model, &config, &data, resumed, &stop, screen).inspect_err(|_| folder.undo())?;
+    model.notes.insert("config".into(), portable(&config).to_toml()?);
+    if !data.fields.is_empty() {
+        model.notes.insert("fields".into(), serde_json::json!(data.fields).to_string());
+    }
+    let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
+    let history =
+        fit(&mut model, &config, &data, (resumed, best), &stop, screen).inspect_err(|_| folder.undo())?;
     let tuning = history.data.as_ref().map(|report| &report.tuning);
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
     // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
@@ -67,13 +71,9 @@ pub(crate) fn train(
     if config.data.is_own() && !data.class_names.is_empty() && !run.was_interrupted() {
         run.confusions = Some(Confusion::count(&mut model, &config.test_pipeline(&data))?);
     }
-    model.notes.insert("config".into(), portable(&config).to_toml()?);
-    if !data.fields.is_empty() {
-        model.notes.insert("fields".into(), serde_json::json!(data.fields).to_string());
-    }
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
-    run.show(&model, &folder.model, &folder.example, &folder.folder, place.as_ref(), screen);
+    run.show(&model, &folder.files(), place.as_ref(), screen);
     // After the model: a configuration that cannot be written costs no training.
     if let Some(path) = frozen? {
         screen.line(format!("The threads and queues that were found are in {}", path.display()));
@@ -137,16 +137,23 @@ fn eprint_part(text: &str) {
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// An error when a model was made for samples of another shape.
-pub(crate) fn check_samples(model: &Model, config: &Config, data: &TrainingData, path: &str) -> Result<()> {
-    let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map(|t| t.shape.to_vec());
-    let are = config.sample_of(data).shape.to_vec();
-    if takes.as_deref().is_none_or(|t| *t == are) {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Data, format!("{path} does not fit the {} of {}", data.elements, data.name))
-        .because(format!("it takes {:?}, they are {are:?}", takes.unwrap_or_default()))
-        .hint("use the data set that the model was trained on"))
+/// The model that is trained, new or `from` a file, and the data as it knows them.
+fn prepared(
+    earlier: Option<Model>,
+    from: Option<&str>,
+    config: &Config,
+    data: TrainingData,
+    screen: &Screen,
+) -> Result<(Model, TrainingData)> {
+    let (model, data) = match (earlier, from) {
+        (Some(earlier), Some(path)) => {
+            let data = with_its_classes(&earlier, data, path)?;
+            (continued(earlier, path, config, &data, screen)?, data)
+        }
+        _ => (config.model(&config.sample_of(&data), &data.class_names)?, data),
+    };
+    check_tokens(&model, &data)?;
+    Ok((model, data))
 }
 
 /// A saved model, ready to be trained further by `config`.
@@ -168,6 +175,9 @@ fn continued(
         .hint(format!("leave the preset or TOML file out: train --from {path}")));
     }
     check_samples(&model, config, data, path)?;
+    if model.class_names.is_empty() {
+        model.class_names = data.class_names.clone();
+    }
     let output = model.output_type().map(|t| t.shape.to_vec()).unwrap_or_default();
     let wanted = config.compile_config(&output)?;
     match model.compile_config() {
@@ -209,12 +219,12 @@ fn announce(model: &Model, config: &Config, resumed: &run_folder::Plan, screen: 
     let device = backend.devices().first().map(|d| d.description.clone()).unwrap_or_default();
     let start = match model.steps() {
         0 => String::new(),
-        n => format!(", after {} steps", grouped(n)),
+        n => format!(", after {}", counted(n, "step")),
     };
     screen.detail(format!(
-        "Model: {} layers, {} weights{start}; {}, {}; on {} ({device})",
-        model.architecture().nodes.len(),
-        grouped(weights as u64),
+        "Model: {}, {}{start}; {}, {}; on {} ({device})",
+        counted(model.architecture().nodes.len() as u64, "layer"),
+        counted(weights as u64, "weight"),
         model.compile_config().map_or("", |c| c.optimizer.name()),
         config.compile.precision,
         backend.name(),
@@ -268,7 +278,7 @@ fn fit(
     model: &mut Model,
     config: &Config,
     data: &TrainingData,
-    resumed: run_folder::Plan,
+    (resumed, best): (run_folder::Plan, KeepBest),
     stop: &Stop,
     screen: &Screen,
 ) -> Result<History> {
@@ -276,6 +286,7 @@ fn fit(
     let first = resumed.initial_epoch;
     let fit = Fit {
         backup: Some(resumed.backup),
+        best: Some(best.clone()),
         epochs: first + config.fit.epochs,
         initial_epoch: first,
         steps_per_epoch: config.fit.steps_per_epoch,
@@ -295,6 +306,7 @@ fn fit(
         if let Some(last) = history.epochs.last_mut() {
             last.extend_with_prefix("val_", &values);
         }
+        best.update(model, &mut history)?;
     }
     Ok(history)
 }
@@ -313,6 +325,8 @@ pub(crate) struct Folder {
     leads: bool,
     made: bool,
     model: PathBuf,
+    /// The model of the best epoch.
+    best: PathBuf,
     example: PathBuf,
 }
 
@@ -325,7 +339,17 @@ impl Folder {
             Folder::prepare(&folder)?;
         }
         let file = |end: &str| folder.join(format!("{dataset}{end}"));
-        Ok(Folder { model: file(".safetensors"), example: file("-example.png"), leads, made, folder })
+        let (model, best, example) = (file(".safetensors"), file(run_folder::BEST), file("-example.png"));
+        Ok(Folder { model, best, example, leads, made, folder })
+    }
+
+    fn files(&self) -> Files<'_> {
+        Files { model: &self.model, best: &self.best, example: &self.example, folder: &self.folder }
+    }
+
+    fn best(&self, model: &Model, config: &Config) -> KeepBest {
+        let metrics = model.compile_config().map_or(&[][..], |compile| &compile.metrics);
+        KeepBest::new(&self.best, &config.monitor(metrics))
     }
 
     fn prepare(folder: &Path) -> Result<()> {

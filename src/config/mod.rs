@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::metric::Metric;
 use systole_nn::{Precision, nearest, optimizer};
 use toml::{Table, Value};
 
@@ -183,6 +184,15 @@ pub struct FitSection {
     /// Test after every so many epochs; the last one is always tested.
     #[serde(default = "once")]
     pub validation_freq: usize,
+    /// What the best model is known by: `loss` or the name of a metric, measured on the test data. Default: the first
+    /// metric, else the loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub monitor: Option<String>,
+}
+
+/// A value's name without Keras's `val_`.
+fn measured(monitor: &str) -> &str {
+    monitor.strip_prefix("val_").unwrap_or(monitor)
 }
 
 /// A table as TOML writes it within a line: `{ threads = 1, ahead = 2 }`.
@@ -288,13 +298,42 @@ impl Config {
         settings::architecture(self.model.as_ref(), &self.layers)?;
         settings::optimizer(&self.optimizer)?;
         let loss = settings::loss(&self.compile.loss)?;
-        for (i, metric) in self.compile.metrics.iter().enumerate() {
-            settings::metric(i, metric, &loss, &[10])?;
-        }
+        let metrics = self.compile.metrics.iter().enumerate();
+        let metrics = metrics.map(|(i, metric)| settings::metric(i, metric, &loss, &[10]));
+        self.check_monitor(&metrics.collect::<Result<Vec<_>, _>>()?)?;
         let precision = self.compile.precision.parse::<Precision>();
         precision.map_err(|e| Wrong::of("compile.precision", e))?;
         self.strategy.as_ref().map(StrategySection::strategy).transpose()?;
         self.fit.check()
+    }
+
+    /// `fit.monitor` must name something that is measured.
+    fn check_monitor(&self, metrics: &[Metric]) -> Result<(), Wrong> {
+        let Some(monitor) = self.fit.monitor.as_deref() else { return Ok(()) };
+        let written = self.compile.metrics.iter().filter_map(Value::as_str);
+        let mut known: Vec<&str> = ["loss"].into_iter().chain(written).collect();
+        known.extend(
+            metrics.iter().map(Metric::name).filter(|name| !known.contains(name)).collect::<Vec<_>>(),
+        );
+        match known.contains(&measured(monitor)) {
+            true => Ok(()),
+            false => Err(Wrong::of(
+                "fit.monitor",
+                blame::unknown("nothing is measured by the name", monitor, &known),
+            )),
+        }
+    }
+
+    /// The value of the validation that the best model is known by; `metrics` are those that the model was compiled with.
+    pub fn monitor(&self, metrics: &[Metric]) -> String {
+        let asked = self.fit.monitor.as_deref().map(measured);
+        let written = |name: &str| self.compile.metrics.iter().position(|m| m.as_str() == Some(name));
+        let name = match asked {
+            None => metrics.first().map_or("loss", Metric::name),
+            // `accuracy` is one of several metrics, by the model's output.
+            Some(asked) => written(asked).and_then(|i| metrics.get(i)).map_or(asked, Metric::name),
+        };
+        format!("val_{name}")
     }
 
     /// How steps are split over devices.

@@ -4,6 +4,7 @@
 //! Not a place for formats (those are `systole_data::format`) nor for preprocessing (that is a `map`).
 
 mod cifar;
+mod classes;
 mod download;
 mod files;
 mod folder;

@@ -1,0 +1,71 @@
+//! Classes by name: data whose classes are numbered otherwise than a model's.
+
+use super::{Prepare, TrainingData};
+use std::sync::Arc;
+use systole_base::{DType, Error, ErrorKind, Result};
+use systole_data::{Dataset, HostArray, Sample};
+
+impl TrainingData {
+    /// The same elements with labels that count in `names`, by the names of the classes. `names` may hold more classes.
+    ///
+    /// # Errors
+    /// When the data have classes that are not in `names`; each is named.
+    pub fn with_classes(mut self, names: &[String]) -> Result<TrainingData> {
+        let place = |class: &String| names.iter().position(|name| name == class);
+        let others: Vec<&str> =
+            self.class_names.iter().filter(|c| place(c).is_none()).map(String::as_str).collect();
+        if !others.is_empty() {
+            let what = format!("{} has other classes: {}", self.name, others.join(", "));
+            return Err(Error::new(ErrorKind::Data, what).because(format!(
+                "classes are the same when their names are; known are {}",
+                names.join(", ")
+            )));
+        }
+        let table: Arc<[usize]> = self.class_names.iter().filter_map(place).collect();
+        let same_numbers = table.iter().enumerate().all(|(was, is)| was == *is);
+        self.class_names = names.to_vec();
+        if same_numbers {
+            return Ok(self);
+        }
+        let renumber = move |s: Sample| -> Result<Sample> {
+            let was = s.get("label")?.get(0).as_i64();
+            let is = usize::try_from(was).ok().and_then(|was| table.get(was));
+            let is =
+                is.ok_or_else(|| Error::new(ErrorKind::Data, format!("the label {was} has no class")))?;
+            Ok(s.with("label", HostArray::scalar(DType::I32, *is as f64)))
+        };
+        let all = |elements: &Dataset| elements.map(renumber.clone());
+        (self.train, self.test) = (all(&self.train), all(&self.test));
+        if let Some(streamed) = &mut self.streamed {
+            let prepare = streamed.prepare.clone();
+            streamed.prepare = Prepare(Arc::new(move |s| renumber(prepare.call(s)?)));
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datasets::{Arrays, ImageDataset};
+    use systole_base::{Literal, TensorType};
+
+    fn data(classes: &[&str], labels: &[i32]) -> TrainingData {
+        let images = Literal::zeros(TensorType::new(DType::U8, [labels.len(), 1, 1, 1]));
+        let arrays = Arrays { images, labels: Literal::from_slice([labels.len()], labels).unwrap() };
+        ImageDataset::new("pets", String::new(), classes, arrays.clone(), arrays).unwrap().into()
+    }
+
+    #[test]
+    fn labels_follow_the_names_of_classes() {
+        let known = ["ant", "cat", "dog"].map(String::from);
+        let labels = |d: &Dataset| {
+            d.iter().map(|s| s.unwrap().get("label").unwrap().get(0).as_i64()).collect::<Vec<_>>()
+        };
+        let mapped = data(&["dog", "cat"], &[0, 1, 1, 0]).with_classes(&known).unwrap();
+        assert_eq!((labels(&mapped.train), labels(&mapped.test)), (vec![2, 1, 1, 2], vec![2, 1, 1, 2]));
+        assert_eq!(mapped.class_names, known);
+        let e = data(&["cat", "fox", "wolf"], &[0]).with_classes(&known).unwrap_err().to_string();
+        assert!(e.contains("fox, wolf") && e.contains("ant, cat, dog"), "{e}");
+    }
+}
