@@ -95,6 +95,13 @@ pub const DATA: Knob = Knob {
     default: "",
     doc: "folder that holds data sets, one folder each (fashion-mnist, mnist)",
 };
+/// Largest picture.
+pub const PICTURE_LIMIT: Knob = Knob {
+    name: "SYSTOLE_PICTURE_LIMIT",
+    values: "BYTES|512MiB|4GiB",
+    default: "192MiB",
+    doc: "bytes of pixels that a picture of any format may have; larger ones are refused before they are unpacked",
+};
 /// Download cache.
 pub const CACHE: Knob = Knob {
     name: "SYSTOLE_CACHE",
@@ -126,9 +133,9 @@ pub const PARANOID: Knob = Knob {
 /// Default backend.
 pub const BACKEND: Knob = Knob {
     name: "SYSTOLE_BACKEND",
-    values: "auto|cpu|ref|tpu|cuda|pjrt",
+    values: "auto|cpu|ref|tpu|cuda|xla|pjrt",
     default: "auto",
-    doc: "what compiles and runs graphs (--device); ref is the slow reference interpreter, pjrt the plugin that SYSTOLE_PJRT_PLUGIN names",
+    doc: "what compiles and runs graphs (--device); ref is the slow reference interpreter, xla XLA on this processor, pjrt the plugin that SYSTOLE_PJRT_PLUGIN names",
 };
 
 /// A PJRT plugin to use.
@@ -143,7 +150,7 @@ pub const PJRT_OPTIONS: Knob = Knob {
     name: "SYSTOLE_PJRT_OPTIONS",
     values: "NAME=VALUE,…",
     default: "",
-    doc: "options that the PJRT plugin's devices are opened with, such as num_devices=8 for Systole's own or memory_fraction=0.5 for CUDA",
+    doc: "options that the PJRT plugin's devices are opened with, such as num_devices=8 for Systole's own, cpu_device_count=8 for XLA's on the processor or memory_fraction=0.5 for CUDA; --plugin-option adds to them",
 };
 /// A Python whose packages hold plugins.
 pub const PYTHON: Knob = Knob {
@@ -170,6 +177,7 @@ pub const KNOBS: &[Knob] = &[
     PYTHON,
     MEMORY_LIMIT,
     DATA,
+    PICTURE_LIMIT,
     CACHE,
     COMPILE_CACHE,
     GRACE,

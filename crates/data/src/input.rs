@@ -148,6 +148,14 @@ pub fn is_dir(path: impl AsRef<Path>) -> bool {
     }
 }
 
+/// Whether a link leads to a folder that it lies in, near or far: following it would never end.
+pub fn leads_back(link: impl AsRef<Path>) -> bool {
+    let link = link.as_ref();
+    let Ok(target) = fs::canonicalize(link) else { return true };
+    let here = |p: &Path| fs::canonicalize(if p.as_os_str().is_empty() { Path::new(".") } else { p });
+    link.ancestors().skip(1).any(|above| here(above).is_ok_and(|above| above.starts_with(&target)))
+}
+
 /// What a folder holds, sorted; hidden names are left out.
 ///
 /// # Errors

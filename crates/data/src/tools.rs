@@ -9,7 +9,9 @@ use crate::format::{idx, png};
 use crate::input::{self, Input, entries, is_dir};
 use crate::pipeline::{IteratorState, Options, Report, Watch, stages_of};
 use crate::sample::ElementSpec;
+use crate::source::arrays::{Rows, rows_of_npz};
 use crate::source::files::glob;
+use crate::source::table::Table;
 use crate::sync::lock;
 use crate::{Cardinality, Dataset, HostArray, ImageFolder, Position, Sample};
 use std::collections::BTreeMap;
@@ -35,12 +37,28 @@ pub struct Opened {
     pub classes: Vec<String>,
     /// The elements with pictures as the files have them, `ui8[n]`, where they are files of pictures.
     pub encoded: Option<Dataset>,
+    /// The columns, where they are tables.
+    pub table: Option<Arc<Table>>,
+    /// The elements to test on, where the file has such a part.
+    pub test: Option<Dataset>,
+    /// What is to be said of what was left out.
+    pub notes: Vec<String>,
 }
 
 impl Opened {
     /// A data set that was loaded otherwise.
     pub fn of(kind: &'static str, dataset: Dataset) -> Opened {
-        Opened { kind, files: Vec::new(), dataset, features: None, classes: Vec::new(), encoded: None }
+        Opened {
+            kind,
+            files: Vec::new(),
+            dataset,
+            features: None,
+            classes: Vec::new(),
+            encoded: None,
+            table: None,
+            test: None,
+            notes: Vec::new(),
+        }
     }
 }
 
@@ -96,12 +114,18 @@ pub fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Ope
     match start.as_slice() {
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => opened("NumPy array", Dataset::from_npy(first)?),
         [b'P', b'A', b'R', b'1', ..] => opened("Parquet", parquet(&files)?),
-        [b'P', b'K', 3, 4, ..] => opened("NumPy arrays", Dataset::from_npz(first)?),
+        [b'P', b'K', 3, 4, ..] => {
+            let Rows { train, test, classes, notes } = rows_of_npz(first)?;
+            Ok(Opened { test, classes, notes, ..opened("NumPy arrays", train)? })
+        }
         _ if start.len() > 262 && &start[257..262] == b"ustar" => {
             opened("WebDataset", Dataset::webdataset(files.clone()))
         }
         _ if ends(&[".tar", ".tgz"]) => opened("WebDataset", Dataset::webdataset(files.clone())),
-        _ if ends(&[".csv", ".tsv"]) => opened("CSV", csv(first, &files)?),
+        _ if ends(&[".csv", ".tsv"]) => {
+            let table = Arc::new(Table::read(&files)?);
+            Ok(Opened { table: Some(table.clone()), ..opened("CSV", table.dataset())? })
+        }
         _ if ends(&["-ubyte", ".idx"]) || start.starts_with(&[0, 0, 8]) => {
             let name = first.display().to_string();
             opened("IDX", Dataset::from_named_slices(name, [("value", idx::read(first)?)])?)
@@ -133,36 +157,11 @@ fn parquet(files: &[PathBuf]) -> Result<Dataset> {
 
 /// By the name, so that a damaged file is known for what it is; or by the first record.
 fn is_tfrecord(path: &Path) -> bool {
-    if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".tfrecord")) {
+    if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".tfrec")) {
         return true;
     }
     let reader = Reader::open(path, Compression::Auto, OnCorrupt::Fail);
     reader.is_ok_and(|mut r| matches!(r.next(), Some(Ok(_))))
-}
-
-/// All columns: whole numbers, fractions or text, whichever the first records read as.
-fn csv(first: &Path, files: &[PathBuf]) -> Result<Dataset> {
-    let separator = if first.to_string_lossy().contains(".tsv") { '\t' } else { ',' };
-    let mut lines =
-        Dataset::text_lines([first]).iter().take(1 + CSV_LOOKED_AT).map(|line| -> Result<Vec<String>> {
-            Ok(crate::format::csv::record(line?.text("line")?, separator).map_or(Vec::new(), |r| r.0))
-        });
-    let names = lines.next().transpose()?.unwrap_or_default();
-    let rows: Vec<Vec<String>> = lines.collect::<Result<_>>()?;
-    let columns = names.into_iter().enumerate().map(|(i, name)| {
-        let all = |reads: fn(&str) -> bool| {
-            rows.iter().all(|r| r.get(i).is_some_and(|v| reads(v.trim()))) && !rows.is_empty()
-        };
-        let dtype = match (all(|v| v.parse::<i64>().is_ok()), all(|v| v.parse::<f64>().is_ok())) {
-            (true, _) => DType::I64,
-            (_, true) => DType::F32,
-            _ => DType::U8,
-        };
-        let name = name.trim_start_matches('\u{feff}').trim().to_string();
-        crate::Column { name, dtype, default: None }
-    });
-    let options = crate::Csv { columns: columns.collect(), separator, header: true };
-    Ok(Dataset::csv_with(files.to_vec(), options))
 }
 
 fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
@@ -188,13 +187,10 @@ fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
 /// `train-00000-of-00008.tfrecord` → `train.features`.
 fn features_name(file: &Path) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let stem = name.split(".tfrecord").next().unwrap_or_default();
+    let stem = name.split(".tfrec").next().unwrap_or_default();
     let stem = stem.rsplit_once("-of-").and_then(|(s, _)| s.rsplit_once('-')).map_or(stem, |(s, _)| s);
     format!("{stem}.features")
 }
-
-/// Records of a CSV file that its columns' types are told by.
-const CSV_LOOKED_AT: usize = 1000;
 
 /// What data are, at a glance.
 #[derive(Clone, Debug)]
@@ -213,6 +209,8 @@ pub struct Inspection {
     pub features: Option<Features>,
     /// What the labels stand for.
     pub classes: Vec<String>,
+    /// What was left out.
+    pub notes: Vec<String>,
     /// The first elements, a line each.
     pub first: Vec<String>,
 }
@@ -232,6 +230,7 @@ pub fn inspect(opened: &Opened, n: usize) -> Result<Inspection> {
         spec: opened.dataset.element_spec()?,
         features: opened.features.clone(),
         classes: opened.classes.clone(),
+        notes: opened.notes.clone(),
         first: first.collect::<Result<_>>()?,
     })
 }
@@ -251,6 +250,7 @@ impl fmt::Display for Inspection {
         if !self.classes.is_empty() {
             writeln!(f, "classes: {}", self.classes.join(", "))?;
         }
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         writeln!(f, "element: {}", self.spec)?;
         self.first.iter().enumerate().try_for_each(|(i, line)| writeln!(f, "{i}: {line}"))
     }

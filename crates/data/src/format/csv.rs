@@ -36,6 +36,40 @@ pub fn record(text: &str, separator: char) -> Option<(Vec<String>, usize)> {
     Some((fields, text.len()))
 }
 
+/// Whether a cell says that there is no value. `nan` is none of these: it is a value that is not finite.
+pub fn is_missing(cell: &str) -> bool {
+    ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?"].contains(&cell.trim())
+}
+
+/// The value of a cell as a truth value.
+pub fn boolean(cell: &str) -> Option<bool> {
+    let cell = cell.trim();
+    let is = |word: &str| cell.eq_ignore_ascii_case(word);
+    (is("true") || is("false")).then(|| is("true"))
+}
+
+/// A number with a comma where English has a point: `3,25`.
+pub fn comma_number(cell: &str) -> Option<f64> {
+    let cell = cell.trim();
+    (!cell.contains('.') && cell.matches(',').count() == 1).then(|| cell.replace(',', ".").parse().ok())?
+}
+
+/// The names of the columns by a header: without blanks around them, nameless ones by their number, and no name twice
+/// (`a`, `a_1`), so that each column can be told.
+pub fn names(header: &[String]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::with_capacity(header.len());
+    for (i, field) in header.iter().enumerate() {
+        let name = match field.trim_start_matches('\u{feff}').trim() {
+            "" => i.to_string(),
+            name => name.to_string(),
+        };
+        let is_free = |n: &String| !all.contains(n) && (*n == name || header.iter().all(|h| h.trim() != n));
+        let unique = std::iter::once(name.clone()).chain((1..).map(|k| format!("{name}_{k}"))).find(is_free);
+        all.push(unique.unwrap_or(name));
+    }
+    all
+}
+
 /// A number of a field; the error names what is there instead.
 pub(crate) fn number<T: std::str::FromStr>(text: &str, kind: &str) -> Result<T> {
     text.trim().parse().map_err(|_| {
@@ -47,6 +81,20 @@ pub(crate) fn number<T: std::str::FromStr>(text: &str, kind: &str) -> Result<T> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_column_has_a_name_of_its_own() {
+        let of = |header: &str| names(&record(header, ',').unwrap().0).join("|");
+        assert_eq!(of("a, b ,label"), "a|b|label");
+        assert_eq!(of("a,a,a_1,a"), "a|a_2|a_1|a_3");
+        assert_eq!(of(",x,"), "0|x|2");
+        assert_eq!(
+            (comma_number("-1,5"), comma_number("1.5"), comma_number("1,2,3")),
+            (Some(-1.5), None, None)
+        );
+        assert_eq!((boolean(" True"), boolean("FALSE"), boolean("yes")), (Some(true), Some(false), None));
+        assert!(is_missing(" NA ") && is_missing("") && !is_missing("nan") && !is_missing("0"));
+    }
 
     #[test]
     fn quotes_separators_and_line_ends() {

@@ -8,6 +8,7 @@ mod encoder;
 mod huffman;
 mod idct;
 
+use super::limit::{is_too_large, most_bytes, too_large};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use zune_jpeg::JpegDecoder;
@@ -15,10 +16,6 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// Larger pictures are refused before they are unpacked: 192 Mi bytes of pixels, as 8,192 × 8,192 in colour.
-/// The fuzzer's are small: grey for want of data, they would take most of its time.
-#[allow(unexpected_cfgs)]
-const MAX_BYTES: usize = if cfg!(fuzzing) { 16 << 10 } else { 192 << 20 };
 /// Neither side may be longer.
 const MAX_SIDE: usize = 1 << 15;
 
@@ -35,10 +32,28 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
             .hint("open the picture elsewhere and save it again as JPEG or PNG")
     };
     // The end marker is the last thing of a whole file but for padding: a cut one would decode to grey below the cut.
-    if !bytes.windows(2).rev().any(|w| w == [0xff, 0xd9]) {
+    if !after_headers(bytes).windows(2).rev().any(|w| w == [0xff, 0xd9]) {
         return Err(wrong("the file is cut short: it has no end marker".into()));
     }
+    most_bytes()?;
     caught(|| decode(bytes)).map_err(wrong)
+}
+
+/// What follows the header of the first scan: a thumbnail before it has an end marker of its own.
+fn after_headers(bytes: &[u8]) -> &[u8] {
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    loop {
+        match *rest {
+            [0xff, 0xff, ..] => rest = &rest[1..],
+            [0xff, 0xda, ..] => return rest,
+            [0xff, _, high, low, ..] => match rest.get(2 + usize::from(u16::from_be_bytes([high, low]))..) {
+                Some(next) => rest = next,
+                None => return &[],
+            },
+            // No headers as they should be: the decoder says what is wrong with them.
+            _ => return rest,
+        }
+    }
 }
 
 /// The general decoder's authors call panics on damaged files defects; there are some.
@@ -88,7 +103,7 @@ fn decode(bytes: &[u8]) -> Result<Literal, String> {
 fn baseline(bytes: &[u8]) -> Option<Literal> {
     let frame = baseline::Frame::of(bytes)?;
     let size = [frame.height, frame.width, frame.channels()];
-    if frame.height > MAX_SIDE || frame.width > MAX_SIDE || size.iter().product::<usize>() > MAX_BYTES {
+    if frame.height > MAX_SIDE || frame.width > MAX_SIDE || is_too_large(size.iter().product()) {
         return None;
     }
     let mut out = Literal::unfilled(TensorType::new(DType::U8, size));
@@ -98,9 +113,9 @@ fn baseline(bytes: &[u8]) -> Option<Literal> {
 
 fn general(bytes: &[u8]) -> Result<Literal, String> {
     let (mut decoder, size) = headers(bytes)?;
-    if size.iter().product::<usize>() > MAX_BYTES {
+    if is_too_large(size.iter().product()) {
         let [h, w, _] = size;
-        return Err(format!("{w} × {h} pixels are too many: at most {MAX_BYTES} bytes are unpacked"));
+        return Err(format!("{w} × {h} pixels are too many: {}", too_large()));
     }
     let mut out = Literal::zeros(TensorType::new(DType::U8, size));
     decoder.decode_into(out.bytes_mut()).map_err(|e| format!("{e:?}"))?;
@@ -165,6 +180,21 @@ mod tests {
             // Between samples of colour the other one does not round as libjpeg does, which the test above is for.
             let far = if matches!(sampling, Some((2, _))) { 16 } else { 4 };
             assert!(most <= far && mean < 0.7, "{what}: up to {most} levels apart, {mean} on average");
+        }
+    }
+
+    #[test]
+    fn a_photo_is_cut_short_though_its_thumbnail_is_whole() {
+        for photo in [COLOUR, PROGRESSIVE] {
+            // An application segment with a whole picture in it, as cameras write it.
+            let length = (GREY.len() as u16 + 2).to_be_bytes();
+            let whole = [&photo[..2], &[0xff, 0xe1], &length, GREY, &photo[2..]].concat();
+            assert!(from_bytes("whole", &whole).unwrap() == from_bytes("plain", photo).unwrap());
+            for cut in [photo.len() - 2, photo.len() - 20, photo.len() / 2] {
+                let cut = &whole[..whole.len() - photo.len() + cut];
+                let e = from_bytes("thumb.jpg", cut).unwrap_err().to_string();
+                assert!(e.contains("thumb.jpg"), "{e}");
+            }
         }
     }
 

@@ -1,11 +1,13 @@
 //! File formats: bytes to arrays and back. Every lie of a file is an error with file, offset, expected and found.
 
+mod bmp;
 pub mod cifar;
 pub mod csv;
 pub mod example;
 mod exif;
 pub mod idx;
 pub mod jpeg;
+mod limit;
 pub mod npy;
 pub mod picture;
 pub mod png;

@@ -44,12 +44,70 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     parse(bytes).at(|| name.to_string())
 }
 
-fn parse(bytes: &[u8]) -> Result<Literal> {
-    let wrong = |why: &str| {
-        Error::new(ErrorKind::Data, "this is no whole .npy array")
-            .because(why)
-            .hint("save it again with numpy.save, allow_pickle=False")
+/// What an `.npy` file holds.
+pub enum Array {
+    /// Numbers or truth values.
+    Numbers(Literal),
+    /// Texts, and the array's shape.
+    Texts(Vec<String>, Vec<usize>),
+}
+
+/// Reads every array of an `.npz` file that can be read, in the file's order; the others with the reason why not.
+///
+/// # Errors
+/// When the file cannot be read, or is no whole archive.
+pub fn read_npz_each(path: impl AsRef<Path>) -> Result<Vec<(String, Result<Array>)>> {
+    let path = path.as_ref();
+    let bytes = input::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    let name = path.display().to_string();
+    let array = |(entry, data): (String, Vec<u8>)| {
+        let read = texts(&data).map_or_else(|| from_bytes(&name, &data).map(Array::Numbers), Ok);
+        (entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), read)
     };
+    Ok(zip::entries(&bytes).at(|| name.clone())?.into_iter().map(array).collect())
+}
+
+/// The texts of an array of NumPy's types `U` (UCS-4) and `S` (bytes); none: it is of another type, or damaged.
+fn texts(bytes: &[u8]) -> Option<Array> {
+    let Header { descr, dims, data, .. } = split(bytes).ok()?;
+    let (order, kind) = descr.split_at_checked(1)?;
+    let (kind, length) = kind.split_at_checked(1)?;
+    let (length, count) = (length.parse::<usize>().ok()?, dims.iter().product::<usize>());
+    let size = length.checked_mul(if kind == "U" { 4 } else { 1 })?;
+    if !["U", "S"].contains(&kind) || size.checked_mul(count)? != data.len() {
+        return None;
+    }
+    let wide = |unit: &[u8; 4]| match order {
+        ">" => u32::from_be_bytes(*unit),
+        _ => u32::from_le_bytes(*unit),
+    };
+    let one = |i: usize| -> Option<String> {
+        let cell = &data[i * size..(i + 1) * size];
+        let text: String = match kind {
+            "U" => cell.as_chunks::<4>().0.iter().map(|u| char::from_u32(wide(u))).collect::<Option<_>>()?,
+            _ => String::from_utf8(cell.to_vec()).ok()?,
+        };
+        Some(text.trim_end_matches('\0').to_string())
+    };
+    let all = (0..count).map(one).collect::<Option<Vec<_>>>()?;
+    Some(Array::Texts(all, dims))
+}
+
+/// The parts of a file.
+struct Header<'a> {
+    descr: String,
+    is_fortran: bool,
+    dims: Vec<usize>,
+    data: &'a [u8],
+}
+
+fn wrong(why: &str) -> Error {
+    Error::new(ErrorKind::Data, "this is no whole .npy array")
+        .because(why)
+        .hint("save it again with numpy.save, allow_pickle=False")
+}
+
+fn split(bytes: &[u8]) -> Result<Header<'_>> {
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("it does not begin with \\x93NUMPY"))?;
     let (len, start) = match rest {
         [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 4),
@@ -60,15 +118,19 @@ fn parse(bytes: &[u8]) -> Result<Literal> {
         rest.get(start..).and_then(|r| r.get(..len)).ok_or_else(|| wrong("it ends within its header"))?;
     let header = std::str::from_utf8(header).map_err(|_| wrong("its header is no text"))?;
     let (descr, is_fortran, dims) = header_of(header).ok_or_else(|| wrong("its header cannot be read"))?;
+    Ok(Header { descr, is_fortran, dims, data: &rest[start + len..] })
+}
+
+fn parse(bytes: &[u8]) -> Result<Literal> {
+    let Header { descr, is_fortran, dims, data } = split(bytes)?;
     let (dtype, is_big) = dtype_of(&descr).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("arrays of NumPy's type {descr:?} are not offered"))
             .hint("convert it to bool, an integer, float16, float32 or float64")
     })?;
     let ty = TensorType::new(dtype, dims);
-    let data = &rest[start + len..];
     let expected = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
     if expected != Some(data.len()) {
-        return Err(wrong("").because(format!("its header says {ty}, and {} bytes follow", data.len())));
+        return Err(wrong(&format!("its header says {ty}, and {} bytes follow", data.len())));
     }
     let mut x = Literal::from_bytes(ty, data)?;
     if is_big {

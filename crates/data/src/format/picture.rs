@@ -1,6 +1,6 @@
 //! Pictures of any format that is read, told by their first bytes; those of other formats are told by name.
 
-use super::{exif, jpeg, png};
+use super::{bmp, exif, jpeg, png};
 use crate::HostArray;
 use crate::input::{self, Input};
 use std::io::Read;
@@ -9,7 +9,7 @@ use systole_base::{Error, ErrorKind, Literal, Result};
 
 /// Whether these first bytes (8 are enough) begin a picture that can be read.
 pub fn is_picture(start: &[u8]) -> bool {
-    is_jpeg(start) || start.starts_with(b"\x89PNG\r\n\x1a\n")
+    is_jpeg(start) || start.starts_with(b"\x89PNG\r\n\x1a\n") || bmp::is_bmp(start)
 }
 
 fn is_jpeg(start: &[u8]) -> bool {
@@ -20,10 +20,9 @@ fn is_jpeg(start: &[u8]) -> bool {
 const HEADERS: u64 = 1 << 20;
 
 /// Formats of pictures that are not read: where their mark stands, the mark, the name.
-const OTHERS: [(usize, &[u8], &str); 13] = [
+const OTHERS: [(usize, &[u8], &str); 12] = [
     (0, b"GIF8", "GIF"),
     (8, b"WEBP", "WebP"),
-    (0, b"BM", "BMP"),
     (0, b"II*\0", "TIFF"),
     (0, b"MM\0*", "TIFF"),
     (4, b"ftyphei", "HEIC"),
@@ -43,27 +42,33 @@ pub fn other_format(start: &[u8]) -> Option<&'static str> {
     OTHERS.iter().find(begins).map(|(_, _, name)| *name)
 }
 
-/// Reads a JPEG or PNG from memory: `→ ui8[H, W, C]`, 1 to 4 channels. `name` stands for the file in messages.
+/// Reads a JPEG, PNG or BMP from memory: `→ ui8[H, W, C]`, 1 to 4 channels. `name` stands for the file in messages. A photo is
+/// turned the way up that its EXIF block says, wherever its bytes come from; TensorFlow does not look at that.
 ///
 /// # Errors
-/// When it is neither, is damaged or cut, or too large.
+/// When it is none of these, is damaged or cut, or too large.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
-    match is_picture(bytes) {
-        true if is_jpeg(bytes) => jpeg::from_bytes(name, bytes),
-        true => png::from_bytes(name, bytes),
-        false => Err(not_read(name, bytes)),
+    let picture = match is_picture(bytes) {
+        true if is_jpeg(bytes) => jpeg::from_bytes(name, bytes)?,
+        true if bmp::is_bmp(bytes) => bmp::from_bytes(name, bytes)?,
+        true => png::from_bytes(name, bytes)?,
+        false => return Err(not_read(name, bytes)),
+    };
+    match exif::orientation(bytes) {
+        1 => Ok(picture),
+        turned => exif::upright(HostArray::from(picture), turned).into_literal(),
     }
 }
 
 fn not_read(name: &str, bytes: &[u8]) -> Error {
     let is = other_format(bytes).map_or("no picture".to_string(), |format| format!("a {format} file"));
-    Error::new(ErrorKind::Data, format!("this is {is}: only JPEG and PNG are read"))
+    Error::new(ErrorKind::Data, format!("this is {is}: only JPEG, PNG and BMP are read"))
         .at(name)
         .because(format!("it begins with {:02x?}", &bytes[..bytes.len().min(8)]))
         .hint("open it elsewhere and save it as JPEG or PNG")
 }
 
-/// Height, width and channels of a picture file, without unpacking it.
+/// Height, width and channels of a picture file as [`read`] gives it, without unpacking it.
 ///
 /// # Errors
 /// As [`read`], but for damage after the header.
@@ -73,15 +78,17 @@ pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
     let read = Input::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
     read.map_err(|e| Error::io("cannot read", path, e))?;
     let name = path.display().to_string();
-    match is_picture(&bytes) {
-        true if is_jpeg(&bytes) => jpeg::size(&name, &bytes),
-        true => png::size(&name, &bytes),
-        false => Err(not_read(&name, &bytes)),
-    }
+    let [height, width, channels] = match is_picture(&bytes) {
+        true if is_jpeg(&bytes) => jpeg::size(&name, &bytes)?,
+        true if bmp::is_bmp(&bytes) => bmp::size(&name, &bytes)?,
+        true => png::size(&name, &bytes)?,
+        false => return Err(not_read(&name, &bytes)),
+    };
+    let lies = exif::orientation(&bytes) >= 5;
+    Ok(if lies { [width, height, channels] } else { [height, width, channels] })
 }
 
-/// Reads a JPEG or PNG file. A photo is turned the way up that its EXIF block says, which [`from_bytes`] and TensorFlow
-/// do not look at.
+/// Reads a JPEG, PNG or BMP file.
 ///
 /// # Errors
 /// As [`from_bytes`]; `Io` when the file cannot be read.
@@ -92,11 +99,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     if bytes.is_empty() {
         return Err(Error::new(ErrorKind::Data, "the picture is empty").at(path.display().to_string()));
     }
-    let picture = from_bytes(&path.display().to_string(), &bytes)?;
-    match exif::orientation(&bytes) {
-        1 => Ok(picture),
-        turned => exif::upright(HostArray::from(picture), turned).into_literal(),
-    }
+    from_bytes(&path.display().to_string(), &bytes)
 }
 
 #[cfg(test)]

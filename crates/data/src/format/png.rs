@@ -1,20 +1,18 @@
 //! PNG pictures to `u8[H, W, C]` and grey arrays to PNG, through the `png` crate, with bounded memory.
 
+use super::limit::{most_bytes, too_large};
 use crate::disk::{Disk, write_atomically};
 use png::{BitDepth, ColorType, Decoder, DecodingError, Encoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 use std::path::Path;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 
-/// Larger pictures are refused before they are unpacked: 64 Mi bytes of pixels, as 8,192 × 8,192 grey.
-const MAX_BYTES: usize = 64 << 20;
-
 /// Reads a PNG file: `→ u8[H, W, C]` with 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGB, alpha) channels.
 ///
 /// Palettes become colours, 1, 2 and 4 bits are scaled to 8, 16 bits keep the upper 8.
 ///
 /// # Errors
-/// `Io` when the file cannot be read; `Data` when it is no PNG, is damaged or cut, or is larger than 64 Mi pixels.
+/// `Io` when the file cannot be read; `Data` when it is no PNG, is damaged or cut, or is larger than the knob `SYSTOLE_PICTURE_LIMIT` says.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
     let bytes = crate::input::read(path)
@@ -27,10 +25,11 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let wrong = |e| damaged(name, e);
     let mut reader = headers(bytes).map_err(wrong)?;
     let (width, height) = reader.info().size();
-    let size = reader.output_buffer_size().filter(|&n| n <= MAX_BYTES).ok_or_else(|| {
+    let most = most_bytes()?;
+    let size = reader.output_buffer_size().filter(|&n| n <= most).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("the picture is too large: {width} × {height} pixels"))
             .at(name)
-            .because(format!("at most {MAX_BYTES} bytes of pixels are unpacked"))
+            .because(too_large())
             .hint("make it smaller")
     })?;
     let mut pixels = vec![0; size];
@@ -52,7 +51,10 @@ pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
 }
 
 fn headers(bytes: &[u8]) -> Result<Reader<Cursor<&[u8]>>, DecodingError> {
-    let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: 2 * MAX_BYTES });
+    let mut decoder = Decoder::new_with_limits(
+        Cursor::new(bytes),
+        Limits { bytes: most_bytes().unwrap_or(0).saturating_mul(2) },
+    );
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     decoder.read_info()
 }
@@ -159,6 +161,17 @@ mod tests {
             }
         }
         assert!(from_bytes("text", b"hello").unwrap_err().to_string().contains("PNG"));
+    }
+
+    #[test]
+    fn a_photo_of_24_million_pixels_is_read() {
+        let (w, h) = (6000, 4000);
+        let mut out = Vec::new();
+        let mut encoder = Encoder::new(&mut out, w, h);
+        encoder.set_color(ColorType::Rgba);
+        encoder.set_compression(png::Compression::Fast);
+        encoder.write_header().unwrap().write_image_data(&vec![7; (w * h * 4) as usize]).unwrap();
+        assert_eq!(from_bytes("photo", &out).unwrap().shape().dims(), [4000, 6000, 4]);
     }
 
     #[test]

@@ -17,6 +17,12 @@ impl HostArray {
         self.then(|x| rgb(&x))
     }
 
+    /// `x: T[H, W, 2 or 4] → T[H, W, 1 or 3]`: what is seen of grey or colours with alpha on a grey ground, from 0 (black)
+    /// to 1 (white); pictures without alpha stay as they are.
+    pub fn on_ground(self, ground: f64) -> HostArray {
+        self.then(|x| on_ground(&x, ground as f32))
+    }
+
     /// Every value and `delta` more (in 0..1).
     pub fn adjust_brightness(self, delta: f64) -> HostArray {
         self.toned("adjust_brightness", move |values, _| values.iter_mut().for_each(|v| *v += delta as f32))
@@ -180,6 +186,20 @@ fn rgb(x: &Literal) -> Result<Literal> {
     stored(x, [h, w, 3], &done)
 }
 
+fn on_ground(x: &Literal, ground: f32) -> Result<Literal> {
+    let [h, w, c] = dims(x, "on_ground")?;
+    if c % 2 == 1 {
+        return Ok(x.clone());
+    }
+    let full = full(x)?;
+    let seen = |p: &[f32]| {
+        let alpha = p[c - 1] / full;
+        (0..c - 1).map(|k| p[k] * alpha + ground * full * (1.0 - alpha)).collect::<Vec<_>>()
+    };
+    let done: Vec<f32> = x.to_f32s().chunks_exact(c).flat_map(seen).collect();
+    stored(x, [h, w, c - 1], &done)
+}
+
 /// What an opaque pixel has as alpha. Errors when there are not 1 to 4 channels.
 fn full(x: &Literal) -> Result<f32> {
     let c = x.shape()[2];
@@ -249,6 +269,8 @@ mod tests {
         let alpha = || HostArray::from(Literal::from_slice([1, 2, 2], &[200u8, 255, 200, 0]).unwrap());
         assert_eq!(alpha().rgb_to_grayscale().into_literal().unwrap().bytes(), [200, 0]);
         assert_eq!(alpha().to_rgb().into_literal().unwrap().bytes(), [200, 200, 200, 0, 0, 0]);
+        assert_eq!(alpha().on_ground(1.0).into_literal().unwrap().bytes(), [200, 255]);
+        assert_eq!(alpha().on_ground(0.0).into_literal().unwrap().bytes(), [200, 0]);
         let five = || HostArray::from(Literal::from_slice([1, 1, 5], &[0u8; 5]).unwrap());
         assert!(five().rgb_to_grayscale().get().is_err() && five().to_rgb().get().is_err());
         assert!(alpha().adjust_hue(0.1).get().unwrap_err().to_string().contains("RGB"));

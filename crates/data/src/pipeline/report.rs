@@ -6,10 +6,15 @@ use super::run::Run;
 use super::watch::Watch;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 /// Below this share of the time the taker did not really wait.
 const NO_WAIT: f64 = 0.05;
+/// From this share on its data are what bounds it, whether anything helps or not.
+const BOUND: f64 = 0.2;
+/// Threads that work for this share of the time have no more to give.
+const BUSY: f64 = 0.9;
 
 /// What the stages of a run did. Shown as lines of text.
 #[derive(Clone, Debug)]
@@ -26,6 +31,8 @@ pub struct Report {
     pub ram_peak: usize,
     /// Threads that tuned stages may use.
     pub core_budget: usize,
+    /// Cores that the machine has for this process.
+    pub cores: usize,
     /// Stages with their own time, sources first. Empty unless [`crate::Options::measure`] is set.
     pub stages: Vec<StageReport>,
     /// Stages that compute ahead.
@@ -91,6 +98,7 @@ impl Report {
             ram_budget: run.budget().limit(),
             ram_peak: run.budget().peak(),
             core_budget: run.tuner().cores(),
+            cores: available_parallelism().map_or(1, usize::from),
             stages,
             queues,
             notes: run.notes(),
@@ -103,36 +111,69 @@ impl Report {
         self.stages.iter().max_by_key(|s| s.time)
     }
 
-    /// Whether the consumer waited for data, why, and what helps. `share`: of its time that it waited.
+    /// Whether the consumer waited for data, why, and what a program can do, where that helps. `share`: of its time that
+    /// it waited.
     pub fn verdict(&self, share: f64) -> String {
-        if share < NO_WAIT {
-            return format!("compute-bound: {:.1} % of the time went to waiting for data", 100.0 * share);
+        match self.remedy().filter(|_| share >= NO_WAIT) {
+            Some(remedy) => format!("input-bound: {}; {remedy}", self.waiting(share)),
+            None => self.finding(share),
         }
+    }
+
+    /// Whether the consumer waited for data, and where the time went.
+    pub fn finding(&self, share: f64) -> String {
+        match share {
+            s if s < NO_WAIT => format!("compute-bound: {}", went_to_waiting(share)),
+            s if s < BOUND => format!("mostly compute-bound: {}", self.waiting(share)),
+            _ => format!("input-bound: {}", self.waiting(share)),
+        }
+    }
+
+    fn waiting(&self, share: f64) -> String {
         let slow = match self.slowest() {
             Some(stage) => format!("; the slowest stage is {}", stage.label),
             None => String::new(),
         };
-        format!(
-            "input-bound: {:.1} % of the time went to waiting for data{slow}; {}",
-            100.0 * share,
-            self.remedy()
-        )
+        format!("{}{slow}", went_to_waiting(share))
     }
 
-    fn remedy(&self) -> String {
+    /// What a program can change so that less waiting is to be expected; `None` where that is not known.
+    pub fn remedy(&self) -> Option<String> {
         if self.queues.is_empty() {
-            return "end the pipeline with prefetch(AUTOTUNE)".into();
+            return Some(
+                "use map_parallel(f, AUTOTUNE) for slow maps, and end the pipeline with prefetch(AUTOTUNE)"
+                    .into(),
+            );
         }
-        if let Some(q) = self.queues.iter().find(|q| q.short_of_memory > 0) {
-            return format!("{} was held back by the memory budget: raise ram_budget", q.label);
+        let idle =
+            |q: &&QueueReport| q.busy.as_secs_f64() < BUSY * q.threads as f64 * self.elapsed.as_secs_f64();
+        if let Some(q) = self.queues.iter().filter(|q| q.short_of_memory > 0).find(idle) {
+            let budget = self.ram_budget >> 20;
+            return Some(format!(
+                "{} was held back by the memory budget: raise Options::ram_budget above {budget} MiB",
+                q.label
+            ));
         }
-        let threads: usize = self.queues.iter().map(|q| q.threads).sum();
-        if threads < self.core_budget {
-            return "use map_parallel(f, AUTOTUNE) for the slow stage".into();
+        if self.core_budget > 1 && self.slowest().is_some_and(|s| s.label == "map" && self.is_most(s)) {
+            return Some("use map_parallel(f, AUTOTUNE) for it".into());
         }
-        "all threads that the core budget allows are busy: raise core_budget, or cache what can be kept"
-            .into()
+        let auto: Vec<&QueueReport> = self.queues.iter().filter(|q| q.tuned && q.threads > 0).collect();
+        let works = auto.iter().any(|q| !idle(q) && q.threads >= self.core_budget);
+        (works && self.core_budget + 1 < self.cores).then(|| {
+            format!("raise Options::core_budget above {}: there are {} cores", self.core_budget, self.cores)
+        })
     }
+
+    /// Whether a stage takes more time than all others together.
+    fn is_most(&self, stage: &StageReport) -> bool {
+        let all: Duration = self.stages.iter().map(|s| s.time).sum();
+        2 * stage.time > all
+    }
+}
+
+/// `10.0 % of the time went to waiting for data`
+fn went_to_waiting(share: f64) -> String {
+    format!("{:.1} % of the time went to waiting for data", 100.0 * share)
 }
 
 impl QueueReport {
@@ -196,5 +237,102 @@ impl fmt::Display for Report {
             q.reasons.iter().try_for_each(|r| writeln!(f, "  {r}"))?;
         }
         self.notes.iter().try_for_each(|n| writeln!(f, "{n}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AUTOTUNE, Dataset, Options, Sample};
+    use std::thread::sleep;
+    use std::time::Instant;
+    use systole_base::Literal;
+
+    fn numbers(n: i32) -> Dataset {
+        let values: Vec<i32> = (0..n).collect();
+        Dataset::from_tensor_slices([("x", Literal::from_slice([values.len()], &values).unwrap())]).unwrap()
+    }
+
+    fn slow(ms: u64) -> impl Fn(Sample) -> Sample + Send + Sync + Clone + 'static {
+        move |s| {
+            sleep(Duration::from_millis(ms));
+            s
+        }
+    }
+
+    /// The share of waiting of a taker that works on each element for so long, in bursts, and what the run says.
+    fn taken(data: &Dataset, work: Duration, burst: usize) -> (f64, Report) {
+        let data = data.with_options(Options { measure: Some(1), ..Options::default() });
+        let (mut waited, began) = (Duration::ZERO, Instant::now());
+        let mut elements = data.iter();
+        for i in 1.. {
+            let asked = Instant::now();
+            if elements.next().is_none() {
+                break;
+            }
+            waited += asked.elapsed();
+            if i % burst == 0 {
+                sleep(work * burst as u32);
+            }
+        }
+        (waited.as_secs_f64() / began.elapsed().as_secs_f64(), elements.report())
+    }
+
+    /// Less than two thirds: what helps shows on a busy machine too.
+    fn less(after: f64, before: f64) {
+        assert!(after < before * 0.66, "{before} of the time was waiting, then {after}");
+    }
+
+    const WORK: Duration = Duration::from_millis(4);
+
+    #[test]
+    fn making_elements_ahead_is_told_where_none_are_and_helps() {
+        let (before, report) = taken(&numbers(60).map(slow(4)), WORK, 1);
+        let told = report.verdict(before);
+        assert!(told.contains("input-bound") && told.contains("prefetch(AUTOTUNE)"), "{told}");
+        less(taken(&numbers(60).map(slow(4)).prefetch(AUTOTUNE), WORK, 1).0, before);
+    }
+
+    #[test]
+    fn a_parallel_map_is_told_where_one_is_slow_and_helps() {
+        let cores = Options { core_budget: Some(6), ..Options::default() };
+        let (before, report) =
+            taken(&numbers(100).map(slow(8)).prefetch(2).with_options(cores.clone()), WORK / 4, 1);
+        let told = report.verdict(before);
+        assert!(told.contains("use map_parallel(f, AUTOTUNE)"), "{told}");
+        let parallel = numbers(100).map_parallel(slow(8), AUTOTUNE).prefetch(2).with_options(cores);
+        less(taken(&parallel, WORK / 4, 1).0, before);
+    }
+
+    #[test]
+    fn the_core_budget_is_told_where_cores_are_left_and_helps() {
+        let data = numbers(120).map_parallel(slow(8), AUTOTUNE);
+        let with = |n| data.with_options(Options { core_budget: Some(n), ..Options::default() });
+        let (before, mut report) = taken(&with(1), WORK / 2, 1);
+        report.cores = 8;
+        let told = report.verdict(before);
+        assert!(told.contains("Options::core_budget above 1"), "{told}");
+        less(taken(&with(6), WORK / 2, 1).0, before);
+        // Where the budget is all that the machine has, nothing is known to help, and nothing is told.
+        report.cores = 2;
+        let told = report.verdict(before);
+        assert!(told.starts_with("input-bound") && told.ends_with("is map_parallel(AUTOTUNE)"), "{told}");
+        let told = report.verdict(0.1);
+        assert!(told.starts_with("mostly compute-bound: 10.0 %") && !told.contains("raise"), "{told}");
+    }
+
+    #[test]
+    fn the_memory_budget_is_told_where_it_holds_back_and_helps() {
+        let big = |s: Sample| {
+            sleep(Duration::from_millis(2));
+            s.with("y", Literal::from_slice([1 << 18], &vec![1i32; 1 << 18]).unwrap())
+        };
+        let data = numbers(96).map(big).prefetch(16);
+        let with =
+            |mib: usize| data.with_options(Options { ram_budget: Some(mib << 20), ..Options::default() });
+        let (before, report) = taken(&with(3), WORK, 16);
+        let told = report.verdict(before);
+        assert!(told.contains("Options::ram_budget above 3 MiB"), "{told}");
+        less(taken(&with(64), WORK, 16).0, before);
     }
 }

@@ -3,7 +3,9 @@
 use crate::Dataset;
 use crate::format::npy;
 use std::path::Path;
-use systole_base::Result;
+#[cfg(test)]
+use systole_base::{DType, Error, ErrorKind, TensorType};
+use systole_base::{Literal, Result};
 
 impl Dataset {
     /// The rows of an `.npy` file: `value: T[…]` of an array `T[N, …]`.
@@ -25,10 +27,149 @@ impl Dataset {
     }
 }
 
+/// The arrays of an `.npz` file that belong together.
+pub(crate) struct Rows {
+    /// The elements, and where the file has a part for testing, those.
+    pub train: Dataset,
+    pub test: Option<Dataset>,
+    /// What the labels stand for, where an array says so.
+    pub classes: Vec<String>,
+    /// What is to be said of arrays that are left out.
+    pub notes: Vec<String>,
+}
+
+/// Arrays that name the classes.
+const CLASSES: [&str; 4] = ["class_names", "classes", "label_names", "target_names"];
+/// How names of arrays end, or begin, that belong to a part.
+const PARTS: [(&str, bool); 5] =
+    [("train", false), ("test", true), ("val", true), ("valid", true), ("validation", true)];
+
+/// The rows of an `.npz` file as it is found: arrays of another number of rows, and such as cannot be read, are left out.
+/// `x_train`, `y_train`, `x_test`, `y_test` are Keras's names for two parts.
+pub(crate) fn rows_of_npz(path: &Path) -> Result<Rows> {
+    let mut rows = Gathered::default();
+    for (name, array) in npy::read_npz_each(path)? {
+        rows.add(name, array)?;
+    }
+    rows.finish(path)
+}
+
+#[derive(Default)]
+struct Gathered {
+    train: Vec<(String, Literal)>,
+    test: Vec<(String, Literal)>,
+    classes: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Gathered {
+    fn add(&mut self, name: String, array: Result<npy::Array>) -> Result<()> {
+        let x = match array {
+            Ok(npy::Array::Numbers(x)) => x,
+            Ok(npy::Array::Texts(texts, _)) if CLASSES.contains(&name.as_str()) => {
+                self.classes = texts;
+                return Ok(());
+            }
+            Ok(npy::Array::Texts(texts, dims)) if dims.len() == 1 => padded(&texts)?,
+            Ok(npy::Array::Texts(..)) => {
+                self.notes
+                    .push(format!("the array `{name}` is left out: it holds texts in several dimensions"));
+                return Ok(());
+            }
+            Err(e) => {
+                self.notes.push(format!("the array `{name}` is left out: {}", e.what()));
+                return Ok(());
+            }
+        };
+        let (name, is_test) = part_of(&name);
+        let part = if is_test { &mut self.test } else { &mut self.train };
+        part.push((name, x));
+        Ok(())
+    }
+
+    fn finish(mut self, path: &Path) -> Result<Rows> {
+        let source = path.display().to_string();
+        let whole = |all: Vec<(String, Literal)>, part: &str, notes: &mut Vec<String>| {
+            let rows = count(&all);
+            let (kept, others): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|(_, x)| x.shape().first().copied() == rows);
+            notes.extend(others.iter().map(|(name, x)| {
+                let rows = rows.unwrap_or(0);
+                format!("the array `{name}`{part} is left out: it is {}, others have {rows} rows", x.ty())
+            }));
+            Dataset::from_named_slices(source.clone(), kept)
+        };
+        if self.train.is_empty() && !self.test.is_empty() {
+            std::mem::swap(&mut self.train, &mut self.test);
+        }
+        let train = whole(self.train, "", &mut self.notes)?;
+        let test = match self.test.is_empty() {
+            true => None,
+            false => Some(whole(self.test, " for testing", &mut self.notes)?),
+        };
+        Ok(Rows { train, test, classes: self.classes, notes: self.notes })
+    }
+}
+
+/// The name without the word for a part, and whether that is one to test on.
+fn part_of(name: &str) -> (String, bool) {
+    for (word, is_test) in PARTS {
+        let cut = name.strip_suffix(word).and_then(|n| n.strip_suffix('_'));
+        let cut = cut.or_else(|| name.strip_prefix(word).and_then(|n| n.strip_prefix('_')));
+        if let Some(rest) = cut.filter(|rest| !rest.is_empty()) {
+            return (rest.to_string(), is_test);
+        }
+    }
+    (name.to_string(), false)
+}
+
+/// The number of rows that most arrays have, of equally many the largest.
+fn count(all: &[(String, Literal)]) -> Option<usize> {
+    let rows: Vec<usize> = all.iter().filter_map(|(_, x)| x.shape().first().copied()).collect();
+    rows.iter().copied().max_by_key(|n| (rows.iter().filter(|m| *m == n).count(), *n))
+}
+
+/// Texts as rows of bytes: `ui8[N, longest]`, padded with zeros as NumPy does.
+fn padded(texts: &[String]) -> Result<Literal> {
+    let longest = texts.iter().map(String::len).max().unwrap_or(0).max(1);
+    let mut bytes = vec![0; longest * texts.len()];
+    for (row, text) in bytes.chunks_exact_mut(longest).zip(texts) {
+        row[..text.len()].copy_from_slice(text.as_bytes());
+    }
+    Literal::from_slice([texts.len(), longest], &bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_base::Literal;
+
+    #[test]
+    fn parts_are_told_by_keras_names() {
+        assert_eq!(part_of("x_train"), ("x".into(), false));
+        assert_eq!(part_of("y_test"), ("y".into(), true));
+        assert_eq!(part_of("val_labels"), ("labels".into(), true));
+        assert_eq!(part_of("test"), ("test".into(), false));
+        assert_eq!(part_of("latest"), ("latest".into(), false));
+    }
+
+    #[test]
+    fn arrays_of_other_sizes_are_left_out_and_told() {
+        let mut rows = Gathered::default();
+        let floats =
+            |dims: &[usize]| Ok(npy::Array::Numbers(Literal::zeros(TensorType::new(DType::F32, dims))));
+        rows.add("x_train".into(), floats(&[5, 2])).unwrap();
+        rows.add("mean".into(), floats(&[2])).unwrap();
+        rows.add("seed".into(), floats(&[])).unwrap();
+        let texts: Vec<String> = ["no", "yes", "no", "no", "yes"].map(String::from).to_vec();
+        rows.add("y_train".into(), Ok(npy::Array::Texts(texts, vec![5]))).unwrap();
+        rows.add("x_test".into(), floats(&[3, 2])).unwrap();
+        rows.add("class_names".into(), Ok(npy::Array::Texts(vec!["a".into()], vec![1]))).unwrap();
+        rows.add("object".into(), Err(Error::new(ErrorKind::Data, "arrays of type O"))).unwrap();
+        let rows = rows.finish(Path::new("a.npz")).unwrap();
+        assert_eq!(rows.train.element_spec().unwrap().to_string(), "x: f32[2], y: ui8[3]");
+        assert_eq!(rows.test.unwrap().iter().count(), 3);
+        assert_eq!((rows.classes.len(), rows.notes.len()), (1, 3), "{:?}", rows.notes);
+    }
 
     #[test]
     fn rows_of_files() {

@@ -1,6 +1,6 @@
 //! `list_files`: the paths that match patterns, as `path: ui8[n]`, sorted; a shuffle below gives them a random order.
 
-use crate::input::{Entry, entries, is_dir, is_file, is_remote};
+use crate::input::{Entry, entries, is_dir, is_file, is_remote, leads_back};
 use crate::pipeline::{Access, Cardinality, Run, Stage};
 use crate::sample::{Origin, Sample};
 use crate::{Dataset, HostArray};
@@ -76,6 +76,10 @@ pub(crate) fn path_text(path: &Path) -> Result<&str> {
 
 /// The files that match a pattern, sorted.
 pub(crate) fn glob(pattern: &str) -> Result<Vec<PathBuf>> {
+    // A file may be named like a pattern: `data[1].csv`.
+    if pattern.contains(['*', '?', '[']) && is_file(pattern) {
+        return Ok(vec![pattern.into()]);
+    }
     let (root, below) = root_of(pattern);
     let parts: Vec<&str> = below.split('/').filter(|p| !p.is_empty()).collect();
     let mut found = Vec::new();
@@ -124,7 +128,7 @@ fn expand(dir: PathBuf, parts: &[&str], found: &mut Vec<PathBuf>) -> Result<()> 
     }
     for Entry { path, name, is_dir, is_link } in entries(&dir)? {
         if *part == "**" {
-            if is_dir && !is_link {
+            if is_dir && !(is_link && leads_back(&path)) {
                 expand(path, parts, found)?;
             }
         } else if matches(part.as_bytes(), name.as_bytes()) {
@@ -244,6 +248,9 @@ mod tests {
         assert_eq!(list("*/*.txt"), ["a/1.txt", "a/3.txt", "b/2.txt"]);
         assert_eq!(list("**/*.txt"), ["a/1.txt", "a/3.txt", "a/deep/4.txt", "b/2.txt"]);
         assert_eq!(list("5.png"), ["5.png"]);
+        std::fs::write(dir.join("b/2[1].txt"), "").unwrap();
+        assert_eq!(list("b/2[1].txt"), ["b/2[1].txt"], "a name that looks like a pattern");
+        std::fs::remove_file(dir.join("b/2[1].txt")).unwrap();
         assert!(Dataset::list_files(&format!("{}/*.jpg", dir.display())).is_err());
         let shuffled = Dataset::list_files_shuffled(&format!("{}/**/*", dir.display()), 3).unwrap();
         let order = |epoch| {
@@ -253,6 +260,14 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert!(order(0).len() == 5 && order(0) == order(0) && (1..9).any(|e| order(e) != order(0)));
+        #[cfg(unix)]
+        {
+            let link = |to: &str, at: &str| std::os::unix::fs::symlink(dir.join(to), dir.join(at)).unwrap();
+            link("b", "a/deep/linked");
+            link("a", "a/deep/back");
+            let all = ["a/1.txt", "a/3.txt", "a/deep/4.txt", "a/deep/linked/2.txt", "b/2.txt"];
+            assert_eq!(list("**/*.txt"), all);
+        }
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::files::path_text;
 use crate::format::picture;
-use crate::input::{self, Entry, Input, entries};
+use crate::input::{self, Entry, Input, entries, leads_back};
 use crate::pipeline::{Access, Cardinality, Run, Stage};
 use crate::sample::{Origin, Sample};
 use crate::{Dataset, HostArray};
@@ -24,6 +24,8 @@ pub struct ImageFolder {
     pub pictures: Arc<Vec<(PathBuf, i32)>>,
     /// Files that are no pictures.
     pub left_out: Vec<PathBuf>,
+    /// Folders without pictures, which are no classes.
+    pub empty: Vec<String>,
 }
 
 impl ImageFolder {
@@ -34,14 +36,21 @@ impl ImageFolder {
     /// When the folder cannot be read, has no folders in it, or no pictures.
     pub fn open(dir: impl AsRef<Path>) -> Result<ImageFolder> {
         let dir = dir.as_ref();
-        let mut found = ImageFolder { classes: Vec::new(), pictures: Arc::default(), left_out: Vec::new() };
+        let mut found = ImageFolder {
+            classes: Vec::new(),
+            pictures: Arc::default(),
+            left_out: Vec::new(),
+            empty: Vec::new(),
+        };
         let mut pictures = Vec::new();
         for Entry { path, name, is_dir, .. } in entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND) {
             if is_dir {
                 let before = pictures.len();
-                collect(&path, found.classes.len() as i32, &mut pictures, &mut found.left_out)?;
-                if pictures.len() > before {
-                    found.classes.push(name);
+                let class = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+                collect(&path, &class, found.classes.len() as i32, &mut pictures, &mut found.left_out)?;
+                match pictures.len() > before {
+                    true => found.classes.push(name),
+                    false => found.empty.push(name),
                 }
             } else {
                 found.left_out.push(path);
@@ -101,16 +110,19 @@ impl ImageFolder {
     }
 }
 
+/// Linked folders are read too, once: not those that lie in the class anyway, nor such as lead back.
 fn collect(
     dir: &Path,
+    class: &Path,
     label: i32,
     pictures: &mut Vec<(PathBuf, i32)>,
     left_out: &mut Vec<PathBuf>,
 ) -> Result<()> {
     for Entry { path, is_dir, is_link, .. } in entries(dir)? {
         if is_dir {
-            if !is_link {
-                collect(&path, label, pictures, left_out)?;
+            let is_here = || std::fs::canonicalize(&path).is_ok_and(|to| to.starts_with(class));
+            if !is_link || !(is_here() || leads_back(&path)) {
+                collect(&path, class, label, pictures, left_out)?;
             }
         } else if begins_as_picture(&path) {
             pictures.push((path, label));
@@ -228,6 +240,24 @@ mod tests {
         assert!(e.contains("cat/0.png"), "{e}");
         std::fs::remove_dir_all(&dir).unwrap();
         assert!(ImageFolder::open(&dir).is_err());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn linked_folders_are_read_once() {
+        let dir = folder("links");
+        let link = |to: &str, at: &str| std::os::unix::fs::symlink(dir.join(to), dir.join(at)).unwrap();
+        std::fs::create_dir_all(dir.join(".store/night")).unwrap();
+        std::fs::copy(dir.join("cat/0.png"), dir.join(".store/night/0.png")).unwrap();
+        link(".store/night", "cat/night");
+        link("cat/more", "cat/again");
+        link(".", "cat/root");
+        link("cat", "cat/more/back");
+        link("cat/0.png", "cat/alias.png");
+        let f = ImageFolder::open(&dir).unwrap();
+        let cats = f.pictures.iter().filter(|p| p.1 == 0).count();
+        assert_eq!((f.classes.len(), cats), (2, 7 + 1 + 1), "{:?}", f.pictures);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

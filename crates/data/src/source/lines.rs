@@ -2,11 +2,11 @@
 
 use crate::format::csv;
 use crate::input::Input;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Run, Stage, foreign};
+use crate::pipeline::{self, Cardinality, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt};
@@ -62,8 +62,30 @@ impl Dataset {
 
     /// [`Dataset::csv`] with every option.
     pub fn csv_with<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, options: Csv) -> Dataset {
-        Dataset::new(Lines { files: paths(files), label: "csv", shape: Shape::Csv(Arc::new(options)) })
+        Dataset::csv_written(files, options, Dialect::default())
     }
+
+    /// [`Dataset::csv_with`] of files that are written in a way of their own.
+    pub(super) fn csv_written<P: Into<PathBuf>>(
+        files: impl IntoIterator<Item = P>,
+        options: Csv,
+        dialect: Dialect,
+    ) -> Dataset {
+        Dataset::new(Lines {
+            files: paths(files),
+            label: "csv",
+            shape: Shape::Csv(Arc::new(options), dialect),
+        })
+    }
+}
+
+/// How cells are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dialect {
+    /// Numbers have a comma where English has a point.
+    pub decimal_comma: bool,
+    /// `NA` and its like are empty, and blanks around a cell do not count.
+    pub loose: bool,
 }
 
 fn paths<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Arc<Vec<PathBuf>> {
@@ -71,9 +93,9 @@ fn paths<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Arc<Vec<PathBu
 }
 
 #[derive(Clone)]
-enum Shape {
+pub(super) enum Shape {
     Lines,
-    Csv(Arc<Csv>),
+    Csv(Arc<Csv>, Dialect),
 }
 
 struct Lines {
@@ -94,7 +116,7 @@ impl Stage for Lines {
         Cardinality::Unknown
     }
 
-    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, _run: &Run) -> Result<Box<dyn pipeline::Cursor>> {
         let shape = self.shape.clone();
         Ok(Box::new(Reading { files: self.files.clone(), shape, at: 0, open: None }))
     }
@@ -108,13 +130,21 @@ struct Reading {
 }
 
 /// An open file: where the next record begins, and which one it is.
-struct TextFile {
+pub(super) struct TextFile {
     name: Arc<str>,
     input: Box<dyn Forward>,
     offset: u64,
     record: u64,
+    /// Lines that were read.
+    lines: u64,
+    /// The first line of the record that was read last, from 1.
+    begins: u64,
+    /// The byte at the end of a line: old Macs have a carriage return alone.
+    end: u8,
     /// For each column its place in a record.
     places: Vec<usize>,
+    /// How many fields a record has; 0: none was read yet.
+    width: usize,
 }
 
 /// Reads, and goes forward.
@@ -123,6 +153,12 @@ trait Forward: BufRead + Send {
 }
 
 impl Forward for BufReader<Input> {
+    fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.seek(SeekFrom::Current(bytes as i64)).map(drop)
+    }
+}
+
+impl Forward for Cursor<Vec<u8>> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         self.seek(SeekFrom::Current(bytes as i64)).map(drop)
     }
@@ -140,7 +176,8 @@ impl Reading {
             return Ok(true);
         }
         let Some(path) = self.files.get(self.at) else { return Ok(false) };
-        let opened = TextFile::open(path).and_then(|mut file| {
+        let is_table = matches!(self.shape, Shape::Csv(..));
+        let opened = TextFile::open(path, is_table).and_then(|mut file| {
             file.find_columns(&self.shape)?;
             Ok(file)
         });
@@ -155,7 +192,7 @@ impl Reading {
     }
 }
 
-impl Cursor for Reading {
+impl pipeline::Cursor for Reading {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             match self.open() {
@@ -180,12 +217,13 @@ impl Cursor for Reading {
     }
 
     fn save(&self) -> IteratorState {
-        let (offset, record) = self.open.as_ref().map_or((0, 0), |f| (f.offset, f.record));
-        IteratorState::at([self.at as u64, offset, record])
+        let (offset, record, lines) = self.open.as_ref().map_or((0, 0, 0), |f| (f.offset, f.record, f.lines));
+        IteratorState::at([self.at as u64, offset, record, lines])
     }
 
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        let [at, offset, record] = state.numbers[..] else { return Err(foreign()) };
+        // Positions of earlier versions do not count lines.
+        let [at, offset, record, ref lines @ ..] = state.numbers[..] else { return Err(foreign()) };
         self.at = usize::try_from(at).map_err(|_| foreign())?;
         if offset > 0 {
             self.open()?;
@@ -193,28 +231,39 @@ impl Cursor for Reading {
             let ahead = offset.checked_sub(file.offset).ok_or_else(foreign)?;
             file.input.forward(ahead).map_err(|e| Error::io("cannot read", &*file.name, e))?;
             (file.offset, file.record) = (offset, record);
+            file.lines = lines.first().copied().unwrap_or(file.lines);
         }
         Ok(())
     }
 }
 
 impl TextFile {
-    fn open(path: &PathBuf) -> Result<TextFile> {
+    /// A table may be UTF-16 and may have the line ends of old Macs; lines of text are read as they are.
+    pub(super) fn open(path: &PathBuf, is_table: bool) -> Result<TextFile> {
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the text file");
         let mut file = Input::open(path).map_err(wrong)?;
         let mut start = [0; 2];
         let n = file.read(&mut start).map_err(wrong)?;
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
-        let input: Box<dyn Forward> = match &start[..n] {
+        let mut input: Box<dyn Forward> = match &start[..n] {
             [0x1f, 0x8b] => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
+            [0xff, 0xfe] | [0xfe, 0xff] if is_table => Box::new(Cursor::new(utf16(path, file)?)),
             _ => Box::new(BufReader::with_capacity(1 << 16, file)),
         };
+        let ahead: &[u8] = if is_table { input.fill_buf().map_err(wrong)? } else { &[] };
+        let end = if ahead.contains(&b'\r') && !ahead.contains(&b'\n') { b'\r' } else { b'\n' };
+        let mark = if ahead.starts_with("\u{feff}".as_bytes()) { 3 } else { 0 };
+        input.consume(mark);
         Ok(TextFile {
             name: path.display().to_string().into(),
             input,
-            offset: 0,
+            offset: mark as u64,
             record: 0,
+            lines: 0,
+            begins: 0,
+            end,
             places: Vec::new(),
+            width: 0,
         })
     }
 
@@ -223,46 +272,101 @@ impl TextFile {
         let limit = (LONGEST - bytes.len().min(LONGEST)) as u64;
         let n = (&mut *self.input)
             .take(limit)
-            .read_until(b'\n', bytes)
+            .read_until(self.end, bytes)
             .map_err(|e| Error::io("cannot read", &*self.name, e).at(format!("byte {}", self.offset)))?;
         self.offset += n as u64;
+        self.lines += u64::from(n > 0);
+        if let Some(last) = bytes.last_mut().filter(|b| n > 0 && **b == self.end) {
+            *last = b'\n';
+        }
         if n as u64 == limit {
             return Err(Error::new(ErrorKind::Data, "a line without an end").at(self.place()));
         }
         Ok(n > 0)
     }
 
-    fn place(&self) -> String {
-        format!("{}, record {}, before byte {}", self.name, self.record, self.offset)
+    /// Where the next record begins.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
     }
 
-    /// The fields of the next CSV record. `None`: the end.
-    fn fields(&mut self, separator: char) -> Result<Option<Vec<String>>> {
+    /// The next record is another one.
+    pub(super) fn count(&mut self) {
+        self.record += 1;
+    }
+
+    pub(super) fn place(&self) -> String {
+        format!("{}, line {}, record {}", self.name, self.begins, self.record)
+    }
+
+    /// The fields of the next CSV record; lines with nothing in them are passed over. `None`: the end.
+    pub(super) fn fields(&mut self, separator: char) -> Result<Option<Vec<String>>> {
         let mut bytes = Vec::new();
-        let mut more = self.line(&mut bytes)?;
-        if !more {
+        let is_blank = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' ' | b'\r' | b'\n'));
+        let mut more = true;
+        while more && is_blank(&bytes) {
+            bytes.clear();
+            self.begins = self.lines + 1;
+            more = self.line(&mut bytes)?;
+        }
+        if is_blank(&bytes) {
             return Ok(None);
         }
         loop {
-            let text = std::str::from_utf8(&bytes)
-                .map_err(|e| Error::new(ErrorKind::Data, "this is no UTF-8 text").because(e.to_string()))
-                .at(|| self.place())?;
+            let text = std::str::from_utf8(&bytes).map_err(|e| self.not_utf8(&bytes, e))?;
             match csv::record(text, separator) {
                 Some((fields, _)) => return Ok(Some(fields)),
                 None if more => more = self.line(&mut bytes)?,
-                None => return Err(Error::new(ErrorKind::Data, "a quoted field has no end").at(self.place())),
+                None => {
+                    return Err(Error::new(ErrorKind::Data, "a quoted field has no end")
+                        .at(self.place())
+                        .hint("close the quotation mark, or write \"\" for one within a field"));
+                }
             }
         }
     }
 
+    fn not_utf8(&self, bytes: &[u8], e: std::str::Utf8Error) -> Error {
+        let rest = &bytes[e.valid_up_to()..];
+        Error::new(ErrorKind::Data, "this is no UTF-8 text")
+            .at(self.place())
+            .because(format!("there is the byte {:#04x} behind {:?}", rest[0], tail(bytes, e.valid_up_to())))
+            .hint("save the file as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv")
+    }
+
+    /// The next record for `shape`'s columns, as many fields as the header has.
+    pub(super) fn whole_record(&mut self, separator: char) -> Result<Option<Result<Vec<String>>>> {
+        let Some(mut fields) = self.fields(separator)? else { return Ok(None) };
+        if self.width == 0 {
+            self.width = fields.len();
+        }
+        // Some programs end each line with a separator.
+        while fields.len() > self.width && fields.last().is_some_and(|f| f.trim().is_empty()) {
+            fields.pop();
+        }
+        if fields.len() == self.width {
+            return Ok(Some(Ok(fields)));
+        }
+        let (has, width) = (fields.len(), self.width);
+        Ok(Some(Err(Error::new(ErrorKind::Data, format!("a row has {has} fields where there are {width} columns"))
+            .at(self.place())
+            .because("its values cannot be told to be of which columns")
+            .hint("quote fields that hold separators (\"a, b\"); data.records.skip=10 leaves out up to ten such rows"))))
+    }
+
+    /// The names of the columns, where the first record has them.
+    pub(super) fn header(&mut self, separator: char) -> Result<Option<Vec<String>>> {
+        let header = self.fields(separator)?;
+        self.width = header.as_ref().map_or(0, Vec::len);
+        Ok(header.map(|h| csv::names(&h)))
+    }
+
     fn find_columns(&mut self, shape: &Shape) -> Result<()> {
-        let Shape::Csv(csv) = shape else { return Ok(()) };
-        let header = if csv.header { self.fields(csv.separator)? } else { None };
+        let Shape::Csv(csv, _) = shape else { return Ok(()) };
+        let header = if csv.header { self.header(csv.separator)? } else { None };
         for column in &csv.columns {
             let place = match &header {
-                Some(names) => {
-                    names.iter().position(|n| n.trim_start_matches('\u{feff}').trim() == column.name)
-                }
+                Some(names) => names.iter().position(|n| *n == column.name),
                 None => column.name.parse().ok(),
             };
             let place = place.ok_or_else(|| {
@@ -290,10 +394,13 @@ impl TextFile {
                 }
                 text(&bytes).map(|x| vec![("line".into(), x)])
             }
-            Shape::Csv(csv) => {
-                let Some(fields) = self.fields(csv.separator)? else { return Ok(None) };
+            &Shape::Csv(ref csv, dialect) => {
+                let Some(fields) = self.whole_record(csv.separator)? else { return Ok(None) };
                 let pairs = csv.columns.iter().zip(&self.places);
-                pairs.map(|(c, &at)| value(c, fields.get(at))).collect::<Result<Vec<_>>>().at(|| self.place())
+                fields.and_then(|fields| {
+                    let values = pairs.map(|(c, &at)| value(c, fields.get(at), dialect));
+                    values.collect::<Result<Vec<_>>>().at(|| self.place())
+                })
             }
         };
         let origin = Origin { source: self.name.clone(), index: self.record };
@@ -302,18 +409,48 @@ impl TextFile {
     }
 }
 
+/// The last characters before a place, for messages.
+fn tail(bytes: &[u8], at: usize) -> String {
+    let text = std::str::from_utf8(&bytes[..at]).unwrap_or_default();
+    text.chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect()
+}
+
+/// A file of UTF-16, which its first two bytes tell, as UTF-8.
+fn utf16(path: &PathBuf, mut file: Input) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|e| Error::io("cannot read", path, e))?;
+    let (units, rest) = bytes.as_chunks::<2>();
+    let is_big = bytes.starts_with(&[0xfe, 0xff]);
+    let units =
+        units.iter().skip(1).map(|&u| if is_big { u16::from_be_bytes(u) } else { u16::from_le_bytes(u) });
+    let text: Result<String, _> = char::decode_utf16(units).collect();
+    match (text, rest) {
+        (Ok(text), []) => Ok(text.into_bytes()),
+        _ => Err(Error::new(ErrorKind::Data, "this is no whole UTF-16 text")
+            .at(path.display().to_string())
+            .because("it begins with the mark of UTF-16 and is damaged or cut")
+            .hint("save it again as UTF-8")),
+    }
+}
+
 fn text(bytes: &[u8]) -> Result<HostArray> {
     Literal::from_slice([bytes.len()], bytes).map(HostArray::from)
 }
 
-fn value(column: &Column, field: Option<&String>) -> Result<(Arc<str>, HostArray)> {
+fn value(column: &Column, field: Option<&String>, dialect: Dialect) -> Result<(Arc<str>, HostArray)> {
     let given = field.map_or("", |f| f.as_str());
+    let given = if dialect.loose { given.trim() } else { given };
+    let is_gap = given.is_empty() || (dialect.loose && csv::is_missing(given));
     let given = match &column.default {
-        Some(default) if given.is_empty() => default,
+        Some(default) if is_gap => default,
         _ => given,
     };
     let scalar = match column.dtype {
         DType::U8 => text(given.as_bytes()),
+        dtype if dtype.is_float() && dialect.decimal_comma => {
+            csv::number::<f64>(&given.replace(',', "."), "number")
+                .map(|v| HostArray::from(Literal::scalar(dtype, v)))
+        }
         dtype if dtype.is_float() => {
             csv::number::<f64>(given, "number").map(|v| HostArray::from(Literal::scalar(dtype, v)))
         }
@@ -346,6 +483,36 @@ mod tests {
         resumes(&d);
         resumes(&d.shuffle(2, 1).repeat_n(2));
         files.iter().for_each(|f| std::fs::remove_file(f).unwrap());
+    }
+
+    #[test]
+    fn tables_of_other_programs_are_read() {
+        let rows = |name: &str, bytes: &[u8]| {
+            let path = file(name, bytes);
+            let d = Dataset::csv([&path], &[("b", DType::F32), ("name", DType::U8)]);
+            resumes(&d);
+            let row = |s: Result<Sample>| {
+                s.map(|s| format!("{} {}", s.get("b").unwrap().get(0).as_f64(), s.text("name").unwrap()))
+                    .unwrap_or_else(|e| e.to_string())
+            };
+            let all: Vec<String> = d.iter().map(row).collect();
+            std::fs::remove_file(path).unwrap();
+            all
+        };
+        let plain = "\u{feff}\"name\",b\nx,1\ny,2\n";
+        assert_eq!(rows("bom", plain.as_bytes()), ["1 x", "2 y"]);
+        assert_eq!(rows("mac", b"name,b\rx,1\ry,2"), ["1 x", "2 y"]);
+        let wide = |to: fn(u16) -> [u8; 2]| plain.encode_utf16().flat_map(to).collect::<Vec<u8>>();
+        assert_eq!(rows("utf16le", &wide(u16::to_le_bytes)), ["1 x", "2 y"]);
+        assert_eq!(rows("utf16be", &wide(u16::to_be_bytes)), ["1 x", "2 y"]);
+        assert!(rows("utf16cut", &wide(u16::to_le_bytes)[..9])[0].contains("UTF-16"));
+        assert_eq!(rows("blank", b"\n  \nname,b\n\nx,1\r\n\r\ny,2\n\n\n"), ["1 x", "2 y"]);
+        assert_eq!(rows("trailing", b"name,b\nx,1,\ny,2,,\n"), ["1 x", "2 y"]);
+        let all = rows("ragged", b"name,b\n\"x\nx\",1\ny\nz,3,4\nw,5\n");
+        assert!(all[1].contains("1 fields where there are 2") && all[1].contains("line 4"), "{all:?}");
+        assert!(all[2].contains("line 5") && all[3] == "5 w", "{all:?}");
+        let all = rows("latin1", b"name,b\nn\xe9gatif,1\n");
+        assert!(all[0].contains("line 2") && all[0].contains("iconv") && all[0].contains("0xe9"), "{all:?}");
     }
 
     #[test]

@@ -9,5 +9,6 @@ pub(crate) mod lines;
 pub(crate) mod parquet;
 pub(crate) mod range;
 pub(crate) mod slices;
+pub(crate) mod table;
 pub(crate) mod tfrecord;
 pub(crate) mod webdataset;

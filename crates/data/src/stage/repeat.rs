@@ -47,8 +47,7 @@ impl Stage for Repeat {
             (Cardinality::Finite(0), _) | (_, Some(0)) => Cardinality::Finite(0),
             (Cardinality::Finite(n), Some(k)) => Cardinality::Finite(n.saturating_mul(k)),
             (up, Some(_)) => up,
-            // Above may turn out to be empty.
-            (Cardinality::Unknown, None) => Cardinality::Unknown,
+            // As in tf.data; above may still turn out to be empty.
             (_, None) => Cardinality::Infinite,
         }
     }
