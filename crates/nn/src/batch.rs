@@ -69,15 +69,19 @@ impl Batch {
 
     /// Types of one sample of each input.
     pub fn sample_types(&self) -> Result<Vec<TensorType>> {
-        self.inputs
-            .iter()
-            .map(|x| match x.shape().rank() {
-                0 => Err(Error::new(ErrorKind::Data, "a batch must have a first dimension of samples")
-                    .because("the data are single values")
-                    .hint("add .batch(n) to the pipeline")),
-                _ => Ok(without_batch(x.ty())),
-            })
-            .collect()
+        let single = |why: &str| {
+            Error::new(ErrorKind::Data, "a batch must have a first dimension of samples")
+                .because(why)
+                .hint("add .batch(n) to the pipeline")
+        };
+        if self.label.as_ref().is_some_and(|label| label.shape().rank() == 0) {
+            return Err(single("the label is a single value: these are samples, not batches"));
+        }
+        let of = |x: &Literal| match x.shape().rank() {
+            0 => Err(single("the data are single values")),
+            _ => Ok(without_batch(x.ty())),
+        };
+        self.inputs.iter().map(of).collect()
     }
 
     /// Inputs, label and sample weights as arguments of a step.

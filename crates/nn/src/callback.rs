@@ -4,6 +4,8 @@ use crate::file::ModelFile;
 use crate::history::Logs;
 use crate::model::{Model, counted};
 use crate::progress::{ProgressEvent, report};
+use crate::schedule::Schedule;
+use crate::template::Template;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use systole_data::disk::{Disk, FileSystem, append, cut};
@@ -379,11 +381,35 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
         Ok(())
     }
 
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        let template = Template::parse(&self.path)?;
+        template.check(&measured(cx.model))?;
+        match template.folder().filter(|_| cx.model.leads()) {
+            Some(folder) => std::fs::create_dir_all(&folder)
+                .map_err(|e| Error::io("cannot make the folder", &folder, e).hint("choose another path")),
+            None => Ok(()),
+        }
+    }
+
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if !self.save_best_only || self.watch.improved(cx.logs)? == Some(true) {
-            // All hosts put the arrays together; one writes them.
-            let (path, file) = (fill_in(&self.path, cx.epoch, cx.logs)?, cx.model.to_file()?);
-            self.pending = cx.model.leads().then_some((path, file));
+            let template = Template::parse(&self.path)?;
+            template.check(&measured(cx.model))?;
+            // Validation may run every few epochs only: a name that needs its values is known then.
+            let needed = template.values().filter(|v| !v.starts_with("val_")).collect::<Vec<_>>();
+            if let Some(lacking) = needed.into_iter().find(|v| cx.logs.get(v).is_none()) {
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    format!("the path `{}` needs {lacking}", self.path),
+                )
+                .because("it was not measured in this epoch")
+                .hint("name values that each epoch has"));
+            }
+            if let Some(path) = template.fill(cx.epoch, cx.logs) {
+                // All hosts put the arrays together; one writes them.
+                let file = cx.model.to_file()?;
+                self.pending = cx.model.leads().then_some((path, file));
+            }
         }
         let written = self.write();
         self.delay.tell(written, "a checkpoint is", cx);
@@ -396,35 +422,33 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
     }
 }
 
-/// Replaces `{epoch}`, `{epoch:02}`, `{val_loss:.2}` in a path template; epochs count from 1, as in Keras.
-fn fill_in(template: &str, epoch: usize, logs: &Logs) -> Result<PathBuf> {
-    let mut out = String::new();
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('{') {
-        let bad = || {
-            Error::new(ErrorKind::Config, format!("the path `{template}` has a field that is not known"))
-                .hint("fields are {epoch}, {epoch:02} and values such as {val_loss:.2}")
-        };
-        let (field, tail) = after.split_once('}').ok_or_else(bad)?;
-        let (name, format) = field.split_once(':').unwrap_or((field, ""));
-        out.push_str(before);
-        if name == "epoch" {
-            let width: usize = format.trim_matches('d').parse().unwrap_or(0);
-            out.push_str(&format!("{:0width$}", epoch + 1));
-        } else {
-            let digits: usize = format.trim_matches(['.', 'f']).parse().unwrap_or(4);
-            out.push_str(&format!("{:.digits$}", logs.get(name).ok_or_else(bad)?));
+/// The values that training measures, without those of a validation.
+fn measured(model: &Model) -> Vec<String> {
+    let metrics = model.compile_config().map(|c| c.metrics.iter().map(|m| m.name().to_string()));
+    std::iter::once("loss".to_string()).chain(metrics.into_iter().flatten()).collect()
+}
+
+/// A callback cannot set a rate that a schedule sets too: one of them would be without effect.
+fn refuse_schedule(cx: &FitCx<'_>, who: &str) -> Result<()> {
+    let rate = cx.model.compile_config().map(|c| &c.optimizer.learning_rate);
+    match rate {
+        None | Some(Schedule::Constant(_)) => Ok(()),
+        Some(_) => {
+            Err(Error::new(ErrorKind::Config, format!("{who} would replace the optimizer's schedule"))
+                .because("the learning rate is set by a schedule at each step")
+                .hint("give the optimizer a number as learning_rate, or leave the callback out"))
         }
-        rest = tail;
     }
-    out.push_str(rest);
-    Ok(out.into())
 }
 
 /// Sets the learning rate before each epoch by a function of (epoch, current rate).
 pub struct LearningRateScheduler<F>(pub F);
 
 impl<F: FnMut(usize, f64) -> f64 + Send> Callback for LearningRateScheduler<F> {
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        refuse_schedule(cx, "LearningRateScheduler")
+    }
+
     fn on_epoch_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         let rate = (self.0)(cx.epoch, cx.model.learning_rate());
         cx.model.set_learning_rate(rate);
@@ -493,6 +517,18 @@ impl Callback for ReduceLROnPlateau {
         self.watch.best = state.float_of("best")?;
         (self.wait, self.cooling) = (state.count("wait")?, state.count("cooling")?);
         Ok(())
+    }
+
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if !(self.factor >= 0.0 && self.factor < 1.0) {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("ReduceLROnPlateau's factor is {}", self.factor),
+            )
+            .because("the rate is multiplied by it and is to become lower")
+            .hint("choose a number from 0 to below 1, such as 0.1"));
+        }
+        refuse_schedule(cx, "ReduceLROnPlateau")
     }
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
@@ -568,6 +604,22 @@ impl<F: FileSystem> CSVLogger<F> {
         self.cut.map_or(length, |cut| length.min(cut))
     }
 
+    /// The columns of the file that is added to: its header stays.
+    fn columns_of_file(&self) -> Option<Vec<String>> {
+        let text = std::fs::read_to_string(&self.path).ok().filter(|_| self.append && self.length() > 0)?;
+        let header = text.lines().next()?.strip_prefix("epoch,learning_rate,")?;
+        Some(header.split(',').map(str::to_string).collect())
+    }
+
+    /// Values that the file has no column for are told, not written into other columns.
+    fn tell_lacking(&self, cx: &mut FitCx<'_>) {
+        let lacking: Vec<&str> =
+            cx.logs.iter().map(|(n, _)| n).filter(|n| !self.columns.iter().any(|c| c == n)).collect();
+        if !lacking.is_empty() {
+            cx.note(format!("{} has no column for {}", self.path.display(), lacking.join(", ")));
+        }
+    }
+
     /// Writes what is to be written; what cannot be stays.
     fn write(&mut self) -> Result<()> {
         let failed = |e| Error::io("cannot write", &self.path, e);
@@ -614,6 +666,12 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if !cx.model.leads() {
             return Ok(());
+        }
+        if self.columns.is_empty() {
+            if let Some(columns) = self.columns_of_file() {
+                self.columns = columns;
+                self.tell_lacking(cx);
+            }
         }
         if self.columns.is_empty() {
             self.columns = cx.logs.iter().map(|(n, _)| n.to_string()).collect();

@@ -4,6 +4,7 @@ use crate::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState, 
 use crate::batch::{Batch, DeviceBatch};
 use crate::best::{KeepBest, Keeper};
 use crate::callback::{Callback, CallbackState, FitCx};
+use crate::endless::check_end;
 use crate::feed::{BatchRecipe, Feed, ReadyBatch};
 use crate::history::{History, Logs};
 use crate::hosts::{Due, Meetings};
@@ -108,6 +109,7 @@ impl Model {
     pub fn fit(&mut self, data: &Dataset, mut options: Fit) -> Result<History> {
         options.check()?;
         self.compiled()?;
+        let note = check_run(self, data, &options)?;
         if !self.leads() {
             options.verbose = 0;
         }
@@ -115,6 +117,7 @@ impl Model {
         let data = &data.with_options(Options { measure: Some(MEASURED), ..Options::default() });
         let mut run = FitRun::open(self, data, &mut options)?;
         run.agree(self, &options)?;
+        run.tell(note);
         run.each(self, &Logs::new(), 0, |c, cx| c.on_train_begin(cx))?;
         let (first, start) = (run.epoch, (run.epoch, run.taken));
         let mut goes_on = None;
@@ -189,6 +192,27 @@ impl Model {
     }
 }
 
+/// What is wrong with the arguments of `fit` together with its data; and what is to be said of them.
+fn check_run(model: &Model, data: &Dataset, options: &Fit) -> Result<Option<String>> {
+    check_end(data, options.steps_per_epoch, "an epoch of training", "set steps_per_epoch")?;
+    if let Some(validation) = &options.validation {
+        check_end(validation, options.validation_steps, "the validation", "set validation_steps")?;
+    }
+    let wanted = model.compile_config().and_then(|c| c.optimizer.gradient_accumulation_steps).unwrap_or(1);
+    let known = data.cardinality().finite().and_then(|n| usize::try_from(n).ok());
+    let Some(each) = options.steps_per_epoch.or(known) else { return Ok(None) };
+    let epochs = options.epochs.saturating_sub(options.initial_epoch);
+    let steps = each.saturating_mul(epochs);
+    // A run that goes on has counted some already.
+    if model.steps() > 0 || steps == 0 || steps >= wanted {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "no weight will change: gradients of {wanted} steps are gathered for each change (gradient_accumulation_steps), and \
+         the run has {steps}"
+    )))
+}
+
 fn steps_in(data: &Dataset) -> Option<usize> {
     match data.cardinality() {
         Cardinality::Finite(n) => usize::try_from(n).ok(),
@@ -215,6 +239,14 @@ struct FitRun {
 }
 
 impl FitRun {
+    /// Tells the user something that does not end training.
+    fn tell(&mut self, note: Option<String>) {
+        if let Some(text) = note {
+            report(&Some(ProgressEvent::Note(&text)));
+            self.history.notes.push(text);
+        }
+    }
+
     /// At its begin, or where the folder of backups has it.
     fn open(model: &mut Model, data: &Dataset, options: &mut Fit) -> Result<FitRun> {
         let backup = options.backup.take();

@@ -2,6 +2,9 @@
 
 use systole_data::Report;
 
+/// A step that spends less of its time waiting for data does not really wait.
+const WAITED: f64 = 0.05;
+
 /// Loss and metrics by name, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Logs(Vec<(String, f64)>);
@@ -120,9 +123,40 @@ impl History {
         }
     }
 
-    /// In plain words: compute-bound, or input-bound with the slow stage and what helps. Empty where no step was taken.
+    /// In plain words: compute-bound, or input-bound with the slow stage and what a program can do, where that helps. Empty
+    /// where no step was taken.
     pub fn verdict(&self) -> String {
-        self.data.as_ref().map_or(String::new(), |report| report.verdict(self.data_wait()))
+        self.told(Report::verdict)
+    }
+
+    /// As [`verdict`](History::verdict), without what to do.
+    pub fn finding(&self) -> String {
+        self.told(Report::finding)
+    }
+
+    fn told(&self, verdict: fn(&Report, f64) -> String) -> String {
+        let Some(report) = &self.data else { return String::new() };
+        match self.steps_that_waited() {
+            // What happens now and then, as at the start of an epoch, says nothing about how fast data come.
+            (few, all) if 2 * few < all && self.data_wait() >= WAITED => format!(
+                "compute-bound: {:.1} % of the time went to waiting for data, in {few} of {all} steps",
+                100.0 * self.data_wait()
+            ),
+            _ => verdict(report, self.data_wait()),
+        }
+    }
+
+    /// How many steps spent more than a little of their time waiting, of how many.
+    fn steps_that_waited(&self) -> (usize, usize) {
+        let each = self.step_ms.iter().zip(&self.wait_ms).skip(usize::from(self.step_ms.len() > 1));
+        let waited = each.clone().filter(|(step, wait)| f64::from(**wait) >= WAITED * f64::from(**step));
+        (waited.count(), each.count())
+    }
+
+    /// Whether most steps waited for data.
+    pub fn waits_steadily(&self) -> bool {
+        let (few, all) = self.steps_that_waited();
+        2 * few >= all && self.data_wait() >= WAITED
     }
 
     /// Median step time in milliseconds, the first step (which compiles) left out where there are others.
@@ -131,5 +165,39 @@ impl History {
             self.step_ms.iter().copied().skip(usize::from(self.step_ms.len() > 1)).collect();
         ms.sort_by(f32::total_cmp);
         ms.get(ms.len() / 2).copied().unwrap_or(0.0) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_data::Dataset;
+
+    /// A run whose steps took 10 ms, of which those of `waits` went to waiting.
+    fn run(waits: &[f32]) -> History {
+        let data = Dataset::range(4);
+        let mut elements = data.iter();
+        elements.next();
+        History {
+            step_ms: vec![10.0; waits.len()],
+            wait_ms: waits.to_vec(),
+            data: Some(elements.report()),
+            ..History::default()
+        }
+    }
+
+    #[test]
+    fn waiting_now_and_then_is_no_bound() {
+        let start = run(&[9.0, 9.0, 9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(
+            start.verdict(),
+            "compute-bound: 20.0 % of the time went to waiting for data, in 2 of 9 steps"
+        );
+        assert!(!start.waits_steadily());
+        let steady = run(&[9.0, 4.0, 4.0, 4.0, 4.0]);
+        assert!(steady.verdict().starts_with("input-bound: 40.0 %") && steady.waits_steadily());
+        assert!(steady.verdict().contains("prefetch(AUTOTUNE)") && !steady.finding().contains("prefetch"));
+        let hardly = run(&[9.0, 0.1, 0.1, 0.1, 0.1]);
+        assert!(hardly.verdict().starts_with("compute-bound: 1.0 %"), "{}", hardly.verdict());
     }
 }

@@ -11,6 +11,7 @@ mod best;
 pub mod callback;
 mod compile;
 mod device_batch;
+mod endless;
 mod feed;
 mod file;
 mod fit;
@@ -32,6 +33,7 @@ pub mod schedule;
 mod setters;
 mod step;
 mod synonyms;
+mod template;
 
 pub use activation::Activation;
 pub use architecture::{Architecture, InputSpec, LayerNode, NodeInput, Symbol, any_input, input, input_of};

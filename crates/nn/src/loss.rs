@@ -188,6 +188,26 @@ impl Loss {
         self
     }
 
+    /// Refuses arguments without a meaning.
+    ///
+    /// # Errors
+    /// When a label smoothing is not from 0 to 1, or Huber's δ is not above 0.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
+        match self {
+            Loss::CategoricalCrossentropy { label_smoothing: s, .. }
+            | Loss::BinaryCrossentropy { label_smoothing: s, .. }
+                if !(0.0..=1.0).contains(s) =>
+            {
+                wrong(format!("label_smoothing is {s}"), "choose a number from 0 to 1; 0.1 is usual")
+            }
+            Loss::Huber { delta } if !(*delta > 0.0 && delta.is_finite()) => {
+                wrong(format!("delta is {delta}"), "choose a number above 0; 1 is usual")
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Keras's name.
     pub fn name(&self) -> &'static str {
         match self {

@@ -3,6 +3,7 @@
 use crate::architecture::{Architecture, InputSpec, NodeInput, Symbol};
 use crate::batch::{Batch, without_batch};
 use crate::compile::{Compile, TrainState};
+use crate::endless::check_end;
 use crate::history::Logs;
 use crate::layer::{Cx, Precision, WeightSpec};
 use crate::layers::LayerSpec;
@@ -191,6 +192,7 @@ impl Model {
     pub fn compile(&mut self, config: Compile) -> Result<()> {
         self.architecture.check()?;
         config.optimizer.check()?;
+        config.loss.check()?;
         if !self.is_built() {
             self.seed = config.seed;
         }
@@ -279,6 +281,7 @@ impl Model {
 
     /// As [`Model::evaluate`], over at most `steps` batches.
     pub fn evaluate_steps(&mut self, data: &Dataset, steps: Option<usize>) -> Result<Logs> {
+        check_end(data, steps, "the evaluation", "take some of it (Dataset::take, evaluate_steps)")?;
         let names = self.input_names();
         let mut metrics = self.compiled()?.evaluate.metrics.zeros();
         let mut seen = 0;
@@ -300,6 +303,7 @@ impl Model {
 
     /// Outputs for every sample of `data` (batches), joined: `→ f32[N, …]`.
     pub fn predict(&mut self, data: &Dataset) -> Result<Literal> {
+        check_end(data, None, "the prediction", "take some of it (Dataset::take)")?;
         let mut parts = Vec::new();
         for sample in data.iter() {
             parts.push(self.predict_sample(&sample?)?);

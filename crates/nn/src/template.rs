@@ -1,0 +1,226 @@
+//! Paths with values filled in: `runs/{epoch:02}-{val_loss:.2}.safetensors`. Read once, so that a mistake is told before the
+//! first step.
+
+use crate::history::Logs;
+use std::path::PathBuf;
+use systole_ir::{Error, ErrorKind, Result};
+
+/// A path and its fields.
+#[derive(Clone, Debug)]
+pub(crate) struct Template {
+    text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug)]
+enum Part {
+    Text(String),
+    Field { name: String, format: Format },
+}
+
+/// Python's: fill and alignment, width, digits, and `d`, `f` or `e`.
+#[derive(Clone, Copy, Debug)]
+struct Format {
+    fill: char,
+    align: char,
+    width: usize,
+    digits: Option<usize>,
+    kind: char,
+}
+
+impl Template {
+    /// Reads `{epoch}`, `{epoch:03d}`, `{val_loss:.2}`, `{loss:.1e}`, `{epoch:>3}`.
+    pub fn parse(text: &str) -> Result<Template> {
+        let bad = |why: String| {
+            Error::new(ErrorKind::Config, format!("the path `{text}` has a field that is not known"))
+                .because(why)
+                .hint("fields are {epoch}, {epoch:02} and values of the epoch such as {val_loss:.2}")
+        };
+        let (mut parts, mut rest) = (Vec::new(), text);
+        while let Some((before, after)) = rest.split_once('{') {
+            let (field, tail) = after.split_once('}').ok_or_else(|| bad("a { has no }".into()))?;
+            let (name, format) = field.split_once(':').unwrap_or((field, ""));
+            if name.is_empty() {
+                return Err(bad("{} names no value".into()));
+            }
+            if ["batch", "step"].contains(&name) {
+                return Err(bad(format!("{{{name}}}: a model is saved after epochs")));
+            }
+            let format =
+                Format::parse(format).ok_or_else(|| bad(format!("`{format}` is no format of a number")))?;
+            if !before.is_empty() {
+                parts.push(Part::Text(before.into()));
+            }
+            parts.push(Part::Field { name: name.into(), format });
+            rest = tail;
+        }
+        parts.push(Part::Text(rest.into()));
+        Ok(Template { text: text.into(), parts })
+    }
+
+    /// The values that are needed, besides the epoch.
+    pub fn values(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Field { name, .. } if name != "epoch" => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// An error when a value is none of those that are measured.
+    pub fn check(&self, measured: &[String]) -> Result<()> {
+        let unknown = self.values().find(|name| {
+            let plain = name.strip_prefix("val_").unwrap_or(name);
+            // A metric of several values adds a number to its name.
+            !measured.iter().any(|m| plain.starts_with(m.as_str()))
+        });
+        match unknown {
+            None => Ok(()),
+            Some(name) => Err(Error::new(
+                ErrorKind::Config,
+                format!("the path `{}` has a field that is not known", self.text),
+            )
+            .because(format!("`{name}` is not measured"))
+            .hint(format!("fields are {{epoch}}, {} and these with val_ before", measured.join(", ")))),
+        }
+    }
+
+    /// The folder, where no value is part of its name.
+    pub fn folder(&self) -> Option<PathBuf> {
+        let fixed = match self.parts.first() {
+            Some(Part::Text(text)) => text.as_str(),
+            _ => "",
+        };
+        let folder = fixed.rsplit_once(['/', std::path::MAIN_SEPARATOR])?.0;
+        (!folder.is_empty()).then(|| folder.into())
+    }
+
+    /// The path of an epoch, from 0; they are written from 1 on, as in Keras. None: a value was not measured in it.
+    pub fn fill(&self, epoch: usize, logs: &Logs) -> Option<PathBuf> {
+        let mut out = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.push_str(text),
+                Part::Field { name, format } if name == "epoch" => out.push_str(&format.whole(epoch + 1)),
+                Part::Field { name, format } => out.push_str(&format.number(logs.get(name)?)),
+            }
+        }
+        Some(out.into())
+    }
+}
+
+impl Format {
+    fn parse(text: &str) -> Option<Format> {
+        let mut format = Format { fill: ' ', align: '>', width: 0, digits: None, kind: ' ' };
+        let chars: Vec<char> = text.chars().collect();
+        let is_align = |c: Option<&char>| c.is_some_and(|c| "<>^".contains(*c));
+        let mut rest = match (is_align(chars.get(1)), is_align(chars.first())) {
+            (true, _) => {
+                (format.fill, format.align) = (chars[0], chars[1]);
+                &chars[2..]
+            }
+            (_, true) => {
+                format.align = chars[0];
+                &chars[1..]
+            }
+            _ => &chars[..],
+        };
+        if rest.first() == Some(&'0') {
+            format.fill = '0';
+        }
+        let digits = |rest: &mut &[char]| -> Option<usize> {
+            let n = rest.iter().take_while(|c| c.is_ascii_digit()).count();
+            let (number, after) = rest.split_at(n);
+            *rest = after;
+            number.iter().collect::<String>().parse().ok().filter(|n| *n <= 100)
+        };
+        if rest.first().is_some_and(char::is_ascii_digit) {
+            format.width = digits(&mut rest)?;
+        }
+        if let ['.', after @ ..] = rest {
+            rest = after;
+            format.digits = Some(digits(&mut rest)?);
+        }
+        match rest {
+            [] => Some(format),
+            [kind @ ('d' | 'f' | 'e' | 'g')] => Some(Format { kind: *kind, ..format }),
+            _ => None,
+        }
+    }
+
+    fn whole(&self, n: usize) -> String {
+        match self.kind {
+            'f' | 'e' => self.number(n as f64),
+            _ => self.padded(n.to_string()),
+        }
+    }
+
+    fn number(&self, v: f64) -> String {
+        let digits = self.digits.unwrap_or(4);
+        self.padded(match self.kind {
+            'e' => {
+                // Python writes at least two digits of the exponent, with its sign.
+                let text = format!("{v:.digits$e}");
+                let (number, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+                let exponent: i32 = exponent.parse().unwrap_or(0);
+                let sign = if exponent < 0 { '-' } else { '+' };
+                format!("{number}e{sign}{:02}", exponent.abs())
+            }
+            'd' => format!("{v:.0}"),
+            _ => format!("{v:.digits$}"),
+        })
+    }
+
+    fn padded(&self, text: String) -> String {
+        let lacking = self.width.saturating_sub(text.chars().count());
+        let fill = |n: usize| self.fill.to_string().repeat(n);
+        match self.align {
+            '<' => text + &fill(lacking),
+            '^' => fill(lacking / 2) + &text + &fill(lacking - lacking / 2),
+            _ => fill(lacking) + &text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logs() -> Logs {
+        let mut logs = Logs::new();
+        logs.insert("loss", 0.012_34);
+        logs
+    }
+
+    #[test]
+    fn formats_are_pythons() {
+        for (template, expected) in [
+            ("{epoch}", "7"),
+            ("{epoch:02}", "07"),
+            ("{epoch:03d}", "007"),
+            ("m-{epoch:>3}.x", "m-  7.x"),
+            ("{epoch:_<3}", "7__"),
+            ("{loss}", "0.0123"),
+            ("{loss:.2}", "0.01"),
+            ("{loss:.3f}", "0.012"),
+            ("{loss:.2e}", "1.23e-02"),
+            ("{loss:08.3f}", "0000.012"),
+        ] {
+            let path = Template::parse(template).unwrap().fill(6, &logs()).unwrap();
+            assert_eq!(path, PathBuf::from(expected), "{template}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_before_anything_is_saved() {
+        for wrong in ["{batch}", "{epoch", "{}", "{epoch:x}", "{loss:.2q}", "{loss:.}"] {
+            let e = Template::parse(wrong).unwrap_err().to_string();
+            assert!(e.contains("{epoch:02}"), "{wrong}: {e}");
+        }
+        let measured = ["loss".to_string(), "accuracy".into()];
+        assert!(Template::parse("{val_loss}-{accuracy}").unwrap().check(&measured).is_ok());
+        let e = Template::parse("{val_los}").unwrap().check(&measured).unwrap_err().to_string();
+        assert!(e.contains("val_los") && e.contains("loss, accuracy"), "{e}");
+        let t = Template::parse("runs/{epoch}/m-{val_loss}").unwrap();
+        assert_eq!((t.folder(), t.fill(0, &logs())), (Some("runs".into()), None));
+    }
+}
