@@ -8,6 +8,9 @@ use systole_nn::Model;
 /// Pairs that are shown.
 const SHOWN: usize = 5;
 
+/// Of more classes no table is made.
+const MOST_CLASSES: usize = 2000;
+
 /// Test pictures by what they are and what the model takes them for.
 pub(crate) struct Confusion {
     names: Vec<String>,
@@ -27,6 +30,10 @@ impl Confusion {
     /// Counts the answers to batches of an input and `label`.
     pub(crate) fn count(model: &mut Model, test: &Dataset) -> Result<Confusion> {
         let names = model.class_names.clone();
+        // The table's size is the square of their number.
+        if names.len() > MOST_CLASSES {
+            return Ok(Confusion { names, counts: Vec::new() });
+        }
         let mut counts = vec![vec![0; names.len()]; names.len()];
         for batch in test {
             let batch = batch?;
@@ -61,8 +68,11 @@ impl Confusion {
             format!("{} taken for {} ({} of {})", self.names[m.is], self.names[m.taken_for], m.times, m.of)
         };
         let wrong: Vec<String> = self.mistakes().iter().map(one).collect();
+        if self.counts.is_empty() {
+            return format!("Most confused: not counted for {} classes", self.names.len());
+        }
         match wrong.is_empty() {
-            true => "Most confused: none, every test picture was told right".into(),
+            true => "Most confused: none, all that was tested was told right".into(),
             false => format!("Most confused: {}", wrong.join(", ")),
         }
     }
@@ -77,6 +87,14 @@ impl Confusion {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_classes_no_table_is_made() {
+        let c = Confusion { names: vec!["x".into(); 374_586], counts: Vec::new() };
+        assert!(
+            c.text().contains("not counted for 374586 classes") && c.json().as_array().unwrap().is_empty()
+        );
+    }
 
     #[test]
     fn the_most_frequent_mistakes_come_first() {

@@ -342,6 +342,8 @@ fn stats(source: &Source, limit: Option<u64>, screen: &Screen) -> Outcome {
     let elements = Ticker::counting("elements counted", &source.opened.dataset, screen);
     let found = tools::stats(&elements, limit.unwrap_or(u64::MAX))?;
     screen.line(found.to_string().trim_end());
+    let columns = || source.opened.table.iter().flat_map(|t| &t.columns);
+    columns().for_each(|column| screen.line(format!("column {column}")));
     if screen.json {
         let field = |f: &tools::FieldStats| {
             json!({
@@ -352,6 +354,12 @@ fn stats(source: &Source, limit: Option<u64>, screen: &Screen) -> Outcome {
         screen.object(&json!({
             "elements": found.elements, "errors": found.errors.len(),
             "fields": found.fields.iter().map(field).collect::<Value>(),
+            "columns": columns().map(|c| {
+                json!({
+                    "name": c.name, "kind": c.kind.name(), "missing": c.gaps, "median": c.median,
+                    "different": c.texts.as_ref().map(std::collections::BTreeMap::len),
+                })
+            }).collect::<Value>(),
         }));
     }
     Ok(0)

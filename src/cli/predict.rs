@@ -6,7 +6,7 @@ use super::run_folder;
 use super::screen::Screen;
 use super::target::config_of;
 use crate::config::{Config, fraction, scale_pixels};
-use crate::datasets::{fit_picture, is_of_records, record_inputs};
+use crate::datasets::{fit_picture_on, is_of_records, record_inputs};
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::Read;
@@ -155,7 +155,7 @@ fn samples(
     let size = match takes {
         Takes::Text(length) => return last_of_text(path, length),
         Takes::Pictures(size) if !is_of_records(path) => {
-            return Dataset::from_named_slices(path, [("image", pictures(path, size, args)?)]);
+            return Dataset::from_named_slices(path, [("image", pictures(path, size, args, ground(config))?)]);
         }
         Takes::Pictures(size) => Some(size),
         Takes::Numbers(_) => None,
@@ -164,9 +164,14 @@ fn samples(
     let fields: Option<Vec<String>> =
         model.notes.get("fields").and_then(|text| serde_json::from_str(text).ok());
     let files = files_of(Path::new(path))?;
-    let inputs = record_inputs(files, &options, &fields.unwrap_or_default(), size)?;
+    let inputs = record_inputs(files, &options, &fields.unwrap_or_default(), size, ground(config))?;
     check_numbers(&inputs, takes, path)?;
     Ok(inputs)
+}
+
+/// What transparent parts of pictures were laid on in training.
+fn ground(config: Option<&Config>) -> f64 {
+    config.and_then(|c| c.data.background).unwrap_or(0.0)
 }
 
 /// The first record tells whether the fields are those that the model takes.
@@ -222,7 +227,7 @@ fn scale(args: &PredictArgs, config: Option<&Config>, screen: &Screen) -> Result
 }
 
 /// The pictures of a file, resized: `→ u8[N, H, W, C]`.
-fn pictures(path: &str, [h, w, c]: [usize; 3], args: &PredictArgs) -> Result<Literal> {
+fn pictures(path: &str, [h, w, c]: [usize; 3], args: &PredictArgs, ground: f64) -> Result<Literal> {
     let all = match is_picture(path)? {
         true => HostArray::from(picture::read(path)?).expand_dims(0).into_literal()?,
         false => from_idx(path)?,
@@ -231,7 +236,7 @@ fn pictures(path: &str, [h, w, c]: [usize; 3], args: &PredictArgs) -> Result<Lit
     let mut bytes = Vec::with_capacity(count * h * w * c);
     for i in 0..count {
         let one = rows(&all, i, 1)?.reshape(&all.shape()[1..])?;
-        let one = fit_picture(one.into(), [h, w, c]).into_literal().at(|| path.into())?;
+        let one = fit_picture_on(one.into(), [h, w, c], ground).into_literal().at(|| path.into())?;
         bytes.extend(one.bytes().iter().map(|b| if args.invert { 255 - b } else { *b }));
     }
     Literal::from_slice([count, h, w, c], &bytes)

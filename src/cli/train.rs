@@ -129,9 +129,14 @@ impl TrainArgs {
                 },
                 Target::Preset(preset) => Ok(Draft::preset(preset)?),
                 Target::Toml(path) => Ok(Draft::read(path)?),
-                Target::Folder(path) if holds_records(&path) => records_draft(&path, None),
+                Target::Folder(path) if holds_records(&path) => {
+                    records_draft(&path, None, self.asked_of_records())
+                }
                 Target::Folder(path) => folder_draft(&path),
-                Target::Model(path) if is_of_records(&path) => file_draft(Path::new(&path)),
+                Target::Model(path) if is_of_records(&path) => {
+                    file_draft(Path::new(&path), self.asked_of_records())
+                }
+                Target::Model(path) if path.to_lowercase().ends_with(".txt") => text_draft(Path::new(&path)),
                 Target::Model(path) => Err(Failure::usage(not_to_train(&path))),
             },
             (None, Some(model), Some(path)) => match config_of(model, path)? {
@@ -148,6 +153,16 @@ impl TrainArgs {
             },
             _ => Ok(Draft::preset("fashion-mnist")?),
         }
+    }
+
+    /// What `--set` says of records, which decides what they look like before there is a configuration.
+    fn asked_of_records(&self) -> RecordOptions {
+        let Ok(mut draft) = Draft::preset("table") else { return RecordOptions::default() };
+        let pairs = self.sets.iter().filter_map(|set| set.split_once('='));
+        for (key, value) in pairs.filter(|(key, _)| key.trim().starts_with("data.records.")) {
+            draft.set("--set", key.trim(), value.trim());
+        }
+        draft.finish().ok().and_then(|config| config.data.records).unwrap_or_default()
     }
 
     /// The arguments on top of a configuration, `--set` last.
@@ -195,7 +210,7 @@ impl TrainArgs {
             let data = load_data(&config, screen)?;
             let mut config = config;
             if config.data.is_own() && self.from.is_none() {
-                config.fit_classes(data.class_names.len())?;
+                config.fit_data(&data)?;
             }
             return Ok(announced(config, data, "as asked".into(), screen));
         }
@@ -231,9 +246,9 @@ fn folder_draft(folder: &Path) -> Result<Draft, Failure> {
 }
 
 /// The preset for records of one's own, fitted to a folder of files, or to one of them.
-fn records_draft(folder: &Path, file: Option<&str>) -> Result<Draft, Failure> {
-    let options =
-        RecordOptions { train: file.map(str::to_string).into_iter().collect(), ..Default::default() };
+fn records_draft(folder: &Path, file: Option<&str>, asked: RecordOptions) -> Result<Draft, Failure> {
+    let train = file.map_or(asked.train, |file| vec![file.to_string()]);
+    let options = RecordOptions { train, ..asked };
     let picture = picture_size_of_records(DataDir::at(folder), &options)?;
     let mut draft = Draft::preset(if picture.is_some() { "tfrecord" } else { "table" })?;
     let flag = folder.display().to_string();
@@ -248,10 +263,10 @@ fn records_draft(folder: &Path, file: Option<&str>) -> Result<Draft, Failure> {
     Ok(draft)
 }
 
-fn file_draft(file: &Path) -> Result<Draft, Failure> {
+fn file_draft(file: &Path, asked: RecordOptions) -> Result<Draft, Failure> {
     let whole = systole_data::input::absolute(file)?;
     let name = whole.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
-    records_draft(whole.parent().unwrap_or(Path::new("/")), Some(&name))
+    records_draft(whole.parent().unwrap_or(Path::new("/")), Some(&name), asked)
 }
 
 /// The configuration of a saved model, for data of one's own that are named beside it; `None` where it is not that.
@@ -282,6 +297,14 @@ fn own_data_beside(name: &str, model: &Model, path: &str) -> Result<Option<Draft
 }
 
 /// Why a file that is no configuration cannot be trained.
+/// The preset for text, which learns from this one.
+fn text_draft(file: &Path) -> Result<Draft, Failure> {
+    let whole = systole_data::input::absolute(file)?;
+    let mut draft = Draft::preset("lstm")?;
+    draft.set_text(file.display().to_string(), "data.dir", &whole.display().to_string());
+    Ok(draft)
+}
+
 fn not_to_train(path: &str) -> Error {
     let is_model = Path::new(path).extension().is_some_and(|e| e == "safetensors");
     let e = Error::new(ErrorKind::Config, format!("{path} is neither a preset, a folder nor a .toml file"));

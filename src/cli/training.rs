@@ -105,7 +105,7 @@ pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) 
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
     let from = if data.origin.starts_with("drawn") { "" } else { "from " };
     let (name, elements, origin) = (&data.name, data.elements, &data.origin);
-    let classes = match data.identity.is_some() {
+    let classes = match data.identity.is_some() && !data.class_names.is_empty() {
         true => format!(" of {} classes", data.class_names.len()),
         false => String::new(),
     };

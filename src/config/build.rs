@@ -1,8 +1,8 @@
 //! From a checked configuration to live objects: the data set, its two pipelines, the model.
 
 use super::{Config, augment, settings};
-use crate::datasets::{self, DataDir, FolderOptions, RecordShape, TrainingData};
-use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share};
+use crate::datasets::{self, DataDir, FolderOptions, RecordShape, TrainingData, numbered, unnumbered};
+use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share, Shuffle};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::{Compile, Model};
@@ -13,6 +13,18 @@ const FOLDER_SIZE: [usize; 2] = [64, 64];
 impl Config {
     /// Finds (or fetches, or draws) the data set. `customise` may set where downloads report to.
     pub fn load_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<TrainingData> {
+        let mut data = self.find_data(customise)?;
+        let is_large = data
+            .streamed
+            .as_ref()
+            .is_some_and(|s| !s.is_small && data.train.cardinality().finite().is_none());
+        if let Some(n) = self.data.train_samples.filter(|n| is_large && *n < data.train_len as u64) {
+            data.notes.push(format!("data.train_samples: the first {n} records in the order of the files"));
+        }
+        Ok(data)
+    }
+
+    fn find_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<TrainingData> {
         let given = self.data.dir.as_ref().filter(|d| !d.as_os_str().is_empty());
         let dir = customise(given.map_or_else(DataDir::default, DataDir::at));
         Ok(match self.data.dataset.as_str() {
@@ -35,6 +47,7 @@ impl Config {
             validation_split: self.data.validation_split.unwrap_or(0.2),
             unreadable_quota: self.data.unreadable_quota.unwrap_or(0.1),
             seed: self.seed,
+            background: self.data.background.unwrap_or(0.0),
         }
     }
 
@@ -44,6 +57,54 @@ impl Config {
             channels: self.data.color_mode.as_ref().map(|_| self.data.channels()),
             validation_split: self.data.validation_split.unwrap_or(0.2),
             seed: self.seed,
+            numbers: self.labels_are_numbers(),
+            background: self.data.background.unwrap_or(0.0),
+        }
+    }
+
+    /// Whether the labels are numbers to predict or classes, where the loss says so, or a model that learnt from such data.
+    fn labels_are_numbers(&self) -> Option<bool> {
+        let is_learnt = self.data.records.as_ref().is_some_and(|r| !r.columns.is_empty());
+        match settings::loss(&self.compile.loss) {
+            Ok(Loss::MeanSquaredError | Loss::MeanAbsoluteError | Loss::Huber { .. }) => Some(true),
+            Ok(Loss::SparseCategoricalCrossentropy { .. }) if is_learnt => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Fits the configuration to data of one's own: the last layer, and for labels that are numbers the loss, where these
+    /// are still as the presets have them; and keeps how columns of tables became numbers.
+    ///
+    /// # Errors
+    /// When the labels are numbers and the loss is one for classes.
+    pub fn fit_data(&mut self, data: &TrainingData) -> Result<()> {
+        if !data.columns.is_empty() {
+            self.data.records.get_or_insert_default().columns = data.columns.clone();
+        }
+        if !data.class_names.is_empty() {
+            return self.fit_classes(data.class_names.len());
+        }
+        let preset = Config::preset("folder")?;
+        if self.compile.loss == preset.compile.loss {
+            if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
+                last.insert("units".into(), 1i64.into());
+                last.remove("activation");
+                self.compile.loss = "mean_squared_error".into();
+            }
+            if self.compile.metrics == preset.compile.metrics {
+                self.compile.metrics.clear();
+            }
+        }
+        match settings::loss(&self.compile.loss) {
+            Ok(Loss::SparseCategoricalCrossentropy { .. }) => {
+                Err(Error::new(ErrorKind::Config, "the labels are numbers, and the loss is one for classes")
+                    .at(format!("compile.loss of {}", data.name))
+                    .hint(
+                        "set compile.loss=mean_squared_error, compile.metrics=[], and let the last layer have 1 unit and no activation; \
+                         or name the field with the classes: data.records.label",
+                    ))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -65,13 +126,13 @@ impl Config {
     /// As [`Config::train_pipeline`], of which one of several hosts needs some rows of each batch.
     pub fn train_pipeline_of(&self, data: &TrainingData, share: Option<Share>) -> Dataset {
         let (mut train, buffer) = match &data.streamed {
-            // The first so many are the same in each epoch only where the files are read in order.
+            // A few of them are the same in each epoch only where the files are read in order.
             Some(s) if self.data.shuffle && self.data.train_samples.is_none() => (s.mixed.clone(), s.buffer),
             Some(s) => (s.in_order.clone(), s.buffer),
             None => (data.train.clone(), data.train_len),
         };
         if let Some(n) = self.data.train_samples {
-            train = train.take(n);
+            train = self.some(train, n, data.train_len, data);
         }
         if self.data.shuffle {
             train = train.shuffle(buffer, self.seed);
@@ -90,6 +151,23 @@ impl Config {
         self.tuned(self.batches(train, data, share))
     }
 
+    /// So many of all elements, the same in each epoch. One's own may be sorted by class: those are drawn by the seed, or
+    /// taken at equal distances; the published sets' are mixed, and the first ones are taken.
+    fn some(&self, all: Dataset, n: u64, len: usize, data: &TrainingData) -> Dataset {
+        let len = len as u64;
+        if n >= len || !self.data.is_own() {
+            return all.take(n);
+        }
+        if all.cardinality().finite().is_some() {
+            let fixed = Shuffle { buffer_size: usize::MAX, seed: self.seed, reshuffle_each_iteration: false };
+            return all.shuffle_with(fixed).take(n);
+        }
+        match data.streamed.as_ref().is_some_and(|s| s.is_small) {
+            true => evenly(all, n, len),
+            false => all.take(n),
+        }
+    }
+
     /// Pictures changed by `data.augment`.
     fn augmented(&self, pictures: Dataset, data: &TrainingData) -> Dataset {
         match augment::changes(&self.data.augment, data.element.shape[2] >= 3) {
@@ -105,7 +183,7 @@ impl Config {
     /// Batches for testing, in order.
     pub fn test_pipeline(&self, data: &TrainingData) -> Dataset {
         let test = match self.data.test_samples {
-            Some(n) => data.test.take(n),
+            Some(n) => self.some(data.test.clone(), n, data.test_len, data),
             None => data.test.clone(),
         };
         self.batches(self.sized(test, data), data, None)
@@ -213,6 +291,16 @@ impl Config {
     pub fn untrained(&self) -> Result<Model> {
         self.model(&self.usual_sample(), &[])
     }
+}
+
+/// `n` of `len` elements at equal distances.
+fn evenly(all: Dataset, n: u64, len: u64) -> Dataset {
+    let before = move |i: u64| (u128::from(i) * u128::from(n) / u128::from(len)) as u64;
+    let is_taken = move |s: &Sample| {
+        let i = s.get("index").map_or(0, |i| i.get(0).as_i64() as u64);
+        before(i + 1) > before(i)
+    };
+    numbered(all).filter(is_taken).map(unnumbered)
 }
 
 fn check_output(output: &[usize], loss: &Loss, classes: usize, sequences: bool) -> Result<()> {

@@ -137,6 +137,9 @@ pub struct Data {
     pub unreadable_quota: Option<f64>,
     /// Changes of training pictures by name, drawn anew for every picture and epoch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white). Default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background: Option<f64>,
     pub augment: Vec<String>,
     /// Which files of records are read, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -144,10 +147,10 @@ pub struct Data {
     /// Tokens in a sample of text. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
-    /// Only the first so many training samples.
+    /// Only so many training samples: of one's own data some of all classes, of published sets the first ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_samples: Option<u64>,
-    /// Only the first so many test samples.
+    /// Only so many test samples, as `train_samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_samples: Option<u64>,
     /// Threads and queues of the pipeline's stages as `systole data bench --freeze` found them; otherwise they are tuned
@@ -399,6 +402,7 @@ impl Data {
             }
         }
         augment::changes(&self.augment, self.channels() == 3)?;
+            ("data.background", self.background, 1.0),
         self.sizes().map(drop).map_err(|e| Wrong::of("data.tuning", e))
     }
 

@@ -153,7 +153,9 @@ pub(super) fn optimizer(table: &Table) -> Result<Optimizer, Wrong> {
 
 /// `compile.loss`.
 pub(super) fn loss(value: &Value) -> Result<Loss, Wrong> {
-    named("compile.loss", value, |name| name.parse())
+    let loss: Loss = named("compile.loss", value, |name| name.parse())?;
+    loss.check().map_err(|e| Wrong::of("compile.loss", e))?;
+    Ok(loss)
 }
 
 /// Item `index` of `compile.metrics`; `output` is the shape of the model's output.

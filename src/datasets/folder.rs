@@ -6,19 +6,19 @@
 
 use super::TrainingData;
 use super::files::DataDir;
+use super::parts::parts;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::picture;
 use systole_data::input::{self, is_dir};
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Options, Sample, free_memory};
 
-/// Names of folders that hold a part of the pictures each, rather than a class.
-const TRAIN: [&str; 3] = ["train", "training", "Train"];
-const TEST: [&str; 7] = ["validation", "val", "valid", "test", "testing", "Test", "Validation"];
 /// Pictures that are looked at to choose a size.
 const LOOKED_AT: usize = 200;
 /// Sides that are chosen without being asked for.
@@ -37,6 +37,8 @@ pub struct FolderOptions {
     pub unreadable_quota: f64,
     /// Which pictures are kept for testing.
     pub seed: u64,
+    /// What transparent parts are laid on, from 0 (black) to 1 (white).
+    pub background: f64,
 }
 
 /// Pictures of your own: `image: u8[H, W, C], label: i32[]`, the classes in the order of their names.
@@ -71,13 +73,17 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         done: 0,
         count,
         unreadable: Vec::new(),
+        transparent: Arc::default(),
         progress: &|done, all| dir.report("reading pictures", done, all),
     };
     let identity = identity(root, [&train, &test]);
     let (train_set, train_len) = reading.part(&train, "train")?;
     let (test_set, test_len) = reading.part(&test, "test")?;
     let unreadable = reading.unreadable_ones(root)?;
-    let notes = unreadable.into_iter().chain(left_out(root, &train.left_out)).collect();
+    let mut notes: Vec<String> = found.notes.into_iter().chain(unreadable).collect();
+    notes.extend(left_out(root, &train.left_out));
+    notes.extend(empty_classes(&train.empty));
+    notes.extend(reading.transparent_ones());
     Ok(TrainingData {
         name: name_of(root),
         origin: root.display().to_string(),
@@ -88,6 +94,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         element: TensorType::new(DType::U8, options.picture),
         class_names: train.classes.clone(),
         fields: Vec::new(),
+        columns: Vec::new(),
         elements: "pictures",
         notes,
         identity: Some(identity),
@@ -114,40 +121,68 @@ pub fn picture_size_for(dir: impl AsRef<Path>) -> Result<[usize; 3]> {
 }
 
 /// A picture as a model takes it: `x: u8[H', W', 1 to 4] → u8[H, W, C]`, resized, in grey (C = 1) or colour (C = 3).
+/// Transparent parts become black: see [`HostArray::on_ground`] for another ground.
 pub fn fit_picture(x: HostArray, [height, width, channels]: [usize; 3]) -> HostArray {
     let coloured = if channels == 1 { x.rgb_to_grayscale() } else { x.to_rgb() };
     coloured.resize(height, width)
+}
+
+fn has_transparent(picture: &Literal) -> bool {
+    match picture.shape().last() {
+        Some(c @ (2 | 4)) => picture.bytes().iter().skip(c - 1).step_by(*c).any(|alpha| *alpha < 255),
+        _ => false,
+    }
+}
+
+/// [`fit_picture`] on a ground that is not black.
+pub fn fit_picture_on(x: HostArray, size: [usize; 3], ground: f64) -> HostArray {
+    fit_picture(if ground > 0.0 { x.on_ground(ground) } else { x }, size)
 }
 
 /// The pictures of a folder, and those of its own test part.
 struct Found {
     train: ImageFolder,
     test: Option<ImageFolder>,
+    notes: Vec<String>,
 }
 
 impl Found {
     fn look(root: &Path) -> Result<Found> {
         check_place(root)?;
-        let part = |names: &[&str]| names.iter().map(|n| root.join(n)).find(|p| is_dir(p));
-        let found = match part(&TRAIN).zip(part(&TEST)) {
-            Some((train, test)) => Found::parts(&train, &test)?,
-            None => Found { train: ImageFolder::open(root).map_err(|e| explain_empty(root, e))?, test: None },
+        let open = |dir: &Path| ImageFolder::open(dir).map_err(|e| explain_empty(dir, e));
+        let found = match parts(root)? {
+            Some(parts) => {
+                let (train, test) = (open(&parts.train)?, parts.test.as_deref().map(open).transpose()?);
+                Found { test: test.map(|t| same_classes(&train, t)).transpose()?, train, notes: parts.notes }
+            }
+            None => Found { train: open(root)?, test: None, notes: Vec::new() },
         };
         match found.train.classes.as_slice() {
             [only] => Err(one_class(root, only)),
             _ => Ok(found),
         }
     }
+}
 
-    fn parts(train: &Path, test: &Path) -> Result<Found> {
-        let open = |dir: &Path| ImageFolder::open(dir).map_err(|e| explain_empty(dir, e));
-        let (train, test) = (open(train)?, open(test)?);
-        match test.classes == train.classes {
-            true => Ok(Found { train, test: Some(test) }),
-            false => Err(Error::new(ErrorKind::Data, "training and test pictures are of different classes")
-                .because(format!("{} and {}", train.classes.join(", "), test.classes.join(", ")))
-                .hint("give both folders the same folders of classes, with pictures in each")),
-        }
+/// The test pictures with the labels that their classes have in training: by name, not by place.
+fn same_classes(train: &ImageFolder, test: ImageFolder) -> Result<ImageFolder> {
+    let places: Option<Vec<usize>> =
+        test.classes.iter().map(|name| train.classes.iter().position(|c| c == name)).collect();
+    let Some(places) = places else {
+        return Err(Error::new(ErrorKind::Data, "training and test pictures are of different classes")
+            .because(format!("{} and {}", train.classes.join(", "), test.classes.join(", ")))
+            .hint("give both folders the same folders of classes, with pictures in each"));
+    };
+    let named = test.pictures.iter().map(|(path, label)| (path.clone(), places[*label as usize] as i32));
+    Ok(ImageFolder { pictures: Arc::new(named.collect()), classes: train.classes.clone(), ..test })
+}
+
+/// What is to be said of folders of classes without pictures.
+fn empty_classes(names: &[String]) -> Option<String> {
+    match names {
+        [] => None,
+        [one] => Some(format!("the folder {one} has no pictures: it is no class")),
+        many => Some(format!("the folders {} have no pictures: they are no classes", many.join(", "))),
     }
 }
 
@@ -207,15 +242,23 @@ struct Reading<'a> {
     done: usize,
     count: usize,
     unreadable: Vec<Error>,
+    /// Pictures that can be seen through somewhere.
+    transparent: Arc<AtomicUsize>,
     progress: &'a dyn Fn(u64, u64),
 }
 
 impl Reading<'_> {
     /// The readable pictures of a part, and how many there are.
     fn part(&mut self, part: &ImageFolder, name: &str) -> Result<(Dataset, usize)> {
-        let size = self.options.picture;
-        let fit = move |s: Sample| s.map("image", move |x| fit_picture(x, size));
-        let pictures = |folder: &ImageFolder| folder.dataset().map_parallel(fit, AUTOTUNE);
+        let (size, ground) = (self.options.picture, self.options.background);
+        let transparent = self.transparent.clone();
+        let fit = move |s: Sample| {
+            if s.get("image").is_ok_and(has_transparent) {
+                transparent.fetch_add(1, Relaxed);
+            }
+            s.map("image", move |x| fit_picture_on(x, size, ground))
+        };
+        let pictures = |folder: &ImageFolder| folder.dataset().map_parallel(fit.clone(), AUTOTUNE);
         // Nothing is trained yet: every core may read.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let all = Options { core_budget: Some(cores), ..Options::default() };
@@ -247,6 +290,21 @@ impl Reading<'_> {
         let images = Literal::from_slice([count, size[0], size[1], size[2]], &bytes)?;
         let fields = [("image", images), ("label", Literal::from_slice([count], &labels)?)];
         Ok((Dataset::from_named_slices(format!("{name} pictures"), fields)?, count))
+    }
+
+    /// What is to be said of pictures that can be seen through.
+    fn transparent_ones(&self) -> Option<String> {
+        let (n, ground) = (self.transparent.load(Relaxed), self.options.background);
+        let shown = match ground {
+            0.0 => "black (data.background=1 makes it white)".to_string(),
+            1.0 => "white (data.background=0 makes it black)".to_string(),
+            grey => format!("a grey of {grey} (data.background)"),
+        };
+        match n {
+            0 => None,
+            1 => Some(format!("1 picture has transparent parts, which are laid on {shown}")),
+            n => Some(format!("{n} pictures have transparent parts, which are laid on {shown}")),
+        }
     }
 
     /// What is to be said of unreadable pictures.
@@ -285,13 +343,13 @@ fn left_out(root: &Path, files: &[PathBuf]) -> Option<String> {
     let first = files.first()?;
     let mut kinds = other_formats(files);
     let known: usize = kinds.values().sum();
-    if known < files.len() {
-        let name = if known == 0 { below(root, first) } else { "of other kinds".into() };
-        kinds.insert(name, files.len() - known);
+    if known < files.len() && known > 0 {
+        kinds.insert("of other kinds".into(), files.len() - known);
     }
     let (which, are) = match (files, known) {
         ([_], 0) => (below(root, first), "is"),
         ([_], _) => (counted(&kinds), "is"),
+        (_, 0) => (format!("{} and {} more", below(root, first), files.len() - 1), "are"),
         _ => (counted(&kinds), "are"),
     };
     let some = if files.len() == 1 { "1 file".into() } else { format!("{} files", files.len()) };

@@ -5,20 +5,25 @@
 
 mod cifar;
 mod classes;
+mod columns;
 mod download;
 mod files;
 mod folder;
 mod glyphs;
+mod labels;
+mod parts;
+mod record_files;
 mod records;
 mod text;
 
 pub use cifar::cifar10;
+pub use columns::ColumnCode;
 pub use files::{DataDir, cache_folder, fashion_mnist, mnist};
-pub use folder::{FolderOptions, fit_picture, folder, picture_size_for};
+pub use folder::{FolderOptions, fit_picture, fit_picture_on, folder, picture_size_for};
 pub use glyphs::{colour_glyphs, glyphs};
+pub use record_files::is_of_records;
 pub use records::{
-    Packed, RecordOptions, RecordShape, holds_records, is_of_records, picture_size_of_records, record_inputs,
-    records,
+    Packed, RecordOptions, RecordShape, holds_records, picture_size_of_records, record_inputs, records,
 };
 pub use text::{TEXT_TOKENS, text};
 
@@ -112,6 +117,8 @@ pub struct TrainingData {
     pub class_names: Vec<String>,
     /// The fields of records that an input is made of, in their order; empty where there are none.
     pub fields: Vec<String>,
+    /// How these become numbers, where they are columns of tables.
+    pub columns: Vec<ColumnCode>,
     /// What an element is called: `pictures` or `sequences`.
     pub elements: &'static str,
     /// What the user should know about the data though it is no error.
@@ -132,6 +139,8 @@ pub struct Streamed {
     pub mixed: Dataset,
     /// Elements that a shuffle draws from.
     pub buffer: usize,
+    /// Whether going through all files takes little time.
+    pub is_small: bool,
     /// What makes a training element of one of them.
     pub prepare: Prepare,
 }
@@ -180,6 +189,7 @@ impl From<ImageDataset> for TrainingData {
             element: TensorType::new(DType::U8, d.image_shape),
             class_names: d.class_names,
             fields: Vec::new(),
+            columns: Vec::new(),
             elements: "pictures",
             notes: Vec::new(),
             identity: None,
@@ -191,4 +201,19 @@ impl From<ImageDataset> for TrainingData {
 fn slices(source: String, arrays: &Arrays) -> Result<Dataset> {
     let fields = [("image", arrays.images.clone()), ("label", arrays.labels.clone())];
     Dataset::from_named_slices(Arc::<str>::from(source), fields)
+}
+
+/// Where a field `index` waits while records are numbered.
+const ASIDE: &str = "index of the record";
+
+/// Records with their number in the field `index`.
+pub(crate) fn numbered(records: Dataset) -> Dataset {
+    let aside = |s: Sample| if s.names().any(|n| n == "index") { s.rename("index", ASIDE) } else { s };
+    records.map(aside).enumerate()
+}
+
+/// The record without its number.
+pub(crate) fn unnumbered(sample: Sample) -> Sample {
+    let sample = sample.without("index");
+    if sample.names().any(|n| n == ASIDE) { sample.rename(ASIDE, "index") } else { sample }
 }

@@ -4,10 +4,13 @@
 //! found before hours are spent. TFRecord files are then read as tf.data's tutorials do, several at a time in turns; the
 //! shuffle holds records as they are in the files, and what they hold is taken out and decoded after it.
 
+use super::columns::{self, ColumnCode};
 use super::files::DataDir;
-use super::{Prepare, Streamed, TrainingData, fit_picture};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use super::labels::{Counted, Labels};
+use super::record_files::{self, is_of_records};
+use super::{Prepare, Streamed, TrainingData, fit_picture_on, numbered, unnumbered};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
@@ -20,15 +23,13 @@ use systole_data::tools::{Opened, files_of, open_files};
 use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, TfRecord};
 
 /// Fields that hold the label where nobody says which, in order of preference.
-const LABELS: [&str; 5] = ["label", "labels", "y", "target", "class"];
-/// How the names of files begin that are for testing.
-const TEST: [&str; 4] = ["test", "val", "valid", "t10k"];
-/// Ends of files of records.
-const ENDS: [&str; 7] = [".tfrecord", ".tfrecords", ".csv", ".tsv", ".npz", ".npy", ".parquet"];
+const LABELS: [&str; 6] = ["label", "labels", "y", "target", "class", "cls"];
+/// Fields that hold a picture: `image`, and what WebDataset calls files.
+const PICTURES: [&str; 4] = ["image", "jpg", "jpeg", "png"];
 /// Records that a shuffle over files draws from where nobody says.
 const BUFFER: usize = 10_000;
-/// More classes than this are no classes.
-const MOST_CLASSES: i64 = 1 << 20;
+/// Files of tables up to this size are gone through for a few samples of all of it.
+const SMALL: u64 = 256 << 20;
 
 /// How files of records become a data set: the table `data.records`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,14 +46,14 @@ pub struct RecordOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub features: Option<String>,
     /// The field with the picture, or the fields whose numbers are put side by side; none: `image`, else all others.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "names")]
     pub inputs: Vec<String>,
-    /// The field to predict; none: the first of `label`, `labels`, `y`, `target`, `class`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The field to predict; none: the first of `label`, `labels`, `y`, `target`, `class`, `cls`, whatever their case.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "name")]
     pub label: Option<String>,
     /// Around TFRecord files: `auto`, `plain`, `gzip`, `zlib`.
     pub compression: Packed,
-    /// Damaged records that may be left out of each file.
+    /// Damaged records that may be left out of each file; of tables and arrays: of all files.
     pub skip: u64,
     /// Files that are read at a time.
     pub cycle_length: usize,
@@ -61,6 +62,34 @@ pub struct RecordOptions {
     /// Records that a shuffle draws from; none: all where they lie in memory, else 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shuffle_buffer: Option<usize>,
+    /// How the columns of tables become numbers, where that is known: training finds it out and keeps it with the model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<ColumnCode>,
+}
+
+/// A column's name, or its number where a table has no header.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected the name of a field, or its number")]
+enum Name {
+    Text(String),
+    Number(u32),
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        match name {
+            Name::Text(text) => text,
+            Name::Number(number) => number.to_string(),
+        }
+    }
+}
+
+fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<Name>::deserialize(deserializer)?.map(String::from))
+}
+
+fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Vec::<Name>::deserialize(deserializer)?.into_iter().map(String::from).collect())
 }
 
 /// [`Compression`] as text.
@@ -110,6 +139,7 @@ impl Default for RecordOptions {
             cycle_length: 4,
             block_length: 16,
             shuffle_buffer: None,
+            columns: Vec::new(),
         }
     }
 }
@@ -125,17 +155,15 @@ pub struct RecordShape {
     pub validation_split: f64,
     /// Which records are kept for testing, and the order of files.
     pub seed: u64,
+    /// Whether labels are numbers to predict (true) or classes (false), where that is known; else they tell themselves.
+    pub numbers: Option<bool>,
+    /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white).
+    pub background: f64,
 }
 
 /// Whether a folder holds files of records, rather than folders of pictures.
 pub fn holds_records(dir: impl AsRef<Path>) -> bool {
     files_of(dir.as_ref()).is_ok_and(|files| files.iter().any(is_of_records))
-}
-
-/// Whether a file's name is that of a file of records.
-pub fn is_of_records(file: impl AsRef<Path>) -> bool {
-    let name = file.as_ref().file_name().map_or(String::new(), |n| n.to_string_lossy().to_lowercase());
-    ENDS.iter().any(|end| name.ends_with(end) || name.ends_with(&format!("{end}.gz")))
 }
 
 /// Height, width and channels of the first picture in files of records; none: they hold no pictures.
@@ -146,15 +174,30 @@ pub fn picture_size_of_records(
     dir: impl Into<DataDir>,
     options: &RecordOptions,
 ) -> Result<Option<[usize; 3]>> {
-    let (train, _) = find(&dir.into(), options)?;
-    let source = Source::open(train, options)?;
-    Ok(match Reading::of(&source, options, &SHAPELESS)?.input {
-        Input::File { size, .. } | Input::Pixels { size, .. } => Some(size),
-        Input::Numbers { .. } => None,
+    let (train, _) = record_files::find(&dir.into(), options)?;
+    // What is wrong with files is told when all options are known, which may leave the wrong ones out.
+    let Some(first) = train.into_iter().next() else { return Ok(None) };
+    let Ok(source) = Source::open(vec![first], options) else { return Ok(None) };
+    if source.opened.table.is_some() {
+        return Ok(None);
+    }
+    // The label may still have to be named: a field with a picture tells itself.
+    let Ok(first) = source.first() else { return Ok(None) };
+    let label = label_of(&first, options).unwrap_or_default();
+    Ok(match Input::of(&first, &label, options, &SHAPELESS) {
+        Ok(Input::File { size, .. } | Input::Pixels { size, .. }) => Some(size),
+        _ => None,
     })
 }
 
-const SHAPELESS: RecordShape = RecordShape { size: None, channels: None, validation_split: 0.0, seed: 0 };
+const SHAPELESS: RecordShape = RecordShape {
+    size: None,
+    channels: None,
+    validation_split: 0.0,
+    seed: 0,
+    numbers: None,
+    background: 0.0,
+};
 
 /// Records of your own: `image: u8[H, W, C], label: i32[]` where they hold pictures, else `x: f32[n]` and `label`, which
 /// is `i32[]` where labels are classes and `f32[1]` where they are numbers.
@@ -167,29 +210,28 @@ pub fn records(
     shape: &RecordShape,
 ) -> Result<TrainingData> {
     let dir = dir.into();
-    let (train_files, test_files) = find(&dir, options)?;
-    let source = Source::open(train_files, options)?;
-    let test_source = match test_files.is_empty() {
-        true => source.clone(),
-        false => Source::open(test_files, options)?,
+    let Sources { train: source, test, label, codes, mut notes } = Sources::find(&dir, options)?;
+    let (train_part, test_part) = match &test {
+        None => Subset::split(shape)?,
+        Some(_) => (Subset::All, Subset::All),
     };
-    let (train_part, test_part) = match source.files() == test_source.files() {
-        true => Subset::split(shape)?,
-        false => (Subset::All, Subset::All),
-    };
-    let mut reading = Reading::of(&source, options, shape)?;
+    let test_source = test.unwrap_or_else(|| source.clone());
+    let mut reading = Reading::of(&source, (&label, codes), options, shape)?;
     let report = |done, all| dir.report("reading records", done, all);
-    let train = reading.count(&source, train_part, &report)?;
-    let test = reading.count(&test_source, test_part, &report)?;
+    let mut counted = Counted::new(&label);
+    let train = reading.count(&source, train_part, &mut counted, &report)?;
+    let test = reading.count(&test_source, test_part, &mut counted, &report)?;
     for (n, what) in [(train, "train"), (test, "test")] {
         if n == 0 {
             let first = source.files().first().map_or(String::new(), |f| f.display().to_string());
             return Err(Error::new(ErrorKind::Data, format!("there are no records to {what} on")).at(first));
         }
     }
-    let class_names = reading.finish(&source.opened.classes)?;
+    let decided = counted.decide(&source.opened.classes, shape.numbers)?;
+    notes.extend(decided.note);
+    reading.labels = decided.labels;
     let element = reading.element();
-    let fields = reading.input.fields();
+    let (fields, columns) = (reading.input.fields(), reading.input.columns());
     let prepare = Prepare(Arc::new(move |s| reading.prepare(s)));
     let in_order = |source: &Source, part| {
         let prepare = prepare.clone();
@@ -205,17 +247,71 @@ pub fn records(
         test_len: test,
         elements: if element.rank() == 3 { "pictures" } else { "records" },
         element,
-        class_names,
+        class_names: decided.class_names,
         fields,
-        notes: Vec::new(),
+        columns,
+        notes,
         identity: Some(identity(&[source.files(), test_source.files()], train, test)),
         streamed: Some(Streamed {
             in_order: source.in_order(train_part),
             mixed: source.mixed(train_part, mix(shape.seed ^ hash_name("order of files"))),
             buffer,
+            is_small: source.sizes.values().sum::<u64>() <= SMALL,
             prepare,
         }),
     })
+}
+
+/// What is trained and tested on, of which columns.
+struct Sources {
+    train: Source,
+    /// None: a part of the others.
+    test: Option<Source>,
+    label: String,
+    /// How columns become numbers, where these are tables.
+    codes: Vec<ColumnCode>,
+    notes: Vec<String>,
+}
+
+impl Sources {
+    fn find(dir: &DataDir, options: &RecordOptions) -> Result<Sources> {
+        let (train_files, test_files) = record_files::find(dir, options)?;
+        if options.train.is_empty() {
+            record_files::check_alike(dir, &train_files)?;
+        }
+        let mut train = Source::open(train_files, options)?;
+        let mut notes = train.opened.notes.clone();
+        let label = label_of(&train.first()?, options)?;
+        let test = match test_files.is_empty() || test_files == train.files() {
+            true => train.opened.test.clone().map(|dataset| train.with(dataset)),
+            false => Some(Source::open(test_files, options)?),
+        };
+        let mut test = match test {
+            // What competitions give: rows whose answers are to be told.
+            Some(t) if options.test.is_empty() && t.first()?.names().all(|n| n != label) => {
+                let files: Vec<String> = t.files().iter().map(|f| f.display().to_string()).collect();
+                notes.push(format!(
+                    "{} is left out: it has no `{label}`, so nothing can be tested on it (predict takes it)",
+                    files.join(", ")
+                ));
+                None
+            }
+            test => test,
+        };
+        let mut codes = Vec::new();
+        if let Some(table) = train.opened.table.clone() {
+            let other = test.as_ref().and_then(|t| t.opened.table.clone());
+            let tables: Vec<_> = std::iter::once(&*table).chain(other.as_deref()).collect();
+            tables.iter().try_for_each(|t| columns::check_label(t, &label))?;
+            let (found, left_out) = columns::codes(&tables, &label, &options.inputs, &options.columns)?;
+            train.opened.dataset = columns::rows(&table, &found, Some(&label));
+            if let (Some(test), Some(table)) = (&mut test, &other) {
+                test.opened.dataset = columns::rows(table, &found, Some(&label));
+            }
+            (codes, notes) = (found, [notes, left_out].concat());
+        }
+        Ok(Sources { train, test, label, codes, notes })
+    }
 }
 
 /// What a model that learnt from `fields` takes of records, whose labels may be missing: `image: u8[H, W, C]` where they hold
@@ -228,6 +324,7 @@ pub fn record_inputs(
     options: &RecordOptions,
     fields: &[String],
     size: Option<[usize; 3]>,
+    background: f64,
 ) -> Result<Dataset> {
     let source = Source::open(files, options)?;
     let first = source.first()?;
@@ -243,63 +340,51 @@ pub fn record_inputs(
     let label = label_of(&first, options).unwrap_or_default();
     let inputs = if fields.is_empty() { options.inputs.clone() } else { fields.to_vec() };
     let options = RecordOptions { inputs, ..options.clone() };
-    let shape = RecordShape { size: size.map(|[h, w, _]| [h, w]), channels: size.map(|s| s[2]), ..SHAPELESS };
-    let input = Input::of(&first, &label, &options, &shape)?;
+    let (sides, channels) = (size.map(|[h, w, _]| [h, w]), size.map(|s| s[2]));
+    let shape = RecordShape { size: sides, channels, background, ..SHAPELESS };
+    let mut source = source;
+    let input = match source.opened.table.clone() {
+        Some(table) => {
+            let told = match options.columns.is_empty() {
+                // Models of earlier versions learnt from numbers alone.
+                true => fields.iter().map(|name| ColumnCode::number(name)).collect(),
+                false => options.columns.clone(),
+            };
+            let (codes, _) = columns::codes(&[&*table], &label, &options.inputs, &told)?;
+            source.opened.dataset = columns::rows(&table, &codes, None);
+            Input::of_columns(codes)?
+        }
+        None => Input::of(&first, &label, &options, &shape)?,
+    };
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
-    let reading = Reading { features, input, label, labels: Labels::Values };
-    Ok(source.in_order(Subset::All).map_parallel(
+    let reading = Reading { features, input, label, labels: Labels::Values, background };
+    let place = source.files().first().map_or(String::new(), |f| f.display().to_string());
+    Ok(numbered(source.in_order(Subset::All)).map_parallel(
         move |s| {
-            let (name, input) = reading.input(&reading.parse(s)?)?;
+            let row = s.get("index")?.get(0).as_i64();
+            let parsed = reading.parse(unnumbered(s))?;
+            reading.check_finite(&parsed, || format!("{place}, record {row}"))?;
+            let (name, input) = reading.input(&parsed)?;
             Sample::new([(name, input)]).check()
         },
         AUTOTUNE,
     ))
 }
 
-/// The files to train and to test on.
-fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
-    let root = dir.named().unwrap_or(Path::new(""));
-    let all = |patterns: &[String]| -> Result<Vec<PathBuf>> {
-        let mut files = Vec::new();
-        for pattern in patterns {
-            files.extend(files_of(&root.join(pattern))?);
-        }
-        Ok(files)
-    };
-    if !options.train.is_empty() {
-        return Ok((all(&options.train)?, all(&options.test)?));
-    }
-    if dir.named().is_none() {
-        return Err(Error::new(ErrorKind::Config, "no files of records are named").hint(
-            "name their folder with --data-dir or data.dir, or patterns of files with data.records.train",
-        ));
-    }
-    let found: Vec<PathBuf> = files_of(root)?.into_iter().filter(|f| is_of_records(f)).collect();
-    let is_test = |f: &PathBuf| {
-        let name = f.file_name().map_or(String::new(), |n| n.to_string_lossy().to_lowercase());
-        TEST.iter().any(|t| name.strip_prefix(t).is_some_and(|r| !r.starts_with(char::is_alphabetic)))
-            || name.starts_with("validation")
-    };
-    let (test, train): (Vec<_>, Vec<_>) = found.into_iter().partition(is_test);
-    if train.is_empty() {
-        return Err(Error::new(
-            ErrorKind::Io,
-            format!("{} has no files of records to train on", root.display()),
-        )
-        .hint(format!("files are known by their ends: {}", ENDS.join(", "))));
-    }
-    Ok((train, if options.test.is_empty() { test } else { all(&options.test)? }))
-}
-
 /// Which of the records of a file are meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subset {
     All,
-    /// All but each so manieth.
+    /// All but the ten-thousandths that are kept for testing, which the seed chooses.
     Train(u64, u64),
-    /// Each so manieth, in an order by the seed.
+    /// Those.
     Test(u64, u64),
 }
+
+/// Neighbours among which a part is chosen, where it is not one of each so many.
+const NEIGHBOURS: u64 = 100;
+/// A part is counted in these.
+const PARTS: u64 = 10_000;
 
 impl Subset {
     fn split(shape: &RecordShape) -> Result<(Subset, Subset)> {
@@ -308,29 +393,44 @@ impl Subset {
                 .because("no files are for testing, and data.validation_split is 0")
                 .hint("name files with data.records.test, or set data.validation_split to 0.2"));
         }
-        let every = (1.0 / shape.validation_split).round().max(2.0) as u64;
-        Ok((Subset::Train(every, shape.seed), Subset::Test(every, shape.seed)))
+        let part = (shape.validation_split * PARTS as f64).round().clamp(1.0, PARTS as f64 - 1.0) as u64;
+        Ok((Subset::Train(part, shape.seed), Subset::Test(part, shape.seed)))
     }
 
     fn of(self, records: Dataset) -> Dataset {
-        let (is_test, every, seed) = match self {
+        let (is_test, part, seed) = match self {
             Subset::All => return records,
-            Subset::Train(every, seed) => (false, every, seed),
-            Subset::Test(every, seed) => (true, every, seed),
+            Subset::Train(part, seed) => (false, part, seed),
+            Subset::Test(part, seed) => (true, part, seed),
         };
         if let Some(n) = records.cardinality().finite() {
             let fixed = Shuffle { buffer_size: usize::MAX, seed, reshuffle_each_iteration: false };
             let mixed = records.shuffle_with(fixed);
-            return if is_test { mixed.take(n / every) } else { mixed.skip(n / every) };
+            let kept = (u128::from(n) * u128::from(part) / u128::from(PARTS)) as u64;
+            return if is_test { mixed.take(kept) } else { mixed.skip(kept) };
         }
         let chosen = move |s: &Sample| {
             let place = s.get("index").map_or(0, |i| i.get(0).as_i64() as u64);
-            // One of each `every` neighbours, another one each time: data may be sorted in turns.
-            let turn = mix(seed ^ mix(place / every)) % every;
-            (place % every == turn) == is_test
+            is_kept(place, part, seed) == is_test
         };
-        records.enumerate().filter(chosen).map(|s: Sample| s.without("index"))
+        numbered(records).filter(chosen).map(unnumbered)
     }
+}
+
+/// Whether a record is of the part that is kept for testing: some of its neighbours, others each time, as data may be
+/// sorted in turns.
+fn is_kept(place: u64, part: u64, seed: u64) -> bool {
+    if PARTS.is_multiple_of(part) {
+        let every = PARTS / part;
+        return place % every == mix(seed ^ mix(place / every)) % every;
+    }
+    let block = place / NEIGHBOURS;
+    let before = |blocks: u64| blocks * NEIGHBOURS * part / PARTS;
+    let wanted = before(block + 1) - before(block);
+    let draw = |place: u64| (mix(seed ^ mix(place)), place);
+    let first = block * NEIGHBOURS;
+    let ahead = (first..first + NEIGHBOURS).filter(|other| draw(*other) < draw(place)).count() as u64;
+    ahead < wanted
 }
 
 /// Files, and how they are read.
@@ -353,13 +453,24 @@ impl Source {
         // These are read whole, one file at a time.
         if ["NumPy array", "NumPy arrays", "IDX"].contains(&opened.kind) {
             for file in &opened.files[1..] {
-                let next = open_files(vec![file.clone()], None)?.dataset;
-                opened.dataset = opened.dataset.concatenate(&next);
+                let next = open_files(vec![file.clone()], None)?;
+                opened.dataset = opened.dataset.concatenate(&next.dataset);
+                opened.notes.extend(next.notes);
+                opened.test = match (opened.test, next.test) {
+                    (Some(a), Some(b)) => Some(a.concatenate(&b)),
+                    (a, b) => a.or(b),
+                };
             }
         }
         let size = |f: &PathBuf| Some((f.clone(), input::size(f)?));
         let sizes = Arc::new(opened.files.iter().filter_map(size).collect());
         Ok(Source { opened, options: options.clone(), sizes })
+    }
+
+    /// The same files for other elements of theirs.
+    fn with(&self, dataset: Dataset) -> Source {
+        let opened = Opened { dataset, test: None, ..self.opened.clone() };
+        Source { opened, ..self.clone() }
     }
 
     fn files(&self) -> &[PathBuf] {
@@ -406,7 +517,10 @@ impl Source {
 
     fn read(&self, files: Dataset, part: Subset, cycle: usize) -> Dataset {
         if self.features().is_none() {
-            return part.of(self.opened.dataset.clone());
+            return part.of(match self.options.skip {
+                0 => self.opened.dataset.clone(),
+                quota => self.opened.dataset.ignore_errors(quota),
+            });
         }
         let (options, sizes) = (self.options.clone(), self.sizes.clone());
         let open = move |s: Sample| -> Result<Dataset> {
@@ -440,6 +554,7 @@ struct Reading {
     input: Input,
     label: String,
     labels: Labels,
+    background: f64,
 }
 
 /// What a model takes of a record.
@@ -451,91 +566,113 @@ enum Input {
     Pixels { field: String, size: [usize; 3], dtype: DType },
     /// Numbers, side by side.
     Numbers { fields: Vec<String>, count: usize },
-}
-
-/// What labels are.
-#[derive(Clone)]
-enum Labels {
-    /// Numbers from 0 to the largest that was seen.
-    Classes(i64),
-    /// Names of classes, sorted.
-    Names(BTreeSet<String>),
-    /// Numbers to come close to.
-    Values,
+    /// Columns of a table.
+    Columns { codes: Vec<ColumnCode>, count: usize },
 }
 
 impl Reading {
-    /// By the first record.
-    fn of(source: &Source, options: &RecordOptions, shape: &RecordShape) -> Result<Reading> {
-        let first = source.first()?;
-        let label = label_of(&first, options)?;
-        let labels = match first.get(&label)?.ty() {
-            ty if ty.dtype == DType::U8 && ty.rank() == 1 => Labels::Names(BTreeSet::new()),
-            ty if ty.dtype.is_int() => Labels::Classes(-1),
-            _ => Labels::Values,
+    /// By the first record. What labels are is told by all of them, later.
+    fn of(
+        source: &Source,
+        (label, codes): (&str, Vec<ColumnCode>),
+        options: &RecordOptions,
+        shape: &RecordShape,
+    ) -> Result<Reading> {
+        let input = match source.opened.table.is_some() {
+            true => Input::of_columns(codes)?,
+            false => Input::of(&source.first()?, label, options, shape)?,
         };
-        let input = Input::of(&first, &label, options, shape)?;
-        Ok(Reading { features: source.features().cloned(), input, label, labels })
+        Ok(Reading {
+            features: source.features().cloned(),
+            input,
+            label: label.into(),
+            labels: Labels::Values,
+            background: shape.background,
+        })
     }
 
-    /// How many records there are; remembers what their labels are.
-    fn count(&mut self, source: &Source, part: Subset, progress: &dyn Fn(u64, u64)) -> Result<usize> {
+    /// How many records there are; remembers their labels.
+    fn count(
+        &self,
+        source: &Source,
+        part: Subset,
+        counted: &mut Counted,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<usize> {
+        // The part for testing is one of the same files.
+        if !matches!(part, Subset::Test(..)) {
+            self.check_numbers(source)?;
+        }
+        let files = source.files();
+        let first = files.first().map_or(String::new(), |f| f.display().to_string());
         let Some(features) = &self.features else {
-            return self.count_all(&source.in_order(part)).map_err(explain);
+            return self.count_all(&source.in_order(part), counted, &first).map_err(explain);
         };
         // Of each record the label only: the pictures are looked at when they are trained on.
         let only = only(features, |name| name == self.label);
-        let (files, mut n) = (source.files(), 0);
+        let mut n = 0;
         for (i, file) in files.iter().enumerate() {
             let records =
                 Source::of_file(&source.options, file.clone(), part).map(parse_example(only.clone()));
-            n += self.count_all(&records).map_err(explain)?;
+            n += self.count_all(&records, counted, &file.display().to_string()).map_err(explain)?;
             progress(i as u64 + 1, files.len() as u64);
         }
         Ok(n)
     }
 
-    fn count_all(&mut self, records: &Dataset) -> Result<usize> {
+    fn count_all(&self, records: &Dataset, counted: &mut Counted, file: &str) -> Result<usize> {
         let mut n = 0;
         for sample in records {
             let sample = sample?;
-            match &mut self.labels {
-                Labels::Names(names) => {
-                    let name = sample.text(&self.label)?;
-                    if !names.contains(name) {
-                        names.insert(name.into());
-                    }
-                }
-                Labels::Classes(most) => {
-                    let class = sample.get(&self.label)?.get(0).as_i64();
-                    if !(0..MOST_CLASSES).contains(&class) {
-                        return Err(Error::new(ErrorKind::Data, format!("{class} is no class"))
-                            .at(format!("field {}, element {n}", self.label))
-                            .because("classes are numbers from 0 on")
-                            .hint("name the field with the classes: data.records.label"));
-                    }
-                    *most = class.max(*most);
-                }
-                Labels::Values => {}
-            }
+            let place = || format!("{file}, record {n}");
+            counted.add(sample.get(&self.label)?, place)?;
             n += 1;
         }
         Ok(n)
     }
 
-    /// The names of the classes, after counting. `told` says them where it is not empty.
-    fn finish(&mut self, told: &[String]) -> Result<Vec<String>> {
-        Ok(match &self.labels {
-            Labels::Values => Vec::new(),
-            Labels::Names(names) => names.iter().cloned().collect(),
-            Labels::Classes(most) if told.is_empty() => (0..=*most).map(|k| k.to_string()).collect(),
-            Labels::Classes(most) if *most < told.len() as i64 => told.to_vec(),
-            Labels::Classes(most) => {
-                return Err(Error::new(ErrorKind::Data, format!("there is a label {most}"))
-                    .because(format!("the file of classes names {} of them", told.len()))
-                    .hint("give the file PREFIX.classes a line for each class, or remove it"));
+    /// Refuses files with numbers that are not finite. Of tables that was done when they were read. All records are gone
+    /// through in their order, so that their numbers are those of the files.
+    fn check_numbers(&self, source: &Source) -> Result<()> {
+        if !self.input.has_numbers() {
+            return Ok(());
+        }
+        let check = |records: Dataset, file: &Path| -> Result<()> {
+            for (n, sample) in records.iter().enumerate() {
+                // What cannot be read is told when it is counted.
+                let Ok(sample) = sample else { continue };
+                self.check_finite(&sample, || format!("{}, record {n}", file.display()))?;
             }
-        })
+            Ok(())
+        };
+        match &self.features {
+            None => check(
+                source.opened.dataset.clone(),
+                source.files().first().map_or(Path::new(""), |f| f.as_path()),
+            ),
+            Some(features) => source.files().iter().try_for_each(|file| {
+                let all = Source::of_file(&source.options, file.clone(), Subset::All);
+                check(all.map(parse_example(only(features, |name| self.input.reads(name)))), file)
+            }),
+        }
+    }
+
+    /// Refuses numbers that are not finite.
+    fn check_finite(&self, parsed: &Sample, place: impl Fn() -> String) -> Result<()> {
+        let fields: &[String] = match &self.input {
+            Input::Numbers { fields, .. } => fields,
+            Input::Pixels { field, dtype, .. } if dtype.is_float() => std::slice::from_ref(field),
+            _ => return Ok(()),
+        };
+        for field in fields {
+            let x = parsed.get(field)?;
+            let bad = |x: &Literal| x.to_f64s().into_iter().enumerate().find(|(_, v)| !v.is_finite());
+            if let Some((column, value)) = x.dtype().is_float().then(|| bad(x)).flatten() {
+                let place = format!("{}, column {column}", place());
+                return Err(columns::not_finite(field, &value.to_string(), &place));
+            }
+        }
+        Ok(())
     }
 
     /// What an element's input is.
@@ -543,14 +680,16 @@ impl Reading {
         match &self.input {
             Input::File { size, .. } => TensorType::new(DType::U8, *size),
             Input::Pixels { size, dtype, .. } => TensorType::new(*dtype, *size),
-            Input::Numbers { count, .. } => TensorType::new(DType::F32, [*count]),
+            Input::Numbers { count, .. } | Input::Columns { count, .. } => {
+                TensorType::new(DType::F32, [*count])
+            }
         }
     }
 
     /// `record` or fields → `image` or `x`, and `label`.
     fn prepare(&self, sample: Sample) -> Result<Sample> {
         let parsed = self.parse(sample)?;
-        let label = self.label(&parsed)?;
+        let label = self.labels.of(parsed.get(&self.label)?)?;
         Sample::new([self.input(&parsed)?, ("label", label)]).check()
     }
 
@@ -567,27 +706,11 @@ impl Reading {
         Ok(match &self.input {
             Input::File { field, size } => {
                 let pixels = picture::from_bytes("the picture", parsed.get(field)?.bytes())?;
-                ("image", fit_picture(pixels.into(), *size))
+                ("image", fit_picture_on(pixels.into(), *size, self.background))
             }
-            Input::Pixels { field, size, .. } => ("image", pixels(parsed, field, *size)?),
+            Input::Pixels { field, size, .. } => ("image", pixels(parsed, field, *size, self.background)?),
             Input::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
-        })
-    }
-
-    fn label(&self, sample: &Sample) -> Result<HostArray> {
-        let x = sample.get(&self.label)?;
-        Ok(match &self.labels {
-            Labels::Names(names) => {
-                let name = sample.text(&self.label)?;
-                let Some(class) = names.iter().position(|n| n == name) else {
-                    return Err(Error::new(ErrorKind::Data, format!("there is no class `{name}`")).because(
-                        "the files were read before training and did not have it: they were changed",
-                    ));
-                };
-                HostArray::scalar(DType::I32, class as f64)
-            }
-            Labels::Classes(_) => HostArray::from(x).cast(DType::I32).reshape([] as [usize; 0]),
-            Labels::Values => HostArray::from(x).cast(DType::F32).flatten(),
+            Input::Columns { codes, count } => ("x", columns::encode(parsed, codes, *count)?),
         })
     }
 }
@@ -611,11 +734,17 @@ fn explain(e: Error) -> Error {
 /// The field to predict.
 fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
     let has = |name: &str| first.names().any(|n| n == name);
+    let like = |label: &str| first.names().find(|n| n.eq_ignore_ascii_case(label)).map(str::to_string);
     let found = match &options.label {
-        Some(label) => Some(label.as_str()).filter(|l| has(l)),
-        None => LABELS.into_iter().find(|l| has(l)),
+        Some(label) if has(label) => Some(label.clone()),
+        Some(_) => None,
+        None => LABELS
+            .into_iter()
+            .find(|l| has(l))
+            .map(str::to_string)
+            .or_else(|| LABELS.into_iter().find_map(like)),
     };
-    found.map(str::to_string).ok_or_else(|| {
+    found.ok_or_else(|| {
         let what = options.label.as_ref().map_or("no field of the records is a label".into(), |l| {
             format!("the records have no field `{l}`")
         });
@@ -630,6 +759,31 @@ impl Input {
         match self {
             Input::File { field, .. } | Input::Pixels { field, .. } => vec![field.clone()],
             Input::Numbers { fields, .. } => fields.clone(),
+            Input::Columns { codes, .. } => codes.iter().map(|c| c.name.clone()).collect(),
+        }
+    }
+
+    fn columns(&self) -> Vec<ColumnCode> {
+        match self {
+            Input::Columns { codes, .. } => codes.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether numbers are read that may not be finite.
+    fn has_numbers(&self) -> bool {
+        match self {
+            Input::Numbers { .. } => true,
+            Input::Pixels { dtype, .. } => dtype.is_float(),
+            _ => false,
+        }
+    }
+
+    fn of_columns(codes: Vec<ColumnCode>) -> Result<Input> {
+        match codes.iter().map(ColumnCode::width).sum() {
+            0 => Err(Error::new(ErrorKind::Data, "the records hold a label and nothing else")
+                .hint("name the fields to learn from: data.records.inputs")),
+            count => Ok(Input::Columns { codes, count }),
         }
     }
 
@@ -639,8 +793,9 @@ impl Input {
     }
 
     fn of(first: &Sample, label: &str, options: &RecordOptions, shape: &RecordShape) -> Result<Input> {
+        let picture = PICTURES.into_iter().find(|p| first.names().any(|n| n == *p));
         let names = match options.inputs.as_slice() {
-            [] if first.names().any(|n| n == "image") => vec!["image".to_string()],
+            [] if picture.is_some() => picture.into_iter().map(str::to_string).collect(),
             [] => {
                 first.names().filter(|n| *n != label && !n.ends_with("/shape")).map(str::to_string).collect()
             }
@@ -699,13 +854,13 @@ fn shape_of(sample: &Sample, field: &str) -> Result<Vec<usize>> {
     }
 }
 
-fn pixels(sample: &Sample, field: &str, [h, w, c]: [usize; 3]) -> Result<HostArray> {
+fn pixels(sample: &Sample, field: &str, [h, w, c]: [usize; 3], ground: f64) -> Result<HostArray> {
     let shape = match shape_of(sample, field)?.as_slice() {
         &[h, w] => vec![h, w, 1],
         shape => shape.to_vec(),
     };
     let x = HostArray::from(sample.get(field)?).reshape(shape.clone());
-    Ok(if shape == [h, w, c] { x } else { fit_picture(x, [h, w, c]) })
+    Ok(if shape == [h, w, c] { x } else { fit_picture_on(x, [h, w, c], ground) })
 }
 
 fn numbers(sample: &Sample, fields: &[String], count: usize) -> Result<HostArray> {

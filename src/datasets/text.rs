@@ -57,16 +57,19 @@ fn missing(places: &[PathBuf]) -> Error {
 
 fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<TrainingData> {
     let (train, test) = bytes.split_at(bytes.len() / 10 * 9);
-    let short = |n: usize| {
+    let short = |n: usize, which: &str| {
         Error::new(ErrorKind::Data, "the text is too short")
             .at(origin.clone())
-            .because(format!("{n} bytes for sequences of {length} and one more"))
+            .because(format!(
+                "{n} of its {} bytes are to {which} on, for sequences of {length} and one more",
+                bytes.len()
+            ))
             .hint("take a longer text or a smaller data.sequence_length")
     };
     let sequences = |part: &[u8], which: &str| -> Result<(Dataset, usize)> {
         let count = part.len().saturating_sub(1) / length;
         if count == 0 {
-            return Err(short(part.len()));
+            return Err(short(part.len(), which));
         }
         let tokens = |from: usize| {
             let part: Vec<i32> = part[from..from + count * length].iter().map(|b| i32::from(*b)).collect();
@@ -87,6 +90,7 @@ fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<Trai
         element: TensorType::new(DType::I32, [length]),
         class_names: Vec::new(),
         fields: Vec::new(),
+        columns: Vec::new(),
         elements: "sequences",
         notes: Vec::new(),
         identity: None,
