@@ -228,7 +228,7 @@ struct Compared {
 
 impl Compared {
     fn of(sample: &Sample, device: &dyn Backend) -> Result<Compared> {
-        let args = sample.arguments(0);
+        let args = sample.specified_arguments(0);
         let want = interp::run(&sample.graph, &args.iter().collect::<Vec<_>>())?;
         let program = device.compile(&sample.graph, &CompileOptions::default())?;
         let buffers = args.iter().map(|a| device.put(a, DeviceId(0))).collect::<Result<Vec<Buffer>>>()?;

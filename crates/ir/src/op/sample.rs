@@ -1,6 +1,8 @@
 //! Samples: tiny graphs and the domains of their arguments, from which the tests of every op are generated; how they are
 //! put together, and a quick check of their derivatives.
 
+use super::monoid::Monoid;
+use crate::graph::{Node, Op, ValueId};
 use crate::{Graph, GraphBuilder, Tensor};
 use std::sync::Arc;
 use systole_base::rng::{Stream, hash_name};
@@ -66,7 +68,37 @@ impl Sample {
         };
         types.iter().zip(&self.domains).enumerate().map(draw).collect()
     }
+
+    /// The same, for which the specification leaves but one result: arguments that folds begin with are the identities of
+    /// their bodies. How often another value takes part, and where, is each implementation's choice (StableHLO: reduce,
+    /// reduce_window, select_and_scatter).
+    pub fn specified_arguments(&self, seed: u64) -> Vec<Literal> {
+        let mut arguments = self.arguments(seed);
+        for node in &self.graph.nodes {
+            for (init, body) in initial_values(node) {
+                let at = self.graph.params.iter().position(|p| *p == init);
+                if let Some((argument, monoid)) = at.map(|i| &mut arguments[i]).zip(Monoid::of(body)) {
+                    let ty = argument.ty().clone();
+                    let identity = monoid.identity(ty.dtype);
+                    *argument = Literal::splat(ty, identity);
+                }
+            }
+        }
+        arguments
+    }
 }
+
+/// What a node's folds begin with, and their body.
+fn initial_values(node: &Node) -> Vec<(ValueId, &Graph)> {
+    let half = node.inputs.len() / 2;
+    match &node.op {
+        Op::Reduce(op) => node.inputs[half..].iter().map(|init| (*init, &*op.body)).collect(),
+        Op::ReduceWindow(op) => node.inputs[half..].iter().map(|init| (*init, &*op.body)).collect(),
+        Op::SelectAndScatter(op) => vec![(node.inputs[2], &*op.scatter)],
+        _ => Vec::new(),
+    }
+}
+
 /// A sample whose parameters have the given types and domains and whose results are those of `build`.
 pub(crate) fn sample(
     label: String,
