@@ -30,6 +30,13 @@ impl Run for InitArgs {
 }
 
 fn run(args: &InitArgs, screen: &Screen) -> Outcome {
+    if args.preset.contains(['.', '/']) {
+        let e = Error::new(ErrorKind::Config, format!("there is no preset `{}`", args.preset));
+        let to = quoted(&args.preset);
+        return Err(Failure::usage(
+            e.hint(format!("to write a preset into that file: init PRESET --out {to}")),
+        ));
+    }
     Draft::preset(&args.preset).map_err(Failure::usage)?;
     let text = Config::preset_text(&args.preset).unwrap_or_default();
     let Some(path) = &args.out else {

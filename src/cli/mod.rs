@@ -26,12 +26,13 @@ mod selftest;
 mod setup;
 mod show;
 mod stop;
+mod suggest;
 mod summary;
 mod target;
 mod train;
 mod training;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use commands::Command;
 use common::Common;
 use outcome::{Failure, Outcome, Run};
@@ -61,7 +62,10 @@ struct Cli {
 
 /// Runs the program on the process's arguments.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|e| {
+        let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+        suggest::with_suggestion(e, Cli::command(), &args).exit()
+    });
     let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);
     // A panic has printed its message; it must not end in an undocumented exit code.
     let outcome = catch_unwind(AssertUnwindSafe(|| run(cli, &screen)));

@@ -4,7 +4,7 @@ use crate::config::{Config, Draft, PRESETS};
 use std::path::{Path, PathBuf};
 use systole_data::input::{absolute, entries, is_file, is_remote};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{Model, nearest};
+use systole_nn::{Model, similar, suggestion};
 
 /// A name on the command line, told apart.
 pub(crate) enum Target {
@@ -38,11 +38,11 @@ impl Target {
             // Whole, so that the run can be gone on with from anywhere.
             return absolute(path).map(Target::Folder);
         }
-        if path.components().count() > 1 {
+        if is_path(name) {
             return Err(missing(path));
         }
         let e = Error::new(ErrorKind::Io, format!("`{name}` is neither a file, a folder nor a preset"));
-        Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &PRESETS), PRESETS.join(", "))))
+        Err(e.hint(suggestion(name, &PRESETS)))
     }
 
     /// A compiled model: loaded, or built from a configuration for its data set's usual pictures.
@@ -61,15 +61,34 @@ impl Target {
     }
 }
 
-/// A path at which nothing is, and from where on.
-fn missing(path: &Path) -> Error {
+/// Whether a name can only be a file's or folder's: it is no preset, misspelt.
+pub(crate) fn is_path(name: &str) -> bool {
+    name.contains(['.', '/', std::path::MAIN_SEPARATOR])
+}
+
+/// A path at which nothing is, from where on, and what lies there under a name like it.
+pub(crate) fn missing(path: &Path) -> Error {
     let e = Error::new(ErrorKind::Io, format!("there is no file or folder {}", path.display()));
     let first = path.ancestors().filter(|p| !p.as_os_str().is_empty() && !p.exists()).last();
     let e = match first {
         Some(first) if first != path => e.because(format!("{} does not exist", first.display())),
         _ => e,
     };
-    e.hint(format!("check the path, or name a preset: {}", PRESETS.join(", ")))
+    e.hint(match beside(first.unwrap_or(path)) {
+        Some(other) => format!("check the path; did you mean `{}`?", other.display()),
+        None => "check the path, and the folder that the command runs in".into(),
+    })
+}
+
+/// What lies beside the place where nothing is, under a name like the one that was looked for.
+fn beside(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
+    let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
+    let names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.sort_unstable();
+    let name = path.file_name()?.to_str()?;
+    Some(folder.map_or_else(PathBuf::new, Path::to_path_buf).join(similar(name, &names)?))
 }
 
 /// The configuration that a model was trained with, where it says so.

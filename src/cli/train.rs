@@ -222,8 +222,9 @@ impl TrainArgs {
                 let config = self.apply(Draft::preset("glyphs")?)?.finish()?;
                 let data = load_data(&config, screen)?;
                 let plan = announced(config, data, format!("because {}", e.what()), screen);
-                let rest = e.to_string();
-                rest.lines().skip(1).for_each(|line| screen.detail(line));
+                if screen.verbose {
+                    e.to_string().lines().skip(1).for_each(|line| screen.detail(line));
+                }
                 Ok(plan)
             }
         }

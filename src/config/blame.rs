@@ -1,7 +1,8 @@
 //! What is wrong with which key, and finding the key's line in the TOML text.
 
+use super::elsewhere;
 use systole_ir::{Error, ErrorKind};
-use systole_nn::nearest;
+use systole_nn::{in_plain_words, suggestion};
 use toml::de::{DeTable, DeValue};
 
 /// A key (`layers.0.filters`) and what is wrong with it.
@@ -31,28 +32,37 @@ pub(super) fn split(path: &str) -> Vec<String> {
     path.split('.').map(|p| p.trim().to_string()).collect()
 }
 
-/// An unknown key, with the nearest that exists.
-pub(super) fn unknown(what: &str, key: &str, known: &[&str]) -> Error {
-    Error::new(ErrorKind::Config, format!("{what} `{key}`")).hint(format!(
-        "did you mean `{}`? Known here: {}",
-        nearest(key, known),
-        known.join(", ")
-    ))
+/// An unknown name, with the one that was probably meant. A file's name is none of them, misspelt.
+pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Error {
+    let hint = match name.contains(['.', '/']) {
+        true => format!("one of: {}", known.join(", ")),
+        false => suggestion(name, known),
+    };
+    Error::new(ErrorKind::Config, format!("{what} `{name}`")).hint(hint)
 }
 
-/// Serde's message as an error of ours: an unknown key or variant names the nearest.
+/// Serde's message as an error of ours, in plain words: an unknown key or variant names what was probably meant.
 pub(super) fn from_serde(message: &str) -> Error {
     let message = message.trim();
     // Serde's wording: unknown field `x`, expected one of `a`, `b`
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    for (start, what) in [("unknown field", "there is no key"), ("unknown variant", "there is no")] {
-        if let (true, [typed, known @ ..]) = (message.starts_with(start), quoted.as_slice())
-            && !known.is_empty()
-        {
-            return unknown(what, typed, known);
+    match quoted.as_slice() {
+        [key, known @ ..] if message.starts_with("unknown field") && !known.is_empty() => {
+            Error::new(ErrorKind::Config, format!("there is no key `{key}`"))
+                .hint(elsewhere::hint(key, known))
+        }
+        [name, known @ ..] if message.starts_with("unknown variant") && !known.is_empty() => {
+            unknown("there is no", name, known)
+        }
+        _ => {
+            let (what, hint) = in_plain_words(message);
+            let error = Error::new(ErrorKind::Config, what);
+            match hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            }
         }
     }
-    Error::new(ErrorKind::Config, message)
 }
 
 /// The line, from 1, of a byte offset.

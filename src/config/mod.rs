@@ -8,11 +8,13 @@ mod augment;
 mod blame;
 mod build;
 mod draft;
+mod elsewhere;
 mod settings;
 mod synthetic;
 
 pub use build::scale_pixels;
 pub use draft::{Draft, Refused};
+pub use elsewhere::home_of;
 
 use crate::config::blame::Wrong;
 use crate::datasets::RecordOptions;
@@ -22,7 +24,7 @@ use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::metric::Metric;
-use systole_nn::{Precision, nearest, optimizer};
+use systole_nn::{Precision, optimizer};
 use toml::{Table, Value};
 
 /// Names of the data sets.
@@ -353,12 +355,17 @@ impl Config {
 
 impl Data {
     fn check(&self) -> Result<(), Wrong> {
+        if self.dataset.contains(['.', '/']) {
+            let what = format!("`{}` is no kind of data", self.dataset);
+            return Err(Wrong::new("data.dataset", what).hint(
+                "name files of your own with data.dir, and here what they are: records (tables too), folder (pictures) or text",
+            ));
+        }
         if !DATASETS.contains(&self.dataset.as_str()) {
-            let hint =
-                format!("did you mean `{}`? All: {}", nearest(&self.dataset, &DATASETS), DATASETS.join(", "));
-            return Err(
-                Wrong::new("data.dataset", format!("there is no data set `{}`", self.dataset)).hint(hint)
-            );
+            return Err(Wrong::of(
+                "data.dataset",
+                blame::unknown("there is no data set", &self.dataset, &DATASETS),
+            ));
         }
         // Pixels are bytes: a larger factor is a divisor by mistake.
         if !(self.scale > 0.0 && self.scale <= 1.0) {

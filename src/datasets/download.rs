@@ -15,6 +15,9 @@ use systole_data::web::{Request, Response};
 /// Lies in a folder while its files are being fetched, so that the few there are not taken for a broken set.
 pub(super) const MARK: &str = ".downloading";
 
+/// How an error begins that says what came of each address.
+pub(super) const REFUSED: &str = "cannot download";
+
 /// A file with a known content.
 pub(super) struct Remote {
     pub file: &'static str,
@@ -116,7 +119,7 @@ fn fetch(
             }
         }
     }
-    let e = Error::new(kind, format!("cannot download {}", remote.file));
+    let e = Error::new(kind, format!("{REFUSED} {}", remote.file));
     Err(reasons.into_iter().fold(e, Error::because))
 }
 

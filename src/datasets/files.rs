@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use systole_base::{DType, Error, ErrorKind, Result, knobs};
 use systole_data::format::idx;
+use systole_runtime::event;
 
 /// Where a data set's files are looked for: a folder that you name, or else the folder of the knob
 /// `SYSTOLE_DATA`, or else the cache (`SYSTOLE_CACHE`), or else the network, once.
@@ -278,19 +279,50 @@ fn variants(stem: &str) -> impl Iterator<Item = String> {
 }
 
 fn missing(known: &Known, places: &[PathBuf], download: Option<Error>) -> Error {
-    let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     let e = Error::new(ErrorKind::Io, format!("the files of {} are not there", known.name));
-    let e = if places.is_empty() { e } else { e.because(format!("looked in {}", places.join(", "))) };
-    let e = match &download {
-        Some(d) => e.because(d.to_string().replace("\n  why: ", " from ")),
+    let told: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    let e = if places.is_empty() { e } else { e.because(format!("looked in {}", told.join(", "))) };
+    let gone = places.iter().find(|p| !p.exists()).filter(|_| places.len() == 1 && download.is_none());
+    let e = match gone {
+        Some(folder) => e.because(format!("there is no folder {}", folder.display())),
         None => e,
     };
-    e.hint(format!(
-        "check the network; or give the folder with {} and its three companions (--data-dir, or the variable {}); or use glyphs, \
-         which needs no files",
+    let give = format!(
+        "give the folder with {} and its three companions (--data-dir, data.dir or the variable {}); or use glyphs, which \
+         needs no files",
         known.files[0].file,
         knobs::DATA.name
-    ))
+    );
+    match download {
+        Some(refused) => {
+            // Each address and what came of it: pages, where the network is away.
+            event::emit(1, || {
+                format!("downloading {}: {}", known.name, refused.to_string().replace("\n  ", "; "))
+            });
+            let first = match refused.what().starts_with(download::REFUSED) {
+                true => "check the network".into(),
+                false => {
+                    format!("name a folder for downloads that may be written to ({})", knobs::CACHE.name)
+                }
+            };
+            e.because(in_short(&refused)).hint(format!("{first}; or {give}"))
+        }
+        None => e.hint(give),
+    }
+}
+
+/// Why a download failed, by its first address, in a line.
+fn in_short(refused: &Error) -> String {
+    let Some((url, why)) = refused.reasons().first().and_then(|r| r.split_once(": ")) else {
+        return refused.to_string().replace("\n  ", "; ");
+    };
+    let host = url.split('/').nth(2).unwrap_or(url);
+    let why = why.split("; ").next().unwrap_or(why);
+    let more = match refused.reasons().len() {
+        1 => String::new(),
+        n => format!(", and {} more", n - 1),
+    };
+    format!("{}: {host}: {why}{more}", refused.what())
 }
 
 /// The user's cache folder for our downloads.
@@ -379,6 +411,28 @@ mod tests {
         assert!(e.contains(DASHES[2]) && e.contains(DASHES[3]) && e.contains("ui8[3, 2, 3]"), "{e}");
         std::fs::copy(temp.0.join(DASHES[0]), temp.0.join(DASHES[1])).unwrap();
         assert!(mnist(temp.0.clone()).unwrap_err().to_string().contains("do not belong together"));
+    }
+
+    #[test]
+    fn a_download_without_network_is_told_in_a_line() {
+        let refused = Error::new(ErrorKind::Io, format!("{} train-images.gz", download::REFUSED))
+            .because("http://a.example/x/train-images.gz: cannot connect: failed to lookup address; why: no answer; try: x")
+            .because("https://b.example/train-images.gz: curl failed: curl: (6) Could not resolve host: b.example");
+        let e = missing(&MNIST, &[PathBuf::from("/a"), PathBuf::from("/b")], Some(refused));
+        assert_eq!(
+            e.reasons(),
+            [
+                "looked in /a, /b",
+                "cannot download train-images.gz: a.example: cannot connect: failed to lookup address, and 1 more"
+            ]
+        );
+        assert!(e.hint_text().unwrap().starts_with("check the network"), "{e}");
+        let full = Error::new(ErrorKind::Io, "cannot create /c").because("the disk is full");
+        let e = missing(&MNIST, &[PathBuf::from("/a")], Some(full)).to_string();
+        assert!(
+            !e.contains("network") && e.contains("SYSTOLE_CACHE") && e.contains("the disk is full"),
+            "{e}"
+        );
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The workloads by name, and the measurements that names on the command line ask for.
 
+use crate::cli::target::{is_path, missing};
+use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{Precision, nearest};
+use systole_nn::{Precision, suggestion};
 
 /// One measurement.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,7 +128,7 @@ fn known<'a>(name: &str, precision: &str, possible: &[&'a str]) -> Result<&'a st
     possible.iter().copied().find(|p| *p == precision).ok_or_else(|| {
         Error::new(ErrorKind::Config, format!("{name} has no precision `{precision}`"))
             .at("--precision")
-            .hint(format!("did you mean `{}`? All: {}", nearest(precision, possible), possible.join(", ")))
+            .hint(suggestion(precision, possible))
     })
 }
 
@@ -150,9 +152,10 @@ fn works(name: &str) -> Result<Vec<(String, Work)>> {
         "resnet50-inference" => one(Work::Predict("resnet50".into())),
         "gpt2-small-inference" => one(Work::Predict("gpt2-small".into())),
         preset if WORKLOADS.contains(&preset) => one(Work::Train(preset.into())),
+        path if is_path(path) && !Path::new(path).exists() => Err(missing(Path::new(path))),
         other => Err(Error::new(ErrorKind::Config, format!("there is no workload `{other}`"))
             .because("it is neither a workload's name nor a .toml file")
-            .hint(format!("did you mean `{}`? All: {}", nearest(other, &WORKLOADS), WORKLOADS.join(", ")))),
+            .hint(suggestion(other, &WORKLOADS))),
     }
 }
 

@@ -1,12 +1,14 @@
 //! What is planned: a model's training step at any batch size, or one program.
 
 use super::args::PlanArgs;
+use crate::cli::target::{is_path, missing};
 use crate::config::{Config, Draft, PRESETS};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
-use systole_nn::{Model, Precision, nearest};
+use systole_nn::{Model, Precision, suggestion};
 use systole_plan::{Estimate, Machine, Work, duration};
 use systole_runtime::Roles;
 
@@ -196,7 +198,11 @@ fn draft(name: &str) -> Result<Draft> {
         return Draft::preset(preset);
     }
     let e = Error::new(ErrorKind::Config, format!("`{name}` is no preset, no .toml file and no .mlir file"));
-    Err(e.hint(format!("did you mean `{}`? Presets: {}", nearest(name, &PRESETS), PRESETS.join(", "))))
+    Err(match (is_path(name), Path::new(name).exists()) {
+        (true, false) => missing(Path::new(name)),
+        (true, true) => e.hint("name the .toml file that the model was trained with, or a preset"),
+        _ => e.hint(suggestion(name, &PRESETS)),
+    })
 }
 
 fn product(sizes: &str, dtype: &str) -> Result<Arc<Graph>> {
