@@ -36,6 +36,7 @@ struct Tutorials;
 pub mod cli;
 pub mod config;
 pub mod datasets;
+mod debug_build;
 pub mod devices;
 mod entry;
 pub mod prelude;

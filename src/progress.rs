@@ -1,6 +1,7 @@
 //! Shows training progress on standard error: a line like Keras's that redraws itself on a terminal, one plain line
 //! per epoch elsewhere.
 
+use crate::debug_build;
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,6 +18,9 @@ pub fn show(event: &ProgressEvent<'_>) {
     let live = out.is_terminal();
     let _ = match event {
         ProgressEvent::EpochBegin { epoch, epochs, before, .. } => {
+            if let Some(note) = debug_build::note() {
+                let _ = writeln!(out, "{note}");
+            }
             *current = (format!("Epoch {}/{epochs}", epoch + 1), *before);
             Ok(())
         }

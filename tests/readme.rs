@@ -109,6 +109,16 @@ fn the_readmes_of_both_languages_show_the_same_code() {
     assert_eq!(commands("README.md"), commands("README.zh-CN.md"));
 }
 
+#[test]
+fn the_lines_for_a_crate_of_ones_own_give_the_profile() {
+    for file in ["README.md", "README.zh-CN.md"] {
+        let lines = blocks(file).into_iter().filter(|b| b.language == "toml").map(|b| b.text);
+        let lines = lines.collect::<Vec<_>>().join("\n");
+        let [dependencies, profile] = ["[dependencies]\nsystole = ", "[profile.dev]\nopt-level = 2"];
+        assert!(lines.contains(dependencies) && lines.contains(profile), "{file}: {lines}");
+    }
+}
+
 /// The first model of the README, as a user would have it: a crate of its own that depends on `systole` by path.
 #[test]
 fn the_first_model_builds_and_runs_in_a_crate_of_its_own() {
