@@ -2,7 +2,7 @@
 //! that for programs.
 
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use systole_nn::Logs;
 
 /// Where output goes.
@@ -91,10 +91,34 @@ pub(crate) fn quoted(argument: impl AsRef<Path>) -> String {
     }
 }
 
-/// This program as it was called, for commands to paste.
+/// This program as it was called, for commands to paste: by `cargo run` or by its path.
 pub(crate) fn program() -> String {
-    let called = std::env::args_os().next();
-    quoted(called.map_or_else(|| "systole".into(), std::path::PathBuf::from))
+    let called = PathBuf::from(std::env::args_os().next().unwrap_or_else(|| "systole".into()));
+    let by_cargo = std::env::var_os("CARGO_MANIFEST_DIR").and_then(|_| run_by_cargo(&called, &features()));
+    by_cargo.unwrap_or_else(|| quoted(called))
+}
+
+/// Features that the program was built with and cargo must be told again.
+fn features() -> Vec<&'static str> {
+    let all = [("object-stores", cfg!(feature = "object-stores")), ("parquet", cfg!(feature = "parquet"))];
+    all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
+}
+
+/// The `cargo run` that starts a program by this path, which it gives from the folder where it was called.
+fn run_by_cargo(called: &Path, features: &[&str]) -> Option<String> {
+    if called.is_absolute() || called.starts_with(".") {
+        return None;
+    }
+    let profile = match called.parent()?.file_name()?.to_str()? {
+        "debug" => String::new(),
+        "release" => " --release".into(),
+        other => format!(" --profile {other}"),
+    };
+    let features = match features {
+        [] => String::new(),
+        some => format!(" --features {}", some.join(",")),
+    };
+    Some(format!("cargo run{profile}{features} --"))
 }
 
 /// Rows as columns, the last one ragged.
@@ -125,6 +149,21 @@ mod tests {
     #[test]
     fn one_of_a_thing_is_not_many() {
         assert_eq!([0, 1, 1000].map(|n| counted(n, "step")), ["0 steps", "1 step", "1,000 steps"]);
+    }
+
+    #[test]
+    fn commands_to_paste_are_written_as_this_one_was() {
+        let told = |path: &str, features: &[&str]| run_by_cargo(Path::new(path), features);
+        assert_eq!(told("target/release/systole", &[]).as_deref(), Some("cargo run --release --"));
+        assert_eq!(told("target/debug/systole", &[]).as_deref(), Some("cargo run --"));
+        assert_eq!(told("target/tiny/systole", &[]).as_deref(), Some("cargo run --profile tiny --"));
+        assert_eq!(
+            told("target/release/systole", &["parquet"]).as_deref(),
+            Some("cargo run --release --features parquet --")
+        );
+        for path in ["/usr/bin/systole", "./target/release/systole", "systole"] {
+            assert_eq!(told(path, &[]), None, "{path}");
+        }
     }
 
     #[test]

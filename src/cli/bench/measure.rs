@@ -1,6 +1,6 @@
 //! The clock: repeats a step, leaves the warm-up out, takes the median.
 
-use crate::cli::report::peak_rss_mib;
+use crate::cli::report::{peak_rss_mib, threads};
 use std::time::{Duration, Instant};
 use systole_ir::Result;
 
@@ -11,6 +11,10 @@ pub(super) struct Measured {
     pub(super) median_ms: f64,
     /// Time of the fastest step.
     pub(super) best_ms: f64,
+    /// Time that a tenth of the steps stay below, and that a tenth exceed.
+    pub(super) tenths_ms: (f64, f64),
+    /// Share of the time that the threads could have run and had no core, where the system says so: other programs had it.
+    pub(super) core_wait: Option<f64>,
     /// Processor time of all threads for each step, where the system says so.
     pub(super) cpu_ms: Option<f64>,
     /// Steps that were timed.
@@ -40,7 +44,7 @@ pub(super) fn measure(time: Duration, mut step: impl FnMut() -> Result<()>) -> R
         step()?;
         warm += 1;
     }
-    let cpu = systole_cpu::process_cpu_seconds();
+    let (cpu, waited) = (systole_cpu::process_cpu_seconds(), core_wait_seconds());
     let began = Instant::now();
     let mut each = Vec::new();
     let mut last = began;
@@ -50,17 +54,39 @@ pub(super) fn measure(time: Duration, mut step: impl FnMut() -> Result<()>) -> R
         each.push((now - last).as_secs_f64() * 1e3);
         last = now;
     }
+    let all = (last - began).as_secs_f64() * threads() as f64;
+    let core_wait =
+        waited.zip(core_wait_seconds()).filter(|_| all > 0.1).map(|(a, b)| ((b - a) / all).clamp(0.0, 1.0));
     let spent = systole_cpu::process_cpu_seconds();
     let cpu_ms = cpu.zip(spent).map(|(a, b)| (b - a) * 1e3 / each.len() as f64);
     each.sort_by(f64::total_cmp);
     Ok(Measured {
         median_ms: median(&each),
         best_ms: each[0],
+        tenths_ms: (tenth(&each), each[each.len() - 1 - each.len() / 10]),
+        core_wait,
         cpu_ms,
         steps: each.len(),
         peak_rss_mib: peak_rss_mib(),
         ..Measured::default()
     })
+}
+
+/// The value that a tenth of sorted values stay below.
+fn tenth(sorted: &[f64]) -> f64 {
+    sorted[sorted.len() / 10]
+}
+
+/// How long the threads of this process have waited for a core so far, all together, in seconds.
+fn core_wait_seconds() -> Option<f64> {
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    let waited = |task: std::fs::DirEntry| {
+        // Nanoseconds on a core, nanoseconds waiting for one, number of turns.
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<f64>().ok()
+    };
+    let each: Vec<f64> = tasks.flatten().filter_map(waited).collect();
+    (!each.is_empty()).then(|| each.iter().sum::<f64>() / 1e9)
 }
 
 /// The middle of sorted values.
@@ -90,6 +116,7 @@ mod tests {
         .unwrap();
         assert_eq!((calls, m.steps), (WARM_UP + FEWEST, FEWEST));
         assert!(m.best_ms <= m.median_ms);
+        assert!(m.best_ms <= m.tenths_ms.0 && m.tenths_ms.0 <= m.median_ms && m.median_ms <= m.tenths_ms.1);
         assert_eq!((median(&[1.0, 2.0, 9.0]), median(&[1.0, 2.0, 4.0, 9.0])), (2.0, 3.0));
     }
 }

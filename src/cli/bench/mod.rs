@@ -10,7 +10,7 @@ mod workload;
 
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
-use super::screen::{Screen, table};
+use super::screen::{Screen, note, table};
 use clap::Args;
 use measure::Measured;
 use serde_json::{Map, Value, json};
@@ -29,7 +29,7 @@ pub(crate) struct BenchArgs {
     /// float32, mixed_bfloat16 or mixed_float16; for gemm also int8 [default: float32; gemm: each]
     #[arg(long, value_name = "POLICY")]
     precision: Option<String>,
-    /// How long to measure each, warm-up left out
+    /// How long to measure each, warm-up left out; the times are medians, their spread is that of four steps in five
     #[arg(long, value_name = "S", default_value = "3", value_parser = seconds)]
     seconds: f64,
     /// Measure in this process: what a child is started with
@@ -143,6 +143,9 @@ fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {
     put("unit", json!(unit));
     put("ms_per_step", json!(rounded(m.median_ms)));
     put("best_ms", json!(rounded(m.best_ms)));
+    put("p10_ms", json!(rounded(m.tenths_ms.0)));
+    put("p90_ms", json!(rounded(m.tenths_ms.1)));
+    put("core_wait", json!(m.core_wait.map(rounded)));
     put("cpu_ms_per_step", json!(m.cpu_ms.map(rounded)));
     put("gflops", json!(rounded(gflops)));
     put("share_of_peak", json!(rounded(share)));
@@ -184,11 +187,17 @@ impl Rows {
             None => "-".into(),
         };
         let share = o["share_of_peak"].as_f64().map_or("-".into(), |s| format!("{:.0} %", 100.0 * s));
+        // What another column says already is not said again.
+        let rate = match text("unit").as_str() {
+            "ms/step" | "GFLOP/s" => String::new(),
+            unit => format!("{} {unit}", number("value", 1)),
+        };
         let row = vec![
             format!("{:<22}", text("workload")),
             format!("{:<14}", text("precision")),
-            format!("{:>9} {:<8}", number("value", 1), text("unit")),
             format!("{:>9}", number("ms_per_step", 3)),
+            format!("{:>6}", spread(o)),
+            format!("{rate:>17}"),
             format!("{:>8}", number("gflops", 1)),
             format!("{share:>7}"),
             format!("{:>7}", number("compile_ms", 0)),
@@ -196,12 +205,14 @@ impl Rows {
         ];
         if !self.begun {
             self.begun = true;
+            crate::debug_build::note().into_iter().for_each(note);
             screen.detail(format!("{}, {} threads; {}", text("cpu"), o["threads"], ceilings(o)));
             let head = [
                 "workload              ",
                 "precision     ",
-                "    value         ",
                 "  ms/step",
+                "spread",
+                "             rate",
                 " GFLOP/s",
                 "of peak",
                 "compile",
@@ -210,6 +221,23 @@ impl Rows {
             screen.line(table(&[head.map(String::from).to_vec()]));
         }
         screen.line(table(&[row]));
+        if let Some(wait) = o["core_wait"].as_f64().filter(|w| *w > BUSY) {
+            note(&format!(
+                "The machine is busy: for {:.0} % of this measurement the threads waited for a core that other programs had",
+                100.0 * wait
+            ));
+        }
+    }
+}
+
+/// Below this share of the time waiting for a core is what any system does.
+const BUSY: f64 = 0.03;
+
+/// Half the distance between the tenths of the steps' times, of their median: `±3 %`.
+fn spread(o: &Value) -> String {
+    match (o["p10_ms"].as_f64(), o["p90_ms"].as_f64(), o["ms_per_step"].as_f64()) {
+        (Some(low), Some(high), Some(median)) => format!("±{:.0} %", 50.0 * (high - low) / median),
+        _ => "-".into(),
     }
 }
 
