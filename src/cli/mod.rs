@@ -31,6 +31,7 @@ mod summary;
 mod target;
 mod train;
 mod training;
+mod verdict;
 
 use clap::{CommandFactory, Parser};
 use commands::Command;

@@ -97,7 +97,7 @@ impl<'a> Report<'a> {
         put("ms_per_step", json!(self.history.median_step_ms()));
         put("samples_per_second", json!(self.samples_per_second()));
         put("data_wait", json!(self.history.data_wait()));
-        put("data_verdict", json!(self.history.verdict()));
+        put("data_verdict", json!(super::verdict::of(&self.history, self.config)));
         put("backup_ms", json!(self.history.backup_ms));
         put("peak_rss_mib", json!(peak_rss_mib()));
         put("seconds", json!(self.seconds));
@@ -138,7 +138,7 @@ impl<'a> Report<'a> {
                 "  {} a step, {} a second{memory}\n  {}",
                 step_time(self.history.median_step_ms()),
                 counted(self.samples_per_second() as u64, "sample"),
-                self.history.verdict(),
+                super::verdict::of(&self.history, self.config),
             ));
             if screen.verbose {
                 self.history.data.iter().for_each(|report| screen.line(format!("Data: {report}").trim_end()));
