@@ -155,7 +155,10 @@ fn samples(
     let size = match takes {
         Takes::Text(length) => return last_of_text(path, length),
         Takes::Pictures(size) if !is_of_records(path) => {
-            return Dataset::from_named_slices(path, [("image", pictures(path, size, args, ground(config))?)]);
+            return Dataset::from_named_slices(
+                path,
+                [("image", pictures(path, size, args, ground(config))?)],
+            );
         }
         Takes::Pictures(size) => Some(size),
         Takes::Numbers(_) => None,
