@@ -2,10 +2,11 @@
 //! start-up call.
 
 use std::path::Path;
+use std::sync::Arc;
 use systole_ir::Result;
 use systole_nn::layers::{CustomLayers, LayerSpec};
 use systole_nn::{Model, Symbol};
-use systole_runtime::{Jit, Tree};
+use systole_runtime::{Backend, Jit, Tree};
 
 /// Registers the backends this program was built with and the progress display. Every door below calls it; programs
 /// that use the member crates directly call it once themselves.
@@ -52,4 +53,21 @@ pub fn load_model_with(path: impl AsRef<Path>, custom: &CustomLayers) -> Result<
 pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
     register();
     systole_runtime::jit(f)
+}
+
+/// A device by its name (`cpu`, `ref`, `tpu`, `cuda`, or `auto`: the best that there is), for `Compile { backend, .. }`.
+///
+/// ```
+/// use systole::prelude::*;
+/// let compile = Compile { backend: Some(backend("cpu")?), ..default() };
+/// assert_eq!(compile.backend.unwrap().name(), "cpu");
+/// assert!(backend("gpu9").unwrap_err().to_string().contains("gpu9"));
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+/// When there is no such device, or it cannot be opened.
+pub fn backend(name: &str) -> Result<Arc<dyn Backend>> {
+    register();
+    systole_runtime::backend(name)
 }

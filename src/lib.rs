@@ -42,7 +42,7 @@ mod entry;
 pub mod prelude;
 pub mod progress;
 
-pub use entry::{Sequential, functional, jit, load_model, load_model_with, register};
+pub use entry::{Sequential, backend, functional, jit, load_model, load_model_with, register};
 pub use systole_compile as compile;
 pub use systole_cpu as cpu;
 pub use systole_data as data;

@@ -1,7 +1,7 @@
 //! Everything a program usually needs: `use systole::prelude::*;`
 
 pub use crate::datasets::{self, DataDir};
-pub use crate::{Sequential, functional, jit, load_model, load_model_with};
+pub use crate::{Sequential, backend, functional, jit, load_model, load_model_with};
 pub use systole_data::{AUTOTUNE, Dataset, HostArray, Sample};
 pub use systole_dist::Strategy;
 pub use systole_ir::DType::{self, BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};

@@ -187,3 +187,258 @@ fn steps_of_a_cpu_are_within_a_factor_of_two_of_those_measured() {
         assert!(ratio > 0.5 && ratio < 2.0, "{preset}: {ratio:.2} of {ms} ms");
     }
 }
+
+/// Lines of a plan as a user of a usual terminal sees them.
+#[test]
+fn what_plan_prints_fits_100_columns() {
+    let f = Folder::new("plan-width");
+    let v = "v2-8,v3-2048,2*v5e-256,v5litepod-256,tpu7x-16x24x24,v4:4x4x192,8*h100,b200";
+    let runs: [&[&str]; 5] = [
+        &["plan", "fashion-mnist", "--batch-size", "36864", "--targets", v, "--explain", "--layers"],
+        &["plan", "resnet50", "--targets", "v3-8,v3-32,v2-512,v100", "--explain"],
+        &["plan", "mlp", "--spot", "--budget", "0.001", "--region", "mars"],
+        &["plan", "fashion-mnist", "--batch-size", "60000", "--targets", "v5e-1,v2-8", "--layers"],
+        &["chips"],
+    ];
+    for args in runs {
+        let text = f.run(args).ok().out;
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{args:?}: {} columns: {line}", line.chars().count());
+        }
+    }
+    // --wide has what there was no room for.
+    let wide = f.run(&["plan", "mlp", "--targets", "v2-8,v100", "--wide"]).ok().out;
+    for part in ["MFU", "samples/J", "hosts $/h", "cost (spot)", " to "] {
+        assert!(wide.contains(part), "{part}: {wide}");
+    }
+}
+
+/// The tutorials' run on a pod: 90 epochs of ImageNet's size.
+#[test]
+fn epochs_of_resnet50_are_those_of_imagenet() {
+    let f = Folder::new("plan-imagenet");
+    let args = [
+        "plan",
+        "resnet50",
+        "--targets",
+        "v2-512",
+        "--batch-size",
+        "32768",
+        "--precision",
+        "mixed_bfloat16",
+        "--epochs",
+        "90",
+    ];
+    let plan = f.run(&[&args[..], &["--json"]].concat()).ok().json();
+    assert_eq!((&plan["samples"], &plan["epochs"]), (&1_281_167.into(), &90.into()));
+    assert_eq!(plan["steps"], (90.0 * 1_281_167.0 / 32_768.0_f64).ceil());
+    let c = choice(&plan, "v2-512");
+    let minutes = c["run_seconds"]["likely"].as_f64().unwrap() / 60.0;
+    // 7.9 minutes were printed.
+    assert!(minutes > 4.0 && minutes < 20.0, "{minutes} minutes");
+    // A pod costs $384 an hour, billed by the second.
+    let dollars = c["dollars"].as_f64().unwrap();
+    assert!((dollars - 384.0 * (minutes * 60.0).ceil() / 3600.0).abs() < 1e-6, "{dollars}");
+    let text = f.run(&args).ok().out;
+    assert!(text.contains("90 epochs of 1,281,167 samples") && text.contains("3,519 steps"), "{text}");
+    let fewer = f.run(&[&args[..], &["--samples", "327680", "--json"]].concat()).ok().json();
+    assert_eq!((&fewer["steps"], &fewer["samples_from"]), (&900.0.into(), &"--samples".into()));
+    // A file of one's own means its own samples.
+    f.run(&["init", "resnet50", "--out", "mine.toml"]).ok();
+    let mine = f.run(&["plan", "mine.toml", "--targets", "v2-8", "--json"]).ok().json();
+    assert_eq!((&mine["samples"], &mine["steps"]), (&1600.into(), &100.0.into()));
+}
+
+#[test]
+fn what_has_no_price_keeps_to_no_limits() {
+    let f = Folder::new("plan-unpriced");
+    let plan = |more: &[&str]| {
+        let args = [&["plan", "mlp", "--targets", "tpu7x-2x2x1", "--json"], more].concat();
+        let told = f.run(&args).ok().json()["advice"].clone();
+        (told["machine"].clone(), told["reasons"].to_string())
+    };
+    let (machine, told) = plan(&[]);
+    assert_eq!(machine, "tpu7x-2x2x1");
+    assert!(told.contains("price is not known") && !told.contains("limits"), "{told}");
+    let (machine, told) = plan(&["--budget", "1000"]);
+    assert!(
+        machine.is_null() && told.contains("not known") && !told.contains("nothing in the table"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_batch_that_does_not_divide_is_no_lack_of_memory() {
+    let f = Folder::new("plan-divide");
+    let text = f.run(&["plan", "mlp", "--batch-size", "16", "--targets", "v3-32,v2-512"]).ok().out;
+    assert!(!text.contains("memory") && text.contains("--batch-size 32"), "{text}");
+    let some = f.run(&["plan", "mlp", "--batch-size", "16", "--targets", "v3-32,v2-8"]).ok().out;
+    assert!(some.contains("cannot be split over 32 devices") && some.contains("v2-8: "), "{some}");
+}
+
+#[test]
+fn options_of_training_say_nothing_of_programs() {
+    let f = Folder::new("plan-program");
+    for option in [["--epochs", "3"], ["--samples", "9"], ["--batch-size", "4"], ["--precision", "float32"]] {
+        let args = [&["plan", "--matmul", "64x64x64", "--targets", "v2-8"], &option[..]].concat();
+        f.run(&args).fails(2, &[option[0], "no training step", "--steps"]);
+    }
+    let text = f.run(&["plan", "--matmul", "64x64x64", "--targets", "v2-8"]).ok().out;
+    assert!(text.contains("--steps N") && !text.contains("limits"), "{text}");
+}
+
+#[test]
+fn energy_is_joules_and_samples_for_a_joule_or_a_question_mark() {
+    let f = Folder::new("plan-energy");
+    let args = ["plan", "mlp", "--targets", "v2-8,v5e-1,h100", "--steps", "1"];
+    let plan = f.run(&[&args[..], &["--json"]].concat()).ok().json();
+    let v2 = &choice(&plan, "v2-8")["energy"];
+    let number = |key: &str| v2[key].as_f64().unwrap_or_else(|| panic!("{key}: {v2}"));
+    assert_eq!(number("watts"), 4.0 * 280.0);
+    assert!((number("samples_per_joule") * number("joules_per_step") / 128.0 - 1.0).abs() < 1e-9, "{v2}");
+    assert_eq!(number("run_joules"), number("joules_per_step"));
+    assert!(choice(&plan, "v5litepod-1")["energy"].is_null(), "nobody published the watts of v5e");
+    for more in ["--explain", "--wide"] {
+        let text = f.run(&[&args[..], &[more]].concat()).ok().out;
+        assert!(!text.contains("kWh") && !text.contains(" 0.000 ") && text.contains('?'), "{text}");
+    }
+    let text = f.run(&[&args[..], &["--explain"]].concat()).ok().out;
+    assert!(text.contains("energy: ? (no wattage") && text.contains("samples for a joule"), "{text}");
+    assert!(!text.to_lowercase().contains("from memory"), "{text}");
+}
+
+/// No matrix unit of a TPU multiplies f16: libtpu converts it, at no cost on v2 and v3 and at some later. V100s
+/// multiply nothing else of 16 bits.
+#[test]
+fn f16_is_no_faster_than_bf16_on_tpus_and_a_note_says_why() {
+    let f = Folder::new("plan-f16");
+    let plan = |dtype: &str, machines: &str| {
+        f.run(&["plan", "--matmul", "8192x8192x8192", "--dtype", dtype, "--targets", machines, "--json"])
+            .ok()
+            .json()
+    };
+    let machines = "v2-8,v4-8,v5e-1,v6e-1,tpu7x-2x2x1,v100";
+    let (bf16, f16) = (plan("bf16", machines), plan("f16", machines));
+    let times = |machine: &str| {
+        let of = |p: &Value| choice(p, machine)["device_seconds"]["likely"].as_f64().unwrap();
+        of(&f16) / of(&bf16)
+    };
+    // As libtpu 0.0.52 estimates the same products.
+    for (machine, compiler) in
+        [("v2-8", 1.0), ("v4-8", 1.14), ("v5litepod-1", 1.02), ("v6e-1", 1.06), ("tpu7x-2x2x1", 1.17)]
+    {
+        assert!((times(machine) - compiler).abs() < 0.03, "{machine}: {}", times(machine));
+        let notes = choice(&f16, machine)["notes"].to_string();
+        assert!(notes.contains("f16") && notes.contains("bf16"), "{machine}: {notes}");
+        assert!(!choice(&bf16, machine)["notes"].to_string().contains("f16 "), "{machine}");
+    }
+    assert!(times("v100") < 0.3 && !choice(&f16, "v100")["notes"].to_string().contains("f16"));
+}
+
+#[test]
+fn the_page_shows_more_than_the_table() {
+    let f = Folder::new("plan-page");
+    let args = [
+        "plan",
+        "fashion-mnist",
+        "--targets",
+        "v2-8,v5e-1,tpu7x-2x2x1",
+        "--html",
+        "plan.html",
+        "--region",
+        "a\"<b",
+    ];
+    f.run(&args).ok();
+    let page = std::fs::read_to_string(f.path("plan.html")).unwrap();
+    let parts = [
+        "Advice",
+        "class=\"bar",
+        "Memory of one device",
+        "conv2d",
+        "samples for a joule",
+        "Source",
+        "not validated",
+    ];
+    for part in parts {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(page.contains("5 epochs of 60,000 samples") && !page.contains("a\"<b"), "{page}");
+    let count = |what: &str| page.matches(what).count();
+    for tag in ["table", "tr", "td", "ul", "li", "p", "div", "details", "h2", "span", "i"] {
+        assert_eq!(
+            count(&format!("<{tag}>")) + count(&format!("<{tag} ")),
+            count(&format!("</{tag}>")),
+            "{tag}"
+        );
+    }
+    assert!(!page.contains("<script") && !page.contains("http-equiv"));
+}
+
+#[test]
+fn slices_of_v4_have_names_by_their_cores() {
+    let f = Folder::new("plan-v4");
+    let args = ["plan", "mlp", "--batch-size", "6144", "--targets", "v4-6144,v4:12x16x16", "--json"];
+    let plan = f.run(&args).ok().json();
+    let all = plan["choices"].as_array().unwrap();
+    assert_eq!((&all[0]["machine"], &all[0]["devices"]), (&"v4-6144".into(), &3072.into()));
+    assert_eq!(all[0]["step_seconds"], all[1]["step_seconds"]);
+}
+
+#[test]
+fn a_short_step_of_this_cpu_is_measured() {
+    let f = Folder::new("plan-here");
+    let plan = f.run(&["plan", "mlp", "--targets", "cpu,v2-8", "--json"]).ok().json();
+    let here = choice(&plan, "this CPU");
+    assert_eq!((&here["estimator"], &here["validated"]), (&"measured".into(), &true.into()), "{here}");
+    let step = |key: &str| here["step_seconds"][key].as_f64().unwrap();
+    assert!(step("low") > 0.0 && step("low") <= step("likely") && step("likely") <= step("high"), "{here}");
+    assert_eq!(choice(&plan, "v2-8")["validated"], false);
+    // A batch that takes seconds is not tried.
+    let long = f.run(&["plan", "resnet50", "--targets", "cpu", "--json"]).ok().json();
+    assert_eq!(choice(&long, "this CPU")["estimator"], "analytic");
+}
+
+#[test]
+fn every_generation_is_shown_with_its_sources_beside_the_tutorials() {
+    let f = Folder::new("plan-chips");
+    let text = f.run(&["chips"]).ok().out;
+    let names = [
+        "v1", "v2", "v3", "v4i", "v4", "v5e", "v5p", "v6e", "tpu7x", "edgetpu", "k80", "v100", "a100", "h100",
+    ];
+    for name in names {
+        assert!(text.lines().any(|l| l.starts_with(&format!("{name} "))), "{name}: {text}");
+    }
+    for part in
+        ["peak", "92 int8", "GB/s", "watts: 75 (TDP", "v2-512", "5.22", "1.566", "420 TFLOP/s", "source:"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let chips = f.run(&["chips", "v1", "k80", "v5litepod-16", "--json"]).ok().json();
+    let [v1, k80, v5e] = chips.as_array().unwrap().as_slice() else { panic!("{chips}") };
+    assert_eq!((&v1["peak_tflops"]["int8"], &v1["planned"]), (&92.0.into(), &false.into()));
+    assert_eq!((&k80["memory_gb_per_s"], &k80["prices"][0]["on_demand"]), (&160.0.into(), &0.45.into()));
+    assert!(v5e["watts"].is_null() && v5e["slices"].as_array().unwrap().len() == 8, "{v5e}");
+    f.run(&["chips", "v9"]).fails(2, &["no chip `v9`", "v1", "k80"]);
+    f.write("broken.toml", "[[past]]\nname = 'x'\n");
+    f.run(&["chips", "--tables", "broken.toml"]).fails(1, &["broken.toml", "product"]);
+}
+
+/// The same steps, of those models that trace fast: what was measured lies within what the table calls least and most.
+#[test]
+fn ranges_of_a_cpu_hold_what_was_measured() {
+    let cpu = Cpu {
+        flops: 445e9,
+        bf16_flops: 445e9,
+        tiers: vec![(2.1e6, 200e9), (26e6, 52e9), (f64::INFINITY, 23e9)],
+        threads: 2,
+        memory: 2e10,
+    };
+    let tables = Tables::built_in().unwrap();
+    for (preset, ms) in [("fashion-mnist", 10.46), ("mlp", 1.10), ("cifar-cnn", 132.3), ("lstm", 222.6)] {
+        let config = Draft::preset(preset).unwrap().finish().map_err(|r| r.error).unwrap();
+        let graph = config.untrained().unwrap().train_graph(config.fit.batch_size).unwrap();
+        let step = analytic(&Work::of(&graph), &Machine::Cpu(cpu.clone()), &tables, Half::Bf16).unwrap();
+        let (low, high) = (step.device.low * 1e3, step.device.high * 1e3);
+        assert!(low <= ms && ms <= high, "{preset}: {ms} ms is not within {low:.2} to {high:.2}");
+    }
+}

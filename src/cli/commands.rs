@@ -5,8 +5,8 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, compile, compile_here, data, devices, doctor, evaluate, init, knobs, ops, plan, predict, resume,
-    selftest, setup, show, summary, train,
+    bench, chips, compile, compile_here, data, devices, doctor, evaluate, init, knobs, ops, plan, predict,
+    resume, selftest, setup, show, summary, train,
 };
 use clap::Subcommand;
 
@@ -55,7 +55,7 @@ commands! {
     Devices(devices::DevicesArgs),
     /// Look for what keeps TPUs and GPUs from use, and say what mends it
     Doctor(doctor::DoctorArgs),
-    /// Fetch the plugin for TPU or GPU with pip, without installing it
+    /// Fetch the plugin for TPU, GPU or XLA on this processor with pip, without installing it
     Setup(setup::SetupArgs),
     /// What a child of this program is started with: the compiler may end its process
     #[command(name = systole_pjrt::COMMAND, hide = true)]
@@ -64,6 +64,8 @@ commands! {
     Selftest(selftest::SelftestArgs),
     /// Say what TPU slices, GPUs and this computer would need for a model: memory, time and money
     Plan(plan::PlanArgs),
+    /// Show every TPU generation and GPU: peak, memory, bandwidth, watts, slices, price, source, and what tutorials print
+    Chips(chips::ChipsArgs),
     /// Write a commented TOML file with a whole training run
     Init(init::InitArgs),
     /// Print the graphs that a model is compiled from

@@ -1,6 +1,7 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command; `commands.rs` has their table.
 
 mod bench;
+mod chips;
 mod commands;
 mod common;
 mod compile;

@@ -133,6 +133,26 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// Breaks lines at spaces; what follows a break stands two columns further in.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let one = |line: &str| {
+        let lead = line.chars().take_while(|c| *c == ' ').count();
+        let mut lines = vec![" ".repeat(lead)];
+        for word in line.split_whitespace() {
+            let last = lines.last().map_or(0, |l| l.chars().count());
+            let first = lines.last().is_some_and(|l| l.trim().is_empty());
+            if !first && last + 1 + word.chars().count() > width {
+                lines.push(format!("{}{word}", " ".repeat(lead + 2)));
+            } else if let Some(line) = lines.last_mut() {
+                line.push_str(if first { "" } else { " " });
+                line.push_str(word);
+            }
+        }
+        lines.join("\n")
+    };
+    text.lines().map(one).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,11 +164,6 @@ mod tests {
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(quoted(""), "''");
         assert_eq!(quoted("$HOME;x"), "'$HOME;x'");
-    }
-
-    #[test]
-    fn one_of_a_thing_is_not_many() {
-        assert_eq!([0, 1, 1000].map(|n| counted(n, "step")), ["0 steps", "1 step", "1,000 steps"]);
     }
 
     #[test]
@@ -164,6 +179,18 @@ mod tests {
         for path in ["/usr/bin/systole", "./target/release/systole", "systole"] {
             assert_eq!(told(path, &[]), None, "{path}");
         }
+    }
+
+    #[test]
+    fn one_of_a_thing_is_not_many() {
+        assert_eq!([0, 1, 1000].map(|n| counted(n, "step")), ["0 steps", "1 step", "1,000 steps"]);
+    }
+
+    #[test]
+    fn long_lines_break_at_spaces() {
+        assert_eq!(wrapped("  one two three", 9), "  one two\n    three");
+        assert_eq!(wrapped("\na b", 9), "\na b");
+        assert_eq!(wrapped("unbreakable", 3), "unbreakable");
     }
 
     #[test]

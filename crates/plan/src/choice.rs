@@ -69,7 +69,7 @@ pub fn advise(choices: &[Choice], wish: &Wish) -> Advice {
     }
     if fitting.iter().all(|&i| choices[i].run.is_none()) {
         return none(
-            "how long the run is, is not known: --steps N, or --samples N with --epochs N, tells time and cost",
+            "how long the run is, is not known: --steps N tells time and cost, of a model --samples N too",
         );
     }
     let table = Lines { choices, wish };

@@ -69,9 +69,6 @@ pub struct Cpu {
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// How many times as long as bf16 factors those of f16 keep the matrix units of a TPU.
-const F16_PASSES: f64 = 3.0;
-
 impl Device {
     /// One device of a TPU: a chip, or a core where programs see cores.
     pub fn tpu(t: &Tpu) -> Device {
@@ -81,8 +78,8 @@ impl Device {
         Device {
             // XLA multiplies f32 factors as bf16 unless it is told otherwise.
             flops: [flops, flops],
-            // No matrix unit multiplies f16: the compiler turns such factors into f32 first.
-            f16_flops: flops / F16_PASSES,
+            // No matrix unit multiplies f16: the compiler converts such factors within the kernel.
+            f16_flops: flops / t.fit.f16,
             bytes_per_s: t.hbm_gb_per_s * 1e9 / t.devices as f64,
             memory_share: 0.9,
             // A core loads and stores a register of 1024 words of 32 bits a cycle.

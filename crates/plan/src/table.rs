@@ -197,6 +197,13 @@ pub struct Fit {
     pub swaps: bool,
     /// 2²⁰ bytes of values between kernels that the compiler keeps in memory on the chip.
     pub on_chip_mib: f64,
+    /// How many times as long as with bf16 factors large products take with those of f16, which no TPU multiplies.
+    #[serde(default = "same")]
+    pub f16: f64,
+}
+
+fn same() -> f64 {
+    1.0
 }
 
 /// One GPU.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
-    /// A preset, a TOML file, or a program as StableHLO text (.mlir)
+    /// A preset, a TOML file, or a program as Systole prints it (.mlir, from `systole show --stage stablehlo`)
     #[arg(required_unless_present = "matmul")]
     pub(super) target: Option<String>,
     /// Instead of a model: a product of an M×K with a K×N matrix
@@ -32,6 +32,9 @@ pub(crate) struct PlanArgs {
     /// Epochs of the run [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) epochs: Option<u64>,
+    /// Training samples of an epoch [default: as many as the data set has; resnet50: ImageNet's 1,281,167]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "steps")]
+    pub(super) samples: Option<u64>,
     /// Dollars that the run may cost
     #[arg(long, value_name = "$", value_parser = positive)]
     pub(super) budget: Option<f64>,
@@ -59,6 +62,9 @@ pub(crate) struct PlanArgs {
     /// The devices as a box with named axes, for --compiled with --strategy [default: data=N, all of them]
     #[arg(long, value_name = "AXIS=N,…", requires = "compiled", requires = "strategy")]
     pub(super) mesh: Option<String>,
+    /// All columns: ranges of times, hosts, MFU, energy, spot prices; lines as long as they are
+    #[arg(long)]
+    pub(super) wide: bool,
     /// Each layer: time, use of the matrix units, padding and what would remove it
     #[arg(long)]
     pub(super) layers: bool,
@@ -71,7 +77,7 @@ pub(crate) struct PlanArgs {
     /// Milliseconds in which a host starts a step [default: 0.15, an assumption for Systole through PJRT]
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(super) dispatch: Option<f64>,
-    /// Write the table as a page
+    /// Write a page with the table, what each machine's memory and time go to, the advice and the sources
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
 }

@@ -2,20 +2,26 @@
 
 mod args;
 mod compiler;
+mod here;
+mod json;
+mod page;
 mod show;
 mod subject;
 
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
-use super::report;
 use super::screen::Screen;
 pub(crate) use args::PlanArgs;
 use compiler::Compiler;
+use here::{this_cpu, tried};
 use show::Plan;
+use std::path::Path;
 use subject::Subject;
-use systole_cpu::Level;
-use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Choice, Cpu, Half, Machine, Slice, Tables, Wish, advise, analytic, bill};
+use systole_ir::{DType, Error, ErrorKind, Result};
+use systole_plan::{
+    Advice, Choice, Energy, Estimate, Half, Machine, Price, Slice, Tables, Wish, Work, advise, analytic,
+    bill, regions,
+};
 
 /// Small machines of every kind, for who has not decided.
 const USUAL: [&str; 17] = [
@@ -45,24 +51,25 @@ impl Run for PlanArgs {
 }
 
 fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
-    let tables = tables(args)?;
+    let tables = tables(args.tables.as_deref())?;
     let machines = machines(args, &tables).map_err(Failure::usage)?;
     let mut subject = Subject::of(args).map_err(Failure::usage)?;
     let compiler = if args.compiled { Some(Compiler::find()?) } else { None };
     let plan = plan(args, &tables, machines, &mut subject, compiler)?;
     if let Some(path) = &args.html {
-        std::fs::write(path, show::html(&plan)).map_err(|e| Error::io("cannot write", path, e))?;
+        std::fs::write(path, page::html(&plan, &tables)).map_err(|e| Error::io("cannot write", path, e))?;
         screen.detail(format!("Written: {}", path.display()));
     }
     match screen.json {
-        true => screen.object(&show::json(&plan, args.layers)),
+        true => screen.object(&json::json(&plan, args.layers)),
         false => show::text(&plan, args, &tables, screen),
     }
     Ok(0)
 }
 
-fn tables(args: &PlanArgs) -> Result<Tables> {
-    let Some(path) = &args.tables else { return Tables::built_in() };
+/// The built-in tables, with a user's file over them.
+pub(crate) fn tables(path: Option<&Path>) -> Result<Tables> {
+    let Some(path) = path else { return Tables::built_in() };
     let text = std::fs::read_to_string(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the tables"))?;
     Tables::with(&text, &path.display().to_string())
@@ -85,23 +92,6 @@ fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
     each.collect()
 }
 
-/// This computer's ceilings are measured: a fifth of a second.
-fn this_cpu() -> Result<Machine> {
-    let threads = report::threads();
-    // Products of tile registers wait for operands: of what the registers alone do, those of 2048 reach a third
-    // (docs/log/2026-11-23.md).
-    const OF_TILES: f64 = 0.31;
-    let peak = systole_cpu::peak(Level::from_knob()?, threads);
-    let reached = if peak.level == Level::Amx { OF_TILES } else { 1.0 };
-    Ok(Machine::Cpu(Cpu {
-        flops: peak.fma_gflops * 1e9,
-        bf16_flops: peak.bf16_gflops * reached * 1e9,
-        tiers: peak.tiers.iter().map(|t| (t.bytes as f64, t.gb_per_s * 1e9)).collect(),
-        threads,
-        memory: systole_cpu::available_memory().map_or(f64::INFINITY, |b| b as f64),
-    }))
-}
-
 fn plan(
     args: &PlanArgs,
     tables: &Tables,
@@ -109,11 +99,13 @@ fn plan(
     subject: &mut Subject,
     mut compiler: Option<Compiler>,
 ) -> Result<Plan> {
-    let steps = subject.steps(args);
+    let length = subject.length(args);
+    let steps = length.as_ref().map(|l| l.steps);
     if let Some(compiler) = &mut compiler {
         compiler.compile_all(args, &machines, subject, tables)?;
     }
     let (mut choices, mut refused) = (Vec::new(), Vec::new());
+    let smallest = machines.iter().min_by_key(|m| m.devices()).cloned();
     for machine in machines {
         match choice(args, tables, machine.clone(), subject, steps, compiler.as_ref()) {
             Ok(choice) => choices.push(choice),
@@ -124,8 +116,23 @@ fn plan(
         }
     }
     let wish = Wish { budget: args.budget, deadline: args.deadline, spot: args.spot };
-    let advice = advise(&choices, &wish);
-    Ok(Plan { title: subject.title(), choices, refused, advice, steps, wish })
+    let advice = match (choices.is_empty(), &smallest, subject.step()) {
+        (true, Some(smallest), Some((_, batch))) => too_many_devices(batch, smallest),
+        _ => advise(&choices, &wish),
+    };
+    let energy = choices.iter().map(|c| Energy::of(c, tables)).collect();
+    Ok(Plan { title: subject.title(), choices, energy, refused, advice, length, wish })
+}
+
+/// No machine takes the batch: each device needs a sample.
+fn too_many_devices(batch: usize, smallest: &Machine) -> Advice {
+    let n = smallest.devices();
+    let reason = format!(
+        "no machine takes a batch of {batch}: the smallest of them, {}, has {n} devices, and each needs a sample. \
+         --batch-size {n} or a multiple of it, or a smaller slice, can be planned",
+        smallest.title()
+    );
+    Advice { choice: None, reasons: vec![reason] }
 }
 
 fn choice(
@@ -139,6 +146,11 @@ fn choice(
     let mut notes = Vec::new();
     let half = if subject.is_f16() { Half::F16 } else { Half::Bf16 };
     let (share, samples) = subject.share(machine.devices(), &mut notes)?;
+    if let (Machine::Slice(_), true) = (&machine, multiplies_f16(&share.work)) {
+        notes.push(
+            "TPUs multiply no f16: the compiler converts it first, so that bf16 is never slower".into(),
+        );
+    }
     let estimate = match (compiler, &machine) {
         (Some(c), Machine::Slice(slice)) => {
             c.estimate(args, (&share.work, share.batch, samples), &machine, slice, tables, &mut notes)?
@@ -148,18 +160,65 @@ fn choice(
         }
         _ => analytic(&share.work, &machine, tables, half)?,
     };
-    let estimate = estimate.hosted(&machine, args.dispatch.map(|ms| ms / 1e3), args.input_rate, samples);
+    let estimate = match &machine {
+        Machine::Cpu(_) => on_this_cpu(subject, estimate, &mut notes),
+        _ => estimate.hosted(&machine, args.dispatch.map(|ms| ms / 1e3), args.input_rate, samples),
+    };
     notes.extend(subject.host_words(&machine, &estimate));
     let step = estimate.step();
     let run = steps.map(|n| [step.low * n, step.likely * n, step.high * n]);
     let (seconds, region) = (run.map(|r| r[1]), args.region.as_deref());
     let billed = machine.billed();
     let bill = billed.and_then(|(chip, n)| bill(tables, chip, n, region, seconds, &show::today()));
-    if billed.is_some() && bill.is_none() {
-        notes.push("no price in the table".into());
-    }
-    if bill.as_ref().is_some_and(|b| b.old) {
-        notes.push("the price is older than a year".into());
+    match (&bill, billed) {
+        (Some(b), _) => notes.extend(price_notes(&b.price, b.old, args.spot && b.spot_per_hour.is_none())),
+        (None, Some((chip, _))) => notes.push(no_price(tables, chip, region)),
+        (None, None) => {}
     }
     Ok(Choice { machine, estimate, samples, run, bill, notes })
+}
+
+/// A short step is tried; what cannot be is told.
+fn on_this_cpu(subject: &Subject, estimate: Estimate, notes: &mut Vec<String>) -> Estimate {
+    let Some((config, batch)) = subject.step() else { return estimate };
+    match tried(config, batch, &estimate) {
+        Ok(Some(range)) => {
+            notes.push("measured a moment ago on a drawn batch: median (fastest to slowest)".into());
+            estimate.measured(range)
+        }
+        Ok(None) => estimate,
+        Err(e) => {
+            notes.push(format!("estimated, because a step could not be tried: {}", e.what()));
+            estimate
+        }
+    }
+}
+
+fn multiplies_f16(work: &Work) -> bool {
+    work.kernels.iter().filter_map(|k| k.product.as_ref()).any(|p| p.dtype == DType::F16)
+}
+
+fn price_notes(price: &Price, old: bool, no_spot: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if old {
+        notes.push(format!("the price is older than a year ({})", price.date));
+    }
+    if no_spot {
+        notes.push("no spot price is known: the price on demand stands for it".into());
+    }
+    if let Some(vm) = price.node_vm {
+        notes.push(format!(
+            "tutorials of that time rented a machine beside it, ${vm:.2}/h; a TPU VM of today holds its host"
+        ));
+    }
+    notes
+}
+
+fn no_price(tables: &Tables, chip: &str, region: Option<&str>) -> String {
+    match (region, regions(tables, chip)) {
+        (Some(r), known) if !known.is_empty() => {
+            format!("no price of region {r} in the table: it has {}", known.join(", "))
+        }
+        _ => "no price in the table (--tables FILE adds one)".into(),
+    }
 }

@@ -1,22 +1,28 @@
-//! A plan as text, as JSON and as a page.
+//! A plan as text: a table of 100 columns, or all of it with `--wide`.
 
 use super::args::PlanArgs;
-use crate::cli::screen::{Screen, table};
-use serde_json::{Value, json};
+use super::subject::Length;
+use crate::cli::screen::{Screen, table, wrapped};
 use std::time::{SystemTime, UNIX_EPOCH};
-use systole_plan::{Advice, Choice, DISPATCH, KernelTime, Machine, Tables, Wish, dollars, duration};
+use systole_plan::{
+    Advice, Choice, DISPATCH, Energy, KernelTime, Machine, Tables, Wish, digits, dollars, duration, joules,
+};
 
-const NOT_VALIDATED: &str =
-    "Times are estimates without a measurement behind them (not validated): likely (least to most).";
+pub(super) const NOT_VALIDATED: &str = "Times are estimates without a measurement behind them (not validated), but where a note says so: take them as ranges.";
+
+/// Columns of a line, but with --wide.
+const WIDTH: usize = 100;
 
 /// A table and the advice.
 pub(super) struct Plan {
     pub(super) title: String,
     pub(super) choices: Vec<Choice>,
+    /// Of each choice, where a wattage of the chip is published.
+    pub(super) energy: Vec<Option<Energy>>,
     /// Machines that cannot run it, and why.
     pub(super) refused: Vec<(String, String)>,
     pub(super) advice: Advice,
-    pub(super) steps: Option<f64>,
+    pub(super) length: Option<Length>,
     pub(super) wish: Wish,
 }
 
@@ -35,90 +41,207 @@ pub(super) fn today() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-const HEAD: [&str; 12] = [
-    "machine",
-    "HBM need",
-    "of",
-    "fits",
-    "device",
-    "host",
-    "samples/s",
-    "MFU",
-    "limit",
-    "$/h",
-    "run",
-    "cost (spot)",
-];
-
-fn row(c: &Choice) -> Vec<String> {
-    let e = &c.estimate;
-    let bill = c.bill.as_ref();
-    let run = c
-        .run
-        .map_or("-".into(), |r| format!("{} ({} to {})", duration(r[1]), duration(r[0]), duration(r[2])));
-    vec![
-        c.machine.title(),
-        gib(e.memory.total()),
-        gib(e.memory.limit),
-        if e.memory.fits() { "yes" } else { "NO" }.into(),
-        format!("{} ({} to {})", duration(e.device.likely), duration(e.device.low), duration(e.device.high)),
-        duration(e.host.total()),
-        format!("{:.0}", c.rate()),
-        format!("{:.1} %", 100.0 * e.mfu()),
-        e.limit().into(),
-        match (bill, &c.machine) {
-            (Some(b), _) => format!("{:.2}{}", b.per_hour, if b.old { "*" } else { "" }),
-            (None, Machine::Cpu(_)) => "0".into(),
-            (None, _) => "?".into(),
-        },
-        run,
-        match (c.dollars(false), c.bill.as_ref().and_then(|b| b.spot_run)) {
-            (Some(d), Some(s)) => format!("{} ({})", dollars(d), dollars(s)),
-            (Some(d), None) => dollars(d),
-            (None, _) => "?".into(),
-        },
-    ]
+/// One line of the table.
+pub(super) struct Row<'a> {
+    choice: &'a Choice,
+    energy: Option<&'a Energy>,
+    spot: bool,
 }
 
-fn gib(bytes: f64) -> String {
-    match bytes / (1u64 << 30) as f64 {
+impl Plan {
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let energy = self.energy.iter().map(Option::as_ref);
+        let spot = self.wish.spot;
+        let row = move |(choice, energy)| Row { choice, energy, spot };
+        self.choices.iter().zip(energy).map(row)
+    }
+}
+
+pub(super) type Column = (&'static str, fn(&Row<'_>) -> String);
+
+/// What fits into [`WIDTH`]; the names of the columns that go first where it does not.
+const NARROW: [Column; 9] = [
+    ("machine", |r| r.choice.machine.title()),
+    ("GiB need/has", need),
+    ("fits", fits),
+    ("step", |r| duration(r.choice.estimate.step().likely)),
+    ("samples/s", |r| format!("{:.0}", r.choice.rate())),
+    ("limit", |r| r.choice.estimate.limit().into()),
+    ("$/h", hourly),
+    ("run", |r| r.choice.run.map_or("-".into(), |t| duration(t[1]))),
+    ("cost", cost),
+];
+const SPARE: [&str; 2] = ["samples/s", "$/h"];
+
+/// Everything.
+pub(super) const WIDE: [Column; 16] = [
+    ("machine", |r| r.choice.machine.title()),
+    ("HBM need", |r| gib(r.choice.estimate.memory.total())),
+    ("of", |r| gib(r.choice.estimate.memory.limit)),
+    ("fits", fits),
+    ("device", |r| {
+        let d = &r.choice.estimate.device;
+        ranged([d.low, d.likely, d.high])
+    }),
+    ("host", |r| duration(r.choice.estimate.host.total())),
+    ("samples/s", |r| format!("{:.0}", r.choice.rate())),
+    ("MFU", |r| format!("{:.1} %", 100.0 * r.choice.estimate.mfu())),
+    ("limit", |r| r.choice.estimate.limit().into()),
+    ("W", |r| r.energy.map_or("?".into(), |e| format!("{:.0}", e.watts))),
+    ("step's energy", |r| r.energy.map_or("?".into(), |e| joules(e.step))),
+    ("samples/J", |r| r.energy.map_or("?".into(), |e| digits(e.samples_per_joule))),
+    ("$/h", hourly),
+    ("hosts $/h", hosts),
+    ("run", |r| r.choice.run.map_or("-".into(), ranged)),
+    ("cost (spot)", both_costs),
+];
+
+fn ranged([low, likely, high]: [f64; 3]) -> String {
+    format!("{} ({} to {})", duration(likely), duration(low), duration(high))
+}
+
+fn need(r: &Row<'_>) -> String {
+    let number = |bytes: f64| match bytes / GIB {
+        g if !g.is_finite() => "?".into(),
+        g if g < 0.01 => "<0.01".into(),
+        g if g < 100.0 => format!("{g:.2}"),
+        g => format!("{g:.0}"),
+    };
+    let m = &r.choice.estimate.memory;
+    format!("{}/{}", number(m.total()), number(m.limit))
+}
+
+fn fits(r: &Row<'_>) -> String {
+    if r.choice.estimate.memory.fits() { "yes" } else { "NO" }.into()
+}
+
+fn hourly(r: &Row<'_>) -> String {
+    match (&r.choice.bill, &r.choice.machine) {
+        (Some(b), _) => {
+            let hour = if r.spot { b.spot_per_hour.unwrap_or(b.per_hour) } else { b.per_hour };
+            let hour = if hour < 1000.0 { format!("{hour:.2}") } else { format!("{hour:.0}") };
+            format!("{hour}{}", if b.old { "*" } else { "" })
+        }
+        (None, Machine::Cpu(_)) => "0".into(),
+        (None, _) => "?".into(),
+    }
+}
+
+/// What of the hourly price is for hosts, where that is billed apart.
+fn hosts(r: &Row<'_>) -> String {
+    match &r.choice.bill {
+        Some(b) if b.host_per_hour > 0.0 => format!("{:.2}", b.host_per_hour),
+        Some(_) => "included".into(),
+        None => "-".into(),
+    }
+}
+
+fn cost(r: &Row<'_>) -> String {
+    match (r.choice.run, r.choice.dollars(r.spot)) {
+        (None, _) => "-".into(),
+        (_, Some(d)) => dollars(d),
+        (_, None) => "?".into(),
+    }
+}
+
+fn both_costs(r: &Row<'_>) -> String {
+    match (r.choice.run, r.choice.dollars(false), r.choice.bill.as_ref().and_then(|b| b.spot_run)) {
+        (None, ..) => "-".into(),
+        (_, Some(d), Some(s)) => format!("{} ({})", dollars(d), dollars(s)),
+        (_, Some(d), None) => dollars(d),
+        (_, None, _) => "?".into(),
+    }
+}
+
+/// Likely seconds of the run, or of a step where its length is not known.
+pub(super) fn seconds_of_run(c: &Choice) -> f64 {
+    c.run.map_or(c.estimate.step().likely, |r| r[1])
+}
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+pub(super) fn gib(bytes: f64) -> String {
+    match bytes / GIB {
         g if !g.is_finite() => "?".into(),
         g if g < 0.1 => format!("{:.0} MiB", g * 1024.0),
         g => format!("{g:.2} GiB"),
     }
 }
 
-pub(super) fn text(plan: &Plan, args: &PlanArgs, tables: &Tables, screen: &Screen) {
-    let by =
-        if args.compiled { "TPUs: from libtpu's program; others: analytic model" } else { "analytic model" };
-    screen.line(format!("{} ({by})", plan.title));
-    let mut rows = vec![HEAD.map(String::from).to_vec()];
-    rows.extend(plan.choices.iter().map(row));
-    screen.line(table(&rows));
-    for (machine, why) in &plan.refused {
-        screen.line(format!("{machine}: {why}"));
+/// Text of at most [`WIDTH`] columns, broken at spaces, later lines further in; as it is with --wide.
+struct Paper<'a> {
+    screen: &'a Screen,
+    wide: bool,
+}
+
+impl Paper<'_> {
+    fn line(&self, text: impl AsRef<str>) {
+        self.screen.line(self.wrapped(text.as_ref()));
     }
-    for c in plan.choices.iter().filter(|c| !c.estimate.memory.fits()) {
-        screen.line(format!("{}: {}", c.machine.title(), too_much(c)));
+
+    fn detail(&self, text: impl AsRef<str>) {
+        self.screen.detail(self.wrapped(text.as_ref()));
     }
-    for c in plan.choices.iter().filter(|c| !c.notes.is_empty()) {
-        screen.detail(format!("{}: {}", c.machine.title(), c.notes.join("; ")));
-    }
-    screen.detail(NOT_VALIDATED);
-    if args.layers {
-        plan.choices.iter().for_each(|c| layers(c, screen));
-    }
-    if args.explain {
-        explain(plan, tables, screen);
-    }
-    if let Some(n) = plan.steps {
-        screen.line(format!("Advice for {n} steps:"));
-        plan.advice.reasons.iter().for_each(|r| screen.line(format!("  {r}")));
+
+    fn wrapped(&self, text: &str) -> String {
+        if self.wide { text.into() } else { wrapped(text, WIDTH) }
     }
 }
 
+/// The table without its spare columns, one after the other, until it is narrow enough.
+fn fitted(mut rows: Vec<Vec<String>>, spare: &[&str], width: usize) -> String {
+    for name in spare {
+        let text = table(&rows);
+        if text.lines().all(|l| l.chars().count() <= width) {
+            return text;
+        }
+        if let Some(column) = rows.first().and_then(|head| head.iter().position(|h| h == name)) {
+            rows.iter_mut().for_each(|r| drop(r.remove(column)));
+        }
+    }
+    table(&rows)
+}
+
+pub(super) fn text(plan: &Plan, args: &PlanArgs, tables: &Tables, screen: &Screen) {
+    let paper = Paper { screen, wide: args.wide };
+    let by =
+        if args.compiled { "TPUs: from libtpu's program; others: analytic model" } else { "analytic model" };
+    paper.line(format!("{} ({by})", plan.title));
+    if let Some(length) = &plan.length {
+        paper.line(length.words());
+    }
+    let columns: &[Column] = if args.wide { &WIDE } else { &NARROW };
+    let mut rows = vec![columns.iter().map(|c| c.0.to_string()).collect::<Vec<_>>()];
+    rows.extend(plan.rows().map(|r| columns.iter().map(|c| c.1(&r)).collect()));
+    if rows.len() > 1 {
+        screen.line(if args.wide { table(&rows) } else { fitted(rows, &SPARE, WIDTH) });
+    }
+    for (machine, why) in &plan.refused {
+        paper.line(format!("{machine}: {why}"));
+    }
+    for c in plan.choices.iter().filter(|c| !c.estimate.memory.fits()) {
+        paper.line(format!("{}: {}", c.machine.title(), too_much(c)));
+    }
+    for c in plan.choices.iter().filter(|c| !c.notes.is_empty()) {
+        paper.detail(format!("{}: {}", c.machine.title(), c.notes.join("; ")));
+    }
+    paper.detail(NOT_VALIDATED);
+    if !args.wide {
+        paper.detail("--wide: ranges, hosts, MFU, energy, spot prices. *: the price is older than a year.");
+    }
+    if args.layers {
+        plan.choices.iter().for_each(|c| layers(c, &paper));
+    }
+    if args.explain {
+        explain(plan, tables, &paper);
+    }
+    let of = plan.length.as_ref().map_or(String::new(), |l| format!(" for {}", l.steps_words()));
+    paper.line(format!("Advice{of}:"));
+    plan.advice.reasons.iter().for_each(|r| paper.line(format!("  {r}")));
+}
+
 /// What an out-of-memory line says: by how much, what is large, what would help.
-fn too_much(c: &Choice) -> String {
+pub(super) fn too_much(c: &Choice) -> String {
     let m = &c.estimate.memory;
     let parts: Vec<String> = m.parts().iter().take(3).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
     let by_batch = m.activations + m.temporaries + m.inputs;
@@ -129,7 +252,7 @@ fn too_much(c: &Choice) -> String {
         }
         false => "no batch size would: weights and optimizer state alone are too much for one device".into(),
     };
-    format!("too large by {} ({}); {help}", gib(m.total() - m.limit), parts.join(", "))
+    format!("too large by {} ({});\n  {help}", gib(m.total() - m.limit), parts.join(", "))
 }
 
 /// Kernels of one layer together, in the order of their first.
@@ -146,13 +269,13 @@ fn by_layer(c: &Choice) -> Vec<(String, Vec<&KernelTime>)> {
 }
 
 /// A layer's line: seconds, part of the matrix units' time that is needed work, bytes, paddings.
-struct Layer {
-    name: String,
-    seconds: f64,
-    mxu: f64,
-    bytes: f64,
-    limit: &'static str,
-    padding: Vec<String>,
+pub(super) struct Layer {
+    pub(super) name: String,
+    pub(super) seconds: f64,
+    pub(super) mxu: f64,
+    pub(super) bytes: f64,
+    pub(super) limit: &'static str,
+    pub(super) padding: Vec<String>,
 }
 
 fn layer_lines(c: &Choice, peak_seconds: impl Fn(&KernelTime) -> f64) -> Vec<Layer> {
@@ -194,7 +317,7 @@ fn remedy(dimension: &str, from: f64, to: f64) -> String {
     }
 }
 
-fn lines_of(c: &Choice) -> Vec<Layer> {
+pub(super) fn lines_of(c: &Choice) -> Vec<Layer> {
     // Needed operations at the peak, as the estimate's own MFU counts them.
     let flops: f64 = c.estimate.kernels.iter().map(|k| k.flops * k.trips).sum();
     let step = c.estimate.step().likely;
@@ -202,154 +325,113 @@ fn lines_of(c: &Choice) -> Vec<Layer> {
     layer_lines(c, |k| k.flops / rate)
 }
 
-fn layers(c: &Choice, screen: &Screen) {
-    screen.line(format!("\n{} by layer (one device):", c.machine.title()));
+fn layers(c: &Choice, paper: &Paper<'_>) {
+    paper.line(format!("\n{} by layer (one device):", c.machine.title()));
     let head = ["layer", "time", "of it MXU use", "bytes", "limit"];
     let mut rows = vec![head.map(String::from).to_vec()];
     let lines = lines_of(c);
     rows.extend(lines.iter().map(|l| {
         vec![
-            l.name.clone(),
+            if paper.wide { l.name.clone() } else { shortened(&l.name, WIDTH - 50) },
             duration(l.seconds),
             format!("{:.1} %", 100.0 * l.mxu),
             gib(l.bytes),
             l.limit.into(),
         ]
     }));
-    screen.line(table(&rows));
+    paper.screen.line(table(&rows));
     for l in &lines {
-        l.padding.iter().for_each(|p| screen.line(format!("  {}: {p}", l.name)));
+        l.padding.iter().for_each(|p| paper.line(format!("  {}: {p}", l.name)));
     }
 }
 
-fn explain(plan: &Plan, tables: &Tables, screen: &Screen) {
-    screen.line("\nHow the figures came about:");
+/// The end of a path that is too long: what tells layers apart.
+fn shortened(name: &str, most: usize) -> String {
+    let n = name.chars().count();
+    if n <= most {
+        name.into()
+    } else {
+        format!("…{}", name.chars().skip(n - most + 1).collect::<String>())
+    }
+}
+
+fn explain(plan: &Plan, tables: &Tables, paper: &Paper<'_>) {
+    paper.line("\nHow the figures came about:");
     for text in EXPLANATIONS {
-        screen.line(format!("  {text}"));
+        paper.line(format!("  {text}"));
     }
     let start = duration(DISPATCH);
-    screen.line(format!("  Host: {start} to start a step (assumed; --dispatch), and the batch over PCIe."));
-    for c in &plan.choices {
-        let m = &c.estimate.memory;
-        let parts: Vec<String> =
-            m.parts().iter().filter(|p| p.1 > 0.0).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
-        screen.line(format!("  {}: memory {}", c.machine.title(), parts.join(", ")));
-        let host = &c.estimate.host;
-        if host.total() > 0.0 {
-            let pipeline = match host.pipeline {
-                0.0 => "making the batch is not counted (--input-rate)".into(),
-                s => format!("making the batch {} beside that", duration(s)),
-            };
-            let (start, feed) = (duration(host.dispatch), duration(host.feed));
-            screen.line(format!("    host: starting the step {start}, batch over PCIe {feed}, {pipeline}"));
-        }
-        if c.estimate.collective > 0.0 {
-            screen.line(format!(
-                "    sums of gradients over {} devices: {}",
-                c.machine.devices(),
-                duration(c.estimate.collective)
-            ));
-        }
-        if let Some(b) = &c.bill {
-            screen.line(format!("    price of {} ({}): {}", b.price.date, b.price.region, b.price.source));
-        }
-        if let (Some(w), Some(r)) = (c.machine.watts(tables), c.run) {
-            screen.line(format!("    energy: about {:.3} kWh at {w:.0} W (chips alone)", w * r[1] / 3.6e6));
+    paper.line(format!("  Host: {start} to start a step (assumed; --dispatch), and the batch over PCIe."));
+    for r in plan.rows() {
+        for line in explanation(&r) {
+            paper.line(line);
         }
     }
-    tables.sources.iter().for_each(|s| screen.line(format!("  Source: {s}")));
+    tables.sources.iter().for_each(|s| paper.line(format!("  Source: {s}")));
 }
 
-const EXPLANATIONS: [&str; 5] = [
-    "Device time is the sum over kernels of start + max(products with padding, moving results out, bytes, element-wise work),",
-    "  plus the collectives. Constants of TPUs are fitted to libtpu's own estimates (docs/guide/plan.md); those of GPUs are assumed.",
+/// Where one machine's figures come from.
+pub(super) fn explanation(r: &Row<'_>) -> Vec<String> {
+    let (c, m) = (r.choice, &r.choice.estimate.memory);
+    let parts: Vec<String> =
+        m.parts().iter().filter(|p| p.1 > 0.0).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
+    let mut lines = vec![format!("  {}: memory {}", c.machine.title(), parts.join(", "))];
+    let host = &c.estimate.host;
+    if host.total() > 0.0 {
+        let pipeline = match host.pipeline {
+            0.0 => "making the batch is not counted (--input-rate)".into(),
+            s => format!("making the batch {} beside that", duration(s)),
+        };
+        let (start, feed) = (duration(host.dispatch), duration(host.feed));
+        lines.push(format!("    host: starting the step {start}, batch over PCIe {feed}, {pipeline}"));
+    }
+    if c.estimate.collective > 0.0 {
+        let sums = duration(c.estimate.collective);
+        lines.push(format!("    sums of gradients over {} devices: {sums}", c.machine.devices()));
+    }
+    if let Some(b) = &c.bill {
+        let hosts = match b.host_per_hour {
+            h if h > 0.0 => format!("${h:.2} of ${:.2} an hour are for hosts", b.per_hour),
+            _ => "host included".into(),
+        };
+        lines
+            .push(format!("    price of {} ({}; {hosts}): {}", b.price.date, b.price.region, b.price.source));
+    }
+    lines.push(format!("    energy: {}", energy(r)));
+    lines
+}
+
+/// `12.3 J a step, 81.3 samples for a joule, 3.7 kJ in all (800 W, chips alone)`
+fn energy(r: &Row<'_>) -> String {
+    let Some(e) = r.energy else { return "? (no wattage of it is published)".into() };
+    let run = e.run.map_or(String::new(), |j| format!(", {} in all", joules(j)));
+    let (step, rate) = (joules(e.step), digits(e.samples_per_joule));
+    format!("{step} a step, {rate} samples for a joule{run} (at {:.0} W, chips alone)", e.watts)
+}
+
+pub(super) const EXPLANATIONS: [&str; 4] = [
+    "Device time is the sum over kernels of start + max(products with padding, moving results out, bytes, element-wise \
+     work), plus the collectives. Constants of TPUs are fitted to libtpu's own estimates (docs/guide/plan.md); those of GPUs are assumed.",
     "Least: peak rates, no padding, no start, collectives hidden. Most: one after the other.",
     "HBM need: arguments in tiles, values alive at the fullest moment, code; results replace arguments of their type.",
     "MFU counts the multiply-adds that the program needs, without padding, over those possible in the likely time.",
 ];
-
-pub(super) fn json(plan: &Plan, with_layers: bool) -> Value {
-    let range = |r: systole_plan::Range| json!({"low": r.low, "likely": r.likely, "high": r.high});
-    let choices: Vec<Value> = plan
-        .choices
-        .iter()
-        .map(|c| {
-            let e = &c.estimate;
-            let m = &e.memory;
-            let mut o = json!({
-                "machine": c.machine.title(), "devices": c.machine.devices(), "estimator": e.by, "validated": false,
-                "fits": m.fits(), "hbm_bytes": m.total(),
-                "hbm_limit_bytes": m.limit.is_finite().then_some(m.limit),
-                "hbm": {"parameters": m.parameters, "optimizer": m.optimizer, "inputs": m.inputs, "results": m.results,
-                        "activations": m.activations, "temporaries": m.temporaries, "code": m.code},
-                "device_seconds": range(e.device), "collective_seconds": e.collective, "host_seconds": e.host.total(),
-                "host": {"dispatch": e.host.dispatch, "feed": e.host.feed,
-                         "pipeline": (e.host.pipeline > 0.0).then_some(e.host.pipeline)},
-                "step_seconds": range(e.step()), "samples_per_second": c.rate(), "mfu": e.mfu(), "limit": e.limit(),
-                "run_seconds": c.run.map(|r| json!({"low": r[0], "likely": r[1], "high": r[2]})),
-                "dollars": c.dollars(false), "dollars_spot": c.bill.as_ref().and_then(|b| b.spot_run),
-                "notes": c.notes,
-            });
-            if let (Some(b), Some(o)) = (&c.bill, o.as_object_mut()) {
-                let price = json!({"dollars_per_hour": b.per_hour, "spot_dollars_per_hour": b.spot_per_hour,
-                    "region": b.price.region, "date": b.price.date, "source": b.price.source, "older_than_a_year": b.old});
-                o.insert("price".into(), price);
-            }
-            if let (true, Some(o)) = (with_layers, o.as_object_mut()) {
-                let lines = lines_of(c);
-                let each = lines.iter().map(|l| json!({"layer": l.name, "seconds": l.seconds, "mxu": l.mxu,
-                    "bytes": l.bytes, "limit": l.limit, "padding": l.padding}));
-                o.insert("layers".into(), each.collect());
-            }
-            o
-        })
-        .collect();
-    let refused = plan.refused.iter().map(|(m, why)| json!({"machine": m, "why": why})).collect::<Value>();
-    json!({
-        "what": plan.title, "steps": plan.steps, "choices": choices, "refused": refused,
-        "wish": {"budget": plan.wish.budget, "deadline_hours": plan.wish.deadline, "spot": plan.wish.spot},
-        "advice": {"machine": plan.advice.choice.map(|i| plan.choices[i].machine.title()), "reasons": plan.advice.reasons},
-    })
-}
-
-/// One page without scripts or other files.
-pub(super) fn html(plan: &Plan) -> String {
-    let cell = |tag: &str, text: &str| format!("<{tag}>{}</{tag}>", escaped(text));
-    let line = |tag: &str, cells: &[String]| {
-        let cells: String = cells.iter().map(|c| cell(tag, c)).collect();
-        format!("<tr>{cells}</tr>\n")
-    };
-    let head = line("th", &HEAD.map(String::from));
-    let rows: String = plan.choices.iter().map(|c| line("td", &row(c))).collect();
-    let items = |texts: Vec<String>| texts.iter().map(|t| cell("li", t)).collect::<String>();
-    let notes = plan.choices.iter().flat_map(|c| {
-        let large = (!c.estimate.memory.fits()).then(|| too_much(c));
-        large.into_iter().chain(c.notes.clone()).map(|n| format!("{}: {n}", c.machine.title()))
-    });
-    let refused = plan.refused.iter().map(|(m, why)| format!("{m}: {why}"));
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\n<style>body{{font:15px \
-         sans-serif;margin:2em}}table{{border-collapse:collapse}}td,th{{padding:.3em .7em;border-bottom:1px solid \
-         #ccc;text-align:left}}</style>\n<h1>{title}</h1>\n<p>{NOT_VALIDATED}</p>\n<table>\n{head}{rows}</table>\n\
-         <h2>Advice</h2>\n<ul>{advice}</ul>\n<h2>Notes</h2>\n<ul>{notes}</ul>\n</html>\n",
-        title = escaped(&plan.title),
-        advice = items(plan.advice.reasons.clone()),
-        notes = items(notes.chain(refused).collect()),
-    )
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn today_is_a_date_and_pages_escape() {
+    fn today_is_a_date() {
         let t = today();
         assert!(t.len() == 10 && t.as_str() > "2026-01-01" && t.as_str() < "2100-01-01", "{t}");
-        assert_eq!(escaped("a<b&c"), "a&lt;b&amp;c");
+    }
+
+    #[test]
+    fn columns_that_are_spare_go_where_the_table_is_too_wide() {
+        let rows = || vec![vec!["a".to_string(), "spare".into()], vec!["1234567".into(), "x".into()]];
+        assert_eq!(fitted(rows(), &["spare"], 20), "a        spare\n1234567  x");
+        assert_eq!(fitted(rows(), &["spare"], 9), "a\n1234567");
+        assert_eq!((shortened("abcdef", 4), shortened("abc", 4)), ("…def".into(), "abc".into()));
     }
 }

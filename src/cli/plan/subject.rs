@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
-use systole_nn::{Model, Precision, suggestion};
+use systole_nn::{Model, Precision, counted, grouped, suggestion};
 use systole_plan::{Estimate, Machine, Work, duration};
 use systole_runtime::Roles;
 
@@ -35,6 +35,30 @@ pub(super) struct Share {
     pub(super) batch: usize,
 }
 
+/// How long a run is.
+pub(super) struct Length {
+    pub(super) steps: f64,
+    /// Epochs and the samples of each, where the run is counted by them, and who says so.
+    pub(super) epochs: Option<(u64, u64, String)>,
+}
+
+impl Length {
+    /// `90 epochs of 1,281,167 samples (ImageNet's training pictures): 3,519 steps`
+    pub(super) fn words(&self) -> String {
+        let steps = self.steps_words();
+        match &self.epochs {
+            Some((epochs, samples, whose)) => {
+                format!("{} of {} samples ({whose}): {steps}", counted(*epochs, "epoch"), grouped(*samples))
+            }
+            None => steps,
+        }
+    }
+
+    pub(super) fn steps_words(&self) -> String {
+        counted(self.steps as u64, "step")
+    }
+}
+
 impl Share {
     fn of(graph: Arc<Graph>, batch: usize) -> Share {
         Share { work: Work::of(&graph), graph, batch }
@@ -43,13 +67,23 @@ impl Share {
 
 impl Subject {
     pub(super) fn of(args: &PlanArgs) -> Result<Subject> {
+        let name = args.target.as_deref().unwrap_or_default();
+        let is_program = args.matmul.is_some() || name.to_lowercase().ends_with(".mlir");
+        if let (true, Some(flag)) = (is_program, of_training(args)) {
+            let e = Error::new(
+                ErrorKind::Config,
+                format!("{flag} says nothing of a program that is no training step"),
+            );
+            return Err(e
+                .at(flag)
+                .hint("--steps N is how often it runs; a preset or a TOML file has epochs and batches"));
+        }
         if let Some(sizes) = &args.matmul {
             let graph = product(sizes, &args.dtype)?;
             let name = format!("product {sizes} {}", args.dtype);
             return Ok(Subject::Program { name, share: Share::of(graph, 0) });
         }
-        let name = args.target.as_deref().unwrap_or_default();
-        if name.to_lowercase().ends_with(".mlir") {
+        if is_program {
             let source = std::fs::read_to_string(name).map_err(|e| {
                 Error::io("cannot read", name, e)
                     .hint("check the path of the StableHLO file, or name a model or a preset")
@@ -155,21 +189,62 @@ impl Subject {
         }
     }
 
-    /// Steps of the run: as asked for, as the configuration says, or by the size of its data set.
-    pub(super) fn steps(&self, args: &PlanArgs) -> Option<f64> {
+    /// How long the run is: as asked for, as the configuration says, or by the size of its data set.
+    pub(super) fn length(&self, args: &PlanArgs) -> Option<Length> {
         if let Some(n) = args.steps {
-            return Some(n as f64);
+            return Some(Length { steps: n as f64, epochs: None });
         }
-        let Subject::Step { config, batch, .. } = self else { return None };
-        let epochs = args.epochs.unwrap_or(config.fit.epochs as u64) as f64;
-        // A batch of another size changes how many steps an epoch takes, not how many samples it has.
-        let samples = match config.fit.steps_per_epoch {
-            Some(n) => (n * config.fit.batch_size) as u64,
-            None => config.data.train_samples.unwrap_or_else(|| size_of(&config.data.dataset)),
+        let Subject::Step { name, config, batch, .. } = self else { return None };
+        let epochs = args.epochs.unwrap_or(config.fit.epochs as u64);
+        let (samples, whose) = match args.samples {
+            Some(n) => (n, "--samples".into()),
+            None => samples_of(name, config)?,
         };
-        (samples > 0).then(|| epochs * (samples as f64 / *batch as f64).ceil())
+        // An epoch's last, smaller batch counts for as much as it holds.
+        let steps = (epochs as f64 * samples as f64 / *batch as f64).ceil();
+        Some(Length { steps, epochs: Some((epochs, samples, whose)) })
+    }
+
+    /// The configuration and the batch of a training step.
+    pub(super) fn step(&self) -> Option<(&Config, usize)> {
+        match self {
+            Subject::Step { config, batch, .. } => Some((config, *batch)),
+            Subject::Program { .. } => None,
+        }
     }
 }
+
+/// The first option that only training steps have.
+fn of_training(args: &PlanArgs) -> Option<&'static str> {
+    let given = [
+        ("--epochs", args.epochs.is_some()),
+        ("--samples", args.samples.is_some()),
+        ("--batch-size", args.batch_size.is_some()),
+        ("--precision", args.precision.is_some()),
+    ];
+    given.into_iter().find(|g| g.1).map(|g| g.0)
+}
+
+/// Samples of an epoch and who says so.
+fn samples_of(name: &str, config: &Config) -> Option<(u64, String)> {
+    // The preset of this name trains on a handful of pictures; who plans it means what its name stands for.
+    if name == "resnet50" {
+        return Some((IMAGENET, "ImageNet's training pictures; --samples N for others".into()));
+    }
+    // A batch of another size changes how many steps an epoch takes, not how many samples it has.
+    if let Some(n) = config.fit.steps_per_epoch {
+        let whose = format!("{n} steps of {} in the configuration", config.fit.batch_size);
+        return Some(((n * config.fit.batch_size) as u64, whose));
+    }
+    if let Some(n) = config.data.train_samples {
+        return Some((n, "train_samples of the configuration".into()));
+    }
+    let dataset = &config.data.dataset;
+    size_of(dataset).map(|n| (n, format!("all of {dataset}")))
+}
+
+/// Pictures of ImageNet's training set (ILSVRC 2012).
+const IMAGENET: u64 = 1_281_167;
 
 /// Seconds a step of the Keras tutorial on a v2-8 in its epochs 2 to 4, batch 1000, as the tutorial printed them.
 const KERAS_TUTORIAL: f64 = 11e-3;
@@ -179,12 +254,12 @@ fn is_tutorial(name: &str) -> bool {
     matches!(name, "fashion-mnist" | "fashion-cnn")
 }
 
-/// Training samples of the data sets whose size is always the same; 0 for others.
-fn size_of(dataset: &str) -> u64 {
+/// Training samples of the data sets whose size is always the same.
+fn size_of(dataset: &str) -> Option<u64> {
     match dataset {
-        "fashion-mnist" | "mnist" | "glyphs" => 60_000,
-        "cifar10" => 50_000,
-        _ => 0,
+        "fashion-mnist" | "mnist" | "glyphs" => Some(60_000),
+        "cifar10" => Some(50_000),
+        _ => None,
     }
 }
 
