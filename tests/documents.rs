@@ -273,3 +273,25 @@ fn names_of_the_glossary_are_where_it_says() {
 
 #[path = "documents/results.rs"]
 mod results;
+
+/// How many samples of how many operations `systole selftest` tries, as the guide says it.
+#[test]
+fn the_guide_counts_the_samples_that_there_are() {
+    let table = systole_ir::op::TABLE;
+    let samples: usize = table.iter().map(|e| (e.samples)().len()).sum();
+    let now = format!("{} samples of {}", systole_nn::grouped(samples as u64), table.len());
+    let page = read("docs/guide/tpu.md");
+    let mut rows = 0;
+    let line = |l: &str| match (l.starts_with("| `"), l.split_once(" samples of ")) {
+        (true, Some((device, rest))) => {
+            rows += 1;
+            let (device, _) = device.rsplit_once("| ").expect("a cell");
+            let (_, rest) = rest.split_once(':').expect("a count");
+            format!("{device}| {now}:{rest}\n")
+        }
+        _ => format!("{l}\n"),
+    };
+    let counted: String = page.lines().map(line).collect();
+    assert!(rows >= 2, "no row of the guide counts samples");
+    same_or_bless("docs/guide/tpu.md", &counted);
+}
