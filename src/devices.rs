@@ -50,12 +50,13 @@ pub fn find_plugin(platform: Platform, named: Option<&Path>) -> Search {
     systole_pjrt::discover(platform, named, plugin_cache().as_deref())
 }
 
-/// `tpu`, `cuda` and `pjrt`. The first two are preferred to the CPU where the machine has such a device; elsewhere
-/// nothing of theirs is loaded.
-pub(crate) fn providers() -> [Provider; 3] {
+/// `tpu`, `cuda`, `xla` and `pjrt`. The first two are preferred to the CPU where the machine has such a device; elsewhere
+/// nothing of theirs is loaded. The others are used only where they are asked for.
+pub(crate) fn providers() -> [Provider; 4] {
     [
         Provider { name: "tpu", rank: 30, open: || open(Platform::Tpu) },
         Provider { name: "cuda", rank: 20, open: || open(Platform::Cuda) },
+        Provider { name: "xla", rank: 0, open: || open(Platform::Xla) },
         Provider { name: "pjrt", rank: 0, open: open_named },
     ]
 }

@@ -13,9 +13,12 @@ pub(crate) struct Common {
     /// Worker threads; 0: one for each core. Results do not depend on it
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) threads: Option<u32>,
-    /// What to run on: cpu, ref, tpu, cuda, or pjrt:FILE with a PJRT plugin [default: the best that this machine has]
+    /// What to run on: cpu, ref, tpu, cuda, xla (XLA on this processor), or pjrt:FILE with a PJRT plugin [default: the best that this machine has]
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) device: Option<String>,
+    /// An option that a PJRT plugin's devices are opened with, such as cpu_device_count=8 for xla; may be given again
+    #[arg(long = "plugin-option", global = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) plugin_options: Vec<String>,
     /// Show no progress
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
@@ -39,11 +42,22 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     knobs::parse_bytes(text).map_err(|e| e.hint_text().map_or(e.what().to_string(), str::to_string))
 }
 
+/// An option with its value, as cpu_device_count=8.
+fn key_value(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() && !text.contains('\n') => {
+            Ok(text.into())
+        }
+        _ => Err("write KEY=VALUE, such as cpu_device_count=8".into()),
+    }
+}
+
 impl Common {
     /// The options that a child process of this program must be given too.
     pub(crate) fn pass_on(&self, child: &mut std::process::Command) {
         child.args(self.threads.map(|n| format!("--threads={n}")));
         child.args(self.device.iter().map(|name| format!("--device={name}")));
+        child.args(self.plugin_options.iter().map(|option| format!("--plugin-option={option}")));
         child.args(self.quiet.then_some("--quiet"));
         child.args((0..self.verbose).map(|_| "--verbose"));
         child.args(self.profile.then_some("--profile"));

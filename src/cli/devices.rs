@@ -22,9 +22,23 @@ impl Run for DevicesArgs {
 /// The CPU, and each platform's devices and plugin. Plugins are not initialised: that can take minutes off a cloud.
 fn devices(screen: &Screen) -> Outcome {
     let cpu: Vec<String> = backend("cpu")?.devices().into_iter().map(|d| d.description).collect();
-    let mut objects = vec![json!({"platform": "cpu", "devices": cpu})];
+    let xla = find_plugin(Platform::Xla, None);
+    let xla = xla.plugin().map(|p| (p, version(&p.path)));
     cpu.iter().for_each(|d| screen.line(format!("cpu   {d}")));
-    for platform in Platform::ALL {
+    screen.line(match &xla {
+        Some((place, Ok(version))) => {
+            format!("      --device xla: {} ({}), PJRT {version}", place.path.display(), place.rule)
+        }
+        Some((place, Err(why))) => format!("      --device xla: {}: {why}", place.path.display()),
+        None => "      --device xla: no plugin; `systole setup xla-cpu` fetches it".into(),
+    });
+    let mut objects = vec![json!({
+        "platform": "cpu", "devices": cpu,
+        "xla_plugin": xla.as_ref().map(|(p, _)| p.path.display().to_string()),
+        "pjrt_version": xla.as_ref().and_then(|(_, v)| v.as_ref().ok()),
+        "error": xla.as_ref().and_then(|(_, v)| v.as_ref().err()),
+    })];
+    for platform in Platform::ACCELERATORS {
         let nodes = device_nodes(platform);
         let search = find_plugin(platform, None);
         let version = search.plugin().map(|p| version(&p.path));

@@ -33,17 +33,18 @@ struct Finding {
 /// Every finding with the command that mends it. Exits with 1 where something keeps a present accelerator from use.
 fn doctor(screen: &Screen) -> Outcome {
     let mut findings = variables();
-    for platform in Platform::ALL {
+    for platform in Platform::ACCELERATORS {
         findings.extend(nodes(platform));
         findings.push(plugin(platform));
     }
+    findings.push(plugin(Platform::Xla));
     findings.extend(cluster());
     findings.push(cache());
     let lock = std::env::temp_dir().join("libtpu_lockfile");
     findings.push(lock_file(&lock, &device_nodes(Platform::Tpu)));
     findings.push(metadata());
     findings.push(compiler());
-    let blocking = Platform::ALL
+    let blocking = Platform::ACCELERATORS
         .iter()
         .any(|p| !device_nodes(*p).is_empty() && find_plugin(*p, None).plugin().is_none());
     if screen.json {
@@ -121,6 +122,7 @@ fn nodes(platform: Platform) -> Vec<Finding> {
     let subject = match platform {
         Platform::Tpu => "TPU devices",
         Platform::Cuda => "GPU devices",
+        Platform::Xla => "XLA on the processor",
     };
     let nodes = device_nodes(platform);
     if nodes.is_empty() {
@@ -139,13 +141,19 @@ fn plugin(platform: Platform) -> Finding {
     let subject = match platform {
         Platform::Tpu => "TPU plugin",
         Platform::Cuda => "GPU plugin",
+        Platform::Xla => "XLA's CPU plugin",
     };
-    // Programs compile for TPUs that are not here; a GPU's plugin is of use where one is.
-    let wanted = platform == Platform::Tpu || !device_nodes(platform).is_empty();
-    let setup = wanted.then(|| format!("systole setup {}", platform.name()));
     let search = find_plugin(platform, None);
+    // Programs compile for TPUs that are not here; a GPU's plugin is of use where one is, XLA's only to who wants it.
+    let wanted = match platform {
+        Platform::Tpu => true,
+        Platform::Cuda => !device_nodes(platform).is_empty(),
+        Platform::Xla => search.plugin().is_some(),
+    };
+    let setup = wanted.then(|| format!("systole setup {}", platform.setup()));
     let Some(place) = search.plugin() else {
         let said = match search.paths.last() {
+            _ if platform == Platform::Xla => "none; nothing but `--device xla` needs it".into(),
             Some(named) if search.paths.len() == 1 => named.to_string(),
             _ => format!("none in {} places (`systole devices` lists them)", search.paths.len()),
         };

@@ -18,6 +18,7 @@ mod known;
 mod ops;
 mod outcome;
 mod plan;
+mod plugins;
 mod predict;
 mod report;
 mod resume;
@@ -68,6 +69,8 @@ pub fn main() -> ExitCode {
         let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
         suggest::with_suggestion(e, Cli::command(), &args).exit()
     });
+    plugins::quieten(&cli.common);
+    let left_out = plugins::what_was_left_out(&cli.common);
     let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);
     // A panic has printed its message; it must not end in an undocumented exit code.
     let outcome = catch_unwind(AssertUnwindSafe(|| run(cli, &screen)));
@@ -75,6 +78,7 @@ pub fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             report_failure(&screen, &failure);
+            left_out.filter(|_| failure.code == 1).into_iter().for_each(screen::note);
             ExitCode::from(failure.code)
         }
     }
@@ -111,6 +115,7 @@ fn start(common: &Common) -> Result<(), Failure> {
             variables::override_value(variables::PJRT_PLUGIN, plugin);
         }
     }
+    plugins::set_options(common).map_err(Failure::usage)?;
     let asked = common.verbose.max(if common.profile { 2 } else { 0 });
     let level = variables::LOG.get_usize().max(asked.into());
     if level > 0 {

@@ -1,7 +1,7 @@
 //! `systole setup`: fetches a plugin with the user's pip, checks it, and puts it where Systole finds it.
 
 use super::common::Common;
-use super::outcome::{Outcome, Run};
+use super::outcome::{Failure, Outcome, Run};
 use super::screen::Screen;
 use crate::devices::plugin_cache;
 use clap::{Args, ValueEnum};
@@ -18,7 +18,7 @@ pub(crate) struct SetupArgs {
     /// What for
     #[arg(value_enum)]
     platform: Which,
-    /// The package's version [default: the newest]
+    /// The package's version [default: the newest; of xla-cpu the one whose hash is known]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 }
@@ -29,43 +29,99 @@ enum Which {
     Tpu,
     /// The CUDA plugin of the OpenXLA project, and NVIDIA's assembler, which it needs to compile for GPUs that are not here
     Cuda,
+    /// XLA's kernels for this computer's processor, for comparing (`--device xla`)
+    #[value(name = "xla-cpu")]
+    Xla,
 }
 
 /// What is taken from a package: each file of it, and where that goes in the folder of plugins.
 struct Package {
     name: &'static str,
     files: &'static [(&'static str, &'static str)],
+    /// Version and the SHA-256 of its one file, where no other is taken.
+    pinned: Option<(&'static str, &'static str)>,
 }
+
+impl Package {
+    const fn newest(name: &'static str, files: &'static [(&'static str, &'static str)]) -> Package {
+        Package { name, files, pinned: None }
+    }
+
+    /// What pip is asked for.
+    fn wanted(&self, version: Option<&str>) -> Result<String> {
+        let version = match (self.pinned, version) {
+            (Some((known, _)), Some(other)) if known != other => {
+                let what = format!("the hash of {} {other} is not known", self.name);
+                let e = Error::new(ErrorKind::Config, what).at("--version");
+                return Err(e.hint(format!("leave --version out: {known} is fetched and checked")));
+            }
+            (Some((known, _)), _) => Some(known),
+            (None, version) => version,
+        };
+        Ok(version.map_or(self.name.to_string(), |v| format!("{}=={v}", self.name)))
+    }
+
+    /// Whether its files are in the folder of plugins already, with the hash that they must have.
+    fn is_there(&self, cache: &Path) -> bool {
+        let right = |(_, to): &(&str, &str)| {
+            fs::read(cache.join(to)).is_ok_and(|bytes| self.check(to, &bytes).is_ok())
+        };
+        self.pinned.is_some() && self.files.iter().all(right)
+    }
+
+    /// Whether a file is the one that this program knows.
+    fn check(&self, file: &str, bytes: &[u8]) -> Result<()> {
+        let Some((version, known)) = self.pinned else { return Ok(()) };
+        let found: String = Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect();
+        if found == known {
+            return Ok(());
+        }
+        let e = Error::new(ErrorKind::Data, format!("{file} is not that of {} {version}", self.name));
+        Err(e
+            .because(format!("SHA-256 {found} instead of {known}"))
+            .hint("fetch it again; check which index of packages pip asks"))
+    }
+}
+
+/// XLA's CPU client as a plugin, built by the project lammps-jax from the XLA of the jaxlib of the same version.
+const XLA_CPU: Package = Package {
+    name: "lammps-jax-pjrt-cpu",
+    files: &[("lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so", "xla/pjrt_c_api_cpu_plugin.so")],
+    pinned: Some(("0.11.2", "ad1309ac822b1b24d51b7f9947c7c9fa9ef5d67f390584cbc3d1fa2428fed9c2")),
+};
 
 /// The first package has the plugin; `--version` is its version. The plugin looks for the others in `../nvidia/cu13`.
 fn packages(which: Which) -> (Platform, &'static [Package]) {
     match which {
         Which::Tpu => {
-            (Platform::Tpu, &[Package { name: "libtpu", files: &[("libtpu/libtpu.so", "tpu/libtpu.so")] }])
+            (Platform::Tpu, const { &[Package::newest("libtpu", &[("libtpu/libtpu.so", "tpu/libtpu.so")])] })
         }
         Which::Cuda => (
             Platform::Cuda,
-            &[
-                Package {
-                    name: "jax-cuda13-pjrt",
-                    files: &[("jax_plugins/xla_cuda13/xla_cuda_plugin.so", "cuda/xla_cuda_plugin.so")],
-                },
-                Package {
-                    name: "nvidia-cuda-nvcc==13.*",
-                    files: &[
-                        ("nvidia/cu13/bin/ptxas", "nvidia/cu13/bin/ptxas"),
-                        ("nvidia/cu13/bin/nvlink", "nvidia/cu13/bin/nvlink"),
-                    ],
-                },
-                Package {
-                    name: "nvidia-nvvm==13.*",
-                    files: &[(
-                        "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
-                        "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
-                    )],
-                },
-            ],
+            const {
+                &[
+                    Package::newest(
+                        "jax-cuda13-pjrt",
+                        &[("jax_plugins/xla_cuda13/xla_cuda_plugin.so", "cuda/xla_cuda_plugin.so")],
+                    ),
+                    Package::newest(
+                        "nvidia-cuda-nvcc==13.*",
+                        &[
+                            ("nvidia/cu13/bin/ptxas", "nvidia/cu13/bin/ptxas"),
+                            ("nvidia/cu13/bin/nvlink", "nvidia/cu13/bin/nvlink"),
+                        ],
+                    ),
+                    Package::newest(
+                        "nvidia-nvvm==13.*",
+                        &[(
+                            "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
+                            "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
+                        )],
+                    ),
+                ]
+            },
         ),
+        Which::Xla => (Platform::Xla, &[XLA_CPU]),
     }
 }
 
@@ -87,16 +143,23 @@ fn run(args: &SetupArgs, screen: &Screen) -> Outcome {
         Platform::Cuda => {
             "ptxas, nvlink and libdevice are NVIDIA's software; their use is under NVIDIA's CUDA terms."
         }
+        Platform::Xla => {
+            "XLA's CPU client is built by the project lammps-jax and under the Apache License 2.0; 63 MB to download."
+        }
     });
     let mut fetched = Vec::new();
     for (i, package) in packages.iter().enumerate() {
-        let version = args.version.as_ref().filter(|_| i == 0);
-        let wanted = version.map_or(package.name.to_string(), |v| format!("{}=={v}", package.name));
+        let wanted = package.wanted(args.version.as_deref().filter(|_| i == 0)).map_err(Failure::usage)?;
+        if package.is_there(&cache) {
+            screen.detail(format!("{wanted} was fetched before, and has the hash that it must have"));
+            fetched.push(wanted);
+            continue;
+        }
         screen.detail(format!("fetching {wanted} with pip"));
         let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
         fs::create_dir_all(&work).map_err(|e| Error::io("cannot create", &work, e))?;
         let placed = fetch(&wanted, &work).and_then(|()| {
-            package.files.iter().try_for_each(|(from, to)| place(&work, from, &cache.join(to)))
+            package.files.iter().try_for_each(|(from, to)| place(package, &work, from, &cache.join(to)))
         });
         let _ = fs::remove_dir_all(&work);
         placed?;
@@ -156,8 +219,8 @@ fn python(first: &[&str], paths: &[&Path], last: &[&str]) -> Result<()> {
         .hint("check the network and the version's number"))
 }
 
-/// Moves a file to its place when its hash is the one that its package states.
-fn place(work: &Path, file: &str, to: &Path) -> Result<()> {
+/// Moves a file to its place when its hash is the one that its package states, and the one that is known here.
+fn place(package: &Package, work: &Path, file: &str, to: &Path) -> Result<()> {
     let unpacked = work.join("unpacked");
     let from = unpacked.join(file);
     let bytes = fs::read(&from).map_err(|e| Error::io("the package lacks", &from, e))?;
@@ -167,6 +230,7 @@ fn place(work: &Path, file: &str, to: &Path) -> Result<()> {
         let e = Error::new(ErrorKind::Data, format!("{file} is not what its package says"));
         return Err(e.because(format!("SHA-256 {found} instead of {stated}")).hint("fetch it again"));
     }
+    package.check(file, &bytes)?;
     make_executable(&from)?;
     let folder = to.parent().unwrap_or(to);
     fs::create_dir_all(folder).map_err(|e| Error::io("cannot create", folder, e))?;
@@ -230,10 +294,32 @@ mod tests {
         for (hash, fits) in [("AAAA", false), (good.as_str(), true)] {
             fs::write(package.join("libtpu/libtpu.so"), "library").unwrap();
             fs::write(&record, format!("libtpu/libtpu.so,sha256={hash},7\n")).unwrap();
-            let placed = place(&work, "libtpu/libtpu.so", &work.join("cache/libtpu.so"));
+            let libtpu = Package::newest("libtpu", &[]);
+            let placed = place(&libtpu, &work, "libtpu/libtpu.so", &work.join("cache/libtpu.so"));
             assert_eq!(placed.is_ok(), fits, "{placed:?}");
         }
         assert_eq!(fs::read(work.join("cache/libtpu.so")).unwrap(), b"library");
+        fs::remove_dir_all(&work).unwrap();
+    }
+
+    /// What its package says of itself is not enough where this program knows the hash.
+    #[test]
+    fn a_pinned_package_has_one_version_and_one_hash() {
+        assert_eq!(XLA_CPU.wanted(None).unwrap(), "lammps-jax-pjrt-cpu==0.11.2");
+        assert_eq!(XLA_CPU.wanted(Some("0.11.2")).unwrap(), "lammps-jax-pjrt-cpu==0.11.2");
+        let e = XLA_CPU.wanted(Some("0.11.1")).unwrap_err().to_string();
+        assert!(e.contains("hash") && e.contains("0.11.2 is fetched"), "{e}");
+        let work = std::env::temp_dir().join(format!("systole-setup-xla-{}", std::process::id()));
+        let (package, info) = (work.join("unpacked/lammps_jax_pjrt_cpu"), work.join("unpacked/info"));
+        fs::create_dir_all(&package).unwrap();
+        fs::create_dir_all(&info).unwrap();
+        let (from, to) = XLA_CPU.files[0];
+        fs::write(package.join("pjrt_c_api_cpu_plugin.so"), "library").unwrap();
+        let stated = base64(&Sha256::digest(b"library"));
+        fs::write(info.join("RECORD"), format!("{from},sha256={stated},7\n")).unwrap();
+        let e = place(&XLA_CPU, &work, from, &work.join(to)).unwrap_err().to_string();
+        assert!(e.contains("instead of ad1309ac"), "{e}");
+        assert!(!work.join(to).exists() && !XLA_CPU.is_there(&work));
         fs::remove_dir_all(&work).unwrap();
     }
 }

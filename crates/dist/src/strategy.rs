@@ -119,7 +119,7 @@ impl Strategy {
     /// The backend that runs programs by this strategy on `backend`.
     ///
     /// # Errors
-    /// When the mesh has more devices than a backend of several, or does not take all of those on several hosts.
+    /// When the mesh has more devices than a backend of several, which cannot make more, or does not take all of those on several hosts.
     pub fn on(&self, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>> {
         let there = backend.devices().len();
         let mesh = match (&self.mesh, self.kind) {
@@ -128,6 +128,9 @@ impl Strategy {
             (Some(mesh), _) => mesh.clone(),
             (None, _) => Mesh::new([("data", self.devices.unwrap_or(there))])?,
         };
+        let more = (mesh.devices() > there).then(|| backend.with_devices(mesh.devices())).flatten();
+        let backend = more.transpose()?.unwrap_or(backend);
+        let there = backend.devices().len();
         if there > 1 && mesh.devices() > there {
             let what =
                 format!("the mesh {mesh} has {} devices, {} has {there}", mesh.devices(), backend.name());

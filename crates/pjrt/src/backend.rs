@@ -21,12 +21,14 @@ pub struct PjrtBackend {
     client: Client,
     /// Programs that give every host the whole of an array, by how it is split.
     gathering: Mutex<HashMap<(TensorType, Sharding), Arc<Split>>>,
+    /// The same plugin with more devices, by their number.
+    larger: Mutex<HashMap<usize, Arc<PjrtBackend>>>,
 }
 
 impl PjrtBackend {
     /// A backend of a client, by the name that users choose it by.
     pub fn new(name: impl Into<String>, client: Client) -> PjrtBackend {
-        PjrtBackend { name: name.into(), client, gathering: Mutex::default() }
+        PjrtBackend { name: name.into(), client, gathering: Mutex::default(), larger: Mutex::default() }
     }
 
     fn gathering(&self, ty: &TensorType, pieces: &Pieces) -> Result<Arc<Split>> {
@@ -104,6 +106,20 @@ impl Backend for PjrtBackend {
 
     fn wants_loops(&self) -> bool {
         true
+    }
+
+    fn with_devices(&self, count: usize) -> Option<Result<Arc<dyn Backend>>> {
+        let mut known = self.larger.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(backend) = known.get(&count) {
+            return Some(Ok(backend.clone()));
+        }
+        let client = match self.client.with_devices(count)? {
+            Ok(client) => client,
+            Err(e) => return Some(Err(e.at(format!("asking {} for {count} devices", self.name)))),
+        };
+        let backend = Arc::new(PjrtBackend::new(self.name.clone(), client));
+        known.insert(count, backend.clone());
+        Some(Ok(backend))
     }
 
     fn hosts(&self) -> Option<&dyn Hosts> {

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Literal, Result, TensorType};
 use systole_runtime::DeviceData;
 
+/// Options for the number of devices, of plugins that make as many as they are asked for; by the plugin's platform.
+const DEVICE_COUNTS: [(&str, &str); 1] = [("cpu", "cpu_device_count")];
+
 /// A connection to a plugin's devices. Copies share it.
 #[derive(Clone)]
 pub struct Client {
@@ -26,6 +29,8 @@ pub struct Client {
 struct Connection {
     plugin: Plugin,
     object: Object,
+    /// What it was opened with.
+    options: Vec<(String, Value)>,
     /// Those of each process after those of the one before.
     devices: Vec<Device>,
     /// Which of them are this process's.
@@ -70,12 +75,28 @@ impl Client {
         let mut connection = Connection {
             plugin: plugin.clone(),
             object: args.client,
+            options: options.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(),
             devices: Vec::new(),
             local: 0..0,
             process: 0,
         };
         connection.list()?;
         Ok(Client { connection: Arc::new(connection), cache: None })
+    }
+
+    /// Another client of the same plugin, with the same options and so many devices; `None` where the plugin has no option
+    /// for their number, or the number was given.
+    pub fn with_devices(&self, count: usize) -> Option<Result<Client>> {
+        let (platform, _) = self.platform().ok()?;
+        let (_, option) = DEVICE_COUNTS.iter().find(|(of, _)| *of == platform)?;
+        let given = &self.connection.options;
+        if given.iter().any(|(name, _)| name == option) {
+            return None;
+        }
+        let mut options: Vec<(&str, Value)> = given.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
+        options.push((option, Value::Int(count as i64)));
+        let client = Client::open(self.plugin(), &options);
+        Some(client.map(|client| Client { cache: self.cache.clone(), ..client }))
     }
 
     /// The same devices, for which compiled programs are kept where the plugin can write them down.

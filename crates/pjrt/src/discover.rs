@@ -13,17 +13,28 @@ pub enum Platform {
     Tpu,
     /// NVIDIA's GPUs: `xla_cuda_plugin.so`.
     Cuda,
+    /// This computer's processor, by XLA's kernels: `pjrt_c_api_cpu_plugin.so`.
+    Xla,
 }
 
 impl Platform {
-    /// Every platform.
-    pub const ALL: [Platform; 2] = [Platform::Tpu, Platform::Cuda];
+    /// Those that need a device beside the processor.
+    pub const ACCELERATORS: [Platform; 2] = [Platform::Tpu, Platform::Cuda];
 
-    /// `tpu` or `cuda`.
+    /// What `--device` calls it: `tpu`, `cuda` or `xla`.
     pub fn name(self) -> &'static str {
         match self {
             Platform::Tpu => "tpu",
             Platform::Cuda => "cuda",
+            Platform::Xla => "xla",
+        }
+    }
+
+    /// What `systole setup` calls it.
+    pub fn setup(self) -> &'static str {
+        match self {
+            Platform::Xla => "xla-cpu",
+            _ => self.name(),
         }
     }
 
@@ -32,6 +43,7 @@ impl Platform {
         match self {
             Platform::Tpu => "libtpu.so",
             Platform::Cuda => "xla_cuda_plugin.so",
+            Platform::Xla => "pjrt_c_api_cpu_plugin.so",
         }
     }
 
@@ -40,6 +52,7 @@ impl Platform {
         match self {
             Platform::Tpu => &["libtpu"],
             Platform::Cuda => &["jax_plugins/xla_cuda13", "jax_plugins/xla_cuda12"],
+            Platform::Xla => &["lammps_jax_pjrt_cpu"],
         }
     }
 }
@@ -79,7 +92,8 @@ impl Search {
                     if rules.is_empty() { "nothing".into() } else { rules.join("; ") }
                 ))
                 .hint(format!(
-                    "`systole setup {name}` fetches {}; or name a file with SYSTOLE_PJRT_PLUGIN",
+                    "`systole setup {}` fetches {}; or name a file with SYSTOLE_PJRT_PLUGIN",
+                    platform.setup(),
                     platform.file()
                 ))
         })
@@ -106,6 +120,10 @@ pub fn discover(platform: Platform, named: Option<&Path>, cache: Option<&Path>) 
     let mut search = Search::default();
     let variable = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let ours = Some(knobs::PJRT_PLUGIN.get()).filter(|v| !v.is_empty()).map(PathBuf::from);
+    // A variable that stands for an accelerator's plugin does not stand for XLA on the processor.
+    let fits =
+        |path: &PathBuf| platform != Platform::Xla || path.file_name().is_some_and(|n| n == platform.file());
+    let ours = ours.filter(fits);
     let theirs = variable("TPU_LIBRARY_PATH").filter(|_| platform == Platform::Tpu);
     let given = [
         ("named", named.map(Path::to_path_buf)),

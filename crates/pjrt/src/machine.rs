@@ -7,11 +7,12 @@ use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_runtime::Backend;
 
-/// Files through which programs reach a platform's devices.
+/// Files through which programs reach a platform's devices; none where that is the processor.
 pub fn device_nodes(platform: Platform) -> Vec<PathBuf> {
     let (folders, prefix): (&[&str], &str) = match platform {
         Platform::Tpu => (&["/dev", "/dev/vfio"], "accel"),
         Platform::Cuda => (&["/dev"], "nvidia"),
+        Platform::Xla => return Vec::new(),
     };
     let mut nodes: Vec<PathBuf> = folders
         .iter()
@@ -51,7 +52,7 @@ pub fn open(platform: Platform, search: &Search, cache: Option<CompileCache>) ->
 /// # Errors
 /// As [`open`].
 pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
-    for platform in [Platform::Tpu, Platform::Cuda] {
+    for platform in Platform::ACCELERATORS {
         if path.file_name().is_some_and(|name| name == platform.file()) {
             require_node(platform)?;
         }
@@ -63,13 +64,33 @@ pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Bac
 /// The plugin's devices, with the options of `SYSTOLE_PJRT_OPTIONS`.
 fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
     let text = knobs::PJRT_OPTIONS.get();
-    let options =
-        text.split(',').map(str::trim).filter(|o| !o.is_empty()).map(option).collect::<Result<Vec<_>>>();
-    let client = Client::open(plugin, &options.map_err(|e| e.at(knobs::PJRT_OPTIONS.name))?)?;
+    let options = options(&text).map_err(|e| e.at(knobs::PJRT_OPTIONS.name))?;
+    let names = || options.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let client =
+        Client::open(plugin, &options).map_err(|e| match options.is_empty() || e.hint_text().is_some() {
+            true => e,
+            false => e.hint(format!(
+                "options are the plugin's own: check the names and values of {} (--plugin-option, {})",
+                names(),
+                knobs::PJRT_OPTIONS.name
+            )),
+        })?;
     Ok(match cache {
         Some(cache) => client.with_cache(cache),
         None => client,
     })
+}
+
+/// Options between commas, or in lines of their own where one has a comma; of two by one name the last counts.
+fn options(text: &str) -> Result<Vec<(&str, Value)>> {
+    let between = if text.contains('\n') { '\n' } else { ',' };
+    let mut all: Vec<(&str, Value)> = Vec::new();
+    for text in text.split(between).map(str::trim).filter(|o| !o.is_empty()) {
+        let (name, value) = option(text)?;
+        all.retain(|(before, _)| *before != name);
+        all.push((name, value));
+    }
+    Ok(all)
 }
 
 /// `num_devices=8`; a value is a whole number, a number, `true` or `false`, or else text.
@@ -87,6 +108,8 @@ fn require_node(platform: Platform) -> Result<()> {
         return Ok(());
     }
     let (what, looked, try_this) = match platform {
+        // The processor is always there.
+        Platform::Xla => return Ok(()),
         Platform::Tpu => (
             "this machine has no TPU",
             "there is no /dev/accel0 and no /dev/vfio/0",
@@ -114,6 +137,15 @@ mod tests {
             assert_eq!(option(text).unwrap(), ("a", value));
         }
         assert!(option("num_devices").unwrap_err().to_string().contains("no option"));
+    }
+
+    #[test]
+    fn the_last_of_two_options_counts() {
+        let of = |text| options(text).unwrap();
+        assert_eq!(of(""), []);
+        assert_eq!(of("a=1, b=2,a=3"), [("b", Value::Int(2)), ("a", Value::Int(3))]);
+        assert_eq!(of("a=1,2\nb=x\n"), [("a", Value::Text("1,2".into())), ("b", Value::Text("x".into()))]);
+        assert!(options("a=1,b").is_err());
     }
 
     #[test]

@@ -115,6 +115,12 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// The same with so many devices, where it has fewer and makes as many as it is asked for; `None`: it has what it has.
+    fn with_devices(&self, count: usize) -> Option<Result<Arc<dyn Backend>>> {
+        let _ = count;
+        None
+    }
+
     /// What processes on several hosts do together, where this backend's devices are driven by more than this one.
     fn hosts(&self) -> Option<&dyn Hosts> {
         None

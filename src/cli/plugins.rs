@@ -1,0 +1,82 @@
+//! What the command line tells PJRT plugins: options for their devices, and how much they may write by themselves.
+
+use super::common::Common;
+use std::env;
+use std::process::Command;
+use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_pjrt::{Platform, device_nodes};
+
+/// Devices behind plugins.
+const BEHIND_PLUGINS: [&str; 4] = ["tpu", "cuda", "xla", "pjrt"];
+
+/// XLA's variable for what it writes to standard error: 0 all, 1 warnings, 2 errors, 3 what ends the program.
+const XLA_LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
+const ERRORS: &str = "2";
+
+/// The level of our own log from which on plugins write what they like.
+const SHOWN_FROM: usize = 2;
+
+/// The device that was asked for, without a plugin's file.
+fn device(common: &Common) -> String {
+    let name = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
+    name.split(':').next().unwrap_or_default().to_string()
+}
+
+/// Passes the options on, after those of the environment.
+pub(crate) fn set_options(common: &Common) -> Result<()> {
+    let Some(first) = common.plugin_options.first() else { return Ok(()) };
+    let device = device(common);
+    if !BEHIND_PLUGINS.contains(&device.as_str()) {
+        let what = match device.as_str() {
+            "auto" => "the option is for a plugin, and no device behind one is named".into(),
+            _ => format!("{device} is behind no plugin that takes options"),
+        };
+        let e = Error::new(ErrorKind::Config, what);
+        return Err(e
+            .at(format!("--plugin-option {first}"))
+            .hint("name the device too: --device tpu, cuda, xla or pjrt:FILE"));
+    }
+    let set = knobs::PJRT_OPTIONS.get();
+    let set = set.split(if set.contains('\n') { '\n' } else { ',' });
+    let all = set.chain(common.plugin_options.iter().map(String::as_str));
+    // In lines of their own: a value may have commas.
+    knobs::override_value(knobs::PJRT_OPTIONS, all.flat_map(|option| [option, "\n"]).collect::<String>());
+    Ok(())
+}
+
+/// Starts this program again with XLA's warnings off, where a plugin will be loaded and the user has not said how much it
+/// may write: XLA reads that while it is loaded, and a running program cannot safely change its environment.
+pub(crate) fn quieten(common: &Common) {
+    if env::var_os(XLA_LEVEL).is_some() || log_level(common) >= SHOWN_FROM || !will_load(&device(common)) {
+        return;
+    }
+    let Ok(program) = env::current_exe() else { return };
+    let mut args = env::args_os();
+    let mut again = Command::new(program);
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt;
+        if let Some(called) = args.next() {
+            again.arg0(called);
+        }
+        // It comes back only where it failed, and then there is more to read.
+        let _ = again.args(args).env(XLA_LEVEL, ERRORS).exec();
+    }
+}
+
+/// Where a plugin's warnings were left out: how to see them.
+pub(crate) fn what_was_left_out(common: &Common) -> Option<&'static str> {
+    let quiet = env::var_os(XLA_LEVEL).is_some_and(|level| level == ERRORS);
+    let asked = log_level(common) >= SHOWN_FROM;
+    (quiet && !asked && will_load(&device(common)))
+        .then_some("the plugin's warnings are left out; -vv shows them")
+}
+
+fn log_level(common: &Common) -> usize {
+    knobs::LOG.get_usize().max(common.verbose.into())
+}
+
+fn will_load(device: &str) -> bool {
+    let here = || Platform::ACCELERATORS.iter().any(|p| !device_nodes(*p).is_empty());
+    BEHIND_PLUGINS.contains(&device) || (device == "auto" && here())
+}
