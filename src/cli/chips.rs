@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::nearest;
+use systole_nn::suggestion;
 use systole_plan::{Chip, Compared, Price};
 
 #[derive(Args)]
@@ -52,9 +52,7 @@ fn chosen(names: &[String], all: Vec<Chip>) -> Result<Vec<Chip>> {
         let hit =
             hit.ok_or_else(|| {
                 let known: Vec<&str> = known.iter().map(String::as_str).collect();
-                Error::new(ErrorKind::Config, format!("there is no chip `{name}` in the table")).hint(
-                    format!("did you mean `{}`? There are {}", nearest(family, &known), known.join(", ")),
-                )
+                Error::new(ErrorKind::Config, format!("there is no chip `{name}` in the table")).hint(suggestion(family, &known))
             })?;
         if !found.contains(hit) {
             found.push(hit.clone());

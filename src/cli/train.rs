@@ -297,7 +297,6 @@ fn own_data_beside(name: &str, model: &Model, path: &str) -> Result<Option<Draft
     Ok(Some(draft))
 }
 
-/// Why a file that is no configuration cannot be trained.
 /// The preset for text, which learns from this one.
 fn text_draft(file: &Path) -> Result<Draft, Failure> {
     let whole = systole_data::input::absolute(file)?;
@@ -306,6 +305,7 @@ fn text_draft(file: &Path) -> Result<Draft, Failure> {
     Ok(draft)
 }
 
+/// Why a file that is no configuration cannot be trained.
 fn not_to_train(path: &str) -> Error {
     let is_model = Path::new(path).extension().is_some_and(|e| e == "safetensors");
     let e = Error::new(ErrorKind::Config, format!("{path} is neither a preset, a folder nor a .toml file"));

@@ -137,11 +137,11 @@ pub struct Data {
     /// The part of a folder's pictures that may be unreadable. Default: 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable_quota: Option<f64>,
-    /// Changes of training pictures by name, drawn anew for every picture and epoch.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white). Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<f64>,
+    /// Changes of training pictures by name, drawn anew for every picture and epoch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub augment: Vec<String>,
     /// Which files of records are read, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -402,6 +402,7 @@ impl Data {
         for (key, share, most) in [
             ("data.validation_split", self.validation_split, 0.9),
             ("data.unreadable_quota", self.unreadable_quota, 1.0),
+            ("data.background", self.background, 1.0),
         ] {
             if let Some(share) = share.filter(|s| !(0.0..=most).contains(s)) {
                 let what = format!("{share} is no part of the pictures");
@@ -409,7 +410,6 @@ impl Data {
             }
         }
         augment::changes(&self.augment, self.channels() == 3)?;
-            ("data.background", self.background, 1.0),
         self.sizes().map(drop).map_err(|e| Wrong::of("data.tuning", e))
     }
 
