@@ -117,9 +117,7 @@ pub const CANDIDATE: Candidate = Candidate {
           over them",
     levels: EVERY,
     accepts: |p| match &p.step.kernel {
-        Plan::Op { op, bias } => {
-            answer(ViaF32::new(op, *bias, p)?, "it is no convolution of bf16 or f16")
-        }
+        Plan::Op { op, bias } => answer(ViaF32::new(op, *bias, p)?, "it is no convolution of bf16 or f16"),
         _ => Err("it is no single op".into()),
     },
 };

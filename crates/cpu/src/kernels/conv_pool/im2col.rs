@@ -306,7 +306,9 @@ impl Im2col {
             *base = at as i32;
         }
         if bases.iter().any(|&at| at as usize >= SEEN) {
-            return Err("elements of a pooling window are more than 8 apart among those that its taps read".into());
+            return Err(
+                "elements of a pooling window are more than 8 apart among those that its taps read".into()
+            );
         }
         let step = [0, 1].map(|i| input.strides[i] * between[i] * g.unpool.strides[i]);
         Ok(Im2col {

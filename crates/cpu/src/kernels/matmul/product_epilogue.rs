@@ -75,7 +75,9 @@ fn handing_over(
     alone: &Step,
     p: &Problem<'_>,
 ) -> std::result::Result<[Box<dyn Kernel>; 2], Refusal> {
-    let Op::DotGeneral(d) = &plan.op else { return Err("only dot_general can give blocks of its result to an epilogue".into()) };
+    let Op::DotGeneral(d) = &plan.op else {
+        return Err("only dot_general can give blocks of its result to an epilogue".into());
+    };
     let right = &alone.input_types[1];
     let columns: usize = d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product();
     if columns < MIN_N {

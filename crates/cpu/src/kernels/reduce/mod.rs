@@ -14,7 +14,9 @@ use systole_compile::Kernel;
 
 /// Binds a reduction. `fuse`: use machine code where it supports the program.
 fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
-    let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else { return Err("it is no plain reduction") };
+    let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else {
+        return Err("it is no plain reduction");
+    };
     Ok(ReduceKernel::with(map, folded, *monoid, p.step.output_types[0].dtype, p.target.programs(), fuse))
 }
 
