@@ -42,17 +42,19 @@ pub struct Steps<'s> {
     schedule: &'s mut Schedule,
 }
 
-impl Steps<'_> {
-    /// Runs a rule on the steps of a program.
-    pub fn rewrite(s: &mut Schedule, rule: fn(&mut Steps<'_>)) {
+impl<'s> Steps<'s> {
+    /// Takes the steps out of a program, until [`close`](Self::close).
+    pub fn open(s: &'s mut Schedule) -> Steps<'s> {
         let steps = std::mem::take(&mut s.steps);
         let mut results = vec![false; s.slots.len()];
         s.results.iter().for_each(|r| results[r.slot] = true);
-        let mut all = Steps { list: steps.into_iter().map(Some).collect(), results, schedule: s };
-        rule(&mut all);
-        let steps = all.list.into_iter().flatten().collect();
-        s.steps = steps;
-        forget_unmade(s);
+        Steps { list: steps.into_iter().map(Some).collect(), results, schedule: s }
+    }
+
+    /// Puts the steps back that are left.
+    pub fn close(self) {
+        self.schedule.steps = self.list.into_iter().flatten().collect();
+        forget_unmade(self.schedule);
     }
 
     /// Indices of the steps that pass a test.
