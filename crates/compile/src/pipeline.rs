@@ -3,12 +3,12 @@
 //! Each stage leaves a form that can be printed and has a verifier.
 
 use crate::compiler::Compiler;
-use crate::fuse::RULES;
+use crate::fuse::{RULES, Rule, Run};
 use crate::graph::{PASSES, optimize_until};
 use crate::lower::lower;
 use crate::memory::{buffers, order};
 use crate::options::Options;
-use crate::program::{Blocks, Schedule, array_bytes, verify_planned, verify_steps};
+use crate::program::{Blocks, Schedule, Steps, array_bytes, verify_planned, verify_steps};
 use crate::tile::{Outlined, outline};
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Graph, Result, ResultExt, knobs};
@@ -160,12 +160,30 @@ fn checks() -> bool {
 fn fuse(
     program: &mut Schedule,
     options: &Options,
-    wanted: fn(&crate::fuse::Rule) -> bool,
+    wanted: fn(&Rule) -> bool,
     stop: Option<&str>,
 ) -> Result<()> {
     let check = checks();
-    for rule in RULES.iter().filter(|rule| wanted(rule)) {
-        (rule.run)(program, options);
+    let mut rules = RULES.iter().filter(|rule| wanted(rule)).peekable();
+    while let Some(mut rule) = rules.next() {
+        match rule.run {
+            Run::Program(run) => run(program, options),
+            Run::Steps(run) => {
+                let mut steps = Steps::open(program);
+                run(&mut steps);
+                // Where the program is looked at after each rule, it is closed after each.
+                while !check
+                    && Some(rule.name) != stop
+                    && let Some(next) = rules.peek()
+                {
+                    let Run::Steps(run) = next.run else { break };
+                    run(&mut steps);
+                    rule = next;
+                    rules.next();
+                }
+                steps.close();
+            }
+        }
         if check {
             verify_steps(program).at(|| format!("after rule {}", rule.name))?;
         }

@@ -235,6 +235,25 @@ fn pooled_convolutions_and_their_gradients() {
     }
 }
 
+/// A dense layer over the channels of each pooled pixel: rows of its product are pixels, not images, and its gradient is
+/// not computed where it is read.
+#[test]
+fn gradients_of_a_dense_layer_over_pooled_channels() {
+    let backends = backends();
+    for dtype in [F32, BF16] {
+        let case = Case::new(dtype, [2, 6, 6, 1], [3, 3, 256], [2, 2]);
+        let g = GraphBuilder::new("pixels");
+        let [_, k, b, y] = case.pooled(&g);
+        let pixels = y.reshape([y.ty().elements() / 256, 256]);
+        let dense = g.parameter(TensorType::new(dtype, [2, 256]), "dense");
+        let weights = g.parameter(TensorType::new(dtype, [pixels.dim(0), 2]), "weights");
+        let logits = pixels.dot_general(&dense, &[], &[], &[1], &[1]);
+        let loss = (logits * &weights).convert(F32).sum_all();
+        let graph = g.finish(&grad(&loss, &[&k, &b])).unwrap();
+        check(&backends, &graph, &integers(&graph, 5), &case.label());
+    }
+}
+
 /// Convolutions from fewer products: their transforms add and halve, so that sums of small integers stay exact.
 #[test]
 fn pooled_convolutions_from_fewer_products() {

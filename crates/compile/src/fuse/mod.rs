@@ -21,55 +21,71 @@ pub struct Rule {
     /// What it does, one line.
     pub doc: &'static str,
     /// Applies the rule wherever it matches.
-    pub run: fn(&mut Schedule, &Options),
+    pub(crate) run: Run,
     /// Whether it also runs on the programs from which the gain of blocks of rows is estimated.
     pub in_estimates: bool,
 }
 
+/// What a rule rewrites.
+pub(crate) enum Run {
+    /// The list of steps. Consecutive rules of this kind share one opening of it, which moves every step.
+    Steps(fn(&mut Steps<'_>)),
+    /// The whole program.
+    Program(fn(&mut Schedule, &Options)),
+}
+
 const fn rule(name: &'static str, doc: &'static str, run: fn(&mut Schedule, &Options)) -> Rule {
-    Rule { name, doc, run, in_estimates: true }
+    Rule { name, doc, run: Run::Program(run), in_estimates: true }
+}
+
+const fn on_steps(name: &'static str, doc: &'static str, run: fn(&mut Steps<'_>)) -> Rule {
+    Rule { name, doc, run: Run::Steps(run), in_estimates: true }
 }
 
 /// All rules, in the order they run.
 pub const RULES: &[Rule] = &[
-    rule(
+    on_steps(
         "max_pool_argmax",
         "max pooling stores where each maximum was, so that its derivative does not read the operand",
-        |s, _| Steps::rewrite(s, pooling::remember_places),
+        pooling::remember_places,
     ),
-    rule("sum_pool_gradient", "the derivative of sum and average pooling as one step", |s, _| {
-        Steps::rewrite(s, pooling::spread_sums)
-    }),
-    rule("relu_before_pool", "the maximum of relus, and its derivative", |s, _| {
-        Steps::rewrite(s, pooling::relu_before)
-    }),
-    rule("convolution_into_pool", "a convolution whose result is only pooled", |s, _| {
-        Steps::rewrite(s, pooling::convolution_into_pool)
-    }),
-    rule("relu_after_pool", "relu of a maximum, and its derivative", |s, _| {
-        Steps::rewrite(s, pooling::relu_after)
-    }),
+    on_steps(
+        "sum_pool_gradient",
+        "the derivative of sum and average pooling as one step",
+        pooling::spread_sums,
+    ),
+    on_steps("relu_before_pool", "the maximum of relus, and its derivative", pooling::relu_before),
+    on_steps(
+        "convolution_into_pool",
+        "a convolution whose result is only pooled",
+        pooling::convolution_into_pool,
+    ),
+    on_steps("relu_after_pool", "relu of a maximum, and its derivative", pooling::relu_after),
     // Kernel gradients are small, so an extra addition is cheap, and the next rule matches no accumulation.
-    rule(
+    on_steps(
         "separate_kernel_gradient_sum",
         "running sums of pooled gradients are added to by a step apart",
-        |s, _| Steps::rewrite(s, pooling::add_kernel_gradients_apart),
+        pooling::add_kernel_gradients_apart,
     ),
-    rule("pooled_kernel_gradient", "gradients of kernel and bias from that of the pooled result", |s, _| {
-        Steps::rewrite(s, pooling::gradient_of_pooled)
-    }),
-    rule(
+    on_steps(
+        "pooled_kernel_gradient",
+        "gradients of kernel and bias from that of the pooled result",
+        pooling::gradient_of_pooled,
+    ),
+    on_steps(
         "product_into_kernel_gradient",
         "that pooled gradient, where it is a product of few terms",
-        |s, _| Steps::rewrite(s, pooling::product_into_gradient),
+        pooling::product_into_gradient,
     ),
-    rule("pool_into_product", "a product with the result of a pooled convolution", |s, _| {
-        Steps::rewrite(s, pooling::product_of_pooled)
-    }),
-    rule(
+    on_steps(
+        "pool_into_product",
+        "a product with the result of a pooled convolution",
+        pooling::product_of_pooled,
+    ),
+    on_steps(
         "batch_statistics",
         "mean and variance of a convolution's result, gathered where it is computed",
-        |s, _| Steps::rewrite(s, batch_statistics::of_convolutions),
+        batch_statistics::of_convolutions,
     ),
     rule("multi_reduce", "folds of one kind over the same data read it once", |s, _| multi_reduce::join(s)),
     rule("excess_precision", "maps of narrow floats round only what they store", |s, options| {
@@ -84,7 +100,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "concat_in_place",
         doc: "maps write concatenated arrays and entries of a loop's arrays where they belong",
-        run: concat_in_place::join,
+        run: Run::Program(concat_in_place::join),
         in_estimates: false,
     },
 ];

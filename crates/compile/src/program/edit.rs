@@ -5,7 +5,6 @@
 
 use super::kernel::{Schedule, Step};
 use super::storage::{Location, Slot, Storage};
-use std::collections::HashSet;
 use systole_ir::{Literal, TensorType};
 
 /// The steps that read a slot.
@@ -25,9 +24,10 @@ pub fn is_result(s: &Schedule, slot: Slot) -> bool {
 
 /// Sets the size of slots to 0 that no step writes any more.
 fn forget_unmade(s: &mut Schedule) {
-    let made: HashSet<Slot> = s.steps.iter().flat_map(|step| step.outputs.iter().copied()).collect();
-    for (slot, storage) in s.slots.iter_mut().enumerate() {
-        if matches!(storage.place, Location::Arena(_)) && !made.contains(&slot) {
+    let mut made = vec![false; s.slots.len()];
+    s.steps.iter().flat_map(|step| &step.outputs).for_each(|&slot| made[slot] = true);
+    for (storage, made) in s.slots.iter_mut().zip(made) {
+        if matches!(storage.place, Location::Arena(_)) && !made {
             storage.bytes = 0;
         }
     }
@@ -37,20 +37,24 @@ fn forget_unmade(s: &mut Schedule) {
 pub struct Steps<'s> {
     /// `None` where a step was removed, so that indices stay valid.
     pub list: Vec<Option<Step>>,
-    results: HashSet<Slot>,
+    /// Whether each slot is a result; slots that are new since then are not.
+    results: Vec<bool>,
     schedule: &'s mut Schedule,
 }
 
-impl Steps<'_> {
-    /// Runs a rule on the steps of a program.
-    pub fn rewrite(s: &mut Schedule, rule: fn(&mut Steps<'_>)) {
+impl<'s> Steps<'s> {
+    /// Takes the steps out of a program, until [`close`](Self::close).
+    pub fn open(s: &'s mut Schedule) -> Steps<'s> {
         let steps = std::mem::take(&mut s.steps);
-        let results = s.results.iter().map(|r| r.slot).collect();
-        let mut all = Steps { list: steps.into_iter().map(Some).collect(), results, schedule: s };
-        rule(&mut all);
-        let steps = all.list.into_iter().flatten().collect();
-        s.steps = steps;
-        forget_unmade(s);
+        let mut results = vec![false; s.slots.len()];
+        s.results.iter().for_each(|r| results[r.slot] = true);
+        Steps { list: steps.into_iter().map(Some).collect(), results, schedule: s }
+    }
+
+    /// Puts the steps back that are left.
+    pub fn close(self) {
+        self.schedule.steps = self.list.into_iter().flatten().collect();
+        forget_unmade(self.schedule);
     }
 
     /// Indices of the steps that pass a test.
@@ -66,7 +70,7 @@ impl Steps<'_> {
 
     /// Whether a slot is a result of the program.
     pub fn is_result(&self, slot: Slot) -> bool {
-        self.results.contains(&slot)
+        self.results.get(slot).copied().unwrap_or(false)
     }
 
     /// The only step that reads a slot, if it has one input of that slot and the slot is no result.

@@ -228,17 +228,17 @@ impl FewRows {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let small = |n: usize| (1..=MAX_MK).contains(&n);
         if !small(m) || !small(k) {
-            return Err("it has more than 64 rows, or sums of more than 64 products");
+            return Err("M or K is more than 64");
         }
         if n < MIN_N {
-            return Err("it has fewer than 256 columns");
+            return Err("N is less than 256");
         }
         if count(&ra.batch) != 1 {
-            return Err("it is a batch of products");
+            return Err("it is a batch of GEMMs");
         }
         let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((1, b_k))) = (strides(ra), strides(rb)) else {
-            return Err("the columns of the right operand are no neighbours");
+            return Err("the right operand is not contiguous along N");
         };
         let (run, rows, columns) =
             kernel(level, [from, to]).ok_or("its elements are neither f32 nor bf16 summed as f32")?;

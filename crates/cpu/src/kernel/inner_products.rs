@@ -248,19 +248,19 @@ impl InnerProducts {
             return Err("its elements are neither f32 nor bf16");
         }
         if count(&ra.batch) != 1 {
-            return Err("it is a batch of products");
+            return Err("it is a batch of GEMMs");
         }
         if !(1..=MAX_N).contains(&n) {
-            return Err("it has more than 16 columns");
+            return Err("N is more than 16");
         }
         if k < MIN_K {
-            return Err("its sums have fewer than 128 products");
+            return Err("K is less than 128");
         }
         if joint_stride(&ra.inner) != Some(1) || joint_stride(&rb.inner) != Some(1) {
-            return Err("an operand is not stored along the products");
+            return Err("an operand is not contiguous along K");
         }
         let (Some(a_row), Some(b_row)) = (joint_stride(&ra.free), joint_stride(&rb.free)) else {
-            return Err("the rows of an operand have no one distance");
+            return Err("the rows of an operand have no single stride");
         };
         let (run, most, lanes): ([DotsFn; 2], [usize; 2], usize) = match level {
             #[cfg(target_arch = "x86_64")]

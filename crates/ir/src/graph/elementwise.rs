@@ -2,10 +2,9 @@
 //! from there (the enums below, the rules in `op/unary.rs` and `op/binary.rs`, the methods of tensors, the op table).
 //!
 //! A row: variant, dialect and mnemonic, method (`_`: an operator), one line for `systole ops`, and the fields of
-//! [`unary::Row`](crate::op::unary::Row) or [`binary::Row`](crate::op::binary::Row). Functions that rows name follow the
-//! tables.
+//! [`unary::Row`](crate::op::unary::Row) or [`binary::Row`](crate::op::binary::Row). Functions on numbers that rows name follow
+//! the tables; derivatives that are more than an expression stand in those files.
 
-use super::{Grad, Tensor};
 use systole_base::{DType, Scalar};
 
 /// Calls a macro with the rows of all ops of one operand.
@@ -19,7 +18,7 @@ macro_rules! unary_ops {
             CountLeadingZeros = StableHLO "count_leading_zeros", count_leading_zeros, "Leading zero bits.", { float: None, int: Some(leading_zeros), vjp: None, domain: (-99.0, 99.0), ulp: 0 };
             Cosine = StableHLO "cosine", cosine, "cos x, radians.", { float: Some(f64::cos), int: None, vjp: Some(|x, _, dy| -&(dy * &x.sine())), domain: (-9.0, 9.0), ulp: 8 };
             Erf = CHLO "erf", erf, "The error function.", { float: Some(erf), int: None, vjp: Some(erf_vjp), domain: (-4.0, 4.0), ulp: 8 };
-            ErfInv = CHLO "erf_inv", erf_inv, "The inverse of the error function.", { float: Some(erf_inv), int: None, vjp: Some(erf_inv_vjp), domain: (-0.95, 0.95), ulp: 8 };
+            ErfInv = CHLO "erf_inv", erf_inv, "The inverse of the error function.", { float: Some(erf_inv), int: None, vjp: Some(|_, y, dy| dy * &((y * y).exp() * (1.0 / std::f64::consts::FRAC_2_SQRT_PI))), domain: (-0.95, 0.95), ulp: 8 };
             Exponential = StableHLO "exponential", exp, "eˣ.", { float: Some(f64::exp), int: None, vjp: Some(|_, y, dy| dy * y), domain: (-9.0, 9.0), ulp: 4 };
             ExponentialMinusOne = StableHLO "exponential_minus_one", expm1, "eˣ − 1, accurate near 0.", { float: Some(f64::exp_m1), int: None, vjp: Some(|_, y, dy| dy * &(y + 1.0)), domain: (-4.0, 4.0), ulp: 8 };
             Floor = StableHLO "floor", floor, "Rounds down.", { float: Some(f64::floor), int: None, vjp: None, domain: (-4.0, 4.0), ulp: 0 };
@@ -149,12 +148,6 @@ pub(crate) fn leading_zeros(dtype: DType, s: Scalar) -> Scalar {
     Scalar::Int((s.to_bits(dtype).leading_zeros() - unused) as i64).convert_to(dtype)
 }
 
-/// d erf(x)/dx = 2/√π · exp(−x²)
-pub(crate) fn erf_vjp(x: &Tensor, _: &Tensor, dy: &Tensor) -> Tensor {
-    let slope = (-&(x * x)).exp() * std::f64::consts::FRAC_2_SQRT_PI;
-    dy * &slope
-}
-
 /// The error function to about 1e-16: its Taylor series near zero, else a continued fraction of `erfc`.
 /// Abramowitz & Stegun 7.1.6 and 7.1.14.
 pub(crate) fn erf(x: f64) -> f64 {
@@ -181,11 +174,6 @@ pub(crate) fn erf(x: f64) -> f64 {
     }
     let erfc = (-a * a).exp() / (f * std::f64::consts::PI.sqrt());
     (1.0 - erfc).copysign(x)
-}
-
-/// d erf⁻¹(x)/dx = √π/2 · exp(y²)
-pub(crate) fn erf_inv_vjp(_: &Tensor, y: &Tensor, dy: &Tensor) -> Tensor {
-    dy * &((y * y).exp() * (1.0 / std::f64::consts::FRAC_2_SQRT_PI))
 }
 
 /// erfc of positive numbers without cancellation where that would show: the continued fraction of A & S 7.1.14.
@@ -240,10 +228,6 @@ pub const KNOWN: &[(Unary, &[(f64, f64)])] = &[(
         (1.5, f64::NAN),
     ],
 )];
-
-pub(crate) fn of(t: Tensor) -> Grad {
-    Grad::Of(t)
-}
 
 /// Two's complement arithmetic is the same for signed and unsigned; the caller wraps to the width.
 pub(crate) fn wrap(a: Scalar, b: Scalar, f: fn(i64, i64) -> i64) -> Scalar {
@@ -331,30 +315,4 @@ pub(crate) fn shift_right_arithmetic(dtype: DType, a: Scalar, b: Scalar) -> Scal
     let by = b.to_bits(dtype).min(dtype.bits() as u64 - 1);
     let sign_extended = ((a.to_bits(dtype) << (64 - dtype.bits())) as i64) >> (64 - dtype.bits());
     Scalar::from_bits(dtype, (sign_extended >> by) as u64)
-}
-
-/// Ties give half to each side, as XLA and TensorFlow do.
-pub(crate) fn pick_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
-    let half = dy * 0.5;
-    let tie = a.equal(b);
-    let side = |mine: &Tensor| tie.select(&half, &mine.equal(y).select(dy, &dy.zeros_like()));
-    [of(side(a)), of(side(b))]
-}
-
-pub(crate) fn power_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
-    let one = b.zeros_like() + 1.0;
-    let zero = b.zeros_like();
-    // d/da is b·a^(b−1); where b is 0 it is 0 even at a = 0, where a^(b−1) is infinite.
-    let da = b.equal(&zero).select(&zero, &(dy * &(b * &a.power(&(b - &one)))));
-    let log_a = a.equal(&zero).select(&zero, &a.log());
-    [of(da), of(dy * &(y * &log_a))]
-}
-
-pub(crate) fn atan2_vjp(a: &Tensor, b: &Tensor, _: &Tensor, dy: &Tensor) -> [Grad; 2] {
-    let scale = dy / &(&(a * a) + &(b * b));
-    [of(&scale * b), of(-&(&scale * a))]
-}
-
-pub(crate) fn truncated(x: &Tensor) -> Tensor {
-    x.sign() * x.abs().floor()
 }

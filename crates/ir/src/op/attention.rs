@@ -148,11 +148,16 @@ impl AttentionMatch {
         g.finish(&results).ok()
     }
 
-    /// This derivative, where `graph` computes what `like` does, in any order of results.
+    /// This derivative, where `graph` computes what `like` does, in any order of results. Each is asked for once: kernels
+    /// write one array for a gradient.
     fn order_of_results(&self, like: &Graph, graph: &Graph) -> Option<AttentionMatch> {
         let all = [Wanted::Queries, Wanted::Keys, Wanted::Values];
         let place = |r: &ValueId| like.results.iter().position(|l| l == r).map(|i| all[i]);
         let wanted: Option<Vec<Wanted>> = graph.results.iter().map(place).collect();
+        let twice = (1..graph.results.len()).any(|i| graph.results[..i].contains(&graph.results[i]));
+        if twice {
+            return None;
+        }
         let (dy, _) = self.gradient.as_ref()?;
         let found = AttentionMatch { gradient: Some((*dy, wanted?)), ..self.clone() };
         (Graph { results: graph.results.clone(), ..like.clone() } == *graph).then_some(found)
@@ -238,6 +243,15 @@ mod tests {
             _ => None,
         });
         cases.collect()
+    }
+
+    #[test]
+    fn a_gradient_that_is_asked_for_twice_is_no_kernel() {
+        let attention = Attention { scale: 0.375, causal: false, dropout: None };
+        let mut twice = (*branches(attention, DType::F32)[1]).clone();
+        assert!(AttentionMatch::of(&twice).is_some());
+        twice.results.push(twice.results[0]);
+        assert!(AttentionMatch::of(&twice).is_none());
     }
 
     #[test]

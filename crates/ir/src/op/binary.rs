@@ -1,5 +1,5 @@
 //! Element-wise ops of two operands of one type: the rules that all of the family share. One op is one row of
-//! `graph/elementwise.rs`, beside the functions that the row names.
+//! `graph/elementwise.rs`; only long derivatives, which need tensors, stand here.
 
 use super::*;
 use crate::graph::elementwise::*;
@@ -105,6 +105,36 @@ impl OpRule for Binary {
     fn lower(&self) -> Lowering {
         Lowering::Map
     }
+}
+
+fn of(t: Tensor) -> Grad {
+    Grad::Of(t)
+}
+
+/// Ties give half to each side, as XLA and TensorFlow do.
+fn pick_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
+    let half = dy * 0.5;
+    let tie = a.equal(b);
+    let side = |mine: &Tensor| tie.select(&half, &mine.equal(y).select(dy, &dy.zeros_like()));
+    [of(side(a)), of(side(b))]
+}
+
+fn power_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
+    let one = b.zeros_like() + 1.0;
+    let zero = b.zeros_like();
+    // d/da is b·a^(b−1); where b is 0 it is 0 even at a = 0, where a^(b−1) is infinite.
+    let da = b.equal(&zero).select(&zero, &(dy * &(b * &a.power(&(b - &one)))));
+    let log_a = a.equal(&zero).select(&zero, &a.log());
+    [of(da), of(dy * &(y * &log_a))]
+}
+
+fn atan2_vjp(a: &Tensor, b: &Tensor, _: &Tensor, dy: &Tensor) -> [Grad; 2] {
+    let scale = dy / &(&(a * a) + &(b * b));
+    [of(&scale * b), of(-&(&scale * a))]
+}
+
+fn truncated(x: &Tensor) -> Tensor {
+    x.sign() * x.abs().floor()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Element-wise ops of one operand: the rules that all of the family share. One op is one row of
-//! `graph/elementwise.rs`, beside the functions that the row names.
+//! `graph/elementwise.rs`; only long derivatives, which need tensors, stand here.
 
 use super::*;
 pub use crate::graph::elementwise::KNOWN;
@@ -102,6 +102,12 @@ impl OpRule for Unary {
     fn lower(&self) -> Lowering {
         Lowering::Map
     }
+}
+
+/// d erf(x)/dx = 2/√π · exp(−x²)
+fn erf_vjp(x: &Tensor, _: &Tensor, dy: &Tensor) -> Tensor {
+    let slope = (-&(x * x)).exp() * std::f64::consts::FRAC_2_SQRT_PI;
+    dy * &slope
 }
 
 #[cfg(test)]

@@ -701,7 +701,7 @@ impl Tile for SoftmaxGradient {
 /// Multi-head attention.
 pub static FAMILY: Family = Family {
     name: "attention",
-    doc: "attention of several heads, or its derivative, without an array of all scores",
+    doc: "multi-head attention or its gradient, without an array of all scores",
     takes: |step| matches!(step.kernel, systole_compile::Kernel::Attention(_)),
     candidates: &[
         Candidate { name: "amx", why: "bf16 by tile registers", levels: AMX, accepts: by_pairs },
@@ -734,10 +734,9 @@ fn by_pairs(p: &Problem<'_>) -> Answer {
     let found = found(p)?;
     let [q, k, v] = [found.q, found.k, found.v].map(|i| &p.step.input_types[i]);
     if q.dtype != DType::BF16 {
-        return Err("its operands are no bf16".into());
+        return Err("its operands are not bf16".into());
     }
     let sizes = [k.shape[1], q.shape[3], v.shape[3]];
-    let pairs =
-        Pairs::new(p.target.level, sizes).ok_or("the level has no products of pairs of these sizes")?;
+    let pairs = Pairs::new(p.target.level, sizes).ok_or("no bf16 pair kernel takes these sizes")?;
     Ok(Box::new(AttentionKernel::with(found, p.step, p.target.level.vectors(), Some(pairs))))
 }

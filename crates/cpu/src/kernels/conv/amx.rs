@@ -243,13 +243,15 @@ fn stage(
     // `target.winograd`.
     let whole = channels.is_multiple_of(CHUNK);
     if !whole && !target.winograd {
-        return Err("its channels are no whole chunks, and zeros would meet elements of other pixels".into());
+        return Err(
+            "its channels do not fill rows of tiles, and times zero weights others may become NaN (option winograd)".into()
+        );
     }
     let pixels = (STRIP / (2 * channels)).clamp(FEWEST_PIXELS, MOST_PIXELS);
     let own = axes.iter().map(|a| a.0.clone()).collect();
     let staging = Staging::as_stored(x, own, pixels, 1, channels, whole, target.level.vectors());
     if !whole && staging.pitch != channels {
-        return Err("its channels are no whole chunks, and pixels do not follow each other".into());
+        return Err("its channels do not fill rows of tiles, and its pixels are not contiguous".into());
     }
     Ok(staging)
 }

@@ -183,7 +183,7 @@ impl KernelGradient {
         let last = staging.axes()[n - 1].step * staging.pitch;
         let distance = |i: usize| staging.axes()[i].step * staging.strides[i];
         if !(0..n).all(|i| distance(i).is_multiple_of(last)) {
-            return Err("its lines are no whole number of pixels apart".into());
+            return Err("its row stride is no multiple of the pixel stride".into());
         }
         let words = Words::new(&staging, vectors);
         let taps = gradient_taps(c, y);

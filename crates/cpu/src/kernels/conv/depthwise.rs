@@ -103,10 +103,10 @@ const MOST_PARTS: usize = 32;
 fn prepare(c: &Convolution, types: [&TensorType; 3]) -> std::result::Result<(Padded, usize), Refusal> {
     let [x, _, y] = types;
     if [x.dtype, y.dtype] != [DType::F32; 2] || types.iter().any(|t| t.elements() == 0) {
-        return Err("it is not of f32, or is empty".into());
+        return Err("its elements are not f32, or there are none".into());
     }
     if c.reversal.iter().any(|&r| r) {
-        return Err("its windows are reversed".into());
+        return Err("its kernel is reversed".into());
     }
     let input = Padded::new(x, &c.padding, &c.lhs_dilation).ok_or("its padding crops more than there is")?;
     Ok((input, x.shape[x.rank() - 1]))
@@ -133,7 +133,7 @@ impl Forward {
             // Filters are [taps, C], whichever of the two feature dimensions has the channels.
             && d.kernel_spatial.iter().copied().eq(0..n);
         if !fits {
-            return Err("it has not one filter for each channel".into());
+            return Err("it is not depthwise: one filter for each channel".into());
         }
         Ok(Forward {
             pixel: along(&input, &y.shape[1..=n], &c.strides),
@@ -161,7 +161,7 @@ impl KernelGradient {
             && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
             && d.output_spatial.iter().copied().eq(0..n);
         if !fits {
-            return Err("it is no gradient of one filter for each channel".into());
+            return Err("it is no gradient of depthwise filters".into());
         }
         let batch = x.shape[0];
         Ok(KernelGradient {

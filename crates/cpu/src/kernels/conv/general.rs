@@ -23,7 +23,7 @@ impl General {
     ) -> std::result::Result<General, Refusal> {
         let simple = |t: DType| matches!(t, DType::F32 | DType::F64);
         if !simple(x.dtype) || x.dtype != y.dtype || y.elements() == 0 {
-            return Err("it is not of f32 or f64, or is empty".into());
+            return Err("its elements are neither f32 nor f64, or there are none".into());
         }
         Ok(General { op: c.clone(), bias, x: x.clone(), k: k.clone(), y: y.clone() })
     }

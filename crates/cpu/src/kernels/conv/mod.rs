@@ -42,7 +42,8 @@ pub static FAMILY: Family = Family {
     candidates: &[
         Candidate {
             name: "amx",
-            why: "layers of bf16 and their inputs' gradients where there are tile registers, which no other way beats",
+            why: "bf16 by tile registers, forward and gradient with respect to the input: faster than \
+                  every other way where they exist",
             levels: AMX,
             accepts: |p| {
                 let Layer { c, bias, types } = floats(p)?;
@@ -51,8 +52,8 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "pointwise",
-            why: "windows of one element with many channels and features: a product of matrices packs both operands once. \
-                  Fewer of them would be packed for too few products",
+            why: "1×1 kernels with many channels and filters: a GEMM, which packs both operands once. With \
+                  fewer of them packing is not repaid",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, bias, types } = floats(p)?;
@@ -61,7 +62,7 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "amx_gradient",
-            why: "gradients of kernels of bf16 where there are tile registers",
+            why: "bf16 by tile registers, gradient with respect to the kernel",
             levels: AMX,
             accepts: |p| {
                 let Layer { c, types, .. } = without_bias(floats(p)?)?;
@@ -70,7 +71,7 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "pointwise_gradient",
-            why: "the gradient of such a kernel of one element is a product as well",
+            why: "gradient with respect to a 1×1 kernel: a GEMM as well",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, types, .. } = without_bias(floats(p)?)?;
@@ -79,8 +80,8 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "winograd",
-            why: "windows of 3 by 3: F(2×2, 3×3) takes 16 products for 36. Other windows would need transforms of their own, \
-                  larger tiles lose digits",
+            why: "3×3 kernels: F(2×2, 3×3) takes 16 multiplications for 36. Other kernels would need \
+                  transforms of their own, larger tiles lose accuracy",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, bias, types } = floats(p)?;
@@ -89,7 +90,7 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "winograd_gradient",
-            why: "the gradient of such a kernel, by the transposed transforms",
+            why: "gradient with respect to a 3×3 kernel, by the transposed transforms",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, types, .. } = without_bias(floats(p)?)?;
@@ -98,7 +99,8 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "direct",
-            why: "layers of one group, of f32 and narrower floats, and their inputs' gradients, by the definition",
+            why: "f32 and narrower floats, one group, forward and gradient with respect to the input: \
+                  register tiles over the input as it lies",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, bias, types } = floats(p)?;
@@ -107,7 +109,7 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "direct_gradient",
-            why: "gradients of such kernels",
+            why: "gradient with respect to the kernel of such layers",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, types, .. } = without_bias(floats(p)?)?;
@@ -117,7 +119,7 @@ pub static FAMILY: Family = Family {
         crate::kernels::via_f32::CANDIDATE,
         Candidate {
             name: "depthwise",
-            why: "a filter of its own for each channel: products of rows, element by element",
+            why: "one filter for each channel: element-wise multiply-adds of rows",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, bias, types } = layer(p)?;
@@ -126,7 +128,7 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "depthwise_gradient",
-            why: "the gradient of such filters",
+            why: "gradient with respect to such filters",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, types, .. } = without_bias(layer(p)?)?;
@@ -149,12 +151,12 @@ pub static FAMILY: Family = Family {
 /// Convolutions that also return batch statistics of their result.
 pub static BATCH_STATISTICS: Family = Family {
     name: "batch_statistics",
-    doc: "a convolution, and the sums of batch normalisation over its result, taken while that is near",
+    doc: "a convolution and the batch statistics of its result, summed while that is in cache",
     takes: |step| matches!(step.kernel, Plan::Moments(_)),
     candidates: &[
         Candidate {
             name: "amx",
-            why: "layers of bf16 where there are tile registers",
+            why: "bf16 by tile registers",
             levels: AMX,
             accepts: |p| {
                 let Layer { c, bias, types } = floats(p)?;
@@ -163,7 +165,7 @@ pub static BATCH_STATISTICS: Family = Family {
         },
         Candidate {
             name: "pointwise",
-            why: "windows of one element with many channels and features",
+            why: "1×1 kernels with many channels and filters",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, bias, types } = floats(p)?;
@@ -173,7 +175,7 @@ pub static BATCH_STATISTICS: Family = Family {
         },
         Candidate {
             name: "winograd",
-            why: "windows of 3 by 3",
+            why: "3×3 kernels",
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, bias, types } = floats(p)?;
@@ -221,7 +223,7 @@ fn floats<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
     let known = |t: &TensorType| matches!(t.dtype, DType::F32 | DType::BF16 | DType::F16) && t.elements() > 0;
     match layer.types.into_iter().all(known) {
         true => Ok(layer),
-        false => Err("its elements are no floats of at most 32 bits, or there are none".into()),
+        false => Err("its elements are not f32, bf16 or f16, or there are none".into()),
     }
 }
 

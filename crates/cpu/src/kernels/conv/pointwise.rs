@@ -56,10 +56,10 @@ impl Pointwise {
         }
         let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
         if channels.min(features) < WIDE || channels * features < LARGE {
-            return Err("its kernel is small: strips copy nothing but the kernel".into());
+            return Err("its kernel is small: the direct kernel packs nothing else".into());
         }
         if bias && y.dtype != DType::F32 {
-            return Err("sums of narrow results are rounded before the bias, which products do not".into());
+            return Err("its result is rounded before the bias is added, which a GEMM does not do".into());
         }
         let by_channels = d.kernel_input_feature < d.kernel_output_feature;
         let right = if by_channels { [channels, features] } else { [features, channels] };
@@ -93,7 +93,7 @@ impl Pointwise {
             return Err(NO_PIXELS.into());
         }
         if x.shape[n + 1].min(dy.shape[n + 1]) < WIDE {
-            return Err("its result is small: all time would go into copies".into());
+            return Err("its result is small: packing would take most of the time".into());
         }
         let (left, copy) = pixels(x, &c.rhs_dilation, &dy.shape[1..=n]);
         let contracted: Dims = (0..=n).collect();

@@ -70,7 +70,7 @@ impl AmxConvPool {
         let (x, k, level) = (&inputs[0], &inputs[1], target.level.vectors());
         let fused = fused_of(target.level).ok_or("the machine has no tile registers")?;
         if p.has_bias() && !target.excess_precision {
-            return Err("sums that begin with the bias are rounded once".into());
+            return Err("it must add the bias before the only rounding".into());
         }
         if x.dtype != DType::BF16 || pool.window != [2, 2] {
             return Err(
@@ -80,7 +80,7 @@ impl AmxConvPool {
         }
         let dense = c.lhs_dilation.iter().all(|&d| d == 1) && c.rhs_dilation[1] == 1;
         if !dense || c.padding.iter().flatten().any(|&p| p < 0) {
-            return Err("its input or the lines of its kernel have holes, or it is cropped".into());
+            return Err("its input is dilated, its kernel is dilated along rows, or its padding crops".into());
         }
         if !of_product.is_empty() && !(y.elements() / y.shape[0]).is_multiple_of(few_columns::BLOCK) {
             return Err(NO_PRODUCT.into());

@@ -72,16 +72,16 @@ struct Given {
 fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> std::result::Result<(), Refusal> {
     let (g, types) = (fused_gradient(p)?, &p.step.input_types);
     if types[0].dtype != DType::BF16 || types[2].dtype != DType::BF16 {
-        return Err("its input or its gradients are no bf16".into());
+        return Err("its input or its gradients are not bf16".into());
     }
     if !types[1].shape[3].is_multiple_of(WIDTH) {
-        return Err("its features are no multiple of 32".into());
+        return Err("its channels are no multiple of 32".into());
     }
     if window_elements > unpooled::PLACES {
         return Err("its windows have more than 16 elements".into());
     }
     if g.conv.lhs_dilation.iter().any(|&d| d != 1) {
-        return Err("its input has holes".into());
+        return Err("its input is dilated".into());
     }
     if padded.iter().any(|&size| size <= 0) {
         return Err("its padding crops all of its input".into());

@@ -153,7 +153,8 @@ impl Method {
         let features = k.shape[3];
         if ask == Ask::Rows {
             let narrow = sum_rounding(x.dtype, p.has_bias(), level);
-            let pool = pool_row(DType::F32, p.y.dtype, level).ok_or("its result's type has no path")?;
+            let pool =
+                pool_row(DType::F32, p.y.dtype, level).ok_or("no pooling kernel writes its element type")?;
             let (run, rows, columns) = indirect_shape(level, features);
             return Ok((Method::Rows { run, rows, narrow, pool }, columns));
         }
@@ -161,7 +162,9 @@ impl Method {
             return Err(NO_REGISTERS.into());
         }
         let winograd = match ask {
-            Ask::Winograd if !p.target.winograd => return Err("transforms are switched off".into()),
+            Ask::Winograd if !p.target.winograd => {
+                return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
+            }
             Ask::Winograd if !has_unit_steps(p.c) || p.pool.strides != p.pool.window => {
                 return Err(
                     "its steps are not single elements, or its windows do not touch: they are no tiles"
@@ -170,7 +173,7 @@ impl Method {
             }
             Ask::Winograd => {
                 let winograd = Winograd::new([k.shape[0], k.shape[1]], k.shape[2], stored, level);
-                Some(winograd.ok_or("transforms do not pay, or their kernel fits no registers")?)
+                Some(winograd.ok_or("Winograd does not pay here, or its microkernel exceeds the registers")?)
             }
             _ => None,
         };

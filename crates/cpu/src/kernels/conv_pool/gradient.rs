@@ -480,7 +480,7 @@ fn microkernels(
 ) -> std::result::Result<(Shape, TileFn), Refusal> {
     let shape = shape_of(entry, dtype, level);
     match method {
-        Method::Bf16Pairs if dtype != DType::BF16 => Err("its gradients are no bf16".into()),
+        Method::Bf16Pairs if dtype != DType::BF16 => Err("its gradients are not bf16".into()),
         Method::Bf16Pairs if entry != 4 => Err("its windows have more than 4 elements".into()),
         Method::Bf16Pairs => Ok((shape_of_pairs(shape), level.tile::<Pairs>())),
         _ => Ok((shape, level.tile::<Fours>())),

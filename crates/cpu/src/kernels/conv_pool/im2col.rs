@@ -265,7 +265,7 @@ pub struct Gradients {
 /// Why there is no microkernel for patches of so many elements, pooling windows of so many, and so many taps.
 fn fits(patch: usize, window: usize, taps: usize) -> Result<(), Refusal> {
     if patch > MOST_ELEMENTS {
-        return Err("what the taps of a window read has more than 64 elements".into());
+        return Err("the taps of a window read more than 64 elements".into());
     }
     if window > WINDOW_ELEMENTS {
         return Err("its windows have more than 4 elements".into());
@@ -283,10 +283,10 @@ impl Im2col {
     pub fn new(g: &UnpooledGradient, step: &Step, input: &Padded, level: Level) -> Result<Im2col, Refusal> {
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         if step.input_types[2].dtype != DType::F32 {
-            return Err("its gradients are no f32".into());
+            return Err("its gradients are not f32".into());
         }
         if !argmax.shape[3].is_multiple_of(LANES) {
-            return Err("its features are no multiple of 16".into());
+            return Err("its channels are no multiple of 16".into());
         }
         let (windows, kernel) = ([argmax.shape[1], argmax.shape[2]], [dk.shape[0], dk.shape[1]]);
         let (channels, c) = (x.shape[3], &g.conv);
@@ -295,7 +295,7 @@ impl Im2col {
         let (rows, columns) = (size(0), size(1));
         let (patch, count) = (rows * columns * channels, kernel[0] * kernel[1] * channels);
         if input.strides[1] != channels {
-            return Err("pixels of its input are no neighbours".into());
+            return Err("neighbouring pixels of its input are not adjacent in memory".into());
         }
         fits(patch, g.unpool.window.iter().product(), count)?;
         let mut bases = [0; WINDOW_ELEMENTS];
@@ -306,7 +306,9 @@ impl Im2col {
             *base = at as i32;
         }
         if bases.iter().any(|&at| at as usize >= SEEN) {
-            return Err("the elements of a pooling window lie more than 8 apart in what its taps read".into());
+            return Err(
+                "elements of a pooling window are more than 8 apart among those that its taps read".into()
+            );
         }
         let step = [0, 1].map(|i| input.strides[i] * between[i] * g.unpool.strides[i]);
         Ok(Im2col {

@@ -27,36 +27,38 @@ pub const FAMILIES: &[&Family] = &[&FORWARD, &GRADIENT];
 /// Convolution, bias, relu, max pooling and, where one follows, a product with few columns.
 pub static FORWARD: Family = Family {
     name: "conv_pool",
-    doc: "max pooling with the convolution before it and the product after it",
+    doc: "a convolution with the max pooling after it, and a GEMM after that",
     takes: |step| matches!(&step.kernel, Kernel::Pool(p) if p.conv.is_some()),
     candidates: &[
         Candidate {
             name: "winograd_tiles",
-            why: "many channels and windows of 3 by 3: each window of 2 by 2 pixels is one of Winograd's tiles",
+            why: "many channels, 3×3 kernel and 2×2 windows: each window is one output tile of F(2×2, 3×3)",
             levels: EVERY,
             accepts: |p| Ok(Box::new(winograd_tiles::WinogradTiles::new(p)?)),
         },
         Candidate {
             name: "amx",
-            why: "bf16 where there are tile registers",
+            why: "bf16 by tile registers",
             levels: AMX,
             accepts: |p| Ok(Box::new(amx::AmxConvPool::new(&PooledConvolution::of(p)?)?)),
         },
         Candidate {
             name: "winograd",
-            why: "few channels: transformed rows stay in the nearest cache, and the products in registers",
+            why: "few channels and a 3×3 kernel: transformed rows stay in L1, and sums in registers",
             levels: EVERY,
             accepts: |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Winograd)?)),
         },
         Candidate {
             name: "registers",
-            why: "windows of 2 by 2 in registers, by the definition. Others would need register kernels of their own",
+            why: "2×2 windows whose four sums stay in registers. Other windows would need microkernels of \
+                  their own",
             levels: EVERY,
             accepts: |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Registers)?)),
         },
         Candidate {
             name: "forward",
-            why: "takes every pooling that the compiler fuses: rows of pixels go to the nearest cache first",
+            why: "takes every pooling that the compiler fuses: rows of the convolution go to L1, then are \
+                  pooled",
             levels: EVERY,
             accepts: |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Rows)?)),
         },
@@ -66,7 +68,7 @@ pub static FORWARD: Family = Family {
 /// The gradient of a pooled convolution's kernel and bias.
 pub static GRADIENT: Family = Family {
     name: "conv_pool_gradient",
-    doc: "gradients of a convolution's kernel from those of its pooled result",
+    doc: "gradients with respect to kernel and bias of a pooled convolution, from that of its pooled result",
     takes: |step| matches!(step.kernel, Kernel::UnpooledGradient(_)),
     candidates: &[
         Candidate {

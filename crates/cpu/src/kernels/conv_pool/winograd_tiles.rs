@@ -24,7 +24,7 @@ impl WinogradTiles {
     pub fn new(problem: &Problem<'_>) -> std::result::Result<WinogradTiles, Refusal> {
         let p = PooledConvolution::of(problem)?;
         if !p.target.winograd {
-            return Err("transforms are switched off".into());
+            return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
         }
         let operands = p.inputs.len();
         let conv = Step {

@@ -28,7 +28,8 @@ pub static FAMILY: Family = Family {
     candidates: &[
         Candidate {
             name: "jit",
-            why: "machine code made at run time: the whole program is one loop whose values stay in registers",
+            why: "machine code made at run time: the whole program is one loop whose values stay in \
+                  registers",
             levels: AVX2_UP,
             accepts: |p| {
                 if !crate::simd::jit::is_wanted() {
@@ -43,7 +44,8 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "interpreted",
-            why: "one vectorised loop for each instruction, over tiles that stay in the nearest cache; takes every program",
+            why: "one vectorised loop for each instruction, over tiles that stay in L1; takes every \
+                  program",
             levels: EVERY,
             accepts: |p| Ok(Box::new(bind(p, false)?)),
         },

@@ -63,7 +63,7 @@ pub fn amx(d: &Product, kernels: &amx::Kernels) -> Answer {
         let shape = match (from, to) {
             (DType::I8, DType::I32 | DType::U32) => kernels.signed,
             (DType::U8, DType::I32 | DType::U32) => kernels.unsigned,
-            _ => return Err("of integers, tile registers know bytes with 32-bit sums".into()),
+            _ => return Err("of integers, tile registers multiply int8 with 32-bit sums only".into()),
         };
         if d.epilogue.bias || d.epilogue.accumulate {
             return Err("it adds a bias to integers".into());
@@ -74,13 +74,13 @@ pub fn amx(d: &Product, kernels: &amx::Kernels) -> Answer {
     let (shape, group) = match (from, to) {
         (DType::BF16, DType::BF16 | DType::F32) => (kernels.bf16, 2),
         (DType::F32, DType::F32) if !d.target.tensor_float_32 => {
-            return Err("products of f32 must keep all 24 bits of their factors".into());
+            return Err("f32 must keep all 24 bits (tensor-float-32 is off)".into());
         }
         (DType::F32, DType::F32) if m * n * k < SPLIT_WORK => {
             return Err("it is too small for splitting f32 to pay".into());
         }
         (DType::F32, DType::F32) => (kernels.split, 1),
-        _ => return Err("tile registers know bf16, bytes and f32 as two bf16".into()),
+        _ => return Err("tile registers multiply bf16, int8, and f32 as two bf16 only".into()),
     };
     let [pack_left, pack_right] = packs(from)?;
     let types = Types { group, pack_left, pack_right, plain: false, ..float_types(from, to, level) };
@@ -92,9 +92,9 @@ pub fn amx(d: &Product, kernels: &amx::Kernels) -> Answer {
 pub fn bf16_pairs(d: &Product, level: Level) -> Answer {
     let [from, to] = d.types;
     if from != DType::BF16 || !matches!(to, DType::BF16 | DType::F32) {
-        return Err("its operands are no bf16".into());
+        return Err("its operands are not bf16".into());
     }
-    let shape = shape_halves(level, d.size()[1]).ok_or("the level has no products of pairs")?;
+    let shape = shape_halves(level, d.size()[1]).ok_or("the level has no dot products of bf16 pairs")?;
     let pack = halves();
     let types =
         Types { group: 2, pack_left: pack, pack_right: pack, ..float_types(from, to, level.vectors()) };
@@ -111,7 +111,7 @@ pub fn f32(d: &Product) -> Answer {
     let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
     let ([from, to], level) = (d.types, d.target.level.vectors());
     if !small_float(from) || !small_float(to) {
-        return Err("its elements are no floats of at most 32 bits".into());
+        return Err("its elements are not f32, bf16 or f16".into());
     }
     Ok(blocked(d, shape_f32(level, d.size()[1]), float_types(from, to, level)))
 }
@@ -119,7 +119,7 @@ pub fn f32(d: &Product) -> Answer {
 /// f64 by FMA.
 pub fn f64(d: &Product) -> Answer {
     if d.types != [DType::F64; 2] {
-        return Err("its elements are no f64".into());
+        return Err("its elements are not f64".into());
     }
     let types = Types {
         size: 8,
@@ -138,7 +138,7 @@ pub fn f64(d: &Product) -> Answer {
 pub fn grouped_integers(d: &Product) -> Answer {
     let ([from, to], level) = (d.types, d.target.level.vectors());
     if !matches!(to, DType::I32 | DType::U32) {
-        return Err("its sums have not 32 bits".into());
+        return Err("its result is not of 32 bits".into());
     }
     let packs = |groups: [Group; 2]| {
         let [left, right] = groups.map(|group| integers(from, group, level));
@@ -160,7 +160,7 @@ pub fn grouped_integers(d: &Product) -> Answer {
 pub fn any_integers(d: &Product) -> Answer {
     let [from, to] = d.types;
     if !from.is_int() || !to.is_int() {
-        return Err("its elements are no integers".into());
+        return Err("its elements are not integers".into());
     }
     Ok(Box::new(Integers::new(&d.left, &d.right, from, to)))
 }

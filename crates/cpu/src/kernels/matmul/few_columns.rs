@@ -185,25 +185,25 @@ impl FewColumns {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((b_column, b_k))) = (strides(ra), strides(rb)) else {
-            return Err("the dimensions of an operand do not line up as a matrix");
+            return Err("an operand is no matrix with one stride in each direction");
         };
         let near = a_row == 1;
         let (run, rows) = kernel(level, near).ok_or("the level has no vectors for it")?;
         if count(&ra.batch) != 1 {
-            return Err("it is a batch of products");
+            return Err("it is a batch of GEMMs");
         }
         if !(HALF + 1..=WIDTH).contains(&n) {
-            return Err("it has not 9 to 16 columns");
+            return Err("N is not 9 to 16");
         }
         if m < MIN_M || k == 0 {
-            return Err("it has fewer than 6 rows");
+            return Err("M is less than 6");
         }
         if b_column != 1 || b_k != n && k != 1 {
-            return Err("the rows of the right operand do not lie one after the other");
+            return Err("the rows of the right operand are not contiguous");
         }
         // With other strides, or long K along M-contiguous rows, each read would touch a cache line of its own.
         if near && k > KC || !near && a_k != 1 {
-            return Err("the left operand is read with strides");
+            return Err("the left operand is contiguous neither along M nor along K");
         }
         Ok(FewColumns { m, n, k, a_row, a_k, epilogue, run, tiles: m.div_ceil(rows) })
     }

@@ -32,13 +32,13 @@ pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY];
 /// GEMM, with its candidates by priority.
 pub static FAMILY: Family = Family {
     name: "matmul",
-    doc: "products of matrices, with a bias where one follows",
+    doc: "GEMM, with a bias where one follows",
     takes: |step| matches!(&step.kernel, Kernel::Op { op: Op::DotGeneral(_), .. }),
     candidates: &[
         Candidate {
             name: "inner_products",
-            why: "at most 16 columns, both operands along at least 128 products: nothing is packed, lanes are added up \
-                  at the end. More columns would not leave room for their sums in the first cache",
+            why: "N of at most 16, K of at least 128, both operands contiguous along K: no packing, and \
+                  SIMD lanes are summed at the end. A larger N would not leave its partial sums in L1",
             levels: EVERY,
             accepts: |p| {
                 let d = Product::of(p)?;
@@ -49,8 +49,8 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "few_rows",
-            why: "at most 64 rows and products, rows of at least 256 columns: these are read where they lie. More rows \
-                  or products would reuse what packing costs",
+            why: "M and K of at most 64, N of at least 256: rows of the right operand are read in place. \
+                  With a larger M or K, packing is repaid by reuse",
             levels: EVERY,
             accepts: |p| {
                 let d = Product::of(p)?.without_bias()?;
@@ -61,13 +61,13 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "few_columns",
-            why: "f32 with 9 to 16 columns: one vector of 16 lanes, or two of 8, holds a row of sums. Other counts \
-                  would each be a microkernel of their own, and blocked tiles have narrow ones for up to 8",
+            why: "f32, N of 9 to 16: one vector of 16 lanes, or two of 8, holds a row of sums. Each other \
+                  N would be a microkernel of its own, and blocked GEMM has narrow tiles for up to 8",
             levels: WIDE,
             accepts: |p| {
                 let d = Product::of(p)?;
                 if d.types != [DType::F32; 2] {
-                    return Err("its elements are no f32".into());
+                    return Err("its elements are not f32".into());
                 }
                 let level = d.target.level.vectors();
                 Ok(Box::new(FewColumns::accept(&d.left, &d.right, d.epilogue, level)?))
@@ -75,13 +75,14 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "rows_in_place",
-            why: "bf16 by tile registers, small results of many rows: the left operand is not packed",
+            why: "bf16 by tile registers, small result and large M: the left operand is not packed",
             levels: AMX,
             accepts: |p| rows_in_place::bind(&Product::of(p)?.without_bias()?, p),
         },
         Candidate {
             name: "amx",
-            why: "bf16 and bytes by tile registers; f32 as two bf16 where the program may (tensor-float-32)",
+            why: "bf16 and int8 by tile registers; f32 split into two bf16 where the program allows it \
+                  (tensor-float-32)",
             levels: AMX,
             accepts: |p| {
                 let kernels = amx::kernels_of(p.target.level).ok_or("this machine has no tile registers")?;
@@ -90,25 +91,25 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "bf16_pairs",
-            why: "bf16 by the instruction that multiplies pairs (AVX512_BF16)",
+            why: "bf16 by dot products of pairs (AVX512_BF16)",
             levels: &[Level::Avx512Bf16],
             accepts: |p| element_types::bf16_pairs(&Product::of(p)?, p.target.level),
         },
         Candidate {
             name: "f32",
-            why: "f32, bf16 and f16 by vectors of f32",
+            why: "blocked GEMM in f32, also of bf16 and f16, which are widened while they are packed",
             levels: EVERY,
             accepts: |p| element_types::f32(&Product::of(p)?),
         },
         Candidate {
             name: "f64",
-            why: "f64 by vectors",
+            why: "blocked GEMM in f64",
             levels: EVERY,
             accepts: |p| element_types::f64(&Product::of(p)?),
         },
         Candidate {
             name: "grouped_integers",
-            why: "bytes and 16-bit integers with 32-bit sums, two or four products in one step",
+            why: "int8 and int16 with 32-bit sums, two or four multiply-adds in one instruction",
             levels: EVERY,
             accepts: |p| element_types::grouped_integers(&Product::of(p)?.without_bias()?),
         },

@@ -18,19 +18,20 @@ const MAX_K: usize = 256;
 /// GEMM with an element-wise epilogue.
 pub static FAMILY: Family = Family {
     name: "product_epilogue",
-    doc: "a product and the element-wise program that alone reads it",
+    doc: "a GEMM and the element-wise program that alone reads its result",
     takes: |step| matches!(step.kernel, StepKernel::ProductEpilogue(_)),
     candidates: &[
         Candidate {
             name: "panel_by_panel",
-            why: "the product is not stored; pays for results of at least 32 columns, and sums of at most 256 products: \
-                  of longer ones, few columns fit a near cache, and rows would be taken in short runs",
+            why: "the GEMM result is never stored. N of at least 32 and K of at most 256: with a longer K \
+                  only few columns fit L2, and the program would run on short pieces of rows",
             levels: EVERY,
             accepts: |p| PanelByPanel::bind(plan(p)?, p),
         },
         Candidate {
             name: "whole",
-            why: "takes every product with an epilogue, by way of memory",
+            why: "the GEMM result is stored, then read by the program: takes every product with an \
+                  epilogue",
             levels: EVERY,
             accepts: |p| Ok(Box::new(Whole::new(plan(p)?, p)?)),
         },
@@ -74,19 +75,21 @@ fn handing_over(
     alone: &Step,
     p: &Problem<'_>,
 ) -> std::result::Result<[Box<dyn Kernel>; 2], Refusal> {
-    let Op::DotGeneral(d) = &plan.op else { return Err("only products of matrices hand over blocks".into()) };
+    let Op::DotGeneral(d) = &plan.op else {
+        return Err("only dot_general can give blocks of its result to an epilogue".into());
+    };
     let right = &alone.input_types[1];
     let columns: usize = d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product();
     if columns < MIN_N {
-        return Err(format!("it has {columns} columns, fewer than {MIN_N}").into());
+        return Err(format!("N is {columns}, less than {MIN_N}").into());
     }
     let map = p.bind(&map_step(plan, p.step))?;
     if !map.takes_blocks(columns) {
-        return Err("its program does not take blocks of the result".into());
+        return Err("its element-wise program does not run on blocks of the result".into());
     }
     let mut product = p.bind(alone)?;
     if !product.hand_over_blocks() {
-        return Err("the product's sums are rounded, or added up from several".into());
+        return Err("the GEMM rounds its sums, or splits K among tasks".into());
     }
     Ok([product, map])
 }
@@ -110,7 +113,7 @@ impl PanelByPanel {
         let alone = product_step(plan, p.step);
         let length = products(plan, &alone);
         if length > MAX_K {
-            return Err(format!("sums of {length} products, more than {MAX_K}").into());
+            return Err(format!("K is {length}, more than {MAX_K}").into());
         }
         let [product, map] = handing_over(plan, &alone, p)?;
         Ok(Box::new(PanelByPanel { product, map, operands: plan.operands() }))

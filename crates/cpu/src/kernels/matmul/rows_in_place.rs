@@ -27,22 +27,22 @@ pub fn bind(d: &Product, problem: &Problem<'_>) -> Answer {
     let by_columns = match strides(&d.right) {
         Some((1, step)) if step == n => false,
         Some((column, 1)) if column == k => true,
-        _ => return Err("the right operand is no matrix without gaps".into()),
+        _ => return Err("the right operand is no contiguous matrix".into()),
     };
     if count(&d.left.batch) != 1 {
-        return Err("it is a batch of products".into());
+        return Err("it is a batch of GEMMs".into());
     }
     if strides(&d.left) != Some((k, 1)) {
-        return Err("the rows of the left operand do not lie one after the other".into());
+        return Err("the left operand is not contiguous".into());
     }
     if m < MIN_M {
-        return Err(format!("it has {m} rows, fewer than {MIN_M}").into());
+        return Err(format!("M is {m}, less than {MIN_M}").into());
     }
     if m * n == 0 || k == 0 {
-        return Err("it has no products".into());
+        return Err("K is 0".into());
     }
     if m * n >= MIN_PACKED_RESULT || k > MAX_K {
-        return Err("it is so large that packing pays".into());
+        return Err("its result is so large that packing pays".into());
     }
     let [from, to] = d.types;
     let mut c = Convolution::channels_last(&[1], &[[0, 0]], &[1], 1, to);

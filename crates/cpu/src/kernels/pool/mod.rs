@@ -10,7 +10,7 @@ use systole_ir::Op;
 /// Pooling and reductions over windows: `reduce_window`, `select_and_scatter`, and what the compiler fuses of them.
 pub static FAMILY: Family = Family {
     name: "pool",
-    doc: "folds over windows, max pooling's gradient",
+    doc: "reduce_window, max pooling and their gradients",
     takes: |step| {
         matches!(step.kernel, Kernel::Pool(_) | Kernel::Unpool(_))
             || matches!(&step.kernel, Kernel::Op { op: Op::ReduceWindow(_) | Op::SelectAndScatter(_), .. })

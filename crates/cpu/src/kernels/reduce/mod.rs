@@ -14,19 +14,22 @@ use systole_compile::Kernel;
 
 /// Binds a reduction. `fuse`: use machine code where it supports the program.
 fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
-    let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else { return Err("it is no fold alone") };
+    let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else {
+        return Err("it is no plain reduction");
+    };
     Ok(ReduceKernel::with(map, folded, *monoid, p.step.output_types[0].dtype, p.target.programs(), fuse))
 }
 
 /// Reductions, and programs that work row by row.
 pub static FAMILY: Family = Family {
     name: "reduce",
-    doc: "folds along dimensions, and programs that work row by row",
+    doc: "reductions along dimensions, and programs that work row by row",
     takes: |step| matches!(step.kernel, Kernel::Reduce { .. } | Kernel::Rows(_)),
     candidates: &[
         Candidate {
             name: "rows_transposed",
-            why: "rows of 2 to 32 elements: blocks of rows are transposed, so that vectors lie along the many rows",
+            why: "rows of 2 to 32 elements: blocks of rows are transposed, so that SIMD lanes hold \
+                  different rows",
             levels: EVERY,
             accepts: |p| match &p.step.kernel {
                 Kernel::Rows(r) => answer(
@@ -38,7 +41,8 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "rows",
-            why: "maps and folds along rows, a few rows at a time through all of them",
+            why: "all maps and reductions of a few rows before the next rows, whose intermediate values \
+                  stay in L1",
             levels: EVERY,
             accepts: |p| match &p.step.kernel {
                 Kernel::Rows(r) => Ok(Box::new(RowsKernel::new(r, p.step, p.target.programs()))),
@@ -47,7 +51,8 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "jit",
-            why: "folds in machine code that also computes what is folded, in registers",
+            why: "reductions in machine code made at run time, which also computes the operand in \
+                  registers",
             levels: AVX2_UP,
             accepts: |p| {
                 if !jit::is_wanted() {
@@ -62,7 +67,7 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "interpreted",
-            why: "folds tile by tile what vectorised loops computed; rows of up to 32 elements many at a time",
+            why: "reductions over tiles that vectorised loops have computed; takes every reduction",
             levels: EVERY,
             accepts: |p| Ok(Box::new(fold(p, false)?)),
         },

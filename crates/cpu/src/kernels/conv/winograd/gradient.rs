@@ -92,7 +92,7 @@ impl KernelGradient {
         let wide: usize = panels.iter().map(|p| p.shape.columns).sum();
         let sum_component = x.width * wide + APART;
         if COMPONENTS * sum_component > MOST_OF_TASK {
-            return Err("the sums of one task fit no cache".into());
+            return Err("the accumulators of one task exceed L2".into());
         }
         let pitch = padded(x.width);
         let most = (MOST_SUMS / y.elements()).clamp(1, MOST_PARTS).min(x.strips());

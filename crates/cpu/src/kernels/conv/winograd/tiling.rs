@@ -12,10 +12,10 @@ pub const NO_WINDOW: &str = "its window is not 3 by 3 of unit strides and dilati
                              which would need transforms of their own";
 pub const NO_GAIN: &str = "transforms cost more than the products that they save";
 
-/// Refuses where transforms are switched off, or where pairs of bf16 are better at any size.
+/// Refuses where Winograd is off: option winograd, SYSTOLE_WINOGRAD, or where pairs of bf16 are better at any size.
 pub fn may_transform(target: Target, [x, k]: [&TensorType; 2]) -> Result<(), Refusal> {
     if !target.winograd {
-        return Err("transforms are switched off".into());
+        return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
     }
     if is_paired(target.level, x, k) {
         return Err(
