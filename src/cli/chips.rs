@@ -49,11 +49,11 @@ fn chosen(names: &[String], all: Vec<Chip>) -> Result<Vec<Chip>> {
         let family = chip.split([':', '-']).next().unwrap_or_default();
         let is = |c: &&Chip, n: &str| c.name == n || c.aliases.iter().any(|a| a == n);
         let hit = all.iter().find(|c| is(c, family));
-        let hit =
-            hit.ok_or_else(|| {
-                let known: Vec<&str> = known.iter().map(String::as_str).collect();
-                Error::new(ErrorKind::Config, format!("there is no chip `{name}` in the table")).hint(suggestion(family, &known))
-            })?;
+        let hit = hit.ok_or_else(|| {
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            Error::new(ErrorKind::Config, format!("there is no chip `{name}` in the table"))
+                .hint(suggestion(family, &known))
+        })?;
         if !found.contains(hit) {
             found.push(hit.clone());
         }
