@@ -11,8 +11,11 @@ use systole_ir::Literal;
 
 const FAST: [&str; 5] = ["--epochs=1", "--threads=1", "--json", "--quiet", "--batch-size=16"];
 
+/// Trains for one epoch where `more` names no other number.
 fn train(f: &Folder, source: &str, out: &str, more: &[&str]) -> Done {
-    f.run(&[&["train", source, "--out", out], &FAST[..], more].concat())
+    let given = |option: &str| more.iter().any(|m| m.split('=').next() == option.split('=').next());
+    let fast: Vec<&str> = FAST.into_iter().filter(|option| !given(option)).collect();
+    f.run(&[&["train", source, "--out", out], &fast[..], more].concat())
 }
 
 /// Two numbers of row `i`, and whether the first is larger.

@@ -64,7 +64,7 @@ fn doctor(screen: &Screen) -> Outcome {
 
 /// Variables that plugins and clouds read, where they are set.
 fn variables() -> Vec<Finding> {
-    let set = knobs::TPU_VARIABLES.iter().filter_map(|(name, _)| Some((*name, knobs::tpu_variable(name)?)));
+    let set = knobs::TPU_VARIABLES.iter().filter_map(|(name, _)| Some((*name, knobs::variable(name)?)));
     let finding = |(name, value): (&'static str, String)| {
         let missing = name == "TPU_LIBRARY_PATH" && !Path::new(&value).is_file();
         let retired = matches!(name, "COLAB_TPU_ADDR" | "TPU_NAME") && refuse_retired(&value).is_err();

@@ -25,6 +25,13 @@ pub const LOG: Knob = Knob {
     default: "0",
     doc: "1 devices and compile times; 2 each kernel with its time and rate; 3 what each pass did; 4 the schedule of every program",
 };
+/// What a profile shows.
+pub const PROFILE: Knob = Knob {
+    name: "SYSTOLE_PROFILE",
+    values: "layers|kernels",
+    default: "kernels",
+    doc: "what SYSTOLE_LOG=2 shows of a program when it ends: layers: time by layer and the slowest kernels, as --profile does; kernels: each kernel",
+};
 /// Worker threads of the CPU backend.
 pub const THREADS: Knob = Knob {
     name: "SYSTOLE_THREADS",
@@ -163,6 +170,7 @@ pub const PYTHON: Knob = Knob {
 /// All knobs, in the order `systole knobs` shows them.
 pub const KNOBS: &[Knob] = &[
     LOG,
+    PROFILE,
     THREADS,
     ISA,
     TENSOR_FLOAT_32,
@@ -203,11 +211,6 @@ pub const TPU_VARIABLES: &[(&str, &str)] = &[
     ("LIBTPU_INIT_ARGS", "libtpu's own options"),
 ];
 
-/// The value of one of [`TPU_VARIABLES`], where it is set and not empty.
-pub fn tpu_variable(name: &str) -> Option<String> {
-    variable_of(TPU_VARIABLES, name)
-}
-
 /// Variables of the clouds' own tools that say who asks an object store (feature `object-stores`). The crate `object_store`
 /// takes more of `AWS_…` and `GOOGLE_…` by itself.
 pub const CLOUD_VARIABLES: &[(&str, &str)] = &[
@@ -220,14 +223,10 @@ pub const CLOUD_VARIABLES: &[(&str, &str)] = &[
     ("HOME", "the user's folder"),
 ];
 
-/// The value of one of [`CLOUD_VARIABLES`], where it is set and not empty.
-pub fn cloud_variable(name: &str) -> Option<String> {
-    variable_of(CLOUD_VARIABLES, name)
-}
-
-fn variable_of(table: &[(&str, &str)], name: &str) -> Option<String> {
-    let (name, _) = table.iter().find(|(known, _)| *known == name)?;
-    env::var(name).ok().filter(|v| !v.is_empty())
+/// The value of one of [`TPU_VARIABLES`] or [`CLOUD_VARIABLES`], where it is set and not empty.
+pub fn variable(name: &str) -> Option<String> {
+    let known = TPU_VARIABLES.iter().chain(CLOUD_VARIABLES).any(|(known, _)| *known == name);
+    env::var(name).ok().filter(|value| known && !value.is_empty())
 }
 
 /// Values that the program's own arguments gave: setting environment variables is not safe once threads run.

@@ -100,9 +100,9 @@ impl TpuClusterResolver {
     /// When `tpu` or a variable is the address of a TPU node: Google retired those.
     pub fn new(tpu: &str) -> Result<TpuClusterResolver> {
         let nodes = device_nodes(Platform::Tpu);
-        let wanted = !nodes.is_empty() && is_googles() && knobs::tpu_variable("TPU_SKIP_MDS_QUERY").is_none();
+        let wanted = !nodes.is_empty() && is_googles() && knobs::variable("TPU_SKIP_MDS_QUERY").is_none();
         let metadata = wanted.then(|| SocketAddr::from(METADATA));
-        TpuClusterResolver::read(tpu, Sources { variable: &knobs::tpu_variable, metadata, nodes })
+        TpuClusterResolver::read(tpu, Sources { variable: &knobs::variable, metadata, nodes })
     }
 
     fn read(tpu: &str, from: Sources<'_>) -> Result<TpuClusterResolver> {

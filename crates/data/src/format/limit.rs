@@ -23,6 +23,6 @@ pub(super) fn is_too_large(bytes: usize) -> bool {
 
 /// Why a picture is refused, and what could be done.
 pub(super) fn too_large() -> String {
-    let most = most_bytes().unwrap_or(USUAL) >> 20;
-    format!("at most {most} MiB of pixels are unpacked; {} changes that", knobs::PICTURE_LIMIT.name)
+    let (most, knob) = (most_bytes().unwrap_or(USUAL), knobs::PICTURE_LIMIT.name);
+    format!("at most {most} bytes of pixels ({} MiB) are unpacked; {knob} changes that", most >> 20)
 }

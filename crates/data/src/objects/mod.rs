@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use systole_base::knobs::cloud_variable;
+use systole_base::knobs::variable;
 use systole_base::{Error, ErrorKind, Result};
 
 /// A bucket and how it is reached.
@@ -170,10 +170,10 @@ type Store = object_store::Result<Box<dyn ObjectStore>>;
 
 fn google(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store {
     let mut builder = GoogleCloudStorageBuilder::from_env();
-    if let Some(token) = cloud_variable("CLOUDSDK_AUTH_ACCESS_TOKEN") {
+    if let Some(token) = variable("CLOUDSDK_AUTH_ACCESS_TOKEN") {
         builder = builder.with_bearer_token(token);
     }
-    if let Some(host) = cloud_variable("STORAGE_EMULATOR_HOST") {
+    if let Some(host) = variable("STORAGE_EMULATOR_HOST") {
         let url = if host.contains("://") { host } else { format!("http://{host}") };
         builder = builder.with_base_url(url.trim_end_matches('/')).with_skip_signature(true);
     }
@@ -188,7 +188,7 @@ fn google(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store 
 fn amazon(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store {
     let mut builder = AmazonS3Builder::from_env();
     let given = |b: &AmazonS3Builder, key| b.get_config_value(&key).is_some();
-    let is_settled = cloud_variable("AWS_WEB_IDENTITY_TOKEN_FILE").is_some();
+    let is_settled = variable("AWS_WEB_IDENTITY_TOKEN_FILE").is_some();
     for (name, value) in if is_settled { Vec::new() } else { profile() } {
         // `from_env` knows those that stand in the environment, which are stronger.
         let Ok(key) = name.parse::<AmazonS3ConfigKey>() else { continue };
@@ -206,11 +206,11 @@ fn amazon(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store 
 
 /// What `aws configure` wrote down for the profile in use: keys, token and region.
 fn profile() -> Vec<(String, String)> {
-    let profile = cloud_variable("AWS_PROFILE").unwrap_or_else(|| "default".into());
-    let home = cloud_variable("HOME").unwrap_or_default();
+    let profile = variable("AWS_PROFILE").unwrap_or_else(|| "default".into());
+    let home = variable("HOME").unwrap_or_default();
     let files = [
-        (cloud_variable("AWS_SHARED_CREDENTIALS_FILE"), "credentials"),
-        (cloud_variable("AWS_CONFIG_FILE"), "config"),
+        (variable("AWS_SHARED_CREDENTIALS_FILE"), "credentials"),
+        (variable("AWS_CONFIG_FILE"), "config"),
     ];
     let read = |(told, usual): (Option<String>, &str)| {
         let path = told.unwrap_or_else(|| format!("{home}/.aws/{usual}"));
