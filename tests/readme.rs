@@ -1,12 +1,34 @@
 //! What the README says works as printed: every command runs in an empty folder, every Rust block is built and run as
-//! the program of a user's crate outside this workspace.
+//! the program of a user's crate outside this workspace. Both languages say the same, and the pictures are drawn from what the
+//! program printed.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+#[path = "readme/pictures.rs"]
+mod pictures;
+
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// Compares a file with what is generated; with `SYSTOLE_BLESS=1` writes it.
+fn same_or_bless(file: &str, generated: &str) {
+    if std::env::var_os("SYSTOLE_BLESS").is_some_and(|v| v == "1") {
+        std::fs::write(Path::new(ROOT).join(file), generated).expect(file);
+        return;
+    }
+    let written = std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_default();
+    assert!(
+        written == generated,
+        "{file} is not what is generated: SYSTOLE_BLESS=1 cargo test --test readme"
+    );
+}
 
 struct Block {
     language: String,
@@ -15,7 +37,7 @@ struct Block {
 
 /// The fenced code blocks of a Markdown file.
 fn blocks(file: &str) -> Vec<Block> {
-    let text = std::fs::read_to_string(Path::new(ROOT).join(file)).expect(file);
+    let text = read(file);
     let mut found: Vec<Block> = Vec::new();
     let mut open = false;
     for line in text.lines() {
@@ -107,6 +129,114 @@ fn the_readmes_of_both_languages_show_the_same_code() {
     };
     assert_eq!(code("README.md"), code("README.zh-CN.md"));
     assert_eq!(commands("README.md"), commands("README.zh-CN.md"));
+}
+
+/// What a page holds beside its words: what both languages must share.
+#[derive(Default)]
+struct Facts {
+    /// Levels of the headings, in their order.
+    headings: Vec<usize>,
+    /// Rows of each table.
+    tables: Vec<usize>,
+    /// Points of each list.
+    lists: Vec<usize>,
+    numbers: BTreeSet<String>,
+    code: BTreeSet<String>,
+    links: BTreeSet<String>,
+}
+
+impl Facts {
+    fn of(page: &str) -> Facts {
+        let text = read(page);
+        let mut facts = Facts::default();
+        let (mut inside, mut before) = (false, String::new());
+        for line in text.lines() {
+            let fence = line.starts_with("```");
+            inside ^= fence;
+            if !inside && !fence {
+                facts.line(line, &before);
+                before = line.to_string();
+            }
+        }
+        facts
+    }
+
+    fn line(&mut self, line: &str, before: &str) {
+        match line {
+            l if l.starts_with('#') => self.headings.push(l.bytes().take_while(|b| *b == b'#').count()),
+            l if l.starts_with('|') && before.starts_with('|') => {
+                *self.tables.last_mut().expect("a table") += 1
+            }
+            l if l.starts_with('|') => self.tables.push(1),
+            l if l.starts_with("- ") && before.is_empty() => self.lists.push(1),
+            l if l.starts_with("- ") => *self.lists.last_mut().expect("a list") += 1,
+            _ => {}
+        }
+        self.code.extend(line.split('`').skip(1).step_by(2).map(String::from));
+        let links = line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+        let links = links.filter(|l| !["README.md", "README.zh-CN.md"].contains(l));
+        self.links.extend(links.map(String::from));
+        let words: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
+        let of_number = |c: char| c.is_ascii_digit() || ".,-".contains(c);
+        let numbers = words.split(|c| !of_number(c)).map(|n| n.trim_matches(['.', ',', '-']));
+        self.numbers.extend(numbers.filter(|n| !n.is_empty()).map(String::from));
+    }
+}
+
+#[test]
+fn the_readmes_of_both_languages_say_the_same() {
+    let [english, chinese] = ["README.md", "README.zh-CN.md"].map(Facts::of);
+    assert_eq!(english.headings, chinese.headings, "headings");
+    assert_eq!(english.tables, chinese.tables, "rows of tables");
+    assert_eq!(english.lists, chinese.lists, "points of lists");
+    for (what, one, other) in [
+        ("numbers", &english.numbers, &chinese.numbers),
+        ("code", &english.code, &chinese.code),
+        ("links", &english.links, &chinese.links),
+    ] {
+        let apart: Vec<&String> = one.symmetric_difference(other).collect();
+        assert!(apart.is_empty(), "{what} that only one of both pages has: {apart:?}");
+    }
+    assert!(english.numbers.len() > 50 && english.code.len() > 50, "{} numbers", english.numbers.len());
+}
+
+/// The first screen says what is true today, for whom it is, and no more.
+#[test]
+fn the_first_screen_says_what_is_true() {
+    let page = read("README.md");
+    let first: String = page.lines().take(30).collect::<Vec<_>>().join(" ");
+    for part in ["on your CPU today", "nobody has executed them there yet", "Linux, x86-64", "systolic array"]
+    {
+        assert!(first.contains(part), "the first screen does not say `{part}`");
+    }
+    for page in ["README.md", "README.zh-CN.md"] {
+        let text = read(page).to_lowercase();
+        for boast in ["faster than a tpu", "faster than tpu", "比 tpu 快", "比tpu快"] {
+            assert!(!text.contains(boast), "{page}: {boast}");
+        }
+        for mark in ["<!-- headline: keras -->", "docs/pictures/run.svg", "docs/pictures/plan.svg"] {
+            assert!(text.contains(mark), "{page} lacks {mark}");
+        }
+    }
+}
+
+/// What is said of the tutorial's 11 ms is what the plan says.
+#[test]
+fn the_tutorials_step_is_divided_as_the_plan_divides_it() {
+    let output = Command::new(env!("CARGO_BIN_EXE_systole"))
+        .args(["plan", "fashion-mnist", "--targets", "v2-8", "--explain"])
+        .current_dir(scratch("readme-plan"))
+        .output()
+        .expect("the program starts");
+    let plan = succeed("the plan", output).split_whitespace().collect::<Vec<_>>().join(" ");
+    let rest =
+        plan.split_once("printed 11.00 ms a step here: the device needs ").expect("the tutorial's step").1;
+    let device = rest.split_once(" of it").expect("the device's part").0;
+    let host = rest.split_once(", so ").expect("the host's part").1.split(" (").next().expect("a time");
+    for page in ["README.md", "README.zh-CN.md"] {
+        let text = read(page);
+        assert!(text.contains(device) && text.contains(host), "{page}: {device} and {host}");
+    }
 }
 
 #[test]

@@ -230,3 +230,124 @@ fn machines_of_the_measurements_are_described() {
         assert!(Path::new(ROOT).join(&log).is_file(), "{log} is missing: what was measured that day?");
     }
 }
+
+/// The words of the READMEs about ratios.
+struct Words {
+    page: &'static str,
+    heading: &'static str,
+    of: fn(usize) -> String,
+    slower: &'static str,
+    between: &'static str,
+}
+
+const WORDS: [Words; 2] = [
+    Words {
+        page: "README.md",
+        heading: "| machine | float32, all six | without the tutorial's | mixed_bfloat16, all six | without the tutorial's |",
+        of: |n| format!(" (of {n})"),
+        slower: "Slower than the best of them, below 1: ",
+        between: "; ",
+    },
+    Words {
+        page: "README.zh-CN.md",
+        heading: "| 机器 | float32，全部六项 | 不含教程的网络 | mixed_bfloat16，全部六项 | 不含教程的网络 |",
+        of: |n| format!("（共 {n} 项）"),
+        slower: "比最快的对手慢（小于 1）：",
+        between: "；",
+    },
+];
+
+/// The workload that the tutorials train.
+const TUTORIAL: &str = "fashion-cnn";
+const WORKLOADS: usize = 6;
+
+/// Geometric means of the training steps on each machine, with and without the tutorial's network, and what is slower.
+fn ratios(rows: &[&Row], words: &Words) -> String {
+    let ratio = |r: &Row| r["ratio"].parse::<f64>().ok();
+    let mut machines: Vec<(usize, &str)> = Vec::new();
+    for row in rows {
+        let class = CLASSES.iter().position(|c| *c == row["class"]).expect("a class");
+        machines.push((class, row["machine"].as_str()));
+    }
+    machines.sort_unstable();
+    machines.dedup();
+    let mut text = format!("{}\n|---|---|---|---|---|\n", words.heading);
+    for (class, machine) in &machines {
+        let mut cells = Vec::new();
+        for precision in ["float32", "mixed_bfloat16"] {
+            for with in [true, false] {
+                let wanted = |r: &&&Row| {
+                    r["group"] == "training step"
+                        && r["machine"] == *machine
+                        && r["precision"] == precision
+                        && (with || r["workload"] != TUTORIAL)
+                };
+                let logs: Vec<f64> =
+                    rows.iter().filter(wanted).filter_map(|r| ratio(r)).map(f64::ln).collect();
+                let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+                let whole = WORKLOADS - usize::from(!with);
+                let of = if logs.len() == whole { String::new() } else { (words.of)(logs.len()) };
+                cells.push(format!("{mean:.2}{of}"));
+            }
+        }
+        writeln!(text, "| {machine}, `{}` | {} |", CLASSES[*class], cells.join(" | ")).expect("a string");
+    }
+    let mut slower: Vec<String> = Vec::new();
+    for row in rows.iter().filter(|r| ratio(r).is_some_and(|x| x < 1.0)) {
+        let (name, figure) = (
+            format!("`{}` {}", row["workload"], row["precision"]),
+            format!("{} {}", row["machine"], row["ratio"]),
+        );
+        match slower.last_mut() {
+            Some(last) if last.starts_with(&name) => *last += &format!(", {figure}"),
+            _ => slower.push(format!("{name} {figure}")),
+        }
+    }
+    text + "\n" + words.slower + &slower.join(words.between) + "\n"
+}
+
+#[test]
+fn the_readmes_state_todays_ratios_and_name_the_losses() {
+    let rows = measurements();
+    let rows = newest(&rows);
+    for words in &WORDS {
+        let page = read(words.page);
+        let (before, rest) = page.split_once("<!-- ratios -->\n").expect("the mark <!-- ratios -->");
+        let (_, after) = rest.split_once("<!-- end -->").expect("the mark <!-- end -->");
+        let generated = format!("{before}<!-- ratios -->\n{}<!-- end -->{after}", ratios(&rows, words));
+        same_or_bless(words.page, &generated);
+    }
+}
+
+/// What the READMEs say in words of single measurements is what the newest of them say.
+#[test]
+fn figures_in_the_readmes_are_those_of_the_measurements() {
+    let rows = measurements();
+    let rows = newest(&rows);
+    let figure = |workload: &str, machine: &str, column: &str| {
+        let of = |r: &&&Row| {
+            r["workload"] == workload && r["machine"] == machine && !r["precision"].starts_with("mixed")
+        };
+        rows.iter().find(of).unwrap_or_else(|| panic!("{workload} on {machine}"))[column].clone()
+    };
+    let kills = read("docs/guide/reliability.md");
+    let kills = kills.lines().filter(|l| l.contains("SYSTOLE_KILLS=1000")).collect::<String>();
+    for page in ["README.md", "README.zh-CN.md"] {
+        let text = read(page);
+        let said = [
+            (format!("{} ms", figure(TUTORIAL, "F", "ours")), "a step of ours"),
+            (format!("{} ms", figure(TUTORIAL, "F", "theirs")), "a step of Keras"),
+            (format!("{} s", figure("clean release build", "F", "ours")), "the build on F"),
+            (format!("{} s", figure("clean release build", "C", "ours")), "the build on C"),
+        ];
+        for (figure, what) in said {
+            assert!(text.contains(&figure), "{page} does not say {figure}: {what}");
+        }
+        for number in ["1,005", "102"] {
+            assert!(
+                kills.contains(&format!("| {number} |")) && text.contains(number),
+                "{page}: {number} kills"
+            );
+        }
+    }
+}
