@@ -220,6 +220,26 @@ fn the_first_screen_says_what_is_true() {
     }
 }
 
+/// Every preset and every layer has its place, in both languages.
+#[test]
+fn presets_and_layers_are_listed() {
+    // These three are what `train FOLDER`, `train RECORDS` and `train TABLE` begin with.
+    let begun = ["folder", "tfrecord", "table"];
+    for page in ["README.md", "README.zh-CN.md"] {
+        let text = read(page);
+        for preset in systole::config::PRESETS.iter().filter(|p| !begun.contains(p)) {
+            assert!(
+                text.lines().any(|l| l.starts_with('|') && l.contains(&format!("`{preset}`"))),
+                "{page}: {preset}"
+            );
+        }
+        let words: BTreeSet<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+        for layer in systole::nn::layers::LAYER_NAMES {
+            assert!(words.contains(layer), "{page} does not list the layer {layer}");
+        }
+    }
+}
+
 /// What is said of the tutorial's 11 ms is what the plan says.
 #[test]
 fn the_tutorials_step_is_divided_as_the_plan_divides_it() {

@@ -28,7 +28,7 @@ fn svg(width: usize, height: usize, title: &str, body: &str) -> String {
 }
 
 /// Columns of the screen that is drawn: longer lines go on below, as in a terminal.
-const COLUMNS: usize = 104;
+const COLUMNS: usize = 112;
 
 fn folded(text: &str) -> String {
     let fold = |line: &str| -> String {
@@ -63,10 +63,11 @@ fn screen(title: &str, text: &str) -> String {
     let height = text.lines().count() * leading + 2 * margin;
     let mut body = format!(
         "<style>text{{font:12px {MONO};fill:#d6deeb;white-space:pre}}.c{{fill:#fff;font-weight:700}}.e{{fill:#7fdbca}}\
-         .t{{fill:#addb67}}</style>\n<rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#0b2239\"/>\n"
+         .t{{fill:#addb67}}.r{{fill:#8796a8}}</style>\n<rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#0b2239\"/>\n"
     );
     for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.is_empty()) {
         let class = match line {
+            l if l.starts_with("# ") => " class=\"r\"",
             l if l.starts_with("$ ") => " class=\"c\"",
             l if l.starts_with("Epoch ") => " class=\"e\"",
             l if l.starts_with("Test: ") || l.starts_with("Best: ") => " class=\"t\"",
@@ -84,11 +85,11 @@ fn screen(title: &str, text: &str) -> String {
     svg(width, height, title, &body)
 }
 
-/// The screen of the recorded run, without what is told about it.
+/// What is told about the recorded run, and its screen.
 fn recorded() -> (String, String) {
     let text = read(RUN);
-    let (about, screen) = text.split_once('\n').expect("a line about the run");
-    (about.trim_start_matches("# ").to_string(), screen.trim_end().to_string())
+    let about = text.lines().next().expect("a line about the run").trim_start_matches("# ");
+    (about.to_string(), text.trim_end().to_string())
 }
 
 #[test]
@@ -109,9 +110,12 @@ fn the_picture_of_a_run_is_the_run_that_was_recorded() {
 fn the_recorded_run_has_the_lines_of_a_run_of_today() {
     let dir = scratch("readme-run");
     let small = ["--set=layers.0.filters=2", "--epochs=1", "--steps-per-epoch=2", "--batch-size=16"];
+    // As the last epoch of the recorded run: with validation.
+    let validated = ["--set=fit.validation_freq=1", "--set=data.test_samples=50"];
     let output = Command::new(env!("CARGO_BIN_EXE_systole"))
         .args(["train", "glyphs"])
         .args(small)
+        .args(validated)
         .env("SYSTOLE_CACHE", dir.join("cache"))
         .current_dir(&dir)
         .output()
@@ -119,7 +123,7 @@ fn the_recorded_run_has_the_lines_of_a_run_of_today() {
     let today = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_string();
     let words = |text: &str| -> Vec<String> {
-        let lines = text.lines().filter(|l| !l.starts_with([' ', '$'])).map(first);
+        let lines = text.lines().filter(|l| !l.starts_with([' ', '$', '#'])).map(first);
         lines.filter(|w| !w.is_empty() && w != "Note:").collect()
     };
     let (_, text) = recorded();
