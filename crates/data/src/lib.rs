@@ -53,7 +53,7 @@ pub use pipeline::{
 };
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use source::images::{ImageFolder, decode_image};
-pub use source::lines::{Column, Csv};
+pub use source::lines::{Column, Csv, Written};
 pub use source::table::{ColumnKind, Table, TableColumn};
 pub use source::tfrecord::TfRecord;
 pub use stage::batch::Share;

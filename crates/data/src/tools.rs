@@ -11,6 +11,7 @@ use crate::pipeline::{IteratorState, Options, Report, Watch, stages_of};
 use crate::sample::ElementSpec;
 use crate::source::arrays::{Rows, rows_of_npz};
 use crate::source::files::glob;
+use crate::source::lines::Written;
 use crate::source::table::Table;
 use crate::sync::lock;
 use crate::{Cardinality, Dataset, HostArray, ImageFolder, Position, Sample};
@@ -102,6 +103,14 @@ pub fn files_of(place: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// When there are none, or they cannot be read.
 pub fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened> {
+    open_written(files, features, Written::default())
+}
+
+/// [`open_files`] where tables are `written` in a way that they do not tell.
+///
+/// # Errors
+/// When there are none, or they cannot be read.
+pub fn open_written(files: Vec<PathBuf>, features: Option<Features>, written: Written) -> Result<Opened> {
     let Some(first) = files.first() else {
         return Err(Error::new(ErrorKind::Io, "there are no files to read"));
     };
@@ -123,8 +132,10 @@ pub fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Ope
         }
         _ if ends(&[".tar", ".tgz"]) => opened("WebDataset", Dataset::webdataset(files.clone())),
         _ if ends(&[".csv", ".tsv"]) => {
-            let table = Arc::new(Table::read(&files)?);
-            Ok(Opened { table: Some(table.clone()), ..opened("CSV", table.dataset())? })
+            let table = Arc::new(Table::read_written(&files, written)?);
+            let by_mark = |e| format!("{} is read as {e}, which its first bytes tell", first.display());
+            let notes = table.marked.map(by_mark).into_iter().collect();
+            Ok(Opened { table: Some(table.clone()), notes, ..opened("CSV", table.dataset())? })
         }
         _ if ends(&["-ubyte", ".idx"]) || start.starts_with(&[0, 0, 8]) => {
             let name = first.display().to_string();

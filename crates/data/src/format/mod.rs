@@ -3,6 +3,7 @@
 mod bmp;
 pub mod cifar;
 pub mod csv;
+pub mod encoding;
 pub mod example;
 mod exif;
 pub mod idx;

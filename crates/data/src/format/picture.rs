@@ -77,14 +77,21 @@ pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
     let mut bytes = Vec::new();
     let read = Input::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
     read.map_err(|e| Error::io("cannot read", path, e))?;
-    let name = path.display().to_string();
-    let [height, width, channels] = match is_picture(&bytes) {
-        true if is_jpeg(&bytes) => jpeg::size(&name, &bytes)?,
-        true if bmp::is_bmp(&bytes) => bmp::size(&name, &bytes)?,
-        true => png::size(&name, &bytes)?,
-        false => return Err(not_read(&name, &bytes)),
+    size_of_bytes(&path.display().to_string(), &bytes)
+}
+
+/// [`size`] of a picture in memory.
+///
+/// # Errors
+/// As [`size`].
+pub fn size_of_bytes(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
+    let [height, width, channels] = match is_picture(bytes) {
+        true if is_jpeg(bytes) => jpeg::size(name, bytes)?,
+        true if bmp::is_bmp(bytes) => bmp::size(name, bytes)?,
+        true => png::size(name, bytes)?,
+        false => return Err(not_read(name, bytes)),
     };
-    let lies = exif::orientation(&bytes) >= 5;
+    let lies = exif::orientation(bytes) >= 5;
     Ok(if lies { [width, height, channels] } else { [height, width, channels] })
 }
 

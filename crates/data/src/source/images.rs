@@ -69,6 +69,23 @@ impl ImageFolder {
         Ok(found)
     }
 
+    /// All pictures below a folder, whatever folders they lie in, as one class without a name.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn flat(dir: impl AsRef<Path>) -> Result<ImageFolder> {
+        let dir = dir.as_ref();
+        let here = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
+        let (mut pictures, mut left_out) = (Vec::new(), Vec::new());
+        collect(dir, &here, 0, &mut pictures, &mut left_out)?;
+        Ok(ImageFolder {
+            classes: vec![String::new()],
+            pictures: Arc::new(pictures),
+            left_out,
+            empty: Vec::new(),
+        })
+    }
+
     /// `image: ui8[H, W, C], label: i32[]`, each picture read and decoded when it is asked for. Sizes and channels are
     /// those of the files: make them equal with a map (to_rgb, resize) before batching.
     pub fn dataset(&self) -> Dataset {
@@ -118,7 +135,7 @@ fn collect(
     pictures: &mut Vec<(PathBuf, i32)>,
     left_out: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    for Entry { path, is_dir, is_link, .. } in entries(dir)? {
+    for Entry { path, is_dir, is_link, .. } in entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND) {
         if is_dir {
             let is_here = || std::fs::canonicalize(&path).is_ok_and(|to| to.starts_with(class));
             if !is_link || !(is_here() || leads_back(&path)) {

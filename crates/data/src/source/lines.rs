@@ -1,6 +1,7 @@
 //! Text files by lines (`text_lines`), and CSV files by records.
 
 use crate::format::csv;
+use crate::format::encoding::{Encoding, from_utf16, not_utf8};
 use crate::input::Input;
 use crate::pipeline::{self, Cardinality, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
@@ -86,6 +87,18 @@ pub(super) struct Dialect {
     pub decimal_comma: bool,
     /// `NA` and its like are empty, and blanks around a cell do not count.
     pub loose: bool,
+    /// What the text is where no mark at its start says so.
+    pub encoding: Option<Encoding>,
+}
+
+/// How a table is written, where it does not tell itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// What its text is; none: UTF-8, or UTF-16 where a mark at its start says so.
+    pub encoding: Option<Encoding>,
+    /// Whether numbers have a comma where English has a point; none: where fields are parted otherwise and no number has a
+    /// point.
+    pub decimal_comma: Option<bool>,
 }
 
 fn paths<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Arc<Vec<PathBuf>> {
@@ -141,6 +154,10 @@ pub(super) struct TextFile {
     begins: u64,
     /// The byte at the end of a line: old Macs have a carriage return alone.
     end: u8,
+    /// What the bytes of a record are; UTF-16 is decoded when the file is opened.
+    encoding: Encoding,
+    /// The encoding that the file's first bytes tell.
+    marked: Option<Encoding>,
     /// For each column its place in a record.
     places: Vec<usize>,
     /// How many fields a record has; 0: none was read yet.
@@ -176,8 +193,11 @@ impl Reading {
             return Ok(true);
         }
         let Some(path) = self.files.get(self.at) else { return Ok(false) };
-        let is_table = matches!(self.shape, Shape::Csv(..));
-        let opened = TextFile::open(path, is_table).and_then(|mut file| {
+        let table = match &self.shape {
+            Shape::Csv(_, dialect) => Some(dialect.encoding),
+            Shape::Lines => None,
+        };
+        let opened = TextFile::open(path, table).and_then(|mut file| {
             file.find_columns(&self.shape)?;
             Ok(file)
         });
@@ -238,8 +258,9 @@ impl pipeline::Cursor for Reading {
 }
 
 impl TextFile {
-    /// A table may be UTF-16 and may have the line ends of old Macs; lines of text are read as they are.
-    pub(super) fn open(path: &PathBuf, is_table: bool) -> Result<TextFile> {
+    /// A table may be of another encoding, `table`, and may have the line ends of old Macs; lines of text (none) are read
+    /// as they are.
+    pub(super) fn open(path: &PathBuf, table: Option<Option<Encoding>>) -> Result<TextFile> {
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the text file");
         let mut file = Input::open(path).map_err(wrong)?;
         let mut start = [0; 2];
@@ -247,9 +268,19 @@ impl TextFile {
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
         let mut input: Box<dyn Forward> = match &start[..n] {
             [0x1f, 0x8b] => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
-            [0xff, 0xfe] | [0xfe, 0xff] if is_table => Box::new(Cursor::new(utf16(path, file)?)),
             _ => Box::new(BufReader::with_capacity(1 << 16, file)),
         };
+        let marked = match table {
+            Some(_) => Encoding::of_mark(input.fill_buf().map_err(wrong)?),
+            None => None,
+        };
+        let (is_table, encoding) = (table.is_some(), marked.or(table.flatten()).unwrap_or(Encoding::Utf8));
+        if encoding.is_wide() {
+            let mut bytes = Vec::new();
+            input.read_to_end(&mut bytes).map_err(wrong)?;
+            let text = from_utf16(&path.display().to_string(), &bytes, encoding)?;
+            input = Box::new(Cursor::new(text.into_bytes()));
+        }
         let ahead: &[u8] = if is_table { input.fill_buf().map_err(wrong)? } else { &[] };
         let end = if ahead.contains(&b'\r') && !ahead.contains(&b'\n') { b'\r' } else { b'\n' };
         let mark = if ahead.starts_with("\u{feff}".as_bytes()) { 3 } else { 0 };
@@ -262,6 +293,8 @@ impl TextFile {
             lines: 0,
             begins: 0,
             end,
+            encoding,
+            marked,
             places: Vec::new(),
             width: 0,
         })
@@ -283,6 +316,11 @@ impl TextFile {
             return Err(Error::new(ErrorKind::Data, "a line without an end").at(self.place()));
         }
         Ok(n > 0)
+    }
+
+    /// The encoding that the file's first bytes tell.
+    pub(super) fn marked(&self) -> Option<Encoding> {
+        self.marked
     }
 
     /// Where the next record begins.
@@ -313,8 +351,8 @@ impl TextFile {
             return Ok(None);
         }
         loop {
-            let text = std::str::from_utf8(&bytes).map_err(|e| self.not_utf8(&bytes, e))?;
-            match csv::record(text, separator) {
+            let text = self.encoding.text(&bytes).map_err(|e| self.not_utf8(&bytes, e))?;
+            match csv::record(&text, separator) {
                 Some((fields, _)) => return Ok(Some(fields)),
                 None if more => more = self.line(&mut bytes)?,
                 None => {
@@ -327,11 +365,12 @@ impl TextFile {
     }
 
     fn not_utf8(&self, bytes: &[u8], e: std::str::Utf8Error) -> Error {
-        let rest = &bytes[e.valid_up_to()..];
-        Error::new(ErrorKind::Data, "this is no UTF-8 text")
-            .at(self.place())
-            .because(format!("there is the byte {:#04x} behind {:?}", rest[0], tail(bytes, e.valid_up_to())))
-            .hint("save the file as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv")
+        let first = self.offset - bytes.len() as u64;
+        not_utf8(bytes, e.valid_up_to()).at(format!(
+            "{}, byte {}",
+            self.place(),
+            first + e.valid_up_to() as u64
+        ))
     }
 
     /// The next record for `shape`'s columns, as many fields as the header has.
@@ -406,30 +445,6 @@ impl TextFile {
         let origin = Origin { source: self.name.clone(), index: self.record };
         self.record += 1;
         Ok(Some(sample.map(|fields| Sample::from_parts(fields, Some(origin)))))
-    }
-}
-
-/// The last characters before a place, for messages.
-fn tail(bytes: &[u8], at: usize) -> String {
-    let text = std::str::from_utf8(&bytes[..at]).unwrap_or_default();
-    text.chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect()
-}
-
-/// A file of UTF-16, which its first two bytes tell, as UTF-8.
-fn utf16(path: &PathBuf, mut file: Input) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|e| Error::io("cannot read", path, e))?;
-    let (units, rest) = bytes.as_chunks::<2>();
-    let is_big = bytes.starts_with(&[0xfe, 0xff]);
-    let units =
-        units.iter().skip(1).map(|&u| if is_big { u16::from_be_bytes(u) } else { u16::from_le_bytes(u) });
-    let text: Result<String, _> = char::decode_utf16(units).collect();
-    match (text, rest) {
-        (Ok(text), []) => Ok(text.into_bytes()),
-        _ => Err(Error::new(ErrorKind::Data, "this is no whole UTF-16 text")
-            .at(path.display().to_string())
-            .because("it begins with the mark of UTF-16 and is damaged or cut")
-            .hint("save it again as UTF-8")),
     }
 }
 

@@ -1,8 +1,9 @@
 //! What a table in CSV files holds, told by reading it once: how it is written, and each column's kind, gaps, median and
 //! texts. Not how the rows are read while training, which is [`Dataset::csv`]'s.
 
-use super::lines::{Dialect, TextFile};
+use super::lines::{Dialect, TextFile, Written};
 use crate::format::csv;
+use crate::format::encoding::Encoding;
 use crate::{Column, Csv, Dataset};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -126,6 +127,8 @@ pub struct Table {
     pub separator: char,
     /// Whether the first record names the columns.
     pub has_header: bool,
+    /// The encoding that its first bytes tell, where it is not UTF-8.
+    pub marked: Option<Encoding>,
     dialect: Dialect,
 }
 
@@ -136,6 +139,15 @@ impl Table {
     /// # Errors
     /// When a file cannot be read, or is no text.
     pub fn read(files: &[PathBuf]) -> Result<Table> {
+        Table::read_written(files, Written::default())
+    }
+
+    /// [`Table::read`] of files that do not tell how they are written.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or is no text.
+    pub fn read_written(files: &[PathBuf], written: Written) -> Result<Table> {
+        let encoding = written.encoding;
         let Some(first) = files.first() else {
             return Ok(Table {
                 files: Vec::new(),
@@ -143,14 +155,16 @@ impl Table {
                 rows: 0,
                 separator: ',',
                 has_header: true,
+                marked: None,
                 dialect: Dialect::default(),
             });
         };
-        let separator = separator_of(first);
-        let has_header = begins_with_names(first, separator)?;
+        let separator = separator_of(first, encoding);
+        let has_header = begins_with_names(first, separator, encoding)?;
+        let marked = TextFile::open(first, Some(encoding))?.marked();
         let (mut columns, mut bytes): (Vec<Seen>, u64) = (Vec::new(), 0);
         for path in files {
-            let mut file = TextFile::open(path, true)?;
+            let mut file = TextFile::open(path, Some(encoding))?;
             let names = if has_header { file.header(separator)?.unwrap_or_default() } else { Vec::new() };
             let mut places: Vec<usize> = Vec::new();
             while let Some(record) = file.whole_record(separator)? {
@@ -175,13 +189,19 @@ impl Table {
             }
             bytes += file.offset();
         }
-        Ok(Table::of(files, columns, separator, has_header))
+        Ok(Table { marked, ..Table::of(files, columns, (separator, has_header), written) })
     }
 
-    fn of(files: &[PathBuf], columns: Vec<Seen>, separator: char, has_header: bool) -> Table {
+    fn of(
+        files: &[PathBuf],
+        columns: Vec<Seen>,
+        (separator, has_header): (char, bool),
+        written: Written,
+    ) -> Table {
         // A comma is one of numbers where fields are parted otherwise and no number has a point.
         let commas = columns.iter().any(|c| c.commas > 0);
-        let decimal_comma = separator != ',' && commas && !columns.iter().any(|c| c.has_points);
+        let guessed = separator != ',' && commas && !columns.iter().any(|c| c.has_points);
+        let decimal_comma = written.decimal_comma.unwrap_or(guessed);
         let rows = columns.iter().map(|c| c.rows).max().unwrap_or(0);
         Table {
             files: files.to_vec(),
@@ -189,7 +209,8 @@ impl Table {
             rows,
             separator,
             has_header,
-            dialect: Dialect { decimal_comma, loose: true },
+            marked: None,
+            dialect: Dialect { decimal_comma, loose: true, encoding: written.encoding },
         }
     }
 
@@ -197,13 +218,18 @@ impl Table {
     ///
     /// # Errors
     /// When it cannot be read, or is no text.
-    pub fn names_of(path: &PathBuf) -> Result<Vec<String>> {
-        let separator = separator_of(path);
-        let names = TextFile::open(path, true)?.header(separator)?.unwrap_or_default();
-        Ok(match begins_with_names(path, separator)? {
+    pub fn names_of(path: &PathBuf, encoding: Option<Encoding>) -> Result<Vec<String>> {
+        let separator = separator_of(path, encoding);
+        let names = TextFile::open(path, Some(encoding))?.header(separator)?.unwrap_or_default();
+        Ok(match begins_with_names(path, separator, encoding)? {
             true => names,
             false => (0..names.len()).map(|i| i.to_string()).collect(),
         })
+    }
+
+    /// Whether numbers have a comma where English has a point.
+    pub fn has_decimal_comma(&self) -> bool {
+        self.dialect.decimal_comma
     }
 
     /// The column of a name.
@@ -234,12 +260,12 @@ impl Table {
 }
 
 /// The separator by which the first records have equally many fields, more than one.
-fn separator_of(path: &PathBuf) -> char {
+fn separator_of(path: &PathBuf, encoding: Option<Encoding>) -> char {
     if path.to_string_lossy().to_lowercase().contains(".tsv") {
         return '\t';
     }
     let widths = |separator: char| -> Vec<usize> {
-        let Ok(mut file) = TextFile::open(path, true) else { return Vec::new() };
+        let Ok(mut file) = TextFile::open(path, Some(encoding)) else { return Vec::new() };
         let records = std::iter::from_fn(|| file.fields(separator).ok().flatten());
         records.take(LOOKED_AT).map(|r| r.len()).collect()
     };
@@ -252,8 +278,8 @@ fn separator_of(path: &PathBuf) -> char {
 }
 
 /// Whether the first record holds names, rather than a row of numbers.
-fn begins_with_names(path: &PathBuf, separator: char) -> Result<bool> {
-    let Some(fields) = TextFile::open(path, true)?.fields(separator)? else { return Ok(true) };
+fn begins_with_names(path: &PathBuf, separator: char, encoding: Option<Encoding>) -> Result<bool> {
+    let Some(fields) = TextFile::open(path, Some(encoding))?.fields(separator)? else { return Ok(true) };
     let is_number = |f: &String| f.trim().parse::<f64>().is_ok() || csv::comma_number(f).is_some();
     let is_value = |f: &String| is_number(f) || csv::is_missing(f);
     Ok(!(fields.iter().any(is_number) && fields.iter().all(is_value)))
