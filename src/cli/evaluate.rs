@@ -4,12 +4,14 @@ use super::common::{Common, DataArgs};
 use super::confusion::Confusion;
 use super::known::{check_samples, check_tokens, set_columns, with_its_classes};
 use super::outcome::{Failure, Outcome, Run};
+use super::own_data::OwnData;
 use super::report::one;
 use super::run_folder::{self, Record};
 use super::screen::{Screen, counted, values};
-use super::target::config_of;
-use super::training::load_data;
+use super::target::{config_of, set_all};
+use super::training::{call_as_asked, load_data};
 use crate::config::{Config, Data, Draft, fraction};
+use crate::progress::called;
 use clap::Args;
 use serde_json::{Map, json};
 use std::path::Path;
@@ -21,6 +23,10 @@ use systole_nn::Model;
 pub(crate) struct EvaluateArgs {
     /// A model file, or the folder of a run: its best model
     model: String,
+    /// A folder of pictures by class, a file or folder of records, or a text: all of it, or its part for testing [default:
+    /// what was kept for testing in training]
+    #[arg(value_name = "DATA", conflicts_with_all = ["dataset", "data_dir"])]
+    source: Option<String>,
     #[command(flatten)]
     data: DataArgs,
     /// fashion-mnist, mnist, glyphs, cifar10, folder, records [default: the one it was trained on]
@@ -32,6 +38,9 @@ pub(crate) struct EvaluateArgs {
     /// Pixels, 0 to 255, are multiplied by this [default: as in training]
     #[arg(long, value_name = "X")]
     scale: Option<String>,
+    /// Set any key of the model's TOML, such as data.records.encoding=latin1
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
 }
 
 impl Run for EvaluateArgs {
@@ -52,7 +61,8 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     let logs = model.evaluate(&config.test_pipeline(&data))?;
     let seconds = began.elapsed().as_secs_f64();
     let samples = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
-    let shown = values(&logs, |n| Some(n.to_string()));
+    call_as_asked(&model, &config);
+    let shown = values(&logs, |n| Some(called(n)));
     screen.line(format!(
         "{file}: {shown} on {} of {}",
         counted(samples as u64, &format!("test {}", one(data.elements))),
@@ -79,7 +89,9 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
 /// The configuration in the model file, or the named data set's preset, with the arguments applied.
 fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Failure> {
     let known = config_of(model, file)?;
+    let own = args.source.as_deref().map(|name| own_data(name).map(|own| (name, own))).transpose()?;
     let mut draft = match (&known, &args.dataset) {
+        (None, None) if own.is_some() => Draft::preset("folder")?,
         (Some(config), _) => Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?,
         (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
         (None, None) => {
@@ -102,7 +114,9 @@ fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Fail
     }
     // A model file does not say where its data lay; the run does.
     let run = Record::read(Path::new(&args.model))?.map(|run| run.config.data).filter(Data::is_own);
-    if let Some(dir) = run.and_then(|data| data.dir).filter(|_| !other_data) {
+    if let Some((name, own)) = &own {
+        own.set(&mut draft, name, known.as_ref(), model);
+    } else if let Some(dir) = run.and_then(|data| data.dir).filter(|_| !other_data) {
         draft.set_text(&args.model, "data.dir", &dir.display().to_string());
     }
     if let Some(dir) = &args.data.data_dir {
@@ -116,5 +130,21 @@ fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Fail
         let value = fraction(scale).map_err(|e| Failure::usage(e.at(flag.clone())))?;
         draft.set(flag, "data.scale", &format!("{value:?}"));
     }
-    Ok(draft.finish()?)
+    set_all(&mut draft, &args.sets)?;
+    let mut config = draft.finish()?;
+    if own.is_some() {
+        // Nothing of it is needed for training.
+        config.data.validation_split = Some(1.0);
+    }
+    Ok(config)
+}
+
+fn own_data(name: &str) -> Result<OwnData, Failure> {
+    OwnData::of(name)?.ok_or_else(|| {
+        let e = Error::new(ErrorKind::Config, format!("{name} is nothing to evaluate on"));
+        Failure::usage(e.hint(
+            "name a folder with one folder of pictures for each class, a file of records (.csv, .npz, .tfrecord, .tar) or a \
+             text (.txt); --dataset names a published data set",
+        ))
+    })
 }

@@ -70,7 +70,10 @@ pub(crate) fn check_tokens(model: &Model, data: &TrainingData) -> Result<()> {
 /// Has records read by the names of the columns that the model learnt from, whatever their order is now.
 pub(crate) fn set_columns(draft: &mut Draft, config: &Config, model: &Model, path: &str) {
     let told = config.data.records.as_ref().is_some_and(|records| !records.inputs.is_empty());
-    if let Some(fields) = model.notes.get("fields").filter(|_| config.data.dataset == "records" && !told) {
+    // A picture is one, whatever the field is called that it comes in.
+    let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map(|t| t.rank());
+    let is_wanted = config.data.dataset == "records" && !told && takes == Some(1);
+    if let Some(fields) = model.notes.get("fields").filter(|_| is_wanted) {
         draft.set(path, "data.records.inputs", fields);
     }
 }

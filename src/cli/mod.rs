@@ -17,6 +17,7 @@ mod knobs;
 mod known;
 mod ops;
 mod outcome;
+mod own_data;
 mod plan;
 mod plugins;
 mod predict;
@@ -54,7 +55,12 @@ const EXIT_CODES: &str = "Exit codes: 0 done; 1 failure; 2 wrong usage; 130 inte
     Environment: `systole knobs` lists the variables.";
 
 #[derive(Parser)]
-#[command(name = "systole", version, about = "Train deep-learning models on CPU, GPU and TPU", after_help = EXIT_CODES)]
+#[command(
+    name = "systole",
+    version,
+    about = "Train deep-learning models on the CPU; compile and plan them for TPUs and GPUs",
+    after_help = EXIT_CODES
+)]
 #[command(arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
@@ -63,11 +69,16 @@ struct Cli {
     common: Common,
 }
 
+/// Every command with its options: what `--help` shows and the guide to the command line is made of.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Runs the program on the process's arguments.
 pub fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|e| {
         let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
-        suggest::with_suggestion(e, Cli::command(), &args).exit()
+        suggest::with_suggestion(e, command(), &args).exit()
     });
     plugins::quieten(&cli.common);
     let left_out = plugins::what_was_left_out(&cli.common);
@@ -116,13 +127,16 @@ fn start(common: &Common) -> Result<(), Failure> {
         }
     }
     plugins::set_options(common).map_err(Failure::usage)?;
-    let asked = common.verbose.max(if common.profile { 2 } else { 0 });
+    if let Some(what) = common.profile {
+        variables::override_value(variables::PROFILE, what.name());
+    }
+    let asked = common.verbose.max(if common.profile.is_some() { 2 } else { 0 });
     let level = variables::LOG.get_usize().max(asked.into());
     if level > 0 {
         systole_runtime::event::install(level, screen::log_event);
     }
     crate::register();
-    Ok(())
+    plugins::check_device(common).map_err(Failure::usage)
 }
 
 fn defect(panic: &(dyn Any + Send)) -> Error {

@@ -6,7 +6,7 @@ use super::run_folder::{self, Record, Resume, SaveArgs};
 use super::screen::Screen;
 use super::training::{Folder, Start, announce_data, load_data, train};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind};
 use systole_nn::Model;
@@ -26,11 +26,20 @@ impl Run for ResumeArgs {
     }
 }
 
+/// What to name in place of something that holds no run: the run that a file belongs to, where it does.
+fn run_of(named: &Path) -> String {
+    let folder = named.parent().filter(|f| named.is_file() && Record::read(f).is_ok_and(|r| r.is_some()));
+    match folder {
+        Some(folder) => format!("name the run's folder: resume {}", folder.display()),
+        None => "name the folder of a run, such as runs/PRESET".into(),
+    }
+}
+
 fn resume(args: ResumeArgs, screen: &Screen) -> Outcome {
     let began = Instant::now();
     let Some(record) = Record::read(&args.folder)? else {
         let e = Error::new(ErrorKind::Io, format!("{} holds no run", args.folder.display()));
-        return Err(e.hint("name the folder that `systole train` wrote to: --out, or runs/PRESET").into());
+        return Err(e.hint(run_of(&args.folder)).into());
     };
     let data = load_data(&record.config, screen)?;
     announce_data(&data, &record.reason, screen);

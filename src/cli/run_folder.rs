@@ -141,9 +141,7 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
                 true => e
                     .because("its run was stopped before it saved one")
                     .hint(format!("go on with it: resume {name}")),
-                false => e.hint(
-                    "name a model file, or the folder that `systole train` wrote to: --out, or runs/PRESET",
-                ),
+                false => e.hint("name a model file, or the folder of a run, such as runs/PRESET"),
             })
         }
     }

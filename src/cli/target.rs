@@ -1,5 +1,6 @@
 //! What a command works on: a model file, a preset, a TOML file, or a folder of pictures.
 
+use super::outcome::Failure;
 use crate::config::{Config, Draft, PRESETS};
 use std::path::{Path, PathBuf};
 use systole_data::input::{absolute, entries, is_file, is_remote};
@@ -95,4 +96,38 @@ fn beside(path: &Path) -> Option<PathBuf> {
 pub(crate) fn config_of(model: &Model, path: &str) -> Result<Option<Config>> {
     let Some(text) = model.notes.get("config") else { return Ok(None) };
     Config::parse(text, &format!("the configuration kept in {path}")).map(Some)
+}
+
+/// The settings of `--set KEY=VALUE`, on top of a configuration.
+pub(crate) fn set_all(draft: &mut Draft, sets: &[String]) -> Result<(), Failure> {
+    for set in sets {
+        let Some((key, value)) = set.split_once('=') else {
+            let e = Error::new(ErrorKind::Config, format!("--set {set} has no `=`"));
+            return Err(Failure::usage(
+                e.hint("write it as --set key=value, for example --set data.scale=1/255"),
+            ));
+        };
+        draft.set(format!("--set {set}"), key.trim(), value.trim());
+    }
+    Ok(())
+}
+
+/// The configuration of a model, with the settings of `--set`.
+pub(crate) fn with_settings(
+    config: Option<Config>,
+    sets: &[String],
+    path: &str,
+) -> Result<Option<Config>, Failure> {
+    match (config, sets) {
+        (config, []) => Ok(config),
+        (Some(config), sets) => {
+            let mut draft = Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
+            set_all(&mut draft, sets)?;
+            Ok(Some(draft.finish()?))
+        }
+        (None, _) => {
+            let e = Error::new(ErrorKind::Config, format!("{path} does not say how it was trained"));
+            Err(Failure::usage(e.hint("leave --set out: there is no configuration that it could change")))
+        }
+    }
 }

@@ -3,9 +3,10 @@
 use super::common::{Common, DataArgs};
 use super::known::set_columns;
 use super::outcome::{Failure, Outcome, Run};
-use super::run_folder::{Record, Resume, SaveArgs};
+use super::own_data::beside_model;
+use super::run_folder::{Record, Resume, SaveArgs, model_file};
 use super::screen::Screen;
-use super::target::{Target, config_of};
+use super::target::{Target, config_of, set_all};
 use super::training::{Folder, Start, announce_data, load_data, train};
 use crate::config::{Config, Draft};
 use crate::datasets::{
@@ -65,7 +66,7 @@ pub(crate) struct TrainArgs {
     /// Set any key of the TOML: data.scale=1/255, layers.0.filters=48, optimizer.type=sgd; `none` takes it out
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Continue from a saved model: its weights, optimizer state and step
+    /// Continue from a saved model: its weights, optimizer state and step; of a run's folder from its best model
     #[arg(long, value_name = "MODEL")]
     from: Option<String>,
     /// Print the configuration with all arguments applied as TOML, and train nothing
@@ -86,8 +87,9 @@ impl Run for TrainArgs {
     }
 }
 
-fn run(args: TrainArgs, screen: &Screen) -> Outcome {
+fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
     let began = Instant::now();
+    args.from = args.from.as_deref().map(model_file).transpose()?;
     let earlier = args.from.as_ref().map(Model::load).transpose()?;
     let draft = args.draft(earlier.as_ref())?;
     if args.print_config {
@@ -117,7 +119,7 @@ impl TrainArgs {
     /// The configuration to start from.
     fn draft(&self, earlier: Option<&Model>) -> Result<Draft, Failure> {
         if let (Some(name), Some(model), Some(path)) = (&self.target, earlier, &self.from)
-            && let Some(draft) = own_data_beside(name, model, path)?
+            && let Some(draft) = beside_model(name, model, path, config_of(model, path)?)?
         {
             return Ok(draft);
         }
@@ -189,15 +191,7 @@ impl TrainArgs {
         if let Some(mesh) = &self.mesh {
             draft.set_text(format!("--mesh {mesh}"), "strategy.mesh", mesh);
         }
-        for set in &self.sets {
-            let Some((key, value)) = set.split_once('=') else {
-                let e = Error::new(ErrorKind::Config, format!("--set {set} has no `=`"));
-                return Err(Failure::usage(
-                    e.hint("write it as --set key=value, for example --set data.scale=1/255"),
-                ));
-            };
-            draft.set(format!("--set {set}"), key.trim(), value.trim());
-        }
+        set_all(&mut draft, &self.sets)?;
         Ok(draft)
     }
 
@@ -268,33 +262,6 @@ fn file_draft(file: &Path, asked: RecordOptions) -> Result<Draft, Failure> {
     let whole = systole_data::input::absolute(file)?;
     let name = whole.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
     records_draft(whole.parent().unwrap_or(Path::new("/")), Some(&name), asked)
-}
-
-/// The configuration of a saved model, for data of one's own that are named beside it; `None` where it is not that.
-fn own_data_beside(name: &str, model: &Model, path: &str) -> Result<Option<Draft>, Failure> {
-    let (place, is_file) = match Target::of(name).map_err(Failure::usage)? {
-        Target::Folder(folder) => (folder, false),
-        Target::Model(file) if is_of_records(&file) => {
-            (systole_data::input::absolute(Path::new(&file))?, true)
-        }
-        _ => return Ok(None),
-    };
-    let Some(config) = config_of(model, path)?.filter(|config| config.data.is_own()) else { return Ok(None) };
-    let mut draft = Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
-    set_columns(&mut draft, &config, model, path);
-    let dir = if is_file { place.parent().unwrap_or(Path::new("/")) } else { &place };
-    draft.set_text(name, "data.dir", &dir.display().to_string());
-    let is_records = is_file || holds_records(&place);
-    draft.set_text(name, "data.dataset", if is_records { "records" } else { "folder" });
-    // The patterns are of the files that the model learnt from.
-    if config.data.records.is_some() {
-        draft.set(name, "data.records.train", "none");
-        draft.set(name, "data.records.test", "none");
-    }
-    if let Some(file) = place.file_name().filter(|_| is_file) {
-        draft.set(name, "data.records.train", &format!("[{:?}]", file.to_string_lossy()));
-    }
-    Ok(Some(draft))
 }
 
 /// The preset for text, which learns from this one.

@@ -9,7 +9,7 @@ use super::screen::{Screen, counted, grouped, note};
 use super::stop::Stop;
 use crate::config::Config;
 use crate::datasets::TrainingData;
-use std::io::{IsTerminal, stderr};
+use crate::{progress, terminal};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_data::disk::sweep;
@@ -53,6 +53,7 @@ pub(crate) fn train(
         resumed.write_down(&folder.folder).inspect_err(|_| folder.undo())?;
     }
     announce(&model, &config, &resumed, screen)?;
+    call_as_asked(&model, &config);
     let stop = Stop::install()?;
     let place = resumed.place.clone();
     model.notes.insert("config".into(), portable(&config).to_toml()?);
@@ -106,6 +107,7 @@ pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) 
     let from = if data.origin.starts_with("drawn") { "" } else { "from " };
     let (name, elements, origin) = (&data.name, data.elements, &data.origin);
     let classes = match data.identity.is_some() && !data.class_names.is_empty() {
+        true if data.class_names.len() == 1 => " of one class".into(),
         true => format!(" of {} classes", data.class_names.len()),
         false => String::new(),
     };
@@ -115,26 +117,25 @@ pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) 
 
 /// Loads the data set, with the progress of a download on a terminal.
 pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData> {
-    let live = stderr().is_terminal() && !screen.quiet;
+    let live = terminal::width().is_some() && !screen.quiet;
     config.load_data(move |dir| {
         if !live {
             return dir;
         }
         dir.progress(|what, have, all| {
-            let (end, percent) = (if have == all { "\n" } else { "" }, have * 100 / all.max(1));
+            let percent = have * 100 / all.max(1);
+            let text = || {
+                let width = terminal::width().unwrap_or(usize::MAX);
+                terminal::told_of(what, &format!(": {percent} %"), width)
+            };
             // Of small things there are many: once for each percent is enough.
-            if have == all || percent != have.saturating_sub(1) * 100 / all.max(1) {
-                eprint_part(&format!("\r\x1b[2K{what}: {percent} %{end}"));
+            match have == all {
+                true => terminal::print(&text()),
+                false if percent != have.saturating_sub(1) * 100 / all.max(1) => terminal::draw(&text()),
+                false => {}
             }
         })
     })
-}
-
-fn eprint_part(text: &str) {
-    use std::io::Write;
-    let mut err = stderr().lock();
-    // A closed terminal does not end a download.
-    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
 /// The model that is trained, new or `from` a file, and the data as it knows them.
@@ -147,6 +148,7 @@ fn prepared(
 ) -> Result<(Model, TrainingData)> {
     let (model, data) = match (earlier, from) {
         (Some(earlier), Some(path)) => {
+            check_layers(&earlier, path, config)?;
             let data = with_its_classes(&earlier, data, path)?;
             (continued(earlier, path, config, &data, screen)?, data)
         }
@@ -154,6 +156,21 @@ fn prepared(
     };
     check_tokens(&model, &data)?;
     Ok((model, data))
+}
+
+/// Refuses a configuration of other layers than the saved model's.
+fn check_layers(model: &Model, path: &str, config: &Config) -> Result<()> {
+    let layers = |m: &Model| {
+        m.architecture().nodes.iter().map(|p| (p.name.clone(), p.layer.to_json())).collect::<Vec<_>>()
+    };
+    if layers(&config.layers_only()?) != layers(model) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("the layers of the configuration are not those of {path}"),
+        )
+        .hint(format!("leave the preset or TOML file out: train --from {path}")));
+    }
+    Ok(())
 }
 
 /// A saved model, ready to be trained further by `config`.
@@ -164,16 +181,6 @@ fn continued(
     data: &TrainingData,
     screen: &Screen,
 ) -> Result<Model> {
-    let layers = |m: &Model| {
-        m.architecture().nodes.iter().map(|p| (p.name.clone(), p.layer.to_json())).collect::<Vec<_>>()
-    };
-    if layers(&config.layers_only()?) != layers(&model) {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!("the layers of the configuration are not those of {path}"),
-        )
-        .hint(format!("leave the preset or TOML file out: train --from {path}")));
-    }
     check_samples(&model, config, data, path)?;
     if model.class_names.is_empty() {
         model.class_names = data.class_names.clone();
@@ -256,6 +263,16 @@ fn devices_of(model: &Model) -> Result<String> {
         }
         _ => backend.name().into(),
     })
+}
+
+/// Lines for people say `accuracy` where the configuration does.
+pub(crate) fn call_as_asked(model: &Model, config: &Config) {
+    let metrics = model.compile_config().map_or(&[][..], |compile| &compile.metrics);
+    for (metric, asked) in metrics.iter().zip(&config.compile.metrics) {
+        if matches!(asked.as_str(), Some("accuracy" | "acc")) {
+            progress::call(metric.name(), "accuracy");
+        }
+    }
 }
 
 /// Which devices take part, where there are several.

@@ -1,7 +1,9 @@
 //! From a checked configuration to live objects: the data set, its two pipelines, the model.
 
 use super::{Config, augment, settings};
-use crate::datasets::{self, DataDir, FolderOptions, RecordShape, TrainingData, numbered, unnumbered};
+use crate::datasets::{
+    self, DataDir, FolderOptions, RecordShape, TextOptions, TrainingData, numbered, unnumbered,
+};
 use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share, Shuffle};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
@@ -35,7 +37,7 @@ impl Config {
             "records" => {
                 datasets::records(dir, &self.data.records.clone().unwrap_or_default(), &self.record_shape())?
             }
-            "text" => datasets::text(dir, self.data.sequence_length())?,
+            "text" => datasets::text_with(dir, &self.text_options()?)?,
             _ => datasets::glyphs(0)?.into(),
         })
     }
@@ -51,6 +53,15 @@ impl Config {
         }
     }
 
+    fn text_options(&self) -> Result<TextOptions> {
+        let written = self.data.records.as_ref().map(|r| r.written()).transpose()?.unwrap_or_default();
+        Ok(TextOptions {
+            sequence_length: self.data.sequence_length(),
+            encoding: written.encoding,
+            is_for_testing: self.data.validation_split.is_some_and(|part| part >= 1.0),
+        })
+    }
+
     fn record_shape(&self) -> RecordShape {
         RecordShape {
             size: self.data.image_size,
@@ -59,6 +70,7 @@ impl Config {
             seed: self.seed,
             numbers: self.labels_are_numbers(),
             background: self.data.background.unwrap_or(0.0),
+            unreadable_quota: self.data.unreadable_quota.unwrap_or(0.1),
         }
     }
 

@@ -101,6 +101,10 @@ impl Draft {
             let parsed = table.clone().try_into::<Config>();
             parsed.map_err(|e| setting.refuse(from_serde(e.message())))?;
         }
+        let wrong = not_held("", &Value::Table(table.clone())).or_else(|| negative_argument(&table));
+        if let Some(wrong) = wrong {
+            return Err(self.blame(wrong));
+        }
         let config: Config = table
             .try_into()
             .map_err(|e: toml::de::Error| Refused::from(from_serde(e.message()).at(self.origin.clone())))?;
@@ -147,6 +151,22 @@ impl Setting {
     }
 }
 
+/// The first number that no float32 holds: nothing can be computed with it.
+fn not_held(path: &str, value: &Value) -> Option<Wrong> {
+    let below = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+    match value {
+        Value::Float(x) if !(*x as f32).is_finite() => {
+            let why = if x.is_finite() { "is beyond the range of float32" } else { "is not a finite number" };
+            Some(Wrong::new(path, format!("{x} {why}")).hint("write a number, such as 0.001"))
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(i, item)| not_held(&below(&i.to_string()), item))
+        }
+        Value::Table(table) => table.iter().find_map(|(key, item)| not_held(&below(key), item)),
+        _ => None,
+    }
+}
+
 /// Where a key path leads.
 enum Container<'a> {
     Table(&'a mut Table),
@@ -176,6 +196,19 @@ fn item<'a>(items: &'a mut [Value], index: &str) -> Result<&'a mut Value> {
         Error::new(ErrorKind::Config, format!("`{index}` is no item of this list"))
             .hint(format!("its items are 0 to {}", n.saturating_sub(1)))
     })
+}
+
+/// A negative argument of the optimizer: none has a meaning. Of learning rates the optimizer itself says more.
+fn negative_argument(table: &Table) -> Option<Wrong> {
+    let arguments = table.get("optimizer")?.as_table()?.iter().filter(|(key, _)| *key != "learning_rate");
+    let mut negative = arguments.filter(|(_, value)| match value {
+        Value::Float(x) => *x < 0.0,
+        Value::Integer(n) => *n < 0,
+        _ => false,
+    });
+    let (key, value) = negative.next()?;
+    let wrong = Wrong::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
+    Some(wrong.hint("give a number of at least 0"))
 }
 
 /// `5`, `true`, `[3, 3]`, `"text"` as TOML reads them; anything else is a text.
@@ -261,6 +294,9 @@ mod tests {
             ("optimizer.type", "lino", "did you mean `lion`"),
             ("optimizer.learning_rate", "{ type = \"CosinDecay\" }", "did you mean `CosineDecay`"),
             ("optimizer.learning_rate", "-0.1", "not above 0"),
+            ("optimizer.learning_rate", "nan", "NaN is not a finite number"),
+            ("optimizer.learning_rate", "1e40", "beyond the range of float32"),
+            ("layers.0.kernel_size", "[3, inf]", "inf is not a finite number"),
             ("compile.loss", "mean_sqared_error", "did you mean `mean_squared_error`"),
             ("compile.metrics", "[\"acuracy\"]", "did you mean `accuracy`"),
             ("data.scale", "255", "1/255"),

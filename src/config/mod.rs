@@ -12,6 +12,7 @@ mod elsewhere;
 mod settings;
 mod synthetic;
 
+pub use augment::augmentations;
 pub use build::scale_pixels;
 pub use draft::{Draft, Refused};
 pub use elsewhere::home_of;
@@ -93,7 +94,8 @@ pub struct StrategySection {
 
 impl StrategySection {
     fn strategy(&self) -> Result<Strategy, Wrong> {
-        let strategy = Strategy::parse(&self.name).map_err(|e| Wrong::of("strategy.type", e))?;
+        let unknown = |_| blame::unknown("there is no strategy", &self.name, &Strategy::NAMES);
+        let strategy = Strategy::parse(&self.name).map_err(|e| Wrong::of("strategy.type", unknown(e)))?;
         match (&self.mesh, self.devices) {
             (Some(_), Some(_)) => Err(Wrong::new("strategy.mesh", "there are both `mesh` and `devices`")
                 .hint("keep one of them: a mesh has its number of devices")),
@@ -386,6 +388,8 @@ impl Data {
     fn check_records(&self) -> Result<(), Wrong> {
         let Some(records) = &self.records else { return Ok(()) };
         records.parse_features().map_err(|e| Wrong::of("data.records.features", e))?;
+        let told = if records.encoding.is_some() { "data.records.encoding" } else { "data.records.decimal" };
+        records.written().map_err(|e| Wrong::of(told, e))?;
         at_least_one("data.records.cycle_length", Some(records.cycle_length as u64))?;
         at_least_one("data.records.block_length", Some(records.block_length as u64))?;
         at_least_one("data.records.shuffle_buffer", records.shuffle_buffer.map(|n| n as u64))
@@ -405,7 +409,7 @@ impl Data {
             ("data.background", self.background, 1.0),
         ] {
             if let Some(share) = share.filter(|s| !(0.0..=most).contains(s)) {
-                let what = format!("{share} is no part of the pictures");
+                let what = format!("{share} is no share, which is from 0 to {most}");
                 return Err(Wrong::new(key, what).hint(format!("choose a number from 0 to {most}")));
             }
         }

@@ -138,6 +138,40 @@ impl ColumnCode {
         .hint("correct the cell, or train again with such rows"))
     }
 
+    /// Appends the numbers of a row whose cells are texts; what training would refuse is an error about this row.
+    fn put_text(&self, row: &Sample, decimal_comma: bool, out: &mut Vec<f32>) -> Result<()> {
+        let (cell, name) = (row.text(&self.name)?.trim(), &self.name);
+        let wrong =
+            |what: String| Error::new(ErrorKind::Data, what).because("the cells of training were not so");
+        let is_gap = csv::is_missing(cell);
+        if !self.is_text() {
+            let number = match (cell.parse::<f64>(), csv::comma_number(cell)) {
+                (Ok(v), _) => Some(v),
+                (_, Some(v)) if decimal_comma => Some(v),
+                _ => None,
+            };
+            return match (number, self.median, is_gap) {
+                (Some(v), ..) if !v.is_finite() => {
+                    Err(wrong(format!("the field `{name}` is not finite: {cell}")))
+                }
+                (Some(v), ..) => Ok(out.push(v as f32)),
+                (None, Some(median), true) => Ok(out.push(median as f32)),
+                (None, None, true) => Err(wrong(format!("the field `{name}` is empty"))),
+                (None, _, false) => Err(wrong(format!("the field `{name}` holds text: {cell:?}"))),
+            };
+        }
+        let text = if is_gap { "" } else { cell };
+        let unknown =
+            || wrong(format!("the field `{name}` has a value that training did not have: {text:?}"));
+        if self.boolean {
+            out.push(f32::from(csv::boolean(text).ok_or_else(unknown)?));
+            return Ok(());
+        }
+        let at = self.categories.iter().position(|c| c == text).ok_or_else(unknown)?;
+        out.extend((0..self.categories.len()).map(|k| f32::from(k == at)));
+        Ok(())
+    }
+
     /// Appends a row's numbers.
     fn put(&self, row: &Sample, out: &mut Vec<f32>) -> Result<()> {
         let lost = |text: &str| {
@@ -263,6 +297,21 @@ pub(super) fn rows(table: &Table, codes: &[ColumnCode], label: Option<&str>) -> 
         let code = codes.iter().find(|c| c.name == column.name)?;
         Some(if code.is_text() { DType::U8 } else { DType::F32 })
     })
+}
+
+/// The rows of a table with the cells that the codes need as texts, and the numbers that these become: `x: f32[n]`. What
+/// is wrong with a row is an error in its place.
+pub(super) fn rows_one_by_one(table: &Table, codes: &[ColumnCode]) -> Result<Dataset> {
+    if let Some(lacking) = codes.iter().find(|code| table.column(&code.name).is_none()) {
+        return Err(no_field(&lacking.name, table));
+    }
+    let cells = table.dataset_as(|c| codes.iter().any(|code| code.name == c.name).then_some(DType::U8));
+    let (codes, decimal_comma) = (codes.to_vec(), table.has_decimal_comma());
+    Ok(cells.map(move |row| {
+        let mut all = Vec::new();
+        codes.iter().try_for_each(|code| code.put_text(&row, decimal_comma, &mut all))?;
+        Sample::new([("x", Literal::from_slice([all.len()], &all)?)]).check()
+    }))
 }
 
 /// A row as a model takes it: `x: f32[n]`.

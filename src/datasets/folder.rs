@@ -20,9 +20,9 @@ use systole_data::input::{self, is_dir};
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Options, Sample, free_memory};
 
 /// Pictures that are looked at to choose a size.
-const LOOKED_AT: usize = 200;
+pub(super) const LOOKED_AT: usize = 200;
 /// Sides that are chosen without being asked for.
-const SIDES: std::ops::RangeInclusive<usize> = 16..=64;
+pub(super) const SIDES: std::ops::RangeInclusive<usize> = 16..=64;
 /// Files that are named in messages; the others are counted.
 const NAMED: usize = 3;
 
@@ -54,9 +54,12 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         return Err(Error::new(ErrorKind::Config, "no folder of pictures is named")
             .hint("name the folder that holds one folder for each class, with --data-dir or data.dir"));
     };
-    let found = Found::look(root)?;
+    // All of them are to be tested on, whichever classes there are.
+    let is_all = options.validation_split >= 1.0;
+    let found = Found::look_at(root, is_all)?;
     let (train, test) = match found.test {
         Some(test) => (found.train, test),
+        None if is_all => (found.train.keep(&[]), found.train),
         None => found.train.split(options.validation_split, options.seed),
     };
     if test.pictures.is_empty() {
@@ -65,7 +68,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
             .because("each class keeps at least one picture for training")
             .hint("add pictures: two for each class at least, better a hundred"));
     }
-    let count = train.pictures.len() + test.pictures.len();
+    let count = if is_all { 0 } else { train.pictures.len() } + test.pictures.len();
     let bytes = count.saturating_mul(options.picture.iter().product());
     let mut reading = Reading {
         options,
@@ -77,7 +80,10 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         progress: &|done, all| dir.report("reading pictures", done, all),
     };
     let identity = identity(root, [&train, &test]);
-    let (train_set, train_len) = reading.part(&train, "train")?;
+    let (train_set, train_len) = match is_all {
+        true => (Dataset::range(0), 0),
+        false => reading.part(&train, "train")?,
+    };
     let (test_set, test_len) = reading.part(&test, "test")?;
     let unreadable = reading.unreadable_ones(root)?;
     let mut notes: Vec<String> = found.notes.into_iter().chain(unreadable).collect();
@@ -111,13 +117,18 @@ pub fn picture_size_for(dir: impl AsRef<Path>) -> Result<[usize; 3]> {
     let train = Found::look(dir.as_ref())?.train;
     let step = train.pictures.len().div_ceil(LOOKED_AT);
     let sizes = train.pictures.iter().step_by(step).filter_map(|(path, _)| picture::size(path).ok());
-    let sizes: Vec<[usize; 3]> = sizes.collect();
+    Ok(size_for(&sizes.collect::<Vec<_>>()))
+}
+
+/// The size and colour to bring pictures of these sizes to: the middle one of their shorter sides, a multiple of 8 from 16
+/// to 64, square; grey where all of them are grey.
+pub(super) fn size_for(sizes: &[[usize; 3]]) -> [usize; 3] {
     let mut sides: Vec<usize> = sizes.iter().map(|[h, w, _]| *h.min(w)).collect();
     sides.sort_unstable();
     let middle = sides.get(sides.len() / 2).copied().unwrap_or(*SIDES.end());
     let side = (middle / 8 * 8).clamp(*SIDES.start(), *SIDES.end());
     let grey = !sizes.is_empty() && sizes.iter().all(|[_, _, c]| *c <= 2);
-    Ok([side, side, if grey { 1 } else { 3 }])
+    [side, side, if grey { 1 } else { 3 }]
 }
 
 /// A picture as a model takes it: `x: u8[H', W', 1 to 4] → u8[H, W, C]`, resized, in grey (C = 1) or colour (C = 3).
@@ -148,6 +159,11 @@ struct Found {
 
 impl Found {
     fn look(root: &Path) -> Result<Found> {
+        Found::look_at(root, false)
+    }
+
+    /// `any`: one class is enough.
+    fn look_at(root: &Path, any: bool) -> Result<Found> {
         check_place(root)?;
         let open = |dir: &Path| ImageFolder::open(dir).map_err(|e| explain_empty(dir, e));
         let found = match parts(root)? {
@@ -158,7 +174,7 @@ impl Found {
             None => Found { train: open(root)?, test: None, notes: Vec::new() },
         };
         match found.train.classes.as_slice() {
-            [only] => Err(one_class(root, only)),
+            [only] if !any => Err(one_class(root, only)),
             _ => Ok(found),
         }
     }

@@ -12,6 +12,7 @@ mod folder;
 mod glyphs;
 mod labels;
 mod parts;
+mod picture_tables;
 mod record_files;
 mod records;
 mod text;
@@ -23,9 +24,10 @@ pub use folder::{FolderOptions, fit_picture, fit_picture_on, folder, picture_siz
 pub use glyphs::{colour_glyphs, glyphs};
 pub use record_files::is_of_records;
 pub use records::{
-    Packed, RecordOptions, RecordShape, holds_records, picture_size_of_records, record_inputs, records,
+    Packed, RecordInputs, RecordOptions, RecordShape, holds_records, picture_size_of_records, record_inputs,
+    records,
 };
-pub use text::{TEXT_TOKENS, text};
+pub use text::{TEXT_TOKENS, TextOptions, text, text_with};
 
 use std::sync::Arc;
 use systole_base::{DType, Literal, Result, TensorType};

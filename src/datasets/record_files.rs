@@ -84,7 +84,8 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
 }
 
 /// Refuses files of several kinds, and tables of other columns than the first: they are no parts of one data set.
-pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf]) -> Result<()> {
+pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf], options: &RecordOptions) -> Result<()> {
+    let encoding = options.written()?.encoding;
     let root = dir.named().unwrap_or(Path::new(""));
     let starts = |f: &&PathBuf| name_of(f).starts_with("train");
     let Some(main) = files.iter().find(starts).or(files.first()) else { return Ok(()) };
@@ -105,9 +106,9 @@ pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf]) -> Result<()> {
     if kind(main) != "CSV" || files.len() == 1 {
         return Ok(());
     }
-    let columns = Table::names_of(main)?;
+    let columns = Table::names_of(main, encoding)?;
     for other in files.iter().filter(|f| *f != main) {
-        let names = Table::names_of(other)?;
+        let names = Table::names_of(other, encoding)?;
         if columns.iter().any(|c| !names.contains(c)) || names.len() != columns.len() {
             let why = format!("{} and {}", names.join(", "), columns.join(", "));
             return odd(other, "has other columns than", why);

@@ -6,7 +6,9 @@
 
 use super::columns::{self, ColumnCode};
 use super::files::DataDir;
+use super::folder::{LOOKED_AT, SIDES, size_for};
 use super::labels::{Counted, Labels};
+use super::picture_tables::{self, PictureColumn};
 use super::record_files::{self, is_of_records};
 use super::{Prepare, Streamed, TrainingData, fit_picture_on, numbered, unnumbered};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -19,13 +21,13 @@ use systole_data::format::example::{Features, parse_example};
 use systole_data::format::picture;
 use systole_data::format::tfrecord::{Compression, OnCorrupt};
 use systole_data::input;
-use systole_data::tools::{Opened, files_of, open_files};
-use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, TfRecord};
+use systole_data::tools::{Opened, files_of, open_written};
+use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, Table, TfRecord, Written};
 
 /// Fields that hold the label where nobody says which, in order of preference.
-const LABELS: [&str; 6] = ["label", "labels", "y", "target", "class", "cls"];
+pub(super) const LABELS: [&str; 6] = ["label", "labels", "y", "target", "class", "cls"];
 /// Fields that hold a picture: `image`, and what WebDataset calls files.
-const PICTURES: [&str; 4] = ["image", "jpg", "jpeg", "png"];
+const PICTURES: [&str; 7] = ["image", "jpg", "jpeg", "png", "bmp", "webp", "gif"];
 /// Records that a shuffle over files draws from where nobody says.
 const BUFFER: usize = 10_000;
 /// Files of tables up to this size are gone through for a few samples of all of it.
@@ -62,6 +64,16 @@ pub struct RecordOptions {
     /// Records that a shuffle draws from; none: all where they lie in memory, else 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shuffle_buffer: Option<usize>,
+    /// The folder, below `data.dir`, of the pictures that a column of a table names; none: that of the table, or one beside it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<String>,
+    /// What the text of tables is: `utf-8`, `latin1`, `windows-1252`, `utf-16`, `utf-16be`; none: UTF-8, or UTF-16 where the
+    /// first bytes say so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<String>,
+    /// `,` where numbers of tables are written 3,25, else `.`; none: told by the table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decimal: Option<String>,
     /// How the columns of tables become numbers, where that is known: training finds it out and keeps it with the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<ColumnCode>,
@@ -123,6 +135,23 @@ impl RecordOptions {
     pub fn parse_features(&self) -> Result<Option<Features>> {
         self.features.as_ref().map(|text| text.parse()).transpose()
     }
+
+    /// How tables are written, as far as that is told.
+    ///
+    /// # Errors
+    /// When there is no such encoding, or `decimal` is neither a comma nor a point.
+    pub fn written(&self) -> Result<Written> {
+        let decimal_comma = match self.decimal.as_deref() {
+            None => None,
+            Some(",") => Some(true),
+            Some(".") => Some(false),
+            Some(other) => {
+                let e = Error::new(ErrorKind::Config, format!("numbers have no decimal sign `{other}`"));
+                return Err(e.hint("one of: ,, ."));
+            }
+        };
+        Ok(Written { encoding: self.encoding.as_ref().map(|name| name.parse()).transpose()?, decimal_comma })
+    }
 }
 
 impl Default for RecordOptions {
@@ -139,6 +168,9 @@ impl Default for RecordOptions {
             cycle_length: 4,
             block_length: 16,
             shuffle_buffer: None,
+            pictures: None,
+            encoding: None,
+            decimal: None,
             columns: Vec::new(),
         }
     }
@@ -159,6 +191,16 @@ pub struct RecordShape {
     pub numbers: Option<bool>,
     /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white).
     pub background: f64,
+    /// The part of the pictures that a table names which may be unreadable.
+    pub unreadable_quota: f64,
+}
+
+impl RecordShape {
+    /// What a picture of this size is brought to.
+    fn picture(&self, [h, w, c]: [usize; 3]) -> [usize; 3] {
+        let [h, w] = self.size.unwrap_or([h, w]);
+        [h, w, self.channels.unwrap_or(if c <= 2 { 1 } else { 3 })]
+    }
 }
 
 /// Whether a folder holds files of records, rather than folders of pictures.
@@ -166,7 +208,7 @@ pub fn holds_records(dir: impl AsRef<Path>) -> bool {
     files_of(dir.as_ref()).is_ok_and(|files| files.iter().any(is_of_records))
 }
 
-/// Height, width and channels of the first picture in files of records; none: they hold no pictures.
+/// Height, width and channels to bring the pictures in files of records to, by some of them; none: they hold no pictures.
 ///
 /// # Errors
 /// As [`records`], for the first record.
@@ -174,19 +216,57 @@ pub fn picture_size_of_records(
     dir: impl Into<DataDir>,
     options: &RecordOptions,
 ) -> Result<Option<[usize; 3]>> {
-    let (train, _) = record_files::find(&dir.into(), options)?;
+    let dir = dir.into();
+    let (train, _) = record_files::find(&dir, options)?;
     // What is wrong with files is told when all options are known, which may leave the wrong ones out.
     let Some(first) = train.into_iter().next() else { return Ok(None) };
-    let Ok(source) = Source::open(vec![first], options) else { return Ok(None) };
-    if source.opened.table.is_some() {
-        return Ok(None);
+    let source = match Source::open(vec![first], options) {
+        Ok(source) => source,
+        Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
+        Err(_) => return Ok(None),
+    };
+    if let Some(table) = &source.opened.table {
+        let Some(column) = PictureColumn::find(table, options, dir.named(), true)? else { return Ok(None) };
+        let paths = column.rows(table, None).debug();
+        let paths = paths
+            .iter()
+            .take(LOOKED_AT)
+            .filter_map(|row| picture::size(row.ok()?.text(&column.field).ok()?).ok());
+        return Ok(Some(size_for(&paths.collect::<Vec<_>>())));
     }
     // The label may still have to be named: a field with a picture tells itself.
     let Ok(first) = source.first() else { return Ok(None) };
     let label = label_of(&first, options).unwrap_or_default();
     Ok(match Input::of(&first, &label, options, &SHAPELESS) {
-        Ok(Input::File { size, .. } | Input::Pixels { size, .. }) => Some(size),
+        Ok(Input::File { field, .. }) => {
+            let all = source.opened.dataset.debug();
+            let size = |s: Result<Sample>| {
+                let s = s.ok()?;
+                let bytes = s.get(picture_field(&s, &field)).ok()?.bytes().to_vec();
+                picture::size_of_bytes("the picture", &bytes).ok()
+            };
+            size_of_all(&all.iter().take(LOOKED_AT).filter_map(size).collect::<Vec<_>>())
+        }
+        Ok(Input::Pixels { field, .. }) if first.names().any(|n| *n == format!("{field}/shape")) => {
+            let all = source.opened.dataset.debug();
+            let size = |s: Result<Sample>| match *shape_of(&s.ok()?, &field).ok()?.as_slice() {
+                [h, w] => Some([h, w, 1]),
+                [h, w, c] => Some([h, w, c]),
+                _ => None,
+            };
+            size_of_all(&all.iter().take(LOOKED_AT).filter_map(size).collect::<Vec<_>>())
+        }
+        Ok(Input::Pixels { size, .. }) => Some(size),
         _ => None,
+    })
+}
+
+/// Small pictures keep the size of the first, large ones are brought to what folders of such are; grey where all are grey.
+fn size_of_all(sizes: &[[usize; 3]]) -> Option<[usize; 3]> {
+    let [height, width, channels] = size_for(sizes);
+    Some(match sizes.first() {
+        Some([h, w, _]) if h.min(w) <= SIDES.end() => [*h, *w, channels],
+        _ => [height, width, channels],
     })
 }
 
@@ -197,6 +277,7 @@ const SHAPELESS: RecordShape = RecordShape {
     seed: 0,
     numbers: None,
     background: 0.0,
+    unreadable_quota: 0.1,
 };
 
 /// Records of your own: `image: u8[H, W, C], label: i32[]` where they hold pictures, else `x: f32[n]` and `label`, which
@@ -210,13 +291,16 @@ pub fn records(
     shape: &RecordShape,
 ) -> Result<TrainingData> {
     let dir = dir.into();
-    let Sources { train: source, test, label, codes, mut notes } = Sources::find(&dir, options)?;
+    let Sources { train: source, test, label, columns: of_table, mut notes, mark } =
+        Sources::find(&dir, options, shape)?;
     let (train_part, test_part) = match &test {
+        // All of them are to be tested on.
+        None if shape.validation_split >= 1.0 => (Subset::All, Subset::All),
         None => Subset::split(shape)?,
         Some(_) => (Subset::All, Subset::All),
     };
     let test_source = test.unwrap_or_else(|| source.clone());
-    let mut reading = Reading::of(&source, (&label, codes), options, shape)?;
+    let mut reading = Reading::of(&source, (&label, of_table), options, shape)?;
     let report = |done, all| dir.report("reading records", done, all);
     let mut counted = Counted::new(&label);
     let train = reading.count(&source, train_part, &mut counted, &report)?;
@@ -251,7 +335,7 @@ pub fn records(
         fields,
         columns,
         notes,
-        identity: Some(identity(&[source.files(), test_source.files()], train, test)),
+        identity: Some(identity(&[source.files(), test_source.files()], train, test, mark)),
         streamed: Some(Streamed {
             in_order: source.in_order(train_part),
             mixed: source.mixed(train_part, mix(shape.seed ^ hash_name("order of files"))),
@@ -268,25 +352,44 @@ struct Sources {
     /// None: a part of the others.
     test: Option<Source>,
     label: String,
-    /// How columns become numbers, where these are tables.
-    codes: Vec<ColumnCode>,
+    columns: Columns,
     notes: Vec<String>,
+    /// What tells the pictures that tables name from others of the same names.
+    mark: u64,
+}
+
+/// What the columns of tables are.
+#[derive(Clone, Default)]
+enum Columns {
+    /// These are no tables.
+    #[default]
+    None,
+    /// How they become numbers.
+    Codes(Vec<ColumnCode>),
+    /// One of them names pictures.
+    Pictures(PictureColumn),
 }
 
 impl Sources {
-    fn find(dir: &DataDir, options: &RecordOptions) -> Result<Sources> {
+    fn find(dir: &DataDir, options: &RecordOptions, shape: &RecordShape) -> Result<Sources> {
         let (train_files, test_files) = record_files::find(dir, options)?;
         if options.train.is_empty() {
-            record_files::check_alike(dir, &train_files)?;
+            record_files::check_alike(dir, &train_files, options)?;
         }
-        let mut train = Source::open(train_files, options)?;
+        let train = Source::open(train_files, options)?;
         let mut notes = train.opened.notes.clone();
-        let label = label_of(&train.first()?, options)?;
+        let pictures = match &train.opened.table {
+            Some(table) => PictureColumn::find(table, options, dir.named(), true)?,
+            None => None,
+        };
+        let other = train.opened.table.as_ref().zip(pictures.as_ref());
+        let other = other.and_then(|(table, column)| picture_tables::only_other(table, &column.field));
+        let label = label_of(&train.first()?, options).or_else(|e| other.ok_or(e))?;
         let test = match test_files.is_empty() || test_files == train.files() {
             true => train.opened.test.clone().map(|dataset| train.with(dataset)),
             false => Some(Source::open(test_files, options)?),
         };
-        let mut test = match test {
+        let test = match test {
             // What competitions give: rows whose answers are to be told.
             Some(t) if options.test.is_empty() && t.first()?.names().all(|n| n != label) => {
                 let files: Vec<String> = t.files().iter().map(|f| f.display().to_string()).collect();
@@ -298,38 +401,88 @@ impl Sources {
             }
             test => test,
         };
-        let mut codes = Vec::new();
-        if let Some(table) = train.opened.table.clone() {
-            let other = test.as_ref().and_then(|t| t.opened.table.clone());
-            let tables: Vec<_> = std::iter::once(&*table).chain(other.as_deref()).collect();
-            tables.iter().try_for_each(|t| columns::check_label(t, &label))?;
-            let (found, left_out) = columns::codes(&tables, &label, &options.inputs, &options.columns)?;
-            train.opened.dataset = columns::rows(&table, &found, Some(&label));
-            if let (Some(test), Some(table)) = (&mut test, &other) {
-                test.opened.dataset = columns::rows(table, &found, Some(&label));
-            }
-            (codes, notes) = (found, [notes, left_out].concat());
+        let tables: Vec<Arc<Table>> =
+            std::iter::once(&train).chain(&test).filter_map(|s| s.opened.table.clone()).collect();
+        tables.iter().try_for_each(|t| columns::check_label(t, &label))?;
+        let mut sources = Sources { train, test, label, columns: Columns::None, notes, mark: 0 };
+        match (tables.is_empty(), pictures) {
+            (true, _) => {}
+            (false, Some(column)) => sources.name_pictures(column, (dir, options, shape))?,
+            (false, None) => sources.encode_columns(&tables, options)?,
         }
-        Ok(Sources { train, test, label, codes, notes })
+        Ok(sources)
+    }
+
+    /// Tables whose columns become numbers.
+    fn encode_columns(&mut self, tables: &[Arc<Table>], options: &RecordOptions) -> Result<()> {
+        let all: Vec<&Table> = tables.iter().map(|t| &**t).collect();
+        let (found, left_out) = columns::codes(&all, &self.label, &options.inputs, &options.columns)?;
+        for source in std::iter::once(&mut self.train).chain(&mut self.test) {
+            if let Some(table) = &source.opened.table {
+                source.opened.dataset = columns::rows(table, &found, Some(&self.label));
+            }
+        }
+        self.notes.extend(left_out);
+        self.columns = Columns::Codes(found);
+        Ok(())
+    }
+
+    /// Tables of which one column names pictures.
+    fn name_pictures(
+        &mut self,
+        column: PictureColumn,
+        (dir, options, shape): (&DataDir, &RecordOptions, &RecordShape),
+    ) -> Result<()> {
+        let report = |done, all| dir.report("reading pictures", done, all);
+        for source in std::iter::once(&mut self.train).chain(&mut self.test) {
+            let Some(table) = source.opened.table.clone() else { continue };
+            // Another table may lie in another folder.
+            let here = PictureColumn::find(&table, options, dir.named(), true)?.unwrap_or(column.clone());
+            let dtype = table.column(&self.label).map_or(DType::U8, |c| c.dtype());
+            let rows = here.rows(&table, Some((&self.label, dtype)));
+            let checked = here.check(&rows, options, shape.unreadable_quota, &report)?;
+            self.notes.extend(checked.note);
+            self.mark = mix(self.mark ^ checked.mark);
+            source.opened.dataset = here.without(rows, checked.bad);
+        }
+        self.columns = Columns::Pictures(column);
+        Ok(())
     }
 }
 
-/// What a model that learnt from `fields` takes of records, whose labels may be missing: `image: u8[H, W, C]` where they hold
-/// pictures, brought to `size`, else `x: f32[n]`. No fields: as for training.
+/// What is wanted of files of records whose labels may be missing.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordInputs<'a> {
+    /// How they were read in training.
+    pub options: &'a RecordOptions,
+    /// The fields that the model learnt from; none: as for training.
+    pub fields: &'a [String],
+    /// What pictures are brought to; none: the model takes numbers.
+    pub size: Option<[usize; 3]>,
+    /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white).
+    pub background: f64,
+    /// Whether a row of a table that is not as in training is an error in its place; else the whole table is refused.
+    pub goes_on: bool,
+}
+
+/// What a model takes of records, whose labels may be missing: `image: u8[H, W, C]` where they hold pictures or name them,
+/// brought to a size, else `x: f32[n]`.
 ///
 /// # Errors
 /// `Io` when a file cannot be opened; `Data` when it has no such field.
-pub fn record_inputs(
-    files: Vec<PathBuf>,
-    options: &RecordOptions,
-    fields: &[String],
-    size: Option<[usize; 3]>,
-    background: f64,
-) -> Result<Dataset> {
-    let source = Source::open(files, options)?;
+pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<Dataset> {
+    let &RecordInputs { options, fields, size, background, goes_on } = wanted;
+    let mut source = Source::open(files, options)?;
+    // A file with a part for testing has these rows too.
+    if let Some(test) = source.opened.test.take() {
+        source.opened.dataset = source.opened.dataset.concatenate(&test);
+    }
     let first = source.first()?;
     let has = |name: &String| first.names().any(|n| n == name);
-    if let Some(lacking) = fields.iter().find(|name| !has(name)) {
+    let lacking = fields.iter().find(|name| !has(name));
+    // A picture is one, whatever the field is called that it comes in.
+    let fields = if size.is_some() && lacking.is_some() { &[][..] } else { fields };
+    if let Some(lacking) = lacking.filter(|_| size.is_none()) {
         let there = first.names().collect::<Vec<_>>().join(", ");
         let place = source.files().first().map_or(String::new(), |f| f.display().to_string());
         return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
@@ -338,23 +491,32 @@ pub fn record_inputs(
             .hint("give them the names that they had in training"));
     }
     let label = label_of(&first, options).unwrap_or_default();
-    let inputs = if fields.is_empty() { options.inputs.clone() } else { fields.to_vec() };
+    let inputs = if fields.is_empty() && size.is_none() { options.inputs.clone() } else { fields.to_vec() };
     let options = RecordOptions { inputs, ..options.clone() };
     let (sides, channels) = (size.map(|[h, w, _]| [h, w]), size.map(|s| s[2]));
     let shape = RecordShape { size: sides, channels, background, ..SHAPELESS };
-    let mut source = source;
-    let input = match source.opened.table.clone() {
-        Some(table) => {
+    let input = match (source.opened.table.clone(), size) {
+        (Some(table), None) => {
             let told = match options.columns.is_empty() {
                 // Models of earlier versions learnt from numbers alone.
                 true => fields.iter().map(|name| ColumnCode::number(name)).collect(),
                 false => options.columns.clone(),
             };
+            if goes_on && !told.is_empty() {
+                return columns::rows_one_by_one(&table, &told);
+            }
             let (codes, _) = columns::codes(&[&*table], &label, &options.inputs, &told)?;
             source.opened.dataset = columns::rows(&table, &codes, None);
             Input::of_columns(codes)?
         }
-        None => Input::of(&first, &label, &options, &shape)?,
+        (Some(table), Some(size)) => {
+            let Some(column) = PictureColumn::find(&table, &options, None, false)? else {
+                return Err(no_pictures(&table));
+            };
+            source.opened.dataset = column.rows(&table, None);
+            Input::Path { field: column.field, size }
+        }
+        (None, _) => Input::of(&first, &label, &options, &shape)?,
     };
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
     let reading = Reading { features, input, label, labels: Labels::Values, background };
@@ -369,6 +531,14 @@ pub fn record_inputs(
         },
         AUTOTUNE,
     ))
+}
+
+fn no_pictures(table: &Table) -> Error {
+    let names: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
+    Error::new(ErrorKind::Data, "no column of this table names pictures that are there")
+        .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
+        .because(format!("the model takes pictures; the columns are {}", names.join(", ")))
+        .hint("put the pictures beside the table, or name their folder: data.records.pictures")
 }
 
 /// Which of the records of a file are meant.
@@ -449,11 +619,11 @@ impl Source {
                 .hint("check data.records.train and data.records.test"));
         }
         let features = options.parse_features()?;
-        let mut opened = open_files(files, features)?;
+        let mut opened = open_written(files, features, options.written()?)?;
         // These are read whole, one file at a time.
         if ["NumPy array", "NumPy arrays", "IDX"].contains(&opened.kind) {
             for file in &opened.files[1..] {
-                let next = open_files(vec![file.clone()], None)?;
+                let next = open_written(vec![file.clone()], None, options.written()?)?;
                 opened.dataset = opened.dataset.concatenate(&next.dataset);
                 opened.notes.extend(next.notes);
                 opened.test = match (opened.test, next.test) {
@@ -560,6 +730,8 @@ struct Reading {
 /// What a model takes of a record.
 #[derive(Clone)]
 enum Input {
+    /// The path of a picture, brought to this size.
+    Path { field: String, size: [usize; 3] },
     /// A JPEG or PNG file, brought to this size.
     File { field: String, size: [usize; 3] },
     /// Pixels `T[H, W]` or `T[H, W, C]`; with their sizes in a field beside them where these differ.
@@ -574,13 +746,17 @@ impl Reading {
     /// By the first record. What labels are is told by all of them, later.
     fn of(
         source: &Source,
-        (label, codes): (&str, Vec<ColumnCode>),
+        (label, columns): (&str, Columns),
         options: &RecordOptions,
         shape: &RecordShape,
     ) -> Result<Reading> {
-        let input = match source.opened.table.is_some() {
-            true => Input::of_columns(codes)?,
-            false => Input::of(&source.first()?, label, options, shape)?,
+        let input = match columns {
+            Columns::Codes(codes) => Input::of_columns(codes)?,
+            Columns::Pictures(column) => {
+                let first = source.first()?.text(&column.field)?.to_string();
+                Input::Path { size: shape.picture(picture::size(first)?), field: column.field }
+            }
+            Columns::None => Input::of(&source.first()?, label, options, shape)?,
         };
         Ok(Reading {
             features: source.features().cloned(),
@@ -678,7 +854,7 @@ impl Reading {
     /// What an element's input is.
     fn element(&self) -> TensorType {
         match &self.input {
-            Input::File { size, .. } => TensorType::new(DType::U8, *size),
+            Input::Path { size, .. } | Input::File { size, .. } => TensorType::new(DType::U8, *size),
             Input::Pixels { size, dtype, .. } => TensorType::new(*dtype, *size),
             Input::Numbers { count, .. } | Input::Columns { count, .. } => {
                 TensorType::new(DType::F32, [*count])
@@ -704,7 +880,12 @@ impl Reading {
     /// What the model takes of the fields.
     fn input(&self, parsed: &Sample) -> Result<(&'static str, HostArray)> {
         Ok(match &self.input {
+            Input::Path { field, size } => {
+                let pixels = picture::read(parsed.text(field)?)?;
+                ("image", fit_picture_on(pixels.into(), *size, self.background))
+            }
             Input::File { field, size } => {
+                let field = picture_field(parsed, field);
                 let pixels = picture::from_bytes("the picture", parsed.get(field)?.bytes())?;
                 ("image", fit_picture_on(pixels.into(), *size, self.background))
             }
@@ -750,14 +931,23 @@ fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
         });
         Error::new(ErrorKind::Data, what)
             .because(format!("their fields are {}", first.names().collect::<Vec<_>>().join(", ")))
-            .hint("name the field to predict: data.records.label")
+            .hint(match first.names().last() {
+                Some(last) if last.parse::<usize>().is_ok() => format!(
+                    "the first line holds numbers, so that columns go by their number from 0: data.records.label={last}; or \
+                     give the file a line of names"
+                ),
+                Some(last) => format!("name the field to predict: data.records.label={last}"),
+                None => "name the field to predict: data.records.label".into(),
+            })
     })
 }
 
 impl Input {
     fn fields(&self) -> Vec<String> {
         match self {
-            Input::File { field, .. } | Input::Pixels { field, .. } => vec![field.clone()],
+            Input::Path { field, .. } | Input::File { field, .. } | Input::Pixels { field, .. } => {
+                vec![field.clone()]
+            }
             Input::Numbers { fields, .. } => fields.clone(),
             Input::Columns { codes, .. } => codes.iter().map(|c| c.name.clone()).collect(),
         }
@@ -827,10 +1017,7 @@ impl Input {
     fn picture(first: &Sample, field: &str, shape: &RecordShape) -> Result<Option<Input>> {
         let x = first.get(field)?;
         let field = field.to_string();
-        let wanted = |[h, w, c]: [usize; 3]| {
-            let [h, w] = shape.size.unwrap_or([h, w]);
-            [h, w, shape.channels.unwrap_or(if c <= 2 { 1 } else { 3 })]
-        };
+        let wanted = |size: [usize; 3]| shape.picture(size);
         if x.dtype() == DType::U8 && x.shape().rank() == 1 && picture::is_picture(x.bytes()) {
             let pixels = picture::from_bytes("the first picture", x.bytes())?;
             let [h, w, c] = *pixels.shape().dims() else { return Ok(None) };
@@ -843,6 +1030,12 @@ impl Input {
             _ => None,
         })
     }
+}
+
+/// The field of a record with its picture: samples of one archive may hold JPEG and PNG.
+fn picture_field<'a>(sample: &Sample, field: &'a str) -> &'a str {
+    let has = |name: &str| sample.names().any(|n| n == name);
+    if has(field) { field } else { PICTURES.into_iter().find(|p| has(p)).unwrap_or(field) }
 }
 
 /// The shape of a field: its own, or what stands beside it where shapes differ from record to record.
@@ -896,8 +1089,7 @@ fn origin(dir: &DataDir, files: &[PathBuf]) -> String {
 }
 
 /// Names and sizes of the files and the number of records in a line: a run that goes on must find the same.
-fn identity(parts: &[&[PathBuf]], train: usize, test: usize) -> String {
-    let mut mark = 0;
+fn identity(parts: &[&[PathBuf]], train: usize, test: usize, mut mark: u64) -> String {
     for path in parts.iter().flat_map(|files| files.iter()) {
         let size = input::size(path).unwrap_or(0);
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use systole_base::rng::{Stream, hash_name};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::Dataset;
+use systole_data::format::encoding::{Encoding, to_utf8};
 
 /// Tokens are bytes.
 pub const TEXT_TOKENS: usize = 256;
@@ -26,6 +27,25 @@ pub const TEXT_TOKENS: usize = 256;
 /// # Errors
 /// `Io` when what was named is not there, `Data` when it is too short for a training and a test sequence.
 pub fn text(dir: impl Into<DataDir>, sequence_length: usize) -> Result<TrainingData> {
+    text_with(dir, &TextOptions { sequence_length, encoding: None, is_for_testing: false })
+}
+
+/// How a text becomes sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct TextOptions {
+    /// Bytes of a sequence.
+    pub sequence_length: usize,
+    /// What the text is, which becomes UTF-8; none: UTF-8, or UTF-16 where its first bytes say so.
+    pub encoding: Option<Encoding>,
+    /// Whether all of it is to be tested on.
+    pub is_for_testing: bool,
+}
+
+/// [`text`] with every option.
+///
+/// # Errors
+/// As [`text`]; and where the text is of another encoding than is said.
+pub fn text_with(dir: impl Into<DataDir>, options: &TextOptions) -> Result<TrainingData> {
     let dir = dir.into();
     let places = roots(&dir);
     let files = places
@@ -34,16 +54,20 @@ pub fn text(dir: impl Into<DataDir>, sequence_length: usize) -> Result<TrainingD
     match files.into_iter().find(|f| f.is_file()) {
         Some(file) => {
             let bytes = std::fs::read(&file).map_err(|e| Error::io("cannot read", &file, e))?;
+            let name = file.display().to_string();
+            let (bytes, marked) = to_utf8(&name, bytes, options.encoding)?;
             let stem = match file.parent().and_then(|p| p.file_name()) {
                 Some(folder) if file.ends_with("input.txt") => folder.to_string_lossy(),
                 _ => file.file_stem().unwrap_or_default().to_string_lossy(),
             };
-            cut(stem.into_owned(), file.display().to_string(), &bytes, sequence_length)
+            let mut data = cut(stem.into_owned(), name.clone(), &bytes, options)?;
+            data.notes.extend(marked.map(|e| format!("{name} is read as {e}, which its first bytes tell")));
+            Ok(data)
         }
         None if dir.is_named() => Err(missing(&places)),
         None => {
             let origin = "drawn from seed 0, as there is no tiny-shakespeare/input.txt".to_string();
-            cut("drawn-text".into(), origin, draw(0, 1 << 20).as_bytes(), sequence_length)
+            cut("drawn-text".into(), origin, draw(0, 1 << 20).as_bytes(), options)
         }
     }
 }
@@ -55,8 +79,12 @@ fn missing(places: &[PathBuf]) -> Error {
         .hint("name a text file, or leave the folder out: then sentences are drawn by code")
 }
 
-fn cut(name: String, origin: String, bytes: &[u8], length: usize) -> Result<TrainingData> {
-    let (train, test) = bytes.split_at(bytes.len() / 10 * 9);
+fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Result<TrainingData> {
+    let length = options.sequence_length;
+    let (train, test) = match options.is_for_testing {
+        true => (bytes, bytes),
+        false => bytes.split_at(bytes.len() / 10 * 9),
+    };
     let short = |n: usize, which: &str| {
         Error::new(ErrorKind::Data, "the text is too short")
             .at(origin.clone())

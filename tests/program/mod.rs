@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod made;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use systole_data::format::idx;
