@@ -3,6 +3,7 @@
 //!
 //! Nothing here knows of graphs, files, threads or devices.
 
+mod caller;
 mod dtype;
 mod error;
 pub mod knobs;
@@ -11,6 +12,7 @@ pub mod rng;
 mod shape;
 mod words;
 
+pub use caller::user_line;
 pub use dtype::{DType, Element, Scalar};
 pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use half::{bf16, f16};

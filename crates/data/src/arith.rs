@@ -58,35 +58,41 @@ enum Op {
 // Generic over the right side, so that the result's type is known before a float literal's is.
 impl<T: Into<Operand>> Add<T> for HostArray {
     type Output = HostArray;
+    #[track_caller]
     fn add(self, rhs: T) -> HostArray {
         apply(self, Op::Add, rhs.into())
     }
 }
 impl<T: Into<Operand>> Sub<T> for HostArray {
     type Output = HostArray;
+    #[track_caller]
     fn sub(self, rhs: T) -> HostArray {
         apply(self, Op::Sub, rhs.into())
     }
 }
 impl<T: Into<Operand>> Mul<T> for HostArray {
     type Output = HostArray;
+    #[track_caller]
     fn mul(self, rhs: T) -> HostArray {
         apply(self, Op::Mul, rhs.into())
     }
 }
 impl<T: Into<Operand>> Div<T> for HostArray {
     type Output = HostArray;
+    #[track_caller]
     fn div(self, rhs: T) -> HostArray {
         apply(self, Op::Div, rhs.into())
     }
 }
 impl Neg for HostArray {
     type Output = HostArray;
+    #[track_caller]
     fn neg(self) -> HostArray {
         self * -1.0
     }
 }
 
+#[track_caller]
 fn apply(x: HostArray, op: Op, rhs: Operand) -> HostArray {
     x.then(|x| match rhs {
         Operand::Scalar(s) => with_scalar(x, op, s),

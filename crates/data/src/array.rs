@@ -1,10 +1,13 @@
 //! Eager host arrays for pipeline functions: cast, reshape, arithmetic and the like, on data at hand.
 //!
 //! Not a tensor of a graph: nothing is traced or differentiated. The first error is carried along (no
-//! `Result` at every step) and surfaces when the element is pulled from the pipeline.
+//! `Result` at every step) and surfaces, with the line that made it, when the element is pulled from the pipeline.
 
 use crate::arith::Operand;
-use systole_base::{DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16};
+use std::panic::Location;
+use systole_base::{
+    DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16, user_line,
+};
 
 /// A host array, or the error that the first failing operation on it left behind.
 ///
@@ -52,27 +55,37 @@ impl HostArray {
     }
 
     /// Any function of the data: `f` runs unless an error is already carried.
+    #[track_caller]
     pub fn then(self, f: impl FnOnce(Literal) -> Result<Literal>) -> HostArray {
-        HostArray(self.0.and_then(f))
+        let caller = Location::caller();
+        let located = |e: Error| match user_line(caller) {
+            Some(line) => e.at(line),
+            None => e,
+        };
+        HostArray(self.0.and_then(|x| f(x).map_err(located)))
     }
 
     /// `x: T[…] → U[…]`: float to integer truncates toward zero and saturates, integers wrap, anything to
     /// bool is `!= 0`.
+    #[track_caller]
     pub fn cast(self, dtype: DType) -> HostArray {
         self.then(|x| Ok(cast(&x, dtype)))
     }
 
     /// The same elements, row-major, under another shape.
+    #[track_caller]
     pub fn reshape(self, shape: impl Into<Shape>) -> HostArray {
         self.then(|x| x.reshape(shape))
     }
 
     /// `x: T[a, b, …] → T[a·b·…]`.
+    #[track_caller]
     pub fn flatten(self) -> HostArray {
         self.then(|x| x.reshape([x.ty().elements()]))
     }
 
     /// Inserts a dimension of size 1 at `axis`; negative axes count from the end (-1: a new last one).
+    #[track_caller]
     pub fn expand_dims(self, axis: isize) -> HostArray {
         self.then(|x| {
             let at = resolve_axis(axis, x.ty().rank() + 1, x.ty())?;
@@ -83,6 +96,7 @@ impl HostArray {
     }
 
     /// Removes the dimension of size 1 at `axis`; negative axes count from the end.
+    #[track_caller]
     pub fn squeeze(self, axis: isize) -> HostArray {
         self.then(|x| {
             let at = resolve_axis(axis, x.ty().rank(), x.ty())?;
@@ -95,11 +109,13 @@ impl HostArray {
     }
 
     /// `(x - mean) / std`, each a number or an array that broadcasts (one value per channel).
+    #[track_caller]
     pub fn normalize(self, mean: impl Into<Operand>, std: impl Into<Operand>) -> HostArray {
         (self - mean) / std
     }
 
     /// `x: integer[…] → f32[…, depth]`: 1 at the element's value, 0 elsewhere (all 0 where out of range, as in tf).
+    #[track_caller]
     pub fn one_hot(self, depth: usize) -> HostArray {
         self.then(|x| {
             if !x.dtype().is_int() {

@@ -2,8 +2,9 @@
 
 use crate::HostArray;
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{Error, ErrorKind, Literal, Result, TensorType, user_line};
 
 /// Named host arrays, for example `image: ui8[28, 28, 1], label: i32[]`.
 ///
@@ -38,6 +39,7 @@ pub(crate) struct Origin {
 
 impl Sample {
     /// A sample from its fields. A name that occurs twice poisons it.
+    #[track_caller]
     pub fn new<N: Into<Arc<str>>, A: Into<HostArray>>(fields: impl IntoIterator<Item = (N, A)>) -> Sample {
         let mut sample = Sample::default();
         for (name, array) in fields {
@@ -51,14 +53,16 @@ impl Sample {
     }
 
     /// The array of a field. Errors when there is no such field, or with the error it carries.
+    #[track_caller]
     pub fn get(&self, name: &str) -> Result<&Literal> {
         match self.find(name) {
             Some(i) => self.fields[i].1.get().map_err(|e| e.at(format!("field {name}"))),
-            None => Err(self.missing(name)),
+            None => Err(of_caller(self.missing(name))),
         }
     }
 
     /// The text of a field of bytes, `ui8[n]`. Errors when there is no such field, or it is no UTF-8 text.
+    #[track_caller]
     pub fn text(&self, name: &str) -> Result<&str> {
         let x = self.get(name)?;
         let text = x.as_slice::<u8>().ok().and_then(|bytes| std::str::from_utf8(bytes).ok());
@@ -85,6 +89,7 @@ impl Sample {
     }
 
     /// Replaces the field by a function of it.
+    #[track_caller]
     pub fn map(mut self, name: &str, f: impl FnOnce(HostArray) -> HostArray) -> Sample {
         match self.find(name) {
             Some(i) => {
@@ -98,6 +103,7 @@ impl Sample {
     }
 
     /// Gives a field another name; the order stays.
+    #[track_caller]
     pub fn rename(mut self, from: &str, to: &str) -> Sample {
         match (self.find(from), self.find(to)) {
             (Some(_), Some(_)) if from != to => self
@@ -109,6 +115,7 @@ impl Sample {
     }
 
     /// Drops a field.
+    #[track_caller]
     pub fn without(mut self, name: &str) -> Sample {
         match self.find(name) {
             Some(i) => drop(self.fields.remove(i)),
@@ -118,6 +125,7 @@ impl Sample {
     }
 
     /// Keeps the named fields, in the order given.
+    #[track_caller]
     pub fn select(mut self, names: &[&str]) -> Sample {
         let mut kept = Vec::with_capacity(names.len());
         for name in names {
@@ -196,14 +204,24 @@ impl Sample {
         self.fields.iter().position(|(n, _)| &**n == name)
     }
 
+    #[track_caller]
     fn poison(&mut self, error: Error) {
-        self.error.get_or_insert(error);
+        self.error.get_or_insert(of_caller(error));
     }
 
     fn missing(&self, name: &str) -> Error {
         let names: Vec<&str> = self.names().collect();
         Error::new(ErrorKind::Data, format!("the sample has no field {name:?}"))
             .because(format!("its fields are {}", names.join(", ")))
+    }
+}
+
+/// With the line of the user's program that made it.
+#[track_caller]
+fn of_caller(error: Error) -> Error {
+    match user_line(Location::caller()) {
+        Some(line) => error.at(line),
+        None => error,
     }
 }
 

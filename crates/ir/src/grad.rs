@@ -15,7 +15,7 @@ pub fn grad(y: &Tensor, xs: &[&Tensor]) -> Vec<Tensor> {
     if y.rank() != 0 && !y.is_poisoned() {
         let error = Error::new(ErrorKind::Graph, format!("grad needs a scalar, this is {}", y.ty()))
             .hint("sum or average it first, or use vjp with a cotangent");
-        return xs.iter().map(|_| y.fail(error.clone())).collect();
+        return vec![y.fail(error); xs.len()];
     }
     vjp(&[y], &[&y.ones_like()], xs)
 }
@@ -121,7 +121,7 @@ fn back_through(
                 if let Some(loc) = loc {
                     e = e.at(format!("{}:{}", loc.file, loc.line));
                 }
-                g.fail(e);
+                g.record(e);
             }),
         }
     }

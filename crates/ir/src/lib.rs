@@ -32,5 +32,5 @@ pub use op::{attention, compose, flow};
 pub use sharding::{Mesh, Sharding, Spread};
 pub use systole_base::{
     DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,
-    TensorType, bf16, bug, f16, knobs, rng,
+    TensorType, bf16, bug, f16, knobs, rng, user_line,
 };

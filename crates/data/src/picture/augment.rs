@@ -47,6 +47,7 @@ impl Default for ResizedCrop {
 
 impl HostArray {
     /// `x: ui8[H, W, 3] → ui8[H, W, 3]` after `count` operations drawn from 14.
+    #[track_caller]
     pub fn rand_augment(self, options: RandAugment, rng: &mut Stream) -> HostArray {
         (0..options.count).fold(self, |x, _| {
             let (kind, sign) = (rng.below(14), if rng.below(2) == 1 { -1.0 } else { 1.0 });

@@ -8,27 +8,32 @@ use systole_base::{DType, Literal, Result};
 
 impl HostArray {
     /// `x: T[H, W, C] → T[H, W, 1]`, u8 or f32: 3 and 4 channels by ITU-R 601 luma (alpha over black), else unchanged.
+    #[track_caller]
     pub fn rgb_to_grayscale(self) -> HostArray {
         self.then(|x| grayscale(&x))
     }
 
     /// `x: T[H, W, 1, 2 or 4] → T[H, W, 3]`: grey in all three channels; alpha multiplies (a black ground).
+    #[track_caller]
     pub fn to_rgb(self) -> HostArray {
         self.then(|x| rgb(&x))
     }
 
     /// `x: T[H, W, 2 or 4] → T[H, W, 1 or 3]`: what is seen of grey or colours with alpha on a grey ground, from 0 (black)
     /// to 1 (white); pictures without alpha stay as they are.
+    #[track_caller]
     pub fn on_ground(self, ground: f64) -> HostArray {
         self.then(|x| on_ground(&x, ground as f32))
     }
 
     /// Every value and `delta` more (in 0..1).
+    #[track_caller]
     pub fn adjust_brightness(self, delta: f64) -> HostArray {
         self.toned("adjust_brightness", move |values, _| values.iter_mut().for_each(|v| *v += delta as f32))
     }
 
     /// Away from each channel's mean, by this factor.
+    #[track_caller]
     pub fn adjust_contrast(self, factor: f64) -> HostArray {
         self.toned("adjust_contrast", move |values, c| {
             let n = (values.len() / c.max(1)).max(1) as f64;
@@ -42,16 +47,19 @@ impl HostArray {
     }
 
     /// The saturation of RGB, times this factor.
+    #[track_caller]
     pub fn adjust_saturation(self, factor: f64) -> HostArray {
         self.pixels("adjust_saturation", move |[h, s, v]| [h, (s * factor as f32).clamp(0.0, 1.0), v])
     }
 
     /// The hue of RGB, turned by `delta` of the circle.
+    #[track_caller]
     pub fn adjust_hue(self, delta: f64) -> HostArray {
         self.pixels("adjust_hue", move |[h, s, v]| [(h + delta as f32).rem_euclid(1.0), s, v])
     }
 
     /// `gain · x^gamma`.
+    #[track_caller]
     pub fn adjust_gamma(self, gamma: f64, gain: f64) -> HostArray {
         self.toned("adjust_gamma", move |values, _| {
             values.iter_mut().for_each(|v| *v = gain as f32 * v.max(0.0).powf(gamma as f32));
@@ -59,6 +67,7 @@ impl HostArray {
     }
 
     /// `x: T[H, W, C] → f32[H, W, C]` of mean 0 and variance 1 (of u8: of the values 0 to 255).
+    #[track_caller]
     pub fn per_image_standardization(self) -> HostArray {
         self.cast(DType::F32).then(|mut x| {
             dims(&x, "per_image_standardization")?;
@@ -73,24 +82,28 @@ impl HostArray {
     }
 
     /// [`HostArray::adjust_brightness`] by a number in [-`most`, `most`).
+    #[track_caller]
     pub fn random_brightness(self, most: f64, rng: &mut Stream) -> HostArray {
         let delta = between(-most, most, rng);
         self.adjust_brightness(delta)
     }
 
     /// [`HostArray::adjust_contrast`] by a factor in [`low`, `high`).
+    #[track_caller]
     pub fn random_contrast(self, low: f64, high: f64, rng: &mut Stream) -> HostArray {
         let factor = between(low, high, rng);
         self.adjust_contrast(factor)
     }
 
     /// [`HostArray::adjust_saturation`] by a factor in [`low`, `high`).
+    #[track_caller]
     pub fn random_saturation(self, low: f64, high: f64, rng: &mut Stream) -> HostArray {
         let factor = between(low, high, rng);
         self.adjust_saturation(factor)
     }
 
     /// [`HostArray::adjust_hue`] by a number in [-`most`, `most`).
+    #[track_caller]
     pub fn random_hue(self, most: f64, rng: &mut Stream) -> HostArray {
         let delta = between(-most, most, rng);
         self.adjust_hue(delta)

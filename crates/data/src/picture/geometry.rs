@@ -8,11 +8,13 @@ use systole_base::{DType, Literal, Result};
 
 impl HostArray {
     /// `x: T[H, W, C] → T[height, width, C]`: the part from row `top` and column `left` on.
+    #[track_caller]
     pub fn crop(self, top: usize, left: usize, height: usize, width: usize) -> HostArray {
         self.then(|x| crop(&x, top, left, height, width))
     }
 
     /// `x: T[H, W, C] → T[H', W', C]`: the middle, `fraction` of each side.
+    #[track_caller]
     pub fn central_crop(self, fraction: f64) -> HostArray {
         self.then(|x| {
             let [h, w, _] = dims(&x, "central_crop")?;
@@ -25,6 +27,7 @@ impl HostArray {
     }
 
     /// `x: T[H, W, C] → T[height, width, C]`: the middle where the picture is larger, zeros around where it is smaller.
+    #[track_caller]
     pub fn resize_with_crop_or_pad(self, height: usize, width: usize) -> HostArray {
         self.then(|x| {
             let [h, w, _] = dims(&x, "resize_with_crop_or_pad")?;
@@ -35,6 +38,7 @@ impl HostArray {
     }
 
     /// `x: T[H, W, C] → T[H + 2 p, W + 2 p, C]`: zeros on every side.
+    #[track_caller]
     pub fn pad_image(self, pixels: usize) -> HostArray {
         self.then(|x| {
             let [h, w, _] = dims(&x, "pad_image")?;
@@ -43,6 +47,7 @@ impl HostArray {
     }
 
     /// Mirrored: left becomes right.
+    #[track_caller]
     pub fn flip_left_right(self) -> HostArray {
         self.then(|x| {
             let [h, w, c] = dims(&x, "flip_left_right")?;
@@ -51,6 +56,7 @@ impl HostArray {
     }
 
     /// Mirrored: up becomes down.
+    #[track_caller]
     pub fn flip_up_down(self) -> HostArray {
         self.then(|x| {
             let [h, w, c] = dims(&x, "flip_up_down")?;
@@ -59,6 +65,7 @@ impl HostArray {
     }
 
     /// Turned counter-clockwise by `turns` right angles.
+    #[track_caller]
     pub fn rot90(self, turns: usize) -> HostArray {
         self.then(|x| {
             let [h, w, c] = dims(&x, "rot90")?;
@@ -72,6 +79,7 @@ impl HostArray {
     }
 
     /// Turned counter-clockwise about its middle, at the same size; what comes from outside is 0. Bilinear.
+    #[track_caller]
     pub fn rotate(self, degrees: f64) -> HostArray {
         let (sin, cos) = degrees.to_radians().sin_cos();
         self.affine([[cos, -sin], [sin, cos]], [0.0, 0.0])
@@ -79,21 +87,25 @@ impl HostArray {
 
     /// Each output pixel (x to the right, y down, from the middle) comes from `matrix · (x, y) + shift`, bilinear;
     /// what comes from outside is 0.
+    #[track_caller]
     pub fn affine(self, matrix: [[f64; 2]; 2], shift: [f64; 2]) -> HostArray {
         self.then(|x| affine(&x, matrix, shift))
     }
 
     /// Mirrored in half of the cases.
+    #[track_caller]
     pub fn random_flip_left_right(self, rng: &mut Stream) -> HostArray {
         if rng.below(2) == 1 { self.flip_left_right() } else { self }
     }
 
     /// Upside down in half of the cases.
+    #[track_caller]
     pub fn random_flip_up_down(self, rng: &mut Stream) -> HostArray {
         if rng.below(2) == 1 { self.flip_up_down() } else { self }
     }
 
     /// `x: T[H, W, C] → T[height, width, C]`: a part of this size, anywhere.
+    #[track_caller]
     pub fn random_crop(self, height: usize, width: usize, rng: &mut Stream) -> HostArray {
         let draws = [rng.uniform_f64(), rng.uniform_f64()];
         self.then(|x| {

@@ -27,21 +27,25 @@ pub enum Resize {
 
 impl HostArray {
     /// `x: T[H, W, C] → T[height, width, C]`, u8 or f32: bilinear where it grows, area average where it shrinks.
+    #[track_caller]
     pub fn resize(self, height: usize, width: usize) -> HostArray {
         self.resize_with(height, width, Resize::Fit)
     }
 
     /// `x: T[H, W, C] → T[height, width, C]`, u8 or f32; u8 rounds to nearest.
+    #[track_caller]
     pub fn resize_with(self, height: usize, width: usize, method: Resize) -> HostArray {
         self.then(|x| resize(&x, height, width, method))
     }
 
     /// `x: T[H, W, C] → f32[height, width, C]`: resized, and u8 left as 0 to 255, as tf.image.resize does.
+    #[track_caller]
     pub fn resize_to_f32(self, height: usize, width: usize, method: Resize) -> HostArray {
         self.then(|x| resize_to_f32(&x, height, width, method))
     }
 
     /// `x: T[H, W, C] → T[height, width, C]`: the whole picture as large as fits, centred on zeros.
+    #[track_caller]
     pub fn resize_with_pad(self, height: usize, width: usize, method: Resize) -> HostArray {
         self.then(|x| {
             let [h, w, _] = dims(&x, "resize_with_pad")?;

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, user_line};
 
 /// A graph under construction. Clones share it. Not `Send`: finish it to get an `Arc<Graph>` that is.
 #[derive(Clone)]
@@ -24,6 +24,8 @@ struct Inner {
     depth: usize,
     /// The region that is being traced inside this graph: new nodes go there.
     region: RefCell<Option<GraphBuilder>>,
+    /// Where users asked for what is being built, innermost last. Shared by a graph and its regions.
+    asked: Rc<RefCell<Vec<&'static Location<'static>>>>,
 }
 
 #[derive(Default)]
@@ -54,12 +56,12 @@ const POISON: u32 = u32::MAX;
 impl GraphBuilder {
     /// Starts an empty graph.
     pub fn new(name: &str) -> GraphBuilder {
-        GraphBuilder::at_depth(name, 0)
+        GraphBuilder::at_depth(name, 0, Rc::default())
     }
 
     /// Starts a region inside this graph: it may use this graph's tensors, which become captures.
     pub fn child(&self, name: &str) -> GraphBuilder {
-        GraphBuilder::at_depth(name, self.active().0.depth + 1)
+        GraphBuilder::at_depth(name, self.active().0.depth + 1, self.0.asked.clone())
     }
 
     /// Runs `f`, during which every new node goes to `region`, also where only tensors of this graph are used.
@@ -84,10 +86,14 @@ impl GraphBuilder {
         tensors.iter().max_by_key(|t| t.builder.0.depth).map(|t| t.builder.active())
     }
 
-    fn at_depth(name: &str, depth: usize) -> GraphBuilder {
+    fn at_depth(
+        name: &str,
+        depth: usize,
+        asked: Rc<RefCell<Vec<&'static Location<'static>>>>,
+    ) -> GraphBuilder {
         let state =
             State { name: name.into(), scopes: vec![String::new()], scope: vec![0], ..State::default() };
-        GraphBuilder(Rc::new(Inner { state: RefCell::new(state), depth, region: RefCell::default() }))
+        GraphBuilder(Rc::new(Inner { state: RefCell::new(state), depth, region: RefCell::default(), asked }))
     }
 
     /// Adds a parameter.
@@ -129,7 +135,7 @@ impl GraphBuilder {
     fn emit_here(&self, op: Op, inputs: &[&Tensor]) -> Vec<Tensor> {
         let loc = Location::caller();
         let count = op.result_count(inputs.len());
-        let inputs: Vec<Tensor> = inputs.iter().map(|t| self.bring_in(t)).collect();
+        let inputs: Vec<Tensor> = inputs.iter().map(|t| self.bring_in_at(t, loc)).collect();
         if inputs.iter().any(|t| t.id.node == POISON) {
             return self.poison(count, &inputs);
         }
@@ -140,10 +146,10 @@ impl GraphBuilder {
                 let shown: Vec<String> = types.iter().map(|t| t.to_string()).collect();
                 let label =
                     if constraint.label == "-" { String::new() } else { format!(" ({})", constraint.label) };
-                self.fail(
+                self.record(
                     Error::new(ErrorKind::Graph, format!("{}{label}: {}", op.name(), constraint.message))
                         .because(format!("operands: {}", shown.join(", ")))
-                        .at(format!("{}:{}", loc.file(), loc.line())),
+                        .at(self.users_line(loc).unwrap_or_else(|| format!("{}:{}", loc.file(), loc.line()))),
                 );
                 self.poison(count, &inputs)
             }
@@ -184,15 +190,21 @@ impl GraphBuilder {
     }
 
     /// Makes a tensor of an enclosing graph usable here, as a captured parameter.
+    #[track_caller]
     fn bring_in(&self, t: &Tensor) -> Tensor {
+        self.bring_in_at(t, Location::caller())
+    }
+
+    fn bring_in_at(&self, t: &Tensor, loc: &'static Location<'static>) -> Tensor {
         if Rc::ptr_eq(&t.builder.0, &self.0) || t.id.node == POISON {
             return t.clone();
         }
         if t.builder.0.depth >= self.0.depth {
-            self.fail(
+            self.fail_at(
                 Error::new(ErrorKind::Graph, "a tensor of another graph is used here")
                     .because("every tensor belongs to the graph it was made in")
                     .hint("pass it as an argument of the traced function"),
+                loc,
             );
             return self.poison(1, std::slice::from_ref(t)).remove(0);
         }
@@ -203,7 +215,7 @@ impl GraphBuilder {
                 Parameter { index: 0, ty: t.ty.clone() }.into(),
                 SmallVec::new(),
                 SmallVec::from_elem(t.ty.clone(), 1),
-                Location::caller(),
+                loc,
             );
             let inner = inner[0].clone();
             self.0.state.borrow_mut().captures.push((t.clone(), inner.clone()));
@@ -224,8 +236,45 @@ impl GraphBuilder {
         used.into_iter().map(|(outer, _)| outer.clone()).collect()
     }
 
-    /// Records an error; the first one is kept and surfaces from [`GraphBuilder::finish`].
+    /// Records an error of the line that calls this; the first one is kept and surfaces from [`GraphBuilder::finish`].
+    #[track_caller]
     pub fn fail(&self, error: Error) {
+        self.fail_at(error, Location::caller());
+    }
+
+    fn fail_at(&self, error: Error, loc: &'static Location<'static>) {
+        self.record(match self.users_line(loc) {
+            Some(line) => error.at(line),
+            None => error,
+        });
+    }
+
+    /// The line of a user's program that a node made at `loc` comes from.
+    fn users_line(&self, loc: &Location) -> Option<String> {
+        user_line(loc).or_else(|| self.0.asked.borrow().last().and_then(|asked| user_line(asked)))
+    }
+
+    /// Runs `f`. Where its errors would name a line of Systole, which says nothing to a user, they name `place`: where a
+    /// user asked for what `f` builds.
+    ///
+    /// ```
+    /// use std::panic::Location;
+    /// use systole_ir::{DType::F32, GraphBuilder, TensorType};
+    /// let g = GraphBuilder::new("main");
+    /// let x = g.parameter(TensorType::new(F32, [2, 3]), "x");
+    /// let y = g.asked_at(Some(Location::caller()), || x.reshape([7]));
+    /// assert!(g.finish(&[y]).unwrap_err().to_string().contains(".rs:"));
+    /// ```
+    pub fn asked_at<R>(&self, place: Option<&'static Location<'static>>, f: impl FnOnce() -> R) -> R {
+        let Some(place) = place else { return f() };
+        self.0.asked.borrow_mut().push(place);
+        let result = f();
+        self.0.asked.borrow_mut().pop();
+        result
+    }
+
+    /// Records an error that says where it is; the first one is kept.
+    pub(crate) fn record(&self, error: Error) {
         let mut state = self.0.state.borrow_mut();
         let scope = state.scope.last().copied().unwrap_or(0) as usize;
         let path = state.scopes[scope].clone();
@@ -299,10 +348,10 @@ impl GraphBuilder {
     pub fn finish_region(&self, results: &[Tensor], captures: &[Tensor]) -> Result<Arc<Graph>> {
         let results: Vec<Tensor> = results.iter().map(|t| self.bring_in(t)).collect();
         let inner: Vec<Tensor> = captures.iter().map(|t| self.bring_in(t)).collect();
-        let state = self.0.state.borrow();
-        if let Some(e) = &state.first_error {
-            return Err(e.clone());
+        if let Some(e) = self.error().or_else(|| error_of(&results)) {
+            return Err(e);
         }
+        let state = self.0.state.borrow();
         if self.captured(&results).iter().any(|t| captures.iter().all(|c| !c.same_as(t))) {
             return Err(Error::new(ErrorKind::Graph, format!("the body `{}` uses outer values", state.name))
                 .because("only while and case bodies may capture values of the enclosing graph")
@@ -344,7 +393,7 @@ impl GraphBuilder {
                         graph.params.len(),
                         args.len()
                     );
-                    self.fail(Error::new(ErrorKind::Graph, what));
+                    self.record(Error::new(ErrorKind::Graph, what));
                     self.poison(1, &[])
                 }
                 (op, _) => {
@@ -426,7 +475,7 @@ impl GraphBuilder {
         Tensor { builder: self.clone(), id, ty }
     }
 
-    /// The enclosed layer path of node `i`, to give derivative nodes the scope of what they derive.
+    /// Runs `f`, whose nodes get the layer path of node `i`.
     pub(crate) fn in_scope_of<R>(&self, i: usize, f: impl FnOnce() -> R) -> R {
         let scope = self.0.state.borrow().nodes[i].scope;
         self.0.state.borrow_mut().scope.push(scope);
@@ -434,6 +483,13 @@ impl GraphBuilder {
         self.0.state.borrow_mut().scope.pop();
         result
     }
+}
+
+/// The error behind a result without meaning, which may be that of another graph: tensors of both met there.
+fn error_of(results: &[Tensor]) -> Option<Error> {
+    let poisoned = results.iter().find(|t| t.is_poisoned())?;
+    let unknown = || Error::new(ErrorKind::Graph, "a result comes from a mistake in another graph");
+    Some(poisoned.builder.error().unwrap_or_else(unknown))
 }
 
 /// A graph of `nodes` with the parameters first and every other node after those it uses, else in the given order.
@@ -527,7 +583,8 @@ impl Tensor {
         self.id.node == POISON
     }
 
-    /// Records an error in the graph and returns a poisoned tensor.
+    /// Records an error of the line that calls this in the graph and returns a poisoned tensor.
+    #[track_caller]
     pub fn fail(&self, error: Error) -> Tensor {
         self.builder.fail(error);
         self.builder.poison(1, std::slice::from_ref(self)).remove(0)

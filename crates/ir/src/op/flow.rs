@@ -138,7 +138,7 @@ fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: Fold<'_>) -> (Ve
     let step = match step.finish_region(&results, &captured) {
         Ok(step) => step,
         Err(e) => {
-            g.fail(e);
+            g.record(e);
             return (g.poisoned(init.len(), init), g.poisoned(ys.len(), init));
         }
     };
@@ -271,7 +271,7 @@ fn while_in(
             emit(g, op.into(), captured.iter().chain(init.iter().copied()).collect())
         }
         Err(e) => {
-            g.fail(e);
+            g.record(e);
             g.poisoned(count, init)
         }
     }
@@ -293,7 +293,7 @@ pub(crate) fn case_in(g: &GraphBuilder, index: &Tensor, branches: Vec<Branch<'_>
             emit(g, Case { branches }.into(), captured.iter().chain([index]).collect())
         }
         Err(e) => {
-            g.fail(e);
+            g.record(e);
             g.poisoned(count, &[index])
         }
     }

@@ -179,10 +179,11 @@ impl Tensor {
     pub fn random_normal(&self, shape: &[usize]) -> (Tensor, Tensor) {
         let pairs: Vec<usize> = std::iter::once(2).chain(shape.iter().copied()).collect();
         let (next, uniform) = self.random_uniform(&pairs);
-        let part = |i: usize| uniform.slice_dim(0, i, i + 1).reshape(shape);
+        let (first, second) =
+            (uniform.slice_dim(0, 0, 1).reshape(shape), uniform.slice_dim(0, 1, 2).reshape(shape));
         // 1 − u lies in (0, 1]: its logarithm is finite.
-        let radius = ((1.0 - part(0)).log() * -2.0).sqrt();
-        (next, radius * (part(1) * std::f64::consts::TAU).cosine())
+        let radius = ((1.0 - first).log() * -2.0).sqrt();
+        (next, radius * (second * std::f64::consts::TAU).cosine())
     }
 
     /// `state: u64[2 or 3] → (u64[…], bool[shape])`: true with probability `p`, by Philox.

@@ -1,0 +1,53 @@
+//! Lines of programs that use Systole, told from Systole's own: only the former mean anything to who reads an error.
+
+use std::panic::Location;
+
+/// `src/main.rs:12` of a place in a program that uses Systole; `None` of one in Systole's own crates or Rust's, where a call
+/// by way of `into` seems to come from.
+///
+/// ```
+/// use std::panic::Location;
+/// let here = systole_base::user_line(Location::caller());
+/// assert!(here.is_some_and(|line| line.contains(".rs:")));
+/// ```
+pub fn user_line(place: &Location) -> Option<String> {
+    let file = place.file();
+    let is_rusts = file.starts_with("/rustc/") || file.contains("/library/core/");
+    (!is_rusts && !is_ours(file!(), file)).then(|| format!("{}:{}", place.file(), place.line()))
+}
+
+/// Whether `file` is a source of the crates beside the one that `this` file is in. Examples and tests are users.
+fn is_ours(this: &str, file: &str) -> bool {
+    if let Some(root) = this.strip_suffix("crates/base/src/caller.rs") {
+        let inner = file.strip_prefix(root).unwrap_or_default();
+        let in_crate = inner.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
+        return inner.starts_with("src/") || in_crate.is_some_and(|(_, rest)| rest.starts_with("src/"));
+    }
+    // In a registry's folder: `…/systole-base-0.1.0/src/caller.rs`.
+    let crates = this.find("systole-base").and_then(|at| this.get(..at));
+    let inner = crates.and_then(|crates| file.strip_prefix(crates)).unwrap_or_default();
+    inner.starts_with("systole") && inner.split_once('/').is_some_and(|(_, rest)| rest.starts_with("src/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_ours;
+
+    #[test]
+    fn lines_of_users_are_told_from_ours() {
+        let here = "crates/base/src/caller.rs";
+        for ours in ["crates/nn/src/loss.rs", "src/cli/mod.rs"] {
+            assert!(is_ours(here, ours), "{ours}");
+            assert!(is_ours(&format!("/x/systole/{here}"), &format!("/x/systole/{ours}")), "{ours}");
+            assert!(!is_ours(&format!("/x/systole/{here}"), ours), "{ours}");
+        }
+        for users in ["crates/nn/tests/fit.rs", "examples/tiny.rs", "tests/runs.rs", "/home/u/p/src/main.rs"]
+        {
+            assert!(!is_ours(here, users), "{users}");
+        }
+        let registry = "/c/registry/src/index/systole-base-0.1.0/src/caller.rs";
+        assert!(is_ours(registry, "/c/registry/src/index/systole-nn-0.1.0/src/loss.rs"));
+        assert!(!is_ours(registry, "/c/registry/src/index/other-0.1.0/src/lib.rs"));
+        assert!(!is_ours(registry, "src/main.rs"));
+    }
+}
