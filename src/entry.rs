@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::Result;
-use systole_nn::layers::{CustomLayers, LayerSpec};
+use systole_nn::layers::{CustomObjects, LayerSpec};
 use systole_nn::{Model, Symbol};
 use systole_runtime::{Backend, Jit, Tree};
 
@@ -21,6 +21,14 @@ pub struct Sequential;
 
 impl Sequential {
     /// A model of the layers in order; its input shape is learned from the first data it sees.
+    ///
+    /// ```
+    /// use systole::prelude::*;
+    /// let mut model = Sequential::new([flatten(), dense(10).activation("softmax")]);
+    /// model.build(&[TensorType::new(F32, [28, 28, 1])])?;
+    /// assert!(model.summary().contains("Weights: 7,850"));
+    /// # Ok::<(), Error>(())
+    /// ```
     #[allow(
         clippy::new_ret_no_self,
         reason = "reads as in Keras; a chain and a graph of layers are one type of model"
@@ -32,6 +40,16 @@ impl Sequential {
 }
 
 /// A graph of layers from `inputs` to `output`: Keras's functional `Model(inputs, outputs)`.
+///
+/// ```
+/// use systole::prelude::*;
+/// let x = input("x", [8]);
+/// let wide = x.apply(dense(16).activation("relu"));
+/// let y = add().on(&[&x, &wide.apply(dense(8))]).apply(dense(2));
+/// let model = functional(&[x], &y)?;
+/// assert!(model.summary().contains("Weights: 298"), "{}", model.summary());
+/// # Ok::<(), Error>(())
+/// ```
 pub fn functional(inputs: &[Symbol], output: &Symbol) -> Result<Model> {
     register();
     Model::functional(inputs, output)
@@ -43,8 +61,8 @@ pub fn load_model(path: impl AsRef<Path>) -> Result<Model> {
     Model::load(path)
 }
 
-/// Reads a saved model that has layers of the user's own.
-pub fn load_model_with(path: impl AsRef<Path>, custom: &CustomLayers) -> Result<Model> {
+/// Reads a saved model that has layers, a loss or metrics of the user's own.
+pub fn load_model_with(path: impl AsRef<Path>, custom: &CustomObjects) -> Result<Model> {
     register();
     Model::load_with(path, custom)
 }
@@ -61,7 +79,7 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
 /// use systole::prelude::*;
 /// let compile = Compile { backend: Some(backend("cpu")?), ..default() };
 /// assert_eq!(compile.backend.unwrap().name(), "cpu");
-/// assert!(backend("gpu9").unwrap_err().to_string().contains("gpu9"));
+/// assert!(backend("gpu9").is_err_and(|e| e.to_string().contains("gpu9")));
 /// # Ok::<(), Error>(())
 /// ```
 ///

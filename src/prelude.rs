@@ -12,12 +12,12 @@ pub use systole_nn::callback::{
 };
 pub use systole_nn::layers::*;
 pub use systole_nn::loss::{
-    Loss, binary_crossentropy, categorical_crossentropy, huber, mean_absolute_error, mean_squared_error,
-    sparse_categorical_crossentropy,
+    CustomLoss, Loss, binary_crossentropy, categorical_crossentropy, huber, mean_absolute_error,
+    mean_squared_error, sparse_categorical_crossentropy,
 };
 pub use systole_nn::metric::{
-    Metric, binary_accuracy, categorical_accuracy, precision, recall, sparse_categorical_accuracy,
-    sparse_top_k_categorical_accuracy, top_k_categorical_accuracy,
+    CustomMetric, Metric, binary_accuracy, categorical_accuracy, precision, recall,
+    sparse_categorical_accuracy, sparse_top_k_categorical_accuracy, top_k_categorical_accuracy,
 };
 pub use systole_nn::optimizer::constructors::*;
 pub use systole_nn::optimizer::{Optimizer, UpdateInputs};

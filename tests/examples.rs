@@ -46,6 +46,11 @@ fn custom_loop() {
 }
 
 #[test]
+fn custom_loss() {
+    assert!(run("custom_loss").contains("confidence "));
+}
+
+#[test]
 fn gan() {
     assert!(run("gan").contains("generated points lie at radius"));
 }

@@ -302,13 +302,14 @@ impl LayerNames {
 
 /// A value of a functional model that is being described: an input, or the output of a layer.
 ///
-/// ```no_run
+/// ```
 /// use systole_nn::{input, layers::{add, dense}, Model};
 /// let x = input("image", [784]);
 /// let a = x.apply(dense(64).activation("relu"));
 /// let b = a.apply(dense(64));
 /// let y = add().on(&[&a, &b]).apply(dense(10));
 /// let model = Model::functional(&[x], &y)?;
+/// assert!(model.summary().contains("(None, 10)"));
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -320,17 +321,44 @@ enum SymbolNode {
     Layer { layer: LayerSpec, inputs: Vec<Symbol> },
 }
 
-/// An f32 input of a functional model; `shape` is that of one sample.
+/// `→ f32[B, shape…]`: an input of a functional model; `shape` is that of one sample.
+///
+/// ```
+/// use systole_nn::{input, layers::dense, Model};
+/// let x = input("x", [8]);
+/// let y = x.apply(dense(2));
+/// assert!(Model::functional(&[x], &y)?.summary().contains("(None, 2)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn input(name: &str, shape: impl AsRef<[usize]>) -> Symbol {
     input_of(name, DType::F32, shape)
 }
 
-/// An input whose type is learned from the first data.
+/// `→ T[B, …]`: an input whose type is learned from the first data.
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{any_input, layers::dense, Model};
+/// let x = any_input("x");
+/// let y = x.apply(dense(2));
+/// let output = Model::functional(&[x], &y)?.output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [2]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn any_input(name: &str) -> Symbol {
     Symbol(Arc::new(SymbolNode::Input(InputSpec { name: name.into(), ty: None })))
 }
 
-/// An input of any element type (integers for embeddings).
+/// `→ dtype[B, shape…]`: an input of any element type (integers for embeddings).
+///
+/// ```
+/// use systole_ir::DType::I32;
+/// use systole_nn::{input_of, layers::embedding, Model};
+/// let tokens = input_of("tokens", I32, [16]);
+/// let y = tokens.apply(embedding(65, 32));
+/// assert!(Model::functional(&[tokens], &y)?.summary().contains("(None, 16, 32)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn input_of(name: &str, dtype: DType, shape: impl AsRef<[usize]>) -> Symbol {
     let ty = Some(TensorType::new(dtype, shape.as_ref()));
     Symbol(Arc::new(SymbolNode::Input(InputSpec { name: name.into(), ty })))
@@ -338,6 +366,7 @@ pub fn input_of(name: &str, dtype: DType, shape: impl AsRef<[usize]>) -> Symbol 
 
 impl Symbol {
     /// The output of `layer` applied to this value.
+    #[track_caller]
     pub fn apply(&self, layer: impl Into<LayerSpec>) -> Symbol {
         layer.into().on(&[self])
     }
@@ -346,9 +375,10 @@ impl Symbol {
 impl LayerSpec {
     /// The output of this layer applied to several values. A layer with a name that is applied twice shares its
     /// weights.
+    #[track_caller]
     pub fn on(self, inputs: &[&Symbol]) -> Symbol {
         let inputs = inputs.iter().map(|s| (*s).clone()).collect();
-        Symbol(Arc::new(SymbolNode::Layer { layer: self, inputs }))
+        Symbol(Arc::new(SymbolNode::Layer { layer: self.asked_here(), inputs }))
     }
 }
 

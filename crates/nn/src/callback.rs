@@ -103,6 +103,32 @@ impl CallbackState {
 ///
 /// On several hosts each calls its own, with the same values: they must decide the same everywhere, and only the one whose
 /// [`Model::leads`] may write files.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_ir::Result;
+/// use systole_nn::{callback::{Callback, FitCx}, Fit};
+/// /// Ends training once the loss is small enough.
+/// struct GoodEnough(f64);
+/// impl Callback for GoodEnough {
+///     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+///         if cx.logs["loss"] < self.0 {
+///             *cx.stop_because = Some(format!("the loss is below {}", self.0));
+///         }
+///         Ok(())
+///     }
+/// }
+/// let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(GoodEnough(100.0))];
+/// let history = model.fit(&data, Fit { epochs: 50, callbacks, ..Default::default() })?;
+/// assert_eq!(history.epochs.len(), 1);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub trait Callback: Send {
     /// What must be known for a killed run to go on as if it had not been; nothing, unless written.
     fn state(&self) -> Result<CallbackState> {
@@ -189,6 +215,22 @@ impl Best {
 }
 
 /// Ends training when a value has stopped improving.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::EarlyStopping, Fit};
+/// let stop = EarlyStopping::new("val_loss", 2).min_delta(1e9).restore_best_weights(true);
+/// let (validation, callbacks) = (Some(data.clone()), vec![Box::new(stop) as _]);
+/// let history = model.fit(&data, Fit { epochs: 50, validation, callbacks, ..Default::default() })?;
+/// assert_eq!(history.epochs.len(), 3); // the first, and two that were no better
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub struct EarlyStopping {
     watch: Best,
     patience: usize,
@@ -321,6 +363,24 @@ fn owned_weights(model: &Model) -> Result<(Params<Buffer>, Params<Buffer>)> {
 ///
 /// A model that cannot be written is told, kept, and written after the next epoch unless that saves a newer one: a full disk
 /// ends no training.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::{Mode, ModelCheckpoint}, Fit};
+/// let dir = std::env::temp_dir().join(format!("doc-checkpoint-{}", std::process::id()));
+/// let path = format!("{}/{{epoch}}.safetensors", dir.display());
+/// let keep = ModelCheckpoint::new(&path).save_best_only("loss", Mode::Min);
+/// model.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(keep)], ..Default::default() })?;
+/// assert_eq!(Model::load(dir.join("2.safetensors"))?.epochs(), 2);
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub struct ModelCheckpoint<F: FileSystem = Disk> {
     files: F,
     path: String,
@@ -442,6 +502,21 @@ fn refuse_schedule(cx: &FitCx<'_>, who: &str) -> Result<()> {
 }
 
 /// Sets the learning rate before each epoch by a function of (epoch, current rate).
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::LearningRateScheduler, Fit};
+/// let halve = LearningRateScheduler(|epoch, rate| if epoch == 0 { rate } else { rate / 2.0 });
+/// model.fit(&data, Fit { epochs: 3, callbacks: vec![Box::new(halve)], ..Default::default() })?;
+/// assert_eq!(model.learning_rate(), 0.05 / 4.0);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub struct LearningRateScheduler<F>(pub F);
 
 impl<F: FnMut(usize, f64) -> f64 + Send> Callback for LearningRateScheduler<F> {
@@ -457,6 +532,21 @@ impl<F: FnMut(usize, f64) -> f64 + Send> Callback for LearningRateScheduler<F> {
 }
 
 /// Lowers the learning rate when a value has stopped improving.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::ReduceLROnPlateau, Fit};
+/// let reduce = ReduceLROnPlateau::new("loss").factor(0.5).patience(5).min_lr(1e-5);
+/// model.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(reduce)], ..Default::default() })?;
+/// assert_eq!(model.learning_rate(), 0.05); // the loss falls
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub struct ReduceLROnPlateau {
     watch: Best,
     factor: f64,
@@ -556,6 +646,23 @@ impl Callback for ReduceLROnPlateau {
 ///
 /// A line that cannot be written is told, kept, and written with the next one: a full disk ends no training. A file that
 /// cannot be begun ends a new run before its first step, and no run that goes on.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::CSVLogger, Fit};
+/// let path = std::env::temp_dir().join(format!("doc-log-{}.csv", std::process::id()));
+/// let log = CSVLogger::new(&path);
+/// model.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(log)], ..Default::default() })?;
+/// assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 3); // names and two epochs
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub struct CSVLogger<F: FileSystem = Disk> {
     files: F,
     path: PathBuf,
@@ -698,7 +805,22 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
     }
 }
 
-/// Ends training as soon as the loss is NaN or infinite.
+/// Ends training as soon as the loss is NaN or infinite. So does every training without it; where devices work
+/// asynchronously, this looks after each step.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::TerminateOnNaN, Fit};
+/// let callbacks = vec![Box::new(TerminateOnNaN) as _];
+/// assert!(model.fit(&data, Fit { callbacks, ..Default::default() }).is_ok());
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 #[derive(Default)]
 pub struct TerminateOnNaN;
 

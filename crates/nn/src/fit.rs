@@ -23,6 +23,25 @@ use systole_runtime::trace;
 const MEASURED: u32 = 16;
 
 /// The arguments of Keras's `fit`.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::EarlyStopping, Fit};
+/// let history = model.fit(&data, Fit {
+///     epochs: 3,
+///     validation: Some(data.clone()),
+///     callbacks: vec![Box::new(EarlyStopping::new("val_loss", 10))],
+///     ..Default::default()
+/// })?;
+/// assert_eq!(history.get("val_loss").len(), 3);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub struct Fit {
     /// Number of the last epoch plus one; training runs epochs `initial_epoch..epochs`.
     pub epochs: usize,

@@ -251,11 +251,13 @@ impl Cx {
     }
 
     /// `→ T[shape]`: a trainable weight of the current layer in the compute type.
+    #[track_caller]
     pub fn weight(&mut self, name: &str, shape: &[usize], initializer: &Initializer) -> Tensor {
         self.variable(name, shape, initializer, true).convert(self.precision.compute_dtype())
     }
 
     /// `→ f32[shape]`: a weight of the current layer as it is stored.
+    #[track_caller]
     pub fn variable(
         &mut self,
         name: &str,
@@ -325,6 +327,7 @@ impl Cx {
 
     /// `→ u32[shape]`: random bits, a function of (seed, step, layer, how many draws the layer made before).
     /// `None` when not training.
+    #[track_caller]
     pub fn random_bits(&mut self, shape: &[usize]) -> Option<Tensor> {
         let state = self.random_state()?;
         let op = RngBitGenerator { algorithm: RngAlgorithm::Philox, ty: TensorType::new(DType::U32, shape) };
@@ -332,6 +335,7 @@ impl Cx {
     }
 
     /// `→ u64[2]`: the state of the generator behind [`Cx::random_bits`], for one draw. `None` when not training.
+    #[track_caller]
     pub fn random_state(&mut self) -> Option<Tensor> {
         let key = self.draw_key.clone()?;
         let draw = rng::hash_name(&self.path.join("/")) ^ rng::mix(self.draws as u64);
@@ -363,6 +367,7 @@ impl Cx {
     }
 
     /// Records that a layer cannot take what it was given; surfaces with the layer's path when the graph is finished.
+    #[track_caller]
     pub fn fail(&self, x: &Tensor, error: Error) -> Tensor {
         x.fail(error)
     }

@@ -10,6 +10,7 @@ mod batch;
 mod best;
 pub mod callback;
 mod compile;
+mod custom;
 mod device_batch;
 mod endless;
 mod feed;

@@ -1,6 +1,7 @@
-//! Losses with Keras's names, formulas and clipping. A loss gives one value for each sample (or pixel, or token);
+//! Losses with Keras's names, formulas and clipping, and a place for those of users. A loss gives one value for each sample (or pixel, or token);
 //! [`Loss::reduce`] averages them. All arithmetic is f32, whatever layers compute in.
 
+pub use crate::custom::{CustomLoss, UserLoss};
 use crate::nearest::unknown;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -81,6 +82,15 @@ pub enum Loss {
         /// δ.
         delta: f64,
     },
+    /// One of your own: [`Loss::custom`] or a [`CustomLoss`].
+    Custom(UserLoss),
+}
+
+impl<L: CustomLoss + 'static> From<L> for Loss {
+    #[track_caller]
+    fn from(loss: L) -> Loss {
+        Loss::Custom(UserLoss::new(loss))
+    }
 }
 
 /// How values for each sample become one.
@@ -95,32 +105,87 @@ pub enum Reduction {
     MeanWithSampleWeight,
 }
 
-/// For class numbers as labels and probabilities (or a softmax) as predictions.
+/// `y_true: I[B, …], y_pred: T[B, …, C] → f32[B, …]`: for class numbers as labels and probabilities (or a softmax) as
+/// predictions.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::sparse_categorical_crossentropy;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| sparse_categorical_crossentropy().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1], &[1i32])?, Literal::from_slice([1, 2], &[0.75f32, 0.25])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 4f64.ln()).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn sparse_categorical_crossentropy() -> Loss {
     Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None }
 }
 
-/// For one-hot labels and probabilities (or a softmax) as predictions.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for one-hot labels and probabilities (or a softmax) as predictions.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::categorical_crossentropy;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| categorical_crossentropy().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1, 2], &[0f32, 1.])?, Literal::from_slice([1, 2], &[0.75f32, 0.25])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 4f64.ln()).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn categorical_crossentropy() -> Loss {
     Loss::CategoricalCrossentropy { from_logits: false, label_smoothing: 0.0 }
 }
 
-/// For labels 0 and 1 and probabilities (or a sigmoid) as predictions.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for labels 0 and 1 and probabilities (or a sigmoid) as predictions.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::binary_crossentropy;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| binary_crossentropy().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1, 1], &[0f32])?, Literal::from_slice([1, 1], &[0.75f32])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 4f64.ln()).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn binary_crossentropy() -> Loss {
     Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 }
 }
 
-/// Mean of squared differences.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the mean of squared differences.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::mean_squared_error;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| mean_squared_error().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1, 2], &[1f32, 2.])?, Literal::from_slice([1, 2], &[1f32, 4.])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 2.0).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn mean_squared_error() -> Loss {
     Loss::MeanSquaredError
 }
 
-/// Mean of absolute differences.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the mean of absolute differences.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::mean_absolute_error;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| mean_absolute_error().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1, 2], &[1f32, 2.])?, Literal::from_slice([1, 2], &[1f32, 4.])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 1.0).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn mean_absolute_error() -> Loss {
     Loss::MeanAbsoluteError
 }
 
-/// Squared near 0, absolute beyond 1.
+/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: half the square of differences up to 1, beyond that their size less a half.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::huber;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| huber().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1, 1], &[1f32])?, Literal::from_slice([1, 1], &[4f32])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 2.5).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn huber() -> Loss {
     Loss::Huber { delta: 1.0 }
 }
@@ -188,10 +253,26 @@ impl Loss {
         self
     }
 
+    /// `y_true: T[B, …], y_pred: f32[B, …] → f32[B, …]`: a function of your own as a loss, as Keras takes functions. For one
+    /// with arguments, a mask or class numbers as labels: [`CustomLoss`].
+    ///
+    /// ```
+    /// use systole_nn::loss::Loss;
+    /// let log_cosh = Loss::custom("log_cosh", |y_true, y_pred| {
+    ///     let error = y_pred - y_true;
+    ///     (&error + (&error * -2.0).softplus() - 2f64.ln()).mean(&[error.rank() - 1])
+    /// });
+    /// assert!(log_cosh.check().is_ok());
+    /// ```
+    #[track_caller]
+    pub fn custom(name: &str, f: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + 'static) -> Loss {
+        Loss::Custom(UserLoss::of_function(name, f))
+    }
+
     /// Refuses arguments without a meaning.
     ///
     /// # Errors
-    /// When a label smoothing is not from 0 to 1, or Huber's δ is not above 0.
+    /// When a label smoothing is not from 0 to 1, Huber's δ is not above 0, or a name is none.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         match self {
@@ -204,12 +285,13 @@ impl Loss {
             Loss::Huber { delta } if !(*delta > 0.0 && delta.is_finite()) => {
                 wrong(format!("delta is {delta}"), "choose a number above 0; 1 is usual")
             }
+            Loss::Custom(own) => own.check(),
             _ => Ok(()),
         }
     }
 
-    /// Keras's name.
-    pub fn name(&self) -> &'static str {
+    /// Keras's name, or that of your own.
+    pub fn name(&self) -> &str {
         match self {
             Loss::SparseCategoricalCrossentropy { .. } => "sparse_categorical_crossentropy",
             Loss::CategoricalCrossentropy { .. } => "categorical_crossentropy",
@@ -217,6 +299,16 @@ impl Loss {
             Loss::MeanSquaredError => "mean_squared_error",
             Loss::MeanAbsoluteError => "mean_absolute_error",
             Loss::Huber { .. } => "huber",
+            Loss::Custom(own) => own.get().name(),
+        }
+    }
+
+    /// The type of one label for an output of this type.
+    pub(crate) fn label(&self, output: &TensorType) -> TensorType {
+        match (self, output.shape.dims()) {
+            (Loss::SparseCategoricalCrossentropy { .. }, [rest @ .., _]) => TensorType::new(DType::I32, rest),
+            (Loss::Custom(own), _) => own.get().label(output),
+            _ => output.clone(),
         }
     }
 }
@@ -275,6 +367,10 @@ impl Loss {
                     binary_from_probabilities(&t, &x)
                 })
             }
+            Loss::Custom(ref own) => {
+                let (t, p) = as_given(y_true, pred.value);
+                own.per_sample(&t, &p)
+            }
             Loss::MeanSquaredError => self.of_difference(y_true, pred, |e| e * e),
             Loss::MeanAbsoluteError => self.of_difference(y_true, pred, |e| e.abs()),
             Loss::Huber { delta } => self.of_difference(y_true, pred, |e| {
@@ -312,6 +408,10 @@ impl Loss {
     /// `→ f32[…]` like `values`: 0 where the label is of the ignored class, else 1. `None` when none is ignored.
     #[track_caller]
     pub fn mask(&self, y_true: &Tensor, values: &Tensor) -> Option<Tensor> {
+        if let Loss::Custom(own) = self {
+            let mask = own.mask(y_true)?;
+            return Some(aligned(values, &mask).broadcast_to(values.shape()));
+        }
         let Loss::SparseCategoricalCrossentropy { ignore_class: Some(class), .. } = *self else {
             return None;
         };
@@ -389,6 +489,12 @@ fn scores(pred: Prediction, from_logits: bool) -> (Tensor, bool) {
         Some(x) => (x.convert(DType::F32), true),
         None => (pred.value.convert(DType::F32), from_logits),
     }
+}
+
+/// Labels and predictions for a function of the user's: floats in f32, integers as they are, ranks as Keras adapts them.
+pub(crate) fn as_given(y_true: &Tensor, y_pred: &Tensor) -> (Tensor, Tensor) {
+    let t = if y_true.dtype().is_float() { y_true.convert(DType::F32) } else { y_true.clone() };
+    squeezed_or_expanded(&t, &y_pred.convert(DType::F32))
 }
 
 /// A poisoned tensor for a graph whose error is already recorded.

@@ -2,7 +2,8 @@
 //!
 //! Sums are f64: a count in f32 stops at 2²⁴ samples, and a mean over an epoch must not depend on how many there were.
 
-use crate::loss::{self, Loss, Prediction, aligned, as_index, score_of, squeezed_or_expanded};
+pub use crate::custom::{CustomMetric, UserMetric};
+use crate::loss::{self, Loss, Prediction, aligned, as_given, as_index, score_of, squeezed_or_expanded};
 use crate::nearest;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -64,44 +65,116 @@ pub enum Metric {
         /// Its name.
         name: String,
     },
+    /// One of your own: [`Metric::custom`] or a [`CustomMetric`].
+    Custom(UserMetric),
 }
 
-/// For class numbers as labels.
+impl<M: CustomMetric + 'static> From<M> for Metric {
+    #[track_caller]
+    fn from(metric: M) -> Metric {
+        Metric::Custom(UserMetric::new(metric))
+    }
+}
+
+/// `y_true: I[B, …], y_pred: T[B, …, C]`: how often the greatest score is that of the class number.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::sparse_categorical_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![sparse_categorical_accuracy()];
+/// model.compile(Compile { loss: sparse_categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn sparse_categorical_accuracy() -> Metric {
     Metric::SparseCategoricalAccuracy
 }
 
-/// For one-hot labels.
+/// `y_true, y_pred: T[B, …, C]`: how often the greatest score is where the one-hot label is 1.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::categorical_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![categorical_accuracy()];
+/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn categorical_accuracy() -> Metric {
     Metric::CategoricalAccuracy
 }
 
-/// For labels 0 and 1; scores above 0.5 mean 1.
+/// `y_true, y_pred: T[B, …]`: how often a score above 0.5 meets a label 1, or another a label 0.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::binary_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![binary_accuracy()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn binary_accuracy() -> Metric {
     Metric::BinaryAccuracy { threshold: 0.5 }
 }
 
-/// For class numbers as labels.
+/// `y_true: I[B, …], y_pred: T[B, …, C]`: how often the class number is among the `k` greatest scores.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::sparse_top_k_categorical_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![sparse_top_k_categorical_accuracy(5)];
+/// model.compile(Compile { loss: sparse_categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn sparse_top_k_categorical_accuracy(k: usize) -> Metric {
     Metric::SparseTopKCategoricalAccuracy { k }
 }
 
-/// For one-hot labels.
+/// `y_true, y_pred: T[B, …, C]`: how often the one-hot label's class is among the `k` greatest scores.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::top_k_categorical_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![top_k_categorical_accuracy(5)];
+/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn top_k_categorical_accuracy(k: usize) -> Metric {
     Metric::TopKCategoricalAccuracy { k }
 }
 
-/// For labels 0 and 1; scores above 0.5 mean 1.
+/// `y_true, y_pred: T[B, …]`: of the scores above 0.5, the share that is labelled 1.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::precision, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![precision()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn precision() -> Metric {
     Metric::Precision { thresholds: vec![0.5] }
 }
 
-/// For labels 0 and 1; scores above 0.5 mean 1.
+/// `y_true, y_pred: T[B, …]`: of what is labelled 1, the share of scores above 0.5.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::recall, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![recall()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn recall() -> Metric {
     Metric::Recall { thresholds: vec![0.5] }
 }
 
-/// The mean of given values.
+/// `y_pred: T[B, …]`: the mean of given values, whatever the labels are.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::mean, Compile, Model};
+/// let mut model = Model::sequential([dense(1)]);
+/// model.compile(Compile { loss: mean_squared_error(), metrics: vec![mean("mean_output")], ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 pub fn mean(name: &str) -> Metric {
     Metric::Mean { name: name.into() }
 }
@@ -161,14 +234,45 @@ impl Metric {
         if !matches!(name, "accuracy" | "acc") {
             return name.parse();
         }
-        Ok(match (loss, output.last()) {
-            (_, Some(1)) => binary_accuracy(),
-            (Loss::SparseCategoricalCrossentropy { .. }, _) => sparse_categorical_accuracy(),
+        let output = TensorType::new(DType::F32, output);
+        let label = loss.label(&output);
+        Ok(match output.shape.last() {
+            Some(1) => binary_accuracy(),
+            _ if label.dtype.is_int() && label.rank() < output.rank() => sparse_categorical_accuracy(),
+            _ if matches!(loss, Loss::SparseCategoricalCrossentropy { .. }) => sparse_categorical_accuracy(),
             _ => categorical_accuracy(),
         })
     }
 
-    /// Keras's name.
+    /// `y_true: T[B, …], y_pred: f32[B, …] → f32[B, …]`: the mean over all samples of a function of your own. For one that
+    /// keeps more than a sum: [`CustomMetric`].
+    ///
+    /// ```
+    /// use systole_nn::metric::Metric;
+    /// let within = Metric::custom("within_a_tenth", |y_true, y_pred| {
+    ///     let error = (y_true - y_pred).abs();
+    ///     error.less(&error.scalar_like(0.1)).convert(y_pred.dtype()).mean(&[error.rank() - 1])
+    /// });
+    /// assert!(within.check().is_ok());
+    /// ```
+    #[track_caller]
+    pub fn custom(name: &str, f: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + 'static) -> Metric {
+        Metric::Custom(UserMetric::of_function(name, f))
+    }
+
+    /// Refuses what has no meaning.
+    ///
+    /// # Errors
+    /// When the name of one of your own is none, or the loss that it is the mean of is refused.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Metric::Custom(own) => own.check(),
+            Metric::Loss(loss) => loss.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keras's name, or that of your own.
     pub fn name(&self) -> &str {
         match self {
             Metric::SparseCategoricalAccuracy => "sparse_categorical_accuracy",
@@ -181,11 +285,23 @@ impl Metric {
             Metric::Recall { .. } => "recall",
             Metric::Loss(loss) => loss.name(),
             Metric::Mean { name } => name,
+            Metric::Custom(own) => own.get().name(),
         }
     }
 
-    /// Types of the running sums; they start at 0.
+    /// What is kept from batch to batch as it is when an epoch begins: Keras's `reset_state`.
+    pub fn initial(&self) -> Params<Literal> {
+        match self {
+            Metric::Custom(own) => own.get().state(),
+            _ => self.state().map(|_, ty| Literal::zeros(ty.clone())),
+        }
+    }
+
+    /// Types of what is kept: running sums, which start at 0, but for those of your own: [`Metric::initial`].
     pub fn state(&self) -> Params<TensorType> {
+        if let Metric::Custom(own) = self {
+            return own.get().state().map(|_, start| start.ty().clone());
+        }
         let (names, ty) = match self {
             Metric::Precision { thresholds } => {
                 (["true_positives", "false_positives"], TensorType::new(DType::F64, [thresholds.len()]))
@@ -215,6 +331,10 @@ impl Metric {
             Metric::Recall { thresholds } => {
                 self.confusion(thresholds, y_true, pred.value, sample_weight, true)
             }
+            Metric::Custom(own) if own.mean().is_none() => {
+                let (t, p) = as_given(y_true, pred.value);
+                return own.update(state, &t, &p, sample_weight);
+            }
             _ => {
                 let (values, mask) = self.values(y_true, pred);
                 weighted_sums(&values, mask.as_ref(), sample_weight)
@@ -231,6 +351,9 @@ impl Metric {
 
     /// The numbers that the sums stand for: one, or one for each threshold.
     pub fn results(&self, state: &Params<Literal>) -> Vec<f64> {
+        if let Metric::Custom(own) = self {
+            return vec![own.get().result(state)];
+        }
         let sums: Vec<Vec<f64>> = state.values().map(|l| l.to_f64s()).collect();
         let [a, b] = sums.as_slice() else { return Vec::new() };
         // As Keras: nothing seen, or nothing positive, is 0.
@@ -272,6 +395,13 @@ impl Metric {
                 let mask = loss.mask(y_true, &values);
                 return (values, mask);
             }
+            Metric::Custom(own) => match own.mean() {
+                Some(f) => {
+                    let (t, p) = as_given(y_true, pred.value);
+                    f.per_sample(&t, &p)
+                }
+                None => p.clone(),
+            },
             Metric::Mean { .. } | Metric::Precision { .. } | Metric::Recall { .. } => p.clone(),
         };
         (values, None)

@@ -7,7 +7,6 @@ use crate::endless::check_end;
 use crate::history::Logs;
 use crate::layer::{Cx, Precision, WeightSpec};
 use crate::layers::LayerSpec;
-use crate::loss::Loss;
 use crate::step::{EvaluateStep, PredictStep, TrainStep, controls};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -172,27 +171,29 @@ impl Model {
             TrainState { metrics: std::mem::take(&mut self.state.metrics), ..TrainState::default() };
         for spec in &specs {
             let value = make(spec, self.seed)?;
-            let trains = spec.trainable && self.layer_trains(&spec.path);
-            if trains { &mut state.trainable } else { &mut state.frozen }.insert(spec.path.clone(), value);
+            if self.trains(spec) { &mut state.trainable } else { &mut state.frozen }
+                .insert(spec.path.clone(), value);
         }
         self.specs = specs;
         self.state = state;
         Ok(())
     }
 
-    fn layer_trains(&self, path: &str) -> bool {
-        let layer = path.split('/').next().unwrap_or(path);
-        self.architecture.nodes.iter().find(|p| p.name == layer).is_none_or(|p| p.layer.is_trainable())
+    fn trains(&self, spec: &WeightSpec) -> bool {
+        let layer = spec.path.split('/').next().unwrap_or(&spec.path);
+        spec.trainable
+            && self.architecture.nodes.iter().find(|p| p.name == layer).is_none_or(|p| p.layer.is_trainable())
     }
 
     /// Sets optimizer, loss, metrics and precision. Weights stay when they exist.
     ///
     /// # Errors
-    /// With the first argument of a layer or of the optimizer that was given wrongly.
+    /// With the first argument of a layer, the optimizer, the loss or a metric that was given wrongly.
     pub fn compile(&mut self, config: Compile) -> Result<()> {
         self.architecture.check()?;
         config.optimizer.check()?;
         config.loss.check()?;
+        config.metrics.iter().chain(&config.weighted_metrics).try_for_each(|metric| metric.check())?;
         if !self.is_built() {
             self.seed = config.seed;
         }
@@ -386,33 +387,37 @@ impl Model {
         self.compiled.as_ref().map_or(0.0, |c| c.config.optimizer.learning_rate.at(self.step))
     }
 
-    /// Layers, output shapes and numbers of weights as a table.
+    /// Layers, output shapes and numbers of weights as a table. A functional model knows them from its inputs; a chain once it
+    /// has seen data.
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::dense, Model};
+    /// let x = input("x", [784]);
+    /// let y = x.apply(dense(10));
+    /// assert!(Model::functional(&[x], &y)?.summary().contains("Weights: 7,850"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
     pub fn summary(&self) -> String {
-        if !self.is_built() {
+        if self.is_built() {
+            return table_of(
+                &self.rows,
+                [self.state.trainable.values(), self.state.frozen.values()]
+                    .map(|group| group.map(|b| b.ty().elements()).sum()),
+            );
+        }
+        if self.architecture.inputs.iter().any(|i| i.ty.is_none()) {
             return "The model has no shapes yet: fit, evaluate or build it first.\n".into();
         }
-        let mut table = vec![["Layer (class)".to_string(), "Output shape".into(), "Params".into()]];
-        for row in &self.rows {
-            let shape: Vec<String> = std::iter::once("None".into())
-                .chain(row.output_shape.iter().map(|d| d.to_string()))
-                .collect();
-            table.push([row.layer.clone(), format!("({})", shape.join(", ")), grouped(row.params as u64)]);
-        }
-        let width = |k: usize| table.iter().map(|r| r[k].chars().count()).max().unwrap_or(0);
-        let (a, b, c) = (width(0), width(1), width(2));
-        let mut out = String::new();
-        for (i, row) in table.iter().enumerate() {
-            let _ = writeln!(out, "{:<a$}  {:<b$}  {:>c$}", row[0], row[1], row[2]);
-            if i == 0 {
-                let _ = writeln!(out, "{}", "-".repeat(a + b + c + 4));
+        match self.architecture.check().and_then(|()| infer(&self.architecture, Precision::Float32)) {
+            Ok(shapes) => {
+                let count = |trains: bool| {
+                    let of = shapes.specs.iter().filter(|s| self.trains(s) == trains);
+                    of.map(|s| s.shape.iter().product::<usize>()).sum()
+                };
+                table_of(&shapes.rows, [count(true), count(false)])
             }
+            Err(e) => format!("The model has no shapes: {e}\n"),
         }
-        let count = |p: &Params<Buffer>| p.values().map(|b| b.ty().elements()).sum::<usize>();
-        let (t, f) = (count(&self.state.trainable), count(&self.state.frozen));
-        let _ = writeln!(out, "{}", "-".repeat(a + b + c + 4));
-        let _ = writeln!(out, "Weights: {} ({:.2} MB)", grouped((t + f) as u64), (t + f) as f64 * 4e-6);
-        let _ = writeln!(out, "Trainable: {}; not trainable: {}", grouped(t as u64), grouped(f as u64));
-        out
     }
 
     /// The rows of the summary, for programs.
@@ -456,20 +461,42 @@ impl Model {
             t.with_shape(std::iter::once(batch_size).chain(t.shape.iter().copied()).collect::<Shape>())
         };
         let inputs = self.architecture.inputs.iter().filter_map(|i| i.ty.as_ref()).map(with_batch);
-        let sparse = self
-            .compiled
-            .as_ref()
-            .is_some_and(|c| matches!(c.config.loss, Loss::SparseCategoricalCrossentropy { .. }));
-        let label = match output.shape.dims() {
-            [rest @ .., _] if sparse => with_batch(&TensorType::new(DType::I32, rest)),
-            _ => with_batch(output),
+        let label = match &self.compiled {
+            Some(c) => c.config.loss.label(output),
+            None => output.clone(),
         };
+        let label = with_batch(&label);
         Ok(Batch {
             inputs: inputs.map(Literal::zeros).collect(),
             label: Some(Literal::zeros(label)),
             weight: None,
         })
     }
+}
+
+/// The summary of layers with so many weights that train, and that do not.
+fn table_of(rows: &[SummaryRow], [trainable, frozen]: [usize; 2]) -> String {
+    let mut table = vec![["Layer (class)".to_string(), "Output shape".into(), "Params".into()]];
+    for row in rows {
+        let shape: Vec<String> =
+            std::iter::once("None".into()).chain(row.output_shape.iter().map(|d| d.to_string())).collect();
+        table.push([row.layer.clone(), format!("({})", shape.join(", ")), grouped(row.params as u64)]);
+    }
+    let width = |k: usize| table.iter().map(|r| r[k].chars().count()).max().unwrap_or(0);
+    let (a, b, c) = (width(0), width(1), width(2));
+    let mut out = String::new();
+    for (i, row) in table.iter().enumerate() {
+        let _ = writeln!(out, "{:<a$}  {:<b$}  {:>c$}", row[0], row[1], row[2]);
+        if i == 0 {
+            let _ = writeln!(out, "{}", "-".repeat(a + b + c + 4));
+        }
+    }
+    let _ = writeln!(out, "{}", "-".repeat(a + b + c + 4));
+    let all = trainable + frozen;
+    let _ = writeln!(out, "Weights: {} ({:.2} MB)", grouped(all as u64), all as f64 * 4e-6);
+    let (trainable, frozen) = (grouped(trainable as u64), grouped(frozen as u64));
+    let _ = writeln!(out, "Trainable: {trainable}; not trainable: {frozen}");
+    out
 }
 
 /// A weight's starting values, drawn when something first reads them.

@@ -5,7 +5,7 @@ use crate::backup::METRICS;
 use crate::compile::Compile;
 use crate::file::ModelFile;
 use crate::layer::Precision;
-use crate::layers::CustomLayers;
+use crate::layers::CustomObjects;
 use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::model::{Model, infer_specs};
@@ -54,6 +54,15 @@ impl CompileConfig {
             precision: c.precision,
             seed: c.seed,
         }
+    }
+
+    /// With the losses and metrics of a user's own as the program that reads the file has them.
+    fn known_to(self, custom: &CustomObjects) -> Result<CompileConfig> {
+        let all = |metrics: Vec<Metric>| metrics.into_iter().map(|m| custom.known_metric(m)).collect();
+        let (metrics, weighted_metrics): (Result<_>, Result<_>) =
+            (all(self.metrics), all(self.weighted_metrics));
+        let loss = custom.known_loss(self.loss)?;
+        Ok(CompileConfig { loss, metrics: metrics?, weighted_metrics: weighted_metrics?, ..self })
     }
 
     fn into_compile(self) -> Compile {
@@ -132,17 +141,17 @@ impl Model {
     /// # Errors
     /// Names what is wrong: a length, a checksum, a missing weight, an unknown layer.
     pub fn load(path: impl AsRef<Path>) -> Result<Model> {
-        Model::load_with(path, &CustomLayers::default())
+        Model::load_with(path, &CustomObjects::default())
     }
 
-    /// Reads a model that has layers of the user's own, made again by `custom`'s constructors.
-    pub fn load_with(path: impl AsRef<Path>, custom: &CustomLayers) -> Result<Model> {
+    /// Reads a model that has layers, a loss or metrics of the user's own: those of `custom`.
+    pub fn load_with(path: impl AsRef<Path>, custom: &CustomObjects) -> Result<Model> {
         let path = path.as_ref();
         Model::from_file(ModelFile::load(path)?, custom).at(|| path.display().to_string())
     }
 
     /// The model that a file holds.
-    pub fn from_file(file: ModelFile, custom: &CustomLayers) -> Result<Model> {
+    pub fn from_file(file: ModelFile, custom: &CustomObjects) -> Result<Model> {
         let architecture: Value = parse(&file, "architecture")?;
         let training: Training = parse(&file, "training")?;
         let architecture = Architecture::from_json(&architecture, custom)?;
@@ -156,8 +165,12 @@ impl Model {
             }
         }
         let mut model = Model::new(architecture);
-        if let Some(config) = training.compile {
-            model.compile(config.into_compile())?;
+        match training.compile {
+            Some(config) if !custom.leaves_uncompiled() => {
+                model.compile(config.known_to(custom)?.into_compile())?
+            }
+            // The slots are the optimizer's.
+            _ => slots.clear(),
         }
         model.seed = training.seed;
         model.adopt_file_weights(weights, precision)?;

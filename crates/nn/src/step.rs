@@ -323,8 +323,8 @@ impl MetricSet {
         state.insert(LOSS_TOTAL, Buffer::zeros(scalar.clone()));
         state.insert(LOSS_COUNT, Buffer::zeros(scalar));
         for m in &self.members {
-            for (slot, ty) in m.metric.state() {
-                state.insert(format!("{}/{slot}", m.name), Buffer::zeros(ty));
+            for (slot, start) in m.metric.initial() {
+                state.insert(format!("{}/{slot}", m.name), Buffer::from(start));
             }
         }
         state

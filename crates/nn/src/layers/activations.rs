@@ -204,28 +204,78 @@ fn check_last(class: &str, x: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// See [`ActivationLayer`]. Takes a name (`"relu"`) or an [`Activation`](crate::Activation).
+/// `x: T[…] → T[…]`: a function by its name (`"relu"`) or an [`Activation`](crate::Activation), element by element.
+/// Arguments: [`ActivationLayer`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::activation, Model};
+/// let layer = activation("tanh");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 #[track_caller]
 pub fn activation(function: impl Into<Value>) -> LayerSpec {
     LayerSpec::of(ActivationLayer::default()).set("activation", function.into())
 }
 
-/// See [`ReLU`].
+/// `x: T[…] → T[…]`: x where positive, else 0. Arguments: [`ReLU`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::relu, Model};
+/// let layer = relu();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn relu() -> LayerSpec {
     LayerSpec::of(ReLU::default())
 }
 
-/// See [`LeakyReLU`].
+/// `x: T[…] → T[…]`: x where positive, else 0.3 · x. Arguments: [`LeakyReLU`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::leaky_relu, Model};
+/// let layer = leaky_relu().negative_slope(0.1);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn leaky_relu() -> LayerSpec {
     LayerSpec::of(LeakyReLU::default())
 }
 
-/// See [`ELU`].
+/// `x: T[…] → T[…]`: x where positive, else eˣ − 1. Arguments: [`ELU`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::elu, Model};
+/// let layer = elu();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn elu() -> LayerSpec {
     LayerSpec::of(ELU::default())
 }
 
-/// See [`Softmax`].
+/// `x: T[…] → T[…]`: eˣ / Σ eˣ along the last dimension: scores as probabilities. Arguments: [`Softmax`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::softmax, Model};
+/// let layer = softmax();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10])])?;
+/// assert_eq!(output.shape.dims(), [10]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn softmax() -> LayerSpec {
     LayerSpec::of(Softmax::default())
 }

@@ -232,7 +232,18 @@ impl FoldedAxes {
     }
 }
 
-/// See [`MultiHeadAttention`].
+/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, D]`: each place of the query gathers what it
+/// looks for from the places of the value. Arguments: [`MultiHeadAttention`].
+///
+/// ```
+/// use systole_nn::{input, layers::multi_head_attention, Model};
+/// let x = input("x", [16, 32]);
+/// let y = multi_head_attention(4, 8).on(&[&x, &x]); // self-attention of four heads
+/// let model = Model::functional(&[x], &y)?;
+/// assert!(model.summary().contains("(None, 16, 32)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn multi_head_attention(num_heads: usize, key_dim: usize) -> LayerSpec {
     LayerSpec::of(MultiHeadAttention { num_heads, key_dim, ..Default::default() })
 }

@@ -227,12 +227,33 @@ fn convolve(x: &Tensor, kernel: &Tensor, s: &Sliding, padding: &[[i64; 2]], grou
     x.convolution(kernel, Convolution::channels_last(&strides, padding, &dilation, groups, x.dtype()))
 }
 
-/// See [`Conv2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: learned filters that slide over pictures. Arguments: [`Conv2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::conv2d, Model};
+/// let layer = conv2d(64, (3, 3)).padding("same").activation("relu");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 64]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn conv2d(filters: usize, kernel_size: impl Into<Pair>) -> LayerSpec {
     LayerSpec::of(Conv2D { filters, kernel_size: kernel_size.into(), ..Default::default() })
 }
 
-/// See [`DepthwiseConv2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: filters that slide over each channel on its own.
+/// Arguments: [`DepthwiseConv2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::depthwise_conv2d, Model};
+/// let layer = depthwise_conv2d(3).padding("same");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn depthwise_conv2d(kernel_size: impl Into<Pair>) -> LayerSpec {
     LayerSpec::of(DepthwiseConv2D { kernel_size: kernel_size.into(), ..Default::default() })
 }

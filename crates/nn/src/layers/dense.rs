@@ -83,7 +83,18 @@ impl Layer for Dense {
     }
 }
 
-/// See [`Dense`].
+/// `x: T[B, …, K] → T[B, …, units]`: each output is a weighted sum of all features, plus a bias. Arguments:
+/// [`Dense`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::dense, Model};
+/// let layer = dense(10).activation("softmax");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [784])])?;
+/// assert_eq!(output.shape.dims(), [10]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn dense(units: usize) -> LayerSpec {
     LayerSpec::of(Dense { units, ..Default::default() })
 }

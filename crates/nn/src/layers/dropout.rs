@@ -61,7 +61,17 @@ pub(super) fn check_rate(class: &str, argument: &str, rate: f64) -> Result<()> {
     }
 }
 
-/// See [`Dropout`].
+/// `x: T[…] → T[…]`: while training, zeros a share `rate` of the elements; else nothing. Arguments: [`Dropout`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::dropout, Model};
+/// let layer = dropout(0.5);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+/// assert_eq!(output.shape.dims(), [128]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn dropout(rate: f64) -> LayerSpec {
     LayerSpec::of(Dropout { rate })
 }

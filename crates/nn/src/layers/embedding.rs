@@ -15,7 +15,7 @@ pub struct Embedding {
     pub input_dim: usize,
     /// Length of a vector. Required.
     pub output_dim: usize,
-    /// How the table starts. Default: `uniform`, from −0.05 to 0.05.
+    /// How the table starts. Default: `random_uniform`, from −0.05 to 0.05.
     #[serde(deserialize_with = "argument::named")]
     pub embeddings_initializer: Initializer,
 }
@@ -145,7 +145,7 @@ pub struct ReversibleEmbedding {
     pub tie_weights: bool,
     /// On the way back, values are bent to stay within ± this: `cap · tanh(x / cap)`. Default: none.
     pub logit_soft_cap: Option<f64>,
-    /// How the tables start. Default: `uniform`, from −0.05 to 0.05.
+    /// How the tables start. Default: `random_uniform`, from −0.05 to 0.05.
     #[serde(deserialize_with = "argument::named")]
     pub embeddings_initializer: Initializer,
 }
@@ -226,17 +226,51 @@ impl Layer for ReversibleEmbedding {
     }
 }
 
-/// See [`Embedding`].
+/// `x: I[B, …] → T[B, …, output_dim]`: a learned vector for each of `input_dim` numbers. Arguments: [`Embedding`].
+///
+/// ```
+/// use systole_ir::{DType::I32, TensorType};
+/// use systole_nn::{layers::embedding, Model};
+/// let layer = embedding(65, 32);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [16])])?;
+/// assert_eq!(output.shape.dims(), [16, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
     LayerSpec::of(Embedding { input_dim, output_dim, ..Default::default() })
 }
 
-/// See [`PositionEmbedding`].
+/// `x: T[B, …, S, D] → T[B, …, S, D]`: a learned vector for each of at most `sequence_length` places. Arguments:
+/// [`PositionEmbedding`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::position_embedding, Model};
+/// let layer = position_embedding(64);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+/// assert_eq!(output.shape.dims(), [16, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn position_embedding(sequence_length: usize) -> LayerSpec {
     LayerSpec::of(PositionEmbedding { sequence_length, ..Default::default() })
 }
 
-/// See [`ReversibleEmbedding`].
+/// `x: I[B, …] → T[B, …, output_dim]`, and back `x: T[B, …, output_dim] → T[B, …, input_dim]`: one table for tokens
+/// in and scores out. Arguments: [`ReversibleEmbedding`].
+///
+/// ```
+/// use systole_ir::DType::I32;
+/// use systole_nn::{input_of, layers::reversible_embedding, Model};
+/// let tokens = input_of("tokens", I32, [16]);
+/// let table = reversible_embedding(65, 32).name("table");
+/// let scores = tokens.apply(table.clone()).apply(table);
+/// let model = Model::functional(&[tokens], &scores)?;
+/// assert!(model.summary().contains("(None, 16, 65)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn reversible_embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
     LayerSpec::of(ReversibleEmbedding { input_dim, output_dim, ..Default::default() })
 }

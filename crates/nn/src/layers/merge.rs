@@ -146,37 +146,101 @@ impl Layer for Concatenate {
     }
 }
 
-/// See [`Add`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: the sum of all inputs. Arguments: [`Add`].
+///
+/// ```
+/// use systole_nn::{input, layers::add, Model};
+/// let (a, b) = (input("a", [8]), input("b", [8]));
+/// let y = add().on(&[&a, &b]);
+/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn add() -> LayerSpec {
     LayerSpec::of(Add {})
 }
 
-/// See [`Subtract`].
+/// `x₀: T[…], x₁: T[…] → T[…]`: the first input less the second. Arguments: [`Subtract`].
+///
+/// ```
+/// use systole_nn::{input, layers::subtract, Model};
+/// let (a, b) = (input("a", [8]), input("b", [8]));
+/// let y = subtract().on(&[&a, &b]);
+/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn subtract() -> LayerSpec {
     LayerSpec::of(Subtract {})
 }
 
-/// See [`Multiply`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: the product of all inputs. Arguments: [`Multiply`].
+///
+/// ```
+/// use systole_nn::{input, layers::multiply, Model};
+/// let (a, b) = (input("a", [8]), input("b", [8]));
+/// let y = multiply().on(&[&a, &b]);
+/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn multiply() -> LayerSpec {
     LayerSpec::of(Multiply {})
 }
 
-/// See [`Average`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: the mean of all inputs. Arguments: [`Average`].
+///
+/// ```
+/// use systole_nn::{input, layers::average, Model};
+/// let (a, b) = (input("a", [8]), input("b", [8]));
+/// let y = average().on(&[&a, &b]);
+/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn average() -> LayerSpec {
     LayerSpec::of(Average {})
 }
 
-/// See [`Maximum`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: the greatest of all inputs. Arguments: [`Maximum`].
+///
+/// ```
+/// use systole_nn::{input, layers::maximum, Model};
+/// let (a, b) = (input("a", [8]), input("b", [8]));
+/// let y = maximum().on(&[&a, &b]);
+/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn maximum() -> LayerSpec {
     LayerSpec::of(Maximum {})
 }
 
-/// See [`Minimum`].
+/// `x₀: T[…], x₁: T[…], … → T[…]`: the least of all inputs. Arguments: [`Minimum`].
+///
+/// ```
+/// use systole_nn::{input, layers::minimum, Model};
+/// let (a, b) = (input("a", [8]), input("b", [8]));
+/// let y = minimum().on(&[&a, &b]);
+/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn minimum() -> LayerSpec {
     LayerSpec::of(Minimum {})
 }
 
-/// See [`Concatenate`].
+/// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: inputs side by side along `axis`. Arguments:
+/// [`Concatenate`].
+///
+/// ```
+/// use systole_nn::{input, layers::concatenate, Model};
+/// let (a, b) = (input("a", [8]), input("b", [4]));
+/// let y = concatenate(-1).on(&[&a, &b]);
+/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 12)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn concatenate(axis: i64) -> LayerSpec {
     LayerSpec::of(Concatenate { axis })
 }

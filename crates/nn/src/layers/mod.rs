@@ -23,7 +23,7 @@ mod spec;
 
 pub use argument::{Axes, Padding, Pair};
 pub use built_in::BuiltIn;
-pub use read::{CustomLayers, LayerConstructor};
+pub use read::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec};
 
 use built_in::Arguments;
@@ -61,6 +61,7 @@ macro_rules! layers {
         }),+),*];
 
         $($(impl From<layer_of!($class $($layer)?)> for LayerSpec {
+            #[track_caller]
             fn from(layer: layer_of!($class $($layer)?)) -> LayerSpec {
                 LayerSpec::of(layer)
             }

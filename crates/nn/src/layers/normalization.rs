@@ -220,12 +220,34 @@ fn feature_dim(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
     }
 }
 
-/// See [`BatchNormalization`].
+/// `x: T[…, C] → T[…, C]`: each feature scaled to mean 0 and variance 1 over the batch. Arguments:
+/// [`BatchNormalization`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::batch_normalization, Model};
+/// let layer = batch_normalization();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn batch_normalization() -> LayerSpec {
     LayerSpec::of(BatchNormalization::default())
 }
 
-/// See [`LayerNormalization`].
+/// `x: T[B, …] → T[B, …]`: the last dimension of each sample scaled to mean 0 and variance 1. Arguments:
+/// [`LayerNormalization`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::layer_normalization, Model};
+/// let layer = layer_normalization().epsilon(1e-5);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+/// assert_eq!(output.shape.dims(), [16, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn layer_normalization() -> LayerSpec {
     LayerSpec::of(LayerNormalization::default())
 }

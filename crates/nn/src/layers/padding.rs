@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Borders {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ZeroPadding2D {
-    /// Width of the border. Default: 1 on every side.
+    /// Width of the border. Default: `[[1, 1], [1, 1]]`.
     pub padding: Borders,
 }
 
@@ -96,7 +96,18 @@ impl Layer for ZeroPadding2D {
     }
 }
 
-/// See [`ZeroPadding2D`].
+/// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: a border of zeros around pictures. Arguments:
+/// [`ZeroPadding2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::zero_padding2d, Model};
+/// let layer = zero_padding2d(2);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+/// assert_eq!(output.shape.dims(), [32, 32, 1]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn zero_padding2d(padding: impl Into<Borders>) -> LayerSpec {
     LayerSpec::of(ZeroPadding2D { padding: padding.into() })
 }

@@ -197,22 +197,62 @@ fn with_dims(x: &Tensor, keepdims: bool) -> Tensor {
     if keepdims { x.reshape([x.dim(0), 1, 1, x.dim(1)]) } else { x.clone() }
 }
 
-/// See [`MaxPooling2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: the greatest value of each window. Arguments: [`MaxPooling2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::max_pooling2d, Model};
+/// let layer = max_pooling2d((2, 2));
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+/// assert_eq!(output.shape.dims(), [14, 14, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn max_pooling2d(pool_size: impl Into<Pair>) -> LayerSpec {
     LayerSpec::of(MaxPooling2D { pool_size: pool_size.into(), ..Default::default() })
 }
 
-/// See [`AveragePooling2D`].
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: the mean of each window. Arguments: [`AveragePooling2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::average_pooling2d, Model};
+/// let layer = average_pooling2d(2);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+/// assert_eq!(output.shape.dims(), [14, 14, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn average_pooling2d(pool_size: impl Into<Pair>) -> LayerSpec {
     LayerSpec::of(AveragePooling2D { pool_size: pool_size.into(), ..Default::default() })
 }
 
-/// See [`GlobalMaxPooling2D`].
+/// `x: T[B, H, W, C] → T[B, C]`: the greatest value of each channel. Arguments: [`GlobalMaxPooling2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::global_max_pooling2d, Model};
+/// let layer = global_max_pooling2d();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
+/// assert_eq!(output.shape.dims(), [64]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn global_max_pooling2d() -> LayerSpec {
     LayerSpec::of(GlobalMaxPooling2D::default())
 }
 
-/// See [`GlobalAveragePooling2D`].
+/// `x: T[B, H, W, C] → T[B, C]`: the mean of each channel. Arguments: [`GlobalAveragePooling2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::global_average_pooling2d, Model};
+/// let layer = global_average_pooling2d();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
+/// assert_eq!(output.shape.dims(), [64]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn global_average_pooling2d() -> LayerSpec {
     LayerSpec::of(GlobalAveragePooling2D::default())
 }

@@ -30,7 +30,17 @@ impl Default for PReLU {
     }
 }
 
-/// See [`PReLU`].
+/// `x: T[B, …] → T[B, …]`: x where positive, else x times a learned slope for each feature. Arguments: [`PReLU`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::prelu, Model};
+/// let layer = prelu();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn prelu() -> LayerSpec {
     LayerSpec::of(PReLU::default())
 }

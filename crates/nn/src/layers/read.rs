@@ -1,8 +1,10 @@
-//! Layers by their names: from configurations and model files.
+//! Layers by their names, from configurations and model files; and what these name that is a user's own.
 
 use super::built_in::*;
 use super::spec::{LayerKind, LayerSpec, snake_case};
 use super::{LAYER_NAMES, TABLE};
+use crate::loss::{Loss, UserLoss};
+use crate::metric::{Metric, UserMetric};
 use crate::nearest::{nearest, unknown};
 use serde::{Deserializer, de};
 use serde_json::Map;
@@ -139,11 +141,11 @@ fn built_in_from(class: &str, config: &Value, custom: &CustomLayers) -> Result<B
 /// Makes a layer of the user's from its [`Layer::config`].
 pub type LayerConstructor = fn(&Value) -> Result<Arc<dyn Layer>>;
 
-/// Constructors of layers that model files mention and Systole does not have.
+/// What model files mention and Systole does not have: layers, losses and metrics of your own. Keras's `custom_objects`.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use systole_nn::{Cx, Layer, layers::CustomLayers};
+/// use systole_nn::{Cx, Layer, layers::CustomObjects, loss::Loss};
 /// use systole_ir::Tensor;
 /// #[derive(Debug)]
 /// struct Twice;
@@ -151,30 +153,87 @@ pub type LayerConstructor = fn(&Value) -> Result<Arc<dyn Layer>>;
 ///     fn class_name(&self) -> &'static str { "Twice" }
 ///     fn call(&self, _: &mut Cx, inputs: &[Tensor]) -> Tensor { &inputs[0] * 2.0 }
 /// }
-/// let custom = CustomLayers::new().with("Twice", |_| Ok(Arc::new(Twice)));
+/// let custom = CustomObjects::new()
+///     .with("Twice", |_| Ok(Arc::new(Twice)))
+///     .loss(Loss::custom("cubic", |y_true, y_pred| (y_true - y_pred).abs().power(&y_pred.scalar_like(3.0))));
 /// assert_eq!(custom.names().collect::<Vec<_>>(), ["Twice"]);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct CustomLayers(Vec<(String, LayerConstructor)>);
+pub struct CustomObjects {
+    layers: Vec<(String, LayerConstructor)>,
+    losses: Vec<UserLoss>,
+    metrics: Vec<UserMetric>,
+    uncompiled: bool,
+}
 
-impl CustomLayers {
+/// The name of [`CustomObjects`] when it held layers only.
+pub type CustomLayers = CustomObjects;
+
+impl CustomObjects {
     /// None.
-    pub fn new() -> CustomLayers {
-        CustomLayers::default()
+    pub fn new() -> CustomObjects {
+        CustomObjects::default()
     }
 
-    /// Adds the constructor of a class. It wins over a built-in layer of that name.
-    pub fn with(mut self, class: &str, constructor: LayerConstructor) -> CustomLayers {
-        self.0.push((class.into(), constructor));
+    /// Adds the constructor of a class of layers. It wins over a built-in layer of that name.
+    pub fn with(mut self, class: &str, constructor: LayerConstructor) -> CustomObjects {
+        self.layers.push((class.into(), constructor));
         self
     }
 
-    /// Class names.
+    /// Adds a loss: a [`CustomLoss`](crate::loss::CustomLoss) or a [`Loss::custom`], with the arguments that files have.
+    pub fn loss(mut self, loss: impl Into<Loss>) -> CustomObjects {
+        if let Loss::Custom(own) = loss.into() {
+            self.losses.push(own);
+        }
+        self
+    }
+
+    /// Adds a metric: a [`CustomMetric`](crate::metric::CustomMetric) or a [`Metric::custom`], with the arguments that files
+    /// have.
+    pub fn metric(mut self, metric: impl Into<Metric>) -> CustomObjects {
+        match metric.into() {
+            Metric::Custom(own) => self.metrics.push(own),
+            Metric::Loss(loss) => return self.loss(loss),
+            _ => {}
+        }
+        self
+    }
+
+    /// Leaves optimizer, loss and metrics of files out: models come uncompiled, as by Keras's `load_model(compile=False)`.
+    pub fn uncompiled(mut self) -> CustomObjects {
+        self.uncompiled = true;
+        self
+    }
+
+    /// Class names of the layers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
+        self.layers.iter().map(|(name, _)| name.as_str())
     }
 
     fn find(&self, class: &str) -> Option<LayerConstructor> {
-        self.0.iter().rev().find(|(name, _)| name == class).map(|(_, f)| *f)
+        self.layers.iter().rev().find(|(name, _)| name == class).map(|(_, f)| *f)
+    }
+
+    /// Whether models come without what they were compiled with.
+    pub(crate) fn leaves_uncompiled(&self) -> bool {
+        self.uncompiled
+    }
+
+    /// The loss that a file names.
+    pub(crate) fn known_loss(&self, loss: Loss) -> Result<Loss> {
+        Ok(match loss {
+            Loss::Custom(own) => Loss::Custom(own.found_in(&self.losses)?),
+            built_in => built_in,
+        })
+    }
+
+    /// The metric that a file names.
+    pub(crate) fn known_metric(&self, metric: Metric) -> Result<Metric> {
+        Ok(match metric {
+            Metric::Custom(own) => Metric::Custom(own.found_in(&self.metrics)?),
+            Metric::Loss(loss) => Metric::Loss(self.known_loss(loss)?),
+            built_in => built_in,
+        })
     }
 }

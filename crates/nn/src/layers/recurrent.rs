@@ -345,17 +345,50 @@ impl GRU {
     }
 }
 
-/// See [`LSTM`].
+/// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: long short-term memory over a
+/// sequence. Arguments: [`LSTM`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::lstm, Model};
+/// let layer = lstm(32).return_sequences(true);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 8])])?;
+/// assert_eq!(output.shape.dims(), [16, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn lstm(units: usize) -> LayerSpec {
     LayerSpec::of(LSTM { units, ..Default::default() })
 }
 
-/// See [`GRU`].
+/// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a gated recurrent unit over a
+/// sequence. Arguments: [`GRU`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::gru, Model};
+/// let layer = gru(32);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 8])])?;
+/// assert_eq!(output.shape.dims(), [32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn gru(units: usize) -> LayerSpec {
     LayerSpec::of(GRU { units, ..Default::default() })
 }
 
-/// See [`SimpleRNN`].
+/// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a state that each step of a sequence
+/// replaces. Arguments: [`SimpleRNN`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::simple_rnn, Model};
+/// let layer = simple_rnn(32);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 8])])?;
+/// assert_eq!(output.shape.dims(), [32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn simple_rnn(units: usize) -> LayerSpec {
     LayerSpec::of(SimpleRNN { units, ..Default::default() })
 }

@@ -52,7 +52,18 @@ impl Layer for Rescaling {
     }
 }
 
-/// See [`Rescaling`].
+/// `x: U[…] → T[…]`: x · `scale`, of integers too: bytes of pictures to numbers from 0 to 1. Arguments:
+/// [`Rescaling`].
+///
+/// ```
+/// use systole_ir::{DType::U8, TensorType};
+/// use systole_nn::{layers::rescaling, Model};
+/// let layer = rescaling(1.0 / 255.0);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(U8, [28, 28, 1])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 1]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn rescaling(scale: f64) -> LayerSpec {
     LayerSpec::of(Rescaling { scale, ..Default::default() })
 }

@@ -102,12 +102,33 @@ fn split_batch(class: &str, x: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-/// See [`Flatten`].
+/// `x: T[B, …] → T[B, N]`: all features of a sample in one row. Arguments: [`Flatten`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::flatten, Model};
+/// let layer = flatten();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+/// assert_eq!(output.shape.dims(), [784]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn flatten() -> LayerSpec {
     LayerSpec::of(Flatten {})
 }
 
-/// See [`Reshape`].
+/// `x: T[B, …] → T[B, target_shape…]`: the same elements in another shape; −1 is what is left. Arguments:
+/// [`Reshape`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::reshape, Model};
+/// let layer = reshape([28, -1]);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [784])])?;
+/// assert_eq!(output.shape.dims(), [28, 28]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn reshape(target_shape: impl AsRef<[i64]>) -> LayerSpec {
     LayerSpec::of(Reshape { target_shape: target_shape.as_ref().into() })
 }

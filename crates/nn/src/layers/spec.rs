@@ -8,6 +8,7 @@ use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;
 use std::sync::Arc;
+use systole_ir::user_line;
 
 /// A built-in layer or a user's.
 #[derive(Clone, Debug)]
@@ -37,21 +38,35 @@ pub struct LayerSpec {
     pub(super) trainable: bool,
     pub(super) remat: bool,
     mistakes: Vec<Error>,
+    /// Where a user's program made or applied it.
+    asked: Option<&'static Location<'static>>,
 }
 
 impl LayerSpec {
-    /// A built-in layer.
+    /// A built-in layer that the caller asked for.
+    #[track_caller]
     pub(super) fn of(layer: impl NamedLayer + 'static) -> LayerSpec {
-        LayerSpec::new(LayerKind::BuiltIn(BuiltIn::of(layer)))
+        LayerSpec::new(LayerKind::BuiltIn(BuiltIn::of(layer))).asked_here()
     }
 
     pub(super) fn new(kind: LayerKind) -> LayerSpec {
-        LayerSpec { name: None, kind, trainable: true, remat: false, mistakes: Vec::new() }
+        LayerSpec { name: None, kind, trainable: true, remat: false, mistakes: Vec::new(), asked: None }
+    }
+
+    /// Remembers the caller, for errors, where it is a line of a user's program.
+    #[track_caller]
+    pub(crate) fn asked_here(mut self) -> LayerSpec {
+        let caller = Location::caller();
+        if user_line(caller).is_some() {
+            self.asked = Some(caller);
+        }
+        self
     }
 
     /// A layer of your own.
+    #[track_caller]
     pub fn custom(layer: impl Layer + 'static) -> LayerSpec {
-        LayerSpec::new(LayerKind::Custom(Arc::new(layer)))
+        LayerSpec::new(LayerKind::Custom(Arc::new(layer))).asked_here()
     }
 
     /// What it is.
@@ -127,10 +142,11 @@ impl LayerSpec {
     }
 
     fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        match &self.kind {
+        let builder = cx.builder().clone();
+        builder.asked_at(self.asked, || match &self.kind {
             LayerKind::BuiltIn(b) if !self.trainable => b.arguments().call_frozen(cx, inputs),
             _ => self.layer().call(cx, inputs),
-        }
+        })
     }
 
     /// Errors with the first argument that was given wrongly.
@@ -138,6 +154,13 @@ impl LayerSpec {
         if let Some(e) = self.mistakes.first() {
             return Err(e.clone());
         }
+        self.check_arguments().map_err(|e| match self.asked {
+            Some(place) => e.at(format!("{}:{}", place.file(), place.line())),
+            None => e,
+        })
+    }
+
+    fn check_arguments(&self) -> Result<()> {
         if let Some(name) = self.name.as_deref().filter(|n| n.is_empty() || n.contains('/')) {
             let what = format!("`{name}` cannot be the name of a {}", self.class_name());
             return Err(Error::new(ErrorKind::Config, what)

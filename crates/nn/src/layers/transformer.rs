@@ -157,7 +157,18 @@ impl TransformerBlock {
     }
 }
 
-/// See [`TransformerBlock`].
+/// `x: T[B, S, D] → T[B, S, D]`: self-attention and a feed-forward network, each added to its input and normalised.
+/// Arguments: [`TransformerBlock`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::transformer_block, Model};
+/// let layer = transformer_block(64, 4).normalize_first(true).use_causal_mask(true);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+/// assert_eq!(output.shape.dims(), [16, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
 pub fn transformer_block(intermediate_dim: usize, num_heads: usize) -> LayerSpec {
     LayerSpec::of(TransformerBlock { intermediate_dim, num_heads, ..Default::default() })
 }

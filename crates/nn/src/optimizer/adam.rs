@@ -28,6 +28,11 @@ impl Default for Adam {
 }
 
 /// Adam with Keras's β₁ 0.9, β₂ 0.999, ε 1e-7. Keras's default rate is 0.001.
+///
+/// ```
+/// use systole_nn::optimizer::adam;
+/// assert!(adam(1e-3).betas(0.9, 0.95).clipnorm(1.0).check().is_ok());
+/// ```
 pub fn adam(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(Adam::default()), learning_rate)
 }

@@ -16,6 +16,11 @@ pub struct AdamW(
 );
 
 /// Adam with decoupled weight decay, 0.004 unless set. Keras's default rate is 0.001.
+///
+/// ```
+/// use systole_nn::optimizer::adamw;
+/// assert!(adamw(3e-4).weight_decay(0.1).check().is_ok());
+/// ```
 pub fn adamw(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(AdamW::default()), learning_rate).weight_decay(0.004)
 }

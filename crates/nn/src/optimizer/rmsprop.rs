@@ -22,6 +22,11 @@ pub struct RmsProp {
 }
 
 /// RMSprop with Keras's ρ 0.9, ε 1e-7. Keras's default rate is 0.001.
+///
+/// ```
+/// use systole_nn::optimizer::rmsprop;
+/// assert!(rmsprop(1e-3).momentum(0.9).check().is_ok());
+/// ```
 pub fn rmsprop(learning_rate: impl Into<Schedule>) -> Optimizer {
     let rule = RmsProp { rho: 0.9, momentum: 0.0, epsilon: 1e-7, centered: false };
     Optimizer::of(OptimizerKind::of(rule), learning_rate)

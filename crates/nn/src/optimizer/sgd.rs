@@ -18,6 +18,11 @@ pub struct Sgd {
 }
 
 /// Stochastic gradient descent without momentum. Keras's default rate is 0.01.
+///
+/// ```
+/// use systole_nn::{optimizer::sgd, schedule::Schedule};
+/// assert!(sgd(Schedule::cosine_decay(0.1, 1000)).momentum(0.9).nesterov(true).check().is_ok());
+/// ```
 pub fn sgd(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(Sgd { momentum: 0.0, nesterov: false }), learning_rate)
 }

@@ -1,0 +1,407 @@
+//! Losses and metrics of a user's own: [`CustomLoss`], [`CustomMetric`], plain functions as either, and what model files keep
+//! of them: name and arguments, never code.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use std::fmt::Debug;
+use std::panic::Location;
+use std::sync::Arc;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, user_line};
+use systole_runtime::Params;
+
+/// A loss of your own. [`Loss::from`](crate::loss::Loss) makes it one that `compile` takes; a plain function needs no type:
+/// [`Loss::custom`](crate::loss::Loss::custom).
+///
+/// ```
+/// use systole_ir::Tensor;
+/// use systole_nn::loss::{CustomLoss, Loss};
+/// /// `|t − p|ᵖ`, averaged over the last axis.
+/// #[derive(Debug)]
+/// struct PowerLoss { power: f64 }
+/// impl CustomLoss for PowerLoss {
+///     fn name(&self) -> &str { "power_loss" }
+///     fn call(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+///         let error = (y_true - y_pred).abs();
+///         error.power(&error.scalar_like(self.power)).mean(&[error.rank() - 1])
+///     }
+///     fn config(&self) -> serde_json::Value { serde_json::json!({ "power": self.power }) }
+/// }
+/// let loss = Loss::from(PowerLoss { power: 1.5 });
+/// assert_eq!(loss.name(), "power_loss");
+/// ```
+pub trait CustomLoss: Debug + Send + Sync {
+    /// Its name in logs and model files.
+    fn name(&self) -> &str;
+
+    /// `y_true: T[B, …], y_pred: f32[B, …] → f32[B, …]`: the loss of each sample (pixel, token), traced into the training step.
+    /// Means over the batch, sample weights and gradients are not its business.
+    ///
+    /// Labels come in f32 where they are floats and as they are where they are integers. Ranks that differ by a last axis of 1
+    /// are made equal, as Keras does, so that `[B] − [B, 1]` is not `[B, B]`. A scalar counts for the whole batch.
+    fn call(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor;
+
+    /// What counts of the values that [`CustomLoss::call`] gives: 1 or true, or 0 or false for labels that are to be ignored.
+    /// `None`, unless written: all.
+    fn mask(&self, _y_true: &Tensor) -> Option<Tensor> {
+        None
+    }
+
+    /// The type of one label for an output of this type, for programs that are compiled before there are data. Unless
+    /// written: that of the output. Class numbers are integers without the output's last axis; `accuracy` then means theirs.
+    fn label(&self, output: &TensorType) -> TensorType {
+        output.clone()
+    }
+
+    /// Its arguments, which model files keep and compare.
+    fn config(&self) -> Value {
+        Value::Null
+    }
+}
+
+/// A metric of your own. [`Metric::from`](crate::metric::Metric) makes it one that `compile` takes; the mean of a plain
+/// function needs no type: [`Metric::custom`](crate::metric::Metric::custom).
+///
+/// ```
+/// use systole_ir::{DType::F64, Literal, Tensor};
+/// use systole_nn::metric::{CustomMetric, Metric};
+/// use systole_runtime::Params;
+/// /// The greatest error that was seen.
+/// #[derive(Debug)]
+/// struct WorstError;
+/// impl CustomMetric for WorstError {
+///     fn name(&self) -> &str { "worst_error" }
+///     fn state(&self) -> Params<Literal> { [("worst".to_string(), Literal::scalar(F64, 0.0))].into_iter().collect() }
+///     fn update(&self, state: &Params, y_true: &Tensor, y_pred: &Tensor, _: Option<&Tensor>) -> Params {
+///         let error = (y_true - y_pred).abs();
+///         let worst = error.reduce_max(&(0..error.rank()).collect::<Vec<_>>()).convert(F64);
+///         state.map(|_, seen| seen.maximum(&worst))
+///     }
+///     fn result(&self, state: &Params<Literal>) -> f64 { state["worst"].to_f64s()[0] }
+/// }
+/// assert_eq!(Metric::from(WorstError).name(), "worst_error");
+/// ```
+pub trait CustomMetric: Debug + Send + Sync {
+    /// Its name in logs and model files.
+    fn name(&self) -> &str;
+
+    /// What is kept from batch to batch, by name, as it is when an epoch or an evaluation begins: Keras's `reset_state`. Unless
+    /// written: `total` and `count`, f64 zeros.
+    fn state(&self) -> Params<Literal> {
+        let zero = |name: &str| (name.to_string(), Literal::scalar(DType::F64, 0.0));
+        [zero("total"), zero("count")].into_iter().collect()
+    }
+
+    /// Traced: the state after one more batch; names and types stay. `y_true: T[B, …], y_pred: f32[B, …]` as a [`CustomLoss`]
+    /// gets them; the weights `T[B]` only as one of `weighted_metrics`.
+    fn update(
+        &self,
+        state: &Params,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        sample_weight: Option<&Tensor>,
+    ) -> Params;
+
+    /// The number that a state stands for, on the host. Unless written: `total / count`, 0 of nothing.
+    fn result(&self, state: &Params<Literal>) -> f64 {
+        let value =
+            |name: &str| state.get(name).and_then(|l| l.to_f64s().first().copied()).unwrap_or(f64::NAN);
+        if value("count") == 0.0 { 0.0 } else { value("total") / value("count") }
+    }
+
+    /// Its arguments, which model files keep and compare.
+    fn config(&self) -> Value {
+        Value::Null
+    }
+}
+
+/// What a model file keeps of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    name: String,
+    #[serde(default)]
+    config: Value,
+}
+
+/// A [`CustomLoss`] in a [`Loss`](crate::loss::Loss). Two are equal when name and arguments are.
+#[derive(Clone)]
+pub struct UserLoss {
+    loss: Arc<dyn CustomLoss>,
+    asked: Option<&'static Location<'static>>,
+}
+
+/// A [`CustomMetric`] in a [`Metric`](crate::metric::Metric). Two are equal when name and arguments are.
+#[derive(Clone)]
+pub struct UserMetric {
+    metric: Arc<dyn CustomMetric>,
+    asked: Option<&'static Location<'static>>,
+    /// The mean of a function of labels and predictions; `metric` has its name and state.
+    mean: Option<UserLoss>,
+}
+
+fn users(place: &'static Location<'static>) -> Option<&'static Location<'static>> {
+    user_line(place).map(|_| place)
+}
+
+impl UserLoss {
+    #[track_caller]
+    pub(crate) fn new(loss: impl CustomLoss + 'static) -> UserLoss {
+        UserLoss { loss: Arc::new(loss), asked: users(Location::caller()) }
+    }
+
+    #[track_caller]
+    pub(crate) fn of_function(
+        name: &str,
+        f: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + 'static,
+    ) -> UserLoss {
+        UserLoss::new(Function { name: name.into(), f })
+    }
+
+    /// The loss.
+    pub fn get(&self) -> &dyn CustomLoss {
+        &*self.loss
+    }
+
+    /// Its values, checked: one for each sample, in f32.
+    pub(crate) fn per_sample(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        y_pred.builder().asked_at(self.asked, || {
+            let values = self.loss.call(y_true, y_pred);
+            let batch = y_pred.shape().first();
+            let wrong = |hint: &str| {
+                let what = format!("the loss {} gives {}", self.loss.name(), values.ty());
+                let why = format!("it is to give one value for each sample of predictions {}", y_pred.ty());
+                values.fail(Error::new(ErrorKind::Graph, what).because(why).hint(hint))
+            };
+            if values.is_poisoned() || y_pred.is_poisoned() {
+                values
+            } else if !values.dtype().is_float() {
+                wrong("convert it to floats: .convert(F32)")
+            } else if values.rank() > 0 && values.shape().first() != batch {
+                wrong("fold the other dimensions only, as .mean(&[1]) does of [batch, features]")
+            } else {
+                values.convert(DType::F32)
+            }
+        })
+    }
+
+    pub(crate) fn mask(&self, y_true: &Tensor) -> Option<Tensor> {
+        y_true.builder().asked_at(self.asked, || self.loss.mask(y_true))
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check_name("loss", self.loss.name())
+    }
+
+    /// This loss of a model file, as the program that reads it knows it.
+    pub(crate) fn found_in(&self, known: &[UserLoss]) -> Result<UserLoss> {
+        let (kept, known_as) = (self.kept(), known.iter().map(UserLoss::kept));
+        let at = place_of("loss", &kept, known_as)?;
+        Ok(known[at].clone())
+    }
+
+    fn kept(&self) -> Kept {
+        Kept { name: self.loss.name().into(), config: self.loss.config() }
+    }
+}
+
+impl UserMetric {
+    #[track_caller]
+    pub(crate) fn new(metric: impl CustomMetric + 'static) -> UserMetric {
+        UserMetric { metric: Arc::new(metric), asked: users(Location::caller()), mean: None }
+    }
+
+    #[track_caller]
+    pub(crate) fn of_function(
+        name: &str,
+        f: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + 'static,
+    ) -> UserMetric {
+        let mean = Some(UserLoss::of_function(name, f));
+        UserMetric {
+            mean,
+            ..UserMetric::new(Unknown { kept: Kept { name: name.into(), config: Value::Null } })
+        }
+    }
+
+    /// The metric.
+    pub fn get(&self) -> &dyn CustomMetric {
+        &*self.metric
+    }
+
+    /// The function that it is the mean of.
+    pub(crate) fn mean(&self) -> Option<&UserLoss> {
+        self.mean.as_ref()
+    }
+
+    /// The state after a batch, checked: names and types stay.
+    pub(crate) fn update(
+        &self,
+        state: &Params,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        sample_weight: Option<&Tensor>,
+    ) -> Params {
+        y_pred.builder().asked_at(self.asked, || {
+            let new = self.metric.update(state, y_true, y_pred, sample_weight);
+            let kept = |name: &str, old: &Tensor| {
+                let is = match new.get(name) {
+                    Some(t) if t.is_poisoned() || t.ty() == old.ty() => return t.clone(),
+                    Some(t) => format!("comes back as {}", t.ty()),
+                    None => "does not come back".to_string(),
+                };
+                let name_of = self.metric.name();
+                let what = format!("`{name}` of the metric {name_of} is {} and {is}", old.ty());
+                old.fail(
+                    Error::new(ErrorKind::Graph, what)
+                        .because("an update gives the state's names and types again")
+                        .hint("map the old state: state.map(|name, old| …), and convert what is added to its type"),
+                )
+            };
+            state.map(kept)
+        })
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check_name("metric", self.metric.name())
+    }
+
+    /// This metric of a model file, as the program that reads it knows it.
+    pub(crate) fn found_in(&self, known: &[UserMetric]) -> Result<UserMetric> {
+        let (kept, known_as) = (self.kept(), known.iter().map(UserMetric::kept));
+        let at = place_of("metric", &kept, known_as)?;
+        Ok(known[at].clone())
+    }
+
+    fn kept(&self) -> Kept {
+        Kept { name: self.metric.name().into(), config: self.metric.config() }
+    }
+}
+
+/// Names are keys of logs and of accumulators, which `/` separates; `loss` is that of the loss's own.
+fn check_name(of: &str, name: &str) -> Result<()> {
+    if !name.is_empty() && !name.contains('/') && name != "loss" {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Config, format!("`{name}` cannot be the name of a {of}"))
+        .because("it is a key of the logs: not empty, without `/`, and not `loss`, which is that of the loss's mean")
+        .hint("name it as Keras names functions: focal_loss"))
+}
+
+fn place_of(of: &str, kept: &Kept, known: impl Iterator<Item = Kept>) -> Result<usize> {
+    let name = &kept.name;
+    let Some((at, found)) = known.enumerate().filter(|(_, k)| k.name == *name).last() else {
+        return Err(Error::new(ErrorKind::Config, format!("the {of} `{name}` is not known here"))
+            .because(
+                "a program made it itself, and a model file keeps its name and arguments only, not its code",
+            )
+            .hint(format!(
+                "load the model with CustomObjects::new().{of}(…) of that name; to predict only: \
+                 CustomObjects::new().uncompiled()"
+            )));
+    };
+    if found.config == kept.config {
+        return Ok(at);
+    }
+    Err(Error::new(ErrorKind::Config, format!("the {of} `{name}` has other arguments here"))
+        .because(format!("the file says {}, this program {}", kept.config, found.config))
+        .hint(format!("give CustomObjects the {of} with the file's arguments")))
+}
+
+/// A function of labels and predictions.
+struct Function<F> {
+    name: String,
+    f: F,
+}
+
+impl<F> Debug for Function<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Function({})", self.name)
+    }
+}
+
+impl<F: Fn(&Tensor, &Tensor) -> Tensor + Send + Sync> CustomLoss for Function<F> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn call(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        (self.f)(y_true, y_pred)
+    }
+}
+
+/// One of a model file, whose code is not known; or what has name and state only.
+#[derive(Debug)]
+struct Unknown {
+    kept: Kept,
+}
+
+impl Unknown {
+    fn error(&self, of: &str) -> Error {
+        let none = std::iter::empty();
+        let bug = || Error::new(ErrorKind::Bug, format!("the {of} `{}` has no code", self.kept.name));
+        place_of(of, &self.kept, none).err().unwrap_or_else(bug)
+    }
+}
+
+impl CustomLoss for Unknown {
+    fn name(&self) -> &str {
+        &self.kept.name
+    }
+
+    fn call(&self, _: &Tensor, y_pred: &Tensor) -> Tensor {
+        y_pred.fail(self.error("loss"))
+    }
+
+    fn config(&self) -> Value {
+        self.kept.config.clone()
+    }
+}
+
+impl CustomMetric for Unknown {
+    fn name(&self) -> &str {
+        &self.kept.name
+    }
+
+    fn update(&self, state: &Params, _: &Tensor, y_pred: &Tensor, _: Option<&Tensor>) -> Params {
+        let poisoned = y_pred.fail(self.error("metric"));
+        state.map(|_, _| poisoned.clone())
+    }
+
+    fn config(&self) -> Value {
+        self.kept.config.clone()
+    }
+}
+
+/// Equality, debug form and JSON by name and arguments.
+macro_rules! kept {
+    ($($user:ident { $field:ident, $($rest:tt)* })*) => { $(
+        impl PartialEq for $user {
+            fn eq(&self, other: &$user) -> bool {
+                self.kept() == other.kept()
+            }
+        }
+
+        impl Debug for $user {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}({})", stringify!($user), self.$field.name())
+            }
+        }
+
+        impl Serialize for $user {
+            fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+                self.kept().serialize(serializer)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $user {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<$user, D::Error> {
+                let kept = Kept::deserialize(deserializer)?;
+                Ok($user { $field: Arc::new(Unknown { kept }), asked: None, $($rest)* })
+            }
+        }
+    )* };
+}
+
+kept! {
+    UserLoss { loss, }
+    UserMetric { metric, mean: None }
+}
