@@ -131,6 +131,10 @@ fn the_best_epoch_is_kept_beside_the_last_and_is_what_the_folder_means() {
         |target: &str| f.run(&["predict", target, "out/fashion-mnist-example.png", "--json"]).ok().out;
     assert_eq!(predict("out"), predict("out/fashion-mnist.best.safetensors"));
     assert_ne!(predict("out"), predict("out/fashion-mnist.safetensors"));
+    assert_eq!(f.run(&["summary", "out", "--json"]).ok().json()["epochs"], best + 1);
+    let from_best = f.run(&["train", "--from=out", "--data-dir=data", "--out=more", "--epochs=1", "--json"]);
+    assert_eq!(from_best.ok().json()["total_epochs"], best + 2);
+    f.run(&["resume", "out/run.json"]).fails(1, &["holds no run", "resume out"]);
     assert_eq!(is_finished(&f, "out", 12)["best"], o["best"]);
 
     // By another value, which is checked before anything is read.

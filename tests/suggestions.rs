@@ -110,6 +110,22 @@ fn without_data_and_network_the_first_command_says_so_in_a_line() {
 }
 
 #[test]
+fn devices_and_strategies_of_others_are_known_before_the_data_are_read() {
+    let f = Folder::new("suggest-devices");
+    for (option, parts) in [
+        ("--device=gpu", ["there is no device `gpu`", "did you mean `cuda`?"]),
+        ("--device=mps", ["there is no device `mps`", "one of: auto"]),
+        ("--strategy=ddp", ["there is no strategy `ddp`", "did you mean `data_parallel`?"]),
+        ("--strategy=fsdp", ["there is no strategy `fsdp`", "did you mean `fully_sharded`?"]),
+        ("--learning-rate=nan", ["NaN is not a finite number", "--learning-rate"]),
+        ("--learning-rate=1e40", ["beyond the range of float32", "--learning-rate"]),
+    ] {
+        let done = f.run(&["train", "glyphs", option]).fails(2, &parts);
+        assert!(!done.err.contains("null") && !done.out.contains("Data:"), "{}{}", done.out, done.err);
+    }
+}
+
+#[test]
 fn a_debug_build_says_once_that_it_is_slow() {
     let f = Folder::with_data("suggest-debug");
     let args = [&["train", "fashion-mnist", "--data-dir=data"][..], &TINY[..]].concat();

@@ -76,7 +76,27 @@ fn log_level(common: &Common) -> usize {
     knobs::LOG.get_usize().max(common.verbose.into())
 }
 
+/// Accelerators that are not here are refused before a plugin is loaded for them.
 fn will_load(device: &str) -> bool {
-    let here = || Platform::ACCELERATORS.iter().any(|p| !device_nodes(*p).is_empty());
-    BEHIND_PLUGINS.contains(&device) || (device == "auto" && here())
+    let is_here = |p: &Platform| !device_nodes(*p).is_empty();
+    match device {
+        "auto" => Platform::ACCELERATORS.iter().any(is_here),
+        _ => match Platform::ACCELERATORS.iter().find(|p| p.name() == device) {
+            Some(platform) => is_here(platform),
+            None => BEHIND_PLUGINS.contains(&device),
+        },
+    }
+}
+
+/// Refuses a device whose name nobody knows, before anything is read for it.
+pub(crate) fn check_device(common: &Common) -> Result<()> {
+    let Some(device) = &common.device else { return Ok(()) };
+    let known = systole_runtime::provider_names();
+    let name = device.split(':').next().unwrap_or_default();
+    if name == "auto" || known.contains(&name) {
+        return Ok(());
+    }
+    let told: Vec<&str> = ["auto"].into_iter().chain(known.into_iter().filter(|n| *n != "null")).collect();
+    let e = Error::new(ErrorKind::Config, format!("there is no device `{name}`"));
+    Err(e.at(format!("--device {device}")).hint(systole_nn::suggestion(name, &told)))
 }

@@ -5,6 +5,7 @@ use super::screen::quoted;
 use crate::config::home_of;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
+use std::error::Error as _;
 use systole_nn::{similar, synonym};
 
 /// Commands and options, and what other programs call them, beside what holds for keys and layers too.
@@ -61,6 +62,8 @@ pub(super) fn with_suggestion(mut error: Error, mut root: Command, args: &[Strin
     let about = match error.kind() {
         ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
         ErrorKind::UnknownArgument => ContextKind::InvalidArg,
+        ErrorKind::ValueValidation => return in_words(error, &root),
+        ErrorKind::ArgumentConflict => return given_twice(error),
         _ => return error,
     };
     let Some(ContextValue::String(typed)) = error.get(about).cloned() else { return error };
@@ -78,6 +81,46 @@ pub(super) fn with_suggestion(mut error: Error, mut root: Command, args: &[Strin
     if let Some(tip) = tip {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
+    error
+}
+
+/// An error about a number without the words of the programming language.
+fn in_words(error: Error, root: &Command) -> Error {
+    let told = error.source().map(ToString::to_string).unwrap_or_default();
+    let shown = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let Some(wanted) = wanted(&told) else { return error };
+    let (value, option) = (shown(ContextKind::InvalidValue), shown(ContextKind::InvalidArg));
+    let text = format!("invalid value '{value}' for '{option}': {wanted}\n");
+    Error::raw(ErrorKind::ValueValidation, text).with_cmd(root)
+}
+
+/// What a number must be, from the library's message about one that is not.
+fn wanted(told: &str) -> Option<String> {
+    if let Some((_, range)) = told.split_once(" is not in ") {
+        let (from, to) = range.split_once("..")?;
+        let most = to.strip_prefix('=').unwrap_or(to);
+        return Some(match most.len() {
+            0 | 19.. => format!("write a whole number from {from} up"),
+            _ => format!("write a whole number from {from} to {most}"),
+        });
+    }
+    let of_digits = ["invalid digit found", "number too large", "number too small", "cannot parse integer"];
+    of_digits.iter().any(|start| told.starts_with(start)).then(|| "write a whole number, such as 10".into())
+}
+
+/// An option that was given twice: what to do about it.
+fn given_twice(mut error: Error) -> Error {
+    let twice = match (error.get(ContextKind::InvalidArg), error.get(ContextKind::PriorArg)) {
+        (Some(ContextValue::String(option)), Some(ContextValue::String(other))) if option == other => {
+            option.split([' ', '=']).next().unwrap_or_default().to_string()
+        }
+        _ => return error,
+    };
+    let tip = format!("give {twice} once");
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error
 }
 
@@ -200,6 +243,22 @@ mod tests {
             assert!(!text.contains("as a value") && !text.contains("in-this-process"), "{line}: {text}");
         }
         assert!(!told("train --preset glyphs").contains("--resume"));
+    }
+
+    #[test]
+    fn numbers_and_repeated_options_are_told_in_words() {
+        for (line, part) in [
+            ("train --epochs 0", "write a whole number from 1 up"),
+            ("train --batch-size 1e3", "write a whole number, such as 10"),
+            ("train --threads=5000", "write a whole number from 0 to 1024"),
+            ("train --seed=-1", "write a whole number, such as 10"),
+            ("train --epochs 1 --epochs 2", "give --epochs once"),
+        ] {
+            let text = told(line);
+            let option = line.split([' ', '=']).nth(1).unwrap();
+            assert!(text.contains(part) && text.contains(option), "{line}: {text}");
+            assert!(!text.contains("184467") && !text.contains("digit"), "{line}: {text}");
+        }
     }
 
     #[test]

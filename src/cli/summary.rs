@@ -2,6 +2,7 @@
 
 use super::common::Common;
 use super::outcome::{Outcome, Run};
+use super::run_folder::model_file;
 use super::screen::Screen;
 use super::target::Target;
 use clap::Args;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 #[derive(Args)]
 pub(crate) struct SummaryArgs {
-    /// A model file, a preset or a TOML file
+    /// A model file or the folder of a run, a preset or a TOML file
     target: String,
 }
 
@@ -21,7 +22,7 @@ impl Run for SummaryArgs {
 
 /// Layers, output shapes, numbers of weights.
 fn summary(target: &str, screen: &Screen) -> Outcome {
-    let model = Target::of(target)?.model()?;
+    let model = Target::of(&model_file(target)?)?.model()?;
     if !screen.json {
         screen.line(model.summary().trim_end());
         return Ok(0);

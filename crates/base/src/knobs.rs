@@ -18,179 +18,76 @@ pub struct Knob {
     pub doc: &'static str,
 }
 
-/// Verbosity ladder.
-pub const LOG: Knob = Knob {
-    name: "SYSTOLE_LOG",
-    values: "0..4",
-    default: "0",
-    doc: "1 devices and compile times; 2 each kernel with its time and rate; 3 what each pass did; 4 the schedule of every program",
-};
-/// What a profile shows.
-pub const PROFILE: Knob = Knob {
-    name: "SYSTOLE_PROFILE",
-    values: "layers|kernels",
-    default: "kernels",
-    doc: "what SYSTOLE_LOG=2 shows of a program when it ends: layers: time by layer and the slowest kernels, as --profile does; kernels: each kernel",
-};
-/// Worker threads of the CPU backend.
-pub const THREADS: Knob = Knob {
-    name: "SYSTOLE_THREADS",
-    values: "0..1024",
-    default: "0",
-    doc: "worker threads of the CPU backend; 0: one for each core this process may use. Results do not depend on it",
-};
-/// Instruction-set level of the CPU backend.
-pub const ISA: Knob = Knob {
-    name: "SYSTOLE_ISA",
-    values: "auto|portable|avx2|avx512|avx512bf16|amx",
-    default: "auto",
-    doc: "highest instruction set that CPU kernels may use; a level the machine lacks is an error",
-};
-/// Faster, less exact products of f32.
-pub const TENSOR_FLOAT_32: Knob = Knob {
-    name: "SYSTOLE_TENSOR_FLOAT_32",
-    values: "on|off",
-    default: "off",
-    doc: "on: products of f32 matrices may keep only 16 bits of each factor where that is faster (with amx); elsewhere they stay exact",
-};
-/// Convolutions from fewer products.
-pub const WINOGRAD: Knob = Knob {
-    name: "SYSTOLE_WINOGRAD",
-    values: "on|off",
-    default: "on",
-    doc: "on: training and prediction compute convolutions with windows of 3 by 3 from 16 products where the definition has 36, where that is faster; off: by the definition",
-};
-/// Digits between ops of narrow floats.
-pub const EXCESS_PRECISION: Knob = Knob {
-    name: "SYSTOLE_EXCESS_PRECISION",
-    values: "on|off",
-    default: "on",
-    doc: "on: in training and prediction, what bf16 or f16 ops of one kernel hand each other keeps the digits of f32; off: each op rounds",
-};
-/// Blocks of rows in compiled programs.
-pub const BLOCKS: Knob = Knob {
-    name: "SYSTOLE_BLOCKS",
-    values: "on|off|ROWS",
-    default: "on",
-    doc: "on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other; a number: blocks of so many samples, for comparing",
-};
-/// Machine code for element-wise programs.
-pub const JIT: Knob = Knob {
-    name: "SYSTOLE_JIT",
-    values: "on|off",
-    default: "on",
-    doc: "on: element-wise programs become machine code when they are compiled, on machines with AVX2 or AVX-512; off: they are interpreted, with the same results",
-};
-/// A kernel that goes before the others.
-pub const KERNEL: Knob = Knob {
-    name: "SYSTOLE_KERNEL",
-    values: "[-]FAMILY/CANDIDATE",
-    default: "",
-    doc: "a kernel of the CPU backend that is asked before the others of its family, or after them with a -, for comparing; steps that it refuses are computed as usual. `systole show MODEL --stage kernels` names those of a model",
-};
-/// Memory that the process may use.
-pub const MEMORY_LIMIT: Knob = Knob {
-    name: "SYSTOLE_MEMORY_LIMIT",
-    values: "BYTES|512MiB|4GiB",
-    default: "",
-    doc: "memory that this process may use; a program that needs more is refused before it runs. Empty: what the machine, or its control group, has left",
-};
-/// Where datasets lie.
-pub const DATA: Knob = Knob {
-    name: "SYSTOLE_DATA",
-    values: "PATH",
-    default: "",
-    doc: "folder that holds data sets, one folder each (fashion-mnist, mnist)",
-};
-/// Largest picture.
-pub const PICTURE_LIMIT: Knob = Knob {
-    name: "SYSTOLE_PICTURE_LIMIT",
-    values: "BYTES|512MiB|4GiB",
-    default: "192MiB",
-    doc: "bytes of pixels that a picture of any format may have; larger ones are refused before they are unpacked",
-};
-/// Download cache.
-pub const CACHE: Knob = Knob {
-    name: "SYSTOLE_CACHE",
-    values: "PATH",
-    default: "",
-    doc: "folder for downloads; empty: the user's cache folder",
-};
-/// Compiled programs that are kept.
-pub const COMPILE_CACHE: Knob = Knob {
-    name: "SYSTOLE_COMPILE_CACHE",
-    values: "BYTES|8GiB|off",
-    default: "8GiB",
-    doc: "how much compiled programs of accelerators may take in the folder for downloads, the oldest go first; off: none is kept",
-};
-/// Time to save after a signal.
-pub const GRACE: Knob = Knob {
-    name: "SYSTOLE_GRACE",
-    values: "SECONDS",
-    default: "25",
-    doc: "how long after Ctrl-C or SIGTERM training may take to finish its step and save; then the program ends with what was saved before",
-};
-/// Extra checking of passes.
-pub const PARANOID: Knob = Knob {
-    name: "SYSTOLE_PARANOID",
-    values: "0|1",
-    default: "0",
-    doc: "1: verify the graph after every compiler pass (always on in debug builds)",
-};
-/// Default backend.
-pub const BACKEND: Knob = Knob {
-    name: "SYSTOLE_BACKEND",
-    values: "auto|cpu|ref|tpu|cuda|xla|pjrt",
-    default: "auto",
-    doc: "what compiles and runs graphs (--device); ref is the slow reference interpreter, xla XLA on this processor, pjrt the plugin that SYSTOLE_PJRT_PLUGIN names",
-};
+/// A table of knobs: what each does, its values, its default. The variable is `SYSTOLE_` and the name.
+macro_rules! knobs {
+    ($($(#[doc = $doc:literal])+ $name:ident: $values:literal, $default:literal;)+) => {
+        $($(#[doc = $doc])+
+        pub const $name: Knob = Knob {
+            name: concat!("SYSTOLE_", stringify!($name)),
+            values: $values,
+            default: $default,
+            doc: concat!($($doc),+).trim_ascii(),
+        };)+
 
-/// A PJRT plugin to use.
-pub const PJRT_PLUGIN: Knob = Knob {
-    name: "SYSTOLE_PJRT_PLUGIN",
-    values: "PATH",
-    default: "",
-    doc: "the PJRT plugin for TPU or GPU, such as libtpu.so; empty: the first that is found (`systole devices` shows where)",
-};
-/// Options for the plugin.
-pub const PJRT_OPTIONS: Knob = Knob {
-    name: "SYSTOLE_PJRT_OPTIONS",
-    values: "NAME=VALUE,…",
-    default: "",
-    doc: "options that the PJRT plugin's devices are opened with, such as num_devices=8 for Systole's own, cpu_device_count=8 for XLA's on the processor or memory_fraction=0.5 for CUDA; --plugin-option adds to them",
-};
-/// A Python whose packages hold plugins.
-pub const PYTHON: Knob = Knob {
-    name: "SYSTOLE_PYTHON",
-    values: "PATH",
-    default: "",
-    doc: "a Python interpreter whose installed packages are searched for plugins; it is not run",
-};
+        /// All knobs, in the order `systole knobs` shows them.
+        pub const KNOBS: &[Knob] = &[$($name),+];
+    };
+}
 
-/// All knobs, in the order `systole knobs` shows them.
-pub const KNOBS: &[Knob] = &[
-    LOG,
-    PROFILE,
-    THREADS,
-    ISA,
-    TENSOR_FLOAT_32,
-    WINOGRAD,
-    EXCESS_PRECISION,
-    BLOCKS,
-    JIT,
-    KERNEL,
-    BACKEND,
-    PJRT_PLUGIN,
-    PJRT_OPTIONS,
-    PYTHON,
-    MEMORY_LIMIT,
-    DATA,
-    PICTURE_LIMIT,
-    CACHE,
-    COMPILE_CACHE,
-    GRACE,
-    PARANOID,
-];
+knobs! {
+    /// 1 devices and compile times; 2 each kernel with its time and rate; 3 what each pass did; 4 the schedule of every program
+    LOG: "0..4", "0";
+    /// what SYSTOLE_LOG=2 shows of a program when it ends: layers: time by layer and the slowest kernels, as --profile does;
+    /// kernels: each kernel
+    PROFILE: "layers|kernels", "kernels";
+    /// worker threads of the CPU backend; 0: one for each core this process may use. Results do not depend on it
+    THREADS: "0..1024", "0";
+    /// highest instruction set that CPU kernels may use; a level the machine lacks is an error
+    ISA: "auto|portable|avx2|avx512|avx512bf16|amx", "auto";
+    /// on: products of f32 matrices may keep only 16 bits of each factor where that is faster (with amx); elsewhere they stay exact
+    TENSOR_FLOAT_32: "on|off", "off";
+    /// on: training and prediction compute convolutions with windows of 3 by 3 from 16 products where the definition has 36, where
+    /// that is faster; off: by the definition
+    WINOGRAD: "on|off", "on";
+    /// on: in training and prediction, what bf16 or f16 ops of one kernel hand each other keeps the digits of f32; off: each op
+    /// rounds
+    EXCESS_PRECISION: "on|off", "on";
+    /// on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other; a number: blocks of so
+    /// many samples, for comparing
+    BLOCKS: "on|off|ROWS", "on";
+    /// on: element-wise programs become machine code when they are compiled, on machines with AVX2 or AVX-512; off: they are
+    /// interpreted, with the same results
+    JIT: "on|off", "on";
+    /// a kernel of the CPU backend that is asked before the others of its family, or after them with a -, for comparing; steps that
+    /// it refuses are computed as usual. `systole show MODEL --stage kernels` names those of a model
+    KERNEL: "[-]FAMILY/CANDIDATE", "";
+    /// what compiles and runs graphs (--device); ref is the slow reference interpreter, xla XLA on this processor, pjrt the plugin
+    /// that SYSTOLE_PJRT_PLUGIN names
+    BACKEND: "auto|cpu|ref|tpu|cuda|xla|pjrt", "auto";
+    /// the PJRT plugin for TPU or GPU, such as libtpu.so; empty: the first that is found (`systole devices` shows where)
+    PJRT_PLUGIN: "PATH", "";
+    /// options that the PJRT plugin's devices are opened with, such as num_devices=8 for Systole's own, cpu_device_count=8 for
+    /// XLA's on the processor or memory_fraction=0.5 for CUDA; --plugin-option adds to them
+    PJRT_OPTIONS: "NAME=VALUE,…", "";
+    /// a Python interpreter whose installed packages are searched for plugins; it is not run
+    PYTHON: "PATH", "";
+    /// memory that this process may use; a program that needs more is refused before it runs. Empty: what the machine, or its
+    /// control group, has left
+    MEMORY_LIMIT: "BYTES|512MiB|4GiB", "";
+    /// folder that holds data sets, one folder each (fashion-mnist, mnist)
+    DATA: "PATH", "";
+    /// bytes of pixels that a picture of any format may have; larger ones are refused before they are unpacked
+    PICTURE_LIMIT: "BYTES|512MiB|4GiB", "192MiB";
+    /// folder for downloads; empty: the user's cache folder
+    CACHE: "PATH", "";
+    /// how much compiled programs of accelerators may take in the folder for downloads, the oldest go first; off: none is kept
+    COMPILE_CACHE: "BYTES|8GiB|off", "8GiB";
+    /// how long after Ctrl-C or SIGTERM training may take to finish its step and save; then the program ends with what was saved
+    /// before
+    GRACE: "SECONDS", "25";
+    /// 1: verify the graph after every compiler pass (always on in debug builds)
+    PARANOID: "0|1", "0";
+}
 
 /// Variables by which clouds, notebooks and libtpu say which TPUs a program has, and what each is.
 pub const TPU_VARIABLES: &[(&str, &str)] = &[

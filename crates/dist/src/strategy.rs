@@ -80,12 +80,15 @@ impl Strategy {
         Strategy::of(Kind::Auto)
     }
 
+    /// The names that [`parse`](Strategy::parse) takes.
+    pub const NAMES: [&str; 4] = [KINDS[0].0, KINDS[1].0, KINDS[2].0, KINDS[3].0];
+
     /// The strategy of a name: `one_device`, `data_parallel`, `fully_sharded`, `auto`. Errors: another name.
     pub fn parse(name: &str) -> Result<Strategy> {
         let found = KINDS.iter().find(|(n, _)| *n == name).map(|(_, kind)| Strategy::of(*kind));
         found.ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("there is no strategy `{name}`"))
-                .hint(format!("one of: {}", KINDS.map(|(n, _)| n).join(", ")))
+                .hint(format!("one of: {}", Strategy::NAMES.join(", ")))
         })
     }
 

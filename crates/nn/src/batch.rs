@@ -99,6 +99,7 @@ impl Batch {
     }
 
     fn check(&self) -> Result<()> {
+        self.sample_types()?;
         let n = self.size();
         let others = self.inputs.iter().chain(&self.label).chain(&self.weight);
         for array in others {

@@ -111,6 +111,18 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     ("float32", "fp32 f32 float single full 32"),
     ("mixed_bfloat16", "bf16 bfloat16 bf16mixed amp mixed"),
     ("mixed_float16", "fp16 f16 float16 half fp16mixed 16mixed 16"),
+    ("one_device", "none single off no default"),
+    (
+        "data_parallel",
+        "dp ddp distributeddataparallel dataparallel tpustrategy mirrored mirroredstrategy multiworkermirrored pmap \
+         horovod zero zero1 zero2",
+    ),
+    ("fully_sharded", "fsdp fsdp2 fullyshardeddataparallel deepspeed zero3 sharded modelparallel"),
+    // Devices.
+    ("cuda", "gpu gpus nvidia"),
+    ("cpu", "host cpus"),
+    ("xla", "jax openxla xlacpu"),
+    ("tpu", "tpus v5e"),
     // Data sets and presets.
     ("cifar10", "cifar"),
     ("cifar-cnn", "cifar cifar10 cnn"),
