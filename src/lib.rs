@@ -48,6 +48,7 @@ pub use systole_cpu as cpu;
 pub use systole_data as data;
 pub use systole_dist as dist;
 pub use systole_ir as ir;
+mod terminal;
 pub use systole_nn as nn;
 pub use systole_pjrt as pjrt;
 pub use systole_runtime as runtime;

@@ -2,14 +2,13 @@
 
 use super::common::{Common, DataArgs, bytes};
 use super::outcome::{Failure, Outcome, Run};
-use super::screen::{Screen, note, quoted};
+use super::screen::{Screen, note, number_of, quoted};
 use super::target::Target;
 use super::training::load_data;
 use crate::config::{Config, Draft};
+use crate::terminal;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
-use std::fmt::Display;
-use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -272,7 +271,8 @@ fn convert(source: Source, prefix: &Path, how: &ConvertArgs, screen: &Screen) ->
     }
     let left_out = skipped.count();
     let and = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
-    screen.line(format!("{} elements in {} files{and}: {}", done.elements, done.files.len(), done.features));
+    let (elements, files) = (number_of(done.elements, "element"), number_of(done.files.len(), "file"));
+    screen.line(format!("{elements} in {files}{and}: {}", done.features));
     if let (Some(first), Some(last)) = (done.files.first(), done.files.last()) {
         let more = if done.files.len() > 1 { format!(" to {}", last.display()) } else { String::new() };
         screen.detail(format!("  {}{more}", first.display()));
@@ -373,7 +373,7 @@ fn verify(source: &Source, screen: &Screen) -> Outcome {
     let damaged: usize = files.iter().map(|f| f.damage.len()).sum();
     let records: u64 = files.iter().map(|f| f.records).sum();
     screen.line(match damaged {
-        0 => format!("whole: {records} records can be read"),
+        0 => format!("whole: {} can be read", number_of(records, "record")),
         n => format!("DAMAGED: {n} records; {records} can be read"),
     });
     if screen.json {
@@ -399,9 +399,10 @@ struct Checked {
 impl Checked {
     fn show(&self, screen: &Screen) {
         if self.damage.is_empty() {
-            return screen.detail(format!("{}: {} records, whole", self.source, self.records));
+            return screen.detail(format!("{}: {}, whole", self.source, number_of(self.records, "record")));
         }
-        screen.line(format!("{}: {} records, {} DAMAGED", self.source, self.records, self.damage.len()));
+        let records = number_of(self.records, "record");
+        screen.line(format!("{}: {records}, {} DAMAGED", self.source, self.damage.len()));
         self.damage.iter().take(SHOWN).for_each(|e| screen.line(e.to_string()));
         if self.damage.len() > SHOWN {
             screen.line(format!("and {} more", self.damage.len() - SHOWN));
@@ -577,7 +578,7 @@ struct Ticks {
 
 impl Ticker {
     fn new(what: &'static str, all: Option<u64>, screen: &Screen) -> Ticker {
-        let live = stderr().is_terminal() && !screen.quiet;
+        let live = terminal::width().is_some() && !screen.quiet;
         let ticks = Ticks { what, all, done: AtomicU64::new(0), drawn: Mutex::new(Instant::now()) };
         Ticker(live.then(|| Arc::new(ticks)))
     }
@@ -608,7 +609,7 @@ impl Ticker {
         }
         *drawn = Instant::now();
         let of = ticks.all.map_or(String::new(), |all| format!(" of {all}"));
-        draw(format_args!("\r\x1b[2K{done}{of} {}", ticks.what));
+        terminal::draw(&format!("{done}{of} {}", ticks.what));
         if is_over {
             self.clear();
         }
@@ -616,13 +617,7 @@ impl Ticker {
 
     fn clear(&self) {
         if self.0.is_some() {
-            draw(format_args!("\r\x1b[2K"));
+            terminal::clear();
         }
     }
-}
-
-fn draw(text: impl Display) {
-    let mut err = stderr().lock();
-    // A closed terminal does not end the work.
-    let _ = write!(err, "{text}").and_then(|()| err.flush());
 }

@@ -4,6 +4,7 @@ use super::confusion::Confusion;
 use super::screen::{Screen, counted, program, quoted, values};
 use crate::config::Config;
 use crate::datasets::TrainingData;
+use crate::progress::called;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Instant;
@@ -164,7 +165,7 @@ impl<'a> Report<'a> {
         let last = self.history.initial_epoch + self.history.epochs.len();
         let now = self.history.last().get(monitor).filter(|_| *epoch != last && !self.interrupted);
         let now = now.map_or(String::new(), |v| format!(" (the last epoch: {v:.4})"));
-        format!("Best: {monitor} {value:.4} after epoch {epoch}{now}: {}", file.display())
+        format!("Best: {} {value:.4} after epoch {epoch}{now}: {}", called(monitor), file.display())
     }
 
     /// Where the model is, and what can be done with it.
@@ -198,8 +199,8 @@ impl<'a> Report<'a> {
     /// `Test: sparse_categorical_accuracy 0.8690, loss 0.3921; after 5 epochs, 300 steps, 12.3 s`
     fn result(&self, model: &Model) -> String {
         let last = self.history.last();
-        let tested = values(&last, |n| n.strip_prefix("val_").map(str::to_string));
-        let trained = values(&last, |n| (!n.starts_with("val_")).then(|| n.to_string()));
+        let tested = values(&last, |n| n.strip_prefix("val_").map(called));
+        let trained = values(&last, |n| (!n.starts_with("val_")).then(|| called(n)));
         let measured = match (tested.is_empty(), trained.is_empty()) {
             (false, _) => format!("Test: {tested} on {}", counted(self.tested(), one(self.data.elements))),
             (true, false) => format!("Training: {trained}"),

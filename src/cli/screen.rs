@@ -1,6 +1,7 @@
 //! Writing to the two streams: what is for people goes to standard output, or to standard error where `--json` keeps
 //! that for programs.
 
+use crate::terminal;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use systole_nn::Logs;
@@ -52,6 +53,7 @@ impl Screen {
 
 /// To standard output. A reader that has gone away (`systole ops | head`) ends the program quietly.
 fn out(text: &str) {
+    terminal::clear();
     let written = writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush());
     if let Err(e) = written {
         if e.kind() == ErrorKind::BrokenPipe {
@@ -64,7 +66,7 @@ fn out(text: &str) {
 
 /// To standard error; where even that fails there is nobody to tell.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(stderr().lock(), "{text}");
+    terminal::print(text);
 }
 
 /// Shows what `SYSTOLE_LOG` asks for.
@@ -78,7 +80,16 @@ pub(crate) fn values(logs: &Logs, pick: impl Fn(&str) -> Option<String>) -> Stri
     shown.collect::<Vec<_>>().join(", ")
 }
 
+pub(crate) use crate::terminal::wrapped;
+use std::fmt::Display;
 pub(crate) use systole_nn::{counted, grouped};
+
+/// A number of things without commas, as programs and earlier versions write it: `1 record`, `1200 records`.
+pub(crate) fn number_of(n: impl Display, thing: &str) -> String {
+    let n = n.to_string();
+    let end = if n == "1" { "" } else { "s" };
+    format!("{n} {thing}{end}")
+}
 
 /// A path or argument as a shell takes it.
 pub(crate) fn quoted(argument: impl AsRef<Path>) -> String {
@@ -133,26 +144,6 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Breaks lines at spaces; what follows a break stands two columns further in.
-pub(crate) fn wrapped(text: &str, width: usize) -> String {
-    let one = |line: &str| {
-        let lead = line.chars().take_while(|c| *c == ' ').count();
-        let mut lines = vec![" ".repeat(lead)];
-        for word in line.split_whitespace() {
-            let last = lines.last().map_or(0, |l| l.chars().count());
-            let first = lines.last().is_some_and(|l| l.trim().is_empty());
-            if !first && last + 1 + word.chars().count() > width {
-                lines.push(format!("{}{word}", " ".repeat(lead + 2)));
-            } else if let Some(line) = lines.last_mut() {
-                line.push_str(if first { "" } else { " " });
-                line.push_str(word);
-            }
-        }
-        lines.join("\n")
-    };
-    text.lines().map(one).collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +181,7 @@ mod tests {
     fn long_lines_break_at_spaces() {
         assert_eq!(wrapped("  one two three", 9), "  one two\n    three");
         assert_eq!(wrapped("\na b", 9), "\na b");
+        assert_eq!([0, 1, 1000].map(|n| number_of(n, "step")), ["0 steps", "1 step", "1000 steps"]);
         assert_eq!(wrapped("unbreakable", 3), "unbreakable");
     }
 
