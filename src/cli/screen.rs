@@ -111,7 +111,13 @@ pub(crate) fn program() -> String {
 
 /// Features that the program was built with and cargo must be told again.
 fn features() -> Vec<&'static str> {
-    let all = [("object-stores", cfg!(feature = "object-stores")), ("parquet", cfg!(feature = "parquet"))];
+    let all = [
+        ("object-stores", cfg!(feature = "object-stores")),
+        ("parquet", cfg!(feature = "parquet")),
+        ("parquet-zstd", cfg!(feature = "parquet-zstd")),
+        ("gif", cfg!(feature = "gif")),
+        ("webp", cfg!(feature = "webp")),
+    ];
     all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
 }
 
@@ -175,13 +181,13 @@ mod tests {
     #[test]
     fn one_of_a_thing_is_not_many() {
         assert_eq!([0, 1, 1000].map(|n| counted(n, "step")), ["0 steps", "1 step", "1,000 steps"]);
+        assert_eq!([0, 1, 1000].map(|n| number_of(n, "step")), ["0 steps", "1 step", "1000 steps"]);
     }
 
     #[test]
     fn long_lines_break_at_spaces() {
         assert_eq!(wrapped("  one two three", 9), "  one two\n    three");
         assert_eq!(wrapped("\na b", 9), "\na b");
-        assert_eq!([0, 1, 1000].map(|n| number_of(n, "step")), ["0 steps", "1 step", "1000 steps"]);
         assert_eq!(wrapped("unbreakable", 3), "unbreakable");
     }
 

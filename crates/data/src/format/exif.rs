@@ -11,6 +11,13 @@ pub(crate) fn orientation(jpeg: &[u8]) -> u8 {
     tiff_block(jpeg).and_then(of_tiff).filter(|o| (1..=8).contains(o)).unwrap_or(1)
 }
 
+/// The orientation by an EXIF block alone, as WebP has it.
+#[cfg(feature = "webp")]
+pub(crate) fn orientation_of_block(block: &[u8]) -> u8 {
+    let tiff = block.strip_prefix(b"Exif\0\0").unwrap_or(block);
+    of_tiff(tiff).filter(|o| (1..=8).contains(o)).unwrap_or(1)
+}
+
 /// Turns and mirrors `x: T[H, W, C]` so that it is shown as it was seen.
 pub(crate) fn upright(x: HostArray, orientation: u8) -> HostArray {
     match orientation {

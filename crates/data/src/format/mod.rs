@@ -6,6 +6,8 @@ pub mod csv;
 pub mod encoding;
 pub mod example;
 mod exif;
+#[cfg(feature = "gif")]
+mod gif;
 pub mod idx;
 pub mod jpeg;
 mod limit;
@@ -14,5 +16,7 @@ pub mod picture;
 pub mod png;
 pub mod tar;
 pub mod tfrecord;
+#[cfg(feature = "webp")]
+mod webp;
 pub(crate) mod wire;
 pub(crate) mod zip;

@@ -152,7 +152,7 @@ fn collect(
 
 fn begins_as_picture(path: &Path) -> bool {
     let mut start = Vec::new();
-    let read = Input::open(path).and_then(|f| f.take(8).read_to_end(&mut start));
+    let read = Input::open(path).and_then(|f| f.take(16).read_to_end(&mut start));
     read.is_ok() && picture::is_picture(&start)
 }
 
