@@ -88,8 +88,9 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
     let unreadable = reading.unreadable_ones(root)?;
     let mut notes: Vec<String> = found.notes.into_iter().chain(unreadable).collect();
     notes.extend(left_out(root, &train.left_out));
+    notes.extend(first_of_gifs([&train, &test]));
     notes.extend(empty_classes(&train.empty));
-    notes.extend(reading.transparent_ones());
+    notes.extend(told_transparent(reading.transparent.load(Relaxed), options.background));
     Ok(TrainingData {
         name: name_of(root),
         origin: root.display().to_string(),
@@ -138,7 +139,7 @@ pub fn fit_picture(x: HostArray, [height, width, channels]: [usize; 3]) -> HostA
     coloured.resize(height, width)
 }
 
-fn has_transparent(picture: &Literal) -> bool {
+pub(super) fn has_transparent(picture: &Literal) -> bool {
     match picture.shape().last() {
         Some(c @ (2 | 4)) => picture.bytes().iter().skip(c - 1).step_by(*c).any(|alpha| *alpha < 255),
         _ => false,
@@ -191,6 +192,17 @@ fn same_classes(train: &ImageFolder, test: ImageFolder) -> Result<ImageFolder> {
     };
     let named = test.pictures.iter().map(|(path, label)| (path.clone(), places[*label as usize] as i32));
     Ok(ImageFolder { pictures: Arc::new(named.collect()), classes: train.classes.clone(), ..test })
+}
+
+/// What is to be said of files that may hold several pictures.
+fn first_of_gifs(parts: [&ImageFolder; 2]) -> Option<String> {
+    let is_gif =
+        |(path, _): &&(PathBuf, i32)| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gif"));
+    match parts.iter().flat_map(|f| f.pictures.iter()).filter(is_gif).count() {
+        0 => None,
+        1 => Some("1 file is a GIF: its first picture is taken".into()),
+        n => Some(format!("{n} files are GIF: the first picture of each is taken")),
+    }
 }
 
 /// What is to be said of folders of classes without pictures.
@@ -308,21 +320,6 @@ impl Reading<'_> {
         Ok((Dataset::from_named_slices(format!("{name} pictures"), fields)?, count))
     }
 
-    /// What is to be said of pictures that can be seen through.
-    fn transparent_ones(&self) -> Option<String> {
-        let (n, ground) = (self.transparent.load(Relaxed), self.options.background);
-        let shown = match ground {
-            0.0 => "black (data.background=1 makes it white)".to_string(),
-            1.0 => "white (data.background=0 makes it black)".to_string(),
-            grey => format!("a grey of {grey} (data.background)"),
-        };
-        match n {
-            0 => None,
-            1 => Some(format!("1 picture has transparent parts, which are laid on {shown}")),
-            n => Some(format!("{n} pictures have transparent parts, which are laid on {shown}")),
-        }
-    }
-
     /// What is to be said of unreadable pictures.
     ///
     /// # Errors
@@ -351,6 +348,20 @@ impl Reading<'_> {
                 .hint("mend or remove them, or allow more: --set data.unreadable_quota=0.5"));
         }
         Ok(Some(format!("{what} and are left out: {}", named.join("; "))))
+    }
+}
+
+/// What is to be said of so many pictures that can be seen through.
+pub(super) fn told_transparent(n: usize, ground: f64) -> Option<String> {
+    let shown = match ground {
+        0.0 => "black (data.background=1 makes it white)".to_string(),
+        1.0 => "white (data.background=0 makes it black)".to_string(),
+        grey => format!("a grey of {grey} (data.background)"),
+    };
+    match n {
+        0 => None,
+        1 => Some(format!("1 picture has transparent parts, which are laid on {shown}")),
+        n => Some(format!("{n} pictures have transparent parts, which are laid on {shown}")),
     }
 }
 

@@ -2,6 +2,7 @@
 //! `flow_from_dataframe` read them. The files lie beside the table, in a folder beside it, or where `data.records.pictures`
 //! says; their ends may be left out.
 
+use super::folder::has_transparent;
 use super::records::{LABELS, RecordOptions};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ pub(super) struct Checked {
     /// Cells whose pictures cannot be read.
     pub bad: HashSet<String>,
     pub note: Option<String>,
+    /// Pictures that can be seen through somewhere.
+    pub transparent: usize,
     /// What tells these pictures from others of the same names.
     pub mark: u64,
 }
@@ -112,9 +115,9 @@ impl PictureColumn {
         let field = self.field.clone();
         let look = move |row: Sample| -> Result<Sample> {
             let path = row.text(&field)?.to_string();
-            picture::read(&path)?;
+            let is_transparent = has_transparent(&picture::read(&path)?);
             let size = input::size(&path).unwrap_or(0);
-            Ok(row.with("index", Literal::from_slice([], &[size as i64])?))
+            Ok(row.with("index", Literal::from_slice([2], &[size as i64, i64::from(is_transparent)])?))
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let all = Options { core_budget: Some(cores), ..Options::default() };
@@ -122,11 +125,13 @@ impl PictureColumn {
             rows.iter().filter_map(|row| Some(row.ok()?.text(&self.field).ok()?.to_string())).collect();
         let whole = rows.ignore_errors(u64::MAX).map_parallel(look, AUTOTUNE).with_options(all);
         let (mut missing, mut unreadable, mut mark) = (Vec::new(), Vec::new(), 0);
-        let mut bad = HashSet::new();
+        let (mut bad, mut transparent) = (HashSet::new(), 0);
         for (i, (row, path)) in whole.iter().zip(&paths).enumerate() {
             match row {
                 Ok(row) => {
-                    let size = row.get("index")?.get(0).as_i64() as u64;
+                    let index = row.get("index")?;
+                    let size = index.get(0).as_i64() as u64;
+                    transparent += index.get(1).as_i64() as usize;
                     mark = mix(mark ^ hash_name(path) ^ mix(size));
                 }
                 Err(e) => {
@@ -152,7 +157,7 @@ impl PictureColumn {
         let all: Vec<String> = missing.iter().map(|p| format!("{p} (not there)")).chain(unreadable).collect();
         let note = (!all.is_empty())
             .then(|| format!("{} of {} pictures are left out: {}", all.len(), paths.len(), named(&all)));
-        Ok(Checked { bad, note, mark })
+        Ok(Checked { bad, note, transparent, mark })
     }
 
     fn missing(&self, missing: &[String], count: usize) -> Error {

@@ -6,7 +6,7 @@
 
 use super::columns::{self, ColumnCode};
 use super::files::DataDir;
-use super::folder::{LOOKED_AT, SIDES, size_for};
+use super::folder::{LOOKED_AT, SIDES, size_for, told_transparent};
 use super::labels::{Counted, Labels};
 use super::picture_tables::{self, PictureColumn};
 use super::record_files::{self, is_of_records};
@@ -147,7 +147,7 @@ impl RecordOptions {
             Some(".") => Some(false),
             Some(other) => {
                 let e = Error::new(ErrorKind::Config, format!("numbers have no decimal sign `{other}`"));
-                return Err(e.hint("one of: ,, ."));
+                return Err(e.hint("write data.records.decimal=, for numbers such as 3,25, or data.records.decimal=. for 3.25"));
             }
         };
         Ok(Written { encoding: self.encoding.as_ref().map(|name| name.parse()).transpose()?, decimal_comma })
@@ -434,6 +434,7 @@ impl Sources {
         (dir, options, shape): (&DataDir, &RecordOptions, &RecordShape),
     ) -> Result<()> {
         let report = |done, all| dir.report("reading pictures", done, all);
+        let mut transparent = 0;
         for source in std::iter::once(&mut self.train).chain(&mut self.test) {
             let Some(table) = source.opened.table.clone() else { continue };
             // Another table may lie in another folder.
@@ -442,9 +443,11 @@ impl Sources {
             let rows = here.rows(&table, Some((&self.label, dtype)));
             let checked = here.check(&rows, options, shape.unreadable_quota, &report)?;
             self.notes.extend(checked.note);
+            transparent += checked.transparent;
             self.mark = mix(self.mark ^ checked.mark);
             source.opened.dataset = here.without(rows, checked.bad);
         }
+        self.notes.extend(told_transparent(transparent, shape.background));
         self.columns = Columns::Pictures(column);
         Ok(())
     }
