@@ -98,6 +98,7 @@ impl<'a> Report<'a> {
         put("ms_per_step", json!(self.history.median_step_ms()));
         put("samples_per_second", json!(self.samples_per_second()));
         put("data_wait", json!(self.history.data_wait()));
+        put("device_wait", json!(self.history.device_wait()));
         put("data_verdict", json!(super::verdict::of(&self.history, self.config)));
         put("backup_ms", json!(self.history.backup_ms));
         put("peak_rss_mib", json!(peak_rss_mib()));
@@ -136,9 +137,10 @@ impl<'a> Report<'a> {
             let memory =
                 peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));
             screen.detail(format!(
-                "  {} a step, {} a second{memory}\n  {}",
+                "  {} a step, {} a second{memory}{}\n  {}",
                 step_time(self.history.median_step_ms()),
                 counted(self.samples_per_second() as u64, "sample"),
+                waited_for_device(self.history.device_wait()),
                 super::verdict::of(&self.history, self.config),
             ));
             if screen.verbose {
@@ -222,6 +224,14 @@ impl<'a> Report<'a> {
     fn tested(&self) -> u64 {
         let all = self.data.test_len as u64;
         self.config.data.test_samples.map_or(all, |n| n.min(all))
+    }
+}
+
+/// Where a device works by itself: how much of the time is the host's to spare.
+fn waited_for_device(share: f64) -> String {
+    match share > 0.0 {
+        true => format!("\n  the host waited for the device {:.0} % of the time", 100.0 * share),
+        false => String::new(),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::metric::Metric;
 use crate::optimizer::Optimizer;
 use std::sync::Arc;
 use systole_dist::Strategy;
-use systole_runtime::{Backend, Buffer, Params};
+use systole_runtime::{Backend, Buffer, Params, ReadyEvent};
 
 /// How a model is trained: the arguments of Keras's `compile`.
 #[derive(Clone)]
@@ -55,4 +55,11 @@ pub struct TrainState {
     pub optimizer: Params<Buffer>,
     /// Accumulators of loss and metrics over the current epoch.
     pub metrics: Params<Buffer>,
+}
+
+impl TrainState {
+    /// The step that this state comes from, where it may be under way still.
+    pub(crate) fn ready_event(&self) -> Option<ReadyEvent> {
+        self.metrics.values().next()?.ready_event()
+    }
 }

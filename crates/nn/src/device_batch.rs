@@ -5,7 +5,7 @@ use crate::model::Model;
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::Result;
-use systole_runtime::{Backend, Buffer, Executable, Params, Report};
+use systole_runtime::{Backend, Buffer, Executable, Params, ReadyEvent, Report};
 
 /// Training steps of a model on one batch, with weights, slots and batch on the device. The model is trained by it.
 ///
@@ -32,9 +32,15 @@ pub struct DeviceBatchTraining<'m> {
 }
 
 impl DeviceBatchTraining<'_> {
-    /// One whole step: forward, loss, backward, update, metrics.
+    /// One whole step: forward, loss, backward, update, metrics. Where a device works by itself it may go on after this:
+    /// [`ready_event`](DeviceBatchTraining::ready_event) says when it has ended.
     pub fn run(&mut self) -> Result<()> {
         self.model.step_on(self.batch.clone())
+    }
+
+    /// The last step, where it may be under way still.
+    pub fn ready_event(&self) -> Option<ReadyEvent> {
+        self.model.state.ready_event()
     }
 
     /// Mean loss of the steps so far, `NaN` before the first.
@@ -63,7 +69,7 @@ pub struct DeviceBatchPrediction<'m> {
 }
 
 impl DeviceBatchPrediction<'_> {
-    /// Outputs of the batch, on the device.
+    /// Outputs of the batch, on the device, which may be computing them still ([`Buffer::ready_event`]).
     pub fn run(&mut self) -> Result<Buffer> {
         self.model.compiled()?.predict.run(&self.model.state, self.batch.0.clone())
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use systole_data::{Cardinality, Dataset, DatasetIter, Options, Position};
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_runtime::trace;
+use systole_runtime::{Ended, InFlight, STEPS_IN_FLIGHT, trace};
 
 /// The stages of the data are timed for one of so many elements: often enough for a verdict, and almost for nothing.
 const MEASURED: u32 = 16;
@@ -252,9 +252,24 @@ struct FitRun {
     /// The epoch of the next step, the steps that were taken in it, and the place in the data behind them, for backups.
     epoch: usize,
     taken: usize,
-    /// Time that the steps of this epoch waited for data.
+    /// Steps that devices may still compute by themselves.
+    in_flight: InFlight<Begun>,
+    /// When the last step ended.
+    ended: Option<Instant>,
+    /// Time that the steps of this epoch waited for data, and that the host waited for them.
     waited: Duration,
+    device_waited: Duration,
     position: Position,
+}
+
+/// A step that was begun.
+struct Begun {
+    /// When the host turned to it.
+    at: Instant,
+    /// When its batch was there.
+    fetched: Instant,
+    /// Whether a device computes it by itself.
+    on_device: bool,
 }
 
 impl FitRun {
@@ -278,7 +293,10 @@ impl FitRun {
             backups: backup.clone().filter(|_| model.leads()).map(Backups::open).transpose()?,
             epoch: options.initial_epoch,
             taken: 0,
+            in_flight: InFlight::default(),
+            ended: None,
             waited: Duration::ZERO,
+            device_waited: Duration::ZERO,
             position: Position::new(options.initial_epoch as u64, 0),
         };
         let found = match &run.backups {
@@ -427,7 +445,7 @@ impl FitRun {
         steps: Option<usize>,
     ) -> Result<()> {
         let began = Instant::now();
-        self.waited = Duration::ZERO;
+        (self.waited, self.device_waited) = (Duration::ZERO, Duration::ZERO);
         if self.taken == 0 {
             self.each(model, &Logs::new(), epoch, |c, cx| c.on_epoch_begin(cx))?;
         }
@@ -455,7 +473,7 @@ impl FitRun {
             model.epoch = epoch + 1;
             options.validate(model, &mut logs)?;
         }
-        let at = Elapsed { step: done, elapsed: trained, waited: self.waited };
+        let at = self.elapsed(done, trained);
         report(&progress.end(at, &logs, !self.history.interrupted));
         if self.history.interrupted {
             // The backup knows nothing of an epoch that is not over.
@@ -488,10 +506,11 @@ impl FitRun {
         let mut done = self.taken;
         let mut is_ready = false;
         while options.steps_per_epoch.is_none_or(|n| done < n) {
+            // Before data are asked for: the time until they come is theirs only while the device has nothing to do.
+            self.take_ends(STEPS_IN_FLIGHT - 1)?;
             let start = Instant::now();
             let Some(fed) = feed.next() else { break };
-            let waited = start.elapsed();
-            self.waited += waited;
+            let fetched = Instant::now();
             trace::span("data", "wait for data", Some(start), || "{}".into());
             let ReadyBatch { batch, on_device, position } = fed?;
             match std::mem::replace(&mut is_ready, true) {
@@ -499,17 +518,19 @@ impl FitRun {
                 true => model.check_batch(&batch)?,
             }
             model.take_step(on_device)?;
+            let event = model.state.ready_event();
+            self.in_flight.push(Begun { at: start, fetched, on_device: event.is_some() }, event);
             done += 1;
             self.taken = done;
             self.position = position.unwrap_or_default();
             self.history.samples += batch.size() as u64;
-            self.history.step_ms.push(start.elapsed().as_secs_f32() * 1e3);
-            self.history.wait_ms.push(waited.as_secs_f32() * 1e3);
-            let at = Elapsed { step: done, elapsed: began.elapsed(), waited: self.waited };
-            let wants_logs = !self.callbacks.is_empty() || progress.wants_batch(done, steps, at.elapsed);
+            let shown = progress.wants_batch(done, steps, began.elapsed());
+            let wants_logs = shown || !self.callbacks.is_empty();
+            self.take_ends(if wants_logs { 0 } else { STEPS_IN_FLIGHT })?;
             if wants_logs {
+                let at = self.elapsed(done, began.elapsed());
                 let logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
-                report(&progress.batch(at, &logs));
+                report(&shown.then(|| progress.batch(at, &logs)));
                 self.each(model, &logs, progress.epoch, |c, cx| c.on_train_batch_end(cx))?;
             }
             let due = self.due(model, options.asked_to_stop(), false)?;
@@ -518,10 +539,37 @@ impl FitRun {
                 break;
             }
             if due.saves {
+                self.take_ends(0)?;
                 self.back_up(model, false, options.verbose);
             }
         }
+        self.take_ends(0)?;
         Ok(done)
+    }
+
+    /// Writes down the steps that have ended, and waits for those before the last `most` that were begun.
+    fn take_ends(&mut self, most: usize) -> Result<()> {
+        while let Some(Ended { step, at, waited }) = self.in_flight.next_end(most)? {
+            // Steps follow each other on the device, so this one's time began when the one before it had ended.
+            let from = self.ended.map_or(step.at, |ended| ended.max(step.at));
+            let (took, lacked) =
+                (at.saturating_duration_since(from), step.fetched.saturating_duration_since(from));
+            let millis = |time: Duration| time.as_secs_f32() * 1e3;
+            self.history.step_ms.push(millis(took));
+            self.history.wait_ms.push(millis(lacked));
+            self.history.device_wait_ms.push(millis(waited));
+            self.waited += lacked;
+            self.device_waited += waited;
+            if step.on_device {
+                trace::device_span("step", "train step", from.max(step.fetched), at);
+            }
+            self.ended = Some(at);
+        }
+        Ok(())
+    }
+
+    fn elapsed(&self, step: usize, elapsed: Duration) -> Elapsed {
+        Elapsed { step, elapsed, waited: self.waited, device_waited: self.device_waited }
     }
 }
 

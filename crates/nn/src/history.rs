@@ -73,10 +73,14 @@ pub struct History {
     pub epochs: Vec<Logs>,
     /// Number of the first epoch, from 0.
     pub initial_epoch: usize,
-    /// Wall-clock milliseconds of each step, waiting for data included.
+    /// Wall-clock milliseconds of each step, waiting for data included: from when the step before it had ended, or the host
+    /// turned to this one, until it had ended, whoever computes it.
     pub step_ms: Vec<f32>,
-    /// Milliseconds of each step spent waiting for data.
+    /// Milliseconds of each step that were spent waiting for data. Where a device works by itself, those in which it had
+    /// nothing to do.
     pub wait_ms: Vec<f32>,
+    /// Milliseconds of each step that the host waited for a device which works by itself; 0 where it computes the steps.
+    pub device_wait_ms: Vec<f32>,
     /// What the stages of the training data did, how they were tuned and why; `None` where no step was taken. Without
     /// `steps_per_epoch` every epoch runs the pipeline anew: this is the last one's.
     pub data: Option<Report>,
@@ -120,6 +124,15 @@ impl History {
         match self.total_step_ms() {
             0.0 => 0.0,
             all => (History::all_ms(&self.wait_ms) / all).min(1.0),
+        }
+    }
+
+    /// The part of the steps' time that the host waited for a device which works by itself, 0 to 1. It says how much of
+    /// its time the host has left, and no more.
+    pub fn device_wait(&self) -> f64 {
+        match self.total_step_ms() {
+            0.0 => 0.0,
+            all => (History::all_ms(&self.device_wait_ms) / all).min(1.0),
         }
     }
 

@@ -18,9 +18,9 @@ pub enum ProgressEvent<'a> {
         /// Steps of it that were taken before, where a run goes on.
         before: usize,
     },
-    /// A step was taken.
+    /// A step has ended.
     Batch {
-        /// Steps taken in this epoch.
+        /// Steps that have ended in this epoch.
         step: usize,
         /// Steps in it.
         steps: Option<usize>,
@@ -28,6 +28,8 @@ pub enum ProgressEvent<'a> {
         elapsed: Duration,
         /// The part of it that steps waited for data, 0 to 1.
         data_wait: f64,
+        /// The part of it that the host waited for a device which works by itself, 0 to 1.
+        device_wait: f64,
         /// Loss and metrics since it began.
         logs: &'a Logs,
     },
@@ -41,6 +43,8 @@ pub enum ProgressEvent<'a> {
         elapsed: Duration,
         /// The part of it that steps waited for data, 0 to 1.
         data_wait: f64,
+        /// The part of it that the host waited for a device which works by itself, 0 to 1.
+        device_wait: f64,
         /// Loss, metrics, and `val_…` of them.
         logs: &'a Logs,
     },
@@ -87,40 +91,42 @@ impl Progress {
         self.shown().then_some(event)
     }
 
-    pub(crate) fn batch<'a>(&self, at: Elapsed, logs: &'a Logs) -> Option<ProgressEvent<'a>> {
-        let Elapsed { step, elapsed, .. } = at;
-        let wanted = self.wants_batch(step, self.steps, elapsed);
-        wanted.then_some(ProgressEvent::Batch {
-            step,
+    pub(crate) fn batch<'a>(&self, at: Elapsed, logs: &'a Logs) -> ProgressEvent<'a> {
+        let (data_wait, device_wait) = (at.share(at.waited), at.share(at.device_waited));
+        ProgressEvent::Batch {
+            step: at.step,
             steps: self.steps,
-            elapsed,
-            data_wait: at.data_wait(),
+            elapsed: at.elapsed,
+            data_wait,
+            device_wait,
             logs,
-        })
+        }
     }
 
     /// `whole`: the epoch came to its end, so that its steps are known by now.
     pub(crate) fn end<'a>(&self, at: Elapsed, logs: &'a Logs, whole: bool) -> Option<ProgressEvent<'a>> {
         let Elapsed { step, elapsed, .. } = at;
         let steps = self.steps.or(whole.then_some(step));
-        let data_wait = at.data_wait();
-        self.shown().then_some(ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, logs })
+        let (data_wait, device_wait) = (at.share(at.waited), at.share(at.device_waited));
+        self.shown().then_some(ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, device_wait, logs })
     }
 }
 
-/// How far an epoch is: steps, their time, and the time in it that they waited for data.
-#[derive(Clone, Copy)]
+/// How far an epoch is: steps that have ended, their time, and the time in it that they waited for data, and that the host
+/// waited for the device.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Elapsed {
     pub(crate) step: usize,
     pub(crate) elapsed: Duration,
     pub(crate) waited: Duration,
+    pub(crate) device_waited: Duration,
 }
 
 impl Elapsed {
-    fn data_wait(&self) -> f64 {
+    fn share(&self, part: Duration) -> f64 {
         match self.elapsed.as_secs_f64() {
             0.0 => 0.0,
-            all => (self.waited.as_secs_f64() / all).min(1.0),
+            all => (part.as_secs_f64() / all).min(1.0),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Literal, Result, TensorType};
-use systole_runtime::DeviceData;
+use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT};
 
 /// Options for the number of devices, of plugins that make as many as they are asked for; by the plugin's platform.
 const DEVICE_COUNTS: [(&str, &str); 1] = [("cpu", "cpu_device_count")];
@@ -162,7 +162,7 @@ impl Client {
             ..Args::new()
         };
         self.connection.plugin.call(&mut args)?;
-        let array = Array { client: self.clone(), object: args.buffer };
+        let array = Array { client: self.clone(), object: args.buffer, run: None };
         self.keep_until(args.done_with_host_buffer, value.clone())?;
         Ok(array)
     }
@@ -359,6 +359,8 @@ unsafe extern "C" fn release(error: Object, user_arg: *mut c_void) {
 pub struct Array {
     client: Client,
     object: Object,
+    /// What makes it, where that is a program.
+    run: Option<ReadyEvent>,
 }
 
 // SAFETY: PJRT buffers may be used from any thread.
@@ -402,6 +404,10 @@ impl DeviceData for Array {
         Event { plugin: self.client.connection.plugin.clone(), object: args.event }.wait()?;
         Ok(value)
     }
+
+    fn ready_event(&self) -> Option<ReadyEvent> {
+        self.run.clone()
+    }
 }
 
 /// Something that happens later.
@@ -414,12 +420,40 @@ struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    fn wait(self) -> Result<()> {
+    fn wait(&self) -> Result<()> {
         match self.object.is_null() {
             true => Ok(()),
             false => self.plugin.call(&mut sys::Event_Await { event: self.object, ..Args::new() }),
         }
     }
+
+    /// Lets the plugin say when a device has done its part of the run.
+    fn tell(self, run: &ReadyEvent) {
+        if self.object.is_null() {
+            return run.done(Ok(()));
+        }
+        let (plugin, event) = (self.plugin.clone(), self.object);
+        let user_arg = Box::into_raw(Box::new(Part { event: self, run: run.clone() })).cast::<c_void>();
+        let mut args = sys::Event_OnReady { event, callback: Some(part_is_done), user_arg, ..Args::new() };
+        if plugin.call(&mut args).is_err() {
+            // SAFETY: the plugin refused, so it will not call back, and this is the only owner.
+            let part = unsafe { Box::from_raw(user_arg.cast::<Part>()) };
+            part.run.done(part.event.wait());
+        }
+    }
+}
+
+/// One device's part of a run.
+struct Part {
+    event: Event,
+    run: ReadyEvent,
+}
+
+/// Called by the plugin, once, from whatever thread.
+unsafe extern "C" fn part_is_done(error: Object, user_arg: *mut c_void) {
+    // SAFETY: `tell` gave this box away to be taken back here.
+    let part = unsafe { Box::from_raw(user_arg.cast::<Part>()) };
+    part.run.done(part.event.plugin.check(error, "a run on the device"));
 }
 
 impl Drop for Event {
@@ -430,9 +464,6 @@ impl Drop for Event {
     }
 }
 
-/// Runs that may be under way at once: the host prepares one while another runs, and no more memory is asked for.
-const AHEAD: usize = 2;
-
 /// A program that is ready to run on its devices.
 pub struct Loaded {
     client: Client,
@@ -441,8 +472,8 @@ pub struct Loaded {
     /// How many of its devices are this process's.
     devices: usize,
     from_cache: bool,
-    /// Of each run that may be under way, one event for each device.
-    running: Mutex<VecDeque<Vec<Event>>>,
+    /// Runs that may be under way, the oldest first.
+    running: Mutex<VecDeque<ReadyEvent>>,
 }
 
 // SAFETY: PJRT executables may be used from any thread.
@@ -518,18 +549,19 @@ impl Loaded {
             device_complete_events: events.as_mut_ptr(),
             ..Args::new()
         })?;
-        let events =
-            events.into_iter().map(|object| Event { plugin: self.client.connection.plugin.clone(), object });
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).push_back(events.collect());
-        let array = |object| Array { client: self.client.clone(), object };
+        let run = ReadyEvent::new(self.devices);
+        for object in events {
+            Event { plugin: self.client.connection.plugin.clone(), object }.tell(&run);
+        }
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).push_back(run.clone());
+        let array = |object| Array { client: self.client.clone(), object, run: Some(run.clone()) };
         Ok(results.into_iter().map(|list| list.into_iter().map(array).collect()).collect())
     }
 
     fn wait_for_room(&self) -> Result<()> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        while running.len() >= AHEAD {
-            let oldest = running.pop_front().unwrap_or_default();
-            oldest.into_iter().try_for_each(Event::wait)?;
+        while running.len() >= STEPS_IN_FLIGHT {
+            running.pop_front().map_or(Ok(()), |oldest| oldest.wait().map(drop))?;
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Arrays: from host memory in any strides, and back in row-major order.
 
 use crate::device::{Client, Device, Memory, seen};
-use crate::table::{Answer, Failure, Handle, ready};
+use crate::event::Event;
+use crate::table::{Answer, Failure, Handle};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use systole_ir::{Literal, TensorType};
 use systole_pjrt::sys::{self, Object};
@@ -14,13 +15,15 @@ pub(crate) struct Array {
     pub(crate) device: Object,
     /// Gone when deleted or donated.
     buffer: Mutex<Option<Buffer>>,
+    /// Before it nobody is to see the array.
+    made: Event,
 }
 
 impl Array {
-    pub(crate) fn object(buffer: Buffer, device: Object) -> Object {
+    pub(crate) fn object(buffer: Buffer, device: Object, made: Event) -> Object {
         let ty = buffer.ty().clone();
         let dims = ty.shape.iter().map(|d| *d as i64).collect();
-        Box::into_raw(Box::new(Array { ty, dims, device, buffer: Mutex::new(Some(buffer)) })).cast()
+        Box::into_raw(Box::new(Array { ty, dims, device, buffer: Mutex::new(Some(buffer)), made })).cast()
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Buffer>> {
@@ -117,8 +120,9 @@ impl Handle for sys::Client_BufferFromHostBuffer {
         if !to.is_local() {
             return Err(Failure::invalid(format!("device {} is another process's", to.id)));
         }
-        self.buffer = Array::object(client.engine.put(&value, DeviceId(0))?, device);
-        self.done_with_host_buffer = ready();
+        let made = Event::past();
+        self.done_with_host_buffer = made.object();
+        self.buffer = Array::object(client.engine.put(&value, DeviceId(0))?, device, made);
         Ok(())
     }
 }
@@ -178,8 +182,8 @@ handle! {
         // What callers make of it is a pointer to the array, which this plugin does not give.
         args.is_on_cpu = false;
     }
-    Buffer_ReadyEvent: |args, _array| {
-        args.event = ready();
+    Buffer_ReadyEvent: |args, array| {
+        args.event = array.made.object();
     }
 }
 
@@ -200,7 +204,7 @@ impl Handle for sys::Buffer_ToHostBuffer {
         let value = array.argument(false)?.to_literal()?;
         // SAFETY: the caller's memory has room for that many bytes.
         unsafe { std::ptr::copy_nonoverlapping(value.bytes().as_ptr(), self.dst.cast(), bytes) };
-        self.event = ready();
+        self.event = array.made.object();
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! The client, its logical devices and their memories. A client owns all of them; callers hold pointers.
 
+use crate::event::Pace;
 use crate::hosts::{Line, ProcessOptions};
 use crate::table::{Answer, Failure, Handle, chars};
 use std::ffi::c_void;
@@ -20,6 +21,7 @@ pub(crate) struct Client {
     pub(crate) engine: Arc<CpuBackend>,
     /// To the other processes, where there are some.
     pub(crate) line: Option<Arc<Line>>,
+    pub(crate) pace: Pace,
     /// Which of the devices are this process's.
     pub(crate) local: Range<usize>,
     process: i32,
@@ -78,13 +80,14 @@ impl Client {
         }
         let engine = Arc::new(CpuBackend::new()?);
         let line = place.meet()?.map(Arc::new);
+        let pace = Pace::new(place.step).map_err(|e| Failure::invalid(format!("no thread: {e}")))?;
         let each = each as i32;
         let device = |id: i32| Device::new(id, id / each, (id / each == process).then_some(id % each));
         let devices: Vec<Box<Device>> = (0..each * place.processes as i32).map(device).collect();
         let device_list = devices.iter().map(|d| pointer(&**d)).collect();
         let local = (process * each) as usize..((process + 1) * each) as usize;
         let memory_list = devices[local.clone()].iter().map(|d| d.memories[0]).collect();
-        Ok(Client { engine, line, local, process, devices, device_list, memory_list })
+        Ok(Client { engine, line, pace, local, process, devices, device_list, memory_list })
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -24,6 +24,8 @@ pub(crate) struct ProcessOptions {
     coordinator: String,
     /// How long a process may be silent.
     patience: Duration,
+    /// How much longer than its work each run takes.
+    pub(crate) step: Duration,
 }
 
 /// More processes than this are a mistake.
@@ -44,6 +46,7 @@ impl ProcessOptions {
             processes: 1,
             coordinator: String::new(),
             patience: Duration::from_secs(120),
+            step: Duration::ZERO,
         };
         for i in 0..len {
             // SAFETY: the caller's list is that long.
@@ -55,6 +58,9 @@ impl ProcessOptions {
                 (b"num_devices", sys::named::INT64) => place.devices = number,
                 (b"process_id", sys::named::INT64) => place.process = number,
                 (b"num_processes", sys::named::INT64) => place.processes = number,
+                (b"step_milliseconds", sys::named::INT64) => {
+                    place.step = Duration::from_millis(number.clamp(0, 60_000) as u64);
+                }
                 (b"timeout_seconds", sys::named::INT64) => {
                     place.patience = Duration::from_secs(number.clamp(1, 86_400) as u64);
                 }

@@ -9,6 +9,9 @@
 //! Several processes may be the hosts of one slice (options `num_processes`, `process_id`, `coordinator_address`,
 //! `timeout_seconds`): each drives `num_devices` of its devices, and `hosts` carries what these exchange.
 //!
+//! Runs are over when their calls return. With `step_milliseconds` they end so much later and one after the other, as on a
+//! device that works by itself.
+//!
 //! `table` answers calls by the C API's rules, `device`, `array` and `program` are what the calls are about.
 //!
 //! This crate has `unsafe` code: what callers pass are pointers, which the C API says are valid.
@@ -16,6 +19,7 @@
 
 mod array;
 mod device;
+mod event;
 mod hosts;
 mod options;
 mod program;

@@ -6,9 +6,10 @@
 
 use crate::array::Array;
 use crate::device::{Client, Device, seen};
+use crate::event::Pace;
 use crate::options::Options;
 use crate::serialized::Serialized;
-use crate::table::{Answer, Failure, Handle, chars, ready};
+use crate::table::{Answer, Failure, Handle, chars};
 use std::ops::Range;
 use std::sync::Arc;
 use systole_dist::{SimulatedMesh, Team, partition};
@@ -32,6 +33,7 @@ struct Program {
     params: Vec<TensorType>,
     results: usize,
     source: Serialized,
+    pace: Pace,
 }
 
 enum Engine {
@@ -140,7 +142,8 @@ impl Program {
                 (own.param_types(), Engine::SimulatedMesh(program))
             }
         };
-        Ok(Program { name, engine, donated, partitions: wanted, devices, params, results, source })
+        let pace = client.pace.clone();
+        Ok(Program { name, engine, donated, partitions: wanted, devices, params, results, source, pace })
     }
 
     /// Before anything is given away.
@@ -203,15 +206,17 @@ impl Handle for sys::LoadedExecutable_Execute {
             program.check(&list)?;
             arrays.push(list);
         }
-        for (device, results) in program.run(&arrays, kept)?.into_iter().enumerate() {
+        let results = program.run(&arrays, kept)?;
+        let end = program.pace.end_of_run();
+        for (device, results) in results.into_iter().enumerate() {
             for (i, buffer) in results.into_iter().enumerate() {
-                let array = Array::object(buffer, program.devices[device]);
+                let array = Array::object(buffer, program.devices[device], end.clone());
                 // SAFETY: the caller's list for each device has room for every result.
                 unsafe { *(*self.output_lists.add(device)).add(i) = array };
             }
             if !self.device_complete_events.is_null() {
                 // SAFETY: room for one event of each device.
-                unsafe { *self.device_complete_events.add(device) = ready() };
+                unsafe { *self.device_complete_events.add(device) = end.object() };
             }
         }
         Ok(())

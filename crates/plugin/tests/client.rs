@@ -5,13 +5,17 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use systole_cpu::CpuBackend;
+use systole_data::Dataset;
 use systole_dist::Strategy;
 use systole_ir::op::TABLE;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, Mesh, Sharding, Spread, TensorType};
-use systole_nn::{Batch, Compile, Model, layers::*, loss::Loss, optimizer::adam};
+use systole_nn::{Batch, Compile, Fit, Model, layers::*, loss::Loss, optimizer::adam};
 use systole_pjrt::{Client, CompileCache, Input, PjrtBackend, Plugin, Value, program_text, spread_text};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, Pieces};
+use systole_runtime::{
+    Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, Pieces, ReadyEvent, STEPS_IN_FLIGHT,
+};
 
 /// The library beside the tests.
 fn library() -> PathBuf {
@@ -498,4 +502,59 @@ except Exception as e:
     assert!(out.status.success(), "{said}\n{}", String::from_utf8_lossy(&out.stderr));
     assert!(said.contains("devices 4 systole Systole CPU"), "{said}");
     assert!(said.contains("refused True"), "{said}");
+}
+
+/// A client whose runs end `EACH` after their calls, one after the other.
+fn late(devices: i64) -> Client {
+    let options = [("num_devices", devices), ("step_milliseconds", EACH.as_millis() as i64)];
+    let plugin = Plugin::load(&library()).unwrap();
+    Client::open(&plugin, &options.map(|(name, n)| (name, Value::Int(n)))).unwrap()
+}
+
+const EACH: Duration = Duration::from_millis(5);
+
+#[test]
+fn runs_go_on_after_their_calls_and_no_more_than_two_are_under_way() {
+    let client = late(1);
+    let program = client.compile(&program_text(&one_more(5), &[0]), 0).unwrap();
+    let ty = TensorType::new(DType::F32, [5]);
+    let mut x = client.put(&Literal::zeros(ty.clone()), 0).unwrap();
+    assert!(x.ready_event().is_none(), "no run makes it");
+    let (mut runs, began) = (Vec::<ReadyEvent>::new(), Instant::now());
+    for _ in 0..6 {
+        x = program.run(&[Input::Donated(&x)]).unwrap().remove(0);
+        runs.push(x.ready_event().expect("a run makes it"));
+        let under_way = runs.iter().filter(|run| run.finished().is_none()).count();
+        assert!(under_way <= STEPS_IN_FLIGHT, "{under_way} are under way");
+    }
+    assert_eq!(x.to_literal(&ty).unwrap().to_f32s(), [6.0; 5]);
+    // Of arrays that were given away, too.
+    let ends: Vec<Instant> = runs.iter().map(|run| run.wait().unwrap()).collect();
+    assert!(ends.is_sorted() && ends[5] - began >= 6 * EACH, "{ends:?}");
+}
+
+#[test]
+fn times_of_training_are_those_of_finished_steps() {
+    for (devices, strategy) in [(1, Strategy::one_device()), (2, Strategy::data_parallel())] {
+        let mut model = Model::sequential([dense(8).activation("relu"), dense(1)]);
+        let backend: Option<Arc<dyn Backend>> = Some(Arc::new(PjrtBackend::new("pjrt", late(devices))));
+        let compile = Compile {
+            optimizer: adam(1e-2),
+            loss: Loss::MeanSquaredError,
+            backend,
+            strategy,
+            ..Compile::default()
+        };
+        model.compile(compile).unwrap();
+        let (x, y) = (Literal::from_slice([32, 3], &[0.5f32; 96]), Literal::from_slice([32, 1], &[1f32; 32]));
+        let data = Dataset::from_tensor_slices([("x", x.unwrap()), ("label", y.unwrap())]).unwrap().batch(4);
+        let began = Instant::now();
+        let history = model.fit(&data, Fit { verbose: 0, ..Fit::default() }).unwrap();
+        let all = began.elapsed().as_secs_f32() * 1e3;
+        let each = EACH.as_secs_f32() * 1e3 - 1e-3;
+        assert_eq!(history.step_ms.len(), 8);
+        assert!(history.step_ms.iter().all(|ms| *ms >= each), "{:?}", history.step_ms);
+        assert!(history.step_ms.iter().sum::<f32>() <= all + each, "{:?} of {all}", history.step_ms);
+        assert!(history.device_wait() > 0.0);
+    }
 }

@@ -1,5 +1,6 @@
 //! Arrays on devices.
 
+use crate::ReadyEvent;
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -12,6 +13,11 @@ pub trait DeviceData: Any + Send + Sync {
 
     /// The array itself where it is on the host, and on no device.
     fn host(&self) -> Option<Literal> {
+        None
+    }
+
+    /// The run that makes the array, where runs go on after their calls have returned.
+    fn ready_event(&self) -> Option<ReadyEvent> {
         None
     }
 }
@@ -51,6 +57,20 @@ impl Buffer {
     /// The array where it is on the host, and on no device.
     pub fn host(&self) -> Option<Literal> {
         self.data.host()
+    }
+
+    /// The run that makes the array, where runs go on after their calls have returned; `None`: nothing is under way.
+    /// It can still be waited for when the array was given away.
+    pub fn ready_event(&self) -> Option<ReadyEvent> {
+        self.data.ready_event()
+    }
+
+    /// Waits until the run that makes the array is finished, as JAX's function of that name does.
+    ///
+    /// # Errors
+    /// Why that run failed.
+    pub fn block_until_ready(&self) -> Result<()> {
+        self.ready_event().map_or(Ok(()), |event| event.wait().map(drop))
     }
 
     /// Element type and shape.

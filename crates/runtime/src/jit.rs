@@ -135,7 +135,10 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         let args = leaves.into_iter().map(Arg::Donate).collect();
         let start = trace::begin();
         let results = compiled.executable.run(args)?;
-        trace::span("step", &self.label, start, || "{}".into());
+        // Where the device goes on by itself, this was the host's part.
+        let goes_on = start.is_some() && results.first().is_some_and(|r| r.ready_event().is_some());
+        let category = if goes_on { "dispatch" } else { "step" };
+        trace::span(category, &self.label, start, || "{}".into());
         Ok(O::unflatten_host(&compiled.results, &mut results.into_iter()))
     }
 

@@ -11,6 +11,7 @@ pub mod event;
 mod jit;
 pub mod pieces;
 pub mod proto;
+mod ready;
 mod reference;
 mod registry;
 pub mod trace;
@@ -21,6 +22,7 @@ pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable
 pub use buffer::{Buffer, DeviceData};
 pub use jit::{Jit, jit, value_and_grad};
 pub use pieces::Pieces;
+pub use ready::{Ended, InFlight, ReadyEvent, STEPS_IN_FLIGHT};
 pub use reference::{NullBackend, ReferenceBackend};
 pub use registry::{Provider, backend, provider_names, register};
 pub use tree::{Params, Skeleton, Tree};

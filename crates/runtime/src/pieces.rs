@@ -1,6 +1,6 @@
 //! Arrays that lie on several devices.
 
-use crate::{Buffer, DeviceData};
+use crate::{Buffer, DeviceData, ReadyEvent};
 use std::ops::Range;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Literal, Mesh, Result, Shape, Sharding, TensorType};
@@ -50,6 +50,11 @@ impl DeviceData for Pieces {
             }
         }
         Ok(whole)
+    }
+
+    /// One run makes all parts, or one after the other.
+    fn ready_event(&self) -> Option<ReadyEvent> {
+        self.parts.iter().rev().find_map(Buffer::ready_event)
     }
 }
 

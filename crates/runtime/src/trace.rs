@@ -52,6 +52,8 @@ struct Timeline {
     room: u64,
     left: usize,
     failed: Option<Error>,
+    /// Number of the track of what a device does by itself; 0 before its first span.
+    device: u32,
 }
 
 /// Begins a timeline in the file `path`, which is replaced.
@@ -87,6 +89,7 @@ pub fn start(path: impl AsRef<Path>) -> Result<()> {
         room: 0,
         left: MOST_SPANS,
         failed: None,
+        device: 0,
     };
     new.flush();
     if let Some(error) = new.failed.take() {
@@ -114,7 +117,17 @@ pub fn span(category: &str, name: &str, start: Option<Instant>, args: impl FnOnc
     let (Some(start), true) = (start, is_on()) else { return };
     let now = Instant::now();
     if let Some(timeline) = lock().as_mut() {
-        timeline.span(category, name, start, now, &args());
+        timeline.span(Timeline::track, category, name, (start, now), &args());
+    }
+}
+
+/// Something that a device did by itself, while this thread may have done something else. One follows the other.
+pub fn device_span(category: &str, name: &str, start: Instant, end: Instant) {
+    if !is_on() {
+        return;
+    }
+    if let Some(timeline) = lock().as_mut() {
+        timeline.span(Timeline::device_track, category, name, (start, end), "");
     }
 }
 
@@ -151,11 +164,18 @@ fn lock() -> MutexGuard<'static, Option<Timeline>> {
 }
 
 impl Timeline {
-    fn span(&mut self, category: &str, name: &str, start: Instant, now: Instant, args: &str) {
+    fn span(
+        &mut self,
+        track: fn(&mut Timeline) -> u32,
+        category: &str,
+        name: &str,
+        (start, now): (Instant, Instant),
+        args: &str,
+    ) {
         if self.left == 0 {
             return;
         }
-        let track = self.track();
+        let track = track(self);
         let micros = |d: Duration| d.as_nanos() as f64 / 1e3;
         let (at, took) = (start.saturating_duration_since(self.began), now.saturating_duration_since(start));
         // One span without would break the whole file.
@@ -176,7 +196,8 @@ impl Timeline {
                 micros(at)
             );
         }
-        if self.buffer.len() > BUFFER || now - self.written > INTERVAL || self.left == 0 {
+        let since = now.saturating_duration_since(self.written);
+        if self.buffer.len() > BUFFER || since > INTERVAL || self.left == 0 {
             self.flush();
         }
     }
@@ -184,16 +205,26 @@ impl Timeline {
     /// The number of this thread's track, which gets the thread's name at its first span.
     fn track(&mut self) -> u32 {
         if TRACK.get() == 0 {
-            let track = TRACKS.fetch_add(1, Relaxed);
-            TRACK.set(track);
             let thread = std::thread::current();
-            let name = quoted(thread.name().unwrap_or("thread"));
-            let _ = write!(
-                self.buffer,
-                ",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":{track},\"args\":{{\"name\":{name}}}}}"
-            );
+            TRACK.set(self.new_track(thread.name().unwrap_or("thread")));
         }
         TRACK.get()
+    }
+
+    fn device_track(&mut self) -> u32 {
+        if self.device == 0 {
+            self.device = self.new_track("device");
+        }
+        self.device
+    }
+
+    fn new_track(&mut self, name: &str) -> u32 {
+        let (track, name) = (TRACKS.fetch_add(1, Relaxed), quoted(name));
+        let _ = write!(
+            self.buffer,
+            ",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":{track},\"args\":{{\"name\":{name}}}}}"
+        );
+        track
     }
 
     /// Writes the buffer into the file.
@@ -346,6 +377,7 @@ mod tests {
             room: 0,
             left: MOST_SPANS,
             failed: None,
+            device: 0,
         };
         new.replace(room).unwrap();
         let text = fs::read_to_string(&new.path).unwrap();

@@ -3,6 +3,7 @@
 use crate::cli::report::{peak_rss_mib, threads};
 use std::time::{Duration, Instant};
 use systole_ir::Result;
+use systole_runtime::{Ended, InFlight, ReadyEvent, STEPS_IN_FLIGHT};
 
 /// What a measurement found.
 #[derive(Clone, Debug, Default)]
@@ -37,23 +38,38 @@ const FEWEST: usize = 3;
 const WARM_UP: usize = 2;
 
 /// Takes steps for `time` after a warm-up of up to a fifth of it. Compile time and work are the caller's to fill in.
-pub(super) fn measure(time: Duration, mut step: impl FnMut() -> Result<()>) -> Result<Measured> {
+/// `step` gives the event of a step that goes on after its call: it is over when that says so, and as in training the next
+/// one is begun meanwhile.
+pub(super) fn measure(
+    time: Duration,
+    mut step: impl FnMut() -> Result<Option<ReadyEvent>>,
+) -> Result<Measured> {
+    let mut steps = InFlight::default();
     let began = Instant::now();
     let mut warm = 0;
     while warm < WARM_UP || began.elapsed() < time / 5 {
-        step()?;
+        steps.push((), step()?);
+        while steps.next_end(STEPS_IN_FLIGHT - 1)?.is_some() {}
         warm += 1;
     }
+    while steps.next_end(0)?.is_some() {}
     let (cpu, waited) = (systole_cpu::process_cpu_seconds(), core_wait_seconds());
     let began = Instant::now();
     let mut each = Vec::new();
     let mut last = began;
-    while each.len() < FEWEST || last - began < time {
-        step()?;
-        let now = Instant::now();
-        each.push((now - last).as_secs_f64() * 1e3);
-        last = now;
+    let mut take = |steps: &mut InFlight<()>, most| -> Result<(usize, Duration)> {
+        while let Some(Ended { at, .. }) = steps.next_end(most)? {
+            each.push((at - last).as_secs_f64() * 1e3);
+            last = at;
+        }
+        Ok((each.len(), last - began))
+    };
+    let mut done = (0, Duration::ZERO);
+    while done.0 < FEWEST || done.1 < time {
+        steps.push((), step()?);
+        done = take(&mut steps, STEPS_IN_FLIGHT - 1)?;
     }
+    take(&mut steps, 0)?;
     let all = (last - began).as_secs_f64() * threads() as f64;
     let core_wait =
         waited.zip(core_wait_seconds()).filter(|_| all > 0.1).map(|(a, b)| ((b - a) / all).clamp(0.0, 1.0));
@@ -111,12 +127,39 @@ mod tests {
         let mut calls = 0;
         let m = measure(Duration::ZERO, || {
             calls += 1;
-            Ok(())
+            Ok(None)
         })
         .unwrap();
         assert_eq!((calls, m.steps), (WARM_UP + FEWEST, FEWEST));
         assert!(m.best_ms <= m.median_ms);
         assert!(m.best_ms <= m.tenths_ms.0 && m.tenths_ms.0 <= m.median_ms && m.median_ms <= m.tenths_ms.1);
         assert_eq!((median(&[1.0, 2.0, 9.0]), median(&[1.0, 2.0, 4.0, 9.0])), (2.0, 3.0));
+    }
+
+    /// Times are those of finished steps: no more than two are under way, and the device takes its time for each.
+    #[test]
+    fn a_step_that_goes_on_after_its_call_is_timed_until_its_end() {
+        const EACH: Duration = Duration::from_millis(5);
+        let (begin, device) = std::sync::mpsc::channel::<ReadyEvent>();
+        let device = std::thread::spawn(move || {
+            for step in device {
+                std::thread::sleep(EACH);
+                step.done(Ok(()));
+            }
+        });
+        let mut begun: Vec<ReadyEvent> = Vec::new();
+        let m = measure(Duration::ZERO, || {
+            let under_way = begun.iter().filter(|e| e.finished().is_none()).count();
+            assert!(under_way < STEPS_IN_FLIGHT, "{under_way} are under way");
+            let event = ReadyEvent::new(1);
+            begun.push(event.clone());
+            begin.send(event.clone()).unwrap();
+            Ok(Some(event))
+        })
+        .unwrap();
+        assert!(begun.iter().all(|e| e.finished().is_some()), "a step is under way after the measurement");
+        assert!(m.steps >= FEWEST && m.best_ms >= EACH.as_secs_f64() * 1e3, "{m:?}");
+        drop(begin);
+        device.join().unwrap();
     }
 }

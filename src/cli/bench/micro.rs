@@ -33,7 +33,7 @@ pub(super) fn gemm(n: usize, precision: &str, time: Duration) -> Result<Measured
     let m = measure(time, || {
         let taken = std::mem::replace(&mut out, Buffer::scalar(DType::F32, 0.0));
         out = f.call(args(taken))?;
-        Ok(())
+        Ok(out.ready_event())
     })?;
     Ok(Measured { flops: 2.0 * (n as f64).powi(3), compile_ms, ..m })
 }
@@ -85,7 +85,7 @@ fn mapped(dtype: DType, time: Duration, f: fn(&Tensor) -> Tensor) -> Result<Meas
     let m = measure(time, || {
         let taken = std::mem::replace(&mut out, Buffer::scalar(DType::F32, 0.0));
         out = f.call((taken, x.clone()))?;
-        Ok(())
+        Ok(out.ready_event())
     })?;
     let bytes = Some(2.0 * ty.bytes() as f64);
     Ok(Measured { flops: program.report().flops, bytes, compile_ms, ..m })
@@ -115,7 +115,7 @@ fn adam_update(time: Duration) -> Result<Measured> {
     let m = measure(time, || {
         let taken = (std::mem::take(&mut params), std::mem::take(&mut slots));
         (params, slots) = f.call(args(taken.0, taken.1))?;
-        Ok(())
+        Ok(params.values().next().and_then(Buffer::ready_event))
     })?;
     let bytes = Some(7.0 * ty.bytes() as f64);
     Ok(Measured { flops: program.report().flops, bytes, compile_ms, ..m })

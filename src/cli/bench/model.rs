@@ -11,7 +11,7 @@ pub(super) fn train(target: &str, precision: &str, time: Duration) -> Result<Mea
     let (mut model, batch) = model_and_batch(target, precision)?;
     let mut step = model.device_batch_training(&batch)?;
     let items = items(batch);
-    let m = measure(time, || step.run())?;
+    let m = measure(time, || step.run().map(|()| step.ready_event()))?;
     Ok(Measured { flops: step.report().flops, items, compile_ms: step.compile_ms(), ..m })
 }
 
@@ -20,7 +20,7 @@ pub(super) fn predict(target: &str, precision: &str, time: Duration) -> Result<M
     let (mut model, batch) = model_and_batch(target, precision)?;
     let mut prediction = model.device_batch_prediction(&batch)?;
     let items = items(batch);
-    let m = measure(time, || prediction.run().map(drop))?;
+    let m = measure(time, || prediction.run().map(|outputs| outputs.ready_event()))?;
     Ok(Measured { flops: prediction.report().flops, items, compile_ms: prediction.compile_ms(), ..m })
 }
 
