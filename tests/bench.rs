@@ -101,6 +101,87 @@ fn a_profile_names_every_kernel_and_its_ceiling() {
     assert_eq!(objects(&done).len(), 1);
 }
 
+/// The part of a profile between a line that begins so and the next empty one, the heading left out.
+fn part_of<'a>(profile: &'a str, begins: &str) -> Vec<&'a str> {
+    let lines = profile.lines().skip_while(|l| !l.starts_with(begins)).skip(1);
+    lines.take_while(|l| !l.is_empty()).collect()
+}
+
+/// All numbers before a percent sign.
+fn percents(text: &str) -> Vec<f64> {
+    let before = text.split(" %").map(|t| t.rsplit(' ').next().unwrap_or_default());
+    before.filter_map(|n| n.parse().ok()).collect()
+}
+
+#[test]
+fn a_profile_tells_time_by_layer_and_by_kind() {
+    let f = tiny("bench-layers");
+    let done = f.run(&["bench", "tiny.toml", "--precision=float32", "--seconds=0", "--profile"]).ok();
+    let text = done.err.split("kernels of train step:").nth(1).unwrap();
+    let text = &text.split("\n\n").take(2).collect::<Vec<_>>().join("\n\n");
+    assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+    let layers = part_of(text, "layer ");
+    let number = |line: &str, column: usize| {
+        let cell = line.chars().skip(28 + 10 * column).take(10).collect::<String>();
+        cell.trim().parse::<f64>().unwrap_or(0.0)
+    };
+    let line =
+        |name: &str| *layers.iter().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+    let total = line("total");
+    // Where they take next to no time, optimizer and metrics are among the others.
+    for (line, kinds) in [(line("conv2d"), vec![true, true, false]), (total, vec![true; 3])] {
+        let has = [0, 1, 2].map(|k| number(line, k) > 0.0);
+        assert_eq!(has, *kinds, "{line}: {text}");
+    }
+    for k in 0..3 {
+        let sum: f64 = layers.iter().filter(|l| **l != total).map(|l| number(l, k)).sum();
+        assert!((sum - number(total, k)).abs() <= 0.01 * sum + 0.01, "{sum}: {text}");
+    }
+    assert!(total.ends_with(" 100.0 %") && percents(text).iter().all(|&share| share <= 100.0), "{text}");
+    assert_eq!(part_of(text, "kernel ").len(), 10, "{text}");
+    assert!(text.contains("the 10 slowest of ") && text.contains("--profile=kernels shows all"), "{text}");
+}
+
+/// Depth and share of each row of `--profile=kernels`.
+fn shares(kernels: &[&str]) -> Vec<(usize, f64)> {
+    let depth = |l: &str| (l.len() - l.trim_start().len()) / 2;
+    kernels.iter().map(|l| (depth(l), percents(l)[0])).collect()
+}
+
+#[test]
+fn a_profile_of_all_kernels_has_no_share_above_the_whole() {
+    let f = tiny("bench-kernels");
+    // With loops, whose conditions and bodies are programs of their own.
+    let sets = ["layers.0.output_dim=8", "layers.1.units=8", "layers.2.units=8", "data.sequence_length=8"];
+    let sets: Vec<String> = sets.iter().map(|s| format!("--set={s}")).collect();
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let text = f.run(&[&["train", "lstm", "--print-config", "--batch-size=4"], &sets[..]].concat()).ok().out;
+    f.write("lstm.toml", text);
+    for (file, threads) in
+        [("tiny.toml", "--threads=1"), ("tiny.toml", "--threads=2"), ("lstm.toml", "--threads=2")]
+    {
+        let args = ["bench", file, "--precision=float32", "--seconds=0", "--profile=kernels", threads];
+        let done = f.run(&args).ok();
+        let text = done.err.split("kernels of train step:").nth(1).unwrap();
+        let kernels = part_of(text, "kernel ");
+        assert!(kernels.len() > 10, "{text}");
+        assert!(percents(text).iter().all(|&share| share <= 100.0), "{text}");
+        let shares = shares(&kernels);
+        let own: f64 = shares.iter().filter(|(depth, _)| *depth == 0).map(|(_, share)| share).sum();
+        assert!((95.0..=105.0).contains(&own), "{own}: {text}");
+        for (k, (depth, share)) in shares.iter().enumerate() {
+            let inside =
+                shares[k + 1..].iter().take_while(|(d, _)| d > depth).filter(|(d, _)| *d == depth + 1);
+            let (n, sum) = inside.fold((0.0, 0.0), |(n, sum), (_, share)| (n + 1.0, sum + share));
+            // Each is rounded to a tenth.
+            assert!(sum <= share + 0.05 * (n + 1.0), "{sum} in {share}: {text}");
+        }
+        let done = f.run(&["bench", file, "--precision=float32", "--seconds=0", "--profile", threads]).ok();
+        assert!(part_of(&done.err, "layer ").last().unwrap().ends_with(" 100.0 %"), "{}", done.err);
+    }
+    f.run(&["bench", "tiny.toml", "--profile=lines"]).fails(2, &["layers", "kernels"]);
+}
+
 #[test]
 fn a_trace_has_the_kernels_steps_and_waits_of_each_thread() {
     let f = tiny("bench-trace");

@@ -1,6 +1,6 @@
 //! Options that commands share.
 
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ValueEnum};
 use std::path::PathBuf;
 use systole_ir::knobs;
 
@@ -25,9 +25,10 @@ pub(crate) struct Common {
     /// Say more: devices and compile times; twice: each kernel (see the variable SYSTOLE_LOG)
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Show, at the end of each program, how long its kernels took and which part of the machine's peak they reach
-    #[arg(long, global = true)]
-    pub(crate) profile: bool,
+    /// Show, at the end of each program, where its time went: by layer, and the ten slowest kernels with the part of the
+    /// machine's peak that they reach; or each kernel
+    #[arg(long, global = true, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "layers")]
+    pub(crate) profile: Option<Profile>,
     /// Write a timeline of threads, steps and kernels, for ui.perfetto.dev or chrome://tracing
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
@@ -35,6 +36,22 @@ pub(crate) struct Common {
     /// run [default: what the machine has]
     #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory_limit: Option<usize>,
+}
+
+/// What `--profile` shows.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Profile {
+    Layers,
+    Kernels,
+}
+
+impl Profile {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Profile::Layers => "layers",
+            Profile::Kernels => "kernels",
+        }
+    }
 }
 
 /// A number of bytes, as 512MiB.
@@ -60,7 +77,7 @@ impl Common {
         child.args(self.plugin_options.iter().map(|option| format!("--plugin-option={option}")));
         child.args(self.quiet.then_some("--quiet"));
         child.args((0..self.verbose).map(|_| "--verbose"));
-        child.args(self.profile.then_some("--profile"));
+        child.args(self.profile.map(|what| format!("--profile={}", what.name())));
         child.args(self.memory_limit.map(|bytes| format!("--memory-limit={bytes}")));
         if let Some(path) = &self.trace {
             child.arg("--trace").arg(path);

@@ -14,7 +14,7 @@ use crate::run::explain::StepKernel;
 use crate::run::limit;
 use crate::run::panels;
 use crate::run::panels::Panels;
-use crate::run::profile;
+use crate::run::profile_tables;
 use crate::select;
 use crate::select::{Preference, Registry};
 use crate::simd::level::{Level, Target};
@@ -444,9 +444,14 @@ impl Executable for CpuExecutable {
 
 impl Drop for CpuExecutable {
     fn drop(&mut self) {
-        if event::wanted(2)
-            && let Some(table) = profile::table(&self.executor, self.level, self.team.threads())
-        {
+        if !event::wanted(2) {
+            return;
+        }
+        let table = match knobs::PROFILE.get().as_str() {
+            "layers" => profile_tables::summary,
+            _ => profile_tables::all_kernels,
+        };
+        if let Some(table) = table(&self.executor, self.level, self.team.threads()) {
             event::emit(2, || format!("kernels of {}:\n{table}", self.label));
         }
     }

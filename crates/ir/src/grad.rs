@@ -101,7 +101,7 @@ fn back_through(
     let outs = g.with_node(node, |n| n.outs.len());
     dy.resize(outs, None);
     let y: Vec<Tensor> = (0..outs).map(|k| g.value(ValueId::new(node, k))).collect();
-    let grads = g.in_scope_of(node, || op.rule().vjp(&x, &y, &dy));
+    let grads = g.in_derivative_of(node, || op.rule().vjp(&x, &y, &dy));
     debug_assert_eq!(grads.len(), x.len(), "{}: one gradient per operand", op.name());
     for (v, grad) in inputs.iter().zip(grads) {
         if !active.contains(v) {
@@ -110,7 +110,7 @@ fn back_through(
         match grad {
             Grad::Of(t) => {
                 debug_assert!(t.is_poisoned() || t.ty() == g.value(*v).ty(), "{}: {:?}", op.name(), t);
-                accumulate(cotangents, *v, t);
+                g.in_derivative_of(node, || accumulate(cotangents, *v, t));
             }
             Grad::Zero => {}
             Grad::None { why } => g.in_scope_of(node, || {
@@ -144,7 +144,7 @@ fn back_through_again(
         let (op, inputs) = g.with_node(node, |n| (n.op.clone(), n.inputs.clone()));
         let outs = match op {
             Op::Parameter(_) => vec![g.value(ValueId::new(node, 0))],
-            _ => g.in_scope_of(node, || {
+            _ => g.in_derivative_of(node, || {
                 let inputs: Vec<Tensor> =
                     inputs.iter().map(|&v| copy_of(g, v, active, &mut copies)).collect();
                 g.emit(op, &inputs.iter().collect::<Vec<_>>())

@@ -4,7 +4,9 @@ use super::bodies::kernel_of;
 use super::groups::{Fusion, Role};
 use super::map_builder::{MapBuilder, RawInstr, Reg};
 use crate::compiler::Compiler;
-use crate::program::{Blocks, Kernel, Location, ResultPlan, Schedule, Slot, Step, Storage, array_bytes};
+use crate::program::{
+    Blocks, Kernel, Location, ResultPlan, Schedule, Scope, Slot, Step, Storage, array_bytes,
+};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::op::Monoid;
@@ -91,13 +93,23 @@ impl<'f, 'g> Emit<'f, 'g> {
         kernel: Kernel,
         inputs: Vec<(Slot, TensorType)>,
         outputs: Vec<(Slot, TensorType)>,
-        node: usize,
+        nodes: &[usize],
         flops: f64,
     ) {
         let (inputs, input_types) = inputs.into_iter().unzip();
         let (outputs, output_types) = outputs.into_iter().unzip();
-        let scope = self.g.scope(&self.g.nodes[node]).to_string();
+        let scope = self.scope_of(nodes);
         self.out.steps.push(Step { kernel, inputs, input_types, outputs, output_types, scope, flops });
+    }
+
+    /// Of the first of these nodes that belongs to a layer, else of the first one.
+    fn scope_of(&self, nodes: &[usize]) -> Scope {
+        let nodes = || nodes.iter().map(|&i| &self.g.nodes[i]);
+        let named = nodes().find(|node| !self.g.scope(node).is_empty());
+        named.or(nodes().next()).map_or(Scope::default(), |node| Scope {
+            layer: self.g.scope(node).to_string(),
+            is_derivative: self.g.is_derivative(node),
+        })
     }
 
     fn emit_map(&mut self, last: usize) -> Result<()> {
@@ -105,7 +117,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         members.sort_unstable();
         let shape = self.g.nodes[last].outs[0].shape.clone();
         let mut b = MapBuilder::new(shape.dims());
-        let stored: Vec<usize> = members.into_iter().filter(|&m| self.f.is_stored(m)).collect();
+        let stored: Vec<usize> = members.iter().copied().filter(|&m| self.f.is_stored(m)).collect();
         if stored.is_empty() {
             return Ok(());
         }
@@ -120,7 +132,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         let flops = (b.instrs.len() * shape.elements()) as f64;
         let stores = stored.iter().map(|m| b.regs[&ValueId::new(*m, 0)]).collect();
         let (map, inputs) = b.finish(stores);
-        self.push(Kernel::Map(map), inputs, outputs, last, flops);
+        self.push(Kernel::Map(map), inputs, outputs, &[&[last], &members[..]].concat(), flops);
         Ok(())
     }
 
@@ -211,7 +223,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         let reg = self.operand(&mut b, v)?;
         let slot = self.define(v)?;
         let (map, inputs) = b.finish(vec![reg]);
-        self.push(Kernel::Map(map), inputs, vec![(slot, ty)], i, 0.0);
+        self.push(Kernel::Map(map), inputs, vec![(slot, ty)], &[i], 0.0);
         Ok(())
     }
 
@@ -256,7 +268,7 @@ impl<'f, 'g> Emit<'f, 'g> {
                 self.compiler,
             )?,
         };
-        self.push(kernel, inputs, outputs, i, flops);
+        self.push(kernel, inputs, outputs, &[i], flops);
         Ok(())
     }
 
@@ -279,7 +291,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         inputs.push((self.slot(init)?, self.g.ty(init).clone()));
         let slot = self.define(ValueId::new(i, 0))?;
         let outputs = vec![(slot, node.outs[0].clone())];
-        self.push(Kernel::Reduce { map, folded, monoid }, inputs, outputs, i, flops);
+        self.push(Kernel::Reduce { map, folded, monoid }, inputs, outputs, &[i, x.index()], flops);
         Ok(())
     }
 
@@ -312,7 +324,7 @@ impl<'f, 'g> Emit<'f, 'g> {
         let reg = b.array(slot, ty.clone(), full_strides(ty));
         let (map, inputs) = b.finish(vec![reg]);
         let copy = self.new_slot(array_bytes(ty)?, Location::Arena(0));
-        self.push(Kernel::Map(map), inputs, vec![(copy, ty.clone())], node, 0.0);
+        self.push(Kernel::Map(map), inputs, vec![(copy, ty.clone())], &[node], 0.0);
         Ok(copy)
     }
 }

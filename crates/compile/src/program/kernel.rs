@@ -13,6 +13,8 @@ use super::pooling::{Pool, Unpool, UnpooledGradient};
 use super::product_epilogue::ProductEpilogue;
 use super::storage::{ResultPlan, Slot, Storage, View};
 use super::strided_map::StridedMap;
+use std::fmt;
+use std::ops::Deref;
 use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Monoid;
 use systole_ir::{Literal, Op, TensorType};
@@ -51,10 +53,32 @@ pub struct Step {
     pub outputs: Vec<Slot>,
     /// Types of the results.
     pub output_types: Vec<TensorType>,
-    /// Layer path, for profiles.
-    pub scope: String,
+    /// Where it comes from, for profiles and messages.
+    pub scope: Scope,
     /// Arithmetic operations; a multiply-add counts two.
     pub flops: f64,
+}
+
+/// The layer path of a step, empty where it belongs to none. A step of several layers belongs to that of its result.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// The path.
+    pub layer: String,
+    /// Whether the step is part of the layer's derivative.
+    pub is_derivative: bool,
+}
+
+impl Deref for Scope {
+    type Target = str;
+    fn deref(&self) -> &str {
+        &self.layer
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.layer)
+    }
 }
 
 /// What a step computes.

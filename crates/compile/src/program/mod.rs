@@ -14,7 +14,7 @@ mod storage;
 mod strided_map;
 mod verify;
 
-pub use kernel::{Kernel, Schedule, Step, right_operand};
+pub use kernel::{Kernel, Schedule, Scope, Step, right_operand};
 pub use map::{Expr, Instr, Load, Map};
 pub use moments::Moments;
 pub use nested::{Blocks, Rows};

@@ -236,7 +236,7 @@ impl Program for Executor {
 
 /// Names a step in errors.
 fn place_of(step: &Step) -> String {
-    match step.scope.as_str() {
+    match &*step.scope {
         "" => step.kernel.name(),
         scope => format!("{} of layer {scope}", step.kernel.name()),
     }

@@ -85,7 +85,7 @@ fn collect(program: &dyn Program, around: &[String], all: &mut Vec<StepKernel>) 
             program: around.to_vec(),
             step: i,
             computes: step.kernel.name(),
-            layer: step.scope.clone(),
+            layer: step.scope.to_string(),
             results: step.output_types.clone(),
             kernel: ChosenKernel::of(&program.choices()[i]),
         });

@@ -8,6 +8,7 @@ pub mod explain;
 pub mod limit;
 pub mod panels;
 pub mod profile;
+pub mod profile_tables;
 pub mod row_blocks;
 
 use crate::kernels::FAMILIES;

@@ -4,7 +4,7 @@
 //! from a poisoned one is poisoned, and the error surfaces once, from [`GraphBuilder::finish`], with the op, the
 //! violated constraint, the types, the layer's path and the user's file and line.
 
-use super::{Constant, Graph, Iota, Loc, Node, Op, Outs, Parameter, ValueId};
+use super::{Constant, DERIVATIVE, Graph, Iota, Loc, Node, Op, Outs, Parameter, ValueId};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -276,8 +276,8 @@ impl GraphBuilder {
     /// Records an error that says where it is; the first one is kept.
     pub(crate) fn record(&self, error: Error) {
         let mut state = self.0.state.borrow_mut();
-        let scope = state.scope.last().copied().unwrap_or(0) as usize;
-        let path = state.scopes[scope].clone();
+        let scope = state.scope.last().copied().unwrap_or(0) & !DERIVATIVE;
+        let path = state.scopes[scope as usize].clone();
         let error = if path.is_empty() { error } else { error.at(format!("layer {path}")) };
         state.first_error.get_or_insert(error);
     }
@@ -291,8 +291,8 @@ impl GraphBuilder {
     pub fn scope<R>(&self, name: &str, f: impl FnOnce() -> R) -> R {
         {
             let mut state = self.0.state.borrow_mut();
-            let current = state.scope.last().copied().unwrap_or(0) as usize;
-            let path = match state.scopes[current].as_str() {
+            let current = state.scope.last().copied().unwrap_or(0);
+            let path = match state.scopes[(current & !DERIVATIVE) as usize].as_str() {
                 "" => name.to_string(),
                 outer => format!("{outer}/{name}"),
             };
@@ -300,7 +300,7 @@ impl GraphBuilder {
                 state.scopes.push(path);
                 state.scopes.len() - 1
             });
-            state.scope.push(id as u32);
+            state.scope.push(id as u32 | current & DERIVATIVE);
         }
         let result = f();
         self.0.state.borrow_mut().scope.pop();
@@ -478,6 +478,16 @@ impl GraphBuilder {
     /// Runs `f`, whose nodes get the layer path of node `i`.
     pub(crate) fn in_scope_of<R>(&self, i: usize, f: impl FnOnce() -> R) -> R {
         let scope = self.0.state.borrow().nodes[i].scope;
+        self.in_scope(scope, f)
+    }
+
+    /// Runs `f`, whose nodes get the layer path of node `i` and are part of its derivative.
+    pub(crate) fn in_derivative_of<R>(&self, i: usize, f: impl FnOnce() -> R) -> R {
+        let scope = self.0.state.borrow().nodes[i].scope;
+        self.in_scope(scope | DERIVATIVE, f)
+    }
+
+    fn in_scope<R>(&self, scope: u32, f: impl FnOnce() -> R) -> R {
         self.0.state.borrow_mut().scope.push(scope);
         let result = f();
         self.0.state.borrow_mut().scope.pop();

@@ -55,6 +55,9 @@ pub struct Loc {
     pub line: u32,
 }
 
+/// Marks, in [`Node::scope`], what a derivative is computed by.
+pub(crate) const DERIVATIVE: u32 = 1 << 31;
+
 /// One operation with its operands and result types.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -66,7 +69,8 @@ pub struct Node {
     pub outs: SmallVec<[TensorType; 1]>,
     /// Where the user asked for it. Not part of identity.
     pub loc: Option<Loc>,
-    /// Path of the layer it belongs to (index into [`Graph::scopes`]). Not part of identity.
+    /// Path of the layer it belongs to (index into [`Graph::scopes`]); the highest bit is set in the layer's derivative. Not
+    /// part of identity.
     pub scope: u32,
 }
 
@@ -112,7 +116,12 @@ impl Graph {
 
     /// The layer path of a node, empty when it belongs to none.
     pub fn scope(&self, node: &Node) -> &str {
-        self.scopes.get(node.scope as usize).map_or("", |s| s.as_str())
+        self.scopes.get((node.scope & !DERIVATIVE) as usize).map_or("", |s| s.as_str())
+    }
+
+    /// Whether a node is part of a derivative.
+    pub fn is_derivative(&self, node: &Node) -> bool {
+        node.scope & DERIVATIVE != 0
     }
 
     /// For each node, whether any of `results` depends on it.

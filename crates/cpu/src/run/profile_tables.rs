@@ -1,0 +1,442 @@
+//! Where a program's time went: by layer and by what is done for it, and kernel by kernel against the machine's roofline.
+//!
+//! A share is of the time that the program's kernels took by the clock. Steps inside a parallel loop run on one thread
+//! each: their processor time counts divided by the threads, and never for more than the step that contains them.
+//!
+//! The lower bound of a kernel's time is the larger of two: its operations at the peak rate of its element type (FMA,
+//! bf16, int8), and the bytes that it must read and write at the bandwidth of the smallest cache that holds them; of a
+//! nearer one where the kernel was faster than that, since its data lay there already.
+
+use crate::kernel::{Program, StepTimes};
+use crate::machine::peak::{Peak, peak};
+use crate::simd::level::Level;
+use systole_compile::{Kernel, Step};
+use systole_ir::DType;
+
+/// Kernels in the short table.
+const SLOWEST: usize = 10;
+/// Layers in the short table, and the least share that one of them has.
+const LAYERS: usize = 20;
+const LEAST: f64 = 0.005;
+/// Columns of the first column of the short tables.
+const NAMES: usize = 28;
+const KERNELS: usize = 41;
+
+/// What is done for a layer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Forward,
+    Backward,
+    Update,
+}
+
+/// A step, with its part of the program's time.
+struct Row<'p> {
+    /// Nesting depth of the program.
+    depth: usize,
+    index: usize,
+    step: &'p Step,
+    times: StepTimes,
+    /// By the clock, of all calls.
+    seconds: f64,
+    kind: Kind,
+    /// Path of the layer that the time counts for.
+    layer: String,
+    /// Whether it only runs the steps that follow.
+    is_container: bool,
+}
+
+/// The machine that a program ran on.
+struct Machine {
+    level: Level,
+    threads: usize,
+}
+
+/// By layer, and the slowest kernels: in 80 columns. `None` if no run was timed.
+pub(crate) fn summary(program: &dyn Program, level: Level, threads: usize) -> Option<String> {
+    let (machine, rows) = (Machine { level, threads }, rows_of(program, threads));
+    let total = total_of(&rows)?;
+    let runs = rows.iter().filter(|r| r.depth == 0).map(|r| r.times.calls).max().unwrap_or(1);
+    let per_run = 1e3 / runs as f64;
+    let mut text = format!(
+        "{runs} run{} on {threads} thread{}: ms a run, and shares of the time in kernels\n",
+        if runs == 1 { "" } else { "s" },
+        if threads == 1 { "" } else { "s" },
+    );
+    let parts: Vec<Part> = rows.iter().filter(|r| !r.is_container).map(Part::of).collect();
+    text += &layer_table(&parts, total, per_run);
+    let mut slowest: Vec<&Row> = rows.iter().filter(|r| !r.is_container).collect();
+    slowest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let all = slowest.len();
+    slowest.truncate(SLOWEST);
+    text += &match all > SLOWEST {
+        true => format!("\nthe {SLOWEST} slowest of {all} kernels; --profile=kernels shows all\n"),
+        false => "\n".into(),
+    };
+    text += &machine.ceilings();
+    text +=
+        &format!("{:<KERNELS$}{:>7}{:>10}{:>8}{:>13}\n", "kernel", "calls", "ms/call", "share", "of ceiling");
+    for r in slowest {
+        text += &format!(
+            "{:<KERNELS$}{:>7}{:>10.3}{:>8}{:>13}\n",
+            name_within(&format!("{} {}", r.index, r.step.kernel.name()), &r.layer, KERNELS - 1),
+            r.times.calls,
+            r.times.seconds * 1e3,
+            percent(r.seconds / total),
+            machine.of_ceiling(r),
+        );
+    }
+    Some(text)
+}
+
+/// Every kernel, the steps of nested programs behind the one that contains them. `None` if no run was timed.
+pub(crate) fn all_kernels(program: &dyn Program, level: Level, threads: usize) -> Option<String> {
+    let (machine, rows) = (Machine { level, threads }, rows_of(program, threads));
+    let total = total_of(&rows)?;
+    let mut text = machine.ceilings();
+    text += &format!(
+        "{:<34} {:>7} {:>9} {:>7} {:>8} {:>7} {:>13}  result\n",
+        "kernel", "calls", "ms/call", "share", "GFLOP/s", "GB/s", "of ceiling"
+    );
+    for r in &rows {
+        let (seconds, step) = (r.times.seconds, r.step);
+        let of = if step.scope.is_empty() { "" } else { " of " };
+        text += &format!(
+            "{:<34} {:>7} {:>9.3} {:>7} {:>8.1} {:>7.1} {:>13}  {}{of}{}\n",
+            format!("{}{} {}", "  ".repeat(r.depth), r.index, step.kernel.name()),
+            r.times.calls,
+            seconds * 1e3,
+            percent(r.seconds / total),
+            step.flops / seconds / 1e9,
+            step.bytes_moved() / seconds / 1e9,
+            machine.of_ceiling(r),
+            step.output_types.first().map_or(String::new(), |t| t.to_string()),
+            step.scope,
+        );
+    }
+    Some(text)
+}
+
+/// `8.7 %`
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+fn total_of(rows: &[Row<'_>]) -> Option<f64> {
+    let total: f64 = rows.iter().filter(|r| r.depth == 0).map(|r| r.seconds).sum();
+    (total > 0.0).then_some(total)
+}
+
+/// All steps that ran, those of a program by their time.
+fn rows_of(program: &dyn Program, threads: usize) -> Vec<Row<'_>> {
+    let mut rows = Vec::new();
+    collect(&[program], threads, None, &mut rows);
+    rows
+}
+
+/// Appends the rows of programs; `outer`: the one that contains them, such as a loop's condition and body.
+fn collect<'p>(programs: &[&'p dyn Program], threads: usize, outer: Option<usize>, rows: &mut Vec<Row<'p>>) {
+    let steps = programs.iter().flat_map(|&p| (0..p.steps().len()).map(move |i| (p, i)));
+    let all: Vec<_> = steps.filter_map(|(p, i)| Some((p, i, p.times(i)?))).collect();
+    let by_clock = |t: &StepTimes| t.calls as f64 * t.seconds / if t.alone { threads as f64 } else { 1.0 };
+    let own: Vec<f64> = all.iter().map(|(_, _, t)| by_clock(t)).collect();
+    let seconds = within(&own, outer.map(|o| rows[o].seconds));
+    let mut timed: Vec<_> = all.into_iter().zip(seconds).collect();
+    timed.sort_by(|a, b| b.1.total_cmp(&a.1));
+    for ((program, index, times), seconds) in timed {
+        let step = &program.steps()[index];
+        let inner: Vec<&dyn Program> = program.kernels()[index].inner().into_iter().map(|(_, p)| p).collect();
+        let (kind, layer) = place_of(step, outer.map(|o| &rows[o]));
+        let depth = outer.map_or(0, |o| rows[o].depth + 1);
+        let at = rows.len();
+        rows.push(Row { depth, index, step, times, seconds, kind, layer, is_container: false });
+        collect(&inner, threads, Some(at), rows);
+        rows[at].is_container = rows.len() > at + 1;
+    }
+}
+
+/// Times of steps, which together take no longer than what contains them.
+fn within(own: &[f64], outer: Option<f64>) -> Vec<f64> {
+    let sum: f64 = own.iter().sum();
+    let scale = outer.filter(|_| sum > 0.0).map_or(1.0, |outer| outer / sum);
+    own.iter().map(|t| t * scale).collect()
+}
+
+/// What a step is for. Bodies of loops are their layer's; blocks of rows hold parts of several layers.
+fn place_of(step: &Step, outer: Option<&Row<'_>>) -> (Kind, String) {
+    let own = outer.is_none_or(|o| o.layer.is_empty() || matches!(o.step.kernel, Kernel::Blocks(_)));
+    let layer = match outer {
+        Some(o) if !own || step.scope.is_empty() => o.layer.clone(),
+        _ => step.scope.to_string(),
+    };
+    let kind = match layer.split('/').next() {
+        Some("optimizer") => Kind::Update,
+        _ if step.scope.is_derivative || outer.is_some_and(|o| o.kind == Kind::Backward) => Kind::Backward,
+        _ => Kind::Forward,
+    };
+    (kind, layer)
+}
+
+/// Time that was spent on a layer.
+struct Part {
+    layer: String,
+    kind: Kind,
+    seconds: f64,
+}
+
+impl Part {
+    fn of(row: &Row<'_>) -> Part {
+        Part { layer: row.layer.clone(), kind: row.kind, seconds: row.seconds }
+    }
+}
+
+/// A line of the table of layers: seconds by kind.
+struct Layer {
+    name: String,
+    seconds: [f64; 3],
+}
+
+impl Layer {
+    fn total(&self) -> f64 {
+        self.seconds.iter().sum()
+    }
+
+    fn line(&self, total: f64, per_run: f64) -> String {
+        let ms = |s: f64| match s * per_run {
+            0.0 => String::new(),
+            ms @ 100.0.. => format!("{ms:.1}"),
+            ms @ 1.0.. => format!("{ms:.2}"),
+            ms => format!("{ms:.3}"),
+        };
+        let [forward, backward, update] = self.seconds.map(ms);
+        let (name, all, share) =
+            (ending(&self.name, NAMES - 1), ms(self.total()), percent(self.total() / total));
+        format!("{name:<NAMES$}{forward:>10}{backward:>10}{update:>10}{all:>11}{share:>10}\n")
+    }
+}
+
+fn layer_table(parts: &[Part], total: f64, per_run: f64) -> String {
+    let mut layers = by_layer(parts, total);
+    let sums = [0, 1, 2].map(|k| layers.iter().map(|l| l.seconds[k]).sum());
+    let mut shares: Vec<f64> = layers.iter().map(Layer::total).collect();
+    shares.sort_by(|a, b| b.total_cmp(a));
+    let least = shares.get(LAYERS).copied().unwrap_or(0.0).max(LEAST * total);
+    let others: Vec<Layer> = layers.extract_if(.., |l| l.total() <= least).collect();
+    if !others.is_empty() {
+        let seconds = [0, 1, 2].map(|k| others.iter().map(|l| l.seconds[k]).sum());
+        let name = match others.len() {
+            1 => others[0].name.clone(),
+            n => format!("{n} others"),
+        };
+        layers.push(Layer { name, seconds });
+    }
+    layers.push(Layer { name: "total".into(), seconds: sums });
+    let mut text = format!(
+        "{:<NAMES$}{:>10}{:>10}{:>10}{:>11}{:>10}\n",
+        "layer", "forward", "backward", "update", "total", "share"
+    );
+    layers.iter().for_each(|l| text += &l.line(total, per_run));
+    text
+}
+
+/// In the order of the program. Layers are the first names of paths; what takes more than half of the time is shown by
+/// what it consists of.
+fn by_layer(parts: &[Part], total: f64) -> Vec<Layer> {
+    let mut depths: Vec<(String, usize)> = Vec::new();
+    loop {
+        let named = |path: &str| {
+            let deeper = depths.iter().rev().find(|(name, _)| is_within(path, name));
+            path.split('/').take(deeper.map_or(1, |(_, depth)| *depth)).collect::<Vec<_>>().join("/")
+        };
+        let mut layers: Vec<Layer> = Vec::new();
+        for part in parts {
+            let name = if part.layer.is_empty() { "(no layer)".into() } else { named(&part.layer) };
+            let at = layers.iter().position(|l| l.name == name).unwrap_or_else(|| {
+                layers.push(Layer { name, seconds: [0.0; 3] });
+                layers.len() - 1
+            });
+            layers[at].seconds[part.kind as usize] += part.seconds;
+        }
+        let is_split = |l: &Layer| parts.iter().any(|p| is_within(&p.layer, &l.name) && p.layer != l.name);
+        let large = layers.iter().find(|l| l.total() > 0.5 * total && is_split(l));
+        match large.map(|l| l.name.clone()) {
+            Some(name) if !name.starts_with("optimizer") => {
+                let depth = name.split('/').count() + 1;
+                depths.push((name, depth));
+            }
+            _ => return layers,
+        }
+    }
+}
+
+/// Whether a path is that of a layer, or of one inside it.
+fn is_within(path: &str, layer: &str) -> bool {
+    path.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// A text's end, which tells more of a path than its begin.
+fn ending(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    match length > width {
+        true => format!("…{}", text.chars().skip(length + 1 - width).collect::<String>()),
+        false => text.into(),
+    }
+}
+
+/// `94 convolution of conv2d_3`
+fn name_within(kernel: &str, layer: &str, width: usize) -> String {
+    let kernel: String = kernel.chars().take(width).collect();
+    match width.checked_sub(kernel.chars().count() + 4) {
+        Some(room) if room > 4 && !layer.is_empty() => format!("{kernel} of {}", ending(layer, room)),
+        _ => kernel,
+    }
+}
+
+impl Machine {
+    /// The peaks that kernels are compared with.
+    fn ceilings(&self) -> String {
+        let all = peak(self.level, self.threads);
+        let tiers: Vec<String> =
+            all.tiers.iter().map(|t| format!("{} {:.0} GB/s", t.name, t.gb_per_s)).collect();
+        let bf16 = match all.bf16_gflops > all.fma_gflops {
+            true => format!(", bf16 {:.0}", all.bf16_gflops),
+            false => String::new(),
+        };
+        format!(
+            "ceilings of {} thread{}: FMA {:.0}{bf16}, int8 {:.0} GFLOP/s;\n  {}\n",
+            self.threads,
+            if self.threads == 1 { "" } else { "s" },
+            all.fma_gflops,
+            all.int8_gflops,
+            tiers.join(", ")
+        )
+    }
+
+    /// Which part of a ceiling a kernel reached, and of which: `73 % memory`.
+    fn of_ceiling(&self, row: &Row<'_>) -> String {
+        if row.is_container {
+            return String::new();
+        }
+        let threads = if row.times.alone { 1 } else { self.threads };
+        let (share, name) = reached(&peak(self.level, threads), row.step, row.times.seconds);
+        match share > 1.0 {
+            // Measured peaks are those of a moment.
+            true => format!("above {name}"),
+            false => format!("{:.0} % {name}", 100.0 * share),
+        }
+    }
+}
+
+/// The larger of a step's shares of the machine's arithmetic and of the bandwidth of the cache that its data came from.
+fn reached(peak: &Peak, step: &Step, seconds: f64) -> (f64, &'static str) {
+    let factors = step.input_types.first().map(|t| t.dtype);
+    let alike = step.is_product() && step.input_types.iter().take(2).all(|t| Some(t.dtype) == factors);
+    let (name, rate) = match factors.filter(|_| alike) {
+        Some(DType::BF16) if peak.bf16_gflops > peak.fma_gflops => ("bf16", peak.bf16_gflops),
+        Some(DType::I8 | DType::U8) => ("int8", peak.int8_gflops),
+        _ => ("FMA", peak.fma_gflops),
+    };
+    let computing = step.flops / rate / 1e9 / seconds;
+    let moving = moved(peak, step.bytes_moved(), seconds);
+    if computing > moving.0 { (computing, name) } else { moving }
+}
+
+/// The share of a bandwidth at which so many bytes were moved.
+fn moved(peak: &Peak, bytes: f64, seconds: f64) -> (f64, &'static str) {
+    let holds = peak.tier(bytes);
+    let nearer = peak.tiers.iter().rev().skip_while(|t| t.name != holds.name);
+    let share = |gb_per_s: f64| bytes / gb_per_s / 1e9 / seconds;
+    let mut shares = nearer.map(|t| (share(t.gb_per_s), t.name));
+    let first = shares.next().unwrap_or((0.0, holds.name));
+    std::iter::once(first)
+        .chain(shares)
+        .reduce(|last, nearer| if last.0 > 1.0 { nearer } else { last })
+        .unwrap_or(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::peak::Tier;
+
+    fn part(layer: &str, kind: Kind, seconds: f64) -> Part {
+        Part { layer: layer.into(), kind, seconds }
+    }
+
+    #[test]
+    fn steps_take_no_longer_than_what_contains_them() {
+        assert_eq!(within(&[3.0, 1.0], None), [3.0, 1.0]);
+        assert_eq!(within(&[6.0, 2.0], Some(4.0)), [3.0, 1.0]);
+        assert_eq!(within(&[0.0], Some(4.0)), [0.0]);
+    }
+
+    #[test]
+    fn time_is_told_by_layer_and_by_what_is_done() {
+        let parts = [
+            part("conv2d", Kind::Forward, 0.3),
+            part("dense", Kind::Forward, 0.1),
+            part("dense", Kind::Backward, 0.1),
+            part("conv2d", Kind::Backward, 0.4),
+            part("optimizer", Kind::Update, 0.1),
+            part("metrics", Kind::Forward, 1e-5),
+            part("", Kind::Forward, 2e-5),
+        ];
+        let total = parts.iter().map(|p| p.seconds).sum();
+        let table = layer_table(&parts, total, 1e3);
+        let lines: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["conv2d", "300.0", "400.0", "700.0", "70.0", "%"]);
+        assert_eq!(lines[2], ["dense", "100.0", "100.0", "200.0", "20.0", "%"]);
+        assert_eq!(lines[3], ["optimizer", "100.0", "100.0", "10.0", "%"]);
+        assert_eq!(lines[4], ["2", "others", "0.030", "0.030", "0.0", "%"]);
+        assert_eq!(lines[5], ["total", "400.0", "500.0", "100.0", "1000.0", "100.0", "%"]);
+        assert!(table.lines().all(|l| l.chars().count() <= 80), "{table}");
+    }
+
+    #[test]
+    fn what_takes_most_of_the_time_is_shown_by_its_parts() {
+        let block = |k: usize| part(&format!("backbone/layer_{k}/attention"), Kind::Forward, 0.2);
+        let parts = [block(0), block(1), block(2), part("head", Kind::Forward, 0.1)];
+        let names = |parts: &[Part]| by_layer(parts, 0.7).into_iter().map(|l| l.name).collect::<Vec<_>>();
+        assert_eq!(names(&parts), ["backbone/layer_0", "backbone/layer_1", "backbone/layer_2", "head"]);
+        let many: Vec<Part> = (0..300).map(|k| part(&format!("layer_{k}"), Kind::Forward, 1.0)).collect();
+        let table = layer_table(&many, 300.0, 1e3);
+        assert!(table.lines().count() <= LAYERS + 3 && table.contains("300 others"), "{table}");
+    }
+
+    #[test]
+    fn names_keep_what_tells_them_apart() {
+        assert_eq!(ending("conv2d", 6), "conv2d");
+        assert_eq!(ending("layer_1/conv2d", 7), "…conv2d");
+        assert_eq!(name_within("94 convolution", "conv2d_3", 40), "94 convolution of conv2d_3");
+        assert_eq!(
+            name_within("94 convolution", "a/long/path/of/conv2d_3", 30),
+            "94 convolution of …of/conv2d_3"
+        );
+        assert_eq!(name_within("94 convolution", "", 40), "94 convolution");
+        assert_eq!(name_within("94 convolution", "conv2d", 10), "94 convolu");
+    }
+
+    #[test]
+    fn a_kernel_faster_than_memory_had_its_data_in_a_cache() {
+        let tier = |name, bytes, gb_per_s| Tier { name, bytes, gb_per_s };
+        let tiers =
+            vec![tier("L2", 1 << 20, 200.0), tier("L3", 1 << 25, 100.0), tier("memory", usize::MAX, 10.0)];
+        let peak = Peak {
+            level: Level::Portable,
+            threads: 2,
+            fma_gflops: 100.0,
+            bf16_gflops: 100.0,
+            int8_gflops: 100.0,
+            tiers,
+        };
+        let told = |bytes, seconds| {
+            let (share, name) = moved(&peak, bytes, seconds);
+            format!("{:.0} % {name}", 100.0 * share)
+        };
+        assert_eq!(told(1e8, 0.1), "10 % memory");
+        assert_eq!(told(1e8, 2e-3), "50 % L3");
+        assert_eq!(told(1e8, 5e-4), "100 % L2");
+        assert_eq!(told(1e6, 1.0), "0 % L2");
+        assert!(moved(&peak, 1e8, 1e-4).0 > 1.0, "faster than anything that was measured");
+    }
+}
