@@ -2,7 +2,7 @@
 
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
-use super::screen::Screen;
+use super::screen::{Screen, number_of};
 use super::target::{Target, config_of};
 use crate::config::Draft;
 use crate::devices::{compile_cache, find_plugin};
@@ -223,12 +223,17 @@ pub(super) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Failur
     };
     let wanted = mesh.devices();
     if wanted > devices {
-        let what = format!("the mesh {mesh} has {wanted} devices, and {} only {devices}", machine.title());
+        let what = format!(
+            "the mesh {mesh} has {}, and {} only {devices}",
+            number_of(wanted, "device"),
+            machine.title()
+        );
         return wrong(what, "choose a larger target or a smaller mesh".into());
     }
     let slices = if let Machine::Slice(slice) = machine { slice.slices } else { 1 };
     if slices > 1 && wanted < devices {
-        let what = format!("the mesh {mesh} has {wanted} devices of the {devices} of several slices");
+        let wanted = number_of(wanted, "device");
+        let what = format!("the mesh {mesh} has {wanted} of the {devices} of several slices");
         return wrong(what, "a mesh over several slices takes all devices of each".into());
     }
     Ok(mesh)
@@ -313,7 +318,8 @@ impl Answer<'_> {
         let m = &r.memory;
         let name = product(self.machine, self.target).map_or(String::new(), |p| format!(", sold as {p}"));
         let target = self.target;
-        screen.line(format!("compiled for {target}{name}: {} devices of {}", r.devices, r.device_kind));
+        let devices = number_of(r.devices, "device");
+        screen.line(format!("compiled for {target}{name}: {devices} of {}", r.device_kind));
         let by = r.compiler.lines().next().unwrap_or("its compiler");
         let cached = if r.cached { "from the cache, compiled before " } else { "" };
         screen.line(format!("  {cached}in {:.1} s, by {by}", r.seconds));
@@ -322,7 +328,7 @@ impl Answer<'_> {
                 .line("  optimized less (--quick): these are not the figures of the program that would run");
         }
         if let Some((strategy, mesh, batch)) = &self.step.split {
-            let batch = format!("{batch} samples a step, of all devices together");
+            let batch = format!("{} a step, of all devices together", number_of(batch, "sample"));
             screen.line(format!("split {strategy} over {mesh}: {batch}"));
         }
         screen.line("each device:");

@@ -3,7 +3,7 @@
 use super::common::Common;
 use super::devices::version;
 use super::outcome::{Outcome, Run};
-use super::screen::Screen;
+use super::screen::{Screen, number_of};
 use crate::devices::{compile_cache, find_plugin};
 use clap::Args;
 use serde_json::{Value, json};
@@ -107,7 +107,8 @@ fn cache() -> Finding {
         Ok(None) => Finding { subject, said: "off".into(), mend: None },
         Ok(Some(cache)) => {
             let ((programs, bytes), folder) = (cache.usage(), cache.folder().display());
-            let said = format!("{programs} programs, {} MiB; `rm -r {folder}` empties it", bytes >> 20);
+            let programs = number_of(programs, "program");
+            let said = format!("{programs}, {} MiB; `rm -r {folder}` empties it", bytes >> 20);
             Finding { subject, said, mend: None }
         }
         Err(e) => {

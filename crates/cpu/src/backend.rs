@@ -245,7 +245,9 @@ impl Backend for CpuBackend {
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
-        let description = format!("{} threads, {}", self.team.threads(), self.target.level.name());
+        let threads = self.team.threads();
+        let end = if threads == 1 { "" } else { "s" };
+        let description = format!("{threads} thread{end}, {}", self.target.level.name());
         vec![DeviceInfo { id: DeviceId(0), description }]
     }
 

@@ -10,7 +10,7 @@ mod workload;
 
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
-use super::screen::{Screen, note, table};
+use super::screen::{Screen, note, number_of, table};
 use clap::Args;
 use measure::Measured;
 use serde_json::{Map, Value, json};
@@ -170,7 +170,7 @@ fn machine(level: Level) -> String {
     let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
     let name = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{name}, {}, {cores} cores", level.name())
+    format!("{name}, {}, {}", level.name(), number_of(cores, "core"))
 }
 
 /// The table for people; each row is shown as soon as it is measured.
@@ -206,7 +206,8 @@ impl Rows {
         if !self.begun {
             self.begun = true;
             crate::debug_build::note().into_iter().for_each(note);
-            screen.detail(format!("{}, {} threads; {}", text("cpu"), o["threads"], ceilings(o)));
+            let threads = number_of(&o["threads"], "thread");
+            screen.detail(format!("{}, {threads}; {}", text("cpu"), ceilings(o)));
             let head = [
                 "workload              ",
                 "precision     ",

@@ -1,6 +1,7 @@
 //! What is planned: a model's training step at any batch size, or one program.
 
 use super::args::PlanArgs;
+use crate::cli::screen::number_of;
 use crate::cli::target::{is_path, missing};
 use crate::config::{Config, Draft, PRESETS};
 use std::collections::HashMap;
@@ -8,7 +9,7 @@ use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
-use systole_nn::{Model, Precision, counted, grouped, suggestion};
+use systole_nn::{Model, Precision, counted, suggestion};
 use systole_plan::{Estimate, Machine, Work, duration};
 use systole_runtime::Roles;
 
@@ -48,7 +49,7 @@ impl Length {
         let steps = self.steps_words();
         match &self.epochs {
             Some((epochs, samples, whose)) => {
-                format!("{} of {} samples ({whose}): {steps}", counted(*epochs, "epoch"), grouped(*samples))
+                format!("{} of {} ({whose}): {steps}", counted(*epochs, "epoch"), counted(*samples, "sample"))
             }
             None => steps,
         }
@@ -111,7 +112,8 @@ impl Subject {
     pub(super) fn title(&self) -> String {
         match self {
             Subject::Step { name, config, batch, .. } => {
-                format!("{name}: a training step of {batch} samples, {}", config.compile.precision)
+                let samples = number_of(batch, "sample");
+                format!("{name}: a training step of {samples}, {}", config.compile.precision)
             }
             Subject::Program { name, .. } => format!("{name}: one run of it"),
         }
@@ -233,7 +235,7 @@ fn samples_of(name: &str, config: &Config) -> Option<(u64, String)> {
     }
     // A batch of another size changes how many steps an epoch takes, not how many samples it has.
     if let Some(n) = config.fit.steps_per_epoch {
-        let whose = format!("{n} steps of {} in the configuration", config.fit.batch_size);
+        let whose = format!("{} of {} in the configuration", number_of(n, "step"), config.fit.batch_size);
         return Some(((n * config.fit.batch_size) as u64, whose));
     }
     if let Some(n) = config.data.train_samples {

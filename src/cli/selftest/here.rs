@@ -2,7 +2,7 @@
 
 use super::args::SelftestArgs;
 use super::told;
-use crate::cli::screen::Screen;
+use crate::cli::screen::{Screen, number_of};
 use crate::config::{Config, Draft};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -154,9 +154,9 @@ impl Test<'_> {
         }
         let show = |curve: &[f64]| curve.last().copied().unwrap_or(f64::NAN);
         let summary = format!(
-            "{} steps of {} samples: loss {:.4} here, {:.4} on the CPU, {:.2} % apart",
-            self.args.steps,
-            self.args.batch_size,
+            "{} of {}: loss {:.4} here, {:.4} on the CPU, {:.2} % apart",
+            number_of(self.args.steps, "step"),
+            number_of(self.args.batch_size, "sample"),
             show(&own),
             show(&host),
             100.0 * last
@@ -178,7 +178,8 @@ impl Test<'_> {
             shown.push(format!("{ms:.2} ms on {name}"));
             times.push(json!({"device": name, "ms_per_step": ms, "compile_ms": step.compile_ms()}));
         }
-        let summary = format!("a step of {} samples: {}", self.args.batch_size, shown.join(", "));
+        let samples = number_of(self.args.batch_size, "sample");
+        let summary = format!("a step of {samples}: {}", shown.join(", "));
         Ok(json!({"summary": summary, "steps": times}))
     }
 }

@@ -364,7 +364,7 @@ impl Gauge {
         {
             self.set_threads(before, tuner);
             w.ceiling = Some((before, 0));
-            w.say(format!("back to {before} threads: one more gained nothing"));
+            w.say(format!("back to {}: one more gained nothing", threads_told(before)));
         } else if self.auto_threads
             && starved > 0.1
             && w.ceiling.is_none_or(|(n, _)| threads < n)
@@ -373,14 +373,16 @@ impl Gauge {
             w.grew_from = Some((threads, rate));
             w.floor = threads + 1;
             self.set_threads(threads + 1, tuner);
-            w.say(format!("{} threads: the taker waited {} of the time", threads + 1, percent(starved)));
+            let more = threads_told(threads + 1);
+            w.say(format!("{more}: the taker waited {} of the time", percent(starved)));
         } else if self.auto_ahead && starved > 0.02 && idle > 0.1 && self.ahead() < MOST_AHEAD {
             let ahead = 2 * self.ahead();
             self.ahead.store(ahead, Relaxed);
             w.say(format!("{ahead} elements ahead: it comes in bursts (waiting {})", percent(starved)));
         } else if self.auto_threads && starved < 0.01 && idle > 0.6 && threads > w.floor.max(1) {
             self.set_threads(threads - 1, tuner);
-            w.say(format!("{} threads: they were idle {} of the time", threads - 1, percent(idle)));
+            let fewer = threads_told(threads - 1);
+            w.say(format!("{fewer}: they were idle {} of the time", percent(idle)));
         }
     }
 
@@ -405,6 +407,11 @@ impl Window {
         }
         self.reasons.push_back(reason);
     }
+}
+
+/// `1 thread`, `2 threads`
+pub(super) fn threads_told(n: usize) -> String {
+    format!("{n} thread{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! [`Report`]: what the stages of a run did, what was tuned and why, and a verdict in plain words.
 
-use super::autotune::{Gauge, Tuning};
+use super::autotune::{Gauge, Tuning, threads_told};
 use super::options::WITH_OPTIONS;
 use super::run::Run;
 use super::watch::Watch;
@@ -222,9 +222,9 @@ impl fmt::Display for Report {
         for q in &self.queues {
             writeln!(
                 f,
-                "{}: {} threads, {} ahead{} (deepest {}), taker waited {:.2} s, threads worked {:.2} s",
+                "{}: {}, {} ahead{} (deepest {}), taker waited {:.2} s, threads worked {:.2} s",
                 q.label,
-                q.threads,
+                threads_told(q.threads),
                 q.ahead,
                 if q.tuned { ", tuned" } else { "" },
                 q.deepest,
