@@ -210,7 +210,7 @@ impl<'a> Report<'a> {
         };
         let stopped = if self.interrupted { "Stopped as asked. " } else { "" };
         let diverged = match last.get("loss") {
-            Some(v) if !v.is_finite() => "\n  The loss is not a finite number: try a smaller --learning-rate",
+            Some(v) if !v.is_finite() => "\n  The loss is not finite: the note above says where that arose",
             _ => "",
         };
         format!(

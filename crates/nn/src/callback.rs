@@ -827,7 +827,8 @@ pub struct TerminateOnNaN;
 impl Callback for TerminateOnNaN {
     fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if cx.logs.get("loss").is_some_and(|v| !v.is_finite()) {
-            *cx.stop_because = Some(format!("the loss is not finite at step {}", cx.model.steps()));
+            let what = || format!("the loss is not finite at step {}", cx.model.steps());
+            cx.stop_because.get_or_insert_with(what);
         }
         Ok(())
     }

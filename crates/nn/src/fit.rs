@@ -504,7 +504,7 @@ impl FitRun {
         began: Instant,
     ) -> Result<usize> {
         let mut done = self.taken;
-        let mut is_ready = false;
+        let (mut is_ready, mut last) = (false, None);
         while options.steps_per_epoch.is_none_or(|n| done < n) {
             // Before data are asked for: the time until they come is theirs only while the device has nothing to do.
             self.take_ends(STEPS_IN_FLIGHT - 1)?;
@@ -519,7 +519,8 @@ impl FitRun {
             }
             model.take_step(on_device)?;
             let event = model.state.ready_event();
-            self.in_flight.push(Begun { at: start, fetched, on_device: event.is_some() }, event);
+            let is_over = event.is_none();
+            self.in_flight.push(Begun { at: start, fetched, on_device: !is_over }, event);
             done += 1;
             self.taken = done;
             self.position = position.unwrap_or_default();
@@ -527,6 +528,9 @@ impl FitRun {
             let shown = progress.wants_batch(done, steps, began.elapsed());
             let wants_logs = shown || !self.callbacks.is_empty();
             self.take_ends(if wants_logs { 0 } else { STEPS_IN_FLIGHT })?;
+            if is_over || wants_logs {
+                self.check_loss(model, &batch, is_over)?;
+            }
             if wants_logs {
                 let at = self.elapsed(done, began.elapsed());
                 let logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
@@ -542,9 +546,10 @@ impl FitRun {
                 self.take_ends(0)?;
                 self.back_up(model, false, options.verbose);
             }
+            last = Some(batch);
         }
         self.take_ends(0)?;
-        Ok(done)
+        last.map_or(Ok(done), |batch| self.check_loss(model, &batch, false).map(|()| done))
     }
 
     /// Writes down the steps that have ended, and waits for those before the last `most` that were begun.
@@ -563,7 +568,19 @@ impl FitRun {
             if step.on_device {
                 trace::device_span("step", "train step", from.max(step.fetched), at);
             }
-            self.ended = Some(at);
+            self.ended = Some(at.max(from));
+        }
+        Ok(())
+    }
+
+    /// Ends training where the loss is not finite, and says why. `exactly`: every step before was looked at.
+    fn check_loss(&mut self, model: &mut Model, batch: &Batch, exactly: bool) -> Result<()> {
+        let train = &model.compiled()?.train;
+        if self.stop_because.is_none() && !train.losses_are_finite(&model.state)? {
+            // Weights are those before that step, the optimizer's slots are not.
+            let slots = train.optimizer_state(&model.state.trainable)?;
+            self.stop_because = Some(model.explain_loss(batch, exactly));
+            model.state.optimizer = slots;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ mod backup;
 mod batch;
 mod best;
 pub mod callback;
+mod check_numerics;
 mod compile;
 mod custom;
 mod device_batch;

@@ -31,9 +31,9 @@ type TrainIn = (Params, Params, Params, Params, BatchTree, Controls);
 type TrainOut = (Params, Params, Params, Params);
 type EvaluateIn = (Params, Params, Params, BatchTree);
 type PredictIn = (Params, Params, Vec<Tensor>);
-type Traced<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
+pub(crate) type Traced<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
 
-fn union(a: &Params, b: &Params) -> Params {
+pub(crate) fn union(a: &Params, b: &Params) -> Params {
     a.iter().chain(b.iter()).map(|(n, t)| (n.to_string(), t.clone())).collect()
 }
 
@@ -124,6 +124,11 @@ impl TrainStep {
     pub(crate) fn compiled_programs(&self) -> usize {
         self.function.compiled_programs()
     }
+
+    /// Whether the losses of the epoch so far are finite; waits for the step.
+    pub(crate) fn losses_are_finite(&self, state: &TrainState) -> Result<bool> {
+        state.metrics.get(LOSS_TOTAL).map_or(Ok(true), |total| Ok((total.to_f64()? as f32).is_finite()))
+    }
 }
 
 /// What a training step is traced from.
@@ -165,10 +170,20 @@ impl TrainRecipe {
         let update = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
         let (new, slots) = self.descend(&loss, &update, &trainable, &slots);
         let changed = cx.take_updates();
-        let frozen = frozen.map(|name, old| changed.get(name).cloned().unwrap_or_else(|| old.clone()));
         let metrics =
             builder.scope("metrics", || self.metrics.update(&metrics, &label, prediction, weight, &loss));
-        (new, frozen, slots, metrics)
+        // Weights that a step with a bad loss has read stay: to find out why, and in the model file. (Slots would cost as
+        // much again; `fit` makes them anew.) Where the loss is scaled, gradients decide that. In f32, of which every device
+        // can tell it.
+        let good = self.loss_scale.is_none().then(|| metrics[LOSS_TOTAL].convert(DType::F32).is_finite());
+        let keep = |new: Option<&Tensor>, old: &Tensor| match (new, &good) {
+            (Some(new), Some(good)) => good.select(new, old),
+            (new, _) => new.unwrap_or(old).clone(),
+        };
+        let all = |new: &Params, old: &Params| {
+            builder.scope("optimizer", || old.map(|name, old| keep(new.get(name), old)))
+        };
+        (all(&new, &trainable), all(&changed, &frozen), slots, metrics)
     }
 
     /// Backward pass and update; under `mixed_float16` of the scaled loss.
