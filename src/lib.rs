@@ -1,5 +1,5 @@
-//! Systole trains deep-learning models on CPU, GPU and TPU from one small Rust program, with the names that people
-//! know from Keras and tf.data.
+//! Systole trains deep-learning models from one small Rust program, with the names that people know from Keras and tf.data:
+//! on the CPU today. The same steps compile for TPUs and GPUs, where nobody has executed them yet.
 //!
 //! ```
 //! use systole::prelude::*;
@@ -32,6 +32,13 @@
 #[doc = include_str!("../docs/guide/tutorials.md")]
 struct Tutorials;
 
+/// The guides to models, training loops and callbacks, likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide/models.md")]
+#[doc = include_str!("../docs/guide/training-loops.md")]
+#[doc = include_str!("../docs/guide/callbacks.md")]
+struct Guides;
+
 #[doc(hidden)] // The program's; it is here so that it is compiled while the engine is.
 pub mod cli;
 pub mod config;
@@ -41,6 +48,7 @@ pub mod devices;
 mod entry;
 pub mod prelude;
 pub mod progress;
+mod terminal;
 
 pub use entry::{Sequential, backend, functional, jit, load_model, load_model_with, register};
 pub use systole_compile as compile;
@@ -48,7 +56,6 @@ pub use systole_cpu as cpu;
 pub use systole_data as data;
 pub use systole_dist as dist;
 pub use systole_ir as ir;
-mod terminal;
 pub use systole_nn as nn;
 pub use systole_pjrt as pjrt;
 pub use systole_runtime as runtime;

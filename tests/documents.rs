@@ -271,6 +271,8 @@ fn names_of_the_glossary_are_where_it_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+#[path = "documents/guides/mod.rs"]
+mod guides;
 #[path = "documents/results.rs"]
 mod results;
 

@@ -7,19 +7,36 @@ use systole_data::picture::{RandAugment, ResizedCrop};
 
 type Change = fn(HostArray, &mut Stream) -> HostArray;
 
-/// The names, after Keras's layers, and what they do to `u8[H, W, C]`.
-const CHANGES: [(&str, Change); 10] = [
-    ("random_flip", |x, rng| x.random_flip_left_right(rng)),
-    ("random_flip_up_down", |x, rng| x.random_flip_up_down(rng)),
-    ("random_translation", translated),
-    ("random_rotation", |x, rng| x.rotate(between(-15.0, 15.0, rng))),
-    ("random_zoom", zoomed),
-    ("random_brightness", |x, rng| x.random_brightness(0.1, rng)),
-    ("random_contrast", |x, rng| x.random_contrast(0.8, 1.2, rng)),
-    ("random_saturation", |x, rng| x.random_saturation(0.7, 1.3, rng)),
-    ("random_hue", |x, rng| x.random_hue(0.04, rng)),
-    ("rand_augment", |x, rng| x.rand_augment(RandAugment::default(), rng)),
+/// A change: its name, after Keras's layers, what it does, and that to `u8[H, W, C]`.
+type Named = (&'static str, &'static str, Change);
+
+const CHANGES: [Named; 10] = [
+    ("random_flip", "mirrors left and right, every second time", |x, rng| x.random_flip_left_right(rng)),
+    ("random_flip_up_down", "mirrors up and down, every second time", |x, rng| x.random_flip_up_down(rng)),
+    ("random_translation", "moves by up to a tenth of the size to each side", translated),
+    ("random_rotation", "turns by up to 15 degrees either way", |x, rng| x.rotate(between(-15.0, 15.0, rng))),
+    ("random_zoom", "cuts out a part of 60 to 100 % of the area, brought to the whole size", zoomed),
+    ("random_brightness", "adds up to a tenth of the range, or takes it away", |x, rng| {
+        x.random_brightness(0.1, rng)
+    }),
+    ("random_contrast", "contrast times 0.8 to 1.2", |x, rng| x.random_contrast(0.8, 1.2, rng)),
+    ("random_saturation", "saturation times 0.7 to 1.3; colour only", |x, rng| {
+        x.random_saturation(0.7, 1.3, rng)
+    }),
+    ("random_hue", "turns the hue by up to 0.04 of the circle; colour only", |x, rng| {
+        x.random_hue(0.04, rng)
+    }),
+    (
+        "rand_augment",
+        "RandAugment: two changes of fourteen, drawn for each picture; colour only",
+        |x, rng| x.rand_augment(RandAugment::default(), rng),
+    ),
 ];
+
+/// Names that `data.augment` takes, and what each does.
+pub fn augmentations() -> [(&'static str, &'static str); 10] {
+    CHANGES.map(|(name, about, _)| (name, about))
+}
 
 /// Those that work on colour only.
 const COLOUR: [&str; 3] = ["random_saturation", "random_hue", "rand_augment"];
@@ -54,9 +71,9 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, 
             let what = format!("{name} changes colours, and the pictures are grey");
             return Err(Wrong::new("data.augment", what).hint("leave it out, or set data.color_mode to rgb"));
         }
-        let found = CHANGES.iter().find(|(n, _)| n == name).map(|(_, f)| *f);
+        let found = CHANGES.iter().find(|(n, ..)| n == name).map(|(.., f)| *f);
         found.ok_or_else(|| {
-            let known = CHANGES.map(|(n, _)| n);
+            let known = CHANGES.map(|(n, ..)| n);
             Wrong::of("data.augment", unknown("there is no augmentation", name, &known))
         })
     };
@@ -73,7 +90,7 @@ mod tests {
         for channels in [1, 3] {
             let pixels: Vec<u8> = (0..12 * 10 * channels).map(|i| (i * 7 % 256) as u8).collect();
             let x = Literal::from_slice([12, 10, channels], &pixels).unwrap();
-            for (name, change) in CHANGES {
+            for (name, _, change) in CHANGES {
                 if channels == 1 && COLOUR.contains(&name) {
                     assert!(changes(&[name.into()], false).is_err());
                     continue;

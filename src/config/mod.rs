@@ -157,8 +157,8 @@ pub struct Data {
     /// Only so many test samples, as `train_samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_samples: Option<u64>,
-    /// Threads and queues of the pipeline's stages as `systole data bench --freeze` found them; otherwise they are tuned
-    /// while training.
+    /// Threads and queues of the pipeline's stages as `--freeze` of `data bench` or `train` found them; otherwise they are
+    /// tuned while training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Table>,
 }

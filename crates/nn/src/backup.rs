@@ -69,7 +69,7 @@ impl BackupAndRestore {
         }
     }
 
-    /// How long after a backup the next one is taken; `None`: not by time.
+    /// How long after a backup the next one is taken; `None`: not by time. Default: 60 seconds.
     pub fn every(mut self, time: impl Into<Option<Duration>>) -> Self {
         self.every = time.into();
         self
@@ -81,7 +81,7 @@ impl BackupAndRestore {
         self
     }
 
-    /// Whether a backup is taken after every epoch (the default).
+    /// Whether a backup is taken after every epoch.
     pub fn every_epoch(mut self, yes: bool) -> Self {
         self.every_epoch = yes;
         self

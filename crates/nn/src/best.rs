@@ -49,7 +49,7 @@ impl KeepBest {
         KeepBest { path: path.as_ref().into(), monitor: monitor.into(), goes_on: false }
     }
 
-    /// Whether a new run must beat what the file holds already, rather than begin with none.
+    /// Whether a new run must beat what the file holds already, rather than begin with none. Default: false.
     pub fn goes_on(mut self, yes: bool) -> Self {
         self.goes_on = yes;
         self

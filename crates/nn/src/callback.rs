@@ -255,13 +255,13 @@ impl EarlyStopping {
         }
     }
 
-    /// Sets the direction.
+    /// Sets the direction. Default: `Mode::Auto`.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.watch = Best::new(&self.watch.monitor, mode, self.watch.min_delta);
         self
     }
 
-    /// Changes smaller than this are no improvement.
+    /// Changes smaller than this are no improvement. Default: 0.
     pub fn min_delta(mut self, min_delta: f64) -> Self {
         self.watch.min_delta = min_delta.abs();
         self
@@ -411,7 +411,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         }
     }
 
-    /// Saves only when `monitor` is the best so far.
+    /// Saves only when `monitor` is the best so far. Default: after every epoch.
     pub fn save_best_only(mut self, monitor: &str, mode: Mode) -> Self {
         self.watch = Best::new(monitor, mode, 0.0);
         self.save_best_only = true;
