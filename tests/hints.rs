@@ -419,6 +419,8 @@ fn hints_about_tables_lead_somewhere() {
             tried("set", ""),
             tried("mixed", ""),
             tried("latin1.csv", ""),
+            case("data stats latin1.csv"),
+            case("data convert ragged.csv converted/ragged"),
             tried("quote.csv", "").hand(|f| drop(f.write("quote.csv", table("a,b,label", 60, plain)))),
             tried("nan.csv", "").hand(|f| drop(f.write("nan.csv", table("a,b,label", 60, plain)))),
             tried("alone.csv", "").hand(|f| drop(f.write("alone.csv", table("a,b,label", 60, plain)))),

@@ -312,6 +312,9 @@ fn tables_of_other_encodings_are_read_when_they_say_so() {
     f.run(&["predict", &model(done), "wide.csv", "--limit=1"]).ok();
     f.write("bare.csv", &wide[2..]);
     train(&f, "bare.csv", "bare", &["--set=data.records.encoding=utf-16be"]).ok();
+    f.run(&["data", "stats", "latin1.csv"]).fails(1, &["data.records.encoding"]);
+    assert!(f.run(&["data", "stats", "latin1.csv", set]).ok().out.contains("Orléans"));
+    f.run(&["data", "convert", "latin1.csv", "rows/latin1", set]).ok();
     // Decimal commas within quotes, which might as well be thousands.
     let commas = table("a,b,label", 80, |i| {
         format!("\"{}\",\"{:.4}\",{}", pair(i).0, pair(i).1, pair(i).2).replace('.', ",")

@@ -3,7 +3,7 @@
 use super::common::{Common, DataArgs, bytes};
 use super::outcome::{Failure, Outcome, Run};
 use super::screen::{Screen, note, number_of, quoted};
-use super::target::Target;
+use super::target::{Target, set_all};
 use super::training::load_data;
 use crate::config::{Config, Draft};
 use crate::terminal;
@@ -98,6 +98,9 @@ struct SourceArgs {
     /// Of a preset or TOML file: which part
     #[arg(long, value_enum, default_value_t)]
     part: Split,
+    /// Set any key of the TOML; of files how they are read, such as data.records.encoding=latin1
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -204,8 +207,9 @@ impl SourceArgs {
         let Some(mut draft) = draft else {
             let features = self.features.as_ref().map(|f| f.parse::<Features>());
             let features = features.transpose().map_err(|e| Failure::usage(e.at("--features")))?;
-            return Ok(Source { opened: tools::open(&self.source, features)?, configured: None });
+            return Ok(Source { opened: self.files(features)?, configured: None });
         };
+        set_all(&mut draft, &self.sets)?;
         if let Some(dir) = &self.data.data_dir {
             draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
         }
@@ -217,6 +221,20 @@ impl SourceArgs {
         };
         let opened = Opened { classes: data.class_names, ..Opened::of("data set", elements) };
         Ok(Source { opened, configured: Some((config, pipeline)) })
+    }
+}
+
+impl SourceArgs {
+    /// Files, a folder or a pattern; of the settings those count that say how records are read.
+    fn files(&self, features: Option<Features>) -> Result<Opened, Failure> {
+        let mut draft = Draft::preset("table")?;
+        set_all(&mut draft, &self.sets)?;
+        let options = draft.finish()?.data.records.unwrap_or_default();
+        let mut opened = tools::open_with(&self.source, features, options.written()?)?;
+        if options.skip > 0 {
+            opened.dataset = opened.dataset.ignore_errors(options.skip);
+        }
+        Ok(opened)
     }
 }
 

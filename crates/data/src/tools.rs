@@ -70,6 +70,14 @@ impl Opened {
 /// # Errors
 /// When nothing is there, or nothing that can be read.
 pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
+    open_with(path, features, Written::default())
+}
+
+/// [`open`] where tables are `written` in a way that they do not tell.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(path: &str, features: Option<Features>, written: Written) -> Result<Opened> {
     let place = Path::new(path);
     if is_dir(place)
         && let Ok(folder) = ImageFolder::open(place)
@@ -82,7 +90,7 @@ pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
             ..Opened::of("folder of classes", folder.dataset())
         });
     }
-    open_files(files_of(place)?, features)
+    open_written(files_of(place)?, features, written)
 }
 
 /// The data files of a folder, or those that fit a pattern.
@@ -561,7 +569,8 @@ impl FieldStats {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} elements, {} errors", self.elements, self.errors.len())?;
+        let ends = [self.elements, self.errors.len() as u64].map(|n| if n == 1 { "" } else { "s" });
+        writeln!(f, "{} element{}, {} error{}", self.elements, ends[0], self.errors.len(), ends[1])?;
         for s in &self.fields {
             let types: Vec<String> = s.types.iter().take(4).map(|(t, n)| format!("{t} × {n}")).collect();
             let more =
