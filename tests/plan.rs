@@ -442,3 +442,18 @@ fn ranges_of_a_cpu_hold_what_was_measured() {
         assert!(low <= ms && ms <= high, "{preset}: {ms} ms is not within {low:.2} to {high:.2}");
     }
 }
+
+#[test]
+fn programs_are_read_as_they_are_printed() {
+    let f = Folder::new("plan-program");
+    let text = f.run(&["show", "mlp", "--stage", "stablehlo"]).ok().out;
+    f.write("step.mlir", text);
+    let plan = f.run(&["plan", "step.mlir", "--targets", "v2-8", "--steps", "10", "--json"]).ok().json();
+    assert!(choice(&plan, "v2-8")["device_seconds"]["likely"].as_f64() > Some(0.0), "{plan}");
+    // StableHLO of others has forms that are not read: an error with its place, no plan of something else.
+    f.write(
+        "other.mlir",
+        "module { func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a } }",
+    );
+    f.run(&["plan", "other.mlir", "--targets", "v2-8"]).fails(1, &["other.mlir", "try: "]);
+}

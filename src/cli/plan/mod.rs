@@ -53,7 +53,11 @@ impl Run for PlanArgs {
 fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
     let tables = tables(args.tables.as_deref())?;
     let machines = machines(args, &tables).map_err(Failure::usage)?;
-    let mut subject = Subject::of(args).map_err(Failure::usage)?;
+    // A file that is there and cannot be read is no wrong argument.
+    let is_there = args.target.as_ref().is_some_and(|name| Path::new(name).exists());
+    let of_file = |e: &Error| is_there && [ErrorKind::Data, ErrorKind::Io].contains(&e.kind());
+    let refused = |e| if of_file(&e) { Failure::from(e) } else { Failure::usage(e) };
+    let mut subject = Subject::of(args).map_err(refused)?;
     let compiler = if args.compiled { Some(Compiler::find()?) } else { None };
     let plan = plan(args, &tables, machines, &mut subject, compiler)?;
     if let Some(path) = &args.html {

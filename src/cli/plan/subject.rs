@@ -89,7 +89,10 @@ impl Subject {
                 Error::io("cannot read", name, e)
                     .hint("check the path of the StableHLO file, or name a model or a preset")
             })?;
-            let graph = text::parse(&source).map_err(|e| e.at(name.to_string()))?;
+            let graph = text::parse(&source).map_err(|e| {
+                e.at(name.to_string())
+                    .hint("a program as `systole show MODEL --stage stablehlo` prints it is read; others' as far as they keep to that form")
+            })?;
             return Ok(Subject::Program { name: name.into(), share: Share::of(graph, 0) });
         }
         let mut draft = draft(name)?;
