@@ -202,7 +202,7 @@ fn statistics_of_results() {
     .into_iter()
     .enumerate()
     {
-        for (dtype, bias) in [(F32, false), (F32, true), (BF16, false), (BF16, true)] {
+        for (dtype, bias) in [(F32, false), (F32, true), (BF16, false), (BF16, true), (F16, true)] {
             let g = GraphBuilder::new("main");
             let x = g.parameter(TensorType::new(dtype, [batch, side, side, channels]), "x");
             let k = g.parameter(TensorType::new(dtype, [window, window, channels, features]), "k");
@@ -364,16 +364,18 @@ fn transforms_with_statistics() {
     }
 }
 
-/// Statistics of transformed convolutions of bf16 with a bias, which is as narrow as they are.
+/// Statistics of transformed convolutions of bf16 and f16 with a bias, which is as narrow as they are.
 #[test]
 fn narrow_transforms_with_bias_and_statistics() {
     let backends = backends();
     let options = CompileOptions { winograd: true, ..CompileOptions::default() };
-    for [batch, side, channels, features] in [[4, 12, 48, 49], [9, 6, 48, 72]] {
+    for (dtype, [batch, side, channels, features]) in
+        [(BF16, [4, 12, 48, 49]), (BF16, [9, 6, 48, 72]), (F16, [9, 6, 48, 72])]
+    {
         let g = GraphBuilder::new("main");
-        let x = g.parameter(TensorType::new(BF16, [batch, side, side, channels]), "x");
-        let k = g.parameter(TensorType::new(BF16, [3, 3, channels, features]), "k");
-        let b = g.parameter(TensorType::new(BF16, [features]), "b");
+        let x = g.parameter(TensorType::new(dtype, [batch, side, side, channels]), "x");
+        let k = g.parameter(TensorType::new(dtype, [3, 3, channels, features]), "k");
+        let b = g.parameter(TensorType::new(dtype, [features]), "b");
         let y = x.convolution(&k, Convolution::same(x.ty(), k.ty(), &[1, 1], &[1, 1], 1));
         let y = &y + (b * 10.0).broadcast_to(y.shape());
         let wide = y.convert(F32);

@@ -215,7 +215,7 @@ fn pooled_convolutions_and_their_gradients() {
         ([4, 5, 16], [2, 2], 1),
     ] {
         cases.push(Case::new(F32, [2, 13, 12, channels], kernel, window));
-        cases.push(Case::new(BF16, [2, 13, 12, channels], kernel, window));
+        cases.extend([BF16, F16].map(|dtype| Case::new(dtype, [2, 13, 12, channels], kernel, window)));
     }
     // Gaps between windows, rows and columns that no window sees, padding, strides.
     cases.push(Case { strides: [3, 4], ..Case::new(F32, [2, 12, 11, 1], [3, 3, 9], [2, 2]) });
@@ -224,6 +224,7 @@ fn pooled_convolutions_and_their_gradients() {
     cases.push(Case { conv_stride: 2, same: true, ..Case::new(F32, [2, 15, 14, 1], [5, 3, 16], [2, 2]) });
     cases.push(Case { conv_stride: 2, ..Case::new(BF16, [2, 15, 14, 1], [3, 3, 24], [2, 3]) });
     cases.push(Case { bias: false, ..Case::new(BF16, [2, 8, 8, 1], [3, 3, 17], [2, 2]) });
+    cases.push(Case { bias: false, ..Case::new(F16, [2, 8, 8, 1], [3, 3, 17], [2, 2]) });
     for mut case in cases {
         for act in [Act::After, Act::Before, Act::None] {
             case.act = act;
@@ -240,7 +241,7 @@ fn pooled_convolutions_and_their_gradients() {
 #[test]
 fn gradients_of_a_dense_layer_over_pooled_channels() {
     let backends = backends();
-    for dtype in [F32, BF16] {
+    for dtype in [F32, BF16, F16] {
         let case = Case::new(dtype, [2, 6, 6, 1], [3, 3, 256], [2, 2]);
         let g = GraphBuilder::new("pixels");
         let [_, k, b, y] = case.pooled(&g);
@@ -266,7 +267,7 @@ fn pooled_convolutions_from_fewer_products() {
         ([9, 8, 8, 48], 40, true),
         ([3, 13, 15, 41], 70, false),
     ] {
-        for dtype in [F32, BF16] {
+        for dtype in [F32, BF16, F16] {
             let mut case = Case { same, ..Case::new(dtype, x, [3, 3, filters], [2, 2]) };
             let acts = [(Act::After, true), (Act::Before, false), (Act::None, true)];
             // The interpreter takes long over so many products.
@@ -312,7 +313,7 @@ fn pooled_convolutions_of_few_channels_from_fewer_products() {
         ([1, 14, 15, 2], [7, 6, 20], false),
         ([1, 12, 43, 8], [5, 5, 16], false),
     ] {
-        for dtype in [F32, BF16] {
+        for dtype in [F32, BF16, F16] {
             let mut case = Case { same: padded, ..Case::new(dtype, x, kernel, [2, 2]) };
             for (act, bias) in [(Act::After, true), (Act::Before, false), (Act::None, true)] {
                 (case.act, case.bias) = (act, bias);
@@ -383,7 +384,7 @@ fn gradients_of_few_terms_are_made_where_they_are_read() {
         ([5, 18, 13, 1], [5, 5, 32]),
         ([19, 18, 13, 1], [5, 4, 16]),
     ] {
-        cases.extend([F32, BF16].map(|dtype| plain(dtype, x, kernel, [2, 2])));
+        cases.extend([F32, BF16, F16].map(|dtype| plain(dtype, x, kernel, [2, 2])));
     }
     cases.push(plain(F32, [18, 17, 14, 1], [3, 3, 48], [3, 3]));
     cases.push(Case { strides: [3, 4], same: true, ..plain(F32, [17, 24, 41, 1], [3, 3, 9], [2, 3]) });
@@ -413,7 +414,7 @@ fn products_with_what_is_pooled_are_summed_while_that_is_made() {
         ([71, 34, 3, 1], [3, 2, 16], [2, 2]),
         ([3, 13, 26, 2], [2, 3, 24], [3, 3]),
     ] {
-        cases.extend([F32, BF16].map(|dtype| Case::new(dtype, x, kernel, window)));
+        cases.extend([F32, BF16, F16].map(|dtype| Case::new(dtype, x, kernel, window)));
     }
     for case in cases {
         for (columns, shifted, gradient) in [(1, true, false), (10, true, true), (16, false, false)] {
@@ -434,7 +435,7 @@ fn products_with_what_is_pooled_are_summed_while_that_is_made() {
 fn nan_infinities_and_zeros_of_both_signs_are_pooled_as_two_ops_would() {
     let backends = backends();
     for (dtype, window, channels) in
-        [(F32, [2, 2], 70), (BF16, [2, 2], 3), (F32, [3, 2], 5), (F32, [1, 4], 66)]
+        [(F32, [2, 2], 70), (BF16, [2, 2], 3), (F16, [2, 2], 70), (F32, [3, 2], 5), (F16, [1, 4], 66)]
     {
         let g = GraphBuilder::new("pool");
         let x = g.parameter(TensorType::new(dtype, [2, 7, 9, channels]), "x");
@@ -461,7 +462,7 @@ fn nan_infinities_and_zeros_of_both_signs_are_pooled_as_two_ops_would() {
 #[test]
 fn numbers_that_are_not_finite_reach_what_is_pooled_of_a_convolution() {
     let backends = backends();
-    for dtype in [F32, BF16] {
+    for dtype in [F32, BF16, F16] {
         for odd in [f64::INFINITY, f64::NAN] {
             let case = Case::new(dtype, [3, 8, 18, 1], [3, 3, 32], [2, 2]);
             let graph = case.product(10, true, false);
@@ -480,7 +481,7 @@ fn numbers_that_are_not_finite_reach_what_is_pooled_of_a_convolution() {
 #[test]
 fn the_training_step_of_a_pooled_convolution_has_no_full_size_array() {
     for act in [Act::After, Act::Before, Act::None] {
-        for dtype in [F32, BF16] {
+        for dtype in [F32, BF16, F16] {
             let text =
                 listing(&Case { act, ..Case::new(dtype, [2, 9, 8, 1], [3, 3, 16], [2, 2]) }.graph(false));
             assert!(text.contains("unpooled kernel gradient") && !text.contains("7, 6, 16"), "{text}");
@@ -491,7 +492,9 @@ fn the_training_step_of_a_pooled_convolution_has_no_full_size_array() {
 #[test]
 fn gradients_of_sums_over_windows_go_to_all_their_elements() {
     let backends = backends();
-    for (dtype, window, strides) in [(F32, [2, 2], [2, 2]), (BF16, [3, 1], [3, 2]), (F32, [2, 3], [4, 5])] {
+    for (dtype, window, strides) in
+        [(F32, [2, 2], [2, 2]), (BF16, [3, 1], [3, 2]), (F16, [2, 2], [3, 2]), (F32, [2, 3], [4, 5])]
+    {
         let g = GraphBuilder::new("sums");
         let x = g.parameter(TensorType::new(dtype, [3, 9, 11, 18]), "x");
         let w = Window::new(&[1, window[0], window[1], 1], &[1, strides[0], strides[1], 1], &[[0, 0]; 4]);

@@ -37,7 +37,7 @@ const VECTOR: usize = 16;
 /// Window and strides of a pooling of `x: T[B, H, W, C]`, where the fused kernels take it.
 fn plain_window(w: &Window, x: &TensorType) -> Option<Unpool> {
     let fits = x.rank() == 4
-        && matches!(x.dtype, DType::F32 | DType::BF16)
+        && matches!(x.dtype, DType::F32 | DType::BF16 | DType::F16)
         && x.elements() > 0
         && [&w.base_dilations, &w.window_dilations].iter().all(|d| d.iter().all(|&d| d == 1))
         && w.padding.iter().all(|p| *p == [0, 0])
@@ -648,7 +648,7 @@ fn small_product(steps: &Steps<'_>, array: Slot, images: usize) -> Option<usize>
         && (&dot.lhs_contract[..], &dot.rhs_contract[..]) == (&[1][..], &[0][..])
         && left.dtype == out.dtype
         && right.dtype == out.dtype
-        && matches!(out.dtype, DType::F32 | DType::BF16);
+        && matches!(out.dtype, DType::F32 | DType::BF16 | DType::F16);
     let few = left.shape.iter().all(|n| SMALL.contains(n)) && right.shape[1] >= LONG;
     let by_image = left.shape[0] == images;
     (plain && few && by_image).then_some(writer)
@@ -740,9 +740,9 @@ fn is_kernel_gradient(step: &Step, dy: Slot, ty: &TensorType) -> bool {
         && padded_image(c, &step.input_types[0].shape).is_some_and(|n| n <= TABLE)
 }
 
-/// Whether a reduction of `dtype` may have results of type `sum`: the same type, or f32 for bf16.
+/// Whether a reduction of `dtype` may have results of type `sum`: the same type, or f32 for bf16 and f16.
 fn is_sum_type(sum: DType, dtype: DType) -> bool {
-    sum == dtype || (sum == DType::F32 && dtype == DType::BF16)
+    sum == dtype || (sum == DType::F32 && matches!(dtype, DType::BF16 | DType::F16))
 }
 
 /// Elements of one image of a kernel gradient's input after padding and dilation.

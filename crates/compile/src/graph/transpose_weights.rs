@@ -45,7 +45,10 @@ pub fn run(graph: &Graph) -> Graph {
 /// Whether this is the type of a weight with few columns, or of its gradient, in a GEMM with that many rows.
 fn is_slim(weight: &TensorType, rows: usize) -> bool {
     let s = &weight.shape;
-    matches!(weight.dtype, DType::F32 | DType::BF16) && s[0] >= FEATURES && s[1] <= FEW && rows >= ROWS
+    matches!(weight.dtype, DType::F32 | DType::BF16 | DType::F16)
+        && s[0] >= FEATURES
+        && s[1] <= FEW
+        && rows >= ROWS
 }
 
 /// The weight, if `node` is a GEMM `rows · weight` with a weight of few columns.

@@ -157,9 +157,9 @@ impl<'g> Fusion<'g> {
         v
     }
 
-    /// Fuses `dot(a, b) + broadcast(bias)`, with the bias along the last dimension, into one step. For bf16 this holds
-    /// for convolutions only, whose kernels round before and after the bias, and only where a reader converts the sum
-    /// to f32: the fused step stores the sum in bf16 for all of its readers.
+    /// Fuses `dot(a, b) + broadcast(bias)`, with the bias along the last dimension, into one step. For bf16 and f16
+    /// this holds for convolutions only, whose kernels round before and after the bias, and only where a reader converts
+    /// the sum to f32: the fused step stores the rounded sum for all of its readers.
     fn find_biases(&mut self) {
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
@@ -168,7 +168,8 @@ impl<'g> Fusion<'g> {
                 let user = &self.graph.nodes[u];
                 matches!(user.op, Op::Convert(_)) && user.outs[0].dtype == DType::F32
             };
-            let stored = dtype == DType::F32 || dtype == DType::BF16 && self.users[i].iter().any(widens);
+            let narrow = matches!(dtype, DType::BF16 | DType::F16);
+            let stored = dtype == DType::F32 || narrow && self.users[i].iter().any(widens);
             if node.op != Op::Binary(Binary::Add) || !stored {
                 continue;
             }

@@ -137,7 +137,7 @@ impl Unpool {
 }
 
 /// `x, argmax: u8[B, H', W', F], dy: T[B, H', W', F] → dkernel[, dbias: S[F]]`: gradients of a convolution's kernel and
-/// bias, from the gradient `dy` of its pooled result. `S` is `T`, or f32 where `T` is bf16.
+/// bias, from the gradient `dy` of its pooled result. `S` is `T`, or f32 where `T` is bf16 or f16.
 ///
 /// With `product`, the inputs `left: T[B, K]` and `right: T[K, H' W' F]` stand in the place of `dy`, which is their
 /// product. The kernel computes a few of its columns at a time, just before it reads them.

@@ -1,10 +1,10 @@
 //! Skinny GEMM `[M, K] · [K, N]` with M, K ≤ 64 and N ≥ 256, such as the weight gradient of a classifier whose weights
 //! are transposed.
 //!
-//! B is read in place (bf16 is widened in registers), since each element is used for few rows: packing would move more
-//! data than the product does. A is copied once, k-major and as f32. Each microkernel call computes a strip: some rows
-//! of two vectors, over all K or over a block of it. With f32 results, K blocks are added in order to C. Variants use
-//! bf16 pairs (AVX512_BF16) or AMX tile registers.
+//! B is read in place (bf16 and f16 are widened in registers), since each element is used for few rows: packing would
+//! move more data than the product does. A is copied once, k-major and as f32. Each microkernel call computes a strip:
+//! some rows of two vectors, over all K or over a block of it. With f32 results, K blocks are added in order to C.
+//! Variants use bf16 pairs (AVX512_BF16) or AMX tile registers.
 
 use crate::kernel::product::{Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
@@ -12,7 +12,7 @@ use crate::machine::team::inside;
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::few_rows::To;
 use crate::simd::amx::fused::{Fused, WIDTH, few_rows as tiles};
-use crate::simd::bf16::Halves;
+use crate::simd::halves::{BF16, F16, F32, Format, Halves};
 use crate::simd::level::Level;
 use crate::simd::math;
 use crate::simd::prefetch::fetch;
@@ -41,7 +41,7 @@ struct RowsArgs {
     /// A, k-major: element `(row, k)` at `k · a_k + row`. With bf16 pairs, words of two k.
     a: *const f32,
     a_k: usize,
-    /// B, f32 or bf16: row k begins at element `k · b_k`.
+    /// B, f32, bf16 or f16: row k begins at element `k · b_k`.
     b: *const u8,
     b_k: usize,
     c: *mut u8,
@@ -50,11 +50,11 @@ struct RowsArgs {
     add: bool,
 }
 
-/// Microkernel of `R` rows by two vectors. `HALF`: B is bf16; `NARROW`: C is bf16, too.
+/// Microkernel of `R` rows by two vectors. `FROM`, `TO`: formats of B and C.
 /// Plain loops, as closures would not inherit the level's target features.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>(c: &RowsArgs) {
+unsafe fn strip<V: Halves, const R: usize, const FROM: Format, const TO: Format>(c: &RowsArgs) {
     // SAFETY: the caller's operands cover `R` rows, `k` and two vectors of columns; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); 2]; R];
@@ -63,11 +63,11 @@ unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>
             let mut b = [acc[0][0]; 2];
             for j in 0..2 {
                 let at = at + j * V::LANES;
-                fetch(c.b.wrapping_add(at * if HALF { 2 } else { 4 } + AHEAD));
-                b[j] = if HALF {
-                    V::load_wide(c.b.cast::<u16>().add(at))
-                } else {
+                fetch(c.b.wrapping_add(at * if FROM == F32 { 4 } else { 2 } + AHEAD));
+                b[j] = if FROM == F32 {
                     V::load(c.b.cast::<f32>().add(at))
+                } else {
+                    V::load_wide::<FROM>(c.b.cast::<u16>().add(at))
                 };
             }
             for i in 0..R {
@@ -82,8 +82,8 @@ unsafe fn strip<V: Halves, const R: usize, const HALF: bool, const NARROW: bool>
         for i in 0..R {
             for j in 0..2 {
                 let at = i * c.c_row + j * V::LANES;
-                if NARROW {
-                    acc[i][j].narrow().store_narrow(c.c.cast::<u16>().add(at));
+                if TO != F32 {
+                    acc[i][j].narrow::<TO>().store_narrow::<TO>(c.c.cast::<u16>().add(at));
                 } else {
                     let to = c.c.cast::<f32>().add(at);
                     let sum = if c.add { V::load(to).add(acc[i][j]) } else { acc[i][j] };
@@ -146,10 +146,10 @@ type StripFn = unsafe fn(usize, &RowsArgs);
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($r:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const HALF: bool, const NARROW: bool>(rows: usize, c: &RowsArgs) {
+        unsafe fn $name<const FROM: Format, const TO: Format>(rows: usize, c: &RowsArgs) {
             match rows {
                 // SAFETY: the caller's promises are those of `strip`.
-                $($r => unsafe { strip::<$v, $r, HALF, NARROW>(c) },)*
+                $($r => unsafe { strip::<$v, $r, FROM, TO>(c) },)*
                 _ => {}
             }
         }
@@ -158,7 +158,7 @@ macro_rules! kernels {
 kernels!(portable, Portable32, [1 2 3 4]);
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86::{V8x32, V16x32};
-kernels!(avx2, V8x32, [1 2 3 4 5 6], "avx2,fma");
+kernels!(avx2, V8x32, [1 2 3 4 5 6], "avx2,fma,f16c");
 kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8 9 10 11 12 13], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
 /// Microkernels of bf16 pairs.
@@ -179,22 +179,26 @@ unsafe fn of_pairs<const NARROW: bool>(rows: usize, c: &RowsArgs) {
 
 /// The microkernel of a level for element types of B and C, its MR, and its columns.
 fn kernel(level: Level, [from, to]: [DType; 2]) -> Option<(StripFn, usize, usize)> {
-    let which = match (from, to) {
-        (DType::F32, DType::F32) => 0,
-        (DType::BF16, DType::F32) => 1,
-        (DType::BF16, DType::BF16) => 2,
-        _ => return None,
-    };
-    let pick = |kernels: [StripFn; 3]| kernels[which];
-    Some(match level {
+    macro_rules! of_types {
+        ($name:ident, $rows:literal, $columns:literal) => {{
+            let run: StripFn = match (from, to) {
+                (DType::F32, DType::F32) => $name::<F32, F32>,
+                (DType::BF16, DType::F32) => $name::<BF16, F32>,
+                (DType::BF16, DType::BF16) => $name::<BF16, BF16>,
+                (DType::F16, DType::F32) => $name::<F16, F32>,
+                (DType::F16, DType::F16) => $name::<F16, F16>,
+                _ => return None,
+            };
+            Some((run, $rows, $columns))
+        }};
+    }
+    match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => {
-            (pick([avx512::<false, false>, avx512::<true, false>, avx512::<true, true>]), 13, 32)
-        }
+        Level::Avx512 => of_types!(avx512, 13, 32),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => (pick([avx2::<false, false>, avx2::<true, false>, avx2::<true, true>]), 6, 16),
-        _ => (pick([portable::<false, false>, portable::<true, false>, portable::<true, true>]), 4, 8),
-    })
+        Level::Avx2 => of_types!(avx2, 6, 16),
+        _ => of_types!(portable, 4, 8),
+    }
 }
 
 /// GEMM `[M, K] · [K, N]` for small M and K, where the rows of B are contiguous.
@@ -241,7 +245,7 @@ impl FewRows {
             return Err("the right operand is not contiguous along N");
         };
         let (run, rows, columns) =
-            kernel(level, [from, to]).ok_or("its elements are neither f32 nor bf16 summed as f32")?;
+            kernel(level, [from, to]).ok_or("its elements are neither f32 nor bf16 or f16 summed as f32")?;
         Ok(FewRows {
             m,
             n,
@@ -357,6 +361,7 @@ impl FewRows {
                 unsafe {
                     *left.add(k * self.m + i) = match self.from {
                         DType::F32 => *a.cast::<f32>().add(at),
+                        DType::F16 => math::from_f16(*a.cast::<u16>().add(at)),
                         _ => math::from_bf16(*a.cast::<u16>().add(at)),
                     };
                 }
@@ -381,7 +386,7 @@ impl FewRows {
             // SAFETY: by the caller's promise.
             return unsafe { self.part_by_tiles(fused, left, b, rows, columns, c) };
         }
-        // Results of bf16 are rounded once: all of K in one call.
+        // Narrow results are rounded once: all of K in one call.
         let products = if self.to == DType::F32 { KC } else { self.k };
         for (from, k) in pieces(self.k, products) {
             let add = self.add || from > 0;
@@ -476,7 +481,7 @@ impl Kernel for FewRows {
         FewRows::scratch(self)
     }
 
-    /// Refused where results are rounded to bf16.
+    /// Refused where results are rounded.
     fn add_to_result(&mut self) -> bool {
         self.add = self.to == DType::F32;
         self.add
@@ -495,7 +500,15 @@ mod tests {
     use crate::kernel::copy::Dim;
     use crate::machine::memory::Memory;
     use crate::machine::team::Team;
-    use systole_ir::bf16;
+    use systole_ir::{bf16, f16};
+
+    fn bits(dtype: DType, x: f32) -> u16 {
+        if dtype == DType::F16 { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() }
+    }
+
+    fn value(dtype: DType, bits: u16) -> f32 {
+        if dtype == DType::F16 { f16::from_bits(bits).to_f32() } else { bf16::from_bits(bits).to_f32() }
+    }
 
     /// Compares a product of small integers, whose sums are exact, with a plain loop. `turned`: A is stored transposed.
     fn check(
@@ -516,7 +529,7 @@ mod tests {
         let mut thin = FewRows::accept(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
         assert!(!add || thin.add_to_result());
         let scratch = Memory::new(thin.scratch()).unwrap();
-        let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
+        let half = |x: &[f32]| x.iter().map(|&x| bits(from, x)).collect::<Vec<u16>>();
         let (half_a, half_b) = (half(&a), half(&b));
         let inputs: [*const u8; 2] = match from {
             DType::F32 => [a.as_ptr().cast(), b.as_ptr().cast()],
@@ -532,7 +545,7 @@ mod tests {
             want += if add { old[i] } else { 0.0 };
             let (got, want) = match to {
                 DType::F32 => (wide[i], want),
-                _ => (bf16::from_bits(narrow[i]).to_f32(), bf16::from_f32(want).to_f32()),
+                _ => (value(to, narrow[i]), value(to, bits(to, want))),
             };
             assert_eq!(got, want, "{level:?} {m}×{n}×{k} {from} {to} turned {turned} add {add}, element {i}");
         }
@@ -541,7 +554,8 @@ mod tests {
     #[test]
     fn rows_of_every_count_for_every_type() {
         for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
-            for types in [[DType::F32, DType::F32], [DType::BF16, DType::F32], [DType::BF16, DType::BF16]] {
+            use DType::{BF16, F16, F32};
+            for types in [[F32, F32], [BF16, F32], [BF16, BF16], [F16, F32], [F16, F16]] {
                 let adds = types[1] == DType::F32;
                 for m in 1..=14 {
                     check(level, (m, 300, 10), types, m % 2 == 0, adds && m % 3 == 0);

@@ -8,7 +8,7 @@
 
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::simd::bf16::Halves;
+use crate::simd::halves::{BF16, F16, F32, Format, Halves};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::widen;
 use crate::simd::math;
@@ -56,8 +56,8 @@ struct DotArgs {
 unsafe trait Load: Vector<T = f32> {
     /// Reduction elements of a vector.
     const PRODUCTS: usize;
-    /// Loads A from element `at` on. `NARROW`: A is bf16.
-    unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> Self;
+    /// Loads A, of format `F`, from element `at` on.
+    unsafe fn left<const F: Format>(a: *const u8, at: usize) -> Self;
     /// Loads B from element `at` on.
     unsafe fn right(b: *const u8, at: usize) -> Self;
 }
@@ -66,10 +66,13 @@ unsafe trait Load: Vector<T = f32> {
 unsafe impl<V: Halves> Load for V {
     const PRODUCTS: usize = V::LANES;
     #[inline(always)]
-    unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> V {
+    unsafe fn left<const F: Format>(a: *const u8, at: usize) -> V {
         // SAFETY: by the caller's promise the operand has a vector from `at` on.
         unsafe {
-            if NARROW { V::load_wide(a.cast::<u16>().add(at)) } else { V::load(a.cast::<f32>().add(at)) }
+            match F {
+                F32 => V::load(a.cast::<f32>().add(at)),
+                _ => V::load_wide::<F>(a.cast::<u16>().add(at)),
+            }
         }
     }
     #[inline(always)]
@@ -84,7 +87,7 @@ unsafe impl<V: Halves> Load for V {
 unsafe impl Load for HalfPairs16 {
     const PRODUCTS: usize = PAIRED;
     #[inline(always)]
-    unsafe fn left<const NARROW: bool>(a: *const u8, at: usize) -> HalfPairs16 {
+    unsafe fn left<const F: Format>(a: *const u8, at: usize) -> HalfPairs16 {
         // SAFETY: by the caller's promise the operand has a vector from `at` on.
         unsafe { HalfPairs16::load(a.cast::<u16>().add(at).cast()) }
     }
@@ -95,11 +98,11 @@ unsafe impl Load for HalfPairs16 {
     }
 }
 
-/// Microkernel of `R` rows by `N` columns. `NARROW`: A is bf16.
+/// Microkernel of `R` rows by `N` columns. `F`: format of A.
 /// Plain loops, as closures would not inherit the level's target features.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &DotArgs) {
+unsafe fn dots<V: Load, const R: usize, const N: usize, const F: Format>(c: &DotArgs) {
     // SAFETY: the caller's operands cover the rows, columns and the K block; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; R];
@@ -118,8 +121,8 @@ unsafe fn dots<V: Load, const R: usize, const N: usize, const NARROW: bool>(c: &
             for i in 0..R {
                 let at = i * c.a_row + k * V::PRODUCTS;
                 // A K block of a row is too short a run for the hardware prefetcher.
-                fetch(c.next.wrapping_add(at * if NARROW { 2 } else { 4 }));
-                let a = V::left::<NARROW>(c.a, at);
+                fetch(c.next.wrapping_add(at * if F == F32 { 4 } else { 2 }));
+                let a = V::left::<F>(c.a, at);
                 for j in 0..N {
                     acc[i][j] = a.mul_add(b[j], acc[i][j]);
                 }
@@ -139,10 +142,10 @@ type DotsFn = unsafe fn(usize, usize, &DotArgs);
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($r:literal: $($n:literal)*;)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const NARROW: bool>(rows: usize, columns: usize, c: &DotArgs) {
+        unsafe fn $name<const F: Format>(rows: usize, columns: usize, c: &DotArgs) {
             match (rows, columns) {
                 // SAFETY: the caller's promises are those of `dots`.
-                $($(($r, $n) => unsafe { dots::<$v, $r, $n, NARROW>(c) },)*)*
+                $($(($r, $n) => unsafe { dots::<$v, $r, $n, F>(c) },)*)*
                 _ => {}
             }
         }
@@ -151,7 +154,7 @@ macro_rules! kernels {
 kernels!(portable, Portable32, [1: 1 2 3 4; 2: 1 2 3 4;]);
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
-kernels!(avx2, V8x32, [1: 1 2 3 4 5; 2: 1 2 3 4 5;], "avx2,fma");
+kernels!(avx2, V8x32, [1: 1 2 3 4 5; 2: 1 2 3 4 5;], "avx2,fma,f16c");
 kernels!(
     avx512,
     V16x32,
@@ -202,7 +205,7 @@ pub struct RowSums {
     ends: *mut f32,
 }
 
-/// GEMM `[M, K] · [N, K]ᵀ` of f32 or bf16 for small N.
+/// GEMM `[M, K] · [N, K]ᵀ` of f32, bf16 or f16 for small N.
 pub struct InnerProducts {
     m: usize,
     n: usize,
@@ -212,7 +215,7 @@ pub struct InnerProducts {
     from: DType,
     to: DType,
     epilogue: Epilogue,
-    /// The level's microkernels, for A of f32 and of bf16, and the most rows and columns that they take.
+    /// The level's microkernels, for A of f32 and of its own type, and the most rows and columns that they take.
     run: [DotsFn; 2],
     most: [usize; 2],
     lanes: usize,
@@ -243,9 +246,9 @@ impl InnerProducts {
         level: Level,
     ) -> Result<InnerProducts, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
-        let known = |t: DType| matches!(t, DType::F32 | DType::BF16);
+        let known = |t: DType| matches!(t, DType::F32 | DType::BF16 | DType::F16);
         if !known(from) || !known(to) {
-            return Err("its elements are neither f32 nor bf16");
+            return Err("its elements are not f32, bf16 or f16");
         }
         if count(&ra.batch) != 1 {
             return Err("it is a batch of GEMMs");
@@ -262,12 +265,13 @@ impl InnerProducts {
         let (Some(a_row), Some(b_row)) = (joint_stride(&ra.free), joint_stride(&rb.free)) else {
             return Err("the rows of an operand have no single stride");
         };
+        let half = from == DType::F16;
         let (run, most, lanes): ([DotsFn; 2], [usize; 2], usize) = match level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => ([avx512::<false>, avx512::<true>], [4, 6], 16),
+            Level::Avx512 => ([avx512::<F32>, if half { avx512::<F16> } else { avx512::<BF16> }], [4, 6], 16),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => ([avx2::<false>, avx2::<true>], [2, 5], 8),
-            _ => ([portable::<false>, portable::<true>], [2, 4], 4),
+            Level::Avx2 => ([avx2::<F32>, if half { avx2::<F16> } else { avx2::<BF16> }], [2, 5], 8),
+            _ => ([portable::<F32>, if half { portable::<F16> } else { portable::<BF16> }], [2, 4], 4),
         };
         Ok(InnerProducts {
             m,
@@ -293,7 +297,7 @@ impl InnerProducts {
         let whole = self.k.is_multiple_of(PAIRED) && at_a_time.is_multiple_of(PAIRED);
         #[cfg(target_arch = "x86_64")]
         if level == Level::Avx512Bf16 && self.from == DType::BF16 && whole {
-            self.run[1] = of_pairs::<true>;
+            self.run[1] = of_pairs::<BF16>;
             self.step = PAIRED;
             self.widen = None;
         }
@@ -430,7 +434,7 @@ impl InnerProducts {
 
     /// Microkernel calls for `rows` rows and all columns. `left`: element type of `c.a`.
     unsafe fn tiles(&self, rows: usize, left: DType, near: bool, c: &DotArgs) {
-        let run = self.run[usize::from(left == DType::BF16)];
+        let run = self.run[usize::from(left != DType::F32)];
         let paired = self.step == PAIRED && left == DType::BF16;
         let row = |i: usize| c.a.wrapping_add(i * c.a_row * left.size());
         let behind = c.a.wrapping_add(c.steps * self.step * left.size());
@@ -464,6 +468,7 @@ impl InnerProducts {
                 let sum = total + bias.map_or(0.0, |b| *b.elem::<f32>(j));
                 match self.to {
                     DType::BF16 => *c.elem::<u16>(at) = math::to_bf16(sum),
+                    DType::F16 => *c.elem::<u16>(at) = math::to_f16(sum),
                     _ if self.epilogue.accumulate => *c.elem::<f32>(at) += sum,
                     _ => *c.elem::<f32>(at) = sum,
                 }
@@ -473,7 +478,7 @@ impl InnerProducts {
 }
 
 impl Kernel for InnerProducts {
-    /// Refused where results are rounded to bf16.
+    /// Refused where results are rounded.
     fn add_to_result(&mut self) -> bool {
         self.epilogue.accumulate = self.to == DType::F32;
         self.epilogue.accumulate
@@ -491,7 +496,15 @@ mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
     use crate::machine::team::Team;
-    use systole_ir::bf16;
+    use systole_ir::{bf16, f16};
+
+    fn bits(dtype: DType, x: f32) -> u16 {
+        if dtype == DType::F16 { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() }
+    }
+
+    fn value(dtype: DType, bits: u16) -> f32 {
+        if dtype == DType::F16 { f16::from_bits(bits).to_f32() } else { bf16::from_bits(bits).to_f32() }
+    }
 
     /// Compares a product of small integers, whose sums are exact, with a plain loop. Rows of the operands are `gap`
     /// elements longer than K.
@@ -512,7 +525,7 @@ mod tests {
         let dots = InnerProducts::new(&roles(m), &roles(n), types, epilogue, level.vectors())
             .unwrap()
             .with_pairs(level, 0);
-        let half = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect::<Vec<u16>>();
+        let half = |x: &[f32]| x.iter().map(|&x| bits(types[0], x)).collect::<Vec<u16>>();
         let (half_a, half_b) = (half(&a), half(&b));
         let inputs: [*const u8; 3] = match types[0] {
             DType::F32 => [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()],
@@ -530,7 +543,7 @@ mod tests {
             want += if epilogue.accumulate { old[i] } else { 0.0 };
             let (got, want) = match types[1] {
                 DType::F32 => (wide[i], want),
-                _ => (bf16::from_bits(narrow[i]).to_f32(), bf16::from_f32(want).to_f32()),
+                _ => (value(types[1], narrow[i]), value(types[1], bits(types[1], want))),
             };
             assert_eq!(got, want, "{level:?} {m}×{n}×{k} {types:?} {epilogue:?}, element {i}");
         }
@@ -538,7 +551,7 @@ mod tests {
 
     #[test]
     fn rows_and_columns_of_every_count_with_every_epilogue() {
-        use DType::{BF16, F32};
+        use DType::{BF16, F16, F32};
         for level in Level::ALL.into_iter().filter(|l| l.is_available()) {
             for (bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
                 let epilogue = Epilogue { bias, accumulate };
@@ -546,12 +559,15 @@ mod tests {
                     check(level, (7, n, 135), [F32, F32], 0, epilogue);
                 }
                 check(level, (60, 10, 1200), [F32, F32], 3, epilogue);
-                check(level, (25, 3, 515), [BF16, F32], 1, epilogue);
-                check(level, (9, 11, 480), [BF16, F32], 6, epilogue);
+                for half in [BF16, F16] {
+                    check(level, (25, 3, 515), [half, F32], 1, epilogue);
+                    check(level, (9, 11, 480), [half, F32], 6, epilogue);
+                }
             }
             // K of whole vectors of pairs, and others.
             for size in [(25, 10, 1030), (1, 1, 128), (49, 16, 513), (25, 10, 1056), (18, 16, 448)] {
                 check(level, size, [BF16, BF16], 2, Epilogue::default());
+                check(level, size, [F16, F16], 2, Epilogue::default());
             }
         }
     }

@@ -1,13 +1,14 @@
-//! Convolutions of bf16 and f16 by an f32 kernel: operands are widened, the kernel runs, results are rounded.
+//! Convolutions and products of narrow floats by an f32 kernel: operands are widened, the kernel runs, results are
+//! rounded.
 
 use crate::kernel::convert::convert;
 use crate::kernel::{Cx, Io, Kernel};
-use crate::select::{Candidate, EVERY, Problem, answer};
+use crate::select::{Answer, Candidate, EVERY, Problem, answer};
 use crate::simd::level::TileFn;
 use crate::simd::loops::{narrow, widen};
-use crate::simd::narrow_bias::NarrowBias;
+use crate::simd::narrow_bias::sum_rounding;
 use systole_compile::{Kernel as Plan, Step};
-use systole_ir::op::Convolution;
+use systole_ir::op::{Convolution, DotGeneral};
 use systole_ir::{DType, Op, Result, TensorType};
 
 /// An f32 kernel between conversions.
@@ -16,7 +17,7 @@ pub struct ViaF32 {
     inputs: Vec<Array>,
     outputs: Vec<Array>,
     scratch: usize,
-    /// Adds a bf16 bias, the last operand, to the rounded result and rounds again; and the elements of a row.
+    /// Adds a narrow bias, the last operand, to the rounded result and rounds again; and the elements of a row.
     bias: Option<(TileFn, usize)>,
 }
 
@@ -33,15 +34,18 @@ fn is_narrow(t: &TensorType) -> bool {
 }
 
 impl ViaF32 {
-    /// `None` where nothing is narrow or the op is no convolution.
+    /// `None` where nothing is narrow or the op is neither a convolution nor a product.
     pub fn new(op: &Op, bias: bool, problem: &Problem<'_>) -> Result<Option<ViaF32>> {
         let Problem { step, target, .. } = *problem;
         if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
             return Ok(None);
         }
-        let Op::Convolution(c) = op else { return Ok(None) };
         let level = target.level.vectors();
-        let wide_op = Op::from(Convolution { element_type: DType::F32, ..c.clone() });
+        let wide_op = match op {
+            Op::Convolution(c) => Op::from(Convolution { element_type: DType::F32, ..c.clone() }),
+            Op::DotGeneral(d) => Op::from(DotGeneral { element_type: DType::F32, ..d.clone() }),
+            _ => return Ok(None),
+        };
         let mut at = 0;
         let mut side = |t: &TensorType, convert: Option<TileFn>| {
             let side = Array { elements: t.elements(), at, convert };
@@ -52,9 +56,10 @@ impl ViaF32 {
         let outputs = step.output_types.iter().map(|t| side(t, narrow(t.dtype, level))).collect();
         let wide = |t: &TensorType| if is_narrow(t) { t.with_dtype(DType::F32) } else { t.clone() };
         let y = &step.output_types[0];
-        let after = bias && y.dtype == DType::BF16;
+        let after = bias && is_narrow(y);
         let operands = step.input_types.len() - usize::from(after);
         let row = y.shape.dims().last().copied().unwrap_or(1);
+        let round = sum_rounding(y.dtype, true, level).filter(|_| after);
         let step = Step {
             kernel: Plan::Op { op: wide_op, bias: bias && !after },
             inputs: step.inputs[..operands].to_vec(),
@@ -63,7 +68,7 @@ impl ViaF32 {
             ..step.clone()
         };
         let inner = problem.bind(&step)?;
-        let bias = after.then(|| (level.tile::<NarrowBias<true>>(), row));
+        let bias = round.map(|round| (round, row));
         Ok(Some(ViaF32 { scratch: at + inner.scratch(), inner, inputs, outputs, bias }))
     }
 }
@@ -71,6 +76,11 @@ impl ViaF32 {
 impl Kernel for ViaF32 {
     fn scratch(&self) -> usize {
         self.scratch
+    }
+
+    /// Refused where results are rounded.
+    fn add_to_result(&mut self) -> bool {
+        self.outputs.iter().all(|side| side.convert.is_none()) && self.inner.add_to_result()
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
@@ -121,3 +131,13 @@ pub const CANDIDATE: Candidate = Candidate {
         _ => Err("it is no single op".into()),
     },
 };
+
+/// A product by the kernel that f32 has for it.
+pub fn product(p: &Problem<'_>) -> Answer {
+    match &p.step.kernel {
+        Plan::Op { op: op @ Op::DotGeneral(_), bias } => {
+            answer(ViaF32::new(op, *bias, p)?, "its elements are not narrow")
+        }
+        _ => Err("it is no product".into()),
+    }
+}

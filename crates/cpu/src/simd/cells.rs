@@ -19,6 +19,8 @@ pub(crate) trait Cell: Copy + Send + Sync + 'static {
     fn load(self) -> Self::Lane;
     /// Rounds a lane to the nearest stored value.
     fn store(lane: Self::Lane) -> Self;
+    /// Itself added to zero: −0 becomes 0.
+    fn unsigned_zero(self) -> Self;
 }
 
 macro_rules! plain {
@@ -29,6 +31,7 @@ macro_rules! plain {
             const COMMON: bool = $common;
             #[inline(always)] fn load(self) -> $t { self }
             #[inline(always)] fn store(lane: $t) -> $t { lane }
+            #[inline(always)] fn unsigned_zero(self) -> $t { 0 as $t + self }
         }
     )* };
 }
@@ -48,17 +51,22 @@ pub(crate) struct Bf16(u16);
 pub(crate) struct F16(u16);
 
 macro_rules! narrow {
-    ($($t:ident, $from:path, $to:path;)*) => { $(
+    ($($t:ident, $from:path, $to:path, |$x:ident| $unsigned:expr;)*) => { $(
         impl Cell for $t {
             type Lane = f32;
             type Mark = u32;
             const COMMON: bool = true;
             #[inline(always)] fn load(self) -> f32 { $from(self.0) }
             #[inline(always)] fn store(lane: f32) -> $t { $t($to(lane)) }
+            #[inline(always)] fn unsigned_zero(self) -> $t { let $x = self; $unsigned }
         }
     )* };
 }
-narrow!(Bf16, math::from_bf16, math::to_bf16; F16, math::from_f16, math::to_f16;);
+narrow!(
+    Bf16, math::from_bf16, math::to_bf16, |x| Bf16::store(0.0 + x.load());
+    // By the bits: conversions take ten times as long.
+    F16, math::from_f16, math::to_f16, |x| F16(if x.0 == 0x8000 { 0 } else { x.0 });
+);
 
 /// A reduction function on lanes whose results are representable in `C`.
 pub(crate) trait Fold<C: Cell>: Send + Sync + 'static {

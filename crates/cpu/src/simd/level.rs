@@ -9,7 +9,7 @@
 pub enum Level {
     /// The baseline of the target architecture.
     Portable,
-    /// x86-64-v3: AVX2 and FMA.
+    /// x86-64-v3: AVX2, FMA and F16C.
     Avx2,
     /// x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
     Avx512,
@@ -67,6 +67,8 @@ impl Target {
 
 /// What generic kernels may ask about the instruction set they are instantiated for.
 pub trait Isa: Copy + Send + Sync + 'static {
+    /// The level, which every machine that runs the instance has.
+    const LEVEL: Level;
     /// Whether it has fused multiply-add. Without it `f32::mul_add` is a slow library call.
     const FMA: bool;
 }
@@ -82,12 +84,15 @@ pub struct Avx2;
 pub struct Avx512;
 
 impl Isa for Portable {
+    const LEVEL: Level = Level::Portable;
     const FMA: bool = false;
 }
 impl Isa for Avx2 {
+    const LEVEL: Level = Level::Avx2;
     const FMA: bool = true;
 }
 impl Isa for Avx512 {
+    const LEVEL: Level = Level::Avx512;
     const FMA: bool = true;
 }
 

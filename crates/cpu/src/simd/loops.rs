@@ -5,6 +5,7 @@
 //! the narrow type after every op. Results are therefore those of an engine that stores every intermediate value. An op
 //! without a loop is evaluated element by element.
 
+use crate::simd::halves::{NarrowF16, WidenF16};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::math;
 use std::marker::PhantomData;
@@ -125,9 +126,7 @@ fn1!(
     Sqrt64: f64 => f64, |x, I| x.sqrt();
     Not8: u8 => u8, |x, I| x ^ 1;
     FromBf16: u16 => f32, |x, I| math::from_bf16(x);
-    FromF16: u16 => f32, |x, I| math::from_f16(x);
     IntoBf16: f32 => u16, |x, I| math::to_bf16(x);
-    IntoF16: f32 => u16, |x, I| math::to_f16(x);
     NonZero32: f32 => u8, |x, I| (x != 0.0) as u8;
     NonZero64: f64 => u8, |x, I| (x != 0.0) as u8;
 );
@@ -617,7 +616,7 @@ fn convert(from: DType, to: DType, level: Level) -> Option<TileFn> {
 pub fn widen(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::BF16 => Some(loop1::<u16, f32, FromBf16>(level)),
-        DType::F16 => Some(loop1::<u16, f32, FromF16>(level)),
+        DType::F16 => Some(level.tile::<WidenF16>()),
         _ => None,
     }
 }
@@ -687,7 +686,7 @@ impl Pairs {
 pub fn narrow(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::BF16 => Some(loop1::<f32, u16, IntoBf16>(level)),
-        DType::F16 => Some(loop1::<f32, u16, IntoF16>(level)),
+        DType::F16 => Some(level.tile::<NarrowF16>()),
         _ => None,
     }
 }

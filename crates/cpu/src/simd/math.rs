@@ -420,7 +420,8 @@ pub fn from_bf16(x: u16) -> f32 {
     f32::from_bits((x as u32) << 16)
 }
 
-/// f32 to f16 bits, round to nearest even, including subnormals; without branches.
+/// f32 to f16 bits, round to nearest even, including subnormals; without branches. The bits are those of the instruction
+/// (VCVTPS2PH): a NaN becomes quiet and keeps its upper bits.
 #[inline(always)]
 pub fn to_f16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -433,17 +434,18 @@ pub fn to_f16(x: f32) -> u16 {
     let denormal = (f32::from_bits(abs) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let y = if abs < 113 << 23 { denormal } else { normal };
     let y = if abs >= 143 << 23 { 0x7c00 } else { y };
-    let y = if abs > 0x7f80_0000 { 0x7e00 } else { y };
-    (y.min(0x7e00) | sign) as u16
+    let y = if abs > 0x7f80_0000 { 0x7e00 | (abs >> 13 & 0x3ff) } else { y };
+    (y.min(0x7fff) | sign) as u16
 }
 
-/// f16 bits to f32, exact.
+/// f16 bits to f32, exact; a NaN becomes quiet, as by the instruction (VCVTPH2PS).
 #[inline(always)]
 pub fn from_f16(x: u16) -> f32 {
     let sign = (x as u32 & 0x8000) << 16;
     let abs = (x as u32 & 0x7fff) << 13;
     let normal = f32::from_bits(abs + (112 << 23));
-    let special = f32::from_bits(abs | 0x7f80_0000);
+    let quiet = if abs > 0x1f << 23 { 0x40_0000 } else { 0 };
+    let special = f32::from_bits(abs | 0x7f80_0000 | quiet);
     // Subnormals: read as if with exponent −14, then subtract the implicit one.
     let denormal = f32::from_bits(abs + (113 << 23)) - f32::from_bits(113 << 23);
     let y = if abs < 1 << 23 { denormal } else { normal };

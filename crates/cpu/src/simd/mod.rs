@@ -2,10 +2,10 @@
 //! and reduction loops, GEMM microkernels and packing. It knows nothing of threads or memory allocation.
 
 pub mod amx;
-pub mod bf16;
 pub mod cells;
 pub mod folds;
 pub mod gemm;
+pub mod halves;
 pub mod jit;
 pub mod level;
 pub mod loops;

@@ -3,11 +3,13 @@
 //! Values equal those of `reduce_window` with `maximum`, argmax that of `select_and_scatter` with `ge`: also for NaN,
 //! ties, and zeros of both signs.
 
-use crate::simd::cells::{Bf16, Cell};
+use crate::simd::cells::{Bf16, Cell, F16};
+use crate::simd::halves::{NarrowF16, WidenF16};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::math;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
 use systole_ir::DType;
 
@@ -45,15 +47,71 @@ impl<A: Cell<Lane = f32>, Z: Cell<Lane = f32>> Tile for PoolRow<A, Z> {
                     let y = lanes_mut::<Z>(dst.cast::<Z>().add(to).cast(), part);
                     let argmax =
                         if r.argmax.is_null() { None } else { Some(lanes_mut(r.argmax.add(to), part)) };
-                    match (r.window, r.relu) {
-                        ([2, 2], Relu::Before) => four::<A, Z, true>(x, r, y, argmax),
-                        ([2, 2], _) => four::<A, Z, false>(x, r, y, argmax),
-                        (_, Relu::Before) => window::<A, Z, true>(x, r, y, argmax),
-                        _ => window::<A, Z, false>(x, r, y, argmax),
-                    }
+                    pool(x, r, y, argmax);
                     at += part;
                 }
             }
+        }
+    }
+}
+
+/// Elements of the largest window of f16 that is widened at once.
+const WIDENED: usize = 64;
+
+/// As [`PoolRow`] to f16, of f32 (`WIDE`) or of f16: elements are widened, and maxima rounded, by instructions.
+struct PoolF16<const WIDE: bool>;
+impl<const WIDE: bool> Tile for PoolF16<WIDE> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+        // SAFETY: as for `PoolRow`; a window of at most `WIDENED` elements is written before it is pooled.
+        unsafe {
+            let r = &*b.cast::<Row>();
+            let [height, width] = r.window;
+            if !WIDE && height * width > WIDENED {
+                return PoolRow::<F16, F16>::run::<I>(dst, a, b, c, n);
+            }
+            let near = Row { line: width * LANES, channels: LANES, ..*r };
+            let mut wide = [const { MaybeUninit::<[f32; LANES]>::uninit() }; WIDENED];
+            let mut top = [0f32; LANES];
+            for i in 0..n {
+                for at in (0..r.channels).step_by(LANES) {
+                    let (part, from) = (LANES.min(r.channels - at), i * r.step + at);
+                    let to = i * r.channels + at;
+                    let argmax =
+                        if r.argmax.is_null() { None } else { Some(lanes_mut(r.argmax.add(to), part)) };
+                    if WIDE {
+                        pool(a.cast::<f32>().add(from), r, &mut top[..part], argmax);
+                    } else {
+                        for (number, wide) in wide[..height * width].iter_mut().enumerate() {
+                            let at = number / width * r.line + number % width * r.channels;
+                            let x = a.cast::<u16>().add(from + at).cast();
+                            WidenF16::run::<I>(wide.as_mut_ptr().cast(), x, x, x, part);
+                        }
+                        pool(wide.as_ptr().cast::<f32>(), &near, &mut top[..part], argmax);
+                    }
+                    let top = top.as_ptr().cast();
+                    NarrowF16::run::<I>(dst.cast::<u16>().add(to).cast(), top, top, top, part);
+                }
+            }
+        }
+    }
+}
+
+/// Pools some channels of a window.
+#[inline(always)]
+unsafe fn pool<A: Cell<Lane = f32>, Z: Cell<Lane = f32>>(
+    x: *const A,
+    r: &Row,
+    y: &mut [Z],
+    argmax: Option<&mut [u8]>,
+) {
+    // SAFETY: the window's elements lie inside the operand.
+    unsafe {
+        match (r.window, r.relu) {
+            ([2, 2], Relu::Before) => four::<A, Z, true>(x, r, y, argmax),
+            ([2, 2], _) => four::<A, Z, false>(x, r, y, argmax),
+            (_, Relu::Before) => window::<A, Z, true>(x, r, y, argmax),
+            _ => window::<A, Z, false>(x, r, y, argmax),
         }
     }
 }
@@ -138,6 +196,8 @@ pub fn pool_row(operand: DType, result: DType, level: Level) -> Option<TileFn> {
         (DType::F32, DType::F32) => Some(level.tile::<PoolRow<f32, f32>>()),
         (DType::F32, DType::BF16) => Some(level.tile::<PoolRow<f32, Bf16>>()),
         (DType::BF16, DType::BF16) => Some(level.tile::<PoolRow<Bf16, Bf16>>()),
+        (DType::F32, DType::F16) => Some(level.tile::<PoolF16<true>>()),
+        (DType::F16, DType::F16) => Some(level.tile::<PoolF16<false>>()),
         _ => None,
     }
 }

@@ -30,7 +30,15 @@ pub fn all() -> Vec<[Arc<Graph>; 2]> {
     let wide = of(F32);
     let alone = wide.iter().cloned().chain(nets).map(|g| [g.clone(), g]);
     let narrow = of(BF16).into_iter().zip(wide.iter().cloned()).map(|(narrow, wide)| [narrow, wide]);
-    alone.chain(narrow).chain([[attention(F16, None), attention(F32, None)]]).collect()
+    let half = some_of(F16).into_iter().zip(some_of(F32)).map(|(half, wide)| [half, wide]);
+    alone.chain(narrow).chain(half).collect()
+}
+
+/// Those with most kernels, of one element type.
+fn some_of(dtype: DType) -> Vec<Arc<Graph>> {
+    let mut all = [products(dtype), convolutions(dtype), pooled(dtype)].concat();
+    all.push(attention(dtype, None));
+    all
 }
 
 /// Those of one element type.

@@ -260,10 +260,9 @@ impl Forward {
         let bias = to.bias.elem::<f32>(from);
         // SAFETY: rows of this task's part of the result, and of its accumulators.
         unsafe {
-            for p in 0..phase.pixels(strip.images, strip.row, strip.rows) {
-                let y = to.y.at((at + phase.out[p]) * self.stored.element);
-                self.stored.put(sums.add(p * columns), bias, y, columns, self.statistics.is_some());
-            }
+            let pixels = phase.pixels(strip.images, strip.row, strip.rows);
+            let y = (to.y.at(at * self.stored.element), &phase.out[..pixels]);
+            self.stored.put((sums, &rows[..pixels]), bias, y, columns, self.statistics.is_some());
             self.gather_statistics(strip, (sums, rows), (from, columns), to);
         }
     }

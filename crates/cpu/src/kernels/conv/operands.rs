@@ -4,8 +4,11 @@ use crate::kernel::{Io, Ptr};
 use crate::kernels::conv::staging::put;
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{narrow, widen};
-use crate::simd::narrow_bias::NarrowBias;
+use crate::simd::narrow_bias::sum_rounding;
 use systole_ir::{DType, TensorType};
+
+/// Accumulators that are rounded and stored by one call: they stay in L1.
+const TOGETHER: usize = 1024;
 
 /// Refusal by kernels of layers.
 pub const NO_LAYER: &str = "it has groups, or its arrays are not channels-last";
@@ -24,7 +27,7 @@ pub struct Stored {
     pub element: usize,
     /// Rounds f32 to the result type. `None`: results are f32.
     pub narrow: Option<TileFn>,
-    /// For bf16 results with a bias: rounds, adds the bias and rounds again, as two ops would. See [`NarrowBias`].
+    /// For narrow results with a bias: rounds, adds the bias and rounds again, as two ops would.
     round: Option<TileFn>,
     /// Widens results to f32. `None`: results are f32.
     pub widen: Option<TileFn>,
@@ -36,7 +39,7 @@ impl Stored {
         Stored {
             element: y.dtype.size(),
             narrow: narrow(y.dtype, level),
-            round: (bias && y.dtype == DType::BF16).then(|| level.tile::<NarrowBias<true>>()),
+            round: sum_rounding(y.dtype, true, level).filter(|_| bias),
             widen: widen(y.dtype, level),
         }
     }
@@ -46,17 +49,50 @@ impl Stored {
         self.round.is_none()
     }
 
-    /// Rounds `n` accumulators and stores them at `y`. With `reread` the accumulators are then replaced by the
-    /// rounded values, so that statistics are those of what was stored.
+    /// Rounds rows of `width` accumulators at the offsets `from` and stores them at the offsets `to` of `y`. With
+    /// `reread` the accumulators are then replaced by the rounded values, so that statistics are those of what was
+    /// stored.
     ///
     /// # Safety
-    /// Results are narrower than f32. `sums` and `y` have `n` elements, and so has `bias` if there is a bias.
-    pub unsafe fn put(&self, sums: *mut f32, bias: *const f32, y: *mut u8, n: usize, reread: bool) {
-        let row = sums.cast::<u8>();
+    /// Results are narrower than f32. There is a row at each offset, offsets ascend and rows do not overlap, and `bias`
+    /// has `width` elements if there is a bias.
+    pub unsafe fn put(
+        &self,
+        (sums, from): (*mut f32, &[usize]),
+        bias: *const f32,
+        (y, to): (*mut u8, &[usize]),
+        width: usize,
+        reread: bool,
+    ) {
+        // Rows that lie together on both sides take one call of each loop.
+        let most = (TOGETHER / width.max(1)).max(1);
+        let mut p = 0;
+        while p < from.len() {
+            let last = (p + most).min(from.len()) - 1;
+            let dense = |at: &[usize]| at[last] - at[p] == (last - p) * width;
+            let rows = if dense(from) && dense(to) { last + 1 - p } else { 1 };
+            // SAFETY: by the caller's promise, for rows that follow each other without a gap.
+            unsafe {
+                let y = y.add(to[p] * self.element);
+                self.put_rows(sums.add(from[p]), bias, y, [rows, width], reread);
+            }
+            p += rows;
+        }
+    }
+
+    unsafe fn put_rows(
+        &self,
+        sums: *mut f32,
+        bias: *const f32,
+        y: *mut u8,
+        [rows, width]: [usize; 2],
+        reread: bool,
+    ) {
+        let (row, n) = (sums.cast::<u8>(), rows * width);
         // SAFETY: by the caller's promise all arrays have `n` elements, of the types that the loops were made for.
         unsafe {
             if let Some(round) = self.round {
-                round(row, row, bias.cast(), (&raw const n).cast(), 1);
+                round(row, row, bias.cast(), (&raw const width).cast(), rows);
             }
             if let Some(narrow) = self.narrow {
                 narrow(y, row, row, row, n);

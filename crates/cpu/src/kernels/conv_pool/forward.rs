@@ -16,6 +16,7 @@ use crate::kernels::conv_pool::winograd::Winograd;
 use crate::machine::team::inside;
 use crate::select::Refusal;
 use crate::simd::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
+use crate::simd::halves::{BF16, F16};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::widen;
 use crate::simd::narrow_bias::sum_rounding;
@@ -131,11 +132,12 @@ fn storage(p: &PooledConvolution<'_>, ask: Ask) -> (Stored, bool) {
     let line_taps = k.shape[1] * k.shape[2];
     let in_registers = p.pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
     let can_pair = in_registers && ask != Ask::Rows && line_taps > 1 && p.c.rhs_dilation[1] == 1;
+    let format = if x.dtype == DType::F16 { F16 } else { BF16 };
     let stored = match (x.dtype, p.target.level) {
         (DType::F32, _) => Stored::Wide,
         (DType::BF16, Level::Avx512Bf16) if excess && can_pair => Stored::Pairs,
-        _ if excess => Stored::Once,
-        _ => Stored::Rounded,
+        _ if excess => Stored::Once(format),
+        _ => Stored::Rounded(format),
     };
     (stored, in_registers)
 }

@@ -20,7 +20,7 @@ use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv_pool::im2col::{Gradients, Im2col, LANES};
 use crate::select::{Problem, Refusal};
-use crate::simd::bf16::Halves;
+use crate::simd::halves::{BF16, F16, F32, Format, Halves};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
 use crate::simd::vector::Portable32;
@@ -149,7 +149,7 @@ struct Sums {
     count: usize,
     /// Offset of each tap from the window, in words.
     taps: *const usize,
-    /// Gradients of the first window, f32 or bf16, `row` elements from those of the next.
+    /// Gradients of the first window, f32, bf16 or f16, `row` elements from those of the next.
     dy: *const u8,
     argmax: *const u8,
     row: usize,
@@ -162,11 +162,11 @@ struct Sums {
     bias: *mut f32,
 }
 
-/// The microkernel: `K` taps of `N` vectors of filters, with tables whose entries have `P` elements. `NARROW`:
-/// gradients are bf16.
+/// The microkernel: `K` taps of `N` vectors of filters, with tables whose entries have `P` elements. `F`:
+/// format of the gradients.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, const N: usize>(s: &Sums) {
+unsafe fn sums<V: Lookup, const P: usize, const F: Format, const K: usize, const N: usize>(s: &Sums) {
     // SAFETY: the caller's table and arrays have the windows, `K` taps and `N` vectors; the level is available.
     unsafe {
         let zero = V::splat(0.0);
@@ -182,10 +182,9 @@ unsafe fn sums<V: Lookup, const P: usize, const NARROW: bool, const K: usize, co
             for j in 0..N {
                 let at = at + j * V::LANES;
                 argmax[j] = V::load_argmax(s.argmax.add(at));
-                let dy = if NARROW {
-                    V::load_wide(s.dy.cast::<u16>().add(at))
-                } else {
-                    V::load(s.dy.cast::<f32>().add(at))
+                let dy = match F {
+                    F32 => V::load(s.dy.cast::<f32>().add(at)),
+                    _ => V::load_wide::<F>(s.dy.cast::<u16>().add(at)),
                 };
                 g[j] = dy.alive(argmax[j]);
                 bias[j] = bias[j].add(g[j]);
@@ -307,10 +306,10 @@ type SumKernel = unsafe fn(usize, &Sums);
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, [$($k:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const P: usize, const NARROW: bool>(taps: usize, s: &Sums) {
+        unsafe fn $name<const P: usize, const F: Format>(taps: usize, s: &Sums) {
             match taps {
                 // SAFETY: the caller's promises are those of `sums`.
-                $($k => unsafe { sums::<$v, P, NARROW, $k, $n>(s) },)*
+                $($k => unsafe { sums::<$v, P, F, $k, $n>(s) },)*
                 _ => {}
             }
         }
@@ -319,7 +318,7 @@ macro_rules! kernels {
 kernels!(portable, Portable32, 1, [1 2 3 4 5]);
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86::{V8x32, V16x32};
-kernels!(avx2, V8x32, 1, [1 2 3 4 5 6 7 8 9 10], "avx2,fma");
+kernels!(avx2, V8x32, 1, [1 2 3 4 5 6 7 8 9 10], "avx2,fma,f16c");
 kernels!(avx512x1, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
@@ -354,24 +353,26 @@ struct Shape {
     taps: usize,
 }
 
-fn shape<const P: usize, const NARROW: bool>(level: Level) -> Shape {
+fn shape<const P: usize, const F: Format>(level: Level) -> Shape {
     let single = |one: SumKernel, lanes, taps| Shape { one, more: (one, 1), lanes, taps };
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Shape { more: (avx512x2::<P, NARROW>, 2), ..single(avx512x1::<P, NARROW>, 16, 12) },
+        Level::Avx512 => Shape { more: (avx512x2::<P, F>, 2), ..single(avx512x1::<P, F>, 16, 12) },
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => single(avx2::<P, NARROW>, 8, 10),
-        _ => single(portable::<P, NARROW>, 4, 5),
+        Level::Avx2 => single(avx2::<P, F>, 8, 10),
+        _ => single(portable::<P, F>, 4, 5),
     }
 }
 
 /// [`shape`] for table entries of `entry` elements and gradients of type `dtype`.
 fn shape_of(entry: usize, dtype: DType, level: Level) -> Shape {
     match (entry, dtype) {
-        (4, DType::F32) => shape::<4, false>(level),
-        (4, _) => shape::<4, true>(level),
-        (_, DType::F32) => shape::<16, false>(level),
-        _ => shape::<16, true>(level),
+        (4, DType::F32) => shape::<4, F32>(level),
+        (4, DType::F16) => shape::<4, F16>(level),
+        (4, _) => shape::<4, BF16>(level),
+        (_, DType::F32) => shape::<16, F32>(level),
+        (_, DType::F16) => shape::<16, F16>(level),
+        _ => shape::<16, BF16>(level),
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Lanes are filters. A microkernel computes `G` windows of `N` vectors of filters: 4 · G · N accumulators.
 
-use crate::simd::bf16::Halves;
+use crate::simd::halves::{self, Format, Halves};
 use crate::simd::level::Level;
 use crate::simd::vector::{Portable32, Vector};
 use std::mem::MaybeUninit;
@@ -44,8 +44,8 @@ pub(crate) unsafe trait Sums: Vector<T = f32> {
     /// The vectors that accumulators are compared as.
     type Compared: Compare;
     fn compared(self) -> Self::Compared;
-    /// Stores finite maxima rounded to bf16.
-    unsafe fn store_rounded(y: Self::Compared, p: *mut u16);
+    /// Stores finite maxima rounded to a narrow format.
+    unsafe fn store_rounded<const F: Format>(y: Self::Compared, p: *mut u16);
 }
 
 // SAFETY: as for `Compare`.
@@ -56,9 +56,15 @@ unsafe impl<V: Compare> Sums for V {
         self
     }
     #[inline(always)]
-    unsafe fn store_rounded(y: V, p: *mut u16) {
+    unsafe fn store_rounded<const F: Format>(y: V, p: *mut u16) {
         // SAFETY: as for `Compare`.
-        unsafe { y.narrow_finite().store_narrow(p) }
+        unsafe {
+            match F {
+                // Storing f16 rounds.
+                halves::F16 => y.store_narrow::<F>(p),
+                _ => y.narrow_finite::<F>().store_narrow::<F>(p),
+            }
+        }
     }
 }
 
@@ -124,6 +130,7 @@ unsafe impl Compare for Portable32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use crate::kernels::conv_pool::microkernel::{Compare, Sums};
+    use crate::simd::halves::Format;
     use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
@@ -205,7 +212,7 @@ mod x86 {
             V16x32(self.0)
         }
         #[inline(always)]
-        unsafe fn store_rounded(y: V16x32, p: *mut u16) {
+        unsafe fn store_rounded<const F: Format>(y: V16x32, p: *mut u16) {
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe { HalfPairs16(y.0).store_rounded(p) }
         }
@@ -344,6 +351,45 @@ pub const WIDE: Kind = 0;
 const ROUNDED: Kind = 1;
 /// bf16. Accumulators begin with the bias, and only the maximum is rounded.
 pub const STORED: Kind = 2;
+/// As [`ROUNDED`], to f16.
+const ROUNDED_F16: Kind = 3;
+/// As [`STORED`], to f16.
+pub const STORED_F16: Kind = 4;
+
+/// Whether pixels are rounded before and after the bias is added.
+const fn rounds_pixels(kind: Kind) -> bool {
+    kind == ROUNDED || kind == ROUNDED_F16
+}
+
+/// Whether only the maximum is rounded.
+const fn rounds_maxima(kind: Kind) -> bool {
+    kind == STORED || kind == STORED_F16
+}
+
+/// Whether narrow results are f16.
+const fn is_f16(kind: Kind) -> bool {
+    kind == ROUNDED_F16 || kind == STORED_F16
+}
+
+/// Rounds to the results' type.
+#[inline(always)]
+unsafe fn narrow<V: Compare, const KIND: Kind>(x: V) -> V {
+    // SAFETY: the caller has the level.
+    unsafe { if is_f16(KIND) { x.narrow::<{ halves::F16 }>() } else { x.narrow::<{ halves::BF16 }>() } }
+}
+
+/// The same of finite numbers.
+#[inline(always)]
+unsafe fn narrow_finite<V: Compare, const KIND: Kind>(x: V) -> V {
+    // SAFETY: the caller has the level.
+    unsafe {
+        if is_f16(KIND) {
+            x.narrow_finite::<{ halves::F16 }>()
+        } else {
+            x.narrow_finite::<{ halves::BF16 }>()
+        }
+    }
+}
 
 /// The microkernel: `G` windows from `first` on of `N` vectors of filters. (Loops, not closures: these would not be
 /// compiled with the level's target features.)
@@ -359,7 +405,7 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
                 bias[j] = S::load(w.bias.add(j * S::LANES));
             }
         }
-        let mut acc = [[if KIND == ROUNDED { [zero; N] } else { bias }; 4]; G];
+        let mut acc = [[if rounds_pixels(KIND) { [zero; N] } else { bias }; 4]; G];
         // Both rows of pixels share the offsets, so that these fit the general registers.
         let mut pixels = [[0, w.right]; G];
         for g in 0..G {
@@ -444,11 +490,16 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
     // SAFETY: as for `windows`.
     unsafe {
         let [mut a, mut b, mut c, mut d] = x;
-        if KIND == ROUNDED {
-            [a, b, c, d] = [a.narrow_finite(), b.narrow_finite(), c.narrow_finite(), d.narrow_finite()];
+        if rounds_pixels(KIND) {
+            a = narrow_finite::<S::Compared, KIND>(a);
+            b = narrow_finite::<S::Compared, KIND>(b);
+            c = narrow_finite::<S::Compared, KIND>(c);
+            d = narrow_finite::<S::Compared, KIND>(d);
             if !w.bias.is_null() {
-                [a, b, c, d] = [a.add(bias), b.add(bias), c.add(bias), d.add(bias)];
-                [a, b, c, d] = [a.narrow_finite(), b.narrow_finite(), c.narrow_finite(), d.narrow_finite()];
+                a = narrow_finite::<S::Compared, KIND>(a.add(bias));
+                b = narrow_finite::<S::Compared, KIND>(b.add(bias));
+                c = narrow_finite::<S::Compared, KIND>(c.add(bias));
+                d = narrow_finite::<S::Compared, KIND>(d.add(bias));
             }
         }
         let (left, right) = (b.max(a), d.max(c));
@@ -456,7 +507,8 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
         // Relu before and after a maximum give the same maximum, and the same argmax where that is not dead.
         let y = top.max(floor);
         match KIND {
-            STORED => S::store_rounded(y, w.y.cast::<u16>().add(at)),
+            STORED => S::store_rounded::<{ halves::BF16 }>(y, w.y.cast::<u16>().add(at)),
+            STORED_F16 => S::store_rounded::<{ halves::F16 }>(y, w.y.cast::<u16>().add(at)),
             _ => put::<S::Compared, KIND>(y, w.y, at),
         }
         if !w.argmax.is_null() {
@@ -476,11 +528,16 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
     unsafe {
         let [mut a, mut b, mut c, mut d] = x;
         let zero = V::splat(0.0);
-        if KIND == ROUNDED {
-            [a, b, c, d] = [a.narrow(), b.narrow(), c.narrow(), d.narrow()];
+        if rounds_pixels(KIND) {
+            a = narrow::<V, KIND>(a);
+            b = narrow::<V, KIND>(b);
+            c = narrow::<V, KIND>(c);
+            d = narrow::<V, KIND>(d);
             if !w.bias.is_null() {
-                [a, b, c, d] = [a.add(bias), b.add(bias), c.add(bias), d.add(bias)];
-                [a, b, c, d] = [a.narrow(), b.narrow(), c.narrow(), d.narrow()];
+                a = narrow::<V, KIND>(a.add(bias));
+                b = narrow::<V, KIND>(b.add(bias));
+                c = narrow::<V, KIND>(c.add(bias));
+                d = narrow::<V, KIND>(d.add(bias));
             }
         }
         if w.relu == Relu::Before {
@@ -501,8 +558,8 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
             top = top.max(zero);
         }
         let dead = if w.relu == Relu::None { V::none() } else { V::not(top.gt(zero)) };
-        if KIND == STORED {
-            top = top.narrow();
+        if rounds_maxima(KIND) {
+            top = narrow::<V, KIND>(top);
         }
         let left = V::and(third, second);
         let later = V::not(V::pick(left, first, third));
@@ -529,7 +586,12 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
 unsafe fn put<V: Compare, const KIND: Kind>(x: V, y: *mut u8, at: usize) {
     // SAFETY: the caller has room for the lanes at element `at`.
     unsafe {
-        if KIND == WIDE { x.store(y.cast::<f32>().add(at)) } else { x.store_narrow(y.cast::<u16>().add(at)) }
+        let narrow = y.cast::<u16>().wrapping_add(at);
+        match KIND {
+            WIDE => x.store(y.cast::<f32>().add(at)),
+            ROUNDED_F16 | STORED_F16 => x.store_narrow::<{ halves::F16 }>(narrow),
+            _ => x.store_narrow::<{ halves::BF16 }>(narrow),
+        }
     }
 }
 
@@ -559,8 +621,8 @@ kernels!(portable1, Portable32, 1, 1, [1]);
 kernels!(portable2, Portable32, 2, 1, [1]);
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
-kernels!(avx2x1, V8x32, 1, 2, [1 2], "avx2,fma");
-kernels!(avx2x2, V8x32, 2, 1, [1], "avx2,fma");
+kernels!(avx2x1, V8x32, 1, 2, [1 2], "avx2,fma,f16c");
+kernels!(avx2x2, V8x32, 2, 1, [1], "avx2,fma,f16c");
 kernels!(avx512x1, V16x32, 1, 4, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x2, V16x32, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x3, V16x32, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
@@ -582,10 +644,10 @@ pub struct WindowsShape {
 pub enum Stored {
     /// f32 to f32.
     Wide,
-    /// bf16 widened to f32, to bf16, rounded before and after the bias is added.
-    Rounded,
-    /// bf16 widened to f32, to bf16, rounded once.
-    Once,
+    /// A narrow format widened to f32, to this format, rounded before and after the bias is added.
+    Rounded(Format),
+    /// The same, rounded once.
+    Once(Format),
     /// Pairs of bf16 (VDPBF16PS) to bf16, rounded once.
     Pairs,
 }
@@ -603,8 +665,10 @@ pub fn windows_shape(level: Level, stored: Stored) -> WindowsShape {
         ($($name:ident)*) => {
             match stored {
                 Stored::Wide => &[$($name::<WIDE>),*],
-                Stored::Rounded => &[$($name::<ROUNDED>),*],
-                Stored::Once | Stored::Pairs => &[$($name::<STORED>),*],
+                Stored::Rounded(halves::F16) => &[$($name::<ROUNDED_F16>),*],
+                Stored::Rounded(_) => &[$($name::<ROUNDED>),*],
+                Stored::Once(halves::F16) => &[$($name::<STORED_F16>),*],
+                Stored::Once(_) | Stored::Pairs => &[$($name::<STORED>),*],
             }
         };
     }

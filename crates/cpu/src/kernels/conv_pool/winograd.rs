@@ -10,8 +10,9 @@
 //! multiplications, the definition 100. All parts are summed in the transformed tile, as channels are.
 
 use crate::kernels::conv_pool::microkernel::{
-    Compare, Kind, STORED, Stored, WIDE, Windows, finish, finish_finite,
+    Compare, Kind, STORED, STORED_F16, Stored, WIDE, Windows, finish, finish_finite,
 };
+use crate::simd::halves::F16;
 use crate::simd::level::Level;
 use crate::simd::vector::Portable32;
 use crate::simd::winograd::{COMPONENTS, Transforms, Window};
@@ -480,7 +481,7 @@ macro_rules! kernels {
 }
 kernels!(portable, transform_portable, Portable32);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2, transform_avx2, V8x32, "avx2,fma");
+kernels!(avx2, transform_avx2, V8x32, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, transform_avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
@@ -514,8 +515,9 @@ impl Winograd {
     pub fn new(kernel: [usize; 2], channels: usize, stored: Stored, level: Level) -> Option<Winograd> {
         let kind = match stored {
             Stored::Wide => WIDE,
-            Stored::Once => STORED,
-            Stored::Rounded | Stored::Pairs => return None,
+            Stored::Once(F16) => STORED_F16,
+            Stored::Once(_) => STORED,
+            Stored::Rounded(_) | Stored::Pairs => return None,
         };
         if kernel.iter().any(|taps| !SIZES.contains(taps)) {
             return None;
@@ -527,7 +529,11 @@ impl Winograd {
         }
         macro_rules! kernels {
             ($name:ident, $one:literal) => {
-                if kind == WIDE { $name::<$one, WIDE> } else { $name::<$one, STORED> }
+                match kind {
+                    WIDE => $name::<$one, WIDE>,
+                    STORED_F16 => $name::<$one, STORED_F16>,
+                    _ => $name::<$one, STORED>,
+                }
             };
         }
         let kernels: (WindowsFn, PassesFn, TransformFn, usize) = match (level, terms.products == COMPONENTS) {

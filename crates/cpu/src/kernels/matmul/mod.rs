@@ -74,6 +74,20 @@ pub static FAMILY: Family = Family {
             },
         },
         Candidate {
+            name: "via_f32",
+            why: "f16 where f32 has few_columns, which reads operands in place: they are converted whole, one pass \
+                  more over them",
+            levels: WIDE,
+            accepts: |p| {
+                let d = Product::of(p)?.without_bias()?;
+                if d.types[0] != DType::F16 {
+                    return Err("its operands are not f16".into());
+                }
+                FewColumns::accept(&d.left, &d.right, d.epilogue, d.target.level.vectors())?;
+                crate::kernels::via_f32::product(p)
+            },
+        },
+        Candidate {
             name: "rows_in_place",
             why: "bf16 by tile registers, small result and large M: the left operand is not packed",
             levels: AMX,

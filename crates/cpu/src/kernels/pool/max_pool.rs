@@ -5,7 +5,7 @@
 
 use crate::kernel::Cx;
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::simd::cells::{Bf16, Cell};
+use crate::simd::cells::{Bf16, Cell, F16};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::pool_row::{Row, pool_row};
@@ -138,7 +138,7 @@ impl<C: Cell<Lane = f32>> Tile for UnpoolRow<C> {
 #[inline(always)]
 fn put_chosen<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C], argmax: &[u8], number: u8) {
     for ((x, dy), argmax) in x.iter_mut().zip(dy).zip(argmax) {
-        *x = C::store(if *argmax == number { 0.0 + dy.load() } else { 0.0 });
+        *x = if *argmax == number { dy.unsigned_zero() } else { C::store(0.0) };
     }
 }
 
@@ -146,7 +146,7 @@ fn put_chosen<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C], argmax: &[u8], number:
 #[inline(always)]
 fn put_all<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C]) {
     for (x, dy) in x.iter_mut().zip(dy) {
-        *x = C::store(0.0 + dy.load());
+        *x = dy.unsigned_zero();
     }
 }
 
@@ -158,12 +158,13 @@ pub struct UnpoolKernel {
 }
 
 impl UnpoolKernel {
-    /// `None` for elements that are neither f32 nor bf16.
+    /// `None` for elements that are not f32, bf16 or f16.
     pub fn new(at: &Unpool, step: &Step, level: Level) -> Option<UnpoolKernel> {
         let full = &step.output_types[0];
         let tile = match full.dtype {
             DType::F32 => level.tile::<UnpoolRow<f32>>(),
             DType::BF16 => level.tile::<UnpoolRow<Bf16>>(),
+            DType::F16 => level.tile::<UnpoolRow<F16>>(),
             _ => return None,
         };
         Some(UnpoolKernel { images: Images::new(full, &step.input_types[0]), at: *at, tile })

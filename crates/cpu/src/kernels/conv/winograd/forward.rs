@@ -80,7 +80,7 @@ struct Pooling {
     rows: usize,
     columns: usize,
     row: TileFn,
-    /// Rounds pixels to bf16 values; where there is a bias, adds it and rounds again. `None`: operands are f32.
+    /// Rounds pixels to narrow values; where there is a bias, adds it and rounds again. `None`: operands are f32.
     round: Option<TileFn>,
 }
 
@@ -292,11 +292,10 @@ impl Forward {
         let pixels = if narrow { strip.images * self.rows(strip.row, strip.rows) * self.width } else { 0 };
         // SAFETY: pixels of this task's part of the result.
         unsafe {
-            #[allow(clippy::needless_range_loop, reason = "the index is an address too")]
-            for p in 0..pixels {
-                let y = to.y.at((at + self.pixels[p]) * self.stored.element);
+            if pixels > 0 {
+                let y = (to.y.at(at * self.stored.element), &self.pixels[..pixels]);
                 let bias = to.bias.elem::<f32>(from);
-                self.stored.put(sums.add(rows[p]), bias, y, columns, self.statistics.is_some());
+                self.stored.put((sums, &rows[..pixels]), bias, y, columns, self.statistics.is_some());
             }
             let Some(statistics) = &self.statistics else { return };
             let part = strip.row / self.staging.strip(0).rows;
