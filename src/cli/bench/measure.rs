@@ -3,7 +3,7 @@
 use crate::cli::report::{peak_rss_mib, threads};
 use std::time::{Duration, Instant};
 use systole_ir::Result;
-use systole_runtime::{Ended, InFlight, ReadyEvent, STEPS_IN_FLIGHT};
+use systole_runtime::ReadyEvent;
 
 /// What a measurement found.
 #[derive(Clone, Debug, Default)]
@@ -38,38 +38,29 @@ const FEWEST: usize = 3;
 const WARM_UP: usize = 2;
 
 /// Takes steps for `time` after a warm-up of up to a fifth of it. Compile time and work are the caller's to fill in.
-/// `step` gives the event of a step that goes on after its call: it is over when that says so, and as in training the next
-/// one is begun meanwhile.
+/// `step` gives the event of a step that goes on after its call: each is waited for, as they say little one by one where
+/// they overlap.
 pub(super) fn measure(
     time: Duration,
     mut step: impl FnMut() -> Result<Option<ReadyEvent>>,
 ) -> Result<Measured> {
-    let mut steps = InFlight::default();
+    let mut step = || step()?.map_or(Ok(()), |event| event.wait().map(drop));
     let began = Instant::now();
     let mut warm = 0;
     while warm < WARM_UP || began.elapsed() < time / 5 {
-        steps.push((), step()?);
-        while steps.next_end(STEPS_IN_FLIGHT - 1)?.is_some() {}
+        step()?;
         warm += 1;
     }
-    while steps.next_end(0)?.is_some() {}
     let (cpu, waited) = (systole_cpu::process_cpu_seconds(), core_wait_seconds());
     let began = Instant::now();
     let mut each = Vec::new();
     let mut last = began;
-    let mut take = |steps: &mut InFlight<()>, most| -> Result<(usize, Duration)> {
-        while let Some(Ended { at, .. }) = steps.next_end(most)? {
-            each.push((at - last).as_secs_f64() * 1e3);
-            last = at;
-        }
-        Ok((each.len(), last - began))
-    };
-    let mut done = (0, Duration::ZERO);
-    while done.0 < FEWEST || done.1 < time {
-        steps.push((), step()?);
-        done = take(&mut steps, STEPS_IN_FLIGHT - 1)?;
+    while each.len() < FEWEST || last - began < time {
+        step()?;
+        let now = Instant::now();
+        each.push((now - last).as_secs_f64() * 1e3);
+        last = now;
     }
-    take(&mut steps, 0)?;
     let all = (last - began).as_secs_f64() * threads() as f64;
     let core_wait =
         waited.zip(core_wait_seconds()).filter(|_| all > 0.1).map(|(a, b)| ((b - a) / all).clamp(0.0, 1.0));
@@ -136,7 +127,7 @@ mod tests {
         assert_eq!((median(&[1.0, 2.0, 9.0]), median(&[1.0, 2.0, 4.0, 9.0])), (2.0, 3.0));
     }
 
-    /// Times are those of finished steps: no more than two are under way, and the device takes its time for each.
+    /// Times are those of finished steps: the device takes its time for each.
     #[test]
     fn a_step_that_goes_on_after_its_call_is_timed_until_its_end() {
         const EACH: Duration = Duration::from_millis(5);
@@ -149,8 +140,7 @@ mod tests {
         });
         let mut begun: Vec<ReadyEvent> = Vec::new();
         let m = measure(Duration::ZERO, || {
-            let under_way = begun.iter().filter(|e| e.finished().is_none()).count();
-            assert!(under_way < STEPS_IN_FLIGHT, "{under_way} are under way");
+            assert!(begun.iter().all(|e| e.finished().is_some()), "two steps are timed at once");
             let event = ReadyEvent::new(1);
             begun.push(event.clone());
             begin.send(event.clone()).unwrap();
