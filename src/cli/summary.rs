@@ -7,6 +7,7 @@ use super::screen::Screen;
 use super::target::Target;
 use clap::Args;
 use serde_json::{Value, json};
+use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct SummaryArgs {
@@ -22,7 +23,10 @@ impl Run for SummaryArgs {
 
 /// Layers, output shapes, numbers of weights.
 fn summary(target: &str, screen: &Screen) -> Outcome {
-    let model = Target::of(&model_file(target)?)?.model()?;
+    let model = match Target::of(&model_file(target)?)? {
+        Target::Model(path) => Model::load_to_predict(path)?,
+        other => other.model()?,
+    };
     if !screen.json {
         screen.line(model.summary().trim_end());
         return Ok(0);

@@ -59,6 +59,8 @@ pub struct Model {
     pub(crate) output: Option<TensorType>,
     pub(crate) state: TrainState,
     pub(crate) compiled: Option<Compiled>,
+    /// What predicts where nothing was compiled.
+    predicts: Option<PredictStep>,
     pub(crate) seed: u64,
     /// Optimizer steps taken so far.
     pub(crate) step: u64,
@@ -90,6 +92,7 @@ impl Model {
             output: None,
             state: TrainState::default(),
             compiled: None,
+            predicts: None,
             seed: 0,
             step: 0,
             epoch: 0,
@@ -139,6 +142,7 @@ impl Model {
         let precision = self.compiled.as_ref().map_or(Precision::Float32, |c| c.config.precision);
         let built = infer(&architecture, precision)?;
         self.architecture = Arc::new(architecture);
+        self.predicts = None;
         self.rows = built.rows;
         self.output = Some(built.output);
         self.adopt(built.specs, |spec, seed| Ok(drawn_when_read(spec.clone(), seed)))
@@ -325,14 +329,15 @@ impl Model {
         }
         self.check_batch(&batch)?;
         let inputs = batch.buffers().0;
-        let step = match &self.compiled {
-            Some(c) => c.predict.run(&self.state, inputs)?,
-            None => {
+        let step = match (&self.compiled, &self.predicts) {
+            (Some(c), _) => &c.predict,
+            (None, Some(step)) => step,
+            (None, None) => {
                 let step = PredictStep::new(&self.architecture, Precision::Float32, &backend("auto")?);
-                step.run(&self.state, inputs)?
+                self.predicts.insert(step)
             }
         };
-        Ok(step.to_literal()?.convert(DType::F32))
+        Ok(step.run(&self.state, inputs)?.to_literal()?.convert(DType::F32))
     }
 
     /// A weight by its path (`conv2d/kernel`). A meeting of all hosts where it is split over several.

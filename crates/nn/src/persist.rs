@@ -150,6 +150,14 @@ impl Model {
         Model::from_file(ModelFile::load(path)?, custom).at(|| path.display().to_string())
     }
 
+    /// Reads a model of built-in layers to predict with: as [`Model::load`], but uncompiled where the file names a loss or a
+    /// metric of the program that made it.
+    pub fn load_to_predict(path: impl AsRef<Path>) -> Result<Model> {
+        let path = path.as_ref();
+        Model::load(path)
+            .or_else(|e| Model::load_with(path, &CustomObjects::new().uncompiled()).map_err(|_| e))
+    }
+
     /// The model that a file holds.
     pub fn from_file(file: ModelFile, custom: &CustomObjects) -> Result<Model> {
         let architecture: Value = parse(&file, "architecture")?;

@@ -267,6 +267,7 @@ fn model_files_keep_their_names_and_say_what_they_need() {
 
     let mut only = Model::load_with(&path, &CustomObjects::new().uncompiled()).unwrap();
     assert_eq!(only.predict_on_batch(&x).unwrap(), expected);
+    assert_eq!(Model::load_to_predict(&path).unwrap().predict_on_batch(&x).unwrap(), expected);
     let e = only.evaluate(&data(false).batch(8)).unwrap_err().to_string();
     assert!(e.contains("not compiled"), "{e}");
 }

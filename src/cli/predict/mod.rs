@@ -64,7 +64,7 @@ impl Run for PredictArgs {
 fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
     let file = run_folder::model_file(&args.model)?;
-    let mut model = Model::load(&file)?;
+    let mut model = Model::load_to_predict(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = Takes::of(&model, &file)?;
     let scale = match takes {
