@@ -166,7 +166,7 @@ fn become_pool(step: &mut Step, at: Unpool) {
     step.input_types.truncate(1);
 }
 
-/// A step that is `select(x > 0, x, 0)`.
+/// A step that is `select(x <= 0, 0, x)`.
 struct ReluStep {
     result: Slot,
     predicate: Option<Slot>,
@@ -190,10 +190,10 @@ fn relu_of(step: &Step) -> Option<ReluStep> {
     };
     let predicate = m.loads.len() + usize::from(biased);
     let fits = is_input
-        && c.direction == Direction::Gt
+        && c.direction == Direction::Le
         && is_zero(m, zero)
-        && select.args[..2] == [predicate, x]
-        && is_zero(m, select.args[2]);
+        && (select.args[0], select.args[2]) == (predicate, x)
+        && is_zero(m, select.args[1]);
     let output = |e: Expr| m.stores.iter().position(|&s| s == e).map(|k| step.outputs[k]);
     let known = m.stores.iter().all(|&s| s == predicate || s == predicate + 1);
     (fits && known).then_some(())?;
@@ -209,11 +209,11 @@ fn is_zero(m: &Map, e: Expr) -> bool {
     matches!(m.loads.get(e), Some(Load::Splat { value: Scalar::Float(v), .. }) if *v == 0.0)
 }
 
-/// A step that is `select(predicate, x, 0)` with this predicate: the slots of `x` and of the result.
+/// A step that is `select(predicate, 0, x)` with this predicate: the slots of `x` and of the result.
 fn masked(step: &Step, predicate: Slot) -> Option<(Slot, Slot)> {
     let Kernel::Map(m) = &step.kernel else { return None };
     let ([select], [y]) = (&m.instrs[..], &step.outputs[..]) else { return None };
-    let (&[p, x, zero], Op::Select(_)) = (&select.args[..], &select.op) else { return None };
+    let (&[p, zero, x], Op::Select(_)) = (&select.args[..], &select.op) else { return None };
     let input = |e: Expr| match m.loads.get(e)? {
         Load::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
         _ => None,
@@ -221,17 +221,17 @@ fn masked(step: &Step, predicate: Slot) -> Option<(Slot, Slot)> {
     (input(p)? == predicate && is_zero(m, zero)).then_some((input(x)?, *y))
 }
 
-/// A step that is `select(top > 0, x, 0)` for an array `top`: the slot of `x`.
+/// A step that is `select(top <= 0, 0, x)` for an array `top`: the slot of `x`.
 fn masked_by(step: &Step, top: Slot) -> Option<Slot> {
     let Kernel::Map(m) = &step.kernel else { return None };
     let ([compare, select], [_]) = (&m.instrs[..], &step.outputs[..]) else { return None };
     let (Op::Compare(c), Op::Select(_)) = (&compare.op, &select.op) else { return None };
-    let (&[a, b], &[p, x, zero]) = (&compare.args[..], &select.args[..]) else { return None };
+    let (&[a, b], &[p, zero, x]) = (&compare.args[..], &select.args[..]) else { return None };
     let input = |e: Expr| match m.loads.get(e)? {
         Load::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
         _ => None,
     };
-    let fits = c.direction == Direction::Gt
+    let fits = c.direction == Direction::Le
         && input(a)? == top
         && is_zero(m, b)
         && p == m.loads.len()
@@ -241,7 +241,7 @@ fn masked_by(step: &Step, top: Slot) -> Option<Slot> {
     fits.then(|| input(x))?
 }
 
-/// Removes `select(predicate, x, 0)` from a step whose result `k` it is, so that the result is `x`. `Ok`: the rewritten
+/// Removes `select(predicate, 0, x)` from a step whose result `k` it is, so that the result is `x`. `Ok`: the rewritten
 /// step. `Err`: the step computed nothing else, and this is the slot of `x`.
 fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> {
     if step.outputs.len() == 1
@@ -252,7 +252,7 @@ fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> 
     let Kernel::Map(m) = &step.kernel else { return None };
     let select = m.stores[k];
     let instr = m.instrs.get(select.checked_sub(m.loads.len())?)?;
-    let (&[p, x, zero], Op::Select(_)) = (&instr.args[..], &instr.op) else { return None };
+    let (&[p, zero, x], Op::Select(_)) = (&instr.args[..], &instr.op) else { return None };
     let &Load::Array { input: gone, .. } = m.loads.get(p)? else { return None };
     let uses = |e: Expr| m.instrs.iter().flat_map(|i| i.args.iter()).filter(|&&a| a == e).count();
     let stores = |e: Expr| m.stores.iter().filter(|&&s| s == e).count();

@@ -118,10 +118,16 @@ unsafe fn pool<A: Cell<Lane = f32>, Z: Cell<Lane = f32>>(
 
 #[inline(always)]
 fn relu(x: f32) -> f32 {
-    if x > 0.0 { x } else { 0.0 }
+    if x <= 0.0 { 0.0 } else { x }
 }
 
-/// Stores maxima and argmax of one window's channels, after ReLU. Where ReLU is inactive, argmax is [`DEAD`].
+/// The mark of an argmax whose element is `kept`, after ReLU of the elements.
+#[inline(always)]
+fn mark<const RELU: bool>(kept: f32) -> u32 {
+    if RELU && kept <= 0.0 { DEAD as u32 } else { 0 }
+}
+
+/// Stores maxima and argmax of one window's channels. Where ReLU of the maxima is inactive, argmax has [`DEAD`].
 #[inline(always)]
 fn put<Z: Cell<Lane = f32>>(r: &Row, y: &mut [Z], argmax: Option<&mut [u8]>, top: &[f32], which: &[u32]) {
     let after = r.relu == Relu::After;
@@ -129,9 +135,9 @@ fn put<Z: Cell<Lane = f32>>(r: &Row, y: &mut [Z], argmax: Option<&mut [u8]>, top
         *y = Z::store(if after { relu(*top) } else { *top });
     }
     let Some(argmax) = argmax else { return };
-    let mark = if r.relu == Relu::None { 0 } else { DEAD as u32 };
+    let mark = if after { DEAD as u32 } else { 0 };
     for ((argmax, which), top) in argmax.iter_mut().zip(which).zip(top) {
-        *argmax = (*which | if *top > 0.0 { 0 } else { mark }) as u8;
+        *argmax = (*which | if *top <= 0.0 { mark } else { 0 }) as u8;
     }
 }
 
@@ -159,6 +165,10 @@ unsafe fn window<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
             *top = math::maximum(*top, other);
         }
     }
+    // The gradient goes by the element that comparisons keep, which beside a NaN is not the maximum.
+    for (which, kept) in which[..n].iter_mut().zip(&kept) {
+        *which |= mark::<RELU>(*kept);
+    }
     put(r, y, argmax, &top[..n], &which[..n]);
 }
 
@@ -184,7 +194,9 @@ unsafe fn four<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
         let (kept, number) = (if first { a } else { b }, if first { 0 } else { 1 });
         let keeps = kept >= c;
         let (kept, number) = (if keeps { kept } else { c }, if keeps { number } else { 2 });
-        *which = if kept >= d { number } else { 3 };
+        let keeps = kept >= d;
+        let (kept, number) = (if keeps { kept } else { d }, if keeps { number } else { 3 });
+        *which = number | mark::<RELU>(kept);
         *top = math::maximum(math::maximum(a, b), math::maximum(c, d));
     }
     put(r, y, argmax, &top[..n], &which[..n]);

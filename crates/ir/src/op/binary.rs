@@ -111,12 +111,13 @@ fn of(t: Tensor) -> Grad {
     Grad::Of(t)
 }
 
-/// Ties give half to each side, as XLA and TensorFlow do.
+/// Ties give half to each side, as XLA and TensorFlow do. Where the result is NaN, both have the cotangent: what is not
+/// finite there stays so.
 fn pick_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {
     let half = dy * 0.5;
     let tie = a.equal(b);
-    let side = |mine: &Tensor| tie.select(&half, &mine.equal(y).select(dy, &dy.zeros_like()));
-    [of(side(a)), of(side(b))]
+    let beside = |other: &Tensor| tie.select(&half, &other.equal(y).select(&dy.zeros_like(), dy));
+    [of(beside(b)), of(beside(a))]
 }
 
 fn power_vjp(a: &Tensor, b: &Tensor, y: &Tensor, dy: &Tensor) -> [Grad; 2] {

@@ -41,14 +41,15 @@ impl Tensor {
         count.equal(&zero).select(&(product / nonzero), &alone)
     }
 
-    /// Index of the greatest element along `dim`, `→ i32[…]`; the first of equals.
+    /// Index of the greatest element along `dim`, `→ i32[…]`; the first of equals, and the first NaN where there is one.
     #[track_caller]
     pub fn argmax(&self, dim: usize) -> Tensor {
         let index = self.builder().iota(self.ty().with_dtype(DType::I32), dim);
         let best = self.reduce_max(&[dim]).broadcast_except(self.shape(), &[dim]);
         let n = self.dim(dim as isize) as f64;
         let absent = self.builder().full(index.ty(), n);
-        self.equal(&best).select(&index, &absent).reduce_min(&[dim])
+        let is_nan = self.not_equal(self);
+        self.equal(&best).or(&is_nan).select(&index, &absent).reduce_min(&[dim])
     }
 
     /// `indices: I[…] → T[…, depth]`: one at the index, zero elsewhere.
@@ -82,12 +83,13 @@ impl Tensor {
         e / sum
     }
 
-    /// max(x, 0).
+    /// max(x, 0); NaN stays NaN.
     #[track_caller]
     pub fn relu(&self) -> Tensor {
-        // As select: at 0 the derivative is 0, as in TensorFlow, where that of `maximum` would be a half.
+        // As select: at 0 the derivative is 0, as in TensorFlow, where that of `maximum` would be a half. By `<=`, which
+        // does not hold for a NaN: it passes, and so does its cotangent.
         let zero = self.zeros_like();
-        self.greater(&zero).select(self, &zero)
+        self.less_equal(&zero).select(&zero, self)
     }
 
     /// x where positive, else slope·x.

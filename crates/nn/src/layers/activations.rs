@@ -70,11 +70,12 @@ impl Layer for ReLU {
                 0.0 => x.zeros_like(),
                 slope => (&x - self.threshold) * slope,
             };
-            let y = x.greater(&x.scalar_like(self.threshold)).select(&x, &below);
+            // By comparisons that do not hold for a NaN: it passes.
+            let y = x.less_equal(&x.scalar_like(self.threshold)).select(&below, &x);
             // As select: the derivative beyond the limit is 0.
             let limited = self.max_value.map(|m| {
                 let limit = y.builder().full(y.ty(), m);
-                y.less(&limit).select(&y, &limit)
+                y.greater_equal(&limit).select(&limit, &y)
             });
             Ok(limited.unwrap_or(y))
         })

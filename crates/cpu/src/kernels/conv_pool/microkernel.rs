@@ -541,23 +541,29 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
             }
         }
         if w.relu == Relu::Before {
-            [a, b, c, d] = [a.max(zero), b.max(zero), c.max(zero), d.max(zero)];
+            [a, b, c, d] = [rectified(a), rectified(b), rectified(c), rectified(d)];
         }
         let first = a.ge(b);
         let top = V::choose(first, a, b);
         let second = top.ge(c);
         let top = V::choose(second, top, c);
         let third = top.ge(d);
-        let mut top = V::choose(third, top, d);
+        let kept = V::choose(third, top, d);
+        let mut top = kept;
         // Comparisons skip a NaN, but the maximum is NaN.
         let nan = [a.unordered(b), c.unordered(d)];
         if V::any(nan[0], nan[1]) {
             top = V::choose(nan[0], a.add(b), V::choose(nan[1], c.add(d), top));
         }
+        // The gradient goes by the element that comparisons keep, and relu's by what it is applied to.
+        let dead = match w.relu {
+            Relu::None => V::none(),
+            Relu::Before => zero.ge(kept),
+            Relu::After => zero.ge(top),
+        };
         if w.relu == Relu::After {
-            top = top.max(zero);
+            top = rectified(top);
         }
-        let dead = if w.relu == Relu::None { V::none() } else { V::not(top.gt(zero)) };
         if rounds_maxima(KIND) {
             top = narrow::<V, KIND>(top);
         }
@@ -578,6 +584,16 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
             V::store_argmax(argmax.as_mut_ptr(), V::not(left), later, dead);
             std::ptr::copy_nonoverlapping(argmax.as_ptr(), w.argmax.add(at), n);
         }
+    }
+}
+
+/// Relu: NaN stays NaN.
+#[inline(always)]
+unsafe fn rectified<V: Compare>(x: V) -> V {
+    // SAFETY: as for `windows`.
+    unsafe {
+        let zero = V::splat(0.0);
+        V::choose(zero.ge(x), zero, x)
     }
 }
 

@@ -115,14 +115,18 @@ impl Emitter<'_> {
                 let (a, b) = (reg(a), rm(b));
                 self.compare(op == ops::PCMPD, imm.unwrap_or(relation::INT_EQUAL), to, (a, b), copy);
             }
+            Step::Select { mask, yes, no: Arg::Bits(0) } => {
+                let (mask, yes) = (reg(mask), rm(yes));
+                self.asm.ymm(ops::PANDD, to, mask, yes, None);
+            }
+            Step::Select { mask, yes: Arg::Bits(0), no } => {
+                let (mask, no) = (reg(mask), rm(no));
+                self.asm.ymm(ops::PANDN, to, mask, no, None);
+            }
             Step::Select { mask, yes, no } => {
                 let (mask, yes) = (reg(mask), rm(yes));
-                if no == Arg::Bits(0) {
-                    self.asm.ymm(ops::PANDD, to, mask, yes, None);
-                } else {
-                    let no = self.in_register(no, to, copy);
-                    self.blend(to, no, yes, mask);
-                }
+                let no = self.in_register(no, to, copy);
+                self.blend(to, no, yes, mask);
             }
             Step::Masks { op, a, b } => {
                 let (a, b) = (reg(a), rm(b.into()));
