@@ -1,7 +1,7 @@
 //! Reverse-mode differentiation: walks the nodes back from a value and appends the derivative's nodes to the
 //! same graph, each op contributing its own `vjp` rule.
 
-use crate::graph::{Grad, GraphBuilder, Op, OptimizationBarrier, Tensor, ValueId};
+use crate::graph::{DERIVATIVE, Grad, GraphBuilder, Op, OptimizationBarrier, Tensor, ValueId};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use systole_base::{Error, ErrorKind, TensorType};
@@ -86,7 +86,7 @@ fn back_through(
         return;
     }
     let mut x: Vec<Tensor> = inputs.iter().map(|&v| g.value(v)).collect();
-    if let Some((augmented, extra)) = g.in_scope_of(node, || op.rule().augment(&x)) {
+    if let Some((augmented, extra)) = g.in_scope_of(node, 0, || op.rule().augment(&x)) {
         let types: Vec<&TensorType> = x.iter().chain(&extra).map(|t| t.ty()).collect();
         match augmented.rule().infer(&types) {
             Ok(outs) => g.augment_node(node, augmented.clone(), &extra, outs),
@@ -101,7 +101,7 @@ fn back_through(
     let outs = g.with_node(node, |n| n.outs.len());
     dy.resize(outs, None);
     let y: Vec<Tensor> = (0..outs).map(|k| g.value(ValueId::new(node, k))).collect();
-    let grads = g.in_derivative_of(node, || op.rule().vjp(&x, &y, &dy));
+    let grads = g.in_scope_of(node, DERIVATIVE, || op.rule().vjp(&x, &y, &dy));
     debug_assert_eq!(grads.len(), x.len(), "{}: one gradient per operand", op.name());
     for (v, grad) in inputs.iter().zip(grads) {
         if !active.contains(v) {
@@ -110,10 +110,10 @@ fn back_through(
         match grad {
             Grad::Of(t) => {
                 debug_assert!(t.is_poisoned() || t.ty() == g.value(*v).ty(), "{}: {:?}", op.name(), t);
-                g.in_derivative_of(node, || accumulate(cotangents, *v, t));
+                g.in_scope_of(node, DERIVATIVE, || accumulate(cotangents, *v, t));
             }
             Grad::Zero => {}
-            Grad::None { why } => g.in_scope_of(node, || {
+            Grad::None { why } => g.in_scope_of(node, DERIVATIVE, || {
                 let loc = g.with_node(node, |n| n.loc);
                 let mut e = Error::new(ErrorKind::Graph, format!("{} has no derivative here", op.name()))
                     .because(why)
@@ -144,7 +144,7 @@ fn back_through_again(
         let (op, inputs) = g.with_node(node, |n| (n.op.clone(), n.inputs.clone()));
         let outs = match op {
             Op::Parameter(_) => vec![g.value(ValueId::new(node, 0))],
-            _ => g.in_derivative_of(node, || {
+            _ => g.in_scope_of(node, DERIVATIVE, || {
                 let inputs: Vec<Tensor> =
                     inputs.iter().map(|&v| copy_of(g, v, active, &mut copies)).collect();
                 g.emit(op, &inputs.iter().collect::<Vec<_>>())

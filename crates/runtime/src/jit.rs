@@ -208,11 +208,12 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         event::emit(1, || {
             let r = executable.report();
             format!(
-                "{} compiled for {} in {:.1} ms: {} kernels, {:.1} MFLOP, arena {:.1} MiB",
+                "{} compiled for {} in {:.1} ms: {} kernel{}, {:.1} MFLOP, arena {:.1} MiB",
                 self.label,
                 backend.name(),
                 r.compile_ms,
                 r.kernels,
+                if r.kernels == 1 { "" } else { "s" },
                 r.flops / 1e6,
                 r.arena_bytes as f64 / (1 << 20) as f64
             )

@@ -475,19 +475,9 @@ impl GraphBuilder {
         Tensor { builder: self.clone(), id, ty }
     }
 
-    /// Runs `f`, whose nodes get the layer path of node `i`.
-    pub(crate) fn in_scope_of<R>(&self, i: usize, f: impl FnOnce() -> R) -> R {
-        let scope = self.0.state.borrow().nodes[i].scope;
-        self.in_scope(scope, f)
-    }
-
-    /// Runs `f`, whose nodes get the layer path of node `i` and are part of its derivative.
-    pub(crate) fn in_derivative_of<R>(&self, i: usize, f: impl FnOnce() -> R) -> R {
-        let scope = self.0.state.borrow().nodes[i].scope;
-        self.in_scope(scope | DERIVATIVE, f)
-    }
-
-    fn in_scope<R>(&self, scope: u32, f: impl FnOnce() -> R) -> R {
+    /// Runs `f`, whose nodes get the layer path of node `i`, and `mark`: 0 or [`DERIVATIVE`].
+    pub(crate) fn in_scope_of<R>(&self, i: usize, mark: u32, f: impl FnOnce() -> R) -> R {
+        let scope = self.with_node(i, |n| n.scope) | mark;
         self.0.state.borrow_mut().scope.push(scope);
         let result = f();
         self.0.state.borrow_mut().scope.pop();
