@@ -351,7 +351,7 @@ fn hints_about_settings_lead_somewhere() {
         "data.dataset=record",
         "data.color_mode=grey",
     ];
-    follow_all(&f, cases.map(|s| set(s)));
+    follow_all(&f, cases.map(set));
     follow_all(
         &f,
         [

@@ -150,15 +150,15 @@ impl ColumnCode {
                 (_, Some(v)) if decimal_comma => Some(v),
                 _ => None,
             };
-            return match (number, self.median, is_gap) {
-                (Some(v), ..) if !v.is_finite() => {
-                    Err(wrong(format!("the field `{name}` is not finite: {cell}")))
-                }
-                (Some(v), ..) => Ok(out.push(v as f32)),
-                (None, Some(median), true) => Ok(out.push(median as f32)),
-                (None, None, true) => Err(wrong(format!("the field `{name}` is empty"))),
-                (None, _, false) => Err(wrong(format!("the field `{name}` holds text: {cell:?}"))),
+            let value = match (number, self.median, is_gap) {
+                (Some(v), ..) if v.is_finite() => v,
+                (Some(_), ..) => return Err(wrong(format!("the field `{name}` is not finite: {cell}"))),
+                (None, Some(median), true) => median,
+                (None, None, true) => return Err(wrong(format!("the field `{name}` is empty"))),
+                (None, _, false) => return Err(wrong(format!("the field `{name}` holds text: {cell:?}"))),
             };
+            out.push(value as f32);
+            return Ok(());
         }
         let text = if is_gap { "" } else { cell };
         let unknown =

@@ -250,7 +250,8 @@ impl Reading<'_> {
 
 /// An error about a file of several samples, with the way past it.
 pub(super) fn or_go_on(e: Error, path: &str) -> Error {
-    if e.kind() != ErrorKind::Data || !is_of_records(path) {
+    let is_of_a_row = e.places().iter().any(|place| place.contains(", line ") || place.contains(", record "));
+    if e.kind() != ErrorKind::Data || !is_of_records(path) || !is_of_a_row {
         return e;
     }
     let hint = e.hint_text().map_or(String::new(), |hint| format!("{hint}; "));
