@@ -380,3 +380,26 @@ fn npz(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
     out.extend([&b"PK\x05\x06"[..], &counts, &size.to_le_bytes(), &at.to_le_bytes(), &[0, 0]].concat());
     out
 }
+
+#[test]
+fn numbers_with_signs_and_tables_without_rows_say_what_to_do() {
+    let f = Folder::new("others-signs");
+    f.write("price.csv", table("a,b,price", 200, |i| format!("{},{},${}.25", i % 7, i % 9, i)));
+    let label = ["--set=data.records.label=price"];
+    train(&f, "price.csv", "x", &label)
+        .fails(1, &["200 different texts", "such as `$0.25`", "try: take the signs out"]);
+    f.write("share.csv", table("a,label", 200, |i| format!("{i}%,{}", i % 2)));
+    train(&f, "share.csv", "x", &[])
+        .fails(1, &["no column to learn from", "`a` is left out", "such as `0%`", "try: "]);
+    f.write("head.csv", "a,label\n");
+    train(&f, "head.csv", "x", &[]).fails(1, &["there are no records", "a header alone", "try: "]);
+    f.write("one.csv", "a,label\n1,0\n");
+    train(&f, "one.csv", "x", &[]).fails(1, &["there are no records to train on", "try: add records"]);
+    f.write(
+        "wide.csv",
+        table("a,b,label", 50, |i| format!("{}{}", plain(i), if i == 7 { ",9" } else { "" })),
+    );
+    let wide =
+        train(&f, "wide.csv", "x", &[]).fails(1, &["4 fields where there are 3", "data.records.skip=10"]);
+    assert_eq!(wide.err.matches("data.records.skip").count(), 1, "{}", wide.err);
+}

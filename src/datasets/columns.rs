@@ -70,7 +70,8 @@ impl ColumnCode {
             };
             let mut texts: BTreeSet<String> = texts.into_iter().flatten().collect();
             if texts.len() > MOST_CATEGORIES {
-                return Err(format!("it has {} different texts", texts.len()));
+                let signs = signed_numbers(texts.iter()).unwrap_or_default();
+                return Err(format!("it has {} different texts{signs}", texts.len()));
             }
             if has_gaps {
                 texts.insert(String::new());
@@ -245,6 +246,24 @@ pub(super) fn codes(
     all.sort_by_key(|c| wanted().position(|name| *name == c.name));
     tables.iter().try_for_each(|t| all.iter().try_for_each(|c| c.check(t)))?;
     Ok((all, notes))
+}
+
+/// Of texts that are numbers but for signs of money, shares or thousands: one of them, and what could be done.
+pub(super) fn signed_numbers<'t>(texts: impl Iterator<Item = &'t String>) -> Option<String> {
+    let is_sign = |c: char| "$€£¥%,'_".contains(c) || c.is_whitespace();
+    let plain = |text: &str| text.replace(is_sign, "").parse::<f64>().is_ok();
+    let mut some = None;
+    for text in texts.filter(|t| !t.is_empty()).take(100) {
+        if !plain(text) {
+            return None;
+        }
+        some = some.or_else(|| text.contains(is_sign).then(|| text.clone()));
+    }
+    some.map(|text| {
+        format!(
+            ", such as `{text}`: it would be a number without its signs ($ % , …), take them out of the file"
+        )
+    })
 }
 
 /// Whether programs wrote the number of the row into a column of its own. It would tell the label of sorted data.

@@ -1,7 +1,7 @@
 //! What the labels of records are: classes by number or by name, one-hot rows, or numbers to come close to. Told by all of
 //! them, not by the first.
 
-use super::columns::not_finite;
+use super::columns::{not_finite, signed_numbers};
 use std::collections::BTreeSet;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::HostArray;
@@ -195,9 +195,18 @@ impl Counted {
                 .hint("set compile.loss to sparse_categorical_crossentropy, or name another field: data.records.label"));
         }
         if self.rows >= TELLING && self.texts.len() * 2 > self.rows {
-            return Err(Error::new(ErrorKind::Data, format!("the labels `{field}` are no classes"))
-                .because(format!("{} records have {} different texts there", self.rows, self.texts.len()))
-                .hint("name the field to predict: data.records.label"));
+            let e = Error::new(ErrorKind::Data, format!("the labels `{field}` are no classes"));
+            let signs = signed_numbers(self.texts.iter());
+            let n = self.texts.len();
+            let why = format!(
+                "{} records have {n} different texts there{}",
+                self.rows,
+                signs.clone().unwrap_or_default()
+            );
+            return Err(e.because(why).hint(match signs {
+                Some(_) => "take the signs out, so that they are numbers to predict",
+                None => "name the field to predict: data.records.label",
+            }));
         }
         let all: Vec<String> = self.texts.into_iter().collect();
         Ok(Decided { labels: Labels::Names(all.clone()), class_names: all, note: None })

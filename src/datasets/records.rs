@@ -308,7 +308,10 @@ pub fn records(
     for (n, what) in [(train, "train"), (test, "test")] {
         if n == 0 {
             let first = source.files().first().map_or(String::new(), |f| f.display().to_string());
-            return Err(Error::new(ErrorKind::Data, format!("there are no records to {what} on")).at(first));
+            return Err(Error::new(ErrorKind::Data, format!("there are no records to {what} on"))
+                .at(first)
+                .because(format!("there are {} in all", train + test))
+                .hint("add records; data.validation_split says what part of them is kept for testing"));
         }
     }
     let decided = counted.decide(&source.opened.classes, shape.numbers)?;
@@ -422,6 +425,7 @@ impl Sources {
                 source.opened.dataset = columns::rows(table, &found, Some(&self.label));
             }
         }
+        Input::of_columns(found.clone(), &left_out)?;
         self.notes.extend(left_out);
         self.columns = Columns::Codes(found);
         Ok(())
@@ -508,9 +512,9 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
             if goes_on && !told.is_empty() {
                 return columns::rows_one_by_one(&table, &told);
             }
-            let (codes, _) = columns::codes(&[&*table], &label, &options.inputs, &told)?;
+            let (codes, notes) = columns::codes(&[&*table], &label, &options.inputs, &told)?;
             source.opened.dataset = columns::rows(&table, &codes, None);
-            Input::of_columns(codes)?
+            Input::of_columns(codes, &notes)?
         }
         (Some(table), Some(size)) => {
             let Some(column) = PictureColumn::find(&table, &options, None, false)? else {
@@ -654,7 +658,10 @@ impl Source {
         let first = self.opened.dataset.debug().iter().next();
         first.ok_or_else(|| {
             let file = self.files().first().map_or(String::new(), |f| f.display().to_string());
-            Error::new(ErrorKind::Data, "there are no records").at(file)
+            Error::new(ErrorKind::Data, "there are no records")
+                .at(file)
+                .because("it is empty, or holds a header alone")
+                .hint("check that it was written whole")
         })?
     }
 
@@ -754,7 +761,7 @@ impl Reading {
         shape: &RecordShape,
     ) -> Result<Reading> {
         let input = match columns {
-            Columns::Codes(codes) => Input::of_columns(codes)?,
+            Columns::Codes(codes) => Input::of_columns(codes, &[])?,
             Columns::Pictures(column) => {
                 let first = source.first()?.text(&column.field)?.to_string();
                 Input::Path { size: shape.picture(picture::size(first)?), field: column.field }
@@ -907,8 +914,9 @@ fn only(features: &Features, wanted: impl Fn(&str) -> bool) -> Features {
 
 /// What the command line can do about a record that cannot be read.
 fn explain(e: Error) -> Error {
+    let says_so = e.hint_text().is_some_and(|hint| hint.contains("data.records.skip"));
     match e.kind() {
-        ErrorKind::Data => e.because(
+        ErrorKind::Data if !says_so => e.because(
             "`systole data verify` lists what is damaged; data.records.skip=10 leaves out up to ten in each file",
         ),
         _ => e,
@@ -972,12 +980,19 @@ impl Input {
         }
     }
 
-    fn of_columns(codes: Vec<ColumnCode>) -> Result<Input> {
-        match codes.iter().map(ColumnCode::width).sum() {
-            0 => Err(Error::new(ErrorKind::Data, "the records hold a label and nothing else")
-                .hint("name the fields to learn from: data.records.inputs")),
-            count => Ok(Input::Columns { codes, count }),
+    /// `notes` say of each column that is left out why.
+    fn of_columns(codes: Vec<ColumnCode>, notes: &[String]) -> Result<Input> {
+        let count = codes.iter().map(ColumnCode::width).sum();
+        if count > 0 {
+            return Ok(Input::Columns { codes, count });
         }
+        Err(match notes {
+            [] => Error::new(ErrorKind::Data, "the records hold a label and nothing else")
+                .hint("name the fields to learn from: data.records.inputs"),
+            _ => Error::new(ErrorKind::Data, "the records have no column to learn from")
+                .because(notes.join("; "))
+                .hint("write numbers, or texts that repeat, into the columns to learn from"),
+        })
     }
 
     /// Whether a field of a record is needed.
