@@ -11,7 +11,7 @@ use std::sync::Arc;
 use systole_base::{DType, Scalar, TensorType};
 
 /// What a hidden score is replaced by: its weight becomes 0.
-const HIDDEN: f64 = -1e9;
+pub const HIDDEN: f64 = -1e9;
 
 /// Weighs values by `softmax(scale · q · kᵀ)`.
 #[derive(Clone, Copy, PartialEq, Debug)]

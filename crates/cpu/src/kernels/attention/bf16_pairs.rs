@@ -365,6 +365,7 @@ impl AttentionKernel {
                     let bits = self.bits(io.random, head, query, place(at.bits));
                     let mut row = Row { scale: self.scale(), ..self.row(own, std::ptr::null_mut(), bits) };
                     self.along(self.softmax, &mut row, self.seen(query), whole);
+                    io.note(row.sum);
                     sums[r] = row.sum;
                     let to: *mut u8 = weights.at.add(r * weights.row).cast();
                     let from = own.cast_const().cast();
@@ -398,6 +399,7 @@ impl AttentionKernel {
                 let bits = self.bits(io.random, head, query, room);
                 let mut row = Row { scale: self.scale(), ..self.row(own(scores), own(dscores), bits) };
                 self.along(self.softmax_gradient, &mut row, self.seen(query), whole);
+                io.note(row.sum);
                 let from = own(dscores).cast_const().cast();
                 (pairs.round)(rounded.at.add(r * rounded.row).cast(), from, from, from, whole);
             }

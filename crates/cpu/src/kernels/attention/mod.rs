@@ -4,7 +4,8 @@
 //! A task has a head, or some of its queries where there are few heads. It packs keys and values as its GEMMs read
 //! them, then takes one block of queries after the other against all keys: keys are not blocked, and the softmax is
 //! not an online one. With a causal mask, a block ends at the diagonal. Everything is f32 until results are stored,
-//! except in [`bf16_pairs`]. Blocks and tasks follow from shapes and the instruction set, and partial sums of the
+//! except in [`bf16_pairs`]. Where a result is not finite, an attention with a mask is computed once more with all keys:
+//! those that are left out have weights of zero, and zero times what is not finite is NaN. Blocks and tasks follow from shapes and the instruction set, and partial sums of the
 //! tasks of a head are added in a binary tree, so the number of threads changes no bits.
 
 mod bf16_pairs;
@@ -22,8 +23,9 @@ use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs, floats};
 use crate::simd::philox::Words;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use systole_compile::Step;
-use systole_ir::attention::{AttentionMatch, Dropped, Wanted};
+use systole_ir::attention::{AttentionMatch, Dropped, HIDDEN, Wanted};
 use systole_ir::{DType, Result};
 
 /// Register tiles of rows (M) in a block of queries, at most.
@@ -65,6 +67,8 @@ pub struct AttentionKernel {
     to_depth: Shape<f32>,
     /// GEMMs of bf16 pairs, where the level has them. `None`: GEMMs are f32.
     pairs: Option<Pairs>,
+    /// The same with all keys, for what is not finite; `None`: this one has all.
+    whole: Option<Box<AttentionKernel>>,
 }
 
 /// A matrix in f32 with any two strides: a left operand (A) or a result. As a left operand, tile registers read
@@ -118,6 +122,17 @@ struct Places {
 impl AttentionKernel {
     /// With GEMMs of these pairs, or of f32; `level` is that of vectors.
     fn with(found: &AttentionMatch, step: &Step, level: Level, pairs: Option<Pairs>) -> AttentionKernel {
+        let all = || Box::new(AttentionKernel::with_all_keys(found, step, level, None));
+        let whole = found.attention.causal.then(all);
+        AttentionKernel { whole, ..AttentionKernel::with_all_keys(found, step, level, pairs) }
+    }
+
+    fn with_all_keys(
+        found: &AttentionMatch,
+        step: &Step,
+        level: Level,
+        pairs: Option<Pairs>,
+    ) -> AttentionKernel {
         let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
         let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
         let (keys, depth) = (k.shape[1], v.shape[3]);
@@ -149,6 +164,7 @@ impl AttentionKernel {
             to_width,
             to_depth,
             pairs,
+            whole: None,
         }
     }
 
@@ -201,9 +217,18 @@ impl AttentionKernel {
         self.pairs.as_ref().map_or_else(|| self.sums_of_one(), |pairs| self.pair_sums_of_one(pairs))
     }
 
-    /// Keys that a query attends to: so many from the first on.
+    /// Keys that are computed for a query: so many from the first on.
     fn seen(&self, query: usize) -> usize {
-        if self.found.attention.causal { self.keys.min(query + 1) } else { self.keys }
+        if self.whole.is_some() { self.keys.min(query + 1) } else { self.keys }
+    }
+
+    /// Sets the entries of a row of scores that the mask hides, where they are computed.
+    unsafe fn hide(&self, row: *mut f32, query: usize, value: f64) {
+        let from = self.keys.min(query + 1);
+        if self.found.attention.causal && self.whole.is_none() {
+            // SAFETY: the row has an entry for each key.
+            unsafe { lanes_mut::<f32>(row.add(from).cast(), self.keys - from).fill(value as f32) };
+        }
     }
 
     /// Address of sequence position `place` of a head in an array `[batch, places, heads, features]`.
@@ -322,7 +347,9 @@ impl AttentionKernel {
                     let own = place(at.scores + r * score_row);
                     let bits = self.bits(io.random, head, query, place(at.bits));
                     let mut row = self.row(own, std::ptr::null_mut(), bits);
+                    self.hide(own, query, HIDDEN);
                     self.along(self.softmax, &mut row, self.seen(query), seen);
+                    io.note(row.sum);
                     sums[r] = row.sum;
                 }
                 multiply(&self.to_depth, [rows, self.depth, seen], scores, v, output, false);
@@ -398,7 +425,10 @@ impl AttentionKernel {
                     let bits = self.bits(io.random, head, query, place(at.bits));
                     let own = |x: Rows| x.at.wrapping_add(r * score_row);
                     let mut row = self.row(own(scores), own(dscores), bits);
+                    self.hide(own(scores), query, HIDDEN);
                     self.along(self.softmax_gradient, &mut row, self.seen(query), seen);
+                    self.hide(own(dscores), query, 0.0);
+                    io.note(row.sum);
                 }
                 let right =
                     |x: Rows, shape: &Shape<f32>| Columns { at: x.at, step: x.row, tile: shape.columns };
@@ -456,6 +486,52 @@ impl AttentionKernel {
     }
 }
 
+/// What is not finite in results.
+impl AttentionKernel {
+    /// Whether anything met that is not finite. The last query sees all keys, the first key is seen by all queries: an odd
+    /// operand that no softmax shows reaches one of these.
+    fn is_odd(&self, io: &Arrays) -> bool {
+        let first = |result: Ptr, features: usize| (result, self.keys, 0, features);
+        let last = |result: Ptr, features: usize| (result, self.queries, self.queries - 1, features);
+        let of = |wanted: Wanted| io.result_of(&self.found, wanted);
+        let all = match self.found.gradient {
+            None => vec![last(io.out[0], self.depth)],
+            Some(_) => {
+                let keys = of(Wanted::Keys).map(|r| first(r, self.width));
+                let values = of(Wanted::Values).map(|r| first(r, self.depth));
+                of(Wanted::Queries)
+                    .map(|r| last(r, self.width))
+                    .into_iter()
+                    .chain(keys)
+                    .chain(values)
+                    .collect()
+            }
+        };
+        let heads = 0..self.batch * self.heads;
+        io.odd.load(Ordering::Relaxed)
+            || all.iter().any(|&(result, places, place, features)| {
+                places > 0
+                    && heads.clone().any(|head| {
+                        let at = self.address(result, head, places, place, features);
+                        // SAFETY: the result has this row.
+                        (0..features).any(|i| unsafe { !self.is_finite(at, i) })
+                    })
+            })
+    }
+
+    /// Whether element `i` of a row is finite.
+    unsafe fn is_finite(&self, row: *const u8, i: usize) -> bool {
+        // SAFETY: the caller's row has the element.
+        unsafe {
+            match self.dtype {
+                DType::F32 => row.cast::<f32>().add(i).read().is_finite(),
+                DType::BF16 => math::from_bf16(row.cast::<u16>().add(i).read()).is_finite(),
+                _ => math::from_f16(row.cast::<u16>().add(i).read()).is_finite(),
+            }
+        }
+    }
+}
+
 /// The arrays of one call.
 pub(crate) struct Arrays {
     q: Ptr,
@@ -464,9 +540,18 @@ pub(crate) struct Arrays {
     random: Ptr,
     dy: Ptr,
     out: [Ptr; 3],
+    /// Whether a softmax was of something that is not finite.
+    odd: AtomicBool,
 }
 
 impl Arrays {
+    /// Takes note of the sum of a softmax.
+    fn note(&self, sum: f32) {
+        if !sum.is_finite() {
+            self.odd.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn of(found: &AttentionMatch, io: &Io<'_>) -> Arrays {
         let input = |i: usize| Ptr::of(io.inputs[i]);
         let nothing = Ptr(std::ptr::null_mut());
@@ -479,6 +564,7 @@ impl Arrays {
             random: found.random.map_or(nothing, input),
             dy: found.gradient.as_ref().map_or(nothing, |(dy, _)| input(*dy)),
             out,
+            odd: AtomicBool::new(false),
         }
     }
 
@@ -491,10 +577,11 @@ impl Arrays {
 
 impl Kernel for AttentionKernel {
     fn scratch(&self) -> usize {
-        match self.found.gradient {
+        let own = match self.found.gradient {
             Some(_) if self.parts > 1 => self.batch * self.heads * self.parts * self.sums_of_a_task() * 4,
             _ => 0,
-        }
+        };
+        own.max(self.whole.as_ref().map_or(0, |whole| whole.scratch()))
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
@@ -542,7 +629,11 @@ impl Kernel for AttentionKernel {
             let work = (heads * self.parts * each) as f64;
             cx.team.run_with(heads, work, cx.flush, &body);
         }
-        Ok(())
+        match &self.whole {
+            // SAFETY: by the caller's promise; results are written anew.
+            Some(whole) if self.is_odd(&arrays) => unsafe { whole.run(cx, io) },
+            _ => Ok(()),
+        }
     }
 }
 
@@ -684,7 +775,8 @@ impl Tile for SoftmaxGradient {
             let x = std::slice::from_raw_parts_mut(row.scores, n);
             let d = std::slice::from_raw_parts_mut(row.dscores, n);
             scaled(x, row.scale);
-            let inverse = 1.0 / exponentials::<I>(x);
+            row.sum = exponentials::<I>(x);
+            let inverse = 1.0 / row.sum;
             x.iter_mut().for_each(|x| *x *= inverse);
             if !row.bits.is_null() {
                 apply_dropout(d, std::slice::from_raw_parts(row.bits, n), row.threshold, row.factor);
