@@ -90,7 +90,7 @@ fn row(c: &Chip) -> Vec<String> {
 
 fn memory(gib: f64) -> String {
     match gib {
-        g if g < 0.1 => format!("{:.0} MB", g * 1073.741_824),
+        g if g < 0.1 => format!("{:.0} MB", g * 1_073.741_824),
         g => format!("{} GiB", plain((g * 10.0).round() / 10.0)),
     }
 }

@@ -14,6 +14,7 @@ mod labels;
 mod parts;
 mod picture_tables;
 mod record_files;
+mod record_options;
 mod records;
 mod text;
 
@@ -23,9 +24,9 @@ pub use files::{DataDir, cache_folder, fashion_mnist, mnist};
 pub use folder::{FolderOptions, fit_picture, fit_picture_on, folder, picture_size_for};
 pub use glyphs::{colour_glyphs, glyphs};
 pub use record_files::is_of_records;
+pub use record_options::{Packed, RecordOptions};
 pub use records::{
-    Packed, RecordInputs, RecordOptions, RecordShape, holds_records, picture_size_of_records, record_inputs,
-    records,
+    RecordInputs, RecordShape, holds_records, picture_size_of_records, record_inputs, records,
 };
 pub use text::{TEXT_TOKENS, TextOptions, text, text_with};
 

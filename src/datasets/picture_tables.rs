@@ -3,7 +3,7 @@
 //! says; their ends may be left out.
 
 use super::folder::has_transparent;
-use super::records::{LABELS, RecordOptions};
+use super::record_options::{LABELS, RecordOptions};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -10,8 +10,8 @@ use super::folder::{LOOKED_AT, SIDES, size_for, told_transparent};
 use super::labels::{Counted, Labels};
 use super::picture_tables::{self, PictureColumn};
 use super::record_files::{self, is_of_records};
+use super::record_options::{LABELS, RecordOptions};
 use super::{Prepare, Streamed, TrainingData, fit_picture_on, numbered, unnumbered};
-use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,162 +19,17 @@ use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::example::{Features, parse_example};
 use systole_data::format::picture;
-use systole_data::format::tfrecord::{Compression, OnCorrupt};
+use systole_data::format::tfrecord::OnCorrupt;
 use systole_data::input;
 use systole_data::tools::{Opened, files_of, open_written};
-use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, Table, TfRecord, Written};
+use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, Table, TfRecord};
 
-/// Fields that hold the label where nobody says which, in order of preference.
-pub(super) const LABELS: [&str; 6] = ["label", "labels", "y", "target", "class", "cls"];
 /// Fields that hold a picture: `image`, and what WebDataset calls files.
 const PICTURES: [&str; 7] = ["image", "jpg", "jpeg", "png", "bmp", "webp", "gif"];
 /// Records that a shuffle over files draws from where nobody says.
 const BUFFER: usize = 10_000;
 /// Files of tables up to this size are gone through for a few samples of all of it.
 const SMALL: u64 = 256 << 20;
-
-/// How files of records become a data set: the table `data.records`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RecordOptions {
-    /// Patterns of the files to train on, below `data.dir`; none: those in the folder that are not for testing.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub train: Vec<String>,
-    /// Patterns of the files to test on; none: those whose names begin with `test` or `val`, else a part of the records.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub test: Vec<String>,
-    /// What Examples hold: `image: ui8[28, 28, 1], label: i64[]`; none: the file `PREFIX.features` beside them, or what
-    /// the first record shows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub features: Option<String>,
-    /// The field with the picture, or the fields whose numbers are put side by side; none: `image`, else all others.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "names")]
-    pub inputs: Vec<String>,
-    /// The field to predict; none: the first of `label`, `labels`, `y`, `target`, `class`, `cls`, whatever their case.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "name")]
-    pub label: Option<String>,
-    /// Around TFRecord files: `auto`, `plain`, `gzip`, `zlib`.
-    pub compression: Packed,
-    /// Damaged records that may be left out of each file; of tables and arrays: of all files.
-    pub skip: u64,
-    /// Files that are read at a time.
-    pub cycle_length: usize,
-    /// Records that each of them gives in turn.
-    pub block_length: usize,
-    /// Records that a shuffle draws from; none: all where they lie in memory, else 10,000.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shuffle_buffer: Option<usize>,
-    /// The folder, below `data.dir`, of the pictures that a column of a table names; none: that of the table, or one beside it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pictures: Option<String>,
-    /// What the text of tables is: `utf-8`, `latin1`, `windows-1252`, `utf-16`, `utf-16be`; none: UTF-8, or UTF-16 where the
-    /// first bytes say so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub encoding: Option<String>,
-    /// `,` where numbers of tables are written 3,25, else `.`; none: told by the table.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub decimal: Option<String>,
-    /// How the columns of tables become numbers, where that is known: training finds it out and keeps it with the model.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub columns: Vec<ColumnCode>,
-}
-
-/// A column's name, or its number where a table has no header.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected the name of a field, or its number")]
-enum Name {
-    Text(String),
-    Number(u32),
-}
-
-impl From<Name> for String {
-    fn from(name: Name) -> String {
-        match name {
-            Name::Text(text) => text,
-            Name::Number(number) => number.to_string(),
-        }
-    }
-}
-
-fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    Ok(Option::<Name>::deserialize(deserializer)?.map(String::from))
-}
-
-fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    Ok(Vec::<Name>::deserialize(deserializer)?.into_iter().map(String::from).collect())
-}
-
-/// [`Compression`] as text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs)]
-pub enum Packed {
-    #[default]
-    Auto,
-    Plain,
-    Gzip,
-    Zlib,
-}
-
-impl From<Packed> for Compression {
-    fn from(packed: Packed) -> Compression {
-        match packed {
-            Packed::Auto => Compression::Auto,
-            Packed::Plain => Compression::None,
-            Packed::Gzip => Compression::Gzip,
-            Packed::Zlib => Compression::Zlib,
-        }
-    }
-}
-
-impl RecordOptions {
-    /// [`RecordOptions::features`], read.
-    ///
-    /// # Errors
-    /// When they are not written as features are.
-    pub fn parse_features(&self) -> Result<Option<Features>> {
-        self.features.as_ref().map(|text| text.parse()).transpose()
-    }
-
-    /// How tables are written, as far as that is told.
-    ///
-    /// # Errors
-    /// When there is no such encoding, or `decimal` is neither a comma nor a point.
-    pub fn written(&self) -> Result<Written> {
-        let decimal_comma = match self.decimal.as_deref() {
-            None => None,
-            Some(",") => Some(true),
-            Some(".") => Some(false),
-            Some(other) => {
-                let e = Error::new(ErrorKind::Config, format!("numbers have no decimal sign `{other}`"));
-                return Err(e.hint("write data.records.decimal=, for numbers such as 3,25, or data.records.decimal=. for 3.25"));
-            }
-        };
-        Ok(Written { encoding: self.encoding.as_ref().map(|name| name.parse()).transpose()?, decimal_comma })
-    }
-}
-
-impl Default for RecordOptions {
-    /// tf.data's tutorials: four files at a time, 16 records of each in turn.
-    fn default() -> RecordOptions {
-        RecordOptions {
-            train: Vec::new(),
-            test: Vec::new(),
-            features: None,
-            inputs: Vec::new(),
-            label: None,
-            compression: Packed::Auto,
-            skip: 0,
-            cycle_length: 4,
-            block_length: 16,
-            shuffle_buffer: None,
-            pictures: None,
-            encoding: None,
-            decimal: None,
-            columns: Vec::new(),
-        }
-    }
-}
 
 /// What is asked of pictures in records, and of the split.
 #[derive(Clone, Debug)]
@@ -305,15 +160,7 @@ pub fn records(
     let mut counted = Counted::new(&label);
     let train = reading.count(&source, train_part, &mut counted, &report)?;
     let test = reading.count(&test_source, test_part, &mut counted, &report)?;
-    for (n, what) in [(train, "train"), (test, "test")] {
-        if n == 0 {
-            let first = source.files().first().map_or(String::new(), |f| f.display().to_string());
-            return Err(Error::new(ErrorKind::Data, format!("there are no records to {what} on"))
-                .at(first)
-                .because(format!("there are {} in all", train + test))
-                .hint("add records; data.validation_split says what part of them is kept for testing"));
-        }
-    }
+    some_of_each(train, test, &source)?;
     let decided = counted.decide(&source.opened.classes, shape.numbers)?;
     notes.extend(decided.note);
     reading.labels = decided.labels;
@@ -347,6 +194,19 @@ pub fn records(
             prepare,
         }),
     })
+}
+
+/// Refuses a part without records.
+fn some_of_each(train: usize, test: usize, source: &Source) -> Result<()> {
+    let what = match (train, test) {
+        (0, _) => "train",
+        (_, 0) => "test",
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::Data, format!("there are no records to {what} on"))
+        .at(source.place())
+        .because(format!("there are {} in all", train + test))
+        .hint("add records; data.validation_split says what part of them is kept for testing"))
 }
 
 /// What is trained and tested on, of which columns.
@@ -485,15 +345,13 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         source.opened.dataset = source.opened.dataset.concatenate(&test);
     }
     let first = source.first()?;
-    let has = |name: &String| first.names().any(|n| n == name);
-    let lacking = fields.iter().find(|name| !has(name));
+    let lacking = fields.iter().find(|name| first.names().all(|n| n != name.as_str()));
     // A picture is one, whatever the field is called that it comes in.
     let fields = if size.is_some() && lacking.is_some() { &[][..] } else { fields };
     if let Some(lacking) = lacking.filter(|_| size.is_none()) {
         let there = first.names().collect::<Vec<_>>().join(", ");
-        let place = source.files().first().map_or(String::new(), |f| f.display().to_string());
         return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
-            .at(place)
+            .at(source.place())
             .because(format!("their fields are {there}; the model learnt from {}", fields.join(", ")))
             .hint("give them the names that they had in training"));
     }
@@ -527,7 +385,7 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     };
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
     let reading = Reading { features, input, label, labels: Labels::Values, background };
-    let place = source.files().first().map_or(String::new(), |f| f.display().to_string());
+    let place = source.place();
     Ok(numbered(source.in_order(Subset::All)).map_parallel(
         move |s| {
             let row = s.get("index")?.get(0).as_i64();
@@ -650,6 +508,11 @@ impl Source {
         Source { opened, ..self.clone() }
     }
 
+    /// The first file, for messages.
+    fn place(&self) -> String {
+        self.files().first().map_or(String::new(), |f| f.display().to_string())
+    }
+
     fn files(&self) -> &[PathBuf] {
         &self.opened.files
     }
@@ -657,9 +520,8 @@ impl Source {
     fn first(&self) -> Result<Sample> {
         let first = self.opened.dataset.debug().iter().next();
         first.ok_or_else(|| {
-            let file = self.files().first().map_or(String::new(), |f| f.display().to_string());
             Error::new(ErrorKind::Data, "there are no records")
-                .at(file)
+                .at(self.place())
                 .because("it is empty, or holds a header alone")
                 .hint("check that it was written whole")
         })?

@@ -774,11 +774,11 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
         if !cx.model.leads() {
             return Ok(());
         }
-        if self.columns.is_empty() {
-            if let Some(columns) = self.columns_of_file() {
-                self.columns = columns;
-                self.tell_lacking(cx);
-            }
+        if self.columns.is_empty()
+            && let Some(columns) = self.columns_of_file()
+        {
+            self.columns = columns;
+            self.tell_lacking(cx);
         }
         if self.columns.is_empty() {
             self.columns = cx.logs.iter().map(|(n, _)| n.to_string()).collect();
