@@ -42,16 +42,27 @@ fn main() {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let module = systole_mlir::text::parse(&text);
         parsed += usize::from(module.is_ok());
-        let result = module.and_then(|m| systole_mlir::import::checked_program(&m));
-        let result = result.and_then(|(program, checks)| {
-            read += 1;
-            if program.graph.params.is_empty() && !checks.is_empty() {
-                tested += 1;
-                run(&program, &checks)?;
-                passed += 1;
+        let each = |module: systole_mlir::syntax::Module| -> systole_base::Result<()> {
+            // Tests of ops are many functions in one file; programs have a `main`.
+            let main = module.functions.iter().position(|f| f.name == "main");
+            let is_test = |i: usize, f: &systole_mlir::syntax::Function| match main {
+                Some(main) => i == main,
+                None => f.body.arguments.is_empty() && !f.is_private,
+            };
+            for (i, f) in module.functions.iter().enumerate().filter(|(i, f)| is_test(*i, f)) {
+                let (program, checks) = systole_mlir::import::of_function(&module, f)
+                    .inspect_err(|_| ())
+                    .map_err(|e| e.at(format!("@{}, {i}", f.name)))?;
+                read += 1;
+                if program.graph.params.is_empty() && !checks.is_empty() {
+                    tested += 1;
+                    run(&program, &checks).map_err(|e| e.at(f.name.clone()))?;
+                    passed += 1;
+                }
             }
             Ok(())
-        });
+        };
+        let result = module.and_then(each);
         match result {
             Ok(()) => {}
             Err(e) => {

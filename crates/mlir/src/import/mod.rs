@@ -38,6 +38,14 @@ pub fn checked_program(module: &Module) -> Result<(Program, Vec<Check>)> {
         Error::new(ErrorKind::Data, "the module has no function to run")
             .hint("give it a function `main` that is not private")
     })?;
+    of_function(module, main)
+}
+
+/// As [`checked_program`], of one function of the module.
+///
+/// # Errors
+/// As [`program`].
+pub fn of_function(module: &Module, main: &Function) -> Result<(Program, Vec<Check>)> {
     let g = GraphBuilder::new(&main.name);
     let mut arguments = Vec::new();
     for (value, name) in main.body.arguments.iter().zip(&main.names) {

@@ -348,6 +348,13 @@ impl<'a> Parser<'a> {
 impl Parser<'_> {
     /// `dense<…> : tensor<…>`
     pub(super) fn dense(&mut self) -> Result<Dense> {
+        let elements = self.elements()?;
+        self.expect(':')?;
+        Ok(Dense { ty: self.ty()?, elements })
+    }
+
+    /// `dense<…>`
+    pub(super) fn elements(&mut self) -> Result<Elements> {
         let at = self.at;
         self.advance()?;
         self.expect('<')?;
@@ -370,8 +377,7 @@ impl Parser<'_> {
             }
         };
         self.expect('>')?;
-        self.expect(':')?;
-        Ok(Dense { ty: self.ty()?, elements })
+        Ok(elements)
     }
 
     /// `dense_resource<name> : tensor<…>`

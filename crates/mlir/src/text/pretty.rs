@@ -4,7 +4,7 @@ use super::attribute::not_read;
 use super::lex::Token;
 use super::operation::Said;
 use super::Parser;
-use crate::syntax::{Attribute, Attributes, Operation, Ranked, Region, Type, Value};
+use crate::syntax::{Attribute, Attributes, Dense, Operation, Ranked, Region, Type, Value};
 use systole_base::Result;
 
 /// An op's name with its dialect.
@@ -79,9 +79,12 @@ impl<'a> Parser<'a> {
     fn plain(&mut self, name: &str, named: usize) -> Result<Said> {
         let at = self.at;
         let mut said = Said::default();
+        let mut expected = None;
         let closed = self.eat('(')?;
         while matches!(self.token, Token::Value(_) | Token::Word(_)) {
             match self.token {
+                // `check.expect_eq_const %0, dense<…> : tensor<…>`: one type for both.
+                Token::Word("dense") => expected = Some(self.elements()?),
                 Token::Word(_) => said.attributes.extend(self.word_value(name)?),
                 _ => said.operands.push(self.value()?),
             }
@@ -99,6 +102,10 @@ impl<'a> Parser<'a> {
             self.plain_types(name, named, &mut said, at)?;
         } else if !said.operands.is_empty() {
             return Err(self.unexpected("`:`"));
+        }
+        if let (Some(elements), Some(v)) = (expected, said.operands.first()) {
+            let dense = Dense { ty: self.values.get(*v).cloned().unwrap_or(Type::Token), elements };
+            said.attributes.push(("value".into(), Attribute::Dense(dense)));
         }
         Ok(said)
     }
