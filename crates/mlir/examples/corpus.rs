@@ -17,7 +17,10 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// Runs a program on the interpreter and asks its own checks.
-fn run(program: &systole_ir::text::Program, checks: &[systole_mlir::import::Check]) -> systole_base::Result<()> {
+fn run(
+    program: &systole_ir::text::Program,
+    checks: &[systole_mlir::import::Check],
+) -> systole_base::Result<()> {
     let results = systole_ir::interp::run(&program.graph, &[])?;
     let count: usize = checks.iter().map(|c| c.arrays()).sum();
     let mut rest = &results[results.len() - count..];
@@ -25,7 +28,11 @@ fn run(program: &systole_ir::text::Program, checks: &[systole_mlir::import::Chec
         let (these, others) = rest.split_at(check.arrays());
         let these: Vec<&systole_base::Literal> = these.iter().collect();
         check.run(&these).map_err(|what| {
-            systole_base::Error::new(systole_base::ErrorKind::Numeric, what.split(" is").next().map_or(String::new(), |_| "differs".into())).at(what)
+            systole_base::Error::new(
+                systole_base::ErrorKind::Numeric,
+                what.split(" is").next().map_or(String::new(), |_| "differs".into()),
+            )
+            .at(what)
         })?;
         rest = others;
     }
@@ -67,7 +74,10 @@ fn main() {
             Ok(()) => {}
             Err(e) => {
                 let at = e.places().first().map(|p| p.split(", ").last().unwrap_or("").to_string());
-                let key: String = format!("{:?} {} [{}]", e.kind(), e.what(), at.unwrap_or_default()).chars().take(150).collect();
+                let key: String = format!("{:?} {} [{}]", e.kind(), e.what(), at.unwrap_or_default())
+                    .chars()
+                    .take(150)
+                    .collect();
                 let entry = reasons.entry(key).or_insert((0, path.display().to_string()));
                 entry.0 += 1;
             }

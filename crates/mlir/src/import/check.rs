@@ -59,7 +59,9 @@ impl Check {
     /// # Errors
     /// A line that says which element differs.
     pub fn run(&self, arrays: &[&Literal]) -> Result<(), String> {
-        let (Some(actual), Some(expected)) = (arrays.first(), self.expected.as_ref().or(arrays.get(1).copied())) else {
+        let (Some(actual), Some(expected)) =
+            (arrays.first(), self.expected.as_ref().or(arrays.get(1).copied()))
+        else {
             return Err("nothing to compare".into());
         };
         if actual.ty() != expected.ty() {

@@ -52,7 +52,8 @@ pub fn of_function(module: &Module, main: &Function) -> Result<(Program, Vec<Che
         let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
         arguments.push(Given::Array(g.parameter(tensor_type(ty)?, name)));
     }
-    let mut importer = Importer { module, calls: Vec::new(), ops: 0, checks: Vec::new(), compared: Vec::new() };
+    let mut importer =
+        Importer { module, calls: Vec::new(), ops: 0, checks: Vec::new(), compared: Vec::new() };
     let results = importer.function(main, arguments, &g)?;
     let mut results = results.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
     let own = results.len();
@@ -119,9 +120,8 @@ fn tensor_type(ty: &Type) -> Result<TensorType> {
         name => name,
     };
     let known = DType::parse(name).filter(|d| d.name() == name);
-    let dtype = known.ok_or_else(|| {
-        not_there(format!("{ty}: elements of type {} are not supported", ranked.element))
-    })?;
+    let dtype = known
+        .ok_or_else(|| not_there(format!("{ty}: elements of type {} are not supported", ranked.element)))?;
     let dims = ranked.dims.iter().map(|d| d.map(|d| d as usize)).collect::<Option<Vec<usize>>>();
     let dims = dims.ok_or_else(|| not_there(format!("{ty}: sizes that are known only when it runs")))?;
     let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul((*d).max(1)));
@@ -263,8 +263,15 @@ impl<'m> Importer<'m> {
         }
     }
 
-    fn call(&mut self, callee: Option<&Attribute>, operands: Vec<Given>, g: &GraphBuilder) -> Result<Vec<Given>> {
-        let Some(Attribute::Symbol(name)) = callee else { return Err(wrong("it does not say what it calls")) };
+    fn call(
+        &mut self,
+        callee: Option<&Attribute>,
+        operands: Vec<Given>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<Given>> {
+        let Some(Attribute::Symbol(name)) = callee else {
+            return Err(wrong("it does not say what it calls"));
+        };
         let called = self.module.functions.iter().find(|f| f.name == *name);
         let called = called.ok_or_else(|| wrong(format!("there is no function @{name}")))?;
         self.function(called, operands, g).at(|| format!("@{name}"))

@@ -195,9 +195,7 @@ impl<'a> Parser<'a> {
             Some(hex) => i128::from_str_radix(hex, 16).ok(),
             None => digits.parse().ok(),
         };
-        value
-            .map(Attribute::Int)
-            .ok_or_else(|| self.lexer.error(at, format!("`{digits}` is no number")))
+        value.map(Attribute::Int).ok_or_else(|| self.lexer.error(at, format!("`{digits}` is no number")))
     }
 
     /// `array<i64: 1, 2>`
@@ -288,7 +286,9 @@ impl<'a> Parser<'a> {
         let read = |p: &mut Parser<'_>| {
             let mesh = p.symbol()?;
             p.expect(',')?;
-            let dims = p.list('[', ']', |p| p.list('{', '}', Self::axis).map(|axes| axes.into_iter().flatten().collect()))?;
+            let dims = p.list('[', ']', |p| {
+                p.list('{', '}', Self::axis).map(|axes| axes.into_iter().flatten().collect())
+            })?;
             Ok(Attribute::Sharding(mesh, dims))
         };
         read(&mut inner).map_err(wrong)
@@ -363,7 +363,9 @@ impl Parser<'_> {
             Token::Str(s) => {
                 self.advance()?;
                 let bytes = parse_hex(&s);
-                Elements::Bytes(bytes.ok_or_else(|| self.lexer.error(at, "a string that is no \"0x\" and hex digits"))?)
+                Elements::Bytes(
+                    bytes.ok_or_else(|| self.lexer.error(at, "a string that is no \"0x\" and hex digits"))?,
+                )
             }
             Token::Mark('[') => {
                 let (mut dims, mut words) = (Vec::new(), Vec::new());

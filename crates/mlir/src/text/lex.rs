@@ -117,8 +117,8 @@ impl<'a> Lexer<'a> {
                 Token::Arrow
             }
             b'-' if next.is_ascii_digit() => Token::Number(self.number()),
-            b'(' | b')' | b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b',' | b':' | b'=' | b'?' | b'*' | b'+'
-            | b'/' | b'-' | b'|' => {
+            b'(' | b')' | b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b',' | b':' | b'=' | b'?' | b'*'
+            | b'+' | b'/' | b'-' | b'|' => {
                 self.pos += 1;
                 Token::Mark(b as char)
             }

@@ -182,7 +182,9 @@ impl<'a> Parser<'a> {
         let first = self.values.len();
         let values: Vec<Value> = (first..first + types.len()).collect();
         self.values.extend(types);
-        let Some(scope) = self.scopes.last_mut() else { return Err(self.error("a value outside of a function")) };
+        let Some(scope) = self.scopes.last_mut() else {
+            return Err(self.error("a value outside of a function"));
+        };
         if scope.insert(name, values.clone()).is_some() {
             return Err(self.error(format!("`%{name}` is defined twice")));
         }

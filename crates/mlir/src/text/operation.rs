@@ -225,8 +225,7 @@ impl<'a> Parser<'a> {
         self.function_type()?;
         self.location()?;
         let body = regions.pop().unwrap_or_default();
-        function_of(attributes, body, std::mem::take(&mut self.values))
-            .map_err(|what| self.error(what))
+        function_of(attributes, body, std::mem::take(&mut self.values)).map_err(|what| self.error(what))
     }
 }
 
@@ -254,7 +253,8 @@ pub(crate) fn function_of(
         };
         (0..n).map(one).collect()
     };
-    let is_private = matches!(find(&attributes, "sym_visibility"), Some(Attribute::String(v)) if v == "private");
+    let is_private =
+        matches!(find(&attributes, "sym_visibility"), Some(Attribute::String(v)) if v == "private");
     let (parameters, results) = (lists("arg_attrs", from.len()), lists("res_attrs", to.len()));
     Ok(Function {
         is_private,

@@ -1,9 +1,9 @@
 //! The pretty forms of ops: those that StableHLO, CHLO, func and Shardy print by themselves.
 
+use super::Parser;
 use super::attribute::not_read;
 use super::lex::Token;
 use super::operation::Said;
-use super::Parser;
 use crate::syntax::{Attribute, Attributes, Dense, Operation, Ranked, Region, Type, Value};
 use systole_base::Result;
 
@@ -325,7 +325,8 @@ impl<'a> Parser<'a> {
         let word = self.word()?;
         let bits = word.strip_prefix('e').and_then(|rest| rest.split_once('m'));
         let bits = bits.and_then(|(e, m)| Some((e.parse::<i128>().ok()?, m.parse::<i128>().ok()?)));
-        let (exponent, mantissa) = bits.ok_or_else(|| self.error(format!("`{word}` is no format like e8m10")))?;
+        let (exponent, mantissa) =
+            bits.ok_or_else(|| self.error(format!("`{word}` is no format like e8m10")))?;
         said.attributes.push(("exponent_bits".into(), Attribute::Int(exponent)));
         said.attributes.push(("mantissa_bits".into(), Attribute::Int(mantissa)));
         if self.is('{') {
@@ -341,7 +342,9 @@ impl<'a> Parser<'a> {
         let at = self.at;
         let target = match self.advance()? {
             Token::Symbol(name) | Token::Str(name) => name,
-            other => return Err(self.lexer.error(at, format!("expected what is called, found {}", other.show()))),
+            other => {
+                return Err(self.lexer.error(at, format!("expected what is called, found {}", other.show())));
+            }
         };
         let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
         let (key, target) = match name {
@@ -434,8 +437,12 @@ impl<'a> Parser<'a> {
             place,
             ..Operation::default()
         };
-        let end =
-            Operation { name: "stablehlo.return".into(), operands: vec![first + 2], place, ..Operation::default() };
+        let end = Operation {
+            name: "stablehlo.return".into(),
+            operands: vec![first + 2],
+            place,
+            ..Operation::default()
+        };
         Ok(Region { arguments: vec![first, first + 1], operations: vec![op, end] })
     }
 
