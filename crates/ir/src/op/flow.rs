@@ -305,7 +305,7 @@ fn emit(g: &GraphBuilder, op: Op, inputs: Vec<&Tensor>) -> Vec<Tensor> {
 }
 
 /// Finishes the regions of one op with the union of their captures, in order of first use.
-pub(crate) fn finish(regions: &[(GraphBuilder, Vec<Tensor>)]) -> Result<(Vec<Tensor>, Vec<Arc<Graph>>)> {
+pub fn finish(regions: &[(GraphBuilder, Vec<Tensor>)]) -> Result<(Vec<Tensor>, Vec<Arc<Graph>>)> {
     let mut captured: Vec<Tensor> = Vec::new();
     for t in regions.iter().flat_map(|(r, results)| r.captured(results)) {
         if !captured.iter().any(|c| c.same_as(&t)) {

@@ -68,7 +68,7 @@ fn element(value: &Literal, i: usize) -> String {
 }
 
 /// The bits of one element written as `text` (without sign spaces); `Err` says what is wrong.
-pub(super) fn parse_element(text: &str, dtype: DType) -> Result<u64, String> {
+pub fn parse_element(text: &str, dtype: DType) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not an element of type {dtype}");
     if dtype == DType::Bool {
         return match text {
@@ -96,7 +96,7 @@ pub(super) fn parse_element(text: &str, dtype: DType) -> Result<u64, String> {
 }
 
 /// The bytes that a hex string stands for.
-pub(super) fn parse_hex(text: &str) -> Option<Vec<u8>> {
+pub fn parse_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.strip_prefix("0x")?.as_bytes();
     let nibble = |b: u8| (b as char).to_digit(16).map(|d| d as u8);
     let byte = |p: &[u8]| Some(nibble(p[0])? << 4 | nibble(*p.get(1)?)?);

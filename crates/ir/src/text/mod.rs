@@ -23,5 +23,6 @@ mod lex;
 mod parse;
 mod print;
 
+pub use dense::{parse_element, parse_hex};
 pub use parse::{Program, parse, parse_program};
 pub use print::{print, print_annotated, print_program};

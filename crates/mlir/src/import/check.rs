@@ -1,0 +1,100 @@
+//! What test programs say of their own results: `check.expect_close` and its kin, as ops or as custom calls.
+
+use super::attribute::{elements, text};
+use super::wrong;
+use crate::syntax::{Attribute, Operation};
+use crate::text::find;
+use systole_base::{Literal, Result, Scalar};
+
+/// One claim about an array: what is compared with what, and how nearly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Check {
+    /// How.
+    kind: Kind,
+    /// What it is compared with, where that stands in the program.
+    expected: Option<Literal>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// The same bits, but that all NaN are one.
+    Equal,
+    /// Within a share of the greater or an absolute difference: that of JAX's and of StableHLO's tests.
+    AlmostEqual(f64),
+    /// Within so many representable numbers.
+    Ulps(u64, u64),
+}
+
+impl Check {
+    /// The claim of an op; `None`: it is none.
+    pub(super) fn of(op: &Operation) -> Result<Option<Check>> {
+        let called = text(op, "call_target_name").unwrap_or_default();
+        let name = if op.name == "stablehlo.custom_call" { called } else { op.name.as_str() };
+        let int = |name: &str, usual: u64| match find(&op.attributes, name) {
+            Some(Attribute::Int(i)) => u64::try_from(*i).unwrap_or(usual),
+            _ => usual,
+        };
+        let kind = match name {
+            "check.expect_eq" | "check.eq" | "check.expect_eq_const" => Kind::Equal,
+            "check.expect_almost_eq" | "check.almost_eq" | "check.expect_almost_eq_const" => {
+                Kind::AlmostEqual(match find(&op.attributes, "tolerance") {
+                    Some(Attribute::Float(digits, _)) => digits.parse().unwrap_or(1e-3),
+                    _ => 1e-3,
+                })
+            }
+            "check.expect_close" => Kind::Ulps(int("min_ulp_difference", 0), int("max_ulp_difference", 3)),
+            _ if name.starts_with("check.") => return Err(wrong(format!("{name} is not supported"))),
+            _ => return Ok(None),
+        };
+        Ok(Some(Check { kind, expected: elements(op, "value")? }))
+    }
+
+    /// How many results of the graph it compares.
+    pub fn arrays(&self) -> usize {
+        if self.expected.is_some() { 1 } else { 2 }
+    }
+
+    /// Compares; the first element that differs, with both values, is the error.
+    ///
+    /// # Errors
+    /// A line that says which element differs.
+    pub fn run(&self, arrays: &[&Literal]) -> Result<(), String> {
+        let (Some(actual), Some(expected)) =
+            (arrays.first(), self.expected.as_ref().or(arrays.get(1).copied()))
+        else {
+            return Err("nothing to compare".into());
+        };
+        if actual.ty() != expected.ty() {
+            return Err(format!("{} is compared with {}", actual.ty(), expected.ty()));
+        }
+        let differs = |i: &usize| !self.agree(actual.get(*i), expected.get(*i), actual);
+        match (0..actual.ty().elements()).find(differs) {
+            Some(i) => Err(format!("element {i} is {:?}, not {:?}", actual.get(i), expected.get(i))),
+            None => Ok(()),
+        }
+    }
+
+    fn agree(&self, a: Scalar, b: Scalar, like: &Literal) -> bool {
+        let (Scalar::Float(x), Scalar::Float(y)) = (a, b) else { return a == b };
+        if x.is_nan() || y.is_nan() {
+            return x.is_nan() && y.is_nan();
+        }
+        match self.kind {
+            Kind::Equal => x == y,
+            Kind::AlmostEqual(tolerance) => {
+                x == y || (x - y).abs() <= tolerance || (x - y).abs() <= tolerance * x.abs().max(y.abs())
+            }
+            Kind::Ulps(least, most) => {
+                let place = |v: Scalar| ordered(v.to_bits(like.dtype()), like.dtype().bits());
+                let apart = place(a).abs_diff(place(b));
+                x == y && least == 0 || (least..=most).contains(&apart)
+            }
+        }
+    }
+}
+
+/// Bits of a float as a number in the order of the floats.
+fn ordered(bits: u64, width: u32) -> i64 {
+    let magnitude = (bits & !(1 << (width - 1))) as i64;
+    if bits >> (width - 1) & 1 == 1 { -magnitude } else { magnitude }
+}

@@ -1,0 +1,360 @@
+//! [`Module`] → [`Program`]: calls are unfolded, ops of other dialects are written out in StableHLO's own.
+
+mod attribute;
+mod check;
+mod chlo;
+mod rewrite;
+
+use crate::syntax::{Attribute, Function, Module, Operation, Region, Type, Value};
+use crate::text::find;
+pub use check::Check;
+use std::sync::Arc;
+use systole_base::{DType, Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_ir::op::{Op, Source, entry};
+use systole_ir::text::Program;
+use systole_ir::{GraphBuilder, Mesh, Sharding, Spread, Tensor, flow};
+
+/// Functions that call each other deeper are refused: such programs never end.
+const MAX_CALLS: usize = 64;
+/// Ops that all calls may unfold to.
+const MOST_OPS: usize = 1 << 22;
+
+/// The program of a module: `main`, or else the first function that is not private.
+///
+/// # Errors
+/// `Data` where the module contradicts itself; `Unsupported` for what is not there: each with its place.
+pub fn program(module: &Module) -> Result<Program> {
+    Ok(checked_program(module)?.0)
+}
+
+/// As [`program`], with what the module says of its own results: the arrays that are compared are the last results of the
+/// graph, in order.
+///
+/// # Errors
+/// As [`program`].
+pub fn checked_program(module: &Module) -> Result<(Program, Vec<Check>)> {
+    let main = module.functions.iter().find(|f| f.name == "main");
+    let main = main.or_else(|| module.functions.iter().find(|f| !f.is_private)).ok_or_else(|| {
+        Error::new(ErrorKind::Data, "the module has no function to run")
+            .hint("give it a function `main` that is not private")
+    })?;
+    of_function(module, main)
+}
+
+/// As [`checked_program`], of one function of the module.
+///
+/// # Errors
+/// As [`program`].
+pub fn of_function(module: &Module, main: &Function) -> Result<(Program, Vec<Check>)> {
+    let g = GraphBuilder::new(&main.name);
+    let mut arguments = Vec::new();
+    for (value, name) in main.body.arguments.iter().zip(&main.names) {
+        let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
+        arguments.push(Given::Array(g.parameter(tensor_type(ty)?, name)));
+    }
+    let mut importer =
+        Importer { module, calls: Vec::new(), ops: 0, checks: Vec::new(), compared: Vec::new() };
+    let results = importer.function(main, arguments, &g)?;
+    let mut results = results.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
+    let own = results.len();
+    results.append(&mut importer.compared);
+    let graph = g.finish(&results)?;
+    let spread = spread(module, main, &graph)?;
+    Ok((Program { donated: donated(main, own), spread, graph }, importer.checks))
+}
+
+/// Pairs of parameters and the results that take their memory.
+fn donated(main: &Function, results: usize) -> Vec<(usize, usize)> {
+    let mut pairs: Vec<(usize, usize)> = Vec::new();
+    for (p, attributes) in main.parameters.iter().enumerate() {
+        let Some(Attribute::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
+        match usize::try_from(*r) {
+            Ok(r) if r < results && pairs.iter().all(|(_, taken)| *taken != r) => pairs.push((p, r)),
+            _ => {}
+        }
+    }
+    pairs
+}
+
+/// How arguments and results lie on several devices, where the module has a mesh.
+fn spread(module: &Module, main: &Function, graph: &systole_ir::Graph) -> Result<Option<Spread>> {
+    let Some((_, axes)) = module.meshes.iter().find(|(_, axes)| !axes.is_empty()) else { return Ok(None) };
+    let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
+    let one = |attributes: Option<&Attribute>, ty: &TensorType| -> Result<Sharding> {
+        let mut whole = Sharding::replicated(ty.rank());
+        let Some(Attribute::Sharding(_, dims)) = attributes else { return Ok(whole) };
+        if dims.len() != ty.rank() {
+            return Err(wrong(format!("a sharding of {} dimensions does not fit {ty}", dims.len())));
+        }
+        for (d, axes) in dims.iter().enumerate() {
+            for name in axes {
+                let axis = mesh.axis(name).ok_or_else(|| wrong(format!("the mesh has no axis {name}")))?;
+                whole = whole.split(d, axis);
+            }
+        }
+        whole.local(&mesh, ty)?;
+        Ok(whole)
+    };
+    let params = main.parameters.iter().zip(graph.param_types());
+    let params = params.map(|(a, ty)| one(find(a, "sdy.sharding"), &ty)).collect::<Result<_>>()?;
+    let results = main.results.iter().zip(graph.result_types());
+    let results = results.map(|((_, a), ty)| one(find(a, "sdy.sharding"), &ty)).collect::<Result<_>>()?;
+    Ok(Some(Spread { mesh, params, results }))
+}
+
+/// An error about a module that contradicts itself.
+fn wrong(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Data, what)
+}
+
+/// An error about what is not here.
+fn not_there(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+/// A type of an array as the IR's.
+fn tensor_type(ty: &Type) -> Result<TensorType> {
+    let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
+    let name = match ranked.element.as_str() {
+        "index" => "i64",
+        name => name,
+    };
+    let known = DType::parse(name).filter(|d| d.name() == name);
+    let dtype = known
+        .ok_or_else(|| not_there(format!("{ty}: elements of type {} are not supported", ranked.element)))?;
+    let dims = ranked.dims.iter().map(|d| d.map(|d| d as usize)).collect::<Option<Vec<usize>>>();
+    let dims = dims.ok_or_else(|| not_there(format!("{ty}: sizes that are known only when it runs")))?;
+    let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul((*d).max(1)));
+    match bytes {
+        Some(n) if n < 1 << 46 => Ok(TensorType::new(dtype, &dims[..])),
+        _ => Err(wrong(format!("{ty} is too large"))),
+    }
+}
+
+/// What a value of a module is here.
+#[derive(Clone)]
+enum Given {
+    Array(Tensor),
+    Tuple(Vec<Given>),
+    Token,
+}
+
+impl Given {
+    fn array(self) -> Result<Tensor> {
+        match self {
+            Given::Array(t) => Ok(t),
+            Given::Tuple(_) => Err(not_there("a tuple stands where an array is needed")),
+            Given::Token => Err(not_there("a token stands where an array is needed")),
+        }
+    }
+}
+
+/// The values of one call of a function.
+struct Frame<'m> {
+    function: &'m Function,
+    values: Vec<Option<Given>>,
+}
+
+impl Frame<'_> {
+    fn get(&self, value: Value) -> Result<Given> {
+        let found = self.values.get(value).cloned().flatten();
+        found.ok_or_else(|| wrong("a value is used before it is there"))
+    }
+
+    fn set(&mut self, value: Value, given: Given) {
+        if let Some(slot) = self.values.get_mut(value) {
+            *slot = Some(given);
+        }
+    }
+
+    fn ty(&self, value: Value) -> Result<&Type> {
+        self.function.values.get(value).ok_or_else(|| wrong("a value without a type"))
+    }
+}
+
+struct Importer<'m> {
+    module: &'m Module,
+    /// The functions that are being unfolded.
+    calls: Vec<&'m str>,
+    ops: usize,
+    /// What the module says of its own results, and the arrays that it says it of.
+    checks: Vec<Check>,
+    compared: Vec<Tensor>,
+}
+
+impl<'m> Importer<'m> {
+    fn function(&mut self, f: &'m Function, arguments: Vec<Given>, g: &GraphBuilder) -> Result<Vec<Given>> {
+        if self.calls.contains(&f.name.as_str()) || self.calls.len() == MAX_CALLS {
+            return Err(not_there(format!("@{} calls itself", f.name)));
+        }
+        if arguments.len() != f.body.arguments.len() {
+            return Err(wrong(format!("@{} takes {} arguments", f.name, f.body.arguments.len())));
+        }
+        self.calls.push(&f.name);
+        let mut frame = Frame { function: f, values: vec![None; f.values.len()] };
+        for (value, given) in f.body.arguments.iter().zip(arguments) {
+            frame.set(*value, given);
+        }
+        let results = self.body(&f.body, &mut frame, g);
+        self.calls.pop();
+        results
+    }
+
+    /// The ops of a region whose arguments are known; what its terminator returns.
+    fn body(&mut self, region: &'m Region, frame: &mut Frame<'m>, g: &GraphBuilder) -> Result<Vec<Given>> {
+        for op in &region.operations {
+            self.ops += 1;
+            if self.ops > MOST_OPS {
+                return Err(not_there(format!("calls unfold to over {MOST_OPS} ops")));
+            }
+            let operands = op.operands.iter().map(|v| frame.get(*v)).collect::<Result<Vec<_>>>();
+            let operands = operands.at(|| place(op))?;
+            if matches!(op.name.as_str(), "stablehlo.return" | "func.return" | "mhlo.return" | "sdy.return") {
+                return Ok(operands);
+            }
+            let results = self.operation(op, operands, frame, g).at(|| place(op))?;
+            if results.len() != op.results.len() {
+                return Err(wrong(format!("it has {} results", results.len())).at(place(op)));
+            }
+            for (value, given) in op.results.iter().zip(results) {
+                if let Given::Array(t) = &given {
+                    let said = tensor_type(frame.ty(*value)?).at(|| place(op))?;
+                    if *t.ty() != said && g.error().is_none() {
+                        return Err(wrong(format!("the result is {}, not {said}", t.ty())).at(place(op)));
+                    }
+                }
+                frame.set(*value, given);
+            }
+        }
+        Err(wrong("a region without a terminator"))
+    }
+
+    fn operation(
+        &mut self,
+        op: &'m Operation,
+        operands: Vec<Given>,
+        frame: &mut Frame<'m>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<Given>> {
+        match op.name.as_str() {
+            "func.call" => self.call(find(&op.attributes, "callee"), operands, g),
+            "stablehlo.composite" => self.call(find(&op.attributes, "decomposition"), operands, g),
+            "stablehlo.tuple" => Ok(vec![Given::Tuple(operands)]),
+            "stablehlo.get_tuple_element" => {
+                let index = match find(&op.attributes, "index") {
+                    Some(Attribute::Int(i)) => usize::try_from(*i).ok(),
+                    _ => None,
+                };
+                match operands.into_iter().next() {
+                    Some(Given::Tuple(items)) => {
+                        let item = index.and_then(|i| items.get(i).cloned());
+                        Ok(vec![item.ok_or_else(|| wrong("the tuple has no such element"))?])
+                    }
+                    _ => Err(wrong("the operand is no tuple")),
+                }
+            }
+            "stablehlo.create_token" | "stablehlo.after_all" => Ok(vec![Given::Token]),
+            "sdy.sharding_constraint" => Ok(operands),
+            _ => {
+                let arrays = operands.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
+                let results = self.arrays(op, arrays, frame, g)?;
+                Ok(results.into_iter().map(Given::Array).collect())
+            }
+        }
+    }
+
+    fn call(
+        &mut self,
+        callee: Option<&Attribute>,
+        operands: Vec<Given>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<Given>> {
+        let Some(Attribute::Symbol(name)) = callee else {
+            return Err(wrong("it does not say what it calls"));
+        };
+        let called = self.module.functions.iter().find(|f| f.name == *name);
+        let called = called.ok_or_else(|| wrong(format!("there is no function @{name}")))?;
+        self.function(called, operands, g).at(|| format!("@{name}"))
+    }
+
+    /// An op of arrays.
+    fn arrays(
+        &mut self,
+        op: &'m Operation,
+        operands: Vec<Tensor>,
+        frame: &mut Frame<'m>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<Tensor>> {
+        if let Some(check) = Check::of(op)? {
+            self.compared.extend(operands);
+            self.checks.push(check);
+            return Ok(Vec::new());
+        }
+        let types = op.results.iter().map(|v| frame.ty(*v)).map(|ty| tensor_type(ty?));
+        let results = types.collect::<Result<Vec<_>>>()?;
+        if let Some(written) = chlo::write(op, &operands, g)? {
+            return Ok(written);
+        }
+        if let Some(written) = rewrite::write(op, &operands, &results, g)? {
+            return Ok(written);
+        }
+        let mut regions = Vec::new();
+        for region in &op.regions {
+            regions.push(self.region(region, frame, g)?);
+        }
+        let (captured, regions) = flow::finish(&regions)?;
+        self.emit(op, operands, results, (captured, regions), g)
+    }
+
+    /// A region in a builder of its own.
+    fn region(
+        &mut self,
+        region: &'m Region,
+        frame: &mut Frame<'m>,
+        g: &GraphBuilder,
+    ) -> Result<(GraphBuilder, Vec<Tensor>)> {
+        let inner = g.child("body");
+        for value in &region.arguments {
+            let ty = tensor_type(frame.ty(*value)?)?;
+            frame.set(*value, Given::Array(inner.parameter(ty, "arg")));
+        }
+        let results = self.body(region, frame, &inner)?;
+        Ok((inner, results.into_iter().map(Given::array).collect::<Result<_>>()?))
+    }
+
+    /// The IR's own op of the same name.
+    fn emit(
+        &self,
+        op: &Operation,
+        operands: Vec<Tensor>,
+        results: Vec<TensorType>,
+        (captured, regions): (Vec<Tensor>, Vec<Arc<systole_ir::Graph>>),
+        g: &GraphBuilder,
+    ) -> Result<Vec<Tensor>> {
+        let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
+        let known = entry(name).ok_or_else(|| not_there(format!("{} is not supported", op.name)))?;
+        let attrs = attribute::all(op, self.module)?;
+        let inputs: Vec<&Tensor> = captured.iter().chain(&operands).collect();
+        let types: Vec<&TensorType> = inputs.iter().map(|t| t.ty()).collect();
+        let source = Source {
+            attrs: &attrs,
+            regions,
+            captures: captured.len(),
+            operands: types.iter().map(|&t| t.clone()).collect(),
+            results,
+        };
+        let read: Op = (known.parse)(&source).map_err(wrong)?;
+        if read.rule().regions().len() != source.regions.len() {
+            return Err(wrong(format!("it has no {} regions", source.regions.len())));
+        }
+        if read.rule().captures() != captured.len() {
+            return Err(not_there("its regions use values from outside of it"));
+        }
+        read.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
+        Ok(g.emit(read, &inputs))
+    }
+}
+
+fn place(op: &Operation) -> String {
+    format!("{}, {}", op.place, op.name)
+}

@@ -1,0 +1,29 @@
+//! Programs of other systems: StableHLO as JAX, PyTorch/XLA and MLIR's printer write it, read into Systole's IR.
+//!
+//! ```
+//! let text = "module @jit_f { func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
+//!     %cst = stablehlo.constant dense<2.000000e+00> : tensor<2xf32>
+//!     %0 = stablehlo.multiply %arg0, %cst : tensor<2xf32>
+//!     return %0 : tensor<2xf32>
+//! } }";
+//! let program = systole_mlir::read_text(text)?;
+//! assert_eq!(program.graph.params.len(), 1);
+//! # Ok::<(), systole_base::Error>(())
+//! ```
+//!
+//! Source: the StableHLO specification, CHLO's and Shardy's documents, MLIR's language reference.
+
+pub mod import;
+pub mod syntax;
+pub mod text;
+
+use systole_base::Result;
+use systole_ir::text::Program;
+
+/// Reads a module, pretty or generic, into a program: its function `main`, in which all others are unfolded.
+///
+/// # Errors
+/// `Data` when the text is none (line, column, op); `Unsupported` for an op that is not there (its name and why).
+pub fn read_text(text: &str) -> Result<Program> {
+    import::program(&text::parse(text)?)
+}

@@ -1,0 +1,201 @@
+//! What programs of other systems say, before any op is understood: functions, ops with regions, types and attributes.
+//! Text and bytecode are read into this one form.
+
+use std::fmt;
+
+/// Attributes by name, in order.
+pub type Attributes = Vec<(String, Attribute)>;
+
+/// A value of a function: an index into [`Function::values`].
+pub type Value = usize;
+
+/// A program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Module {
+    /// Its attributes, such as `mhlo.num_partitions`.
+    pub attributes: Attributes,
+    /// Its functions, in order.
+    pub functions: Vec<Function>,
+    /// Meshes of Shardy: name, and the axes with their sizes.
+    pub meshes: Vec<(String, Vec<(String, u64)>)>,
+    /// Bytes that `dense_resource` names.
+    pub resources: Vec<(String, Vec<u8>)>,
+}
+
+/// A function.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Function {
+    /// Its name, without `@`.
+    pub name: String,
+    /// Whether it is called from within the module alone.
+    pub is_private: bool,
+    /// Attributes of each parameter; the parameters are the arguments of `body`.
+    pub parameters: Vec<Attributes>,
+    /// Names of the parameters, where locations tell them.
+    pub names: Vec<String>,
+    /// Types and attributes of the results.
+    pub results: Vec<(Type, Attributes)>,
+    /// Attributes of the function.
+    pub attributes: Attributes,
+    /// Types of all values of the body and its regions.
+    pub values: Vec<Type>,
+    /// What it computes; the last op is its return.
+    pub body: Region,
+}
+
+/// A list of ops with arguments: one block.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Region {
+    /// What it is given.
+    pub arguments: Vec<Value>,
+    /// The last one is its terminator.
+    pub operations: Vec<Operation>,
+}
+
+/// An op.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Operation {
+    /// With its dialect: `stablehlo.add`.
+    pub name: String,
+    /// What it takes.
+    pub operands: Vec<Value>,
+    /// What it gives.
+    pub results: Vec<Value>,
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// Its regions.
+    pub regions: Vec<Region>,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// Where something stands in what was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The line in text, from 1; 0 in bytecode.
+    pub line: usize,
+    /// The column in text, from 1; the byte in bytecode.
+    pub column: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "byte {}", self.column),
+            line => write!(f, "line {line}:{}", self.column),
+        }
+    }
+}
+
+/// A type.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Type {
+    /// `tensor<2x?xf32>`
+    Tensor(Ranked),
+    /// `!stablehlo.token`
+    Token,
+    /// `tuple<…>`
+    Tuple(Vec<Type>),
+    /// `(…) -> …`
+    Function(Vec<Type>, Vec<Type>),
+    /// `i64`, `f32`, `index`, `complex<f32>`
+    Scalar(String),
+    /// Any other: the text.
+    Other(String),
+}
+
+/// `tensor<2x?xf32, #stablehlo.bounds<?, 3>>`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranked {
+    /// Sizes; `None` is `?`.
+    pub dims: Vec<Option<u64>>,
+    /// The element type's name.
+    pub element: String,
+    /// What stands behind the comma.
+    pub encoding: Option<String>,
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |all: &[Type]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        match self {
+            Type::Tensor(t) => {
+                f.write_str("tensor<")?;
+                for d in &t.dims {
+                    match d {
+                        Some(d) => write!(f, "{d}x")?,
+                        None => f.write_str("?x")?,
+                    }
+                }
+                f.write_str(&t.element)?;
+                t.encoding.iter().try_for_each(|e| write!(f, ", {e}"))?;
+                f.write_str(">")
+            }
+            Type::Token => f.write_str("!stablehlo.token"),
+            Type::Tuple(all) => write!(f, "tuple<{}>", list(all)),
+            Type::Function(from, to) => write!(f, "({}) -> ({})", list(from), list(to)),
+            Type::Scalar(name) | Type::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+/// An attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attribute {
+    /// Only its name.
+    Unit,
+    /// `true`
+    Bool(bool),
+    /// `3 : i64`
+    Int(i128),
+    /// `1.5 : f32`, `0x7FC00000 : f32`: the text and the type's name.
+    Float(String, String),
+    /// `"text"`
+    String(String),
+    /// `@name`, `@outer::@inner`
+    Symbol(String),
+    /// `[…]`
+    List(Vec<Attribute>),
+    /// `{…}`
+    Dictionary(Attributes),
+    /// `array<i64: 1, 2>`: the element type's name and the elements.
+    Array(String, Vec<Attribute>),
+    /// `dense<…> : tensor<…>`
+    Dense(Dense),
+    /// A type.
+    Type(Type),
+    /// `#stablehlo<precision HIGHEST>`: kind and word.
+    Keyword(String, String),
+    /// `#stablehlo.gather<offset_dims = [0]>`: kind and fields.
+    Struct(String, Attributes),
+    /// `#stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>`: the three layouts.
+    Convolution([Vec<String>; 3]),
+    /// `#sdy.sharding<@mesh, [{"x"}, {}]>`: the mesh and the axes of each dimension.
+    Sharding(String, Vec<Vec<String>>),
+    /// Any other: what names it, and the text.
+    Other(String, String),
+}
+
+/// Elements of an array.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dense {
+    /// The array's type.
+    pub ty: Type,
+    /// Its elements.
+    pub elements: Elements,
+}
+
+/// Elements as they were written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Elements {
+    /// None.
+    None,
+    /// All are one; of complex types two words.
+    Splat(Vec<String>),
+    /// The lengths of the nested lists, and all words.
+    List(Vec<usize>, Vec<String>),
+    /// Little-endian bytes.
+    Bytes(Vec<u8>),
+    /// In a resource of the module, by name.
+    Resource(String),
+}

@@ -1,0 +1,445 @@
+//! Types and attributes in text.
+
+use super::lex::{Lexer, Token};
+use super::{MAX_DEPTH, Parser};
+use crate::syntax::{Attribute, Attributes, Dense, Elements, Ranked, Type};
+use systole_base::{Error, ErrorKind, Result};
+use systole_ir::text::parse_hex;
+
+/// Types.
+impl<'a> Parser<'a> {
+    /// `(…) -> …`, or one type for all operands and results.
+    pub(super) fn function_type(&mut self) -> Result<(Vec<Type>, Vec<Type>)> {
+        let from = self.list('(', ')', Self::ty)?;
+        self.expect_arrow()?;
+        Ok((from, self.result_types()?))
+    }
+
+    /// `tensor<…>` or `(tensor<…>, …)`
+    pub(super) fn result_types(&mut self) -> Result<Vec<Type>> {
+        if self.is('(') { self.list('(', ')', Self::ty) } else { Ok(vec![self.ty()?]) }
+    }
+
+    pub(super) fn ty(&mut self) -> Result<Type> {
+        self.deeper(Self::shallow_type)
+    }
+
+    fn shallow_type(&mut self) -> Result<Type> {
+        let at = self.at;
+        match self.token {
+            Token::Word("tensor") => {
+                self.advance()?;
+                let inner = self.angles()?;
+                ranked(inner).map_err(|what| self.lexer.error(at, format!("tensor<{inner}> {what}")))
+            }
+            Token::Word("tuple") => {
+                self.advance()?;
+                Ok(Type::Tuple(self.list('<', '>', Self::ty)?))
+            }
+            Token::Word(name @ ("complex" | "memref" | "vector")) => {
+                self.advance()?;
+                Ok(Type::Scalar(format!("{name}<{}>", self.angles()?)))
+            }
+            Token::Word(name) => {
+                self.advance()?;
+                Ok(Type::Scalar(name.into()))
+            }
+            Token::Mark('(') => {
+                let (from, to) = self.function_type()?;
+                Ok(Type::Function(from, to))
+            }
+            Token::Bang("stablehlo.token" | "mhlo.token") => {
+                self.advance()?;
+                Ok(Type::Token)
+            }
+            Token::Bang(name) => {
+                self.advance()?;
+                if let Some(Attribute::Type(ty)) = self.aliases.get(name) {
+                    return Ok(ty.clone());
+                }
+                let inner = if self.is('<') { format!("<{}>", self.angles()?) } else { String::new() };
+                Ok(Type::Other(format!("!{name}{inner}")))
+            }
+            _ => Err(self.unexpected("a type")),
+        }
+    }
+
+    /// The raw text within `<` and `>`, where the current token is `<`.
+    pub(super) fn angles(&mut self) -> Result<&'a str> {
+        if !self.is('<') {
+            return Err(self.unexpected("`<`"));
+        }
+        let inner = self.lexer.until_close()?;
+        self.advance()?;
+        Ok(inner)
+    }
+}
+
+/// `2x?x3xf32, #encoding` as a type.
+fn ranked(inner: &str) -> Result<Type, String> {
+    let (shape, encoding) = match inner.split_once(',') {
+        // A comma within the element type is no encoding's: `complex<…>` and quantised types have brackets.
+        Some((shape, rest)) if shape.matches('<').count() == shape.matches('>').count() => {
+            (shape, Some(rest.trim().to_string()))
+        }
+        _ => (inner, None),
+    };
+    let mut rest = shape.trim();
+    let mut dims = Vec::new();
+    while let Some((size, after)) = rest.split_once('x') {
+        match size.trim() {
+            "?" => dims.push(None),
+            digits if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                let size = digits.parse::<u64>().ok().filter(|n| *n < 1 << 48);
+                dims.push(Some(size.ok_or("has a size that is too large")?));
+            }
+            "*" => return Err("has no rank, which nothing here reads".into()),
+            _ => break,
+        }
+        rest = after.trim_start();
+    }
+    let element = rest.trim();
+    let starts_well = element.starts_with(|c: char| c.is_ascii_alphabetic() || c == '!');
+    if !starts_well || dims.len() > MAX_DEPTH {
+        return Err("is no type of an array".into());
+    }
+    Ok(Type::Tensor(Ranked { dims, element: element.into(), encoding }))
+}
+
+/// Attributes.
+impl<'a> Parser<'a> {
+    /// `{name = value, flag, …}`
+    pub(super) fn dictionary(&mut self) -> Result<Attributes> {
+        let entries = self.list('{', '}', |p| {
+            let at = p.at;
+            let name = match p.advance()? {
+                Token::Word(w) => w.to_string(),
+                Token::Str(s) => s,
+                other => {
+                    return Err(p.lexer.error(at, format!("expected an attribute, found {}", other.show())));
+                }
+            };
+            let value = if p.eat('=')? { p.attribute()? } else { Attribute::Unit };
+            Ok((name, value))
+        })?;
+        for (i, (name, _)) in entries.iter().enumerate() {
+            if entries[..i].iter().any(|(n, _)| n == name) {
+                return Err(self.error(format!("the attribute `{name}` is given twice")));
+            }
+        }
+        Ok(entries)
+    }
+
+    pub(super) fn attribute(&mut self) -> Result<Attribute> {
+        self.deeper(Self::shallow_attribute)
+    }
+
+    fn shallow_attribute(&mut self) -> Result<Attribute> {
+        match self.token.clone() {
+            Token::Number(_) => self.number(),
+            Token::Str(s) => {
+                self.advance()?;
+                if self.eat(':')? {
+                    self.ty()?;
+                }
+                Ok(Attribute::String(s))
+            }
+            Token::Word(word @ ("true" | "false")) => {
+                self.advance()?;
+                Ok(Attribute::Bool(word == "true"))
+            }
+            Token::Word("unit") => {
+                self.advance()?;
+                Ok(Attribute::Unit)
+            }
+            Token::Word("array") => self.array(),
+            Token::Word("dense") => Ok(Attribute::Dense(self.dense()?)),
+            Token::Word("dense_resource") => self.dense_resource(),
+            Token::Word("loc") => {
+                self.location()?;
+                Ok(Attribute::Unit)
+            }
+            Token::Word(word @ ("affine_map" | "sparse" | "opaque" | "distinct" | "strided")) => {
+                self.advance()?;
+                Ok(Attribute::Other(word.into(), self.angles()?.into()))
+            }
+            Token::Symbol(mut name) => {
+                self.advance()?;
+                while self.eat(':')? {
+                    self.expect(':')?;
+                    name = format!("{name}::@{}", self.symbol()?);
+                }
+                Ok(Attribute::Symbol(name))
+            }
+            Token::Mark('[') => Ok(Attribute::List(self.list('[', ']', Self::attribute)?)),
+            Token::Mark('{') => Ok(Attribute::Dictionary(self.dictionary()?)),
+            Token::Hash(kind) => self.dialect_attribute(kind),
+            Token::Word(_) | Token::Bang(_) | Token::Mark('(') => Ok(Attribute::Type(self.ty()?)),
+            _ => Err(self.unexpected("an attribute")),
+        }
+    }
+
+    /// `3 : i64`, `1.5 : f32`, `0x7FC00000 : f32`
+    fn number(&mut self) -> Result<Attribute> {
+        let Token::Number(digits) = self.token else { return Err(self.unexpected("a number")) };
+        let at = self.at;
+        self.advance()?;
+        let ty = if self.eat(':')? { Some(self.ty()?) } else { None };
+        let of_floats = matches!(&ty, Some(Type::Scalar(name)) if name.starts_with(['f', 'b']));
+        let is_hex = digits.starts_with("0x");
+        if of_floats || (!is_hex && digits.contains(['.', 'e', 'E'])) {
+            let name = ty.map_or("f64".into(), |ty| ty.to_string());
+            return Ok(Attribute::Float(digits.into(), name));
+        }
+        let value = match digits.strip_prefix("0x") {
+            Some(hex) => i128::from_str_radix(hex, 16).ok(),
+            None => digits.parse().ok(),
+        };
+        value.map(Attribute::Int).ok_or_else(|| self.lexer.error(at, format!("`{digits}` is no number")))
+    }
+
+    /// `array<i64: 1, 2>`
+    fn array(&mut self) -> Result<Attribute> {
+        self.advance()?;
+        self.expect('<')?;
+        let element = self.word()?.to_string();
+        let items = if self.eat(':')? { self.separated(Self::attribute)? } else { Vec::new() };
+        self.expect('>')?;
+        Ok(Attribute::Array(element, items))
+    }
+
+    /// `#name`, `#dialect<…>`, `#dialect.kind<…>`
+    fn dialect_attribute(&mut self, kind: &'a str) -> Result<Attribute> {
+        self.advance()?;
+        if let Some(known) = self.aliases.get(kind).filter(|_| !self.is('<')) {
+            return Ok(known.clone());
+        }
+        let (dialect, kind) = kind.split_once('.').unwrap_or((kind, ""));
+        match (dialect, kind) {
+            ("stablehlo" | "mhlo" | "chlo", "") => {
+                self.expect('<')?;
+                let of = self.word()?.to_string();
+                // `#stablehlo<conv …>` has its own form in old writers.
+                let word = self.word()?.to_string();
+                self.expect('>')?;
+                Ok(Attribute::Keyword(of, word))
+            }
+            ("stablehlo" | "mhlo", "conv") => {
+                self.expect('<')?;
+                let layouts = self.layouts()?;
+                self.expect('>')?;
+                Ok(Attribute::Convolution(layouts))
+            }
+            ("sdy", "sharding") => self.sharding(),
+            ("stablehlo" | "mhlo" | "chlo", _) if self.is('<') => self.structure(kind),
+            _ => {
+                let inner = if self.is('<') { self.angles()? } else { "" };
+                let name = if kind.is_empty() { dialect.to_string() } else { format!("{dialect}.{kind}") };
+                Ok(Attribute::Other(name, inner.into()))
+            }
+        }
+    }
+
+    /// `<field = value, …>`, where values may be words: `<lhs_precision_type = tf32>`.
+    pub(super) fn structure(&mut self, kind: &str) -> Result<Attribute> {
+        let is_flat = matches!(kind, "bounds" | "type_extensions" | "result_accuracy_mode");
+        if is_flat {
+            return Ok(Attribute::Other(format!("stablehlo.{kind}"), self.angles()?.into()));
+        }
+        let fields = self.list('<', '>', |p| {
+            let name = p.word()?.to_string();
+            p.expect('=')?;
+            Ok((name, p.attribute()?))
+        })?;
+        Ok(Attribute::Struct(kind.into(), fields))
+    }
+
+    /// `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`
+    pub(super) fn layouts(&mut self) -> Result<[Vec<String>; 3]> {
+        let input = self.layout()?;
+        self.expect_word("x")?;
+        let kernel = self.layout()?;
+        self.expect_arrow()?;
+        Ok([input, kernel, self.layout()?])
+    }
+
+    fn layout(&mut self) -> Result<Vec<String>> {
+        self.list('[', ']', |p| match p.token {
+            Token::Word(w) | Token::Number(w) => {
+                p.advance()?;
+                Ok(w.to_string())
+            }
+            Token::Mark('?') => {
+                p.advance()?;
+                Ok("?".into())
+            }
+            _ => Err(p.unexpected("a letter or number")),
+        })
+    }
+
+    /// `<@mesh, [{"data"}, {}], replicated={…}>`: what is said beside the axes is left out.
+    pub(super) fn sharding(&mut self) -> Result<Attribute> {
+        let at = self.at;
+        let text = self.angles()?;
+        let wrong = |e: Error| self.lexer.error(at, format!("`#sdy.sharding<{text}>`: {}", e.what()));
+        let mut inner = Parser::of_part(text).map_err(wrong)?;
+        let read = |p: &mut Parser<'_>| {
+            let mesh = p.symbol()?;
+            p.expect(',')?;
+            let dims = p.list('[', ']', |p| {
+                p.list('{', '}', Self::axis).map(|axes| axes.into_iter().flatten().collect())
+            })?;
+            Ok(Attribute::Sharding(mesh, dims))
+        };
+        read(&mut inner).map_err(wrong)
+    }
+
+    /// `"data"`, `"data":(1)2`, `?`; priorities follow the braces.
+    fn axis(p: &mut Parser<'_>) -> Result<Option<String>> {
+        if p.eat('?')? {
+            return Ok(None);
+        }
+        let name = p.string()?;
+        if p.is(':') {
+            return Err(p.error("parts of an axis are not read"));
+        }
+        Ok(Some(name))
+    }
+
+    /// A parser of a piece of text.
+    pub(super) fn of_part(text: &str) -> Result<Parser<'_>> {
+        let mut lexer = Lexer::new(text);
+        let (token, at) = lexer.next()?;
+        Ok(Parser {
+            lexer,
+            token,
+            at,
+            depth: 0,
+            aliases: Default::default(),
+            values: Vec::new(),
+            scopes: Vec::new(),
+        })
+    }
+
+    /// `loc("x")` after anything; the name in it, if any.
+    pub(super) fn location(&mut self) -> Result<String> {
+        let mut name = String::new();
+        if !self.eat_word("loc")? {
+            return Ok(name);
+        }
+        let mut open = 0;
+        loop {
+            match &self.token {
+                Token::Mark('(') => open += 1,
+                Token::Mark(')') => open -= 1,
+                Token::Str(s) if name.is_empty() => name = s.clone(),
+                Token::End => return Err(self.unexpected("`)`")),
+                _ => {}
+            }
+            self.advance()?;
+            if open == 0 {
+                return Ok(name);
+            }
+        }
+    }
+}
+
+/// Arrays.
+impl Parser<'_> {
+    /// `dense<…> : tensor<…>`
+    pub(super) fn dense(&mut self) -> Result<Dense> {
+        let elements = self.elements()?;
+        self.expect(':')?;
+        Ok(Dense { ty: self.ty()?, elements })
+    }
+
+    /// `dense<…>`
+    pub(super) fn elements(&mut self) -> Result<Elements> {
+        let at = self.at;
+        self.advance()?;
+        self.expect('<')?;
+        let elements = match self.token.clone() {
+            Token::Mark('>') => Elements::None,
+            Token::Str(s) => {
+                self.advance()?;
+                let bytes = parse_hex(&s);
+                Elements::Bytes(
+                    bytes.ok_or_else(|| self.lexer.error(at, "a string that is no \"0x\" and hex digits"))?,
+                )
+            }
+            Token::Mark('[') => {
+                let (mut dims, mut words) = (Vec::new(), Vec::new());
+                self.nested(0, &mut dims, &mut words)?;
+                Elements::List(dims, words)
+            }
+            _ => {
+                let mut words = Vec::new();
+                self.element(&mut words)?;
+                Elements::Splat(words)
+            }
+        };
+        self.expect('>')?;
+        Ok(elements)
+    }
+
+    /// `dense_resource<name> : tensor<…>`
+    fn dense_resource(&mut self) -> Result<Attribute> {
+        self.advance()?;
+        let name = self.angles()?.trim().trim_matches('"').to_string();
+        self.expect(':')?;
+        Ok(Attribute::Dense(Dense { ty: self.ty()?, elements: Elements::Resource(name) }))
+    }
+
+    /// `1`, `true`, `0x7F`, `(1.0, 2.0)`
+    fn element(&mut self, words: &mut Vec<String>) -> Result<()> {
+        match self.token {
+            Token::Word(w @ ("true" | "false")) => words.push(w.into()),
+            Token::Number(n) => words.push(n.into()),
+            Token::Mark('(') => {
+                let parts = self.list('(', ')', |p| {
+                    let mut one = Vec::new();
+                    p.element(&mut one)?;
+                    Ok(one)
+                })?;
+                words.extend(parts.into_iter().flatten());
+                return Ok(());
+            }
+            _ => return Err(self.unexpected("an element")),
+        }
+        self.advance().map(drop)
+    }
+
+    /// `[[…], […]]`: all lists of one depth must have one length.
+    fn nested(&mut self, depth: usize, dims: &mut Vec<usize>, words: &mut Vec<String>) -> Result<()> {
+        let at = self.at;
+        if !self.is('[') {
+            if dims.len() > depth {
+                return Err(self.unexpected("a list"));
+            }
+            return self.element(words);
+        }
+        let first_here = dims.len() == depth;
+        if first_here {
+            if depth == MAX_DEPTH || !words.is_empty() {
+                return Err(self.error("lists of different depths or too deep"));
+            }
+            dims.push(0);
+        }
+        let n = self.list('[', ']', |p| p.nested(depth + 1, dims, words))?.len();
+        if first_here {
+            dims[depth] = n;
+        }
+        if dims[depth] == n { Ok(()) } else { Err(self.lexer.error(at, "lists of different lengths")) }
+    }
+}
+
+impl From<&str> for Attribute {
+    fn from(text: &str) -> Attribute {
+        Attribute::String(text.into())
+    }
+}
+
+/// An error about something that is not read.
+pub(super) fn not_read(what: String) -> Error {
+    Error::new(ErrorKind::Unsupported, what)
+}

@@ -1,0 +1,419 @@
+//! Modules, functions, regions and ops in text.
+
+use super::lex::Token;
+use super::pretty;
+use super::{Parser, find};
+use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value};
+use systole_base::Result;
+
+/// Results of one op.
+const MOST_RESULTS: usize = 1 << 16;
+
+/// What an op says behind its name.
+#[derive(Default)]
+pub(super) struct Said {
+    pub(super) operands: Vec<Value>,
+    pub(super) attributes: Attributes,
+    pub(super) regions: Vec<Region>,
+    pub(super) results: Vec<Type>,
+}
+
+/// Modules and functions.
+impl<'a> Parser<'a> {
+    pub(super) fn module(&mut self) -> Result<Module> {
+        let mut module = Module::default();
+        self.top(&mut module, false)?;
+        match self.token {
+            Token::End if !module.functions.is_empty() => Ok(module),
+            Token::End => Err(self.error("there is no function in it")),
+            _ => Err(self.unexpected("a function, a module or the end")),
+        }
+    }
+
+    /// What may stand in a module or beside it.
+    fn top(&mut self, module: &mut Module, inside: bool) -> Result<()> {
+        loop {
+            match self.token.clone() {
+                Token::Hash(_) | Token::Bang(_) if !inside => self.alias()?,
+                Token::Word("module") | Token::Word("builtin.module") if !inside => {
+                    self.advance()?;
+                    if matches!(self.token, Token::Symbol(_)) {
+                        self.advance()?;
+                    }
+                    if self.eat_word("attributes")? {
+                        module.attributes = self.dictionary()?;
+                    }
+                    self.expect('{')?;
+                    self.top(module, true)?;
+                    self.expect('}')?;
+                    self.location()?;
+                }
+                Token::Str(name) if !inside && name == "builtin.module" => {
+                    self.advance()?;
+                    self.list('(', ')', Self::value)?;
+                    if self.eat('<')? {
+                        module.attributes = self.dictionary()?;
+                        self.expect('>')?;
+                    }
+                    self.expect('(')?;
+                    self.expect('{')?;
+                    if matches!(self.token, Token::Block(_)) {
+                        self.block_head()?;
+                    }
+                    self.top(module, true)?;
+                    self.expect('}')?;
+                    self.expect(')')?;
+                    if self.is('{') {
+                        module.attributes.extend(self.dictionary()?);
+                    }
+                    self.expect(':')?;
+                    self.function_type()?;
+                    self.location()?;
+                }
+                Token::Word("func.func") => module.functions.push(self.function()?),
+                Token::Str(name) if name == "func.func" => module.functions.push(self.generic_function()?),
+                Token::Word("sdy.mesh") => self.mesh(module)?,
+                Token::Mark('{') if !inside => self.metadata(module)?,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// `#map = …`, `!ty = …`, `#loc1 = loc("x")`
+    fn alias(&mut self) -> Result<()> {
+        let (Token::Hash(name) | Token::Bang(name)) = self.advance()? else { return Ok(()) };
+        self.expect('=')?;
+        if self.is_word("loc") {
+            self.location()?;
+            return Ok(());
+        }
+        let value = self.attribute()?;
+        self.aliases.insert(name, value);
+        Ok(())
+    }
+
+    /// `sdy.mesh @mesh = <["x"=2, "y"=4]>`
+    fn mesh(&mut self, module: &mut Module) -> Result<()> {
+        self.advance()?;
+        let name = self.symbol()?;
+        self.expect('=')?;
+        self.expect('<')?;
+        let axes = self.list('[', ']', |p| {
+            let name = p.string()?;
+            p.expect('=')?;
+            Ok((name, p.size(1 << 31)? as u64))
+        })?;
+        while self.eat(',')? {
+            self.word()?;
+            self.expect('=')?;
+            self.attribute()?;
+        }
+        self.expect('>')?;
+        module.meshes.push((name, axes));
+        self.location().map(drop)
+    }
+
+    /// `{-# dialect_resources: { builtin: { name: "0x…" } } #-}`
+    fn metadata(&mut self, module: &mut Module) -> Result<()> {
+        self.expect('{')?;
+        self.expect('-')?;
+        let Token::Hash("") = self.advance()? else { return Err(self.unexpected("`{-#`")) };
+        while !matches!(self.token, Token::Hash("")) {
+            self.resources(module, 0)?;
+            if !self.eat(',')? {
+                break;
+            }
+        }
+        self.advance()?;
+        self.expect('-')?;
+        self.expect('}')
+    }
+
+    fn resources(&mut self, module: &mut Module, depth: usize) -> Result<()> {
+        let name = match self.advance()? {
+            Token::Word(w) => w.to_string(),
+            Token::Str(s) => s,
+            _ => return Err(self.unexpected("the name of a resource")),
+        };
+        self.expect(':')?;
+        if let Token::Str(text) = self.token.clone() {
+            self.advance()?;
+            if let Some(bytes) = systole_ir::text::parse_hex(&text) {
+                // The first four bytes say how the rest is aligned.
+                module.resources.push((name, bytes.get(4..).unwrap_or_default().to_vec()));
+            }
+            return Ok(());
+        }
+        if depth == 3 {
+            return Err(self.unexpected("a string"));
+        }
+        self.list('{', '}', |p| p.resources(module, depth + 1)).map(drop)
+    }
+
+    fn function(&mut self) -> Result<Function> {
+        self.advance()?;
+        let is_private = self.eat_word("private")?;
+        let _ = self.eat_word("public")? || self.eat_word("nested")?;
+        let mut f = Function { name: self.symbol()?, is_private, ..Function::default() };
+        self.values.clear();
+        self.scopes = vec![Default::default()];
+        let arguments = self.list('(', ')', Self::parameter)?;
+        for (value, attributes, name) in arguments {
+            f.body.arguments.extend(value);
+            f.parameters.push(attributes);
+            f.names.push(name);
+        }
+        if self.token == Token::Arrow {
+            self.advance()?;
+            f.results = if self.is('(') {
+                self.list('(', ')', Self::annotated_type)?
+            } else {
+                // A `{` behind it opens the body.
+                vec![(self.ty()?, Vec::new())]
+            };
+        }
+        if self.eat_word("attributes")? {
+            f.attributes = self.dictionary()?;
+        }
+        if self.eat('{')? {
+            if matches!(self.token, Token::Block(_)) {
+                self.block_head()?;
+            }
+            f.body.operations = self.operations()?;
+            self.expect('}')?;
+        }
+        self.location()?;
+        f.values = std::mem::take(&mut self.values);
+        Ok(f)
+    }
+
+    /// `%arg0: tensor<2xf32> {…} loc("x")`; a declaration has the type alone.
+    fn parameter(&mut self) -> Result<(Option<Value>, Attributes, String)> {
+        let Token::Value(name) = self.token else {
+            let (_, attributes) = self.annotated_type()?;
+            return Ok((None, attributes, String::new()));
+        };
+        self.advance()?;
+        self.expect(':')?;
+        let (ty, attributes) = self.annotated_type()?;
+        let value = self.define(name, vec![ty])?.first().copied();
+        Ok((value, attributes, self.location()?))
+    }
+
+    fn annotated_type(&mut self) -> Result<(Type, Attributes)> {
+        let ty = self.ty()?;
+        let attributes = if self.is('{') { self.dictionary()? } else { Vec::new() };
+        Ok((ty, attributes))
+    }
+
+    /// `"func.func"() <{sym_name = "main", function_type = …}> ({…}) : () -> ()`
+    fn generic_function(&mut self) -> Result<Function> {
+        self.advance()?;
+        self.list('(', ')', Self::value)?;
+        let mut attributes = Vec::new();
+        if self.eat('<')? {
+            attributes = self.dictionary()?;
+            self.expect('>')?;
+        }
+        self.values.clear();
+        self.scopes = vec![Default::default()];
+        let mut regions = if self.is('(') { self.list('(', ')', Self::region)? } else { Vec::new() };
+        if self.is('{') {
+            attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        self.function_type()?;
+        self.location()?;
+        let body = regions.pop().unwrap_or_default();
+        function_of(attributes, body, std::mem::take(&mut self.values)).map_err(|what| self.error(what))
+    }
+}
+
+/// A function from the attributes that the generic form and bytecode give it.
+pub(crate) fn function_of(
+    attributes: Attributes,
+    body: Region,
+    values: Vec<Type>,
+) -> Result<Function, String> {
+    let name = match find(&attributes, "sym_name") {
+        Some(Attribute::String(name)) => name.clone(),
+        _ => return Err("a function without a name".into()),
+    };
+    let Some(Attribute::Type(Type::Function(from, to))) = find(&attributes, "function_type") else {
+        return Err(format!("the function @{name} has no type"));
+    };
+    let lists = |key: &str, n: usize| -> Vec<Attributes> {
+        let given = match find(&attributes, key) {
+            Some(Attribute::List(items)) => items.as_slice(),
+            _ => &[],
+        };
+        let one = |i: usize| match given.get(i) {
+            Some(Attribute::Dictionary(entries)) => entries.clone(),
+            _ => Vec::new(),
+        };
+        (0..n).map(one).collect()
+    };
+    let is_private =
+        matches!(find(&attributes, "sym_visibility"), Some(Attribute::String(v)) if v == "private");
+    let (parameters, results) = (lists("arg_attrs", from.len()), lists("res_attrs", to.len()));
+    Ok(Function {
+        is_private,
+        names: vec![String::new(); from.len()],
+        parameters,
+        results: to.iter().cloned().zip(results).collect(),
+        name,
+        attributes,
+        values,
+        body,
+    })
+}
+
+/// Regions and ops.
+impl<'a> Parser<'a> {
+    /// `{ ^bb0(%arg0: tensor<…>): … }`
+    pub(super) fn region(&mut self) -> Result<Region> {
+        self.deeper(|p| {
+            p.expect('{')?;
+            p.scopes.push(Default::default());
+            let region = p.open_region();
+            p.scopes.pop();
+            region
+        })
+    }
+
+    /// The rest of a region whose `{` has been read and whose names have a scope.
+    fn open_region(&mut self) -> Result<Region> {
+        let arguments = if matches!(self.token, Token::Block(_)) { self.block_head()? } else { Vec::new() };
+        let operations = self.operations()?;
+        self.expect('}')?;
+        Ok(Region { arguments, operations })
+    }
+
+    /// A region whose arguments have been named before it: those of `while` and `reduce`.
+    pub(super) fn region_of(&mut self, arguments: Vec<(&'a str, Type)>) -> Result<Region> {
+        self.deeper(|p| {
+            p.expect('{')?;
+            p.scopes.push(Default::default());
+            let mut values = Vec::new();
+            for (name, ty) in arguments {
+                values.extend(p.define(name, vec![ty])?);
+            }
+            let region = p.open_region();
+            p.scopes.pop();
+            region.map(|r| Region { arguments: values, ..r })
+        })
+    }
+
+    /// `^bb0(%arg0: tensor<…>, …):`
+    fn block_head(&mut self) -> Result<Vec<Value>> {
+        self.advance()?;
+        let parameters = if self.is('(') { self.list('(', ')', Self::parameter)? } else { Vec::new() };
+        self.expect(':')?;
+        Ok(parameters.into_iter().filter_map(|(value, ..)| value).collect())
+    }
+
+    fn operations(&mut self) -> Result<Vec<Operation>> {
+        let mut all = Vec::new();
+        while !self.is('}') {
+            if matches!(self.token, Token::Block(_)) {
+                return Err(self.error("a second block: branches between blocks are not read"));
+            }
+            all.push(self.operation()?);
+        }
+        Ok(all)
+    }
+
+    /// `%0:2, %1 = op …`
+    fn operation(&mut self) -> Result<Operation> {
+        let names = if matches!(self.token, Token::Value(_)) {
+            let names = self.separated(Self::target)?;
+            self.expect('=')?;
+            names
+        } else {
+            Vec::new()
+        };
+        let at = self.at;
+        let place = self.lexer.place(at);
+        let (name, said) = match self.advance()? {
+            Token::Str(name) => {
+                let said = self.generic()?;
+                (name, said)
+            }
+            Token::Word(name) => {
+                let name = pretty::full_name(name);
+                let said = self.pretty(&name, names.iter().map(|(_, n)| n).sum())?;
+                (name, said)
+            }
+            other => return Err(self.lexer.error(at, format!("expected an op, found {}", other.show()))),
+        };
+        self.location()?;
+        let count: usize = names.iter().map(|(_, n)| n).sum();
+        if count != said.results.len() && !names.is_empty() {
+            let what = format!("{name} has {} results, {count} are named", said.results.len());
+            return Err(self.lexer.error(at, what));
+        }
+        let mut types = said.results.into_iter();
+        let mut results = Vec::new();
+        for (name, n) in &names {
+            results.extend(self.define(name, types.by_ref().take(*n).collect())?);
+        }
+        // Results that nobody names still are some.
+        for ty in types {
+            results.push(self.values.len());
+            self.values.push(ty);
+        }
+        Ok(Operation {
+            name,
+            operands: said.operands,
+            results,
+            attributes: said.attributes,
+            regions: said.regions,
+            place,
+        })
+    }
+
+    /// `%0` or `%0:2`
+    fn target(&mut self) -> Result<(&'a str, usize)> {
+        let Token::Value(name) = self.token else { return Err(self.unexpected("a value's name")) };
+        self.advance()?;
+        let count = if self.eat(':')? { self.size(MOST_RESULTS)? } else { 1 };
+        Ok((name, count))
+    }
+
+    /// `(…) <{…}> ({…}, {…}) {…} : (…) -> …`
+    pub(super) fn generic(&mut self) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        if self.eat('<')? {
+            said.attributes = self.dictionary()?;
+            self.expect('>')?;
+        }
+        if self.is('(') {
+            said.regions = self.list('(', ')', Self::region)?;
+        }
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        let (from, to) = self.function_type()?;
+        self.same_types(&said.operands, &from, at)?;
+        said.results = to;
+        Ok(said)
+    }
+
+    /// Whether operands have the types that are said of them.
+    pub(super) fn same_types(&self, operands: &[Value], types: &[Type], at: usize) -> Result<()> {
+        let have = operands.iter().map(|v| self.values.get(*v));
+        if have.len() != types.len() {
+            let what = format!("{} operands have {} types", operands.len(), types.len());
+            return Err(self.lexer.error(at, what));
+        }
+        for (have, said) in have.zip(types) {
+            if have != Some(said) {
+                let have = have.map(ToString::to_string).unwrap_or_default();
+                return Err(self.lexer.error(at, format!("an operand is {have}, not {said}")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,512 @@
+//! The pretty forms of ops: those that StableHLO, CHLO, func and Shardy print by themselves.
+
+use super::Parser;
+use super::attribute::not_read;
+use super::lex::Token;
+use super::operation::Said;
+use crate::syntax::{Attribute, Attributes, Dense, Operation, Ranked, Region, Type, Value};
+use systole_base::Result;
+
+/// An op's name with its dialect.
+pub(super) fn full_name(name: &str) -> String {
+    match name {
+        "return" | "call" => format!("func.{name}"),
+        _ => name.into(),
+    }
+}
+
+/// Words of the pretty forms and the attributes that they stand for, by op.
+const WORDS: &[(&str, &str, &str)] = &[
+    ("broadcast_in_dim", "dims", "broadcast_dimensions"),
+    ("dynamic_broadcast_in_dim", "dims", "broadcast_dimensions"),
+    ("broadcast", "sizes", "broadcast_sizes"),
+    ("reverse", "dims", "dimensions"),
+    ("transpose", "dims", "permutation"),
+    ("dynamic_slice", "sizes", "slice_sizes"),
+    ("concatenate", "dim", "dimension"),
+    ("iota", "dim", "iota_dimension"),
+    ("dynamic_iota", "dim", "iota_dimension"),
+    ("get_dimension_size", "dim", "dimension"),
+    ("set_dimension_size", "dim", "dimension"),
+    ("pad", "low", "edge_padding_low"),
+    ("pad", "high", "edge_padding_high"),
+    ("pad", "interior", "interior_padding"),
+    ("fft", "type", "fft_type"),
+    ("fft", "length", "fft_length"),
+    ("rng_bit_generator", "algorithm", "rng_algorithm"),
+    ("rng", "distribution", "rng_distribution"),
+    ("einsum", "config", "einsum_config"),
+    ("unary_einsum", "config", "einsum_config"),
+    ("dot", "precision", "precision_config"),
+    ("dot_general", "precision", "precision_config"),
+    ("convolution", "precision", "precision_config"),
+    ("convolution", "stride", "window_strides"),
+    ("convolution", "pad", "padding"),
+    ("convolution", "lhs_dilate", "lhs_dilation"),
+    ("convolution", "rhs_dilate", "rhs_dilation"),
+    ("convolution", "reverse", "window_reversal"),
+];
+
+/// An op's name without its dialect.
+fn mnemonic(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(_, rest)| rest)
+}
+
+impl<'a> Parser<'a> {
+    /// What stands behind the name of an op in its own form. `named`: how many results are named.
+    pub(super) fn pretty(&mut self, name: &str, named: usize) -> Result<Said> {
+        match name {
+            "stablehlo.constant" | "mhlo.constant" => self.constant(),
+            "stablehlo.compare" | "chlo.broadcast_compare" => self.compare(name),
+            "stablehlo.dot_general" => self.dot_general(),
+            "stablehlo.convolution" if self.is('(') => self.convolution(),
+            "stablehlo.reduce" => self.reduce(),
+            "stablehlo.while" => self.while_loop(),
+            "stablehlo.slice" => self.slice(),
+            "stablehlo.get_tuple_element" => self.tuple_element(),
+            "stablehlo.reduce_precision" => self.reduce_precision(),
+            "stablehlo.custom_call" | "func.call" => self.call(name),
+            "stablehlo.composite" => self.composite(),
+            "sdy.sharding_constraint" => self.sharding_constraint(),
+            _ if name.starts_with("sdy.") && name != "sdy.return" => {
+                Err(not_read(format!("`{name}` is not read")).at(self.lexer.place(self.at).to_string()))
+            }
+            _ => self.plain(name, named),
+        }
+    }
+
+    /// `%0, %1, word = value {…} : types`, with or without parentheses.
+    fn plain(&mut self, name: &str, named: usize) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said::default();
+        let mut expected = None;
+        let closed = self.eat('(')?;
+        while matches!(self.token, Token::Value(_) | Token::Word(_)) {
+            match self.token {
+                // `check.expect_eq_const %0, dense<…> : tensor<…>`: one type for both.
+                Token::Word("dense") => expected = Some(self.elements()?),
+                Token::Word(_) => said.attributes.extend(self.word_value(name)?),
+                _ => said.operands.push(self.value()?),
+            }
+            if !self.eat(',')? {
+                break;
+            }
+        }
+        if closed {
+            self.expect(')')?;
+        }
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        if self.eat(':')? {
+            self.plain_types(name, named, &mut said, at)?;
+        } else if !said.operands.is_empty() {
+            return Err(self.unexpected("`:`"));
+        }
+        if let (Some(elements), Some(v)) = (expected, said.operands.first()) {
+            let dense = Dense { ty: self.values.get(*v).cloned().unwrap_or(Type::Token), elements };
+            said.attributes.push(("value".into(), Attribute::Dense(dense)));
+        }
+        Ok(said)
+    }
+
+    /// `dims = [0, 1]`, `type = FFT`, `format = …`
+    fn word_value(&mut self, name: &str) -> Result<Attributes> {
+        let word = self.word()?;
+        self.expect('=')?;
+        let op = mnemonic(name);
+        let known = WORDS.iter().find(|(o, w, _)| *o == op && *w == word);
+        let attribute = known.map_or(word, |(.., attribute)| attribute);
+        let value = match self.token {
+            Token::Word(w) if w != "true" && w != "false" => {
+                self.advance()?;
+                Attribute::Keyword(attribute.into(), w.into())
+            }
+            // A `:` behind it is the op's.
+            Token::Number(_) => Attribute::Int(self.int()?),
+            Token::Mark('<') => self.structure("dot_algorithm")?,
+            _ => of_words(self.attribute()?),
+        };
+        Ok(vec![(attribute.into(), value)])
+    }
+
+    /// The types of an op in its plain form.
+    fn plain_types(&mut self, name: &str, named: usize, said: &mut Said, at: usize) -> Result<()> {
+        if self.is('(') {
+            let (from, to) = self.function_type()?;
+            self.same_types(&said.operands, &from, at)?;
+            said.results = to;
+            return Ok(());
+        }
+        let mut types = self.separated(Self::ty)?;
+        if self.token == Token::Arrow {
+            self.advance()?;
+            said.results = self.result_types()?;
+            if types.len() == 1 {
+                types = vec![types[0].clone(); said.operands.len()];
+            }
+            return self.same_types(&said.operands, &types, at);
+        }
+        let one = types[0].clone();
+        match mnemonic(name) {
+            "return" => return self.same_types(&said.operands, &types, at),
+            "optimization_barrier" => said.results = types.clone(),
+            "select" if types.len() == 2 => {
+                said.results = vec![types[1].clone()];
+                types.push(types[1].clone());
+            }
+            "tuple" | "complex" => {
+                said.results = types;
+                return Ok(());
+            }
+            _ if types.len() > 1 => said.results = Vec::new(),
+            _ => {
+                // Those with side effects alone have no results.
+                let is_check = name.starts_with("check.");
+                said.results = vec![one.clone(); if is_check { 0 } else { named.max(1) }];
+                types = vec![one; said.operands.len()];
+            }
+        }
+        self.same_types(&said.operands, &types, at)
+    }
+
+    /// `{…} dense<…> : tensor<…>`, or the generic form behind its name.
+    fn constant(&mut self) -> Result<Said> {
+        if self.is('(') {
+            return self.generic();
+        }
+        let mut said = Said::default();
+        if self.is('{') {
+            said.attributes = self.dictionary()?;
+        }
+        let value = self.attribute()?;
+        let Attribute::Dense(dense) = &value else { return Err(self.unexpected("the elements of an array")) };
+        said.results.push(dense.ty.clone());
+        said.attributes.push(("value".into(), value));
+        Ok(said)
+    }
+
+    /// `LT, %0, %1, FLOAT : (…) -> …`
+    fn compare(&mut self, name: &str) -> Result<Said> {
+        let at = self.at;
+        if matches!(self.token, Token::Value(_)) {
+            return self.plain(name, 1);
+        }
+        let mut said = Said::default();
+        let keyword = |kind: &str, word: &str| Attribute::Keyword(kind.into(), word.into());
+        let direction = self.word()?;
+        said.attributes.push(("comparison_direction".into(), keyword("comparison_direction", direction)));
+        while self.eat(',')? {
+            if let Token::Word(word) = self.token {
+                self.advance()?;
+                said.attributes.push(("compare_type".into(), keyword("comparison_type", word)));
+                break;
+            }
+            said.operands.push(self.value()?);
+        }
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        self.plain_types(name, 1, &mut said, at)?;
+        Ok(said)
+    }
+
+    /// `%0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1], precision = […] : (…) -> …`
+    fn dot_general(&mut self) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said::default();
+        let mut dims: Attributes = Vec::new();
+        loop {
+            match self.token {
+                Token::Value(_) => said.operands.push(self.value()?),
+                Token::Word(word @ ("batching_dims" | "contracting_dims")) => {
+                    self.advance()?;
+                    self.expect('=')?;
+                    let lhs = self.attribute()?;
+                    self.expect_word("x")?;
+                    let kind = word.trim_end_matches("_dims");
+                    dims.push((format!("lhs_{kind}_dimensions"), lhs));
+                    dims.push((format!("rhs_{kind}_dimensions"), self.attribute()?));
+                }
+                Token::Word(_) => said.attributes.extend(self.word_value("dot_general")?),
+                _ => break,
+            }
+            if !self.eat(',')? {
+                break;
+            }
+        }
+        said.attributes.push(("dot_dimension_numbers".into(), Attribute::Struct("dot".into(), dims)));
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        self.plain_types("dot_general", 1, &mut said, at)?;
+        Ok(said)
+    }
+
+    /// `(%0, %1) dim_numbers = […]x[…]->[…], window = {stride = […], …} {…} : (…) -> …`
+    fn convolution(&mut self) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        while let Token::Word(word) = self.token {
+            match word {
+                "dim_numbers" => {
+                    self.advance()?;
+                    self.expect('=')?;
+                    let layouts = Attribute::Convolution(self.layouts()?);
+                    said.attributes.push(("dimension_numbers".into(), layouts));
+                }
+                "window" => {
+                    self.advance()?;
+                    self.expect('=')?;
+                    let window = self.list('{', '}', |p| p.word_value("convolution"))?;
+                    said.attributes.extend(window.into_iter().flatten());
+                }
+                _ => said.attributes.extend(self.word_value("convolution")?),
+            }
+            if !self.eat(',')? {
+                break;
+            }
+        }
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        self.plain_types("convolution", 1, &mut said, at)?;
+        Ok(said)
+    }
+
+    /// `%0 [0:3, 4:8:2] : (…) -> …`
+    fn slice(&mut self) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        let ranges = self.list('[', ']', |p| {
+            let from = p.int()?;
+            p.expect(':')?;
+            let to = p.int()?;
+            let step = if p.eat(':')? { p.int()? } else { 1 };
+            Ok([from, to, step])
+        })?;
+        for (i, name) in ["start_indices", "limit_indices", "strides"].into_iter().enumerate() {
+            let all = ranges.iter().map(|range| Attribute::Int(range[i])).collect();
+            said.attributes.push((name.into(), Attribute::Array("i64".into(), all)));
+        }
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        self.plain_types("slice", 1, &mut said, at)?;
+        Ok(said)
+    }
+
+    /// `%0[1] : (tuple<…>) -> …`
+    fn tuple_element(&mut self) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        self.expect('[')?;
+        said.attributes.push(("index".into(), Attribute::Int(self.int()?)));
+        self.expect(']')?;
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        self.plain_types("get_tuple_element", 1, &mut said, at)?;
+        Ok(said)
+    }
+
+    /// `%0, format = e8m10 : tensor<…>`
+    fn reduce_precision(&mut self) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        self.expect(',')?;
+        self.expect_word("format")?;
+        self.expect('=')?;
+        let word = self.word()?;
+        let bits = word.strip_prefix('e').and_then(|rest| rest.split_once('m'));
+        let bits = bits.and_then(|(e, m)| Some((e.parse::<i128>().ok()?, m.parse::<i128>().ok()?)));
+        let (exponent, mantissa) =
+            bits.ok_or_else(|| self.error(format!("`{word}` is no format like e8m10")))?;
+        said.attributes.push(("exponent_bits".into(), Attribute::Int(exponent)));
+        said.attributes.push(("mantissa_bits".into(), Attribute::Int(mantissa)));
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        self.plain_types("reduce_precision", 1, &mut said, at)?;
+        Ok(said)
+    }
+
+    /// `@name(%0, %1) {…} : (…) -> …`
+    fn call(&mut self, name: &str) -> Result<Said> {
+        let at = self.at;
+        let target = match self.advance()? {
+            Token::Symbol(name) | Token::Str(name) => name,
+            other => {
+                return Err(self.lexer.error(at, format!("expected what is called, found {}", other.show())));
+            }
+        };
+        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        let (key, target) = match name {
+            "func.call" => ("callee", Attribute::Symbol(target)),
+            _ => ("call_target_name", Attribute::String(target)),
+        };
+        said.attributes.push((key.into(), target));
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        let (from, to) = self.function_type()?;
+        self.same_types(&said.operands, &from, at)?;
+        said.results = to;
+        Ok(said)
+    }
+
+    /// `"name" %0, %1 {composite_attributes = {…}, decomposition = @f} : (…) -> …`
+    fn composite(&mut self) -> Result<Said> {
+        let name = self.string()?;
+        let mut said = self.plain("composite", 1)?;
+        said.attributes.push(("name".into(), Attribute::String(name)));
+        Ok(said)
+    }
+
+    /// `%0 <@mesh, [{"x"}, {}]> : tensor<…>`
+    fn sharding_constraint(&mut self) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        said.attributes.push(("sharding".into(), self.sharding()?));
+        self.expect(':')?;
+        self.plain_types("sharding_constraint", 1, &mut said, at)?;
+        Ok(said)
+    }
+}
+
+/// Ops with regions.
+impl<'a> Parser<'a> {
+    /// `(%0 init: %c), (%1 init: %d) applies stablehlo.add across dimensions = [0] : (…) -> …`, or a `reducer` behind it.
+    fn reduce(&mut self) -> Result<Said> {
+        let at = self.at;
+        let (mut inputs, mut inits) = (Vec::new(), Vec::new());
+        for pair in self.separated(|p| {
+            p.expect('(')?;
+            let input = p.value()?;
+            p.expect_word("init")?;
+            p.expect(':')?;
+            let init = p.value()?;
+            p.expect(')')?;
+            Ok((input, init))
+        })? {
+            inputs.push(pair.0);
+            inits.push(pair.1);
+        }
+        let n = inputs.len();
+        let mut said = Said { operands: inputs.into_iter().chain(inits).collect(), ..Said::default() };
+        let applied = if self.eat_word("applies")? { Some(self.word()?) } else { None };
+        self.expect_word("across")?;
+        self.expect_word("dimensions")?;
+        self.expect('=')?;
+        said.attributes.push(("dimensions".into(), self.attribute()?));
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        self.plain_types("reduce", n, &mut said, at)?;
+        let body = match applied {
+            Some(name) => self.applied(name, &said.operands, n)?,
+            None => self.reducer()?,
+        };
+        said.regions.push(body);
+        Ok(said)
+    }
+
+    /// The body of a `reduce` that applies one op to scalars.
+    fn applied(&mut self, name: &str, operands: &[Value], n: usize) -> Result<Region> {
+        let init = operands.get(n).and_then(|v| self.values.get(*v)).cloned();
+        let ty = init.filter(|_| n == 1).ok_or_else(|| self.error("one op applies to one array"))?;
+        let element = match ty {
+            Type::Tensor(t) => Type::Tensor(Ranked { dims: Vec::new(), ..t }),
+            other => other,
+        };
+        let first = self.values.len();
+        self.values.extend(vec![element; 3]);
+        let place = self.lexer.place(self.at);
+        let op = Operation {
+            name: name.into(),
+            operands: vec![first, first + 1],
+            results: vec![first + 2],
+            place,
+            ..Operation::default()
+        };
+        let end = Operation {
+            name: "stablehlo.return".into(),
+            operands: vec![first + 2],
+            place,
+            ..Operation::default()
+        };
+        Ok(Region { arguments: vec![first, first + 1], operations: vec![op, end] })
+    }
+
+    /// `reducer(%a: tensor<f32>, %b: tensor<f32>) (%c: …, %d: …) {…}`: a pair for each array.
+    fn reducer(&mut self) -> Result<Region> {
+        self.expect_word("reducer")?;
+        let (mut left, mut right) = (Vec::new(), Vec::new());
+        while self.is('(') {
+            let at = self.at;
+            let pair = self.list('(', ')', |p| {
+                let Token::Value(name) = p.token else { return Err(p.unexpected("an argument")) };
+                p.advance()?;
+                p.expect(':')?;
+                let ty = p.ty()?;
+                p.location()?;
+                Ok((name, ty))
+            })?;
+            let [a, b]: [_; 2] =
+                pair.try_into().map_err(|_| self.lexer.error(at, "a reducer takes pairs of arguments"))?;
+            left.push(a);
+            right.push(b);
+        }
+        left.extend(right);
+        self.region_of(left)
+    }
+
+    /// `(%i = %0, %x = %1) : types attributes {…} cond {…} do {…}`
+    fn while_loop(&mut self) -> Result<Said> {
+        let at = self.at;
+        let state = self.list('(', ')', |p| {
+            let Token::Value(name) = p.token else { return Err(p.unexpected("a name")) };
+            p.advance()?;
+            p.expect('=')?;
+            Ok((name, p.value()?))
+        })?;
+        let mut said = Said { operands: state.iter().map(|(_, value)| *value).collect(), ..Said::default() };
+        if self.eat(':')? {
+            said.results = self.separated(Self::ty)?;
+        }
+        self.same_types(&said.operands, &said.results, at)?;
+        if self.eat_word("attributes")? {
+            said.attributes = self.dictionary()?;
+        }
+        let names: Vec<(&'a str, Type)> =
+            state.iter().map(|(name, _)| *name).zip(said.results.iter().cloned()).collect();
+        self.expect_word("cond")?;
+        said.regions.push(self.region_of(names.clone())?);
+        self.expect_word("do")?;
+        said.regions.push(self.region_of(names)?);
+        Ok(said)
+    }
+}
+
+/// `[DEFAULT, HIGHEST]` as precisions; anything else as it is.
+fn of_words(value: Attribute) -> Attribute {
+    let word = |item: &Attribute| match item {
+        Attribute::Type(Type::Scalar(word)) => Some(Attribute::Keyword("precision".into(), word.clone())),
+        _ => None,
+    };
+    match value {
+        Attribute::List(items) => {
+            let words: Option<Vec<Attribute>> = items.iter().map(word).collect();
+            Attribute::List(words.unwrap_or(items))
+        }
+        other => other,
+    }
+}
