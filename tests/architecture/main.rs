@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-base", &[]),
     ("systole-ir", &["systole-base"]),
     ("systole-data", &["systole-base"]),
+    ("systole-mlir", &["systole-ir", "systole-base"]),
     ("systole-compile", &["systole-ir", "systole-base"]),
     ("systole-runtime", &["systole-ir", "systole-base"]),
     ("systole-dist", &["systole-runtime", "systole-ir", "systole-base"]),
