@@ -1,0 +1,184 @@
+//! NaN, infinities, subnormal numbers and zeros of both signs in every operand of every op's samples, and through
+//! activations and their derivatives, against the interpreter: what is not finite there is not finite here, and of the same
+//! class.
+
+mod common;
+
+use common::{backend, levels, oracle, run_with, sums};
+use systole_ir::DType::*;
+use systole_ir::op::TABLE;
+use systole_ir::rng::Stream;
+use systole_ir::{Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, grad};
+use systole_runtime::CompileOptions;
+
+/// What is put among the elements of one operand, and how many of it.
+const ODD: [(&str, &[f64], usize); 5] = [
+    ("NaN", &[f64::NAN], 1),
+    ("an infinity", &[f64::INFINITY], 1),
+    ("a negative infinity", &[f64::NEG_INFINITY], 1),
+    ("subnormal numbers and zeros", &[1e-40, -3e-42, 6e-8, 0.0, -0.0], 40),
+    ("everything", &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-40, 0.0, -0.0], 6),
+];
+
+/// `x` with some of `values` among its elements.
+fn with_odd(x: &Literal, values: &[f64], count: usize, s: &mut Stream) -> Literal {
+    let n = x.ty().elements();
+    let mut b = LiteralBuilder::new(x.ty().clone());
+    (0..n).for_each(|k| b.set(k, x.get(k)));
+    for k in 0..count.min(n) {
+        b.set(s.below(n as u64) as usize, Scalar::of(x.dtype(), values[k % values.len()]));
+    }
+    b.finish()
+}
+
+/// What a program may do to numbers that are not finite.
+#[derive(Clone, Copy)]
+struct Allowed {
+    /// An infinity may become a NaN.
+    other_class: bool,
+    /// Numbers that are finite may become NaN: beside others in a tile, or by a product with zeros around an operand.
+    spread: bool,
+}
+
+/// Whether a program has convolutions. By the specification zeros around the operand are multiplied too, and zero times what
+/// is not finite is NaN; the interpreter leaves them out, some kernels do, others do not.
+fn convolves(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|n| n.op.name() == "convolution")
+}
+
+/// How a result differs in what is not finite, or by more than the tolerance in what is.
+fn difference(got: &Literal, want: &Literal, allowed: Allowed, tolerance: f64) -> Option<String> {
+    let (mut x, mut y) = (got.to_f64s(), want.to_f64s());
+    let mut worst = None;
+    for (i, (g, w)) in x.iter_mut().zip(&mut y).enumerate() {
+        let same = match (g.is_finite(), w.is_finite()) {
+            (true, true) => continue,
+            (false, false) => allowed.other_class || (g.is_nan() && w.is_nan()) || g == w,
+            (false, true) => allowed.spread,
+            (true, false) => false,
+        };
+        if !same && worst.is_none() {
+            worst = Some(format!("element {i} of {} is {g}, not {w}", got.ty()));
+        }
+        (*g, *w) = (0.0, 0.0);
+    }
+    if worst.is_some() {
+        return worst;
+    }
+    let diff: f64 = x.iter().zip(&y).map(|(x, y)| (x - y).powi(2)).sum();
+    let norm: f64 = y.iter().map(|y| y * y).sum();
+    let far = (diff / norm.max(1e-60)).sqrt();
+    (diff > 0.0 && far > tolerance).then(|| format!("finite elements of {}: {far:e}", got.ty()))
+}
+
+/// Every sample of every op, with numbers that are not finite in each of its floating operands.
+#[test]
+fn every_op_keeps_what_is_not_finite() {
+    let mut wrong = Vec::new();
+    for (number, entry) in TABLE.iter().enumerate() {
+        for sample in (entry.samples)() {
+            let plain = sample.arguments(0);
+            let is_sum = sums(&sample.graph);
+            for operand in 0..plain.len() {
+                if !plain[operand].dtype().is_float() || plain[operand].ty().elements() == 0 {
+                    continue;
+                }
+                for (o, (odd, values, count)) in ODD.iter().enumerate() {
+                    let mut s = Stream::new(number as u64, operand as u64, o as u64);
+                    let mut args = plain.clone();
+                    args[operand] = with_odd(&args[operand], values, *count, &mut s);
+                    let want = oracle(&sample.graph, &args);
+                    for level in levels() {
+                        let got =
+                            run_with(&backend(level, 2), &sample.graph, &args, &CompileOptions::default());
+                        for (k, (got, want)) in got.iter().zip(&want).enumerate() {
+                            let spread = operand == 1 && convolves(&sample.graph);
+                            let allowed = Allowed { other_class: false, spread };
+                            let tolerance = match got.dtype() {
+                                _ if !got.dtype().is_float() => 0.0,
+                                F16 | BF16 if is_sum => 3e-2,
+                                F16 | BF16 => 1e-2,
+                                _ => 1e-5,
+                            };
+                            if let Some(why) = difference(got, want, allowed, tolerance) {
+                                wrong.push(format!(
+                                    "{}, {}: {odd} in operand {operand}, result {k} on {level:?}: {why}",
+                                    entry.name, sample.label
+                                ));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} results are wrong: {wrong:#?}", wrong.len());
+}
+
+/// One odd number at a time through an activation after a product: the plainest sign of the kind.
+#[test]
+fn activations_pass_nan_on() {
+    let f: [(&str, fn(&Tensor) -> Tensor); 9] = [
+        ("relu", |x| x.relu()),
+        ("leaky_relu", |x| x.leaky_relu(0.2)),
+        ("elu", |x| x.elu(1.0)),
+        ("softplus", |x| x.softplus()),
+        ("gelu", |x| x.gelu()),
+        ("silu", |x| x.silu()),
+        ("tanh", |x| x.tanh()),
+        ("sigmoid", |x| x.logistic()),
+        ("softmax", |x| x.softmax()),
+    ];
+    for dtype in [F32, BF16, F16, F64] {
+        for (name, f) in f {
+            let g = GraphBuilder::new(name);
+            let x = g.parameter(TensorType::new(dtype, [3, 40]), "x");
+            let y = f(&x);
+            let dx = grad(&y.sum_all(), &[&x]).remove(0);
+            let graph = g.finish(&[y, dx, x.argmax(1)]).unwrap();
+            let ones = Literal::splat(TensorType::new(dtype, [3, 40]), Scalar::of(dtype, 1.0));
+            let mut b = LiteralBuilder::new(ones.ty().clone());
+            (0..120).for_each(|k| b.set(k, ones.get(k)));
+            b.set(57, Scalar::of(dtype, f64::NAN));
+            let x = b.finish();
+            let want = oracle(&graph, std::slice::from_ref(&x));
+            assert!(want[0].to_f64s()[57].is_nan(), "{name} of {dtype}");
+            assert_eq!(want[2].to_f64s(), [0.0, 17.0, 0.0], "the place of the greatest");
+            for level in levels() {
+                let got = run_with(&backend(level, 1), &graph, &[x.clone()], &CompileOptions::default());
+                assert!(got[0].to_f64s()[57].is_nan(), "{name} of {dtype} on {level:?}");
+                let finite = got[0].to_f64s().iter().filter(|v| v.is_finite()).count();
+                let wanted = want[0].to_f64s().iter().filter(|v| v.is_finite()).count();
+                assert_eq!(finite, wanted, "{name} of {dtype} on {level:?}");
+                let class = |x: &Literal| x.to_f64s().iter().map(|v| v.is_nan()).collect::<Vec<_>>();
+                assert_eq!(class(&got[1]), class(&want[1]), "d {name} of {dtype} on {level:?}");
+                assert_eq!(got[2], want[2], "{name} of {dtype} on {level:?}");
+            }
+        }
+    }
+}
+
+/// Of relu: a NaN passes, −0 becomes 0, and so do cotangents; a half never comes out.
+#[test]
+fn relu_and_its_derivative_at_every_kind_of_number() {
+    let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e-40, -1e-40, 2.0, -2.0];
+    let y = [f32::NAN, f32::INFINITY, 0.0, 0.0, 0.0, 1e-40, 0.0, 2.0, 0.0];
+    let dx = [3.0, 3.0, 0.0, 0.0, 0.0, 3.0, 0.0, 3.0, 0.0];
+    let g = GraphBuilder::new("relu");
+    let x = g.parameter(TensorType::new(F32, [45]), "x");
+    let r = x.relu();
+    let d = grad(&(&r * 3.0).sum_all(), &[&x]).remove(0);
+    let graph = g.finish(&[r, d]).unwrap();
+    let x = Literal::from_slice([45], &odd.repeat(5)).unwrap();
+    let bits = |l: &Literal| {
+        l.to_f32s().iter().map(|v| if v.is_nan() { 1 } else { v.to_bits() }).collect::<Vec<u32>>()
+    };
+    let want = |v: &[f32]| bits(&Literal::from_slice([45], &v.repeat(5)).unwrap());
+    let results = levels()
+        .map(|level| run_with(&backend(level, 1), &graph, &[x.clone()], &CompileOptions::default()))
+        .chain([oracle(&graph, &[x.clone()])]);
+    for got in results {
+        assert_eq!(bits(&got[0]), want(&y));
+        assert_eq!(bits(&got[1]), want(&dx));
+    }
+}
