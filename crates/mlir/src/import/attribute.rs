@@ -1,6 +1,6 @@
 //! Attributes as the IR's ops read them.
 
-use super::{tensor_type, wrong};
+use super::types::{tensor_type, wrong};
 use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
 use systole_ir::op::source::Value;

@@ -1,7 +1,7 @@
 //! What test programs say of their own results: `check.expect_close` and its kin, as ops or as custom calls.
 
 use super::attribute::{elements, text};
-use super::wrong;
+use super::types::wrong;
 use crate::syntax::{Attribute, Operation};
 use crate::text::find;
 use systole_base::{Literal, Result, Scalar};

@@ -4,15 +4,17 @@ mod attribute;
 mod check;
 mod chlo;
 mod rewrite;
+mod types;
 
 use crate::syntax::{Attribute, Function, Module, Operation, Region, Type, Value};
 use crate::text::find;
 pub use check::Check;
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
 use systole_ir::text::Program;
 use systole_ir::{GraphBuilder, Mesh, Sharding, Spread, Tensor, flow};
+use types::{not_there, tensor_type, wrong};
 
 /// Functions that call each other deeper are refused: such programs never end.
 const MAX_CALLS: usize = 64;
@@ -100,35 +102,6 @@ fn spread(module: &Module, main: &Function, graph: &systole_ir::Graph) -> Result
     let results = main.results.iter().zip(graph.result_types());
     let results = results.map(|((_, a), ty)| one(find(a, "sdy.sharding"), &ty)).collect::<Result<_>>()?;
     Ok(Some(Spread { mesh, params, results }))
-}
-
-/// An error about a module that contradicts itself.
-fn wrong(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, what)
-}
-
-/// An error about what is not here.
-fn not_there(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Unsupported, what)
-}
-
-/// A type of an array as the IR's.
-fn tensor_type(ty: &Type) -> Result<TensorType> {
-    let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
-    let name = match ranked.element.as_str() {
-        "index" => "i64",
-        name => name,
-    };
-    let known = DType::parse(name).filter(|d| d.name() == name);
-    let dtype = known
-        .ok_or_else(|| not_there(format!("{ty}: elements of type {} are not supported", ranked.element)))?;
-    let dims = ranked.dims.iter().map(|d| d.map(|d| d as usize)).collect::<Option<Vec<usize>>>();
-    let dims = dims.ok_or_else(|| not_there(format!("{ty}: sizes that are known only when it runs")))?;
-    let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul((*d).max(1)));
-    match bytes {
-        Some(n) if n < 1 << 46 => Ok(TensorType::new(dtype, &dims[..])),
-        _ => Err(wrong(format!("{ty} is too large"))),
-    }
 }
 
 /// What a value of a module is here.

@@ -1,7 +1,7 @@
 //! Ops of StableHLO that the IR writes by others.
 
 use super::attribute::{sizes, text};
-use super::{not_there, wrong};
+use super::types::{not_there, wrong};
 use crate::syntax::Operation;
 use systole_base::{DType, Result, TensorType};
 use systole_ir::op::{BroadcastInDim, DotGeneral};

@@ -526,20 +526,9 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
 pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias: V, at: usize, n: usize) {
     // SAFETY: as for `windows`.
     unsafe {
-        let [mut a, mut b, mut c, mut d] = x;
+        let [mut a, mut b, mut c, mut d] =
+            if rounds_pixels(KIND) { rounded::<V, KIND>(x, bias, !w.bias.is_null()) } else { x };
         let zero = V::splat(0.0);
-        if rounds_pixels(KIND) {
-            a = narrow::<V, KIND>(a);
-            b = narrow::<V, KIND>(b);
-            c = narrow::<V, KIND>(c);
-            d = narrow::<V, KIND>(d);
-            if !w.bias.is_null() {
-                a = narrow::<V, KIND>(a.add(bias));
-                b = narrow::<V, KIND>(b.add(bias));
-                c = narrow::<V, KIND>(c.add(bias));
-                d = narrow::<V, KIND>(d.add(bias));
-            }
-        }
         if w.relu == Relu::Before {
             [a, b, c, d] = [rectified(a), rectified(b), rectified(c), rectified(d)];
         }
@@ -584,6 +573,25 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
             V::store_argmax(argmax.as_mut_ptr(), V::not(left), later, dead);
             std::ptr::copy_nonoverlapping(argmax.as_ptr(), w.argmax.add(at), n);
         }
+    }
+}
+
+/// Pixels as programs that round each of them have them: the sums, and again with the bias.
+#[inline(always)]
+unsafe fn rounded<V: Compare, const KIND: Kind>([a, b, c, d]: [V; 4], bias: V, biased: bool) -> [V; 4] {
+    // SAFETY: as for `windows`.
+    unsafe {
+        let [a, b, c, d] =
+            [narrow::<V, KIND>(a), narrow::<V, KIND>(b), narrow::<V, KIND>(c), narrow::<V, KIND>(d)];
+        if !biased {
+            return [a, b, c, d];
+        }
+        [
+            narrow::<V, KIND>(a.add(bias)),
+            narrow::<V, KIND>(b.add(bias)),
+            narrow::<V, KIND>(c.add(bias)),
+            narrow::<V, KIND>(d.add(bias)),
+        ]
     }
 }
 
