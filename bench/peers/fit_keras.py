@@ -58,7 +58,7 @@ net = keras.Sequential(
         L.Activation("softmax"),
     ]
 )
-net.compile("adam", "sparse_categorical_crossentropy", ["sparse_categorical_accuracy"])
+net.compile("adam", "sparse_categorical_crossentropy", metrics=["sparse_categorical_accuracy"])
 
 
 class Clock(keras.callbacks.Callback):
