@@ -2,8 +2,8 @@
 //! program, and what they show is run or at least read.
 
 mod callbacks;
-mod configuration;
 mod commands;
+mod configuration;
 mod models;
 mod shown;
 mod source;
@@ -25,7 +25,8 @@ fn same_parts(name: &str, parts: &[(&str, String)]) {
     for (mark, generated) in parts {
         let mark = format!("<!-- {mark} -->\n");
         let (before, rest) = text.split_once(&mark).unwrap_or_else(|| panic!("{file}: no {mark}"));
-        let (_, after) = rest.split_once("<!-- end -->").unwrap_or_else(|| panic!("{file}: {mark} has no end"));
+        let (_, after) =
+            rest.split_once("<!-- end -->").unwrap_or_else(|| panic!("{file}: {mark} has no end"));
         text = format!("{before}{mark}\n{}\n\n<!-- end -->{after}", generated.trim_end());
     }
     same_or_bless(&file, &text);

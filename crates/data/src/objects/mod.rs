@@ -208,10 +208,8 @@ fn amazon(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store 
 fn profile() -> Vec<(String, String)> {
     let profile = variable("AWS_PROFILE").unwrap_or_else(|| "default".into());
     let home = variable("HOME").unwrap_or_default();
-    let files = [
-        (variable("AWS_SHARED_CREDENTIALS_FILE"), "credentials"),
-        (variable("AWS_CONFIG_FILE"), "config"),
-    ];
+    let files =
+        [(variable("AWS_SHARED_CREDENTIALS_FILE"), "credentials"), (variable("AWS_CONFIG_FILE"), "config")];
     let read = |(told, usual): (Option<String>, &str)| {
         let path = told.unwrap_or_else(|| format!("{home}/.aws/{usual}"));
         std::fs::read_to_string(path).map_or(Vec::new(), |text| section(&text, &profile))
