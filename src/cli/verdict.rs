@@ -50,7 +50,7 @@ mod tests {
         let measured = Options { measure: Some(1), ..Options::default() };
         let pipeline = config.train_pipeline(&data).with_options(measured);
         let (began, mut batches) = (Instant::now(), pipeline.iter());
-        while let Some(batch) = batches.next() {
+        for batch in batches.by_ref() {
             batch.unwrap();
         }
         let seconds = began.elapsed().as_secs_f64();

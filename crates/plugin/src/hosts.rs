@@ -371,7 +371,7 @@ mod tests {
 
     fn place(process: i64, processes: i64, address: &str) -> ProcessOptions {
         let (coordinator, patience) = (address.to_string(), Duration::from_secs(2));
-        ProcessOptions { devices: 1, process, processes, coordinator, patience }
+        ProcessOptions { devices: 1, process, processes, coordinator, patience, step: Duration::ZERO }
     }
 
     fn free_address() -> String {

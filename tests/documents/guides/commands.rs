@@ -48,7 +48,7 @@ fn describe(command: &Command, above: &str, out: &mut String) {
     write!(out, "```text\n{}\n```\n\n", usage.trim_start_matches("Usage: ")).expect("text");
     let own = || command.get_arguments().filter(|a| !a.is_global_set() && !a.is_hide_set() && !is_help(a));
     if own().next().is_some() {
-        write!(out, "{}\n", options(own())).expect("text");
+        writeln!(out, "{}", options(own())).expect("text");
     }
 }
 

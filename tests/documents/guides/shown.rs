@@ -99,8 +99,7 @@ fn words(line: &str) -> Vec<String> {
 fn by_hand(text: &str) -> String {
     let mut generated = false;
     let keep = |line: &str| {
-        generated =
-            line.starts_with("<!-- ") && line != "<!-- end -->" || generated && line != "<!-- end -->";
+        generated = line != "<!-- end -->" && (generated || line.starts_with("<!-- "));
         if generated { "" } else { line }.to_string()
     };
     text.lines().map(keep).collect::<Vec<_>>().join("\n")
