@@ -35,8 +35,11 @@ fn rows() -> Vec<Row> {
     lines.map(row).collect()
 }
 
+/// Runs a line of the page.
+type Run = fn(&Lines);
+
 /// What lines say that show no whole command, by how they begin.
-const BY_HAND: &[(&str, fn(&Lines))] = &[
+const BY_HAND: &[(&str, Run)] = &[
     ("an error when none is attached", no_tpu_is_an_error),
     ("`TPU_NAME`, `TPU_ZONE`, `TPU_PROJECT`", the_clouds_variables_are_read),
     ("a preemptible TPU can be taken", a_terminated_run_goes_on_with_the_same_bits),

@@ -137,10 +137,12 @@ fn every_op_keeps_what_is_not_finite() {
     assert!(wrong.is_empty(), "{} results are wrong: {wrong:#?}", wrong.len());
 }
 
+type Activation = fn(&Tensor) -> Tensor;
+
 /// One odd number at a time through an activation after a product: the plainest sign of the kind.
 #[test]
 fn activations_pass_nan_on() {
-    let f: [(&str, fn(&Tensor) -> Tensor); 9] = [
+    let f: [(&str, Activation); 9] = [
         ("relu", |x| x.relu()),
         ("leaky_relu", |x| x.leaky_relu(0.2)),
         ("elu", |x| x.elu(1.0)),
@@ -167,7 +169,12 @@ fn activations_pass_nan_on() {
             assert!(want[0].to_f64s()[57].is_nan(), "{name} of {dtype}");
             assert_eq!(want[2].to_f64s(), [0.0, 17.0, 0.0], "the place of the greatest");
             for level in levels() {
-                let got = run_with(&backend(level, 1), &graph, &[x.clone()], &CompileOptions::default());
+                let got = run_with(
+                    &backend(level, 1),
+                    &graph,
+                    std::slice::from_ref(&x),
+                    &CompileOptions::default(),
+                );
                 assert!(got[0].to_f64s()[57].is_nan(), "{name} of {dtype} on {level:?}");
                 let finite = got[0].to_f64s().iter().filter(|v| v.is_finite()).count();
                 let wanted = want[0].to_f64s().iter().filter(|v| v.is_finite()).count();
@@ -197,8 +204,10 @@ fn relu_and_its_derivative_at_every_kind_of_number() {
     };
     let want = |v: &[f32]| bits(&Literal::from_slice([45], &v.repeat(5)).unwrap());
     let results = levels()
-        .map(|level| run_with(&backend(level, 1), &graph, &[x.clone()], &CompileOptions::default()))
-        .chain([oracle(&graph, &[x.clone()])]);
+        .map(|level| {
+            run_with(&backend(level, 1), &graph, std::slice::from_ref(&x), &CompileOptions::default())
+        })
+        .chain([oracle(&graph, std::slice::from_ref(&x))]);
     for got in results {
         assert_eq!(bits(&got[0]), want(&y));
         assert_eq!(bits(&got[1]), want(&dx));

@@ -10,8 +10,11 @@ fn parameter(g: &GraphBuilder, dtype: DType, dims: &[usize]) -> Tensor {
     g.parameter(TensorType::new(dtype, dims), "x")
 }
 
+/// A call of a method.
+type Call = fn(&GraphBuilder) -> Tensor;
+
 /// Every method of tensors that makes ops, by its name.
-fn calls() -> Vec<(&'static str, fn(&GraphBuilder) -> Tensor)> {
+fn calls() -> Vec<(&'static str, Call)> {
     fn x(g: &GraphBuilder) -> Tensor {
         parameter(g, F32, &[2, 4])
     }
@@ -82,9 +85,9 @@ fn calls() -> Vec<(&'static str, fn(&GraphBuilder) -> Tensor)> {
         ("zeros_like", |g| x(g).zeros_like()),
         ("ones_like", |g| x(g).ones_like()),
         ("broadcast_with", |g| x(g).broadcast_with(&parameter(g, F32, &[4])).1),
-        ("broadcast_to", |g| x(g).broadcast_to(&Shape::new(&[3, 2, 4]))),
-        ("broadcast_in_dim", |g| x(g).broadcast_in_dim(&Shape::new(&[2, 4, 3]), &[0, 1])),
-        ("broadcast_except", |g| parameter(g, F32, &[2]).broadcast_except(&Shape::new(&[2, 4]), &[1])),
+        ("broadcast_to", |g| x(g).broadcast_to(&Shape::new([3, 2, 4]))),
+        ("broadcast_in_dim", |g| x(g).broadcast_in_dim(&Shape::new([2, 4, 3]), &[0, 1])),
+        ("broadcast_except", |g| parameter(g, F32, &[2]).broadcast_except(&Shape::new([2, 4]), &[1])),
         ("while_loop", |g| {
             let limit = g.scalar(F32, 9.0);
             flow::while_loop(&[&g.scalar(F32, 1.0)], |s| s[0].less(&limit), |s| vec![&s[0] * 2.0]).remove(0)
