@@ -114,7 +114,7 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     ("one_device", "none single off no default"),
     (
         "data_parallel",
-        "dp ddp distributeddataparallel dataparallel tpustrategy mirrored mirroredstrategy multiworkermirrored pmap \
+        "dp ddp distributeddataparallel tpustrategy mirrored mirroredstrategy multiworkermirrored pmap \
          horovod zero zero1 zero2",
     ),
     ("fully_sharded", "fsdp fsdp2 fullyshardeddataparallel deepspeed zero3 sharded modelparallel"),

@@ -300,7 +300,8 @@ mod tests {
             taken(&numbers(100).map(slow(8)).prefetch(2).with_options(cores.clone()), WORK / 4, 1);
         let told = report.verdict(before);
         assert!(told.contains("use map_parallel(f, AUTOTUNE)"), "{told}");
-        let parallel = numbers(100).map_parallel(slow(8), AUTOTUNE).prefetch(2).with_options(cores);
+        // Long enough for threads to be added one after the other.
+        let parallel = numbers(600).map_parallel(slow(8), AUTOTUNE).prefetch(2).with_options(cores);
         less(taken(&parallel, WORK / 4, 1).0, before);
     }
 
