@@ -297,12 +297,11 @@ mod tests {
     fn a_parallel_map_is_told_where_one_is_slow_and_helps() {
         let cores = Options { core_budget: Some(6), ..Options::default() };
         let (before, report) =
-            taken(&numbers(100).map(slow(8)).prefetch(2).with_options(cores.clone()), WORK / 4, 1);
+            taken(&numbers(100).map(slow(8)).prefetch(2).with_options(cores.clone()), WORK, 1);
         let told = report.verdict(before);
         assert!(told.contains("use map_parallel(f, AUTOTUNE)"), "{told}");
-        // Long enough for threads to be added one after the other.
-        let parallel = numbers(600).map_parallel(slow(8), AUTOTUNE).prefetch(2).with_options(cores);
-        less(taken(&parallel, WORK / 4, 1).0, before);
+        let parallel = numbers(100).map_parallel(slow(8), AUTOTUNE).prefetch(2).with_options(cores);
+        less(taken(&parallel, WORK, 1).0, before);
     }
 
     #[test]
