@@ -316,17 +316,5 @@ elements!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u3
           f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bf16_rounds_once() {
-        // Just above a tie: via f32 it would land on the tie and go to even.
-        let x = 1.0 + 1.0 / 256.0 + 1e-12;
-        assert_eq!(round_bf16(x), 1.0 + 1.0 / 128.0);
-        assert_eq!(round_bf16(1.0 + 1.0 / 256.0), 1.0);
-        assert_eq!(round_bf16(-x), -(1.0 + 1.0 / 128.0));
-        assert!(round_bf16(f64::NAN).is_nan());
-        assert_eq!(round_bf16(1e300), f64::INFINITY);
-    }
-}
+#[path = "../tests/unit/dtype.rs"]
+mod tests;

@@ -113,6 +113,21 @@ impl Sharding {
         Sharding { dims: (0..rank).map(|_| SmallVec::new()).collect() }
     }
 
+    /// Of the names of the axes that split each dimension. Errors: as [`local`](Sharding::local), or there is no such axis.
+    pub fn of_axes(dims: &[Vec<String>], mesh: &Mesh, ty: &TensorType) -> Result<Sharding> {
+        let refused = |what: String| Error::new(ErrorKind::Data, what);
+        if dims.len() != ty.rank() {
+            return Err(refused(format!("a sharding of {} dimensions does not fit {ty}", dims.len())));
+        }
+        let mut whole = Sharding::replicated(ty.rank());
+        for (d, name) in dims.iter().enumerate().flat_map(|(d, axes)| axes.iter().map(move |name| (d, name)))
+        {
+            let axis = mesh.axis(name).ok_or_else(|| refused(format!("the mesh has no axis {name}")))?;
+            whole = whole.split(d, axis);
+        }
+        whole.local(mesh, ty).map(|_| whole)
+    }
+
     /// As this, with dimension `dim` split along `axis` as well.
     pub fn split(mut self, dim: usize, axis: usize) -> Sharding {
         self.dims[dim].push(axis);

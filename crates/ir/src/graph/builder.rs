@@ -18,6 +18,8 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, 
 #[derive(Clone)]
 pub struct GraphBuilder(Rc<Inner>);
 
+type Places = Rc<RefCell<Vec<&'static Location<'static>>>>;
+
 struct Inner {
     state: RefCell<State>,
     /// 0 for a whole program, one more inside each region.
@@ -25,7 +27,7 @@ struct Inner {
     /// The region that is being traced inside this graph: new nodes go there.
     region: RefCell<Option<GraphBuilder>>,
     /// Where users asked for what is being built, innermost last. Shared by a graph and its regions.
-    asked: Rc<RefCell<Vec<&'static Location<'static>>>>,
+    asked: Places,
 }
 
 #[derive(Default)]
@@ -86,11 +88,7 @@ impl GraphBuilder {
         tensors.iter().max_by_key(|t| t.builder.0.depth).map(|t| t.builder.active())
     }
 
-    fn at_depth(
-        name: &str,
-        depth: usize,
-        asked: Rc<RefCell<Vec<&'static Location<'static>>>>,
-    ) -> GraphBuilder {
+    fn at_depth(name: &str, depth: usize, asked: Places) -> GraphBuilder {
         let state =
             State { name: name.into(), scopes: vec![String::new()], scope: vec![0], ..State::default() };
         GraphBuilder(Rc::new(Inner { state: RefCell::new(state), depth, region: RefCell::default(), asked }))

@@ -321,6 +321,37 @@ fn reverse(t: &Tensor, dims: &[usize]) -> Tensor {
     if dims.is_empty() { t.clone() } else { t.reverse(dims) }
 }
 
+impl ConvDims {
+    /// Of the layouts of input, kernel and output as text writes them: `b`, `f`, `i`, `o`, and spatial dimensions by number.
+    ///
+    /// # Errors
+    /// What a layout lacks.
+    pub fn of_layouts(layouts: &[Vec<String>; 3]) -> Result<ConvDims, String> {
+        let read = |layout: &[String], first: &str, second: &str| {
+            let place = |word: &str| layout.iter().position(|w| w == word);
+            let spatial: Option<Dims> =
+                (0..layout.len().saturating_sub(2)).map(|i| place(&i.to_string())).collect();
+            let found = place(first).zip(place(second)).zip(spatial);
+            found.ok_or_else(|| format!("the layout needs `{first}`, `{second}` and 0, 1, …"))
+        };
+        let [input, kernel, output] = layouts;
+        let ((input_batch, input_feature), input_spatial) = read(input, "b", "f")?;
+        let ((kernel_input_feature, kernel_output_feature), kernel_spatial) = read(kernel, "i", "o")?;
+        let ((output_batch, output_feature), output_spatial) = read(output, "b", "f")?;
+        Ok(ConvDims {
+            input_batch,
+            input_feature,
+            input_spatial,
+            kernel_input_feature,
+            kernel_output_feature,
+            kernel_spatial,
+            output_batch,
+            output_feature,
+            output_spatial,
+        })
+    }
+}
+
 impl OpRule for Convolution {
     fn name(&self) -> &'static str {
         "convolution"

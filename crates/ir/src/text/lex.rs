@@ -4,8 +4,8 @@ use systole_base::{Error, ErrorKind, Result};
 
 /// One token of MLIR text. Names are without their sigil.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Token<'a> {
-    /// A word: `module`, `func.func`, `tensor`, `true`.
+pub enum Token<'a> {
+    /// `module`, `stablehlo.add`, `true`
     Word(&'a str),
     /// `%arg0`, `%3`; a result number follows as `#1` in [`Token::Part`].
     Value(&'a str),
@@ -15,15 +15,17 @@ pub(super) enum Token<'a> {
     Symbol(String),
     /// `^bb0`
     Block(&'a str),
-    /// `#stablehlo.gather`
+    /// `#stablehlo.gather`, `#loc1`
     Attr(&'a str),
+    /// `!stablehlo.token`
+    Bang(&'a str),
     /// `12`, `-1.5e3`, `0x7F`
     Number(&'a str),
     /// `"text"`
     Str(String),
     /// `->`
     Arrow,
-    /// One of `( ) { } [ ] < > , : =`
+    /// One of `( ) { } [ ] < > , : = ? * + / - |`
     Mark(char),
     /// The end.
     End,
@@ -31,11 +33,12 @@ pub(super) enum Token<'a> {
 
 impl Token<'_> {
     /// For messages.
-    pub(super) fn show(&self) -> String {
+    pub fn show(&self) -> String {
         match self {
             Token::Word(s) | Token::Number(s) => format!("`{s}`"),
             Token::Value(s) => format!("`%{s}`"),
             Token::Part(s) | Token::Attr(s) => format!("`#{s}`"),
+            Token::Bang(s) => format!("`!{s}`"),
             Token::Symbol(s) => format!("`@{s}`"),
             Token::Block(s) => format!("`^{s}`"),
             Token::Str(s) => format!("the string \"{}\"", s.chars().take(40).collect::<String>()),
@@ -75,17 +78,12 @@ impl<'a> Lexer<'a> {
     }
 
     fn skip_space(&mut self) {
-        let bytes = self.text.as_bytes();
-        while let Some(&b) = bytes.get(self.pos) {
-            if b.is_ascii_whitespace() {
-                self.pos += 1;
-            } else if bytes[self.pos..].starts_with(b"//") {
-                while bytes.get(self.pos).is_some_and(|&b| b != b'\n') {
-                    self.pos += 1;
-                }
-            } else {
-                break;
+        loop {
+            self.run(|b| b.is_ascii_whitespace());
+            if !self.text.as_bytes()[self.pos..].starts_with(b"//") {
+                return;
             }
+            self.run(|b| b != b'\n');
         }
     }
 
@@ -95,7 +93,7 @@ impl<'a> Lexer<'a> {
         while self.peek_byte().is_some_and(&accept) {
             self.pos += 1;
         }
-        &self.text[start..self.pos]
+        self.text.get(start..self.pos).unwrap_or_default()
     }
 
     /// The next token and where it starts.
@@ -103,30 +101,36 @@ impl<'a> Lexer<'a> {
         self.skip_space();
         let at = self.pos;
         let Some(b) = self.peek_byte() else { return Ok((Token::End, at)) };
-        let rest = &self.text.as_bytes()[at..];
+        let next = self.text.as_bytes().get(at + 1).copied().unwrap_or(0);
         let token = match b {
-            _ if rest.starts_with(b"->") => {
+            b'-' if next == b'>' => {
                 self.pos += 2;
                 Token::Arrow
             }
-            b'(' | b')' | b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b',' | b':' | b'=' => {
+            b'-' if next.is_ascii_digit() => Token::Number(self.number()),
+            b'(' | b')' | b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b',' | b':' | b'=' | b'?' | b'*'
+            | b'+' | b'/' | b'-' | b'|' => {
                 self.pos += 1;
                 Token::Mark(b as char)
             }
-            b'%' => Token::Value(self.sigil()),
+            b'%' => {
+                self.pos += 1;
+                Token::Value(self.run(|b| is_name(b) || b == b'-'))
+            }
             b'^' => Token::Block(self.sigil()),
-            b'#' if rest.get(1).is_some_and(u8::is_ascii_digit) => Token::Part(self.sigil()),
+            b'!' => Token::Bang(self.sigil()),
+            b'#' if next.is_ascii_digit() => Token::Part(self.sigil()),
             b'#' => Token::Attr(self.sigil()),
-            b'@' if rest.get(1) == Some(&b'"') => {
+            b'@' if next == b'"' => {
                 self.pos += 1;
                 Token::Symbol(self.string(at)?)
             }
             b'@' => Token::Symbol(self.sigil().to_string()),
             b'"' => Token::Str(self.string(at)?),
-            b'-' | b'0'..=b'9' => Token::Number(self.number()),
+            b'0'..=b'9' => Token::Number(self.number()),
             b if b.is_ascii_alphabetic() || b == b'_' => Token::Word(self.run(is_name)),
             _ => {
-                let c = self.text[at..].chars().next().unwrap_or(' ');
+                let c = self.text.get(at..).and_then(|rest| rest.chars().next()).unwrap_or(' ');
                 return Err(self.error(at, format!("`{}` has no meaning here", c.escape_default())));
             }
         };
@@ -141,10 +145,10 @@ impl<'a> Lexer<'a> {
     fn number(&mut self) -> &'a str {
         let start = self.pos;
         self.pos += 1;
-        if self.text[start..].starts_with("0x") {
+        if self.text.get(start..).is_some_and(|rest| rest.starts_with("0x")) {
             self.pos += 1;
             self.run(|b| b.is_ascii_hexdigit());
-            return &self.text[start..self.pos];
+            return self.text.get(start..self.pos).unwrap_or_default();
         }
         self.run(|b| b.is_ascii_digit() || b == b'.');
         if matches!(self.peek_byte(), Some(b'e' | b'E')) {
@@ -154,7 +158,7 @@ impl<'a> Lexer<'a> {
             }
             self.run(|b| b.is_ascii_digit());
         }
-        &self.text[start..self.pos]
+        self.text.get(start..self.pos).unwrap_or_default()
     }
 
     fn string(&mut self, at: usize) -> Result<String> {
@@ -177,7 +181,7 @@ impl<'a> Lexer<'a> {
 
     fn escape(&mut self) -> Result<u8> {
         let at = self.pos;
-        let rest = &self.text.as_bytes()[at + 1..];
+        let rest = self.text.as_bytes().get(at + 1..).unwrap_or_default();
         let hex = |i: usize| rest.get(i).and_then(|&b| (b as char).to_digit(16));
         let (byte, length) = match (rest.first(), hex(0), hex(1)) {
             (Some(b'n'), ..) => (b'\n', 2),
@@ -190,14 +194,25 @@ impl<'a> Lexer<'a> {
         Ok(byte)
     }
 
-    /// The raw text up to the next `>`, which is consumed: tensor types do not follow the rules of words.
+    /// The raw text up to the `>` that closes what is open, which is consumed. Arrows close nothing.
     pub(super) fn until_close(&mut self) -> Result<&'a str> {
-        let start = self.pos;
-        let inner = self.run(|b| b != b'>' && b != b'\n');
-        if self.peek_byte() != Some(b'>') {
-            return Err(self.error(start, "a type without end"));
+        let (start, mut open) = (self.pos, 1);
+        while let Some(b) = self.peek_byte() {
+            let is_arrow = b == b'>' && self.pos > start && self.text.as_bytes()[self.pos - 1] == b'-';
+            match b {
+                b'<' => open += 1,
+                b'>' if !is_arrow => open -= 1,
+                b'"' => {
+                    self.string(self.pos)?;
+                    continue;
+                }
+                _ => {}
+            }
+            self.pos += 1;
+            if open == 0 {
+                return Ok(self.text.get(start..self.pos - 1).unwrap_or_default());
+            }
         }
-        self.pos += 1;
-        Ok(inner)
+        Err(self.error(start, "a `<` without its `>`"))
     }
 }

@@ -18,11 +18,13 @@
 //! assert_eq!(text::parse(&written).unwrap(), graph);
 //! ```
 
+pub mod cursor;
 mod dense;
 mod lex;
 mod parse;
 mod print;
 
 pub use dense::{parse_element, parse_hex};
+pub use lex::Token;
 pub use parse::{Program, parse, parse_program};
 pub use print::{print, print_annotated, print_program};

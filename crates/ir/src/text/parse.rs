@@ -3,7 +3,8 @@
 
 mod values;
 
-use super::lex::{Lexer, Token};
+use super::cursor::{Cursor, Reader};
+use super::lex::Token;
 use crate::flow;
 use crate::graph::Graph;
 use crate::op::source::Value;
@@ -13,8 +14,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, TensorType};
 
-/// Bodies and lists nested deeper are refused. Below the interpreter's own limit.
-const MAX_DEPTH: usize = 32;
 /// Results of one op.
 const MAX_RESULTS: usize = 1 << 16;
 
@@ -38,9 +37,7 @@ pub fn parse(text: &str) -> Result<Arc<Graph>> {
 
 /// As [`parse`], with what [`print_program`](super::print_program) writes besides: donated parameters, mesh, shardings.
 pub fn parse_program(text: &str) -> Result<Program> {
-    let mut lexer = Lexer::new(text);
-    let (token, at) = lexer.next()?;
-    let mut p = Parser { lexer, token, at, depth: 0, splat_bytes: 0 };
+    let mut p = Cursor::new(text)?;
     p.named_locations()?;
     let mut mesh = None;
     let wrapped = p.eat_word("module")?;
@@ -109,29 +106,8 @@ fn sharding(attributes: &Attributes, mesh: Option<&Mesh>, ty: &TensorType) -> Re
     let Some(Value::Split(dims)) = find(attributes, "sdy.sharding") else {
         return Ok(Sharding::replicated(ty.rank()));
     };
-    let refused = |what: String| Error::new(ErrorKind::Data, what);
-    let mesh = mesh.ok_or_else(|| refused("an array is split and there is no mesh".into()))?;
-    if dims.len() != ty.rank() {
-        return Err(refused(format!("a sharding of {} dimensions does not fit {ty}", dims.len())));
-    }
-    let mut whole = Sharding::replicated(ty.rank());
-    for (d, axes) in dims.iter().enumerate() {
-        for name in axes {
-            let axis = mesh.axis(name).ok_or_else(|| refused(format!("the mesh has no axis {name}")))?;
-            whole = whole.split(d, axis);
-        }
-    }
-    whole.local(mesh, ty)?;
-    Ok(whole)
-}
-
-struct Parser<'a> {
-    lexer: Lexer<'a>,
-    /// The current token, and where it starts.
-    token: Token<'a>,
-    at: usize,
-    depth: usize,
-    splat_bytes: usize,
+    let whole = || Error::new(ErrorKind::Data, "an array is split and there is no mesh");
+    Sharding::of_axes(dims, mesh.ok_or_else(whole)?, ty)
 }
 
 /// A graph that is being read, and the values that its text may name.
@@ -148,87 +124,8 @@ struct Parts {
     regions: Vec<(GraphBuilder, Vec<Tensor>)>,
 }
 
-impl<'a> Parser<'a> {
-    fn error(&self, what: impl Into<String>) -> Error {
-        self.lexer.error(self.at, what)
-    }
-
-    fn unexpected(&self, wanted: &str) -> Error {
-        self.error(format!("expected {wanted}, found {}", self.token.show()))
-    }
-
-    fn advance(&mut self) -> Result<Token<'a>> {
-        let (token, at) = self.lexer.next()?;
-        self.at = at;
-        Ok(std::mem::replace(&mut self.token, token))
-    }
-
-    fn is(&self, mark: char) -> bool {
-        self.token == Token::Mark(mark)
-    }
-
-    fn eat(&mut self, mark: char) -> Result<bool> {
-        let found = self.is(mark);
-        if found {
-            self.advance()?;
-        }
-        Ok(found)
-    }
-
-    fn expect(&mut self, mark: char) -> Result<()> {
-        if self.eat(mark)? { Ok(()) } else { Err(self.unexpected(&format!("`{mark}`"))) }
-    }
-
-    fn eat_word(&mut self, word: &str) -> Result<bool> {
-        let found = self.token == Token::Word(word);
-        if found {
-            self.advance()?;
-        }
-        Ok(found)
-    }
-
-    fn word(&mut self) -> Result<&'a str> {
-        match self.token {
-            Token::Word(w) => {
-                self.advance()?;
-                Ok(w)
-            }
-            _ => Err(self.unexpected("a word")),
-        }
-    }
-
-    fn deeper(&mut self) -> Result<()> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return Err(self.error(format!("nested deeper than {MAX_DEPTH}")));
-        }
-        Ok(())
-    }
-
-    /// `open item, item, … close`
-    fn list<T>(
-        &mut self,
-        open: char,
-        close: char,
-        mut item: impl FnMut(&mut Self) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        self.expect(open)?;
-        let mut items = Vec::new();
-        if self.eat(close)? {
-            return Ok(items);
-        }
-        loop {
-            items.push(item(self)?);
-            if !self.eat(',')? {
-                self.expect(close)?;
-                return Ok(items);
-            }
-        }
-    }
-}
-
 /// Functions, bodies and ops.
-impl<'a> Parser<'a> {
+impl<'a> Cursor<'a> {
     fn function(&mut self) -> Result<Function> {
         if !self.eat_word("func.func")? {
             return Err(self.unexpected("`func.func`"));
@@ -261,7 +158,7 @@ impl<'a> Parser<'a> {
         self.expect('}')?;
         self.location()?;
         if !results.iter().map(Tensor::ty).eq(declared.iter().map(|(ty, _)| ty)) {
-            return Err(self.lexer.error(at, "the function does not return what it declares"));
+            return Err(self.error_at(at, "the function does not return what it declares"));
         }
         let graph = frames[0].builder.finish(&results)?;
         Ok(Function { graph, params, results: declared.into_iter().map(|(_, a)| a).collect() })
@@ -312,7 +209,7 @@ impl<'a> Parser<'a> {
                     let results = self.list('(', ')', |p| p.value(frames))?;
                     let (from, to) = self.function_type()?;
                     if !results.iter().map(Tensor::ty).eq(&from) || !to.is_empty() {
-                        return Err(self.lexer.error(at, "the types are not those of the values"));
+                        return Err(self.error_at(at, "the types are not those of the values"));
                     }
                     self.location()?;
                     return Ok(results);
@@ -325,14 +222,10 @@ impl<'a> Parser<'a> {
 
     /// `return %0, %1 : tensor<…>, tensor<…>`
     fn plain_return(&mut self, frames: &[Frame<'a>]) -> Result<Vec<Tensor>> {
-        let mut results = Vec::new();
         if !matches!(self.token, Token::Value(_)) {
-            return Ok(results);
+            return Ok(Vec::new());
         }
-        results.push(self.value(frames)?);
-        while self.eat(',')? {
-            results.push(self.value(frames)?);
-        }
+        let results = self.separated(|p| p.value(frames))?;
         self.expect(':')?;
         for (i, t) in results.iter().enumerate() {
             if i > 0 {
@@ -340,7 +233,7 @@ impl<'a> Parser<'a> {
             }
             let at = self.at;
             if self.tensor_type()? != *t.ty() {
-                return Err(self.lexer.error(at, format!("the value is of type {}", t.ty())));
+                return Err(self.error_at(at, format!("the value is of type {}", t.ty())));
             }
         }
         self.location()?;
@@ -359,7 +252,7 @@ impl<'a> Parser<'a> {
         }
         let known = frames.iter().rev().find_map(|f| f.values.get(name));
         let found = known.and_then(|outs| outs.get(part)).cloned();
-        found.ok_or_else(|| self.lexer.error(at, format!("`%{name}` has no value {part} here")))
+        found.ok_or_else(|| self.error_at(at, format!("`%{name}` has no value {part} here")))
     }
 
     /// `%0:2 = "stablehlo.name"(…) <{…}> ({…}, {…}) {…} : (…) -> …`
@@ -367,7 +260,7 @@ impl<'a> Parser<'a> {
         let (target, count) = self.target()?;
         let at = self.at;
         let Token::Str(name) = self.advance()? else {
-            return Err(self.lexer.error(at, "expected the quoted name of an op"));
+            return Err(self.error_at(at, "expected the quoted name of an op"));
         };
         let mut parts = Parts { operands: self.list('(', ')', |p| p.value(frames))?, ..Parts::default() };
         if self.eat('<')? {
@@ -375,9 +268,7 @@ impl<'a> Parser<'a> {
             self.expect('>')?;
         }
         if self.is('(') {
-            self.deeper()?;
-            parts.regions = self.list('(', ')', |p| p.region(frames))?;
-            self.depth -= 1;
+            parts.regions = self.deeper(|p| p.list('(', ')', |p| p.region(frames)))?;
         }
         if self.is('{') {
             parts.attrs.extend(self.dictionary()?);
@@ -386,9 +277,7 @@ impl<'a> Parser<'a> {
         self.location()?;
         let outs = self.build(frames, &name, parts, (from, to), at)?;
         if outs.len() != count {
-            return Err(self
-                .lexer
-                .error(at, format!("{name} has {} results, {count} are named", outs.len())));
+            return Err(self.error_at(at, format!("{name} has {} results, {count} are named", outs.len())));
         }
         if let (Some(target), Some(frame)) = (target, frames.last_mut()) {
             self.define(frame, target, |_| outs)?;
@@ -437,7 +326,7 @@ impl<'a> Parser<'a> {
         (from, to): (Vec<TensorType>, Vec<TensorType>),
         at: usize,
     ) -> Result<Vec<Tensor>> {
-        let wrong = |what: String| self.lexer.error(at, format!("{name}: {what}"));
+        let wrong = |what: String| self.error_at(at, format!("{name}: {what}"));
         let Some(entry) = entry(name.strip_prefix("stablehlo.").unwrap_or(name)) else {
             return Err(wrong("there is no such op here".into()));
         };

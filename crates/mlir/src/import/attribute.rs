@@ -2,7 +2,7 @@
 
 use super::types::{tensor_type, wrong};
 use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation};
-use systole_base::{DType, Dims, Literal, Result, TensorType};
+use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::op::source::Value;
 use systole_ir::op::{ConvDims, Field};
 use systole_ir::text::parse_element;
@@ -46,7 +46,7 @@ fn one(name: &str, value: &Attribute, module: &Module) -> Result<Value> {
         }
         Attribute::Keyword(kind, word) => Value::Keyword(kind_of(name, kind), word.clone()),
         Attribute::Struct(kind, fields) => Value::Struct(kind.clone(), fields_of(fields)?),
-        Attribute::Convolution(layouts) => Value::Conv(convolution(layouts)?),
+        Attribute::Convolution(layouts) => Value::Conv(ConvDims::of_layouts(layouts).map_err(wrong)?),
         Attribute::Sharding(_, dims) => Value::Split(dims.clone()),
         _ => Value::Other,
     })
@@ -103,27 +103,6 @@ fn fields_of(fields: &Attributes) -> Result<Vec<(String, Field)>> {
         all.push((name.clone(), field));
     }
     Ok(all)
-}
-
-fn convolution([input, kernel, output]: &[Vec<String>; 3]) -> Result<ConvDims> {
-    let find = |layout: &[String], word: &str| {
-        let place = layout.iter().position(|w| w == word);
-        place.ok_or_else(|| wrong(format!("a layout of the convolution has no `{word}`")))
-    };
-    let spatial = |layout: &[String]| -> Result<Dims> {
-        (0..layout.len().saturating_sub(2)).map(|i| find(layout, &i.to_string())).collect()
-    };
-    Ok(ConvDims {
-        input_batch: find(input, "b")?,
-        input_feature: find(input, "f")?,
-        input_spatial: spatial(input)?,
-        kernel_input_feature: find(kernel, "i")?,
-        kernel_output_feature: find(kernel, "o")?,
-        kernel_spatial: spatial(kernel)?,
-        output_batch: find(output, "b")?,
-        output_feature: find(output, "f")?,
-        output_spatial: spatial(output)?,
-    })
 }
 
 /// The elements of an array.

@@ -83,19 +83,10 @@ fn spread(module: &Module, main: &Function, graph: &systole_ir::Graph) -> Result
     let Some((_, axes)) = module.meshes.iter().find(|(_, axes)| !axes.is_empty()) else { return Ok(None) };
     let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
     let one = |attributes: Option<&Attribute>, ty: &TensorType| -> Result<Sharding> {
-        let mut whole = Sharding::replicated(ty.rank());
-        let Some(Attribute::Sharding(_, dims)) = attributes else { return Ok(whole) };
-        if dims.len() != ty.rank() {
-            return Err(wrong(format!("a sharding of {} dimensions does not fit {ty}", dims.len())));
+        match attributes {
+            Some(Attribute::Sharding(_, dims)) => Sharding::of_axes(dims, &mesh, ty),
+            _ => Ok(Sharding::replicated(ty.rank())),
         }
-        for (d, axes) in dims.iter().enumerate() {
-            for name in axes {
-                let axis = mesh.axis(name).ok_or_else(|| wrong(format!("the mesh has no axis {name}")))?;
-                whole = whole.split(d, axis);
-            }
-        }
-        whole.local(&mesh, ty)?;
-        Ok(whole)
     };
     let params = main.parameters.iter().zip(graph.param_types());
     let params = params.map(|(a, ty)| one(find(a, "sdy.sharding"), &ty)).collect::<Result<_>>()?;

@@ -1,9 +1,10 @@
 //! Types and attributes in text.
 
-use super::lex::{Lexer, Token};
-use super::{MAX_DEPTH, Parser};
+use super::Parser;
 use crate::syntax::{Attribute, Attributes, Dense, Elements, Ranked, Type};
 use systole_base::{Error, ErrorKind, Result};
+use systole_ir::text::Token;
+use systole_ir::text::cursor::{MAX_DEPTH, Reader};
 use systole_ir::text::parse_hex;
 
 /// Types.
@@ -30,7 +31,7 @@ impl<'a> Parser<'a> {
             Token::Word("tensor") => {
                 self.advance()?;
                 let inner = self.angles()?;
-                ranked(inner).map_err(|what| self.lexer.error(at, format!("tensor<{inner}> {what}")))
+                ranked(inner).map_err(|what| self.error_at(at, format!("tensor<{inner}> {what}")))
             }
             Token::Word("tuple") => {
                 self.advance()?;
@@ -62,16 +63,6 @@ impl<'a> Parser<'a> {
             }
             _ => Err(self.unexpected("a type")),
         }
-    }
-
-    /// The raw text within `<` and `>`, where the current token is `<`.
-    pub(super) fn angles(&mut self) -> Result<&'a str> {
-        if !self.is('<') {
-            return Err(self.unexpected("`<`"));
-        }
-        let inner = self.lexer.until_close()?;
-        self.advance()?;
-        Ok(inner)
     }
 }
 
@@ -110,24 +101,7 @@ fn ranked(inner: &str) -> Result<Type, String> {
 impl<'a> Parser<'a> {
     /// `{name = value, flag, …}`
     pub(super) fn dictionary(&mut self) -> Result<Attributes> {
-        let entries = self.list('{', '}', |p| {
-            let at = p.at;
-            let name = match p.advance()? {
-                Token::Word(w) => w.to_string(),
-                Token::Str(s) => s,
-                other => {
-                    return Err(p.lexer.error(at, format!("expected an attribute, found {}", other.show())));
-                }
-            };
-            let value = if p.eat('=')? { p.attribute()? } else { Attribute::Unit };
-            Ok((name, value))
-        })?;
-        for (i, (name, _)) in entries.iter().enumerate() {
-            if entries[..i].iter().any(|(n, _)| n == name) {
-                return Err(self.error(format!("the attribute `{name}` is given twice")));
-            }
-        }
-        Ok(entries)
+        self.entries(|| Attribute::Unit, Self::attribute)
     }
 
     pub(super) fn attribute(&mut self) -> Result<Attribute> {
@@ -173,7 +147,7 @@ impl<'a> Parser<'a> {
             }
             Token::Mark('[') => Ok(Attribute::List(self.list('[', ']', Self::attribute)?)),
             Token::Mark('{') => Ok(Attribute::Dictionary(self.dictionary()?)),
-            Token::Hash(kind) => self.dialect_attribute(kind),
+            Token::Attr(kind) => self.dialect_attribute(kind),
             Token::Word(_) | Token::Bang(_) | Token::Mark('(') => Ok(Attribute::Type(self.ty()?)),
             _ => Err(self.unexpected("an attribute")),
         }
@@ -195,7 +169,7 @@ impl<'a> Parser<'a> {
             Some(hex) => i128::from_str_radix(hex, 16).ok(),
             None => digits.parse().ok(),
         };
-        value.map(Attribute::Int).ok_or_else(|| self.lexer.error(at, format!("`{digits}` is no number")))
+        value.map(Attribute::Int).ok_or_else(|| self.error_at(at, format!("`{digits}` is no number")))
     }
 
     /// `array<i64: 1, 2>`
@@ -254,35 +228,12 @@ impl<'a> Parser<'a> {
         Ok(Attribute::Struct(kind.into(), fields))
     }
 
-    /// `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`
-    pub(super) fn layouts(&mut self) -> Result<[Vec<String>; 3]> {
-        let input = self.layout()?;
-        self.expect_word("x")?;
-        let kernel = self.layout()?;
-        self.expect_arrow()?;
-        Ok([input, kernel, self.layout()?])
-    }
-
-    fn layout(&mut self) -> Result<Vec<String>> {
-        self.list('[', ']', |p| match p.token {
-            Token::Word(w) | Token::Number(w) => {
-                p.advance()?;
-                Ok(w.to_string())
-            }
-            Token::Mark('?') => {
-                p.advance()?;
-                Ok("?".into())
-            }
-            _ => Err(p.unexpected("a letter or number")),
-        })
-    }
-
     /// `<@mesh, [{"data"}, {}], replicated={…}>`: what is said beside the axes is left out.
     pub(super) fn sharding(&mut self) -> Result<Attribute> {
         let at = self.at;
         let text = self.angles()?;
-        let wrong = |e: Error| self.lexer.error(at, format!("`#sdy.sharding<{text}>`: {}", e.what()));
-        let mut inner = Parser::of_part(text).map_err(wrong)?;
+        let wrong = |e: Error| self.error_at(at, format!("`#sdy.sharding<{text}>`: {}", e.what()));
+        let mut inner = Parser::new(text).map_err(wrong)?;
         let read = |p: &mut Parser<'_>| {
             let mesh = p.symbol()?;
             p.expect(',')?;
@@ -304,43 +255,6 @@ impl<'a> Parser<'a> {
             return Err(p.error("parts of an axis are not read"));
         }
         Ok(Some(name))
-    }
-
-    /// A parser of a piece of text.
-    pub(super) fn of_part(text: &str) -> Result<Parser<'_>> {
-        let mut lexer = Lexer::new(text);
-        let (token, at) = lexer.next()?;
-        Ok(Parser {
-            lexer,
-            token,
-            at,
-            depth: 0,
-            aliases: Default::default(),
-            values: Vec::new(),
-            scopes: Vec::new(),
-        })
-    }
-
-    /// `loc("x")` after anything; the name in it, if any.
-    pub(super) fn location(&mut self) -> Result<String> {
-        let mut name = String::new();
-        if !self.eat_word("loc")? {
-            return Ok(name);
-        }
-        let mut open = 0;
-        loop {
-            match &self.token {
-                Token::Mark('(') => open += 1,
-                Token::Mark(')') => open -= 1,
-                Token::Str(s) if name.is_empty() => name = s.clone(),
-                Token::End => return Err(self.unexpected("`)`")),
-                _ => {}
-            }
-            self.advance()?;
-            if open == 0 {
-                return Ok(name);
-            }
-        }
     }
 }
 
@@ -364,7 +278,7 @@ impl Parser<'_> {
                 self.advance()?;
                 let bytes = parse_hex(&s);
                 Elements::Bytes(
-                    bytes.ok_or_else(|| self.lexer.error(at, "a string that is no \"0x\" and hex digits"))?,
+                    bytes.ok_or_else(|| self.error_at(at, "a string that is no \"0x\" and hex digits"))?,
                 )
             }
             Token::Mark('[') => {
@@ -429,7 +343,7 @@ impl Parser<'_> {
         if first_here {
             dims[depth] = n;
         }
-        if dims[depth] == n { Ok(()) } else { Err(self.lexer.error(at, "lists of different lengths")) }
+        if dims[depth] == n { Ok(()) } else { Err(self.error_at(at, "lists of different lengths")) }
     }
 }
 

@@ -2,36 +2,29 @@
 //! with its line and column.
 
 mod attribute;
-mod lex;
 mod operation;
 mod pretty;
 
-use crate::syntax::{Attribute, Attributes, Module, Type, Value};
-use lex::{Lexer, Token};
+use crate::syntax::{Attribute, Attributes, Module, Place, Type, Value};
 use std::collections::HashMap;
-use systole_base::{Error, Result};
-
-/// Regions, lists and types nested deeper are refused.
-const MAX_DEPTH: usize = 64;
+use std::ops::{Deref, DerefMut};
+use systole_base::Result;
+use systole_ir::text::Token;
+use systole_ir::text::cursor::{Cursor, Reader};
 
 /// Reads a module, or functions without one around them.
 ///
 /// # Errors
 /// `Data`: what is wrong, at which line and column.
 pub fn parse(text: &str) -> Result<Module> {
-    let mut lexer = Lexer::new(text);
-    let (token, at) = lexer.next()?;
-    let aliases = HashMap::new();
-    Parser { lexer, token, at, depth: 0, aliases, values: Vec::new(), scopes: Vec::new() }.module()
+    Parser::new(text)?.module()
 }
 
 /// What reads a text.
 struct Parser<'a> {
-    lexer: Lexer<'a>,
-    /// The current token, and where it starts.
-    token: Token<'a>,
-    at: usize,
-    depth: usize,
+    cursor: Cursor<'a>,
+    /// Where the lines of the text begin.
+    lines: Vec<usize>,
     /// `#name = …` and `!name = …`; locations are left out.
     aliases: HashMap<&'a str, Attribute>,
     /// Types of the values of the function that is being read.
@@ -40,82 +33,38 @@ struct Parser<'a> {
     scopes: Vec<HashMap<&'a str, Vec<Value>>>,
 }
 
+impl<'a> Deref for Parser<'a> {
+    type Target = Cursor<'a>;
+    fn deref(&self) -> &Cursor<'a> {
+        &self.cursor
+    }
+}
+
+impl DerefMut for Parser<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.cursor
+    }
+}
+
+impl<'a> Reader<'a> for Parser<'a> {
+    fn cursor(&mut self) -> &mut Cursor<'a> {
+        &mut self.cursor
+    }
+}
+
 impl<'a> Parser<'a> {
-    fn error(&self, what: impl Into<String>) -> Error {
-        self.lexer.error(self.at, what)
+    fn new(text: &'a str) -> Result<Parser<'a>> {
+        let ends = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
+        let lines = std::iter::once(0).chain(ends).collect();
+        let (aliases, values, scopes) = (HashMap::new(), Vec::new(), Vec::new());
+        Ok(Parser { cursor: Cursor::new(text)?, lines, aliases, values, scopes })
     }
 
-    fn unexpected(&self, wanted: &str) -> Error {
-        self.error(format!("expected {wanted}, found {}", self.token.show()))
-    }
-
-    fn advance(&mut self) -> Result<Token<'a>> {
-        let (token, at) = self.lexer.next()?;
-        self.at = at;
-        Ok(std::mem::replace(&mut self.token, token))
-    }
-
-    fn is(&self, mark: char) -> bool {
-        self.token == Token::Mark(mark)
-    }
-
-    fn is_word(&self, word: &str) -> bool {
-        self.token == Token::Word(word)
-    }
-
-    fn eat(&mut self, mark: char) -> Result<bool> {
-        let found = self.is(mark);
-        if found {
-            self.advance()?;
-        }
-        Ok(found)
-    }
-
-    fn expect(&mut self, mark: char) -> Result<()> {
-        if self.eat(mark)? { Ok(()) } else { Err(self.unexpected(&format!("`{mark}`"))) }
-    }
-
-    fn eat_word(&mut self, word: &str) -> Result<bool> {
-        let found = self.is_word(word);
-        if found {
-            self.advance()?;
-        }
-        Ok(found)
-    }
-
-    fn expect_word(&mut self, word: &str) -> Result<()> {
-        if self.eat_word(word)? { Ok(()) } else { Err(self.unexpected(&format!("`{word}`"))) }
-    }
-
-    fn expect_arrow(&mut self) -> Result<()> {
-        if self.token != Token::Arrow {
-            return Err(self.unexpected("`->`"));
-        }
-        self.advance().map(drop)
-    }
-
-    fn word(&mut self) -> Result<&'a str> {
-        match self.token {
-            Token::Word(w) => {
-                self.advance()?;
-                Ok(w)
-            }
-            _ => Err(self.unexpected("a word")),
-        }
-    }
-
-    fn symbol(&mut self) -> Result<String> {
-        match self.advance()? {
-            Token::Symbol(name) => Ok(name),
-            other => Err(self.error(format!("expected a name after `@`, found {}", other.show()))),
-        }
-    }
-
-    fn string(&mut self) -> Result<String> {
-        match self.advance()? {
-            Token::Str(text) => Ok(text),
-            other => Err(self.error(format!("expected a string, found {}", other.show()))),
-        }
+    /// Where byte `at` is.
+    fn place_of(&self, at: usize) -> Place {
+        let line = self.lines.partition_point(|&begin| begin <= at);
+        let begin = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        Place { line, column: at - begin + 1 }
     }
 
     fn int(&mut self) -> Result<i128> {
@@ -133,48 +82,7 @@ impl<'a> Parser<'a> {
         let at = self.at;
         let n = self.int()?;
         let size = usize::try_from(n).ok().filter(|n| *n <= most);
-        size.ok_or_else(|| self.lexer.error(at, format!("{n} is not between 0 and {most}")))
-    }
-
-    /// Runs `f` one level deeper.
-    fn deeper<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if self.depth == MAX_DEPTH {
-            return Err(self.error(format!("nested deeper than {MAX_DEPTH}")));
-        }
-        self.depth += 1;
-        let result = f(self);
-        self.depth -= 1;
-        result
-    }
-
-    /// `open item, item, … close`
-    fn list<T>(
-        &mut self,
-        open: char,
-        close: char,
-        mut item: impl FnMut(&mut Self) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        self.expect(open)?;
-        let mut items = Vec::new();
-        if self.eat(close)? {
-            return Ok(items);
-        }
-        loop {
-            items.push(item(self)?);
-            if !self.eat(',')? {
-                self.expect(close)?;
-                return Ok(items);
-            }
-        }
-    }
-
-    /// Items separated by commas, at least one.
-    fn separated<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
-        let mut items = vec![item(self)?];
-        while self.eat(',')? {
-            items.push(item(self)?);
-        }
-        Ok(items)
+        size.ok_or_else(|| self.error_at(at, format!("{n} is not between 0 and {most}")))
     }
 
     /// A new value of a type, known by a name.
@@ -203,7 +111,7 @@ impl<'a> Parser<'a> {
         }
         let known = self.scopes.iter().rev().find_map(|names| names.get(name));
         let found = known.and_then(|values| values.get(part)).copied();
-        found.ok_or_else(|| self.lexer.error(at, format!("`%{name}` has no value {part} here")))
+        found.ok_or_else(|| self.error_at(at, format!("`%{name}` has no value {part} here")))
     }
 }
 

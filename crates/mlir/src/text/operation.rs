@@ -1,10 +1,11 @@
 //! Modules, functions, regions and ops in text.
 
-use super::lex::Token;
 use super::pretty;
 use super::{Parser, find};
 use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value};
 use systole_base::Result;
+use systole_ir::text::Token;
+use systole_ir::text::cursor::Reader;
 
 /// Results of one op.
 const MOST_RESULTS: usize = 1 << 16;
@@ -34,7 +35,7 @@ impl<'a> Parser<'a> {
     fn top(&mut self, module: &mut Module, inside: bool) -> Result<()> {
         loop {
             match self.token.clone() {
-                Token::Hash(_) | Token::Bang(_) if !inside => self.alias()?,
+                Token::Attr(_) | Token::Bang(_) if !inside => self.alias()?,
                 Token::Word("module") | Token::Word("builtin.module") if !inside => {
                     self.advance()?;
                     if matches!(self.token, Token::Symbol(_)) {
@@ -81,9 +82,9 @@ impl<'a> Parser<'a> {
 
     /// `#map = …`, `!ty = …`, `#loc1 = loc("x")`
     fn alias(&mut self) -> Result<()> {
-        let (Token::Hash(name) | Token::Bang(name)) = self.advance()? else { return Ok(()) };
+        let (Token::Attr(name) | Token::Bang(name)) = self.advance()? else { return Ok(()) };
         self.expect('=')?;
-        if self.is_word("loc") {
+        if self.token == Token::Word("loc") {
             self.location()?;
             return Ok(());
         }
@@ -117,8 +118,8 @@ impl<'a> Parser<'a> {
     fn metadata(&mut self, module: &mut Module) -> Result<()> {
         self.expect('{')?;
         self.expect('-')?;
-        let Token::Hash("") = self.advance()? else { return Err(self.unexpected("`{-#`")) };
-        while !matches!(self.token, Token::Hash("")) {
+        let Token::Attr("") = self.advance()? else { return Err(self.unexpected("`{-#`")) };
+        while !matches!(self.token, Token::Attr("")) {
             self.resources(module, 0)?;
             if !self.eat(',')? {
                 break;
@@ -333,7 +334,7 @@ impl<'a> Parser<'a> {
             Vec::new()
         };
         let at = self.at;
-        let place = self.lexer.place(at);
+        let place = self.place_of(at);
         let (name, said) = match self.advance()? {
             Token::Str(name) => {
                 let said = self.generic()?;
@@ -344,13 +345,13 @@ impl<'a> Parser<'a> {
                 let said = self.pretty(&name, names.iter().map(|(_, n)| n).sum())?;
                 (name, said)
             }
-            other => return Err(self.lexer.error(at, format!("expected an op, found {}", other.show()))),
+            other => return Err(self.error_at(at, format!("expected an op, found {}", other.show()))),
         };
         self.location()?;
         let count: usize = names.iter().map(|(_, n)| n).sum();
         if count != said.results.len() && !names.is_empty() {
             let what = format!("{name} has {} results, {count} are named", said.results.len());
-            return Err(self.lexer.error(at, what));
+            return Err(self.error_at(at, what));
         }
         let mut types = said.results.into_iter();
         let mut results = Vec::new();
@@ -406,12 +407,12 @@ impl<'a> Parser<'a> {
         let have = operands.iter().map(|v| self.values.get(*v));
         if have.len() != types.len() {
             let what = format!("{} operands have {} types", operands.len(), types.len());
-            return Err(self.lexer.error(at, what));
+            return Err(self.error_at(at, what));
         }
         for (have, said) in have.zip(types) {
             if have != Some(said) {
                 let have = have.map(ToString::to_string).unwrap_or_default();
-                return Err(self.lexer.error(at, format!("an operand is {have}, not {said}")));
+                return Err(self.error_at(at, format!("an operand is {have}, not {said}")));
             }
         }
         Ok(())

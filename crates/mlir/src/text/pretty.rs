@@ -2,10 +2,11 @@
 
 use super::Parser;
 use super::attribute::not_read;
-use super::lex::Token;
 use super::operation::Said;
 use crate::syntax::{Attribute, Attributes, Dense, Operation, Ranked, Region, Type, Value};
 use systole_base::Result;
+use systole_ir::text::Token;
+use systole_ir::text::cursor::Reader;
 
 /// An op's name with its dialect.
 pub(super) fn full_name(name: &str) -> String {
@@ -69,7 +70,7 @@ impl<'a> Parser<'a> {
             "stablehlo.composite" => self.composite(),
             "sdy.sharding_constraint" => self.sharding_constraint(),
             _ if name.starts_with("sdy.") && name != "sdy.return" => {
-                Err(not_read(format!("`{name}` is not read")).at(self.lexer.place(self.at).to_string()))
+                Err(not_read(format!("`{name}` is not read")).at(self.place_of(self.at).to_string()))
             }
             _ => self.plain(name, named),
         }
@@ -128,6 +129,15 @@ impl<'a> Parser<'a> {
             _ => of_words(self.attribute()?),
         };
         Ok(vec![(attribute.into(), value)])
+    }
+
+    /// `{…} : types`, with which most forms end.
+    fn end(&mut self, name: &str, named: usize, said: &mut Said, at: usize) -> Result<()> {
+        if self.is('{') {
+            said.attributes.extend(self.dictionary()?);
+        }
+        self.expect(':')?;
+        self.plain_types(name, named, said, at)
     }
 
     /// The types of an op in its plain form.
@@ -204,11 +214,7 @@ impl<'a> Parser<'a> {
             }
             said.operands.push(self.value()?);
         }
-        if self.is('{') {
-            said.attributes.extend(self.dictionary()?);
-        }
-        self.expect(':')?;
-        self.plain_types(name, 1, &mut said, at)?;
+        self.end(name, 1, &mut said, at)?;
         Ok(said)
     }
 
@@ -237,11 +243,7 @@ impl<'a> Parser<'a> {
             }
         }
         said.attributes.push(("dot_dimension_numbers".into(), Attribute::Struct("dot".into(), dims)));
-        if self.is('{') {
-            said.attributes.extend(self.dictionary()?);
-        }
-        self.expect(':')?;
-        self.plain_types("dot_general", 1, &mut said, at)?;
+        self.end("dot_general", 1, &mut said, at)?;
         Ok(said)
     }
 
@@ -269,11 +271,7 @@ impl<'a> Parser<'a> {
                 break;
             }
         }
-        if self.is('{') {
-            said.attributes.extend(self.dictionary()?);
-        }
-        self.expect(':')?;
-        self.plain_types("convolution", 1, &mut said, at)?;
+        self.end("convolution", 1, &mut said, at)?;
         Ok(said)
     }
 
@@ -292,11 +290,7 @@ impl<'a> Parser<'a> {
             let all = ranges.iter().map(|range| Attribute::Int(range[i])).collect();
             said.attributes.push((name.into(), Attribute::Array("i64".into(), all)));
         }
-        if self.is('{') {
-            said.attributes.extend(self.dictionary()?);
-        }
-        self.expect(':')?;
-        self.plain_types("slice", 1, &mut said, at)?;
+        self.end("slice", 1, &mut said, at)?;
         Ok(said)
     }
 
@@ -307,11 +301,7 @@ impl<'a> Parser<'a> {
         self.expect('[')?;
         said.attributes.push(("index".into(), Attribute::Int(self.int()?)));
         self.expect(']')?;
-        if self.is('{') {
-            said.attributes.extend(self.dictionary()?);
-        }
-        self.expect(':')?;
-        self.plain_types("get_tuple_element", 1, &mut said, at)?;
+        self.end("get_tuple_element", 1, &mut said, at)?;
         Ok(said)
     }
 
@@ -329,11 +319,7 @@ impl<'a> Parser<'a> {
             bits.ok_or_else(|| self.error(format!("`{word}` is no format like e8m10")))?;
         said.attributes.push(("exponent_bits".into(), Attribute::Int(exponent)));
         said.attributes.push(("mantissa_bits".into(), Attribute::Int(mantissa)));
-        if self.is('{') {
-            said.attributes.extend(self.dictionary()?);
-        }
-        self.expect(':')?;
-        self.plain_types("reduce_precision", 1, &mut said, at)?;
+        self.end("reduce_precision", 1, &mut said, at)?;
         Ok(said)
     }
 
@@ -343,7 +329,7 @@ impl<'a> Parser<'a> {
         let target = match self.advance()? {
             Token::Symbol(name) | Token::Str(name) => name,
             other => {
-                return Err(self.lexer.error(at, format!("expected what is called, found {}", other.show())));
+                return Err(self.error_at(at, format!("expected what is called, found {}", other.show())));
             }
         };
         let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
@@ -406,11 +392,7 @@ impl<'a> Parser<'a> {
         self.expect_word("dimensions")?;
         self.expect('=')?;
         said.attributes.push(("dimensions".into(), self.attribute()?));
-        if self.is('{') {
-            said.attributes.extend(self.dictionary()?);
-        }
-        self.expect(':')?;
-        self.plain_types("reduce", n, &mut said, at)?;
+        self.end("reduce", n, &mut said, at)?;
         let body = match applied {
             Some(name) => self.applied(name, &said.operands, n)?,
             None => self.reducer()?,
@@ -429,7 +411,7 @@ impl<'a> Parser<'a> {
         };
         let first = self.values.len();
         self.values.extend(vec![element; 3]);
-        let place = self.lexer.place(self.at);
+        let place = self.place_of(self.at);
         let op = Operation {
             name: name.into(),
             operands: vec![first, first + 1],
@@ -461,7 +443,7 @@ impl<'a> Parser<'a> {
                 Ok((name, ty))
             })?;
             let [a, b]: [_; 2] =
-                pair.try_into().map_err(|_| self.lexer.error(at, "a reducer takes pairs of arguments"))?;
+                pair.try_into().map_err(|_| self.error_at(at, "a reducer takes pairs of arguments"))?;
             left.push(a);
             right.push(b);
         }

@@ -1,8 +1,9 @@
 //! Types, attributes and arrays in text.
 
+use super::super::cursor::{Cursor, MAX_DEPTH, Reader};
 use super::super::dense::{parse_element, parse_hex};
 use super::super::lex::Token;
-use super::{MAX_DEPTH, Parser};
+
 use crate::Mesh;
 use crate::op::source::Value;
 use crate::op::{ConvDims, Field};
@@ -10,21 +11,16 @@ use systole_base::{DType, Dims, Literal, Result, TensorType};
 
 /// Bytes of an array that text may name. No text of that size is needed to ask for them.
 const MAX_TENSOR_BYTES: usize = 1 << 40;
-/// Bytes that all `dense<0.0>` of one text may unfold to.
-const MAX_SPLAT_BYTES: usize = 1 << 28;
 /// Greatest size or number in attributes, so that shape arithmetic cannot overflow.
 const MAX_NUMBER: i64 = 1 << 31;
 
 /// Types and attributes.
-impl<'a> Parser<'a> {
+impl<'a> Cursor<'a> {
     /// `: (tensor<…>, …) -> tensor<…>` or `-> (…)`
     pub(super) fn function_type(&mut self) -> Result<(Vec<TensorType>, Vec<TensorType>)> {
         self.expect(':')?;
         let from = self.list('(', ')', Self::tensor_type)?;
-        if self.token != Token::Arrow {
-            return Err(self.unexpected("`->`"));
-        }
-        self.advance()?;
+        self.expect_arrow()?;
         let to =
             if self.is('(') { self.list('(', ')', Self::tensor_type)? } else { vec![self.tensor_type()?] };
         Ok((from, to))
@@ -34,11 +30,10 @@ impl<'a> Parser<'a> {
     pub(super) fn tensor_type(&mut self) -> Result<TensorType> {
         let at = self.at;
         if !self.eat_word("tensor")? || !self.is('<') {
-            return Err(self.lexer.error(at, "expected a tensor type"));
+            return Err(self.error_at(at, "expected a tensor type"));
         }
-        let inner = self.lexer.until_close()?;
-        self.advance()?;
-        let wrong = |what: &str| self.lexer.error(at, format!("tensor<{inner}> {what}"));
+        let inner = self.angles()?;
+        let wrong = |what: &str| self.error_at(at, format!("tensor<{inner}> {what}"));
         let (dims, dtype) = inner.rsplit_once('x').map_or((None, inner), |(dims, d)| (Some(dims), d));
         let dtype = DType::parse(dtype.trim())
             .filter(|d| d.name() == dtype.trim())
@@ -57,29 +52,15 @@ impl<'a> Parser<'a> {
 
     /// `{name = value, flag, …}`
     pub(super) fn dictionary(&mut self) -> Result<Vec<(String, Value)>> {
-        let entries = self.list('{', '}', |p| {
-            let at = p.at;
-            let name = match p.advance()? {
-                Token::Word(w) => w.to_string(),
-                Token::Str(s) => s,
-                other => {
-                    return Err(p.lexer.error(at, format!("expected an attribute, found {}", other.show())));
-                }
-            };
-            let value = if p.eat('=')? { p.attribute()? } else { Value::Other };
-            Ok((name, value))
-        })?;
-        for (i, (name, _)) in entries.iter().enumerate() {
-            if entries[..i].iter().any(|(n, _)| n == name) {
-                return Err(self.error(format!("the attribute `{name}` is given twice")));
-            }
-        }
-        Ok(entries)
+        self.entries(|| Value::Other, Self::attribute)
     }
 
     fn attribute(&mut self) -> Result<Value> {
-        self.deeper()?;
-        let value = match self.token.clone() {
+        self.deeper(Self::shallow_attribute)
+    }
+
+    fn shallow_attribute(&mut self) -> Result<Value> {
+        Ok(match self.token.clone() {
             Token::Number(_) => self.typed_number()?,
             Token::Str(s) => {
                 self.advance()?;
@@ -107,9 +88,7 @@ impl<'a> Parser<'a> {
             Token::Attr("sdy.sharding") => self.split()?,
             Token::Attr(kind) => self.hash_attribute(kind)?,
             _ => return Err(self.unexpected("an attribute")),
-        };
-        self.depth -= 1;
-        Ok(value)
+        })
     }
 
     /// `3 : i64`; a number that is no integer is accepted and means nothing to any op.
@@ -139,7 +118,7 @@ impl<'a> Parser<'a> {
         let at = self.at;
         match self.int()? {
             v if (0..=max).contains(&v) => Ok(v as usize),
-            v => Err(self.lexer.error(at, format!("{v} is not between 0 and {max}"))),
+            v => Err(self.error_at(at, format!("{v} is not between 0 and {max}"))),
         }
     }
 
@@ -147,30 +126,23 @@ impl<'a> Parser<'a> {
     fn array(&mut self) -> Result<Value> {
         self.advance()?;
         self.expect('<')?;
-        let bools = match self.word()? {
-            "i1" => true,
-            "i64" | "i32" => false,
-            other => return Err(self.error(format!("no op takes an array of {other}"))),
+        let value = match (self.word()?, self.eat(':')?) {
+            ("i1", false) => Value::Bools(Vec::new()),
+            ("i1", true) => Value::Bools(self.separated(Self::bool)?),
+            ("i64" | "i32", false) => Value::Ints(Vec::new()),
+            ("i64" | "i32", true) => Value::Ints(self.separated(Self::int)?),
+            (other, _) => return Err(self.error(format!("no op takes an array of {other}"))),
         };
-        let (mut ints, mut flags) = (Vec::new(), Vec::new());
-        if self.eat(':')? {
-            loop {
-                if bools {
-                    flags.push(match self.word()? {
-                        "true" => true,
-                        "false" => false,
-                        other => return Err(self.error(format!("expected a bool, found `{other}`"))),
-                    });
-                } else {
-                    ints.push(self.int()?);
-                }
-                if !self.eat(',')? {
-                    break;
-                }
-            }
-        }
         self.expect('>')?;
-        Ok(if bools { Value::Bools(flags) } else { Value::Ints(ints) })
+        Ok(value)
+    }
+
+    fn bool(&mut self) -> Result<bool> {
+        match self.word()? {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            other => Err(self.error(format!("expected a bool, found `{other}`"))),
+        }
     }
 
     /// `#stablehlo<kind WORD>` or `#stablehlo.kind<field = …, …>`
@@ -194,30 +166,12 @@ impl<'a> Parser<'a> {
 
     /// `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`
     fn conv(&mut self) -> Result<Value> {
+        let at = self.at;
         self.advance()?;
         self.expect('<')?;
-        let (input_batch, input_feature, input_spatial) = self.layout("b", "f")?;
-        if !self.eat_word("x")? {
-            return Err(self.unexpected("`x`"));
-        }
-        let (kernel_input_feature, kernel_output_feature, kernel_spatial) = self.layout("i", "o")?;
-        if self.token != Token::Arrow {
-            return Err(self.unexpected("`->`"));
-        }
-        self.advance()?;
-        let (output_batch, output_feature, output_spatial) = self.layout("b", "f")?;
+        let layouts = self.layouts()?;
         self.expect('>')?;
-        Ok(Value::Conv(ConvDims {
-            input_batch,
-            input_feature,
-            input_spatial,
-            kernel_input_feature,
-            kernel_output_feature,
-            kernel_spatial,
-            output_batch,
-            output_feature,
-            output_spatial,
-        }))
+        ConvDims::of_layouts(&layouts).map(Value::Conv).map_err(|what| self.error_at(at, what))
     }
 
     /// `#sdy.sharding<@mesh, [{"data"}, {}]>`
@@ -226,7 +180,7 @@ impl<'a> Parser<'a> {
         self.expect('<')?;
         self.symbol()?;
         self.expect(',')?;
-        let dims = self.list('[', ']', |p| p.list('{', '}', Self::string))?;
+        let dims = self.list('[', ']', |p| p.list('{', '}', |p| p.string()))?;
         self.expect('>')?;
         Ok(Value::Split(dims))
     }
@@ -246,42 +200,7 @@ impl<'a> Parser<'a> {
             Ok((name, p.size(MAX_NUMBER)?))
         })?;
         self.expect('>')?;
-        Mesh::new(axes).map(Some).map_err(|e| self.lexer.error(at, e.what()))
-    }
-
-    /// `@name`
-    pub(super) fn symbol(&mut self) -> Result<String> {
-        match self.advance()? {
-            Token::Symbol(name) => Ok(name),
-            other => Err(self.error(format!("expected a name after `@`, found {}", other.show()))),
-        }
-    }
-
-    /// `"text"`
-    fn string(&mut self) -> Result<String> {
-        match self.advance()? {
-            Token::Str(text) => Ok(text),
-            other => Err(self.error(format!("expected a string, found {}", other.show()))),
-        }
-    }
-
-    /// `[b, 0, 1, f]` as the places of `b`, of `f` and of each number.
-    fn layout(&mut self, first: &str, second: &str) -> Result<(usize, usize, Dims)> {
-        let at = self.at;
-        let words = self.list('[', ']', |p| match p.token {
-            Token::Word(w) | Token::Number(w) => {
-                p.advance()?;
-                Ok(w)
-            }
-            _ => Err(p.unexpected("a letter or number")),
-        })?;
-        let place = |word: &str| words.iter().position(|&w| w == word);
-        let spatial: Option<Dims> =
-            (0..words.len().saturating_sub(2)).map(|i| place(&i.to_string())).collect();
-        match (place(first), place(second), spatial) {
-            (Some(a), Some(b), Some(spatial)) => Ok((a, b, spatial)),
-            _ => Err(self.lexer.error(at, format!("the layout needs `{first}`, `{second}` and 0, 1, …"))),
-        }
+        Mesh::new(axes).map(Some).map_err(|e| self.error_at(at, e.what()))
     }
 
     /// `#loc1 = loc("x")` before and after the module.
@@ -292,28 +211,6 @@ impl<'a> Parser<'a> {
             self.location()?;
         }
         Ok(())
-    }
-
-    /// `loc("x")` after anything; the name in it, if any.
-    pub(super) fn location(&mut self) -> Result<String> {
-        let mut name = String::new();
-        if !self.eat_word("loc")? {
-            return Ok(name);
-        }
-        let mut open = 0;
-        loop {
-            match &self.token {
-                Token::Mark('(') => open += 1,
-                Token::Mark(')') => open -= 1,
-                Token::Str(s) if name.is_empty() => name = s.clone(),
-                Token::End => return Err(self.unexpected("`)`")),
-                _ => {}
-            }
-            self.advance()?;
-            if open == 0 {
-                return Ok(name);
-            }
-        }
     }
 }
 
@@ -326,7 +223,7 @@ enum Elements<'a> {
 }
 
 /// Arrays.
-impl<'a> Parser<'a> {
+impl<'a> Cursor<'a> {
     /// `dense<…> : tensor<…>`
     fn dense(&mut self) -> Result<Literal> {
         let at = self.at;
@@ -348,7 +245,7 @@ impl<'a> Parser<'a> {
         self.expect('>')?;
         self.expect(':')?;
         let ty = self.tensor_type()?;
-        self.literal(ty, elements).map_err(|what| self.lexer.error(at, what))
+        self.literal(ty, elements).map_err(|what| self.error_at(at, what))
     }
 
     fn element(&mut self) -> Result<&'a str> {
@@ -386,7 +283,7 @@ impl<'a> Parser<'a> {
         if first_here {
             dims[depth] = n;
         }
-        if dims[depth] == n { Ok(()) } else { Err(self.lexer.error(at, "lists of different lengths")) }
+        if dims[depth] == n { Ok(()) } else { Err(self.error_at(at, "lists of different lengths")) }
     }
 
     fn literal(&mut self, ty: TensorType, elements: Elements<'a>) -> Result<Literal, String> {
@@ -396,12 +293,7 @@ impl<'a> Parser<'a> {
             Elements::None if ty.elements() == 0 => Vec::new(),
             Elements::None => return Err(format!("no elements for {ty}")),
             Elements::Splat(word) => {
-                self.splat_bytes = self.splat_bytes.saturating_add(ty.bytes());
-                if self.splat_bytes > MAX_SPLAT_BYTES {
-                    return Err(format!(
-                        "arrays of one repeated value unfold to over {MAX_SPLAT_BYTES} bytes"
-                    ));
-                }
+                self.unfold(ty.bytes())?;
                 bits(word)?.repeat(ty.elements())
             }
             Elements::Bytes(text) => {
